@@ -42,7 +42,7 @@ INSTRUMENTS = {
     "segments": {"private_torch"},
     "frameworks": set(),
     "emulated": {"units"},
-    "figures": {"units", "plots"},
+    "figures": {"units", "memory.timeline", "plots"},
     "widgets": {"units", "plots", "figures"},
     "ranks": {"memory", "private_torch"},
     "predicting": {"memory", "private_torch"},

@@ -29,9 +29,8 @@ WIDE = "06_where_to_checkpoint"  # long formulas, and code of 88 columns
 WIDGETS = {
     "01_where_memory_goes": ["explorer"],
     "01b_more_levers": ["calculator-activations", "calculator-ledger", "calculator"],
-    "06_where_to_checkpoint": [
-        *("first-tape", "guess-nothing", "nothing-kept-plan", "nothing-kept", "revolve"),
-        *("stepper", "unet", "guess-half", "plans", "plan-explorer"),
+    "06c_planned_schedules": [
+        *("guess-two", "revolve", "stepper", "unet", "guess-half", "plans", "plan-explorer"),
     ],
     "14_putting_it_together": ["rungs", "calculator", "triage"],
 }
@@ -39,7 +38,7 @@ MOVES = [  # a cell, a slider in it, a key, and words of the sentence after it
     ("batch_explorer", "accumulation steps", "ArrowRight", "8 x 5 x 2 = 80 samples"),
     ("widgets.memory_calculator", "sequence length", "ArrowLeft", "x 2048 tokens"),
     ("schedule_stepper", "step", "ArrowRight", "2 of "),
-    ("plan_explorer", "budget", "ArrowLeft", "Budget 37"),
+    ("plan_explorer", "budget", "ArrowLeft", "Budget 25"),
     ("published_calculator", "micro-batch", "ArrowRight", "Not recorded: gpt2-xl, micro-batch 16"),
     ("published_calculator", "card, GiB", "ArrowRight", "A card of 40 GiB has"),
     ("snapshot_triage", "moment, %", "ArrowLeft", "event 1566 of 1582"),

@@ -66,6 +66,58 @@ def budgets(root):
         yield source.stem, found and found[1]
 
 
+# Minutes of a chapter, counted: fitted to the estimates of two readers for chapters 01 to 15.
+WORDS_A_MINUTE, LINES_READ, LINES_WRITTEN, MINUTES_A_GUESS = 100, 5, 2, 2
+OFF = 0.15  # what a stated number may differ from the count; 5 minutes of a short one
+TABLES = ("14b_gallery", "16_claims_court")  # of many rows, to look things up in
+_BLANK = re.compile(r"### BEGIN SOLUTION\n(.*?)### END SOLUTION", re.DOTALL)
+_NOT_READ = re.compile(r"<details>.*?</details>|\]\(.*?\)", re.DOTALL)
+
+
+def lines_of(code):
+    return sum(line.strip()[:1] not in ("", "#") for line in code.splitlines())
+
+
+def counted_minutes(text):
+    """Minutes that a source takes: a lab's exercises say theirs, a chapter's text is counted."""
+    guesses = len(re.findall(r"^guess = None", text, re.MULTILINE))
+    if exercises := re.findall(r"· (\d+) minutes", text):
+        return sum(map(int, exercises)) + MINUTES_A_GUESS * guesses
+    words, read, written = 0, 0, 0
+    for cell in re.split(r"^# %% ", text, flags=re.MULTILINE):
+        head, _, body = cell.partition("\n")
+        if head.startswith("[markdown]"):
+            body = re.sub(r"\$.*?\$", " x ", _NOT_READ.sub("", body), flags=re.DOTALL)
+            words += len(re.findall(r"[A-Za-z0-9][\w'.-]*", body))
+        elif "claims.Verdict" not in body and 'id="imports"' not in head:
+            written += sum(map(lines_of, _BLANK.findall(body)))
+            read += lines_of(_BLANK.sub("", body))
+    minutes = words / WORDS_A_MINUTE + read / LINES_READ + written / LINES_WRITTEN
+    return minutes + MINUTES_A_GUESS * guesses
+
+
+def test_stated_minutes_are_the_counted_ones(root):
+    stated = {stem: int(minutes) for stem, minutes in budgets(root) if stem not in TABLES}
+    counted = {
+        source.stem: counted_minutes(source.read_text("utf-8"))
+        for source in root.glob("*/source/*.py")
+    }
+    far = {
+        stem: (minutes, round(counted[stem]))
+        for stem, minutes in stated.items()
+        if abs(minutes - counted[stem]) > max(5, OFF * counted[stem])
+    }
+    assert far == {}
+
+
+def test_a_blank_costs_more_than_its_lines_read():
+    code = '# %% id="f"\ndef f():\n    """Say."""\n    {}\n    return 1\n    {}\n'
+    read = counted_minutes(code.format("x = 1", "# the end"))
+    blank = counted_minutes(code.format("### BEGIN SOLUTION", "### END SOLUTION"))
+    assert (read, blank) == (4 / 5, 2 / 5 + 1 / 2)
+    assert counted_minutes(f'# %% [markdown] id="t"\n# {"word " * 250}\n') == 2.5
+
+
 def on_one_line(page):
     return re.sub(r"\n(?:#(?!#))? *", " ", page.read_text(encoding="utf-8"))
 
@@ -83,7 +135,9 @@ def test_every_notebook_has_a_budget_and_the_readme_says_the_same(root):
 def test_the_three_ways_in_take_what_they_say(root, page):
     text = on_one_line(root / page).partition("## Three ways in ")[2].partition(" ## ")[0]
     minutes = {name: int(found) for name, found in budgets(root)}
-    evening = {name: int(found) for name, found in linked(text)} | {"00_start_here": 20}
+    evening = {name: int(found) for name, found in linked(text)} | {
+        "00_start_here": minutes["00_start_here"]
+    }
     assert evening.items() <= minutes.items()
     lab = (root / "solutions/source/lab06_exact_accumulation.py").read_text(encoding="utf-8")
     exercises = sum(map(int, re.findall(r"· (\d+) minutes", lab)[:3]))
@@ -91,8 +145,8 @@ def test_the_three_ways_in_take_what_they_say(root, page):
     hours = round((sum(evening.values()) + exercises) / 60)
     assert f"**An evening** ({hours} hours)" in text
     assert f"**Tonight** ({minutes['tonight']} minutes)" in text
-    # without companions
-    core = [n for name, n in minutes.items() if re.match(r"\d\d_|lab", name)]
+    # without companions: 06c, 07d and 10d are chapters
+    core = [n for name, n in minutes.items() if re.match(r"\d\d_|lab|06c|07d|10d", name)]
     (said,) = re.findall(r"\*\*The course\*\* \(about (\d+) hours", text)
     assert abs(sum(core) / 60 - int(said)) < 3
 

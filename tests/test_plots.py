@@ -1,5 +1,6 @@
 import math
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -44,12 +45,32 @@ def figures(report):
         plots.training_curves({"x": {1: 2.0}}, xlabel="n", ylabel="error", log="xy", dashed=["x"]),
         plots.influence({"one": [[1.0, 0.0], [0.0, 1e-9]], "all": torch.ones(2, 2)}),
         plots.tradeoff({"plans": {2 * MIB: 0.1, MIB: 0.3}, "per-block": {MIB: 0.33}}),
-        plots.tape({"GPT": report}),
+        instrument_figures.lifetimes({"GPT": report}),
         plots.opposite_bars({"down": {"parameters": MIB, "activations": 2 * MIB}}),
         instrument_figures.holders(
             [MIB, 2 * MIB, MIB], 2, {"a.py:3": (MIB, 1), "(backward)": (MIB, 2)}
         ),
     ]
+
+
+def test_an_answer_and_a_guess_stand_where_their_bytes_are():
+    bars = plots.ledger_bars({"a": {"parameters": 4 * MIB}}).mark(2 * MIB, 3 * MIB)
+    assert [line.get_xdata()[0] for line in bars.axes[0].lines] == [2, 3]
+    lines = plots.growth({"a": {1: MIB, 2: 4 * MIB}}, xlabel="n").mark(2 * MIB)
+    _, answer = lines.axes[0].lines  # no guess was written
+    assert list(answer.get_ydata()) == [2, 2]
+
+
+def test_a_step_stands_on_the_scale_of_another(report):
+    figure = plots.step_timeline(report, beside=replace(report, peak_bytes=3 * report.peak_bytes))
+    top = figure.axes[0].get_ylim()[1] * figure.bytes_along[1]
+    assert top == pytest.approx(3 * report.peak_bytes * 1.15)
+
+
+@pytest.mark.parametrize(("points", "every"), [(16, 1), (17, (0.02, 0.125))])
+def test_every_point_of_a_short_curve_has_its_mark(points, every):
+    figure = plots.training_curves({"a": dict.fromkeys(range(points), 1.0)}, xlabel="n", ylabel="m")
+    assert figure.axes[0].lines[0].get_markevery() == every
 
 
 def contrast(color, other="white"):

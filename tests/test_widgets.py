@@ -258,6 +258,8 @@ def planned():
 
 
 def test_the_plan_explorer_shows_the_plan_for_each_budget(planned):
+    assert planned.values == {"budget": "18 B"}  # the middle: something is recomputed there
+    assert "Run again in backward: nothing" not in planned.sentence
     for budget, again in ((40, "nothing"), (12, "0, 1")):
         planned.set(budget=f"{budget} B")
         right = planning.solve([STAGE] * 6, budget_bytes=budget)

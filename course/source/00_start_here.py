@@ -1,12 +1,12 @@
 # %% [markdown] id="title"
 # # Training that fits
 #
-# Llama-2-7B takes 12.6 GiB in bfloat16, so it fits on a GPU with 16 GiB.
-# Train it the usual way, with AdamW and mixed precision, and it does not fit on a GPU with 80 GiB.
-# What filled the other 67 GiB? Which of it can you get back, and at what price? In this course you
-# answer with numbers that you measure yourself, on this machine, with or without a GPU.
+# Llama-2-7B takes 12.6 GiB in bfloat16, so it fits on a GPU with 16 GiB. Train it the usual way,
+# with AdamW and mixed precision, and it does not fit on a GPU with 80 GiB. What filled the other 67
+# GiB? How much of that can you get back, and at what price? In this course you answer with numbers
+# that you measure yourself, on this machine, with or without a GPU.
 #
-# **Budget:** 20 minutes, 1 GiB of memory, no GPU needed.
+# **Budget:** 35 minutes, 1 GiB of memory, no GPU needed.
 
 # %% [markdown] id="promise"
 # By the end of the course you will have
@@ -23,9 +23,9 @@
 # - **Tonight** (20 minutes), when a model of yours does not fit: [My model does not
 #   fit](tonight.ipynb) predicts it, pulls the levers in order, and writes a plan for your script.
 # - **An evening** (3 hours), for the ideas: this notebook,
-#   [04](04_checkpoint_from_scratch.ipynb) (60), [08](08_accumulation_from_scratch.ipynb) (60), and
+#   [04](04_checkpoint_from_scratch.ipynb) (75), [08](08_accumulation_from_scratch.ipynb) (70), and
 #   of [Lab 06](../labs/lab06_exact_accumulation.ipynb) the first three exercises (28).
-# - **The course** (about 30 hours, half of them labs): at the end of each notebook, a link leads to
+# - **The course** (about 35 hours, 15 of them labs): at the end of each notebook, a link leads to
 #   the next one.
 
 # %% id="imports"
@@ -142,7 +142,7 @@ report.figure()
 # because `foreach` computes for all parameters at once.
 #
 # The whole course is in this picture. **Gradient checkpointing** makes the ramp flatter: it
-# discards activations and computes them again when the backward pass needs them. **Gradient
+# discards activations and recomputes them when the backward pass needs them. **Gradient
 # accumulation** makes the ramp lower in another way: it sends the batch through in pieces.
 
 # %% [markdown] id="flatten-predict"
@@ -161,17 +161,18 @@ with segments.applied(model, "per-block"):
     frugal = memory.measure(
         step, model=model, optimizer=optimizer, label="per-block checkpointing"
     )
-frugal.figure()
+figure = frugal.figure(beside=report)
+figure.mark(frugal.peak_bytes, guess and report.peak_bytes * (1 - guess / 100))
 
 # %% id="flatten-ratio"
 saved = 100 * (1 - frugal.peak_bytes / report.peak_bytes)
 print(f"the peak falls by {saved:.0f} %{guesses.beside(guess, saved)}")
 
 # %% [markdown] id="read-flatten"
-# The ramp is nearly gone. The small pink hills are the activations of one block at a time, computed
-# again. But the peak moved to the update on the right, where checkpointing can change nothing. So
-# the activations fell much more than the peak did. When you read that checkpointing "saves 70 %",
-# ask: 70 % of what?
+# On the scale of the first figure the ramp is nearly gone. The small pink bumps are the activations
+# of one block at a time, recomputed. But the peak moved to the update on the right, where
+# checkpointing can change nothing. So the activations fell much more than the peak did. When you
+# read that checkpointing "saves 70 %", ask: 70 % of what?
 
 # %% [markdown] id="real-model"
 # ## A model that your machine could not hold

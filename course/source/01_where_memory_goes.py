@@ -97,7 +97,9 @@ recipes = {
 per_parameter = {name: bytes_per_parameter(*recipe) for name, recipe in recipes.items()}
 sgd = sum(per_parameter["SGD, float32"].values())
 assert sgd == 8, f"SGD in float32: {sgd:g} bytes for each parameter, and not 8"
-plots.ledger_bars(per_parameter, title="Bytes per parameter that stay, counted")
+title = "Bytes per parameter that stay, counted: AdamW takes 8 to 16"
+figure = plots.ledger_bars(per_parameter, title=title)
+figure.mark(sum(per_parameter["AdamW, all bfloat16"].values()), guess)
 
 # %% id="verdict-states"
 all_bf16 = sum(per_parameter["AdamW, all bfloat16"].values())
@@ -113,9 +115,10 @@ table.round(2)
 # Three common beliefs, and what the table says.
 #
 # - **"Autocast halves the model."** It changes nothing here. Autocast computes in bfloat16, but the
-#   parameters, gradients and states that it keeps are float32: 16 bytes either way.
+#   parameters, gradients and optimizer states that it keeps are float32: 16 bytes either way.
 # - **"Adam's states are float32."** That depends on the optimizer. PyTorch's AdamW keeps its two
-#   states in the type of the parameter: 14 GB of bfloat16 parameters bring 28 GB of states.
+#   states in the type of the parameter: 14 GB of bfloat16 parameters bring 28 GB of optimizer
+#   states.
 #   bitsandbytes' AdamW with `optim_bits=32` and Apex's FusedAdam keep them in float32, 56 GB, with
 #   no float32 copy of the weights. With such a *master copy*, the sum is 16 bytes per parameter.
 # - **"Optimizer states take 2 to 8 times the parameters."** No row of this table is above 2. With
@@ -155,6 +158,11 @@ pd.DataFrame({"on paper, units": on_paper, "counted, units": counted}).round(2)
 
 # %% [markdown] id="theory-text"
 # (In the list above, a name such as `ViewBackward` says which operation made the tensor.)
+#
+# ![A transformer block and the tensors that it keeps. The attention half keeps 6 units: the inputs
+# of the norm and of the first linear layer, queries, keys and values, and the input of the output
+# projection. The MLP half keeps 10: the inputs of the norm and of the first linear layer, and the
+# input and the output of GELU, four each.](figures/block-units.svg)
 #
 # - Each norm keeps its input, and two small statistics for each row.
 # - Attention keeps the input of its first linear layer (1), queries, keys and values (3), and its
@@ -213,7 +221,7 @@ theory.round(2)
 #
 # In a GPT two moments compete for the peak.
 #
-# | moment | parameters | states | gradients | activations | temporary |
+# | moment | parameters | optimizer states | gradients | activations | temporary |
 # |---|---|---|---|---|---|
 # | start of the backward pass | all | all | hardly any | **all** | gradients of two activations |
 # | the update | all | all | **all** | none | the parameters once more (`foreach`) |
@@ -247,13 +255,14 @@ sweep, peaks = {}, {}
 for name in ("none", "per-block"):
     sweep[name] = {batch: one_step(batch, name) for batch in (1, 4, 8)}
     peaks[name] = {batch: report.peak_bytes for batch, report in sweep[name].items()}
-title = "Peak of the whole step, by checkpointing (both axes linear)"
+title = "Peak of the whole step: checkpointing cannot go below the update"
 plots.growth(peaks, xlabel="micro-batch", title=title, log=False)
 
 # %% [markdown] id="read-sweep"
 # Both curves begin at the same floor, five times the parameters. The floor is the update:
-# parameters, gradients, two states, one temporary copy. Checkpointing can lower the peak only where
-# the activations rise above that floor, and only down to it. By category, at a batch of 8:
+# parameters, gradients, two optimizer states, one temporary copy. Checkpointing can lower the peak
+# only where the activations rise above that floor, and only down to it. By category, at a batch of
+# 8:
 
 # %% id="panacea"
 before, after = sweep["none"][8], sweep["per-block"][8]
@@ -261,8 +270,8 @@ both = {"none": before.at_peak, "per-block": after.at_peak}
 plots.ledger_bars(both, title="Peak, counted")
 
 # %% [markdown] id="read-panacea"
-# Parameters and states are the same in both bars. The gradients appear in the second bar because
-# its peak comes later in the step.
+# Parameters and optimizer states are the same in both bars. The gradients appear in the second bar
+# because its peak comes later in the step.
 #
 # ## Micro-batch and effective batch
 #
@@ -292,9 +301,9 @@ pd.DataFrame({"peak in P": in_p}).round(2).rename_axis("micro-batch x steps")
 
 # %% [markdown] id="read-accumulation"
 # Twice the accumulation steps cost not one byte: the micro-batch alone moves the peak. Accumulation
-# itself costs one P (the parameters' bytes), once: the second printed line. From the second
-# micro-batch on, the gradients of the first are there while the activations of the next are built
-# up.
+# adds one P (the parameters' bytes), however many steps there are (second printed line). From the
+# second micro-batch on, the gradients of the first are there while the activations of the next are
+# built up.
 #
 # More GPUs free nothing on each of them, as long as each holds a whole model. PyTorch's
 # DistributedDataParallel even adds one more P by default, its buckets. Chapter 13 and its companion
@@ -304,7 +313,7 @@ pd.DataFrame({"peak in P": in_p}).round(2).rename_axis("micro-batch x steps")
 #
 # The meter counts tensors. A GPU needs a little more: *workspace* that its kernels take while they
 # run, larger blocks than were asked for, and a *reserve* of freed memory that its allocator keeps.
-# Chapter 02b puts figures to the three. In a report from your own GPU, `other` is workspace and
+# Chapter 02b has figures for all three. In a report from your own GPU, `other` is workspace and
 # larger blocks together, and `reserved` is what the allocator has taken from the driver:
 
 # %% id="on-the-gpu"
@@ -354,8 +363,8 @@ gigabytes.round(1)
 # **Write.** `activations`, three lines. Below, the line through your two numbers is held against
 # the whole model.
 #
-# **Predict.** Parameters, gradients and states take 50 GiB. How many GiB do the activations of a
-# single sequence of 4096 tokens take?
+# **Predict.** Parameters, gradients and optimizer states take 50 GiB. How many GiB do the
+# activations of a single sequence of 4096 tokens take?
 
 # %% id="guess-llama"
 guess = None  # GiB
@@ -386,8 +395,8 @@ print(f"on paper: {Bytes(paper)} of activations{beside(guess, paper / 2**30)}")
 # %% [markdown] id="llama-table"
 # The course keeps a table of predictions for hundreds of such steps, made with the command `python
 # -m tutorial_lib record --predict`. Two questions for it. Does the whole model of 32 layers keep
-# what the line says? And what do two levers do: checkpointing, and *fused* AdamW, which updates in
-# one kernel and needs no temporary copy?
+# what the line says? And what do two techniques do: checkpointing, and *fused* AdamW, which updates
+# in one kernel and needs no temporary copy?
 
 # %% id="llama-levers"
 levers = {
@@ -404,7 +413,7 @@ line = paper / ledgers["fused AdamW"]["activations"]
 print(f"the line is off by {line - 1:+.3%}")
 
 # %% id="llama-levers-figure"
-title = "Llama-2-7B, 1 x 4096, all bfloat16, predicted for CUDA kernels"
+title = "Llama-2-7B, 1 x 4096, all bfloat16, predicted: only both lower the peak"
 cards = plots.CARDS_GIB
 plots.ledger_bars(ledgers, title=title, cards_gib=cards, predicted=list(levers))
 
@@ -414,7 +423,7 @@ plots.ledger_bars(ledgers, title=title, cards_gib=cards, predicted=list(levers))
 #
 # Checkpointing alone takes not one byte off the peak, because the update is the peak. Fused AdamW
 # alone takes next to nothing off, because then the backward pass is the peak. Both together take a
-# fifth. Each lever lowers one of the two moments, and the peak is the higher one. So "technique X
+# fifth. Each of them lowers one of the two moments, and the peak is the higher one. So "technique X
 # saves Y per cent" cannot be true of all models. The first thing to ask is: at which moment is the
 # peak?
 #
@@ -473,6 +482,6 @@ claims.Verdicts(
 # - Ask of every saving: which of the two moments does it lower, and which is the higher one?
 #
 # Lab 01, `lab01_ledger`, asks for all three, to the byte. Chapter 01b, `01b_more_levers`, is
-# optional: a memory calculator, LoRA and paged states, long sequences, images, two models called
-# GPT-2 XL, and a published table. Chapter 02 shows five published ways to measure these things
-# wrongly.
+# optional: a memory calculator, LoRA and paged optimizer states, long sequences, images, two models
+# called GPT-2 XL, and a published table. Chapter 02 shows five published ways to measure these
+# things wrongly.

@@ -11,7 +11,7 @@
 # 4. Why do two models called "GPT-2 XL" keep different bytes?
 # 5. Is a much-copied table of savings right, and why will the subject not go away?
 #
-# **Budget:** 35 minutes, 1 GiB of memory, no GPU needed.
+# **Budget:** 50 minutes, 1 GiB of memory, no GPU needed.
 
 # %% id="imports"
 from dataclasses import replace

@@ -39,7 +39,17 @@ torch.set_num_threads(1)  # steadier times on a machine that does other things t
 # Here is a GPT of eight blocks, with PyTorch's own checkpoint around each or around none. Are the
 # gradients equal? Most benchmarks leave this check out.
 #
-# **Write.** `gradients`, four lines. If it is right, the cell below it says `True`.
+# > **Compare A with A before A with B.** May we ask for equal *bits*? Only where the same step, run
+# > twice, gives the same bits. On a GPU it need not: the backward of fused attention, among others,
+# > adds with atomic operations, in an order that changes from run to run. On a CPU the last bit
+# > depends on the vector instructions of the machine and on the number of threads. It also depends
+# > on the path that a switch takes: with the library's checkpointing on, T5 keeps no cache, and
+# > then other operations run. So run the plain step twice first. If it differs from itself, switch
+# > on `torch.use_deterministic_algorithms`, or ask only that B is about as far from A as A is from
+# > itself. Chapter 05 has code for it.
+#
+# **Write.** `gradients`, four lines. If it is right, the cell below it says `True` twice: A with A,
+# A with B.
 
 # %% id="subject-model"
 config = GPTConfig(num_layers=8)  # width 128, sequences of 128
@@ -62,7 +72,8 @@ def gradients(strategy):
 
 
 # %% id="same-gradients"
-all(map(torch.equal, gradients("none"), gradients("per-block")))
+plain = gradients("none")
+[all(map(torch.equal, plain, gradients(way))) for way in ("none", "per-block")]
 
 # %% [markdown] id="published-text"
 # Now a function as tutorials have it: reset the peak counter, forward, backward, read the counter.
@@ -112,7 +123,7 @@ print(f"in the other order it saves {swapped} %{beside(guess, swapped)}")
 # %% id="leftover-gradients"
 first, second = standard.at_peak, checkpointed.at_peak
 bars = {"first run: none": first, "second run: per block": second}
-plots.ledger_bars(bars, title="As published, at the peak, counted")
+plots.ledger_bars(bars, title="As published: the second run carries gradients, counted")
 
 # %% [markdown] id="read-leftover"
 # ## Fault 1: what the last run left behind
@@ -201,7 +212,8 @@ phases.round(2)  # peaks in P
 # %% [markdown] id="read-warmup"
 # A job can survive its first step and run out of memory in its second for this reason. And a
 # benchmark without warm-up reads up to 2 P too low. It is right only for a variant whose peak is
-# the update, because the states are there by then. So the ratio of two variants can be wrong too.
+# the update, because the optimizer states are there by then. So the ratio of two variants can be
+# wrong too.
 #
 # ## Six ways to state one saving
 #
@@ -423,7 +435,12 @@ curves = {
 }
 growing_rows = enumerate(emulated[GROWING]["ascending"], 1)
 curves[f"ascending, {GROWING}"] = {step: row[2] for step, row in growing_rows}
-plots.growth(curves, xlabel="step", title="GPT-2, reserved, emulated A100", log=False)
+plots.growth(
+    curves,
+    xlabel="step",
+    title="GPT-2, reserved, emulated A100: the order of lengths decides",
+    log=False,
+)
 
 # %% [markdown] id="gpu-figures-text"
 # In the worst order each batch is longer than the one before. Then no block of an earlier step is
@@ -482,7 +499,7 @@ claims.Verdicts(
 # %% [markdown] id="summary"
 # ## A list to keep
 #
-# 1. Do both variants compute the same? Compare gradients before bytes.
+# 1. Do both variants compute the same? Compare gradients before bytes, and A with A before that.
 # 2. Which peak: forward and backward, or the whole steady step?
 # 3. Is anything left from the run before? `report.leaks()`, or a new process.
 # 4. Does the instrument see a change of known size?

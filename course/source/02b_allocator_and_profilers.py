@@ -11,7 +11,7 @@
 # 5. What do PyTorch's profiler, its other counters and Python's own see that this course's meter
 #    does not, and what do they miss?
 #
-# **Budget:** 45 minutes, 1 GiB of memory, no GPU needed.
+# **Budget:** 55 minutes, 1 GiB of memory, no GPU needed.
 
 # %% id="imports"
 import contextlib
@@ -71,8 +71,9 @@ holders = there.groupby(["category", "op"])[["num_bytes"]].sum()
 holders.nlargest(6, "num_bytes").map(human_bytes)
 
 # %% [markdown] id="holes-text"
-# The largest item is the results of the linear layers (`addmm`). They take more than Adam's states.
-# On a GPU the allocator can record such a history too, a *memory snapshot*; it comes below.
+# The largest item is the results of the linear layers (`addmm`). They take more than Adam's
+# optimizer states. On a GPU the allocator can record such a history too, a *memory snapshot*; it
+# comes below.
 #
 # ## Holes
 #
@@ -209,7 +210,7 @@ for event in fullest.values():
 pd.Series(dict(lines.most_common(4))).map(human_bytes).to_frame("bytes")
 
 # %% [markdown] id="gpu-snapshot-text"
-# The largest item is GPT-2's activation function, written out as eight operations; chapter 03
+# The largest item is GPT-2's activation function, written as eight operations; chapter 03
 # counts them. The prediction knows tensors and no allocator, the snapshot knows the allocator and
 # no tensors, and they differ by the size of a few scalars.
 #

@@ -1,14 +1,14 @@
 # %% [markdown] id="title"
 # # What autograd saves
 #
-# Write a GELU out with `torch.tanh` instead of calling `F.gelu`: the function is the same, the
+# Write a GELU by hand with `torch.tanh` instead of calling `F.gelu`: the function is the same, the
 # memory is not. Freeze a linear layer: its input is let go. Freeze a convolution: its input stays.
 #
 # Activations are not "the outputs of the layers". They are what the formulas of the backward pass
 # ask for. This chapter counts them: per operation, per layer, over time. Bytes for a GPU are
 # *predicted* here, from the kernels that it would take; all others are *counted*.
 #
-# **Budget:** 55 minutes, 1 GiB of memory, no GPU needed.
+# **Budget:** 65 minutes, 1 GiB of memory, no GPU needed.
 
 # %% id="imports"
 from functools import partial
@@ -20,7 +20,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.nn import functional as F
 
 from tutorial_lib import claims, memory, plots
-from tutorial_lib.instruments import segments
+from tutorial_lib.instruments import figures, segments
 from tutorial_lib.guesses import beside
 from tutorial_lib.models.gpt import GPT, Attention, Block, GPTConfig
 from tutorial_lib.models.unet import UNet, UNetConfig
@@ -102,8 +102,8 @@ dict(list(saved.by("shape").items())[:4])
 # GPT-2's GELU is the function $\frac12 x\,(1 + \tanh(0.798\,(x + 0.0447\,x^3)))$. If you call
 # PyTorch's own, autograd keeps one tensor, its input.
 #
-# **Predict.** Written out in Python with `torch.tanh`, `*`, `**` and `+`, how many tensors of the
-# size of the input does the same function keep?
+# **Predict.** Written by hand in Python with `torch.tanh`, `*`, `**` and `+`, how many tensors of
+# the size of the input does the same function keep?
 
 # %% id="guess-gelu"
 guess = None  # tensors of the size of the input
@@ -170,7 +170,7 @@ kept.add_suffix(", inputs")  # 1 is as many bytes as the operation's input
 #   between two linear layers therefore costs nothing extra: the next layer keeps the same tensor as
 #   its input. A GELU between them costs one tensor more.
 # - Written by hand, GELU is eight operations, and each keeps what *it* needs: four tensors in all.
-#   PyTorch's own function keeps its input and computes the rest again in the backward pass.
+#   PyTorch's own function keeps its input and recomputes the rest in the backward pass.
 # - **Dropout on a CPU keeps a mask of floats, on a GPU one of bools**, a quarter of the bytes. So a
 #   count on a CPU does not predict a GPU, unless you ask for the GPU's kernels.
 # - Sorting keeps its indices in 64 bits, twice the size of a float32 input.
@@ -262,7 +262,7 @@ chains.round(1)  # in feature maps
 #
 # ## Attention: eager, or fused
 #
-# Scores have one number for each pair of tokens and head. *Eager* attention writes them out, and
+# Scores have one number for each pair of tokens and head. *Eager* attention stores them, and
 # softmax keeps them. A fused kernel computes them in tiles. It keeps its inputs, its output and one
 # number per row, and recomputes the scores in the backward pass: checkpointing, built into a
 # kernel.
@@ -285,11 +285,11 @@ def attention_saved(seq, kind):
         return memory.saved(lambda: layer(x), params_of=layer)
 
 
-curves = {"written out": {}, "fused": {}}
+curves = {"eager": {}, "fused": {}}
 for tokens in [1024, 2048, 4096, 8192, 16384, 32768]:
-    curves["written out"][tokens] = attention_saved(tokens, "eager").num_bytes
+    curves["eager"][tokens] = attention_saved(tokens, "eager").num_bytes
     curves["fused"][tokens] = attention_saved(tokens, "sdpa").num_bytes
-title = "Kept by one attention layer"
+title = "Kept by one attention layer: eager grows with the square of the tokens"
 plots.growth(curves, xlabel="tokens", title=title, predicted=list(curves))
 
 # %% id="scores"
@@ -313,7 +313,7 @@ claims.Verdicts(
         "predicted",
         "scores",
         device="CUDA kernels",
-        tried={"scores of a layer": {"written out": scores / 2**30, "fused": 0.0}},
+        tried={"scores of a layer": {"eager": scores / 2**30, "fused": 0.0}},
     ),
 )
 
@@ -326,10 +326,14 @@ claims.Verdicts(
 #
 # $$ s b h \left( 34 + 5 \frac{a s}{h} \right) $$
 #
-# For each of the $sbh$ elements of the layer's input, attention keeps $11 + 5as/h$ bytes, the MLP
-# 19, the two norms 4. The formula assumes eager attention, dropout everywhere and no causal
-# mask. First we compare the parts of our block with it, in bytes for each element; then the whole
-# block at three sizes, the last one GPT-3's, with the kernels of a GPU and of a CPU.
+# ![A transformer block and the sixteen units that it keeps, dropout masks and scores left out: six
+# in the attention half, ten in the MLP half.](figures/block-units.svg)
+#
+# In 16 bits the sixteen units are 32 of the 34 bytes; the other two are dropout masks. The scores
+# come on top. For each of the $sbh$ elements of the layer's input, attention keeps $11 + 5as/h$
+# bytes, the MLP 19, the two norms 4. The formula assumes eager attention, dropout everywhere and no
+# causal mask. First we compare the parts of our block with it, in bytes for each element; then the
+# whole block at three sizes, the last one GPT-3's, with the kernels of a GPU and of a CPU.
 #
 # **Write.** `block_saved`. The paper's formula checks you.
 
@@ -398,7 +402,7 @@ def step():
 
 
 plain = memory.measure(step, model=small, label="none")
-plots.tape({"none": plain})
+figures.lifetimes({"none": plain})
 
 # %% [markdown] id="predict-lives"
 # Each row is a tensor of the forward pass, the input below and the loss on top; a bar is its life.
@@ -435,8 +439,8 @@ blocks
 # times as long as the last one's, for one use each. That is the argument for checkpointing. It also
 # names the block that gains nothing: the last.
 #
-# A U-Net's first and last blocks work at full resolution. Where are the bytes that are both many
-# and long-lived?
+# A U-Net's first and last blocks work at full resolution. In which blocks are the bytes that are
+# many *and* live long?
 
 # %% id="unet-lives"
 unet = UNet(UNetConfig())
@@ -451,9 +455,9 @@ report = memory.measure(unet_step, model=unet, label="U-Net")
 lives(report, r"(down\.\d|middle|up\.\d)")
 
 # %% [markdown] id="read-unet-lives"
-# In the blocks of the way down at full resolution (`down.0`). The way up at the same resolution
-# holds more bytes, but only for a moment. Both are there when the backward pass begins, so both
-# count at the peak. But a checkpoint on the last blocks would discard what is needed next.
+# They are in the blocks of the way down at full resolution (`down.0`). The way up at the same
+# resolution holds more bytes, but only for a moment. Both are there when the backward pass begins,
+# so both count at the peak. But a checkpoint on the last blocks would discard what is needed next.
 #
 # ### The same step, checkpointed
 #
@@ -463,7 +467,7 @@ lives(report, r"(down\.\d|middle|up\.\d)")
 # %% id="checkpointed-lives"
 with segments.applied(small, "per-block"):
     frugal = memory.measure(step, model=small, label="per-block")
-plots.tape({"none": plain, "per-block": frugal})
+figures.lifetimes({"none": plain, "per-block": frugal})
 
 # %% id="one-tensor"
 rows = []
@@ -514,4 +518,4 @@ claims.Verdicts(
 # - Say of an operation whether it keeps input, output, mask or nothing, and on which device.
 # - Take a formula from a paper and compare it with a count, term by term.
 #
-# Chapter 04 discards the triangle and computes it again.
+# Chapter 04 discards the triangle and recomputes it.

@@ -8,7 +8,7 @@
 # block keeps for backward. Then you break them in six ways, with models that people train, and fix
 # all six. At the end you measure two pieces of advice from the web.
 #
-# **Budget:** 60 minutes, 1 GiB of memory, no GPU needed.
+# **Budget:** 75 minutes, 1 GiB of memory, no GPU needed.
 
 # %% id="imports"
 import contextlib
@@ -24,14 +24,14 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from torch.utils.checkpoint import checkpoint as torch_checkpoint
 
 from tutorial_lib import claims, data, memory, plots
-from tutorial_lib.instruments import segments
+from tutorial_lib.instruments import figures, segments
 from tutorial_lib.guesses import beside
 from tutorial_lib.models.gpt import GPT, Block, GPTConfig
 from tutorial_lib.models.unet import UNet, UNetConfig
 from tutorial_lib.units import human_bytes
 
 # %% [markdown] id="idea"
-# ## Discard, and compute again
+# ## Discard, and recompute
 #
 # ![In forward the block runs with gradients off and only its input x is kept. In backward a
 # detached copy of x goes through the block again with gradients on, an inner backward runs through
@@ -46,7 +46,7 @@ from tutorial_lib.units import human_bytes
 # autograd saves nothing in there, except what you give to `save_for_backward`.
 #
 # `detach` gives a tensor with the same memory and no history, a *detached input*. The inner
-# backward stops there. Its gradient, `x.grad`, goes back to the outer graph. Below the Function, a
+# backward stops at the detached x, and the outer graph receives `x.grad`. Below the Function, a
 # print in the block tells when the block runs, and with gradients on or off. How much is kept for
 # backward? The unit is the bytes of `x`.
 #
@@ -107,9 +107,9 @@ frugal = memory.saved(lambda: TenLines.apply(block, x), params_of=block)
 #
 # `segments.called_through(checkpoint, modules)` sends chosen modules of a model through a
 # checkpoint function, for a while. `compare` computes all gradients of the model without it and
-# with it, from the same seed. On a CPU the same operations on the same numbers, in the same order,
-# give the same bits, so `compare` asks for equality **bit for bit**. Not every GPU kernel keeps an
-# order: chapter 05 says how to compare there.
+# with it, from the same seed. On one CPU the same operations on the same numbers, in the same
+# order, give the same bits, so `compare` asks for equality **bit for bit**. Not every GPU kernel
+# keeps an order (chapter 02, the box): chapter 05 compares there.
 
 
 # %% id="compare"
@@ -165,11 +165,13 @@ frugal = measured(gpt, lambda: gpt.loss(tokens), TenLines.apply, gpt.blocks)
 fall = 100 * (1 - frugal.peak_bytes / plain.peak_bytes)
 print(f"the peak falls by {fall:.0f} %{beside(guess, fall)}")
 bars = {"none": plain.at_peak, "per block, ten lines": frugal.at_peak}
-plots.ledger_bars(bars, title="Peak of forward and backward, counted")
+title = "Peak of forward and backward, counted: activations are nearly gone"
+figure = plots.ledger_bars(bars, title=title)
+figure.mark(frugal.peak_bytes, guess and plain.peak_bytes * (1 - guess / 100))
 
 # %% [markdown] id="read-peak"
-# Most of what is left of the activations is *one* block, computed again: the pink bar. Keep an eye
-# on it: chapter 06 is about its size.
+# Most of what is left of the activations is *one* block, recomputed: the pink bar. Chapter 06 is
+# about its size.
 #
 # ## Six ways to break it
 #
@@ -265,9 +267,14 @@ print(compare(closure, unet, unet_loss))
 # backward of one block ran on through `time` into the embedding behind it, and freed that part of
 # the graph. The next block needed it again.
 #
+# ![Left: two blocks take the time embedding's result t from a closure. The inner backward of block
+# 2 runs on through t and frees the embedding's graph. That of block 1 needs it again: an error.
+# Right: t is an argument, each block has a detached t, and the outer graph adds up both
+# gradients.](figures/04-shared-time.svg)
+#
 # **The fix:** every tensor has to be an argument of `apply`, so that it can be detached. A
-# Function does not see tensors in a closure, in a keyword, in a tuple. So flatten all arguments
-# into a list, and put them together again inside.
+# Function does not see tensors in a closure, a keyword or a tuple. So flatten all arguments into a
+# list, and put them together again inside.
 #
 # ### 4. An argument that is no tensor
 #
@@ -374,7 +381,7 @@ print(compare(TenLines.apply, penalised, penalised_loss))
 # move one day.
 #
 # **Write.** `backward` of the Function, with the fixes of 1, 2, 4, 5 and 6. In the table below,
-# "ours, mended" is right in all ten rows.
+# "ours, fixed" is right in all ten rows.
 
 
 # %% id="discard"
@@ -423,7 +430,7 @@ def checkpoint(function, *args, **kwargs):
     return Discard.apply(run, torch.empty(0, requires_grad=True), *tensors)
 
 
-implementations = {"ten lines": TenLines.apply, "ours, mended": checkpoint}
+implementations = {"ten lines": TenLines.apply, "ours, fixed": checkpoint}
 implementations["reentrant"] = partial(torch_checkpoint, use_reentrant=True)
 implementations["with hooks"] = partial(torch_checkpoint, use_reentrant=False)
 
@@ -491,14 +498,14 @@ table
 # first, and $(a + b) + c$ is not $a + (b + c)$ in floating point. Hooks leave the graph as it was,
 # and so the order of the sums.
 
-# %% id="verdicts-mended"
+# %% id="verdicts-fixed"
 claims.Verdicts(
     claims.Verdict(
         "C04",
         "shown",
         "Without the forward's RNG state, dropout gives wrong gradients and no error.",
         f"gradients right: {right['ten lines']['1 dropout']} without the RNG state, "
-        f"{right['ours, mended']['1 dropout']} with it",
+        f"{right['ours, fixed']['1 dropout']} with it",
         "computed",
         "table",
     ),
@@ -506,7 +513,7 @@ claims.Verdicts(
         "C15",
         "shown",
         "Keywords, tuples, masks, several outputs: a few lines each, and right.",
-        f"{right['ours, mended'].sum()} of {len(right)} cases have the right gradients",
+        f"{right['ours, fixed'].sum()} of {len(right)} cases have the right gradients",
         "computed",
         "table",
     ),
@@ -527,7 +534,7 @@ claims.Verdicts(
 # peak holds.
 #
 # **Predict.** One checkpoint around the whole model: how many per cent of the bytes at the peak
-# have been computed again?
+# have been recomputed?
 
 # %% id="guess-wrapped"
 guess = None  # per cent of the peak
@@ -540,13 +547,13 @@ reports = {
     name: measured(gpt, gpt_loss, checkpoint, modules, flops=True)
     for name, modules in wrapped.items()
 }
-plots.tape(reports)
+figures.lifetimes(reports)
 
 # %% id="whole-model-peaks"
 none, a_block, whole = reports.values()
 peaks = [100 * report.peak_bytes / none.peak_bytes for report in reports.values()]
 again = 100 * whole.at_peak["recomputed"] / whole.peak_bytes
-print(f"around the model: {again:.0f} % is computed again{beside(guess, again)}")
+print(f"around the model: {again:.0f} % is recomputed{beside(guess, again)}")
 more_flops = whole.flops / none.flops
 print(f"{peaks[-1]:.0f} % of the plain peak, {more_flops:.2f} times the FLOPs")
 phases = {name: report.phases for name, report in reports.items()}
@@ -555,8 +562,8 @@ pd.DataFrame(phases).T.map(human_bytes)
 # %% [markdown] id="whole-model-verdict"
 # In the figure a row is a tensor of the forward, input below, loss on top. A bar is its life.
 # Without checkpointing each tensor waits for its turn in backward. With one checkpoint a block only
-# the thin lines wait, and small hills are computed again, one at a time. With one around the model
-# nothing waits, and then the *whole* hill is built up again at once.
+# the thin lines wait, and one block at a time is recomputed (the small pink triangles). With one
+# around the model nothing waits, and then the *whole* model is recomputed at once.
 #
 # The table has the peak of each phase. In its forward column the last row is the lowest, so a
 # script that reads memory after the forward reports a success. But the peak of the step comes in
@@ -591,8 +598,8 @@ claims.Verdicts(
 # %% [markdown] id="end"
 # ## What you can now do
 #
-# - Discard and recompute in ten lines. The other thirty restore the RNG and autocast state, and
-#   sort what goes in and comes out.
+# - Discard and recompute in ten lines. Thirty more restore the RNG and autocast state, and sort
+#   what goes in and comes out.
 # - Say why a wrong checkpoint is silent: three of the six failures gave wrong or missing gradients
 #   and no error. Compare gradients, bit for bit.
 # - Say why a checkpoint around the whole model saves nothing.

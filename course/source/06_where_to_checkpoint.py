@@ -5,26 +5,22 @@
 # transformer of common depth it is wrong: it costs more memory than the simplest choice, and more
 # time.
 #
-# In this chapter you derive where checkpoints belong, and measure it. You meet three schedules:
-# segments of equal length, Revolve, and a plan for stages that are not equal. A planner then turns
-# a budget in bytes into a schedule that runs on a real model.
+# In this chapter you derive how long a segment should be and what it costs, and measure both. The
+# next one, 06c, turns a budget in bytes into a schedule for stages that are not equal.
 #
-# **Budget:** 60 minutes, 2 GiB of memory, no GPU needed.
+# **Budget:** 45 minutes, 2 GiB of memory, no GPU needed.
 
 # %% id="imports"
-import math
 from functools import cache
 
 import pandas as pd
 import torch
 
 from tutorial_lib import claims, data, memory, plots
-from tutorial_lib.instruments import figures, planning, segments, widgets
+from tutorial_lib.instruments import figures, planning, segments
 from tutorial_lib.guesses import beside
 from tutorial_lib.models.gpt import GPT, GPTConfig
-from tutorial_lib.models.unet import UNet, UNetConfig
 from tutorial_lib.instruments.training import Recipe
-from tutorial_lib.units import human_bytes
 
 # %% [markdown] id="two-costs-text"
 # ## Two costs
@@ -35,7 +31,7 @@ from tutorial_lib.units import human_bytes
 # time runs to the right. A triangle that points up is a block's forward, one that points down its
 # backward. A hollow one is a forward that runs again.
 
-# %% id="first-tape"
+# %% id="first-schedule"
 block = planning.Stage(
     forward_seconds=1, backward_seconds=2, input_bytes=1, saved_bytes=5
 )
@@ -43,11 +39,11 @@ blocks = (block,) * 12
 in_threes = planning.Plan(blocks, ((0, 1, 2, 3), (4, 5, 6, 7), 8, 9, 10, 11))
 figures.schedule(in_threes.simulation.events, title="three segments of four", unit=1)
 
-# %% [markdown] id="first-tape-read"
+# %% [markdown] id="first-schedule-read"
 # A checkpointed segment costs memory twice:
 #
 # 1. its **boundary** (grey), the input of its first block, waits from forward until its backward;
-# 2. its **inside** (purple) is there while the segment goes backward, and is gone before the next
+# 2. its **inside** (pink) is there while the segment goes backward, and is gone before the next
 #    segment's turn.
 #
 # ![Twelve blocks in three segments of four. The boundaries of the first two segments wait. The
@@ -57,13 +53,8 @@ figures.schedule(in_threes.simulation.events, title="three segments of four", un
 # ## How long a segment?
 #
 # The best length depends on one number: how much a block keeps, compared with its input. Call a
-# block's input $a$ bytes, and everything it keeps for backward $r \cdot a$ bytes.
-#
-# **Predict.** What is $r$ for a transformer block: attention, an MLP four times as wide, two
-# norms? Write a number in place of `None`.
-
-# %% id="guess-ratio"
-guess = None  # times the input
+# block's input $a$ bytes, and everything it keeps for backward $r \cdot a$ bytes. For our
+# transformer block $r$ is the sixteen units of chapter 01:
 
 # %% id="ratio"
 torch.manual_seed(0)
@@ -71,7 +62,7 @@ gpt = GPT(GPTConfig(num_layers=24))
 x = torch.randn(2, 128, 128, requires_grad=True)  # a block's input
 kept = memory.saved(lambda: gpt.blocks[0](x), params_of=gpt)
 r = kept.num_bytes / x.nbytes
-print(f"r = {r:.1f}{beside(guess, r)}")
+print(f"r = {r:.1f}")
 
 # %% [markdown] id="formula-text"
 # With $n$ blocks in segments of $s$ there are $n/s$ boundaries, and one inside at a time:
@@ -105,7 +96,7 @@ lowest = on_paper(4, num_blocks=16, ratio=1) / x.nbytes
 assert lowest == 8, f"{lowest:g} a for n = 16 and r = 1, and not 2 a sqrt(16)"
 lengths = (1, 2, 4, 5, 8, 24)
 curves = {f"r = {k}": {s: on_paper(s, 24, k) for s in lengths} for k in (1, 4, 16)}
-title = "24 blocks on paper (both axes logarithmic)"
+title = "24 blocks on paper: the larger r, the shorter the best segment"
 plots.growth(curves, xlabel="blocks in a segment", title=title, predicted=list(curves))
 
 # %% [markdown] id="formula-read"
@@ -150,8 +141,11 @@ names = {s: "per-block" if s == 1 else f"every-{s}" for s in lengths}
 curve = {s: held_for_backward(name) for s, name in names.items()}
 both = {"on paper": {s: on_paper(s, 24, r) for s in lengths}, "counted": curve}
 best = {way: min(curve, key=curve.get) for way, curve in (curves | both).items()}
-title = "GPT of 24 blocks: activations most held at once, recomputed ones too"
-plots.growth(both, xlabel="blocks in a segment", title=title, predicted=["on paper"])
+title = "GPT of 24 blocks: single blocks hold the least, recomputed tensors included"
+figure = plots.growth(
+    both, xlabel="blocks in a segment", title=title, predicted=["on paper"]
+)
+figure.mark(curve[5], guess and guess * curve[1])
 
 # %% [markdown] id="measured-read"
 # Paper and meter rise together. The meter stands above by what the formula leaves out: the logits
@@ -188,12 +182,17 @@ pd.DataFrame(rows, index=columns).T.rename_axis(["model", "segments"])
 #
 # In the third model the peak comes before any inside: the logits and their gradient are larger
 # than two insides. So segments of two have fewer boundaries and no other price, at any depth. But
-# they gain little, since the logits stay. Lower those first: chapter 12 computes them in pieces.
+# they gain little, since the logits stay. Lower those first: chapter 10d computes them in pieces.
 #
 # The rule for a transformer: **checkpoint every block; beyond $2r$ blocks try segments of two.**
 # They help where boundaries make the peak: many tokens, frozen weights, or gradients that stay.
-# Measure $r$ for your block. Is it 16 for a Llama too, with its other MLP? And if the weights are
-# frozen, and LoRA matrices train beside them?
+# Measure $r$ for your block.
+#
+# **Predict.** A Llama block has a gated MLP: three matrices in place of two, and a product of two
+# wide tensors. What is its $r$?
+
+# %% id="guess-llama"
+guess = None  # times the input
 
 
 # %% id="modern"
@@ -203,12 +202,15 @@ def llama(**choices):
     return recipe.make_loss()
 
 
+ratios = {}
 for name, choices in {"all weights": {}, "LoRA": {"lora_rank": 16}}.items():
     with memory.predicting():  # a GPU's kernels, and no memory
         loss, model = llama(**choices)
         inside = memory.saved(loss, params_of=model).by("module")
     of_one = sum(size for part, size in inside.items() if "layers.4" in part)
-    print(f"{name}: r = {of_one / (2048 * 4096 * 2):.1f}")
+    ratios[name] = of_one / (2048 * 4096 * 2)
+print(f"r = {ratios['all weights']:.1f}{beside(guess, ratios['all weights'])}")
+print(f"weights frozen, LoRA beside them: r = {ratios['LoRA']:.1f}")
 
 # %% [markdown] id="modern-read"
 # Is the folklore ever right? Where $r = 1$, it is. The companion [06b](06b_common_advice.ipynb)
@@ -243,13 +245,8 @@ claims.Verdicts(
 # and it is a fraction of the *forward*: every block runs forward once more, however long the
 # segments are. What is that of a whole step? A linear layer's forward is one matmul, and
 # its backward is two: one for the gradient of its input, one for that of its weight. So forward is
-# one part of a step in three, and one more forward makes four parts of three.
-#
-# **Predict.** A third more, says the argument. By how many per cent do the FLOPs of our GPT's step
-# really rise when every block is checkpointed by itself?
-
-# %% id="guess-flops"
-guess = None  # per cent
+# one part of a step in three, and one more forward makes four parts of three. That is the argument;
+# here is the count:
 
 # %% id="flops"
 plain = measured("none").flops
@@ -259,7 +256,7 @@ forward_share = forward.get_total_flops() / plain
 ways = ("per-block", "every-2", "every-4", "sqrt", "mlp-only", "attention-only")
 adds = {way: 100 * (measured(way).flops / plain - 1) for way in ways}
 print(f"forward: {forward_share:.1%} of a step's FLOPs")
-print(f"per-block: {adds['per-block']:.0f} % more{beside(guess, adds['per-block'])}")
+print(f"per-block: {adds['per-block']:.0f} % more")
 
 # %% id="flops-table"
 before = held_for_backward("none")
@@ -282,7 +279,13 @@ pd.DataFrame(columns).loc[list(ways)].round(1).fillna("")
 # matmul again), and for our GPT $\sqrt n$ loses twice.
 #
 # **A third holds if all weights train.** A frozen linear layer has no gradient of its weight: its
-# backward is one matmul, and forward is then half of a step. What does that make of LoRA?
+# backward is one matmul.
+#
+# **Predict.** Llama, its weights frozen, LoRA matrices beside each linear layer, every block
+# checkpointed. By how many per cent do the FLOPs of a step rise?
+
+# %% id="guess-lora"
+guess = None  # per cent
 
 
 # %% id="flops-lora"
@@ -298,7 +301,8 @@ adapted = {}
 for name, choices in {"all weights": {}, "LoRA": {"lora_rank": 16}}.items():
     more = llama_flops("per-block", **choices) / llama_flops("none", **choices) - 1
     adapted[f"Llama, {name}"] = 100 * more
-    print(f"{name}: {more:+.0%}")
+print(f"all weights: {adapted['Llama, all weights']:+.0f} %")
+print(f"LoRA: {adapted['Llama, LoRA']:+.0f} %{beside(guess, adapted['Llama, LoRA'])}")
 
 # %% [markdown] id="last-read"
 # One segment need not be checkpointed at all. Backward begins with the *last* one, so its inside
@@ -365,77 +369,9 @@ print(f"{runs} forwards, peak {lazy.peak_bytes} units{beside(guess, runs)}")
 # %% [markdown] id="nothing-read"
 # That is $n(n + 1)/2$: the number of forwards grows with the square of the depth. Nobody trains
 # like that, and nobody has to: a few boundaries in the right places make most of it unnecessary.
-#
-# ## Revolve
-#
-# You may hold $c$ boundaries at a time, the model's input among them, and the inside of one block.
-# Backward frees boundaries, the last ones first. A free place can then hold a new boundary, among
-# the blocks whose backward is still to come. What is the smallest number of forwards?
-#
-# If each block may run *again* $t$ times and $c$ boundaries fit, at most $\binom{c+t}{c}$ blocks
-# can be done (Griewank and Walther, 2000). For a fixed $t$ the memory then grows with the $t$-th
-# root of the depth only, and for a fixed $c$ the repetitions grow with the $c$-th root. If both may
-# grow, both need only $\log n$. Their schedule is called Revolve.
+# Chapter 06c finds those places.
 
-
-# %% id="revolve"
-def one_inside_at_a_time(num_blocks, slots):
-    large = slots + 3  # so that a second inside never fits
-    stage = planning.Stage(
-        forward_seconds=1, backward_seconds=1, input_bytes=1, saved_bytes=large
-    )
-    return planning.solve([stage] * num_blocks, budget_bytes=slots + large + 2)
-
-
-places = (1, 2, 3, 4, 6, 8)
-found = [sum(one_inside_at_a_time(24, slots).forward_executions) for slots in places]
-dict(zip(places, found, strict=True))
-
-
-# %% [markdown] id="write-binomial"
-# **Write.** The formula for the forwards of $n$ blocks, $n + t\,n - \binom{c+t}{c+1}$, in which
-# $t$ is the least number with $\binom{c+t}{c} \ge n$. Both columns must be equal.
-
-
-# %% id="binomial"
-def binomial(num_blocks, slots):
-    """Fewest forwards with `slots` boundaries at a time, by the formula."""
-    ### BEGIN SOLUTION
-    times = 0
-    while math.comb(slots + times, slots) < num_blocks:
-        times += 1
-    return num_blocks + times * num_blocks - math.comb(slots + times, slots + 1)
-    ### END SOLUTION
-
-
-# %% id="revolve-formula"
-formula = [binomial(24, slots) for slots in places]
-table = pd.DataFrame({"solved": found, "formula": formula}, index=places)
-table.rename_axis("boundaries")
-
-# %% [markdown] id="revolve-read"
-# With the input alone there are 300 forwards, as before. A second boundary brings them down to less
-# than half, and with four each block runs about three times. Step through a schedule: watch where a
-# boundary is set a second time.
-
-# %% id="stepper"
-schedules = {
-    "Revolve, 3 boundaries": one_inside_at_a_time(12, 3),
-    "Revolve, 2 boundaries": one_inside_at_a_time(12, 2),
-    "nothing kept": planning.Plan(blocks, nothing_kept(12)),
-    "segments of four": in_threes,
-    "every block": planning.Plan(blocks, tuple((number,) for number in range(12))),
-    "no checkpoint": planning.Plan(blocks, tuple(range(12))),
-}
-events = {name: found.simulation.events for name, found in schedules.items()}
-widgets.schedule_stepper(events, unit=1)
-
-# %% [markdown] id="stepper-read"
-# Revolve comes from simulations with many time steps and large states. There a boundary for each
-# step does not fit. In our transformer the inside is as large as 16 boundaries, so boundaries are
-# cheap. What counts is that one inside at a time is in memory. Lab 04 has you write Revolve.
-
-# %% id="verdicts-revolve"
+# %% id="verdicts-nothing"
 claims.Verdicts(
     claims.Verdict(
         "B06",
@@ -445,145 +381,7 @@ claims.Verdicts(
         "counted",
         "nothing-kept",
     ),
-    claims.Verdict(
-        "C11",
-        "shown",
-        "Dynamic programming finds Revolve's schedules, with the forwards of the "
-        "formula.",
-        f"equal for {sum(map(int.__eq__, found, formula))} of {len(places)} numbers of "
-        "places",
-        "counted",
-        "revolve-formula",
-    ),
 )
-
-# %% [markdown] id="stages-that-are-not"
-# ## Stages that are not equal
-#
-# What if each stage is different? In a U-Net the first level's activations are many times as large
-# as the last one's, and skips jump from one side to the other.
-
-# %% id="unet"
-unet = UNet(UNetConfig(channel_multipliers=(1, 2, 4), blocks_per_level=2))
-images, noise = data.image_batch(4, 1, 32), data.image_batch(4, 1, 32, seed=1)
-
-
-def unet_loss():
-    return unet.loss(images, torch.arange(1, 1000, 250), noise)
-
-
-invented = planning.Speed(float_flops=1e12, bytes_per_second=1e11)
-profile = planning.profile(unet, unet_loss, speed=invented)
-stages = pd.DataFrame(map(vars, profile.stages), index=profile.names)
-table = stages[["input_bytes", "saved_bytes"]].map(human_bytes)
-share = stages.forward_seconds / stages.forward_seconds.sum()
-table.assign(share_of_forward=share.map("{:.1%}".format))
-
-# %% [markdown] id="unet-read"
-# `profile` ran the model once and counted. `saved` differs by a factor of five between blocks, and
-# is not in proportion to the time. The seconds are *predicted* from FLOPs and bytes for an
-# invented device, so that this page is the same on every machine; without `speed=` they are
-# measured on yours.
-#
-# No rule with one number can be right here. What is left is to ask for each split what it costs,
-# smallest parts first: dynamic programming. In the recursion of Beaumont et al. (2019), the first
-# stage is *kept*, or the first stages are a *segment* up to some boundary.
-#
-# $$ T(s, m) = \min\Big( \underbrace{u_s + T(s{+}1,\, m - \bar a_s)}_{\text{keep stage } s},\;
-#    \min_{e} \underbrace{\textstyle\sum_{i=s}^{e-1} f_i + T(e,\, m - a_e) +
-#    T_{s..e-1}(m)}_{\text{drop stages } s \text{ to } e-1,\text{ run them again}} \Big) $$
-#
-# $T(s, m)$ is the time of the stages from $s$ on, in $m$ bytes. Stage $i$ needs $f_i$ seconds
-# forward, and $u_i$ forward and backward together. Kept, it holds $\bar a_i$ bytes; the boundary
-# before it has $a_i$. A dropped segment costs three things: its first forward; then the stages
-# after it, with $a_e$ fewer bytes; then the segment alone, with all $m$ bytes. After the last stage
-# $T = 0$. A choice that does not fit costs $\infty$: what it keeps, and what runs meanwhile, must
-# fit into $m$. `planning.solve` does that, and lab 04 has you do it. The result is the fastest
-# schedule in which a boundary, once kept, stays until its backward. (Without that condition the
-# problem is NP-hard.)
-#
-# **Predict.** With every block checkpointed the forward runs twice, which is at most +33 %. Allow
-# half the peak. How many per cent slower is the fastest plan?
-
-# %% id="guess-half"
-guess = None  # per cent
-
-# %% id="plans"
-# room for all: nothing is recomputed
-everything = planning.solve(profile, budget_bytes=2**40)
-half_plan = planning.solve(profile, budget_bytes=everything.peak_bytes // 2)
-print(f"{100 * half_plan.overhead:.0f} %{beside(guess, 100 * half_plan.overhead)}")
-_, *lines = str(half_plan).splitlines()
-print(*lines, sep="\n")
-
-# %% [markdown] id="plans-read"
-# Position counts, beside size and time. The plan keeps the last stages, although they are large:
-# their backward comes first, so what they hold is freed before any other stage is recomputed. A
-# stage kept at the beginning waits for most of the step, so most of those are recomputed. No rule
-# with one number finds that.
-#
-# `apply` runs the plan on the real model. Are the gradients the same bits, and is the peak the
-# planned one? Then: how do plans for several budgets compare with the two strategies that need no
-# plan?
-
-
-# %% id="apply-peak"
-def gradients():
-    unet.zero_grad()
-    unet_loss().backward()
-    return [parameter.grad for parameter in unet.parameters()]
-
-
-def cost():
-    report = memory.measure(unet_step, model=unet, warmup=0, flops=True)
-    return report.peak_bytes - report.baseline_bytes, report.flops
-
-
-def unet_step():
-    unet_loss().backward()
-    unet.zero_grad(set_to_none=False)  # the gradients stay, as zeros
-
-
-expected = gradients()
-planning.apply(unet, half_plan)
-print("gradients equal:", all(map(torch.equal, gradients(), expected)))
-at_half = cost()
-print(f"counted peak: {at_half[0] / half_plan.peak_bytes:.0%} of the planned one")
-
-# %% id="tradeoff-figure"
-planning.undo(unet)
-points = {"plans": [cost(), at_half]}
-for share in (0.8, 0.6, 0.4):
-    budget = int(everything.peak_bytes * share)
-    planning.apply(unet, planning.solve(profile, budget_bytes=budget))
-    points["plans"].append(cost())
-planning.undo(unet)
-for name in ("per-block", "attention-only"):
-    with segments.applied(unet, name):
-        points[name] = [cost()]
-
-_, without = points["plans"][0]
-curves = {
-    name: {held: flops / without - 1 for held, flops in costs}
-    for name, costs in points.items()
-}
-title = "U-Net: what a step holds above its model, and FLOPs recomputed"
-plots.tradeoff(curves, title=title)
-
-# %% [markdown] id="tradeoff-read"
-# Between "none" and "every block" there is now a plan for every budget. (The planner knows of the
-# early stop: `profile` noted for each stage what comes after the last tensor that it saves.)
-# Two points lie a little below the line of the plans. There are two reasons. A plan's stages are
-# whole blocks, and attention-only cuts inside a block. And the plans are cheapest in predicted
-# seconds, while the figure counts FLOPs. Chapter 07 gives the planner a third choice for each
-# stage.
-#
-# Drag the budget: which stages does the plan give up first?
-
-# %% id="plan-explorer"
-percents = range(35, 105, 5)
-budgets = [everything.peak_bytes * percent // 100 for percent in percents]
-widgets.plan_explorer(lambda size: planning.solve(profile, budget_bytes=size), budgets)
 
 # %% [markdown] id="end"
 # ## What to remember
@@ -593,12 +391,10 @@ widgets.plan_explorer(lambda size: planning.solve(profile, budget_bytes=size), b
 # | how long a segment | where boundaries and inside are equal: $s = \sqrt{n/r}$ blocks |
 # | transformers | every block; beyond $2r$ blocks, segments of two if activations make the peak |
 # | a block keeps its input alone ($r = 1$) | segments of $\sqrt n$ |
-# | boundaries do not fit | Revolve |
 # | price | one more forward: up to a third of a step, up to half if weights are frozen |
 # | price, less | by the early stop and the last segment |
 # | nothing kept | a quadratic number of forwards |
-# | unequal stages | a plan: profile, solve, apply |
 #
-# Lab 04 has you build the schedules. The companion [06b](06b_common_advice.ipynb) shows where
-# $\sqrt n$ is right, and tests common advice: which layers, how much it saves, and a loop whose
-# gradients are wrong. Chapter 07 goes below the block: which *operations* to keep.
+# The optional companion [06b](06b_common_advice.ipynb) shows where $\sqrt n$ is right, and tests
+# common advice: which layers, how much it saves, and a loop whose gradients are wrong. Chapter 06c,
+# `06c_planned_schedules`, leaves rules with one number behind.

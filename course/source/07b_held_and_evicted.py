@@ -10,19 +10,14 @@
 # **Budget:** 20 minutes, 1 GiB of memory, no GPU needed.
 
 # %% id="imports"
-import json
-from contextlib import nullcontext
-from functools import cache, partial
+from functools import cache
 
 import pandas as pd
-from torch.autograd.graph import save_on_cpu
 
-from tutorial_lib import claims, data, device, memory, plots
+from tutorial_lib import claims, data, memory, plots
 from tutorial_lib.instruments import segments
 from tutorial_lib.guesses import beside
 from tutorial_lib.models.gpt import GPT, GPTConfig
-from tutorial_lib.instruments.recorded import snapshots
-from tutorial_lib.units import Bytes
 
 # %% [markdown] id="references-text"
 # ## Why did my memory not fall?
@@ -103,67 +98,11 @@ table.round().rename_axis(["logged", "kept as"])
 #
 # `memory.saved` cannot see this, since autograd did not save those tensors. The meter sees it.
 
-# %% [markdown] id="on-gpu-text"
-# ## Offload on a GPU
-#
-# Chapter 07 counted what offload moves. Here is the same with the library's hooks on a GPU, if
-# there is one; a 24-block GPT, kept on the device and moved to the host:
-
-
-# %% id="on-gpu"
-def measured_on_gpu(around):
-    gpt, batch = GPT(GPTConfig(num_layers=24)).cuda(), tokens.cuda()
-
-    def step():
-        with around():
-            loss = gpt.loss(batch)
-        loss.backward()
-        gpt.zero_grad()
-
-    return memory.measure(step, model=gpt, repeats=5)
-
-
-# %% id="on-gpu-measured"
-# NBVAL_IGNORE_OUTPUT
-if device.has_gpu():  # no times on an emulated card
-    print("kept", measured_on_gpu(nullcontext), sep="\n")
-    print("moved", measured_on_gpu(partial(save_on_cpu, True)), sep="\n")
-else:
-    print("no GPU here: chapter 07 counts the bytes, and the time of the bus")
-
-# %% [markdown] id="offload-emulated-text"
-# On an emulated A100 the same hooks around ViT-B/16 with 16 images. `card` is the peak above the
-# weights, `host` what one step copies into the host's pinned memory:
-
-# %% id="offload-emulated"
-offload = json.loads((snapshots.SNAPSHOTS / "offload.json").read_text())["peaks"]
-pd.DataFrame(offload).T.map(lambda size: f"{Bytes(size)}")
-
-# %% [markdown] id="offload-emulated-read"
-# Moved, the card holds a little less than with a checkpoint around each block. The host gets more
-# than the card had: a tensor that three operations save is copied three times, and so are weights.
-
-# %% id="verdicts-offload"
-at = {way: f"{Bytes(peak['card'])}" for way, peak in offload.items()}
-claims.Verdicts(
-    claims.Verdict(
-        "C13",
-        "shown",
-        "Offload frees about what checkpoints free, without recomputing, and fills the "
-        "host's memory.",
-        f"ViT-B: {at['kept']} become {at['moved']} on the card, "
-        f"{Bytes(offload['moved']['host'])} on the host; per block {at['per block']}",
-        "emulated",
-        "offload-emulated",
-        device="emulated A100",
-    ),
-)
-
 # %% [markdown] id="can-it-be-decided"
 # ## Can it be decided while it runs?
 #
-# All plans of chapters 06 and 07 were made beforehand. If the graph changes from step to step, with
-# sequences of different length or a tree, no plan fits. **Dynamic tensor rematerialisation**
+# All plans of chapters 06c and 07 were made beforehand. If the graph changes from step to step,
+# with sequences of different length or a tree, no plan fits. **Dynamic tensor rematerialisation**
 # (Kirisame et al., 2021) needs none: compute; when memory is full, evict a tensor; when an evicted
 # one is needed, recompute it. It evicts the tensor with the smallest
 #
@@ -205,7 +144,7 @@ def forward_and_backward(length, room):
 
 
 # %% [markdown] id="predict-on-demand"
-# The best plan knows the chain beforehand. It is a small dynamic program, as in chapter 06: run
+# The best plan knows the chain beforehand. It is a small dynamic program, as in chapter 06c: run
 # forward to result $k$ and keep it, go backward through all that follows it, then through all
 # before.
 #

@@ -8,14 +8,14 @@
 # - **The compiler.** It sees forward and backward as one graph before anything runs. Its
 #   `activation_memory_budget` is a share: 1 is its default plan, 0 keeps only the inputs. Between
 #   them it fills a knapsack: the most FLOPs saved for the bytes allowed.
-# - **The planner of chapter 06**, with `selective=True`. For each stage it now has three choices:
+# - **The planner of chapter 06c**, with `selective=True`. For each stage it now has three choices:
 #   keep it whole, keep the results of its matmuls, or recompute it with its neighbors.
 #
 # The models are those that people train: GPT-2 from transformers, and the U-Net of Stable
 # Diffusion 1.5 from diffusers. Their layout is the published one, their width is small, and GPT-2
 # has half of its layers.
 #
-# **Budget:** 20 minutes, 1 GiB of memory, no GPU needed.
+# **Budget:** 30 minutes, 1 GiB of memory, no GPU needed.
 
 # %% id="imports"
 import pandas as pd

@@ -9,7 +9,7 @@
 # The loop has four lines. In this chapter you write it, settle who was right about the memory,
 # compare it with the big batch, and break it in the ways that raise no error.
 #
-# **Budget:** 60 minutes, 1 GiB of memory, no GPU needed.
+# **Budget:** 70 minutes, 1 GiB of memory, no GPU needed.
 
 # %% id="imports"
 import inspect
@@ -135,7 +135,7 @@ small.figure()  # 8 x 4
 # The two authors compared different things.
 #
 # - At a fixed **effective batch** (first two rows), the activations fall by the promised 75 %. The
-#   peak falls by less, because it also holds parameters, gradients and AdamW's states.
+#   peak falls by less, because it also holds parameters, gradients and AdamW's optimizer states.
 # - At a fixed **micro-batch** (last two rows), accumulation saves nothing. It costs one P more in
 #   forward and backward: the gradients of the first micro-batch (the striped band of the figure)
 #   stay in memory while the activations of the second build up.

@@ -10,7 +10,7 @@
 # 5. Do equal loss curves prove that two loops are the same?
 # 6. Does the loop need a framework?
 #
-# **Budget:** 40 minutes, 1 GiB of memory, no GPU needed.
+# **Budget:** 65 minutes, 1 GiB of memory, no GPU needed.
 
 # %% id="imports"
 import math
@@ -57,7 +57,7 @@ long_short.round(2)
 
 # %% [markdown] id="trainers"
 # With long sequences the activations make the peak, and nearly all of the 75 % arrives. With short
-# ones the optimizer's update makes the peak, with gradients, states and a temporary copy.
+# ones the optimizer's update makes the peak, with gradients, optimizer states and a temporary copy.
 # Accumulation does not touch the update.
 #
 # ## The trainers of 2024

@@ -10,7 +10,7 @@
 # see the premise as a picture, break it with BatchNorm and with a contrastive loss, and fix both.
 # The last fix, cached gradients, will look familiar.
 #
-# **Budget:** 60 minutes, 1 GiB of memory, no GPU needed.
+# **Budget:** 75 minutes, 1 GiB of memory, no GPU needed.
 
 # %% id="imports"
 import math

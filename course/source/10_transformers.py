@@ -5,7 +5,7 @@
 # comes first. Then come six figures that are copied from tutorial to tutorial, such as "GPT-2 XL:
 # 40 GB" and "ViT-L saves 58 %". Under which conditions is each of them true?
 #
-# **Budget:** 60 minutes, 2 GiB of memory, no GPU needed.
+# **Budget:** 70 minutes, 2 GiB of memory, no GPU needed.
 
 # %% id="imports"
 import math
@@ -46,7 +46,7 @@ torch.set_num_threads(1)  # small steps gain nothing from a second core
 # (`from_pretrained` in place of `from_config` loads trained weights. The call in the second line is
 # deprecated: transformers 5.23 warns that version 6 will remove it. Its successor is
 # `activation_checkpointing_enable()`, which also takes `every_n_layers` (chapter 06) and `offload`
-# (chapter 07). The code below uses the old name, which older versions know too, and leaves the
+# (chapter 07d). The code below uses the old name, which older versions know too, and leaves the
 # warning out.)
 #
 # The model is a GPT-2, and its text is the source of Python's standard library, byte by byte. On

@@ -5,7 +5,7 @@
 # `gradient_checkpointing_enable()` on four models where its effect is not what one expects, and
 # asks which of four strategies saves most.
 #
-# **Budget:** 20 minutes, 1 GiB of memory, no GPU needed.
+# **Budget:** 35 minutes, 1 GiB of memory, no GPU needed.
 
 # %% id="imports"
 import warnings

@@ -16,7 +16,7 @@
 # right. Then you train a latent diffusion model with all techniques of the course, and it draws
 # digits.
 #
-# **Budget:** 60 minutes, 2 GiB of memory, no GPU needed.
+# **Budget:** 85 minutes, 2 GiB of memory, no GPU needed.
 
 # %% id="imports"
 import contextlib

@@ -9,7 +9,7 @@
 # Of each we ask two questions. Does checkpointing save as much as promised? Is it still the same
 # training? The second answer is no in one case in which all losses are equal to the last bit.
 #
-# **Budget:** 60 minutes, 1 GiB of memory, no GPU needed.
+# **Budget:** 75 minutes, 1 GiB of memory, no GPU needed.
 
 # %% id="imports"
 import itertools

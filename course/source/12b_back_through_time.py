@@ -8,7 +8,7 @@
 # 1. Can memory grow with the logarithm of the number of steps?
 # 2. Is truncated backpropagation, the usual way to save memory here, the same training?
 #
-# **Budget:** 25 minutes, 1 GiB of memory, no GPU needed.
+# **Budget:** 40 minutes, 1 GiB of memory, no GPU needed.
 
 # %% id="imports"
 import statistics
@@ -194,7 +194,7 @@ for name in ("segments", "halving_flat"):
 
 # %% [markdown] id="price-read"
 # Segments are the usual tool; halving is for when nothing else fits. With the same number of states
-# in memory, Revolve needs fewer runs than halving (chapter 06).
+# in memory, Revolve needs fewer runs than halving (chapter 06c).
 #
 # On a GPU nobody unrolls cell by cell: `nn.LSTM` runs a whole stretch of steps in one cuDNN call
 # and keeps its intermediates in one buffer. A checkpoint goes around each stretch. The next

@@ -8,7 +8,7 @@
 # In this chapter you train one small GPT in five ways on real processes. One meter counts what each
 # process holds and sends. At the end, models that fit on no laptop are predicted for eight GPUs.
 #
-# **Budget:** 55 minutes, 3 GiB of memory, no GPU needed.
+# **Budget:** 65 minutes, 3 GiB of memory, no GPU needed.
 
 # %% id="imports"
 import os
@@ -434,7 +434,7 @@ pd.DataFrame.from_dict(table, orient="index", columns=("peak, P", "sent, P")).ro
 # ## What does each lever touch?
 #
 # Three more levers, on four DDP ranks: checkpointing each block, moving saved tensors to the host
-# (chapter 07's hooks; the host is NumPy), and bfloat16 autocast. Where the table shows no
+# (chapter 07d's hooks; the host is NumPy), and bfloat16 autocast. Where the table shows no
 # gradients, the peak comes before any `.grad` is filled.
 
 

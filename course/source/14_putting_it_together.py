@@ -6,7 +6,7 @@
 # the planner does with real ones, settle "four to ten times larger", and find out from a snapshot
 # why a run died.
 #
-# **Budget:** 50 minutes, 2 GiB of memory, no GPU needed.
+# **Budget:** 60 minutes, 2 GiB of memory, no GPU needed.
 
 # %% id="imports"
 import pickle

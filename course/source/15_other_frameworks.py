@@ -9,7 +9,7 @@
 # and Keras. You compare gradients, count what waits for backward, and see one compiler, XLA's for
 # the CPU, under which the wrapper costs time and frees nothing.
 #
-# **Budget:** 60 minutes, 3 GiB of memory, no GPU needed.
+# **Budget:** 80 minutes, 3 GiB of memory, no GPU needed.
 #
 # The frameworks are an extra: `pip install -e ".[frameworks]"` in the course's folder. You need not
 # install all of them: a cell that begins with `# needs jax` is left out where JAX is not installed.
@@ -682,7 +682,7 @@ claims.Verdicts(
 #       compilers            PyTorch's partitioner (chapter 07), XLA after JAX's plan
 # ```
 #
-# Which choice is best depends on the hardware: chapter 07 compared the speeds of four cards.
+# Which choice is best depends on the hardware: chapter 07d compared the speeds of four cards.
 #
 # ## What you can now do
 #

@@ -8,7 +8,7 @@
 # 2. What counts as a step: a micro-batch or an update?
 # 3. Can a policy move a tensor to the host?
 #
-# **Budget:** 20 minutes, 2 GiB of memory, no GPU needed.
+# **Budget:** 35 minutes, 2 GiB of memory, no GPU needed.
 #
 # The frameworks are an extra: `pip install -e ".[frameworks]"` in the course's folder. As in
 # chapter 15, a cell that begins with `# needs jax` is left out where JAX is not installed.

@@ -181,7 +181,7 @@ checks.lab01.gradient_and_state_bytes(gradient_and_state_bytes)
 # A frozen parameter has `requires_grad=False`. Backward leaves nothing for it, and the optimizer
 # skips it.
 # </details>
-# <details><summary>Hint 2: states in units of a gradient</summary>
+# <details><summary>Hint 2: optimizer states in units of a gradient</summary>
 #
 # A gradient has the shape and dtype of its parameter. So has each tensor that momentum or Adam
 # keeps for it: how many are there for each of the three optimizers?
@@ -291,9 +291,10 @@ checks.lab01.chain_saved_bytes(chain_saved_bytes)
 #
 # Difficulty 2/5 · importance 5/5 · 12 minutes
 #
-# For a large model, parameters, gradients and states come to one number: bytes *per parameter*.
+# For a large model, parameters, gradients and optimizer states come to one number: bytes *per
+# parameter*.
 #
-# - **plain**: weights, gradients and states in one dtype;
+# - **plain**: weights, gradients and optimizer states in one dtype;
 # - **autocast**: float32 weights. Under `torch.autocast` the operations of forward run on bfloat16
 #   copies, which are freed within the step;
 # - **pure half**: `model.to(torch.bfloat16)` and nothing else;
@@ -351,7 +352,7 @@ checks.lab01.bytes_per_parameter(bytes_per_parameter)
 # </details>
 # <details><summary>Hint 3: the master copy</summary>
 #
-# The optimizer updates a float32 tensor, so its states are float32. Beside them lie the
+# The optimizer updates a float32 tensor, so its optimizer states are float32. Beside them lie the
 # half-precision weight, its gradient, and the copy.
 # </details>
 

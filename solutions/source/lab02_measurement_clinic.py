@@ -3,9 +3,11 @@
 #
 # Many posted numbers are wrong: read too early, taken on a cold machine, or with something of the
 # run before in them. You fix three broken benchmarks, build two instruments that PyTorch does not
-# have, profile a transformer with and without checkpointing, and choose a card by a profile.
+# have, and profile a transformer with and without checkpointing.
 #
-# **Budget:** 95 minutes, 1 GiB of memory, no GPU needed.
+# **Budget:** 95 minutes, 1 GiB of memory, no GPU needed. That is two sittings: 2.1 to 2.4, and 2.5
+# and 2.6. Exercise 2.7 stands at the end, by itself. It chooses a card by a profile, takes ten
+# minutes with its reading, and is optional where nobody grades you.
 #
 # | exercise | you write | points |
 # |---|---|---|
@@ -707,7 +709,7 @@ checkpointed.figure()
 
 # %% [markdown] id="read-profile"
 # Plain, the two peaks are nearly equal: when forward ends, everything is saved. Checkpointed,
-# forward ends with twelve inputs of blocks. Backward computes one block at a time again, while the
+# forward ends with twelve inputs of blocks. Backward recomputes one block at a time, while the
 # gradients of all parameters pile up beside it.
 #
 # And the price in time? `torch.cpu` has a `synchronize` too, so your functions run on this machine.
@@ -734,34 +736,9 @@ print(f"a checkpointed step takes {ratio:.2f} times as long")
 # %% [markdown] id="read-price"
 # PyTorch stops a recomputation at the last tensor that backward needs, which saves the last
 # matmul of every block. But a checkpoint has work of its own, which shows in a small model.
-#
-# ## On a GPU
-#
-# Never graded. `torch.cuda` takes the place of the `PretendGPU`. What the allocator has *reserved*
-# is more than what is allocated, and is not what your step needs.
-
-# %% id="gpu-profile"
-# NBVAL_IGNORE_OUTPUT
-if torch.cuda.is_available():
-    large = GPTConfig(
-        vocab_size=8192, seq_len=512, num_layers=12, num_heads=8, d_model=512
-    )
-    model = GPT(large).cuda()
-    optimizer = torch.optim.AdamW(model.parameters())
-    words = torch.randint(0, large.vocab_size, (8, large.seq_len), device="cuda")
-    tools, options = (torch.cuda, time.perf_counter), {"num_samples": 8, "repeats": 5}
-    for strategy in ("none", "per-block"):
-        with segments.applied(model, strategy):
-            result = profile_step(
-                lambda: model.loss(words), optimizer, *tools, **options
-            )
-        print(strategy, *(Bytes(result[phase]) for phase in list(result)[:2]))
-        print(f"  {result['samples_per_second']:.1f} samples/s")
-    print(f"reserved by now: {Bytes(torch.cuda.memory_reserved())}")
-
 
 # %% [markdown] id="text-2-7"
-# ## 2.7 Needs and takes
+# ## 2.7 Optional: needs and takes
 #
 # Difficulty 2/5 · importance 5/5 · 6 minutes
 #
@@ -835,6 +812,32 @@ checks.lab02.smallest_card(smallest_card)
 #
 # List the memory of every card that is enough. `min(..., default=0)` takes an empty list, too.
 # </details>
+
+# %% [markdown] id="gpu-text"
+# ## On a GPU
+#
+# Never graded. `torch.cuda` takes the place of the `PretendGPU`. What the allocator has *reserved*
+# is more than what is allocated, and is not what your step needs.
+
+# %% id="gpu-profile"
+# NBVAL_IGNORE_OUTPUT
+if torch.cuda.is_available():
+    large = GPTConfig(
+        vocab_size=8192, seq_len=512, num_layers=12, num_heads=8, d_model=512
+    )
+    model = GPT(large).cuda()
+    optimizer = torch.optim.AdamW(model.parameters())
+    words = torch.randint(0, large.vocab_size, (8, large.seq_len), device="cuda")
+    tools, options = (torch.cuda, time.perf_counter), {"num_samples": 8, "repeats": 5}
+    for strategy in ("none", "per-block"):
+        with segments.applied(model, strategy):
+            result = profile_step(
+                lambda: model.loss(words), optimizer, *tools, **options
+            )
+        print(strategy, *(Bytes(result[phase]) for phase in list(result)[:2]))
+        print(f"  {result['samples_per_second']:.1f} samples/s")
+    print(f"reserved by now: {Bytes(torch.cuda.memory_reserved())}")
+
 
 # %% [markdown] id="end"
 # Lab 03 needs these instruments: there you write the checkpoint and show that the peak falls.

@@ -18,7 +18,7 @@
 # Each answer goes into a cell that begins with `# exercise`. Helper functions, imports and
 # constants may also stand in cells of your own above it. Where a cell says `guess = None`, write a
 # number before you go on. The checks refuse the library's planner, `planning.solve`, and in 4.1
-# `planning.simulate`. Chapter 06 leads up to this lab.
+# `planning.simulate`. Chapters 06 and 06c lead up to this lab.
 
 # %% id="imports"
 import math

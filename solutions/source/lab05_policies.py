@@ -1,7 +1,7 @@
 # %% [markdown] id="title"
 # # Lab 05: policies
 #
-# You choose what to drop: modules, tensors, products. Then you write a solver for a target in
+# You choose what to drop: modules, tensors, matmuls. Then you write a solver for a target in
 # bytes, and hooks that move tensors to the host.
 #
 # **Budget:** 90 minutes, 1 GiB of memory, no GPU needed.
@@ -10,7 +10,7 @@
 # |---|---|---|
 # | 5.1 | a context that checkpoints chosen modules | 2 |
 # | 5.2 | the cost of keeping some tensors | 3 |
-# | 5.3 | a policy that keeps chosen products | 3 |
+# | 5.3 | a policy that keeps chosen matmuls | 3 |
 # | 5.4 | the fewest FLOPs within a target in bytes | 4 |
 # | 5.5 | saved tensors that wait on the host | 4 |
 #
@@ -50,16 +50,16 @@ torch.set_num_threads(1)
 
 # %% [markdown] id="block-text"
 # Our model is GPT-2 with a micro-batch of 4. Its numbers are *predicted*, with a GPU's kernels. A
-# *product* is a matrix multiplication; fused attention counts as one. This is one block:
+# *matmul* is a matrix multiplication; fused attention counts as one. This is one block:
 #
 # ```text
 #           x  norm  qkv  attention  out  dropout  add  norm  up  GELU  down  dropout  add
-# product             0       1       2                        3          4
+# matmul             0       1       2                        3          4
 # saved     1   1     3       1             1/4     1     1    4    4            1/4
 # ```
 #
 # The last line gives the bytes that wait for backward, in units of the block's input `x`.
-# Attention is *fused* here, one kernel; *eager*, or written out, it also saves its scores.
+# Attention is *fused* here, one kernel. *Eager* attention also saves its scores.
 
 # %% id="gpt2"
 ROWS = 4
@@ -67,7 +67,7 @@ UNIT = ROWS * 1024 * 768 * 4  # bytes of a block's input
 FUSED = GPTConfig(
     50257, seq_len=1024, num_layers=12, num_heads=12, d_model=768, dropout=0.1
 )
-WRITTEN = replace(FUSED, attention="eager")
+EAGER = replace(FUSED, attention="eager")
 
 # %% [markdown] id="text-5-1"
 # ## 5.1 Attention only, or the whole block?
@@ -169,7 +169,7 @@ def freed_by_attention(config):
 
 
 # %% id="attention-table"
-configs, table = {"written out": WRITTEN, "fused": FUSED}, {}
+configs, table = {"eager": EAGER, "fused": FUSED}, {}
 for name, config in configs.items():
     peaks, extra_flops = predicted(config)
     for part in PARTS:
@@ -197,9 +197,9 @@ plots.tradeoff(
 # Difficulty 3/5 · importance 4/5 · 10 minutes
 #
 # Chapter 07 priced each saved tensor *alone*. The price of a set is not the sum: two dropped
-# tensors may need the same product, and that runs only once.
+# tensors may need the same matmul, and that runs only once.
 #
-# A **tape** lists the operations of a forward in order: `tape.ops`. Each has a `name`, what it
+# A **trace** lists the operations of a forward in order: `trace.ops`. Each has a `name`, what it
 # `reads` and `writes` (tuples of names) and `flops`. A tensor goes by its storage, so an operation
 # in place writes a name that an earlier one wrote:
 #
@@ -209,7 +209,7 @@ plots.tradeoff(
 # up     h      u         100
 # add_   u h    u           0     in place: writes u again
 # gelu   u      a           0
-# tape.needed = {h, u, a}         what backward asks for
+# trace.needed = {h, u, a}         what backward asks for
 #
 # kept {h, u}   a is missing              gelu runs             0 FLOPs
 # kept {h}      u and a are missing       up, add_, gelu run  100 FLOPs
@@ -220,28 +220,28 @@ plots.tradeoff(
 # tensor run again, up to the point where it is read. What they read is then missing too, unless it
 # is kept. Inputs and weights are always there.
 #
-# The numbers to reach: bytes and FLOPs exactly, and the tape as it was.
+# The numbers to reach: bytes and FLOPs exactly, and the trace as it was.
 
 
 # %% id="answer-5-2"
 # exercise 5.2
-def cost_of_keeping(tape, kept: set[str]) -> tuple[int, int]:
-    """Give what it costs to keep some tensors of a tape and to make the others again.
+def cost_of_keeping(trace, kept: set[str]) -> tuple[int, int]:
+    """Give what it costs to keep some tensors of a trace and to recompute the others.
 
     Args:
-        tape: With `ops`, `needed`, and `num_bytes`, a dict from each name to its bytes.
+        trace: With `ops`, `needed`, and `num_bytes`, a dict from name to bytes.
         kept: Names of the tensors that are kept, needed or not.
 
     Returns:
         Bytes of all that is kept, and FLOPs of all operations that run again.
     """
     ### BEGIN SOLUTION
-    missing, flops = tape.needed - kept, 0
-    for op in reversed(tape.ops):
+    missing, flops = trace.needed - kept, 0
+    for op in reversed(trace.ops):
         if missing & set(op.writes):
             flops += op.flops
             missing = missing | (set(op.reads) - kept)
-    return sum(tape.num_bytes[name] for name in kept), flops
+    return sum(trace.num_bytes[name] for name in kept), flops
     ### END SOLUTION
 
 
@@ -252,7 +252,7 @@ checks.lab05.cost_of_keeping(cost_of_keeping)
 # %% [markdown] id="hints-5-2"
 # <details><summary>Hint 1: from the end</summary>
 #
-# Go once through `reversed(tape.ops)`: readers come after writers.
+# Go once through `reversed(trace.ops)`: readers come after writers.
 # </details>
 # <details><summary>Hint 2: one set</summary>
 #
@@ -265,9 +265,9 @@ checks.lab05.cost_of_keeping(cost_of_keeping)
 #
 # The recorder is chapter 07's dispatch mode, with a list in place of prices.
 
-# %% id="given-tape"
+# %% id="given-trace"
 Op = namedtuple("Op", "name reads writes flops")
-Tape = namedtuple("Tape", "ops num_bytes needed")
+Trace = namedtuple("Trace", "ops num_bytes needed")
 
 
 def storages(nested):
@@ -281,7 +281,7 @@ class Recorder(TorchDispatchMode):
     def __init__(self, given, tracker):
         super().__init__()
         self.given, self.tracker = storages(given), tracker
-        self.names, self.alive, self.tape = {}, [], Tape([], {}, set())
+        self.names, self.alive, self.trace = {}, [], Trace([], {}, set())
 
     def __torch_dispatch__(self, op, types, args=(), kwargs=None):
         out = op(*args, **(kwargs or {}))
@@ -292,16 +292,16 @@ class Recorder(TorchDispatchMode):
             flops = count(*args, **(kwargs or {}), out_val=out) if count else 0
             reads = tuple(self.names[s] for s in storages(args) if s in self.names)
             writes = tuple(self.named(s, size, op) for s, size in made.items())
-            self.tape.ops.append(Op(op.overloadpacket.__name__, reads, writes, flops))
+            self.trace.ops.append(Op(op.overloadpacket.__name__, reads, writes, flops))
         return out
 
     def named(self, storage, num_bytes, op):
         if storage not in self.names:
             path = max(self.tracker.parents - {"Global"}, key=len)
             name = path.removeprefix("Block").lstrip(".") or op.overloadpacket.__name__
-            taken = sum(other.split()[0] == name for other in self.tape.num_bytes)
+            taken = sum(other.split()[0] == name for other in self.trace.num_bytes)
             self.names[storage] = f"{name} {taken + 1}" if taken else name
-            self.tape.num_bytes[self.names[storage]] = num_bytes
+            self.trace.num_bytes[self.names[storage]] = num_bytes
         return self.names[storage]
 
 
@@ -310,7 +310,7 @@ def record(config):
     with memory.predicting(), ModuleTracker() as tracker:
         block, x = Block(config), torch.zeros(ROWS, 1024, 768, requires_grad=True)
         recorder = Recorder([x, *block.parameters()], tracker)
-        names, needed = recorder.names, recorder.tape.needed
+        names, needed = recorder.names, recorder.trace.needed
 
         def pack(tensor):  # inputs and weights have no name
             needed.update(names[s] for s in storages(tensor) if s in names)
@@ -318,18 +318,20 @@ def record(config):
 
         with recorder, saved_tensors_hooks(pack, lambda tensor: tensor):
             block(x)
-    return recorder.tape
+    return recorder.trace
 
 
-# %% id="tape"
-def large(tape):
-    return {name for name, size in tape.num_bytes.items() if size > 0.01 * UNIT}
+# %% id="trace"
+def large(trace):
+    return {name for name, size in trace.num_bytes.items() if size > 0.01 * UNIT}
 
 
-tape = record(FUSED)
-for op in tape.ops:
+trace = record(FUSED)
+for op in trace.ops:
     sizes = [
-        name + "*" * (name in tape.needed) for name in op.writes if name in large(tape)
+        name + "*" * (name in trace.needed)
+        for name in op.writes
+        if name in large(trace)
     ]
     if sizes:
         print(f"{op.name:<40}{human_flops(op.flops):>14}  {', '.join(sizes)}")
@@ -346,21 +348,21 @@ guess = None  # times
 
 
 # %% id="exact-and-greedy"
-def all_choices(tape):
-    names, small = sorted(large(tape)), tape.needed - large(tape)
+def all_choices(trace):
+    names, small = sorted(large(trace)), trace.needed - large(trace)
     sets = (itertools.combinations(names, size) for size in range(len(names) + 1))
     chosen = itertools.chain.from_iterable(sets)
-    return [cost_of_keeping(tape, small | set(kept)) for kept in chosen]
+    return [cost_of_keeping(trace, small | set(kept)) for kept in chosen]
 
 
-def greedy_choices(tape):
+def greedy_choices(trace):
     def price(name):  # FLOPs a byte, where everything else is kept
-        return cost_of_keeping(tape, tape.needed - {name})[1] / tape.num_bytes[name]
+        return cost_of_keeping(trace, trace.needed - {name})[1] / trace.num_bytes[name]
 
-    names = [name for name in tape.num_bytes if name in large(tape) & tape.needed]
-    order = sorted(names, key=price)  # of one price: as they stand on the tape
+    names = [name for name in trace.num_bytes if name in large(trace) & trace.needed]
+    order = sorted(names, key=price)  # of one price: as they stand on the trace
     dropped = [set(order[:number]) for number in range(len(order) + 1)]
-    return [cost_of_keeping(tape, tape.needed - names) for names in dropped]
+    return [cost_of_keeping(trace, trace.needed - names) for names in dropped]
 
 
 # %% id="frontier"
@@ -377,12 +379,12 @@ def frontier(choices):  # of the sizes that no smaller one beats
 
 
 # %% id="exact-figure"
-exact, greedy = all_choices(tape), greedy_choices(tape)
+exact, greedy = all_choices(trace), greedy_choices(trace)
 ratio = fewest(greedy, 4.1 * UNIT) / fewest(exact, 4.1 * UNIT)
 print(f"{len(exact)} sets; 4 units: greedy / exact = {ratio:.2f}{beside(guess, ratio)}")
 
 # %% id="exact-drawn"
-forward = sum(op.flops for op in tape.ops)
+forward = sum(op.flops for op in trace.ops)
 best = {size: flops / forward for size, flops in frontier(exact).items()}
 by_price = {size: flops / forward for size, flops in greedy}
 plots.tradeoff(
@@ -412,22 +414,22 @@ plots.tradeoff(
 # calls `policy(context, op, *args, **kwargs)` in forward. Some releases call it in the
 # recomputation too: `context.is_recompute` says so. Each run counts from 0.
 #
-# The numbers to reach: the chosen products run once, all others twice; only their results wait
+# The numbers to reach: the chosen matmuls run once, all others twice; only their results wait
 # besides the segment's input; gradients equal to the bit.
 
 
-# %% id="given-product"
-def is_product(op):
+# %% id="given-matmul"
+def is_matmul(op):
     return op.overloadpacket in flop_registry
 
 
 # %% id="answer-5-3"
 # exercise 5.3
-def keep_products(numbers: set[int]):
-    """Make a `context_fn` for segments that keep the results of chosen products.
+def keep_matmuls(numbers: set[int]):
+    """Make a `context_fn` for segments that keep the results of chosen matmuls.
 
     Args:
-        numbers: Which products of a segment are kept, counted from 0 in each segment.
+        numbers: Which matmuls of a segment are kept, counted from 0 in each segment.
 
     Returns:
         A function without arguments, for `checkpoint(..., context_fn=...)`.
@@ -435,11 +437,11 @@ def keep_products(numbers: set[int]):
 
     ### BEGIN SOLUTION
     def contexts():
-        # products so far, in forward and in the recomputation
+        # matmuls so far, in forward and in the recomputation
         seen = {False: 0, True: 0}
 
         def policy(context, op, *args, **kwargs):
-            if not is_product(op):
+            if not is_matmul(op):
                 return CheckpointPolicy.PREFER_RECOMPUTE
             number = seen[context.is_recompute]
             seen[context.is_recompute] += 1
@@ -455,12 +457,12 @@ def keep_products(numbers: set[int]):
 
 # %% id="check-5-3"
 # check 5.3 (3 points)
-checks.lab05.keep_products(keep_products)
+checks.lab05.keep_matmuls(keep_matmuls)
 
 # %% [markdown] id="hints-5-3"
 # <details><summary>Hint 1: three functions</summary>
 #
-# `keep_products` returns `contexts`, which makes a counter and a policy, and returns the pair. The
+# `keep_matmuls` returns `contexts`, which makes a counter and a policy, and returns the pair. The
 # policy counts.
 # </details>
 # <details><summary>Hint 2: where the counter lives</summary>
@@ -470,20 +472,20 @@ checks.lab05.keep_products(keep_products)
 # </details>
 # <details><summary>Hint 3: the answers</summary>
 #
-# `CheckpointPolicy.MUST_SAVE` and `CheckpointPolicy.PREFER_RECOMPUTE`. What is no product is
+# `CheckpointPolicy.MUST_SAVE` and `CheckpointPolicy.PREFER_RECOMPUTE`. What is no matmul is
 # recomputed.
 # </details>
 #
-# Now the FLOPs on the tape of 5.2, and those that a FLOP counter sees:
+# Now the FLOPs on the trace of 5.2, and those that a FLOP counter sees:
 
 
 # %% id="run-block"
-# keep: the numbers of products, or None for no checkpoint
+# keep: the numbers of matmuls, or None for no checkpoint
 def run_block(block, keep, x):
     forward = partial(Block.forward, block)
     if keep is None:
         return forward(x)
-    return checkpoint(forward, x, use_reentrant=False, context_fn=keep_products(keep))
+    return checkpoint(forward, x, use_reentrant=False, context_fn=keep_matmuls(keep))
 
 
 def block_step_flops(keep):
@@ -495,18 +497,18 @@ def block_step_flops(keep):
 
 
 # %% id="policies"
-products = [op for op in tape.ops if op.flops]
+matmuls = [op for op in trace.ops if op.flops]
 plain_flops, table = block_step_flops(None), {}
 for keep in ((), (0,), (0, 3), (0, 1, 3), (0, 1, 2, 3), (0, 1, 2, 3, 4)):
-    results = {name for number in keep for name in products[number].writes}
-    num_bytes, on_paper = cost_of_keeping(tape, results)
+    results = {name for number in keep for name in matmuls[number].writes}
+    num_bytes, on_paper = cost_of_keeping(trace, results)
     again = block_step_flops(set(keep)) - plain_flops
     row = {"units kept": f"{num_bytes / UNIT:.1f}", "on paper": human_flops(on_paper)}
     table[str(keep)] = {**row, "counted": human_flops(again)}
 pd.DataFrame(table).T.rename_axis("keep")
 
 # %% [markdown] id="policies-read"
-# The last line keeps all products: only norms, GELU and dropout run again, and a third of the
+# The last line keeps all matmuls: only norms, GELU and dropout run again, and a third of the
 # memory is free.
 #
 # ## 5.4 A target in bytes, the fewest FLOPs
@@ -638,7 +640,7 @@ parts = [[embedding._replace(flops=0)], *[again] * 12, [head._replace(flops=0)]]
 
 for keep, option in zip(KEEPS, again, strict=True):
     size, flops = Bytes(option.kept_bytes), human_flops(option.flops)
-    print(f"block, products kept {keep!s:<16} {size:>9} kept, {flops} again")
+    print(f"block, matmuls kept {keep!s:<16} {size:>9} kept, {flops} again")
 print(f"head {Bytes(head.kept_bytes)} kept, {Bytes(head.working_bytes)} at work")
 
 # %% [markdown] id="predict-target"
@@ -842,7 +844,7 @@ def measured(keep, around, num_rows):
 # NBVAL_IGNORE_OUTPUT
 LEVERS = {
     "keep all": (None, nullcontext),
-    "products": ({0, 1, 2, 3}, nullcontext),
+    "matmuls": ({0, 1, 2, 3}, nullcontext),
     "offload": (None, lambda gpt: offloading(checks.lab05.Host(), gpt, 2**20)),
 }
 rows = device.pick_by_tier(cpu=1, small_gpu=4, large_gpu=32)
@@ -858,9 +860,8 @@ claims.Verdicts(
     claims.Verdict(
         "E19",
         "built",
-        "Attention only frees most of it where attention is written out, and little "
-        "where fused.",
-        f"of what whole blocks free: {freed_by_attention(WRITTEN):.0%} written out, "
+        "Attention only frees most of it with eager attention, and little where fused.",
+        f"of what whole blocks free: {freed_by_attention(EAGER):.0%} eager, "
         f"{freed_by_attention(FUSED):.0%} fused",
         "predicted",
         "attention-table",
@@ -875,4 +876,4 @@ claims.Verdicts(
 # - Say what a *set* of kept tensors costs, and write the policy that keeps it.
 # - Reach a target in bytes with the fewest FLOPs, or move saved tensors to the host.
 #
-# First drop what costs no product. For the rest compare the two times of chapter 07.
+# First drop what costs no matmul. For the rest compare the two times of chapter 07d.

@@ -7,7 +7,7 @@
 # in the memory of the small one: exactly, with dropout on, for any number of *towers* (encoders)
 # and any loss.
 #
-# **Budget:** 90 minutes, 1 GiB of memory, no GPU needed.
+# **Budget:** 75 minutes, 1 GiB of memory, no GPU needed.
 #
 # | exercise | you write | points |
 # |---|---|---|

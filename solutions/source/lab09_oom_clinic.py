@@ -14,7 +14,7 @@
 # | | how much one sample counts | a wrong weight |
 # | "out of memory" | what is held when it dies | activations, graphs or optimizer states |
 #
-# **Budget:** 95 minutes, 1 GiB of memory, no GPU needed.
+# **Budget:** 80 minutes, 1 GiB of memory, no GPU needed.
 #
 # | exercise | cases | points |
 # |---|---|---|

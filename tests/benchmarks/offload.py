@@ -1,4 +1,4 @@
-"""What `save_on_cpu` leaves on a card and puts into the host's pinned memory, for chapter 07b.
+"""What `save_on_cpu` leaves on a card and puts into the host's pinned memory, for chapter 07d.
 
     python -m tutorial_lib emulate --card a100 -- python tests/benchmarks/offload.py
 

@@ -26,11 +26,11 @@ NOT_EMULATED = "not emulated:   values, times, cuDNN's workspaces, NCCL; no kern
 class MemoryReport(StepMemory):
     """Memory of one training step: prints as a table, shows as a figure, saves as JSON."""
 
-    def figure(self) -> Figure:
-        """Draw the step: bytes by category, from its first tick to its last."""
+    def figure(self, *, beside: StepMemory | None = None) -> Figure:
+        """Draw the step, bytes by category; on the scale of another step `beside` it."""
         from tutorial_lib import plots
 
-        return plots.step_timeline(self)
+        return plots.step_timeline(self, beside=beside)
 
     def to_json(self, *, timeline: bool = True) -> str:
         """Write the report as JSON; without the timeline it is short."""

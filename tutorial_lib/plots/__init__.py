@@ -6,7 +6,6 @@ Counted or measured is solid, predicted is dashed.
 from tutorial_lib.plots.base import CARDS_GIB, COLORS, HATCHES, CourseFigure, as_html
 from tutorial_lib.plots.images import image_rows, opposite_bars
 from tutorial_lib.plots.memory import growth, ledger_bars, step_timeline, tradeoff
-from tutorial_lib.plots.tape import tape
 from tutorial_lib.plots.training import influence, training_curves
 
 __all__ = [
@@ -21,7 +20,6 @@ __all__ = [
     "ledger_bars",
     "opposite_bars",
     "step_timeline",
-    "tape",
     "tradeoff",
     "training_curves",
 ]

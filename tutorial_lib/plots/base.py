@@ -63,6 +63,27 @@ class CourseFigure(Figure):
 
     alt = ""
     is_photo = False  # of images: dark pages show it as it is
+    bytes_along = ("x", 1.0)  # the axis to mark, and how many bytes its unit has
+
+    def mark(self, answer: float, guess: float | None = None) -> "CourseFigure":
+        """Mark an answer, in bytes where an axis has them, and the guess if one was written."""
+        axes, (along, unit) = self.axes[0], self.bytes_along
+        for words, value, end in ((" answer ", answer, 1.0), (" your guess ", guess, 0.0)):
+            if value is not None:
+                place, dashes = value / unit, "-" if end else ":"
+                look: dict[str, Any] = {"color": "black", "linewidth": 1, "linestyle": dashes}
+                label: dict[str, Any] = {"size": 8, "ha": "right" if end else "left"}
+                label |= {"bbox": {"facecolor": "white", "edgecolor": "none", "pad": 0}}
+                if along == "x":
+                    axes.axvline(place, **look)
+                    label |= {"transform": axes.get_xaxis_transform()}
+                    label |= {"va": "top" if end else "bottom"}
+                    axes.text(place, end, words, **label)
+                else:
+                    axes.axhline(place, **look)
+                    label |= {"transform": axes.get_yaxis_transform(), "va": "bottom"}
+                    axes.text(end, place, words, **label)
+        return self
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
         return {"text/html": as_html(self), "text/plain": self.alt}

@@ -21,8 +21,12 @@ from tutorial_lib.plots.base import (
 from tutorial_lib.units import GIB, binary_unit, human_bytes
 
 
-def step_timeline(report: StepMemory) -> CourseFigure:
+def step_timeline(report: StepMemory, *, beside: StepMemory | None = None) -> CourseFigure:
     """Draw one training step: bytes by category after each allocation, phases named above.
+
+    Args:
+        report: The step.
+        beside: Another step, to compare by eye: its peak, too, has room on the axis.
 
     Raises:
         ValueError: When the report has no timeline (a report read from short JSON).
@@ -35,7 +39,9 @@ def step_timeline(report: StepMemory) -> CourseFigure:
     figure, axes = new_figure(
         f"{report.label or 'One training step'}, {how_measured(report)}", height=3.6
     )
-    unit, size = binary_unit(report.peak_bytes)
+    top = max(report.peak_bytes, beside.peak_bytes if beside else 0)
+    unit, size = binary_unit(top)
+    figure.bytes_along = ("y", size)
     places = _stretched(report, len(curve))
     heights = [[point[name] / size for point in curve] for name in shown]
     stacks = axes.stackplot(places, heights, step="post")
@@ -43,7 +49,7 @@ def step_timeline(report: StepMemory) -> CourseFigure:
         stack.set(**fill(name))
     axes.axhline(report.peak_bytes / size, color="black", linewidth=0.8, linestyle=":")
     axes.margins(x=0)
-    axes.set(ylabel=unit, ylim=(0, report.peak_bytes / size * 1.15), xticks=[])
+    axes.set(ylabel=unit, ylim=(0, top / size * 1.15), xticks=[])
     axes.set_xlabel("allocations of the step, in order (a short phase is stretched)")
     for begin, phase in report.phase_starts:
         if phase == "zero" and places[begin] in (places[0], *places[-3:]):
@@ -92,6 +98,7 @@ def ledger_bars(
     total = {name: sum(ledger.values()) for name, ledger in ledgers.items()}
     unit, size = binary_unit(max([*total.values(), *(gib * GIB for gib in cards_gib)], default=1))
     figure, axes = new_figure("", height=1.2 + 0.5 * len(ledgers))
+    figure.bytes_along = ("x", size)
     shown = [
         name
         for name in COLORS
@@ -142,6 +149,7 @@ def growth(
     """
     unit, size = binary_unit(max(max(curve.values()) for curve in curves.values()))
     figure, axes = new_figure(title, height=3.6)
+    figure.bytes_along = ("y", size)
     for (name, curve), look in zip(curves.items(), MARKED_LINES, strict=False):
         dashes = "--" if name in predicted else "-"
         heights = [value / size for value in curve.values()]

@@ -36,8 +36,8 @@ def training_curves(
     figure, axes = new_figure(title, height=3.2)
     for (name, curve), look in zip(curves.items(), MARKED_LINES, strict=False):
         style = "--" if name in dashed else "-"
-        # One mark in each eighth of the figure, at another place for each line.
-        every = (0.02 * (1 + len(axes.lines)), 0.125)
+        # Every point, or of many one in each eighth, at another place for each line.
+        every = (0.02 * (1 + len(axes.lines)), 0.125) if len(curve) > 16 else 1
         axes.plot(list(curve), list(curve.values()), style, label=name, **look, markevery=every)
     if "x" in log:
         axes.set_xscale("log", base=2)

@@ -21,45 +21,45 @@ makes_everything = wrong(
 gives_freed_bytes = wrong(
     "the bytes are those of what backward needs and you drop",
     "for name in kept)",
-    "for name in tape.needed - kept)",
+    "for name in trace.needed - kept)",
 )
 counts_needed_bytes = wrong(
     "the bytes leave out kept tensors that backward never asks for",
     "for name in kept)",
-    "for name in tape.needed & kept)",
+    "for name in trace.needed & kept)",
 )
 counts_every_write = wrong(
     "once for each operation that writes it",
     "for name in kept)",
-    "for op in tape.ops for name in op.writes if name in kept)",
+    "for op in trace.ops for name in op.writes if name in kept)",
 )
 gives_the_flops_alone = wrong(
     "2 values are wanted, the bytes and the FLOPs",
-    "sum(tape.num_bytes[name] for name in kept), flops",
+    "sum(trace.num_bytes[name] for name in kept), flops",
     "flops",
 )
 takes_from_the_tape = wrong(
-    "your function changed `tape` or `kept`",
+    "your function changed `trace` or `kept`",
     "    return sum",
-    "    tape.needed.difference_update(kept)\n    return sum",
+    "    trace.needed.difference_update(kept)\n    return sum",
 )
 
 
-def bytes_of(tape, names):
-    return sum(tape.num_bytes[name] for name in names)
+def bytes_of(trace, names):
+    return sum(trace.num_bytes[name] for name in names)
 
 
-def swept(tape, kept, wanted=None):
-    """The right FLOPs: once through the tape, from its end."""
-    must, flops = set(tape.needed if wanted is None else wanted) - set(kept), 0
-    for op in reversed(tape.ops):
+def swept(trace, kept, wanted=None):
+    """The right FLOPs: once through the trace, from its end."""
+    must, flops = set(trace.needed if wanted is None else wanted) - set(kept), 0
+    for op in reversed(trace.ops):
         if must & set(op.writes):
             flops += op.flops
             must |= set(op.reads) - set(kept)
     return flops
 
 
-def followed(tape, kept, makers):
+def followed(trace, kept, makers):
     """Follow each dropped tensor back, by one maker each."""
     again = set()
 
@@ -71,55 +71,55 @@ def followed(tape, kept, makers):
         for read in op.reads:
             make(read) if read != name else None
 
-    for name in tape.needed:
+    for name in trace.needed:
         make(name)
-    return bytes_of(tape, kept), sum(op.flops for op in again)
+    return bytes_of(trace, kept), sum(op.flops for op in again)
 
 
 @wrong("an operation that several dropped tensors go back to")
-def adds_up_the_prices(tape, kept):
-    flops = sum(swept(tape, kept, {name}) for name in tape.needed - kept)
-    return bytes_of(tape, kept), flops
+def adds_up_the_prices(trace, kept):
+    flops = sum(swept(trace, kept, {name}) for name in trace.needed - kept)
+    return bytes_of(trace, kept), flops
 
 
 @wrong("made by the last operation alone that writes it")
-def remembers_the_last_writer(tape, kept):
-    ops = [op for op in tape.ops if op.name != "view"]
-    return followed(tape, kept, {name: op for op in ops for name in op.writes})
+def remembers_the_last_writer(trace, kept):
+    ops = [op for op in trace.ops if op.name != "view"]
+    return followed(trace, kept, {name: op for op in ops for name in op.writes})
 
 
 @wrong("made by the first operation alone that writes it")
-def remembers_the_first_writer(tape, kept):
-    return followed(tape, kept, {n: op for op in reversed(tape.ops) for n in op.writes})
+def remembers_the_first_writer(trace, kept):
+    return followed(trace, kept, {n: op for op in reversed(trace.ops) for n in op.writes})
 
 
 @right
-def by_recursion_over_the_writers_before_a_reader(tape, kept):
+def by_recursion_over_the_writers_before_a_reader(trace, kept):
     @cache
     def again(name, before):
         if name in kept:
             return frozenset()
-        own = [i for i, op in enumerate(tape.ops[:before]) if name in op.writes]
-        return frozenset(own).union(*(again(read, i) for i in own for read in tape.ops[i].reads))
+        own = [i for i, op in enumerate(trace.ops[:before]) if name in op.writes]
+        return frozenset(own).union(*(again(read, i) for i in own for read in trace.ops[i].reads))
 
-    ran = frozenset().union(*(again(name, len(tape.ops)) for name in tape.needed))
-    return bytes_of(tape, kept), sum(tape.ops[i].flops for i in ran)
+    ran = frozenset().union(*(again(name, len(trace.ops)) for name in trace.needed))
+    return bytes_of(trace, kept), sum(trace.ops[i].flops for i in ran)
 
 
 @right
-def from_the_end_of_the_tape(tape, kept):
-    return bytes_of(tape, kept), swept(tape, kept)
+def from_the_end_of_the_trace(trace, kept):
+    return bytes_of(trace, kept), swept(trace, kept)
 
 
 @wrong("after its last reader runs again in your sum")
-def runs_all_writers_again(tape, kept):
+def runs_all_writers_again(trace, kept):
     @cache
     def again(name):
         if name in kept:
             return frozenset()
-        own = [i for i, op in enumerate(tape.ops) if name in op.writes]
-        reads = {read for i in own for read in tape.ops[i].reads} - {name}
+        own = [i for i, op in enumerate(trace.ops) if name in op.writes]
+        reads = {read for i in own for read in trace.ops[i].reads} - {name}
         return frozenset(own).union(*map(again, reads))
 
-    ran = frozenset().union(*map(again, tape.needed))
-    return bytes_of(tape, kept), sum(tape.ops[i].flops for i in ran)
+    ran = frozenset().union(*map(again, trace.needed))
+    return bytes_of(trace, kept), sum(trace.ops[i].flops for i in ran)

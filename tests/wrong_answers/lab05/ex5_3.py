@@ -1,4 +1,4 @@
-"""Answers to 5.3, contexts that keep chosen products."""
+"""Answers to 5.3, contexts that keep chosen matmuls."""
 
 from functools import partial
 
@@ -9,11 +9,11 @@ from torch.utils.flop_counter import flop_registry
 from wrong_answers import right, wrong
 
 keeps_nothing = wrong(
-    "every product ran again: nothing was kept",
+    "every matmul ran again: nothing was kept",
     "CheckpointPolicy.MUST_SAVE",
     "CheckpointPolicy.PREFER_RECOMPUTE",
 )
-keeps_all = wrong("no product ran again", "number in numbers", "number >= 0")
+keeps_all = wrong("no matmul ran again", "number in numbers", "number >= 0")
 keeps_the_others = wrong(
     "those that should be kept ran again", "number in numbers", "number not in numbers"
 )
@@ -43,11 +43,11 @@ keeps_what_costs_nothing = wrong(
     "(op):\n                return CheckpointPolicy.MUST_SAVE",
 )
 keeps_gelu_too = wrong(
-    "the results of other operations are to be made again",
-    "if not is_product",
+    "the results of other operations are to be recomputed",
+    "if not is_matmul",
     "if op is torch.ops.aten.gelu.default:\n"
     "                return CheckpointPolicy.MUST_SAVE\n"
-    "            if not is_product",
+    "            if not is_matmul",
 )
 gives_the_contexts_themselves = wrong(
     "and a function is wanted", "return contexts", "return contexts()"
@@ -65,7 +65,7 @@ with_counts_of_each_run = right(
 KEEP, REMAKE = CheckpointPolicy.MUST_SAVE, CheckpointPolicy.PREFER_RECOMPUTE
 
 
-def is_product(op):
+def is_matmul(op):
     return op.overloadpacket in flop_registry
 
 
@@ -87,7 +87,7 @@ class _Numbered(TorchDispatchMode):
         self.numbers, self.store, self.hands_out, self.seen = numbers, store, hands_out, 0
 
     def __torch_dispatch__(self, op, types, args=(), kwargs=None):
-        number = self.seen if is_product(op) else None
+        number = self.seen if is_matmul(op) else None
         self.seen += number is not None
         if self.hands_out and number in self.store:
             return self.store.pop(number)
@@ -100,7 +100,7 @@ class _Numbered(TorchDispatchMode):
 @right
 def numbered_by_a_list(numbers):
     def policy(runs, context, op, *args, **kwargs):
-        if not is_product(op):
+        if not is_matmul(op):
             return CheckpointPolicy.MUST_RECOMPUTE
         runs[context.is_recompute].append(op)
         number = len(runs[context.is_recompute]) - 1

@@ -57,7 +57,7 @@ def _judge(case: Case, result: Result, right: tuple[Step, Step]) -> None:
     expect.value(
         result["flops"],
         wanted.flops,
-        [("no product ran again: nothing is checkpointed inside your block.", plain.flops)],
+        [("no matmul ran again: nothing is checkpointed inside your block.", plain.flops)],
         name=f"{where}FLOPs of the step",
         otherwise=lambda seen: (
             f"{(seen - plain.flops) / (wanted.flops - plain.flops):.2f} times the "

@@ -1,4 +1,4 @@
-"""The check of 5.2: the price of keeping some tensors of a tape and making the others again."""
+"""The check of 5.2: the price of keeping some tensors of a trace and recomputing the others."""
 
 import random
 from collections.abc import Collection
@@ -7,7 +7,7 @@ from typing import Any
 
 from tutorial_lib.checks.lab04.chains import telling
 from tutorial_lib.checks.lab05 import given
-from tutorial_lib.checks.lab05.given.numbers import BLOCK, Op, tape_of
+from tutorial_lib.checks.lab05.given.numbers import BLOCK, Op, trace_of
 from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Exercise, Faults, Result, expect, read
 
 
@@ -44,13 +44,13 @@ class Cost:
     """The right cost of a case."""
 
     def __init__(self, case: Case) -> None:
-        self.tape, self.kept = tape_of(case), set(case["kept"])
-        self.num_bytes = sum(self.tape.num_bytes[name] for name in self.kept)
+        self.trace, self.kept = trace_of(case), set(case["kept"])
+        self.num_bytes = sum(self.trace.num_bytes[name] for name in self.kept)
 
     @cached_property
     def flops(self) -> int:
         """FLOPs of the operations that run again."""
-        return self.again(self.tape.needed)
+        return self.again(self.trace.needed)
 
     def again(
         self,
@@ -65,7 +65,7 @@ class Cost:
         Without `stop` what is kept is made too; `late`, also what was read before an operation.
         """
         kept = self.kept if stop else set()
-        known = [op for op in self.tape.ops if ops is None or op in ops]
+        known = [op for op in self.trace.ops if ops is None or op in ops]
         ran: set[int] = set()
 
         def makes(place: int) -> bool:
@@ -103,27 +103,27 @@ def _judge(case: Case, result: Result, right: Cost) -> None:
     )
     expect.fact(
         read.flag(result, "inputs kept"),
-        f"{where}both numbers are right, and your function changed `tape` or `kept`, which the "
+        f"{where}both numbers are right, and your function changed `trace` or `kept`, which the "
         "caller uses again. `|=` and `-=` change a set in place: begin with a new one.",
     )
 
 
 def _bytes_faults(right: Cost) -> Faults:
-    tape, kept, size_of = right.tape, right.kept, right.tape.num_bytes
+    trace, kept, size_of = right.trace, right.kept, right.trace.num_bytes
     yield from {
         "the bytes are those of what backward needs and you drop: the kept ones are wanted.": sum(
-            size_of[name] for name in tape.needed - kept
+            size_of[name] for name in trace.needed - kept
         ),
         "the bytes leave out kept tensors that backward never asks for: they take memory as "
-        "well.": sum(size_of[name] for name in tape.needed & kept),
+        "well.": sum(size_of[name] for name in trace.needed & kept),
         "the bytes hold a tensor once for each operation that writes it: it is one storage.": sum(
-            size_of[name] for op in tape.ops for name in op.writes if name in kept
+            size_of[name] for op in trace.ops for name in op.writes if name in kept
         ),
     }.items()
 
 
 def _flops_faults(right: Cost) -> Faults:
-    ops, needed = right.tape.ops, right.tape.needed
+    ops, needed = right.trace.ops, right.trace.needed
     dropped = needed - right.kept
     must, of_all_missing = set(dropped), 0
     for op in reversed(ops):
@@ -142,7 +142,7 @@ def _flops_faults(right: Cost) -> Faults:
             right.again(needed, stop=False)
         ),
         "your sum makes all that is not kept. Only what backward needs, or what leads to it, is "
-        "made again.": right.again({name for op in ops for name in op.writes}),
+        "recomputed.": right.again({name for op in ops for name in op.writes}),
         "an operation that writes a tensor after its last reader runs again in your sum: only what "
         "wrote it before it was read is needed.": right.again(needed, late=True),
         "an operation runs again only where all of its results are missing, in your sum: one that "

@@ -1,4 +1,4 @@
-"""The check of 5.3: contexts that keep chosen products of a segment."""
+"""The check of 5.3: contexts that keep chosen matmuls of a segment."""
 
 from collections.abc import Collection
 
@@ -7,16 +7,16 @@ from tutorial_lib.checks.lab05.given import modules
 from tutorial_lib.checks.lab05.gpts import draw_sizes, expect_gradients
 from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Exercise, Faults, Result, expect, read
 
-_PRODUCTS, _LINEAR = range(modules.NUM_PRODUCTS), (0, 3, 4, 5)
+_MATMULS, _LINEAR = range(modules.NUM_MATMULS), (0, 3, 4, 5)
 
 
 def _cases(draw: Draw) -> Cases:
-    sizes, drawn = draw_sizes(draw), sorted(draw.sample(_PRODUCTS, 3))
+    sizes, drawn = draw_sizes(draw), sorted(draw.sample(_MATMULS, 3))
     yield from ({**sizes, "keep": keep} for keep in ([0, 4], [1, 2, 3], drawn, list[int]()))
 
 
 class _Right:
-    """The bytes of a case's step: plain, checkpointed, and with some products kept."""
+    """The bytes of a case's step: plain, checkpointed, and with some matmuls kept."""
 
     def __init__(self, case: Case) -> None:
         gpt, tokens = modules.make_gpt(case)
@@ -31,20 +31,20 @@ class _Right:
             (4 * width**2, width),
         ]
         rows = case["batch"] * seq
-        # FLOPs of each product of a block, and bytes of its result
-        self.products = [(2 * rows * flops, 4 * rows * numbers) for flops, numbers in per_row]
+        # FLOPs of each matmul of a block, and bytes of its result
+        self.matmuls = [(2 * rows * flops, 4 * rows * numbers) for flops, numbers in per_row]
         checkpointed, tokens = modules.make_gpt(case)
         modules.checkpoint_blocks(checkpointed)
         self.waiting = modules.waiting_bytes(checkpointed, tokens)
 
     def flops(self, *kept: Collection[int]) -> int:
-        """FLOPs of a step whose blocks keep these products."""
-        again = [self.products[i][0] for keep in kept for i in _PRODUCTS if i not in set(keep)]
+        """FLOPs of a step whose blocks keep these matmuls."""
+        again = [self.matmuls[i][0] for keep in kept for i in _MATMULS if i not in set(keep)]
         return self.plain.flops + int(sum(again))
 
     def bytes_with(self, keep: Collection[int]) -> int:
-        """Bytes that wait where both blocks keep these products."""
-        return self.waiting + 2 * int(sum(self.products[i][1] for i in keep))
+        """Bytes that wait where both blocks keep these matmuls."""
+        return self.waiting + 2 * int(sum(self.matmuls[i][1] for i in keep))
 
 
 def _judge(case: Case, result: Result, right: _Right) -> None:
@@ -53,7 +53,7 @@ def _judge(case: Case, result: Result, right: _Right) -> None:
     expect.fact(
         read.flag(result, "same_again"),
         f"{where}asked about the recomputation too, as some releases of PyTorch do, your policy "
-        "keeps other products than in forward: each run counts from 0, and context.is_recompute "
+        "keeps other matmuls than in forward: each run counts from 0, and context.is_recompute "
         "says which it is.",
     )
     expect.value(
@@ -74,14 +74,14 @@ def _judge(case: Case, result: Result, right: _Right) -> None:
         should_wait,
         name=f"{where}waiting bytes",
         otherwise=lambda waiting: (
-            f"the right products run again, and {waiting:,} bytes wait for backward, where "
-            f"{should_wait:,} should: the results of other operations are to be made again."
+            f"the right matmuls run again, and {waiting:,} bytes wait for backward, where "
+            f"{should_wait:,} should: the results of other operations are to be recomputed."
         ),
         where=where,
     )
     other = (
         f"{where}bytes and FLOPs are right, and loss or gradients are not those of the plain "
-        "model: does each product get its own result back?"
+        "model: does each matmul get its own result back?"
     )
     loss = read.number(result["loss"], f"{where}the loss")
     expect.close(loss, plain.loss, otherwise=other, tolerance=0)
@@ -89,27 +89,27 @@ def _judge(case: Case, result: Result, right: _Right) -> None:
 
 
 def _flops_faults(right: _Right, keep: Collection[int]) -> Faults:
-    others, fewer = [i for i in _PRODUCTS if i not in keep], [i - 1 for i in keep]
+    others, fewer = [i for i in _MATMULS if i not in keep], [i - 1 for i in keep]
     yield from {
-        "no product ran again: yours keeps them all, whatever was asked for.": right.flops(
-            _PRODUCTS, _PRODUCTS
+        "no matmul ran again: yours keeps them all, whatever was asked for.": right.flops(
+            _MATMULS, _MATMULS
         ),
-        "every product ran again: nothing was kept, or the recomputation did not take it.": (
+        "every matmul ran again: nothing was kept, or the recomputation did not take it.": (
             right.flops((), ())
         ),
         "those that should be kept ran again, and the others did not.": right.flops(others, others),
         "all linear layers are kept: an operation's name does not tell them apart, so count.": (
             right.flops(_LINEAR, _LINEAR)
         ),
-        "yours counts from 1, and products are numbered from 0.": right.flops(fewer, fewer),
-        "one of the two blocks kept its products, and the other one did not: each segment counts "
+        "yours counts from 1, and matmuls are numbered from 0.": right.flops(fewer, fewer),
+        "one of the two blocks kept its matmuls, and the other one did not: each segment counts "
         "for itself.": right.flops(keep, ()),
     }.items()
 
 
-keep_products = Exercise(
-    run=given.keep_products,
-    passed="four choices of products: FLOPs, waiting bytes and gradients of a GPT with dropout",
+keep_matmuls = Exercise(
+    run=given.keep_matmuls,
+    passed="four choices of matmuls: FLOPs, waiting bytes and gradients of a GPT with dropout",
     cases=_cases,
     judge=_judge,
     oracle=_Right,

@@ -8,6 +8,7 @@ _HOMES = {
     "decision_tree": "pictures",
     "fits": "comparisons",
     "holders": "planning",
+    "lifetimes": "lives",
     "models_and_cards": "pictures",
     "plans": "planning",
     "schedule": "planning",

@@ -62,7 +62,8 @@ def plan_explorer(solve: Callable[[int], Any], budgets: Sequence[int]) -> Explor
     Args:
         solve: From a budget in bytes to a plan, as `planning.solve` makes it. It is asked for every
             budget beforehand; the `ValueError` of one that is too small is shown in its place.
-        budgets: In bytes; the slider goes from the smallest to the largest, where it begins.
+        budgets: In bytes; the slider goes from the smallest to the largest. It begins in the
+            middle of those that have a plan.
 
     Raises:
         ValueError: When there is no budget, or no plan for any.
@@ -81,4 +82,5 @@ def plan_explorer(solve: Callable[[int], Any], budgets: Sequence[int]) -> Explor
         plan = found[budget]
         return plan if isinstance(plan, str) else plans(list(solved.values()), plan, budget)
 
-    return Explorer(draw, {"budget": Control("budget", list(found), list(found)[-1])})
+    middle = list(solved)[len(solved) // 2]
+    return Explorer(draw, {"budget": Control("budget", list(found), middle)})

@@ -22,7 +22,7 @@ _NO_SEGMENTS = Forbidden(
     "exchange each module's forward, and put it back.",
     tuple(f"{_SEGMENTS}:{name}" for name in ("applied", "called_through", "replace_method")),
 )
-NUM_PRODUCTS = 6  # of a block, attention written out: qkv, scores, mix, out, up, down
+NUM_MATMULS = 6  # of a block with eager attention: qkv, scores, mix, out, up, down
 
 
 class Step(NamedTuple):
@@ -146,7 +146,7 @@ def waiting_bytes(gpt: GPT, tokens: Tensor) -> int:
 
 
 @run_half("5.3")
-def keep_products(answer: Answer, case: Case) -> Result:
+def keep_matmuls(answer: Answer, case: Case) -> Result:
     gpt, tokens = make_gpt(case)
     context_fn = answer(set(case["keep"]))
     if not callable(context_fn):
@@ -161,7 +161,7 @@ def keep_products(answer: Answer, case: Case) -> Result:
         if "mutated" in str(error):
             raise CheckError(
                 "a result was written in place after it was kept, and PyTorch hands no such result "
-                "out: keep products alone."
+                "out: keep matmuls alone."
             ) from error
         raise CheckError(
             f"backward failed ({type(error).__name__}: {str(error)[:120]}). The recomputation "
@@ -179,7 +179,7 @@ def _same_again(context_fn: Callable[[], Any]) -> bool:
     if policy is None:  # contexts of the answer's own
         return True
     first, again = (
-        [policy(context, torch.ops.aten.mm.default, *operands) in kept for _ in range(NUM_PRODUCTS)]
+        [policy(context, torch.ops.aten.mm.default, *operands) in kept for _ in range(NUM_MATMULS)]
         for context in (SelectiveCheckpointContext(is_recompute=again) for again in (False, True))
     )
     return first == again

@@ -14,7 +14,7 @@ Op = namedtuple("Op", "name reads writes flops")
 
 
 @dataclass(frozen=True)
-class Tape:
+class Trace:
     """The operations of a forward, the bytes of their results, and those that backward needs."""
 
     ops: list[Op]
@@ -26,8 +26,8 @@ class Tape:
         return iter((self.ops, self.num_bytes, self.needed))
 
 
-# A block: what each operation reads and writes, whether it is a product, and which of the written
-# tensors backward asks for. `sum` is written three times: by a product, in place, and as a view.
+# A block: what each operation reads and writes, whether it is a matmul, and which of the written
+# tensors backward asks for. `sum` is written three times: by a matmul, in place, and as a view.
 # `reuse` writes its result into `lora`, which `add_` has read by then; nobody needs `probe`.
 BLOCK = (
     ("norm", "x", "h stats", False, "h stats"),
@@ -48,21 +48,21 @@ BLOCK = (
 )
 
 
-def tape_of(case: Case) -> Tape:
-    """Make a case's tape."""
+def trace_of(case: Case) -> Trace:
+    """Make a case's trace."""
     ops = [
         Op(name, tuple(reads.split()), tuple(writes.split()), flops)
         for (name, reads, writes, *_), flops in zip(BLOCK, case["flops"], strict=True)
     ]
     needed = {name for *_, needed in BLOCK for name in needed.split()}
-    return Tape(ops, dict(case["num_bytes"]), needed)
+    return Trace(ops, dict(case["num_bytes"]), needed)
 
 
 @run_half("5.2")
 def cost_of_keeping(answer: Answer, case: Case) -> Result:
-    tape, kept = tape_of(case), set(case["kept"])
-    num_bytes, flops = answered.several(answer(tape, kept), 2, "the bytes and the FLOPs")
-    is_kept = tape == tape_of(case) and kept == set(case["kept"])
+    trace, kept = trace_of(case), set(case["kept"])
+    num_bytes, flops = answered.several(answer(trace, kept), 2, "the bytes and the FLOPs")
+    is_kept = trace == trace_of(case) and kept == set(case["kept"])
     return {"num_bytes": num_bytes, "flops": flops, "inputs kept": is_kept}
 
 

@@ -1,12 +1,12 @@
 # %% [markdown] id="title"
-# # Selective checkpointing and offload
+# # Selective checkpointing
 #
 # Chapter 06 asked *where* to cut a chain of blocks. Each segment then dropped everything inside.
 # But a block holds tensors of very different worth: one is back after a few additions, another
 # needs a large matmul.
 #
-# In this chapter you give every saved tensor a price. Then you choose by price: whole modules,
-# single operations, or a copy in the host's memory instead of a second computation.
+# In this chapter you give every saved tensor a price. Then you choose by price: whole modules, or
+# single operations. Chapter 07d moves tensors to the host's memory instead.
 #
 # **Budget:** 60 minutes, 1 GiB of memory, no GPU needed.
 
@@ -16,7 +16,6 @@ from functools import partial
 
 import pandas as pd
 import torch
-from IPython.display import display
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
@@ -121,7 +120,7 @@ def wide_block(attention="sdpa", d_model=4096, seq_len=2048, **others):
 
 fused, fused_flops = wide_block()
 share = 100 * fused.kept[fused.flops == 0].sum() / fused.kept.sum()
-print(f"{share:.0f} % without a product{beside(guess, share)}")
+print(f"{share:.0f} % without a matmul{beside(guess, share)}")
 
 
 # %% id="price-table"
@@ -130,13 +129,13 @@ def cheapest_first(table):
 
 
 def freed(row):
-    return human_bytes(1e6 * row.kept / row.flops) if row.flops else "no product"
+    return human_bytes(1e6 * row.kept / row.flops) if row.flops else "no matmul"
 
 
 table = cheapest_first(fused)
 kept, again = table.kept.map(human_bytes), table.flops.map(human_flops)
 per_mflop = table.apply(freed, axis=1)
-pd.DataFrame({"kept": kept, "to make again": again, "freed per MFLOP": per_mflop})
+pd.DataFrame({"kept": kept, "to recompute": again, "freed per MFLOP": per_mflop})
 
 # %% [markdown] id="price-read"
 # Read it from the top: that is the order in which to drop tensors.
@@ -151,8 +150,8 @@ pd.DataFrame({"kept": kept, "to make again": again, "freed per MFLOP": per_mflop
 # - `add` is the sum after attention. To recompute it, the output projection is needed, and autograd
 #   never stored that. So its price is one matmul.
 #
-# The next figure drops the tensors in this order. It shows attention fused, and eager (*written
-# out*).
+# The next figure drops the tensors in this order, in a block with eager attention and in one with a
+# fused kernel.
 
 
 # %% id="price-figure"
@@ -163,10 +162,10 @@ def dropped_in_order(table, forward_flops):
     return {0: table.kept.sum()} | dict(zip(again, kept, strict=True))
 
 
-written = dropped_in_order(*wide_block("eager"))
-curves = {"written out": written, "fused": dropped_in_order(fused, fused_flops)}
+eager = dropped_in_order(*wide_block("eager"))
+curves = {"eager": eager, "fused": dropped_in_order(fused, fused_flops)}
 xlabel = "recomputed, % of the block's forward FLOPs"
-title = "Kept by one block, cheapest tensors dropped first"
+title = "Cheapest tensors first: eager attention's scores fall for next to nothing"
 plots.growth(curves, xlabel=xlabel, title=title, predicted=list(curves), log=False)
 
 # %% [markdown] id="selective-text"
@@ -337,10 +336,9 @@ pd.DataFrame(table).T
 # them out instead of computing them. `checkpoint` takes such a pair as `context_fn`. (`name_of`,
 # below them, says which result an operation makes.)
 #
-# **Write.** `__torch_dispatch__` of both modes: called for every operation, it runs the operation
-# and gives its result. `keep` is a set of names, `store` a list. A result may be a tensor or a
-# tuple of them: `tree_map_only(torch.Tensor, torch.Tensor.detach, out)` detaches each. Below,
-# PyTorch's own modes must agree with yours in bytes, FLOPs and gradients.
+# **Write.** `Store`'s `__torch_dispatch__`: called for every operation, it runs the operation and
+# gives its result. `keep` is a set of names, `store` a list. A result may be a tensor or a tuple of
+# them: `tree_map_only(torch.Tensor, torch.Tensor.detach, out)` detaches each.
 
 
 # %% id="by-hand"
@@ -357,6 +355,11 @@ class Store(TorchDispatchMode):
             self.store.append(tree_map_only(torch.Tensor, torch.Tensor.detach, out))
         return out
         ### END SOLUTION
+
+
+# %% [markdown] id="write-hand-out"
+# **Write.** The same of `HandOut`, which runs in the recomputation. Below, PyTorch's own modes must
+# agree with your two in bytes, FLOPs and gradients.
 
 
 # %% id="hand-out"
@@ -387,18 +390,18 @@ def by_hand(keep, block, x):
 
 
 # %% [markdown] id="predict-policy"
-# **Predict.** Keep the results of `qkv`, attention, `out` and `up`, and make the norms and GELU
-# again. What share of the waiting bytes of `none` is left, in per cent? (8 blocks; the head and the
+# **Predict.** Keep the results of `qkv`, attention, `out` and `up`, and recompute the norms and
+# GELU. What share of the waiting bytes of `none` is left, in per cent? (8 blocks; the head and the
 # loss are counted in both.)
 
 # %% id="guess-policy"
 guess = None  # per cent
 
 # %% id="policies"
-products = {"qkv", "attention", "out", "up"}
+matmuls = {"qkv", "attention", "out", "up"}
 policies = {"nothing": set(), "attention": {"attention"}, "out": {"out"}}
-policies |= {"qkv, up": {"qkv", "up"}, "all but down": products}
-policies["all products"] = products | {"down"}
+policies |= {"qkv, up": {"qkv", "up"}, "all but down": matmuls}
+policies["all matmuls"] = matmuls | {"down"}
 plain, table = result_of(make_gpt(none)), {}
 for name, keep in policies.items():
     results[name] = result_of(make_gpt(partial(by_hand, keep)))
@@ -414,7 +417,7 @@ pd.DataFrame(table).T.rename_axis("kept")
 # budget. `qkv, up` still needs `out`, because the second norm's input depends on it.
 #
 # The last row is a trap. `down` has the most expensive result of the block, so a rule "keep what is
-# dear" keeps it. It costs one more unit per block and saves nothing. Nobody needs that result
+# expensive" keeps it. It costs one more unit per block and saves nothing. Nobody needs that result
 # again: it is only added to the rest, and it is the last matmul of its segment. **A price
 # matters only for tensors that backward asks for, or that lie on the way to one.**
 #
@@ -435,6 +438,8 @@ def by_torch(keep, block, x):
     return remade(partial(Block.forward, block), x, context_fn=contexts)
 
 
+once_more = result_of(make_gpt(none)).gradients
+print("none again, gradients:", all(map(torch.equal, once_more, plain.gradients)))
 for name in ("qkv, up", "all but down"):
     ours, theirs = results[name], result_of(make_gpt(partial(by_torch, policies[name])))
     both = ours.gradients + theirs.gradients
@@ -443,151 +448,12 @@ for name in ("qkv, up", "all but down"):
     print(f"gradients of none: {equal}")
 
 # %% [markdown] id="torch-policy-read"
-# The same bytes, the same FLOPs, the same gradients. PyTorch's version also looks after views,
-# in-place writes and the compiler. Use it; ours is for understanding it.
-#
-# ## Move it instead of making it again?
-#
-# The *host*, the computer around the GPU, has memory too, and usually more. A pack hook may copy a
-# tensor there, and the unpack hook copies it back. The GPU then holds it neither during forward nor
-# until backward needs it:
-#
-# `forward → pack: device to host → (waiting on the host) → unpack: host to device → backward`
-#
-# PyTorch has this pair of hooks as `save_on_cpu`. On a CPU it copies nothing, since host and device
-# are one memory. So we build a host that the meter cannot see: NumPy arrays. What is left in
-# tensors is then what would be left on a GPU. The bytes are exact. The time of a copy cannot be
-# measured here.
-#
-# **Write.** The two hooks and the loss within them. Gradients must be equal, and nothing may wait.
-
-
-# %% id="offloaded"
-def offloaded(choice):
-    copied, gpt = [], make_gpt(choice)
-    loss = gpt.loss
-
-    def pack(tensor):
-        """Add the tensor's bytes to `copied`; give a copy as a NumPy array."""
-        ### BEGIN SOLUTION
-        copied.append(tensor.nbytes)
-        return tensor.detach().numpy().copy()
-        ### END SOLUTION
-
-    def unpack(array):
-        """Give a tensor with memory of its own: the copy on the device."""
-        ### BEGIN SOLUTION
-        return torch.from_numpy(array).clone()  # the clone is the copy on the device
-        ### END SOLUTION
-
-    def loss_with_host(tokens):
-        """Give `loss(tokens)`, its saved tensors through both hooks."""
-        ### BEGIN SOLUTION
-        with saved_tensors_hooks(pack, unpack):
-            return loss(tokens)
-        ### END SOLUTION
-
-    gpt.loss = loss_with_host
-    return result_of(gpt), sum(copied) // 2  # it runs two steps
-
-
-# %% id="offload-table"
-table = {}
-for choice, before in {none: plain, per_block: result_of(make_gpt(per_block))}.items():
-    after, copied = offloaded(choice)
-    name, columns = choice.__name__, {"copied out": f"{copied / unit:.1f}"}
-    table[name] = row_of(before, plain) | {"copied out": ""}
-    table[f"{name}, offloaded"] = row_of(after, plain) | columns
-print("gradients equal:", all(map(torch.equal, after.gradients, plain.gradients)))
-pd.DataFrame(table).T
-
-# %% [markdown] id="offload-read"
-# Offload recomputes nothing, and nothing waits on the device. Its peak is even below that of
-# `per_block`, because only one operation's tensors come back at a time.
-#
-# The price is in the last column: more is copied than waits. Hooks are asked about every saved
-# *tensor*. So a storage that three operations save is copied three times, and the weights, which
-# stay on the device anyway, are copied too. `save_on_cpu` does the same. Checkpointing first and
-# offloading the boundaries (last row) copies the least.
-#
-# ## When does the bus win?
-#
-# The bus is the link between GPU and host, mostly PCIe. Take a tensor of $B$ bytes that needs $F$
-# FLOPs to be made:
-#
-# $$ t_{\text{again}} = \frac{F}{\text{FLOP/s}} \qquad\qquad
-#    t_{\text{moved}} = \frac{2B}{\text{bytes/s of the bus}} $$
-#
-# If nothing hides the copy, the bus wins where $F / B$ is above twice the ratio of the card's two
-# speeds. To move a GELU's result ($F \approx 0$) is therefore never worth it. But copies need no
-# arithmetic, so they can run *beside* it. Take all of a block's bytes, each storage once and no
-# weights. They go out for free if the bus needs no longer than the block's own forward. That is so
-# if the block's FLOPs per byte exceed the card's FLOP/s divided by its bytes/s.
-#
-# The speeds are NVIDIA's published peaks: 16-bit dense matmuls, and the link to the host in *one*
-# direction, half of what the data sheets give for both.
-
-# %% id="cards"
-# FLOP/s and bytes/s to the host: data sheets of T4, A100 80GB SXM, H100 SXM, GH200
-CARDS = {
-    "T4, PCIe 3": (65e12, 16e9),
-    "A100, PCIe 4": (312e12, 32e9),
-    "H100, PCIe 5": (989e12, 64e9),
-    "GH200, NVLink-C2C": (989e12, 450e9),
-}
-
-# %% [markdown] id="predict-width"
-# The more a block computes for each byte it keeps, the better the bus hides. Wider blocks compute
-# more.
-#
-# **Predict.** Sequence 2048, bf16, everything offloaded. From which width on (a power of two) can
-# an A100 hide all of it behind the forward?
-
-# %% id="guess-width"
-guess = None  # channels
-
-
-# %% id="width"
-def flops_per_byte(width, seq_len=2048):
-    table, flops = wide_block(d_model=width, seq_len=seq_len)
-    boundary = 2 * seq_len * width
-    return flops / (table.kept.sum() + boundary), flops / boundary
-
-
-needed = {card: flops / bus for card, (flops, bus) in CARDS.items()}  # FLOPs a byte
-done = {width: flops_per_byte(width)[0] for width in [2**n for n in range(9, 17)]}
-enough = {card: min(w for w in done if done[w] >= needed[card]) for card in CARDS}
-a100 = enough["A100, PCIe 4"]
-print(f"A100: from width {a100}{beside(guess, a100)}")
-
-# %% id="width-table"
-ways = {"at 4096": done[4096], "65,536 tokens": flops_per_byte(4096, 65_536)[0]}
-ways["boundaries alone"] = flops_per_byte(4096)[1]
-columns = {"FLOPs a byte": pd.Series(needed).round().astype(int), "from width": enough}
-hidden = {way: (each / pd.Series(needed)).clip(upper=1) for way, each in ways.items()}
-columns |= {way: each.map("{:.0%}".format) for way, each in hidden.items()}
-display(pd.DataFrame(columns))
-lines = {card: dict.fromkeys(done, needed[card]) for card in CARDS} | {"a block": done}
-axes = {"xlabel": "width of the block", "ylabel": "FLOPs for each byte kept"}
-title = "The bus hides where the block is above the card's line"
-plots.training_curves(lines, title=title, dashed=list(CARDS), log="xy", **axes)
-
-# %% [markdown] id="bus-read"
-# From one generation to the next, arithmetic grew faster than PCIe: the lines of T4, A100 and H100
-# go up. At width 4096 and 2048 tokens, PCIe hides only a part of the copies (third column). Three
-# things change that: NVLink-C2C, a faster link to the host; a longer sequence, because attention's
-# FLOPs per byte grow with it (fourth column); and moving only the boundaries of checkpointed blocks
-# (last column). That is how offload is mostly used. (The count takes no account of a causal mask,
-# which halves attention's FLOPs.)
-#
-# No program reaches both published speeds. If your kernels reach half of the FLOP/s, about half the
-# width is enough. If eight GPUs share the host's memory, each gets a part of its speed. Put your
-# own two numbers in `CARDS`.
+# The same bytes, the same FLOPs, the same gradients. (The first line compares `none` with itself:
+# only because it is equal may the others be asked for equal bits.) PyTorch's version also looks
+# after views, in-place writes and the compiler. Use it; ours is for understanding it.
 #
 # All these ways and two that choose for you, the compiler and the planner, run on one model in
 # `07c_side_by_side`, which is optional.
-#
-# ## Verdicts
 
 # %% id="verdicts"
 saved = {n: results[n, halves].peak / results[n, per_block].peak for n in (4, 16)}
@@ -597,33 +463,25 @@ for n in saved:
     gpts = (make_gpt(way, n, attention="eager") for way in CHOICES[-2:])
     cut, whole = (result_of(gpt).peak for gpt in gpts)
     less[f"{n} blocks, eager"] = 100 * (1 - cut / whole)
-waits = table["none, offloaded"]["waiting"]
 claims.Verdicts(
     claims.Verdict("D11", "wrong", "Two segments a block save a little with few "
         "blocks, cost memory with many, and recompute less.", f"{saved[4]:.2f} of the "
         f"peak with 4 blocks, {saved[16]:.2f} with 16; FLOPs {flops[halves]:.2f} and "
         f"{flops[per_block]:.2f} of plain", "counted", "modules-table",
         tried={"saved": less}),
-    claims.Verdict("C10", "shown", "Dropping norms and GELU repeats no product and "
+    claims.Verdict("C10", "shown", "Dropping norms and GELU repeats no matmul and "
         "frees a good part of memory.", f"{1 - policy.waiting / plain.waiting:.0%} of "
         f"the waiting bytes for {policy.flops / plain.flops - 1:.1%} more FLOPs",
         "counted", "policies"),
-    claims.Verdict("C13", "shown", "Offload frees what waits, recomputes nothing; "
-        "PCIe hides all of it for wide blocks, long sequences, or boundaries alone.",
-        f"{plain.waiting:.0f} waiting units become {waits}; an A100 hides "
-        f"{hidden['at 4096']['A100, PCIe 4']:.0%} of the copies "
-        f"at 2048 tokens, {hidden['65,536 tokens']['A100, PCIe 4']:.0%} at 65,536, "
-        f"{hidden['boundaries alone']['A100, PCIe 4']:.0%} of boundaries alone",
-        "counted", "offload-table"),
 )  # fmt: skip
 
 # %% [markdown] id="end"
 # ## What you can now do
 #
 # - Give each saved tensor a price, and say which ones to drop first.
+# - Say which module to wrap, and why attention is no longer the first.
 # - Write a policy by operation with a pair of dispatch modes, and with PyTorch's contexts.
-# - Decide between recomputing and moving, from two speeds of a card and the width of a model.
 #
-# `07b_held_and_evicted`, which is optional too, shows why memory does not fall while somebody holds
-# a tensor, and chooses what to drop while the model runs. Chapter 08,
-# `08_accumulation_from_scratch`, leaves recomputation and makes the batch smaller instead.
+# Chapter 07d, `07d_offload`, moves what is too expensive to recompute. `07b_held_and_evicted`,
+# which is optional, shows why memory does not fall while somebody holds a tensor, and chooses what
+# to drop while the model runs.

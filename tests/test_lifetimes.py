@@ -1,11 +1,12 @@
-"""The tape picture, against lives written by hand and against a measured step."""
+"""The picture of lives, against lives written by hand and against a measured step."""
 
 import pytest
 import torch
 from matplotlib.patches import Rectangle
 from torch.utils.checkpoint import checkpoint
 
-from tutorial_lib import memory, plots
+from tutorial_lib import memory
+from tutorial_lib.instruments import figures
 from tutorial_lib.memory.timeline import Life
 from tutorial_lib.models.gpt import GPT, GPTConfig
 
@@ -25,7 +26,7 @@ def again(born, op, module, num_bytes=30):
 def bottoms(*recomputed):
     """Where the bars stand, from left to right: first tick and lower edge of each."""
     report = memory.MemoryReport(timeline=[*FORWARD, *recomputed], phase_starts=STARTS)
-    axes = plots.tape({"by hand": report}).axes[0]
+    axes = figures.lifetimes({"by hand": report}).axes[0]
     boxes = [patch for patch in axes.patches if isinstance(patch, Rectangle)]
     return [box.get_xy() for box in boxes]
 
@@ -53,7 +54,7 @@ def test_what_is_too_small_to_see_is_not_drawn():
     speck = Life(1, 4, 9, "activations", "forward", "add", "a")
     sheet = Life(5000, 5, 6, "activations", "forward", "add", "a")
     report = memory.MemoryReport(timeline=[*FORWARD, speck, sheet], phase_starts=STARTS)
-    heights = [box.get_height() for box in plots.tape({"by hand": report}).axes[0].patches]
+    heights = [box.get_height() for box in figures.lifetimes({"by hand": report}).axes[0].patches]
     assert heights == [10, 30, 30, 5000]
 
 
@@ -69,9 +70,9 @@ def test_the_sentence_tells_the_plans_apart():
     for block in model.blocks:
         block.forward = lambda x, f=block.forward: checkpoint(f, x, use_reentrant=False)
     frugal = memory.measure(step, model=model)
-    figure = plots.tape({"plain": plain, "frugal": frugal})
+    figure = figures.lifetimes({"plain": plain, "frugal": frugal})
     assert "plain: " in figure.alt
-    assert figure.alt.count("0 B are computed again") == 1
+    assert figure.alt.count("0 B are recomputed") == 1
 
 
 @pytest.mark.parametrize(
@@ -86,4 +87,4 @@ def test_the_sentence_tells_the_plans_apart():
 )
 def test_what_cannot_be_drawn_is_refused(reports, message):
     with pytest.raises(ValueError, match=message):
-        plots.tape(reports)
+        figures.lifetimes(reports)

@@ -1,4 +1,4 @@
-"""Figures of autograd's tape: what forward saves, backward reads, and how long a tensor lives."""
+"""A figure of lives: what forward saves, backward reads, and how long each tensor is there."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -15,17 +15,17 @@ Row = tuple[float, float]  # where it begins and how high it is, in bytes
 _LABELS = {
     "activations": "kept by forward for backward",
     "temporary": "dropped in forward",
-    "recomputed": "computed again in backward",
+    "recomputed": "recomputed in backward",
 }
 
 
-def tape(reports: Mapping[str, StepMemory]) -> CourseFigure:
+def lifetimes(reports: Mapping[str, StepMemory]) -> CourseFigure:
     """Draw every tensor that forward computes, over forward and backward.
 
-    A row is a place on the tape: one tensor of the forward, as high as its bytes, the first one
-    below. A bar is a life, from the operation that makes the tensor to the one that lets it go;
-    what is computed again stands in the row of the tensor that it replaces. Parameters, gradients
-    and what backward alone makes are left out, and so is what is smaller than 1/2000 of the tape.
+    A row is one tensor of the forward, as high as its bytes, the first one below. A bar is a life,
+    from the operation that makes the tensor to the one that lets it go; what is recomputed stands
+    in the row of the tensor that it replaces. Parameters, gradients and what backward alone makes
+    are left out, and so is what is smaller than 1/2000 of all.
 
     Args:
         reports: Name of each picture, and the counted step to draw; four at most.
@@ -85,7 +85,7 @@ def _bars(report: StepMemory) -> Iterator[tuple[Life, Row]]:
     """Lives to draw, in order of birth, each with its row."""
     rows: list[Row] = []
     written: dict[tuple[str, int], list[tuple[int, str]]] = {}  # its places and their modules
-    head = 0  # of the tape, while a part of it is written again
+    head = 0  # the last row that was recomputed
     for life in sorted(report.timeline, key=lambda life: life.born):
         places = written.setdefault((life.op, life.num_bytes), [])
         if life.phase == "forward" and life.category in _LABELS:
@@ -115,6 +115,6 @@ def _sentence(name: str, bars: list[tuple[Life, Row]], report: StepMemory) -> st
     waiting = sum(life.num_bytes for life, _ in bars if life.category == "activations")
     again = sum(life.num_bytes for life, _ in bars if life.category == "recomputed")
     return (
-        f"{name}: {human_bytes(waiting)} wait for backward, {human_bytes(again)} are computed "
-        f"again, peak {human_bytes(report.peak_bytes)}."
+        f"{name}: {human_bytes(waiting)} wait for backward, {human_bytes(again)} are "
+        f"recomputed, peak {human_bytes(report.peak_bytes)}."
     )

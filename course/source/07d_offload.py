@@ -1,0 +1,409 @@
+# %% [markdown] id="title"
+# # Offload
+#
+# The *host*, the computer around the GPU, has memory too, and usually more of it. A tensor that is
+# too expensive to recompute can wait there. A copy over the bus is slow, but it needs no
+# arithmetic. So the real question is what can hide behind what.
+#
+# In this chapter you write the two hooks that move tensors, and count what they move. Then you move
+# what is worth moving: boundaries alone, from pinned memory, on a stream of their own, fetched one
+# block ahead. A page of arithmetic says on which card, and from which length on, this costs
+# nothing.
+#
+# **Budget:** 50 minutes, 1 GiB of memory, no GPU needed.
+
+# %% id="imports"
+import json
+from contextlib import nullcontext
+from functools import partial
+
+import pandas as pd
+import torch
+from torch.autograd.graph import save_on_cpu, saved_tensors_hooks
+from torch.utils.checkpoint import checkpoint
+
+from tutorial_lib import claims, data, device, memory, plots
+from tutorial_lib.guesses import beside
+from tutorial_lib.instruments import segments
+from tutorial_lib.instruments.recorded import snapshots
+from tutorial_lib.models.gpt import GPT, Block, GPTConfig
+from tutorial_lib.units import GIB, Bytes
+
+# %% [markdown] id="move"
+# ## Move it instead of recomputing it
+#
+# A pack hook may copy a tensor to the host, and the unpack hook copies it back. The GPU then holds
+# it neither during forward nor until backward needs it:
+#
+# `forward → pack: device to host → (waiting on the host) → unpack: host to device → backward`
+#
+# PyTorch has this pair of hooks as `save_on_cpu`. On a CPU it copies nothing, since host and device
+# are one memory. So we build a host that the meter cannot see: NumPy arrays. What is left in
+# tensors is then what would be left on a GPU. The bytes are counted; the time of a copy cannot be
+# measured here.
+#
+# **Write.** The two hooks. Below, gradients must be equal, and nothing may wait.
+
+
+# %% id="offloading"
+def offloading(copied):
+    """Make hooks that keep every saved tensor as a NumPy array."""
+
+    def pack(tensor):
+        """Add the tensor's bytes to the list `copied`; give an array."""
+        ### BEGIN SOLUTION
+        copied.append(tensor.nbytes)
+        return tensor.detach().numpy().copy()
+        ### END SOLUTION
+
+    def unpack(array):
+        """Give a tensor with memory of its own: the copy on the device."""
+        ### BEGIN SOLUTION
+        return torch.from_numpy(array).clone()
+        ### END SOLUTION
+
+    return saved_tensors_hooks(pack, unpack)
+
+
+# %% id="seen"
+tokens = next(data.text_batches(2, 128))  # (batch, sequence)
+unit = 2 * 128 * 128 * 4  # bytes of a block's input
+
+
+def seen(strategy, around=nullcontext):
+    """What waits for backward and the peak, in units; and the gradients."""
+    torch.manual_seed(0)
+    gpt = GPT(GPTConfig(num_layers=8))
+
+    def step():
+        with around():
+            loss = gpt.loss(tokens)
+        loss.backward()
+
+    with segments.applied(gpt, strategy):
+        report = memory.measure(step, model=gpt, warmup=0)
+    starts = {phase: tick for tick, phase in report.phase_starts}
+    curve = pd.DataFrame(report.curve()) / unit
+    peak = curve[["activations", "recomputed", "temporary"]].sum(axis=1).max()
+    gradients = [parameter.grad for parameter in gpt.parameters()]
+    waiting = curve.activations[starts["backward"]]
+    return {"waiting": waiting, "peak": peak}, gradients
+
+
+# %% [markdown] id="predict-copied"
+# **Predict.** Eight blocks, every saved tensor moved. How many times as many bytes are copied out
+# as would have waited on the device?
+
+# %% id="guess-copied"
+guess = None  # times
+
+# %% id="offload-table"
+rows, (_, plain) = {}, seen("none")
+print("A with A:", all(map(torch.equal, seen("none")[1], plain)))
+for strategy in ("none", "per-block"):
+    rows[strategy], _ = seen(strategy)
+    sizes = []
+    after, gradients = seen(strategy, partial(offloading, sizes))
+    rows[f"{strategy}, offloaded"] = after | {"copied out": sum(sizes) / unit}
+    print(f"{strategy}, offloaded:", all(map(torch.equal, gradients, plain)))
+table = pd.DataFrame(rows).T
+ratio = table["copied out"]["none, offloaded"] / table.waiting["none"]
+print(f"copied: {ratio:.1f} times what waits{beside(guess, ratio)}")
+table.map("{:.1f}".format).replace("nan", "")  # in units
+
+# %% [markdown] id="offload-read"
+# Nothing is recomputed in the second row, and nothing waits on the device. Its peak is even below
+# that of `per-block`, because only one operation's tensors come back at a time.
+#
+# The price is in the last column: more is copied than waits. Hooks are asked about every saved
+# *tensor*. So a storage that three operations save is copied three times, and the weights, which
+# stay on the device anyway, are copied too. `save_on_cpu` does the same. Checkpointing first and
+# moving the boundaries copies the least (last row), by far.
+#
+# ## How it is used
+#
+# Training programs move **boundaries alone**. Each block is checkpointed, and its input goes to the
+# host instead of waiting on the card. Three more things make the copies free:
+#
+# - **pinned memory**: pages of the host that stay where they are, so that the GPU copies by itself
+#   and Python goes on at once;
+# - **a side stream**: a second queue on the GPU, so that a copy runs beside the matmuls;
+# - **prefetching**: a boundary is fetched while the block *after* it is still going backward.
+#
+# ![Two streams over time. Compute: blocks 1 to 4 forward, then blocks 4 to 1, each recomputed and
+# gone backward through. Copies: the input of each block goes out while the block runs, and comes
+# back while the block after it goes backward. Only the last block's input is waited
+# for.](figures/07d-two-streams.svg)
+#
+# Here is such a checkpoint. Its hooks stand *around* PyTorch's checkpoint, so the only saved tensor
+# that they are asked about is the block's input. `record_stream` tells the allocator that a second
+# stream still uses a tensor's memory. On a CPU a stream does nothing, so the order of the copies
+# can be tried here, and the time cannot.
+
+
+# %% id="prefetching"
+class Prefetching:
+    """A checkpoint; inputs wait on the host and come back one block early."""
+
+    def __init__(self, where):
+        self.streams, self.where = torch.get_device_module(where), where
+        self.side = self.streams.Stream()
+        self.on_host, self.back, self.log = [], {}, []
+
+    def __call__(self, function, x):
+        with saved_tensors_hooks(self.pack, self.unpack):
+            return checkpoint(function, x, use_reentrant=False)
+
+    def used_by(self, stream, tensor):
+        if tensor.is_cuda:
+            tensor.record_stream(stream)
+
+    def pack(self, tensor):
+        if not tensor.numel():  # the checkpoint's own empty tensor
+            return tensor
+        pinned = {"device": "cpu", "pin_memory": tensor.is_cuda}
+        host = torch.empty_like(tensor, **pinned)
+        self.side.wait_stream(self.streams.current_stream())  # made there
+        with self.streams.stream(self.side):
+            host.copy_(tensor, non_blocking=True)
+        self.used_by(self.side, tensor)
+        self.on_host.append(host)
+        self.log.append(f"out {len(self.on_host) - 1}")
+        return len(self.on_host) - 1
+
+    def fetch(self, number):
+        with self.streams.stream(self.side):
+            host = self.on_host[number]
+            self.back[number] = host.to(self.where, non_blocking=True)
+        self.log.append(f"in {number}")
+
+    def unpack(self, number):
+        if torch.is_tensor(number):
+            return number
+        if number not in self.back:  # the last block's
+            self.fetch(number)
+        self.streams.current_stream().wait_stream(self.side)
+        if number:
+            self.fetch(number - 1)  # beside this block's backward
+        tensor, self.on_host[number] = self.back.pop(number), None
+        self.used_by(self.streams.current_stream(), tensor)
+        return tensor
+
+
+# %% id="prefetching-order"
+torch.manual_seed(0)
+gpt = GPT(GPTConfig(num_layers=8))
+moving = Prefetching("cpu")
+for number, block in enumerate(gpt.blocks):
+    block.norm_1.register_forward_pre_hook(
+        lambda *_, number=number: moving.log.append(f"[{number}]")
+    )
+with segments.called_through(moving, gpt.blocks):
+    gpt.loss(tokens).backward()
+gradients = [parameter.grad for parameter in gpt.parameters()]
+print("gradients equal:", all(map(torch.equal, gradients, plain)))
+print("forward: ", *moving.log[:16])
+print("backward:", *moving.log[16:])
+
+# %% [markdown] id="prefetching-read"
+# `[3]` is a run of block 3. Going forward, an input leaves as its block begins. Going backward,
+# input 6 is asked for before block 7 runs again, and so on. Libraries have this ready: torchtune
+# and TRL as *activation offloading*, and the switch of Transformers takes `offload` (chapter 10).
+#
+# ## What hides behind what?
+#
+# A step of one block on paper. Forward takes $f$ seconds, backward $2f$, and a recomputation $f$
+# more. In each direction a copy of all that the block keeps takes $c_r$ seconds, and one of its
+# input $c_1$: bytes divided by the bus's bytes/s. Copies run beside the arithmetic, so each half of
+# a step takes as long as the longer of the two:
+#
+# | what is done | forward | backward |
+# |---|---|---|
+# | all is kept | $f$ | $2f$ |
+# | the inside is recomputed | $f$ | $3f$ |
+# | everything is moved | $\max(f, c_r)$ | $\max(2f, c_r)$ |
+# | boundaries are moved, the inside is recomputed | $\max(f, c_1)$ | $\max(3f, c_1)$ |
+#
+# The speeds are NVIDIA's published peaks: 16-bit dense matmuls, and the link to the host in *one*
+# direction, half of what the data sheets give for both.
+
+# %% id="cards"
+# FLOP/s, and bytes/s to the host: T4, A100 80GB SXM, H100 SXM, GH200
+CARDS = {
+    "T4, PCIe 3": (65e12, 16e9),
+    "A100, PCIe 4": (312e12, 32e9),
+    "H100, PCIe 5": (989e12, 64e9),
+    "GH200, NVLink-C2C": (989e12, 450e9),
+}
+
+
+# %% id="block-numbers"
+def block_numbers(seq_len, width=4096):
+    """A block's forward FLOPs, the bytes that it keeps, those of its input."""
+    sizes = {"d_model": width, "num_heads": width // 128, "seq_len": seq_len}
+    with memory.predicting(), memory.flop_counter() as counter:
+        block = Block(GPTConfig(**sizes)).bfloat16()
+        x = torch.zeros(1, seq_len, width).bfloat16().requires_grad_()
+        kept = memory.saved(lambda: block(x), params_of=block).num_bytes
+    return counter.get_total_flops(), kept, x.nbytes
+
+
+# %% [markdown] id="predict-moved"
+# **Predict.** A block as wide as Llama-2-7B's (4096), one sequence of 2048 tokens, bfloat16. An
+# A100 moves everything that the block keeps. How many times as long as the plain one is the step?
+
+# %% id="guess-moved"
+guess = None  # times
+
+# %% id="roofline"
+LENGTHS = {"2k": 2048, "8k": 8192, "64k": 65_536}
+everything, boundaries, host = {c: {} for c in CARDS}, {c: {} for c in CARDS}, {}
+for name, length in LENGTHS.items():
+    flops, kept, boundary = block_numbers(length)
+    host[name] = [f"{32 * size / GIB:.1f}" for size in (kept, boundary)]
+    for card, (speed, bus) in CARDS.items():
+        f, c_r, c_1 = flops / speed, kept / bus, boundary / bus
+        everything[card][name] = (max(f, c_r) + max(2 * f, c_r)) / (3 * f)
+        boundaries[card][name] = (max(f, c_1) + max(3 * f, c_1)) / (3 * f)
+a100 = everything["A100, PCIe 4"]
+print(f"everything, A100, 2k: {a100['2k']:.2f} times{beside(guess, a100['2k'])}")
+ways = {"everything": everything, "boundaries": boundaries}
+table = pd.concat({way: pd.DataFrame(each) for way, each in ways.items()})
+table.round(2)  # times the plain step; recomputing alone is 4/3
+
+# %% id="host-bytes"
+columns = ["everything, GiB", "boundaries, GiB"]
+pd.DataFrame(host, columns).T.rename_axis("32 blocks, on the host")
+
+# %% [markdown] id="roofline-read"
+# **Boundaries move for nothing.** With them every card stands at 4/3, the price of recomputing
+# alone, at each of the three lengths. The reason fits into a line. A block of width $h$ computes
+# about $24h^2 + 4sh$ FLOPs for each of $s$ tokens, and its input has $2h$ bytes for each. That
+# makes $12h + 2s$ FLOPs a byte, more than any of these cards can do while one byte moves. All that
+# it needs is room on the host, and activations on the card no longer grow with the depth.
+#
+# **Everything moves for nothing where the link keeps up:** behind NVLink-C2C, and nearly so on a
+# card as slow as a T4. Or in long sequences: attention's FLOPs grow with the square of the length,
+# and the bytes do not. There it beats recomputing, since the step is the plain one. But look at
+# what the host has to hold. On the fast cards behind PCIe and at common lengths, moving everything
+# costs more than recomputing.
+#
+# **Predict.** Sequences of 2048 tokens. From which width on (a power of two) can an A100 hide the
+# *boundaries* behind the forward?
+
+# %% id="guess-width"
+guess = None  # channels
+
+# %% id="width"
+needed = {card: flops / bus for card, (flops, bus) in CARDS.items()}  # a byte
+widths = [2**power for power in range(8, 16)]
+all_kept, boundaries = {}, {}
+for width in widths:
+    flops, kept, boundary = block_numbers(2048, width)
+    all_kept[width], boundaries[width] = flops / kept, flops / boundary
+off = max(abs(boundaries[w] / (12 * w + 2 * 2048) - 1) for w in widths)
+print(f"the formula is off by {off:.1%} at most")
+enough = min(w for w in widths if boundaries[w] >= needed["A100, PCIe 4"])
+print(f"A100: from width {enough}{beside(guess, enough)}")
+
+# %% id="width-figure"
+lines = {card: dict.fromkeys(widths, each) for card, each in needed.items()}
+lines |= {"everything": all_kept, "boundaries": boundaries}
+words = {"xlabel": "width of the block", "ylabel": "FLOPs for each byte moved"}
+title = "Boundaries stand above the cards' lines at any common width"
+figure = plots.training_curves(
+    lines, title=title, dashed=list(CARDS), log="xy", **words
+)
+figure.mark(enough, guess)
+
+# %% [markdown] id="width-read"
+# A copy hides where the block's line is above the card's. From one generation to the next,
+# arithmetic grew faster than PCIe: the lines of T4, A100 and H100 go up. For everything they ask
+# for ever wider blocks.
+#
+# No program reaches both published speeds. If your kernels reach half of the FLOP/s, half the line
+# is enough. If eight GPUs share the host's memory, each gets a part of its speed. (And the count
+# takes no account of a causal mask, which halves attention's FLOPs.) Put your own two numbers in
+# `CARDS`.
+#
+# ## On a GPU
+#
+# If there is one: a GPT of 24 blocks, kept on the device, moved by the library's hooks,
+# checkpointed, and with the checkpoint from above.
+
+
+# %% id="on-gpu"
+def measured_on_gpu(around=nullcontext, checkpointed=None):
+    gpt, batch = GPT(GPTConfig(num_layers=24)).cuda(), tokens.cuda()
+
+    def step():
+        way = Prefetching("cuda") if checkpointed == "moved" else checkpointed
+        with around(), segments.called_through(way, gpt.blocks if way else ()):
+            gpt.loss(batch).backward()
+        gpt.zero_grad()
+
+    return memory.measure(step, model=gpt, repeats=5)
+
+
+# %% id="on-gpu-measured"
+# NBVAL_IGNORE_OUTPUT
+if device.has_gpu():  # no times on an emulated card
+    print("kept", measured_on_gpu(), sep="\n")
+    print("all moved", measured_on_gpu(partial(save_on_cpu, True)), sep="\n")
+    plainly = partial(checkpoint, use_reentrant=False)
+    print("checkpointed", measured_on_gpu(checkpointed=plainly), sep="\n")
+    print("boundaries moved", measured_on_gpu(checkpointed="moved"), sep="\n")
+else:
+    print("no GPU here: bytes are counted, and times come from published speeds")
+
+# %% [markdown] id="offload-emulated-text"
+# On an emulated A100, `save_on_cpu` around ViT-B/16 with 16 images. `card` is the peak above the
+# weights, `host` what one step copies into the host's pinned memory:
+
+# %% id="offload-emulated"
+offload = json.loads((snapshots.SNAPSHOTS / "offload.json").read_text())["peaks"]
+pd.DataFrame(offload).T.map(lambda size: f"{Bytes(size)}")
+
+# %% [markdown] id="offload-emulated-read"
+# Moved, the card holds a little less than with a checkpoint around each block. The host gets more
+# than the card had, for the reason of the first table.
+
+# %% id="verdicts"
+at = {way: f"{Bytes(peak['card'])}" for way, peak in offload.items()}
+slowest = table.loc["boundaries"].max().max()
+claims.Verdicts(
+    claims.Verdict(
+        "C13",
+        "shown",
+        "Offload frees what waits and recomputes nothing; boundaries alone hide behind "
+        "the arithmetic, everything only in long sequences or behind a fast link.",
+        f"an A100 that moves everything: {a100['2k']:.2f} times the step at 2048 "
+        "tokens, "
+        f"{a100['64k']:.2f} at 65,536; boundaries at "
+        f"most {slowest:.2f}, which recomputing costs alone",
+        "predicted",
+        "roofline",
+        device="published speeds of four cards",
+    ),
+    claims.Verdict(
+        "C13",
+        "shown",
+        "Offload frees about what checkpoints free, without recomputing, and fills the "
+        "host's memory.",
+        f"ViT-B: {at['kept']} become {at['moved']} on the card, "
+        f"{Bytes(offload['moved']['host'])} on the host; per block {at['per block']}",
+        "emulated",
+        "offload-emulated",
+        device="emulated A100",
+    ),
+)
+
+# %% [markdown] id="end"
+# ## What you can now do
+#
+# - Write the two hooks of offload, and say why hooks alone copy too much.
+# - Move boundaries beside the arithmetic: pinned, on a side stream, one block ahead.
+# - Say from two speeds of a card, a width and a length whether a copy hides.
+#
+# In [Lab 05](../labs/lab05_policies.ipynb) you choose by operation, and move each storage once.
+# Chapter 08, `08_accumulation_from_scratch`, leaves recomputation and makes the batch smaller.
