@@ -268,7 +268,7 @@ def test_a_copy_without_tests_says_so_before_the_set_up(started, monkeypatch, ca
     monkeypatch.setattr(bootstrap, "python_with_course", lambda *_: pytest.fail("set up"))
     monkeypatch.setattr(bootstrap, "ROOT", tmp_path)
     assert main(["test"]) == 2
-    assert "has no tests, as the zip for a class: clone" in capsys.readouterr().err
+    assert f"{tmp_path} has no tests: run this in a clone of the course." in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
