@@ -360,7 +360,10 @@ def test_stamp_rewrites_the_address_everywhere_and_executes_nothing(built):
     assert authoring.check(built) == []
 
 
-@pytest.mark.parametrize(("repository", "tag"), [("nobody", "v1"), ("a/b", "v 1"), ('a/"b', "v1")])
+@pytest.mark.parametrize(
+    ("repository", "tag"),
+    [("nobody", "v1"), ("a/b", "v 1"), ('a/"b', "v1"), ("COURSE-OWNER/COURSE-REPOSITORY", "v1")],
+)
 def test_stamp_refuses_what_is_no_address(built, repository, tag):
     before = (built / "pyproject.toml").read_bytes()
     with pytest.raises(authoring.AuthoringError, match="must"):
