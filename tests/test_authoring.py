@@ -360,7 +360,10 @@ def test_stamp_rewrites_the_address_everywhere_and_executes_nothing(built):
     assert authoring.check(built) == []
 
 
-@pytest.mark.parametrize(("repository", "tag"), [("nobody", "v1"), ("a/b", "v 1"), ('a/"b', "v1")])
+@pytest.mark.parametrize(
+    ("repository", "tag"),
+    [("nobody", "v1"), ("a/b", "v 1"), ('a/"b', "v1"), ("COURSE-OWNER/COURSE-REPOSITORY", "v1")],
+)
 def test_stamp_refuses_what_is_no_address(built, repository, tag):
     before = (built / "pyproject.toml").read_bytes()
     with pytest.raises(authoring.AuthoringError, match="must"):
@@ -780,7 +783,8 @@ def test_a_figure_without_a_file_is_refused(tmp_path):
 
 def test_the_zip_holds_the_course_and_no_solution(built, tmp_path):
     make_package(built)
-    left_out = ["authoring/build.py", "grading/run.py", "site/make.py", "commands/grade.py"]
+    left_out = ["authoring/build.py", "grading/run.py", "site/make.py", "changed.py"]
+    left_out += [f"commands/{name}.py" for name in ("grade", "gradebook", "test")]
     for name in (
         *("tests/test_x.py", "tutorial_lib/__pycache__/x.pyc", "course/figures/a.svg"),
         *(f"tutorial_lib/school/{name}" for name in [*left_out, "commands/lab.py"]),
@@ -828,7 +832,8 @@ def test_the_readme_of_the_zip_promises_only_what_the_zip_holds(built, tmp_path,
     assert links <= real
     assert "tutorial_lib lab " in text
     assert "tutorial_lib test" not in text
-    assert not re.findall(r"\b(?:tests|solutions)/", text)
+    assert not re.findall(r"(?<!workbook/)\b(?:tests|solutions)/", text)
+    assert ("`workbook/solutions/`" in text) == solutions
     assert ("This copy holds no solutions." in text) != solutions
     assert "COURSE-OWNER" not in text
 

@@ -15,7 +15,7 @@ def runs(root, *files):
 @pytest.mark.parametrize(
     ("path", "concerned", "not_concerned"),
     [
-        ("tutorial_lib/units.py", "tests/test_units.py", "tests/test_vit.py"),
+        ("tutorial_lib/units.py", "tests/test_units.py", "tests/test_plan_fit.py"),
         ("tutorial_lib/instruments/cap.py", "tests/test_cap.py", "tests/test_units.py"),
         ("tutorial_lib/checks/given/half.py", "tests/test_lab_checks.py", "tests/test_vit.py"),
         (
@@ -23,6 +23,18 @@ def runs(root, *files):
             "tests/test_ranks.py",
             "tests/test_units.py",
         ),
+        (
+            "tutorial_lib/instruments/training/step.py",
+            "tests/test_training.py",
+            "tests/test_cap.py",
+        ),
+        ("tutorial_lib/memory/lines.py", "tests/test_meter.py", "tests/test_plan_fit.py"),
+        (
+            "tutorial_lib/school/grading/report/pages.py",
+            "tests/test_grading_report.py",
+            "tests/test_report.py",
+        ),
+        ("README.md", "tests/test_readme.py", "tests/test_authoring.py"),
         ("tests/test_cap.py", "tests/test_cap.py", "tests/test_units.py"),
         ("labs/lab01_ledger.ipynb", "tests/test_style.py", "tests/test_lab01.py"),
         ("course/00_start_here.ipynb", "course/00_start_here.ipynb", "tests/test_units.py"),
@@ -32,6 +44,13 @@ def test_the_tests_of_a_file(root, path, concerned, not_concerned):
     (found,) = runs(root, path)
     assert concerned in found
     assert not_concerned not in found
+
+
+def test_a_module_has_a_test_and_few(root):
+    folders = {path.parent: path for path in root.glob("tutorial_lib/*/**/*.py")}
+    for path in (path.relative_to(root).as_posix() for path in folders.values()):
+        found, *_ = runs(root, path)
+        assert 0 < len(set(found) - {"--nbval", *changed.ALWAYS}) <= changed.FEW, path
 
 
 def test_an_exercise_has_its_wrong_answers_run(root):

@@ -1,6 +1,7 @@
 """Verdicts on the sources' claims: what a chapter shows, what `build` collects, what it refuses."""
 
 import json
+import re
 from dataclasses import replace
 
 import nbformat
@@ -181,4 +182,11 @@ def test_the_court_has_every_claim_in_order_or_says_which_are_missing(tmp_path):
 
 def test_the_readme_counts_the_verdicts(root):
     said = " ".join((root / "README.md").read_text(encoding="utf-8").split())
-    assert claims.court().headline in said
+    total, each = re.match(r"(\d+) claims \((.*?)\)", claims.court().headline).groups()
+    count = {word: number for number, word in re.findall(r"(\d+) ([a-z ]+)", each)}
+    assert count.keys() == {"holds", "holds if", "partly", "wrong"}
+    assert (
+        f"Of {total} claims in five tutorials, {count['holds']} hold as they stand, "
+        f"{count['holds if']} under a condition that is named, {count['partly']} partly, "
+        f"and {count['wrong']} are wrong."
+    ) in said

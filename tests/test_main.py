@@ -195,7 +195,7 @@ def test_the_server_says_little_beside_its_address(started, tmp_path, monkeypatc
             said.append(line.strip())
             if line.strip().startswith("http://127.0.0.1:"):
                 break
-        server.terminate()
+        server.kill()  # a TERM this early may not end it (seen with Python 3.14)
     assert [line for line in said if "/lab/tree/course/00_start_here.ipynb?token=" in line]
     assert len([line for line in said if line]) <= 6, said
 
@@ -254,7 +254,7 @@ def test_a_copy_without_tests_says_so_before_the_set_up(started, monkeypatch, ca
     monkeypatch.setattr(bootstrap, "python_with_course", lambda *_: pytest.fail("set up"))
     monkeypatch.setattr(bootstrap, "ROOT", tmp_path)
     assert main(["test"]) == 2
-    assert "has no tests, as the zip for a class: clone" in capsys.readouterr().err
+    assert f"{tmp_path} has no tests: run this in a clone of the course." in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

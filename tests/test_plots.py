@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from browser import screenshots
 from browser.figures import FIGURES, is_current
 from matplotlib.colors import to_rgb
 from matplotlib.patches import Rectangle
@@ -207,3 +208,8 @@ def test_a_decision_tree_asks_in_its_boxes_and_answers_in_its_leaves():
 @pytest.mark.parametrize("drawing", sorted(FIGURES.glob("*.svg")), ids=lambda path: path.stem)
 def test_the_picture_of_a_drawing_is_of_today(drawing):
     assert is_current(drawing), "python tests/browser/figures.py makes it anew"
+
+
+@pytest.mark.parametrize("picture", screenshots.PICTURES)
+def test_a_screenshot_is_of_todays_cells(picture):
+    assert screenshots.is_current(picture), "python tests/browser/screenshots.py takes it anew"

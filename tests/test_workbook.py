@@ -15,7 +15,7 @@ def notebook(**texts):
 
 @pytest.fixture
 def course(tmp_path):
-    for folder in ("course/blank", "labs", "solutions"):
+    for folder in ("course/blank", "labs"):
         (tmp_path / folder).mkdir(parents=True)
     nbformat.write(notebook(a="1", b="2", c="3"), tmp_path / "labs/lab01.ipynb")
     workbook.update(tmp_path)
@@ -46,6 +46,8 @@ def test_a_learners_edits_cells_and_results_stay_and_the_rest_is_renewed(course)
     assert seen(course) == wanted
     assert workbook.update(course) == []
     assert seen(course) == wanted
+    folders = {path.name for path in (course / "workbook").iterdir()}
+    assert folders == {"course", "labs"}  # solutions only where there are some
 
 
 def test_a_cell_that_both_changed_is_the_learners_and_named(course):

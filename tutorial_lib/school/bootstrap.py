@@ -164,8 +164,6 @@ def _make(root: Path) -> None:
     check_version(sys.version_info[:2], f"This ({sys.executable})")
     if venv.exists() and not (venv / "pyvenv.cfg").is_file() and any(venv.iterdir()):
         raise SetupError(f"{venv} is no Python environment: move it away, then run this again.")
-    if sys.version_info[:2] > pythons.TRIED:
-        print(pythons.UNTRIED)
     with installer.Step(f"Making .venv with Python {sys.version.split()[0]}"):
         status, said = installer.run([sys.executable, "-m", "venv", "--clear", venv], root)
         if status:

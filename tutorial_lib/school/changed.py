@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 import subprocess
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 
 from tutorial_lib.school.bootstrap import SetupError
@@ -15,6 +15,7 @@ ALWAYS = ("tests/test_architecture.py", "tests/test_style.py")  # both read ever
 SAME_AS_CHECK = "tests/test_architecture.py::test_every_notebook_is_what_its_source_gives"
 # Where learners begin, what they build, and the labs of both; the others run when they change.
 HANDFUL = ("course/0[04]_*.ipynb", "solutions/lab0[13]_*.ipynb")
+FEW = 2  # files of tests for a module without one of its own
 _NOTEBOOK = re.compile(r"(course|solutions)/[^/]+\.ipynb")
 _ANSWERS = re.compile(r"(?:tutorial_lib/checks|tests/wrong_answers)/(lab\d\d)/(?:ex(\d+)_(\d+))?.*")
 
@@ -47,8 +48,9 @@ def changed_files(root: Path, since: str = "HEAD") -> list[str]:
 def pytest_runs(root: Path, files: Iterable[str]) -> list[list[str]]:
     """Arguments of the pytest runs that some changed files concern, paths from the root.
 
-    A module's tests are the file that has its name and those that import it by its name; an
-    exercise's are its wrong answers and its lab's file. A notebook is executed.
+    A module's tests are the file that has its name, else the few that import it by name and use it
+    most, else its package's; another file's are the few that name it most. An exercise's are its
+    wrong answers and its lab's file. A notebook is executed.
     """
     files, there = list(files), sorted(root.glob("tests/test_*.py"))
     tests = {p.relative_to(root).as_posix(): p.read_text(encoding="utf-8") for p in there}
@@ -58,7 +60,7 @@ def pytest_runs(root: Path, files: Iterable[str]) -> list[list[str]]:
             lab, *number = found.groups()
             exercises.add(f"{lab}-{'.'.join(number)}-" if all(number) else f"{lab}-")
             concerned.add(f"tests/test_{lab}.py")
-        concerned |= set(_concerned(path, tests))
+        concerned |= set(_concerned(root, path, tests))
     paths = sorted(path for path in concerned if (root / path).exists())
     runs = [["--nbval", *paths]]
     if exercises:
@@ -67,18 +69,34 @@ def pytest_runs(root: Path, files: Iterable[str]) -> list[list[str]]:
     return runs
 
 
-def _concerned(path: str, tests: dict[str, str]) -> Iterator[str]:
+def _concerned(root: Path, path: str, tests: dict[str, str]) -> list[str]:
+    """Name the tests of one file: few, since all that import a common module take minutes."""
     if path in tests or _NOTEBOOK.fullmatch(path):
-        yield path
-    if not re.fullmatch(r"tutorial_lib/.+\.py", path):
-        return
+        return [path]
     package, _, stem = path.removesuffix(".py").removesuffix("/__init__").rpartition("/")
-    dotted = re.escape(package.replace("/", "."))
-    imports = re.compile(
-        rf"^ *(from {dotted}\.{stem} import|import {dotted}\.{stem}\b|"
-        rf"from {dotted} import [^#\n]*\b{stem}\b)",
-        re.MULTILINE,
-    )
-    for test, text in tests.items():
-        if test == f"tests/test_{stem}.py" or imports.search(text):
-            yield test
+    if not path.startswith("tutorial_lib/") or path.endswith(".md"):
+        own = f"tests/test_{Path(path).stem.lower()}.py"
+        saying = {test: text for test, text in tests.items() if stem in text}
+        return [own] if own in tests else _most(saying, stem) if (root / path).exists() else []
+    while package:  # a module that no test names is tested by its package's
+        own = f"tests/test_{stem}.py"
+        bearers = [*root.glob(f"tutorial_lib/**/{stem}.py"), *root.glob(f"tutorial_lib/**/{stem}")]
+        its_room = re.search(rf"\b{package.rpartition('/')[2]}\b", tests.get(own, ""))
+        if own in tests and (len(bearers) == 1 or its_room):  # else it may be a namesake's
+            return [own]
+        dotted = re.escape(package.replace("/", "."))
+        imports = re.compile(
+            rf"^ *(from {dotted}\.{stem} import|import {dotted}\.{stem}\b|"
+            rf"from {dotted} import [^#\n]*\b{stem}\b)",
+            re.MULTILINE,
+        )
+        using = {test: text for test, text in tests.items() if imports.search(text)}
+        if using:
+            return _most(using, f"{stem}.")
+        package, _, stem = package.rpartition("/")
+    return []
+
+
+def _most(tests: dict[str, str], words: str) -> list[str]:
+    """Name the few tests in which some words stand most often."""
+    return sorted(tests, key=lambda test: -tests[test].count(words))[:FEW]

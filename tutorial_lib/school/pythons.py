@@ -3,11 +3,7 @@
 import os
 import subprocess
 
-OLDEST, TRIED, NEWEST = (3, 11), (3, 13), (3, 14)
-UNTRIED = (
-    "No notebook has been run with Python 3.%d yet. Every package has a build for it, "
-    "but TensorFlow (chapter 15)." % NEWEST[1]
-)
+OLDEST, NEWEST = (3, 11), (3, 14)
 
 
 def refusal(version, whose):
@@ -29,7 +25,7 @@ def suitable():
     A name alone says little: a version manager's stand-in may have no Python behind it, and
     Debian's Python may lack what makes environments.
     """
-    for minor in range(TRIED[1], OLDEST[1] - 1, -1):
+    for minor in range(NEWEST[1], OLDEST[1] - 1, -1):
         command = ["py", "-3.%d" % minor] if os.name == "nt" else ["python3.%d" % minor]
         try:
             with open(os.devnull, "w") as nowhere:

@@ -33,6 +33,8 @@ def update(root: Path) -> list[str]:
     """
     notes: list[str] = []
     for source, target in _FROM.items():
+        if not (root / source).is_dir():  # the zip for a class has no solutions
+            continue
         folder = root / FOLDER / target
         folder.mkdir(parents=True, exist_ok=True)
         for given in sorted((root / source).glob("*.ipynb")):

@@ -115,6 +115,11 @@ def stamp(root: Path, repository: str, tag: str | None = None) -> list[Path]:
     """
     old = read_settings(root)
     new = Settings(repository, tag or old.tag)
+    if not new.published:
+        raise AuthoringError(
+            f"repository must not be {repository}, which stands for an unknown address: to undo a "
+            "stamp, take back its commit."
+        )
     pyproject = root / "pyproject.toml"
     before = pyproject.read_bytes()
     try:

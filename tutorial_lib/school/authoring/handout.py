@@ -25,10 +25,11 @@ CONTENT = (
     "course/recorded/**/*",
 )
 REQUIRED = ("pyproject.toml", "tutorial_lib/__init__.py")
-# Hidden files, waste, and what builds and grades: `table` lists the commands that are there.
+# Hidden files, waste, what builds, tests and grades: `table` lists the commands that are there.
 _LEFT_OUT = re.compile(
     r"(^|/)\.|(__pycache__|\.pyc|\.pyo|\.part)(/|$)|"
-    r"school/((authoring|grading|site)/|emulated_tests|commands/(build|grade|new|site)\.)"
+    r"school/((authoring|grading|site)/|emulated_tests|changed|"
+    r"commands/(build|grade|gradebook|new|site|test)\.)"
 )
 # In the zip, in place of the section of that name in README.md.
 _BEGIN = f"""\
@@ -39,7 +40,8 @@ python3 -m tutorial_lib lab     # make .venv, install, open your working copy in
 ```
 
 Run it in this folder, with Python 3.{pythons.OLDEST[1]} to 3.{pythons.NEWEST[1]} (Windows:
-`py -m tutorial_lib lab`). You work in `workbook/`: blank notebooks, and an update of the course
+`py -m tutorial_lib lab`). The first time takes minutes and 2 GB (6 GB where PyTorch comes with
+CUDA), later ones seconds. You work in `workbook/`: blank notebooks, and an update of the course
 keeps your edits. `python3 -m tutorial_lib doctor` says what this machine has.
 
 **Colab and Kaggle:** upload a notebook of `labs/` or `course/blank/`, and the zip (Kaggle: as an
@@ -47,6 +49,7 @@ input), and run the notebook's first cell.
 
 """
 _WITHOUT = "This copy holds no solutions.\n\n"
+_WITH = "The labs' solutions lie in `workbook/solutions/`, beside `workbook/labs/`.\n\n"
 _LONG_AGO = (1980, 1, 1, 0, 0, 0)
 
 
@@ -84,7 +87,7 @@ def make_zip(root: Path, out: Path, *, solutions: bool = False) -> Path:
             entry.external_attr = 0o100644 << 16
             content = path.read_bytes()
             if name == "README.md":
-                content = _readme(content.decode(), "" if solutions else _WITHOUT).encode()
+                content = _readme(content.decode(), _WITH if solutions else _WITHOUT).encode()
             archive.writestr(entry, content, compress_type=zipfile.ZIP_DEFLATED)
     name = ZIP_NAME.replace(".zip", "-solutions.zip") if solutions else ZIP_NAME
     target = out / name if out.is_dir() else out

@@ -56,7 +56,7 @@ def _there(*commands: Command) -> tuple[Command, ...]:
 
 
 GROUPS = {
-    "To learn (both make .venv first, and install nothing the second time):": _there(
+    "To learn (.venv is made first, and the second time nothing is installed):": _there(
         Command("lab", "open the course in JupyterLab   [--no-browser] [--port N]", "this"),
         Command("test", _TEST, "this"),
     ),

@@ -38,8 +38,7 @@ def run(options: argparse.Namespace) -> int:
     """Run pytest on notebooks and tests, network refused, so that its last line stays last."""
     if not (bootstrap.ROOT / "tests").is_dir():
         raise bootstrap.SetupError(
-            f"{bootstrap.ROOT} has no tests, as the zip for a class: clone the course, or open it "
-            "with `lab`."
+            f"{bootstrap.ROOT} has no tests: run this in a clone of the course."
         )
     if options.emulated:
         from tutorial_lib.school.commands.emulate import run_gpu_cells
