@@ -31,7 +31,8 @@ from tutorial_lib.units import GIB, Bytes
 #
 # In chapter 11, residual blocks and *whole* attention layers ("blocks") need less memory on Stable
 # Diffusion 2.1 than the library's call. Here are both on SDXL, with one image of 1024 pixels, from
-# the recorded predictions: what backward adds to parameters and states.
+# the recorded predictions: what backward adds to parameters and states. Most of it is gradients,
+# the same for both, and the difference is in activations.
 
 # %% id="bench-sdxl"
 rows = recorded.load("predicted").rows
