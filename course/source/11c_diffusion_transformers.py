@@ -564,8 +564,8 @@ for name, (_, losses) in trained.items():
     print(f"{name}: loss falls by a third: {learns}; six of ten read: {share >= 0.6}")
 
 # %% [markdown] id="end"
-# Both draw the digit that was asked for, most of the time. The transformer's drawings are checkered:
-# after so few updates, it draws each token nearly alone.
+# Both draw the digit that was asked for, most of the time. The transformer's drawings are
+# checkered: after so few updates, it draws each token nearly alone.
 #
 # ## What you can now do
 #

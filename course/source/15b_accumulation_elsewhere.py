@@ -336,11 +336,13 @@ for library, pair in models.items():
 
 # %% id="verdicts"
 # needs jax, optax, flax, haiku
-words = (f"{library} {a} → {b}" for library, (a, b) in waits.items())
+words = ", ".join(f"{library} {a} → {b}" for library, (a, b) in waits.items())
 claims.Verdicts(
-    claims.Verdict("C08", "shown", "Flax and Haiku have wrappers of their own, which end in "
-        "jax.checkpoint and keep inputs alone.",
-        f"units that wait: {', '.join(words)}", "counted", "older-modules"))  # fmt: skip
+    claims.Verdict(
+        "C08", "shown", "Flax and Haiku have wrappers of their own, which end in "
+        "jax.checkpoint and keep inputs alone.", f"units that wait: {words}",
+        "counted", "older-modules"),
+)  # fmt: skip
 
 # %% [markdown] id="names-text"
 # ## What do the others call it?
