@@ -157,6 +157,16 @@ TINY = {
         "up_block_types": ("UpDecoderBlock2D",) * 2,
         "layers_per_block": 1,
     },
+    "sd35-medium": {
+        **{"num_layers": 3, "num_attention_heads": 2, "attention_head_dim": 16},
+        **{"joint_attention_dim": 24, "caption_projection_dim": 32, "pooled_projection_dim": 40},
+        **{"dual_attention_layers": (0,), "sample_size": 8, "pos_embed_max_size": 8},
+    },
+    "flux-dev": {
+        **{"num_layers": 1, "num_single_layers": 2, "num_attention_heads": 2},
+        **{"attention_head_dim": 16, "axes_dims_rope": (4, 6, 6), "in_channels": 8},
+        **{"joint_attention_dim": 24, "pooled_projection_dim": 40},
+    },
     "transformer-50": _GPT,
     "lstm": {"vocab_size": 50, "d_model": 16, "chunk_len": 8},
     "resnet1000": {"stage_depths": (1, 1), "base_channels": 4},
@@ -164,6 +174,7 @@ TINY = {
 }
 # What a batch is asked for where the configuration does not say how large an image is.
 ASKED = {"resnet50": {"size": 32}, "sd-vae": {"size": 16}, "unet3d": {"size": 8}}
+ASKED |= {"sd35-medium": {"seq": 5}, "flux-dev": {"seq": 5, "size": 8}}
 
 
 def published_with_loss(name, micro_batch=2, *, asked=None, **changes):

@@ -12,7 +12,7 @@ from tutorial_lib.school.authoring.run import execute
 from tutorial_lib.school.authoring.source import read_source
 
 # Chapter 16 computes nothing of its own: there the reader answers the ten questions again.
-CORE = [f"{number:02}" for number in range(16)]
+CORE = [*(f"{number:02}" for number in range(16)), "11c"]
 
 
 class Written:

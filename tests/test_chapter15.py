@@ -10,8 +10,15 @@ from nbclient import NotebookClient
 from tutorial_lib.school import authoring, marks
 
 NEEDS = {
-    "course/15_other_frameworks.ipynb": ("flax", "haiku", "jax", "keras", "tensorflow"),
-    "course/15b_accumulation_elsewhere.ipynb": ("jax", "keras", "optax", "tensorflow"),
+    "course/15_other_frameworks.ipynb": ("flax", "jax", "keras", "tensorflow"),
+    "course/15b_accumulation_elsewhere.ipynb": (
+        "flax",
+        "haiku",
+        "jax",
+        "keras",
+        "optax",
+        "tensorflow",
+    ),
 }
 FRAMEWORKS = {name for names in NEEDS.values() for name in names}
 

@@ -285,7 +285,7 @@ def folder(tmp_path_factory):
         "unknown.json": '{"model_type": "lama"}',
         "remote.json": json.dumps(foreign),
         "head.json": json.dumps(classifier),
-        "diffusers.json": '{"_class_name": "FluxTransformer2DModel"}',
+        "diffusers.json": '{"_class_name": "PixArtTransformer2DModel"}',
     }
     for name, content in files.items():
         (home / name).write_text(content, encoding="utf-8")
@@ -403,7 +403,7 @@ def test_the_readmes_lines_for_an_engineer_run_as_they_stand(root, capsys, tiny)
         ("unknown.json", [], "does not know. Did you mean"),
         ("remote.json", [], "needs code of its own repository"),
         ("head.json", [], "is a LlamaForSequenceClassification; batches are known for"),
-        ("diffusers.json", [], "is a FluxTransformer2DModel of diffusers; batches are known"),
+        ("diffusers.json", [], "is a PixArtTransformer2DModel of diffusers; batches are known"),
         ("llama", ["--set", "layers=3"], "is no field of the configuration"),
         ("llama", ["--set", "num_hidden_layers"], "has no value"),
         ("llama", ["--lora", "many"], "--lora r=8"),

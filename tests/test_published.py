@@ -14,6 +14,8 @@ from tutorial_lib.instruments.published import steps
 from tutorial_lib.instruments.published.steps import noised
 
 WITHOUT_ATTENTION = {"resnet50", "lstm", "resnet1000", "unet3d"}
+FLOWS = {"sd35-medium", "flux-dev"}  # of which diffusers has fused attention alone
+KERNELS = [(name, kernel) for name in TINY for kernel in ("sdpa", "eager")]
 
 
 def count(model):
@@ -67,8 +69,9 @@ def test_a_full_step_at_full_size_runs_on_fake_tensors(name):
     assert all(mask is None for mask in masks)
 
 
-@pytest.mark.parametrize("attention", ["sdpa", "eager"])
-@pytest.mark.parametrize("name", TINY)
+@pytest.mark.parametrize(
+    ("name", "attention"), [pair for pair in KERNELS if pair[0] not in FLOWS or pair[1] == "sdpa"]
+)
 def test_a_real_step_trains_and_starts_as_a_guess(name, attention):
     torch.manual_seed(0)
     sizes = TINY[name]
@@ -77,12 +80,12 @@ def test_a_real_step_trains_and_starts_as_a_guess(name, attention):
     choices = {"gpt2": 50, "llama-2-7b": 50, "transformer-50": 50, "lstm": 50, "bert-base": 120}
     choices |= {"vit-b-16": 10, "resnet50": 10, "resnet1000": 10, "unet3d": 3}
     choices |= {"gemma-2-9b": 50, "clip-two-tower": 4}  # of the pairs in the batch
-    guess = math.log(choices[name]) if name in choices else 1.0
+    guess = math.log(choices[name]) if name in choices else 2.0 if name in FLOWS else 1.0
     assert loss.item() == pytest.approx(guess, rel=0.3)
     assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
 
 
-@pytest.mark.parametrize("name", [name for name in TINY if name not in WITHOUT_ATTENTION])
+@pytest.mark.parametrize("name", [name for name in TINY if name not in WITHOUT_ATTENTION | FLOWS])
 def test_both_attentions_are_the_same_function(name):
     def loss(attention):
         torch.manual_seed(0)
@@ -186,6 +189,30 @@ def test_noise_is_mixed_as_diffusers_mixes_it():
     torch.testing.assert_close(noised(*arguments), scheduler.add_noise(*arguments))
 
 
+@pytest.mark.parametrize("name", sorted(FLOWS))
+def test_the_flow_is_a_straight_line_from_latents_to_noise(name):
+    model, batch = published.build(name, device="cpu", **TINY[name]), tiny_batch(name, 2)
+    latents, noise = batch["latents"], batch["noise"]
+    seen = []
+    model.register_forward_pre_hook(lambda _, args, kwargs: seen.append(args[0]), with_kwargs=True)
+    model.register_forward_hook(lambda *_: type("Out", (), {"sample": noise - latents}))
+    assert published.loss(name, model, batch) == 0.0
+    for mixed, start, end, share in zip(seen[0], latents, noise, batch["sigmas"], strict=True):
+        assert 0 < share < 1
+        torch.testing.assert_close(mixed, start + share * (end - start))
+    times = batch["timestep"] * (1000 if name == "flux-dev" else 1)  # Flux multiplies itself
+    torch.testing.assert_close(times, 1000 * batch["sigmas"])
+
+
+def test_flux_is_told_where_each_patch_stands():
+    batch = published.batch("flux-dev", 2, size=6, seq=4)
+    assert batch["latents"].shape == (2, 9, 64)
+    assert batch["img_ids"].tolist() == [
+        [0, row, column] for row in range(3) for column in range(3)
+    ]
+    assert batch["txt_ids"].tolist() == 4 * [[0, 0, 0]]
+
+
 def test_batches_repeat_with_their_seed_and_leave_the_global_state_alone():
     torch.manual_seed(0)
     before = torch.get_rng_state()
@@ -244,6 +271,11 @@ def test_sizes_that_are_asked_for_are_given():
         (lambda: published.batch("clip-two-tower", 1, seq=78), r"seq \(=78\) must be at most 77"),
         (lambda: published.batch("clip-two-tower", 1, size=32), "takes images of image_size"),
         (lambda: published.batch("transformer-50", 1, seq=513), r"at most 512, the positions"),
+        (
+            lambda: published.build("flux-dev", attention="eager", **TINY["flux-dev"]),
+            "diffusers runs flux-dev with fused attention alone.*take 'sdpa'",
+        ),
+        (lambda: published.batch("sd35-medium", 1, size=65), "multiple of 2.* Try size=66"),
         (lambda: published.batch("sd-vae", 1, size=60), "multiple of 8.* Try size=64"),
         (lambda: published.batch("lstm", 1, size=8), "reads text and takes no size"),
         (lambda: published.batch("gpt2", 1, size=8), "reads text and takes no size"),

@@ -61,8 +61,11 @@ MODELS = {
     "hf-clip": published_with_loss("clip-two-tower"),
     "hf-unet": published_with_loss("sd15-unet", dropout=P),
     "hf-vae": published_with_loss("sd-vae"),
+    "hf-mmdit": published_with_loss("sd35-medium"),
+    "hf-flux": published_with_loss("flux-dev"),
 }
 LEVELS = {"unet", "unet3d", "hf-unet", "hf-vae", "hf-clip"}  # or towers
+LEVELS |= {"hf-mmdit", "hf-flux"}  # or two streams
 WITHOUT_ATTENTION = {"resnet", "lstm", "unet3d", "tuples", "hf-resnet"}
 IMPOSSIBLE = {
     "none": set(),
@@ -295,7 +298,7 @@ def test_strategies_nest():
 BLOCKS = {
     **{"gpt": 5, "vit": 3, "resnet": 5, "lstm": 1, "unet": 9, "unet3d": 5, "tuples": 4},
     **{"hf-gpt2": 4, "hf-llama": 4, "hf-bert": 3, "hf-vit": 3, "hf-resnet": 5, "hf-clip": 4},
-    **{"hf-unet": 18, "hf-vae": 10},
+    **{"hf-unet": 18, "hf-vae": 10, "hf-mmdit": 3, "hf-flux": 3},
 }
 
 
@@ -379,6 +382,7 @@ def test_blocks_of_a_plain_sequential_are_found():
         ("tuples", "attention-only", "No attention was found in TupleModel"),
         ("hf-vae", "mlp-only", "No MLP was found in AutoencoderKL"),
         ("unet", "every-2", "9 blocks of UNet do not follow one another"),
+        ("hf-mmdit", "sqrt", "3 blocks of SD3Transformer2DModel hand on text and image"),
         ("hf-unet", "sqrt", "18 blocks of UNet2DConditionModel do not follow one another"),
     ],
 )

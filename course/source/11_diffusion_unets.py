@@ -161,22 +161,7 @@ pd.DataFrame({"an image": {way: str(Bytes(size)) for way, size in sizes.items()}
 # Coarser segments are not better: the nine levels keep next to nothing between them, but while the
 # last level is recomputed, all of its activations are there at once. Residual blocks and *whole*
 # attention layers ("blocks") need less than the library's call, because they include the layers
-# that it leaves out. Is that a rule? Here are both on SDXL (`per-block` and `library-switch`), with
-# one image of 1024 pixels.
-
-# %% id="bench-sdxl"
-with memory.predicting():
-    loss, unet = Recipe("sdxl-unet").make_loss()
-    for p in unet.parameters():
-        p.grad = torch.zeros_like(p)
-    for way in ("per-block", "library-switch"):
-        with segments.applied(unet, way):
-            report = memory.measure(backward, model=unet, warmup=0)
-        print(f"{way:<14} {Bytes(report.peak_bytes - report.baseline_bytes)}")
-
-# %% [markdown] id="read-bench-sdxl"
-# On SDXL it is the other way round. One attention layer there holds up to ten transformer blocks.
-# "Blocks" recomputes them all at once, and the library's call one at a time.
+# that it leaves out. That is no rule: on SDXL it is the other way round (companion 11b).
 #
 # ## How much of a whole step?
 #
@@ -539,53 +524,9 @@ print("untrained, at most three of ten are read as asked:", shares["untrained"] 
 print("raw and averaged, at least seven of ten are:",
       min(shares["raw"], shares["averaged"]) >= 0.7)  # fmt: skip
 
-# %% [markdown] id="published-text"
-# ## The same step at the published size
-#
-# Stable Diffusion 2.1, eight images of 768 pixels, fused AdamW, U-Net checkpointed, the average on
-# the GPU, and the autoencoder *inside* the step. It saves nothing for backward, because neither its
-# weights nor the images ask for a gradient.
-#
-# **Predict.** At the step's peak, how many GiB belong to the frozen autoencoder's work?
-
-# %% id="guess-encoder"
-guess = None  # GiB
-
-
-# %% id="published-step"
-def make_step():
-    recipe = Recipe("sd21-unet", 8, optimizer="adamw-fused")
-    loss, unet = recipe.make_loss()
-    unet.enable_gradient_checkpointing()
-    encoder = Recipe("sd-vae").make_model().requires_grad_(False)
-    optimizer, average = recipe.make_optimizer(unet), EMAModel(unet.parameters())
-    pixels = torch.randn(8, 3, 768, 768)
-
-    def step():
-        with torch.no_grad():
-            encoder.encode(pixels).latent_dist.mode()
-        loss().backward()  # of random latents of that size
-        optimizer.step()
-        optimizer.zero_grad()
-        average.step(unet.parameters())
-
-    return step, unet, optimizer
-
-
-report = memory.predict(make_step)
-encoding = report.at_peak["temporary"] / GIB
-print(f"the encoder's: {encoding:.1f} GiB{beside(guess, encoding)}")
-report
-
-# %% [markdown] id="read-published"
-# With the U-Net checkpointed, the peak is **not the U-Net's**. It comes before the U-Net's forward
-# (the report calls that phase `zero`), while the encoder works at 768 x 768. Its tensors are freed
-# one after the other, so the report calls them `temporary`. `inputs` is the average, one more copy
-# of the weights.
-#
-# Three cures: `vae.enable_slicing()` encodes one image at a time, and the peak is then the U-Net's
-# backward; smaller micro-batches lower both; or the latents are computed once, before training.
-# An encoder left trainable by mistake would keep its tensors for backward (companion 11b).
+# %% [markdown] id="frozen-encoder"
+# Here the frozen encoder is small. At the published size it may have the highest peak of the whole
+# step: companion 11b looks at that.
 #
 # ## Verdicts
 
@@ -626,8 +567,9 @@ claims.Verdicts(
 # - Say where a U-Net's bytes are and what `enable_gradient_checkpointing()` wraps, and choose
 #   other segments where that pays.
 # - Find the settings under which a published table is right, or show that there are none.
-# - Find which phase of the step has the higher peak before you lower one: the U-Net's backward, the
-#   update, or the frozen encoder.
+# - Find which phase of the step has the higher peak before you lower one: backward or the update.
 # - Train a latent diffusion model so that the micro-batch changes memory and nothing else.
 #
-# In lab 08, `lab08_fit_the_unet`, you fit a U-Net under a cap, and it has to learn its images.
+# In lab 08, `lab08_fit_the_unet`, you fit a U-Net under a cap, and it has to learn its images. The
+# companion 11c, `11c_diffusion_transformers`, asks the same questions of Stable Diffusion 3.5 and
+# Flux, which are transformers.

@@ -1,14 +1,16 @@
 # %% [markdown] id="title"
 # # Images and speed
 #
-# This companion of chapter 11 is optional: no lab and no later chapter needs it. Three questions
+# This companion of chapter 11 is optional: no lab and no later chapter needs it. Five questions
 # about diffusion training:
 #
-# 1. How large may the image be?
-# 2. What does an autoencoder keep that should be frozen and is not?
-# 3. How many images a second does your GPU do, at which batch?
+# 1. Which segments suit SDXL?
+# 2. How large may the image be?
+# 3. What does an autoencoder keep that should be frozen and is not?
+# 4. What does a frozen one take at the published size?
+# 5. How many images a second does your GPU do, at which batch?
 #
-# **Budget:** 20 minutes, 1 GiB of memory, no GPU needed.
+# **Budget:** 30 minutes, 1 GiB of memory, no GPU needed.
 
 # %% id="imports"
 import statistics
@@ -16,6 +18,7 @@ from itertools import product
 
 import pandas as pd
 import torch
+from diffusers.training_utils import EMAModel
 
 from tutorial_lib import claims, device, memory, plots
 from tutorial_lib.instruments import recorded, segments
@@ -23,7 +26,24 @@ from tutorial_lib.guesses import beside
 from tutorial_lib.instruments.training import Recipe
 from tutorial_lib.units import GIB, Bytes
 
+# %% [markdown] id="sdxl-text"
+# ## Which segments suit SDXL?
+#
+# In chapter 11, residual blocks and *whole* attention layers ("blocks") need less memory on Stable
+# Diffusion 2.1 than the library's call. Here are both on SDXL, with one image of 1024 pixels, from
+# the recorded predictions: what backward adds to parameters and states. Most of it is gradients,
+# the same for both, and the difference is in activations.
+
+# %% id="bench-sdxl"
+rows = recorded.load("predicted").rows
+for way in ("per-block", "library-switch"):
+    report = rows[Recipe("sdxl-unet", 1, checkpointing=way).label()]["report"]
+    print(f"{way:<14} {Bytes(report['phases']['backward'] - report['baseline_bytes'])}")
+
 # %% [markdown] id="sizes-text"
+# It is the other way round. One attention layer of SDXL holds up to ten transformer blocks.
+# "Blocks" recomputes them all at once, and the library's call one at a time.
+#
 # ## How large may the image be?
 #
 # Twice the side means four times the pixels, and sixteen times the *pairs* of pixels. A fused
@@ -103,7 +123,53 @@ pd.DataFrame(rows).T
 # %% [markdown] id="read-frozen"
 # Each of the two alone is enough: nothing is saved, because neither weights nor images ask for a
 # gradient. Left trainable by mistake, the autoencoder keeps gigabytes for gradients that nobody
-# applies. What remains is a passing peak, and chapter 11 shows when it is the highest of the step.
+# applies. What remains is a passing peak.
+#
+# ## The whole step at the published size
+#
+# Chapter 11's training step, as published: Stable Diffusion 2.1, eight images of 768 pixels, fused
+# AdamW, U-Net checkpointed, the average of the weights on the GPU, and the autoencoder *inside* the
+# step, frozen and under `no_grad`.
+#
+# **Predict.** At the step's peak, how many GiB belong to the frozen autoencoder's work?
+
+# %% id="guess-encoder"
+guess = None  # GiB
+
+
+# %% id="published-step"
+def make_step():
+    recipe = Recipe("sd21-unet", 8, optimizer="adamw-fused")
+    loss, unet = recipe.make_loss()
+    unet.enable_gradient_checkpointing()
+    encoder = Recipe("sd-vae").make_model().requires_grad_(False)
+    optimizer, average = recipe.make_optimizer(unet), EMAModel(unet.parameters())
+    pixels = torch.randn(8, 3, 768, 768)
+
+    def step():
+        with torch.no_grad():
+            encoder.encode(pixels).latent_dist.mode()
+        loss().backward()  # of random latents of that size
+        optimizer.step()
+        optimizer.zero_grad()
+        average.step(unet.parameters())
+
+    return step, unet, optimizer
+
+
+report = memory.predict(make_step)
+encoding = report.at_peak["temporary"] / GIB
+print(f"the encoder's: {encoding:.1f} GiB{beside(guess, encoding)}")
+report
+
+# %% [markdown] id="read-published"
+# With the U-Net checkpointed, the peak is **not the U-Net's**. It comes before the U-Net's forward
+# (the report calls that phase `zero`), while the encoder works at 768 x 768. Its tensors are freed
+# one after the other, so the report calls them `temporary`. `inputs` is the average, one more copy
+# of the weights.
+#
+# Three cures: `vae.enable_slicing()` encodes one image at a time, and the peak is then the U-Net's
+# backward; smaller micro-batches lower both; or the latents are computed once, before training.
 #
 # ## Images a second
 #

@@ -1,14 +1,15 @@
 # %% [markdown] id="title"
 # # Accumulation elsewhere
 #
-# This companion of chapter 15 is optional: no lab and no later chapter needs it. Three questions
+# This companion of chapter 15 is optional: no lab and no later chapter needs it. Four questions
 # about JAX and Keras:
 #
 # 1. Does accumulation there give the gradient of the whole batch?
 # 2. What counts as a step: a micro-batch or an update?
 # 3. Can a policy move a tensor to the host?
+# 4. How do JAX's older libraries of modules checkpoint?
 #
-# **Budget:** 35 minutes, 2 GiB of memory, no GPU needed.
+# **Budget:** 25 minutes, 2 GiB of memory, no GPU needed.
 #
 # The frameworks are an extra: `pip install -e ".[frameworks]"` in the course's folder. As in
 # chapter 15, a cell that begins with `# needs jax` is left out where JAX is not installed.
@@ -24,12 +25,12 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
-from tutorial_lib import data
+from tutorial_lib import claims, data
 from tutorial_lib.instruments import frameworks
 from tutorial_lib.guesses import beside
 
 torch.set_num_threads(1)
-frameworks.leave_out_cells("jax", "optax", "tensorflow", "keras")
+frameworks.leave_out_cells("jax", "optax", "flax", "haiku", "tensorflow", "keras")
 
 # %% [markdown] id="model-text"
 # ## Does it give the gradient of the whole batch?
@@ -266,6 +267,84 @@ for policy in (policies.save_only_these_names("boundary"), offload):
 # (JAX 0.7 says `device` for both). So this shows that the policy is obeyed, and not what it saves.
 # No GPU was measured here.
 #
+# ## Flax Linen and Haiku
+#
+# ```text
+# Linen   nn.remat(Block)        a class in, a class out
+# Haiku   hk.remat(run_block)    a function that makes its parameters as it runs
+#            └──── both end in jax.checkpoint, so policies are the same
+# ```
+#
+# Much code still uses these two. Both make parameters while the function runs. So a plain
+# `jax.checkpoint` cannot wrap a part of the model: a wrapper must also carry the parameters
+# through, as the libraries' own do. Counted as in chapter 15: what a compiled forward hands over,
+# here in units of one block's input.
+
+# %% id="linen"
+# needs jax, optax, flax
+import flax.linen as nn
+
+
+class LinenBlock(nn.Module):
+    @nn.compact
+    def __call__(self, x):
+        return x + jnp.tanh(nn.Dense(WIDTH, use_bias=False)(x))
+
+
+def linen_model(block):
+    return nn.Sequential([*(block() for _ in range(3)), nn.Dense(10, use_bias=False)])
+
+
+# %% id="haiku"
+# needs jax, optax, haiku
+import haiku as hk
+
+
+def haiku_block(i, x):
+    return x + jnp.tanh(hk.Linear(WIDTH, with_bias=False, name=f"block_{i}")(x))
+
+
+def haiku_model(wrapper):
+    def model(x):
+        for i in range(3):
+            x = wrapper(partial(haiku_block, i))(x)
+        return hk.Linear(10, with_bias=False, name="head")(x)
+
+    return hk.without_apply_rng(hk.transform(model))
+
+
+# %% id="older-modules"
+# needs jax, optax, flax, haiku
+def module_loss(model, w):
+    logits = model.apply(w, jnp.array(x))
+    return optax.softmax_cross_entropy_with_integer_labels(logits, y).mean()
+
+
+models = {
+    "Linen": (linen_model(LinenBlock), linen_model(nn.remat(LinenBlock))),
+    "Haiku": (haiku_model(lambda block: block), haiku_model(hk.remat)),
+}
+waits = {}
+for library, pair in models.items():
+    form = jax.tree.structure(pair[0].init(jax.random.key(0), x))
+    loaded = jax.tree.unflatten(form, jax_weights)  # both in the order of their names
+    losses = [partial(module_loss, model) for model in pair]
+    kept = [jax.tree.leaves(jax.jit(partial(jax.vjp, f))(loaded)[1]) for f in losses]
+    waits[library] = [sum(leaf.shape == x.shape for leaf in leaves) for leaves in kept]
+    error = relative_error(jax.tree.leaves(jax.grad(losses[1])(loaded)))
+    print(f"{library}: units {waits[library]}   equal: {error < 1e-4}")
+
+# %% id="verdicts"
+# needs jax, optax, flax, haiku
+words = ", ".join(f"{library} {a} → {b}" for library, (a, b) in waits.items())
+claims.Verdicts(
+    claims.Verdict(
+        "C08", "shown", "Flax and Haiku have wrappers of their own, which end in "
+        "jax.checkpoint and keep inputs alone.", f"units that wait: {words}",
+        "counted", "older-modules"),
+)  # fmt: skip
+
+# %% [markdown] id="names-text"
 # ## What do the others call it?
 #
 # Each name below is looked up as the cell runs.

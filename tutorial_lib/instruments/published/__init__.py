@@ -50,7 +50,8 @@ def build(
         random state: see `torch.manual_seed`.
 
     Raises:
-        ValueError: When the name, the device, the attention or an override is not known.
+        ValueError: When the name, the device, the attention or an override is not known, or the
+            model has no eager attention in its library.
     """
     model = find(name)
     if str(device) != "meta":

@@ -17,6 +17,7 @@ Batch = dict[str, Tensor]
 
 IGNORE = -100  # cross-entropy's mark for a target that does not count
 NUM_TIMESTEPS = 1000
+GUIDANCE = 3.5  # what diffusers' training scripts tell Flux.1-dev
 
 
 @dataclass(frozen=True)
@@ -82,11 +83,7 @@ def pair_batch(order: Order) -> Batch:
 def autoencoder_batch(order: Order) -> Batch:
     """Make images, which are their own target."""
     multiple = 2 ** (len(order.config("block_out_channels")) - 1)
-    if order.side % multiple:
-        raise ValueError(
-            f"size (={order.side}) must be a multiple of {multiple}, for {order.model.name} halves "
-            f"images level by level. Try size={-(-order.side // multiple) * multiple}."
-        )
+    _refuse_uneven(order, order.side, multiple, "halves images level by level")
     return {"images": _images(order)}
 
 
@@ -129,6 +126,46 @@ def unet_batch(order: Order) -> Batch:
         sizes = torch.tensor([pixels, pixels, 0.0, 0.0, pixels, pixels])
         made["time_ids"] = sizes.repeat(order.micro_batch, 1)
     return made
+
+
+def flow_batch(order: Order) -> Batch:
+    """Make latents, noise, each sample's share of noise, and the text that goes with them.
+
+    Stable Diffusion 3 cuts latents into patches itself. Flux is given the patches, a row of
+    channels for each, and where each one stands.
+    """
+    side = order.size or order.config("sample_size") or order.side
+    _refuse_uneven(order, side, 2, "cuts latents into patches of 2 x 2")
+    is_flux = order.config("guidance_embeds") is not None
+    channels = order.config("in_channels")
+    shape = ((side // 2) ** 2, channels) if is_flux else (channels, side, side)
+    width = order.config("pooled_projection_dim")
+    text_length = order.seq or order.model.seq or 1
+    sigmas = order.normal().sigmoid()  # Esser et al. (2024), section 3.1: logit-normal
+    made = {
+        "latents": order.normal(*shape),
+        "noise": order.normal(*shape),
+        "sigmas": sigmas,
+        "timestep": sigmas if is_flux else NUM_TIMESTEPS * sigmas,  # as each model takes it
+        "encoder_hidden_states": order.normal(text_length, order.config("joint_attention_dim")),
+        "pooled_projections": order.normal(width),
+    }
+    if is_flux:
+        made["txt_ids"] = torch.zeros(text_length, 3)
+        places = torch.arange(side // 2, dtype=torch.float32)
+        rows, columns = torch.meshgrid(places, places, indexing="ij")
+        made["img_ids"] = torch.stack([0 * rows, rows, columns], dim=-1).flatten(0, 1)
+    if order.config("guidance_embeds"):
+        made["guidance"] = torch.full((order.micro_batch,), GUIDANCE)
+    return made
+
+
+def _refuse_uneven(order: Order, side: int, multiple: int, why: str) -> None:
+    if side % multiple:
+        raise ValueError(
+            f"size (={side}) must be a multiple of {multiple}, for {order.model.name} {why}. "
+            f"Try size={-(-side // multiple) * multiple}."
+        )
 
 
 def _images(order: Order, part: str = "") -> Tensor:

@@ -8,6 +8,7 @@ from typing import Any
 
 from tutorial_lib.instruments.published import config_file
 from tutorial_lib.instruments.published.entry import Published
+from tutorial_lib.instruments.published.image_transformers import IMAGE_TRANSFORMERS
 
 
 def _gpt2(name: str, num_parameters: int, layers: int, heads: int, width: int) -> Published:
@@ -263,6 +264,7 @@ _MODELS = (
         {"in_channels": 3, "num_classes": 3, "base_channels": 32, "num_levels": 4},
         size=128,
     ),
+    *IMAGE_TRANSFORMERS,
 )
 
 PUBLISHED: dict[str, Published] = {model.name: model for model in _MODELS}

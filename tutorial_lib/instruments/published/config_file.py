@@ -18,6 +18,7 @@ from tutorial_lib.instruments.published.libraries import quiet
 
 SEQ = 1024  # tokens of a batch where nothing else is asked for; fewer where the model knows fewer
 SIZE = 224
+CLIP_LENGTH, T5_LENGTH = 77, 512
 
 # Which of transformers' tables of models are trained on which of our batches.
 _TABLES: dict[str, Family] = {
@@ -29,6 +30,8 @@ _TABLES: dict[str, Family] = {
 _OF_DIFFUSERS: dict[str, Family] = {
     "UNet2DConditionModel": "unet",
     "AutoencoderKL": "autoencoder",
+    "SD3Transformer2DModel": "rectified-flow",
+    "FluxTransformer2DModel": "rectified-flow",
 }
 # What a file says beside the model's shape.
 _NOT_SHAPE = {
@@ -78,7 +81,8 @@ def of_model(name: str, model: Any) -> Published:
 def _file(name: str) -> Path:
     path = Path(name).expanduser()
     if path.is_dir():
-        inside = [path / "config.json", path / "unet" / "config.json"]  # a pipeline of diffusers
+        places = (path, path / "unet", path / "transformer")  # the latter of diffusers' pipelines
+        inside = [place / "config.json" for place in places]
         found = next((file for file in inside if file.is_file()), None)
         if found is None:
             raise ValueError(
@@ -137,13 +141,13 @@ def _of_diffusers(name: str, data: Mapping[str, Any]) -> Published:
     if cls not in _OF_DIFFUSERS:
         raise ValueError(
             f"{name} is a {cls} of diffusers; batches are known for "
-            f"{' and '.join(_OF_DIFFUSERS)}. For others {_WAY_OUT}."
+            f"{', '.join(_OF_DIFFUSERS)}. For others {_WAY_OUT}."
         )
     family = _OF_DIFFUSERS[cls]
     known = inspect.signature(getattr(importlib.import_module("diffusers"), cls)).parameters
     config = {key: value for key, value in data.items() if key in known and value is not None}
-    side = config.get("sample_size") or (64 if family == "unet" else SIZE)
-    seq = 77 if family == "unet" else None  # CLIP's text length
+    side = config.get("sample_size") or {"unet": 64, "rectified-flow": 128}.get(family, SIZE)
+    seq = {"unet": CLIP_LENGTH, "rectified-flow": T5_LENGTH}.get(family)
     return Published(name, family, 0, f"diffusers.{cls}", name, config, seq, side)
 
 

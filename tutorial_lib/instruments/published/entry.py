@@ -10,6 +10,7 @@ Family = Literal[
     "image-classifier",
     "two-tower",
     "unet",
+    "rectified-flow",
     "autoencoder",
     "our-lm",
     "our-classifier",
@@ -28,9 +29,10 @@ class Published:
             is described by a file, which does not say it.
         model_class: The class in transformers, diffusers or this course, head included.
         config: What differs from that class's default configuration.
-        seq: Tokens in a batch's sequences when nothing else is asked for; of text, for a U-Net.
-        size: Height and width of a batch's images: pixels, latents for a U-Net of diffusers, or
-            voxels of a volume, whose depth it is too.
+        seq: Tokens in a batch's sequences when nothing else is asked for; of text, for a diffusion
+            model.
+        size: Height and width of a batch's images: pixels, latents for a U-Net or a transformer
+            of diffusers, or voxels of a volume, whose depth it is too.
         source: The publication.
     """
 

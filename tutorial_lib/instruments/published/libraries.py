@@ -37,6 +37,11 @@ def construct(model: Published, config: Mapping[str, Any], attention: str) -> nn
     cls = class_of(model)
     built: Any
     if _library(model) == "diffusers":
+        if attention == "eager" and model.family == "rectified-flow":
+            raise ValueError(
+                f"diffusers runs {model.name} with fused attention alone, and attention is "
+                "'eager': take 'sdpa'."
+            )
         built = cls(**config)
         if attention == "eager":
             processors = importlib.import_module("diffusers.models.attention_processor")

@@ -39,9 +39,9 @@ def batch(
     Args:
         name: What `find` takes.
         micro_batch: Samples in memory at once.
-        seq: Tokens in a sequence; `None` means the model's own. For a U-Net, tokens of text.
-        size: Height and width of images, in latents for a U-Net of diffusers, and the depth too of
-            volumes; `None` means the model's own.
+        seq: Tokens in a sequence; `None` means the model's own. For a diffusion model, of text.
+        size: Height and width of images, in latents for a U-Net or a transformer of diffusers, and
+            the depth too of volumes; `None` means the model's own.
         device: Where the tensors are wanted.
         seed: The same seed gives the same batch; the global random state is not touched.
         **overrides: The same as were given to `build`.
@@ -73,9 +73,9 @@ def loss(name: str | Published, model: nn.Module, batch: Batch) -> Tensor:
 
     Next token for GPT-2, Llama and LSTM, masked tokens for BERT, classes for ViT and ResNet and,
     of voxels, for the U-Net of volumes; for the U-Nets of diffusers the mean squared error of the
-    noise that was mixed into the latents; for CLIP which text belongs to which image; for the
-    autoencoder reconstruction and divergence, without the two further networks that judge its
-    images in the paper.
+    noise that was mixed into the latents, for its transformers that of noise less latents; for
+    CLIP which text belongs to which image; for the autoencoder reconstruction and divergence,
+    without the two further networks that judge its images in the paper.
 
     Args:
         name: A key of `PUBLISHED`.
@@ -121,6 +121,20 @@ def _noise_loss(unet: nn.Module, batch: Batch) -> Tensor:
     added = {key: batch[key] for key in ("text_embeds", "time_ids") if key in batch}
     guess = unet(noisy, batch["timesteps"], text, added_cond_kwargs=added or None).sample
     return F.mse_loss(guess.float(), batch["noise"].float())
+
+
+def _flow_loss(transformer: nn.Module, batch: Batch) -> Tensor:
+    """Rectified flow: the model predicts the straight way from latents to noise.
+
+    Source:
+        Esser et al. (2024), arXiv 2403.03206, section 2.
+    """
+    given = dict(batch)
+    latents, noise, sigmas = (given.pop(key) for key in ("latents", "noise", "sigmas"))
+    share = sigmas.view(-1, *[1] * (latents.dim() - 1))  # (batch, 1, ...)
+    noisy = (1 - share) * latents + share * noise
+    guess = transformer(noisy, **given).sample
+    return F.mse_loss(guess.float(), (noise - latents).float())
 
 
 def _library_loss(model: nn.Module, batch: Batch) -> Tensor:
@@ -179,6 +193,7 @@ _FAMILIES: dict[Family, _Family] = {
     "image-classifier": _Family("pixel_values", batches.image_batch, _library_loss),
     "two-tower": _Family("pixel_values", batches.pair_batch, _contrastive_loss),
     "unet": _Family("latents", batches.unet_batch, _noise_loss),
+    "rectified-flow": _Family("sigmas", batches.flow_batch, _flow_loss),
     "autoencoder": _Family("images", batches.autoencoder_batch, _autoencoder_loss),
     "our-lm": _Family("tokens", batches.our_text_batch, _our_loss),
     "our-classifier": _Family("images", batches.our_image_batch, _our_loss),

@@ -7,10 +7,13 @@ from itertools import chain, zip_longest
 from torch import nn
 
 _PARTS = {"attention": re.compile("Attention"), "MLP": re.compile("(MLP|Mlp|FFN|FeedForward)$")}
-# What U-Nets and autoencoders of diffusers are made of, and ResNets of transformers: they have no
-# list of all blocks, but one per level or stage.
+# Blocks of diffusers that hand on two tensors, of text and image.
+_TWO_STREAMS = {"JointTransformerBlock", "FluxTransformerBlock", "FluxSingleTransformerBlock"}
+# What U-Nets, autoencoders and Flux of diffusers are made of, and ResNets of transformers: they
+# have no list of all blocks, but one per level, kind or stage.
 _LEVEL_BLOCKS = {
     *("ResnetBlock2D", "Transformer2DModel"),
+    *_TWO_STREAMS,
     *("ResNetBottleNeckLayer", "ResNetBasicLayer"),
 }
 # A level of diffusers takes one of each in turn; and these run later than they are listed.
@@ -59,9 +62,15 @@ def find_chain(model: nn.Module) -> list[nn.Module]:
     """Find the blocks of a model when they stand in one list, or stages of it, with nothing else.
 
     Raises:
-        ValueError: When they do not, as in a U-Net, where levels and skips lie between them.
+        ValueError: When they do not, as in a U-Net, where levels and skips lie between them; or
+            when the model takes apart what they hand on.
     """
     blocks = find_blocks(model)
+    if any(type(block).__name__ in _TWO_STREAMS for block in blocks):
+        raise ValueError(
+            f"The {len(blocks)} blocks of {type(model).__name__} hand on text and image, and the "
+            "model takes them apart between blocks, so that several cannot be one segment."
+        )
     if any(_nothing_but(set(blocks), module) == blocks for module in model.modules()):
         return blocks
     raise ValueError(
