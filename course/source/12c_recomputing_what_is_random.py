@@ -312,8 +312,8 @@ pd.Series(said).unstack(0)
 #
 # What is not recomputed need not repeat. A pack hook (chapter 05) may return anything from which
 # `unpack` makes a tensor, and a smaller one will do: 8 bits in place of float32's 32 (ActNN, Chen
-# et al., 2021). Cut the tensor into blocks of 64 numbers, keep the largest size of each block as
-# its scale, and round all others to 127 steps of it. That is $1 + 4/64$ bytes a number.
+# et al., 2021). Cut the tensor into blocks of 64 numbers, keep the largest absolute value of each
+# block as its scale, and round all numbers to 127ths of it. That is $1 + 4/64$ bytes a number.
 #
 # **Write.** Both functions. The check below allows half a step.
 
@@ -323,7 +323,7 @@ BLOCK = 64
 
 
 def to_8_bits(tensor, block=BLOCK):
-    """Round to steps of a 127th of each block's largest size.
+    """Round to 127ths of each block's largest absolute value.
 
     Returns:
         Steps in int8 `(blocks, block)`, a step's size `(blocks, 1)`, the shape.
