@@ -286,7 +286,7 @@ claims.Verdicts(
     claims.Verdict("A13", "partly", "Each figure is near the truth with 8-bit states, "
         "and not under one condition: 24 GB needs eager attention, 8 GB the fused "
         "kernel.", ", ".join(f"{what} {bert[what].min():.1f} to {bert[what].max():.1f}"
-        for what in bert) + " GB", how="predicted", cell="bert-16", device="CUDA kernels",
+        for what in bert) + " GB", "predicted", cell="bert-16", device="CUDA kernels",
         tried={what: bert[what].dropna() for what in bert}),
 )  # fmt: skip
 
