@@ -315,14 +315,11 @@ pd.Series(said).unstack(0)
 # et al., 2021). Cut the tensor into blocks of 64 numbers, keep the largest absolute value of each
 # block as its scale, and round all numbers to 127ths of it. That is $1 + 4/64$ bytes a number.
 #
-# **Write.** Both functions. The check below allows half a step.
+# **Write.** Both functions. The check below them allows half a step.
 
 
 # %% id="to-8-bits"
-BLOCK = 64
-
-
-def to_8_bits(tensor, block=BLOCK):
+def to_8_bits(tensor, block=64):
     """Round to 127ths of each block's largest absolute value.
 
     Returns:
@@ -335,6 +332,7 @@ def to_8_bits(tensor, block=BLOCK):
     ### END SOLUTION
 
 
+# %% id="from-8-bits"
 def from_8_bits(packed):
     """Make a tensor of what `to_8_bits` gave."""
     ### BEGIN SOLUTION
@@ -344,7 +342,7 @@ def from_8_bits(packed):
 
 
 # %% id="check-8-bits"
-numbers = x.detach().reshape(-1, BLOCK)
+numbers = x.detach().reshape(-1, 64)
 off = (from_8_bits(to_8_bits(numbers)) - numbers).abs().amax(1)
 assert (off <= 1.001 * numbers.abs().amax(1) / 254).all(), "off by more than half"
 
