@@ -417,8 +417,8 @@ ways["float32 weights, Muon"] = 4, 4, 4
 ways["float32 weights, 8-bit AdamW"] = 4, 4, 2
 ways["bfloat16, 8-bit AdamW, stochastic rounding"] = 2, 2, 2
 ways["bfloat16, 8-bit AdamW, Kahan's second number"] = 2 + 2, 2, 2
-table = pd.DataFrame(ways, index=["weights", "gradients", "states"]).T
-table.assign(sum=table.sum(axis=1))
+each = pd.DataFrame(ways, index=["weights", "gradients", "states"]).T
+each.assign(sum=each.sum(axis=1))
 
 # %% [markdown] id="long-sequences"
 # ## Twice the tokens, four times the scores
