@@ -454,7 +454,7 @@ plots.training_curves(lines, title=title, **axes)
 # - A checkpoint keeps less, exactly, for more FLOPs. Compression recomputes nothing. It pays with
 #   rounding, and with the hooks' own temporary tensors.
 # - With both, the least waits, and the gradient is off by little: only the input of each block is
-#   rounded, and the rest is recomputed from it in full precision. The peak stays where it was: it is
+#   rounded, and the rest is recomputed from it in full precision. The peak stays where it was, at
 #   one block's recomputation.
 #
 # Eight bits are a quarter of 32, and half of 16. Here is the peak of forward and backward of GPT-2,
