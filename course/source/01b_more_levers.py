@@ -1,17 +1,18 @@
 # %% [markdown] id="title"
 # # More levers, and a calculator
 #
-# This companion of chapter 01 is optional: no lab and no later chapter needs it. It answers five
+# This companion of chapter 01 is optional: no lab and no later chapter needs it. It answers six
 # questions:
 #
 # 1. What does a GPT need, for any depth, width and precision?
 # 2. What is left to save if the parameters themselves are trained cheaply: LoRA, 8-bit and paged
 #    states?
-# 3. How do activations grow with the length of a text, and with the size of an image?
-# 4. Why do two models called "GPT-2 XL" keep different bytes?
-# 5. Is a much-copied table of savings right, and why will the subject not go away?
+# 3. What do 8 and 4 bits and one state do to the ledger, and what stays in 16 bits?
+# 4. How do activations grow with the length of a text, and with the size of an image?
+# 5. Why do two models called "GPT-2 XL" keep different bytes?
+# 6. Is a much-copied table of savings right, and why will the subject not go away?
 #
-# **Budget:** 50 minutes, 1 GiB of memory, no GPU needed.
+# **Budget:** 45 minutes, 1 GiB of memory, no GPU needed.
 
 # %% id="imports"
 from dataclasses import replace
@@ -20,6 +21,7 @@ from functools import partial
 import pandas as pd
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from tutorial_lib import claims, memory, plots
 from tutorial_lib.instruments import figures, recorded, widgets
@@ -278,6 +280,146 @@ claims.Verdicts(
     ),
 )
 
+# %% [markdown] id="small-weights"
+# ## Weights in 8 and 4 bits
+#
+# Frozen weights can be smaller still. Cut a matrix into blocks of 64 numbers and keep the largest
+# size of each as its scale. FP8 rounds the rest to a float of 8 bits. QLoRA (Dettmers et al., 2023)
+# keeps 4 bits: the number of the nearest of 16 levels, which lie as a normal distribution does.
+
+
+# %% id="shrink"
+def blocks_of(weight):
+    rows = weight.reshape(-1, 64)
+    scale = rows.abs().amax(dim=1, keepdim=True)
+    return rows / scale, scale
+
+
+def to_fp8(weight):
+    rows, scale = blocks_of(weight)
+    return (rows * 448).to(torch.float8_e4m3fn), scale / 448  # 448 is its largest
+
+
+LEVELS = torch.special.ndtri(torch.linspace(0.02, 0.98, 16))
+LEVELS = LEVELS / LEVELS.max()
+
+
+def to_4_bits(weight):
+    rows, scale = blocks_of(weight)
+    number = torch.bucketize(rows, (LEVELS[1:] + LEVELS[:-1]) / 2).to(torch.uint8)
+    return number[:, ::2] * 16 + number[:, 1::2], scale  # two in a byte
+
+
+def from_4_bits(pairs, scale):
+    number = torch.stack([pairs // 16, pairs % 16], dim=2).flatten(1)
+    return LEVELS[number.int()] * scale
+
+
+# %% id="shrunk-table"
+torch.manual_seed(0)
+weight, rows = (
+    nn.Linear(1024, 1024).weight.detach() + 0.02 * torch.randn(1024, 1024),
+    {},
+)
+fp8, four = to_fp8(weight), to_4_bits(weight)
+made = {"bfloat16": ((weight.bfloat16(),), weight.bfloat16().float())}
+made["FP8"] = fp8, (fp8[0].float() * fp8[1]).view_as(weight)
+made["4 bits"] = four, from_4_bits(*four).view_as(weight)
+for name, (parts, back) in made.items():
+    bits = 8 * sum(part.nbytes for part in parts) / weight.numel()
+    off = float((back - weight).norm() / weight.norm())
+    rows[name] = f"{bits:.2f}", f"{off:.1%}"
+pd.DataFrame(rows, index=["bits a weight", "off by"]).T
+
+# %% [markdown] id="predict-four"
+# The scales are float32 here, half a bit a weight. (QLoRA rounds the scales too and comes to 4.13
+# bits.) No matmul takes 4 bits, so a layer first makes its weight whole again.
+#
+# **Predict.** `F.linear(x, whole(weight))`, with 4 bits a weight and x that needs a gradient. How
+# many times the bytes of the 4-bit weight does autograd keep?
+
+# %% id="guess-four"
+guess = None  # times
+
+
+# %% id="four-bit-layer"
+def layer(x):
+    return nn.functional.linear(x, from_4_bits(*four).view(1024, 1024))
+
+
+x = torch.randn(8, 1024, requires_grad=True)
+naive = memory.saved(lambda: layer(x)).num_bytes
+frugal = memory.saved(lambda: checkpoint(layer, x, use_reentrant=False)).num_bytes
+held = sum(part.nbytes for part in four)
+print(f"{naive / held:.1f} times{beside(guess, naive / held)}")
+print(f"checkpointed: {frugal / held:.2f} times")
+
+# %% [markdown] id="read-four"
+# All of the float32 weight: backward needs it for the gradient of x. So from forward to backward 4
+# bits save nothing. Checkpoint the layer, and only its input is kept: backward makes the weight
+# once more. (bitsandbytes' layers do the same in an `autograd.Function`.) Embeddings, head, norms,
+# the LoRA matrices and all activations stay in 16 bits. Here is what Llama-2-7B with LoRA holds
+# between steps:
+
+# %% id="ledger-4-bits"
+llama_lora = replace(llama, lora_rank=16).make_model("meta")
+held = {"linear": 0, "others": 0, "trained": 0}
+for name, p in llama_lora.named_parameters():
+    kind = "trained" if p.requires_grad else "others"
+    linear = kind == "others" and p.ndim == 2 and ".layers." in name
+    held["linear" if linear else kind] += p.numel()
+ledger = {}
+for name, bits in {"bfloat16": 16, "FP8": 8.5, "4 bits": 4.5, "QLoRA": 4.127}.items():
+    row = {"weights": held["linear"] * bits / 8, "in 16 bits": 2 * held["others"]}
+    row["LoRA, gradient, states"] = 2 * held["trained"] * 4
+    ledger[name] = row | {"sum": sum(row.values())}
+pd.DataFrame(ledger).T.map(human_bytes)
+
+# %% [markdown] id="one-state"
+# *Training* in FP8 is another thing. The matmuls round their inputs to 8 bits as they go, and keep
+# those for backward; the weights that the optimizer updates stay in 16 or 32 bits, and so do norms,
+# softmax and the residual stream. It saves time and activations, not weights.
+#
+# ## One state
+#
+# Muon (Jordan, 2024) has one state, momentum, and makes its update orthogonal. It takes matrices
+# only, so embeddings, head, norms and biases stay with AdamW. How many bytes of state are that for
+# each byte of a GPT?
+
+
+# %% id="muon"
+def state_bytes(optimizers):
+    states = [s for each in optimizers for s in each.state.values()]
+    return sum(t.nbytes for s in states for t in s.values() if torch.is_tensor(t))
+
+
+def stepped(*optimizers):
+    gpt.loss(ids).backward()
+    for each in optimizers:
+        each.step()
+    return state_bytes(optimizers) / sum(p.nbytes for p in gpt.parameters())
+
+
+gpt, states = GPT(replace(config, num_layers=2)), {}
+matrices = [p for p in gpt.blocks.parameters() if p.ndim == 2]
+rest = [p for p in gpt.parameters() if all(p is not m for m in matrices)]
+states["AdamW"] = stepped(torch.optim.AdamW(gpt.parameters()))
+states["Muon, AdamW"] = stepped(torch.optim.Muon(matrices), torch.optim.AdamW(rest))
+pd.DataFrame({"states, in P": states}).round(2)
+
+# %% [markdown] id="weight-ways-text"
+# Now the rows together, in bytes a parameter between steps. (08b shows what weights in bfloat16
+# lose with plain rounding, and what the last two rows are.)
+
+# %% id="weight-ways"
+ways = {"float32 weights, AdamW": (4, 4, 8), "all in bfloat16, AdamW": (2, 2, 4)}
+ways["float32 weights, Muon"] = 4, 4, 4
+ways["float32 weights, 8-bit AdamW"] = 4, 4, 2
+ways["bfloat16, 8-bit AdamW, stochastic rounding"] = 2, 2, 2
+ways["bfloat16, 8-bit AdamW, Kahan's second number"] = 2 + 2, 2, 2
+each = pd.DataFrame(ways, index=["weights", "gradients", "states"]).T
+each.assign(sum=each.sum(axis=1))
+
 # %% [markdown] id="long-sequences"
 # ## Twice the tokens, four times the scores
 #
@@ -452,4 +594,5 @@ claims.Verdicts(
 #
 # - Estimate the peak of a GPT in any precision, and say what autocast adds.
 # - Choose between LoRA, 8-bit and paged states, and know what each leaves in memory.
+# - Say what 8-bit and 4-bit weights save, what stays in 16 bits, and why a 4-bit layer recomputes.
 # - Ask of a published table: which model, which batch, which kernels?

@@ -560,5 +560,5 @@ claims.Verdicts(
 #
 # In chapter 09 the premise fails: BatchNorm and contrastive losses are no sums over samples. In lab
 # 06, `lab06_exact_accumulation`, you write the step that passes all of this. The companion
-# `08b_trainers_and_precision` is optional: real trainers, float16 and bfloat16, the optimizer in
-# backward, and why loss curves prove nothing.
+# `08b_trainers_and_precision` is optional: real trainers, packed rows, float16 and bfloat16, the
+# optimizer in backward, and why loss curves prove nothing.

@@ -1,16 +1,18 @@
 # %% [markdown] id="title"
 # # Trainers, precision, and what losses prove
 #
-# This companion of chapter 08 is optional: no lab and no later chapter needs it. Six questions:
+# This companion of chapter 08 is optional: no lab and no later chapter needs it. Eight questions:
 #
 # 1. How much of the activations' 75 % does a whole step save?
 # 2. Does Hugging Face's `Trainer` accumulate a model of your own correctly?
-# 3. What do float16, bfloat16 and the `GradScaler` do to a sum of gradients?
-# 4. Can the optimizer run inside backward while you accumulate?
-# 5. Do equal loss curves prove that two loops are the same?
-# 6. Does the loop need a framework?
+# 3. What does padding cost, and what do packed rows save?
+# 4. What do float16, bfloat16 and the `GradScaler` do to a sum of gradients?
+# 5. Why can a model stop learning when its weights are bfloat16?
+# 6. Can the optimizer run inside backward while you accumulate?
+# 7. Do equal loss curves prove that two loops are the same?
+# 8. Does the loop need a framework?
 #
-# **Budget:** 65 minutes, 1 GiB of memory, no GPU needed.
+# **Budget:** 60 minutes, 1 GiB of memory, no GPU needed.
 
 # %% id="imports"
 import math
@@ -206,6 +208,101 @@ for how in ("mean", "sum"):
 # The mean is 0/0. The gradient is zero, so the model goes on learning, but the logged average is
 # nan from here on. A sum has no such trouble.
 #
+# ## Packed rows
+#
+# `collate` pads each of the 32 lines to the longest:
+#
+# ```text
+# padded   the first row . . . .      packed   the first row|the second|third
+#          the second . . . . .
+#          third . . . . . . . .
+# ```
+#
+# Packed, all lines lie end to end in one long row, and no position is padding. Two things must be
+# as before: positions count from each line's start, and attention does not cross a line's end. The
+# `GPT` does neither, so its forward pass is written once more, over its own layers.
+
+
+# %% id="packed"
+def packed_attention(layer, x, lengths):
+    """Attend within each line: `(tokens, C)` to `(tokens, C)`."""
+    qkv = layer.qkv(x).view(len(x), 3, layer.num_heads, -1)
+    lines = [line.permute(1, 2, 0, 3)[:, None] for line in qkv.split(lengths)]
+    # each is 3 of (1, H, T, D)
+    y = [F.scaled_dot_product_attention(*line, is_causal=True) for line in lines]
+    return layer.out(torch.cat(y, dim=2)[0].transpose(0, 1).flatten(1))
+
+
+def packed_logits(gpt, tokens, lengths):
+    positions = torch.cat([torch.arange(length) for length in lengths])
+    x = gpt.token_embedding(tokens) + gpt.position_embedding(positions % 64)
+    # (% 64: `one_line`, below, has more positions than the model knows)
+    for block in gpt.blocks:
+        x = x + packed_attention(block.attention, block.norm_1(x), lengths)
+        x = x + block.mlp(block.norm_2(x))
+    return gpt.head(gpt.norm(x))
+
+
+# %% id="packed-loss"
+def summed_loss(logits, labels):  # labels are shifted; -100 has no loss
+    pairs = logits.flatten(0, -2), labels.flatten()
+    return F.cross_entropy(*pairs, ignore_index=-100, reduction="sum")
+
+
+def as_padded(gpt):
+    batch = collate(lines)
+    targets = F.pad(batch["labels"][:, 1:], (0, 1), value=-100)
+    return summed_loss(gpt(batch["input_ids"]), targets)
+
+
+def as_packed(gpt, one_line=False):
+    rows = [data.encode(line) for line in lines]
+    lengths = [len(row) for row in rows]
+    targets = torch.cat([F.pad(row[1:], (0, 1), value=-100) for row in rows])
+    pieces = [sum(lengths)] if one_line else lengths
+    return summed_loss(packed_logits(gpt, torch.cat(rows), pieces), targets)
+
+
+# %% [markdown] id="predict-packed"
+# First the same loss and the same gradient, in float64. Then the price. A kernel for packed rows
+# (FlashAttention's `varlen`, in PyTorch `torch.nn.attention.varlen`) attends line by line, as the
+# code above does. Without one, people pass a mask, and the scores of all pairs are computed: the
+# third row of the table counts them, by taking all tokens for one line. (The mask is left out.)
+#
+# **Predict.** The lines have 2 to 63 bytes. How many per cent of the padded batch's saved bytes
+# does packing save?
+
+# %% id="guess-packed"
+guess = None  # per cent
+
+# %% id="packed-table"
+gpt, table = OwnModel().gpt.double(), {}
+losses = [as_padded(gpt), as_packed(gpt)]
+each = [torch.autograd.grad(loss, list(gpt.parameters())) for loss in losses]
+off = error(*(torch.cat([part.flatten() for part in parts]) for parts in each))
+print(f"same: {off < 1e-12 and abs(losses[0] / losses[1] - 1) < 1e-12}")
+tokens = {"padded": collate(lines)["input_ids"].numel()}
+tokens |= dict.fromkeys(["packed", "packed, a mask"], sum(map(len, lines)))
+one_line = partial(as_packed, one_line=True)
+for name, loss in zip(tokens, (as_padded, as_packed, one_line), strict=True):
+    with memory.flop_counter() as counter:
+        loss(gpt)
+    kept = memory.saved(partial(loss, gpt), params_of=gpt).num_bytes
+    table[name] = tokens[name], kept, counter.get_total_flops()
+table = pd.DataFrame(table, index=["tokens", "saved bytes", "FLOPs"]).T
+less = 100 * (1 - table["saved bytes"]["packed"] / table["saved bytes"]["padded"])
+print(f"packed: {less:.0f} % less saved{beside(guess, less)}")
+table
+
+# %% [markdown] id="read-packed"
+# Padding is paid for in everything: tokens, saved bytes and FLOPs. With a mask the bytes are as
+# low, but attention computes the pairs of different lines, only to hide them: here that is more
+# arithmetic than padding was. It grows with the square of the packed length, so long packs need the
+# kernel. In transformers it is `DataCollatorWithFlattening` with
+# `attn_implementation="flash_attention_2"`, in TRL `packing=True` or `padding_free=True`. A packed
+# micro-batch is one row, so choose its size in tokens, and divide the loss by the window's tokens,
+# as chapter 08 does.
+#
 # ## Mixed precision
 #
 # float16 has no number between 0 and 6e-8. Take the gradient of a small ViT, divided by 1000 to
@@ -322,10 +419,106 @@ plots.training_curves(
     title="Sum of gradients in three types (both axes logarithmic)",
 )  # fmt: skip
 
-# %% [markdown] id="in-backward"
+# %% [markdown] id="low-weights"
 # When the sum has grown large, adding a small gradient to 8 bits changes little or nothing. The
 # fix is a sum in float32: 4 bytes a parameter instead of 2, cast once for the update. Large
 # trainers keep one.
+#
+# ### Weights in bfloat16
+#
+# The same happens to a weight. Next to 0.1, bfloat16 has a number every 0.0005. AdamW's first
+# updates are about as large as the learning rate, so one of 0.0001 rounds to nothing. Three ways to
+# write an update back, with `exact` the float32 weight after it:
+#
+# - *nearest*: round, as `optimizer.step()` does with a bfloat16 model;
+# - *stochastic*: round up with the probability that keeps the mean right. Add random bits below the
+#   last one that stays, then cut;
+# - *Kahan*: round, and keep what rounding took away in a second bfloat16, for the next update
+#   (Zamirai et al., 2020).
+
+
+# %% id="write-back"
+def nearest(exact, rest):
+    return exact.bfloat16()
+
+
+def stochastic(exact, rest):
+    noise = torch.randint_like(exact, 2**16, dtype=torch.int32)
+    bits = exact.view(torch.int32) + noise & -(2**16)
+    return bits.view(torch.float32).bfloat16()
+
+
+def kahan(exact, rest):
+    rounded = exact.bfloat16()
+    rest.copy_(exact - rounded)
+    return rounded
+
+
+# %% id="write-all"
+def write_all(weights, exact, rest, optimizer, write):
+    """Update float32 copies, and write them back; count weights that stay."""
+    for w, whole, r in zip(weights, exact, rest, strict=True):
+        whole.copy_(w.float() + r.float())
+        whole.grad, w.grad = w.grad.float(), None
+    optimizer.step()
+    new = [write(whole, r) for whole, r in zip(exact, rest, strict=True)]
+    stay = sum(int((w == one).sum()) for w, one in zip(weights, new, strict=True))
+    for w, one in zip(weights, new, strict=True):
+        w.copy_(one)
+    return stay / sum(w.numel() for w in weights)
+
+
+# %% id="train-low"
+def train_low(dtype, write, epochs=25):
+    torch.manual_seed(0)
+    layers = nn.Flatten(), nn.Linear(64, 256), nn.GELU(), nn.Linear(256, 10)
+    weights = list((net := nn.Sequential(*layers).to(dtype)).parameters())
+    rest = [torch.zeros_like(w) for w in weights]
+    exact = [torch.zeros(w.shape) for w in weights]
+    optimizer, curve = AdamW(exact, lr=5e-5), dict.fromkeys(range(epochs), 0.0)
+    for epoch in curve:
+        for rows in torch.arange(1024).split(64):
+            logits = net(images[rows].to(dtype)).float()
+            loss = F.cross_entropy(logits, labels[rows])
+            loss.backward()
+            curve[epoch] += loss.item() / 16
+            with torch.no_grad():
+                stay = write_all(weights, exact, rest, optimizer, write)
+    return curve, stay
+
+
+# %% [markdown] id="predict-stay"
+# A small network learns digits with AdamW, and a learning rate of 0.00005, as in fine-tuning. Its
+# states are float32 in all four runs, and its gradients are of the weights' type.
+#
+# **Predict.** The last update, rounded to nearest: how many per cent of the weights does it leave
+# as they are?
+
+# %% id="guess-stay"
+guess = None  # per cent
+
+# %% id="stalled"
+# NBVAL_IGNORE_OUTPUT
+low, runs, stays = torch.bfloat16, {}, {}
+ways = {"float32": (torch.float32, lambda exact, rest: exact)}
+ways |= {
+    f"bfloat16, {way.__name__}": (low, way) for way in (nearest, stochastic, kahan)
+}
+for name, way in ways.items():
+    runs[name], stays[name] = train_low(*way)
+stay = 100 * stays["bfloat16, nearest"]
+print(f"nearest: {stay:.0f} % stay{beside(guess, stay)}")
+plots.training_curves(
+    runs, xlabel="epochs", ylabel="loss", dashed=["bfloat16, kahan"],
+    title="Digits: one optimizer, four ways to keep the weights",
+)  # fmt: skip
+
+# %% [markdown] id="in-backward"
+# Rounded to nearest, the loss stalls: most updates are lost, each time for the same weights. A
+# smaller learning rate makes it worse. The other two learn as float32 does. Stochastic rounding
+# costs no byte and makes each run depend on the random state. Kahan costs 2 bytes a parameter, and
+# then weights take 4, as in float32; the copy that forward and backward use stays at 2. (With
+# float32 weights under autocast, the default of most trainers, nothing of this happens.)
 #
 # ## Optimizer in backward
 #
@@ -533,7 +726,9 @@ claims.Verdicts(
 # ## What you can now do
 #
 # - Compare a trainer's gradient with the big batch's, by a callback of two lines.
+# - Pack ragged rows instead of padding them, and show that the loss is the same.
 # - Say when a `GradScaler` is needed, and keep the sum of gradients in float32.
+# - Keep weights in bfloat16 without losing small updates.
 # - Choose between an optimizer in backward and accumulation.
 # - Distrust losses as witnesses.
 #

@@ -2,13 +2,12 @@
 # # Transformers, as published
 #
 # Which lines make a published transformer train in less memory, and what does each of them do? That
-# comes first. Then come six figures that are copied from tutorial to tutorial, such as "GPT-2 XL:
+# comes first. Then come figures that are copied from tutorial to tutorial, such as "GPT-2 XL:
 # 40 GB" and "ViT-L saves 58 %". Under which conditions is each of them true?
 #
 # **Budget:** 70 minutes, 2 GiB of memory, no GPU needed.
 
 # %% id="imports"
-import math
 import tempfile
 import warnings
 from collections import Counter
@@ -20,11 +19,12 @@ import torch
 import transformers
 from accelerate import Accelerator
 from torch.utils.data import DataLoader
-from transformers import AutoModelForCausalLM, GPT2Config, Trainer, TrainingArguments
+from transformers import AutoModelForCausalLM, GPT2Config, PreTrainedModel
+from transformers import Trainer, TrainingArguments
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from tutorial_lib import claims, data, device, memory, plots
-from tutorial_lib.instruments import figures, recorded
+from tutorial_lib.instruments import recorded
 from tutorial_lib.guesses import beside
 from tutorial_lib.instruments.training import Recipe
 from tutorial_lib.units import GB, human_bytes
@@ -38,25 +38,29 @@ torch.set_num_threads(1)  # small steps gain nothing from a second core
 # | you want | you write |
 # |---|---|
 # | a model, random weights | `AutoModelForCausalLM.from_config(config)` |
-# | checkpointing, every block a segment | `model.gradient_checkpointing_enable()` |
-# | the same from the Trainer | `TrainingArguments(..., gradient_checkpointing=True)` |
+# | checkpointing, every block a segment | `model.activation_checkpointing_enable()` |
+# | the same from the Trainer | `TrainingArguments(..., activation_checkpointing=True)` |
+# | its options (below) | `activation_checkpointing_kwargs={"every_n_layers": 2}` |
 # | accumulation from the Trainer | `TrainingArguments(..., gradient_accumulation_steps=4)` |
 # | accumulation in your own loop | `Accelerator(gradient_accumulation_steps=4)` |
 #
-# (`from_pretrained` in place of `from_config` loads trained weights. The call in the second line is
-# deprecated: transformers 5.23 warns that version 6 will remove it. Its successor is
-# `activation_checkpointing_enable()`, which also takes `every_n_layers` (chapter 06) and `offload`
-# (chapter 07d). The code below uses the old name, which older versions know too, and leaves the
-# warning out.)
+# (`from_pretrained` in place of `from_config` loads trained weights.) Until version 5.23 the names
+# began with `gradient_checkpointing`, and had no such options. Today those names warn that version
+# 6 will remove them; the code below takes what is there. TRL's `SFTConfig` has the Trainer's
+# arguments with checkpointing already on, and adds `activation_offloading` and `packing` (08b).
+# `torch.compile` chooses by itself what to recompute, within an `activation_memory_budget` (07c).
 #
 # The model is a GPT-2, and its text is the source of Python's standard library, byte by byte. On
 # a CPU the model is small. On a small GPU it is GPT-2, on a large one GPT-2 Medium.
 
 
 # %% id="model"
+IS_NEW = hasattr(PreTrainedModel, "activation_checkpointing_enable")  # from 5.23 on
+
+
 def switch_on(model):
-    with warnings.catch_warnings(action="ignore", category=FutureWarning):
-        model.gradient_checkpointing_enable()
+    old_or_new = "activation" if IS_NEW else "gradient"
+    getattr(model, f"{old_or_new}_checkpointing_enable")()
     return model
 
 
@@ -96,8 +100,9 @@ half = device.half_dtype(where) if has_gpu else None
 
 
 def arguments(micro_batch, checkpointed, folder):
+    flag = "activation_checkpointing" if IS_NEW else "gradient_checkpointing"
     return TrainingArguments(folder, num_train_epochs=1, learning_rate=2e-3,
-        per_device_train_batch_size=micro_batch, gradient_checkpointing=checkpointed,
+        per_device_train_batch_size=micro_batch, **{flag: checkpointed},
         gradient_accumulation_steps=batch_size // micro_batch, use_cpu=not has_gpu,
         bf16=half is torch.bfloat16, fp16=half is torch.float16, disable_tqdm=True,
         save_strategy="no", logging_strategy="no", report_to="none")  # fmt: skip
@@ -105,8 +110,7 @@ def arguments(micro_batch, checkpointed, folder):
 
 # %% id="run-trainer"
 def run_trainer(*setting):
-    quiet = warnings.catch_warnings(action="ignore", category=FutureWarning)
-    with tempfile.TemporaryDirectory() as folder, quiet:
+    with tempfile.TemporaryDirectory() as folder:
         model = new_model(**sizes)
         trainer = Trainer(model, arguments(*setting, folder), train_dataset=rows)
         trainer.remove_callback(transformers.PrinterCallback)
@@ -228,6 +232,87 @@ by_shape.map(human_bytes).to_frame("kept")
 # loss. It grows with the vocabulary. Newer models have 128,000 or 256,000 entries, and there it is
 # large without checkpointing too. Chapter 10d, `10d_the_loss_that_does_not_fit`, makes it small.
 #
+# ### Every n-th layer, and inputs on the host
+#
+# ![The switch wraps twelve blocks, not embedding, head and loss. By default each block keeps its
+# input. With every_n_layers=2 every second block keeps everything. With offload the inputs go to
+# the host and back.](figures/10-switch.svg)
+#
+# `every_n_layers=2` is not chapter 06's segment of two blocks. It checkpoints every second block
+# and leaves the others as they are.
+#
+# **Write.** `every_nth`, after the switch is on. Where the library has the option, both must keep
+# the same bytes.
+
+
+# %% id="every-nth"
+def every_nth(model, n):
+    """Switch checkpointing off again in all layers but the first of each n."""
+    ### BEGIN SOLUTION
+    modules = switch_on(model).modules()
+    layers = [m for m in modules if isinstance(m, GradientCheckpointingLayer)]
+    for number, layer in enumerate(layers):
+        layer.gradient_checkpointing = number % n == 0
+    ### END SOLUTION
+
+
+# %% [markdown] id="predict-second"
+# **Predict.** The same GPT-2. How many times as much as with every block does it keep with every
+# second one?
+
+# %% id="guess-second"
+guess = None  # times
+
+
+# %% id="options"
+def kept_with(change):
+    with memory.predicting():
+        loss, model = Recipe("gpt2", 8).make_loss()
+        change(model)
+        return memory.saved(loss, params_of=model).num_bytes
+
+
+keeps = {"off": kept_with(lambda model: None)}
+keeps |= {f"every {n}": kept_with(partial(every_nth, n=n)) for n in (1, 2, 4)}
+if IS_NEW:
+    enable = PreTrainedModel.activation_checkpointing_enable
+    assert kept_with(partial(enable, every_n_layers=2)) == keeps["every 2"]
+    moved = keeps["every 1"] - kept_with(partial(enable, offload=True))
+    assert moved == 12 * 8 * 1024 * 768 * 4, f"{moved} bytes, and not the 12 inputs"
+ratio = keeps["every 2"] / keeps["every 1"]
+print(f"every second: {ratio:.1f} times{beside(guess, ratio)}")
+pd.Series(keeps).map(human_bytes).to_frame("kept for backward")
+
+# %% [markdown] id="predict-offload"
+# `offload=True` moves the inputs of all checkpointed blocks to the host: the 12 inputs are gone
+# from the GPU, as the cell checks. Chapter 07 compared such a copy with the block's arithmetic, and
+# let it run *beside* that. This option copies on the stream that computes, so nothing runs
+# beside it: the copies' time is added to the step's.
+#
+# **Predict.** Llama-2-7B on an A100, sequences of 2048 tokens: by how many per cent?
+
+# %% id="guess-offload"
+guess = None  # per cent
+
+# %% id="offload-price"
+layer = Recipe("llama-2-7b").make_model("meta").model.layers[0]
+weights, width = sum(p.numel() for p in layer.parameters()), 4096
+speeds = {"A100, PCIe 4": (312e12, 32e9), "H100, PCIe 5": (989e12, 64e9)}  # chapter 07
+price = pd.DataFrame(index=list(speeds), columns=["2048 tokens", "32768 tokens"])
+for (card, (flops, bus)), tokens in product(speeds.items(), (2048, 32768)):
+    forward = (2 * weights + 4 * tokens * width) / flops  # seconds for each token
+    copies = 2 * 2 * width / bus  # out and back, 2 bytes a number
+    price.loc[card, f"{tokens} tokens"] = 100 * copies / (4 * forward)
+added = price.iloc[0, 0]
+print(f"added to the step: {added:.1f} %{beside(guess, added)}")
+price.astype(float).round(1).add_suffix(", %")
+
+# %% [markdown] id="read-offload"
+# (A checkpointed step is four forwards: forward, its repetition, and backward, which is two. The
+# speeds are those of data sheets. Kernels that reach half of theirs halve the share.) So the option
+# is cheap where layers are wide and sequences long, and that is where boundaries are large. TRL's
+# `activation_offloading` copies on a stream of its own, and chapter 07 says when that is free.
+#
 # Next, a trap: to fine-tune without dropout, somebody trains the small model in `eval()`.
 #
 # **Predict.** How many per cent of the peak does the switch save there?
@@ -261,27 +346,22 @@ print(*{str(one.message) for one in said if one.category is memory.MeterWarning}
 # Companion `10c_more_on_the_switch` has more traps: a Swin that checkpoints twice, and LoRA weights
 # that get no gradient.
 #
-# ## Six published figures: when are they true?
+# ## Published figures: when are they true?
 #
 # | figure | without | with checkpointing | source |
 # |---|---|---|---|
 # | GPT-2 XL, 32 sequences | activations 40 GB, in all 60 | 12 GB, in all 32; as 8 x 4: 22 | [1] |
-# | BERT-Large, 16 sequences of 512 | 24 GB; as 4 x 4: 8 | as 4 x 4: 5 GB | [1] |
-# | a transformer of 50 layers | activations 24 GB, in all 40 | 8 GB, in all 24 | [2] |
 # | Llama 7B, batch 1 to 4 | | saves 71 % | [2] |
 # | ViT-L, batch 32 to 96 | | saves 58 % | [2] |
-# | BERT-Large, 4 sequences of 512 | 14949 MB; as 1 x 4: 8681 MB | as 1 x 4: 6775 MB | [3] |
 #
 # [1] "Gradient Checkpointing vs Gradient Accumulation: Memory Optimization Techniques", a text
 # without author that public repositories hold ([search
 # them](https://github.com/search?type=code&q=%22Checkpointing+vs+Gradient+Accumulation%22)).
 # [2] "Gradient Checkpointing" in
 # [Gaurav14cs17/GenAI](https://github.com/Gaurav14cs17/GenAI), folder
-# `08_systems_and_optimization`. [3] The [performance guide of transformers
-# 4.18](https://huggingface.co/docs/transformers/v4.18.0/en/performance), which alone describes its
-# run; companion `10b_published_measurements` rebuilds it.
+# `08_systems_and_optimization`. (Their BERT-Large is in companion 10c, their 50 layers in 01b.)
 #
-# Sources 1 and 2 name no attention kernel, precision or optimizer. So we try the usual ones, in
+# They name no attention kernel, precision or optimizer. So we try the usual ones, in
 # decimal gigabytes like the figures:
 #
 # - *kernel*: `eager` writes the attention scores out, `sdpa` is PyTorch's fused attention and
@@ -371,32 +451,6 @@ shown(pd.concat({"without": xl, "checkpointed": xl_lean}, axis=1))
 # on the safe side. With float32 parameters it cannot be true, because parameters, gradients and
 # AdamW's two states alone take 16 bytes a weight, which is more.
 #
-# ### BERT-Large: 24, 8, 5 GB?
-#
-# Three steps are claimed: 16 sequences at once, the same 16 as 4 x 4, and 4 x 4 checkpointed. A
-# step of 4 x 4 peaks where one micro-batch of 4 does, with the gradients on top.
-
-# %% id="bert-16"
-gradients = 4 * Recipe("bert-large").num_parameters / GB
-print(f"AdamW in float32, 16 bytes a parameter: {4 * gradients:.1f} GB")
-bert = []
-for name in ("adamw", "adamw-8bit"):
-    steps = {"16 at once": conditions("bert-large", 16, 512, optimizer=name)}
-    steps["4 x 4"] = conditions("bert-large", 4, 512, optimizer=name) + gradients
-    window = lean | {"optimizer": name, "accumulation": 4}
-    steps["4 x 4, checkpointed"] = conditions("bert-large", 4, 512, **window)
-    found = pd.DataFrame({what: step["in all, GB"] for what, step in steps.items()})
-    bert.append(found.set_axis([f"{under}, {name}" for under in found.index]))
-bert = pd.concat(bert)
-bert.map(lambda n: "-" if pd.isna(n) else f"{n:.1f}")
-
-# %% [markdown] id="read-bert"
-# (A dash was not predicted: there the update is the peak, in each kernel and precision.) With
-# 8-bit states, 2 bytes a parameter instead of 8, each of the three figures comes near, and not
-# under one condition. 24 GB needs eager attention, with which 4 x 4 needs more than 8. The fused
-# kernel brings 4 x 4 below 8, and 16 at once far below 24. With plain AdamW 5 GB is out of reach:
-# its 16 bytes a parameter are more than that.
-#
 # ### "Saves 58 %", "saves 71 %": of what?
 #
 # A share of the whole peak depends on kernel, precision, batch and optimizer. ViT-L, 32 and 96
@@ -437,7 +491,11 @@ fused = four | {"optimizer": "adamw-fused"}
 llama = {"AdamW": both_ways(**fused)}
 llama["8-bit AdamW"] = both_ways(**four, optimizer="adamw-8bit")
 llama["LoRA"] = both_ways(**fused, lora_rank=16, way="library-switch")
-shown(llama).T
+less = 32 * weights * (2 - 4.127 / 8) / GB  # QLoRA: 4.127 bits for each linear weight
+qlora = {name: value - less for name, value in llama["LoRA"].items()}
+before, after, *_ = qlora.values()
+qlora["saved, %"] = 100 * (1 - after / before)
+shown(llama | {"QLoRA, worked out": qlora}).T
 
 # %% id="llama-figure"
 lora = fused | {"lora_rank": 16}
@@ -453,61 +511,8 @@ plots.ledger_bars(bars, title=title, cards_gib=plots.CARDS_GIB, predicted=list(b
 # they do. But parameters, gradients and states are most of what is left, so 71 % is out of reach.
 # It is nearly right for *frozen* weights, which the source does not mention. LoRA alone removes
 # states and gradients. Checkpointing alone removes activations. Both together take a 7B model from
-# a data-center card to a workstation's.
-#
-# ## Claim against prediction
-#
-# Which published figure is true under some condition? The table has the least and the most that we
-# predicted. Then comes the condition nearest to the claim, predicted and emulated. A dash means
-# that the step does not fit on the card, or was not run. (The 50 layers have 11 sequences of 512,
-# as in chapter 01b.)
-
-# %% id="figures"
-one = {"kernels": ["sdpa"], "precisions": ["fp32"]}
-fifty = conditions("transformer-50", 11, 512, **one)
-fifty_lean = conditions("transformer-50", 11, 512, **one, checkpointing="per-block")
-published_figures = [
-    ("GPT-2 XL", "32 x 1: activations", 40, xl.iloc[:, :1]),
-    ("GPT-2 XL", "32 x 1", 60, xl),
-    ("GPT-2 XL", "32 x 1, checkpointed: activations", 12, xl_lean.iloc[:, :1]),
-    ("GPT-2 XL", "32 x 1, checkpointed", 32, xl_lean),
-    ("GPT-2 XL", "8 x 4, checkpointed", 22, xl_both.to_frame("sdpa, bf16").T),
-    ("BERT-Large", "16 x 1", 24, bert[["16 at once"]]),
-    ("BERT-Large", "4 x 4", 8, bert[["4 x 4"]]),
-    ("BERT-Large", "4 x 4, checkpointed", 5, bert[["4 x 4, checkpointed"]].dropna()),
-    ("50 layers", "11 x 1: activations", 24, fifty.iloc[:, :1]),
-    ("50 layers", "11 x 1", 40, fifty),
-    ("50 layers", "11 x 1, checkpointed", 24, fifty_lean),
-    ("Llama-2-7B", "saved, %", 71, pd.DataFrame(llama).T[["saved, %"]]),
-    ("ViT-L", "saved, %", 58, pd.DataFrame(vit).T[["saved, %"]]),
-]
-
-# %% id="against"
-lines = []
-for model, step, claimed, seen in published_figures:
-    ours = seen.get("in all, GB", seen.iloc[:, 0])
-    nearest = (ours / claimed).map(math.log).abs().idxmin()
-    line = {"model": model, "step": step if "%" in step else f"{step}, GB"}
-    line |= {"claimed": claimed, "least": ours.min(), "most": ours.max()}
-    line |= {"nearest": nearest, "predicted": ours[nearest]}
-    for name in seen.columns.intersection(list(sources)[1:]):
-        line[name.removesuffix(", GB")] = seen[name][nearest]
-    lines.append(line)
-table = pd.DataFrame(lines).round(1).set_index(["model", "step"])
-table.map(lambda value: "-" if pd.isna(value) else value)
-
-# %% id="against-figure"
-points = {}
-for model, step, claimed, seen in published_figures:
-    if "%" not in step:
-        ours = seen.get("in all, GB", seen.iloc[:, 0])
-        points.setdefault(model, []).extend((claimed, each / claimed) for each in ours)
-title = "Each point is one condition; at 1 the published figure is true"
-figures.agreement(points, title=title, unit="GB", log=True)
-
-# %% [markdown] id="summary"
-# (The two percentages are left out.) Most figures come near to 1 under some condition. The two
-# largest, GPT-2 XL without checkpointing, never do.
+# a data-center card to a workstation's. With the frozen weights in 4 bits (01b) it fits a
+# consumer's card. The activations are as before, so there checkpointing matters most.
 #
 # ## Verdicts
 
@@ -533,11 +538,6 @@ claims.Verdicts(
         f"kernel; checkpointed {kept:.1f} of {peak:.1f} GB; both {fewest:.1f} to "
         f"{most:.1f} GB",
         cell="xl-table", tried=tried, **predicted_here),
-    claims.Verdict("A13", "partly", "Each figure is near the truth with 8-bit states, "
-        "and not under one condition: 24 GB needs eager attention, 8 GB the fused "
-        "kernel.", ", ".join(f"{what} {bert[what].min():.1f} to {bert[what].max():.1f}"
-        for what in bert) + " GB", cell="bert-16", **predicted_here,
-        tried={what: bert[what].dropna() for what in bert}),
 )  # fmt: skip
 
 # %% id="verdicts-shares"
@@ -563,6 +563,6 @@ claims.Verdicts(
 #   conditions on a laptop.
 #
 # Two companions are optional: `10b_published_measurements` compares predictions with what others
-# measured on real GPUs, `10c_more_on_the_switch` has more traps. Chapter 10d,
+# measured on real GPUs, `10c_more_on_the_switch` has more traps, and BERT-Large. Chapter 10d,
 # `10d_the_loss_that_does_not_fit`, takes up the logits. Chapter 11, `11_diffusion_unets`, does the
 # same for diffusion U-Nets, whose blocks are not alike.

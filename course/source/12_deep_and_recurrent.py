@@ -3,8 +3,8 @@
 #
 # "Works with any architecture", says a guide to checkpointing. This chapter tests it on three
 # extremes: a ResNet with a thousand layers, a network for volumes, and a language model with
-# 131,072 tokens. The optional companion `12b_back_through_time` adds an LSTM over hundreds of
-# steps.
+# 131,072 tokens. Two optional companions add more: `12b_back_through_time` an LSTM over hundreds of
+# steps, `12c_recomputing_what_is_random` mixtures of experts.
 #
 # Of each we ask two questions. Does checkpointing save as much as promised? Is it still the same
 # training? The second answer is no in one case in which all losses are equal to the last bit.
@@ -564,6 +564,7 @@ pd.DataFrame({"the step adds": above}).rename_axis("pieces")
 # | ResNet, 1,000 layers | six times and more | weights yes; statistics only on copies |
 # | LSTM (`12b`) | $\sqrt T$, or $\log T$ if the state is passed flat | yes; truncation is not |
 # | 3-D U-Net | a quarter: two blocks hold nearly everything | as for BatchNorm |
+# | mixture of experts (`12c`) | as its blocks do | only if tokens go to the same experts again |
 # | long context | four to seven times; then the head, in pieces | yes |
 #
 # For any other model, two questions decide. *Are the bytes spread over many segments?* Then it
