@@ -21,7 +21,7 @@ from tutorial_lib.instruments.emulated import stubs
 SOURCES = Path(__file__).parent / "c"
 LIBRARY, NVML = "libcuda.so.1", "libnvidia-ml.so.1"
 TRIED = "2.13."  # the PyTorch that all of this was tried with
-_CUDA = "13"
+_CUDA = ("12", "13")
 ADVICE = "run `python -m tutorial_lib emulate --setup`, which makes .venv-cuda (about 6 GB)."
 _IMPORTERS = (
     *("libtorch_cuda", "libc10_cuda", "libtorch_python", "libtorch_cuda_linalg"),
@@ -37,10 +37,12 @@ class CudaTorch:
     Args:
         packages: The folder `site-packages` that holds it.
         version: As in `2.13.0+cu130`.
+        cuda: The first number of its CUDA's version.
     """
 
     packages: Path
     version: str
+    cuda: str = "13"
 
 
 def read_torch(packages: Path) -> CudaTorch:
@@ -60,12 +62,13 @@ def read_torch(packages: Path) -> CudaTorch:
         raise ValueError(f"There is no PyTorch in {packages}: {ADVICE}")
     if not cuda:
         raise ValueError(f"PyTorch {version[1]} in {packages} was not built for CUDA: {ADVICE}")
-    if cuda[1].partition(".")[0] != _CUDA:
+    major = cuda[1].partition(".")[0]
+    if major not in _CUDA:
         raise ValueError(
             f"PyTorch {version[1]} was built for CUDA {cuda[1]}, and what can be emulated is CUDA "
-            f"{_CUDA}: {ADVICE}"
+            f"{' and '.join(_CUDA)}: {ADVICE}"
         )
-    return CudaTorch(packages, version[1])
+    return CudaTorch(packages, version[1], major)
 
 
 def check_system() -> None:
