@@ -156,6 +156,18 @@ def test_functions_that_tritons_launcher_looks_up_are_found_too():
     assert stubs.called_functions(source) == {"cuCtxGetCurrent", "cuLaunchKernelEx"}
 
 
+def test_functions_that_pytorch_looks_up_by_name_are_found_too(tmp_path):
+    library = tmp_path / "libc10_cuda.so"
+    library.write_bytes(b"\0cuMemMap\0cuMemUnmap\0a cuMemory of mine\0custom\0")
+    assert stubs.named_functions(library) == {"cuMemMap", "cuMemUnmap"}
+
+
+def test_a_pytorch_that_follows_no_values_says_so(capsys):
+    old = mock.Mock(torch=mock.Mock(library=object()))
+    card_watcher.Watcher._know_values(old)
+    assert "this PyTorch is too old to follow values" in capsys.readouterr().err
+
+
 @on_linux
 @needs_compiler
 def test_a_file_without_symbols_is_refused(tmp_path):

@@ -133,6 +133,7 @@ def _compile(compiler: str, torch: CudaTorch, out: Path) -> None:
             f"PyTorch {torch.version} does not take `cudaMalloc` from a shared library, so nothing "
             "can stand before it: use PyTorch's own wheel, as `emulate --setup` installs it."
         )
+    imported |= stubs.named_functions(torch.packages / "torch/lib/libc10_cuda.so")
     triton = torch.packages / "triton/backends/nvidia/driver.c"  # it compiles this at run time
     if triton.is_file():
         imported |= stubs.called_functions(triton.read_text(encoding="utf-8"))

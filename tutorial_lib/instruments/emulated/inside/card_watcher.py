@@ -25,8 +25,8 @@ _FOLDER = str(Path(__file__).resolve().parent)
 MAX_EVENTS = 100_000
 KINDS = ("requested", "allocated", "reserved")
 NO_VALUES = (
-    "emulated card: this PyTorch is too old to follow values. Masks and other small integers are "
-    "read as zeros, and no line that decides by them is named: right for images, doubtful for text."
+    "emulated card: this PyTorch is too old to follow values. All that the program reads off the "
+    "card is zeros, masks and sizes too, and no line that decides by them is named."
 )
 # What ends a program whatever the card's values are.
 NOT_OF_VALUES = (OSError, ImportError, NameError, AttributeError, TypeError, KeyboardInterrupt)
