@@ -225,8 +225,9 @@ print("capped runs:", runs.kind.value_counts().to_dict())
 right.groupby(runs.kind).mean().T.assign(all=right.mean()).map("{:.0%}".format)
 
 # %% [markdown] id="read-fits"
-# "It runs if the cap is at least this much": the share of runs for which that is right. The last row
-# compares no numbers: the loop ran on an emulated card under the same cap, and ended or ran out.
+# "It runs if the cap is at least this much": the share of runs for which that is right. The last
+# row compares no numbers: the loop ran on an emulated card under the same cap, and ended or ran
+# out.
 #
 # - **Image models** (`cnn`): the predicted peak decides as well as such a run, with nothing fitted.
 #   Its misses are VGG and margins of a hair. VGG's convolutions ask cuDNN for workspaces, which are
