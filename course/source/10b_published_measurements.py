@@ -229,7 +229,7 @@ right.groupby(runs.kind).mean().T.assign(all=right.mean()).map("{:.0%}".format)
 # row compares no numbers: the loop ran on an emulated card under the same cap, and ended or ran
 # out.
 #
-# - **Image models** (`cnn`): the predicted peak decides nearly as well as that, with nothing fitted.
+# - **Image models** (`cnn`): the predicted peak decides nearly as well as that, nothing fitted.
 #   Its misses are VGG and margins of a hair. VGG's convolutions ask cuDNN for workspaces, which are
 #   in no tensor.
 # - **Text models** were built with the source's own version of transformers. Some loops ran out
