@@ -174,6 +174,18 @@ def test_functions_that_tritons_launcher_looks_up_are_found_too():
     assert stubs.called_functions(source) == {"cuCtxGetCurrent", "cuLaunchKernelEx"}
 
 
+def test_functions_that_pytorch_looks_up_by_name_are_found_too(tmp_path):
+    library = tmp_path / "libc10_cuda.so"
+    library.write_bytes(b"\0cuMemMap\0cuMemUnmap\0a cuMemory of mine\0custom\0")
+    assert stubs.named_functions(library) == {"cuMemMap", "cuMemUnmap"}
+
+
+def test_a_pytorch_that_follows_no_values_says_so(capsys):
+    old = mock.Mock(torch=mock.Mock(library=object()))
+    card_watcher.Watcher._know_values(old)
+    assert "this PyTorch is too old to follow values" in capsys.readouterr().err
+
+
 @on_linux
 @needs_compiler
 def test_a_file_without_symbols_is_refused(tmp_path):
@@ -226,7 +238,7 @@ def no_torch_here(monkeypatch):
     [
         ("", "There is no PyTorch in"),
         ("__version__ = '2.13.0+cpu'\ncuda: Optional[str] = None\n", "was not built for CUDA"),
-        ("__version__ = '2.5.1+cu124'\ncuda = '12.4'\n", "was built for CUDA 12.4, and"),
+        ("__version__ = '2.3.1+cu118'\ncuda = '11.8'\n", "was built for CUDA 11.8, and"),
     ],
 )
 def test_another_torch_is_refused(tmp_path, version_file, message):
@@ -238,6 +250,14 @@ def test_another_torch_is_refused(tmp_path, version_file, message):
 def test_cuda_torch_is_found_without_importing_it(tmp_path):
     folder = environment_with(tmp_path, CUDA_BUILD)
     assert build.read_torch(folder) == build.CudaTorch(folder, "2.13.0+cu130")
+
+
+def test_a_card_older_than_its_pytorch_is_refused(tmp_path):
+    older = environment_with(tmp_path, "__version__ = '2.6.0+cu124'\ncuda = '12.4'\n")
+    assert build.read_torch(older) == build.CudaTorch(older, "2.6.0+cu124", "12")
+    assert run.OLDEST_CAPABILITY["12"] <= float(cards.find_card("v100").capability)
+    with pytest.raises(ValueError, match=r"CUDA 13 has no kernels .*predict --fits"):
+        run.emulate(["python"], cards.find_card("v100"), build.CudaTorch(older, "2.13.0+cu130"))
 
 
 @on_linux
@@ -679,7 +699,7 @@ def test_a_report_says_that_it_is_emulated(succeed):
     """
     _, said = succeed(script, card="t4")
     assert "(given by PyTorch's own allocator, emulated Tesla T4, 14.6 GiB)" in said
-    assert "not emulated:   values, times, cuDNN's workspaces, NCCL" in said
+    assert "not emulated:   values, times, NCCL, cuDNN's workspaces" in said
     assert "emulated [] None" in said
 
 

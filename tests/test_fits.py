@@ -32,12 +32,12 @@ def test_a_verdict_has_three_answers(answered):
     assert Verdict(int(needs), Room(GIB)).answer == answered
 
 
-# Wrong answers beyond the band, by model: what the runs had that no answer knows.
+# Wrong answers beyond the band, by model: what the runs had that no sum of tensors knows.
 CUDNN = "cuDNN's workspaces are in no answer, and these convolutions ask for large ones"
-THEN = "the loop's tokens and transformers' version are not published: all of its rows are off"
+BLOCKS = "what was free lay in blocks too small for the next tensor: a run under the cap tells"
 EXPLAINED = {
     **dict.fromkeys(("VGG16", "VGG19"), CUDNN),
-    **dict.fromkeys(("EleutherAI/gpt-neo-125M", "T5-small", "cerebras/Cerebras-GPT-111M"), THEN),
+    **dict.fromkeys(("EleutherAI/gpt-neo-125M", "T5-small", "cerebras/Cerebras-GPT-111M"), BLOCKS),
 }
 
 
@@ -74,3 +74,23 @@ def test_nine_of_ten_free_runs_take_what_is_said(of):
         low, high = verdict.takes
         inside.append(low <= int(run["ground_nvml_bytes"]) <= high)
     assert sum(inside) >= 0.9 * len(inside)
+
+
+def test_a_run_under_the_cap_decides_as_the_gpu_did():
+    right = [d["emulated_ran"] == d["ran"] for d in DECISIONS]
+    assert sum(right) > 0.95 * len(right)
+    text = [d["emulated_ran"] == d["ran"] for d in DECISIONS if not d["model"].isalnum()]
+    assert (sum(text), len(text)) == (32, 34)
+    asked = [d for d in DECISIONS if d["emulated_ran_cudnn"]]
+    wrong = {d["model"] for d in asked if d["emulated_ran_cudnn"] != d["ran"]}
+    assert wrong == {"MobileNetV2", "MobileNetV3Small"}
+    assert len(asked) == 36
+
+
+def test_the_readme_says_how_many_are_right(root):
+    said = " ".join((root / "README.md").read_text(encoding="utf-8").split())
+    right = sum(d["emulated_ran"] == d["ran"] for d in DECISIONS)
+    fits = sum((int(d["predicted"]) <= int(d["cap"])) == (d["ran"] == "1") for d in DECISIONS)
+    assert f"Of {len(DECISIONS)} training loops" in said
+    assert f"{right} end on an emulated card" in said
+    assert f"`predict` says of {fits} rightly" in said

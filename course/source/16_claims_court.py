@@ -123,6 +123,23 @@ pd.DataFrame(rows, columns=columns).set_index("the source says")
 # %% id="court"
 court
 
+# %% [markdown] id="doubt"
+# ## The three most open to doubt
+#
+# - **E06**, the largest batches and the share of SD 2.1. The source names neither pixels nor kernel
+#   nor optimizer. We took the latents of its own code, found its share there with 8-bit states, and
+#   count its batches as right because they fit. But far larger ones fit, too. Whoever reads 4 and
+#   12 as the largest would say *partly*.
+# - **A13**, BERT-Large in 24, 8 and 5 GB. Each figure is near the truth under a condition of its
+#   own, and the three stand in one sentence. Whoever allows each its own condition would say *holds
+#   if*.
+# - **B01 and B02**, two figures each of BERT-Large, read off a driver in 2022. The driver counts
+#   memory that the allocator kept and did not use, and we can only guess how much that was. So the
+#   levels are near, and the drops between them are not. B01's loss of speed is not judged at all:
+#   accumulation adds no FLOPs, and what else it costs only a GPU can say.
+#
+# A measurement on a GPU would settle the third.
+
 # %% [markdown] id="lessons"
 # ## What the verdicts have in common
 #

@@ -20,7 +20,7 @@ HOW = {
     "emulated": "given by PyTorch's own allocator",
     "allocator": "measured by the allocator",
 }
-NOT_EMULATED = "not emulated:   values, times, cuDNN's workspaces, NCCL; no kernel ran"
+NOT_EMULATED = "not emulated:   values, times, NCCL, cuDNN's workspaces (emulate --cudnn has them)"
 
 
 class MemoryReport(StepMemory):

@@ -21,7 +21,7 @@ from tutorial_lib.instruments.emulated import stubs
 SOURCES = Path(__file__).parent / "c"
 LIBRARY, NVML = "libcuda.so.1", "libnvidia-ml.so.1"
 TRIED = "2.13."  # the PyTorch that all of this was tried with
-_CUDA = "13"
+_CUDA = ("12", "13")
 ADVICE = "run `python -m tutorial_lib emulate --setup`, which makes .venv-cuda (about 6 GB)."
 _IMPORTERS = (
     *("libtorch_cuda", "libc10_cuda", "libtorch_python", "libtorch_cuda_linalg"),
@@ -36,6 +36,7 @@ class CudaTorch:
 
     packages: Path  # the folder `site-packages` that holds it
     version: str  # as in `2.13.0+cu130`
+    cuda: str = "13"  # the first number of its CUDA's version
 
 
 def read_torch(packages: Path) -> CudaTorch:
@@ -52,12 +53,13 @@ def read_torch(packages: Path) -> CudaTorch:
         raise ValueError(f"There is no PyTorch in {packages}: {ADVICE}")
     if not cuda:
         raise ValueError(f"PyTorch {version[1]} in {packages} was not built for CUDA: {ADVICE}")
-    if cuda[1].partition(".")[0] != _CUDA:
+    major = cuda[1].partition(".")[0]
+    if major not in _CUDA:
         raise ValueError(
             f"PyTorch {version[1]} was built for CUDA {cuda[1]}, and what can be emulated is CUDA "
-            f"{_CUDA}: {ADVICE}"
+            f"{' and '.join(_CUDA)}: {ADVICE}"
         )
-    return CudaTorch(packages, version[1])
+    return CudaTorch(packages, version[1], major)
 
 
 def check_system() -> None:
@@ -115,6 +117,7 @@ def _compile(compiler: str, torch: CudaTorch, out: Path) -> None:
             f"PyTorch {torch.version} does not take `cudaMalloc` from a shared library, so nothing "
             "can stand before it: use PyTorch's own wheel, as `emulate --setup` installs it."
         )
+    imported |= stubs.named_functions(torch.packages / "torch/lib/libc10_cuda.so")
     triton = torch.packages / "triton/backends/nvidia/driver.c"  # it compiles this at run time
     if triton.is_file():
         imported |= stubs.called_functions(triton.read_text(encoding="utf-8"))

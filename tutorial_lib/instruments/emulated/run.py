@@ -18,7 +18,7 @@ from tutorial_lib.units import human_bytes
 
 INSIDE = Path(__file__).parent / "inside"
 OUT_OF_MEMORY = 3
-OLDEST_CAPABILITY = 7.5
+OLDEST_CAPABILITY = {"12": 7.0, "13": 7.5}
 MAX_LINES = 5  # that read values which are not known
 
 
@@ -120,10 +120,11 @@ def emulate(
     Raises:
         ValueError: When the card cannot be built, or there is no such program.
     """
-    if float(card.capability) < OLDEST_CAPABILITY:
+    if float(card.capability) < OLDEST_CAPABILITY[torch.cuda]:
         raise ValueError(
-            f"PyTorch for CUDA 13 has no kernels for a {card.name} (capability {card.capability}): "
-            "it cannot be emulated. `predict --fits` and `plan --budget` know its memory."
+            f"PyTorch for CUDA {torch.cuda} has no kernels for a {card.name} (capability "
+            f"{card.capability}): it cannot be emulated. `predict --fits` and `plan --budget` know "
+            "its memory."
         )
     library = build.make_library(torch)
     with tempfile.TemporaryDirectory(prefix="emulated-") as out:

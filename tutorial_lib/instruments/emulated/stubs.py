@@ -32,6 +32,12 @@ def called_functions(source: str) -> set[str]:
     return set(re.findall(r"\bcu[A-Z]\w+(?=\(|\);)", source))
 
 
+def named_functions(library: Path) -> set[str]:
+    """Read which functions of CUDA's driver a shared object may look up by their names."""
+    found = re.findall(rb"\0(cu[A-Z]\w+)(?=\0)", library.read_bytes())
+    return {name.decode() for name in found}
+
+
 def defined_symbols(objects: Iterable[Path]) -> set[str]:
     """Read which symbols these object files define."""
     return {name for path in objects for name in _symbols(path, "--defined-only")}

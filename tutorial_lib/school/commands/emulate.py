@@ -24,7 +24,8 @@ _NOTICE = (
 )
 _EPILOG = (
     "Shown are the bytes of PyTorch's own allocator for this card: requested, allocated and "
-    "reserved, with the workspaces that cuDNN says its convolutions would need there. The CUDA "
+    "reserved. With --cudnn they have the workspaces that cuDNN says its convolutions would need "
+    "there: a free run's, of which a step that is short of memory can do without. The CUDA "
     "context is taken off the card's memory (--context 0 leaves it there), and is in no peak. "
     "Not included: what a recurrent layer and cuBLASLt need. Cannot run: CUDA graphs, "
     "NCCL. Lines that read a value which is not known are named.\n\n"

@@ -15,6 +15,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+#if CUDNN_VERSION < 90800 /* it plans for no card but one that is there */
+#define CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR -1
+#define CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION -1
+#define CUDNN_ATTR_ENGINEHEUR_DEVICEPROP -1
+#define CUDNN_ATTR_ENGINE_DEVICEPROP -1
+#define CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP -1
+#endif
+
 #define OK CUDNN_STATUS_SUCCESS
 #define MOST 64 /* descriptors in one attribute */
 

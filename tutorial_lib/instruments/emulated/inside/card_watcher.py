@@ -24,6 +24,10 @@ from typing import Any
 _FOLDER = str(Path(__file__).resolve().parent)
 MAX_EVENTS = 100_000
 KINDS = ("requested", "allocated", "reserved")
+NO_VALUES = (
+    "emulated card: this PyTorch is too old to follow values. All that the program reads off the "
+    "card is zeros, masks and sizes too, and no line that decides by them is named."
+)
 # What ends a program whatever the card's values are.
 NOT_OF_VALUES = (OSError, ImportError, NameError, AttributeError, TypeError, KeyboardInterrupt)
 
@@ -98,6 +102,9 @@ class Watcher:
         atexit.register(self._report)
 
     def _know_values(self) -> None:
+        if not hasattr(self.torch.library, "get_kernel"):
+            print(NO_VALUES, file=sys.stderr)
+            return
         following = _load(Path(_FOLDER) / "known_values.py")
         number = _load(Path(_FOLDER) / "unknown_numbers.py").UnknownNumber
         number.note_read = self._note_read
@@ -165,7 +172,7 @@ class Watcher:
         error = getattr(sys, "last_type", None)
         if error is None or issubclass(error, NOT_OF_VALUES):
             return ""
-        return error.__name__ if self.values.zeros_read else ""
+        return error.__name__ if self.values is None or self.values.zeros_read else ""
 
 
 def describe_peak(
