@@ -60,7 +60,7 @@ def hf_t5():
     sizes = {"vocab_size": 64, "d_model": 32, "d_kv": 16, "d_ff": 64, "num_layers": 4}
     config = T5Config(**sizes, num_heads=2, dropout_rate=0.0, decoder_start_token_id=0)
     model, tokens = T5ForConditionalGeneration(config), torch.arange(2, 50).view(2, 24)
-    return model, lambda: model(input_ids=tokens, labels=tokens[:, :16]).loss
+    return model, lambda: model(input_ids=tokens, labels=tokens[:, :16].contiguous()).loss
 
 
 LARGER = {"hidden_size": 64, "intermediate_size": 256, "num_hidden_layers": 6}

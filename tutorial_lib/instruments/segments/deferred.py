@@ -151,7 +151,7 @@ class DeferredRun:
         if self.execute is None:
             raise RuntimeError(self.advice)
         name, form = "What the model does between two stages", _form_of(function, args, kwargs)
-        likes = tensors_of(form) or [None]
+        likes: Sequence[Tensor | None] = tensors_of(form) or [None]
         made = self.call(name, function, args, kwargs, likes, tensors_of, is_stage=False)
         for one in made:
             one.known = (*_SHAPE, "dtype") if _keeps_dtype(function, one.like) else _SHAPE
@@ -187,7 +187,7 @@ class DeferredTensor:
     def __init__(self, run: DeferredRun, number: int, like: Tensor | None) -> None:
         self.run, self.number, self.like = run, number, like
         self.value: Tensor | None = None
-        self.known = _METADATA  # what `like` tells
+        self.known: tuple[str, ...] = _METADATA  # what `like` tells
 
     @classmethod
     def __torch_function__(
@@ -265,7 +265,7 @@ def _apply(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
 def _form_of(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     """Give an operation's results without memory; `None` where their shapes are not known."""
 
-    def form(leaf: DeferredTensor | Tensor) -> Tensor:
+    def form(leaf: Any) -> Tensor:
         if isinstance(leaf, DeferredTensor):
             leaf = leaf.like if leaf.value is None else leaf.value  # None: an AttributeError below
         return torch.empty(leaf.shape, dtype=leaf.dtype, device="meta")
