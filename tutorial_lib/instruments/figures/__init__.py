@@ -5,13 +5,13 @@ from tutorial_lib.instruments import load_when_used
 _HOMES = {
     "agreement": "comparisons",
     "batch_grid": "pictures",
-    "decision_tree": "pictures",
     "fits": "comparisons",
     "holders": "planning",
     "models_and_cards": "pictures",
     "plans": "planning",
     "schedule": "planning",
     "timetable": "ranks",
+    "two_peaks": "comparisons",
     "who_holds_what": "ranks",
 }
 __all__ = list(_HOMES)
