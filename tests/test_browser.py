@@ -33,7 +33,8 @@ WIDGETS = {
         *("first-tape", "guess-nothing", "nothing-kept-plan", "nothing-kept", "revolve"),
         *("stepper", "unet", "guess-half", "plans", "plan-explorer"),
     ],
-    "14_putting_it_together": ["rungs", "calculator", "triage"],
+    "14_putting_it_together": ["report-of", "calculator"],
+    "14b_gallery": ["triage"],
 }
 MOVES = [  # a cell, a slider in it, a key, and words of the sentence after it
     ("batch_explorer", "accumulation steps", "ArrowRight", "8 x 5 x 2 = 80 samples"),

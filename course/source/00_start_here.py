@@ -22,9 +22,10 @@
 #
 # - **Tonight** (20 minutes), when a model of yours does not fit: [My model does not
 #   fit](tonight.ipynb) predicts it, pulls the levers in order, and writes a plan for your script.
-# - **An evening** (3 hours), for the ideas: this notebook,
-#   [04](04_checkpoint_from_scratch.ipynb) (60), [08](08_accumulation_from_scratch.ipynb) (60), and
-#   of [Lab 06](../labs/lab06_exact_accumulation.ipynb) the first three exercises (28).
+# - **An evening** (2 hours), for the ideas: this notebook (20),
+#   [04](04_checkpoint_from_scratch.ipynb) up to *All six fixed* (40),
+#   [08](08_accumulation_from_scratch.ipynb) up to *Ragged rows* (40), and of
+#   [Lab 06](../labs/lab06_exact_accumulation.ipynb) the first two exercises (20).
 # - **The course** (about 30 hours, half of them labs): at the end of each notebook, a link leads to
 #   the next one.
 
