@@ -128,7 +128,7 @@ CHOICES = {"precision": "bf16-amp", "micro_batch": 64}
 filled = {model: planning.filling_micro_batch(Recipe(model, **CHOICES))
           for model in ("gpt2", "vit-b-16")}  # fmt: skip
 for model, least in filled.items():
-    print(f"{model}: {least} samples fill an A100 (predicted)")
+    print(f"{model}: an A100 is filled from a micro-batch of {least} on (predicted)")
 
 # %% [markdown] id="filled-read"
 # One sequence of 1,024 tokens is enough, one image is not. This is why the list has the
