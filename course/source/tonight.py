@@ -132,13 +132,14 @@ lean = replace(harmless[-1], checkpointing="none", accumulation=1)
 eight_bit = str(lean.optimizer).replace("fused", "8bit")
 kinds = {"precisions": list(dict.fromkeys([lean.precision, "bf16"]))}
 kinds["optimizers"] = list(dict.fromkeys([lean.optimizer, eight_bit]))
-best = None
+limits, best = {"budget_bytes": room.sure, "effective_batch": BATCH}, None
 try:
-    fit = planning.fit(lean, budget_bytes=room.sure, effective_batch=BATCH, **kinds)
+    fit = planning.fit(lean, **limits, **kinds)
     best = fit.best
     if best is None:
-        print(f"Nothing fits. The least is {Bytes(fit.smallest_bytes)}. Try LoRA,")
-        print("shorter texts, smaller images, a larger card, or several (13).")
+        print(f"Nothing fits. The least is {Bytes(fit.smallest_bytes)}. Try")
+        print("LoRA, shorter texts, smaller images, a larger card,")
+        print("or several cards (13).")
 except (AttributeError, RuntimeError, TypeError, ValueError) as error:
     print(error)  # of a model whose blocks cannot run later, or a whole step
     print("There is no plan: take the first row above that fits.")
@@ -150,7 +151,8 @@ if best:
     print(f"peak {Bytes(best.peak_bytes)}, {best.overhead:.0%} more time")
     for line in str(best.plan).splitlines()[1:]:  # what is kept, what is not
         print(" ".join(line.split()))
-    print(f"micro_batch, accumulation = {best.micro_batch}, {best.accumulation}")
+    batch = f"{best.micro_batch}, {best.accumulation}"
+    print(f"micro_batch, accumulation = {batch}")
     print(f"precision, optimizer = '{best.precision}', '{best.optimizer}'")
     print("another training:", ", ".join(best.changes) or "no")
 
