@@ -53,6 +53,16 @@ def hf_unet2d():
     return model, lambda: model(images, times).sample.square().mean()
 
 
+def hf_t5():
+    """Two towers: the decoder asks for the shape of what lies between them; it would cache too."""
+    from transformers import T5Config, T5ForConditionalGeneration
+
+    sizes = {"vocab_size": 64, "d_model": 32, "d_kv": 16, "d_ff": 64, "num_layers": 4}
+    config = T5Config(**sizes, num_heads=2, dropout_rate=0.0, decoder_start_token_id=0)
+    model, tokens = T5ForConditionalGeneration(config), torch.arange(2, 50).view(2, 24)
+    return model, lambda: model(input_ids=tokens, labels=tokens[:, :16].contiguous()).loss
+
+
 LARGER = {"hidden_size": 64, "intermediate_size": 256, "num_hidden_layers": 6}
 MODELS = {
     "gpt": with_loss(GPT, 4, 64, vocab_size=64, seq_len=64, num_layers=10, d_model=64, dropout=P),
@@ -67,6 +77,7 @@ MODELS = {
         *("llama-2-7b", 4),
         **{**LARGER, "vocab_size": 120, "max_position_embeddings": 64, "attention_dropout": P},
     ),
+    "hf-t5": hf_t5,
     "hf-bert": published_with_loss("bert-base", 4, **LARGER),
 }
 

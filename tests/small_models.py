@@ -129,6 +129,25 @@ TINY = {
         "vocab_size": 50,
         "max_position_embeddings": 16,
     },
+    "olmoe-1b-7b": {
+        **TOWER,
+        "num_key_value_heads": 2,
+        "num_experts": 4,
+        "num_experts_per_tok": 2,
+        "vocab_size": 50,
+        "max_position_embeddings": 16,
+    },
+    "modernbert-base": {
+        **TOWER,
+        "vocab_size": 120,
+        "max_position_embeddings": 64,
+        **dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id"), 0),
+    },
+    "dinov2-base": {
+        **{key: TOWER[key] for key in ("num_hidden_layers", "hidden_size", "num_attention_heads")},
+        "image_size": 28,
+        "num_labels": 10,
+    },
     "vit-b-16": {**TOWER, **WIDE, "image_size": 32, "num_labels": 10},
     "sd15-unet": {**UNET_TINY, "attention_head_dim": 2},
     "sdxl-unet": {

@@ -32,7 +32,8 @@ WIDGETS = {
     "06c_planned_schedules": [
         *("guess-two", "revolve", "stepper", "unet", "guess-half", "plans", "plan-explorer"),
     ],
-    "14_putting_it_together": ["rungs", "calculator", "triage"],
+    "14_putting_it_together": ["report-of", "calculator"],
+    "14b_gallery": ["triage"],
 }
 MOVES = [  # a cell, a slider in it, a key, and words of the sentence after it
     ("batch_explorer", "accumulation steps", "ArrowRight", "8 x 5 x 2 = 80 samples"),

@@ -4,12 +4,13 @@ import pytest
 from small_models import publish_tiny
 
 from tutorial_lib.instruments import planning
+from tutorial_lib.instruments.planning.fitting import levers as levers_module
 from tutorial_lib.instruments.training import Recipe
 
 SIZES = {"n_layer": 6, "n_embd": 32, "n_head": 2, "vocab_size": 64, "n_positions": 64}
 ALL = [
-    *("as it is", "autocast", "fused kernels", "one sample at a time"),
-    *("checkpoint each block", "8-bit states", "LoRA"),
+    *("as it is", "autocast", "fused kernels", "checkpoint each block"),
+    *("one sample at a time", "8-bit states", "LoRA"),  # small: no micro-batch fills a GPU
 ]
 SCRIPT = """
 import torch
@@ -56,19 +57,19 @@ def test_each_lever_keeps_those_before_it(tiny):
     levers, refused = planning.pull_levers(Recipe(tiny, 4, attention="eager"))
     assert names(levers) == ALL
     assert refused == []
-    first, *_, checkpointed, eight_bit, lora = levers
-    assert checkpointed.recipe == Recipe(
+    first, *_, checkpointed, alone, eight_bit, lora = levers
+    assert alone.recipe == Recipe(
         tiny,
         accumulation=4,
         precision="bf16-amp",
         optimizer="adamw-fused",
         checkpointing="per-block",
     )
-    assert checkpointed.report.peak_bytes < first.report.peak_bytes / 2
+    assert alone.report.peak_bytes < checkpointed.report.peak_bytes < first.report.peak_bytes / 2
     assert 1.15 < checkpointed.flops / first.flops < 1.4
     assert eight_bit.recipe.optimizer == "adamw-8bit"
     assert lora.flops != eight_bit.flops == checkpointed.flops
-    assert {lever.training for lever in levers[1:4]} == {"rounding"}
+    assert [lever.training for lever in levers[1:5]] == ["rounding"] * 2 + ["exact", "rounding"]
     assert 0 < first.outside_bytes < first.report.peak_bytes
 
 
@@ -94,11 +95,32 @@ def test_what_a_script_cannot_take_is_said_and_the_rest_is_pulled(script):
     levers, refused = planning.pull_levers(Recipe(f"{script}:make_loss", 4))
     assert names(levers) == ALL[:-1]
     assert [why for why in refused if "has none there: leave it out" in why] == refused != []
-    alone = levers[3]
+    alone = levers[4]
     assert (alone.name, alone.training) == ("one sample at a time", "another")  # BatchNorm
 
 
 def test_of_a_whole_step_only_checkpoints_are_pulled(script):
     levers, refused = planning.pull_levers(Recipe(f"{script}:make_step", 4))
     assert names(levers) == ["as it is", "checkpoint each block"]
-    assert all("gives a whole step" in why for why in refused)
+    assert all("whole step" in why for why in refused)
+
+
+def test_a_micro_batch_fills_a_gpu_where_its_work_takes_as_long_as_its_launches(tiny):
+    recipe = Recipe(tiny, 64)
+    never = planning.filling_micro_batch(recipe, planning.Speed(launch_seconds=1.0))
+    always = planning.filling_micro_batch(recipe, planning.Speed(launch_seconds=0.0))
+    some = planning.filling_micro_batch(recipe, planning.Speed(launch_seconds=1e-7))
+    assert (never, always) == (64, 1)
+    assert 1 < some < 64
+    slower = planning.Speed(15e12, 6e12, 1.3e11, launch_seconds=1e-7)
+    assert planning.filling_micro_batch(recipe, slower) < some
+
+
+def test_the_micro_batch_is_lowered_to_a_filled_gpu_before_checkpoints(tiny, monkeypatch):
+    monkeypatch.setattr(levers_module, "filling_micro_batch", lambda recipe: 3)
+    levers, _ = planning.pull_levers(Recipe(tiny, 8))
+    order = names(levers)
+    assert order == [name for name in ("as it is", *planning.ORDER) if name in order]
+    sizes = {lever.name: (lever.recipe.micro_batch, lever.recipe.accumulation) for lever in levers}
+    assert sizes["smaller micro-batch"] == sizes["checkpoint each block"] == (4, 2)
+    assert sizes["one sample at a time"] == (1, 8)

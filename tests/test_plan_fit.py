@@ -38,7 +38,7 @@ def enough(tiny):
     return found.smallest_bytes
 
 
-def test_the_fastest_that_fits_really_fits(tiny, enough):
+def test_the_best_really_fits(tiny, enough):
     budget = int(1.2 * enough)
     found = planning.fit(tiny, budget_bytes=budget, **ONE)
     best = found.best
@@ -46,7 +46,7 @@ def test_the_fastest_that_fits_really_fits(tiny, enough):
     assert enough <= best.peak_bytes <= budget
     assert best.micro_batch * best.accumulation == 2
     assert best.plan.overhead > 0
-    assert all(best.seconds <= choice.seconds for choice in found.candidates if choice.fits)
+    assert all(best.seconds <= 1.02 * c.seconds for c in found.candidates if c.fits)
 
     # the same step, predicted by hand
     def make_step():
@@ -60,6 +60,59 @@ def test_the_fastest_that_fits_really_fits(tiny, enough):
     assert found.figure().alt == alt
     faster = planning.fit(tiny, budget_bytes=4 * budget, **ONE).best
     assert faster.seconds < best.seconds
+
+
+ASKED = (("bf16-amp", "adamw-fused"),)
+PLAN = planning.Plan(
+    (planning.Stage(forward_seconds=1, backward_seconds=2, input_bytes=4, saved_bytes=8),), (0,)
+)
+
+
+def candidate(micro_batch, seconds, gib, overhead=0.0, kind=ASKED[0], plan=PLAN):
+    """Make a candidate of 8 samples an update."""
+    sizes = {"micro_batch": micro_batch, "accumulation": 8 // micro_batch, "overhead": overhead}
+    return planning.Candidate(*kind, seconds=seconds, peak_bytes=int(gib * GIB), plan=plan, **sizes)
+
+
+def fitted(*candidates, asked=ASKED):
+    """Make the answer of a search among these."""
+    return planning.Fit(Recipe("gpt2"), 16 * GIB, 8, candidates, asked)
+
+
+def test_the_largest_micro_batch_that_keeps_everything_comes_before_recomputation():
+    small, large = candidate(1, 1.01, 4), candidate(4, 1.0, 12)
+    recomputed = candidate(8, 1.0, 15, overhead=0.3)
+    assert fitted(small, recomputed, large).best is large
+    idle = candidate(1, 1.5, 4)  # a GPU that is not filled is a price too
+    assert fitted(idle, recomputed).best is recomputed
+    assert fitted(candidate(2, 1.01, 6), small).best.micro_batch == 2
+
+
+def test_another_training_is_taken_by_who_asks_for_it_and_not_where_less_will_do():
+    kinds = [("bf16-amp", "adamw-fused"), ("bf16-amp", "adamw-8bit"), ("bf16", "adamw-8bit")]
+    kept, eight_bit, rounded = (
+        candidate(1, 3.0 - i, 15 - 5 * i, kind=k) for i, k in enumerate(kinds)
+    )
+    assert fitted(kept, eight_bit, rounded).best is kept
+    too_large = replace(kept, plan=None, peak_bytes=20 * GIB)
+    found = fitted(too_large, eight_bit, rounded)
+    assert (found.best, found.otherwise, found.smallest_bytes) == (None, eight_bit, 20 * GIB)
+    assert "nothing fits with bf16-amp, adamw-fused" in str(found)
+    assert "It fits where adamw-8bit may change the training" in str(found)
+    assert found.as_data()["otherwise"]["changes"] == ("adamw-8bit",)
+    assert fitted(too_large, eight_bit, rounded, asked=(*kinds,)).best is eight_bit
+    assert fitted(too_large, eight_bit, rounded, asked=(kinds[2],)).best is rounded
+
+
+def test_the_front_leaves_out_what_is_worse_in_everything_and_marks_the_rest():
+    rounded = candidate(4, 0.5, 3, kind=("bf16", "adamw-8bit"))
+    best, smaller, worse = candidate(4, 1.0, 12), candidate(1, 1.1, 4), candidate(2, 1.2, 12)
+    found = fitted(worse, rounded, smaller, best)
+    assert found.front == [best, smaller, rounded]
+    text = str(found)
+    assert "bf16*     adamw-8bit*" in text
+    assert "Not shown: 1 that fit" in text
+    assert [row["on_front"] for row in found.as_data()["choices"]] == [True, True, True, False]
 
 
 def test_numbers_below_one_are_refused(tiny):

@@ -193,16 +193,13 @@ def test_tradeoff_has_a_line_for_many_points_and_a_mark_for_one():
     assert "plans: 1.00 MiB +30%, 2.00 MiB +10%; per-block: 1.00 MiB +33%." in figure.alt
 
 
-def test_a_decision_tree_asks_in_its_boxes_and_answers_in_its_leaves():
-    from sklearn.tree import DecisionTreeClassifier  # a second to import
-
-    tree = DecisionTreeClassifier(max_leaf_nodes=3, random_state=0)
-    tree.fit([[0.1, 0.2], [0.1, 0.8], [0.9, 0.2], [0.9, 0.8]], [0, 2, 3, 3])
-    answers = ["as it is", "never", "accumulate", "another card"]
-    figure = instrument_figures.decision_tree(tree, ["states", "batch"], answers)
-    shown = {text.get_text() for text in figure.axes[0].texts if text.get_visible()}
-    assert shown == {"states\nbelow 50%?", "batch\nbelow 50%?", *answers[::2], "another card"}
-    assert "batch >  0.50" in figure.alt
+def test_two_peaks_are_two_bars_and_the_alt_text_names_the_higher():
+    steps = {"small batch": (8 * GIB, 10 * GIB), "large batch": (30 * GIB, 10 * GIB)}
+    figure = instrument_figures.two_peaks(steps, title="two", cards_gib=(16,))
+    widths = [bar.get_width() for bar in figure.axes[0].patches]
+    assert widths == [8, 30, 10, 10]
+    assert "small batch: 8.00 GiB, and 10.0 GiB in the update (higher)" in figure.alt
+    assert "large batch: 30.0 GiB (higher), and 10.0 GiB in the update." in figure.alt
 
 
 @pytest.mark.parametrize("drawing", sorted(FIGURES.glob("*.svg")), ids=lambda path: path.stem)

@@ -12,7 +12,7 @@
 # 7. Do equal loss curves prove that two loops are the same?
 # 8. Does the loop need a framework?
 #
-# **Budget:** 60 minutes, 1 GiB of memory, no GPU needed.
+# **Budget:** 95 minutes, 1 GiB of memory, no GPU needed.
 
 # %% id="imports"
 import math

@@ -5,7 +5,7 @@
 # switch on four models where its effect is not what one expects, judges three published figures of
 # BERT-Large, and asks which of four strategies saves most.
 #
-# **Budget:** 25 minutes, 1 GiB of memory, no GPU needed.
+# **Budget:** 40 minutes, 1 GiB of memory, no GPU needed.
 
 # %% id="imports"
 import warnings

@@ -9,7 +9,7 @@
 #
 # The chapter is a companion: no lab and no later chapter needs it. It uses ideas of chapter 11.
 #
-# **Budget:** 60 minutes, 2 GiB of memory, no GPU needed.
+# **Budget:** 80 minutes, 2 GiB of memory, no GPU needed.
 
 # %% id="imports"
 import statistics

@@ -2,61 +2,42 @@
 # # Putting it together
 #
 # A model does not fit. Which lever do you pull first, and how far do all of them reach? In this
-# chapter the course's numbers answer. You build a decision tree from the recorded models, see what
-# the planner does with real ones, settle "four to ten times larger", and find out from a snapshot
-# why a run died.
+# chapter the course's numbers settle one order. You try it on the recorded models, predict the
+# lever for a model that was left out, read what the planner does with real ones, and find out on
+# what "four to ten times larger" depends.
 #
 # **Budget:** 60 minutes, 2 GiB of memory, no GPU needed.
 
 # %% id="imports"
-import pickle
-from collections import Counter
 from dataclasses import replace
 from functools import cache
+from statistics import median
 
 import numpy as np
 import pandas as pd
-from sklearn.model_selection import LeaveOneGroupOut, cross_val_predict
-from sklearn.tree import DecisionTreeClassifier
 
 from tutorial_lib import claims, memory, plots
-from tutorial_lib.instruments import figures, recorded, widgets
 from tutorial_lib.guesses import beside
+from tutorial_lib.instruments import figures, planning, recorded, widgets
 from tutorial_lib.instruments.recorded.rows import SIZES, Row
-from tutorial_lib.instruments.recorded.snapshots import SNAPSHOTS
 from tutorial_lib.instruments.recorded.store import FOLDER
 from tutorial_lib.instruments.training import Recipe
 from tutorial_lib.units import GIB, Bytes
 
 pd.set_option("display.max_colwidth", None)  # show answers whole
 
-# %% [markdown] id="ladder-text"
-# ## Which lever first?
+# %% [markdown] id="peaks-text"
+# ## A step has two peaks
 #
-# Order the levers by what they cost. A lever lower in this list is pulled only when those above it
-# are not enough.
+# The first peak comes while the model runs: at the end of forward, or early in backward, when the
+# activations are all there. The second one comes in the update. Then no activation is left, but
+# every gradient is there, and the optimizer may make temporaries beside its states. The higher of
+# the two must fit.
 #
-# | rung | lever | what it costs |
-# |---|---|---|
-# | 0 | none: float32, the whole batch at once | nothing |
-# | 1 | bfloat16 autocast | a few digits |
-# | 2 | a checkpoint around each block | up to one more forward |
-# | 3 | one sample at a time, accumulated | a GPU that is less busy (chapter 08) |
-# | 4 | optimizer states in 8 bits | a slightly different update |
-# | 5 | several devices, or fewer trained weights | another setup |
-#
-# The recordings hold the predicted peak of 17 models on each rung.
-
-# %% id="rungs"
-RUNGS = ("as it is", "autocast", "checkpoint each block", "one sample at a time",
-         "8-bit states", "devices or LoRA")  # fmt: skip
-half = {"precision": "bf16-amp"}
-frugal = half | {"checkpointing": "per-block"}
-lone = frugal | {"micro_batch": 1}
-STEPS = ({}, half, frugal, lone, lone | {"optimizer": "adamw-8bit"})
-rows = recorded.load("predicted").rows
+# The recordings hold both peaks of 17 models, in float32, at batches that people train with.
 
 # %% id="report-of"
+rows = recorded.load("predicted").rows
 MODELS = [model for model in SIZES if model not in ("llama-2-7b", "resnet1000")]
 
 
@@ -65,18 +46,140 @@ def report_of(model, step):
     return rows[Row(recipe).key]["report"]
 
 
+def two_peaks(model, step):
+    phases = report_of(model, step)["phases"]
+    return max(phases["forward"], phases["backward"]), phases["optimizer"]
+
+
+# %% id="two-peaks"
+peaks = {model: two_peaks(model, {}) for model in MODELS}
+higher = [model for model, (passes, update) in peaks.items() if update > passes]
+SHOWN = ("bert-base", "vit-l-16", "gpt2-medium", "transformer-50", "sd15-unet",
+         "sd21-unet", "sdxl-unet", "lstm")  # fmt: skip
+figures.two_peaks(
+    {model: peaks[model] for model in SHOWN}, cards_gib=plots.CARDS_GIB,
+    title=f"The update peaks higher for {len(higher)} of {len(MODELS)} models",
+)  # fmt: skip
+
+# %% [markdown] id="peaks-read"
+# A lever lowers one of the two, or both:
+#
+# | lever | the peak while the model runs | the update's peak |
+# |---|---|---|
+# | autocast | lower | the same |
+# | fused kernels | the same, or lower (attention) | lower: no temporaries |
+# | a smaller micro-batch, or checkpoints | lower | the same |
+# | 8-bit states | lower, by the states | lower |
+# | LoRA, or more devices | lower | lower |
+#
+# So look at the two first. Where the update alone does not fit, neither a checkpoint nor a smaller
+# micro-batch can help.
+#
+# ## One order
+#
+# Among the levers that help, the cheapest comes first. This is the order of the course. `tonight`
+# and `planning.pull_levers` read it from the same place:
+
+# %% id="order"
+pd.DataFrame({"what it costs": planning.ORDER})
+
+# %% [markdown] id="order-read"
+# Two sources disagree about the middle of this list. A tutorial (source 1 of chapter 10) says
+# "start with gradient accumulation", and "add checkpointing if still hitting memory limits". The
+# outline of this course had checkpoints first. Both levers lower the same peak, and both leave the
+# training as it is, so that time decides. People who measured both have published it.
+#
+# **Predict.** InternLM trained 7B parameters on GPUs of 80 GiB, 8 samples to each for an update.
+# One run kept everything, two samples at a time, accumulated. The other checkpointed, all eight at
+# once. How many percent longer did the checkpointed run take?
+
+# %% id="guess-order"
+guess = None  # percent
+
+# %% id="order-settled"
+published = pd.read_csv(FOLDER / "published_times.csv").set_index("id")
+
+
+def price(name):
+    """How much longer the second run of a published pair took; both are rates."""
+    pair = published.loc[name]
+    return pair["without"] / pair["with"] - 1
+
+
+checkpointed = {n: price(f"internlm-7b-{n}-or-accumulate") for n in (8, 64, 1024)}
+print(f"on 8 GPUs: {checkpointed[8]:+.0%}{beside(guess, 100 * checkpointed[8])}")
+bert = {
+    way: price(f"bert-large-v100-{way}") for way in ("accumulation", "checkpointing")
+}
+settled = {f"InternLM 7B, {n} GPUs: 8 x 1 checkpointed, not 2 x 4": f"{p:+.0%}"
+           for n, p in checkpointed.items()}  # fmt: skip
+settled |= {f"BERT-Large, V100: {way}": f"{p:+.0%}" for way, p in bert.items()}
+pd.DataFrame({"more time (measured, by the sources)": settled})
+
+# %% [markdown] id="settled-read"
+# Accumulation is the cheaper one in each of these pairs, down to one sequence of 512 tokens
+# (BERT-Large). So the tutorial's order wins, with a limit. A GPU is filled while its work takes
+# longer than the CPU needs to launch it. Below that, a smaller micro-batch saves memory and no
+# time: then checkpoint first. Where the limit lies can be predicted, from the FLOPs and bytes of a
+# sample and from the number of operations (10 microseconds each, an assumption):
+
+# %% id="filled"
+CHOICES = {"precision": "bf16-amp", "micro_batch": 64}
+filled = {model: planning.filling_micro_batch(Recipe(model, **CHOICES))
+          for model in ("gpt2", "vit-b-16")}  # fmt: skip
+for model, least in filled.items():
+    print(f"{model}: an A100 is filled from a micro-batch of {least} on (predicted)")
+
+# %% [markdown] id="filled-read"
+# One sequence of 1,024 tokens is enough, one image is not. This is why the list has the
+# micro-batch twice: first down to the size that fills the GPU, and after the checkpoints down to
+# one sample.
+#
+# ## How far each lever reaches
+#
+# Now pull the levers on the recorded models. Every rung keeps those before it. On the rung
+# "smaller micro-batch" the window runs one sample at a time.
+
+# %% id="rungs"
+RUNGS = ["as it is", *planning.ORDER]
+RUNGS.remove("one sample at a time")
+half = {"precision": "bf16-amp"}
+fused = half | {"optimizer": "adamw-fused"}
+FRUGAL = {"checkpointing": "per-block"}
+
+
+def window(model, step):  # the second micro-batch peaks as the last one
+    return step | {
+        "micro_batch": 1,
+        "accumulation": min(2, SIZES[model]["micro_batch"]),
+    }
+
+
+def steps(model):
+    alone = window(model, fused)
+    checkpointed = alone | FRUGAL
+    return (
+        {},
+        half,
+        fused,
+        alone,
+        checkpointed,
+        checkpointed | {"optimizer": "adamw-8bit"},
+    )
+
+
 # %% [markdown] id="write-first-rung"
-# **Write.** `first_rung`, from the `peak_bytes` of `report_of(model, step)` for the five `STEPS`. A
-# larger card must never ask for a higher rung.
+# **Write.** `first_rung`, from the `peak_bytes` of `report_of(model, step)` for the six steps that
+# `steps(model)` gives. A larger card must never ask for a higher rung.
 
 
 # %% id="first-fit"
 def first_rung(model, budget_bytes):
-    """Number of the first step whose peak is below the budget; 5 where none is."""
+    """Number of the first step whose peak is below the budget; 6: none is."""
     ### BEGIN SOLUTION
-    peaks = [report_of(model, step)["peak_bytes"] for step in STEPS]
+    peaks = [report_of(model, step)["peak_bytes"] for step in steps(model)]
     fitting = [rung for rung, peak in enumerate(peaks) if peak < budget_bytes]
-    return min(fitting, default=len(STEPS))
+    return min(fitting, default=len(peaks))
     ### END SOLUTION
 
 
@@ -101,130 +204,174 @@ pd.DataFrame(found).T.map(lambda rung: RUNGS[rung]).rename(columns="{} GiB".form
 # %% [markdown] id="ladder-read"
 # Read along a line: a larger card asks for fewer levers. Read down a column: the levers differ by
 # *what* a model holds. Where weights and states nearly fill the card, only smaller states or more
-# devices help; where activations do, a checkpoint is enough.
-#
-# A tutorial (source 1 of chapter 10) has rungs 2 and 3 the other way round: "Start with gradient
-# accumulation", and "add checkpointing if still hitting memory limits". Which pairs that do not fit
-# under autocast does each of the two rescue *alone*?
-
-
-# %% id="order"
-def peak_of(model, step):  # the gradients of the first micro-batch wait for the others
-    report = report_of(model, step)
-    waiting = report["at_peak"]["parameters"] if "micro_batch" in step else 0
-    *passes, update = (
-        report["phases"][p] for p in ("forward", "backward", "optimizer")
-    )
-    return max(max(passes) + waiting, update)
-
-
-# %% id="order-rescued"
-alone = {"under autocast": half, "checkpoints alone": frugal}
-alone["one sample at a time alone"] = half | {"micro_batch": 1}
-rescued = {
-    name: {(m, gib) for m in MODELS for gib in found[m] if peak_of(m, step) < gib * GIB}
-    for name, step in alone.items()
-}
-base, *others = rescued.values()
-print(f"do not fit under autocast: {3 * len(MODELS) - len(base)} of {3 * len(MODELS)}")
-checkpoints, samples = (other - base for other in others)
-print(f"rescued by checkpoints alone: {len(checkpoints)}, by samples: {len(samples)}")
-print(f"checkpoints rescue all that samples do: {checkpoints >= samples}")
-
-# %% [markdown] id="order-read"
-# On these models checkpoints rescue a little more, because the gradients of a window wait beside
-# the activations. What the order decides is mostly the price. A smaller micro-batch adds no FLOPs,
-# and a checkpoint adds up to a third: the tutorial's order is the cheaper one while the smaller
-# micro-batch still fills the GPU. At one sample it seldom does, so here checkpoints come first.
-# Best is a part of both: accumulate down to the smallest micro-batch that fills the GPU, then
-# checkpoint. Pull the levers yourself:
+# devices help; where activations do, a smaller micro-batch is most often enough. Pull the levers
+# yourself:
 
 # %% id="calculator"
 widgets.published_calculator(rows, micro_batch=8, card_gib=24)
 
-# %% [markdown] id="tree-text"
-# ## The tree that these numbers give
+# %% [markdown] id="rule-text"
+# ## The first lever of a model that is not in the table
 #
-# For a model that is not in the table, two questions give a first guess. Both answers are shares of
-# the card's memory, and chapter 01's ledger gives them:
+# Two numbers give a first guess, both as shares of the card's memory:
 #
-# - **states**: 16 bytes for each parameter;
-# - **batch**: what forward adds for the whole batch, in float32.
+# - **states**: 16 bytes for each parameter (chapter 01): weights, gradients, AdamW's two states;
+# - **batch**: what the whole batch adds while the model runs, in float32.
 #
-# A decision tree is fitted to the 51 pairs. It sees these two shares and learns the first rung that
-# fits.
+# The two peaks follow, from chapters 01 to 08:
+#
+# - Weights, gradients and AdamW's states are 4, 4 and 8 of the 16 bytes; 8-bit states are 2.
+# - While the activations are at their most, this micro-batch has made no gradients yet. Those of
+#   the micro-batches before it are there.
+# - Autocast keeps a copy of the weights in 16 bits while the model runs.
+# - The update has all gradients, and PyTorch's default AdamW makes temporaries of 4 more bytes. The
+#   fused and the 8-bit one make none.
+#
+# Which part of `batch` autocast and checkpoints leave depends on the model. We take the median of
+# other models for it.
+#
+# **Write.** `on_paper`: the peaks on the first six rungs, as shares of the card.
+
+
+# %% id="on-paper"
+def on_paper(states, batch, samples, cast, kept):
+    """The peaks on the six rungs, as shares of the card.
+
+    Args:
+        states: Share of 16 bytes for each parameter.
+        batch: Share of what all samples add in float32.
+        samples: How many they are.
+        cast: The part of `batch` that autocast leaves.
+        kept: The part of one sample's `batch` that checkpoints leave as well.
+    """
+    ### BEGIN SOLUTION
+    held, waiting = states * 12 / 16, states * 4 / 16 * (samples > 1)
+    copies, sample = states * 2 / 16, batch / samples
+    cast_batch = held + copies + cast * batch
+    checkpointed = copies + waiting + kept * sample
+    return (
+        max(held + batch, states * 20 / 16),
+        max(cast_batch, states * 20 / 16),
+        max(cast_batch, states),
+        max(held + copies + waiting + cast * sample, states),
+        max(held + checkpointed, states),
+        max(states * 6 / 16 + checkpointed, states * 10 / 16),
+    )
+    ### END SOLUTION
+
+
+# %% id="on-paper-check"
+of_states = np.array(on_paper(0.8, 0, 8, 1, 1))
+assert np.allclose(of_states, (1, 1, 0.8, 0.9, 0.9, 0.6)), of_states
+of_batch = np.array(on_paper(0, 1.6, 8, 0.5, 0.25))
+assert np.allclose(of_batch, (1.6, 0.8, 0.8, 0.1, 0.05, 0.05)), of_batch
+
+# %% [markdown] id="judge-text"
+# Judge the rule as you will use it, on a model that it has not seen: the two parts come from the 16
+# other models. A card of any size can be asked about, so we ask about seven.
 
 
 # %% id="shares"
-def added(report):  # what the pass adds to what was there before it
-    return max(report["phases"].values()) - report["baseline_bytes"]
+def added(model, step, *phases):  # what running the model adds to what it held
+    report = report_of(model, step)
+    return max(report["phases"][p] for p in phases) - report["baseline_bytes"]
 
 
-def shares(model, budget_bytes):
-    plain = report_of(model, {})
-    states = 4 * plain["at_peak"]["parameters"]
-    return states / budget_bytes, added(plain) / budget_bytes
+def sizes_of(model):
+    """Bytes of states and batch, and the samples."""
+    states = 4 * report_of(model, {})["at_peak"]["parameters"]
+    batch = added(model, {}, "forward", "backward")
+    return states, batch, SIZES[model]["micro_batch"]
 
 
-pairs = [(model, gib) for model in MODELS for gib in plots.CARDS_GIB]
-questions = np.array([shares(model, gib * GIB) for model, gib in pairs])
-answers = [found[model][gib] for model, gib in pairs]
+def parts(model):
+    """The parts of a batch, and of a sample, that are left without the copies."""
+    states, batch, samples = sizes_of(model)
+    lone = added(model, half | FRUGAL | {"micro_batch": 1}, "forward")
+    cast = added(model, half, "forward", "backward")
+    copies = states * 2 / 16
+    return (cast - copies) / batch, (lone - copies) / (batch / samples)
 
-# %% id="tree"
-tree = DecisionTreeClassifier(max_leaf_nodes=7, random_state=0).fit(questions, answers)
-right = tree.score(questions, answers)
-print(f"the tree names the first rung that fits in {right:.0%} of these pairs")
-one_out = {"groups": [model for model, _ in pairs], "cv": LeaveOneGroupOut()}
-unseen = cross_val_predict(tree, questions, answers, **one_out) == answers
-print(f"fitted without a model, in {unseen.mean():.0%} of that model's pairs;")
-lever = np.array(answers) > 0
-print(f"{unseen[lever].sum()} of {lever.sum()} where a lever is needed")
-figures.decision_tree(tree, ["states", "batch"], RUNGS)
 
-# %% [markdown] id="tree-read"
-# The first line above is what the tree remembers of its own pairs. The others are what you may
-# expect for a model of your own: fitted without a model, the tree misses most of the pairs that
-# need a lever. Take its answer as the first thing to try, and `memory.predict` it.
+# %% id="ruled"
+def ruled(model, budget_bytes):
+    """The first rung that fits on paper, by what other models have in common."""
+    others = [parts(other) for other in MODELS if other != model]
+    cast, kept = map(median, zip(*others, strict=True))
+    states, batch, samples = sizes_of(model)
+    shares = states / budget_bytes, batch / budget_bytes
+    peaks = on_paper(*shares, samples, cast, kept)
+    return next((rung for rung, peak in enumerate(peaks) if peak < 1), len(peaks))
+
+
+# %% [markdown] id="guess-rule-text"
+# **Predict.** Where a lever is needed, in how many percent of the pairs does the rule name the
+# right one?
+
+# %% id="guess-rule"
+guess = None  # percent
+
+# %% id="judged"
+CARDS = (8, 12, 16, 24, 40, 48, 80)
+pairs = [(model, gib) for model in MODELS for gib in CARDS]
+needed = {pair: first_rung(pair[0], pair[1] * GIB) for pair in pairs}
+told = {pair: ruled(pair[0], pair[1] * GIB) for pair in pairs}
+right = [pair for pair in pairs if told[pair] == needed[pair]]
+needy = [pair for pair in pairs if needed[pair] > 0]
+of_needy = len(set(right) & set(needy))
+share = 100 * of_needy / len(needy)
+print(f"right in {len(right)} of {len(pairs)} pairs, each of a model left out;")
+print(f"in {of_needy} of the {len(needy)} that need a lever{beside(guess, share)}")
+missed = {f"{pair[0]}, {pair[1]} GiB": (RUNGS[told[pair]], RUNGS[needed[pair]])
+          for pair in pairs if pair not in right}  # fmt: skip
+pd.DataFrame(missed, index=["on paper", "needed"]).T
+
+# %% [markdown] id="judged-read"
+# Most misses are language models. Their logits stay in float32 under autocast, which saves less of
+# the batch there than elsewhere (chapter 10d). The others lie near the limit of the card. Take the
+# answer on paper as the first thing to try, and `memory.predict` it: that takes seconds.
 #
-# Start at the top with your own two shares. The tree is fitted to numbers, so its thresholds are a
-# little odd: each lies halfway between two models. It says:
+# In words, the rule says:
 #
 # - A small batch beside small states needs no lever.
-# - A large batch beside states that leave room: autocast, then a checkpoint around each block.
-# - States that nearly fill the card: no checkpoint helps. Make the states smaller first.
+# - A large batch beside states that leave room: autocast, then a smaller micro-batch, then a
+#   checkpoint around each block.
+# - States that nearly fill the card: fused kernels at once, then 8-bit states. No checkpoint helps.
 # - States larger than the card, in 8 bits too: more devices, or fewer trained weights.
-#
+
+# %% [markdown] id="plans-text"
 # ## The planner on real models
 #
-# The ladder has five rungs; the planner has many more. For each micro-batch, precision and
-# optimizer it solves for the checkpoints that fit, and answers with the fastest. These are its
-# answers for 64 samples an update, recorded by `python tests/benchmarks/plan_pairs.py`. One of them
-# you can have with
+# The ladder has six rungs; the planner has many more. It keeps weights and states in float32. It
+# takes the largest micro-batch that fits, and solves for the checkpoints that are needed then. For
+# 64 samples an update, and recorded by `python tests/benchmarks/plan_pairs.py`, these are its
+# answers. One of them you can have with
 #
 # ```bash
-# python -m tutorial_lib plan sdxl-unet --budget 24GiB --effective-batch 64
+# python -m tutorial_lib plan gpt2-xl --budget 24GiB --effective-batch 64
 # ```
 #
-# **Predict.** SDXL's U-Net has 2.57 billion parameters. On a card of 16 GiB the planner takes 16
-# bits throughout, 8-bit states, and one image at a time. It then has to checkpoint. How many
-# percent more FLOPs does its plan cost?
+# **Predict.** Llama 2 has 6.7 billion parameters. On a card of 80 GiB its states in float32 do not
+# fit. With 8-bit states they do, one sequence of 4,096 tokens at a time. The planner then has to
+# checkpoint. How many percent longer does its plan take?
 
 # %% id="guess-plan"
 guess = None  # percent
 
 # %% id="plans"
 plans = pd.read_csv(FOLDER / "plans.csv").set_index(["model", "budget_gib"])
-sdxl = plans.loc["sdxl-unet", 16]
-print(f"SDXL in 16 GiB: {sdxl.overhead:+.1%} FLOPs{beside(guess, 100 * sdxl.overhead)}")
+llama = plans.loc["llama-2-7b", 80]
+extra = llama.overhead
+print(f"Llama 2 7B in 80 GiB: {extra:+.1%} time{beside(guess, 100 * extra)}")
 
 
 def in_words(plan):
     if np.isnan(plan.peak_bytes):
         return f"nothing fits; the smallest is {Bytes(plan.smallest_bytes)}"
     batch = f"{plan.micro_batch:.0f} x {plan.accumulation:.0f}"
-    extra = f"{abs(plan.overhead):.0%} more FLOPs"
-    choices = f"{batch}, {plan.precision}, {plan.optimizer}"
-    return f"{choices}: {Bytes(int(plan.peak_bytes))}, {extra}"
+    extra = f"{abs(plan.overhead):.0%} more time"
+    words = f"{batch}: {Bytes(int(plan.peak_bytes))}, {extra}"
+    return words if pd.isna(plan.changes) else f"{words}; only with {plan.changes}"
 
 
 plans.apply(in_words, axis=1).unstack().rename(columns="{} GiB".format)
@@ -232,14 +379,19 @@ plans.apply(in_words, axis=1).unstack().rename(columns="{} GiB".format)
 # %% [markdown] id="plans-read"
 # Four things to see:
 #
-# - The planner checkpoints only where it has to. With states in 8 bits and weights in 16, all but
-#   one of these need no recomputation at all: first lower what stays, then recompute.
-# - Weights in 16 bits have a price that FLOPs do not show. bfloat16 rounds away any update that is
-#   smaller than 1/512 of its weight, so the model may learn less than with float32 weights.
-# - It does not fill the card for the sake of it. A larger micro-batch has the same arithmetic, and
-#   the planner's clock, which counts FLOPs and bytes, sees little gain. A real GPU may.
-# - Llama 2 7B in full training fits 80 GiB and neither of the smaller cards. The planner says so,
-#   and how much it would take: that is the tree's last leaf, devices or LoRA.
+# - The larger the card, the larger the micro-batch: the planner fills the card before it recomputes
+#   anything.
+# - A plan that the planner solves for costs less than the rung "checkpoint each block": it
+#   recomputes only as much as is missing, and the cheapest stages first.
+# - Where a row says "only with", weights and states in float32 do not fit. Then the planner shows
+#   what does, and takes it only if `--optimizer adamw-8bit` or `--precision bf16` asks for it. Both
+#   are another training. bfloat16 rounds away any update that is smaller than 1/512 of its weight,
+#   so that the model may learn less.
+# - Where nothing fits, it says how much would be enough: then more devices, or LoRA.
+#
+# Is a second of the planner a second of a GPU? Its clock adds up FLOPs and bytes, and at least 10
+# microseconds for each operation. It puts choices in order. Chapter 10b holds the prices that it
+# predicts against published pairs.
 
 # %% [markdown] id="larger-text"
 # ## "Four to ten times larger"
@@ -250,7 +402,6 @@ plans.apply(in_words, axis=1).unstack().rename(columns="{} GiB".format)
 # the number of layers: two predictions draw it, and a third shows how straight it is.
 
 # %% id="lines"
-LEAN = {"precision": "bf16-amp", "optimizer": "adamw-fused"}
 WAYS = {
     "neither": {"micro_batch": 16},
     # the second one peaks as the 16th
@@ -262,7 +413,7 @@ WAYS = {
 
 def gpt(layers, width=768, **choices):
     shape = {"n_layer": layers, "n_embd": width, "n_head": width // 64}
-    return Recipe("gpt2", **choices, **LEAN, overrides=shape)
+    return Recipe("gpt2", **choices, **fused, overrides=shape)
 
 
 @cache
@@ -332,127 +483,6 @@ plain, both = widest(**WAYS["neither"]), widest(**WAYS["both"])
 wider = gpt(6, both).num_parameters / gpt(6, plain).num_parameters
 print(f"six layers: width {plain} or {both}, {wider:.1f} times the parameters")
 
-# %% [markdown] id="triage-text"
-# ## Why did it die?
-#
-# Three runs ended in `OutOfMemoryError` on an emulated T4. Their messages look alike: some
-# megabytes were wanted, and 14 GiB were in use. The message does not say *who* used them. The
-# allocator's snapshot does: it has every allocation, with the line of Python that asked for it.
-#
-# On your own GPU, put `with memory.snapshot("died.pickle"):` around the loop; without a GPU,
-# `python -m tutorial_lib emulate --card t4 --snapshot died.pickle -- python train.py`.
-#
-# **Write.** The replay. An event is a dict. Its `action` is `alloc` when a block is handed out,
-# `oom` when memory ran out, and else the block's end; `addr` is where the block lies. An address
-# may be handed out again. All that is alive in the end must be the 14 GiB of the message.
-
-
-# %% id="alive"
-def alive(name):
-    """Replay a snapshot until memory ran out, and give what was alive then."""
-    snapshot = pickle.loads((SNAPSHOTS / f"{name}.pickle").read_bytes())
-    ### BEGIN SOLUTION
-    living = {}
-    for event in snapshot["device_traces"][0]:
-        if event["action"] == "oom":
-            return list(living.values())
-        if event["action"] == "alloc":
-            living[event["addr"]] = event
-        else:
-            living.pop(event["addr"], None)
-    ### END SOLUTION
-    raise ValueError(f"{name} did not run out of memory")
-
-
-# %% id="line-of"
-alive_bytes = sum(event["size"] for event in alive("oom_2"))
-assert round(alive_bytes / GIB) == 14, f"{alive_bytes / GIB:.1f} GiB are alive"
-
-
-def line_of(event):
-    frames = event["frames"]
-    return "{filename}:{line}".format(**frames[0]) if frames else "(backward)"
-
-
-# %% id="by-line"
-def by_line(name, top=5):
-    """Who held the memory: bytes and number of tensors, by line of Python."""
-    size, count = Counter(), Counter()
-    for event in alive(name):
-        size[line_of(event)] += event["size"]
-        count[line_of(event)] += 1
-    table = {line: (f"{n / GIB:.2f}", count[line]) for line, n in size.most_common(top)}
-    return pd.DataFrame(table, index=["GiB", "tensors"]).T
-
-
-by_line("oom_1")
-
-# %% [markdown] id="first-read"
-# **The first run** trains GPT-2 medium, four sequences at a time. The two largest lines are the
-# activation function and the linear layers of the blocks: tensors that wait for backward. The
-# weights (`modeling_utils.py`, `cuda`) are small beside them, and no optimizer state exists yet.
-# The diagnosis is *activations*. The ladder's answer is a checkpoint around each block, and then
-# fewer samples at a time.
-#
-# **Predict.** The second run trains well and dies later. GPT-2 has 12 blocks, and each runs the
-# line `activations.py:66` several times in a forward pass. How many forward passes are alive?
-
-# %% id="guess-alive"
-guess = None  # forward passes
-
-# %% id="second"
-first, second = (Counter(map(line_of, alive(name))) for name in ("oom_1", "oom_2"))
-line = "transformers/activations.py:66"
-per_block = first[line] // 24  # GPT-2 medium has 24 blocks, and one pass was alive
-passes = second[line] / per_block / 12
-print(f"{passes:.1f} forward passes are alive{beside(guess, passes)}")
-by_line("oom_2")
-
-# %% [markdown] id="second-read"
-# Training holds one pass at a time. Several at once mean that something keeps the graphs of passes
-# that are over. Here is the script:
-
-# %% id="second-script"
-print("".join((SNAPSHOTS / "oom_2.py").read_text().partition("total = 0")[1:]))
-
-# %% [markdown] id="third-text"
-# The validation loop sums losses that still have their graphs, so that no pass is ever freed.
-# `with torch.no_grad():` around it, or `loss.item()`, is the cure. A smaller batch only dies later.
-#
-# **The third run** has one short sequence and a checkpoint around every block.
-
-# %% id="third"
-by_line("oom_3")
-
-# %% [markdown] id="third-read"
-# Nearly everything was asked for by line 14 of the script itself, and the rest are weights and
-# gradients of the same size. Look the line up:
-
-# %% id="third-script"
-print((SNAPSHOTS / "oom_3.py").read_text().splitlines()[13].strip())
-
-# %% [markdown] id="third-cure"
-# The first update makes AdamW's states, two for each weight, and its `foreach` form makes
-# temporaries beside them. No checkpoint and no smaller batch touches that. The cures are
-# `fused=True`, 8-bit states, or states divided over devices.
-#
-# Now go through the three runs in time. At which moment could you have known?
-
-# %% id="triage"
-runs = {}
-for name in ("oom_1", "oom_2", "oom_3"):
-    snapshot = pickle.loads((SNAPSHOTS / f"{name}.pickle").read_bytes())
-    runs[name] = snapshot["device_traces"][0]
-widgets.snapshot_triage(runs)
-
-# %% [markdown] id="triage-read"
-# | what is alive when it dies | diagnosis | cure |
-# |---|---|---|
-# | lines of the model, once for each block | activations | checkpoints, then fewer samples |
-# | the same lines, several passes | a graph that is kept | `no_grad`, `.item()`, `detach` |
-# | `optimizer.step`, weights, gradients | states | fused or 8-bit AdamW, LoRA, FSDP |
-# | little, *reserved* far above it | fragmentation (02b) | `expandable_segments`, equal lengths |
-
 # %% id="verdicts"
 claims.Verdicts(
     claims.Verdict(
@@ -466,9 +496,10 @@ claims.Verdicts(
 # %% [markdown] id="end"
 # ## What you can now do
 #
-# - Ask two things of a model, and know which lever comes first.
+# - Ask which of a step's two peaks is too high, and know which lever comes first.
+# - Say why accumulation comes before checkpoints, and where that ends.
 # - Have a planner choose, and read what it chose.
 # - Say what "ten times larger" depends on.
-# - Find from a snapshot who held the memory when a run died.
 #
-# Lab 09 hands you ten runs that fail: two die of memory, one warns, and seven say nothing.
+# [14b](14b_gallery.ipynb) asks of a run that died who held its memory. Lab 09 hands you ten runs
+# that fail: two die of memory, one warns, and seven say nothing.

@@ -1,28 +1,33 @@
 # %% [markdown] id="title"
 # # Gallery of broken runs
 #
-# Look up your symptom in the tables at the end. Every row is a training script that goes wrong,
-# most from bug reports, and it stands in this notebook with its cure. A test runs all of them
-# with every new PyTorch and transformers, and says which one a release has changed.
+# A run died out of memory: its snapshot says who held it. Or a run goes wrong without dying: look
+# up your symptom in the tables at the end. Every row there is a training script, most from bug
+# reports, and it stands in this notebook with its cure. A test runs all of them with every new
+# PyTorch and transformers, and says which one a release has changed.
 #
 # | your question | begin at |
 # |---|---|
+# | It ran out of memory: who held it? | [the snapshot](#It-ran-out-of-memory) |
 # | My memory did not fall. | [table 1](#My-memory-did-not-fall) |
 # | My loss changed, or the model learns worse. | [table 2](#My-loss-changed) |
 # | It raises an error: which flag do I set? | [table 3](#Which-flag-do-I-set?) |
 #
-# This page is for looking things up; no lab needs it. Lab 09 gives you ten such runs to diagnose.
+# The tables are for looking things up. Lab 09 gives you ten such runs to diagnose.
 #
-# **Budget:** 15 minutes, 1 GiB of memory, no GPU needed.
+# **Budget:** 30 minutes, 1 GiB of memory, no GPU needed.
 
 # %% id="imports"
+import pickle
 import random
 import re
 import warnings
+from collections import Counter
 from contextlib import contextmanager, nullcontext, redirect_stdout
 from functools import cache, partial
 from io import StringIO
 
+import pandas as pd
 import torch
 import transformers
 from IPython.display import Markdown
@@ -36,13 +41,137 @@ from torch.utils.checkpoint import (
 )  # fmt: skip
 
 from tutorial_lib import data, memory
-from tutorial_lib.instruments import ranks
+from tutorial_lib.guesses import beside
+from tutorial_lib.instruments import ranks, widgets
+from tutorial_lib.instruments.recorded.snapshots import SNAPSHOTS
 from tutorial_lib.checks import CheckError, assert_same_training
 from tutorial_lib.models.gpt import GPT, GPTConfig
 from tutorial_lib.models.lstm import LSTM, LSTMConfig
 from tutorial_lib.models.resnet import ResNet, ResNetConfig
 from tutorial_lib.models.unet import UNet, UNetConfig
 from tutorial_lib.models.vit import ViT, ViTConfig
+from tutorial_lib.units import GIB
+
+# %% [markdown] id="triage-text"
+# ## It ran out of memory
+#
+# Three runs ended in `OutOfMemoryError` on an emulated T4. Their messages look alike: some
+# megabytes were wanted, and 14 GiB were in use. The message does not say *who* used them. The
+# allocator's snapshot does: it has every allocation, with the line of Python that asked for it.
+#
+# On your own GPU, put `with memory.snapshot("died.pickle"):` around the loop; without a GPU,
+# `python -m tutorial_lib emulate --card t4 --snapshot died.pickle -- python train.py`.
+#
+# **Write.** The replay. An event is a dict. Its `action` is `alloc` when a block is handed out,
+# `oom` when memory ran out, and else the block's end; `addr` is where the block lies. An address
+# may be handed out again. All that is alive in the end must be the 14 GiB of the message.
+
+
+# %% id="alive"
+def alive(name):
+    """Replay a snapshot until memory ran out, and give what was alive then."""
+    snapshot = pickle.loads((SNAPSHOTS / f"{name}.pickle").read_bytes())
+    ### BEGIN SOLUTION
+    living = {}
+    for event in snapshot["device_traces"][0]:
+        if event["action"] == "oom":
+            return list(living.values())
+        if event["action"] == "alloc":
+            living[event["addr"]] = event
+        else:
+            living.pop(event["addr"], None)
+    ### END SOLUTION
+    raise ValueError(f"{name} did not run out of memory")
+
+
+# %% id="line-of"
+alive_bytes = sum(event["size"] for event in alive("oom_2"))
+assert round(alive_bytes / GIB) == 14, f"{alive_bytes / GIB:.1f} GiB are alive"
+
+
+def line_of(event):
+    frames = event["frames"]
+    return "{filename}:{line}".format(**frames[0]) if frames else "(backward)"
+
+
+# %% id="by-line"
+def by_line(name, top=5):
+    """Who held the memory: bytes and number of tensors, by line of Python."""
+    size, count = Counter(), Counter()
+    for event in alive(name):
+        size[line_of(event)] += event["size"]
+        count[line_of(event)] += 1
+    table = {line: (f"{n / GIB:.2f}", count[line]) for line, n in size.most_common(top)}
+    return pd.DataFrame(table, index=["GiB", "tensors"]).T
+
+
+by_line("oom_1")
+
+# %% [markdown] id="first-read"
+# **The first run** trains GPT-2 medium, four sequences at a time. The two largest lines are the
+# activation function and the linear layers of the blocks: tensors that wait for backward. The
+# weights (`modeling_utils.py`, `cuda`) are small beside them, and no optimizer state exists yet.
+# The diagnosis is *activations*. The cure is a smaller micro-batch, then a checkpoint around each
+# block (14).
+#
+# **Predict.** The second run trains well and dies later. GPT-2 has 12 blocks, and each runs the
+# line `activations.py:66` several times in a forward pass. How many forward passes are alive?
+
+# %% id="guess-alive"
+guess = None  # forward passes
+
+# %% id="second"
+first, second = (Counter(map(line_of, alive(name))) for name in ("oom_1", "oom_2"))
+line = "transformers/activations.py:66"
+per_block = first[line] // 24  # GPT-2 medium has 24 blocks, and one pass was alive
+passes = second[line] / per_block / 12
+print(f"{passes:.1f} forward passes are alive{beside(guess, passes)}")
+by_line("oom_2")
+
+# %% [markdown] id="second-read"
+# Training holds one pass at a time. Several at once mean that something keeps the graphs of passes
+# that are over. Here is the script:
+
+# %% id="second-script"
+print("".join((SNAPSHOTS / "oom_2.py").read_text().partition("total = 0")[1:]))
+
+# %% [markdown] id="third-text"
+# The validation loop sums losses that still have their graphs, so that no pass is ever freed.
+# `with torch.no_grad():` around it, or `loss.item()`, is the cure. A smaller batch only dies later.
+#
+# **The third run** has one short sequence and a checkpoint around every block.
+
+# %% id="third"
+by_line("oom_3")
+
+# %% [markdown] id="third-read"
+# Nearly everything was asked for by line 14 of the script itself, and the rest are weights and
+# gradients of the same size. Look the line up:
+
+# %% id="third-script"
+print((SNAPSHOTS / "oom_3.py").read_text().splitlines()[13].strip())
+
+# %% [markdown] id="third-cure"
+# The first update makes AdamW's states, two for each weight, and its `foreach` form makes
+# temporaries beside them. No checkpoint and no smaller batch touches that. The cures are
+# `fused=True`, 8-bit states, or states divided over devices.
+#
+# Now go through the three runs in time. At which moment could you have known?
+
+# %% id="triage"
+runs = {}
+for name in ("oom_1", "oom_2", "oom_3"):
+    snapshot = pickle.loads((SNAPSHOTS / f"{name}.pickle").read_bytes())
+    runs[name] = snapshot["device_traces"][0]
+widgets.snapshot_triage(runs)
+
+# %% [markdown] id="triage-read"
+# | what is alive when it dies | diagnosis | cure |
+# |---|---|---|
+# | the model's lines, once for each block | activations | a smaller micro-batch, checkpoints |
+# | the same lines, several passes | a graph that is kept | `no_grad`, `.item()`, `detach` |
+# | `optimizer.step`, weights, gradients | states | fused or 8-bit AdamW, LoRA, FSDP |
+# | little, *reserved* far above it | fragmentation (02b) | `expandable_segments`, equal lengths |
 
 # %% [markdown] id="frame-text"
 # ## How a case is written

@@ -9,7 +9,7 @@
 # 3. Can a policy move a tensor to the host?
 # 4. How do JAX's older libraries of modules checkpoint?
 #
-# **Budget:** 25 minutes, 2 GiB of memory, no GPU needed.
+# **Budget:** 45 minutes, 2 GiB of memory, no GPU needed.
 #
 # The frameworks are an extra: `pip install -e ".[frameworks]"` in the course's folder. As in
 # chapter 15, a cell that begins with `# needs jax` is left out where JAX is not installed.

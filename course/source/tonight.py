@@ -82,9 +82,10 @@ report
 # | temporary, in backward | a smaller micro-batch; the loss in chunks | checkpoints |
 # | temporary, in the optimizer | a fused optimizer | checkpoints; a smaller micro-batch |
 #
-# The next table pulls the levers one after the other, the harmless ones first: each row keeps those
-# above it. A row may need more than the one before: autocast, for one, adds 16-bit copies. *FLOPs*
-# is the arithmetic that the levers add. *Training* says whether it is still the same:
+# The next table pulls the levers one after the other, in the order of chapter 14: each row keeps
+# those above it. A *smaller micro-batch* is the smallest that still fills a GPU (predicted). A row
+# may need more than the one before: autocast, for one, adds 16-bit copies. *FLOPs* is the
+# arithmetic that the levers add. *Training* says whether it is still the same:
 #
 # - **exact**: the same gradients, bit for bit;
 # - **rounding**: the same mathematics, other last digits;
@@ -119,26 +120,26 @@ plots.ledger_bars(
 #
 # ## 3. The plan
 #
-# The table pulls each lever to its end. The planner pulls it only as far as your card needs: it
-# looks for the micro-batch and the recomputed blocks with which an update takes the least time. It
-# changes the training only where nothing else fits: by 8-bit states, then by bfloat16 throughout.
-# A model with BatchNorm changes with its micro-batch too (chapter 09).
+# The table pulls each lever to its end. The planner pulls it only as far as your card needs. It
+# takes the largest micro-batch that fits, and recomputes blocks where that is not enough. Weights
+# and states stay in float32, if anything fits so. Otherwise it takes 8-bit states, then bfloat16
+# throughout, and says so: that is another training. A model with BatchNorm changes with its
+# micro-batch too (chapter 09).
 
 # %% id="plan"
 harmless = [lever.recipe for lever in levers if lever.training != "another"]
 lean = replace(harmless[-1], checkpointing="none", accumulation=1)
 eight_bit = str(lean.optimizer).replace("fused", "8bit")
-kinds = [(lean.precision, lean.optimizer), (lean.precision, eight_bit)]
+kinds = {"precisions": list(dict.fromkeys([lean.precision, "bf16"]))}
+kinds["optimizers"] = list(dict.fromkeys([lean.optimizer, eight_bit]))
 limits, best = {"budget_bytes": room.sure, "effective_batch": BATCH}, None
 try:
-    for precision, optimizer in dict.fromkeys([*kinds, ("bf16", eight_bit)]):
-        kind = {"precisions": [precision], "optimizers": [optimizer]}
-        fit = planning.fit(lean, **limits, **kind)
-        if best := fit.best:
-            break
-    else:
-        print(f"Nothing fits. The least is {Bytes(fit.smallest_bytes)}. Try LoRA,")
-        print("shorter texts, smaller images, a larger card, or several (13).")
+    fit = planning.fit(lean, **limits, **kinds)
+    best = fit.best
+    if best is None:
+        print(f"Nothing fits. The least is {Bytes(fit.smallest_bytes)}. Try")
+        print("LoRA, shorter texts, smaller images, a larger card,")
+        print("or several cards (13).")
 except (AttributeError, RuntimeError, TypeError, ValueError) as error:
     print(error)  # of a model whose blocks cannot run later, or a whole step
     print("There is no plan: take the first row above that fits.")
@@ -150,11 +151,13 @@ if best:
     print(f"peak {Bytes(best.peak_bytes)}, {best.overhead:.0%} more time")
     for line in str(best.plan).splitlines()[1:]:  # what is kept, what is not
         print(" ".join(line.split()))
-    print(f"micro_batch, accumulation = {best.micro_batch}, {best.accumulation}")
+    batch = f"{best.micro_batch}, {best.accumulation}"
+    print(f"micro_batch, accumulation = {batch}")
     print(f"precision, optimizer = '{best.precision}', '{best.optimizer}'")
+    print("another training:", ", ".join(best.changes) or "no")
 
 # %% [markdown] id="lines"
-# The lines to type, after the two that the cell above prints. In a loop of your own:
+# The lines to type, after the two assignments that the cell above prints. In a loop of your own:
 #
 # ```python
 # from tutorial_lib.instruments import planning

@@ -637,7 +637,7 @@ checks.lab09.memory_and_windows(memory_and_windows)
 # dies in backward all the same."
 #
 # `CAP_I` is this small model's GPU: `memory.capped` raises the error that a GPU of that size would.
-# `snapshot` lists what is held when a call dies, as chapter 14's snapshots do: how many tensors
+# `snapshot` lists what is held when a call dies, as 14b's snapshots do: how many tensors
 # each operation has made, and their bytes. Without an error it lists what is held at the peak.
 #
 # The goal: the plain model's gradients, with each block run twice, and a peak at most 1.5 times

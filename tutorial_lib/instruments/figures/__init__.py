@@ -5,7 +5,6 @@ from tutorial_lib.instruments import load_when_used
 _HOMES = {
     "agreement": "comparisons",
     "batch_grid": "pictures",
-    "decision_tree": "pictures",
     "fits": "comparisons",
     "holders": "planning",
     "lifetimes": "lives",
@@ -13,6 +12,7 @@ _HOMES = {
     "plans": "planning",
     "schedule": "planning",
     "timetable": "ranks",
+    "two_peaks": "comparisons",
     "who_holds_what": "ranks",
 }
 __all__ = list(_HOMES)

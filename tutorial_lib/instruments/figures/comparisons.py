@@ -7,7 +7,7 @@ from typing import Any
 
 from matplotlib.ticker import LogLocator
 
-from tutorial_lib.plots.base import MARKED_LINES, CourseFigure, line_legend, new_figure
+from tutorial_lib.plots.base import MARKED_LINES, CourseFigure, fill, line_legend, new_figure
 from tutorial_lib.units import GIB, human_bytes, human_seconds
 
 
@@ -51,6 +51,38 @@ def agreement(
     return figure
 
 
+def two_peaks(
+    steps: Mapping[str, tuple[int, int]], *, title: str, cards_gib: Sequence[float] = ()
+) -> CourseFigure:
+    """Draw both peaks of training steps: of forward and backward, and of the update.
+
+    Args:
+        steps: Name of each step; its two peaks in bytes, the update's last.
+        title: Words above.
+        cards_gib: Memory of cards in GiB, each a vertical line.
+    """
+    figure, axes = new_figure(title, height=1.4 + 0.42 * len(steps))
+    kinds = {"forward and backward": "activations", "update": "optimizer_state"}
+    for place, (words, look) in enumerate(kinds.items()):
+        heights = [row - 0.18 + 0.36 * place for row in range(len(steps))]
+        widths = [peaks[place] / GIB for peaks in steps.values()]
+        axes.barh(heights, widths, height=0.34, label=words, **fill(look))
+    for gib in cards_gib:
+        axes.axvline(gib, color="black", linewidth=1, linestyle=":")
+    axes.set_yticks(range(len(steps)), list(steps))
+    lines = f" (lines: {', '.join(map(str, cards_gib))} GiB)" if cards_gib else ""
+    axes.set(ylim=(len(steps) - 0.5, -0.5), xlabel=f"peak, GiB{lines}")
+    axes.legend(frameon=False, fontsize=9, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    marks = {name: " (higher)" for name, (passes, update) in steps.items() if update > passes}
+    each = "; ".join(
+        f"{name}: {human_bytes(passes)}{'' if name in marks else ' (higher)'}, and "
+        f"{human_bytes(update)} in the update{marks.get(name, '')}"
+        for name, (passes, update) in steps.items()
+    )
+    figure.alt = f"{title}. {each}."
+    return figure
+
+
 def fits(found: Any) -> CourseFigure:
     """Draw every choice that fits: its predicted peak, and its predicted time of an update.
 
@@ -81,13 +113,13 @@ def fits(found: Any) -> CourseFigure:
     axes.axvline(found.budget_bytes / GIB, color="black", linewidth=1)
     axes.plot(found.best.peak_bytes / GIB, found.best.seconds, "*", color="black", markersize=12)
     axes.set_xlabel("peak, GiB (line: the budget)")
-    axes.set_ylabel("seconds an update (star: the fastest)")
+    axes.set_ylabel("seconds an update (star: the best)")
     axes.set_ylim(bottom=0)
     line_legend(axes)
     best = found.best
     figure.alt = (
         f"{title}: {len(fitting)} of {len(found.candidates)} choices fit "
-        f"{human_bytes(found.budget_bytes)}. Fastest: {best.precision}, {best.optimizer}, "
+        f"{human_bytes(found.budget_bytes)}. Best: {best.precision}, {best.optimizer}, "
         f"{best.micro_batch} x {best.accumulation}, peak {human_bytes(best.peak_bytes)}, "
         f"{human_seconds(best.seconds)} an update."
     )

@@ -1,10 +1,7 @@
 """Pictures of ideas: models and cards by year, what one update sees."""
 
-import re
 from collections.abc import Sequence
-from typing import Any
 
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.patches import Rectangle
 
 from tutorial_lib.plots.base import CourseFigure, fill, new_figure
@@ -72,34 +69,4 @@ def batch_grid(micro_batch: int, accumulation_steps: int, num_gpus: int) -> Cour
         f"each GPU holds the activations of {micro_batch} at a time (filled squares)."
     )
     axes.set_title(figure.alt.partition(";")[0], fontsize=10, loc="left")
-    return figure
-
-
-def decision_tree(tree: Any, questions: Sequence[str], answers: Sequence[str]) -> CourseFigure:
-    """Draw a fitted decision tree: a question in each box, an answer in each leaf.
-
-    Args:
-        tree: A `sklearn.tree.DecisionTreeClassifier` whose classes are places in `answers`.
-        questions: What each column is; a share, shown as per cent.
-        answers: All answers, in the order of the classes' numbers.
-    """
-    from sklearn.tree import export_text, plot_tree
-
-    figure, axes = new_figure("", height=4.6)
-    FigureCanvasAgg(figure)  # scikit-learn measures its texts on it
-    names = [answers[number] for number in tree.classes_]
-    inside = tree.tree_
-    for box in plot_tree(tree, ax=axes, fontsize=9, node_ids=True):
-        found = re.match(r"node #(\d+)", box.get_text())
-        box.set_visible(found is not None)  # not its own "True" and "False" beside the arrows
-        if found:
-            node = int(found[1])
-            is_leaf = inside.children_left[node] < 0
-            question = f"{questions[inside.feature[node]]}\nbelow {inside.threshold[node]:.0%}?"
-            box.set_text(names[inside.value[node].argmax()] if is_leaf else question)
-            colors = {"facecolor": "#D5E8F5" if is_leaf else "white", "edgecolor": "#222222"}
-            box.get_bbox_patch().set(boxstyle="round", **colors)
-    axes.set_title("To the left: yes. To the right: no.", fontsize=10, loc="left")
-    words = export_text(tree, feature_names=list(questions), class_names=names)
-    figure.alt = f"A decision tree:\n{words}"
     return figure

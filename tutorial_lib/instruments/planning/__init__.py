@@ -8,6 +8,7 @@ from tutorial_lib.instruments import load_when_used
 
 _HOMES = {
     "OPTIMIZERS": "fitting.search",
+    "ORDER": "fitting.levers",
     "PRECISIONS": "fitting.search",
     "Candidate": "fitting.candidates",
     "Event": "chain.simulate",
@@ -20,6 +21,7 @@ _HOMES = {
     "Speed": "run.roofline",
     "Stage": "chain.stages",
     "apply": "run.apply",
+    "filling_micro_batch": "fitting.levers",
     "fit": "fitting.search",
     "floor_bytes": "chain.solve",
     "profile": "run.profile",

@@ -9,6 +9,7 @@ from typing import Any
 from tutorial_lib.instruments.published import config_file
 from tutorial_lib.instruments.published.entry import Published
 from tutorial_lib.instruments.published.image_transformers import IMAGE_TRANSFORMERS
+from tutorial_lib.instruments.published.recent import RECENT
 
 
 def _gpt2(name: str, num_parameters: int, layers: int, heads: int, width: int) -> Published:
@@ -267,7 +268,7 @@ _MODELS = (
     *IMAGE_TRANSFORMERS,
 )
 
-PUBLISHED: dict[str, Published] = {model.name: model for model in _MODELS}
+PUBLISHED: dict[str, Published] = {model.name: model for model in (*_MODELS, *RECENT)}
 
 
 def find(name: str | Published) -> Published:

@@ -42,6 +42,8 @@ FITTED = {
     "vit-l-16": ("E09",),
 }
 CARD_GIB = 16
+# One sample at a time, accumulated: chapter 14's last levers, in their order.
+LEVERS = (("none", "adamw-fused"), ("per-block", "adamw-fused"), ("per-block", "adamw-8bit"))
 _ALL_BF16 = (("bf16", "sdpa"), ("bf16", "eager"))
 
 
@@ -189,6 +191,10 @@ def _levers() -> Iterator[Row]:
         yield Row(replace(alone, checkpointing="per-block"), ("A17",))
         lean = replace(alone, checkpointing="per-block", optimizer="adamw-8bit")
         yield Row(lean, ("A17",))
+        for strategy, optimizer in LEVERS if "precision" not in SIZES[model] else ():
+            window = {"accumulation": min(2, SIZES[model]["micro_batch"])}  # the second as the last
+            choices = {"checkpointing": strategy, "optimizer": optimizer, **window}
+            yield Row(replace(alone, **choices), ("A17",))
 
 
 def _court() -> Iterator[Row]:

@@ -122,18 +122,23 @@ def applied(model: nn.Module, strategy: str = "per-block") -> Iterator[Applied]:
         raise ValueError(f"{error} Possible for {type(model).__name__}: {names}.") from None
     paths = {module: name for name, module in model.named_modules()}
     with contextlib.ExitStack() as undo:
-        caching = _caching(model) if strategy != "none" else []
-        for config in caching:
-            undo.callback(setattr, config, "use_cache", True)
-            config.use_cache = False
+        without_cache = strategy != "none" and stop_caching(model, undo)
         segments = tuple(tuple(paths[part] for part in parts) for parts in change(undo))
-        yield Applied(model, strategy, segments, bool(caching))
+        yield Applied(model, strategy, segments, without_cache)
 
 
-def _caching(model: nn.Module) -> list[Any]:
-    """List the configurations of a model and its parts that ask for keys and values to be kept."""
+def stop_caching(model: nn.Module, undo: contextlib.ExitStack) -> bool:
+    """Let no part of a model keep keys and values for generation until `undo` closes.
+
+    Returns:
+        Whether one did: its configuration has a true `use_cache`.
+    """
     configs = {id(c): c for m in model.modules() if (c := getattr(m, "config", None)) is not None}
-    return [config for config in configs.values() if getattr(config, "use_cache", None) is True]
+    caching = [config for config in configs.values() if getattr(config, "use_cache", None) is True]
+    for config in caching:
+        undo.callback(setattr, config, "use_cache", True)
+        config.use_cache = False
+    return bool(caching)
 
 
 def possible(model: nn.Module) -> list[str]:

@@ -15,21 +15,16 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
-from tutorial_lib.instruments.private_torch import tree_leaves, tree_map_only
+from tutorial_lib.instruments.private_torch import tree_leaves, tree_map_only, without_modes
 
-_METADATA = (
-    "shape",
-    "dtype",
-    "device",
-    "ndim",
-    "dim",
-    "size",
-    "requires_grad",
-    "is_cuda",
-    "is_floating_point",
-)
+_SHAPE = ("shape", "ndim", "dim", "size")
+_METADATA = (*_SHAPE, "dtype", "device", "requires_grad", "is_cuda", "is_floating_point")
+# Autocast gives their results 16 bits.
+_MATMULS = {"linear", "matmul", "mm", "bmm", "addmm", "baddbmm", "einsum"}
+_MATMULS |= {"conv1d", "conv2d", "conv3d", "scaled_dot_product_attention"}
 _OPERATORS = ("add", "sub", "mul", "truediv", "matmul", "pow")
 
 
@@ -139,12 +134,17 @@ class DeferredRun:
         self.piece += is_stage
         return made
 
-    def between(self, function: Callable[..., Any], args: Any, kwargs: Any) -> DeferredTensor:
-        """Record what the model does with placeholders, and give one for its result."""
+    def between(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Record what the model does with placeholders, and give one for each result."""
         if self.execute is None:
             raise RuntimeError(self.advice)
-        name = "What the model does between two stages"
-        return self.call(name, function, args, kwargs, [None], tensors_of, is_stage=False)[0]
+        name, form = "What the model does between two stages", _form_of(function, args, kwargs)
+        likes: Sequence[Tensor | None] = tensors_of(form) or [None]
+        made = self.call(name, function, args, kwargs, likes, tensors_of, is_stage=False)
+        for one in made:
+            one.known = (*_SHAPE, "dtype") if _keeps_dtype(function, one.like) else _SHAPE
+        rest = iter(made)
+        return tree_map_only(Tensor, lambda _: next(rest), form) if tensors_of(form) else made[0]
 
     def _numbered(self, leaf: DeferredTensor | Tensor) -> Value | nn.Parameter:
         if isinstance(leaf, DeferredTensor):
@@ -173,8 +173,9 @@ class DeferredTensor:
     """The placeholder of a tensor until the run has its value."""
 
     def __init__(self, run: DeferredRun, number: int, like: Tensor | None) -> None:
-        self.run, self.number, self._like = run, number, like
+        self.run, self.number, self.like = run, number, like
         self.value: Tensor | None = None
+        self.known: tuple[str, ...] = _METADATA  # what `like` tells
 
     @classmethod
     def __torch_function__(
@@ -196,8 +197,8 @@ class DeferredTensor:
     def __getattr__(self, name: str) -> Any:
         if self._has_value():
             return getattr(self.touch(), name)
-        if name in _METADATA and self._like is not None:
-            return getattr(self._like, name)
+        if name in self.known and self.like is not None:
+            return getattr(self.like, name)
         method: Any = getattr(Tensor, name, None)
         is_recorded = callable(method) and not name.startswith("_") and name not in _METADATA
         if self.run.execute is None or not is_recorded:
@@ -247,6 +248,29 @@ def _apply(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         return run.between(function, args, kwargs)
     run.finish()
     return _apply(function, args, kwargs)
+
+
+def _form_of(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    """Give an operation's results without memory; `None` where their shapes are not known."""
+
+    def form(leaf: Any) -> Tensor:
+        if isinstance(leaf, DeferredTensor):
+            leaf = leaf.like if leaf.value is None else leaf.value  # None: an AttributeError below
+        return torch.empty(leaf.shape, dtype=leaf.dtype, device="meta")
+
+    try:
+        with without_modes(), torch.no_grad():
+            args, kwargs = tree_map_only((DeferredTensor, Tensor), form, (args, kwargs))
+            return function(*args, **kwargs)
+    except (AttributeError, RuntimeError, TypeError, ValueError):
+        return None  # a shape is not known, values decide, or autocast would change a dtype
+
+
+def _keeps_dtype(function: Callable[..., Any], like: Tensor | None) -> bool:
+    """Say whether a result surely has the dtype of its form, under autocast too."""
+    is_cast = torch.is_autocast_enabled("cuda") or torch.is_autocast_enabled("cpu")
+    is_float = like is not None and like.dtype == torch.float32
+    return not is_cast or (is_float and getattr(function, "__name__", "") not in _MATMULS)
 
 
 def with_values(output: Any) -> Any:

@@ -1,9 +1,12 @@
 """Find micro-batch, accumulation, checkpointing, precision and optimizer for a budget.
 
-Everything is predicted, without memory. Times are a roofline of an A100: they compare choices and
-are no clock (chapter 10b has what others measured). Status 1 when nothing fits. Tried are bf16-amp
-and bf16, adamw-fused and adamw-8bit. A function of your own takes micro_batch, and gives
-loss (a function that runs forward) and model: no whole step.
+Everything is predicted, without memory. The plan keeps weights and states in float32, under
+autocast: bf16 and adamw-8bit are shown too, marked, and taken where --precision or --optimizer asks
+for them. It fills the memory with the largest micro-batch before it recomputes anything. Each row
+is beaten by no other in peak, time and exactness at once. Times are a roofline of an A100, and at
+least 10 us an operation: they order choices and are no clock (chapter 10b holds the prices of
+recomputing against published pairs). Status 1 when nothing fits. A function of your own takes
+micro_batch, and gives loss (a function that runs forward) and model: no whole step.
 """
 
 from __future__ import annotations
@@ -41,7 +44,7 @@ def options(parser: argparse.ArgumentParser) -> None:
         "--effective-batch", required=True, type=int, metavar="N", help="samples for each update"
     )
     for name in ("precision", "optimizer"):
-        parser.add_argument(f"--{name}", action="append", help="one to try; may repeat")
+        parser.add_argument(f"--{name}", action="append", help="one that may be taken; may repeat")
     parser.add_argument(
         "--emulated", metavar="CARDS", help="cards to run the plan on, as in t4,a100"
     )
@@ -53,7 +56,7 @@ def options(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Search, show what fits, and save the best plan where a file is named."""
     from tutorial_lib.instruments.emulated.cards import find_card
-    from tutorial_lib.instruments.planning.fitting.search import PRECISIONS, fit
+    from tutorial_lib.instruments.planning.fitting.search import fit
 
     recipe, save, room = recipe_of(options), options.save, Room.of(options.budget)
     cards = [find_card(key) for key in options.emulated.split(",")] if options.emulated else []
@@ -67,7 +70,7 @@ def run(options: argparse.Namespace) -> int:
             recipe,
             budget_bytes=room.free,
             effective_batch=options.effective_batch,
-            precisions=options.precision or PRECISIONS,
+            precisions=options.precision,
             optimizers=options.optimizer,
         )
     rows = [_on_card(found, card) for card in cards if found.best]
@@ -92,6 +95,9 @@ def _show(found: Fit, room: Room, rows: Sequence[dict[str, str | int]]) -> None:
     if found.best:
         print("Times are predicted, for an A100.")
         print(Verdict(found.best.peak_bytes, room))
+    elif other := found.otherwise:
+        asked = {"--precision": other.precision, "--optimizer": other.optimizer}
+        print(f"To take the first row: {' '.join(f'{n} {asked[n]}' for n in asked)}")
     if found.recipe.seq is None and (length := sequence_length(found.recipe)):
         print(f"Sequences of {length} tokens, as --seq was left out.")
     for row in rows:

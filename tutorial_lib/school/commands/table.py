@@ -37,7 +37,7 @@ _PREDICT = """\
 the same number without allocating anything
 MODEL [--batch N] [--json] [--ranks 8 --shard fsdp]"""
 _PLAN = """\
-what fits a memory budget, and the fastest of it
+what fits a memory budget, and the best of it
 MODEL --budget 16GiB --effective-batch N [--json]
 [--lora r=8] [--emulated t4] [--ranks 8 --shard ddp]"""
 _EMULATE = """\

@@ -71,6 +71,7 @@ class Profile:
         method: `measured` where seconds come from this device, `predicted` where they are a
             roofline's, on tensors without memory. Bytes are counted in both.
         device: Words for the device.
+        launches: Operations of a forward and a backward without recomputation, views left out.
     """
 
     stages: tuple[Stage, ...]
@@ -79,6 +80,7 @@ class Profile:
     calls: tuple[Call, ...]
     method: Method
     device: str
+    launches: int = 0
 
     def __str__(self) -> str:
         head = f"{len(self.stages)} stages, {len(self.skips)} skips ({self.method}, {self.device})"

@@ -1,8 +1,8 @@
-"""The candidates for a budget, the fastest of them, and how they print."""
+"""The candidates for a budget, the best of them, and how they print."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
@@ -14,10 +14,12 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _SHOWN = 12
-# Other arithmetic than float32 under autocast: the losses differ from its losses.
+_NEAR = 0.02  # seconds nearer to each other than this are the same to a roofline
+_PLAIN = 0.001  # a share of recomputation below this is none
+# What changes the training, the least first. All else is the same mathematics.
 _ROUNDED = {
-    "bf16": "bf16 rounds parameters and states to 16 bits",
     "adamw-8bit": "adamw-8bit rounds its states to 8 bits",
+    "bf16": "bf16 rounds weights and states to 16 bits, and loses updates below 1/512 of a weight",
 }
 
 
@@ -52,22 +54,38 @@ class Candidate:
         """Whether there is a plan for it."""
         return self.plan is not None
 
+    @property
+    def changes(self) -> tuple[str, ...]:
+        """Its choices that make another training of it; without one, only last digits differ."""
+        return tuple(name for name in _ROUNDED if name in (self.precision, self.optimizer))
+
+    def beats(self, other: Candidate) -> bool:
+        """Whether it is no worse in bytes, seconds and changes, and better in one of them."""
+        pairs = zip(self._costs, other._costs, strict=True)
+        return self._costs != other._costs and all(mine <= theirs for mine, theirs in pairs)
+
+    @property
+    def _costs(self) -> tuple[Any, ...]:
+        return self.peak_bytes, self.seconds, frozenset(self.changes)
+
 
 @dataclass(frozen=True)
 class Fit:
-    """The candidates for a budget, the fastest first.
+    """The candidates for a budget.
 
     Args:
         recipe: What was given: the model and its sizes.
         budget_bytes: The budget.
         effective_batch: Samples for each update.
         candidates: All that were tried.
+        asked: Precision and optimizer of those that may be the best.
     """
 
     recipe: Recipe
     budget_bytes: int
     effective_batch: int
     candidates: tuple[Candidate, ...]
+    asked: tuple[tuple[str, str], ...]
 
     @property
     def model(self) -> str:
@@ -81,16 +99,37 @@ class Fit:
 
     @property
     def best(self) -> Candidate | None:
-        """The fastest that fits, or `None`."""
+        """The best that fits of what was asked for, or `None`.
+
+        That is the one which changes the training least. Of several, it is the fastest; and where
+        seconds are nearly the same, one that recomputes nothing, then the largest micro-batch.
+        """
+        return _best(self._asked_for)
+
+    @property
+    def otherwise(self) -> Candidate | None:
+        """The best that fits of all that were tried: what to ask for where `best` is `None`."""
+        return _best(self.candidates)
+
+    @property
+    def front(self) -> list[Candidate]:
+        """What fits and is beaten by none in bytes, seconds and changes; the fewest changes first.
+
+        `best` stands before all others.
+        """
         fitting = [candidate for candidate in self.candidates if candidate.fits]
-        return min(fitting, key=lambda c: (c.seconds, c.peak_bytes), default=None)
+        front = [c for c in fitting if not any(other.beats(c) for other in fitting)]
+        first, beaten = self.best, front if self.best is None else [*front, self.best]
+        return sorted(dict.fromkeys(beaten), key=lambda c: (c is not first, *_order(c)))
 
     @property
     def smallest_bytes(self) -> int:
-        """The smallest budget into which any of the candidates fits."""
-        return min(
-            candidate.peak_bytes for candidate in self.candidates if not self.best or candidate.fits
-        )
+        """The smallest budget into which any of those fits that were asked for."""
+        return min(c.peak_bytes for c in self._asked_for if not self.best or c.fits)
+
+    @property
+    def _asked_for(self) -> list[Candidate]:
+        return [c for c in self.candidates if (c.precision, c.optimizer) in self.asked]
 
     def figure(self) -> Figure:
         """Draw the candidates: time of an update against peak."""
@@ -100,22 +139,20 @@ class Fit:
 
     def as_data(self) -> dict[str, Any]:
         """Answer as plain data, for JSON."""
-        ranked = [_as_data(candidate) for candidate in self._ranked()]
-        best = self.best
+        best, front = self.best, self.front
+        otherwise = None if best else self.otherwise
+        others = sorted((c for c in self.candidates if c not in front), key=_order)
+        ranked = [_as_data(c) | {"on_front": c in front} for c in (*front, *others)]
         return {
             "model": self.model,
             "budget_bytes": self.budget_bytes,
             "effective_batch": self.effective_batch,
             "fits": best is not None,
             "best": None if best is None else _as_data(best),
+            "otherwise": None if otherwise is None else _as_data(otherwise),
             "smallest_bytes": self.smallest_bytes,
             "choices": ranked,
         }
-
-    def _ranked(self) -> list[Candidate]:
-        return sorted(
-            self.candidates, key=lambda c: (not c.fits, c.seconds if c.fits else c.peak_bytes)
-        )
 
     def __str__(self) -> str:
         return "\n".join(self._lines())
@@ -123,46 +160,75 @@ class Fit:
     __repr__ = __str__
 
     def _lines(self) -> Iterator[str]:
-        budget = human_bytes(self.budget_bytes)
-        head = f"{self.model}, {self.effective_batch} samples an update, {budget}"
-        if self.best is None:
-            yield f"{head}: nothing fits (predicted)."
+        best, otherwise = self.best, self.otherwise
+        head = (
+            f"{self.model}, {self.effective_batch} samples an update, "
+            f"{human_bytes(self.budget_bytes)}"
+        )
+        if best is None:
+            kinds = " or ".join(", ".join(kind) for kind in self.asked)
+            yield f"{head}: nothing fits with {kinds} (predicted)."
             yield f"The smallest budget that is enough: {human_bytes(self.smallest_bytes)}."
+            if otherwise is not None:
+                yield f"It fits where {' and '.join(otherwise.changes)} may change the training:"
         else:
             yield f"{head} (predicted):"
         yield (
             f"  {'precision':<10}{'optimizer':<13}{'batch':>12}{'recompute':>11}"
             f"{'peak':>10}{'time':>9}"
         )
-        ranked = self._ranked()
-        for candidate in ranked[:_SHOWN]:
-            batch = f"{candidate.micro_batch} x {candidate.accumulation}"
-            time = human_seconds(candidate.seconds) if candidate.fits else "-"
-            extra = f"{candidate.overhead:+.1%}" if candidate.fits else "-"
-            precision, optimizer = (
-                f"{name}*" if name in _ROUNDED else name
-                for name in (candidate.precision, candidate.optimizer)
-            )
-            yield (
-                f"  {precision:<10}{optimizer:<13}{batch:>12}{extra:>11}"
-                f"{human_bytes(candidate.peak_bytes):>10}{time:>9}"
-            )
-        if len(ranked) > _SHOWN:
-            yield f"  and {len(ranked) - _SHOWN} more"
-        tried = {
-            name for candidate in ranked for name in (candidate.precision, candidate.optimizer)
-        }
-        if rounded := [words for name, words in _ROUNDED.items() if name in tried]:
-            yield f"  * is another training: {'; '.join(rounded)}."
-        if self.best is not None and any(not candidate.fits for candidate in ranked[:_SHOWN]):
-            yield "  - does not fit."
-        if self.best is not None:
+        shown = self.front or sorted(self.candidates, key=_order)
+        for candidate in shown[:_SHOWN]:
+            yield _row(candidate)
+        if len(shown) > _SHOWN:
+            yield f"  and {len(shown) - _SHOWN} more"
+        if beaten := sum(c.fits for c in self.candidates) - len(self.front):
+            yield f"  Not shown: {beaten} that fit, and are better in nothing."
+        rounded = {name for candidate in shown for name in candidate.changes}
+        if rounded:
+            words = [words for name, words in _ROUNDED.items() if name in rounded]
+            yield f"  * is another training: {'; '.join(words)}."
+        yield "  Recomputing changes no bit of a gradient, accumulating its last digits."
+        if best is not None:
             yield "The first row's plan for one micro-batch, without parameters and states:"
-            yield str(self.best.plan)
+            yield str(best.plan)
+
+
+def _best(candidates: Sequence[Candidate]) -> Candidate | None:
+    fitting = [candidate for candidate in candidates if candidate.fits]
+    least = min(map(_changed, fitting), default=0)
+    alike = [candidate for candidate in fitting if _changed(candidate) == least]
+    limit = (1 + _NEAR) * min((candidate.seconds for candidate in alike), default=0.0)
+    near = [candidate for candidate in alike if candidate.seconds <= limit]
+    return min(near, key=lambda c: (c.overhead > _PLAIN, -c.micro_batch, c.seconds), default=None)
+
+
+def _changed(candidate: Candidate) -> int:
+    """Give a number that is larger the more the training changes: bf16 above 8-bit states."""
+    return sum(2**place for place, name in enumerate(_ROUNDED) if name in candidate.changes)
+
+
+def _order(candidate: Candidate) -> tuple[Any, ...]:
+    cost = candidate.seconds if candidate.fits else candidate.peak_bytes
+    return not candidate.fits, _changed(candidate), cost
+
+
+def _row(candidate: Candidate) -> str:
+    batch = f"{candidate.micro_batch} x {candidate.accumulation}"
+    time = human_seconds(candidate.seconds) if candidate.fits else "-"
+    extra = f"{candidate.overhead:+.1%}" if candidate.fits else "-"
+    precision, optimizer = (
+        f"{name}*" if name in _ROUNDED else name
+        for name in (candidate.precision, candidate.optimizer)
+    )
+    return (
+        f"  {precision:<10}{optimizer:<13}{batch:>12}{extra:>11}"
+        f"{human_bytes(candidate.peak_bytes):>10}{time:>9}"
+    )
 
 
 def _as_data(candidate: Candidate) -> dict[str, Any]:
     data = {f.name: getattr(candidate, f.name) for f in fields(candidate) if f.name != "plan"}
     plan = candidate.plan
     tree = None if plan is None else {"tree": plan.tree, "names": plan.names}
-    return {**data, "fits": candidate.fits, "plan": tree}
+    return {**data, "fits": candidate.fits, "changes": candidate.changes, "plan": tree}

@@ -1,14 +1,27 @@
 """The levers that save memory, pulled one after the other on a training step."""
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any
 
 from tutorial_lib import memory
+from tutorial_lib.instruments.planning.run.roofline import Roofline, Speed
 from tutorial_lib.instruments.training import Recipe
 from tutorial_lib.units import Bytes
 
+# The levers in order, and what each costs. First those that cost digits alone, then time, then
+# those that make it another training.
+ORDER = {
+    "autocast": "last digits",
+    "fused kernels": "last digits",
+    "smaller micro-batch": "last digits, as long as the GPU stays filled",
+    "checkpoint each block": "up to one more forward, and no bit of a gradient",
+    "one sample at a time": "a GPU that is partly idle, where one sample does not fill it",
+    "8-bit states": "another update",
+    "LoRA": "another training; or more devices, which is another set-up",
+}
 # What takes less memory, most often, at no price but rounding.
-LEAN = {"fp32": "bf16-amp", "eager": "sdpa", "adamw": "adamw-fused"}
+_LEAN = {"fp32": "bf16-amp", "eager": "sdpa", "adamw": "adamw-fused"}
 _SAME_FLOPS = {"precision", "attention", "optimizer", "micro_batch", "accumulation"}
 
 
@@ -41,7 +54,7 @@ class Lever:
 def pull_levers(
     recipe: Recipe, report: memory.MemoryReport | None = None
 ) -> tuple[list[Lever], list[str]]:
-    """Pull the levers of chapter 14 in order, the harmless ones first.
+    """Pull the levers in the order of `ORDER`, the harmless ones first.
 
     Args:
         recipe: The step as it is.
@@ -56,32 +69,73 @@ def pull_levers(
     """
     flops = _flops(recipe)
     pulled, refused = [Lever("as it is", "", recipe, report or _at_peak(recipe), flops)], []
-    today = {name: getattr(recipe, name) for name in ("precision", "attention", "optimizer")}
-    lean = {name: LEAN.get(choice, choice) for name, choice in today.items()}
-    precision = {"precision": lean.pop("precision")}
-    alone = {"micro_batch": 1, "accumulation": recipe.micro_batch * recipe.accumulation}
     has_batch_norm = any("batch_norm" in life.op for life in pulled[0].report.timeline)
-    levers: list[tuple[str, str, dict[str, Any]]] = [
-        ("autocast", "rounding", precision),
-        ("fused kernels", "rounding", lean),
-        ("one sample at a time", "another" if has_batch_norm else "rounding", alone),
-    ]
-    if recipe.checkpointing == "none":
-        levers.append(("checkpoint each block", "exact", {"checkpointing": "per-block"}))
-    if "adamw" in recipe.optimizer:
-        levers.append(("8-bit states", "another", {"optimizer": "adamw-8bit"}))
-    if recipe.lora_rank is None:
-        levers.append(("LoRA", "another", {"lora_rank": 16}))
-    for name, training, choices in levers:
-        wanted = replace(recipe, **choices)
+    another = {"8-bit states", "LoRA"}
+    another |= {"smaller micro-batch", "one sample at a time"} if has_batch_norm else set()
+    for name in ORDER:
         try:
+            choices = _choices(name, recipe)
+            wanted = replace(recipe, **choices)
             if wanted != recipe:
                 flops = flops if choices.keys() <= _SAME_FLOPS else _flops(wanted)
+                training = "another" if name in another else "rounding"
+                training = "exact" if name == "checkpoint each block" else training
                 pulled.append(Lever(name, training, wanted, _at_peak(wanted), flops))
                 recipe = wanted
         except ValueError as error:
             refused.append(f"{name}: {error}")
     return pulled, refused
+
+
+def _choices(name: str, recipe: Recipe) -> dict[str, Any]:
+    """Say what a lever changes in a recipe; nothing where it is pulled already."""
+    samples = recipe.micro_batch * recipe.accumulation
+    match name:
+        case "autocast":
+            return {"precision": _LEAN.get(recipe.precision, recipe.precision)}
+        case "fused kernels":
+            today = {"attention": recipe.attention, "optimizer": recipe.optimizer}
+            return {field: _LEAN.get(choice, choice) for field, choice in today.items()}
+        case "smaller micro-batch" if recipe.micro_batch > 1:
+            least = filling_micro_batch(recipe)
+            micro_batch = next(n for n in range(1, samples + 1) if samples % n == 0 and n >= least)
+            if micro_batch < recipe.micro_batch:
+                return {"micro_batch": micro_batch, "accumulation": samples // micro_batch}
+        case "checkpoint each block" if recipe.checkpointing == "none":
+            return {"checkpointing": "per-block"}
+        case "one sample at a time":
+            return {"micro_batch": 1, "accumulation": samples}
+        case "8-bit states" if "adamw" in recipe.optimizer:
+            return {"optimizer": "adamw-8bit"}
+        case "LoRA" if recipe.lora_rank is None:
+            return {"lora_rank": 16}
+    return {}
+
+
+def filling_micro_batch(recipe: Recipe, speed: Speed | None = None) -> int:
+    """Predict the smallest micro-batch that keeps a GPU busy, at most the recipe's own.
+
+    Operations are launched by the CPU. A micro-batch fills the GPU when its arithmetic and its
+    bytes take longer than the launches; by a roofline, both are on a straight line in the samples.
+
+    Args:
+        recipe: The step.
+        speed: Of the device; `None` takes that of an A100.
+
+    Raises:
+        ValueError: When it cannot be run with one sample or two, or is a whole step.
+    """
+    seconds = list[float]()
+    plain = replace(recipe, accumulation=1, checkpointing="none")
+    for samples in (1, 2):
+        with recipe.one_rank(), memory.predicting(), Roofline(speed or Speed()) as roofline:
+            loss, _ = replace(plain, micro_batch=samples).make_loss()
+            start, launched = roofline.seconds, roofline.launches
+            loss().backward()  # type: ignore[no-untyped-call]
+        seconds.append(roofline.seconds - start)
+    launching = (roofline.launches - launched) * roofline.speed.launch_seconds
+    more: float = (launching - seconds[0]) / max(seconds[1] - seconds[0], 1e-12)
+    return min(recipe.micro_batch, 1 + max(0, math.ceil(more)))
 
 
 def _at_peak(recipe: Recipe) -> memory.MemoryReport:

@@ -1,13 +1,15 @@
-"""Find the fastest way to train a published model within a memory budget."""
+"""Find how to train a model within a memory budget: the least change, then the least time."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
+from itertools import product
 from typing import Any
 
 from joblib.externals.loky import (  # type: ignore[import-untyped]
     get_reusable_executor,
 )
 
+from tutorial_lib.instruments.planning.chain.plan import Plan
 from tutorial_lib.instruments.planning.chain.profiled import Profile
 from tutorial_lib.instruments.planning.chain.solve import floor_bytes, solve
 from tutorial_lib.instruments.planning.chain.stages import Skip, Stage
@@ -17,6 +19,7 @@ from tutorial_lib.instruments.planning.run.roofline import Speed
 from tutorial_lib.instruments.training import Recipe, Shard
 from tutorial_lib.instruments.training.fields import COPYING, UNDIVIDED
 
+# The first of each keeps weights and states in float32; the others are taken by who asks for them.
 PRECISIONS = ("bf16-amp", "bf16")
 OPTIMIZERS = ("adamw-fused", "adamw-8bit")
 _TRIES = 3  # plans that are predicted in whole before the next candidate is taken
@@ -27,17 +30,18 @@ def fit(
     *,
     budget_bytes: int,
     effective_batch: int,
-    precisions: Sequence[str] = PRECISIONS,
+    precisions: Sequence[str] | None = None,
     optimizers: Sequence[str] | None = None,
     speed: Speed | None = None,
 ) -> Fit:
     """Search micro-batch, accumulation, checkpointing plan, precision and optimizer.
 
     A model's stages are profiled on tensors without memory with one and with two samples; their
-    bytes and times for other micro-batches lie on the straight line through both. The fastest
-    candidate is then predicted in whole, with its plan at work, and gets less for its plan where
-    that shows more than the budget. The second and further precisions are looked at in a process
-    of their own.
+    bytes and times for other micro-batches lie on the straight line through both. A micro-batch
+    takes at least the time in which a CPU launches its operations: what is below that leaves the
+    GPU partly idle. `Fit.best` is then predicted in whole, with its plan at work, and gets less
+    for its plan where that shows more than the budget. The second and further precisions are
+    looked at in a process of their own.
 
     Args:
         recipe: The model, its sizes, LoRA, and the ranks with what they share: bytes are then those
@@ -45,13 +49,15 @@ def fit(
         budget_bytes: For everything that PyTorch holds: model, gradients, states, activations.
             A GPU's allocator, kernels and CUDA itself need more on top.
         effective_batch: Samples for each update, of all ranks together.
-        precisions: Which to try, as in `Recipe`.
-        optimizers: Which to try, as in `Recipe`; `None` tries `OPTIMIZERS`, but for those that
-            cannot update what the ranks divide.
+        precisions: Which may be the best, as in `Recipe`. `None` tries `PRECISIONS`, and takes the
+            first.
+        optimizers: The same; `None` tries `OPTIMIZERS`, but for those that cannot update what the
+            ranks divide.
         speed: What to predict times with; `None` takes that of an A100.
 
     Returns:
-        All candidates; `best` is `None` when nothing fits, and `smallest_bytes` says what would do.
+        All candidates; `best` is `None` when none fits of those that were asked for. Then
+        `smallest_bytes` says what would do, and `otherwise` what fits if more may change.
 
     Raises:
         ValueError: When a number is below 1, or a name is not known.
@@ -66,17 +72,19 @@ def fit(
             f"(={together})."
         )
     speed = speed or Speed()
-    if optimizers is None:
-        is_divided = recipe.shard not in (None, *COPYING)
-        optimizers = [name for name in OPTIMIZERS if not (is_divided and name in UNDIVIDED)]
-    found = _taken_apart([replace(recipe, precision=p) for p in precisions], optimizers, speed)
+    is_divided = recipe.shard not in (None, *COPYING)
+    tried = optimizers or [n for n in OPTIMIZERS if not (is_divided and n in UNDIVIDED)]
+    recipes = [replace(recipe, precision=name) for name in precisions or PRECISIONS]
+    found = _taken_apart(recipes, tried, speed)
     candidates = [
         _candidate(parts, optimizer, micro_batch, effective_batch // together, budget_bytes, speed)
         for parts in found
         for optimizer in parts.updates
         for micro_batch in _divisors(effective_batch // together)
     ]
-    return _verified(Fit(recipe, budget_bytes, effective_batch, tuple(candidates)), found)
+    asked = tuple(product(precisions or PRECISIONS[:1], optimizers or OPTIMIZERS[:1]))
+    fitted = Fit(recipe, budget_bytes, effective_batch, tuple(candidates), asked)
+    return _verified(fitted, {str(parts.recipe.precision): parts for parts in found}, speed)
 
 
 def _taken_apart(recipes: Sequence[Recipe], optimizers: Sequence[str], speed: Speed) -> list[Parts]:
@@ -130,32 +138,37 @@ def _candidate(
     if least > budget:
         return replace(chosen, peak_bytes=least)
     found = solve(at, budget_bytes=budget - always)
-    seconds = accumulation * found.seconds + update.touched_bytes / speed.bytes_per_second
     peak = max(always + found.peak_bytes, update.peak_bytes)
-    return replace(
-        chosen, seconds=seconds, peak_bytes=peak, overhead=max(0.0, found.overhead), plan=found
-    )
+    return _planned(replace(chosen, peak_bytes=peak), found, parts, speed)
 
 
-def _verified(found: Fit, by_precision: Sequence[Parts]) -> Fit:
-    """Predict the fastest candidate in whole; where it does not fit, leave its plan less room."""
-    updates = {str(parts.recipe.precision): parts.updates for parts in by_precision}
+def _planned(candidate: Candidate, plan: Plan, parts: Parts, speed: Speed) -> Candidate:
+    """Give a candidate a plan, and the seconds of an update with it."""
+    update, overhead = parts.updates[candidate.optimizer], max(0.0, plan.overhead)
+    launching = parts.one.launches * speed.launch_seconds * (1 + overhead)
+    seconds = candidate.accumulation * max(plan.seconds, launching)
+    seconds += update.touched_bytes / speed.bytes_per_second
+    return replace(candidate, plan=plan, seconds=seconds, overhead=overhead)
+
+
+def _verified(found: Fit, by_precision: Mapping[str, Parts], speed: Speed) -> Fit:
+    """Predict the best candidate in whole; where it does not fit, leave its plan less room."""
     for _ in range(_TRIES):
-        best = found.best
+        best = found.best or found.otherwise
         if best is None or best.is_verified or best.plan is None:
             break
-        update = updates[best.precision][best.optimizer]
-        peak = predicted_peak(found.recipe_of(best), best.plan, update)
+        parts = by_precision[best.precision]
+        peak = predicted_peak(found.recipe_of(best), best.plan, parts.updates[best.optimizer])
         over = peak - found.budget_bytes
         changed = replace(best, peak_bytes=peak, is_verified=True)
         if over > 0:
-            changed = _with_less(best, over)
+            changed = _with_less(best, over, parts, speed)
         others = [changed if candidate is best else candidate for candidate in found.candidates]
         found = replace(found, candidates=tuple(others))
     return found
 
 
-def _with_less(candidate: Candidate, over: int) -> Candidate:
+def _with_less(candidate: Candidate, over: int, parts: Parts, speed: Speed) -> Candidate:
     plan = candidate.plan
     assert plan is not None
     room = (plan.budget_bytes or 0) - over
@@ -167,7 +180,4 @@ def _with_less(candidate: Candidate, over: int) -> Candidate:
         )
     except ValueError:
         return replace(candidate, peak_bytes=candidate.peak_bytes + over, plan=None)
-    slower = candidate.accumulation * (again.seconds - plan.seconds)
-    return replace(
-        candidate, plan=again, seconds=candidate.seconds + slower, overhead=again.overhead
-    )
+    return _planned(candidate, again, parts, speed)

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from tutorial_lib.instruments import segments
 from tutorial_lib.instruments.planning.chain.plan import Plan
 from tutorial_lib.instruments.planning.chain.profiled import Call, kind_of
 from tutorial_lib.instruments.planning.run.find_stages import find_stages, replaced
@@ -26,9 +27,11 @@ _applied: weakref.WeakKeyDictionary[nn.Module, Callable[[], None]] = weakref.Wea
 def apply(model: nn.Module, plan: Plan) -> nn.Module:
     """Let a model run by a plan from now on, in training.
 
-    Gradients are the same, bit for bit, dropout included. What a stage changes besides its output,
-    it changes each time it runs: BatchNorm's running averages move with every recomputation. Its
-    hooks run as often. Without gradients, as in evaluation, the model runs as before.
+    Gradients are the same, bit for bit, dropout included; a model of two towers, as T5, draws
+    dropout in another order where it draws some between them. What a stage changes besides its
+    output, it changes each time it runs: BatchNorm's running averages move with every
+    recomputation. Its hooks run as often. Without gradients, as in evaluation, the model runs as
+    before.
 
     Args:
         model: The one that was profiled, or one like it. Of a plan without a profile, a model with
@@ -89,12 +92,7 @@ def install(
     running = _Running(calls, tree, observe)
     changes = replaced(stages, running.stage)
     changes.enter_context(replaced({"": model}, running.whole, "forward"))
-    config: Any = getattr(model, "config", None)
-    # keys and values for generation would be stored by every recomputation
-    uses_cache = getattr(config, "use_cache", None) is True
-    if uses_cache:
-        config.use_cache = False
-        changes.callback(setattr, config, "use_cache", True)
+    segments.stop_caching(model, changes)  # every recomputation would store keys and values
     _applied[model] = changes.close
 
 

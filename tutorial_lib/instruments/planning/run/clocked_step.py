@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
 from tutorial_lib import device as devices
+from tutorial_lib.instruments import segments
 from tutorial_lib.instruments.planning.chain.profiled import Call
 from tutorial_lib.instruments.planning.run.apply import install, undo
 from tutorial_lib.instruments.planning.run.find_stages import replaced
@@ -167,7 +168,10 @@ def measure_times(
 
 @contextlib.contextmanager
 def model_untouched(model: nn.Module, device: torch.device) -> Iterator[None]:
-    """Give back buffers, gradients and random state as they were; collect no garbage meanwhile."""
+    """Give back buffers, gradients and random state as they were; collect no garbage meanwhile.
+
+    Nor does the model keep keys and values for generation: a second run would find the first one's.
+    """
     buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
     gradients = [(parameter, parameter.grad) for parameter in model.parameters()]
     devices = [device] if device.type == "cuda" else []
@@ -175,7 +179,8 @@ def model_untouched(model: nn.Module, device: torch.device) -> Iterator[None]:
     gc.collect()
     gc.disable()
     try:
-        with torch.random.fork_rng(devices=devices):
+        with torch.random.fork_rng(devices=devices), contextlib.ExitStack() as back:
+            segments.stop_caching(model, back)
             yield
     finally:
         if was_enabled:

@@ -89,8 +89,9 @@ def profile(
             skips = _dearest(skips, more)
             if kept is int:
                 calls = _with_matmuls(calls, run.clocked, first)
+                launches = (like or run).launches
     where = "CUDA kernels" if is_fake else devices.describe(device)
-    return Profile(_either(*forms), skips, names, tuple(calls), method, where)
+    return Profile(_either(*forms), skips, names, tuple(calls), method, where, launches)
 
 
 def _set_gradients(model: nn.Module, gradients: str) -> None:
@@ -152,6 +153,7 @@ class _Watched:
     clocked: ClockedStep
     flow: Flow
     lives: Sequence[Life]
+    launches: int
 
 
 def _watched(
@@ -180,7 +182,7 @@ def _watched(
     log.finish()
     for parameter in model.parameters():
         log.label_storages([parameter.grad], "gradients")
-    return _Watched(clocked, Flow.of(clocked, num_bytes), log.lives())
+    return _Watched(clocked, Flow.of(clocked, num_bytes), log.lives(), mode.launches)
 
 
 def _with_matmuls(calls: Sequence[Call], clocked: ClockedStep, first: Sequence[int]) -> list[Call]:

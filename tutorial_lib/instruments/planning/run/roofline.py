@@ -21,13 +21,15 @@ class Speed:
     half_flops: float = 150e12  # floating-point operations a second in 16 bits
     float_flops: float = 60e12  # the same in float32
     bytes_per_second: float = 1.3e12  # what its memory gives and takes
+    launch_seconds: float = 10e-6  # what the CPU takes to launch an operation; unchecked
 
 
 class Roofline(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Add up the predicted time of all operations while the mode is active, and count matmuls.
+    """Add up the predicted time of all operations while the mode is active, and count them.
 
     An operation takes the longer of two times: of its arithmetic, and of reading its inputs and
-    writing its outputs once. Launches, caches and overlap are left out.
+    writing its outputs once. Caches and overlap are left out. `launches` and `matmuls` are numbers
+    of operations; `seconds` has nothing of what launches cost.
 
     Source:
         Williams et al. (2009), Roofline. Unchecked against a device.
@@ -35,7 +37,7 @@ class Roofline(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __init__(self, speed: Speed) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.speed, self.seconds, self.matmuls = speed, 0.0, 0
+        self.speed, self.seconds, self.launches, self.matmuls = speed, 0.0, 0, 0
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -45,6 +47,7 @@ class Roofline(TorchDispatchMode):  # type: ignore[no-untyped-call]
         out = func(*args, **kwargs)
         self.matmuls += is_matmul(func, args)
         if func.namespace == "aten" and not gives_view(func):
+            self.launches += 1
             made = list_tensors(out)
             touched = [*list_tensors(args), *list_tensors(kwargs), *made]
             moved = sum(tensor.numel() * tensor.element_size() for tensor in touched)
