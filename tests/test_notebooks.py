@@ -135,7 +135,10 @@ def test_every_notebook_has_a_budget_and_the_readme_says_the_same(root):
 def test_the_three_ways_in_take_what_they_say(root, page):
     text = on_one_line(root / page).partition("## Three ways in ")[2].partition(" ## ")[0]
     minutes = {name: int(found) for name, found in budgets(root)}
-    evening = [minutes["00_start_here"], *map(int, re.findall(r"the first exercise \((\d+)\)", text))]
+    evening = [
+        minutes["00_start_here"],
+        *map(int, re.findall(r"the first exercise \((\d+)\)", text)),
+    ]
     for name, heading, said in re.findall(r"(\w+)\.ipynb\) up to \*([^*]+)\* \((\d+)\)", text):
         source = (root / f"course/source/{name}.py").read_text(encoding="utf-8")
         assert abs(counted_minutes(source[: source.index(f"# ## {heading}\n")]) - int(said)) < 3

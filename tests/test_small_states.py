@@ -1,4 +1,4 @@
-"""Numbers in few bits: what 01b and 08b say of their roundings and no cell of them shows."""
+"""Numbers in few bits: what 01b and 08c say of their roundings and no cell of them shows."""
 
 import pytest
 import torch
@@ -30,7 +30,7 @@ def test_8_bit_floats_stay_finite_and_near(levers):
 
 @pytest.fixture
 def writes(root):
-    return authoring.load_definitions(root / "course" / "08b_trainers_and_precision.ipynb")
+    return authoring.load_definitions(root / "course" / "08c_sixteen_bits.ipynb")
 
 
 @pytest.mark.parametrize("value", [0.1003, -0.1003, 3.14159, -1e-5])

@@ -408,7 +408,7 @@ states["Muon, AdamW"] = stepped(torch.optim.Muon(matrices), torch.optim.AdamW(re
 pd.DataFrame({"states, in P": states}).round(2)
 
 # %% [markdown] id="weight-ways-text"
-# Now the rows together, in bytes a parameter between steps. (08b shows what weights in bfloat16
+# Now the rows together, in bytes a parameter between steps. (08c shows what weights in bfloat16
 # lose with plain rounding, and what the last two rows are.)
 
 # %% id="weight-ways"

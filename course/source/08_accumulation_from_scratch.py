@@ -156,7 +156,7 @@ pd.DataFrame({"GiB": gpt2_peaks}).round(2).T
 # It does not. Four of the six columns are an effective batch of 32, with four different peaks. The
 # micro-batch decides the memory. The effective batch does not, and neither does the number of GPUs
 # (chapter 13 measures that). How much of the 75 % arrives depends on what else the peak holds; the
-# companion `08b_trainers_and_precision` compares long and short sequences.
+# companion `08b_trainers_and_losses` compares long and short sequences.
 #
 # ## Is it the same update?
 #
@@ -212,7 +212,7 @@ pd.DataFrame(distances).T.map("{:.0e}".format)
 # - **Compare in float64.** There rounding is tiny and a bug is not. In bfloat16 the tolerance would
 #   be so loose that every loop passes, so the function refuses to compare.
 # - **Compare early in training.** Near a minimum the terms cancel: the sum is small, their sizes
-#   are not. Then the function may refuse a correct loop (`08b_trainers_and_precision` shows one).
+#   are not. Then the function may refuse a correct loop (`08b_trainers_and_losses` shows one).
 #
 # ## The forgotten division
 #
@@ -404,7 +404,7 @@ print(f"loss off by {loss_off:.1f} %")
 # With one number for the whole window, the loop is the big batch. With the mean of means, the
 # gradient is wrong by many times more than the loss, and nobody sees one per cent in a loss. A
 # token then counts more if its micro-batch has few tokens, so the model learns another task.
-# Hugging Face's `Trainer` had this fault until 2024. `08b_trainers_and_precision` (optional) looks
+# Hugging Face's `Trainer` had this fault until 2024. `08b_trainers_and_losses` (optional) looks
 # at what it does today with a model of your own.
 #
 # ## What happens once per update
@@ -560,5 +560,5 @@ claims.Verdicts(
 #
 # In chapter 09 the premise fails: BatchNorm and contrastive losses are no sums over samples. In lab
 # 06, `lab06_exact_accumulation`, you write the step that passes all of this. The companion
-# `08b_trainers_and_precision` is optional: real trainers, packed rows, float16 and bfloat16, the
-# optimizer in backward, and why loss curves prove nothing.
+# `08b_trainers_and_losses` is optional: real trainers, packed rows, the optimizer in backward, and
+# why loss curves prove nothing. So is `08c_sixteen_bits`: float16, bfloat16, and what they lose.

@@ -183,7 +183,7 @@ if best:
 # ```
 #
 # For `adamw-8bit` take `bitsandbytes.optim.AdamW8bit`, or `optim="adamw_bnb_8bit"`. For `bf16` say
-# `model.bfloat16()` and leave autocast out. For `fp16-amp` keep your gradient scaler (08b).
+# `model.bfloat16()` and leave autocast out. For `fp16-amp` keep your gradient scaler (08c).
 #
 # `planning.apply` changes how a model runs, and not what it computes: the gradients are the same,
 # bit for bit. Leave it out where the plan keeps everything. In a script without this library,

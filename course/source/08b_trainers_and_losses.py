@@ -1,21 +1,18 @@
 # %% [markdown] id="title"
-# # Trainers, precision, and what losses prove
+# # Trainers, packed rows, and what losses prove
 #
-# This companion of chapter 08 is optional: no lab and no later chapter needs it. Eight questions:
+# This companion of chapter 08 is optional: no lab and no later chapter needs it. Six questions:
 #
 # 1. How much of the activations' 75 % does a whole step save?
 # 2. Does Hugging Face's `Trainer` accumulate a model of your own correctly?
 # 3. What does padding cost, and what do packed rows save?
-# 4. What do float16, bfloat16 and the `GradScaler` do to a sum of gradients?
-# 5. Why can a model stop learning when its weights are bfloat16?
-# 6. Can the optimizer run inside backward while you accumulate?
-# 7. Do equal loss curves prove that two loops are the same?
-# 8. Does the loop need a framework?
+# 4. Can the optimizer run inside backward while you accumulate?
+# 5. Do equal loss curves prove that two loops are the same?
+# 6. Does the loop need a framework?
 #
-# **Budget:** 95 minutes, 1 GiB of memory, no GPU needed.
+# **Budget:** 60 minutes, 1 GiB of memory, no GPU needed.
 
 # %% id="imports"
-import math
 import tempfile
 from functools import partial
 from itertools import accumulate
@@ -302,224 +299,7 @@ table
 # `attn_implementation="flash_attention_2"`, in TRL `packing=True` or `padding_free=True`. A packed
 # micro-batch is one row, so choose its size in tokens, and divide the loss by the window's tokens,
 # as chapter 08 does.
-#
-# ## Mixed precision
-#
-# float16 has no number between 0 and 6e-8. Take the gradient of a small ViT, divided by 1000 to
-# stand for a late stage of training.
-#
-# **Predict.** How many per cent of its numbers become zero in float16?
-
-# %% id="guess-underflow"
-guess = None  # per cent
-
-# %% id="vit"
-images, labels = data.digits()
-
-
-def make_vit(dtype=torch.float32):
-    torch.manual_seed(0)
-    return ViT(ViTConfig(num_layers=2, d_model=32)).to(dtype)
-
-
-def gradient(model, x, y):
-    gradients = torch.autograd.grad(model.loss(x, y), [*model.parameters()])
-    return torch.cat([each.flatten() for each in gradients])
-
-
-# %% id="underflow"
-small = gradient(make_vit(), images[:64], labels[:64]) / 1000
-small = small[small != 0]
-casts = {"float16": small.half(), "float16, scaled by 65536": (small * 65536).half(),
-         "bfloat16": small.bfloat16()}  # fmt: skip
-lost = {name: 100 * (cast == 0).double().mean().item() for name, cast in casts.items()}
-print(f"float16 loses {lost['float16']:.1f} %{beside(guess, lost['float16'])}")
-pd.DataFrame({"lost, %": lost}).round(1)
-
-# %% [markdown] id="scaler"
-# The `GradScaler` multiplies the loss, so that no gradient falls below float16's smallest number,
-# and divides the sum again before the update. bfloat16 has the exponents of float32 and loses
-# nothing. Yet a popular example accumulates in bfloat16 with a `GradScaler` around it. **What does
-# the scaler change there?** Its own state is left out of the comparison:
-
-
-# %% id="bfloat16-scaler"
-def autocast_update(model, optimizer, scaler, dtype=torch.bfloat16):
-    optimizer.zero_grad()
-    for x, y in zip(images[:64].chunk(4), labels[:64].chunk(4), strict=True):
-        with torch.autocast("cpu", dtype):
-            loss = model.loss(x, y) / 4
-        scaler.scale(loss).backward()
-    scaler.step(optimizer)
-    scaler.update()
-
-
-def unscaled(model, optimizer, scaler):
-    autocast_update(model, optimizer, torch.amp.GradScaler("cpu", enabled=False))
-
-
-def make_scaled(scale=65536.0):
-    model, scaler = make_vit(), torch.amp.GradScaler("cpu", init_scale=scale)
-    return model, SGD(model.parameters(), lr=0.05), scaler
-
-
-same = {"bitwise": True, "ignore": ["other state"]}
-assert_same_training(unscaled, autocast_update, make=make_scaled, **same)
-try:
-    odd = partial(make_scaled, scale=1000.0)
-    assert_same_training(unscaled, autocast_update, make=odd, **same)
-except CheckError:
-    print("not the same bits with a scale of 1000")
-
-# %% [markdown] id="overflow-text"
-# The first comparison raises nothing: the same bits, because the scaler multiplies by a power of
-# two and divides by it again. A scale of 1000 is no power of two, so there both steps round.
-# In float16 the scaler is needed. There, what happens when the scale is too large?
-
-# %% id="overflow"
-model, optimizer, scaler = make_scaled(scale=2.0**40)
-before = nn.utils.parameters_to_vector(model.parameters()).detach()
-autocast_update(model, optimizer, scaler, torch.float16)
-moved = not torch.equal(before, nn.utils.parameters_to_vector(model.parameters()))
-f"parameters moved: {moved}; scale: 2**40, then 2**{math.log2(scaler.get_scale()):.0f}"
-
-# %% [markdown] id="low-precision"
-# An overflow in *one* micro-batch skips the update of the whole window and halves the scale. (A
-# scheduler that steps all the same is then one ahead.) All micro-batches of a window add into one
-# `.grad`, so the scale must not change within it: `step()` and `update()` come once, at the end.
-#
-# ### Adding in bfloat16
-#
-# In a model all in bfloat16, `.grad` is bfloat16 too, with 8 bits of mantissa. Take 256
-# micro-batches. Each gradient is computed in float32, and only the sum is kept in another type. A
-# sum in float64 is the measure of all three.
-#
-# **Predict.** By how many per cent is the sum in bfloat16 wrong?
-
-# %% id="guess-low"
-guess = None  # per cent
-
-# %% id="accumulate-low"
-# NBVAL_IGNORE_OUTPUT
-model, exact = make_vit(), 0.0
-errors = {"bfloat16": {}, "float16": {}, "float32": {}}
-sums = dict.fromkeys(errors, 0.0)
-for place in range(1, 257):
-    rows = slice(7 * (place - 1), 7 * place)
-    flat = gradient(model, images[rows], labels[rows])
-    exact = exact + flat.double()
-    for name in sums:
-        sums[name] = sums[name] + flat.to(getattr(torch, name))
-        if place > 1 and place.bit_count() == 1:  # after 2, 4, 8, ... micro-batches
-            errors[name][place] = error(sums[name].double(), exact)
-low = 100 * errors["bfloat16"][256]
-print(f"bfloat16, 256 micro-batches: {low:.1f} %{beside(guess, low)}")
-plots.training_curves(
-    errors, xlabel="micro-batches", ylabel="relative error of the sum", log="xy",
-    title="Sum of gradients in three types (both axes logarithmic)",
-)  # fmt: skip
-
-# %% [markdown] id="low-weights"
-# When the sum has grown large, adding a small gradient to 8 bits changes little or nothing. The
-# fix is a sum in float32: 4 bytes a parameter instead of 2, cast once for the update. Large
-# trainers keep one.
-#
-# ### Weights in bfloat16
-#
-# The same happens to a weight. Next to 0.1, bfloat16 has a number every 0.0005. AdamW's first
-# updates are about as large as the learning rate, so one of 0.0001 rounds to nothing. Three ways to
-# write an update back, with `exact` the float32 weight after it:
-#
-# - *nearest*: round, as `optimizer.step()` does with a bfloat16 model;
-# - *stochastic*: round up with the probability that keeps the mean right. Add random bits below the
-#   last one that stays, then cut;
-# - *Kahan*: round, and keep what rounding took away in a second bfloat16, for the next update
-#   (Zamirai et al., 2020).
-
-
-# %% id="write-back"
-def nearest(exact, rest):
-    return exact.bfloat16()
-
-
-def stochastic(exact, rest):
-    noise = torch.randint_like(exact, 2**16, dtype=torch.int32)
-    bits = exact.view(torch.int32) + noise & -(2**16)
-    return bits.view(torch.float32).bfloat16()
-
-
-def kahan(exact, rest):
-    rounded = exact.bfloat16()
-    rest.copy_(exact - rounded)
-    return rounded
-
-
-# %% id="write-all"
-def write_all(weights, exact, rest, optimizer, write):
-    """Update float32 copies, and write them back; count weights that stay."""
-    for w, whole, r in zip(weights, exact, rest, strict=True):
-        whole.copy_(w.float() + r.float())
-        whole.grad, w.grad = w.grad.float(), None
-    optimizer.step()
-    new = [write(whole, r) for whole, r in zip(exact, rest, strict=True)]
-    stay = sum(int((w == one).sum()) for w, one in zip(weights, new, strict=True))
-    for w, one in zip(weights, new, strict=True):
-        w.copy_(one)
-    return stay / sum(w.numel() for w in weights)
-
-
-# %% id="train-low"
-def train_low(dtype, write, epochs=25):
-    torch.manual_seed(0)
-    layers = nn.Flatten(), nn.Linear(64, 256), nn.GELU(), nn.Linear(256, 10)
-    weights = list((net := nn.Sequential(*layers).to(dtype)).parameters())
-    rest = [torch.zeros_like(w) for w in weights]
-    exact = [torch.zeros(w.shape) for w in weights]
-    optimizer, curve = AdamW(exact, lr=5e-5), dict.fromkeys(range(epochs), 0.0)
-    for epoch in curve:
-        for rows in torch.arange(1024).split(64):
-            logits = net(images[rows].to(dtype)).float()
-            loss = F.cross_entropy(logits, labels[rows])
-            loss.backward()
-            curve[epoch] += loss.item() / 16
-            with torch.no_grad():
-                stay = write_all(weights, exact, rest, optimizer, write)
-    return curve, stay
-
-
-# %% [markdown] id="predict-stay"
-# A small network learns digits with AdamW, and a learning rate of 0.00005, as in fine-tuning. Its
-# states are float32 in all four runs, and its gradients are of the weights' type.
-#
-# **Predict.** The last update, rounded to nearest: how many per cent of the weights does it leave
-# as they are?
-
-# %% id="guess-stay"
-guess = None  # per cent
-
-# %% id="stalled"
-# NBVAL_IGNORE_OUTPUT
-low, runs, stays = torch.bfloat16, {}, {}
-ways = {"float32": (torch.float32, lambda exact, rest: exact)}
-ways |= {
-    f"bfloat16, {way.__name__}": (low, way) for way in (nearest, stochastic, kahan)
-}
-for name, way in ways.items():
-    runs[name], stays[name] = train_low(*way)
-stay = 100 * stays["bfloat16, nearest"]
-print(f"nearest: {stay:.0f} % stay{beside(guess, stay)}")
-plots.training_curves(
-    runs, xlabel="epochs", ylabel="loss", dashed=["bfloat16, kahan"],
-    title="Digits: one optimizer, four ways to keep the weights",
-)  # fmt: skip
-
 # %% [markdown] id="in-backward"
-# Rounded to nearest, the loss stalls: most updates are lost, each time for the same weights. A
-# smaller learning rate makes it worse. The other two learn as float32 does. Stochastic rounding
-# costs no byte and makes each run depend on the random state. Kahan costs 2 bytes a parameter, and
-# then weights take 4, as in float32; the copy that forward and backward use stays at 2. (With
-# float32 weights under autocast, the default of most trainers, nothing of this happens.)
-#
 # ## Optimizer in backward
 #
 # A parameter can be updated as soon as its gradient is ready, and the gradient freed before the
@@ -588,6 +368,15 @@ f"{counted} updates{beside(guess, counted)}"
 # Train digits with AdamW and an effective batch of 64, three times from one start: the big batch, a
 # right loop (16 x 4), and a loop without the division, which logs its loss correctly. **Which of
 # the loss curves lie on each other?**
+
+
+# %% id="vit"
+images, labels = data.digits()
+
+
+def make_vit(dtype=torch.float32):
+    torch.manual_seed(0)
+    return ViT(ViTConfig(num_layers=2, d_model=32)).to(dtype)
 
 
 # %% id="train"
@@ -712,11 +501,6 @@ print("the same bits:", same_bits)
 
 # %% id="verdicts"
 claims.Verdicts(
-    claims.Verdict("D02", "built", "The scaler steps once an update, and only "
-        "float16 needs it: around bfloat16 a scale that is a power of two, as the "
-        "default is, changes no bit.",
-        f"{lost['float16']:.1f} % of small gradients lost in float16, "
-        f"{lost['bfloat16']:.1f} % in bfloat16", "computed", "underflow"),
     claims.Verdict("B03", "built", "The loop needs no framework: a sum and a "
         "subtraction give the same bits.", f"same bits: {same_bits}", "computed",
         "by-hand-same"),
@@ -727,8 +511,6 @@ claims.Verdicts(
 #
 # - Compare a trainer's gradient with the big batch's, by a callback of two lines.
 # - Pack ragged rows instead of padding them, and show that the loss is the same.
-# - Say when a `GradScaler` is needed, and keep the sum of gradients in float32.
-# - Keep weights in bfloat16 without losing small updates.
 # - Choose between an optimizer in backward and accumulation.
 # - Distrust losses as witnesses.
 #
