@@ -116,6 +116,7 @@ def test_a_micro_batch_fills_a_gpu_where_its_work_takes_as_long_as_its_launches(
     assert planning.filling_micro_batch(recipe, slower) < some
 
 
+@pytest.mark.weekly
 def test_the_micro_batch_is_lowered_to_a_filled_gpu_before_checkpoints(tiny, monkeypatch):
     monkeypatch.setattr(levers_module, "filling_micro_batch", lambda recipe: 3)
     levers, _ = planning.pull_levers(Recipe(tiny, 8))

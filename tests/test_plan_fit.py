@@ -86,6 +86,8 @@ def test_the_largest_micro_batch_that_keeps_everything_comes_before_recomputatio
     idle = candidate(1, 1.5, 4)  # a GPU that is not filled is a price too
     assert fitted(idle, recomputed).best is recomputed
     assert fitted(candidate(2, 1.01, 6), small).best.micro_batch == 2
+    less, more = candidate(1, 1.01, 15, overhead=0.1), candidate(2, 1.0, 15, overhead=0.2)
+    assert fitted(less, more).best is less
 
 
 def test_another_training_is_taken_by_who_asks_for_it_and_not_where_less_will_do():

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
 _SHOWN = 12
 _NEAR = 0.02  # seconds nearer to each other than this are the same to a roofline
-_PLAIN = 0.001  # a share of recomputation below this is none
 # What changes the training, the least first. All else is the same mathematics.
 _ROUNDED = {
     "adamw-8bit": "adamw-8bit rounds its states to 8 bits",
@@ -102,7 +101,7 @@ class Fit:
         """The best that fits of what was asked for, or `None`.
 
         That is the one which changes the training least. Of several, it is the fastest; and where
-        seconds are nearly the same, one that recomputes nothing, then the largest micro-batch.
+        seconds are nearly the same, the least recomputation, then the largest micro-batch.
         """
         return _best(self._asked_for)
 
@@ -200,7 +199,7 @@ def _best(candidates: Sequence[Candidate]) -> Candidate | None:
     alike = [candidate for candidate in fitting if _changed(candidate) == least]
     limit = (1 + _NEAR) * min((candidate.seconds for candidate in alike), default=0.0)
     near = [candidate for candidate in alike if candidate.seconds <= limit]
-    return min(near, key=lambda c: (c.overhead > _PLAIN, -c.micro_batch, c.seconds), default=None)
+    return min(near, key=lambda c: (round(c.overhead, 2), -c.micro_batch, c.seconds), default=None)
 
 
 def _changed(candidate: Candidate) -> int:

@@ -88,8 +88,7 @@ def profile(
             forms.append(tuple(form[index] for index in first))
             skips = _dearest(skips, more)
             if kept is int:
-                calls = _with_matmuls(calls, run.clocked, first)
-                launches = (like or run).launches
+                calls, launches = _with_matmuls(calls, run.clocked, first), (like or run).launches
     where = "CUDA kernels" if is_fake else devices.describe(device)
     return Profile(_either(*forms), skips, names, tuple(calls), method, where, launches)
 
