@@ -21,7 +21,7 @@ FIGURES = ROOT / "course" / "figures"
 MADE_OF = "SHA-256 of its cells"
 CALM = ".jp-cell-toolbar, .jp-Collapser { visibility: hidden !important }"  # of the selected cell
 PICTURES = {  # a notebook, and of its cells those that are run; the last one is shown
-    "screen-chapter.png": ("course/06_where_to_checkpoint", "imports", "first-tape"),
+    "screen-chapter.png": ("course/06_where_to_checkpoint", "imports", "first-schedule"),
     "screen-check.png": ("solutions/lab03_my_checkpoint", "imports", "answer-3-1", "check-3-1"),
 }
 
