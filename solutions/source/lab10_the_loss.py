@@ -231,8 +231,8 @@ peaks["checkpointed pieces"] = peak_mib(in_pieces)
 # Logits are made twice because backward comes late. But the loss is the end of the model: a
 # piece's gradients can be taken with its loss. Write an `autograd.Function` whose forward adds
 # them up and whose backward multiplies the sums by the gradient that arrives. `piece_of` is
-# `piece_gradients`, or any function like it. The goals: each piece made once, nothing of it kept;
-# and a gradient of the gradient, which the sums cannot give, refused.
+# `piece_gradients`, or any function like it. The goals: each piece made once, and all of it gone
+# before the next one; a gradient of the gradient, which the sums cannot give, refused.
 
 
 # %% id="answer-10-3"
@@ -254,8 +254,8 @@ def fused_loss(
         The sum of the losses, a scalar to go backward from.
 
     Raises:
-        RuntimeError: In backward, when it is asked for with `create_graph`, which the
-            text names.
+        RuntimeError: In backward, when it is asked for with `create_graph`; the message
+            names `create_graph`.
     """
 
     ### BEGIN SOLUTION
@@ -282,6 +282,8 @@ def fused_loss(
                 *(x.split(piece) for x in (hidden, targets, of_rows)), strict=True
             )
             loss = sum(add(*part) for part in parts)
+            narrow = zip(sums, weights, strict=True)
+            sums = [None if s is None else s.to(w.dtype) for s, w in narrow]
             ctx.save_for_backward(of_rows, *sums)
             return loss
 
@@ -342,9 +344,9 @@ pd.DataFrame(rows, index=peaks).round(1)
 #
 # Batches are ragged: a token of padding has the target `IGNORED`, and in fine-tuning so has the
 # question. The mean is over the tokens that count, in the whole window of micro-batches if there
-# is one. `loss_sum` is any sum of losses, and knows nothing of ignored tokens: do not give it one.
-# That saves their matmuls as well. The goal: the window's mean, exactly, also where a micro-batch
-# has nothing that counts; its loss is 0.
+# is one. `loss_sum` is any sum of losses, and knows nothing of ignored tokens. Give it only those
+# that count; that saves the matmuls of the others as well. The goal: the window's mean, exactly,
+# also where a micro-batch has nothing that counts; its loss is 0.
 
 
 # %% id="answer-10-4"
@@ -392,7 +394,7 @@ checks.lab10.mean_over_counted(mean_over_counted)
 # </details>
 # <details><summary>Hint 2: nothing counts</summary>
 #
-# A sum over no token is 0, and it has a graph. Divide it by 1, not by 0.
+# `loss_sum` of no token gives 0, with a graph to go backward through. Divide it by 1, not by 0.
 # </details>
 #
 # ## 10.5 In place of the head
@@ -402,9 +404,11 @@ checks.lab10.mean_over_counted(mean_over_counted)
 # Now all of it, as `loss = head_loss(model.head, hidden, targets, piece)`. The head may have a
 # bias, and its matrix may be the embeddings' as well: return its gradient, and autograd adds the
 # two up. Under autocast, or in a model that is all bfloat16, the matmuls are bfloat16, and softmax
-# and sums over pieces must be float32: a bfloat16 sum of hundreds of terms stops growing. The
-# goals: exact in float64; with bfloat16 at most 1.5 times as far off as the usual loss; the memory
-# of 10.2.
+# and sums over pieces must be float32: a bfloat16 sum of hundreds of terms stops growing. That
+# concerns `fused_loss` as well, so go back and change it where it adds in the weights' type. The
+# goals: exact in float64; with bfloat16 at most 1.5 times as far off as the usual loss; 0 where
+# nothing counts; and one piece in memory. A piece is smallest when the slope is made in the
+# softmax's place (`exp_`), and nothing of it waits while the next one is made.
 
 
 # %% id="answer-10-5"
@@ -469,9 +473,10 @@ checks.lab10.head_loss(head_loss)
 # <details><summary>Hint 3: types</summary>
 #
 # `log_softmax(1, dtype=torch.float32)` computes wide; float64 must stay float64, and
-# `torch.promote_types` says which is wider. Give the sums of `fused_loss` such a type as well;
-# autograd gives what backward returns the type of the weight. (Checkpointed pieces fail here:
-# autocast makes one bfloat16 copy of the matrix, and their gradients add up in that.)
+# `torch.promote_types` says which is wider. Give the sums of `fused_loss` such a type as well, and
+# at the end of forward the weight's own, or `slope * total` is one more float32 tensor.
+# (Checkpointed pieces fail here: autocast makes one bfloat16 copy of the matrix, and their
+# gradients add up in that.)
 # </details>
 # <details><summary>Hint 4: frozen parameters</summary>
 #
@@ -512,7 +517,7 @@ print(f"of the sum: {(tied.weight.grad == 0).all(1).sum()}")
 # | what | bytes |
 # |---|---|
 # | the rows that count, chosen, and their gradient | twice those of `hidden` |
-# | for each number that learns: a sum in float32, and the piece's own | size + 4 |
+# | for each number that learns: the sum in float32, and one gradient in its own type | size + 4 |
 # | for each token of a piece: logits in `hidden`'s type and in float32 | words x (size + 4) |
 # | and its gradient | width x size |
 #
@@ -585,6 +590,10 @@ with memory.watch(model=nn.ModuleList([head, nn.ParameterList([rows])])) as repo
     head_loss(head, rows, targets.view(8, 128), size).backward()
 used = report.peak_bytes - report.baseline_bytes
 print(f"pieces of {size} tokens: {used / MIB:.1f} of {budget / MIB:.0f} MiB")
+if used > budget:
+    print(
+        "Above the table: is the slope a second tensor, or does a piece outlive its turn?"
+    )
 
 # %% [markdown] id="real"
 # **Predict.** Llama-3-8B has a head of 128,256 words and a width of 4096, in bfloat16, and the

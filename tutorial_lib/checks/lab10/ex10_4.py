@@ -19,7 +19,7 @@ def _cases(draw: Draw) -> Cases:
     window = [[seq, short], [1, 0], [0, 0], [long]]
     yield {**case, "counted": window, "num_counted": _count(window)}
     yield {**case, "counted": [[0, 0]]}
-    yield {**case, "counted": [[seq, 2]], "num_counted": seq + 1}
+    yield {**case, "counted": [[seq, 2]], "num_counted": draw.choice([0, seq + 1])}
 
 
 def _count(window: list[list[int]]) -> int:
@@ -60,6 +60,11 @@ def _judge(case: Case, result: Result) -> None:
     )
     expect.fact(
         not said, f"in a window whose counted tokens are {case['counted']} this came: {said[:300]}"
+    )
+    expect.fact(
+        result["loss"] == result["loss"],  # not nan
+        f"in a window whose counted tokens are {case['counted']} the loss is nan: where nothing "
+        "counts the mean is 0 / 0, and 0 is wanted.",
     )
     total = torch.stack(sums).sum()
     faults = list(_faults(total, sums, numbers, number))

@@ -46,14 +46,14 @@ class Scene(nn.Module):
         self.targets = torch.randint(case["words"], (case["tokens"],))
 
 
-def _graph_of(loss: Any) -> Tensor:
+def _graph_of(loss: Any, where: str = "") -> Tensor:
     if isinstance(loss, Tensor) and loss.dim() == 0 and loss.requires_grad:
         return loss
     shape = f" {tuple(loss.shape)}" if isinstance(loss, Tensor) else ""
     graph = ", without a graph" if isinstance(loss, Tensor) and not loss.requires_grad else ""
     raise CheckError(
-        f"a scalar tensor to go backward from is wanted, and {type(loss).__name__}{shape} came"
-        f"{graph}: what does your function return?"
+        f"{where}a scalar tensor to go backward from is wanted, and {type(loss).__name__}{shape} "
+        f"came{graph}: what does your function return?"
     )
 
 
@@ -257,7 +257,10 @@ def head_loss(answer: Answer, case: Case) -> Result:
     with _noted(model, result):
         with torch.autocast("cpu", torch.bfloat16, enabled=case.get("autocast", False)):
             hidden = model()
-            loss = _graph_of(answer(model.head, hidden, model.targets, case["piece"], *counted))
+            loss = _graph_of(
+                answer(model.head, hidden, model.targets, case["piece"], *counted),
+                "for targets of which none counts, " if case["ignored"] == case["seq"] else "",
+            )
         result |= {"loss": loss.item(), "type": str(loss.dtype)}
         (loss * case["factor"]).backward()
         del loss, hidden
