@@ -417,7 +417,8 @@ class NNXBlock(nnx.Module):
 # needs jax, flax
 class NNXModel(nnx.Module):
     def __init__(self, run_block, rngs):
-        self.blocks = nnx.List([NNXBlock(rngs) for _ in range(3)])
+        blocks = [NNXBlock(rngs) for _ in range(3)]
+        self.blocks = getattr(nnx, "List", list)(blocks)  # a list before flax 0.12
         self.run_block = run_block
 
     def __call__(self, x):
