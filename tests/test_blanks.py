@@ -99,13 +99,8 @@ def ran(root, number, *, filled=False):
     return names, [name for name in names if "is blank above" in said[f"{name}-ours"]]
 
 
-ONE_A_DAY = [
-    number if number == "03" else pytest.param(number, marks=pytest.mark.weekly) for number in CORE
-]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("number", ONE_A_DAY)
+@pytest.mark.weekly
+@pytest.mark.parametrize("number", CORE)
 def test_a_chapter_runs_to_its_end_with_every_blank_unfilled(root, number):
     names, stood_in = ran(root, number)
     if number != "15":  # whose cells for a framework that is not here are left out

@@ -328,6 +328,7 @@ def test_a_python_inside_the_range_passes(version):
     bootstrap.check_version(version, "This")
 
 
+@pytest.mark.weekly
 @pytest.mark.network
 def test_a_real_environment_is_made_and_found_complete(run_online, root, tmp_path):
     """The real venv and pip, on a course that needs nothing; names are then compared for real."""

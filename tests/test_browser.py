@@ -39,8 +39,8 @@ MOVES = [  # a cell, a slider in it, a key, and words of the sentence after it
     ("batch_explorer", "accumulation steps", "ArrowRight", "8 x 5 x 2 = 80 samples"),
     ("widgets.memory_calculator", "sequence length", "ArrowLeft", "x 2048 tokens"),
     ("schedule_stepper", "step", "ArrowRight", "2 of "),
-    ("plan_explorer", "budget", "ArrowLeft", "Budget 25"),
-    ("published_calculator", "micro-batch", "ArrowRight", "Not recorded: gpt2-xl, micro-batch 16"),
+    ("plan_explorer", "budget", "ArrowLeft", "Budget 26"),
+    ("published_calculator", "micro-batch", "ArrowRight", "Not recorded: gpt2-xl, micro-batch 15"),
     ("published_calculator", "card, GiB", "ArrowRight", "A card of 40 GiB has"),
     ("snapshot_triage", "moment, %", "ArrowLeft", "event 1566 of 1582"),
 ]
@@ -73,6 +73,7 @@ def open_notebook(browser, tmp_path_factory):
         yield lambda stem: Notebook(context, url_of(f"{stem}.ipynb"))
 
 
+@pytest.mark.weekly
 def test_a_chapter_runs_and_shows_its_figures(open_notebook):
     chapter = open_notebook(CHAPTER)
     assert chapter.run() == []

@@ -160,8 +160,16 @@ PIPE = (
         ("def area(w, h):\n    import os, signal\n    os.kill(os.getpid(), 9)", "SIGKILL"),
         ("def area(w, h):\n    import os\n    os.kill(0, 9)", "SIGKILL"),
         ("while True:\n    pass", "answer cell of exercise 1.1 was stopped after 3.00 s"),
-        ("def area(w, h):\n    while True: pass", "function of exercise 1.1 was stopped after"),
-        ("def area(w, h):\n    while True: print('x' * 10**6)", "stopped|memory|raised"),
+        pytest.param(
+            "def area(w, h):\n    while True: pass",
+            "function of exercise 1.1 was stopped after",
+            marks=pytest.mark.weekly,
+        ),
+        pytest.param(
+            "def area(w, h):\n    while True: print('x' * 10**6)",
+            "stopped|memory|raised",
+            marks=pytest.mark.weekly,
+        ),
         ("def area(w, h):\n    return bytearray(50 * 2**30)", "MemoryError"),
         ("import torch\ndef area(w, h):\n    return torch.zeros(10**10)", "memory"),
         ("def area(w, h):\n    raise ValueError('\\x1b[31mred <b>')", "ValueError"),
@@ -169,7 +177,11 @@ PIPE = (
         ("def area(w, h):\n    return 10**100000", "ValueError|digits|cannot be read"),
         (PIPE + "def area(w, h):\n    send(b'F', 2**25 * b'x')\n    os._exit(0)", "^x{1000}"),
         (PIPE + "def area(w, h):\n    while True: send(b'S', b'0')", "was stopped after 3.00 s"),
-        (PIPE + "def area(w, h):\n    send(b'R', b'x', 99)\n    while True: pass", "was stopped"),
+        pytest.param(
+            PIPE + "def area(w, h):\n    send(b'R', b'x', 99)\n    while True: pass",
+            "was stopped",
+            marks=pytest.mark.weekly,
+        ),
         (
             "class E:\n    __class__ = int\ndef area(w, h):\n    return E()",
             "should be an int, and is E",

@@ -73,6 +73,7 @@ def test_each_lever_keeps_those_before_it(tiny):
     assert 0 < first.outside_bytes < first.report.peak_bytes
 
 
+@pytest.mark.weekly
 @pytest.mark.parametrize(
     ("today", "left_out"),
     [

@@ -33,6 +33,7 @@ def with_torchao(tmp_path, run_python):
     return run
 
 
+@pytest.mark.weekly
 def test_peft_refuses_colabs_torchao_and_makes_lora_without_it(with_torchao):
     refused = with_torchao("0.10.0", LORA.format(context="contextlib.nullcontext()"))
     assert "incompatible version of torchao" in refused.stderr  # else the work-around can go

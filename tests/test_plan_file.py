@@ -81,6 +81,7 @@ def test_stages_that_keep_matmuls_come_back_as_well(tmp_path):
     assert again.calls[1].matmuls == found.calls[1].matmuls > 0
 
 
+@pytest.mark.weekly
 def test_a_plan_that_the_shell_found_trains_in_a_script(tmp_path, run_python):
     (tmp_path / "train.py").write_text(MODEL)
     (tmp_path / "own.py").write_text(TRAINING)

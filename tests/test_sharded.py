@@ -118,6 +118,7 @@ def gpt2_loss(num_ranks, shard=None):
     return value.item(), model.transformer.wte.weight.grad.norm().item()
 
 
+@pytest.mark.weekly
 def test_gpt2_divided_over_two_ranks_is_the_same_function(group):
     alone = pytest.approx(gpt2_loss(1), rel=1e-5)
     assert [alone == of_rank for of_rank in group.run(gpt2_loss, 2, "tp")] == [True, True]

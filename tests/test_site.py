@@ -11,6 +11,8 @@ from tutorial_lib import claims
 from tutorial_lib.school.authoring.frame import Settings, attach_figures, launch_cell
 from tutorial_lib.school.site import make_site
 
+pytestmark = pytest.mark.weekly  # a site is built before the first one
+
 PYPROJECT = '[tool.tutorial]\nrepository = "someone/course"\ntag = "v1"\n'
 BODY = (
     "A root of $\\sqrt{n}$, and [the lab](../labs/lab01_toy.ipynb).\n\n![a bar](attachment:bar.png)"
@@ -118,7 +120,6 @@ def test_nobody_is_asked_to_write_on_a_page(pages):
         assert words not in page.partition("<article")[2].partition("</article>")[0]
 
 
-@pytest.mark.weekly
 def test_solutions_and_the_address_are_there_only_when_asked_for_and_known(
     pages, tmp_path_factory, request
 ):

@@ -129,6 +129,7 @@ def _why_none(steps: Mapping[tuple[Any, ...], Mapping[str, Any]], step: tuple[An
     if step in steps:
         return f"Not possible: {steps[step]['why']}"
     there = [one for one, row in steps.items() if one[0] == step[0] and "report" in row]
-    nearest = max(there, key=lambda one: sum(map(eq, one, step)))
+    # most choices alike, then the nearest micro-batch
+    nearest = max(there, key=lambda one: (sum(map(eq, one, step)), -abs(one[1] - step[1])))
     words = "{}, micro-batch {}, {}, {}, {}"
     return f"Not recorded: {words.format(*step)}. Nearest to it is {words.format(*nearest)}."
