@@ -23,7 +23,7 @@ from tutorial_lib.school.site import make_site
 EXECUTABLE, WHY_NOT = find_browser()
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not EXECUTABLE, reason=WHY_NOT)]
 CHAPTER, LAB = "10b_published_measurements", "lab01_ledger"
-WIDE = "06_where_to_checkpoint"  # long formulas, and code of 88 columns
+WIDE = "06c_planned_schedules"  # long formulas, and code of 88 columns
 
 # Each widget's own cell of its chapter, with the cells that it needs.
 WIDGETS = {
