@@ -125,8 +125,9 @@ def test_the_table_has_every_kind_and_the_readme_its_score():
     assert differ <= set(DIFFER)
     equal = len(verdicts) - len(REFUSED) - len(differ)
     score = (
-        f"Of {len(verdicts)} models and steps that others wrote, `predict` gives {equal} to the "
-        f"byte, {len(differ)} otherwise and with a reason, and refuses {len(REFUSED)}"
+        f"Of {len(verdicts)} models and steps that others wrote, `predict` is right to the "
+        f"byte for {equal}, differs for a known reason for {len(differ)}, and refuses "
+        f"{len(REFUSED)}"
     )
     assert score in " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
 

@@ -628,6 +628,7 @@ def test_what_waits_for_ever_is_stopped_by_the_clock(tmp_path_factory, monkeypat
         assert course.doubled() == ""
 
 
+@pytest.mark.weekly
 def test_where_no_cpu_time_is_seen_the_kernel_ends_a_loop(tmp_path_factory, monkeypatch):
     with_patch(
         monkeypatch,

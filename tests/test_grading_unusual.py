@@ -38,7 +38,7 @@ def toy_points(folder, names):
     return points(folder, submissions, "lab90", root, **options)
 
 
-@pytest.mark.slow
+@pytest.mark.weekly
 def test_a_few_unusual_submissions_get_all_points(tmp_path):
     shares, review = toy_points(tmp_path, FEW)
     assert shares == dict.fromkeys(FEW, 1.0)

@@ -591,9 +591,7 @@ with memory.watch(model=nn.ModuleList([head, nn.ParameterList([rows])])) as repo
 used = report.peak_bytes - report.baseline_bytes
 print(f"pieces of {size} tokens: {used / MIB:.1f} of {budget / MIB:.0f} MiB")
 if used > budget:
-    print(
-        "Above the table: is the slope a second tensor, or does a piece outlive its turn?"
-    )
+    print("Above the table: is the slope a second tensor, or does a piece stay?")
 
 # %% [markdown] id="real"
 # **Predict.** Llama-3-8B has a head of 128,256 words and a width of 4096, in bfloat16, and the
