@@ -63,7 +63,11 @@ class Plan:
 
     @classmethod
     def load(cls, path: str | Path) -> Plan:
-        """Read a plan that `save` or the command `plan --save` wrote; refuse any other file."""
+        """Read a plan that `save` or the command `plan --save` wrote.
+
+        Raises:
+            ValueError: When the file holds no plan.
+        """
         return cls(**plan_file.read(path))
 
     @functools.cached_property
