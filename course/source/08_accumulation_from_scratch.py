@@ -137,8 +137,9 @@ small.figure()  # 8 x 4
 # - At a fixed **effective batch** (first two rows), the activations fall by the promised 75 %. The
 #   peak falls by less, because it also holds parameters, gradients and AdamW's optimizer states.
 # - At a fixed **micro-batch** (last two rows), accumulation saves nothing. It costs one P more in
-#   forward and backward: the gradients of the first micro-batch (the striped band of the figure)
-#   stay in memory while the activations of the second build up.
+#   forward and backward, less where weights are frozen: the gradients of the first micro-batch (the
+#   striped band of the figure) stay while the activations of the second build up. (With
+#   `zero_grad(set_to_none=False)` gradients always stay, and it costs nothing.)
 #
 # Now the published GPT-2 with AdamW. Its peaks are *predicted* for the kernels of a GPU, and read
 # from `course/recorded`. **Keep the micro-batch at 8, and take four of them instead of two: does
@@ -194,14 +195,14 @@ pd.DataFrame(distances).T.map("{:.0e}".format)
 # How far apart may two correct loops be? A sum of $n$ terms is rounded $n$ times, each time by at
 # most a share $u$, half of the type's epsilon. The roundings go up and down, so they grow with
 # $\sqrt n$ and not with $n$. Higham and Mary (2019) prove such bounds for independent roundings.
-# Our rule of thumb follows theirs. As a share of the sum of the terms' *sizes*, two orders of
+# Our rule of thumb follows theirs: as a share of the sum of the terms' *sizes*, two orders of
 # adding differ by less than
 #
 # $$ 2 \, \lambda \sqrt{n} \, u, \qquad \lambda = 4 $$
 #
-# The $\lambda$ says how sure we want to be. With 4, their theorem 2.4 lets fewer than one product
-# of $n$ roundings in a thousand be further off. A sum has $n$ such products, and forward rounds as
-# well, so for a gradient this is a rule of thumb and no proof. A gradient has one term per token
+# The $\lambda$ says how sure we want to be: with 4, their theorem 2.4 holds for a product of $n$
+# roundings in more than 999 cases of 1000. A sum has $n$ such products, and forward rounds as well,
+# so for a gradient this is no proof. A gradient has one term per token
 # here, so $n = 16 \cdot 64$. That is the column "bound", and every distance in the table is below
 # it.
 #
@@ -217,10 +218,9 @@ pd.DataFrame(distances).T.map("{:.0e}".format)
 # ## The forgotten division
 #
 # Leave `/ num` out, and the gradient is four times too large. Train five updates, once with the
-# division and once without it. How far apart do the weights end? Take it as a share of the distance
-# that the correct loop moved them.
+# division and once without it. How far apart do the weights end?
 #
-# **Predict.** With AdamW, how many per cent is it?
+# **Predict.** With AdamW, how many per cent of the distance that the correct loop moved them?
 
 # %% id="guess-forgotten"
 guess = None  # per cent
@@ -243,9 +243,10 @@ f"SGD {sgd_off:.0f} %, AdamW {adamw_off:.4f} %{beside(guess, adamw_off)}"
 
 # %% [markdown] id="read-forgotten"
 # With SGD, the error is larger than the whole distance. AdamW divides the gradient by its own size,
-# so the factor of four cancels, except for the small `eps` in its denominator. Such a run looks
-# healthy until somebody clips gradients, adds a second loss or changes `num`. Comparing trained
-# weights would not find this bug. Comparing gradients does. First the correct loop, then this one:
+# so the factor of four cancels, except for the small `eps` in its denominator. (A larger `eps`, or
+# many updates at a high learning rate, and the weights part after all.) Such a run looks healthy
+# until somebody clips gradients, adds a second loss or changes `num`. Comparing trained weights
+# would not find this bug. Comparing gradients does. First the correct loop, then this one:
 
 
 # %% id="verdict"
@@ -360,8 +361,8 @@ def num_targets(lines):
 # micro-batches. The alternative is to divide by one number, the tokens of the *whole window*,
 # counted before the first backward.
 #
-# **Write.** The loop, with both. Divided by the window's tokens, it must be the same training as
-# all lines at once.
+# **Write.** The loop, with both; it returns the sum of the divided losses. Divided by the window's
+# tokens, it must be the same training as all lines at once.
 
 
 # %% id="ragged-steps"
