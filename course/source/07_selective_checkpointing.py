@@ -6,7 +6,7 @@
 # needs a large matmul.
 #
 # In this chapter you give every saved tensor a price. Then you choose by price: whole modules, or
-# single operations. Chapter 07d moves tensors to the host's memory instead.
+# single operations.
 #
 # **Budget:** 60 minutes, 1 GiB of memory, no GPU needed.
 
@@ -42,7 +42,7 @@ aten = torch.ops.aten
 #
 # Two instruments together find the price. A *dispatch mode* is a Python object that PyTorch calls
 # for every operation: ours, `Makers`, notes which operation made each storage, from what, with how
-# many FLOPs. (Several tensors may be views of one storage.) The saved-tensor hook of chapter 03
+# many FLOPs. The saved-tensor hook of chapter 03
 # says which tensors are kept.
 #
 # **Predict.** A transformer block as wide as Llama-2-7B's (4096), with fused attention. What share
@@ -150,8 +150,7 @@ pd.DataFrame({"kept": kept, "to recompute": again, "freed per MFLOP": per_mflop}
 # - `add` is the sum after attention. To recompute it, the output projection is needed, and autograd
 #   never stored that. So its price is one matmul.
 #
-# The next figure drops the tensors in this order, in a block with eager attention and in one with a
-# fused kernel.
+# The next figure drops the tensors in this order, with eager attention and with a fused kernel.
 
 
 # %% id="price-figure"
@@ -190,7 +189,7 @@ print(f"paper: {80 / (34 + 80):.0%} of the bytes")
 # The paper's figure is right, for eager attention. The FLOPs are those of the scores' matmul, as a
 # share of the block's forward. The matmul with the values is not repeated. A fused kernel never
 # keeps the scores, so there is little left to drop, at a worse price. So "checkpoint attention
-# only" was good advice for eager attention. With today's kernels it is poor advice.
+# only" was good advice for eager attention, and is poor advice with today's kernels.
 #
 # ## Which module to wrap?
 #
@@ -293,7 +292,7 @@ def row_of(seen, base):
 
 
 # %% [markdown] id="predict-modules"
-# A common piece of advice: "checkpoint attention and feed-forward *separately*; that saves another
+# Common advice: "checkpoint attention and feed-forward *separately*; that saves another
 # 30 to 40 % over checkpointing each block, at the cost of more recomputation".
 #
 # **Predict.** GPT with 16 blocks. How many times the peak of `per_block` is the peak of `halves`?
