@@ -32,7 +32,7 @@ torch.set_num_threads(1)  # small tensors: more threads would wait for each othe
 # %% [markdown] id="instrument"
 # ## An instrument in ten lines
 #
-# What does autograd keep between forward and backward? It will tell you. Whenever an operation
+# What does autograd keep between forward and backward? Whenever an operation
 # wants to keep a tensor for its backward pass, autograd calls a *pack* hook, if there is one, and
 # keeps what the hook returns. Our hook writes down every tensor that it is given. (It *detaches*
 # the tensor: same memory, no graph. Otherwise tensor and graph would keep each other alive.)
@@ -489,8 +489,8 @@ ticks[["checkpoints", "category", "phase", "operations"]]
 # is *recomputed*, used and freed. You will write these five steps in chapter 04: store the input,
 # discard, trigger, run again, free.
 #
-# A published table ranks layers by what they keep, attention first. The companion
-# [06b](06b_common_advice.ipynb) counts that ranking: it holds for one attention kernel only.
+# The companion [06b](06b_common_advice.ipynb) counts a published ranking of layers by what they
+# keep.
 
 # %% id="verdicts-lives"
 claims.Verdicts(
