@@ -125,8 +125,7 @@ table.round(2)
 #   float32 states beside bfloat16 parameters it is 4, and 6 where a master copy counts as a state.
 #
 # 8-bit AdamW (Dettmers et al., 2022) keeps two states of one byte. Adafactor (Shazeer and Stern,
-# 2018) keeps one number for each row and each column of a matrix. Chapter 01b measures more levers
-# on what stays, LoRA among them.
+# 2018) keeps one number for each row and each column of a matrix.
 #
 # ## What comes and goes: activations
 #
@@ -228,7 +227,7 @@ theory.round(2)
 # | start of the backward pass | all | all | hardly any | **all** | gradients of the logits |
 # | the update | all | all | **all** | none | the parameters once more (`foreach`) |
 #
-# (`foreach`, a GPU's default, updates all parameters at once. In a network whose last layers hold
+# (`foreach` is a GPU's default. In a network whose last layers hold
 # most of the weights, such as a VGG, there is a third moment. In the middle of the backward pass
 # most gradients *and* most activations are there. Lab 01 comes to it.)
 
@@ -308,7 +307,7 @@ pd.DataFrame({"peak in P": in_p}).round(2).rename_axis("micro-batch x steps")
 # next are built up.
 #
 # More GPUs free nothing on each of them, as long as each holds a whole model. PyTorch's
-# DistributedDataParallel even adds one more P by default, its buckets. Chapter 13 and its companion
+# DistributedDataParallel even adds one more P by default, its buckets. Chapters 13 and
 # 13b measure that with real processes.
 #
 # ## What the meter does not see
@@ -484,6 +483,5 @@ claims.Verdicts(
 # - Ask of every saving: which of the two moments does it lower, and which is the higher one?
 #
 # Lab 01, `lab01_ledger`, asks for all three, to the byte. Chapter 01b, `01b_more_levers`, is
-# optional: a memory calculator, LoRA and paged optimizer states, long sequences, images, two models
-# called GPT-2 XL, and a published table. Chapter 02 shows five published ways to measure these
-# things wrongly.
+# optional: a memory calculator, LoRA and paged optimizer states, long sequences, images. Chapter 02
+# shows five published ways to measure these things wrongly.
