@@ -297,8 +297,8 @@ device.describe(here)
 
 # %% [markdown] id="gpu-tier"
 # On a machine with a GPU, the next cell runs the step there and reads CUDA's own allocator. Its
-# report has a line `other`: rounding and the kernels' workspace. Without a GPU the cell does nothing,
-# and you miss only that line.
+# report has a line `other`: rounding and the kernels' workspace. Without a GPU the cell does
+# nothing, and you miss only that line.
 
 # %% id="on-the-gpu"
 # NBVAL_IGNORE_OUTPUT
