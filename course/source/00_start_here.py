@@ -137,10 +137,10 @@ report.figure()
 
 # %% [markdown] id="read-timeline"
 # The forward pass builds a ramp of activations. The backward pass walks down that ramp: it frees
-# each activation after its use, while the gradients grow. At the peak, hardly any gradient of a
-# parameter exists in this model. At the end of the backward pass all gradients exist, and no
-# activation is left. The last part is the optimizer's update. It needs one more P for a moment,
-# because `foreach` computes for all parameters at once.
+# each activation after its use, while the gradients grow. The peak comes when backward begins,
+# so hardly any gradient of a parameter is there yet. At the end of the backward pass all gradients
+# exist, and no activation is left. The last part is the optimizer's update. It needs one more P for
+# a moment, because `foreach` computes for all parameters at once.
 #
 # The whole course is in this picture. **Gradient checkpointing** makes the ramp flatter: it
 # discards activations and recomputes them when the backward pass needs them. **Gradient
@@ -212,7 +212,7 @@ xl
 #
 # This number is *predicted*. The course keeps that word apart from *counted* and from *measured*.
 # *Measured* means: on a GPU, by its allocator, with the GPU's name and the date beside it. Can you
-# trust a prediction? First, the small GPT with a CPU's kernels, less the count from above.
+# trust a prediction? Predict the small GPT with a CPU's kernels, and subtract the count from above.
 #
 # **Write.** `small_gpt`, on the pattern of `gpt2_xl`. The difference must be 0 bytes.
 
@@ -296,9 +296,9 @@ here = device.pick()
 device.describe(here)
 
 # %% [markdown] id="gpu-tier"
-# On a machine with a GPU, the next cell runs the step there and reads CUDA's own allocator. What it
-# adds to the counted bytes (`other`) is rounding and the kernels' workspace. Without a GPU the cell
-# does nothing, and you miss only that line.
+# On a machine with a GPU, the next cell runs the step there and reads CUDA's own allocator. Its
+# report has a line `other`: rounding and the kernels' workspace. Without a GPU the cell does
+# nothing, and you miss only that line.
 
 # %% id="on-the-gpu"
 # NBVAL_IGNORE_OUTPUT

@@ -118,15 +118,14 @@ table.round(2)
 #   parameters, gradients and optimizer states that it keeps are float32: 16 bytes either way.
 # - **"Adam's states are float32."** That depends on the optimizer. PyTorch's AdamW keeps its two
 #   states in the type of the parameter: 14 GB of bfloat16 parameters bring 28 GB of optimizer
-#   states.
-#   bitsandbytes' AdamW with `optim_bits=32` and Apex's FusedAdam keep them in float32, 56 GB, with
-#   no float32 copy of the weights. With such a *master copy*, the sum is 16 bytes per parameter.
+#   states. bitsandbytes' AdamW with `optim_bits=32` and Apex's FusedAdam keep them in float32, 56
+#   GB, with no float32 copy of the weights. With such a *master copy*, the sum is 16 bytes per
+#   parameter.
 # - **"Optimizer states take 2 to 8 times the parameters."** No row of this table is above 2. With
 #   float32 states beside bfloat16 parameters it is 4, and 6 where a master copy counts as a state.
 #
 # 8-bit AdamW (Dettmers et al., 2022) keeps two states of one byte. Adafactor (Shazeer and Stern,
-# 2018) keeps one number for each row and each column of a matrix. Chapter 01b measures more levers
-# on what stays, LoRA among them.
+# 2018) keeps one number for each row and each column of a matrix.
 #
 # ## What comes and goes: activations
 #
@@ -177,12 +176,14 @@ pd.DataFrame({"on paper, units": on_paper, "counted, units": counted}).round(2)
 #
 # The 2 are the last norm and the head. The last term is the softmax over the vocabulary. With a
 # checkpoint around each block, a block keeps 1 unit, its input. During the backward pass one block
-# at a time has its other 15 units as well: $L + 15$ in all. (By then the head and the vocabulary
-# are done.) Compare both with a count, for several depths and widths.
+# at a time has its other 15 units as well: $L + 15$ in all. By then the head and the vocabulary are
+# done. (Where $V/C$ is more than 13, as in GPT-2, their moment is the fullest: $L + 2 + V/C$.)
+# Compare both with a count, for several depths and widths.
 #
-# **Write.** The last lines of `waiting_units`. `report.curve()` lists the moments of a step, each
-# with its bytes by category; what waits is `activations` and `recomputed` together. The column
-# "off" checks you: it stays below one per cent.
+# **Write.** The last lines of `waiting_units`: forward and backward within
+# `segments.applied(gpt, strategy)`. `report.curve()` lists the moments of a step, each with its
+# bytes by category; what waits is `activations` and `recomputed` together. The column "off" checks
+# you: it stays below one per cent.
 
 
 # %% id="waiting"
@@ -223,10 +224,10 @@ theory.round(2)
 #
 # | moment | parameters | optimizer states | gradients | activations | temporary |
 # |---|---|---|---|---|---|
-# | start of the backward pass | all | all | hardly any | **all** | gradients of two activations |
+# | start of the backward pass | all | all | hardly any | **all** | gradients of the logits |
 # | the update | all | all | **all** | none | the parameters once more (`foreach`) |
 #
-# (`foreach`, a GPU's default, updates all parameters at once. In a network whose last layers hold
+# (`foreach` is a GPU's default. In a network whose last layers hold
 # most of the weights, such as a VGG, there is a third moment. In the middle of the backward pass
 # most gradients *and* most activations are there. Lab 01 comes to it.)
 
@@ -301,12 +302,12 @@ pd.DataFrame({"peak in P": in_p}).round(2).rename_axis("micro-batch x steps")
 
 # %% [markdown] id="read-accumulation"
 # Twice the accumulation steps cost not one byte: the micro-batch alone moves the peak. Accumulation
-# adds one P (the parameters' bytes), however many steps there are (second printed line). From the
-# second micro-batch on, the gradients of the first are there while the activations of the next are
-# built up.
+# adds the gradients of what is trained, here one P, however many steps there are (second line).
+# From the second micro-batch on, the gradients of the first are there while the activations of the
+# next are built up.
 #
 # More GPUs free nothing on each of them, as long as each holds a whole model. PyTorch's
-# DistributedDataParallel even adds one more P by default, its buckets. Chapter 13 and its companion
+# DistributedDataParallel even adds one more P by default, its buckets. Chapters 13 and
 # 13b measure that with real processes.
 #
 # ## What the meter does not see
@@ -360,8 +361,8 @@ gigabytes.round(1)
 # every depth. Both are predicted on fake tensors, with the kernels that a GPU would take: one
 # sequence of 4096 tokens, everything in bfloat16.
 #
-# **Write.** `activations`, three lines. Below, the line through your two numbers is held against
-# the whole model.
+# **Write.** `activations`, three lines. Below, the straight line through its values for one and two
+# layers is compared with the whole model.
 #
 # **Predict.** Parameters, gradients and optimizer states take 50 GiB. How many GiB do the
 # activations of a single sequence of 4096 tokens take?
@@ -482,6 +483,5 @@ claims.Verdicts(
 # - Ask of every saving: which of the two moments does it lower, and which is the higher one?
 #
 # Lab 01, `lab01_ledger`, asks for all three, to the byte. Chapter 01b, `01b_more_levers`, is
-# optional: a memory calculator, LoRA and paged optimizer states, long sequences, images, two models
-# called GPT-2 XL, and a published table. Chapter 02 shows five published ways to measure these
-# things wrongly.
+# optional: a memory calculator, LoRA and paged optimizer states, long sequences, images. Chapter 02
+# shows five published ways to measure these things wrongly.

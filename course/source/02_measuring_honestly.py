@@ -42,10 +42,10 @@ torch.set_num_threads(1)  # steadier times on a machine that does other things t
 # > **Compare A with A before A with B.** May we ask for equal *bits*? Only where the same step, run
 # > twice, gives the same bits. On a GPU it need not: the backward of fused attention, among others,
 # > adds with atomic operations, in an order that changes from run to run. On a CPU the last bit
-# > depends on the vector instructions of the machine and on the number of threads. It also depends
-# > on the path that a switch takes: with the library's checkpointing on, T5 keeps no cache, and
-# > then other operations run. So run the plain step twice first. If it differs from itself, switch
-# > on `torch.use_deterministic_algorithms`, or ask only that B is about as far from A as A is from
+# > depends on the vector instructions of the machine and on the number of threads. A library's
+# > switch can change the operations too: with checkpointing on, transformers' T5 keeps no cache. So
+# > run the plain step twice first. If it differs from itself, switch on
+# > `torch.use_deterministic_algorithms`, or ask only that B is about as far from A as A is from
 # > itself. Chapter 05 has code for it.
 #
 # **Write.** `gradients`, four lines. If it is right, the cell below it says `True` twice: A with A,
@@ -77,8 +77,8 @@ plain = gradients("none")
 
 # %% [markdown] id="published-text"
 # Now a function as tutorials have it: reset the peak counter, forward, backward, read the counter.
-# There it reads CUDA's counter. Here our meter stands in for it, so that the faults are the
-# function's own.
+# There it reads CUDA's counter, here our meter. So whatever goes wrong is the fault of the
+# function.
 
 
 # %% id="published"
@@ -161,9 +161,9 @@ leaks = pd.DataFrame(report.leaks())[["num_bytes", "op", "module"]]
 leaks.assign(num_bytes=leaks.num_bytes.map(human_bytes))
 
 # %% [markdown] id="read-kept"
-# Three tensors of logits, because each backward pass let go of what autograd had saved. A step that
-# only evaluates, without a backward pass, would have kept all of it. `report.leaks()` names the
-# operation and the module, so that you know which line to look for. An honest comparison checks
+# Three tensors of logits and no more: each backward pass let go of what autograd had saved. A step
+# that only evaluates, without a backward pass, would have kept all of it. `report.leaks()` names
+# the operation and the module, so that you know which line to look for. An honest comparison checks
 # that nothing is left, or runs each variant in a process of its own.
 #
 # ## Fault 2: no warm-up
@@ -211,8 +211,8 @@ phases.round(2)  # peaks in P
 
 # %% [markdown] id="read-warmup"
 # A job can survive its first step and run out of memory in its second for this reason. And a
-# benchmark without warm-up reads up to 2 P too low. It is right only for a variant whose peak is
-# the update, because the optimizer states are there by then. So the ratio of two variants can be
+# benchmark of Adam without warm-up reads up to 2 P too low. A variant whose peak is the update
+# reads right, because the optimizer states are there by then. So the ratio of two variants can be
 # wrong too.
 #
 # ## Six ways to state one saving
@@ -331,8 +331,8 @@ pd.DataFrame(rows, index=["peak", "FLOPs, times", "runs of the first block"]).T
 #
 # A GPU works through a queue. Python puts an operation in and goes on. A clock that is read without
 # `torch.cuda.synchronize()` therefore times only the putting in. On a CPU, PyTorch returns when the
-# work is done, so PyTorch cannot show this fault here. A queue with one worker behind it can. A
-# clock does not wait for twenty matmuls. By what factor is its reading too small?
+# work is done, so PyTorch cannot show this fault here. A queue with one worker behind it can. We
+# put in twenty matmuls and read the clock at once. By what factor is the reading too small?
 
 # %% id="queue"
 # NBVAL_IGNORE_OUTPUT

@@ -1,8 +1,9 @@
 # %% [markdown] id="title"
 # # What autograd saves
 #
-# Write a GELU by hand with `torch.tanh` instead of calling `F.gelu`: the function is the same, the
-# memory is not. Freeze a linear layer: its input is let go. Freeze a convolution: its input stays.
+# Write GPT-2's GELU by hand with `torch.tanh` instead of calling PyTorch's: the function is the
+# same, the memory is not. Freeze a linear layer: its input is let go. Freeze a convolution: its
+# input stays.
 #
 # Activations are not "the outputs of the layers". They are what the formulas of the backward pass
 # ask for. This chapter counts them: per operation, per layer, over time. Bytes for a GPU are
@@ -31,7 +32,7 @@ torch.set_num_threads(1)  # small tensors: more threads would wait for each othe
 # %% [markdown] id="instrument"
 # ## An instrument in ten lines
 #
-# What does autograd keep between forward and backward? It will tell you. Whenever an operation
+# What does autograd keep between forward and backward? Whenever an operation
 # wants to keep a tensor for its backward pass, autograd calls a *pack* hook, if there is one, and
 # keeps what the hook returns. Our hook writes down every tensor that it is given. (It *detaches*
 # the tensor: same memory, no graph. Otherwise tensor and graph would keep each other alive.)
@@ -258,7 +259,8 @@ chains.round(1)  # in feature maps
 # By none. What is saved does not change, because ReLU keeps its output in both cases. The tensor
 # that it overwrites is the batch norm's output, which nobody keeps: without `inplace` it is freed a
 # moment later. So in-place saves one temporary tensor in forward, and the peak is in backward.
-# (Autograd refuses where the overwritten tensor *is* kept.)
+# (LeakyReLU is another case: it keeps its input, or in place its output, which the next layer keeps
+# anyway. Autograd refuses where the overwritten tensor *is* kept.)
 #
 # ## Attention: eager, or fused
 #
@@ -335,7 +337,8 @@ claims.Verdicts(
 # causal mask. First we compare the parts of our block with it, in bytes for each element; then the
 # whole block at three sizes, the last one GPT-3's, with the kernels of a GPU and of a CPU.
 #
-# **Write.** `block_saved`. The paper's formula checks you.
+# **Write.** `block_saved`: `memory.saved`, within `memory.predicting(kernels)`. The paper's formula
+# checks you.
 
 
 # %% id="block-saved"
@@ -376,10 +379,10 @@ print(f"CPU - GPU: {(on_cpu - on_gpu) / masks:.3f} bytes for each element of a m
 pd.DataFrame(rows, columns=["b", "s", "h", "a", "GPU kernels off", "CPU kernels off"])
 
 # %% [markdown] id="read-megatron"
-# Formula and count agree to better than a tenth of a per cent in sum. The norms' own small term is
-# off by a little more: it lacks their float32 statistics, two numbers a row. The CPU is off by a
-# sixth, and the line above the table says why: its dropout masks take one byte more for each
-# element, two for a bfloat16 in place of one for a bool.
+# Formula and count agree to better than a tenth of a per cent in sum. Only the paper's 4 bytes for
+# the norms are off by more: it leaves out their float32 statistics, two numbers a row. The CPU is
+# off by a sixth, and the line above the table says why: its dropout masks take one byte more for
+# each element, two for a bfloat16 in place of one for a bool.
 #
 # The paper's "mixed precision" keeps 16-bit weights. PyTorch's `autocast` is something else:
 # weights, norms and softmax stay float32, so more is kept. The companion
@@ -435,12 +438,12 @@ blocks
 
 # %% [markdown] id="read-lives"
 # True, and linear: each block shortens the life by the same amount. (Time is counted in operations
-# that allocate, not in seconds; the order is the same.) The first block's bytes are kept about ten
-# times as long as the last one's, for one use each. That is the argument for checkpointing. It also
-# names the block that gains nothing: the last.
+# that allocate, not in seconds; the order is the same.) Of these eight blocks, the first one's
+# bytes are kept about ten times as long as the last one's, for one use each. That is the argument
+# for checkpointing. It also names the block that gains nothing: the last.
 #
-# A U-Net's first and last blocks work at full resolution. In which blocks are the bytes that are
-# many *and* live long?
+# A U-Net's first and last blocks work at full resolution. Which blocks hold many bytes, *and* hold
+# them for long?
 
 # %% id="unet-lives"
 unet = UNet(UNetConfig())
@@ -455,14 +458,14 @@ report = memory.measure(unet_step, model=unet, label="U-Net")
 lives(report, r"(down\.\d|middle|up\.\d)")
 
 # %% [markdown] id="read-unet-lives"
-# They are in the blocks of the way down at full resolution (`down.0`). The way up at the same
-# resolution holds more bytes, but only for a moment. Both are there when the backward pass begins,
-# so both count at the peak. But a checkpoint on the last blocks would discard what is needed next.
+# Those of the way down at full resolution (`down.0`). The way up at the same resolution holds more
+# bytes, but only for a moment. Both are there when the backward pass begins, so both count at the
+# peak. But a checkpoint on the last blocks would discard what is needed next.
 #
 # ### The same step, checkpointed
 #
-# What happens to the triangle with a checkpoint around each block? And what to one tensor, the wide
-# one that the MLP of block 2 makes?
+# What does a checkpoint around each block do to the triangle? And to a single tensor, the wide one
+# that the MLP of block 2 makes?
 
 # %% id="checkpointed-lives"
 with segments.applied(small, "per-block"):
@@ -486,8 +489,8 @@ ticks[["checkpoints", "category", "phase", "operations"]]
 # is *recomputed*, used and freed. You will write these five steps in chapter 04: store the input,
 # discard, trigger, run again, free.
 #
-# A published table ranks layers by what they keep, attention first. The companion
-# [06b](06b_common_advice.ipynb) counts that ranking: it holds for one attention kernel only.
+# The companion [06b](06b_common_advice.ipynb) counts a published ranking of layers by what they
+# keep.
 
 # %% id="verdicts-lives"
 claims.Verdicts(

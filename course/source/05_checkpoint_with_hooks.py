@@ -97,7 +97,8 @@ except TypeError as error:
 # needed a tensor. So `unpack` has to *make* the tensor: run the block again, write down
 # what it saves, as chapter 03 did, and return the tensor with that number.
 #
-# **Write.** `packed`, then `recomputing_each`, which calls it. Both gradients below must be equal.
+# **Write.** `packed`, whose dict begins `{0: alias(first), 1: ...}`, then `recomputing_each`, which
+# calls it. Both gradients below must be equal.
 
 
 # %% id="packed"
@@ -172,9 +173,9 @@ print(f"{runs[0]} runs of a block{beside(guess, runs[0])}")
 #
 # ## Recompute once
 #
-# How do we get down to two runs? The first `unpack` fills a store. The others take their tensors
-# out of it, each once. The RNG state is restored as in chapter 04. (The autocast state would be
-# restored in the same way; the models of this chapter do not need it.)
+# How do we get down to two runs? The first `unpack` makes `packed`'s dict the store (not a copy).
+# The others take their tensors out of it, each once. The RNG state is restored as in chapter 04.
+# (The autocast state would be restored in the same way; the models of this chapter do not need it.)
 #
 # **Write.** `unpack` and the rest of `recomputing_once`. A block must run twice, and the gradients
 # must be equal with dropout on.
@@ -261,13 +262,13 @@ for dropout in ("off", "on"):
 pd.DataFrame(ratios).T.round(3)
 
 # %% [markdown] id="flops-read"
-# **Early stop.** Without dropout, PyTorch's leaves out a third of the extra work. It stops the
-# second run as soon as the last saved tensor is there, and the last linear layer of the MLP comes
-# after that. With dropout, the last saved tensor is the mask, which comes after the linear layer.
-# So "33 % overhead" and "20 %" are both right, of different models.
+# **Early stop.** Without dropout, PyTorch's leaves out over a quarter of the extra work. It stops
+# the second run as soon as the last saved tensor is there, and the last linear layer of the MLP
+# comes after that. With dropout, the last saved tensor is the mask, which comes after the linear
+# layer. So "33 % overhead" and "20 %" are both right, of different models.
 #
-# **Nesting.** Two segments of four blocks each under a checkpoint, and in them each block under a
-# checkpoint of its own. What waits for backward? In units of one block's input:
+# **Nesting.** Checkpoint two segments of four blocks, and each block inside them once more. What
+# waits for backward? In units of one block's input:
 
 # %% id="nesting"
 nested = GPT(gpt.config)
@@ -293,8 +294,8 @@ theirs = {name: measured(torch_new, modules) for name, modules in plans.items()}
 pd.DataFrame({"ours": ours, "PyTorch's": theirs}).map(waiting).round(1)
 
 # %% [markdown] id="nesting-read"
-# Five units in each row belong to the head and the loss. With PyTorch's checkpoint, only the inputs
-# of the two segments wait, nested or not. With ours, nested, the inputs of all eight blocks wait,
+# Five units in each row belong to the head and the loss. With PyTorch's checkpoint, the nested plan
+# holds what two segments hold: their two inputs. With ours it holds the inputs of all eight blocks,
 # as if there were no segments. The reason: each of our inner checkpoints holds its input in a
 # closure, where the outer checkpoint does not see it. The fix: register the arguments with
 # autograd, so that the outer checkpoint's pack hook sees them.
@@ -321,7 +322,7 @@ figures.lifetimes({"none": measured(), **theirs})
 #
 # ## More than one backward
 #
-# Backward is not always one pass over all gradients. Here are four other uses, on one block, with
+# Not every backward is one call of `loss.backward()`. Here are four other uses, on one block, with
 # PyTorch's two implementations and ours.
 #
 # **Predict.** How many of the four does the reentrant one, a Function as in chapter 04, get wrong?
@@ -498,11 +499,11 @@ pd.DataFrame(verified).T.map(str)
 #
 # **First compare A with A.** The first row is the plain step against itself. Where it says `True`,
 # the rows below ask for equal bits. On a GPU it may say `False`: the backward of fused attention,
-# for one, adds in an order that changes from run to run. Then a checkpoint may be ten times as far
-# from plain as plain is from itself, or switch on `torch.use_deterministic_algorithms`. The
-# distance is a norm over all parameters, not the largest difference: AdamW's first update has the
-# size of the learning rate, so one gradient near zero that changes its sign is as far off as can
-# be.
+# for one, adds in an order that changes from run to run. Then the code allows a checkpoint ten
+# times the distance that plain has from itself. (Or switch on
+# `torch.use_deterministic_algorithms`.) The distance is a norm over all parameters, not the largest
+# difference: AdamW's first update moves each parameter by the learning rate, so a gradient near
+# zero that changes its sign makes the largest difference there is.
 #
 # ## Verdicts
 

@@ -172,17 +172,17 @@ print(f"equal at 2 r = {2 * r:.0f} blocks")
 pd.DataFrame(rows, index=columns).T.rename_axis(["model", "segments"])
 
 # %% [markdown] id="deeper-read"
-# From 24 to 48 blocks the activations cross, as the whole step does if gradients stay. If they are
-# set to `None`, single blocks stay ahead here. The reason: as backward goes on, boundaries are
-# freed and gradients are added. Two blocks have about $24h^2$ weights at width $h$. The one
-# boundary of their segment has $h$ numbers for each token. With fewer than $24h$ tokens in a
-# micro-batch (and one dtype) the gradients grow faster than the boundaries shrink, so the peak
-# comes at the end of backward. No boundary waits there, and the shortest segment has the smallest
-# inside.
+# At 24 blocks single blocks need less, at 48 segments of two: in activations, and in the whole step
+# if gradients stay. If they are set to `None`, single blocks need less at 48 too. The reason: as
+# backward goes on, boundaries are freed and gradients are added. Two blocks have about $24h^2$
+# weights at width $h$. The one boundary of their segment has $h$ numbers for each token. With fewer
+# than $24h$ tokens in a micro-batch (and one dtype) the gradients grow faster than the boundaries
+# shrink, so the peak comes at the end of backward. No boundary waits there, and the shortest
+# segment has the smallest inside.
 #
-# In the third model the peak comes before any inside: the logits and their gradient are larger
-# than two insides. So segments of two have fewer boundaries and no other price, at any depth. But
-# they gain little, since the logits stay. Lower those first: chapter 10d computes them in pieces.
+# In the third model the peak comes before any segment is recomputed, because the logits and their
+# gradient are larger than the insides of two blocks. So segments of two save boundaries and cost
+# nothing, but they save little. Lower the logits first: chapter 10d computes them in pieces.
 #
 # The rule for a transformer: **checkpoint every block; beyond $2r$ blocks try segments of two.**
 # They help where boundaries make the peak: many tokens, frozen weights, or gradients that stay.

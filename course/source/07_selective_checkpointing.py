@@ -6,7 +6,7 @@
 # needs a large matmul.
 #
 # In this chapter you give every saved tensor a price. Then you choose by price: whole modules, or
-# single operations. Chapter 07d moves tensors to the host's memory instead.
+# single operations.
 #
 # **Budget:** 60 minutes, 1 GiB of memory, no GPU needed.
 
@@ -42,7 +42,7 @@ aten = torch.ops.aten
 #
 # Two instruments together find the price. A *dispatch mode* is a Python object that PyTorch calls
 # for every operation: ours, `Makers`, notes which operation made each storage, from what, with how
-# many FLOPs. (Several tensors may be views of one storage.) The saved-tensor hook of chapter 03
+# many FLOPs. The saved-tensor hook of chapter 03
 # says which tensors are kept.
 #
 # **Predict.** A transformer block as wide as Llama-2-7B's (4096), with fused attention. What share
@@ -150,8 +150,7 @@ pd.DataFrame({"kept": kept, "to recompute": again, "freed per MFLOP": per_mflop}
 # - `add` is the sum after attention. To recompute it, the output projection is needed, and autograd
 #   never stored that. So its price is one matmul.
 #
-# The next figure drops the tensors in this order, in a block with eager attention and in one with a
-# fused kernel.
+# The next figure drops the tensors in this order, with eager attention and with a fused kernel.
 
 
 # %% id="price-figure"
@@ -190,7 +189,7 @@ print(f"paper: {80 / (34 + 80):.0%} of the bytes")
 # The paper's figure is right, for eager attention. The FLOPs are those of the scores' matmul, as a
 # share of the block's forward. The matmul with the values is not repeated. A fused kernel never
 # keeps the scores, so there is little left to drop, at a worse price. So "checkpoint attention
-# only" was good advice for eager attention. With today's kernels it is poor advice.
+# only" was good advice for eager attention, and is poor advice with today's kernels.
 #
 # ## Which module to wrap?
 #
@@ -293,7 +292,7 @@ def row_of(seen, base):
 
 
 # %% [markdown] id="predict-modules"
-# A common piece of advice: "checkpoint attention and feed-forward *separately*; that saves another
+# Common advice: "checkpoint attention and feed-forward *separately*; that saves another
 # 30 to 40 % over checkpointing each block, at the cost of more recomputation".
 #
 # **Predict.** GPT with 16 blocks. How many times the peak of `per_block` is the peak of `halves`?
@@ -320,7 +319,8 @@ pd.DataFrame(table).T
 #   length is $\sqrt{n/r}$ blocks. For $r = 16$ that is half a block if $n = 4$, and a whole one if
 #   $n = 16$.
 # - **Recomputation.** It falls. PyTorch stops a recomputation as soon as backward has its tensors,
-#   so each segment leaves out its last matmul. Two segments leave out two.
+#   so each segment leaves out its last matmul. Two segments leave out two. (Where dropout follows
+#   that matmul, neither is left out, and both choices cost the same.)
 # - **Attention or MLP?** `mlp_only` frees twice as much as `attention_only`, for fewer FLOPs. With
 #   a fused kernel there is little in attention to free.
 # - **Wrapping the modules alone** (`both_modules`) leaves the norms outside. Their inputs and
@@ -334,7 +334,7 @@ pd.DataFrame(table).T
 # So take one segment a block, as in `per_block`, and *keep a few results on the way*. In the first
 # run a dispatch mode stores the results of chosen operations. In the second run another one hands
 # them out instead of computing them. `checkpoint` takes such a pair as `context_fn`. (`name_of`,
-# below them, says which result an operation makes.)
+# below `HandOut`, says which result an operation makes.)
 #
 # **Write.** `Store`'s `__torch_dispatch__`: called for every operation, it runs the operation and
 # gives its result. `keep` is a set of names, `store` a list. A result may be a tensor or a tuple of
@@ -358,8 +358,8 @@ class Store(TorchDispatchMode):
 
 
 # %% [markdown] id="write-hand-out"
-# **Write.** The same of `HandOut`, which runs in the recomputation. Below, PyTorch's own modes must
-# agree with your two in bytes, FLOPs and gradients.
+# **Write.** `__torch_dispatch__` of `HandOut`, which is active while the block is recomputed.
+# Below, PyTorch's own modes must agree with your two in bytes, FLOPs and gradients.
 
 
 # %% id="hand-out"
@@ -418,7 +418,8 @@ pd.DataFrame(table).T.rename_axis("kept")
 #
 # The last row is a trap. `down` has the most expensive result of the block, so a rule "keep what is
 # expensive" keeps it. It costs one more unit per block and saves nothing. Nobody needs that result
-# again: it is only added to the rest, and it is the last matmul of its segment. **A price
+# again: it is only added to the rest, and it is the last matmul of its segment. (With dropout after
+# it, the recomputation runs through `down`, and to keep it saves a matmul.) **A price
 # matters only for tensors that backward asks for, or that lie on the way to one.**
 #
 # ### PyTorch's own
@@ -448,8 +449,8 @@ for name in ("qkv, up", "all but down"):
     print(f"gradients of none: {equal}")
 
 # %% [markdown] id="torch-policy-read"
-# The same bytes, the same FLOPs, the same gradients. (The first line compares `none` with itself:
-# only because it is equal may the others be asked for equal bits.) PyTorch's version also looks
+# The same bytes, the same FLOPs, the same gradients. (The first line compares `none` with itself.
+# Were it not equal, we could not ask the others for equal bits.) PyTorch's version also looks
 # after views, in-place writes and the compiler. Use it; ours is for understanding it.
 #
 # All these ways and two that choose for you, the compiler and the planner, run on one model in

@@ -52,10 +52,11 @@ torch.set_num_threads(1)
 #
 # If all micro-batches have one size, $B/N$, each bracket on the right is the mean loss of one
 # micro-batch. PyTorch computes the outer sum for us, because `backward` *adds* to `.grad`. So the
-# loop divides each loss by $N$ and updates once. The data is the source of Python's own standard
-# library, byte by byte.
+# loop divides each loss by $N$ and updates once. The data is Python's standard library, byte
+# by byte.
 #
-# **Write.** `accumulated`, below. Further down, it must be the same training as the big batch.
+# **Write.** `accumulated`, below; the sum stays in `.grad`, so clear at the beginning. Further
+# down, it must be the same training as the big batch.
 
 # %% id="subject"
 config = GPTConfig(num_layers=2, num_heads=4, d_model=64, seq_len=64)
@@ -137,8 +138,9 @@ small.figure()  # 8 x 4
 # - At a fixed **effective batch** (first two rows), the activations fall by the promised 75 %. The
 #   peak falls by less, because it also holds parameters, gradients and AdamW's optimizer states.
 # - At a fixed **micro-batch** (last two rows), accumulation saves nothing. It costs one P more in
-#   forward and backward: the gradients of the first micro-batch (the striped band of the figure)
-#   stay in memory while the activations of the second build up.
+#   forward and backward, less where weights are frozen: the gradients of the first micro-batch (the
+#   striped band of the figure) stay while the activations of the second build up. (With
+#   `zero_grad(set_to_none=False)` gradients always stay, and it costs nothing.)
 #
 # Now the published GPT-2 with AdamW. Its peaks are *predicted* for the kernels of a GPU, and read
 # from `course/recorded`. **Keep the micro-batch at 8, and take four of them instead of two: does
@@ -154,16 +156,16 @@ pd.DataFrame({"GiB": gpt2_peaks}).round(2).T
 
 # %% [markdown] id="read-number"
 # It does not. Four of the six columns are an effective batch of 32, with four different peaks. The
-# micro-batch decides the memory. The effective batch does not, and neither does the number of GPUs
-# (chapter 13 measures that). How much of the 75 % arrives depends on what else the peak holds; the
-# companion `08b_trainers_and_losses` compares long and short sequences.
+# micro-batch decides the memory; the effective batch and the number of GPUs (chapter 13) do not.
+# How much of the 75 % arrives depends on what else the peak holds: `08b_trainers_and_losses`
+# compares long and short sequences.
 #
 # ## Is it the same update?
 #
 # Accumulation saves memory only if the update stays the same. Does it? The table compares the
 # gradient of the big batch with those of 2, 4, 8 and 16 micro-batches. It shows how far the two are
 # apart, as a share of the gradient's norm. (Where a cell begins with `NBVAL_IGNORE_OUTPUT`, the
-# last digits depend on your machine. What the text says of them does not.)
+# last digits depend on your machine.)
 
 
 # %% id="gradient"
@@ -188,20 +190,20 @@ for dtype in (torch.float64, torch.float32, torch.bfloat16):
 pd.DataFrame(distances).T.map("{:.0e}".format)
 
 # %% [markdown] id="read-distances"
-# The gradients are not equal to the last bit. Both loops add the same numbers, but in different
-# orders, and each addition of floating-point numbers rounds.
+# The gradients are not equal to the last bit: the loops add the same numbers in different orders,
+# and each addition rounds.
 #
 # How far apart may two correct loops be? A sum of $n$ terms is rounded $n$ times, each time by at
 # most a share $u$, half of the type's epsilon. The roundings go up and down, so they grow with
 # $\sqrt n$ and not with $n$. Higham and Mary (2019) prove such bounds for independent roundings.
-# Our rule of thumb follows theirs. As a share of the sum of the terms' *sizes*, two orders of
+# Our rule of thumb follows theirs: as a share of the sum of the terms' *sizes*, two orders of
 # adding differ by less than
 #
 # $$ 2 \, \lambda \sqrt{n} \, u, \qquad \lambda = 4 $$
 #
-# The $\lambda$ says how sure we want to be. With 4, their theorem 2.4 lets fewer than one product
-# of $n$ roundings in a thousand be further off. A sum has $n$ such products, and forward rounds as
-# well, so for a gradient this is a rule of thumb and no proof. A gradient has one term per token
+# The $\lambda$ says how sure we want to be: with 4, their theorem 2.4 holds for a product of $n$
+# roundings in more than 999 cases of 1000. A sum has $n$ such products, and forward rounds as well,
+# so for a gradient this is no proof. A gradient has one term per token
 # here, so $n = 16 \cdot 64$. That is the column "bound", and every distance in the table is below
 # it.
 #
@@ -217,10 +219,9 @@ pd.DataFrame(distances).T.map("{:.0e}".format)
 # ## The forgotten division
 #
 # Leave `/ num` out, and the gradient is four times too large. Train five updates, once with the
-# division and once without it. How far apart do the weights end? Take it as a share of the distance
-# that the correct loop moved them.
+# division and once without it. How far apart do the weights end?
 #
-# **Predict.** With AdamW, how many per cent is it?
+# **Predict.** With AdamW, how many per cent of the distance that the correct loop moved them?
 
 # %% id="guess-forgotten"
 guess = None  # per cent
@@ -243,9 +244,10 @@ f"SGD {sgd_off:.0f} %, AdamW {adamw_off:.4f} %{beside(guess, adamw_off)}"
 
 # %% [markdown] id="read-forgotten"
 # With SGD, the error is larger than the whole distance. AdamW divides the gradient by its own size,
-# so the factor of four cancels, except for the small `eps` in its denominator. Such a run looks
-# healthy until somebody clips gradients, adds a second loss or changes `num`. Comparing trained
-# weights would not find this bug. Comparing gradients does. First the correct loop, then this one:
+# so the factor of four cancels, except for the small `eps` in its denominator. (A larger `eps`, or
+# many updates at a high learning rate, and the weights part after all.) Such a run looks healthy
+# until somebody clips gradients, adds a second loss or changes `num`. Trained weights hide
+# this bug, gradients show it. First the correct loop, then this one:
 
 
 # %% id="verdict"
@@ -360,8 +362,8 @@ def num_targets(lines):
 # micro-batches. The alternative is to divide by one number, the tokens of the *whole window*,
 # counted before the first backward.
 #
-# **Write.** The loop, with both. Divided by the window's tokens, it must be the same training as
-# all lines at once.
+# **Write.** The loop, with both; it returns the sum of the divided losses. Divided by the window's
+# tokens, it must be the same training as all lines at once.
 
 
 # %% id="ragged-steps"
@@ -405,7 +407,7 @@ print(f"loss off by {loss_off:.1f} %")
 # gradient is wrong by many times more than the loss, and nobody sees one per cent in a loss. A
 # token then counts more if its micro-batch has few tokens, so the model learns another task.
 # Hugging Face's `Trainer` had this fault until 2024. `08b_trainers_and_losses` (optional) looks
-# at what it does today with a model of your own.
+# at today's.
 #
 # ## What happens once per update
 #
