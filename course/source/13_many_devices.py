@@ -348,7 +348,9 @@ print(f"stage 3: {share:.0f} % of DDP's peak{beside(guess, share)}")
 show(ways)
 
 # %% [markdown] id="zero-read"
-# The formulas are right within two per cent, for bytes held and bytes sent. Keep in mind:
+# The formulas are right within two per cent, for bytes held and bytes sent. (With lines so short
+# that gradients outweigh activations, A is taken when backward ends, and has the gradients in it;
+# then the formulas count them twice.) Keep in mind:
 #
 # - **Activations are not divided.** Every rank has those of its own lines.
 # - **FSDP2 with kept weights saves less at the peak than between steps**, because at the peak all
@@ -470,7 +472,7 @@ plots.ledger_bars(ledgers, title="What one rank holds at its peak")
 # | FSDP2, kept | an N-th of all; weights whole from forward to backward | as DDP | as DDP |
 # | ZeRO 3 | an N-th of all | as DDP | 1.5 times DDP's bytes |
 # | pipeline | own layers | own layers, micro-batches in flight | ranks wait |
-# | tensor | an N-th of the matrices | an N-th between two matrices of a pair | collectives in each layer |
+# | tensor | an N-th of the matrices | an N-th in pairs of matrices | collectives in each layer |
 # | with sequence | as tensor | an N-th, and the pairs' inputs | as tensor |
 # | checkpointing | all | boundaries | a forward |
 # | offload | all | none: they are on the host | the bus |
