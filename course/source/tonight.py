@@ -88,7 +88,8 @@ report
 # *FLOPs* is the arithmetic that the levers add. *Training* says whether it is still the same:
 #
 # - **exact**: the same gradients, bit for bit;
-# - **rounding**: the same mathematics, other last digits;
+# - **rounding**: the same mathematics, other last digits (not for a smaller micro-batch where the
+#   loss compares samples, as CLIP's does: chapter 09);
 # - **another**: another update. Compare the losses of two short runs before you trust it.
 
 # %% id="levers"
