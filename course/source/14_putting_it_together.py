@@ -465,14 +465,14 @@ single = {seq: deepest(**one, **FRUGAL, seq=seq) / deepest(**one, seq=seq)
           for seq in (1024, 16384)}  # fmt: skip
 factors = {1: single[1024]}
 factors |= {n: depths["both"] / deepest(micro_batch=n) for n in (2, 4, 8, 16)}
-times = {f"{n} x 1024 tokens": f"{times:.1f}" for n, times in factors.items()}
-times["1 x 16384 tokens"] = f"{single[16384]:.1f}"
-pd.DataFrame({"times as deep": times}).T
+larger = {f"{n} x 1024 tokens": times for n, times in factors.items()}
+larger["1 x 16384 tokens"] = single[16384]
+pd.Series(larger).map("{:.1f}".format).to_frame("times as deep")
 
 # %% [markdown] id="by-batch-read"
 # Here is the condition of the claim. The factor is not a property of the techniques: it grows with
-# the tokens in an update. With one short sequence an update, less than twice the depth fits, since
-# weights and states fill the card whatever you do.
+# the samples in an update and with their length. With one short sample an update, less than twice
+# the depth fits, since weights and states fill the card whatever you do.
 #
 # *Wider* models meet the same wall. Weights grow with the square of the width, activations only
 # with the width.
@@ -493,12 +493,12 @@ print(f"six layers: width {plain} or {both}, {wider:.1f} times the parameters")
 # %% id="verdicts"
 claims.Verdicts(
     claims.Verdict(
-        "A17", "holds if", "How much larger a model may be is decided by the tokens in "
-        "an update: the more there are, the more both techniques gain.",
+        "A17", "holds if", "How much larger a model may be is decided by the samples in "
+        "an update and their length: both techniques gain more with more of either.",
         f"{factors[1]:.1f} to {factors[16]:.1f} times as deep for 1 to 16 sequences of "
         f"1,024 tokens an update, {single[16384]:.1f} times for one of 16,384",
         "predicted", "by-batch", device="CUDA kernels",
-        tried={"larger": {shape: float(text) for shape, text in times.items()}}),
+        tried={"larger": larger}),
 )  # fmt: skip
 
 # %% [markdown] id="end"
