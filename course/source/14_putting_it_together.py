@@ -285,7 +285,7 @@ def sizes_of(model):
 
 
 def parts(model):
-    """What autocast leaves of a batch, and with checkpoints of a sample: copies apart."""
+    """The two parts that `on_paper` takes, cast and kept, without the copies."""
     states, batch, samples = sizes_of(model)
     lone = added(model, half | FRUGAL | {"micro_batch": 1}, "forward")
     cast = added(model, half, "forward", "backward")
@@ -493,8 +493,8 @@ print(f"six layers: width {plain} or {both}, {wider:.1f} times the parameters")
 # %% id="verdicts"
 claims.Verdicts(
     claims.Verdict(
-        "A17", "holds if", "How much larger a model may be is decided by the samples in "
-        "an update and their length: both techniques gain more with more of either.",
+        "A17", "holds if", "How much larger a model may be is decided by the samples "
+        "in an update and their length: both techniques gain more with more of either.",
         f"{factors[1]:.1f} to {factors[16]:.1f} times as deep for 1 to 16 sequences of "
         f"1,024 tokens an update, {single[16384]:.1f} times for one of 16,384",
         "predicted", "by-batch", device="CUDA kernels",
