@@ -400,7 +400,7 @@ pd.DataFrame.from_dict(table, orient="index", columns=heads)
 # ## FSDP2 with accumulation
 #
 # FSDP2's `no_sync` is `set_requires_gradient_sync(False)`. Under DDP leaving out an exchange costs
-# no memory. Here it leaves out the reduce-scatter, and until then a rank holds the whole gradient.
+# no memory. Here it leaves out the reduce-scatter, so that a rank holds the whole gradient.
 # The next cell accumulates two micro-batches: with that exchange in each of them, or in the last
 # alone.
 
