@@ -46,9 +46,10 @@ torch.set_num_threads(1)  # small steps gain nothing from a second core
 #
 # (`from_pretrained` in place of `from_config` loads trained weights.) Until version 5.23 the names
 # began with `gradient_checkpointing`, and had no such options. Today those names warn that version
-# 6 will remove them; the code below takes what is there. TRL's `SFTConfig` has the Trainer's
-# arguments with checkpointing already on, and adds `activation_offloading` and `packing` (08b).
-# `torch.compile` chooses by itself what to recompute, within an `activation_memory_budget` (07c).
+# 6 will remove them; the code below takes the names of the installed version. TRL's `SFTConfig` has
+# the Trainer's arguments with checkpointing already on, and adds `activation_offloading` and
+# `packing` (08b). `torch.compile` chooses by itself what to recompute, within an
+# `activation_memory_budget` (07c).
 #
 # The model is a GPT-2, and its text is the source of Python's standard library, byte by byte. On
 # a CPU the model is small. On a small GPU it is GPT-2, on a large one GPT-2 Medium.
@@ -145,8 +146,8 @@ plots.ledger_bars(ledgers, title=f"GPT-2 with the Trainer, {device.describe(wher
 # `optimizer.step()` through only at every fourth micro-batch and at the end of an epoch. Here is
 # the last of the four ways once more.
 #
-# **Write.** The loop, five lines, as you would write it without accumulation. Its peak must be the
-# Trainer's, or a little below.
+# **Write.** The loop, five lines, as without accumulation. Its peak must be the Trainer's, or a
+# little below.
 
 
 # %% id="one-epoch"
@@ -183,8 +184,8 @@ print(f"peak: the Trainer's {human_bytes(both)}, this loop's", own_loop.peak_byt
 # Here are six published models, built on the device `meta`, where a tensor has a shape and no
 # memory. The switch marks layers, and each marked layer becomes a segment.
 #
-# **Write.** `wrapped` counts them: the modules that are a `GradientCheckpointingLayer` and whose
-# `gradient_checkpointing` is true. GPT-2 must have 12.
+# **Write.** `wrapped` switches on and counts, in a `Counter`, the modules that are a
+# `GradientCheckpointingLayer` and whose `gradient_checkpointing` is true. GPT-2 must have 12.
 
 
 # %% id="wrapped"
@@ -211,8 +212,8 @@ pd.DataFrame(wraps).T
 # before and after the blocks: embeddings, last norm, head, loss.
 #
 # **Predict.** Take GPT-2 (12 blocks, width 768, 50257 tokens in its vocabulary) and 8 sequences of
-# 1024 tokens, checkpointed. It keeps the inputs of its 12 blocks. How many times as large is the
-# largest tensor that is kept for the loss?
+# 1024 tokens, checkpointed. It keeps the inputs of its 12 blocks. How many times as large as these
+# inputs together is the largest tensor that is kept for the loss?
 
 # %% id="guess-left"
 guess = None  # times
@@ -241,13 +242,13 @@ by_shape.map(human_bytes).to_frame("kept")
 # `every_n_layers=2` is not chapter 06's segment of two blocks. It checkpoints every second block
 # and leaves the others as they are.
 #
-# **Write.** `every_nth`, after the switch is on. Where the library has the option, both must keep
-# the same bytes.
+# **Write.** `every_nth`. The model comes switched off. Where the library has the option, both must
+# keep the same bytes.
 
 
 # %% id="every-nth"
 def every_nth(model, n):
-    """Switch checkpointing off again in all layers but the first of each n."""
+    """Switch checkpointing on, and off again in all layers but the first of each n."""
     ### BEGIN SOLUTION
     modules = switch_on(model).modules()
     layers = [m for m in modules if isinstance(m, GradientCheckpointingLayer)]
@@ -257,8 +258,8 @@ def every_nth(model, n):
 
 
 # %% [markdown] id="predict-second"
-# **Predict.** The same GPT-2. How many times as much as with every block does it keep with every
-# second one?
+# **Predict.** The same GPT-2 keeps more with every second block checkpointed than with every block.
+# How many times as much?
 
 # %% id="guess-second"
 guess = None  # times
@@ -285,11 +286,12 @@ pd.Series(keeps).map(human_bytes).to_frame("kept for backward")
 
 # %% [markdown] id="predict-offload"
 # `offload=True` moves the inputs of all checkpointed blocks to the host: the 12 inputs are gone
-# from the GPU, as the cell checks. Chapter 07 compared such a copy with the block's arithmetic, and
-# let it run *beside* that. This option copies on the stream that computes, so nothing runs
-# beside it: the copies' time is added to the step's.
+# from the GPU, as the cell checks. Chapter 07d ran such copies *beside* the arithmetic. This option
+# copies on the stream that computes, so nothing runs beside it: the copies' time is added to the
+# step's.
 #
-# **Predict.** Llama-2-7B on an A100, sequences of 2048 tokens: by how many per cent?
+# **Predict.** Llama-2-7B on an A100, sequences of 2048 tokens: how many per cent longer is the
+# step?
 
 # %% id="guess-offload"
 guess = None  # per cent
@@ -297,7 +299,7 @@ guess = None  # per cent
 # %% id="offload-price"
 layer = Recipe("llama-2-7b").make_model("meta").model.layers[0]
 weights, width = sum(p.numel() for p in layer.parameters()), 4096
-speeds = {"A100, PCIe 4": (312e12, 32e9), "H100, PCIe 5": (989e12, 64e9)}  # chapter 07
+speeds = {"A100, PCIe 4": (312e12, 32e9), "H100, PCIe 5": (989e12, 64e9)}  # chapter 07d
 price = pd.DataFrame(index=list(speeds), columns=["2048 tokens", "32768 tokens"])
 for (card, (flops, bus)), tokens in product(speeds.items(), (2048, 32768)):
     forward = (2 * weights + 4 * tokens * width) / flops  # seconds for each token
@@ -308,10 +310,11 @@ print(f"added to the step: {added:.1f} %{beside(guess, added)}")
 price.astype(float).round(1).add_suffix(", %")
 
 # %% [markdown] id="read-offload"
-# (A checkpointed step is four forwards: forward, its repetition, and backward, which is two. The
-# speeds are those of data sheets. Kernels that reach half of theirs halve the share.) So the option
-# is cheap where layers are wide and sequences long, and that is where boundaries are large. TRL's
-# `activation_offloading` copies on a stream of its own, and chapter 07 says when that is free.
+# (A checkpointed step takes four forwards: forward, its repetition, and backward, which is two. The
+# speeds are those of data sheets. Where kernels reach half of theirs, the share is half.) So the
+# option is cheap where layers are wide and sequences long, and that is where boundaries are large.
+# TRL's `activation_offloading` copies on a stream of its own, and chapter 07d says when that is
+# free.
 #
 # Next, a trap: to fine-tune without dropout, somebody trains the small model in `eval()`.
 #
@@ -445,11 +448,11 @@ shown(pd.concat({"without": xl, "checkpointed": xl_lean}, axis=1))
 # everything in bfloat16 and 8-bit states. So checkpointing saves over 90 % of the activations here,
 # more than the 70 % that the source promises.
 #
-# Source 1 goes on: as 8 x 4, checkpointed, 22 GB "fits a consumer GPU" of 24. Accumulation keeps
-# one set of gradients through the peak (chapter 08). Gradients stay from the second micro-batch on.
-# So 8 x 2 (printed above) peaks where 8 x 4 does. With everything in bfloat16 the claim is
-# on the safe side. With float32 parameters it cannot be true, because parameters, gradients and
-# AdamW's two states alone take 16 bytes a weight, which is more.
+# Source 1 goes on: as 8 x 4, checkpointed, 22 GB "fits a consumer GPU" of 24. From the second
+# micro-batch on, accumulation holds gradients at the peak (chapter 08). So 8 x 2, printed above,
+# has the same peak as 8 x 4. With everything in bfloat16 it is below 22. With float32 parameters it
+# cannot be true, because parameters, gradients and AdamW's two states alone take 16 bytes a weight,
+# which is more.
 #
 # ### "Saves 58 %", "saves 71 %": of what?
 #

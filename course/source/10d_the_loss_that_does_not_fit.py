@@ -100,8 +100,8 @@ plots.step_timeline(llama)
 
 # %% [markdown] id="read-usual"
 # On the way back, three tensors of tokens x words are there in float32: the logarithms of the
-# probabilities, which forward kept, their gradient, and the gradient of the logits. And the blocks,
-# as the library runs them?
+# probabilities, which forward kept, their gradient, and the gradient of the logits. What do the
+# blocks keep, as the library runs them?
 
 
 # %% id="block-of"
@@ -123,7 +123,7 @@ for name in NAMES:
         num, loss = shapes[name]["blocks"], added(end_of(name, tokens))
         found = num * block, num * boundary, block, loss
         rows[f"{name}, {tokens}"] = [f"{b / GIB:.2f}" for b in found]
-heads = ["blocks, plain", "boundaries", "one block again", "loss"]
+heads = ["blocks, plain", "boundaries", "one block, recomputed", "loss"]
 print("GiB, predicted")
 pd.DataFrame.from_dict(rows, orient="index", columns=heads)
 
@@ -154,8 +154,8 @@ def checkpointed(head, hidden, targets, size=512):
 
 # %% [markdown] id="once-text"
 # That makes the logits twice. But the loss is the *end* of the model: when a piece's loss is known,
-# nothing more is needed for its gradients. They can be taken at once, in forward. What comes back
-# from the loss is one number, the gradient of the sum, and multiplies them all.
+# nothing more is needed for its gradients. They can be taken at once, in forward. Backward then
+# gets one number, the gradient of the sum, and multiplies them all by it.
 
 
 # %% id="in-forward"
@@ -239,16 +239,16 @@ pd.DataFrame.from_dict(rows, orient="index", columns=columns)
 
 # %% [markdown] id="read-compare"
 # The gradients agree to rounding, the bytes fall to a fraction, and `InForward` does the arithmetic
-# of the usual loss. What is left is a formula. Both sums of gradients are there all the time.
-# Beside them stand a piece's logits and their logarithms, which become the slope in place; or, a
-# moment later, the slope and one more gradient of the head, before it is added. Below some size of
-# a piece the gradients are all that is left, and smaller pieces only make smaller, slower matmuls.
+# of the usual loss. A formula gives the peak. Both sums of gradients are there all the time. Beside
+# them stand a piece's logits and log-probabilities, which become the slope in place; a moment later
+# the slope and the piece's gradient of the head; and in backward both sums once more, multiplied.
+# Below some size of a piece that is the peak, and smaller pieces only make smaller, slower matmuls.
 
 
 # %% id="formula"
 def formula(size, tokens=1024, words=8192, width=64):
     sums, piece = (tokens + words) * width, size * words
-    return 4 * (sums + max(2 * piece, piece + words * width))
+    return 4 * (sums + max(2 * piece, piece + words * width, sums))
 
 
 print(f"formula: {human_bytes(formula(64))}")
@@ -322,9 +322,10 @@ for _ in range(1000):
 print(f"{total.item():.0f}{beside(guess, total.item())}")
 
 # %% [markdown] id="digits-text"
-# From 256 on, one more is less than half a step. So many pieces, added up in bfloat16, lose what
-# the last ones bring. Here is the head's gradient in three ways, against float64: pieces of 4
-# tokens added up in bfloat16, in float32, and the usual loss, whose one matmul adds up wide.
+# From 256 on the numbers of bfloat16 are 2 apart, and 257 is rounded to 256 again. So many pieces,
+# added up in bfloat16, lose what the last ones bring. Here is the head's gradient in three ways,
+# against float64: pieces of 4 tokens added up in bfloat16, in float32, and the usual loss, whose
+# one matmul adds up wide.
 
 # %% id="digits"
 low = nn.Linear(64, 8192, bias=False, dtype=torch.bfloat16)
@@ -394,7 +395,7 @@ print(f"{(difference.norm() / tied_gradient(usual).norm()).item() < 1e-6}")
 # of a gradient, needs more. PyTorch's decorator `once_differentiable` is made to refuse that.
 #
 # **Predict.** Adding the square of a gradient to the loss changes the gradient of the weights. By
-# how many per cent does it change it with a decorated `InForward`?
+# how many per cent with a decorated `InForward`?
 
 # %% id="guess-second"
 guess = None  # per cent

@@ -156,7 +156,8 @@ print(f"without no_sync: {len(synced)}{beside(guess, len(synced))}")
 # The next function, `measured`, runs on each rank and measures a way of training. A way is itself
 # a function, `prepare`: it returns the step, the model and the optimizer.
 #
-# **Write.** The step of `training_step`. Four micro-batches must give the gradients of one.
+# **Write.** The step of `training_step`. It first clears the gradients and leaves its own in
+# `.grad`. Four micro-batches must give the gradients of all lines at once.
 #
 # We begin with four ways to train on a global batch of eight. *Global batch* = micro-batch ×
 # accumulation steps × ranks. Which of the three factors moves the activations?
@@ -347,7 +348,9 @@ print(f"stage 3: {share:.0f} % of DDP's peak{beside(guess, share)}")
 show(ways)
 
 # %% [markdown] id="zero-read"
-# The formulas are right within two per cent, for bytes held and bytes sent. Keep in mind:
+# The formulas are right within two per cent, for bytes held and bytes sent. (With lines so short
+# that gradients outweigh activations, A is taken when backward ends, and has the gradients in it;
+# then the formulas count them twice.) Keep in mind:
 #
 # - **Activations are not divided.** Every rank has those of its own lines.
 # - **FSDP2 with kept weights saves less at the peak than between steps**, because at the peak all
@@ -397,9 +400,9 @@ pd.DataFrame.from_dict(table, orient="index", columns=heads)
 # ## FSDP2 with accumulation
 #
 # FSDP2's `no_sync` is `set_requires_gradient_sync(False)`. Under DDP leaving out an exchange costs
-# no memory. Here it leaves out the reduce-scatter, after which a rank keeps only its N-th of the
-# gradient. The next cell accumulates two micro-batches: with that exchange in each of them, or in
-# the last alone.
+# no memory. Here it leaves out the reduce-scatter, so that a rank holds the whole gradient.
+# The next cell accumulates two micro-batches: with that exchange in each of them, or in the last
+# alone.
 
 
 # %% id="fsdp-accumulation"
@@ -426,10 +429,9 @@ pd.DataFrame.from_dict(table, orient="index", columns=("peak, P", "sent, P")).ro
 
 # %% [markdown] id="fsdp-accumulation-read"
 # In the second row each rank keeps whole gradients until the last micro-batch. With 26 billion
-# weights on 16 GPUs that was about 52 GB a rank in place of 3.25 GB, says
-# [TorchTNT's pull request 1057](https://github.com/meta-pytorch/tnt/pull/1057). So where gradients
-# are large, **accumulate under FSDP2 with the reduce-scatter in each micro-batch**, and pay with
-# what it sends.
+# weights on 16 GPUs that was about 52 GB a rank in place of 3.25 GB, says [TorchTNT's pull request
+# 1057](https://github.com/meta-pytorch/tnt/pull/1057). So where gradients are large, **accumulate
+# under FSDP2 with the reduce-scatter in each micro-batch**, although it sends more.
 #
 # ## What does each lever touch?
 #
@@ -464,13 +466,13 @@ plots.ledger_bars(ledgers, title="What one rank holds at its peak")
 # | | holds of weights, gradients, states | holds of activations | price |
 # |---|---|---|---|
 # | DDP | all | those of its lines | an all-reduce of P |
-# | ZeRO 1 | an N-th of the states | as DDP | none |
+# | ZeRO 1 | an N-th of the states | as DDP | as DDP |
 # | `ZeroRedundancyOptimizer` | as ZeRO 1 | as DDP | 1.5 times DDP's bytes |
-# | ZeRO 2 | an N-th of gradients, too | as DDP | none |
-# | FSDP2, kept | an N-th of all; weights whole from forward to backward | as DDP | none |
+# | ZeRO 2 | an N-th of gradients, too | as DDP | as DDP |
+# | FSDP2, kept | an N-th of all; weights whole from forward to backward | as DDP | as DDP |
 # | ZeRO 3 | an N-th of all | as DDP | 1.5 times DDP's bytes |
 # | pipeline | own layers | own layers, micro-batches in flight | ranks wait |
-# | tensor | an N-th of the matrices | an N-th inside the pairs | collectives in each layer |
+# | tensor | an N-th of the matrices | an N-th in pairs of matrices | collectives in each layer |
 # | with sequence | as tensor | an N-th, and the pairs' inputs | as tensor |
 # | checkpointing | all | boundaries | a forward |
 # | offload | all | none: they are on the host | the bus |
@@ -506,8 +508,8 @@ claims.Verdicts(
 # rank. `Recipe` divides a published model as this chapter does: `ddp`, `fsdp` (FSDP2) or `tp`. In
 # a terminal: `python -m tutorial_lib predict llama-2-7b --ranks 8 --shard fsdp`.
 #
-# The bars below were predicted so and recorded: bfloat16, fused AdamW, each block checkpointed, one
-# sequence of full length a rank (with TP: one in all).
+# The bars below were predicted in this way and recorded: bfloat16, fused AdamW, each block
+# checkpointed, one sequence of full length a rank (with TP: one in all).
 #
 # **Predict.** Llama-2-70B with FSDP2 on eight ranks. How many GiB does a rank need at its peak?
 

@@ -117,11 +117,11 @@ settled |= {f"BERT-Large, V100: {way}": f"{p:+.0%}" for way, p in bert.items()}
 pd.DataFrame({"more time (measured, by the sources)": settled})
 
 # %% [markdown] id="settled-read"
-# Accumulation is the cheaper one in each of these pairs, down to one sequence of 512 tokens
-# (BERT-Large). So the tutorial's order wins, with a limit. A GPU is filled while its work takes
-# longer than the CPU needs to launch it. Below that, a smaller micro-batch saves memory and no
-# time: then checkpoint first. Where the limit lies can be predicted, from the FLOPs and bytes of a
-# sample and from the number of operations (10 microseconds each, an assumption):
+# Accumulation is the cheaper one in each of these pairs, for BERT-Large even with one sequence of
+# 512 tokens at a time. So the tutorial's order wins, with a limit. A GPU is filled while its work
+# takes longer than the CPU needs to launch it. Below that, a smaller micro-batch saves memory and
+# no time: then checkpoint first. Where the limit lies can be predicted, from the FLOPs and bytes of
+# a sample and from the number of operations (10 microseconds each, an assumption):
 
 # %% id="filled"
 CHOICES = {"precision": "bf16-amp", "micro_batch": 64}
@@ -227,8 +227,8 @@ widgets.published_calculator(rows, micro_batch=8, card_gib=24)
 # - The update has all gradients, and PyTorch's default AdamW makes temporaries of 4 more bytes. The
 #   fused and the 8-bit one make none.
 #
-# Which part of `batch` autocast and checkpoints leave depends on the model. We take the median of
-# other models for it.
+# How much of `batch` is left by autocast and by checkpoints depends on the model. We take the
+# median of other models.
 #
 # **Write.** `on_paper`: the peaks on the first six rungs, as shares of the card.
 
@@ -242,7 +242,7 @@ def on_paper(states, batch, samples, cast, kept):
         batch: Share of what all samples add in float32.
         samples: How many they are.
         cast: The part of `batch` that autocast leaves.
-        kept: The part of one sample's `batch` that checkpoints leave as well.
+        kept: The part of one sample's share that autocast and checkpoints leave.
     """
     ### BEGIN SOLUTION
     held, waiting = states * 12 / 16, states * 4 / 16 * (samples > 1)
@@ -268,7 +268,7 @@ assert np.allclose(of_batch, (1.6, 0.8, 0.8, 0.1, 0.05, 0.05)), of_batch
 
 # %% [markdown] id="judge-text"
 # Judge the rule as you will use it, on a model that it has not seen: the two parts come from the 16
-# other models. A card of any size can be asked about, so we ask about seven.
+# other models. We ask about cards of seven sizes.
 
 
 # %% id="shares"
@@ -285,7 +285,7 @@ def sizes_of(model):
 
 
 def parts(model):
-    """The parts of a batch, and of a sample, that are left without the copies."""
+    """The two parts that `on_paper` takes, cast and kept, without the copies."""
     states, batch, samples = sizes_of(model)
     lone = added(model, half | FRUGAL | {"micro_batch": 1}, "forward")
     cast = added(model, half, "forward", "backward")
@@ -411,9 +411,10 @@ WAYS = {
 }
 
 
-def gpt(layers, width=768, **choices):
+def gpt(layers, width=768, seq=1024, **choices):
     shape = {"n_layer": layers, "n_embd": width, "n_head": width // 64}
-    return Recipe("gpt2", **choices, **fused, overrides=shape)
+    shape["n_positions"] = seq
+    return Recipe("gpt2", **choices, **fused, seq=seq, overrides=shape)
 
 
 @cache
@@ -453,19 +454,25 @@ table["parameters"] = [f"{count / 1e6:.0f} M" for count in sizes.values()]
 table
 
 # %% [markdown] id="depths-read"
-# Far more than ten times. The reason is the update: without a lever, all 16 sequences are in memory
-# at once, and their activations leave room for a few layers only. With both levers nearly all of
-# the 16 GiB is weights and states. So the factor should fall when the update is smaller.
+# Far more than ten times. The reason is the size of the update: without a lever, all 16 sequences
+# are in memory at once, and their activations leave room for a few layers only. With both levers
+# nearly all of the 16 GiB is weights and states. So the factor should fall when the update is
+# smaller.
 
 # %% id="by-batch"
-factors = {n: depths["both"] / deepest(micro_batch=n) for n in (1, 2, 4, 8, 16)}
-by_batch = {n: f"{times:.1f}" for n, times in factors.items()}
-pd.DataFrame({"times as deep": by_batch}).T
+one = {"micro_batch": 1}  # an update of one sample has nothing to accumulate
+single = {seq: deepest(**one, **FRUGAL, seq=seq) / deepest(**one, seq=seq)
+          for seq in (1024, 16384)}  # fmt: skip
+factors = {1: single[1024]}
+factors |= {n: depths["both"] / deepest(micro_batch=n) for n in (2, 4, 8, 16)}
+larger = {f"{n} x 1024 tokens": times for n, times in factors.items()}
+larger["1 x 16384 tokens"] = single[16384]
+pd.Series(larger).map("{:.1f}".format).to_frame("times as deep")
 
 # %% [markdown] id="by-batch-read"
 # Here is the condition of the claim. The factor is not a property of the techniques: it grows with
-# the number of samples in an update. At one sample an update, both techniques together add less
-# than twice the depth, since weights and states fill the card whatever you do.
+# the samples in an update and with their length. With one short sample an update, less than twice
+# the depth fits, since weights and states fill the card whatever you do.
 #
 # *Wider* models meet the same wall. Weights grow with the square of the width, activations only
 # with the width.
@@ -487,10 +494,11 @@ print(f"six layers: width {plain} or {both}, {wider:.1f} times the parameters")
 claims.Verdicts(
     claims.Verdict(
         "A17", "holds if", "How much larger a model may be is decided by the samples "
-        "in an update: the more there are, the more both techniques gain.",
-        f"{factors[1]:.1f} to {factors[16]:.1f} times as deep for 1 to 16 samples an "
-        "update", "predicted", "by-batch", device="CUDA kernels",
-        tried={"larger": {f"{n} samples": times for n, times in factors.items()}}),
+        "in an update and their length: both techniques gain more with more of either.",
+        f"{factors[1]:.1f} to {factors[16]:.1f} times as deep for 1 to 16 sequences of "
+        f"1,024 tokens an update, {single[16384]:.1f} times for one of 16,384",
+        "predicted", "by-batch", device="CUDA kernels",
+        tried={"larger": larger}),
 )  # fmt: skip
 
 # %% [markdown] id="end"
@@ -501,5 +509,5 @@ claims.Verdicts(
 # - Have a planner choose, and read what it chose.
 # - Say what "ten times larger" depends on.
 #
-# [14b](14b_gallery.ipynb) asks of a run that died who held its memory. Lab 09 hands you ten runs
-# that fail: two die of memory, one warns, and seven say nothing.
+# [14b](14b_gallery.ipynb) finds out what held the memory of a run that died. Lab 09 hands you ten
+# runs that fail: two die of memory, one warns, and seven say nothing.

@@ -56,9 +56,9 @@ asked[["question", "answer", "claim"]].join(mine.fillna(""))
 #
 # The words of the court are defined once, for all chapters. A claim that names a figure was tried
 # under many conditions: kernels, precisions, optimizers, ways to checkpoint, and those of the
-# source itself. Then the values decide the word, not the author: a chapter whose word is another
-# one than its values allow does not build. Figures that stand in one sentence of a source must be
-# given together, by one condition. A batch that fits is a lower bound: it fits if ours is larger.
+# source itself. The values then decide the word: a chapter does not build if its values do not
+# allow its word. Figures of one sentence of a source must all come from one condition. A batch that
+# a source says fits is a lower bound: it is right if ours is as large or larger.
 
 # %% id="words"
 pd.Series(claims.WORDS, name="means").to_frame()
@@ -82,9 +82,9 @@ pd.DataFrame(table).reindex(list(claims.WORDS)).fillna(0).astype(int).replace(0,
 # %% [markdown] id="picture-text"
 # ## Every figure, beside what we found
 #
-# One line is one figure of a source. The bar at 1 is the figure, or its range, and a little more:
-# as far as a value may be from it to count. Each tick is what one condition gave, divided by the
-# figure. Ticks on the bar make the figure true. Those at either end of a line lie beyond it.
+# One line is one figure of a source. The bar at 1 is the figure, or its range, widened by what a
+# value may be off and still count. Each tick is what one condition gave, divided by the figure.
+# Ticks on the bar make the figure true. Those at the edge of the picture lie beyond it.
 
 # %% id="picture"
 lines = [(v, f) for v in court if v.tried for f in claims.figures(v.claim)]
@@ -127,9 +127,9 @@ court
 # ## The three most open to doubt
 #
 # - **E06**, the largest batches and the share of SD 2.1. The source names neither pixels nor kernel
-#   nor optimizer. We took the latents of its own code, found its share there with 8-bit states, and
-#   count its batches as right because they fit. But far larger ones fit, too. Whoever reads 4 and
-#   12 as the largest would say *partly*.
+#   nor optimizer. With the latents of its own code we found its share, with 8-bit states. Its
+#   batches of 4 and 12 count as right because they fit. But far larger ones fit, too: whoever reads
+#   4 and 12 as the largest would say *partly*.
 # - **A13**, BERT-Large in 24, 8 and 5 GB. Each figure is near the truth under a condition of its
 #   own, and the three stand in one sentence. Whoever allows each its own condition would say *holds
 #   if*.

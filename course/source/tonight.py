@@ -83,12 +83,13 @@ report
 # | temporary, in the optimizer | a fused optimizer | checkpoints; a smaller micro-batch |
 #
 # The next table pulls the levers one after the other, in the order of chapter 14: each row keeps
-# those above it. A *smaller micro-batch* is the smallest that still fills a GPU (predicted). A row
-# may need more than the one before: autocast, for one, adds 16-bit copies. *FLOPs* is the
-# arithmetic that the levers add. *Training* says whether it is still the same:
+# those above it. *Smaller micro-batch* takes the smallest one that still keeps a GPU busy
+# (predicted). A row may need more than the one before: autocast, for one, adds 16-bit copies.
+# *FLOPs* is the arithmetic that the levers add. *Training* says whether it is still the same:
 #
 # - **exact**: the same gradients, bit for bit;
-# - **rounding**: the same mathematics, other last digits;
+# - **rounding**: the same mathematics, other last digits (not for a smaller micro-batch where the
+#   loss compares samples, as CLIP's does: chapter 09);
 # - **another**: another update. Compare the losses of two short runs before you trust it.
 
 # %% id="levers"
@@ -113,8 +114,8 @@ plots.ledger_bars(
 
 # %% [markdown] id="plan-text"
 # Take the first row that fits. *Outside layers* is the part of the peak that no layer made. In a
-# language model that is mostly the loss: the logarithms of the logits, and a gradient. Where it is
-# most of the peak, none of these levers helps further, and the loss must be computed in chunks
+# language model that is mostly the loss: log-probabilities, and a gradient. Where it is most of the
+# peak, none of these levers helps further, and the loss must be computed in chunks
 # (`use_liger_kernel=True` in transformers' Trainer; [10d](10d_the_loss_that_does_not_fit.ipynb)
 # builds that).
 #
@@ -122,9 +123,9 @@ plots.ledger_bars(
 #
 # The table pulls each lever to its end. The planner pulls it only as far as your card needs. It
 # takes the largest micro-batch that fits, and recomputes blocks where that is not enough. Weights
-# and states stay in float32, if anything fits so. Otherwise it takes 8-bit states, then bfloat16
-# throughout, and says so: that is another training. A model with BatchNorm changes with its
-# micro-batch too (chapter 09).
+# and states stay in float32 if a plan with them fits. Otherwise it takes 8-bit states, then
+# bfloat16 throughout, and says so: that is another training. A model with BatchNorm changes with
+# its micro-batch too (chapter 09).
 
 # %% id="plan"
 harmless = [lever.recipe for lever in levers if lever.training != "another"]
@@ -157,7 +158,7 @@ if best:
     print("another training:", ", ".join(best.changes) or "no")
 
 # %% [markdown] id="lines"
-# The lines to type, after the two assignments that the cell above prints. In a loop of your own:
+# Type first the two assignments that the cell above prints. Then, in a loop of your own:
 #
 # ```python
 # from tutorial_lib.instruments import planning
@@ -224,7 +225,7 @@ elif best:
 # | the categories of memory, and what lowers each | 01, 01b |
 # | *needs*, *takes*, and why a measurement can mislead | 02, 02b |
 # | a micro-batch and its accumulation, exactly | 08; where it is another training: 09 |
-# | checkpoints: written by hand, where to put them, what to keep | 04, 05, 06, 07 |
-# | activations that wait in the host's memory | 07 |
+# | checkpoints: written by hand, where to put them, what to keep | 04 to 07 |
+# | activations that wait in the host's memory | 07d |
 # | the lines for transformers, for diffusers, for several devices | 10, 11, 13 |
-# | the order of the levers, and the planner | 14, 06 |
+# | the order of the levers, and the planner | 14, 06c |
