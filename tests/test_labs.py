@@ -74,6 +74,7 @@ def test_a_fresh_lab_fails_where_an_answer_is_needed_and_says_which(lab):
     notebook = read("labs", lab)
     run(notebook)
     checks, answers, above = of_kind(notebook, "check"), of_kind(notebook, "exercise"), set()
+    stopped = ""  # the text of cells that a blank has stopped
     for cell in code_cells(notebook):
         above |= {answers[cell.id]} if cell.id in answers else set()
         if cell.id in checks:
@@ -83,8 +84,13 @@ def test_a_fresh_lab_fails_where_an_answer_is_needed_and_says_which(lab):
             assert len(error.traceback) == 1
         elif errors(cell):  # it uses an answer: the blank itself says which
             (error,) = errors(cell)
-            assert (error.ename, cell.id) == ("NotImplementedError", cell.id)
-            assert re.match(r"exercise (\d+\.\d+): ", error.evalue)[1] in above
+            if error.ename == "NameError":  # what such a cell would have made
+                name = re.match(r"name '(\w+)' is not defined", error.evalue)[1]
+                assert re.search(rf"\b{name}\b", stopped), (cell.id, name)
+            else:
+                assert (error.ename, cell.id) == ("NotImplementedError", cell.id)
+                assert re.match(r"exercise (\d+\.\d+): ", error.evalue)[1] in above
+            stopped += cell.source
 
 
 def leaks(lab, notebook):
