@@ -2,6 +2,7 @@
 
 import pytest
 from small_models import publish_tiny
+from transformers import CLIPConfig
 
 from tutorial_lib.instruments import planning
 from tutorial_lib.instruments.planning.fitting import levers as levers_module
@@ -98,6 +99,15 @@ def test_what_a_script_cannot_take_is_said_and_the_rest_is_pulled(script):
     assert [why for why in refused if "has none there: leave it out" in why] == refused != []
     alone = levers[4]
     assert (alone.name, alone.training) == ("one sample at a time", "another")  # BatchNorm
+
+
+def test_a_loss_that_compares_samples_is_another_in_smaller_micro_batches(tmp_path):
+    tower = {"hidden_size": 64, "num_attention_heads": 2, "num_hidden_layers": 1}
+    CLIPConfig(text_config=tower, vision_config=tower).save_pretrained(tmp_path)
+    levers, _ = planning.pull_levers(Recipe(f"{tmp_path}/config.json", 4))
+    trainings = {lever.name: lever.training for lever in levers}
+    assert trainings["one sample at a time"] == "another"
+    assert trainings["fused kernels"] == "rounding"
 
 
 def test_of_a_whole_step_only_checkpoints_are_pulled(script):

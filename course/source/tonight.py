@@ -88,9 +88,9 @@ report
 # *FLOPs* is the arithmetic that the levers add. *Training* says whether it is still the same:
 #
 # - **exact**: the same gradients, bit for bit;
-# - **rounding**: the same mathematics, other last digits (not for a smaller micro-batch where the
-#   loss compares samples, as CLIP's does: chapter 09);
-# - **another**: another update. Compare the losses of two short runs before you trust it.
+# - **rounding**: the same mathematics, other last digits;
+# - **another**: another update. So is a smaller micro-batch where BatchNorm or the loss (as CLIP's)
+#   compares samples: chapter 09. Compare the losses of two short runs before you trust it.
 
 # %% id="levers"
 levers, refused = planning.pull_levers(now, report)
