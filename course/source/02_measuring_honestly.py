@@ -321,7 +321,7 @@ pd.DataFrame(rows, index=["peak", "FLOPs, times", "runs of the first block"]).T
 
 # %% [markdown] id="read-segments"
 # Row two did nothing: `checkpoint_sequential` leaves the last segment alone, and the only segment
-# is the last. Row three paid a third more FLOPs for not one byte (chapter 04 draws why). Row four
+# is the last. Row three paid a third more FLOPs for not one byte (chapter 06 says why). Row four
 # pays less, mostly because recomputation stops early (chapter 05). Peak memory cannot tell rows two
 # and three apart. The count of forward runs does. So look at **both sides of the trade**: what you
 # got, and what you paid. If a technique that costs time costs none here, it is probably not

@@ -10,7 +10,7 @@
 # see the premise as a picture, break it with BatchNorm and with a contrastive loss, and fix both.
 # The last fix, cached gradients, will look familiar.
 #
-# **Budget:** 75 minutes, 1 GiB of memory, no GPU needed.
+# **Budget:** 70 minutes, 1 GiB of memory, no GPU needed.
 
 # %% id="imports"
 import math
@@ -172,31 +172,8 @@ errors.map(lambda e: f"{e:.0%}" if e > 1e-12 else "rounding")
 # normalisation"). But "batch 64" no longer says what you trained: with BatchNorm the micro-batch is
 # a hyperparameter of the model.
 #
-# ### The statistics for evaluation
-#
-# BatchNorm also keeps a running mean and variance for `eval()`. It updates them in every *forward*,
-# and an accumulated update has many: `running = 0.9 * running + 0.1 * of this batch`. **After one
-# update, how much is left of the old running mean?** The cell below fills it with a million, so
-# that what is left can be read off.
-
-
-# %% id="running"
-def share_left(num, momentum=0.1):
-    model, optimizer = make_net(partial(nn.BatchNorm1d, momentum=momentum))
-    model[3].running_mean.fill_(1e6)
-    accumulated(model, optimizer, num)
-    return round(float(model[3].running_mean.mean()) / 1e6, 2)
-
-
-left = {n: (share_left(n), share_left(n, 1 - 0.9 ** (1 / n))) for n in (1, 4, 16)}
-heads = ["momentum 0.1", "momentum 1 - 0.9 ** (1 / num)"]
-pd.DataFrame(left, index=heads).T.rename_axis("micro-batches")
-
-# %% [markdown] id="read-running"
-# Sixteen micro-batches forget in one update what sixteen updates should forget. Evaluation then
-# rests on the last few micro-batches. Such statistics are noisy, and the training loss never shows
-# it, because training does not use them. The smaller momentum of the right column fixes that. The
-# gradients stay wrong.
+# (BatchNorm also keeps a running mean and variance for `eval()`, and updates them in every forward.
+# The companion `09b_learning_rates` counts how fast they forget.)
 #
 # ### Fixes
 #
@@ -370,33 +347,23 @@ def naive(model, optimizer, pixels=images[:128], num=16):
 big = partial(naive, num=1)
 
 
-# %% id="make-trained"
-def make_trained():
-    model, optimizer = make_encoders()
-    for _ in range(30):
-        big(model, optimizer)
-    return model, optimizer
-
-
 # %% id="naive-errors"
 # NBVAL_IGNORE_OUTPUT
 kept, rows = 100 * 16 * 8 * 7 / (128 * 127), {}
 print(f"8 x 16: {kept:.1f} % of the comparisons{beside(guess, kept)}")
-for name, make in {"new": make_encoders, "trained": make_trained}.items():
-    for size in (128, 32, 8):
-        step = partial(naive, num=128 // size)
-        off = 100 * error(gradient(step, make), gradient(big, make))
-        rows[f"{name}, {size} x {128 // size}"] = size - 1, step(*make()), off
+for size in (128, 32, 8):
+    step = partial(naive, num=128 // size)
+    off = 100 * error(gradient(step, make_encoders), gradient(big, make_encoders))
+    rows[f"{size} x {128 // size}"] = size - 1, step(*make_encoders()), off
 heads = ["negatives a pair", "loss, nats", "gradient off, %"]
 pd.DataFrame.from_dict(rows, orient="index", columns=heads).round(2)
 
 # %% [markdown] id="read-naive"
 # To find a partner among 8 is easier than among 128, so the naive loop reports a *lower* loss. Its
 # gradient is the exact gradient of that easier task. The last column is the distance of the two
-# gradients as a share of the true one's norm: the better the encoders get, the less the easy task
-# has to do with the hard one. (The companion `09b_learning_rates` trains both: the naive loop's
-# model finds fewer partners.) The same holds for other losses over pairs or triplets: a batch-hard
-# triplet loss finds the hardest negative of its micro-batch only.
+# gradients as a share of the true one's norm. (The companion `09b_learning_rates` trains both: the
+# naive loop's model finds fewer partners.) The same holds for other losses over pairs or triplets:
+# a batch-hard triplet loss finds the hardest negative of its micro-batch only.
 #
 # ### Cached gradients
 #
@@ -492,40 +459,12 @@ pd.DataFrame(off).T.map("{:.0%}".format).rename_axis(columns="off after n draws"
 # cache and encoder share their masks; without replay they never do. The reported loss is right all
 # the same. (On a GPU the masks come from the GPU's own generator: keep `torch.cuda.get_rng_state`.)
 #
-# ### What it holds in memory
-#
-# Wider encoders, so that activations count, take 32 pairs at a time. The batch grows from 64 pairs
-# to 256. Counted is what forward and backward hold beside parameters, gradients, optimizer state
-# and pixels.
-
-
-# %% id="peaks"
-def peak(step, num_pairs):
-    model, optimizer = make_encoders(p=0.1, width=512)
-    step = partial(step, model, optimizer, images[:num_pairs])
-    report = memory.measure(step, model=model, optimizer=optimizer)
-    return max(point["activations"] + point["temporary"] for point in report.curve())
-
-
-peaks = {}
-for n in (64, 256):
-    loops = {"whole batch": big, "naive": partial(naive, num=n // 32)}
-    loops["cached"] = partial(cached, size=32)
-    peaks[n] = {name: peak(loop, n) / 2**20 for name, loop in loops.items()}
-pd.DataFrame(peaks).round(2).rename_axis(columns="MiB, by pairs")
-
-# %% [markdown] id="read-peaks"
-# The whole batch pays for every pair's activations. Cached gradients pay for each pair's embedding
-# and the gradient of it, so four times the pairs cost little more. At large batches another price
-# shows: the scores of the loss are $B \times B$ numbers. At CLIP's own batch of 32,768 that is 4
-# GiB a copy in float32, and there the loss, too, is computed in pieces.
-#
 # ### You have built this before
 #
 # Discard the activations, keep a small boundary and the random state, run forward again when the
 # gradient arrives: that is checkpointing. So replace `model(part)` in `in_memory` by
 # `checkpoint(model, part)`. It trains the same and needs about the same memory, as the next cell
-# shows.
+# shows. (Lab 07 measures how the memory grows with the number of pairs.)
 #
 # **Predict.** By how many per cent do the FLOPs of cached gradients exceed those of the big batch?
 

@@ -229,6 +229,33 @@ pd.Series(rows).unstack(0)[list(lengths)].round(3)
 # for the memory of momentum and of Adam. That warm-up is needed at all, this small run does not
 # show: Goyal et al. needed it at batches of thousands.
 #
+# ## BatchNorm's memory, counted in what?
+#
+# BatchNorm keeps a running mean and variance for `eval()`. It updates them in every *forward*, and
+# an accumulated update has many: `running = 0.9 * running + 0.1 * of this batch`. **After one
+# update, how much is left of the old running mean?** The cell below fills it with a million, so
+# that what is left can be read off.
+
+
+# %% id="running"
+def share_left(num, momentum=0.1):
+    norm = nn.BatchNorm1d(64, momentum=momentum)
+    norm.running_mean.fill_(1e6)
+    for part in images[:64].flatten(1).chunk(num):
+        norm(part)
+    return round(float(norm.running_mean.mean()) / 1e6, 2)
+
+
+left = {n: (share_left(n), share_left(n, 1 - 0.9 ** (1 / n))) for n in (1, 4, 16)}
+heads = ["momentum 0.1", "momentum 1 - 0.9 ** (1 / num)"]
+pd.DataFrame(left, index=heads).T.rename_axis("micro-batches")
+
+# %% [markdown] id="read-running"
+# Sixteen micro-batches forget in one update what sixteen updates should forget. Evaluation then
+# rests on the last few micro-batches. Such statistics are noisy, and the training loss never shows
+# it, because training does not use them. The smaller momentum of the right column fixes that. The
+# gradients stay wrong (chapter 09).
+#
 # ## Contrastive training: which loop finds more?
 #
 # Chapter 09's two encoders learn which left half of a digit belongs to which right half. Its naive
@@ -337,6 +364,6 @@ claims.Verdicts(
 # ## What you can now do
 #
 # - Choose a learning rate for a larger effective batch by where the old rate stands.
-# - Count schedules in samples.
+# - Count schedules in samples, and BatchNorm's momentum in updates.
 #
 # Back to the core: chapter 10, `10_transformers`.

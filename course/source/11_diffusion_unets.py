@@ -16,10 +16,9 @@
 # right. Then you train a latent diffusion model with all techniques of the course, and it draws
 # digits.
 #
-# **Budget:** 85 minutes, 2 GiB of memory, no GPU needed.
+# **Budget:** 70 minutes, 2 GiB of memory, no GPU needed.
 
 # %% id="imports"
-import contextlib
 import statistics
 from collections import Counter
 from functools import partial
@@ -33,14 +32,13 @@ from diffusers.training_utils import EMAModel
 from sklearn.neighbors import KNeighborsClassifier
 from torch.nn import functional as F
 from torch.optim import AdamW
-from torch.utils.checkpoint import checkpoint
 
 from tutorial_lib import claims, data, memory, plots
 from tutorial_lib.instruments import recorded, segments
 from tutorial_lib.checks import assert_same_training
 from tutorial_lib.guesses import beside
 from tutorial_lib.instruments.training import Recipe
-from tutorial_lib.units import GIB, MIB, Bytes
+from tutorial_lib.units import MIB
 
 torch.set_num_threads(1)  # small steps gain nothing from a second core
 
@@ -66,7 +64,6 @@ guess = None  # level, 1 to 9
 with memory.predicting():
     loss, unet = Recipe("sd21-unet").make_loss()
     kept = memory.saved(loss, params_of=unet)
-P = sum(p.nbytes for p in unet.parameters())
 names = [*(f"down_blocks.{i}" for i in range(4)), "mid_block",
          *(f"up_blocks.{i}" for i in range(4))]  # fmt: skip
 sides, levels = (96, 48, 24, 12, 12, 12, 24, 48, 96), {}
@@ -113,61 +110,15 @@ pd.DataFrame({"layers": once}).sort_index()
 # the table belong to no segment: both ends, all samplers, the middle's first residual block, and in
 # every attention layer the normalization and the two projections around its transformer block.
 #
-# The call has no option for finer or coarser segments. To choose your own, replace a module's
-# `forward`, as in chapter 05. We cut the published U-Net in three ways: the library's call;
-# residual blocks and *whole* attention layers; the nine levels of the first figure. Counted is what
-# one image adds to parameters and gradients.
-#
-# **Write.** `through`, a context: set each module's `forward`, and delete it again at the end. A
-# module whose own `forward` is deleted has its class's.
-
-
-# %% id="through"
-@contextlib.contextmanager
-def through(modules):
-    """Run modules under `checkpoint(..., use_reentrant=False)` for a while."""
-    ### BEGIN SOLUTION
-    for module in modules:
-        module.forward = partial(checkpoint, module.forward, use_reentrant=False)
-    yield
-    for module in modules:
-        del module.forward
-    ### END SOLUTION
-
-
-# %% id="bench"
-def backward():
-    loss().backward()
-
-
-sizes = {}
-with memory.predicting():
-    loss, unet = Recipe("sd21-unet", 16).make_loss()
-    for p in unet.parameters():
-        p.grad = torch.zeros_like(p)  # as when accumulating
-    ways = {
-        "none": contextlib.nullcontext(),
-        "levels": through([unet.get_submodule(name) for name in names]),
-        "blocks": segments.applied(unet, "per-block"),
-        "the library's call": segments.applied(unet, "library-switch"),
-    }
-    for name, way in ways.items():
-        with way:
-            report = memory.measure(backward, model=unet, warmup=0)
-        sizes[name] = (report.peak_bytes - report.baseline_bytes) / 16  # an image
-pd.DataFrame({"an image": {way: str(Bytes(size)) for way, size in sizes.items()}})
-
-# %% [markdown] id="read-bench"
-# Coarser segments are not better: the nine levels keep next to nothing between them, but while the
-# last level is recomputed, all of its activations are there at once. Residual blocks and *whole*
-# attention layers ("blocks") need less than the library's call, because they include the layers
-# that it leaves out. That is no rule: on SDXL it is the other way round (companion 11b).
+# The call has no option for finer or coarser segments. The companion
+# [11b](11b_images_and_speed.ipynb) cuts the U-Net in other ways.
 #
 # ## How much of a whole step?
 #
-# Now the whole step with PyTorch's default AdamW and with blocks as segments, from the
-# course's recorded predictions: three models, float32 or autocast, attention fused (`sdpa`) or
-# with its scores written out (`eager`), as before fused kernels.
+# Now the whole step with PyTorch's default AdamW, from the course's recorded predictions. Segments
+# are the residual blocks and the *whole* attention layers ("blocks"). There are three models,
+# float32 or autocast, attention fused (`sdpa`) or with its scores written out (`eager`), as before
+# fused kernels.
 #
 # **Predict.** By how many per cent does checkpointing lower SDXL's peak at batch 1, in float32 and
 # with fused attention?
@@ -224,7 +175,8 @@ with memory.predicting():
     for kernel, way in product(kernels, ("none", "library-switch")):
         loss, unet = Recipe("sd21-unet", 4, size=64, attention=kernel).make_loss()
         with segments.applied(unet, way):
-            report = memory.measure(backward, model=unet, warmup=0)
+            step = lambda loss=loss: loss().backward()  # noqa: E731
+            report = memory.measure(step, model=unet, warmup=0)
         source[kernel, way] = report.peak_bytes
 plain, switched = ([source[k, w] for k in kernels] for w in ("none", "library-switch"))
 by_source = [1 - less / more for more, less in zip(plain, switched, strict=True)]
@@ -254,32 +206,15 @@ plots.ledger_bars(ledgers, title=title, cards_gib=(40, 80), predicted=list(ledge
 #
 # ## Which batch fits?
 #
-# Take the bytes for `an image` from the table of segments above. Parameters $P$, gradients and
-# AdamW's two states are $4P$, if the update is fused. The rest of the memory is for images:
+# Parameters $P$, gradients and AdamW's two states are $4P$, if the update is fused. The rest of the
+# memory is for images. How many? A search on an *emulated* A100 took larger and larger batches
+# until PyTorch's own allocator refused one.
 #
-# $$ \text{batch} = \Big\lfloor \frac{\text{memory} - 4P}{\text{bytes per image}} \Big\rfloor $$
-#
-# A second opinion comes after it: a search on an *emulated* A100, which took larger and larger
-# batches until PyTorch's own allocator refused one.
-#
-# **Predict.** SD 2.1, 768 pixels, float32, fused attention, no checkpointing: which batch fits in
-# 80 GiB?
+# **Predict.** SD 2.1, 768 pixels, float32, fused attention, no checkpointing: which batch fits on
+# an A100 with 80 GB?
 
 # %% id="guess-batch"
 guess = None  # images
-
-
-# %% id="largest-batch"
-def largest_batch(way, gib):
-    return max(0, int((gib * GIB - 4 * P) / sizes[way]))
-
-
-cards = {f"{gib} GiB": gib for gib in (16, 24, 80)}
-fits = {way: {card: largest_batch(way, gib) for card, gib in cards.items()}
-        for way in sizes}  # fmt: skip
-on_80 = fits["none"]["80 GiB"]
-print(f"4 P = {Bytes(4 * P)}; on 80 GiB {on_80} images{beside(guess, on_80)}")
-pd.DataFrame(fits).T
 
 # %% id="refused"
 rows, largest = recorded.load("emulated NVIDIA A100-SXM4-80GB").rows, {}
@@ -289,6 +224,8 @@ for what in ("sd21-unet, fp32, adamw-fused", "sdxl-unet, bf16-amp, adamw"):
         if key.startswith(start) and not key.endswith("GiB"):
             how = key.removeprefix(start).lstrip(", ") or "plain"
             largest[what, how] = row["micro_batch"]
+on_80 = largest["sd21-unet, fp32, adamw-fused", "plain"]
+print(f"SD 2.1, plain: {on_80} images{beside(guess, on_80)}")
 pd.DataFrame({"largest batch": largest})
 
 # %% [markdown] id="read-largest-batch"
@@ -376,8 +313,7 @@ some = vae.eval().requires_grad_(False).encode(images[:256]).latent_dist.mode()
 mean, deviation = some.mean((0, 2, 3), keepdim=True), some.std((0, 2, 3), keepdim=True)
 
 # %% [markdown] id="write-denoising"
-# **Write.** `denoising_loss`, then the loop of `update`. The checks after `update` compare yours
-# with itself, checkpointed and in micro-batches, and the drawings at the end must look like digits.
+# **Write.** `denoising_loss`: the frozen encoder, the noise, the U-Net, the error.
 
 
 # %% id="denoising-loss"
@@ -395,6 +331,11 @@ def denoising_loss(unet, pixels, words, noise, times):
     seen = unet(noisy, times, encoder_hidden_states=words).sample
     return F.mse_loss(seen, noise)
     ### END SOLUTION
+
+
+# %% [markdown] id="write-update"
+# **Write.** The loop of `update`. The checks after it compare yours with itself, checkpointed and
+# in micro-batches, and the drawings at the end must look like digits.
 
 
 # %% id="update"
@@ -568,8 +509,7 @@ claims.Verdicts(
 # %% [markdown] id="end"
 # ## What you can now do
 #
-# - Say where a U-Net's bytes are and what `enable_gradient_checkpointing()` wraps, and choose
-#   other segments where that pays.
+# - Say where a U-Net's bytes are and what `enable_gradient_checkpointing()` wraps.
 # - Find the settings under which a published table is right, or show that there are none.
 # - Find which phase of the step has the higher peak before you lower one: backward or the update.
 # - Train a latent diffusion model so that the micro-batch changes memory and nothing else.

@@ -9,7 +9,7 @@
 # Of each we ask two questions. Does checkpointing save as much as promised? Is it still the same
 # training? The second answer is no in one case in which all losses are equal to the last bit.
 #
-# **Budget:** 75 minutes, 1 GiB of memory, no GPU needed.
+# **Budget:** 70 minutes, 1 GiB of memory, no GPU needed.
 
 # %% id="imports"
 import itertools
@@ -47,40 +47,27 @@ def checkpoint(function, *args, **options):
 #
 # `resnet1000` is the ResNet-1001 that He et al. trained on CIFAR-10: 333 blocks of three
 # convolutions. The table divides the predicted peak of a plain training step by the peak with
-# segments of one block, of two, and of $\sqrt n$. Three transformers stand beside it.
+# segments of one block, of two, and of $\sqrt n$.
 
 # %% id="thousand-rows"
 rows = recorded.load("predicted").rows
-models = {
-    "ResNet-1001": "resnet1000, batch 16, fp32, adamw",
-    "GPT-2 Medium": "gpt2-medium, batch 8, bf16-amp, adamw",
-    "GPT-2 Large": "gpt2-large, batch 8, bf16-amp, adamw",
-    "ViT-L/16": "vit-l-16, batch 32, fp32, adamw",
-}
+key = "resnet1000, batch 16, fp32, adamw"
+plain, times_less = rows[key]["report"]["peak_bytes"], {}
 ways = {"every block": "per-block", "every two": "every-2", "sqrt(n)": "sqrt"}
-times_less = pd.DataFrame(index=pd.Index(models, name="times less"), columns=list(ways))
-for model, key in models.items():
-    plain = rows[key]["report"]["peak_bytes"]
-    for way, strategy in ways.items():
-        frugal = rows[key + ", " + strategy]["report"]["peak_bytes"]
-        times_less.loc[model, way] = f"{plain / frugal:.1f}"
-times_less
+for way, strategy in ways.items():
+    frugal = rows[f"{key}, {strategy}"]["report"]["peak_bytes"]
+    times_less[way] = f"{plain / frugal:.1f}"
+pd.DataFrame({"times less": times_less}).T
 
 # %% [markdown] id="thousand-read"
-# In the ResNet, $\sqrt n$ divides the peak by more than six. The famous 48 to 7 is nearly seven.
-# That was another network, for the larger images of ImageNet, but the ratio is about the same.
-# Segments of one block are by far the worst choice.
+# Here $\sqrt n$ divides the peak by more than six. The famous 48 to 7 is nearly seven. That was
+# another network, for the larger images of ImageNet, but the ratio is about the same. By far the
+# worst are segments of one block, which chapter 06 recommends for a transformer.
 #
-# In the transformers it hardly matters. Each of the three lengths is the best for one of the three
-# models, and the best beats the worst by less than a fifth. Longer segments keep fewer inputs,
-# which are small here, and recompute more at once. (GPT-2's peak with short segments lies at the
-# scores of the vocabulary, outside of all blocks: chapter 10.)
-#
-# Why does it matter so much in the ResNet? One of its blocks keeps three times the bytes of its
-# input (the code below counts them): the input itself, one more tensor of that size, and four of a
-# quarter. A checkpoint around the block must keep the input. So segments of one block save at most
-# a factor of three. A transformer's block keeps more than ten times its input, so there the inputs
-# hardly count.
+# Why? One of these blocks keeps three times the bytes of its input (the code below counts them):
+# the input itself, one more tensor of that size, and four of a quarter. A checkpoint around the
+# block must keep the input. So segments of one block save at most a factor of three. The
+# transformer block of chapter 06 keeps sixteen times its input, so there the inputs hardly count.
 #
 # Chapter 06 derived the best segment: $\sqrt{n / r}$ blocks, where a block keeps $r$ times its
 # input. With $n = 333$ and $r = 3$ that is about ten, and not $\sqrt{333} = 18$. The later stages
@@ -513,49 +500,7 @@ pd.DataFrame({"bytes": {name: str(Bytes(size)) for name, size in sizes.items()}}
 # %% [markdown] id="head-read"
 # Besides the blocks' inputs it is the head: a score for each of 32,000 words at each of 131,072
 # positions, in 32 bits, more than once. No block contains the head, so no checkpoint around a block
-# helps. But the loss is a sum over positions. So split the positions into pieces, and checkpoint
-# each piece: its scores are computed, used and dropped before the next piece comes.
-#
-# **Write.** The loss of a piece, and the step's loss and backward. With 32 pieces the step must add
-# a few times less than with one.
-
-
-# %% id="pieces"
-def make_head_step(num_pieces):
-    head = nn.Linear(4096, vocabulary, bias=False, dtype=torch.bfloat16)
-    hidden = torch.randn(tokens, 4096, dtype=torch.bfloat16, requires_grad=True)
-    answers, optimizer = torch.zeros(tokens, dtype=torch.int64), SGD(head.parameters())
-
-    def piece_loss(part, answers):
-        """Cross-entropy of a piece in float32, summed, by all `tokens`."""
-        ### BEGIN SOLUTION
-        scores = head(part).float()
-        return F.cross_entropy(scores, answers, reduction="sum") / tokens
-        ### END SOLUTION
-
-    def step():
-        """Go backward through all pieces, each under `checkpoint`; update."""
-        ### BEGIN SOLUTION
-        pairs = zip(hidden.chunk(num_pieces), answers.chunk(num_pieces), strict=True)
-        sum(checkpoint(piece_loss, *pair) for pair in pairs).backward()
-        ### END SOLUTION
-        optimizer.step()
-        optimizer.zero_grad()
-        hidden.grad = None
-
-    return step, head, optimizer
-
-
-# %% id="pieces-measured"
-above = {}
-for num_pieces in (1, 32):
-    report = memory.predict(partial(make_head_step, num_pieces))
-    above[num_pieces] = str(Bytes(report.peak_bytes - report.baseline_bytes))
-pd.DataFrame({"the step adds": above}).rename_axis("pieces")
-
-# %% [markdown] id="pieces-read"
-# What is left is mostly the gradients of the hidden states and of the head, which every plan needs.
-# (Libraries fuse these lines into one kernel, named "fused linear cross-entropy" or similar.)
+# helps. Chapter 10d takes the loss in pieces of the positions, and never holds all scores.
 #
 # ## Any architecture?
 #
@@ -565,7 +510,7 @@ pd.DataFrame({"the step adds": above}).rename_axis("pieces")
 # | LSTM (`12b`) | $\sqrt T$, or $\log T$ if the state is passed flat | yes; truncation is not |
 # | 3-D U-Net | a quarter: two blocks hold nearly everything | as for BatchNorm |
 # | mixture of experts (`12c`) | as its blocks do | only if tokens go to the same experts again |
-# | long context | four to seven times; then the head, in pieces | yes |
+# | long context | four to seven times; then the head (`10d`) | yes |
 #
 # For any other model, two questions decide. *Are the bytes spread over many segments?* Then it
 # helps. *Does a forward do anything besides its output, or read anything besides its input?* Then
