@@ -177,7 +177,7 @@ pd.DataFrame({"on paper, units": on_paper, "counted, units": counted}).round(2)
 # The 2 are the last norm and the head. The last term is the softmax over the vocabulary. With a
 # checkpoint around each block, a block keeps 1 unit, its input. During the backward pass one block
 # at a time has its other 15 units as well: $L + 15$ in all. By then the head and the vocabulary are
-# done. (Where $V/C$ is more than 13, as in GPT-2, their moment is the fullest: $L + 2 + V/C$.)
+# done. (Where $V/C$ is more than 13, as in GPT-2, the peak is the softmax's: $L + 2 + V/C$.)
 # Compare both with a count, for several depths and widths.
 #
 # **Write.** The last lines of `waiting_units`: forward and backward within

@@ -45,8 +45,8 @@ torch.set_num_threads(1)  # steadier times on a machine that does other things t
 # > depends on the vector instructions of the machine and on the number of threads. A library's
 # > switch can change the operations too: with checkpointing on, transformers' T5 keeps no cache. So
 # > run the plain step twice first. If it differs from itself, switch on
-# > `torch.use_deterministic_algorithms`, or ask only that B is about as far from A as A is from
-# > itself. Chapter 05 has code for it.
+# > `torch.use_deterministic_algorithms`, or allow B to differ from A about as much as A differs
+# > from itself. Chapter 05 has code for it.
 #
 # **Write.** `gradients`, four lines. If it is right, the cell below it says `True` twice: A with A,
 # A with B.
@@ -162,9 +162,9 @@ leaks.assign(num_bytes=leaks.num_bytes.map(human_bytes))
 
 # %% [markdown] id="read-kept"
 # Three tensors of logits and no more: each backward pass let go of what autograd had saved. A step
-# that only evaluates, without a backward pass, would have kept all of it. `report.leaks()` names
-# the operation and the module, so that you know which line to look for. An honest comparison checks
-# that nothing is left, or runs each variant in a process of its own.
+# without a backward pass would have kept all of it, except under `torch.no_grad()`.
+# `report.leaks()` names the operation and the module to look for. An honest comparison checks that
+# nothing is left, or runs each variant in a process of its own.
 #
 # ## Fault 2: no warm-up
 #

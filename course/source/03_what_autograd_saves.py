@@ -260,7 +260,7 @@ chains.round(1)  # in feature maps
 # that it overwrites is the batch norm's output, which nobody keeps: without `inplace` it is freed a
 # moment later. So in-place saves one temporary tensor in forward, and the peak is in backward.
 # (LeakyReLU is another case: it keeps its input, or in place its output, which the next layer keeps
-# anyway. Autograd refuses where the overwritten tensor *is* kept.)
+# anyway. Where the overwritten tensor *is* kept, backward raises an error.)
 #
 # ## Attention: eager, or fused
 #
@@ -302,8 +302,9 @@ print(f"of a head: {Bytes(scores / 32)}")
 print(f"fused, all included: {attention_saved(32768, 'sdpa').num_bytes} a layer")
 
 # %% [markdown] id="read-scores"
-# The 2 GB are right *per head*. A layer has 32 times as much, and with a fused kernel it does not
-# exist. Beside the scores, eager attention keeps a mask of $T^2$ bools.
+# The 2 GB are right *per head*. A layer has 32 times as much, and a fused kernel keeps none. Beside
+# the scores, eager attention keeps a mask of $T^2$ bools. A fused kernel keeps a mask only if it
+# gets one.
 
 # %% id="verdicts"
 claims.Verdicts(
@@ -379,10 +380,10 @@ print(f"CPU - GPU: {(on_cpu - on_gpu) / masks:.3f} bytes for each element of a m
 pd.DataFrame(rows, columns=["b", "s", "h", "a", "GPU kernels off", "CPU kernels off"])
 
 # %% [markdown] id="read-megatron"
-# Formula and count agree to better than a tenth of a per cent in sum. Only the paper's 4 bytes for
-# the norms are off by more: it leaves out their float32 statistics, two numbers a row. The CPU is
-# off by a sixth, and the line above the table says why: its dropout masks take one byte more for
-# each element, two for a bfloat16 in place of one for a bool.
+# Formula and count agree to a tenth of a per cent in sum. Only the paper's 4 bytes for the norms
+# are off by more: it leaves out their float32 statistics, two numbers a row. The CPU is off by a
+# sixth, and the line above the table says why: its dropout masks take one byte more for each
+# element, two for a bfloat16 in place of one for a bool.
 #
 # The paper's "mixed precision" keeps 16-bit weights. PyTorch's `autocast` is something else:
 # weights, norms and softmax stay float32, so more is kept. The companion
@@ -438,9 +439,9 @@ blocks
 
 # %% [markdown] id="read-lives"
 # True, and linear: each block shortens the life by the same amount. (Time is counted in operations
-# that allocate, not in seconds; the order is the same.) Of these eight blocks, the first one's
-# bytes are kept about ten times as long as the last one's, for one use each. That is the argument
-# for checkpointing. It also names the block that gains nothing: the last.
+# that allocate, not in seconds.) Of these eight blocks, the first one's bytes are kept about ten
+# times as long as the last one's, for one use each. That is the argument for checkpointing. It also
+# names the block that gains nothing: the last.
 #
 # A U-Net's first and last blocks work at full resolution. Which blocks hold many bytes, *and* hold
 # them for long?
@@ -483,10 +484,10 @@ ticks = pd.concat(rows, ignore_index=True)
 ticks[["checkpoints", "category", "phase", "operations"]]
 
 # %% [markdown] id="read-one-tensor"
-# The inside of the triangle is empty now. Without checkpointing the tensor is stored and waits
-# through all later blocks. With it, the tensor has two lives. The first ends in forward, within a
-# few operations. Then, when the gradient arrives at block 2, the block runs again, and the tensor
-# is *recomputed*, used and freed. You will write these five steps in chapter 04: store the input,
+# The triangle's inside is empty. Without checkpointing the tensor is stored and waits through all
+# later blocks. With it, the tensor has two lives. The first ends in forward, within a few
+# operations. Then, when the gradient arrives at block 2, the block runs again, and the tensor is
+# *recomputed*, used and freed. You will write these five steps in chapter 04: store the input,
 # discard, trigger, run again, free.
 #
 # The companion [06b](06b_common_advice.ipynb) counts a published ranking of layers by what they

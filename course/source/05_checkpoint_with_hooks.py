@@ -173,9 +173,9 @@ print(f"{runs[0]} runs of a block{beside(guess, runs[0])}")
 #
 # ## Recompute once
 #
-# How do we get down to two runs? The first `unpack` makes `packed`'s dict the store (not a copy).
-# The others take their tensors out of it, each once. The RNG state is restored as in chapter 04.
-# (The autocast state would be restored in the same way; the models of this chapter do not need it.)
+# How do we get down to two runs? The first `unpack` takes `packed`'s dict itself as the store. The
+# others take their tensors out of it, each once. The RNG state is restored as in chapter 04. (So
+# would be the autocast state, which this chapter's models do not need.)
 #
 # **Write.** `unpack` and the rest of `recomputing_once`. A block must run twice, and the gradients
 # must be equal with dropout on.
@@ -316,8 +316,8 @@ figures.lifetimes({"none": measured(), **theirs})
 # %% [markdown] id="lifetimes-read"
 # Long thin bars are inputs that wait. Each pink triangle is a segment that is recomputed. The peak
 # is the waiting bars plus the largest triangle. In the nested plan a triangle is itself made of
-# thin bars and small triangles: fewer bars wait than per block, and no triangle is larger. But
-# every block runs forward a third time. With eight blocks that buys nothing, since one bar is so
+# thin bars and small triangles: fewer bars wait than per block, and the triangles are as small. But
+# every block runs forward a third time. With eight blocks that saves little, since one bar is so
 # thin beside one triangle. Chapter 06 says how large a segment should be.
 #
 # ## More than one backward
@@ -495,15 +495,16 @@ pd.DataFrame(verified).T.map(str)
 
 # %% [markdown] id="verify-read"
 # The loss can never show it. The loss is computed by the *first* run, and all that can go wrong is
-# in the second. Compare gradients, or what follows from them.
+# in the second. Compare gradients, or what follows from them, and buffers: a BatchNorm that runs
+# twice updates its statistics twice (chapter 12).
 #
 # **First compare A with A.** The first row is the plain step against itself. Where it says `True`,
 # the rows below ask for equal bits. On a GPU it may say `False`: the backward of fused attention,
 # for one, adds in an order that changes from run to run. Then the code allows a checkpoint ten
 # times the distance that plain has from itself. (Or switch on
-# `torch.use_deterministic_algorithms`.) The distance is a norm over all parameters, not the largest
-# difference: AdamW's first update moves each parameter by the learning rate, so a gradient near
-# zero that changes its sign makes the largest difference there is.
+# `torch.use_deterministic_algorithms`.) The distance is a norm over all parameters. The largest
+# difference would mislead: AdamW's first update moves each by the learning rate, however small its
+# gradient.
 #
 # ## Verdicts
 

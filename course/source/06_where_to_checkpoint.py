@@ -178,9 +178,9 @@ pd.DataFrame(rows, index=columns).T.rename_axis(["model", "segments"])
 # if gradients stay. If they are set to `None`, single blocks need less at 48 too. The reason: as
 # backward goes on, boundaries are freed and gradients are added. Two blocks have about $24h^2$
 # weights at width $h$. The one boundary of their segment has $h$ numbers for each token. With fewer
-# than $24h$ tokens in a micro-batch (and one dtype) the gradients grow faster than the boundaries
-# shrink, so the peak comes at the end of backward. No boundary waits there, and the shortest
-# segment has the smallest inside.
+# than $24h$ tokens in a micro-batch (all one dtype) the gradients grow faster than the
+# boundaries shrink, so the peak comes at the end of backward. No boundary waits there, and the
+# shortest segment has the smallest inside.
 #
 # In the third model the peak comes before any segment is recomputed, because the logits and their
 # gradient are larger than the insides of two blocks. So segments of two save boundaries and cost
@@ -256,10 +256,9 @@ claims.Verdicts(
 # Some tutorials derive the price like this: there are $k$ segments, each recomputes $n/k$ blocks,
 # so the overhead is $k \cdot (n/k) / n = 1$, "but in practice only 30 %". The fraction is right,
 # and it is a fraction of the *forward*: every block runs forward once more, however long the
-# segments are. What is that of a whole step? A linear layer's forward is one matmul, and
-# its backward is two: one for the gradient of its input, one for that of its weight. So forward is
-# one part of a step in three, and one more forward makes four parts of three. That is the argument;
-# here is the count:
+# segments are. What is that of a whole step? A linear layer's forward is one matmul, and its
+# backward is two: one for the gradient of its input, one for that of its weight. So forward is one
+# part of a step in three, and one more forward makes four parts of three. Here is the count:
 
 # %% id="flops"
 plain = measured("none").flops
@@ -285,11 +284,11 @@ pd.DataFrame(columns).loc[list(ways)].round(1).fillna("")
 
 # %% [markdown] id="flops-read"
 # With long segments it is nearly a third. (Embedding and head are not recomputed.) With one block
-# to a segment it is much less: PyTorch stops a recomputation as soon as backward has what it
-# needs, and the last matmul of a segment makes nothing that backward needs. That matmul, the
-# second half of the MLP, is a third of the arithmetic of a block's linear layers. So the shortest
-# segments cost the fewest FLOPs at every depth (unless a block ends in dropout, which needs that
-# matmul again), and for our GPT $\sqrt n$ loses twice.
+# to a segment it is much less: PyTorch stops a recomputation as soon as backward has what it needs,
+# and the last matmul of a segment makes nothing that backward needs. That matmul, the second half
+# of the MLP, is a third of the arithmetic of a block's linear layers. So the shortest segments cost
+# the fewest FLOPs at every depth, and for our GPT $\sqrt n$ loses twice. (A block that ends in
+# dropout, or in a norm as BERT's, needs that matmul again.)
 #
 # **A third holds if all weights train.** A frozen linear layer has no gradient of its weight: its
 # backward is one matmul.
@@ -380,9 +379,9 @@ runs = sum(lazy.forward_executions)
 print(f"{runs} forwards, peak {lazy.peak_bytes} units{beside(guess, runs)}")
 
 # %% [markdown] id="nothing-read"
-# That is $n(n + 1)/2$: the number of forwards grows with the square of the depth. Nobody trains
-# like that, and nobody has to: a few boundaries in the right places make most of it unnecessary.
-# Chapter 06c finds those places.
+# That is $n(n + 1)/2$: the number of forwards grows with the square of the depth. Nobody has to
+# train like that: a few boundaries in the right places make most of it unnecessary. Chapter 06c
+# finds those places.
 
 # %% id="verdicts-nothing"
 claims.Verdicts(
@@ -405,9 +404,9 @@ claims.Verdicts(
 # | transformers | every block; beyond $2r$ blocks, segments of two if activations make the peak |
 # | a block keeps its input alone ($r = 1$) | segments of $\sqrt n$ |
 # | price | one more forward: up to a third of a step, up to half if weights are frozen |
-# | price, less | by the early stop and the last segment |
+# | what lowers the price | early stop; a last segment that is kept |
 # | nothing kept | a quadratic number of forwards |
 #
 # The optional companion [06b](06b_common_advice.ipynb) shows where $\sqrt n$ is right, and tests
 # common advice: which layers, how much it saves, and a loop whose gradients are wrong. Chapter 06c,
-# `06c_planned_schedules`, leaves rules with one number behind.
+# `06c_planned_schedules`, plans where such rules end.

@@ -147,8 +147,8 @@ pd.DataFrame({"kept": kept, "to recompute": again, "freed per MFLOP": per_mflop}
 # - **The linear layers** in this list all have the same price, $2C$ FLOPs for each number: one
 #   multiplication and one addition for each of the $C$ inputs. Here $T = C/2$, so attention's price
 #   is the same. A wider model pays more to recompute the same byte.
-# - `add` is the sum after attention. To recompute it, the output projection is needed, and autograd
-#   never stored that. So its price is one matmul.
+# - `add` is the sum after attention. It needs the result of the output projection, which autograd
+#   never stored. So its price is one matmul.
 #
 # The next figure drops the tensors in this order, with eager attention and with a fused kernel.
 
@@ -313,16 +313,16 @@ pd.DataFrame(table).T
 # %% [markdown] id="modules-read"
 # The advice does not hold, in either half:
 #
-# - **Memory.** `halves` keeps two boundaries a block where `per_block` keeps one. In return, one
-#   half's inside comes back at a time. With 4 blocks the smaller inside wins. With 16 blocks the
-#   boundaries win, and `halves` needs more. The formula of chapter 06 says the same: the best
+# - **Memory.** `halves` keeps two boundaries a block where `per_block` keeps one. In return, only
+#   one half's inside comes back at a time. With 4 blocks the smaller inside wins. With 16 blocks
+#   the boundaries win, and `halves` needs more. The formula of chapter 06 says the same: the best
 #   length is $\sqrt{n/r}$ blocks. For $r = 16$ that is half a block if $n = 4$, and a whole one if
 #   $n = 16$.
 # - **Recomputation.** It falls. PyTorch stops a recomputation as soon as backward has its tensors,
 #   so each segment leaves out its last matmul. Two segments leave out two. (Where dropout follows
-#   that matmul, neither is left out, and both choices cost the same.)
-# - **Attention or MLP?** `mlp_only` frees twice as much as `attention_only`, for fewer FLOPs. With
-#   a fused kernel there is little in attention to free.
+#   it, neither is left out, and both choices cost the same.)
+# - **Attention or MLP?** `mlp_only` frees twice as much as `attention_only`, for fewer FLOPs per
+#   byte. With a fused kernel, attention has little to free.
 # - **Wrapping the modules alone** (`both_modules`) leaves the norms outside. Their inputs and
 #   outputs wait, four tensors a block. Pull the norm into the segment.
 #

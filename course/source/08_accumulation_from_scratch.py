@@ -201,18 +201,18 @@ pd.DataFrame(distances).T.map("{:.0e}".format)
 #
 # $$ 2 \, \lambda \sqrt{n} \, u, \qquad \lambda = 4 $$
 #
-# The $\lambda$ says how sure we want to be: with 4, their theorem 2.4 holds for a product of $n$
-# roundings in more than 999 cases of 1000. A sum has $n$ such products, and forward rounds as well,
-# so for a gradient this is no proof. A gradient has one term per token
-# here, so $n = 16 \cdot 64$. That is the column "bound", and every distance in the table is below
-# it.
+# The $\lambda$ says how sure we want to be: with 4, their theorem 2.4 fails for fewer than one in
+# 1000 products of $n$ roundings. A sum has $n$ such products, and forward rounds as well, so for a
+# gradient this is no proof. A gradient has one term per token here, so $n = 16 \cdot 64$. That is
+# the column "bound", and every distance in the table is below it.
 #
 # `assert_same_training` uses this bound as its tolerance. It calls both loops twice and compares
 # all that training changes: loss, gradients, parameters, optimizer state, buffers, random
 # state and the number of updates. Two pieces of advice:
 #
-# - **Compare in float64.** There rounding is tiny and a bug is not. In bfloat16 the tolerance would
-#   be so loose that every loop passes, so the function refuses to compare.
+# - **Compare in float64, with dropout off.** Then rounding is tiny, masks are equal, and a bug
+#   shows. In bfloat16 the tolerance would be so loose that every loop passes, so the function
+#   refuses to compare.
 # - **Compare early in training.** Near a minimum the terms cancel: the sum is small, their sizes
 #   are not. Then the function may refuse a correct loop (`08b_trainers_and_losses` shows one).
 #
@@ -246,8 +246,8 @@ f"SGD {sgd_off:.0f} %, AdamW {adamw_off:.4f} %{beside(guess, adamw_off)}"
 # With SGD, the error is larger than the whole distance. AdamW divides the gradient by its own size,
 # so the factor of four cancels, except for the small `eps` in its denominator. (A larger `eps`, or
 # many updates at a high learning rate, and the weights part after all.) Such a run looks healthy
-# until somebody clips gradients, adds a second loss or changes `num`. Trained weights hide
-# this bug, gradients show it. First the correct loop, then this one:
+# until somebody clips gradients, adds a second loss or changes `num`. Trained weights hide this
+# bug, gradients show it. First the correct loop, then the wrong one:
 
 
 # %% id="verdict"
@@ -362,8 +362,8 @@ def num_targets(lines):
 # micro-batches. The alternative is to divide by one number, the tokens of the *whole window*,
 # counted before the first backward.
 #
-# **Write.** The loop, with both; it returns the sum of the divided losses. Divided by the window's
-# tokens, it must be the same training as all lines at once.
+# **Write.** The loop, with both divisors; it returns the sum of the divided losses. Divided by the
+# window's tokens, it must be the same training as all lines at once.
 
 
 # %% id="ragged-steps"
@@ -467,8 +467,8 @@ verdict(big_window, partial(update, wrong=wrong), make_all, ignore=["loss"])
 #   afterwards, they are nearly nothing.
 # - *Schedule each* runs through the schedule four times too fast.
 # - *No division* shows in the logged loss only. The last line compares all but the loss, and finds
-#   the same training. Every gradient here is longer than the clip's limit, so the clip keeps its
-#   direction alone, and the factor of four is gone.
+#   the same training. Every gradient here is longer than the clip's limit, so the clip keeps only
+#   its direction, and the factor of four is gone.
 #
 # ## The other price: time
 #
@@ -507,9 +507,9 @@ print(f"{device.describe(place)}: {times}")
 slower.round(2).rename_axis("micro-batches").to_frame("times as long as one batch")
 
 # %% [markdown] id="read-time"
-# The FLOPs are the same, and the clock disagrees. Each call has a fixed cost, and small matrices
-# leave a machine partly idle. One CPU core is busy with a few rows; a GPU needs thousands. So the
-# rule is the same everywhere: take the largest micro-batch that fits, then accumulate.
+# The FLOPs are the same, the clock disagrees. Each call has a fixed cost, and small matrices leave
+# a machine partly idle. One CPU core is busy with a few rows; a GPU needs thousands. So the rule
+# everywhere: take the largest micro-batch that fits, then accumulate.
 #
 # ## Verdicts
 
@@ -558,7 +558,7 @@ claims.Verdicts(
 # - Write the loop from the formula, and weigh each micro-batch by its share of the whole window.
 # - Compare two loops by their gradients, in float64, within a tolerance that you can derive.
 # - Say what accumulation saves (activations, against the big batch), what it costs (one copy of the
-#   gradients, and time in small micro-batches), and what it never moves: the update.
+#   gradients, and time in small micro-batches), and what it never changes: the update.
 #
 # In chapter 09 the premise fails: BatchNorm and contrastive losses are no sums over samples. In lab
 # 06, `lab06_exact_accumulation`, you write the step that passes all of this. The companion
