@@ -18,7 +18,8 @@ _DIFFERENCES: list[tuple[str, dict[str, Any], str]] = [
 _ADVICE = {
     "chain": "something beside the slots holds recomputed tensors.",
     "nested": "a checkpoint inside a checkpoint saves nothing while a closure holds its inputs: "
-    "use save_arguments.",
+    "use save_arguments. If you do: a function in bring_back that calls itself, or a class, holds "
+    "what it reads until Python's garbage collector runs. Hand that over as an argument.",
 }
 _MAY_PASS = {
     "operation": "another operation made a tensor of the same shape, dtype and device, and the "
