@@ -82,7 +82,7 @@ plots.opposite_bars(levels, title=title)
 # Most parameters lie deep, where an image is 12 or 24 to a side. Most activations lie at the top,
 # and more on the way up than on the way down: there each level has one block more, and each block
 # also reads a skip. So here the first and the last level decide what checkpointing saves, and the
-# others what an optimizer costs. (SDXL's transformer blocks lie deep, and so do most of its
+# others what an optimizer costs. (SDXL's transformer blocks lie deep, as do most of its
 # activations.)
 #
 # ## What does `enable_gradient_checkpointing()` wrap?
@@ -336,7 +336,7 @@ def denoising_loss(unet, pixels, words, noise, times):
 
 # %% [markdown] id="write-update"
 # **Write.** The loop of `update`; `ema.step` takes the U-Net's parameters. The checks compare yours
-# with itself, checkpointed and in micro-batches, and the drawings at the end must look like digits.
+# with itself, checkpointed and in micro-batches, and the drawings must look like digits.
 
 
 # %% id="update"

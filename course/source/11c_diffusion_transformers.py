@@ -228,7 +228,7 @@ pd.DataFrame(tables).fillna(0).astype(int)
 # **Write.** `boundaries`: the bytes of all blocks' inputs. Each block has two, the image's tokens
 # and the text's, and both models keep both: a block with one stream joins them itself. The width is
 # `num_attention_heads * attention_head_dim`. In Flux, `num_single_layers` blocks follow
-# `num_layers`; the other's `config`, a dict, has no such key. (`c` is small.)
+# `num_layers`; the other's `config`, a dict, lacks that key. (`c` is small.)
 
 
 # %% id="boundaries"

@@ -297,7 +297,7 @@ pd.DataFrame(table, index=["kept", "checkpointed", "batches"]).T
 # after five of them. The smaller momentum is right only where a block runs exactly twice. It is
 # wrong, without any error, in a segment that is kept (often the last), and when somebody turns
 # checkpointing off. The copies are right in both cases, to the last bit, for a few vectors.
-# (Spectral norm also *reads* its buffers in forward: there, copy those from before forward.)
+# (Spectral norm also *reads* its buffers: there, copy them before forward.)
 #
 # With the statistics switched off, the recomputation saves fewer tensors than forward did, since
 # autograd saves the running statistics too. So PyTorch raises an error.
