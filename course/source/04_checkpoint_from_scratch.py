@@ -6,7 +6,7 @@
 #
 # In this chapter you write the ten lines. They discard fifteen sixteenths of what a transformer
 # block keeps for backward. Then you break them in six ways, with models that people train, fix all
-# six, and hold the result against PyTorch's two.
+# six, and compare with PyTorch's two.
 #
 # **Budget:** 70 minutes, 1 GiB of memory, no GPU needed.
 
@@ -45,9 +45,9 @@ from tutorial_lib.models.unet import UNet, UNetConfig
 # autograd saves nothing in there, except what you give to `save_for_backward`.
 #
 # `detach` gives a tensor with the same memory and no history, a *detached input*. The inner
-# backward stops at the detached x, and the outer graph receives `x.grad`. Below the Function, a
-# print in the block tells when the block runs, and with gradients on or off. How much is kept for
-# backward? The unit is the bytes of `x`.
+# backward stops at the detached x, and the outer graph receives `x.grad`. Below the Function, one
+# cell prints when the block runs, with gradients on or off. The next counts what is kept for
+# backward, in units of the bytes of `x`.
 #
 # **Write.** Both bodies, three lines and five. What `forward` leaves on `ctx`, `backward` finds
 # there; `ctx.saved_tensors` is a tuple. `compare`, below, says "equal, bit for bit".
@@ -278,7 +278,7 @@ print(compare(closure, unet, unet_loss))
 # ### 4. An argument that is no tensor
 #
 # Blocks of libraries are called with a mask, a flag, a layer number. What happens to those? Here
-# the ten lines get any number of arguments, and a scale or a mask as the second one.
+# are the ten lines for any number of arguments. The second is a scale or a mask.
 
 
 # %% id="others-fail"

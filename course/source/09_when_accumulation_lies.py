@@ -63,8 +63,8 @@ def losses(model, pixels, targets):  # one for each sample
 
 
 # %% [markdown] id="write-influence"
-# **Write.** The last two lines of `influence`: with `grad(loss, pixels, retain_graph=True)[0]`, the
-# gradient of one sample's loss with respect to all pixels, and the norm of each sample's part.
+# **Write.** The end of `influence`. `grad(loss, pixels, retain_graph=True)[0]` is the gradient of
+# one sample's loss with respect to all pixels; a row has the norm of each sample's part.
 
 
 # %% id="influence"
@@ -362,8 +362,8 @@ pd.DataFrame.from_dict(rows, orient="index", columns=heads).round(2)
 # To find a partner among 8 is easier than among 128, so the naive loop reports a *lower* loss. Its
 # gradient is the exact gradient of that easier task. The last column is the distance of the two
 # gradients as a share of the true one's norm. (The companion `09b_learning_rates` trains both: the
-# naive loop's model finds fewer partners.) The same holds for other losses over pairs or triplets:
-# a batch-hard triplet loss finds the hardest negative of its micro-batch only.
+# naive loop's model finds fewer partners.) A batch-hard triplet loss, too, finds only its
+# micro-batch's hardest negative. A mean over pairs, with samples shuffled, is only noisier.
 #
 # ### Cached gradients
 #
@@ -455,9 +455,9 @@ for name, loop in loops.items():
 pd.DataFrame(off).T.map("{:.0%}".format).rename_axis(columns="off after n draws")
 
 # %% [markdown] id="read-replay"
-# With replay the error averages out. Without it, part of the error stays. In the true gradient,
-# cache and encoder share their masks; without replay they never do. The reported loss is right all
-# the same. (On a GPU the masks come from the GPU's own generator: keep `torch.cuda.get_rng_state`.)
+# With replay the error averages out. Without it, part of the error stays. The true gradient has the
+# same masks in both passes, and without replay no draw has. The reported loss is right all the
+# same. (On a GPU the masks come from the GPU's own generator: keep `torch.cuda.get_rng_state`.)
 #
 # ### You have built this before
 #
@@ -526,9 +526,9 @@ claims.Verdicts(
 # ## What you can now do
 #
 # - Test whether a layer or a loss mixes samples, and say what accumulation does to it.
-# - Tell noise from bias: dropout needs no fix; for BatchNorm, GroupNorm or frozen statistics are
-#   one, and SyncBatchNorm is none.
-# - Give a contrastive loss its full batch in the memory of a micro-batch, random state included.
+# - Tell noise from bias: dropout needs no fix; BatchNorm needs GroupNorm or frozen statistics, and
+#   SyncBatchNorm does not help.
+# - Give a contrastive loss its full batch with a micro-batch's activations, random state included.
 #
 # In lab 07, `lab07_cached_gradients`, you write cached gradients for real conditions. The companion
 # `09b_learning_rates` is optional: which learning rate suits a larger effective batch, and which

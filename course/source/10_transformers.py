@@ -285,8 +285,8 @@ print(f"every second: {ratio:.1f} times{beside(guess, ratio)}")
 pd.Series(keeps).map(human_bytes).to_frame("kept for backward")
 
 # %% [markdown] id="predict-offload"
-# `offload=True` moves the inputs of all checkpointed blocks to the host: the 12 inputs are gone
-# from the GPU, as the cell checks. Chapter 07d ran such copies *beside* the arithmetic. This option
+# `offload=True` moves the inputs of all checkpointed blocks to the host: the cell above checked
+# that the 12 inputs leave the GPU. Chapter 07d ran such copies *beside* the arithmetic. This option
 # copies on the stream that computes, so nothing runs beside it: the copies' time is added to the
 # step's.
 #

@@ -140,8 +140,8 @@ pd.DataFrame.from_dict(rows, orient="index", columns=heads)
 #
 # ## A piece at a time
 #
-# The loss is a sum over tokens, and each term needs one row of logits. That is accumulation's case.
-# And a piece's logits can be made again, which is checkpointing's. So checkpoint each piece:
+# The loss is a sum over tokens, and each term needs one row of logits. So accumulate it in pieces.
+# A piece's logits can be made again, so checkpoint each piece:
 
 
 # %% id="checkpointed"

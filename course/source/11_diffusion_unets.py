@@ -81,13 +81,14 @@ plots.opposite_bars(levels, title=title)
 # %% [markdown] id="read-levels"
 # Most parameters lie deep, where an image is 12 or 24 to a side. Most activations lie at the top,
 # and more on the way up than on the way down: there each level has one block more, and each block
-# also reads a skip. So the first and the last level decide what checkpointing saves. The others
-# decide what an optimizer costs.
+# also reads a skip. So here the first and the last level decide what checkpointing saves, and the
+# others what an optimizer costs. (SDXL's transformer blocks lie deep, as do most of its
+# activations.)
 #
 # ## What does `enable_gradient_checkpointing()` wrap?
 #
 # Here the same layout runs with narrow levels. A hook counts how often each layer runs in one step.
-# Once means that its activations were kept. Twice means that they were recomputed.
+# Once means that its activations were kept, twice that they were recomputed.
 
 # %% id="runs"
 narrow = {"block_out_channels": (32, 32, 64, 64), "attention_head_dim": 4,
@@ -146,12 +147,12 @@ print(f"SDXL, batch 1: {xl:.0f} % less{beside(guess, xl)}")
 pd.Series(saves).unstack().map("{:.0%}".format)
 
 # %% [markdown] id="read-full-step"
-# "About 40 % less" is right for SD 2.1 at batch 4, in float32 with fused attention. There SD 1.5,
-# which has smaller latents, saves next to nothing. No setting of the table saves 62 % of SD 2.1's
+# "About 40 % less" is right for SD 2.1 at batch 4, in float32 with fused attention. SD 1.5, which
+# has smaller latents, then saves next to nothing. No setting of the table saves 62 % of SD 2.1's
 # peak, or 68 % of SDXL's. Eager attention comes nearest, since then activations weigh more. They
-# weigh more still beside 8-bit states. Here is all that was recorded, with the library's call too:
-# the six settings of each model that save most, and the largest batches for an A100, estimated low:
-# as if all that a pass adds, gradients too, grew with the batch.
+# weigh more still beside 8-bit states. From all that was recorded, with the library's call too,
+# here are the six settings of each model that save most. The largest batches for an A100 are low
+# estimates: they let all that a pass adds, gradients too, grow with the batch.
 
 # %% id="grid"
 grids = {model: recorded.tried(model) for model in ("sd21-unet", "sdxl-unet")}
@@ -162,9 +163,9 @@ for model, grid in grids.items():
 pd.concat(best)
 
 # %% [markdown] id="read-grid"
-# Both shares are reached with 8-bit states: SDXL's with eager attention, SD 2.1's in float32 with
-# latents of 64 x 64 (`size 64`) and 15 images, where either kernel gives it. Those latents are the
-# source's own, and there both of its batches fit. At 768 pixels its batch 4 needs more than 80 GiB
+# Both shares are reached with 8-bit states: SDXL's with eager attention, SD 2.1's with either
+# kernel, in float32, with 15 images and latents of 64 x 64 (`size 64`). The source's code has such
+# latents, and with them both of its batches fit. At 768 pixels its batch 4 needs more than 80 GiB
 # with eager attention and without checkpointing.
 #
 # What does the call save under the conditions of the tutorial's own code?
@@ -229,13 +230,13 @@ print(f"SD 2.1, plain: {on_80} images{beside(guess, on_80)}")
 pd.DataFrame({"largest batch": largest})
 
 # %% [markdown] id="read-largest-batch"
-# The tutorial's batches are 4 and 12. With eager attention the emulated A100 refuses both, and the
-# largest that it takes are in the table: the ratio, three, is right. Today's fused kernel without
-# checkpointing takes a larger batch than eager attention with it, and costs nothing. With the fused
-# kernel, SDXL's batch 4 needs no checkpointing either.
+# The tutorial's batches are 4 and 12. With eager attention the emulated A100 refuses both. The
+# largest that it takes are in the table, in the tutorial's ratio of three. Today's fused kernel
+# without checkpointing takes a larger batch than eager attention with it, and costs nothing. With
+# the fused kernel, SDXL's batch 4 needs no checkpointing either.
 #
-# (For its transformer of 50 layers the tutorial also promises 2.7 times the throughput, as the
-# batch goes from 4 to 12. Companion 11b counts the work of that on SD 2.1.)
+# (For its transformer of 50 layers the tutorial also promises 2.7 times the throughput. Companion
+# 11b counts the work.)
 #
 # ## A trainer that draws
 #
@@ -334,8 +335,8 @@ def denoising_loss(unet, pixels, words, noise, times):
 
 
 # %% [markdown] id="write-update"
-# **Write.** The loop of `update`. The checks after it compare yours with itself, checkpointed and
-# in micro-batches, and the drawings at the end must look like digits.
+# **Write.** The loop of `update`; `ema.step` takes the U-Net's parameters. The checks compare yours
+# with itself, checkpointed and in micro-batches, and the drawings must look like digits.
 
 
 # %% id="update"

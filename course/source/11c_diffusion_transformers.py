@@ -160,8 +160,8 @@ title = "SD 3.5 Medium, one image of 1024 pixels, float32, predicted"
 plots.opposite_bars(found, title=title)
 
 # %% [markdown] id="read-depth"
-# A U-Net has a first and a last level that decide everything. This transformer is flat: every block
-# keeps about the same, and parameters lie where activations lie. So no block is the one to
+# Chapter 11's U-Net has a first and a last level that decide most. This transformer is flat: every
+# block keeps about the same, and parameters lie where activations lie. So no block is the one to
 # checkpoint, and a segment costs the same everywhere. Chapter 06's rule for equal blocks holds: one
 # segment a block.
 #
@@ -228,7 +228,7 @@ pd.DataFrame(tables).fillna(0).astype(int)
 # **Write.** `boundaries`: the bytes of all blocks' inputs. Each block has two, the image's tokens
 # and the text's, and both models keep both: a block with one stream joins them itself. The width is
 # `num_attention_heads * attention_head_dim`. In Flux, `num_single_layers` blocks follow
-# `num_layers`. (`c` is one tensor for all blocks, and small.)
+# `num_layers`; the other's `config`, a dict, lacks that key. (`c` is small.)
 
 
 # %% id="boundaries"
@@ -319,13 +319,13 @@ plots.ledger_bars(steps, title=title, cards_gib=(24, 48), predicted=list(steps))
 
 # %% [markdown] id="read-fits"
 # Flux's plain step is activations for the greater part. The switch takes nearly all of them, and
-# what is left is the frozen weights. A card of 24 GiB is missed by little: weights in 8 or 4 bits
-# (companion 01b) make the room.
+# what is left is the frozen weights. The step misses a card of 24 GiB by little: weights in 8 or 4
+# bits (companion 01b) make room.
 #
 # In Stable Diffusion 3.5 the switch takes the activations too, and the step falls by much less. Its
 # peak has moved to the end of backward, where all gradients are. They, the weights and AdamW's
-# states remain: first lower those, by 8-bit states or LoRA (chapter 14). A table of positions for
-# images of up to 6144 pixels, a buffer, takes nearly a GiB. Flux computes its positions.
+# states remain: first lower those, by 8-bit states or LoRA (chapter 14). A buffer of positions, for
+# images of up to 6144 pixels, takes nearly a GiB. Flux computes them.
 
 # %% [markdown] id="trainer-text"
 # ## Is it the same training?

@@ -61,8 +61,8 @@ pd.DataFrame({"times less": times_less}).T
 
 # %% [markdown] id="thousand-read"
 # Here $\sqrt n$ divides the peak by more than six. The famous 48 to 7 is nearly seven. That was
-# another network, for the larger images of ImageNet, but the ratio is about the same. By far the
-# worst are segments of one block, which chapter 06 recommends for a transformer.
+# another network, on ImageNet's larger images, but the ratio is about the same. By far the worst
+# are segments of one block, which chapter 06 recommends for a transformer.
 #
 # Why? One of these blocks keeps three times the bytes of its input (the code below counts them):
 # the input itself, one more tensor of that size, and four of a quarter. A checkpoint around the
@@ -193,7 +193,7 @@ pd.DataFrame({"% right": right}).map("{:.0f}".format)
 # forget the early batches faster. Late in training, it makes the averages noisier.
 #
 # The next cells list what differs between the twins, and check this on one block: five batches,
-# then the block's statistics. The block runs plainly or under a checkpoint.
+# then the block's statistics.
 
 
 # %% id="bench"
@@ -296,8 +296,8 @@ pd.DataFrame(table, index=["kept", "checkpointed", "batches"]).T
 # In the table, "kept" is a block that is not recomputed, and "batches" is BatchNorm's own counter
 # after five of them. The smaller momentum is right only where a block runs exactly twice. It is
 # wrong, without any error, in a segment that is kept (often the last), and when somebody turns
-# checkpointing off. The copies are right in both cases, to the last bit. They cost a copy of a few
-# vectors.
+# checkpointing off. The copies are right in both cases, to the last bit, for a few vectors.
+# (Spectral norm also *reads* its buffers: there, copy them before forward.)
 #
 # With the statistics switched off, the recomputation saves fewer tensors than forward did, since
 # autograd saves the running statistics too. So PyTorch raises an error.
@@ -426,17 +426,18 @@ shares = {
 pd.DataFrame({"of what is saved": {size: shares[size] for size in shares if size}})
 
 # %% [markdown] id="volumes-read"
-# Hardly a quarter less. Checkpointing helps where bytes are *spread out* over many segments. Here
-# nearly three quarters lie at full resolution, in two blocks. While the last block is recomputed,
-# all of its activations are in memory at once, and so is the skip connection that it reads. To
-# train with fewer bytes, make the voxels cheaper (16 bits) or fewer (patches of the volume).
+# The peak falls by hardly a quarter. Checkpointing helps where bytes are *spread out* over many
+# segments. Here nearly three quarters lie at full resolution, in two blocks. While the last block
+# is recomputed, all of its activations are in memory at once, and so is the skip connection that it
+# reads. To train with fewer bytes, make the voxels cheaper (16 bits) or fewer (patches of the
+# volume).
 #
 # ## Long contexts: what is left?
 #
 # Llama 2 7B, batch 1, everything in bfloat16, with more positions than it was published with. Its
 # 32 blocks are equal, so memory grows along a straight line with depth. We predict two layers and
-# three, take the difference as the price of one layer, and go on to 32. At 2,048 tokens the first
-# cell compares that line with the recorded prediction of the whole model.
+# three, take the difference as the price of one layer, and go on to 32. At 2,048 tokens a cell
+# compares that line with the recorded prediction of the whole model.
 #
 # **Predict.** At 131,072 tokens, by what factor does a checkpoint around each block divide the
 # peak?

@@ -156,8 +156,8 @@ print(f"without no_sync: {len(synced)}{beside(guess, len(synced))}")
 # The next function, `measured`, runs on each rank and measures a way of training. A way is itself
 # a function, `prepare`: it returns the step, the model and the optimizer.
 #
-# **Write.** The step of `training_step`. It first clears the gradients and leaves its own in
-# `.grad`. Four micro-batches must give the gradients of all lines at once.
+# **Write.** The step of `training_step`. It first clears the old gradients and leaves the new ones
+# in `.grad`. Four micro-batches must give the gradients of all lines at once.
 #
 # We begin with four ways to train on a global batch of eight. *Global batch* = micro-batch ×
 # accumulation steps × ranks. Which of the three factors moves the activations?
@@ -348,9 +348,9 @@ print(f"stage 3: {share:.0f} % of DDP's peak{beside(guess, share)}")
 show(ways)
 
 # %% [markdown] id="zero-read"
-# The formulas are right within two per cent, for bytes held and bytes sent. (With lines so short
-# that gradients outweigh activations, A is taken when backward ends, and has the gradients in it;
-# then the formulas count them twice.) Keep in mind:
+# The formulas are right within two per cent, for bytes held and bytes sent. (With very short lines,
+# the peak that gives A comes when backward ends. It includes the gradients, so the formulas count
+# them twice.) Keep in mind:
 #
 # - **Activations are not divided.** Every rank has those of its own lines.
 # - **FSDP2 with kept weights saves less at the peak than between steps**, because at the peak all

@@ -222,7 +222,7 @@ widgets.published_calculator(rows, micro_batch=8, card_gib=24)
 #
 # - Weights, gradients and AdamW's states are 4, 4 and 8 of the 16 bytes; 8-bit states are 2.
 # - While the activations are at their most, this micro-batch has made no gradients yet. Those of
-#   the micro-batches before it are there.
+#   earlier micro-batches are there.
 # - Autocast keeps a copy of the weights in 16 bits while the model runs.
 # - The update has all gradients, and PyTorch's default AdamW makes temporaries of 4 more bytes. The
 #   fused and the 8-bit one make none.
@@ -331,12 +331,13 @@ pd.DataFrame(missed, index=["on paper", "needed"]).T
 # the batch there than elsewhere (chapter 10d). The others lie near the limit of the card. Take the
 # answer on paper as the first thing to try, and `memory.predict` it: that takes seconds.
 #
-# In words, the rule says:
+# In words:
 #
 # - A small batch beside small states needs no lever.
 # - A large batch beside states that leave room: autocast, then a smaller micro-batch, then a
 #   checkpoint around each block.
-# - States that nearly fill the card: fused kernels at once, then 8-bit states. No checkpoint helps.
+# - States that nearly fill the card: fused kernels at once, then 8-bit states. A checkpoint alone
+#   does not help.
 # - States larger than the card, in 8 bits too: more devices, or fewer trained weights.
 
 # %% [markdown] id="plans-text"

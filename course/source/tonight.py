@@ -158,7 +158,7 @@ if best:
     print("another training:", ", ".join(best.changes) or "no")
 
 # %% [markdown] id="lines"
-# Type first the two assignments that the cell above prints. Then, in a loop of your own:
+# Type the two assignments that the cell above prints. In a loop of your own:
 #
 # ```python
 # from tutorial_lib.instruments import planning
@@ -173,8 +173,7 @@ if best:
 # optimizer.zero_grad()
 # ```
 #
-# With transformers' Trainer, or with diffusers and Accelerate, apply the plan to the model in the
-# same way, and then:
+# With transformers' Trainer or Accelerate, apply the plan in the same way, and then:
 #
 # ```python
 # TrainingArguments(bf16=True, optim="adamw_torch_fused",
@@ -184,7 +183,8 @@ if best:
 # ```
 #
 # For `adamw-8bit` take `bitsandbytes.optim.AdamW8bit`, or `optim="adamw_bnb_8bit"`. For `bf16` say
-# `model.bfloat16()` and leave autocast out. For `fp16-amp` keep your gradient scaler (08c).
+# `model.bfloat16()` and leave autocast out. A T4 is slow in bfloat16: there take `fp16-amp`
+# (`fp16=True`) with a gradient scaler (08c).
 #
 # `planning.apply` changes how a model runs, and not what it computes: the gradients are the same,
 # bit for bit. Leave it out where the plan keeps everything. In a script without this library,
