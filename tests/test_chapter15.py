@@ -10,7 +10,7 @@ from nbclient import NotebookClient
 from tutorial_lib.school import authoring, marks
 
 NEEDS = {
-    "course/15_other_frameworks.ipynb": ("flax", "jax", "keras", "tensorflow"),
+    "course/15_other_frameworks.ipynb": ("jax", "keras", "tensorflow"),
     "course/15b_accumulation_elsewhere.ipynb": (
         "flax",
         "haiku",

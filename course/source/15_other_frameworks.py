@@ -5,16 +5,16 @@
 # and compute them again. The names differ (checkpoint, remat, recompute), and so do the defaults.
 # Who decides what is kept differs too: your wrapper, a policy, or a compiler.
 #
-# In this chapter one model with one set of weights runs in PyTorch, JAX, Flax NNX, TensorFlow and
-# Keras. You compare gradients, count what waits for backward, and read one compiler's report:
-# XLA's, for the CPU alone, where the wrapper recomputes and frees nothing.
+# In this chapter one model with one set of weights runs in PyTorch, JAX, TensorFlow and Keras.
+# You compare gradients, count what waits for backward, and read one compiler's report: XLA's, for
+# the CPU alone, where the wrapper recomputes and frees nothing.
 #
-# **Budget:** 80 minutes, 3 GiB of memory, no GPU needed.
+# **Budget:** 70 minutes, 3 GiB of memory, no GPU needed.
 #
-# The frameworks are an extra: `pip install -e ".[frameworks]"` in the course's folder. You need not
-# install all of them: a cell that begins with `# needs jax` is left out where JAX is not installed.
-# The companion [15b](15b_accumulation_elsewhere.ipynb) shows accumulation in optax and Keras,
-# offload, and JAX's older libraries of modules, Flax Linen and Haiku.
+# The frameworks are an extra: `pip install -e ".[frameworks]"` in the course's folder. A cell that
+# begins with `# needs jax` is left out where JAX is not installed. The companion
+# [15b](15b_accumulation_elsewhere.ipynb) shows accumulation in optax and Keras, offload, and JAX's
+# libraries of modules: Flax NNX, Linen, Haiku.
 
 # %% id="imports"
 import io
@@ -36,7 +36,7 @@ from tutorial_lib.guesses import beside
 from tutorial_lib.models.gpt import GPT, Block, GPTConfig
 
 torch.set_num_threads(1)
-frameworks.leave_out_cells("jax", "flax", "tensorflow", "keras")
+frameworks.leave_out_cells("jax", "tensorflow", "keras")
 
 # %% [markdown] id="model-text"
 # ## One model, and what PyTorch keeps
@@ -147,12 +147,10 @@ pd.DataFrame({"kept": kept, "peak": peaks}).div(UNIT).round(1)  # in units
 # ```text
 # jax.grad(loss)                    loss's gradient, as a new function
 # jax.checkpoint(block)             the same block; inside a gradient it keeps its arguments only
-# jax.grad(loss with jax.checkpoint(block))
 # ```
 #
 # JAX has no modules and no `.grad`. A model is a function of weights and data. `jax.checkpoint`
-# takes a function and returns one, so it also works as a decorator. `jax.remat` is another name for
-# it.
+# takes a function and returns one. `jax.remat` is another name for it.
 #
 # What waits for backward? `jax.vjp` runs forward and returns the backward pass as an object that
 # JAX can open like a list. Its arrays are what JAX calls *residuals*. In practice a step runs under
@@ -237,21 +235,14 @@ def jax_kept(model, w):
     ### END SOLUTION
 
 
-# %% id="jax-report"
-# needs jax
-def jax_report(framework, models, w):
-    kept = {name: jax_kept(model, w) for name, model in models.items()}
-    gradients = jax.grad(partial(jax_loss, models["per block"]))(w)
-    report(framework, kept, jax.tree.leaves(gradients))
-
-
 # %% id="jax"
 # needs jax
 BLOCKS = {"none": jax_block, "per block": jax.checkpoint(jax_block)}
 models = {name: partial(jax_model, run_block) for name, run_block in BLOCKS.items()}
-jax_report("JAX", models, jax_weights)
-kept = rows["JAX"][0]["none"]
-ratio = kept / rows["PyTorch"][0]["none"]
+kept = {name: jax_kept(model, jax_weights) for name, model in models.items()}
+gradients = jax.grad(partial(jax_loss, models["per block"]))(jax_weights)
+report("JAX", kept, jax.tree.leaves(gradients))
+ratio = kept["none"] / rows["PyTorch"][0]["none"]
 print(f"{ratio:.1f} times PyTorch's{beside(guess, ratio)}")
 
 
@@ -275,8 +266,7 @@ for name, run_block in BLOCKS.items():
 #
 # A *policy* is asked about each residual: keep it, or recompute it? Chapter 07 wrote one as a pair
 # of dispatch modes. In JAX it is an argument. The `dots` policies keep the results of matmuls,
-# and recompute the rest. Names work too: mark a tensor in the code, and name it in the
-# policy.
+# and recompute the rest. Tensors can also be chosen by name (15b).
 #
 # **Predict.** How many units wait with `dots_saveable`? (In order, the results of a block's six
 # matmuls take 3, 4, 1, 1, 4 and 1 units.)
@@ -379,69 +369,7 @@ of_all = jax.grad(loss)(stacked)
 of_each = [jax.tree.map(itemgetter(block), of_all) for block in range(3)]
 print("gradients equal to 1e-5:", relative_error(jax.tree.leaves(of_each)) < 1e-5)
 
-# %% [markdown] id="nnx-text"
-# ## Flax NNX: modules around JAX
-#
-# ```text
-# block = Block(nnx.Rngs(0))            a module holds its parameters, as in PyTorch
-# nnx.remat(Block.__call__)(block, x)   the same call, as a segment
-# nnx.split(model)                      layout, and parameters as a tree, for jax.vjp and jax.jit
-# ```
-#
-# JAX's functions are pure: they may not change what they do not return, and a module is an object
-# that holds state. So NNX, Flax's present library of modules, has wrappers of its own (`nnx.jit`,
-# `nnx.grad`, `nnx.remat`). They split a module, call JAX's function on the parts, and join them
-# again. Mind the defaults, or gradients differ: epsilon of a norm is 1e-5 in PyTorch, 1e-6 in Flax
-# and 1e-3 in Keras.
-
-# %% id="nnx-block"
-# needs jax, flax
-from flax import nnx
-
-
-class NNXBlock(nnx.Module):
-    def __init__(self, rngs):
-        norm = partial(nnx.LayerNorm, WIDTH, epsilon=1e-5, rngs=rngs)
-        self.norm_1, self.norm_2 = norm(), norm()
-        self.qkv = nnx.Linear(WIDTH, 3 * WIDTH, rngs=rngs)
-        self.out = nnx.Linear(WIDTH, WIDTH, rngs=rngs)
-        self.up = nnx.Linear(WIDTH, 4 * WIDTH, rngs=rngs)
-        self.down = nnx.Linear(4 * WIDTH, WIDTH, rngs=rngs)
-
-    def __call__(self, x):
-        x = x + self.out(attend(self.qkv(self.norm_1(x))))
-        return x + self.down(jax.nn.gelu(self.up(self.norm_2(x))))
-
-
-# %% id="nnx-model"
-# needs jax, flax
-class NNXModel(nnx.Module):
-    def __init__(self, run_block, rngs):
-        blocks = [NNXBlock(rngs) for _ in range(3)]
-        self.blocks = getattr(nnx, "List", list)(blocks)  # a list before flax 0.12
-        self.run_block = run_block
-
-    def __call__(self, x):
-        for block in self.blocks:
-            x = self.run_block(block, x)
-        return x
-
-
-# %% id="nnx"
-# needs jax, flax
-NNX = {"none": NNXBlock.__call__, "per block": nnx.remat(NNXBlock.__call__)}
-models = {}
-for name, run_block in NNX.items():
-    layout, state = nnx.split(NNXModel(run_block, nnx.Rngs(0)))
-    models[name] = lambda state, x, layout=layout: nnx.merge(layout, state)(x)
-# our arrays, in the state's form: both are in the order of their names
-loaded = jax.tree.unflatten(jax.tree.structure(state), jax.tree.leaves(jax_weights))
-jax_report("Flax NNX", models, loaded)
-
-# %% [markdown] id="flax-read"
-# NNX writes norms differently from ours, so it keeps another amount without a wrapper. Wrapped,
-# both keep the same: only each block's input is left.
-#
+# %% [markdown] id="tf-text"
 # ## TensorFlow: the tape
 #
 # ```text
@@ -501,7 +429,6 @@ for name, wrapper in (("none", lambda block: block), ("per block", tf.recompute_
     blocks = [wrapper(partial(tf_block, w)) for w in variables]
     steps[name] = frameworks.tensorflow_step(partial(tf_loss, blocks), variables)
 tf_report("TensorFlow", steps)
-{name: f"peak {step.peak_bytes / UNIT:.1f} units" for name, step in steps.items()}
 
 # %% [markdown] id="tf-read"
 # Without a wrapper the tape keeps more than any other framework here: for most operations the
@@ -522,7 +449,8 @@ tf_report("TensorFlow", steps)
 #
 # Keras runs on three backends and hands the work to each one's own function; here it is
 # TensorFlow's. Its scope has modes: `full` (every layer), `activations`, `larger_than` a size, and
-# `list_of_layers` by name.
+# `list_of_layers` by name. Mind the defaults, or gradients differ: a norm's epsilon is 1e-5 in
+# PyTorch and 1e-3 in Keras.
 #
 # The documentation of `RematScope` says "This should be used when initializing the layer" and, in
 # the next sentence, "Rematerialization applies at execution time, not at creation time". So we try
@@ -595,27 +523,26 @@ sizes.set_axis(["waiting, units", "peak, units"], axis=1).join(table["matmuls"])
 # %% [markdown] id="keras-read"
 # The scope counts where the layer is *made*. Around a call it does nothing and says nothing. `full`
 # wraps every layer, and the layers inside the block again: the block's recomputation is itself
-# checkpointed. So its peak is lower, and the dense layers' matmuls (`products`) run a third time.
+# checkpointed. So its peak is lower, and the dense layers' `matmuls` run a third time.
 #
 # ## Side by side
 #
 # All rows have the same model, weights and gradients. *Waiting* is what is kept for backward.
-# *Peak* is all that a step adds to the weights, where an instrument can count it operation by
-# operation. JAX's peak is that of one program, as XLA's report for the CPU has it.
+# *Peak* is all that a step adds to the weights, counted operation by operation. JAX's peak is what
+# XLA predicts for one program on the CPU.
 
 # %% id="side-by-side"
 # NBVAL_IGNORE_OUTPUT
 WRAPPERS = {
     "PyTorch": ("checkpoint(block, x)", "memory.saved, memory.measure"),
     "JAX": ("jax.checkpoint(block)", "jax.vjp's arrays; XLA"),
-    "Flax NNX": ("nnx.remat(Block.__call__)", "jax.vjp's arrays"),
     "TensorFlow": ("tf.recompute_grad(block)", "callback, weak references"),
     "Keras": ("keras.RematScope", "callback, weak references"),
 }
 table, bars = {}, {}
 for framework, amounts in rows.items():
     shown = [" → ".join(f"{n / UNIT:.1f}" for n in one.values()) for one in amounts]
-    table[framework] = [*WRAPPERS[framework], shown[0], shown[1] or "not seen"]
+    table[framework] = [*WRAPPERS[framework], *shown]
     for name, num_bytes in amounts[0].items():
         bars[f"{framework}, {name}"] = {"activations": num_bytes}
 heads = ["wrapper", "instrument", "waiting, units", "peak, units"]
@@ -628,11 +555,10 @@ plots.ledger_bars(bars, title="Bytes that wait for backward: three blocks")
 # of the loss. So a saving quoted "with checkpointing" says as much about the baseline as about
 # checkpointing.
 #
-# PyTorch's, TensorFlow's and Keras' numbers are eager: operation by operation. JAX's bars are what
-# a compiled forward hands over to a backward of its own. In one program XLA fuses small operations,
-# so that JAX's peak is lower than its residuals, and its first bar says little about a real step.
-# Each instrument is blind to something: none here sees a kernel's workspace, and no step ran on a
-# GPU.
+# All numbers but JAX's are eager: operation by operation. JAX's bars are what a compiled forward
+# hands over to a backward of its own. In one program XLA fuses small operations, so that JAX's peak
+# is lower than its residuals, and its first bar says little about a real step. Each instrument is
+# blind to something: none here sees a kernel's workspace, and no step ran on a GPU.
 
 # %% id="verdicts"
 # needs jax, tensorflow, keras
@@ -648,7 +574,7 @@ claims.Verdicts(
         "C07", "shown", "jax.checkpoint keeps what its policy says; whether the "
         "compiled program needs less memory is up to the compiler.",
         f"units that wait: {policy['everything']:.0f} of everything, "
-        f"{policy['dots']:.0f} of products, {policy['nothing']:.0f} of boundaries "
+        f"{policy['dots']:.0f} of matmuls, {policy['nothing']:.0f} of boundaries "
         "alone", "counted", "policies"),
     claims.Verdict(
         "C22", "shown", "Compilers take part in the choice, and may undo it: read the "
