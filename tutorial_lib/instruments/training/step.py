@@ -88,6 +88,12 @@ def make_step(recipe: RecipeFields, device: torch.device | str = "cpu") -> Step:
     return step, model, optimizer
 
 
+def loss_compares_samples(recipe: RecipeFields) -> bool:
+    """Tell whether the loss of a published model compares samples, as CLIP's does."""
+    known = not user_function.is_function(recipe.model)
+    return known and published.find(recipe.model).family == "two-tower"
+
+
 def _divided(recipe: RecipeFields, model: nn.Module) -> nn.Module:
     """Give what runs forward on one of several ranks: the model itself, or DDP around it."""
     if recipe.shard is None:

@@ -5,9 +5,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tutorial_lib import memory
-from tutorial_lib.instruments import published
 from tutorial_lib.instruments.planning.run.roofline import Roofline, Speed
-from tutorial_lib.instruments.training import Recipe, user_function
+from tutorial_lib.instruments.training import Recipe, step
 from tutorial_lib.units import Bytes
 
 # The levers in order, and what each costs. First those that cost digits alone, then time, then
@@ -71,8 +70,7 @@ def pull_levers(
     flops = _flops(recipe)
     pulled, refused = [Lever("as it is", "", recipe, report or _at_peak(recipe), flops)], []
     compares = any("batch_norm" in life.op for life in pulled[0].report.timeline)
-    if not user_function.is_function(recipe.model):
-        compares |= published.find(recipe.model).family == "two-tower"  # by its loss
+    compares |= step.loss_compares_samples(recipe)
     another = {"8-bit states", "LoRA"}
     another |= {"smaller micro-batch", "one sample at a time"} if compares else set()
     for name in ORDER:
