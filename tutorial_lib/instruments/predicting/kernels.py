@@ -115,8 +115,7 @@ def _attention(
         *strides, last = attn_mask.stride()
         if any(stride % 8 for stride in strides) or last != 1:
             # The kernel reads rows in steps of 8 (`preprocess_mask` in attention.cpp, 2.13).
-            pad = F.pad(attn_mask, (0, 8 - keys % 8))
-            attn_mask = pad[..., :keys]
+            attn_mask = F.pad(attn_mask, (0, 8 - keys % 8))[..., :keys]
         attn_mask = attn_mask.expand(*query.shape[:-1], key.size(-2))
     return operations.efficient_attention(
         query, key, value, attn_mask, torch.is_grad_enabled(), dropout_p, is_causal, scale=scale
