@@ -11,6 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from tutorial_lib import memory
 from tutorial_lib.instruments.predicting import autocast
+from tutorial_lib.instruments.private_torch import operations
 
 HEADER = Path(torch.__file__).parent / "include" / "ATen" / "autocast_mode.h"
 HALVES = [torch.bfloat16, torch.float16]
@@ -70,6 +71,10 @@ OPERATIONS = {
     "scatter_add": lambda x: x.scatter_add(0, labels(x.device).unsqueeze(1), x.float()),
     "mv": lambda x: torch.mv(x.float(), x.float().select(0, 0)),
     "matmul": lambda x: x.float() @ x.T,
+    "einsum": lambda x: torch.einsum("ij,kj->ik", x.float(), x),
+    "convolution, padding in a word": lambda x: F.conv1d(
+        x.view(1, 4, 8).float(), x.view(2, 4, 4).float(), padding="valid"
+    ),
     "cat": lambda x: torch.cat([x, x]),
     "stack": lambda x: torch.stack([x, x]),
     "double stays": lambda x: x.double().softmax(-1),
@@ -118,7 +123,13 @@ def test_the_lists_are_those_of_the_installed_header():
             there = {name for name in there if "dimname" not in name.lower()}
         assert there <= set(names.split()), f"{macro} has what the list has not"
         assert not newest or set(names.split()) == there
-    assert set(autocast._HALF.split()) <= names_of("AT_FORALL_LOWER_PRECISION_FP")
+    halves, listed = names_of("AT_FORALL_LOWER_PRECISION_FP"), set(autocast._HALF.split())
+    on_cuda_alone = {n for n in halves if not operations.has_kernel(f"aten::{n}", "AutocastCPU")}
+    assert listed <= halves
+    assert not newest or on_cuda_alone - listed == {
+        *("_thnn_fused_lstm_cell", "_thnn_fused_gru_cell"),  # kernels that a CPU has not
+        "_scaled_dot_product_flash_attention",  # taken after the types are decided
+    }
 
 
 def test_the_cpus_policy_is_back_afterwards():

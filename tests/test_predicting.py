@@ -81,6 +81,27 @@ def test_a_model_of_transformers_takes_no_mask_that_it_needs_not(checkpointed):
     assert_predicted_as_counted(make_step)
 
 
+def test_a_library_that_keeps_positions_is_real_before_and_after_a_prediction():
+    """BEiT's are in a cache of the whole process, as DINOv3's, and all real or all fake."""
+    import transformers
+
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 2}
+    config = transformers.BeitConfig(
+        **sizes, num_hidden_layers=2, image_size=32, patch_size=8, use_relative_position_bias=True
+    )
+
+    def make_step():
+        model = transformers.BeitForImageClassification(config)
+        images, labels = torch.zeros(2, 3, 32, 32), torch.zeros(2, dtype=torch.long)
+        return trained(model, lambda: model(images, labels=labels).loss)
+
+    predicted = memory.predict(make_step, kernels="cpu").peak_bytes
+    step, model, optimizer = make_step()
+    assert memory.measure(step, model=model, optimizer=optimizer).peak_bytes == predicted
+    assert memory.predict(make_step, kernels="cpu").peak_bytes == predicted
+    step()
+
+
 @pytest.mark.parametrize("norm", [nn.RMSNorm, nn.LayerNorm])
 def test_the_gradient_that_a_fused_norm_gets_is_there(norm):
     """Input, its gradient before and now, output, and the gradient of the output."""

@@ -38,7 +38,10 @@ _WIDEST = """
 """
 # Of the operations that CUDA's autocast computes in 16 bits, those that the CPU's leaves alone
 # (the same header).
-_HALF = "addmv addr mv chain_matmul linalg_multi_dot lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell"
+_HALF = """
+    convolution _convolution _convolution.deprecated einsum addmv addr mv chain_matmul
+    linalg_multi_dot lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell
+"""
 
 _aten = torch.ops.aten
 

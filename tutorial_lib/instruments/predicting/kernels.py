@@ -88,6 +88,8 @@ def _attention(
     if torch.is_autocast_enabled("cpu"):
         dtype = torch.get_autocast_dtype("cpu")
         query, key, value = query.to(dtype), key.to(dtype), value.to(dtype)
+        if attn_mask is not None and attn_mask.is_floating_point():
+            attn_mask = attn_mask.to(dtype)
     half = query.dtype in (torch.float16, torch.bfloat16)
     width = query.size(-1)
     flash = half and attn_mask is None and width <= 256
@@ -106,9 +108,14 @@ def _attention(
         out = operations.flash_attention(q, k, v, dropout_p, is_causal, False, scale=scale)
         return out[..., :width]
     if attn_mask is not None:
+        keys = attn_mask.size(-1)
         if attn_mask.dtype == torch.bool:
             bias = torch.zeros_like(attn_mask, dtype=query.dtype)
             attn_mask = bias.masked_fill_(attn_mask.logical_not(), float("-inf"))
+        *strides, last = attn_mask.stride()
+        if any(stride % 8 for stride in strides) or last != 1:
+            # The kernel reads rows in steps of 8 (`preprocess_mask` in attention.cpp, 2.13).
+            attn_mask = F.pad(attn_mask, (0, 8 - keys % 8))[..., :keys]
         attn_mask = attn_mask.expand(*query.shape[:-1], key.size(-2))
     return operations.efficient_attention(
         query, key, value, attn_mask, torch.is_grad_enabled(), dropout_p, is_causal, scale=scale

@@ -101,7 +101,7 @@ def _predicted(
         if kernels == "cuda" and optimizer is not None:
             as_on_cuda(optimizer)
         options: dict[str, Any] = {"label": label, "warmup": warmup, "lines": lines}
-        with _with_values():  # make_step may have imported transformers
+        with _with_values(), _with_own_caches():  # make_step may have imported transformers
             return measure(step, model=model, optimizer=optimizer, **options)
 
 
@@ -163,6 +163,7 @@ def _workarounds() -> Iterator[None]:
         mock.patch.object(FakeTensor, "__format__", _format, create=True),
         mock.patch.object(FakeTensor, "numpy", _numpy, create=True),
         _with_values(),
+        _with_own_caches(),
     ):
         yield
 
@@ -205,6 +206,36 @@ def _with_values() -> contextlib.AbstractContextManager[Any]:
     if not hasattr(asked, "is_fake_tensor"):
         return contextlib.nullcontext()
     return mock.patch.object(asked, "is_fake_tensor", _never)
+
+
+@contextlib.contextmanager
+def _with_own_caches() -> Iterator[None]:
+    """Empty transformers' caches of tensors that are asked inside, before and after.
+
+    Else real tensors come into a prediction, or fake ones stay for the next step.
+
+    Source:
+        `compile_compatible_method_lru_cache` in transformers/pytorch_utils.py (5.23), which asks
+        at each call whether code is compiled. DINOv3, BEiT, DETR and SAM use it.
+    """
+    caching = sys.modules.get("transformers.pytorch_utils")
+    asked = getattr(caching, "is_torchdynamo_compiling", None)
+    seen = list[Any]()
+
+    def is_compiling() -> Any:
+        cached = sys._getframe(1).f_locals.get("func_with_cache")
+        if cached is not None and cached not in seen:
+            cached.cache_clear()
+            seen.append(cached)
+        return asked and asked()
+
+    with contextlib.ExitStack() as stack:
+        if asked is not None:
+            stack.enter_context(
+                mock.patch.object(caching, "is_torchdynamo_compiling", is_compiling)
+            )
+        stack.callback(lambda: [cached.cache_clear() for cached in seen])
+        yield
 
 
 def _check_device(model: nn.Module) -> None:
