@@ -22,7 +22,7 @@ from tutorial_lib.instruments.training.fields import COPYING, UNDIVIDED
 # The first of each keeps weights and states in float32; the others are taken by who asks for them.
 PRECISIONS = ("bf16-amp", "bf16")
 OPTIMIZERS = ("adamw-fused", "adamw-8bit")
-_TRIES = 6  # plans that are predicted in whole; most often the first or the second one fits
+_TRIES = 12  # plans that are predicted in whole; most often the first or the second one fits
 
 
 def fit(
