@@ -100,6 +100,8 @@ class Values(TorchDispatchMode):  # type: ignore[no-untyped-call]
         assumed = any(self._is_assumed(tensor) for tensor in inputs) or not all(known)
         if operations.ignores_values(func):
             assumed = False
+        if operations.is_random(func):  # drawn floats decide by chance, as LayerDrop does
+            assumed |= any(tensor.is_floating_point() for tensor in fresh)
         try:
             result = self._compute(func, args, kwargs)
         except RuntimeError:  # a GPU's kernel, as of fused attention: its values stay unknown
