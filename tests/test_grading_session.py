@@ -723,7 +723,8 @@ UNSEEN = {
     "whole checks": "import gc\n    gc.unfreeze()\n"
     "    assert [o for o in gc.get_objects() if type(o).__name__ in ('Exercise', 'Check')]",
     "memory": "import gc\n    gc.unfreeze()\n"
-    "    assert [f for f in gc.get_objects() if getattr(f, '__name__', '') == '_judge_area']",
+    "    found = [f for f in gc.get_objects() if type(f).__name__ == 'function']\n"
+    "    assert [f for f in found if f.__name__ == '_judge_area']",
     "modules": "import sys\n    assert [m for m in sys.modules if 'school' in m]",
 }
 

@@ -1,5 +1,6 @@
 """What an install gets: one list of packages, in ranges that fit Colab, and a complete wheel."""
 
+import importlib.metadata
 import itertools
 import json
 import os
@@ -192,6 +193,9 @@ def test_licences(root, project):
     assert project["license"] == "Apache-2.0 AND CC-BY-4.0 AND OFL-1.1"
 
 
+@pytest.mark.skipif(
+    int(importlib.metadata.version("setuptools").split(".")[0]) < 77, reason="setuptools is too old"
+)
 def test_the_wheel_holds_the_package_and_nothing_else(clone, tmp_path):
     options = ["--no-deps", "--no-build-isolation", "--quiet", "--wheel-dir", tmp_path]
     command = [sys.executable, "-m", "pip", "wheel", *options, clone]
