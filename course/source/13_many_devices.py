@@ -459,7 +459,7 @@ ledgers = {name: one.report.at_peak for name, one in rows.items()}
 table = pd.DataFrame(ledgers).T[[*STATES, "activations"]] / P
 table["peak"] = [one.report.peak_bytes / P for one in rows.values()]
 table["sent"] = [one.traffic.ring_bytes(N) / P for one in rows.values()]
-display(table.round(2))
+display(table.round(2).rename(columns={"optimizer_state": "states"}))
 plots.ledger_bars(ledgers, title="What one rank holds at its peak")
 
 # %% [markdown] id="touches"
