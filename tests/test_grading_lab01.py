@@ -90,7 +90,7 @@ def test_points_and_feedback(graded, name, solved, said):
 def test_a_broken_file_has_a_row_and_a_reason(graded, name, said):
     scores, pages, _ = graded
     row = scores[f"{name}.ipynb"]
-    assert (row["status"], row["points"], row["maximum"]) == ("unreadable", "0", "12")
+    assert (row["status"], row["points"], row["maximum"]) == ("unreadable", "", "12")
     assert said in pages[f"{name}.ipynb"]
 
 

@@ -112,6 +112,7 @@ HOSTILE = {
 # These break their own process for the answers below them, too: points are lost, and none are won.
 HARM_THEMSELVES = {
     *("patched builtins", "patched json", "modules"),
+    *("patched allclose", "patched error"),  # what the checks use: refused as exchanged
     *("forged result", "half a message"),
 }
 # In place of the answer to 1.1.
