@@ -116,7 +116,7 @@ def test_every_command_of_the_readme_is_one_that_there_is(root):
 def test_the_readmes_commands_run(root):
     for words in commands_of(root):
         if words[:3] == DOOR:
-            asked = [*words[3:], *(["--help"] * (words[3] in NOT_RUN))]
+            asked = [words[3], *(["--help"] * (words[3] in NOT_RUN)), *words[4:]]
             command = [sys.executable, "-m", "tutorial_lib", *asked]
             done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=300)
             assert done.returncode == 0, (asked, done.stderr)
