@@ -10,7 +10,7 @@ from small_models import publish_tiny
 
 from tutorial_lib import memory
 from tutorial_lib.instruments import figures, planning, ranks
-from tutorial_lib.instruments.planning.fitting import predictions
+from tutorial_lib.instruments.planning.fitting import predictions, search
 from tutorial_lib.instruments.training import Recipe
 from tutorial_lib.school.commands.main import run
 from tutorial_lib.units import GIB, KIB, MIB, parse_bytes
@@ -192,6 +192,14 @@ def test_lora_and_ranks_are_planned_for(tiny, more):
     with ranks.pretend(recipe.ranks) if recipe.shard else contextlib.nullcontext():
         plain = memory.predict(found.recipe_of(best).make_step)  # all is kept with such a budget
     assert best.peak_bytes == pytest.approx(plain.peak_bytes, rel=2e-3)
+
+
+@pytest.mark.parametrize("over", [1, -1])
+def test_what_is_too_large_in_whole_each_time_does_not_fit(tiny, monkeypatch, over):
+    monkeypatch.setattr(search, "predicted_peak", lambda *_: 100 * MIB + over)
+    found = planning.fit(tiny, budget_bytes=100 * MIB, effective_batch=2, precisions=["bf16"])
+    assert (found.best is None, found.otherwise is None) == (over > 0, over > 0)
+    assert not found.best or found.best.is_verified
 
 
 def test_what_cannot_be_planned_for_several_ranks_is_refused(tiny):

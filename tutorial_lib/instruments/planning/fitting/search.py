@@ -1,5 +1,6 @@
 """Find how to train a model within a memory budget: the least change, then the least time."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from itertools import product
@@ -22,7 +23,7 @@ from tutorial_lib.instruments.training.fields import COPYING, UNDIVIDED
 # The first of each keeps weights and states in float32; the others are taken by who asks for them.
 PRECISIONS = ("bf16-amp", "bf16")
 OPTIMIZERS = ("adamw-fused", "adamw-8bit")
-_TRIES = 12  # plans that are predicted in whole; most often the first or the second one fits
+_TRIES = 6  # plans of a candidate that are predicted in whole; most often the first one fits
 
 
 def fit(
@@ -152,20 +153,30 @@ def _planned(candidate: Candidate, plan: Plan, parts: Parts, speed: Speed) -> Ca
 
 
 def _verified(found: Fit, by_precision: Mapping[str, Parts], speed: Speed) -> Fit:
-    """Predict the best candidate in whole; where it does not fit, leave its plan less room."""
-    for _ in range(_TRIES):
+    """Predict the best candidate in whole; where it does not fit, leave its plan less room.
+
+    One whose plans have all been too large counts as one that does not fit, and the next is looked
+    at: no answer is only added up.
+    """
+    tries = Counter[tuple[str, str, int]]()
+    while True:
         best = found.best or found.otherwise
         if best is None or best.is_verified or best.plan is None:
-            break
-        parts = by_precision[best.precision]
+            return found
+        parts, name = (
+            by_precision[best.precision],
+            (best.precision, best.optimizer, best.micro_batch),
+        )
         peak = predicted_peak(found.recipe_of(best), best.plan, parts.updates[best.optimizer])
         over = peak - found.budget_bytes
         changed = replace(best, peak_bytes=peak, is_verified=True)
         if over > 0:
-            changed = _with_less(best, over, parts, speed)
+            tries[name] += 1
+            changed = replace(best, peak_bytes=peak, plan=None)
+            if tries[name] < _TRIES:
+                changed = _with_less(best, over, parts, speed)
         others = [changed if candidate is best else candidate for candidate in found.candidates]
         found = replace(found, candidates=tuple(others))
-    return found
 
 
 def _with_less(candidate: Candidate, over: int, parts: Parts, speed: Speed) -> Candidate:
