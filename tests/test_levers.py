@@ -129,9 +129,8 @@ def test_a_micro_batch_fills_a_gpu_where_its_work_takes_as_long_as_its_launches(
 
 @pytest.mark.weekly
 def test_the_micro_batch_is_lowered_to_a_filled_gpu_before_checkpoints(tiny, monkeypatch):
-    fills = {None: 8, planning.Speed(launch_seconds=1e-7): 3}
-    monkeypatch.setattr(levers_module, "filling_micro_batch", lambda _, speed: fills[speed])
-    levers, _ = planning.pull_levers(Recipe(tiny, 8), speed=list(fills)[1])
+    monkeypatch.setattr(levers_module, "filling_micro_batch", lambda _: 3)
+    levers, _ = planning.pull_levers(Recipe(tiny, 8))
     order = names(levers)
     assert order == [name for name in ("as it is", *planning.ORDER) if name in order]
     sizes = {lever.name: (lever.recipe.micro_batch, lever.recipe.accumulation) for lever in levers}

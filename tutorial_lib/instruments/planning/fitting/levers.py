@@ -52,15 +52,13 @@ class Lever:
 
 
 def pull_levers(
-    recipe: Recipe, report: memory.MemoryReport | None = None, speed: Speed | None = None
+    recipe: Recipe, report: memory.MemoryReport | None = None
 ) -> tuple[list[Lever], list[str]]:
     """Pull the levers in the order of `ORDER`, the harmless ones first.
 
     Args:
         recipe: The step as it is.
         report: Its prediction, where there is one already.
-        speed: Of the device, which says what fills it; `None` takes that of an A100. A slower one
-            is filled by a smaller micro-batch.
 
     Returns:
         The step as it is, then with each lever that it has not pulled yet; and a sentence for each
@@ -77,7 +75,7 @@ def pull_levers(
     another |= {"smaller micro-batch", "one sample at a time"} if compares else set()
     for name in ORDER:
         try:
-            choices = _choices(name, recipe, speed)
+            choices = _choices(name, recipe)
             wanted = replace(recipe, **choices)
             if wanted != recipe:
                 flops = flops if choices.keys() <= _SAME_FLOPS else _flops(wanted)
@@ -90,7 +88,7 @@ def pull_levers(
     return pulled, refused
 
 
-def _choices(name: str, recipe: Recipe, speed: Speed | None) -> dict[str, Any]:
+def _choices(name: str, recipe: Recipe) -> dict[str, Any]:
     """Say what a lever changes in a recipe; nothing where it is pulled already."""
     samples = recipe.micro_batch * recipe.accumulation
     match name:
@@ -100,7 +98,7 @@ def _choices(name: str, recipe: Recipe, speed: Speed | None) -> dict[str, Any]:
             today = {"attention": recipe.attention, "optimizer": recipe.optimizer}
             return {field: _LEAN.get(choice, choice) for field, choice in today.items()}
         case "smaller micro-batch" if recipe.micro_batch > 1:
-            least = filling_micro_batch(recipe, speed)
+            least = filling_micro_batch(recipe)
             micro_batch = next(n for n in range(1, samples + 1) if samples % n == 0 and n >= least)
             if micro_batch < recipe.micro_batch:
                 return {"micro_batch": micro_batch, "accumulation": samples // micro_batch}
