@@ -83,7 +83,7 @@ f"{sum(p.numel() for p in model.parameters()):,} parameters"
 # %% [markdown] id="write-step"
 # **Write.** `step`, four lines: one update from `model.loss(tokens)`. (In the copy to work in, a
 # body that is yours to write reads `raise NotImplementedError`. The folded cell below it holds our
-# lines. They run as long as yours is blank, so you may also leave it blank, or open it to compare.
+# lines. They run as long as yours is blank, so you may also leave it so, or open ours to compare.
 # Each chapter has a few such cells.)
 
 
@@ -207,8 +207,8 @@ print(f"{xl.peak_bytes / GIB:.0f} GiB{guesses.beside(guess, xl.peak_bytes / GIB)
 xl
 
 # %% [markdown] id="read-xl"
-# A GiB is $2^{30}$ bytes. The label of a GPU says GB, and a program gets a little less than that
-# many GiB. The prediction assumes the kernels of a GPU; chapter 03 shows why a CPU would keep more.
+# A GiB is $2^{30}$ bytes. Of a GPU sold as 80 GB, a program gets a little less than 80 GiB. The
+# prediction assumes the kernels of a GPU; chapter 03 shows why a CPU would keep more.
 #
 # This number is *predicted*. The course keeps that word apart from *counted* and from *measured*.
 # *Measured* means: on a GPU, by its allocator, with the GPU's name and the date beside it. Can you

@@ -119,7 +119,7 @@ table.round(2)
 # - **"Adam's states are float32."** That depends on the optimizer. PyTorch's AdamW keeps its two
 #   states in the type of the parameter: 14 GB of bfloat16 parameters bring 28 GB of optimizer
 #   states. bitsandbytes' AdamW with `optim_bits=32` and Apex's FusedAdam keep them in float32, 56
-#   GB, with no float32 copy of the weights. With such a *master copy*, the sum is 16 bytes per
+#   GB, with no float32 copy of the weights. With one (a *master copy*) the sum is 16 bytes per
 #   parameter.
 # - **"Optimizer states take 2 to 8 times the parameters."** No row of this table is above 2. With
 #   float32 states beside bfloat16 parameters it is 4, and 6 where a master copy counts as a state.

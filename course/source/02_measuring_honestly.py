@@ -217,7 +217,7 @@ phases.round(2)  # peaks in P
 #
 # ## Six ways to state one saving
 #
-# In each pair below, the upper bar is the plain step and the lower bar the checkpointed one, at its
+# In each pair below, the upper bar is the plain step, the lower the checkpointed one, each at its
 # peak. Which pair answers "does my job fit?"
 #
 # ![Six pairs of bars. What the bars hold differs from pair to pair: with the gradients of another
@@ -385,7 +385,7 @@ answers = {name: sorted(method() for _ in range(7)) for name, method in methods.
 pd.DataFrame(answers, index=range(1, 8)).T.round(2)  # from the lowest to the highest
 
 # %% [markdown] id="read-paired"
-# Both runs of a pair meet the same machine, and the median ignores the one pair that did not. (On a
+# The runs of a pair mostly meet the same machine; the median ignores a pair that did not. (On a
 # busy machine all three wander: run the cell again.) The distance of the worst answer from 1.00 is
 # the smallest difference that you may claim. `memory.measure(..., repeats=10)` times a step with a
 # warm-up and gives median and spread.
@@ -451,8 +451,7 @@ plots.growth(
 # PyTorch reports this case.)
 #
 # So a step *needs* its allocated peak, and *takes* what was reserved. A card must hold what the
-# step needs; `nvidia-smi` shows what it takes. In lab 02, runs on real GPUs show which of the two
-# decides.
+# step needs; `nvidia-smi` shows what it takes. Lab 02 tests that with runs on real GPUs.
 #
 # Two cures cost nothing:
 #

@@ -92,7 +92,7 @@ dict(list(saved.by("shape").items())[:4])
 
 # %% [markdown] id="one-op"
 # The same bytes. The second and third rows are the wide tensors of the MLP, before and after its
-# GELU: half of all bytes. (The third row counts 8 x 128 tokens as 1024.)
+# GELU: half of all bytes. (The third's first 1024 is 8 x 128 tokens.)
 #
 # ## One operation at a time
 #
@@ -259,7 +259,7 @@ chains.round(1)  # in feature maps
 # By none. What is saved does not change, because ReLU keeps its output in both cases. The tensor
 # that it overwrites is the batch norm's output, which nobody keeps: without `inplace` it is freed a
 # moment later. So in-place saves one temporary tensor in forward, and the peak is in backward.
-# (LeakyReLU is another case: it keeps its input, or in place its output, which the next layer keeps
+# (LeakyReLU differs: it keeps its input or, if in place, its output, which the next layer keeps
 # anyway. Where the overwritten tensor *is* kept, backward raises an error.)
 #
 # ## Attention: eager, or fused
@@ -383,7 +383,7 @@ pd.DataFrame(rows, columns=["b", "s", "h", "a", "GPU kernels off", "CPU kernels 
 # Formula and count agree to a tenth of a per cent in sum. Only the paper's 4 bytes for the norms
 # are off by more: it leaves out their float32 statistics, two numbers a row. The CPU is off by a
 # sixth, and the line above the table says why: its dropout masks take one byte more for each
-# element, two for a bfloat16 in place of one for a bool.
+# element, a bfloat16 (two) in place of a bool (one).
 #
 # The paper's "mixed precision" keeps 16-bit weights. PyTorch's `autocast` is something else:
 # weights, norms and softmax stay float32, so more is kept. The companion
@@ -459,7 +459,7 @@ report = memory.measure(unet_step, model=unet, label="U-Net")
 lives(report, r"(down\.\d|middle|up\.\d)")
 
 # %% [markdown] id="read-unet-lives"
-# Those of the way down at full resolution (`down.0`). The way up at the same resolution holds more
+# The way down at full resolution does (`down.0`). The way up at the same resolution holds more
 # bytes, but only for a moment. Both are there when the backward pass begins, so both count at the
 # peak. But a checkpoint on the last blocks would discard what is needed next.
 #
@@ -490,7 +490,7 @@ ticks[["checkpoints", "category", "phase", "operations"]]
 # *recomputed*, used and freed. You will write these five steps in chapter 04: store the input,
 # discard, trigger, run again, free.
 #
-# The companion [06b](06b_common_advice.ipynb) counts a published ranking of layers by what they
+# The companion [06b](06b_common_advice.ipynb) tests a published ranking of layers by what they
 # keep.
 
 # %% id="verdicts-lives"

@@ -99,8 +99,8 @@ frugal = memory.saved(lambda: TenLines.apply(block, x), params_of=block)
 }
 
 # %% [markdown] id="bench-text"
-# The price is one more forward of the block. For it, only one unit is kept, the block's input. That
-# is the output of the block before, and was there anyway.
+# The price is one more forward of the block. In return, only one unit is kept, the block's input.
+# As the output of the block before, it was there anyway.
 #
 # ## Are the gradients right?
 #
@@ -108,7 +108,7 @@ frugal = memory.saved(lambda: TenLines.apply(block, x), params_of=block)
 # checkpoint function, for a while. `compare` computes all gradients of the model without it and
 # with it, from the same seed. On one CPU the same operations on the same numbers, in the same
 # order, give the same bits, so `compare` asks for equality **bit for bit**. Not every GPU kernel
-# keeps an order (chapter 02, the box): chapter 05 compares there.
+# keeps an order (chapter 02, the box): for GPUs see chapter 05.
 
 
 # %% id="compare"
@@ -331,10 +331,10 @@ missing = sum(gradient is None for gradient in seen)
 print(f"{missing} of {len(seen)} are missing{beside(guess, missing)}")
 
 # %% [markdown] id="frozen-why"
-# All gradients of the blocks. Only the last norm and the head get theirs. The training would run
-# without an error, and the blocks would not learn. The output of a Function needs a gradient only
-# if one of its *arguments* does. Here the only tensor among the arguments is `x`, which comes from
-# frozen embeddings. The blocks' parameters are no arguments: they are inside `function`.
+# No block gets a gradient: only the last norm and the head do. The training would run without an
+# error, and the blocks would not learn. The output of a Function needs a gradient only if one of
+# its *arguments* does. Here the only tensor among the arguments is `x`, which comes from frozen
+# embeddings. The blocks' parameters are no arguments: they are inside `function`.
 #
 # **The fix:** one more argument, an empty tensor with `requires_grad`, a *dummy tensor*.
 #

@@ -98,7 +98,7 @@ except TypeError as error:
 # what it saves, as chapter 03 did, and return the tensor with that number.
 #
 # **Write.** `packed`, whose dict begins `{0: alias(first), 1: ...}`, then `recomputing_each`, which
-# calls it. Both gradients below must be equal.
+# calls it. Below, both `equal` must be `True`.
 
 
 # %% id="packed"
@@ -174,8 +174,8 @@ print(f"{runs[0]} runs of a block{beside(guess, runs[0])}")
 # ## Recompute once
 #
 # How do we get down to two runs? The first `unpack` takes `packed`'s dict itself as the store. The
-# others take their tensors out of it, each once. The RNG state is restored as in chapter 04. (So
-# would be the autocast state, which this chapter's models do not need.)
+# others take their tensors out of it, each once. The RNG state is restored as in chapter 04. (The
+# autocast state would be too; this chapter's models do not need it.)
 #
 # **Write.** `unpack` and the rest of `recomputing_once`. A block must run twice, and the gradients
 # must be equal with dropout on.
@@ -222,8 +222,8 @@ rise = 100 * (rise - 1)
 print(f"itself: {rise:+.0f} % of the peak{beside(guess, rise)}")
 
 # %% [markdown] id="alias-read"
-# Both are right to the bit, and much of the saving is gone. The tensor itself brings its history,
-# `grad_fn`, and with it the whole recomputed block. Some operations save their own *output*, as
+# Both are right to the bit. But the tensor itself brings its history, `grad_fn`, and with it the
+# whole recomputed block: much of the saving is gone. Some operations save their own *output*, as
 # softmax does. Then the operation holds the tensor and the tensor holds the operation: a reference
 # cycle. Is it freed when Python's garbage collector runs? We call the collector after each step,
 # and ask what is left:
@@ -317,7 +317,7 @@ figures.lifetimes({"none": measured(), **theirs})
 # Long thin bars are inputs that wait. Each pink triangle is a segment that is recomputed. The peak
 # is the waiting bars plus the largest triangle. In the nested plan a triangle is itself made of
 # thin bars and small triangles: fewer bars wait than per block, and the triangles are as small. But
-# every block runs forward a third time. With eight blocks that saves little, since one bar is so
+# every block runs forward a third time. With eight blocks nesting saves little, since one bar is
 # thin beside one triangle. Chapter 06 says how large a segment should be.
 #
 # ## More than one backward
@@ -424,8 +424,7 @@ side
 # Ours and PyTorch's: the same bits and the same bytes. (With dropout early stop leaves out hardly
 # anything.) The reentrant one holds a little more, an output that its Function keeps.
 # `checkpoint_sequential` does not checkpoint its last segment, since that one's backward comes
-# first anyway. With *one* segment it therefore checkpoints nothing, and a published benchmark did
-# just that.
+# first anyway. With *one* segment it therefore checkpoints nothing: fault 4 of chapter 02.
 #
 # Libraries have a switch for all this, `gradient_checkpointing_enable()`. Which settings it needs
 # is measured in [05b](05b_reading_checkpoint_errors.ipynb).

@@ -215,8 +215,8 @@ print(f"r = {ratios['all weights']:.1f}{beside(guess, ratios['all weights'])}")
 print(f"weights frozen, LoRA beside them: r = {ratios['LoRA']:.1f}")
 
 # %% [markdown] id="modern-read"
-# Is the folklore ever right? Where $r = 1$, it is. The companion [06b](06b_common_advice.ipynb)
-# measures a chain of sines: with $\sqrt n$ segments its memory grows with the root of the depth.
+# The companion [06b](06b_common_advice.ipynb) measures a case of $r = 1$, a chain of sines: with
+# $\sqrt n$ segments its memory grows with the root of the depth.
 
 # %% id="verdicts-length"
 plain = measured("none").peak_bytes
@@ -254,11 +254,11 @@ claims.Verdicts(
 # ## What does it cost?
 #
 # Some tutorials derive the price like this: there are $k$ segments, each recomputes $n/k$ blocks,
-# so the overhead is $k \cdot (n/k) / n = 1$, "but in practice only 30 %". The fraction is right,
-# and it is a fraction of the *forward*: every block runs forward once more, however long the
-# segments are. What is that of a whole step? A linear layer's forward is one matmul, and its
-# backward is two: one for the gradient of its input, one for that of its weight. So forward is one
-# part of a step in three, and one more forward makes four parts of three. Here is the count:
+# so the overhead is $k \cdot (n/k) / n = 1$, "but in practice only 30 %". The 1 is right, but it is
+# one *forward*: every block runs forward once more, however long the segments are. What is that of
+# a whole step? A linear layer's forward is one matmul, and its backward is two: one for the
+# gradient of its input, one for that of its weight. So forward is a third of a step, and one more
+# forward adds a third. Here is the count:
 
 # %% id="flops"
 plain = measured("none").flops

@@ -320,9 +320,9 @@ pd.DataFrame(table).T
 #   $n = 16$.
 # - **Recomputation.** It falls. PyTorch stops a recomputation as soon as backward has its tensors,
 #   so each segment leaves out its last matmul. Two segments leave out two. (Where dropout follows
-#   it, neither is left out, and both choices cost the same.)
+#   these, none is left out, and both choices cost the same.)
 # - **Attention or MLP?** `mlp_only` frees twice as much as `attention_only`, for fewer FLOPs per
-#   byte. With a fused kernel, attention has little to free.
+#   byte.
 # - **Wrapping the modules alone** (`both_modules`) leaves the norms outside. Their inputs and
 #   outputs wait, four tensors a block. Pull the norm into the segment.
 #
@@ -412,15 +412,15 @@ print(f"all but down: {share:.0f} % of {plain.waiting:.1f}{beside(guess, share)}
 pd.DataFrame(table).T.rename_axis("kept")
 
 # %% [markdown] id="policies-read"
-# `all but down` runs no matmul twice and still frees a good part of the memory: the norms and
-# GELU, whose price is nearly nothing. This is the first policy to try when you are a little over
-# budget. `qkv, up` still needs `out`, because the second norm's input depends on it.
+# `all but down` runs no matmul twice and still frees a good part of the memory: the norms and GELU,
+# whose price is nearly nothing. This is the first policy to try when you are a little over budget.
+# `qkv, up` repeats `out`, because the second norm's input depends on it.
 #
 # The last row is a trap. `down` has the most expensive result of the block, so a rule "keep what is
 # expensive" keeps it. It costs one more unit per block and saves nothing. Nobody needs that result
 # again: it is only added to the rest, and it is the last matmul of its segment. (With dropout after
-# it, the recomputation runs through `down`, and to keep it saves a matmul.) **A price
-# matters only for tensors that backward asks for, or that lie on the way to one.**
+# it, the recomputation runs through `down`, and keeping it saves a matmul.) **A price matters only
+# for tensors that backward asks for, or that lie on the way to one.**
 #
 # ### PyTorch's own
 #
