@@ -138,9 +138,9 @@ small.figure()  # 8 x 4
 # - At a fixed **effective batch** (first two rows), the activations fall by the promised 75 %. The
 #   peak falls by less, because it also holds parameters, gradients and AdamW's optimizer states.
 # - At a fixed **micro-batch** (last two rows), accumulation saves nothing. It costs one P more in
-#   forward and backward, less where weights are frozen: the gradients of the first micro-batch (the
-#   striped band of the figure) stay while the activations of the second build up. (With
-#   `zero_grad(set_to_none=False)` gradients always stay, and it costs nothing.)
+#   forward and backward: the gradients of the first micro-batch (the striped band of the figure)
+#   stay while the activations of the second build up. (It costs less where weights are frozen, and
+#   nothing with `zero_grad(set_to_none=False)`: then gradients always stay.)
 #
 # Now the published GPT-2 with AdamW. Its peaks are *predicted* for the kernels of a GPU, and read
 # from `course/recorded`. **Keep the micro-batch at 8, and take four of them instead of two: does
@@ -201,10 +201,10 @@ pd.DataFrame(distances).T.map("{:.0e}".format)
 #
 # $$ 2 \, \lambda \sqrt{n} \, u, \qquad \lambda = 4 $$
 #
-# The $\lambda$ says how sure we want to be: with 4, their theorem 2.4 fails for fewer than one in
-# 1000 products of $n$ roundings. A sum has $n$ such products, and forward rounds as well, so for a
-# gradient this is no proof. A gradient has one term per token here, so $n = 16 \cdot 64$. That is
-# the column "bound", and every distance in the table is below it.
+# The $\lambda$ says how sure we want to be: with 4, fewer than one in 1000 products of $n$
+# roundings break the bound of their theorem 2.4. A gradient contains many such products, so for it
+# this is no proof. It has one term per token here, so $n = 16 \cdot 64$. That is the column
+# "bound", and every distance in the table is below it.
 #
 # `assert_same_training` uses this bound as its tolerance. It calls both loops twice and compares
 # all that training changes: loss, gradients, parameters, optimizer state, buffers, random

@@ -363,7 +363,7 @@ pd.DataFrame.from_dict(rows, orient="index", columns=heads).round(2)
 # gradient is the exact gradient of that easier task. The last column is the distance of the two
 # gradients as a share of the true one's norm. (The companion `09b_learning_rates` trains both: the
 # naive loop's model finds fewer partners.) A batch-hard triplet loss, too, finds only its
-# micro-batch's hardest negative. A mean over pairs, with samples shuffled, is only noisier.
+# micro-batch's hardest negative. A plain mean over all pairs only gets noisier, if you shuffle.
 #
 # ### Cached gradients
 #
@@ -455,9 +455,9 @@ for name, loop in loops.items():
 pd.DataFrame(off).T.map("{:.0%}".format).rename_axis(columns="off after n draws")
 
 # %% [markdown] id="read-replay"
-# With replay the error averages out. Without it, part of the error stays. The true gradient has the
-# same masks in both passes, and without replay no draw has. The reported loss is right all the
-# same. (On a GPU the masks come from the GPU's own generator: keep `torch.cuda.get_rng_state`.)
+# With replay the error averages out. Without it, part stays: the true gradient has the same masks
+# in both passes, and without replay they never match. The reported loss is right all the same. (On
+# a GPU the masks come from the GPU's own generator: keep `torch.cuda.get_rng_state`.)
 #
 # ### You have built this before
 #

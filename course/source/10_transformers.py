@@ -212,8 +212,8 @@ pd.DataFrame(wraps).T
 # before and after the blocks: embeddings, last norm, head, loss.
 #
 # **Predict.** Take GPT-2 (12 blocks, width 768, 50257 tokens in its vocabulary) and 8 sequences of
-# 1024 tokens, checkpointed. It keeps the inputs of its 12 blocks. How many times as large as these
-# inputs together is the largest tensor that is kept for the loss?
+# 1024 tokens, checkpointed. It keeps the inputs of its 12 blocks. The largest tensor kept for the
+# loss is how many times as large as these inputs together?
 
 # %% id="guess-left"
 guess = None  # times
@@ -242,7 +242,7 @@ by_shape.map(human_bytes).to_frame("kept")
 # `every_n_layers=2` is not chapter 06's segment of two blocks. It checkpoints every second block
 # and leaves the others as they are.
 #
-# **Write.** `every_nth`. The model comes switched off. Where the library has the option, both must
+# **Write.** `every_nth`. The model comes switched off. Where the library has the option, yours must
 # keep the same bytes.
 
 

@@ -150,9 +150,9 @@ pd.Series(saves).unstack().map("{:.0%}".format)
 # "About 40 % less" is right for SD 2.1 at batch 4, in float32 with fused attention. SD 1.5, which
 # has smaller latents, then saves next to nothing. No setting of the table saves 62 % of SD 2.1's
 # peak, or 68 % of SDXL's. Eager attention comes nearest, since then activations weigh more. They
-# weigh more still beside 8-bit states. From all that was recorded, with the library's call too,
+# weigh more still beside 8-bit states. From all that was recorded, the library's call included,
 # here are the six settings of each model that save most. The largest batches for an A100 are low
-# estimates: they let all that a pass adds, gradients too, grow with the batch.
+# estimates: they count gradients as if these grew with the batch.
 
 # %% id="grid"
 grids = {model: recorded.tried(model) for model in ("sd21-unet", "sdxl-unet")}
@@ -163,8 +163,8 @@ for model, grid in grids.items():
 pd.concat(best)
 
 # %% [markdown] id="read-grid"
-# Both shares are reached with 8-bit states: SDXL's with eager attention, SD 2.1's with either
-# kernel, in float32, with 15 images and latents of 64 x 64 (`size 64`). The source's code has such
+# Both shares are reached with 8-bit states: SDXL's with eager attention; SD 2.1's in float32 with
+# 15 images and latents of 64 x 64 (`size 64`), with either kernel. The source's code has such
 # latents, and with them both of its batches fit. At 768 pixels its batch 4 needs more than 80 GiB
 # with eager attention and without checkpointing.
 #

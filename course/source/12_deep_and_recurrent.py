@@ -3,11 +3,11 @@
 #
 # "Works with any architecture", says a guide to checkpointing. This chapter tests it on three
 # extremes: a ResNet with a thousand layers, a network for volumes, and a language model with
-# 131,072 tokens. Two optional companions add more: `12b_back_through_time` an LSTM over hundreds of
-# steps, `12c_recomputing_what_is_random` mixtures of experts.
+# 131,072 tokens. Two optional companions add an LSTM over hundreds of steps
+# (`12b_back_through_time`) and mixtures of experts (`12c_recomputing_what_is_random`).
 #
 # Of each we ask two questions. Does checkpointing save as much as promised? Is it still the same
-# training? The second answer is no in one case in which all losses are equal to the last bit.
+# training? In one case it is not, although all losses are equal to the last bit.
 #
 # **Budget:** 70 minutes, 1 GiB of memory, no GPU needed.
 
@@ -296,7 +296,7 @@ pd.DataFrame(table, index=["kept", "checkpointed", "batches"]).T
 # In the table, "kept" is a block that is not recomputed, and "batches" is BatchNorm's own counter
 # after five of them. The smaller momentum is right only where a block runs exactly twice. It is
 # wrong, without any error, in a segment that is kept (often the last), and when somebody turns
-# checkpointing off. The copies are right in both cases, to the last bit, for a few vectors.
+# checkpointing off. The copies are right in both cases, to the last bit, and cost a few vectors.
 # (Spectral norm also *reads* its buffers: there, copy them before forward.)
 #
 # With the statistics switched off, the recomputation saves fewer tensors than forward did, since

@@ -246,15 +246,15 @@ table.round(2)
 #
 # Two classes of PyTorch come near these stages, and you measure both.
 #
-# - `ZeroRedundancyOptimizer` divides what stage 1 divides. But under it DDP all-reduces whole
-#   gradients, and then it broadcasts the new weights. ZeRO's own stage 1 needs a reduce-scatter and
-#   a gather, which send what DDP sends.
+# - `ZeroRedundancyOptimizer` divides what stage 1 divides. But DDP still all-reduces whole
+#   gradients, and the optimizer then broadcasts the new weights. ZeRO's own stage 1 needs a
+#   reduce-scatter and a gather, which send what DDP sends.
 # - `fully_shard` (FSDP2) gathers each wrapped module in its forward. With
 #   `reshard_after_forward=True` it drops the weights and gathers them again in backward: stage 3.
 #   With `False` it keeps them until backward. Between steps the weights are divided all the same,
 #   so this is not stage 2, which holds $1 + 3/N$ there.
 #
-# The formulas for N ranks with AdamW, in P: A is what one process needs for this rank's lines,
+# The formulas for N ranks with AdamW are in P. A is what one process needs for this rank's lines,
 # beyond weights and states. At its peak stage 3 has gathered one block and the modules outside the
 # blocks (*rest*), and holds that block's whole gradient.
 #
@@ -349,8 +349,7 @@ show(ways)
 
 # %% [markdown] id="zero-read"
 # The formulas are right within two per cent, for bytes held and bytes sent. (With very short lines,
-# the peak that gives A comes when backward ends. It includes the gradients, so the formulas count
-# them twice.) Keep in mind:
+# A's peak comes when backward ends, with all gradients, and the formulas count them twice.)
 #
 # - **Activations are not divided.** Every rank has those of its own lines.
 # - **FSDP2 with kept weights saves less at the peak than between steps**, because at the peak all

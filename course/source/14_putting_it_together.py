@@ -119,9 +119,9 @@ pd.DataFrame({"more time (measured, by the sources)": settled})
 # %% [markdown] id="settled-read"
 # Accumulation is the cheaper one in each of these pairs, for BERT-Large even with one sequence of
 # 512 tokens at a time. So the tutorial's order wins, with a limit. A GPU is filled while its work
-# takes longer than the CPU needs to launch it. Below that, a smaller micro-batch saves memory and
-# no time: then checkpoint first. Where the limit lies can be predicted, from the FLOPs and bytes of
-# a sample and from the number of operations (10 microseconds each, an assumption):
+# takes longer than the CPU needs to launch it. Below that, half a micro-batch takes as long as a
+# whole one: then checkpoint first. Where the limit lies can be predicted, from the FLOPs and bytes
+# of a sample and from the number of operations (10 microseconds each, an assumption):
 
 # %% id="filled"
 CHOICES = {"precision": "bf16-amp", "micro_batch": 64}
@@ -344,9 +344,9 @@ pd.DataFrame(missed, index=["on paper", "needed"]).T
 # ## The planner on real models
 #
 # The ladder has six rungs; the planner has many more. It keeps weights and states in float32. It
-# takes the largest micro-batch that fits, and solves for the checkpoints that are needed then. For
-# 64 samples an update, and recorded by `python tests/benchmarks/plan_pairs.py`, these are its
-# answers. One of them you can have with
+# takes the largest micro-batch that fits, and solves for the checkpoints that are needed then. The
+# table has its answers for 64 samples an update (`python tests/benchmarks/plan_pairs.py` recorded
+# them). You get one of them with
 #
 # ```bash
 # python -m tutorial_lib plan gpt2-xl --budget 24GiB --effective-batch 64
@@ -391,8 +391,8 @@ plans.apply(in_words, axis=1).unstack().rename(columns="{} GiB".format)
 # - Where nothing fits, it says how much would be enough: then more devices, or LoRA.
 #
 # Is a second of the planner a second of a GPU? Its clock adds up FLOPs and bytes, and at least 10
-# microseconds for each operation. It puts choices in order. Chapter 10b holds the prices that it
-# predicts against published pairs.
+# microseconds for each operation. It puts choices in order. Chapter 10b compares the prices that it
+# predicts with published pairs.
 
 # %% [markdown] id="larger-text"
 # ## "Four to ten times larger"

@@ -57,8 +57,8 @@ asked[["question", "answer", "claim"]].join(mine.fillna(""))
 # The words of the court are defined once, for all chapters. A claim that names a figure was tried
 # under many conditions: kernels, precisions, optimizers, ways to checkpoint, and those of the
 # source itself. The values then decide the word: a chapter does not build if its values do not
-# allow its word. Figures of one sentence of a source must all come from one condition. A batch that
-# a source says fits is a lower bound: it is right if ours is as large or larger.
+# allow its word. Figures of one sentence of a source must all come from one condition. A source's
+# "this batch fits" is a lower bound: it is right if ours is as large or larger.
 
 # %% id="words"
 pd.Series(claims.WORDS, name="means").to_frame()
@@ -82,9 +82,9 @@ pd.DataFrame(table).reindex(list(claims.WORDS)).fillna(0).astype(int).replace(0,
 # %% [markdown] id="picture-text"
 # ## Every figure, beside what we found
 #
-# One line is one figure of a source. The bar at 1 is the figure, or its range, widened by what a
-# value may be off and still count. Each tick is what one condition gave, divided by the figure.
-# Ticks on the bar make the figure true. Those at the edge of the picture lie beyond it.
+# One line is one figure of a source. The bar at 1 is the figure, or its range, widened by the error
+# that is allowed. Each tick is what one condition gave, divided by the figure. Ticks on the bar
+# make the figure true. Those at the edge of the picture lie beyond it.
 
 # %% id="picture"
 lines = [(v, f) for v in court if v.tried for f in claims.figures(v.claim)]
