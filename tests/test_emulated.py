@@ -423,7 +423,8 @@ def result(status=0, refused="", **process):
         (result(1, out_of_memory=1, error_after_reading="OutOfMemoryError"), 3, "memory ran out"),
         (result(7), 7, "ended with status 7: its own error stands above. On an emulated card"),
         (result(1, "NCCL"), 2, "asked for NCCL, which cannot be emulated"),
-        (result(-11), 2, "was ended by SIGSEGV"),
+        (result(-11), 2, "was ended by SIGSEGV: a crash"),
+        (result(-15), 2, "was ended by SIGTERM: something else"),
         (result(unknown_reads={"a.py:7 in f": 2}), 0, "given as 0 or False:\n    a.py:7 in f (2 t"),
         (result(unknown_reads=dict.fromkeys("abcdefg", 1)), 0, "and 2 more lines"),
         (run.Emulated(cards.CARDS["t4"], 0), 2, "never used the card"),
@@ -774,6 +775,39 @@ def test_small_integers_have_real_values(succeed):
     """
     processes, _ = succeed(script)
     assert processes[0]["unknown_reads"] == {}
+
+
+def test_a_text_is_generated_to_its_greatest_length(succeed):
+    script = """
+        import torch, transformers
+        sizes = {"n_layer": 1, "n_embd": 64, "n_head": 2}
+        model = transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes)).cuda()
+        words = torch.tensor([[1, 2, 3], [4, 5, 6]]).cuda()
+        for drawn in (False, True):
+            text = model.generate(words, max_new_tokens=5, do_sample=drawn, pad_token_id=0)
+            assert text.shape == (2, 8)
+        unknown = torch.randn(3, device="cuda") > 0
+        true = torch.ones(1, dtype=torch.bool, device="cuda")
+        assert (unknown | true).all() and not (unknown & ~true).any()
+        assert torch.logical_or(unknown, true).tolist() == [True] * 3
+        unknown |= true
+        assert unknown.all()
+    """
+    succeed(script)
+
+
+def test_a_line_that_waits_for_an_unknown_value_is_named(emulate):
+    script = """
+        import torch
+        torch.zeros(1, device="cuda")
+        for _ in range(2_000):
+            if (torch.randn(1, device="cuda") > 0).all():
+                break
+    """
+    status, _, said = emulate(script)
+    assert status == 0
+    assert "script.py:5 in <module> has read an unknown value 2,000 times" in said
+    assert said.count("--steps N stops after N updates") == 1
 
 
 @pytest.mark.parametrize(

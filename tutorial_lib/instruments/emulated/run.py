@@ -19,6 +19,7 @@ from tutorial_lib.units import human_bytes
 INSIDE = Path(__file__).parent / "inside"
 OUT_OF_MEMORY = 3
 OLDEST_CAPABILITY = {"12": 7.0, "13": 7.5}
+CRASHES = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
 MAX_LINES = 5  # that read values which are not known
 
 
@@ -55,10 +56,10 @@ class Emulated:
                 f"The program asked for {self.refused}, which cannot be emulated: run it without.",
             )
         if self.status < 0:
-            return 2, (
-                f"The program was ended by {signal.Signals(-self.status).name}: a crash means that "
-                "it uses something that is not emulated, such as CUDA code of its own."
-            )
+            sent = signal.Signals(-self.status)
+            crash = "a crash means that it uses something that is not emulated, such as CUDA code"
+            means = f"{crash} of its own." if sent in CRASHES else "something else stopped it."
+            return 2, f"The program was ended by {sent.name}: {means}"
         if self.ran_out:
             return OUT_OF_MEMORY, (
                 "The card's memory ran out, by PyTorch's own allocator: see the error above."

@@ -28,6 +28,12 @@ NO_VALUES = (
     "emulated card: this PyTorch is too old to follow values. All that the program reads off the "
     "card is zeros, masks and sizes too, and no line that decides by them is named."
 )
+# A line that reads an unknown value so often, and no update comes, most likely waits for it.
+MANY_READS = 2_000
+WAITS = (
+    "emulated card: {line} has read an unknown value {times:,} times since the last update, and "
+    "got 0 or False each time. What waits for it never ends here: --steps N stops after N updates."
+)
 # What ends a program whatever the card's values are.
 NOT_OF_VALUES = (OSError, ImportError, NameError, AttributeError, TypeError, KeyboardInterrupt)
 
@@ -86,6 +92,7 @@ class Watcher:
         self.peaks = dict.fromkeys(KINDS, 0)
         self.values: Any = None
         self.unknown_reads: dict[str, int] = {}  # how often each line read one
+        self.reads_since: dict[str, int] = {}  # the same, since the last update
 
     def start(self) -> None:
         """Begin to watch; the allocator's own record starts together with the card."""
@@ -126,6 +133,9 @@ class Watcher:
             return  # a tensor is printed
         line = ", called from ".join(filter(None, _lines(seen)))
         self.unknown_reads[line] = self.unknown_reads.get(line, 0) + 1
+        since = self.reads_since[line] = self.reads_since.get(line, 0) + 1
+        if since == MANY_READS:
+            print(WAITS.format(line=line or "a kernel", times=since), file=sys.stderr, flush=True)
 
     def _record(self) -> None:
         (self.out / f"{self.process}.used").touch()  # in case that no report follows
@@ -135,6 +145,7 @@ class Watcher:
 
     def _count_step(self, *unused: Any) -> None:
         self.step_times.append(time.time())
+        self.reads_since.clear()
         if len(self.step_times) == self.last_step:
             raise SystemExit(0)
 

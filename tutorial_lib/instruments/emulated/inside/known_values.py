@@ -22,6 +22,8 @@ MAX_BYTES, MAX_FLOAT_BYTES = 4 << 20, 4 << 10
 _OVERWRITE = {"zero_", "fill_", "copy_", "random_"}
 _DRAWN = {"random_", "randperm"}  # integers; what else is drawn at random stays unknown
 _CHANGE_THE_STORAGE = {"resize_", "set_", "_resize_output_"}
+# Where one input settles the result: what is nothing but zeros, or True where all are of that kind.
+_AND, _OR = {"bitwise_and", "logical_and"}, {"bitwise_or", "logical_or"}
 # They may be given a number as a tensor on the card, which Python cannot be handed.
 _NOT_STOOD_BEFORE = {
     *("aten::pow.Tensor_Tensor", "aten::pow.Tensor_Tensor_out"),
@@ -100,7 +102,8 @@ class KnownValues:
     def _run(self, operation: _Operation, kernel: Any, keys: Any, *args: Any, **named: Any) -> Any:
         """Run a kernel, and keep the host's copies of the values as they would be on a card."""
         inputs, written = operation.tensors(args, named)
-        known = all(map(self._is_known, inputs)) and all(map(_is_small, written))
+        known = all(map(self._is_known, inputs)) or self._is_settled(operation, inputs)
+        known = known and all(map(_is_small, written))
         args = operation.with_tensors(args)
         outer = getattr(self.thread, "reading", "")
         reads_a_number = operation.reads and inputs[0].is_floating_point()  # a loss, mostly
@@ -125,7 +128,8 @@ class KnownValues:
         for tensor in written:
             if not self._is_known(tensor):
                 self._learn(tensor)
-        on_host = partial(_map_tensors, self.torch, self._on_host)
+        find = self._on_host_or_zeros if operation.logic in _AND | _OR else self._on_host
+        on_host = partial(_map_tensors, self.torch, find)
         result = operation.on_host(*on_host(args), **on_host(named))
         if operation.written:
             return out
@@ -148,15 +152,29 @@ class KnownValues:
         found = self.storages.get(_address(tensor))
         return found is not None and not found[0].expired()
 
+    def _is_settled(self, operation: _Operation, inputs: list[Any]) -> bool:
+        """Tell whether the result is known by one input, as that of `unknown | True`."""
+        known = filter(self._is_known, inputs)
+        if operation.logic in _AND:
+            return not all(bool(self._on_host(tensor).any()) for tensor in known)
+        if operation.logic in _OR and all(t.dtype is self.torch.bool for t in inputs):
+            return any(bool(self._on_host(tensor).all()) for tensor in known)
+        return False
+
     def _learn(self, tensor: Any, value: Any = None) -> None:
         """Begin to follow a tensor's values; without a value they are about to be written."""
         storage = tensor.untyped_storage()
         if not _is_small(tensor) or tensor.numel() * tensor.itemsize != storage.nbytes():
             raise RuntimeError("Only a part of the values would be known.")
-        host = self.torch.UntypedStorage(storage.nbytes(), device="cpu")
+        host = self.torch.UntypedStorage(storage.nbytes(), device="cpu").fill_(0)
         self.storages[storage.data_ptr()] = (self.weak(storage), host)
         if value is not None:
             self._on_host(tensor).copy_(value)
+
+    def _on_host_or_zeros(self, tensor: Any) -> Any:
+        """Give the host's copy of a tensor, or zeros where another input settles the result."""
+        known = self._is_known(tensor)
+        return self._on_host(tensor) if known else self.torch.zeros_like(tensor, device="cpu")
 
     def _on_host(self, tensor: Any) -> Any:
         """Give the host's copy of a tensor: of the same shape and strides."""
@@ -175,6 +193,7 @@ class _Operation:
     def __init__(self, torch: Any, schema: Any) -> None:
         self.torch, self.schema = torch, schema
         self.name = schema.name.removeprefix("aten::")
+        self.logic = self.name.rstrip("_")
         arguments = schema.arguments
         self.written = {a.name for a in arguments if a.alias_info and a.alias_info.is_write}
         self.overwrites = self.name in _OVERWRITE or any(a.is_out for a in arguments)
