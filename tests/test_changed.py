@@ -36,6 +36,11 @@ def runs(root, *files):
         ),
         ("README.md", "tests/test_readme.py", "tests/test_authoring.py"),
         ("tests/test_cap.py", "tests/test_cap.py", "tests/test_units.py"),
+        (
+            "course/recorded/predicted.json",
+            "course/06b_common_advice.ipynb",
+            "course/04_checkpoint_from_scratch.ipynb",
+        ),
         ("labs/lab01_ledger.ipynb", "tests/test_style.py", "tests/test_lab01.py"),
         ("course/00_start_here.ipynb", "course/00_start_here.ipynb", "tests/test_units.py"),
     ],
@@ -96,6 +101,13 @@ def test_each_day_a_handful_of_notebooks_is_run_and_those_that_changed(tmp_path)
     assert changed.daily_notebooks(tmp_path) == [
         f"course/{name}.ipynb" for name in ("04_a", "09_b", "11_d")
     ]
+    for folder in ("recorded", "source"):
+        (tmp_path / "course" / folder).mkdir()
+    (tmp_path / "course/source/10_c.py").write_text(
+        "from tutorial_lib.instruments import recorded, segments"
+    )
+    (tmp_path / "course/recorded/rows.csv").write_text("4")
+    assert "course/10_c.ipynb" in changed.daily_notebooks(tmp_path)
 
 
 def test_a_folder_without_git_is_named(tmp_path, monkeypatch):

@@ -17,18 +17,28 @@ SAME_AS_CHECK = "tests/test_architecture.py::test_every_notebook_is_what_its_sou
 HANDFUL = ("course/0[04]_*.ipynb", "solutions/lab0[13]_*.ipynb")
 FEW = 2  # files of tests for a module without one of its own
 _NOTEBOOK = re.compile(r"(course|solutions)/[^/]+\.ipynb")
+_READS_RECORDINGS = re.compile(r"^from tutorial_lib\.instruments.*\brecorded\b", re.MULTILINE)
 _ANSWERS = re.compile(r"(?:tutorial_lib/checks|tests/wrong_answers)/(lab\d\d)/(?:ex(\d+)_(\d+))?.*")
 
 
 def daily_notebooks(root: Path) -> list[str]:
     """List the notebooks that `test` runs: a handful, and those that differ from HEAD's parent.
 
-    Without git, or at a first commit, the handful alone.
+    Where a recording differs, those that read recordings too. Without git, or at a first commit,
+    the handful alone.
     """
     found = {path.relative_to(root).as_posix() for name in HANDFUL for path in root.glob(name)}
     with contextlib.suppress(SetupError):
-        found |= {path for path in changed_files(root, "HEAD~1") if _NOTEBOOK.fullmatch(path)}
+        for path in changed_files(root, "HEAD~1"):
+            found |= {path} if _NOTEBOOK.fullmatch(path) else _readers(root, path)
     return sorted(path for path in found if (root / path).exists())
+
+
+def _readers(root: Path, path: str) -> set[str]:
+    """Name the notebooks that read recordings, if the path is one of those."""
+    sources = root.glob("course/source/*.py") if path.startswith("course/recorded/") else ()
+    reading = [p.stem for p in sources if _READS_RECORDINGS.search(p.read_text("utf-8"))]
+    return {f"course/{name}.ipynb" for name in reading}
 
 
 def changed_files(root: Path, since: str = "HEAD") -> list[str]:
@@ -60,7 +70,7 @@ def pytest_runs(root: Path, files: Iterable[str]) -> list[list[str]]:
             lab, *number = found.groups()
             exercises.add(f"{lab}-{'.'.join(number)}-" if all(number) else f"{lab}-")
             concerned.add(f"tests/test_{lab}.py")
-        concerned |= set(_concerned(root, path, tests))
+        concerned |= {*_concerned(root, path, tests), *_readers(root, path)}
     paths = sorted(path for path in concerned if (root / path).exists())
     runs = [["--nbval", *paths]]
     if exercises:
