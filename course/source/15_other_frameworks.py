@@ -6,8 +6,8 @@
 # Who decides what is kept differs too: your wrapper, a policy, or a compiler.
 #
 # In this chapter one model with one set of weights runs in PyTorch, JAX, TensorFlow and Keras.
-# You compare gradients, count what waits for backward, and read one compiler's report: XLA's, for
-# the CPU alone, where the wrapper recomputes and frees nothing.
+# You compare gradients, count what waits for backward, and read what one compiler, XLA, reports of
+# its program for a CPU. There the wrapper runs blocks again but frees no memory.
 #
 # **Budget:** 70 minutes, 3 GiB of memory, no GPU needed.
 #
@@ -52,9 +52,9 @@ frameworks.leave_out_cells("jax", "tensorflow", "keras")
 # of Python's own library. The other frameworks get the weights as NumPy arrays, matrices as
 # (inputs, outputs). The unit of bytes is one block's input.
 #
-# Each framework below reports the bytes it keeps, without and with its wrapper, and its gradients
-# with the wrapper. We compare those with PyTorch's without: for each weight the largest difference,
-# as a share of that weight's largest gradient.
+# Each framework below reports the bytes it keeps, without and with its wrapper, and the gradients it
+# computes with the wrapper. We compare these gradients with those of PyTorch without checkpoints.
+# For each weight we give the largest difference, as a share of that weight's largest gradient.
 
 # %% id="model"
 BATCH, SEQ, WIDTH, HEADS = 4, 128, 128, 4
@@ -341,7 +341,7 @@ left = programs["per block"].as_text().count("opt-barrier")
 print(f"barriers handed to the compiler: {handed_over}, left in its program: {left}")
 
 # %% [markdown] id="scan-text"
-# On the CPU, `per block` recomputes and frees nothing. This backend drops the barriers, and then
+# On the CPU, `per block` runs blocks again but frees no memory. This backend drops the barriers, and then
 # nothing makes the recomputation wait for backward. (We did not prove that this is the whole
 # reason.) A loop makes it wait: `jax.lax.scan` runs one block many times over stacked weights, and
 # XLA must reserve the residuals of all its rounds. Large JAX models use it anyway, because one
@@ -556,7 +556,7 @@ plots.ledger_bars(bars, title="Bytes that wait for backward: three blocks")
 # checkpointing.
 #
 # All numbers but JAX's are eager: operation by operation. JAX's bars are what a compiled forward
-# hands over to a backward of its own. In one program XLA fuses small operations, so that JAX's peak
+# hands over to backward, which is compiled as a second program. In one program XLA fuses small operations, so that JAX's peak
 # is lower than its residuals, and its first bar says little about a real step. Each instrument is
 # blind to something: none here sees a kernel's workspace, and no step ran on a GPU.
 
