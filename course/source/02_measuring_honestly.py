@@ -59,7 +59,7 @@ model = GPT(config)
 
 # %% id="gradients"
 def gradients(strategy):
-    """Copies of all gradients of `model.loss(tokens)`, from no earlier gradients.
+    """Copies of the gradients of `model.loss(tokens)` alone: those of before are cleared first.
 
     Forward and backward run within `segments.applied(model, strategy)`.
     """

@@ -122,10 +122,10 @@ def gelu_by_hand(x):
 
 # %% id="units"
 def units(operation, shape):
-    """What an operation keeps of an input of this shape, in sizes of that input.
+    """Bytes that an operation saves for an input of this shape, divided by the input's bytes.
 
-    A `partial` makes a layer, whose parameters do not count. Anything else is the
-    operation itself.
+    Where `operation` is a `partial`, call it: it makes the layer, whose parameters do not count.
+    Anything else is the operation itself.
     """
     ### BEGIN SOLUTION
     layer = operation() if isinstance(operation, partial) else operation

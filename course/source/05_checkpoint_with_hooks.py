@@ -103,10 +103,9 @@ except TypeError as error:
 
 # %% id="packed"
 def packed(forward, alias=torch.Tensor.detach):
-    """Run `forward()` with gradients on, and list what it saves.
+    """Tensors that `forward()` saves, run with gradients on: a dict from number to alias.
 
-    Returns:
-        From number to `alias(tensor)`. `pack` gives that alias as well.
+    `pack` returns the alias that it puts into the dict.
     """
     ### BEGIN SOLUTION
     tensors = {}
@@ -183,7 +182,10 @@ print(f"{runs[0]} runs of a block{beside(guess, runs[0])}")
 
 # %% id="recompute-once"
 def recomputing_once(function, *args, alias=torch.Tensor.detach, **kwargs):
-    """Call the function; the first unpack runs it again and fills `store`."""
+    """Call the function; the first unpack runs it again, and makes `packed`'s dict the store.
+
+    Each later unpack takes its tensor out of that store.
+    """
     numbers, store, rng_state = itertools.count(), {}, torch.get_rng_state()
 
     ### BEGIN SOLUTION

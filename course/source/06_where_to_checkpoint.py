@@ -365,7 +365,10 @@ guess = None  # forwards
 
 # %% id="nothing-kept-plan"
 def nothing_kept(num_blocks):
-    """Keep the last block; all before it are one segment, planned so as well."""
+    """Plan of two parts: one segment, and the last block; within the segment the same again.
+
+    For two blocks that is `((0,), 1)`.
+    """
     ### BEGIN SOLUTION
     if num_blocks == 1:
         return (0,)
