@@ -59,7 +59,7 @@ model = GPT(config)
 
 # %% id="gradients"
 def gradients(strategy):
-    """Copies of the gradients of `model.loss(tokens)` alone: those of before are cleared first.
+    """Copies of the gradients of `model.loss(tokens)`; clear earlier gradients first.
 
     Forward and backward run within `segments.applied(model, strategy)`.
     """

@@ -122,10 +122,10 @@ def gelu_by_hand(x):
 
 # %% id="units"
 def units(operation, shape):
-    """Bytes that an operation saves for an input of this shape, divided by the input's bytes.
+    """Bytes that an operation saves for an input of this shape, over the input's bytes.
 
-    Where `operation` is a `partial`, call it: it makes the layer, whose parameters do not count.
-    Anything else is the operation itself.
+    Where `operation` is a `partial`, call it: it makes the layer, whose parameters do
+    not count. Anything else is the operation itself.
     """
     ### BEGIN SOLUTION
     layer = operation() if isinstance(operation, partial) else operation

@@ -103,9 +103,10 @@ except TypeError as error:
 
 # %% id="packed"
 def packed(forward, alias=torch.Tensor.detach):
-    """Tensors that `forward()` saves, run with gradients on: a dict from number to alias.
+    """Tensors that `forward()` saves, run with gradients on.
 
-    `pack` returns the alias that it puts into the dict.
+    Returns:
+        A dict from number to alias. `pack` returns the alias that it puts there.
     """
     ### BEGIN SOLUTION
     tensors = {}
@@ -182,9 +183,9 @@ print(f"{runs[0]} runs of a block{beside(guess, runs[0])}")
 
 # %% id="recompute-once"
 def recomputing_once(function, *args, alias=torch.Tensor.detach, **kwargs):
-    """Call the function; the first unpack runs it again, and makes `packed`'s dict the store.
+    """Call the function; the first unpack runs it again and fills `store`.
 
-    Each later unpack takes its tensor out of that store.
+    The store is `packed`'s dict. Each unpack takes its tensor out of it.
     """
     numbers, store, rng_state = itertools.count(), {}, torch.get_rng_state()
 

@@ -365,7 +365,7 @@ guess = None  # forwards
 
 # %% id="nothing-kept-plan"
 def nothing_kept(num_blocks):
-    """Plan of two parts: one segment, and the last block; within the segment the same again.
+    """Plan of two parts: a segment, and the last block. The segment is planned alike.
 
     For two blocks that is `((0,), 1)`.
     """

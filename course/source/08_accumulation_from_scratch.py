@@ -368,10 +368,10 @@ def num_targets(lines):
 
 # %% id="ragged-steps"
 def ragged(model, optimizer, lines, size, mean_of_means=False):
-    """Do one update with micro-batches of `size` lines; give the sum of their scaled losses.
+    """Do one update with micro-batches of `size` lines; give the sum of scaled losses.
 
-    Each loss is divided by the targets of all lines; with `mean_of_means` by those of its own
-    micro-batch, and by the number of micro-batches.
+    Each loss is divided by the targets of all lines; with `mean_of_means` by those of
+    its own micro-batch, and by the number of micro-batches.
     """
     ### BEGIN SOLUTION
     optimizer.zero_grad()

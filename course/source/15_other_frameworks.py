@@ -52,9 +52,10 @@ frameworks.leave_out_cells("jax", "tensorflow", "keras")
 # of Python's own library. The other frameworks get the weights as NumPy arrays, matrices as
 # (inputs, outputs). The unit of bytes is one block's input.
 #
-# Each framework below reports the bytes it keeps, without and with its wrapper, and the gradients it
-# computes with the wrapper. We compare these gradients with those of PyTorch without checkpoints.
-# For each weight we give the largest difference, as a share of that weight's largest gradient.
+# Each framework below reports the bytes it keeps, without and with its wrapper, and the gradients
+# it computes with the wrapper. We compare these gradients with those of PyTorch without
+# checkpoints. For each weight we give the largest difference, as a share of that weight's largest
+# gradient.
 
 # %% id="model"
 BATCH, SEQ, WIDTH, HEADS = 4, 128, 128, 4
@@ -341,11 +342,11 @@ left = programs["per block"].as_text().count("opt-barrier")
 print(f"barriers handed to the compiler: {handed_over}, left in its program: {left}")
 
 # %% [markdown] id="scan-text"
-# On the CPU, `per block` runs blocks again but frees no memory. This backend drops the barriers, and then
-# nothing makes the recomputation wait for backward. (We did not prove that this is the whole
-# reason.) A loop makes it wait: `jax.lax.scan` runs one block many times over stacked weights, and
-# XLA must reserve the residuals of all its rounds. Large JAX models use it anyway, because one
-# block compiles faster than a hundred.
+# On the CPU, `per block` runs blocks again but frees no memory. This backend drops the barriers,
+# and then nothing makes the recomputation wait for backward. (We did not prove that this is the
+# whole reason.) A loop makes it wait: `jax.lax.scan` runs one block many times over stacked
+# weights, and XLA must reserve the residuals of all its rounds. Large JAX models use it anyway,
+# because one block compiles faster than a hundred.
 
 
 # %% id="scan"
@@ -556,9 +557,10 @@ plots.ledger_bars(bars, title="Bytes that wait for backward: three blocks")
 # checkpointing.
 #
 # All numbers but JAX's are eager: operation by operation. JAX's bars are what a compiled forward
-# hands over to backward, which is compiled as a second program. In one program XLA fuses small operations, so that JAX's peak
-# is lower than its residuals, and its first bar says little about a real step. Each instrument is
-# blind to something: none here sees a kernel's workspace, and no step ran on a GPU.
+# hands over to backward, which is compiled as a second program. In one program XLA fuses small
+# operations, so that JAX's peak is lower than its residuals, and its first bar says little about a
+# real step. Each instrument is blind to something: none here sees a kernel's workspace, and no step
+# ran on a GPU.
 
 # %% id="verdicts"
 # needs jax, tensorflow, keras
