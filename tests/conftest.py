@@ -50,7 +50,7 @@ def run_online():
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            timeout=300,
+            timeout=900,  # an install takes minutes on a machine that does other things too
         )
         if done.returncode and installer.explain(done.stdout, ROOT, "").startswith("No package"):
             pytest.skip("no package index answers here")
