@@ -74,7 +74,7 @@ def run(options: argparse.Namespace) -> int:
             effective_batch=options.effective_batch,
             precisions=options.precision,
             optimizers=options.optimizer,
-            speed=Speed.of(room.card and room.card.name),
+            speed=Speed.of(room.card.name if room.card else None),
         )
     rows = [_on_card(found, card) for card in cards if found.best]
     if options.json:
