@@ -546,7 +546,8 @@ claims.Verdicts(
         tried={"saved": fell}),
     claims.Verdict("D03", "holds if", "Accumulation does not reduce the peak if you "
         "compare at one micro-batch: it adds up to a copy of the gradients to forward "
-        "and backward.", f"{(held.loc['8 x 4'] - held.loc['8 x 1']).iloc[1] / P:+.2f} P",
+        "and backward.",
+        f"{(held.loc['8 x 4'] - held.loc['8 x 1']).iloc[1] / P:+.2f} P",
         "counted", "memory-table"),
     claims.Verdict("A11", "holds if", "Accumulation adds no FLOPs; it adds no time "
         "only if each micro-batch still fills the machine.", f"{flops_ratio:.2f} times "
