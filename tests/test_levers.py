@@ -1,11 +1,14 @@
 """The levers that save memory, pulled one after the other."""
 
 import pytest
+import torch
 from small_models import publish_tiny
 from transformers import CLIPConfig
 
 from tutorial_lib.instruments import planning
+from tutorial_lib.instruments.emulated.cards import CARDS
 from tutorial_lib.instruments.planning.fitting import levers as levers_module
+from tutorial_lib.instruments.planning.run.roofline import PUBLISHED_SPEEDS, Roofline
 from tutorial_lib.instruments.training import Recipe
 
 SIZES = {"n_layer": 6, "n_embd": 32, "n_head": 2, "vocab_size": 64, "n_positions": 64}
@@ -127,9 +130,21 @@ def test_a_micro_batch_fills_a_gpu_where_its_work_takes_as_long_as_its_launches(
     assert planning.filling_micro_batch(recipe, slower) < some
 
 
+def test_each_card_has_its_speed_and_one_without_bfloat16_its_autocast(tiny):
+    assert {card.name for card in CARDS.values()} == set(PUBLISHED_SPEEDS)
+    assert planning.Speed.of(CARDS["a100"].name) == planning.Speed.of(None) == planning.Speed()
+    t4 = planning.Speed.of(CARDS["t4"].name)
+    levers, _ = planning.pull_levers(Recipe(tiny, 2), speed=t4)
+    assert (levers[1].name, levers[1].recipe.precision) == ("autocast", "fp16-amp")
+    with Roofline(planning.Speed(10.0, 1.0, 1e30, has_bfloat16=False)) as roofline:
+        for dtype, seconds in ((torch.float16, 0.2), (torch.bfloat16, 2.2)):
+            torch.empty(1, 1, dtype=dtype).mm(torch.empty(1, 1, dtype=dtype))
+            assert roofline.seconds == pytest.approx(seconds)
+
+
 @pytest.mark.weekly
 def test_the_micro_batch_is_lowered_to_a_filled_gpu_before_checkpoints(tiny, monkeypatch):
-    monkeypatch.setattr(levers_module, "filling_micro_batch", lambda _: 3)
+    monkeypatch.setattr(levers_module, "filling_micro_batch", lambda *_: 3)
     levers, _ = planning.pull_levers(Recipe(tiny, 8))
     order = names(levers)
     assert order == [name for name in ("as it is", *planning.ORDER) if name in order]

@@ -113,7 +113,8 @@ table.map("{:.1f}".format).replace("nan", "")  # in units
 
 # %% [markdown] id="offload-read"
 # Nothing is recomputed in the second row, and nothing waits on the device. Its peak is even below
-# that of `per-block`, because only one operation's tensors come back at a time.
+# that of `per-block`, because only one operation's tensors come back at a time. (With few tokens it
+# is above: weights come back too.)
 #
 # The price is in the last column: more is copied than waits. Hooks are asked about every saved
 # *tensor*. So a storage that three operations save is copied three times, and the weights, which
@@ -276,17 +277,18 @@ columns = ["everything, GiB", "boundaries, GiB"]
 pd.DataFrame(host, columns).T.rename_axis("32 blocks, on the host")
 
 # %% [markdown] id="roofline-read"
-# **Boundaries move for nothing.** With them every card stands at 4/3, the price of recomputing
-# alone, at each of the three lengths. The reason fits into a line. A block of width $h$ computes
-# about $24h^2 + 4sh$ FLOPs for each of $s$ tokens, and its input has $2h$ bytes for each. That
-# makes $12h + 2s$ FLOPs a byte, more than any of these cards can do while one byte moves. All that
-# it needs is room on the host, and activations on the card no longer grow with the depth.
+# **In so wide a block boundaries move for nothing.** With them every card stands at 4/3, the price
+# of recomputing alone, at each of the three lengths. The reason fits into a line. A block of width
+# $h$ computes about $24h^2 + 4sh$ FLOPs for each of $s$ tokens, and its input has $2h$ bytes for
+# each. That makes $12h + 2s$ FLOPs a byte, here more than any of these cards can do while one byte
+# moves. All that it needs is room on the host, and activations on the card no longer grow with the
+# depth.
 #
-# **Everything moves for nothing where the link keeps up:** behind NVLink-C2C, and nearly so on a
-# card as slow as a T4. Or in long sequences: attention's FLOPs grow with the square of the length,
-# and the bytes do not. There it beats recomputing, since the step is the plain one. But look at
-# what the host has to hold. On the fast cards behind PCIe and at common lengths, moving everything
-# costs more than recomputing.
+# **Everything moves for nothing where the link keeps up:** at this width behind NVLink-C2C, and
+# nearly so on a card as slow as a T4. Or in long sequences: attention's FLOPs grow with the square
+# of the length, and the bytes do not. There it beats recomputing, since the step is the plain one.
+# But look at what the host has to hold. On the fast cards behind PCIe and at common lengths, moving
+# everything costs more than recomputing.
 #
 # **Predict.** Sequences of 2048 tokens. From which width on (a power of two) can an A100 hide the
 # *boundaries* behind the forward?
@@ -303,21 +305,24 @@ for width in widths:
     all_kept[width], boundaries[width] = flops / kept, flops / boundary
 off = max(abs(boundaries[w] / (12 * w + 2 * 2048) - 1) for w in widths)
 print(f"the formula is off by {off:.1%} at most")
-enough = min(w for w in widths if boundaries[w] >= needed["A100, PCIe 4"])
-print(f"A100: from width {enough}{beside(guess, enough)}")
+enough = {card: min(w for w in widths if boundaries[w] >= each)
+          for card, each in needed.items()}  # fmt: skip
+a100_width, every_card = enough["A100, PCIe 4"], max(enough.values())
+print(f"A100: from width {a100_width}{beside(guess, a100_width)}")
 
 # %% id="width-figure"
 lines = {card: dict.fromkeys(widths, each) for card, each in needed.items()}
 lines |= {"everything": all_kept, "boundaries": boundaries}
 words = {"xlabel": "width of the block", "ylabel": "FLOPs for each byte moved"}
-title = "Boundaries stand above the cards' lines at any common width"
+title = f"Boundaries stand above every card's line from width {every_card} on"
 figure = plots.training_curves(
     lines, title=title, dashed=list(CARDS), log="xy", **words
 )
-figure.mark(enough, guess)
+figure.mark(a100_width, guess)
 
 # %% [markdown] id="width-read"
-# A copy hides where the block's line is above the card's. From one generation to the next,
+# A copy hides where the block's line is above the card's. For an H100 the 768 channels of GPT-2 or
+# ViT-B are too few, even for boundaries. From one generation to the next,
 # arithmetic grew faster than PCIe: the lines of T4, A100 and H100 go up. For everything they ask
 # for ever wider blocks.
 #
@@ -376,11 +381,13 @@ claims.Verdicts(
         "C13",
         "shown",
         "Offload frees what waits and recomputes nothing; boundaries alone hide behind "
-        "the arithmetic, everything only in long sequences or behind a fast link.",
+        "the arithmetic of a wide block, everything only in long sequences or behind "
+        "a fast link.",
         f"an A100 that moves everything: {a100['2k']:.2f} times the step at 2048 "
         "tokens, "
         f"{a100['64k']:.2f} at 65,536; boundaries at "
-        f"most {slowest:.2f}, which recomputing costs alone",
+        f"most {slowest:.2f}, which recomputing costs alone; from width {every_card} "
+        "on they hide on all four",
         "predicted",
         "roofline",
         device="published speeds of four cards",

@@ -139,7 +139,8 @@ small.figure()  # 8 x 4
 #   peak falls by less, because it also holds parameters, gradients and AdamW's optimizer states.
 # - At a fixed **micro-batch** (last two rows), accumulation saves nothing. It costs one P more in
 #   forward and backward: the gradients of the first micro-batch (the striped band of the figure)
-#   stay while the activations of the second build up. (It costs less where weights are frozen, and
+#   stay while the activations of the second build up. (It costs less where weights are frozen, or
+#   where activations are few, since then a peak late in backward has most gradients anyway; and
 #   nothing with `zero_grad(set_to_none=False)`: then gradients always stay.)
 #
 # Now the published GPT-2 with AdamW. Its peaks are *predicted* for the kernels of a GPU, and read
@@ -537,8 +538,8 @@ claims.Verdicts(
 # %% id="verdicts-memory"
 claims.Verdicts(
     claims.Verdict("A02", "holds if", "The micro-batch decides the memory, and the "
-        "global batch does not, if you leave out the one copy of the gradients that a "
-        "second micro-batch adds.", f"{gpt2_peaks['8 x 2']:.2f} and "
+        "global batch does not, if you leave out the copy of the gradients, at most, "
+        "that a second micro-batch adds.", f"{gpt2_peaks['8 x 2']:.2f} and "
         f"{gpt2_peaks['8 x 4']:.2f} GiB for batches of 16 and 32 in pieces of 8; "
         f"{gpt2_peaks['4 x 8']:.2f} GiB in pieces of 4", "predicted",
         "only-micro-batch", device="CUDA kernels"),
@@ -548,8 +549,9 @@ claims.Verdicts(
         f"{fell['whole step']:.1f} % of the peak", "counted", "memory-table",
         tried={"saved": fell}),
     claims.Verdict("D03", "holds if", "Accumulation does not reduce the peak if you "
-        "compare at one micro-batch: it adds a copy of the gradients to forward and "
-        "backward.", f"{(held.loc['8 x 4'] - held.loc['8 x 1']).iloc[1] / P:+.2f} P",
+        "compare at one micro-batch: it adds up to a copy of the gradients to forward "
+        "and backward.",
+        f"{(held.loc['8 x 4'] - held.loc['8 x 1']).iloc[1] / P:+.2f} P",
         "counted", "memory-table"),
     claims.Verdict("A11", "holds if", "Accumulation adds no FLOPs; it adds no time "
         "only if each micro-batch still fills the machine.", f"{flops_ratio:.2f} times "

@@ -333,7 +333,8 @@ plots.ledger_bars(steps, title=title, cards_gib=(24, 48), predicted=list(steps))
 # Now a small transformer of diffusers' class for Stable Diffusion 3: two blocks of width 64. Digits
 # of 8 x 8 pixels stand in for latents, and each pixel is a token. The model reads the digit as one
 # token of text, as chapter 11's does, and ten fixed vectors stand in for a text encoder. It also
-# wants the summary of the text, and takes the same vector.
+# wants the summary of the text, and takes the same vector. As in chapter 11, one image in ten has
+# no word, since guidance compares a drawing with a word and one without.
 #
 # One thing is newer than in chapter 11. The noise is mixed in along a straight line, as Stable
 # Diffusion 3 and Flux do it (*rectified flow*): `(1 - share) * latents + share * noise`. The model

@@ -535,3 +535,12 @@ claims.Verdicts(
         f"{context_gain:.1f} times less", "predicted", "context",
         device="CUDA kernels"),
 )  # fmt: skip
+
+# %% [markdown] id="end"
+# ## What you can now do
+#
+# - Say from where a network's bytes are whether checkpointing helps it.
+# - Find what a forward does besides its output, and keep BatchNorm's statistics right.
+# - Predict a deep model from two layers and three.
+#
+# Chapter 13, `13_many_devices`, divides the model over several devices.

@@ -450,12 +450,14 @@ plots.training_curves(lines, title=title, **axes)
 
 # %% [markdown] id="ways-read"
 # - Forward is untouched, so the loss is exact. A rounded tensor spoils what backward makes of it,
-#   here more than autocast does. It does not pile up on the way to the first block.
+#   here more than autocast does, in other sizes or before training also less. It does not pile up
+#   on the way to the first block.
 # - A checkpoint keeps less, exactly, for more FLOPs. Compression recomputes nothing. It pays with
 #   rounding, and with the hooks' own temporary tensors.
 # - With both, the least waits, and the gradient is off by little: only the input of each block is
 #   rounded, and the rest is recomputed from it in full precision. The peak stays where it was, at
-#   one block's recomputation.
+#   the end of backward: all gradients are there, one block is recomputed, and no other input waits.
+#   With many more tokens the peak comes earlier, while the inputs wait, and then it falls.
 #
 # Eight bits are a quarter of 32, and half of 16. Here is the peak of forward and backward of GPT-2,
 # everything in bfloat16, 8 sequences of 1024, predicted:

@@ -268,8 +268,8 @@ table.round(2)
 # In a ring, a rank sends $(N-1)/N$ of the tensor for a gather, a reduce-scatter or a broadcast, and
 # twice that for an all-reduce.
 #
-# **Predict.** Four ranks, two lines each: $A \approx 2.7$ P. Stage 3's peak is what percentage of
-# DDP's?
+# **Predict.** Four ranks, two lines each: A is the peak in the last row of the table above, less 4.
+# Stage 3's peak is what percentage of DDP's?
 
 # %% id="zero-picture"
 N, STATES = 4, ("parameters", "gradients", "optimizer_state")

@@ -121,19 +121,26 @@ pd.DataFrame({"more time (measured, by the sources)": settled})
 # 512 tokens at a time. So the tutorial's order wins, with a limit. A GPU is filled while its work
 # takes longer than the CPU needs to launch it. Below that, half a micro-batch takes as long as a
 # whole one: then checkpoint first. Where the limit lies can be predicted, from the FLOPs and bytes
-# of a sample and from the number of operations (10 microseconds each, an assumption):
+# of a sample, the card's published speed and the number of operations (10 microseconds each, an
+# assumption). The micro-batch from which on the GPU is filled:
 
 # %% id="filled"
-CHOICES = {"precision": "bf16-amp", "micro_batch": 64}
-filled = {model: planning.filling_micro_batch(Recipe(model, **CHOICES))
-          for model in ("gpt2", "vit-b-16")}  # fmt: skip
-for model, least in filled.items():
-    print(f"{model}: an A100 is filled from a micro-batch of {least} on (predicted)")
+filled = {}
+for card in ("NVIDIA A100-SXM4-80GB", "Tesla T4"):
+    speed = planning.Speed.of(card)
+    filled[card] = {
+        name: planning.filling_micro_batch(
+            Recipe(name, 64, precision=speed.autocast), speed
+        )
+        for name in ("gpt2", "vit-b-16")
+    }
+pd.DataFrame(filled)  # predicted
 
 # %% [markdown] id="filled-read"
-# One sequence of 1,024 tokens is enough, one image is not. This is why the list has the
-# micro-batch twice: first down to the size that fills the GPU, and after the checkpoints down to
-# one sample.
+# One sequence of 1,024 tokens is enough. One image is enough for the slower card alone. This is why
+# the list has the micro-batch twice: first down to the size that fills the GPU, and after the
+# checkpoints down to one sample. `tonight` asks the card that you name; where you name a size,
+# it takes an A100.
 #
 # ## How far each lever reaches
 #
@@ -390,9 +397,9 @@ plans.apply(in_words, axis=1).unstack().rename(columns="{} GiB".format)
 #   so that the model may learn less.
 # - Where nothing fits, it says how much would be enough: then more devices, or LoRA.
 #
-# Is a second of the planner a second of a GPU? Its clock adds up FLOPs and bytes, and at least 10
-# microseconds for each operation. It puts choices in order. Chapter 10b compares the prices that it
-# predicts with published pairs.
+# A second of the planner is no second of a GPU. Its clock adds up FLOPs and bytes at a fixed share
+# of a card's published speed, and at least 10 microseconds for each operation. That is enough to
+# put choices in order; chapter 10b compares the prices that it predicts with published pairs.
 
 # %% [markdown] id="larger-text"
 # ## "Four to ten times larger"

@@ -83,8 +83,9 @@ report
 # | temporary, in the optimizer | a fused optimizer | checkpoints; a smaller micro-batch |
 #
 # The next table pulls the levers one after the other, in the order of chapter 14: each row keeps
-# those above it. *Smaller micro-batch* takes the smallest one that still keeps a GPU busy
-# (predicted). A row may need more than the one before: autocast, for one, adds 16-bit copies.
+# those above it. *Smaller micro-batch* takes the smallest one that still keeps your card busy
+# (predicted; where `CARD` is a size, for an A100). A row may need more than the one before:
+# autocast, for one, adds 16-bit copies.
 # *FLOPs* is the arithmetic that the levers add. *Training* says whether it is still the same:
 #
 # - **exact**: the same gradients, bit for bit;
@@ -93,7 +94,8 @@ report
 #   compares samples: chapter 09. Compare the losses of two short runs before you trust it.
 
 # %% id="levers"
-levers, refused = planning.pull_levers(now, report)
+speed = planning.Speed.of(room.card and room.card.name)
+levers, refused = planning.pull_levers(now, report, speed)
 for reason in refused:
     print(reason)
 rows = {}
@@ -135,7 +137,7 @@ kinds = {"precisions": list(dict.fromkeys([lean.precision, "bf16"]))}
 kinds["optimizers"] = list(dict.fromkeys([lean.optimizer, eight_bit]))
 limits, best = {"budget_bytes": room.sure, "effective_batch": BATCH}, None
 try:
-    fit = planning.fit(lean, **limits, **kinds)
+    fit = planning.fit(lean, **limits, **kinds, speed=speed)
     best = fit.best
     if best is None:
         print(f"Nothing fits. The least is {Bytes(fit.smallest_bytes)}. Try")
@@ -183,8 +185,8 @@ if best:
 # ```
 #
 # For `adamw-8bit` take `bitsandbytes.optim.AdamW8bit`, or `optim="adamw_bnb_8bit"`. For `bf16` say
-# `model.bfloat16()` and leave autocast out. A T4 is slow in bfloat16: there take `fp16-amp`
-# (`fp16=True`) with a gradient scaler (08c).
+# `model.bfloat16()` and leave autocast out. A T4 or a V100 is slow in bfloat16: it gets `fp16-amp`,
+# which is `torch.float16` (or `fp16=True`) with a gradient scaler (08c).
 #
 # `planning.apply` changes how a model runs, and not what it computes: the gradients are the same,
 # bit for bit. Leave it out where the plan keeps everything. In a script without this library,

@@ -36,9 +36,7 @@ NEAR = 5  # points
 RATIO = "times the time"  # the unit of a row whose source gives a ratio alone
 # What is said of any model: "about 20 % slower" in transformers' guide, and a third by the rule.
 FLAT = {"always 20 %": 1.2, "always a third": 4 / 3}
-# Of a V100's data sheet the shares that `Speed` takes of an A100's: 48 % of the matmuls in 16 bits,
-# 64 % of the memory; and 64 % of the arithmetic in float32, which no tensor core does there.
-SPEEDS = {"V100": Speed(60e12, 10e12, 0.58e12)}
+SPEEDS = {"V100": Speed.of("Tesla V100-SXM2-16GB")}
 
 
 def read(patterns: Sequence[str] = ("*",)) -> list[Row]:

@@ -9,7 +9,6 @@ from tutorial_lib.instruments import load_when_used
 _HOMES = {
     "OPTIMIZERS": "fitting.search",
     "ORDER": "fitting.levers",
-    "PRECISIONS": "fitting.search",
     "Candidate": "fitting.candidates",
     "Event": "chain.simulate",
     "Fit": "fitting.candidates",

@@ -3,10 +3,11 @@
 Everything is predicted, without memory. The plan keeps weights and states in float32, under
 autocast: bf16 and adamw-8bit are shown too, marked, and taken where --precision or --optimizer asks
 for them. It fills the memory with the largest micro-batch before it recomputes anything. Each row
-is beaten by no other in peak, time and exactness at once. Times are a roofline of an A100, and at
-least 10 us an operation: they order choices and are no clock (chapter 10b holds the prices of
-recomputing against published pairs). Status 1 when nothing fits. A function of your own takes
-micro_batch, and gives loss (a function that runs forward) and model: no whole step.
+is beaten by no other in peak, time and exactness at once. Times are a roofline of the card that
+--budget names, or of an A100, and at least 10 us an operation: they order choices and are no clock
+(chapter 10b holds the prices of recomputing against published pairs). A T4 or V100 gets fp16-amp,
+since it is slow in bfloat16. Status 1 when nothing fits. A function of your own takes micro_batch,
+and gives loss (a function that runs forward) and model: no whole step.
 """
 
 from __future__ import annotations
@@ -57,6 +58,7 @@ def run(options: argparse.Namespace) -> int:
     """Search, show what fits, and save the best plan where a file is named."""
     from tutorial_lib.instruments.emulated.cards import find_card
     from tutorial_lib.instruments.planning.fitting.search import fit
+    from tutorial_lib.instruments.planning.run.roofline import Speed
 
     recipe, save, room = recipe_of(options), options.save, Room.of(options.budget)
     cards = [find_card(key) for key in options.emulated.split(",")] if options.emulated else []
@@ -72,6 +74,7 @@ def run(options: argparse.Namespace) -> int:
             effective_batch=options.effective_batch,
             precisions=options.precision,
             optimizers=options.optimizer,
+            speed=Speed.of(room.card.name if room.card else None),
         )
     rows = [_on_card(found, card) for card in cards if found.best]
     if options.json:
@@ -93,7 +96,7 @@ def run(options: argparse.Namespace) -> int:
 def _show(found: Fit, room: Room, rows: Sequence[dict[str, str | int]]) -> None:
     print(found)
     if found.best:
-        print("Times are predicted, for an A100.")
+        print(f"Times are predicted, for {f'the {room.card.name}' if room.card else 'an A100'}.")
         print(Verdict(found.best.peak_bytes, room))
     elif other := found.otherwise:
         asked = {"--precision": other.precision, "--optimizer": other.optimizer}

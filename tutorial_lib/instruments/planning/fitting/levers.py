@@ -21,7 +21,7 @@ ORDER = {
     "LoRA": "another training; or more devices, which is another set-up",
 }
 # What takes less memory, most often, at no price but rounding.
-_LEAN = {"fp32": "bf16-amp", "eager": "sdpa", "adamw": "adamw-fused"}
+_LEAN = {"eager": "sdpa", "adamw": "adamw-fused"}
 _SAME_FLOPS = {"precision", "attention", "optimizer", "micro_batch", "accumulation"}
 
 
@@ -52,13 +52,15 @@ class Lever:
 
 
 def pull_levers(
-    recipe: Recipe, report: memory.MemoryReport | None = None
+    recipe: Recipe, report: memory.MemoryReport | None = None, speed: Speed | None = None
 ) -> tuple[list[Lever], list[str]]:
     """Pull the levers in the order of `ORDER`, the harmless ones first.
 
     Args:
         recipe: The step as it is.
         report: Its prediction, where there is one already.
+        speed: Of the device, which says what fills it, and whether autocast is to bfloat16; `None`
+            takes that of an A100. A slower one is filled by a smaller micro-batch.
 
     Returns:
         The step as it is, then with each lever that it has not pulled yet; and a sentence for each
@@ -75,7 +77,7 @@ def pull_levers(
     another |= {"smaller micro-batch", "one sample at a time"} if compares else set()
     for name in ORDER:
         try:
-            choices = _choices(name, recipe)
+            choices = _choices(name, recipe, speed or Speed())
             wanted = replace(recipe, **choices)
             if wanted != recipe:
                 flops = flops if choices.keys() <= _SAME_FLOPS else _flops(wanted)
@@ -88,17 +90,17 @@ def pull_levers(
     return pulled, refused
 
 
-def _choices(name: str, recipe: Recipe) -> dict[str, Any]:
+def _choices(name: str, recipe: Recipe, speed: Speed) -> dict[str, Any]:
     """Say what a lever changes in a recipe; nothing where it is pulled already."""
     samples = recipe.micro_batch * recipe.accumulation
     match name:
-        case "autocast":
-            return {"precision": _LEAN.get(recipe.precision, recipe.precision)}
+        case "autocast" if recipe.precision == "fp32":
+            return {"precision": speed.autocast}
         case "fused kernels":
             today = {"attention": recipe.attention, "optimizer": recipe.optimizer}
             return {field: _LEAN.get(choice, choice) for field, choice in today.items()}
         case "smaller micro-batch" if recipe.micro_batch > 1:
-            least = filling_micro_batch(recipe)
+            least = filling_micro_batch(recipe, speed)
             micro_batch = next(n for n in range(1, samples + 1) if samples % n == 0 and n >= least)
             if micro_batch < recipe.micro_batch:
                 return {"micro_batch": micro_batch, "accumulation": samples // micro_batch}

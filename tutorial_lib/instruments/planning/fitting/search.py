@@ -20,8 +20,8 @@ from tutorial_lib.instruments.planning.run.roofline import Speed
 from tutorial_lib.instruments.training import Recipe, Shard
 from tutorial_lib.instruments.training.fields import COPYING, UNDIVIDED
 
-# The first of each keeps weights and states in float32; the others are taken by who asks for them.
-PRECISIONS = ("bf16-amp", "bf16")
+# Autocast and the first optimizer keep weights and states in float32; the others are taken by who
+# asks for them.
 OPTIMIZERS = ("adamw-fused", "adamw-8bit")
 _TRIES = 6  # plans of a candidate that are predicted in whole; most often the first one fits
 
@@ -50,8 +50,8 @@ def fit(
         budget_bytes: For everything that PyTorch holds: model, gradients, states, activations.
             A GPU's allocator, kernels and CUDA itself need more on top.
         effective_batch: Samples for each update, of all ranks together.
-        precisions: Which may be the best, as in `Recipe`. `None` tries `PRECISIONS`, and takes the
-            first.
+        precisions: Which may be the best, as in `Recipe`. `None` tries autocast and bfloat16
+            throughout, and takes the first.
         optimizers: The same; `None` tries `OPTIMIZERS`, but for those that cannot update what the
             ranks divide.
         speed: What to predict times with; `None` takes that of an A100.
@@ -75,7 +75,7 @@ def fit(
     speed = speed or Speed()
     is_divided = recipe.shard not in (None, *COPYING)
     tried = optimizers or [n for n in OPTIMIZERS if not (is_divided and n in UNDIVIDED)]
-    recipes = [replace(recipe, precision=name) for name in precisions or PRECISIONS]
+    recipes = [replace(recipe, precision=n) for n in precisions or (speed.autocast, "bf16")]
     found = _taken_apart(recipes, tried, speed)
     candidates = [
         _candidate(parts, optimizer, micro_batch, effective_batch // together, budget_bytes, speed)
@@ -83,7 +83,7 @@ def fit(
         for optimizer in parts.updates
         for micro_batch in _divisors(effective_batch // together)
     ]
-    asked = tuple(product(precisions or PRECISIONS[:1], optimizers or OPTIMIZERS[:1]))
+    asked = tuple(product(precisions or [speed.autocast], optimizers or OPTIMIZERS[:1]))
     fitted = Fit(recipe, budget_bytes, effective_batch, tuple(candidates), asked)
     return _verified(fitted, {str(parts.recipe.precision): parts for parts in found}, speed)
 

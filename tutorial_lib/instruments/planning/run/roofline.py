@@ -1,5 +1,7 @@
 """Predict the time of operations from their FLOPs and bytes, on tensors without memory."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,16 +14,64 @@ from tutorial_lib.memory.private_torch import TorchDispatchMode, flops_of
 from tutorial_lib.memory.storages import list_tensors
 
 _HALVES = (torch.float16, torch.bfloat16)
+# What NVIDIA publishes of a card, by the name that its driver reports: teraFLOP/s of dense matmuls
+# in 16 bits (added up in 32), GB/s of its memory.
+PUBLISHED_SPEEDS = {
+    "Tesla T4": (65, 320),
+    "Tesla V100-SXM2-16GB": (125, 900),
+    "NVIDIA A10": (125, 600),
+    "NVIDIA A40": (150, 696),
+    "NVIDIA L4": (121, 300),
+    "NVIDIA L40S": (362, 864),
+    "NVIDIA A100-SXM4-80GB": (312, 2039),
+    "NVIDIA A100-SXM4-40GB": (312, 1555),
+    "NVIDIA H100 80GB HBM3": (989, 3350),
+    "NVIDIA H200": (989, 4800),
+    "NVIDIA B200": (2250, 8000),
+    "NVIDIA GeForce RTX 3060": (25.5, 360),
+    "NVIDIA GeForce RTX 3090": (71, 936),
+    "NVIDIA GeForce RTX 4060": (30.2, 272),
+    "NVIDIA GeForce RTX 4070": (58.3, 504),
+    "NVIDIA GeForce RTX 4090": (165.2, 1008),
+    "NVIDIA GeForce RTX 5090": (209.5, 1792),
+}
+# Tensor cores that know neither bfloat16 nor TF32; published teraFLOP/s in float32.
+_FLOAT16_ALONE = {"Tesla T4": 8.1, "Tesla V100-SXM2-16GB": 15.7}
 
 
 @dataclass(frozen=True)
 class Speed:
-    """How fast a device computes and moves bytes, as far as a prediction asks."""
+    """How fast a device computes and moves bytes, as far as a prediction asks; an A100's."""
 
     half_flops: float = 150e12  # floating-point operations a second in 16 bits
-    float_flops: float = 60e12  # the same in float32
+    float_flops: float = 60e12  # the same in float32, with TF32
     bytes_per_second: float = 1.3e12  # what its memory gives and takes
     launch_seconds: float = 10e-6  # what the CPU takes to launch an operation; unchecked
+    has_bfloat16: bool = True  # else bfloat16 is no faster than float32
+
+    @classmethod
+    def of(cls, card: str | None) -> Speed:
+        """Take a card's speed: the shares of what is published that the default has of an A100's.
+
+        Args:
+            card: Its name, a key of `PUBLISHED_SPEEDS`; `None` takes the A100.
+        """
+        if card is None:
+            return cls()
+        (tera, giga), (of_a100, bytes_of_a100) = (
+            PUBLISHED_SPEEDS[name] for name in (card, "NVIDIA A100-SXM4-80GB")
+        )
+        half = cls.half_flops * tera / of_a100
+        single = cls.float_flops / cls.half_flops * half
+        if card in _FLOAT16_ALONE:  # no tensor core in float32: the share that memory reaches
+            single = 0.64e12 * _FLOAT16_ALONE[card]
+        memory = cls.bytes_per_second * giga / bytes_of_a100
+        return cls(half, single, memory, has_bfloat16=card not in _FLOAT16_ALONE)
+
+    @property
+    def autocast(self) -> str:
+        """Precision of `Recipe` under which its tensor cores compute."""
+        return "bf16-amp" if self.has_bfloat16 else "fp16-amp"
 
 
 class Roofline(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -61,6 +111,7 @@ class Roofline(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if count is None:
             return 0.0
         first = next((leaf for leaf in list_tensors(args) if isinstance(leaf, Tensor)), None)
-        half = first is not None and first.dtype in _HALVES
+        halves = _HALVES if self.speed.has_bfloat16 else _HALVES[:1]
+        half = first is not None and first.dtype in halves
         flops = count(*args, **kwargs, out_val=out)
         return float(flops) / (self.speed.half_flops if half else self.speed.float_flops)
