@@ -256,6 +256,17 @@ def test_a_gradient_scaler_for_cuda_stays_on_without_a_gpu():
         assert torch.amp.GradScaler("cuda").is_enabled()
 
 
+def test_an_optimizer_asks_by_these_names_what_a_device_can():
+    """Else a predicted update of a GPU loops over its parameters, and refuses `capturable`."""
+    chooser = sys.modules["torch.optim.optimizer"]
+    weights = [nn.Parameter(torch.zeros(2))]
+    assert chooser._default_to_fused_or_foreach(weights, False) == (False, False)
+    with patches.with_optimizers_of_cuda():
+        assert chooser._default_to_fused_or_foreach(weights, False) == (False, True)
+        asked = sys.modules["torch.optim.adam"]._get_capturable_supported_devices()
+    assert asked == ["cpu"] != sys.modules["torch.optim.adam"]._get_capturable_supported_devices()
+
+
 @pytest.mark.parametrize(
     ("name", "broken"),
     [
@@ -341,6 +352,8 @@ def test_operations_say_what_they_write_draw_and_ignore():
     assert operations.ignores_values(torch.ops.aten.ones_like.default)
     assert not operations.ignores_values(torch.ops.aten.rand_like.default)
     assert operations.grouped_matmul().namespace == "aten"
+    assert operations.gives_indices(torch.ops.aten.topk.default)
+    assert not operations.gives_indices(torch.ops.aten.argmax.default)
 
 
 def test_softmax_goes_backward_by_an_operation_of_its_own():
@@ -350,7 +363,8 @@ def test_softmax_goes_backward_by_an_operation_of_its_own():
     assert operations.SOFTMAX_BACKWARD in mode.operations
     for backward in (operations.FLASH_BACKWARD, operations.EFFICIENT_BACKWARD):
         assert operations.argument_names(backward)[1:3] == ["query", "key"]
-    assert operations.argument_names(operations.EFFICIENT_BACKWARD)[6] == "logsumexp"
+        assert operations.argument_names(backward)[3] == "value"
+    assert operations.argument_names(operations.EFFICIENT_FORWARD)[:3] == ["query", "key", "value"]
     assert operations.is_elementwise(torch.ops.aten.add.Tensor)
     assert not operations.is_elementwise(torch.ops.aten.view.default)
 

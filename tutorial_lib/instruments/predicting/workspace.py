@@ -26,9 +26,10 @@ def workspace_bytes(func: Any, args: tuple[Any, ...]) -> int:
         return int(args[0].numel() * args[0].element_size())
     if func is operations.FLASH_BACKWARD:
         return _of_flash_backward(args[1], args[2])
+    if func is operations.EFFICIENT_FORWARD:
+        return _of_efficient_forward(args[0], args[2])
     if func is operations.EFFICIENT_BACKWARD:
-        # `delta`, in aten/src/ATen/native/transformers/cuda/attention_backward.cu (2.13)
-        return _FLOAT_BYTES * int(args[6].numel())
+        return _of_efficient_backward(*args[1:4])
     return 0
 
 
@@ -43,6 +44,40 @@ def _of_flash_backward(query: Tensor, key: Tensor) -> int:
     wide = _round_up(width, 32 if width <= 128 else 64)
     expanded = 2 * batch * heads * key.size(2) * width * query.element_size()
     return rows * (wide + 1) * _FLOAT_BYTES + expanded * (heads != key.size(1))
+
+
+def _of_efficient_forward(query: Tensor, value: Tensor) -> int:
+    """`output_accum` of 16-bit types, where a wide result does not fit into registers.
+
+    Source:
+        `_efficient_attention_forward` in aten/src/ATen/native/transformers/cuda/attention.cu and
+        `kNeedsOutputAccumulatorBuffer` in mem_eff_attention/kernel_forward.h there (2.13).
+    """
+    if value.element_size() != 2 or value.size(-1) <= 128:
+        return 0
+    return _FLOAT_BYTES * math.prod(query.shape[:-1]) * value.size(-1)
+
+
+def _of_efficient_backward(query: Tensor, key: Tensor, value: Tensor) -> int:
+    """`delta`, and tiles in which gradients are added up; before them float32 has a product.
+
+    Source:
+        `_efficient_attention_backward` in aten/src/ATen/native/transformers/cuda/
+        attention_backward.cu, `workspace_size` in mem_eff_attention/kernel_backward.h there, and
+        the sizes of blocks in mem_eff_attention/kernels/generate_kernels.py (2.13).
+    """
+    half = query.element_size() == 2
+    batch, heads, rows, width = query.shape
+    widest = max(width, value.size(-1))
+    high = 64 if widest <= 64 else 128
+    wide = 128 if half and 64 < widest <= 128 else 64
+    floats = -(-rows // high) * -(-width // wide) * (high * wide + 4)
+    if half and widest > 128:  # gradients of keys and values do not fit into registers
+        splits = max(1, min(-(-key.size(2) // wide), 200 // (batch * heads)))
+        floats += splits * wide * (_round_up(width, high) + _round_up(value.size(-1), high))
+    delta = _FLOAT_BYTES * batch * heads * rows
+    workspace = delta + _FLOAT_BYTES * batch * heads * floats
+    return workspace if half else max(workspace, delta * (value.size(-1) + 2))
 
 
 def _of_a_sum(tensor: Tensor, dims: list[int] | None) -> int:

@@ -8,12 +8,15 @@ tensors that it is called with.
 
 import contextlib
 import importlib.util
+import sys
 from collections.abc import Iterator
 from typing import Any
 from unittest import mock
 
 import torch
 from torch import Tensor, nn
+
+from tutorial_lib.memory.private_torch import FakeTensor
 
 Patch = contextlib.AbstractContextManager[Any]
 
@@ -117,3 +120,30 @@ def with_gradient_scaler() -> Patch:
     `amp_definitely_not_available`: torch/cuda/amp/common.py, asked in torch/amp/grad_scaler.py.
     """
     return mock.patch("torch.cuda.amp.common.amp_definitely_not_available", return_value=False)
+
+
+@contextlib.contextmanager
+def with_optimizers_of_cuda() -> Iterator[None]:
+    """Let optimizers choose for tensors on the CPU, fake ones too, what they choose on CUDA.
+
+    That is `foreach`, where the user chose nothing and PyTorch has it for the optimizer, and
+    `capturable`, where the user asked for it. `_default_to_fused_or_foreach`,
+    `_get_capturable_supported_devices`: torch/optim/optimizer.py.
+    """
+    chooser: Any = sys.modules["torch.optim.optimizer"]
+    kinds = [*chooser._foreach_supported_types, FakeTensor]
+    name = "_get_capturable_supported_devices"
+    askers = [one for at, one in sys.modules.items() if at.startswith("torch.optim.")]
+    changed: list[Patch] = [
+        mock.patch.object(chooser, "_foreach_supported_types", kinds),
+        mock.patch.object(chooser, "_get_foreach_kernels_supported_devices", _on_the_cpu),
+        *(mock.patch.object(one, name, _on_the_cpu) for one in askers if name in vars(one)),
+    ]
+    with contextlib.ExitStack() as stack:
+        for patch in changed:
+            stack.enter_context(patch)
+        yield
+
+
+def _on_the_cpu(**_: Any) -> list[str]:
+    return ["cpu"]
