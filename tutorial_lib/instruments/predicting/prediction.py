@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from tutorial_lib.instruments.predicting.corrections import RealSizes
-from tutorial_lib.instruments.predicting.kernels import as_on_cuda, cuda_kernels
+from tutorial_lib.instruments.predicting.kernels import cuda_kernels
 from tutorial_lib.instruments.predicting.values import Values
 from tutorial_lib.instruments.private_torch import patches
 from tutorial_lib.memory.lines import line_in_words
@@ -98,8 +98,6 @@ def _predicted(
     with _predicting(kernels, values):
         step, model, optimizer = make_step()
         _check_device(model)
-        if kernels == "cuda" and optimizer is not None:
-            as_on_cuda(optimizer)
         options: dict[str, Any] = {"label": label, "warmup": warmup, "lines": lines}
         with _with_values(), _with_own_caches():  # make_step may have imported transformers
             return measure(step, model=model, optimizer=optimizer, **options)
