@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 
 from tutorial_lib.instruments.predicting.corrections import RealSizes
 from tutorial_lib.instruments.predicting.kernels import cuda_kernels
-from tutorial_lib.instruments.predicting.values import Values
+from tutorial_lib.instruments.predicting.values import Values, read_tensor
 from tutorial_lib.instruments.private_torch import patches
 from tutorial_lib.memory.lines import line_in_words
 from tutorial_lib.memory.meter import MeterWarning, measure
@@ -160,6 +160,7 @@ def _workarounds() -> Iterator[None]:
         mock.patch.object(FakeTensor, "__deepcopy__", _copy, create=True),
         mock.patch.object(FakeTensor, "__format__", _format, create=True),
         mock.patch.object(FakeTensor, "numpy", _numpy, create=True),
+        mock.patch.object(torch, "tensor", read_tensor),
         _with_values(),
         _with_own_caches(),
     ):
