@@ -808,6 +808,8 @@ def test_small_integers_have_real_values(succeed):
         assert where.dtype == torch.int64 and where.sum() == 16 - 3
         half = torch.ones(2, device="cuda", dtype=torch.float16)
         assert (half * 2.5).dtype == (half[0] * 2.5).dtype == torch.float16
+        torch.mul(half, 2.5, out=half.clone())  # a number, and a tensor that has a name
+        assert torch.hann_window(4, device="cuda").shape == (4,)
         assert (10 ** half).tolist() == [10, 10] and (10 ** mask).dtype == torch.int64
         assert torch.searchsorted(torch.tensor([1, 3, 7]).cuda(), 5).item() == 2
         with torch.inference_mode():
