@@ -677,13 +677,12 @@ def test_predicted_kernels_save_what_a_cuda_build_saves(succeed, tmp_path):
 ATTENTIONS = {
     "float32": [(8, 100, 70, 16, 16), (4, 300, 300, 64, 64), (4, 300, 200, 80, 96)],
     "bfloat16": [(4, 300, 300, 32, 64), (4, 300, 200, 128, 128), (2, 130, 300, 192, 256)],
-    "float16": [(64, 130, 904, 256, 136), (2, 300, 300, 96, 96)],
+    "float16": [(64, 130, 904, 256, 136), (2, 300, 300, 96, 96), (3, 60, 2000, 64, 64)],
 }
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.1])
-def test_the_buffers_of_efficient_attention_are_what_a_cuda_build_asks_for(succeed, dropout):
-    """The mask keeps flash attention away."""
+def test_the_buffers_of_attention_are_what_a_cuda_build_asks_for(succeed, dropout):
     succeed(f"""
         import torch
         from tutorial_lib.instruments.predicting.workspace import workspace_bytes
@@ -693,7 +692,8 @@ def test_the_buffers_of_efficient_attention_are_what_a_cuda_build_asks_for(succe
             torch.cuda.reset_peak_memory_stats()
             before = stats()["requested_bytes.all.current"]
             out = op(*args)
-            made = sum(x.nbytes for x in out if x is not None and x.numel() and x.is_cuda)
+            tensors = [x for x in out if isinstance(x, torch.Tensor) and x.is_cuda]
+            made = sum(x.nbytes for x in tensors if x.numel())
             return out, stats()["requested_bytes.all.peak"] - before - made
 
         cases = [(name, *sizes) for name, all in {ATTENTIONS}.items() for sizes in all]
@@ -702,6 +702,15 @@ def test_the_buffers_of_efficient_attention_are_what_a_cuda_build_asks_for(succe
             made = (torch.zeros(2, heads, *size, dtype=getattr(torch, name)) for size in sizes)
             q, k, v, mask = (x.cuda() for x in made)
             mask = mask[..., :keys]
+            if width == value and name != "float32":
+                forward = aten._scaled_dot_product_flash_attention.default
+                args = (q, k, v, {dropout})
+                (out, *kept), taken = buffers(forward, *args)
+                assert abs(taken - workspace_bytes(forward, args)) <= 64, (q.shape, taken)
+                backward = aten._scaled_dot_product_flash_attention_backward.default
+                args = (torch.zeros_like(q), q, k, v, out, *kept[:5], {dropout}, False, *kept[5:7])
+                _, taken = buffers(backward, *args)
+                assert abs(taken - workspace_bytes(backward, args)) <= 64, (q.shape, taken)
             forward = aten._scaled_dot_product_efficient_attention.default
             args = (q, k, v, mask, True, {dropout})
             (out, *kept), taken = buffers(forward, *args)

@@ -364,7 +364,10 @@ def test_softmax_goes_backward_by_an_operation_of_its_own():
     for backward in (operations.FLASH_BACKWARD, operations.EFFICIENT_BACKWARD):
         assert operations.argument_names(backward)[1:3] == ["query", "key"]
         assert operations.argument_names(backward)[3] == "value"
-    assert operations.argument_names(operations.EFFICIENT_FORWARD)[:3] == ["query", "key", "value"]
+    for forward in (operations.FLASH_FORWARD, operations.EFFICIENT_FORWARD):
+        assert operations.argument_names(forward)[:3] == ["query", "key", "value"]
+    assert operations.argument_names(operations.FLASH_FORWARD)[3] == "dropout_p"
+    assert operations.argument_names(operations.FLASH_BACKWARD)[4] == "out"
     assert operations.is_elementwise(torch.ops.aten.add.Tensor)
     assert not operations.is_elementwise(torch.ops.aten.view.default)
 

@@ -24,13 +24,42 @@ def workspace_bytes(func: Any, args: tuple[Any, ...]) -> int:
     if func is operations.SOFTMAX_BACKWARD:
         # `Tensor tmp = grad * output;` in aten/src/ATen/native/cuda/SoftMax.cu (2.13)
         return int(args[0].numel() * args[0].element_size())
+    if func is operations.FLASH_FORWARD:
+        return _of_flash_forward(args[0], args[1]) * (len(args) < 4 or not args[3])
     if func is operations.FLASH_BACKWARD:
-        return _of_flash_backward(args[1], args[2])
+        return _of_flash_backward(args[1], args[2]) + _laid_out(args[0]) + _laid_out(args[4])
     if func is operations.EFFICIENT_FORWARD:
         return _of_efficient_forward(args[0], args[2])
     if func is operations.EFFICIENT_BACKWARD:
-        return _of_efficient_backward(*args[1:4])
+        return _of_efficient_backward(*args[1:4]) + _laid_out(args[0])
     return 0
+
+
+def _laid_out(tensor: Tensor) -> int:
+    """Bytes of a copy in the order of a kernel of attention, `(batch, seq, heads, width)`."""
+    rows = tensor.transpose(1, 2)
+    return 0 if rows.is_contiguous() else rows.numel() * rows.element_size()
+
+
+def _of_flash_forward(query: Tensor, key: Tensor) -> int:
+    """Results of parts of the keys, where queries alone do not fill the card; without dropout.
+
+    Source:
+        `set_params_splitkv` and `num_splits_heuristic` in aten/src/ATen/native/transformers/cuda/
+        flash_attn/flash_api.cpp (2.13).
+    """
+    batch, heads, rows, width = query.shape
+    columns = 256 if width <= 64 else 128 if width <= 128 else 64
+    blocks, places = batch * heads * -(-rows // 64), 2 * _MULTIPROCESSORS
+    if blocks >= 0.8 * places:
+        return 0
+    parts = -(-key.size(2) // columns)
+    numbers = range(1, min(128, parts) + 1)
+    splits = [n for n in numbers if n == 1 or -(-parts // n) != -(-parts // (n - 1))]
+    filled = {n: blocks * n / places / math.ceil(blocks * n / places) for n in splits}
+    chosen = next(n for n in splits if filled[n] >= 0.85 * max(filled.values()))
+    wide = _round_up(width, 32 if width <= 128 else 64)
+    return chosen * batch * heads * rows * (wide + 1) * _FLOAT_BYTES * (chosen > 1)
 
 
 def _of_flash_backward(query: Tensor, key: Tensor) -> int:

@@ -23,6 +23,7 @@ _aten = torch.ops.aten
 # The operations that autograd runs for softmax and fused attention (native_functions.yaml).
 SOFTMAX_BACKWARD = _aten._softmax_backward_data.default
 EFFICIENT_FORWARD = _aten._scaled_dot_product_efficient_attention.default
+FLASH_FORWARD = _aten._scaled_dot_product_flash_attention.default
 FLASH_BACKWARD = _aten._scaled_dot_product_flash_attention_backward.default
 EFFICIENT_BACKWARD = _aten._scaled_dot_product_efficient_attention_backward.default
 
