@@ -256,6 +256,21 @@ def test_a_gradient_scaler_for_cuda_stays_on_without_a_gpu():
         assert torch.amp.GradScaler("cuda").is_enabled()
 
 
+def test_torch_script_compiles_no_constructor_of_ours():
+    """Else a module that is compiled by TorchScript cannot be imported in a prediction."""
+
+    def read(*data, **settings):
+        raise AssertionError
+
+    with patches.with_constructor(read):
+        assert torch.tensor is read
+        assert torch.jit.script(make_one)().item() == 1
+
+
+def make_one() -> torch.Tensor:
+    return torch.tensor(1)
+
+
 def test_an_optimizer_asks_by_these_names_what_a_device_can():
     """Else a predicted update of a GPU loops over its parameters, and refuses `capturable`."""
     chooser = sys.modules["torch.optim.optimizer"]

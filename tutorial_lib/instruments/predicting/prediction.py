@@ -160,7 +160,7 @@ def _workarounds() -> Iterator[None]:
         mock.patch.object(FakeTensor, "__deepcopy__", _copy, create=True),
         mock.patch.object(FakeTensor, "__format__", _format, create=True),
         mock.patch.object(FakeTensor, "numpy", _numpy, create=True),
-        mock.patch.object(torch, "tensor", read_tensor),
+        patches.with_constructor(read_tensor),
         _with_values(),
         _with_own_caches(),
     ):

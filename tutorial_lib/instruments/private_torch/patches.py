@@ -9,7 +9,7 @@ tensors that it is called with.
 import contextlib
 import importlib.util
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
 
@@ -103,6 +103,15 @@ def with_finite_gradients() -> Patch:
     return mock.patch.object(torch.amp.GradScaler, "_maybe_opt_step", update)
 
 
+def with_constructor(read: Callable[..., Tensor]) -> Patch:
+    """Put a function in the place of `torch.tensor`, which TorchScript need not compile.
+
+    `_register_builtin`: torch/jit/_builtins.py.
+    """
+    importlib.import_module("torch.jit._builtins")._register_builtin(read, "aten::tensor")
+    return mock.patch.object(torch, "tensor", read)
+
+
 def without_new_buckets() -> Patch:
     """Let DDP keep its first buckets: to choose others it looks into a tensor's memory.
 
@@ -145,5 +154,5 @@ def with_optimizers_of_cuda() -> Iterator[None]:
         yield
 
 
-def _on_the_cpu(**_: Any) -> list[str]:
+def _on_the_cpu(supports_xla: bool = True) -> list[str]:  # TorchScript compiles it
     return ["cpu"]
