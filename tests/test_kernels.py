@@ -156,8 +156,9 @@ def attend_in_groups(dtype):
         (lambda: torch.zeros(8, 1024).sum(0), 0),
         (lambda: torch.zeros(3).sum(()), 0),
         (lambda: torch.randn(64, 32, requires_grad=True).softmax(-1).sum().backward(), 64 * 32 * 4),
-        # 128 rows of 4 heads in float32, 64 wide and one beside; keys and values of 4 heads
-        (lambda: attend_in_groups(torch.bfloat16), 128 * 4 * 65 * 4 + 2 * 4 * 100 * 40 * 2),
+        # 128 rows of 4 heads in float32, 64 wide and one beside; keys and values of 4 heads; copies
+        # of the result, which lies as the queries do, and of its gradient, which is one number
+        (lambda: attend_in_groups(torch.bfloat16), 128 * 4 * 65 * 4 + 4 * 4 * 100 * 40 * 2),
         (lambda: attend_in_groups(torch.float32), 4 * 100 * 100 * 4),  # written out: softmax
     ],
 )
