@@ -673,6 +673,55 @@ def test_predicted_kernels_save_what_a_cuda_build_saves(succeed, tmp_path):
     assert predicted == json.loads(out.read_text())
 
 
+# Heads, queries, keys, width, width of values: each takes another kernel.
+ATTENTIONS = {
+    "float32": [(8, 100, 70, 16, 16), (4, 300, 300, 64, 64), (4, 300, 200, 80, 96)],
+    "bfloat16": [(4, 300, 300, 32, 64), (4, 300, 200, 128, 128), (2, 130, 300, 192, 256)],
+    "float16": [(64, 130, 904, 256, 136), (2, 300, 300, 96, 96), (3, 60, 2000, 64, 64)],
+}
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.1])
+def test_the_buffers_of_attention_are_what_a_cuda_build_asks_for(succeed, dropout):
+    succeed(f"""
+        import torch
+        from tutorial_lib.instruments.predicting.workspace import workspace_bytes
+        aten, stats = torch.ops.aten, torch.cuda.memory_stats
+
+        def buffers(op, *args):
+            torch.cuda.reset_peak_memory_stats()
+            before = stats()["requested_bytes.all.current"]
+            out = op(*args)
+            tensors = [x for x in out if isinstance(x, torch.Tensor) and x.is_cuda]
+            made = sum(x.nbytes for x in tensors if x.numel())
+            return out, stats()["requested_bytes.all.peak"] - before - made
+
+        cases = [(name, *sizes) for name, all in {ATTENTIONS}.items() for sizes in all]
+        for name, heads, rows, keys, width, value in cases:
+            sizes = (rows, width), (keys, width), (keys, value), (rows, -(-keys // 8) * 8)
+            made = (torch.zeros(2, heads, *size, dtype=getattr(torch, name)) for size in sizes)
+            q, k, v, mask = (x.cuda() for x in made)
+            mask = mask[..., :keys]
+            if width == value and name != "float32":
+                forward = aten._scaled_dot_product_flash_attention.default
+                args = (q, k, v, {dropout})
+                (out, *kept), taken = buffers(forward, *args)
+                assert abs(taken - workspace_bytes(forward, args)) <= 64, (q.shape, taken)
+                backward = aten._scaled_dot_product_flash_attention_backward.default
+                args = (torch.zeros_like(q), q, k, v, out, *kept[:5], {dropout}, False, *kept[5:7])
+                _, taken = buffers(backward, *args)
+                assert abs(taken - workspace_bytes(backward, args)) <= 64, (q.shape, taken)
+            forward = aten._scaled_dot_product_efficient_attention.default
+            args = (q, k, v, mask, True, {dropout})
+            (out, *kept), taken = buffers(forward, *args)
+            assert abs(taken - workspace_bytes(forward, args)) <= 64, (args[0].shape, taken)
+            backward = aten._scaled_dot_product_efficient_attention_backward.default
+            args = (out, q, k, v, mask, out, *kept, {dropout}, [True, True, True, False])
+            _, taken = buffers(backward, *args)
+            assert abs(taken - workspace_bytes(backward, args)) <= 64, (q.shape, taken)
+    """)
+
+
 CONVOLVE = """
     import torch
     convolve = torch.nn.Conv2d(64, 64, 3, padding=1).cuda()
@@ -768,6 +817,8 @@ def test_small_integers_have_real_values(succeed):
         assert where.dtype == torch.int64 and where.sum() == 16 - 3
         half = torch.ones(2, device="cuda", dtype=torch.float16)
         assert (half * 2.5).dtype == (half[0] * 2.5).dtype == torch.float16
+        torch.mul(half, 2.5, out=half.clone())  # a number, and a tensor that has a name
+        assert torch.hann_window(4, device="cuda").shape == (4,)
         assert (10 ** half).tolist() == [10, 10] and (10 ** mask).dtype == torch.int64
         assert torch.searchsorted(torch.tensor([1, 3, 7]).cuda(), 5).item() == 2
         with torch.inference_mode():

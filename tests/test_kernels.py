@@ -1,9 +1,11 @@
+from functools import partial
+
 import pytest
 import torch
 from torch.nn import functional as F
 
 from tutorial_lib import memory
-from tutorial_lib.instruments.predicting.kernels import as_on_cuda, cuda_kernels
+from tutorial_lib.instruments.predicting.kernels import cuda_kernels
 from tutorial_lib.units import MIB
 
 QKV = (2, 4, 64, 16)  # (batch, heads, seq, width)
@@ -92,13 +94,33 @@ def test_all_is_put_back_also_after_an_error():
     assert (F.dropout, F.scaled_dot_product_attention, torch.autocast) == before
 
 
-def test_only_an_undecided_optimizer_takes_foreach():
-    weights = [torch.zeros(2, requires_grad=True)]
-    undecided, loop = torch.optim.AdamW(weights), torch.optim.AdamW(weights, foreach=False)
-    fused = torch.optim.AdamW(weights, fused=True)
-    for optimizer in (undecided, loop, fused):
-        as_on_cuda(optimizer)
-    assert [o.param_groups[0]["foreach"] for o in (undecided, loop, fused)] == [True, False, None]
+ADAMW = torch.optim.AdamW
+
+
+@pytest.mark.parametrize(
+    ("make_optimizer", "takes"),
+    [
+        (ADAMW, True),
+        (partial(ADAMW, capturable=True), True),
+        (partial(ADAMW, foreach=False), False),
+        (partial(ADAMW, fused=True), False),
+        (lambda weights: ADAMW(weights, lr=torch.tensor(0.1)), False),  # foreach cannot
+        (torch.optim.Adafactor, False),  # has foreach, and is asked for it
+    ],
+)
+def test_an_optimizer_takes_foreach_where_it_would_on_cuda(make_optimizer, takes):
+    def make_step():
+        model = torch.nn.Linear(4, 4)
+        optimizer = make_optimizer(model.parameters())
+
+        def step():
+            model(torch.ones(2, 4)).sum().backward()
+            optimizer.step()
+
+        return step, model, None  # of several optimizers none can be told
+
+    ops = {life.op for life in memory.predict(make_step, warmup=0).timeline}
+    assert any(op.startswith("_foreach") for op in ops) == takes
 
 
 @pytest.mark.parametrize("softmax", [F.softmax, F.log_softmax], ids=["softmax", "log_softmax"])
@@ -134,8 +156,9 @@ def attend_in_groups(dtype):
         (lambda: torch.zeros(8, 1024).sum(0), 0),
         (lambda: torch.zeros(3).sum(()), 0),
         (lambda: torch.randn(64, 32, requires_grad=True).softmax(-1).sum().backward(), 64 * 32 * 4),
-        # 128 rows of 4 heads in float32, 64 wide and one beside; keys and values of 4 heads
-        (lambda: attend_in_groups(torch.bfloat16), 128 * 4 * 65 * 4 + 2 * 4 * 100 * 40 * 2),
+        # 128 rows of 4 heads in float32, 64 wide and one beside; keys and values of 4 heads; copies
+        # of the result, which lies as the queries do, and of its gradient, which is one number
+        (lambda: attend_in_groups(torch.bfloat16), 128 * 4 * 65 * 4 + 4 * 4 * 100 * 40 * 2),
         (lambda: attend_in_groups(torch.float32), 4 * 100 * 100 * 4),  # written out: softmax
     ],
 )

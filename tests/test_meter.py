@@ -490,3 +490,20 @@ def test_a_snapshot_is_written_after_an_error_and_recording_always_ends(monkeypa
     with pytest.raises(OSError if full else ZeroDivisionError), memory.snapshot("x.pickle"):
         1 / 0  # noqa: B018
     assert said[1:] == ["x.pickle", {"enabled": None}]
+
+
+def test_a_model_that_runs_under_vmap_is_measured():
+    """Its parameters are then wrapped tensors, which have no storage of their own."""
+    models = [nn.Linear(8, 8) for _ in range(3)]
+    stacked, _ = torch.func.stack_module_state(models)
+    weights, x = nn.ParameterDict(stacked), torch.ones(4, 8)
+
+    def run(parameters):
+        return torch.func.functional_call(models[0], parameters, (x,))
+
+    def step():
+        torch.func.vmap(run)(dict(weights)).sum().backward()
+
+    report = memory.measure(step, model=weights)
+    assert report.at_peak["parameters"] == 3 * (8 * 8 + 8) * 4
+    assert report.peak_bytes > 2 * report.at_peak["parameters"]

@@ -1,6 +1,7 @@
 import copy
 import gc
 
+import numpy as np
 import pytest
 import torch
 from foreign_models import trained
@@ -178,6 +179,12 @@ LOOKS = {
     "numpy": (lambda y: y.detach().numpy(), "asks for the value"),
     "format": (lambda y: f"{y.sum():.3f}", "asks for the value"),
     "nonzero": (lambda y: y.nonzero(), r"shape depends on values: \(6, 2\) was assumed"),
+    "list": (lambda y: torch.tensor([y.sum(), y.mean()]), "asks for the value"),
+    "unique": (lambda y: y.topk(2).indices.unique(), r"shape depends on values: \(2,\)"),
+    "split": (
+        lambda y: y.split(y.topk(1).indices.flatten().bincount(minlength=2).tolist()),
+        "asks",
+    ),
     "mask": (lambda y: y[y.isnan()], r"shape depends on values: \(0, 2\) was assumed"),
 }
 
@@ -210,6 +217,23 @@ def test_a_value_that_is_unknown_is_assumed_with_a_warning(name, checkpointed, s
     with torch.random.fork_rng(devices=[]):
         step, model, optimizer = made_with(look, checkpointed=checkpointed)()
         assert report.phases == memory.measure(step, model=model, optimizer=optimizer).phases
+
+
+def test_what_comes_from_outside_torch_in_the_step_is_an_input_once():
+    def make_step():
+        model, rows = nn.Linear(8, 8), np.ones((64, 8), dtype=np.float32)
+
+        def loss():
+            lengths = torch.tensor([[3, 4], [5, 6]])
+            pair = torch.tensor([lengths.max(), lengths[1, 0]])
+            assert pair.dtype == torch.int64
+            assert pair.tolist() == [6, 5]
+            scale = torch.tensor([[0.5] * 8] * 64)
+            return (model(torch.from_numpy(rows)) * scale * pair[0]).exp().mean()
+
+        return trained(model, loss)
+
+    assert assert_predicted_as_counted(make_step).at_peak["inputs"] >= 2 * 64 * 8 * 4
 
 
 def test_a_model_from_outside_is_refused_and_untouched(state_of_torch):

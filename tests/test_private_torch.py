@@ -256,6 +256,32 @@ def test_a_gradient_scaler_for_cuda_stays_on_without_a_gpu():
         assert torch.amp.GradScaler("cuda").is_enabled()
 
 
+def test_torch_script_compiles_no_constructor_of_ours():
+    """Else a module that is compiled by TorchScript cannot be imported in a prediction."""
+
+    def read(*data, **settings):
+        raise AssertionError
+
+    with patches.with_constructor(read):
+        assert torch.tensor is read
+        assert torch.jit.script(make_one)().item() == 1
+
+
+def make_one() -> torch.Tensor:
+    return torch.tensor(1)
+
+
+def test_an_optimizer_asks_by_these_names_what_a_device_can():
+    """Else a predicted update of a GPU loops over its parameters, and refuses `capturable`."""
+    chooser = sys.modules["torch.optim.optimizer"]
+    weights = [nn.Parameter(torch.zeros(2))]
+    assert chooser._default_to_fused_or_foreach(weights, False) == (False, False)
+    with patches.with_optimizers_of_cuda():
+        assert chooser._default_to_fused_or_foreach(weights, False) == (False, True)
+        asked = sys.modules["torch.optim.adam"]._get_capturable_supported_devices()
+    assert asked == ["cpu"] != sys.modules["torch.optim.adam"]._get_capturable_supported_devices()
+
+
 @pytest.mark.parametrize(
     ("name", "broken"),
     [
@@ -341,6 +367,8 @@ def test_operations_say_what_they_write_draw_and_ignore():
     assert operations.ignores_values(torch.ops.aten.ones_like.default)
     assert not operations.ignores_values(torch.ops.aten.rand_like.default)
     assert operations.grouped_matmul().namespace == "aten"
+    assert operations.gives_indices(torch.ops.aten.topk.default)
+    assert not operations.gives_indices(torch.ops.aten.argmax.default)
 
 
 def test_softmax_goes_backward_by_an_operation_of_its_own():
@@ -350,7 +378,11 @@ def test_softmax_goes_backward_by_an_operation_of_its_own():
     assert operations.SOFTMAX_BACKWARD in mode.operations
     for backward in (operations.FLASH_BACKWARD, operations.EFFICIENT_BACKWARD):
         assert operations.argument_names(backward)[1:3] == ["query", "key"]
-    assert operations.argument_names(operations.EFFICIENT_BACKWARD)[6] == "logsumexp"
+        assert operations.argument_names(backward)[3] == "value"
+    for forward in (operations.FLASH_FORWARD, operations.EFFICIENT_FORWARD):
+        assert operations.argument_names(forward)[:3] == ["query", "key", "value"]
+    assert operations.argument_names(operations.FLASH_FORWARD)[3] == "dropout_p"
+    assert operations.argument_names(operations.FLASH_BACKWARD)[4] == "out"
     assert operations.is_elementwise(torch.ops.aten.add.Tensor)
     assert not operations.is_elementwise(torch.ops.aten.view.default)
 

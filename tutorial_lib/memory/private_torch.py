@@ -66,11 +66,16 @@ def storage_key(storage: torch.UntypedStorage) -> int:
 
 
 def storage_keys(tensors: Sequence[Tensor]) -> list[int]:
-    """`storage_key` of each tensor's storage; 0 where it has none, as sparse ones."""
+    """`storage_key` of each tensor's storage; 0 where it has none, as sparse ones.
+
+    `vmap` and `grad` wrap tensors that are seen before (`is_functorch_wrapped_tensor`:
+    torch/_C/_functorch.pyi).
+    """
     try:
         return [tensor.untyped_storage()._cdata for tensor in tensors]
     except NotImplementedError:
-        pairs = [(t, t.layout is torch.strided) for t in tensors]
+        wrapped = torch._C._functorch.is_functorch_wrapped_tensor
+        pairs = [(t, t.layout is torch.strided and not wrapped(t)) for t in tensors]
         return [t.untyped_storage()._cdata if strided else 0 for t, strided in pairs]
 
 

@@ -34,7 +34,7 @@ Phase = str
 # Types that most arguments have: asked first, since this is done for every operation.
 _PLAIN = (Tensor, nn.Parameter)
 _SEQUENCES = (tuple, list)
-# torch.tensor and torch.from_numpy end in it: its argument is new, and no operation made it.
+# torch.tensor and torch.from_numpy end in it: its result is new, and no operation made it.
 _FROM_OUTSIDE = torch.ops.aten.lift_fresh.default
 
 
@@ -88,14 +88,14 @@ class StorageLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if func.namespace != "profiler":
             self._enter_phase()
         # gloo copies what it reduces, and shows the copy in the operation after the collective.
-        origin = ("", "inputs") if not self._collective else (self._collective, "")
+        if func is _FROM_OUTSIDE:  # a fake result is another tensor than the argument
+            self._record(out := func(*args), "lift_fresh", "inputs")
+            return out
         tensors = list_tensors((args, kwargs) if kwargs else args)
-        if func is _FROM_OUTSIDE:
-            origin = ("lift_fresh", "inputs")
         for tensor, key in zip(tensors, storage_keys(tensors), strict=True):
             if key not in self._alive:
                 for held in (tensor, *leaves_of(tensor)):  # of a graph that is older than the log
-                    self._record(held, *origin)
+                    self._record(held, self._collective, "" if self._collective else "inputs")
         out = func(*args, **(kwargs or {}))
         self._collective = func.overloadpacket.__name__ if func.namespace == "c10d" else ""
         if self._collective == "allreduce_":

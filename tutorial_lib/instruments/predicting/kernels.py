@@ -44,19 +44,9 @@ def cuda_kernels() -> Iterator[None]:
         stack.enter_context(mock.patch.object(torch, "autocast", _CpuAutocast))
         stack.enter_context(mock.patch.object(torch.amp, "autocast", _CpuAutocast))
         stack.enter_context(patches.with_gradient_scaler())
+        stack.enter_context(patches.with_optimizers_of_cuda())
         stack.enter_context(cuda_autocast_policy())
         yield
-
-
-def as_on_cuda(optimizer: torch.optim.Optimizer) -> None:
-    """Let an optimizer whose user chose no implementation take CUDA's default, `foreach`.
-
-    Source:
-        `_default_to_fused_or_foreach` in torch/optim/optimizer.py (2.13).
-    """
-    for group in optimizer.param_groups:
-        if "foreach" in group and group["foreach"] is None and not group.get("fused"):
-            group["foreach"] = True
 
 
 def _dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:

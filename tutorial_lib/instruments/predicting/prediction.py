@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from tutorial_lib.instruments.predicting.corrections import RealSizes
-from tutorial_lib.instruments.predicting.kernels import as_on_cuda, cuda_kernels
-from tutorial_lib.instruments.predicting.values import Values
+from tutorial_lib.instruments.predicting.kernels import cuda_kernels
+from tutorial_lib.instruments.predicting.values import Values, read_tensor
 from tutorial_lib.instruments.private_torch import patches
 from tutorial_lib.memory.lines import line_in_words
 from tutorial_lib.memory.meter import MeterWarning, measure
@@ -98,8 +98,6 @@ def _predicted(
     with _predicting(kernels, values):
         step, model, optimizer = make_step()
         _check_device(model)
-        if kernels == "cuda" and optimizer is not None:
-            as_on_cuda(optimizer)
         options: dict[str, Any] = {"label": label, "warmup": warmup, "lines": lines}
         with _with_values(), _with_own_caches():  # make_step may have imported transformers
             return measure(step, model=model, optimizer=optimizer, **options)
@@ -162,6 +160,7 @@ def _workarounds() -> Iterator[None]:
         mock.patch.object(FakeTensor, "__deepcopy__", _copy, create=True),
         mock.patch.object(FakeTensor, "__format__", _format, create=True),
         mock.patch.object(FakeTensor, "numpy", _numpy, create=True),
+        patches.with_constructor(read_tensor),
         _with_values(),
         _with_own_caches(),
     ):

@@ -5,6 +5,7 @@ a list of drop rates, an attention mask is asked whether it hides anything, a lo
 `Values` computes what is small and follows from constants, and gives a stand-in for the rest.
 """
 
+import functools
 import sys
 import traceback
 import weakref
@@ -16,9 +17,15 @@ import torch
 from torch import Tensor
 
 from tutorial_lib.instruments import private_torch
-from tutorial_lib.instruments.private_torch import operations, tree_map_only
+from tutorial_lib.instruments.private_torch import operations, tree_leaves, tree_map_only
 from tutorial_lib.memory.lines import line_in_words
-from tutorial_lib.memory.private_torch import TorchDispatchMode, is_fake, is_wrapper, storage_key
+from tutorial_lib.memory.private_torch import (
+    FakeTensor,
+    TorchDispatchMode,
+    is_fake,
+    is_wrapper,
+    storage_key,
+)
 from tutorial_lib.memory.storages import list_tensors
 
 # A batch of token ids and its mask are known; a weight, and what is computed with it, is not.
@@ -94,8 +101,8 @@ class Values(TorchDispatchMode):  # type: ignore[no-untyped-call]
         followed = all(known) and all(map(_is_small, fresh)) and not _is_uninitialised(func, fresh)
         if not followed:
             self._forget(written)
-            followed = not written and self._becomes_discrete(func, inputs, fresh)
-        if not followed:
+            fresh = [] if written else self._discrete(func, inputs, fresh)
+        if not followed and not fresh:
             return
         assumed = any(self._is_assumed(tensor) for tensor in inputs) or not all(known)
         if operations.ignores_values(func):
@@ -106,19 +113,23 @@ class Values(TorchDispatchMode):  # type: ignore[no-untyped-call]
             result = self._compute(func, args, kwargs)
         except RuntimeError:  # a GPU's kernel, as of fused attention: its values stay unknown
             return
+        kept = {_key(tensor) for tensor in fresh}
         for fake, real in zip(outputs, list_tensors(result), strict=True):
-            if _key(fake) not in keys:
+            if _key(fake) in kept:
                 self._keep(fake, real, assumed=assumed)
 
-    def _becomes_discrete(self, func: Any, inputs: list[Tensor], fresh: list[Tensor]) -> bool:
+    def _discrete(self, func: Any, inputs: list[Tensor], fresh: list[Tensor]) -> list[Tensor]:
+        """List the results whose values are taken to be known; of `topk` and `sort` the indices."""
         if operations.ignores_values(func):
-            return all(map(_is_small, fresh))
-        return (
-            not any(tensor.is_floating_point() or tensor.is_complex() for tensor in fresh)
+            return fresh if all(map(_is_small, fresh)) else []
+        discrete = [one for one in fresh if not one.is_floating_point() and not one.is_complex()]
+        followed = (
+            (len(discrete) == len(fresh) or operations.gives_indices(func))
             and not operations.is_random(func)
-            and all(map(_is_small, fresh))
+            and all(map(_is_small, discrete))
             and all(tensor.numel() <= _MOST_OTHERS for tensor in inputs)
         )
+        return discrete if followed else []
 
     def _is_known(self, tensor: Tensor) -> bool:
         return not is_fake(tensor) or _key(tensor) in self._known
@@ -148,7 +159,9 @@ class Values(TorchDispatchMode):  # type: ignore[no-untyped-call]
         shape, dtype = tuple(tensor.shape), tensor.dtype
         if (found := self._known.get(_key(tensor))) is not None:
             value = _view(tensor, found.storage)
-            return ~value if zeros and found.assumed and dtype == torch.bool else value
+            if not zeros or not found.assumed:
+                return value
+            return ~value if dtype == torch.bool else torch.zeros_like(value)
         if zeros:
             return torch.zeros((), dtype=dtype).expand(shape)
         if not tensor.is_floating_point():
@@ -217,6 +230,19 @@ class Values(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _note(self, said: str) -> None:
         line = _calling_line()
         self.assumptions.setdefault(line, f"{line} {said} was assumed.")
+
+
+_tensor_of_numbers = torch.tensor
+
+
+def read_tensor(data: Any, *, dtype: torch.dtype | None = None, **settings: Any) -> Tensor:
+    """Read the numbers of tensors in a list one by one, where C++ would read their memory."""
+    if isinstance(data, list | tuple):
+        fakes = [one for one in tree_leaves(data) if isinstance(one, FakeTensor)]
+        if fakes and dtype is None:
+            dtype = functools.reduce(torch.promote_types, (one.dtype for one in fakes))
+        data = tree_map_only(FakeTensor, lambda one: one.tolist(), data) if fakes else data
+    return _tensor_of_numbers(data, dtype=dtype, **settings)
 
 
 def _shapes(value: Any) -> str:

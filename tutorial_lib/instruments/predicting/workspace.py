@@ -24,12 +24,42 @@ def workspace_bytes(func: Any, args: tuple[Any, ...]) -> int:
     if func is operations.SOFTMAX_BACKWARD:
         # `Tensor tmp = grad * output;` in aten/src/ATen/native/cuda/SoftMax.cu (2.13)
         return int(args[0].numel() * args[0].element_size())
+    if func is operations.FLASH_FORWARD:
+        return _of_flash_forward(args[0], args[1]) * (len(args) < 4 or not args[3])
     if func is operations.FLASH_BACKWARD:
-        return _of_flash_backward(args[1], args[2])
+        return _of_flash_backward(args[1], args[2]) + _laid_out(args[0]) + _laid_out(args[4])
+    if func is operations.EFFICIENT_FORWARD:
+        return _of_efficient_forward(args[0], args[2])
     if func is operations.EFFICIENT_BACKWARD:
-        # `delta`, in aten/src/ATen/native/transformers/cuda/attention_backward.cu (2.13)
-        return _FLOAT_BYTES * int(args[6].numel())
+        return _of_efficient_backward(*args[1:4]) + _laid_out(args[0])
     return 0
+
+
+def _laid_out(tensor: Tensor) -> int:
+    """Bytes of a copy in the order of a kernel of attention, `(batch, seq, heads, width)`."""
+    rows = tensor.transpose(1, 2)
+    return 0 if rows.is_contiguous() else rows.numel() * rows.element_size()
+
+
+def _of_flash_forward(query: Tensor, key: Tensor) -> int:
+    """Results of parts of the keys, where queries alone do not fill the card; without dropout.
+
+    Source:
+        `set_params_splitkv` and `num_splits_heuristic` in aten/src/ATen/native/transformers/cuda/
+        flash_attn/flash_api.cpp (2.13).
+    """
+    batch, heads, rows, width = query.shape
+    columns = 256 if width <= 64 else 128 if width <= 128 else 64
+    blocks, places = batch * heads * -(-rows // 64), 2 * _MULTIPROCESSORS
+    if blocks >= 0.8 * places:
+        return 0
+    parts = -(-key.size(2) // columns)
+    numbers = range(1, min(128, parts) + 1)
+    splits = [n for n in numbers if n == 1 or -(-parts // n) != -(-parts // (n - 1))]
+    filled = {n: blocks * n / places / math.ceil(blocks * n / places) for n in splits}
+    chosen = next(n for n in splits if filled[n] >= 0.85 * max(filled.values()))
+    wide = _round_up(width, 32 if width <= 128 else 64)
+    return chosen * batch * heads * rows * (wide + 1) * _FLOAT_BYTES * (chosen > 1)
 
 
 def _of_flash_backward(query: Tensor, key: Tensor) -> int:
@@ -43,6 +73,40 @@ def _of_flash_backward(query: Tensor, key: Tensor) -> int:
     wide = _round_up(width, 32 if width <= 128 else 64)
     expanded = 2 * batch * heads * key.size(2) * width * query.element_size()
     return rows * (wide + 1) * _FLOAT_BYTES + expanded * (heads != key.size(1))
+
+
+def _of_efficient_forward(query: Tensor, value: Tensor) -> int:
+    """`output_accum` of 16-bit types, where a wide result does not fit into registers.
+
+    Source:
+        `_efficient_attention_forward` in aten/src/ATen/native/transformers/cuda/attention.cu and
+        `kNeedsOutputAccumulatorBuffer` in mem_eff_attention/kernel_forward.h there (2.13).
+    """
+    if value.element_size() != 2 or value.size(-1) <= 128:
+        return 0
+    return _FLOAT_BYTES * math.prod(query.shape[:-1]) * value.size(-1)
+
+
+def _of_efficient_backward(query: Tensor, key: Tensor, value: Tensor) -> int:
+    """`delta`, and tiles in which gradients are added up; before them float32 has a product.
+
+    Source:
+        `_efficient_attention_backward` in aten/src/ATen/native/transformers/cuda/
+        attention_backward.cu, `workspace_size` in mem_eff_attention/kernel_backward.h there, and
+        the sizes of blocks in mem_eff_attention/kernels/generate_kernels.py (2.13).
+    """
+    half = query.element_size() == 2
+    batch, heads, rows, width = query.shape
+    widest = max(width, value.size(-1))
+    high = 64 if widest <= 64 else 128
+    wide = 128 if half and 64 < widest <= 128 else 64
+    floats = -(-rows // high) * -(-width // wide) * (high * wide + 4)
+    if half and widest > 128:  # gradients of keys and values do not fit into registers
+        splits = max(1, min(-(-key.size(2) // wide), 200 // (batch * heads)))
+        floats += splits * wide * (_round_up(width, high) + _round_up(value.size(-1), high))
+    delta = _FLOAT_BYTES * batch * heads * rows
+    workspace = delta + _FLOAT_BYTES * batch * heads * floats
+    return workspace if half else max(workspace, delta * (value.size(-1) + 2))
 
 
 def _of_a_sum(tensor: Tensor, dims: list[int] | None) -> int:

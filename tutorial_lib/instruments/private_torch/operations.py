@@ -22,6 +22,8 @@ from tutorial_lib.memory.private_torch import active_modes, sparse_parts
 _aten = torch.ops.aten
 # The operations that autograd runs for softmax and fused attention (native_functions.yaml).
 SOFTMAX_BACKWARD = _aten._softmax_backward_data.default
+EFFICIENT_FORWARD = _aten._scaled_dot_product_efficient_attention.default
+FLASH_FORWARD = _aten._scaled_dot_product_flash_attention.default
 FLASH_BACKWARD = _aten._scaled_dot_product_flash_attention_backward.default
 EFFICIENT_BACKWARD = _aten._scaled_dot_product_efficient_attention_backward.default
 
@@ -110,6 +112,11 @@ def is_elementwise(operation: Any) -> bool:
 def is_uninitialised(operation: Any) -> bool:
     """Tell whether an operation gives memory as it finds it (`_schema`: torch/_ops.py)."""
     return "empty" in operation._schema.name
+
+
+def gives_indices(operation: Any) -> bool:
+    """Tell whether a result says where values were, as `topk`'s does (`_schema`: torch/_ops.py)."""
+    return any(result.name == "indices" for result in operation._schema.returns)
 
 
 def ignores_values(operation: Any) -> bool:

@@ -8,12 +8,15 @@ tensors that it is called with.
 
 import contextlib
 import importlib.util
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
 
 import torch
 from torch import Tensor, nn
+
+from tutorial_lib.memory.private_torch import FakeTensor
 
 Patch = contextlib.AbstractContextManager[Any]
 
@@ -100,6 +103,15 @@ def with_finite_gradients() -> Patch:
     return mock.patch.object(torch.amp.GradScaler, "_maybe_opt_step", update)
 
 
+def with_constructor(read: Callable[..., Tensor]) -> Patch:
+    """Put a function in the place of `torch.tensor`, which TorchScript need not compile.
+
+    `_register_builtin`: torch/jit/_builtins.py.
+    """
+    importlib.import_module("torch.jit._builtins")._register_builtin(read, "aten::tensor")
+    return mock.patch.object(torch, "tensor", read)
+
+
 def without_new_buckets() -> Patch:
     """Let DDP keep its first buckets: to choose others it looks into a tensor's memory.
 
@@ -117,3 +129,30 @@ def with_gradient_scaler() -> Patch:
     `amp_definitely_not_available`: torch/cuda/amp/common.py, asked in torch/amp/grad_scaler.py.
     """
     return mock.patch("torch.cuda.amp.common.amp_definitely_not_available", return_value=False)
+
+
+@contextlib.contextmanager
+def with_optimizers_of_cuda() -> Iterator[None]:
+    """Let optimizers choose for tensors on the CPU, fake ones too, what they choose on CUDA.
+
+    That is `foreach`, where the user chose nothing and PyTorch has it for the optimizer, and
+    `capturable`, where the user asked for it. `_default_to_fused_or_foreach`,
+    `_get_capturable_supported_devices`: torch/optim/optimizer.py.
+    """
+    chooser: Any = sys.modules["torch.optim.optimizer"]
+    kinds = [*chooser._foreach_supported_types, FakeTensor]
+    name = "_get_capturable_supported_devices"
+    askers = [one for at, one in sys.modules.items() if at.startswith("torch.optim.")]
+    changed: list[Patch] = [
+        mock.patch.object(chooser, "_foreach_supported_types", kinds),
+        mock.patch.object(chooser, "_get_foreach_kernels_supported_devices", _on_the_cpu),
+        *(mock.patch.object(one, name, _on_the_cpu) for one in askers if name in vars(one)),
+    ]
+    with contextlib.ExitStack() as stack:
+        for patch in changed:
+            stack.enter_context(patch)
+        yield
+
+
+def _on_the_cpu(supports_xla: bool = True) -> list[str]:  # TorchScript compiles it
+    return ["cpu"]

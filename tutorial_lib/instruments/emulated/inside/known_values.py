@@ -223,10 +223,11 @@ class _Operation:
 
     def with_tensors(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
         """Put tensors where Python was given numbers, of the type that promotion gives them."""
-        numbers = [n for n in self.places if n < len(args) and isinstance(args[n], _NUMBERS)]
+        places = [n for n in self.places if n < len(args)]  # others have names, as `out`
+        numbers = [n for n in places if isinstance(args[n], _NUMBERS)]
         if not numbers:
             return args
-        tensors = [args[n] for n in self.places if isinstance(args[n], self.torch.Tensor)]
+        tensors = [args[n] for n in places if isinstance(args[n], self.torch.Tensor)]
         others = [t for t in tensors if t.dtype is not self.torch.bool] or tensors
         changed = list(args)
         for n in numbers:

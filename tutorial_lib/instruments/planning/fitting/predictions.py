@@ -20,7 +20,6 @@ from tutorial_lib.instruments.planning.run.apply import apply
 from tutorial_lib.instruments.planning.run.find_stages import replaced, without_work
 from tutorial_lib.instruments.planning.run.profile import profile
 from tutorial_lib.instruments.planning.run.roofline import Speed
-from tutorial_lib.instruments.predicting.kernels import as_on_cuda
 from tutorial_lib.instruments.training import Recipe, Shard
 from tutorial_lib.instruments.training.fields import COPYING
 from tutorial_lib.memory.storages import list_tensors
@@ -116,7 +115,6 @@ def _bytes_of_other_states(optimizer: Optimizer, model: nn.Module) -> int:
 
 def _measured(model: nn.Module, recipe: Recipe) -> tuple[memory.MemoryReport, Optimizer]:
     optimizer = recipe.make_optimizer(model)
-    as_on_cuda(optimizer)
 
     def update() -> None:
         _update_once(optimizer)
