@@ -133,6 +133,10 @@ def test_a_micro_batch_fills_a_gpu_where_its_work_takes_as_long_as_its_launches(
 def test_each_card_has_its_speed_and_one_without_bfloat16_its_autocast(tiny):
     assert {card.name for card in CARDS.values()} == set(PUBLISHED_SPEEDS)
     assert planning.Speed.of(CARDS["a100"].name) == planning.Speed.of(None) == planning.Speed()
+    with pytest.raises(
+        ValueError, match="No speed of 'my card' is known here: name one of Tesla T4"
+    ):
+        planning.Speed.of("my card")
     t4 = planning.Speed.of(CARDS["t4"].name)
     levers, _ = planning.pull_levers(Recipe(tiny, 2), speed=t4)
     assert (levers[1].name, levers[1].recipe.precision) == ("autocast", "fp16-amp")

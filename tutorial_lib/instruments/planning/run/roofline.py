@@ -55,9 +55,17 @@ class Speed:
 
         Args:
             card: Its name, a key of `PUBLISHED_SPEEDS`; `None` takes the A100.
+
+        Raises:
+            ValueError: For a card whose speed is not there.
         """
         if card is None:
             return cls()
+        if card not in PUBLISHED_SPEEDS:
+            known = ", ".join(PUBLISHED_SPEEDS)
+            raise ValueError(
+                f"No speed of {card!r} is known here: name one of {known}, or give a Speed."
+            )
         (tera, giga), (of_a100, bytes_of_a100) = (
             PUBLISHED_SPEEDS[name] for name in (card, "NVIDIA A100-SXM4-80GB")
         )
