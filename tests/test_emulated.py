@@ -654,6 +654,11 @@ def cases(device):
     yield "layer_norm, autocast", lambda: autocast(HALF, F.layer_norm, rows, (32,))
     yield "upsample, autocast", lambda: autocast(HALF, F.interpolate, images, None, 2)
     yield "cross entropy, autocast", lambda: autocast(HALF, F.cross_entropy, rows, rows)
+    for kind in (nn.LSTMCell, nn.GRUCell):
+        for bias in (True, False):
+            cell = kind(32, 24, bias, device=device)
+            yield f"{kind}, {bias}", lambda cell=cell: cell(rows.float())
+            yield f"{kind}, {bias}, autocast", lambda cell=cell: autocast(HALF, cell, rows)
     yield "mse_loss", lambda: F.mse_loss(q, q.detach()) * q.sum()
 
 def saved(device):

@@ -160,6 +160,9 @@ def attend_in_groups(dtype):
         # of the result, which lies as the queries do, and of its gradient, which is one number
         (lambda: attend_in_groups(torch.bfloat16), 128 * 4 * 65 * 4 + 4 * 4 * 100 * 40 * 2),
         (lambda: attend_in_groups(torch.float32), 4 * 100 * 100 * 4),  # written out: softmax
+        # A fused kernel adds up a bias's gradient: as requested on an emulated A100, without flags.
+        (lambda: torch.nn.LSTMCell(8, 24)(torch.ones(8192, 8))[0].sum().backward(), 1.5 * MIB),
+        (lambda: torch.nn.GRUCell(8, 24)(torch.ones(8192, 8)).sum().backward(), 1.125 * MIB),
     ],
 )
 def test_what_a_kernel_takes_and_gives_back(work, num_bytes):

@@ -46,6 +46,7 @@ def cuda_kernels() -> Iterator[None]:
         stack.enter_context(patches.with_gradient_scaler())
         stack.enter_context(patches.with_optimizers_of_cuda())
         stack.enter_context(cuda_autocast_policy())
+        stack.enter_context(_fused_cells())
         yield
 
 
@@ -174,6 +175,43 @@ class _FusedRMSNorm(torch.autograd.Function):
         input, weight, _ = ctx.saved_tensors
         grad = grads[0].new_empty(input.shape)  # reads the output's gradient, so that it is seen
         return grad, torch.empty_like(weight), None
+
+
+@contextlib.contextmanager
+def _fused_cells() -> Iterator[None]:
+    """Take the fused kernels of LSTM's and GRU's cells, whose autograd keeps each gate.
+
+    Source:
+        `LSTMCell` and `GRUCell` in aten/src/ATen/native/RNN.cpp, aten/src/ATen/native/cuda/RNN.cu
+        (2.13).
+    """
+    (lstm, gru), gru_backward = operations.FUSED_CELLS, operations.GRU_CELL_BACKWARD
+
+    def lstm_cell(x: Tensor, hx: list[Tensor], w_ih: Tensor, w_hh: Tensor, *biases: Any) -> Any:
+        return lstm(x.matmul(w_ih.t()), hx[0].matmul(w_hh.t()), hx[1], *biases)[:2]
+
+    def gru_cell(x: Tensor, hx: Tensor, w_ih: Tensor, w_hh: Tensor, *biases: Any) -> Any:
+        return gru(x.matmul(w_ih.t()), hx.matmul(w_hh.t()), hx, *biases)[0]
+
+    # Fake tensors know no shapes of a GRU's cell, nor of an LSTM's without biases.
+    def lstm_shapes(gates: Tensor, _: Tensor, cx: Tensor, *biases: Any) -> list[Tensor]:
+        return [torch.empty_like(cx), torch.empty_like(cx), torch.empty_like(gates)]
+
+    def gru_shapes(_: Tensor, __: Tensor, hx: Tensor, *biases: Any) -> list[Tensor]:
+        return [torch.empty_like(hx), hx.new_empty(hx.size(0), 5 * hx.size(1))]
+
+    def gru_backward_shapes(grad: Tensor, _: Tensor, has_bias: bool) -> list[Tensor | None]:
+        gates = [grad.new_empty(grad.size(0), 3 * grad.size(1)) for _ in range(2)]
+        biases = [gate.sum(0) if has_bias else None for gate in gates]
+        return [*gates, torch.empty_like(grad), *biases]
+
+    with operations.overriding_kernels() as library:
+        for name, cell in (("lstm_cell", lstm_cell), ("gru_cell", gru_cell)):
+            library.impl(name, cell, "CompositeImplicitAutograd", allow_override=True)
+        library.impl(lstm, lstm_shapes, "Meta", allow_override=True)
+        library.impl(gru, gru_shapes, "Meta")
+        library.impl(gru_backward, gru_backward_shapes, "Meta")
+        yield
 
 
 class _CpuAutocast(torch.amp.autocast_mode.autocast):
