@@ -20,6 +20,10 @@ def test_dropout_keeps_a_bool_mask():
     x = torch.randn(100, requires_grad=True)
     assert saved_dtypes(lambda: F.dropout(x, 0.5)) == ["bool"]
     assert saved_dtypes(lambda: F.dropout(x, 0.5, training=False)) == []
+    assert saved_dtypes(lambda: F.dropout(x * 1, 0.5, inplace=True)) == ["float32"]
+    narrow = torch.randn(1, 1, 8, 10, requires_grad=True)  # whose scores are written out
+    seen = saved_dtypes(lambda: F.scaled_dot_product_attention(narrow, narrow, narrow, None, 0.5))
+    assert seen.count("bool") == 1
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -88,10 +92,13 @@ def test_rms_norm_keeps_its_input_and_one_number_a_row(dtype):
 
 
 def test_all_is_put_back_also_after_an_error():
-    before = (F.dropout, F.scaled_dot_product_attention, torch.autocast)
+    before = (F.rms_norm, F.scaled_dot_product_attention, torch.autocast)
     with pytest.raises(KeyError), cuda_kernels():
         raise KeyError
-    assert (F.dropout, F.scaled_dot_product_attention, torch.autocast) == before
+    assert (F.rms_norm, F.scaled_dot_product_attention, torch.autocast) == before
+    x = torch.ones(2, 4, requires_grad=True)
+    assert [row.dtype for row in memory.saved(lambda: F.dropout(x, 0.5)).rows] == ["float32"]
+    assert "Thnn" not in torch.nn.GRUCell(4, 4)(x).grad_fn.name()
 
 
 ADAMW = torch.optim.AdamW

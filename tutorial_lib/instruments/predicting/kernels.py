@@ -33,7 +33,6 @@ _norm_of_groups = F.group_norm
 def cuda_kernels() -> Iterator[None]:
     """Let CPU operations save what their CUDA kernels save, until the block ends."""
     with contextlib.ExitStack() as stack:
-        stack.enter_context(mock.patch.object(F, "dropout", _dropout))
         stack.enter_context(mock.patch.object(F, "scaled_dot_product_attention", _attention))
         stack.enter_context(mock.patch.object(F, "rms_norm", _rms_norm))
         stack.enter_context(mock.patch.object(F, "group_norm", _group_norm))
@@ -46,15 +45,15 @@ def cuda_kernels() -> Iterator[None]:
         stack.enter_context(patches.with_gradient_scaler())
         stack.enter_context(patches.with_optimizers_of_cuda())
         stack.enter_context(cuda_autocast_policy())
-        stack.enter_context(_fused_cells())
+        stack.enter_context(_fused_operations())
         yield
 
 
-def _dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
-    """Keep a bool mask, as the fused kernel does that CUDA takes."""
-    if not training or p == 0:
+def _dropout(input: Tensor, p: float, train: bool) -> Tensor:
+    """Keep a bool mask, as the fused kernel does that CUDA takes; in place CUDA keeps floats."""
+    if not train or p == 0:
         return input
-    return torch.native_dropout(input, p, training)[0]
+    return torch.native_dropout(input, p, train)[0]
 
 
 def _attention(
@@ -178,8 +177,8 @@ class _FusedRMSNorm(torch.autograd.Function):
 
 
 @contextlib.contextmanager
-def _fused_cells() -> Iterator[None]:
-    """Take the fused kernels of LSTM's and GRU's cells, whose autograd keeps each gate.
+def _fused_operations() -> Iterator[None]:
+    """Take the fused kernels of dropout, in C++ too, and of cells, whose autograd keeps each gate.
 
     Source:
         `LSTMCell` and `GRUCell` in aten/src/ATen/native/RNN.cpp, aten/src/ATen/native/cuda/RNN.cu
@@ -206,8 +205,9 @@ def _fused_cells() -> Iterator[None]:
         return [*gates, torch.empty_like(grad), *biases]
 
     with operations.overriding_kernels() as library:
-        for name, cell in (("lstm_cell", lstm_cell), ("gru_cell", gru_cell)):
-            library.impl(name, cell, "CompositeImplicitAutograd", allow_override=True)
+        for fused in (_dropout, lstm_cell, gru_cell):
+            name = fused.__name__.lstrip("_")
+            library.impl(name, fused, "CompositeImplicitAutograd", allow_override=True)
         library.impl(lstm, lstm_shapes, "Meta", allow_override=True)
         library.impl(gru, gru_shapes, "Meta")
         library.impl(gru_backward, gru_backward_shapes, "Meta")
