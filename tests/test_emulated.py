@@ -631,6 +631,9 @@ def cases(device):
     rows, images = x(8, 32, dtype=HALF), x(2, 8, 4, 4, dtype=HALF)
     attend = F.scaled_dot_product_attention
     yield "dropout", lambda: F.dropout(x(100), 0.5)
+    yield "dropout in place", lambda: F.dropout(x(100) * 1, 0.5, inplace=True)
+    wide = x(2, 4, 64, 10)
+    yield "attention, written out", lambda: attend(wide, wide, wide, mask, 0.1)
     yield "attention, float32", lambda: attend(q, q, q)
     yield "attention, bfloat16", lambda: attend(half, half, half, is_causal=True)
     yield "attention, dropout", lambda: attend(half, half, half, dropout_p=0.1)
@@ -654,6 +657,11 @@ def cases(device):
     yield "layer_norm, autocast", lambda: autocast(HALF, F.layer_norm, rows, (32,))
     yield "upsample, autocast", lambda: autocast(HALF, F.interpolate, images, None, 2)
     yield "cross entropy, autocast", lambda: autocast(HALF, F.cross_entropy, rows, rows)
+    for kind in (nn.LSTMCell, nn.GRUCell):
+        for bias in (True, False):
+            cell = kind(32, 24, bias, device=device)
+            yield f"{kind}, {bias}", lambda cell=cell: cell(rows.float())
+            yield f"{kind}, {bias}, autocast", lambda cell=cell: autocast(HALF, cell, rows)
     yield "mse_loss", lambda: F.mse_loss(q, q.detach()) * q.sum()
 
 def saved(device):

@@ -20,6 +20,10 @@ def test_dropout_keeps_a_bool_mask():
     x = torch.randn(100, requires_grad=True)
     assert saved_dtypes(lambda: F.dropout(x, 0.5)) == ["bool"]
     assert saved_dtypes(lambda: F.dropout(x, 0.5, training=False)) == []
+    assert saved_dtypes(lambda: F.dropout(x * 1, 0.5, inplace=True)) == ["float32"]
+    narrow = torch.randn(1, 1, 8, 10, requires_grad=True)  # whose scores are written out
+    seen = saved_dtypes(lambda: F.scaled_dot_product_attention(narrow, narrow, narrow, None, 0.5))
+    assert seen.count("bool") == 1
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -88,10 +92,13 @@ def test_rms_norm_keeps_its_input_and_one_number_a_row(dtype):
 
 
 def test_all_is_put_back_also_after_an_error():
-    before = (F.dropout, F.scaled_dot_product_attention, torch.autocast)
+    before = (F.rms_norm, F.scaled_dot_product_attention, torch.autocast)
     with pytest.raises(KeyError), cuda_kernels():
         raise KeyError
-    assert (F.dropout, F.scaled_dot_product_attention, torch.autocast) == before
+    assert (F.rms_norm, F.scaled_dot_product_attention, torch.autocast) == before
+    x = torch.ones(2, 4, requires_grad=True)
+    assert [row.dtype for row in memory.saved(lambda: F.dropout(x, 0.5)).rows] == ["float32"]
+    assert "Thnn" not in torch.nn.GRUCell(4, 4)(x).grad_fn.name()
 
 
 ADAMW = torch.optim.AdamW
@@ -160,6 +167,9 @@ def attend_in_groups(dtype):
         # of the result, which lies as the queries do, and of its gradient, which is one number
         (lambda: attend_in_groups(torch.bfloat16), 128 * 4 * 65 * 4 + 4 * 4 * 100 * 40 * 2),
         (lambda: attend_in_groups(torch.float32), 4 * 100 * 100 * 4),  # written out: softmax
+        # A fused kernel adds up a bias's gradient: as requested on an emulated A100, without flags.
+        (lambda: torch.nn.LSTMCell(8, 24)(torch.ones(8192, 8))[0].sum().backward(), 1.5 * MIB),
+        (lambda: torch.nn.GRUCell(8, 24)(torch.ones(8192, 8)).sum().backward(), 1.125 * MIB),
     ],
 )
 def test_what_a_kernel_takes_and_gives_back(work, num_bytes):

@@ -371,6 +371,15 @@ def test_operations_say_what_they_write_draw_and_ignore():
     assert not operations.gives_indices(torch.ops.aten.argmax.default)
 
 
+def test_cells_have_fused_kernels():
+    """Else a predicted cell keeps what a CPU's keeps, or lacks what its bias's gradient takes."""
+    for kernel, state in zip(operations.FUSED_CELLS, ("cx", "hx"), strict=True):
+        assert operations.argument_names(kernel)[:3] == ["input_gates", "hidden_gates", state]
+    assert operations.argument_names(operations.LSTM_CELL_BACKWARD)[4:] == ["workspace", "has_bias"]
+    names = ["grad_hy", "workspace", "has_bias"]
+    assert operations.argument_names(operations.GRU_CELL_BACKWARD) == names
+
+
 def test_softmax_goes_backward_by_an_operation_of_its_own():
     """Else the tensor that CUDA's kernel makes there is not predicted."""
     with Seen() as mode:

@@ -5,14 +5,16 @@ it the type, and so the bytes, of what a step saves.
 """
 
 import contextlib
+import functools
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import Tensor
 
-from tutorial_lib.instruments.private_torch import operations
+from tutorial_lib.instruments.private_torch import operations, tree_map_only
 
 # The lists of PyTorch's ATen/autocast_mode.h (2.13), by what is done with an operation. Those that
 # the running PyTorch does not have are left out; a test compares them with the installed header.
@@ -51,14 +53,24 @@ Rule = Callable[..., Any]
 @contextlib.contextmanager
 def cuda_autocast_policy() -> Iterator[None]:
     """Let the CPU's autocast do what CUDA's does, until the block ends."""
+    cached: dict[Tensor, Tensor] = {}  # weights in 16 bits, while a block of autocast lasts
     rules: dict[str, Rule] = {
         **dict.fromkeys(_FLOAT32.split(), _in_float32),
         **dict.fromkeys(_FLOAT32_RESULT.split(), _to_float32),
         **dict.fromkeys(_FLOAT32_NORM, _norm_to_float32),
         **dict.fromkeys(_WIDEST.split(), _in_widest),
-        **dict.fromkeys(_HALF.split(), _in_half),
+        **dict.fromkeys(_HALF.split(), functools.partial(_in_half, cached)),
     }
-    with operations.overriding_kernels() as library:
+    clear = torch.clear_autocast_cache
+
+    def clear_both() -> None:
+        cached.clear()
+        clear()
+
+    with (
+        operations.overriding_kernels() as library,
+        mock.patch.object(torch, "clear_autocast_cache", clear_both),
+    ):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # each registration warns that it overrides one
             for name in filter(casts_on_cuda, rules):
@@ -109,8 +121,18 @@ def _in_float32(op: Any, *args: Any, **kwargs: Any) -> Any:
     return op(*_cast(args, torch.float32), **kwargs)
 
 
-def _in_half(op: Any, *args: Any, **kwargs: Any) -> Any:
-    return op(*_cast(args, torch.get_autocast_dtype("cpu")), **kwargs)
+def _in_half(cached: dict[Tensor, Tensor], op: Any, *args: Any, **kwargs: Any) -> Any:
+    """Cast a weight once (`cached_cast` in aten/src/ATen/autocast_mode.cpp, 2.13)."""
+    dtype = torch.get_autocast_dtype("cpu")
+
+    def once(value: Tensor) -> Tensor:
+        weight = value.dtype is torch.float32 and value.requires_grad and value.is_leaf
+        if weight and value not in cached and torch.is_autocast_cache_enabled():
+            with torch.enable_grad():
+                cached[value] = value.to(dtype)
+        return cached.get(value, value)
+
+    return op(*_cast(tree_map_only(Tensor, once, args), dtype), **kwargs)
 
 
 def _in_widest(op: Any, *args: Any, **kwargs: Any) -> Any:

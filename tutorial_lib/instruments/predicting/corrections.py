@@ -140,7 +140,8 @@ def _lstm_workspace(kernels: str, x: Tensor, hidden: int) -> int:
     Source:
         For a CPU the parts of oneDNN's `src/cpu/rnn/rnn_utils.cpp`, each in whole pages; exact for
         float32; up to 14 % off for bfloat16. For CUDA four gates, cell and output of each step:
-        a guess, unchecked, since cuDNN does not say what it keeps.
+        a guess, unchecked, since cuDNN does not say what it keeps. Not counted is the state of its
+        dropout, which stays on the card: 16 bytes for each thread that runs there at once.
     """
     steps, batch, width = x.shape
     item = x.element_size()

@@ -33,7 +33,6 @@ _norm_of_groups = F.group_norm
 def cuda_kernels() -> Iterator[None]:
     """Let CPU operations save what their CUDA kernels save, until the block ends."""
     with contextlib.ExitStack() as stack:
-        stack.enter_context(mock.patch.object(F, "dropout", _dropout))
         stack.enter_context(mock.patch.object(F, "scaled_dot_product_attention", _attention))
         stack.enter_context(mock.patch.object(F, "rms_norm", _rms_norm))
         stack.enter_context(mock.patch.object(F, "group_norm", _group_norm))
@@ -46,14 +45,15 @@ def cuda_kernels() -> Iterator[None]:
         stack.enter_context(patches.with_gradient_scaler())
         stack.enter_context(patches.with_optimizers_of_cuda())
         stack.enter_context(cuda_autocast_policy())
+        stack.enter_context(_fused_operations())
         yield
 
 
-def _dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
-    """Keep a bool mask, as the fused kernel does that CUDA takes."""
-    if not training or p == 0:
+def _dropout(input: Tensor, p: float, train: bool) -> Tensor:
+    """Keep a bool mask, as the fused kernel does that CUDA takes; in place CUDA keeps floats."""
+    if not train or p == 0:
         return input
-    return torch.native_dropout(input, p, training)[0]
+    return torch.native_dropout(input, p, train)[0]
 
 
 def _attention(
@@ -174,6 +174,44 @@ class _FusedRMSNorm(torch.autograd.Function):
         input, weight, _ = ctx.saved_tensors
         grad = grads[0].new_empty(input.shape)  # reads the output's gradient, so that it is seen
         return grad, torch.empty_like(weight), None
+
+
+@contextlib.contextmanager
+def _fused_operations() -> Iterator[None]:
+    """Take the fused kernels of dropout, in C++ too, and of cells, whose autograd keeps each gate.
+
+    Source:
+        `LSTMCell` and `GRUCell` in aten/src/ATen/native/RNN.cpp, aten/src/ATen/native/cuda/RNN.cu
+        (2.13).
+    """
+    (lstm, gru), gru_backward = operations.FUSED_CELLS, operations.GRU_CELL_BACKWARD
+
+    def lstm_cell(x: Tensor, hx: list[Tensor], w_ih: Tensor, w_hh: Tensor, *biases: Any) -> Any:
+        return lstm(x.matmul(w_ih.t()), hx[0].matmul(w_hh.t()), hx[1], *biases)[:2]
+
+    def gru_cell(x: Tensor, hx: Tensor, w_ih: Tensor, w_hh: Tensor, *biases: Any) -> Any:
+        return gru(x.matmul(w_ih.t()), hx.matmul(w_hh.t()), hx, *biases)[0]
+
+    # Fake tensors know no shapes of a GRU's cell, nor of an LSTM's without biases.
+    def lstm_shapes(gates: Tensor, _: Tensor, cx: Tensor, *biases: Any) -> list[Tensor]:
+        return [torch.empty_like(cx), torch.empty_like(cx), torch.empty_like(gates)]
+
+    def gru_shapes(_: Tensor, __: Tensor, hx: Tensor, *biases: Any) -> list[Tensor]:
+        return [torch.empty_like(hx), hx.new_empty(hx.size(0), 5 * hx.size(1))]
+
+    def gru_backward_shapes(grad: Tensor, _: Tensor, has_bias: bool) -> list[Tensor | None]:
+        gates = [grad.new_empty(grad.size(0), 3 * grad.size(1)) for _ in range(2)]
+        biases = [gate.sum(0) if has_bias else None for gate in gates]
+        return [*gates, torch.empty_like(grad), *biases]
+
+    with operations.overriding_kernels() as library:
+        for fused in (_dropout, lstm_cell, gru_cell):
+            name = fused.__name__.lstrip("_")
+            library.impl(name, fused, "CompositeImplicitAutograd", allow_override=True)
+        library.impl(lstm, lstm_shapes, "Meta", allow_override=True)
+        library.impl(gru, gru_shapes, "Meta")
+        library.impl(gru_backward, gru_backward_shapes, "Meta")
+        yield
 
 
 class _CpuAutocast(torch.amp.autocast_mode.autocast):

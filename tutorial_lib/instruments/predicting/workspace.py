@@ -21,6 +21,11 @@ def workspace_bytes(func: Any, args: tuple[Any, ...]) -> int:
     """Bytes that an operation's kernel needs on a GPU, beside arguments and result."""
     if func in _SUMS:
         return _of_a_sum(args[0], args[1])
+    if func is operations.LSTM_CELL_BACKWARD:
+        return _of_a_sum(args[4], [0]) * bool(args[5])  # the biases' gradient
+    if func is operations.GRU_CELL_BACKWARD:
+        rows, width = args[0].shape
+        return _of_a_sum(args[0].new_empty(rows, 3 * width), [0]) * bool(args[2])
     if func is operations.SOFTMAX_BACKWARD:
         # `Tensor tmp = grad * output;` in aten/src/ATen/native/cuda/SoftMax.cu (2.13)
         return int(args[0].numel() * args[0].element_size())

@@ -26,6 +26,10 @@ EFFICIENT_FORWARD = _aten._scaled_dot_product_efficient_attention.default
 FLASH_FORWARD = _aten._scaled_dot_product_flash_attention.default
 FLASH_BACKWARD = _aten._scaled_dot_product_flash_attention_backward.default
 EFFICIENT_BACKWARD = _aten._scaled_dot_product_efficient_attention_backward.default
+# CUDA's cells of an LSTM and a GRU, and what autograd runs for them (the same file).
+FUSED_CELLS = (_aten._thnn_fused_lstm_cell.default, _aten._thnn_fused_gru_cell.default)
+LSTM_CELL_BACKWARD = _aten._thnn_fused_lstm_cell_backward_impl.default
+GRU_CELL_BACKWARD = _aten._thnn_fused_gru_cell_backward.default
 
 
 def operation_names() -> list[str]:
