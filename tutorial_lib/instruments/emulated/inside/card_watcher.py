@@ -28,11 +28,12 @@ NO_VALUES = (
     "emulated card: this PyTorch is too old to follow values. All that the program reads off the "
     "card is zeros, masks and sizes too, and no line that decides by them is named."
 )
-# A line that reads an unknown value so often, and no update comes, most likely waits for it.
+# A line that reads an unknown value so often, while no update comes, may be waiting for it.
 MANY_READS = 2_000
 WAITS = (
     "emulated card: {line} has read an unknown value {times:,} times since the last update, and "
-    "got 0 or False each time. What waits for it never ends here: --steps N stops after N updates."
+    "got 0 or False each time. A loop that waits for it never ends here: stop that with Ctrl-C, "
+    "then run with --steps N, which ends after N updates. A loop that only compares it goes on."
 )
 # What ends a program whatever the card's values are.
 NOT_OF_VALUES = (OSError, ImportError, NameError, AttributeError, TypeError, KeyboardInterrupt)
