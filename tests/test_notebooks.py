@@ -3,9 +3,12 @@
 The notebooks themselves run under it in the same run: see `test` in tutorial_lib/__main__.py.
 """
 
+import ast
+import importlib
 import re
 import warnings
-from types import SimpleNamespace
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
 
 import nbformat
 import pytest
@@ -15,6 +18,7 @@ from tutorial_lib import memory
 from tutorial_lib.school import authoring
 from tutorial_lib.school.authoring import frame
 
+ROOT = Path(__file__).resolve().parents[1]
 FIGURE = 'from IPython.display import HTML\nHTML(\'<img alt="{alt}" src="data:x;base64,{data}">\')'
 
 
@@ -217,3 +221,42 @@ def test_the_next_links_lead_from_the_first_notebook_through_all_chapters_and_la
     for name in companions:
         assert frame.next_cell(root, name).source
     assert seen.index("labs/lab01_ledger.ipynb") == 3
+
+
+NOTEBOOKS = sorted(
+    path for name in ("course", "solutions") for path in ROOT.glob(f"{name}/*.ipynb")
+)
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_what_a_notebook_takes_of_our_modules_is_there(path):
+    """In the cells that only a GPU runs too."""
+    cells = [cell for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"]
+    nodes = [node for cell in cells for node in ast.walk(ast.parse(cell.source))]
+    imports = [
+        node
+        for node in nodes
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("tutorial_lib")
+    ]
+    ours = {}
+    for node in imports:
+        package = importlib.import_module(node.module)
+        for name in node.names:
+            found = getattr(package, name.name, None)
+            found = found or importlib.import_module(f"{node.module}.{name.name}")
+            if isinstance(found, ModuleType):
+                ours[name.asname or name.name] = found
+    for node in nodes:
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            ours.pop(node.id, None)  # the notebook's own from then on
+        elif isinstance(node, ast.arg):
+            ours.pop(node.arg, None)
+    missing = [
+        f"{node.value.id}.{node.attr}"
+        for node in nodes
+        if isinstance(node, ast.Attribute)
+        and isinstance(node.value, ast.Name)
+        and node.value.id in ours
+        and not hasattr(ours[node.value.id], node.attr)
+    ]
+    assert missing == []

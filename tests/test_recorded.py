@@ -7,7 +7,6 @@ from dataclasses import asdict, replace
 
 import pytest
 import torch
-from recorded_faults import faults
 
 from tutorial_lib import memory
 from tutorial_lib.instruments import published, recorded
@@ -262,7 +261,7 @@ FILES = sorted(path.stem for path in store.FOLDER.glob("*.json") if path.stem !=
 
 @pytest.mark.parametrize("name", FILES)
 def test_a_recording_has_its_form_and_can_be(table, name):
-    assert faults(recorded.load(name), table) == []
+    assert recorded.faults(recorded.load(name), table) == []
 
 
 @pytest.mark.parametrize("name", snapshots.RECIPES)
@@ -346,7 +345,7 @@ def contributed(table, **changes):
     ],
 )
 def test_a_contributed_file_is_looked_over(table, changes, message):
-    found = "; ".join(faults(contributed(table, **changes), table))
+    found = "; ".join(recorded.faults(contributed(table, **changes), table))
     assert message in found if message else not found
 
 

@@ -11,6 +11,7 @@ _HOMES = {
     "Recording": "store",
     "Row": "rows",
     "emulated": "store",
+    "faults": "handed_in",
     "find_rows": "rows",
     "load": "store",
     "measured": "store",

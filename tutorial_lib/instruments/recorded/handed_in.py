@@ -1,4 +1,4 @@
-"""Looks a recording over that somebody hands in: its form, its versions, and whether it can be."""
+"""What is wrong with a recording that somebody hands in: its form, its versions, its sizes."""
 
 from __future__ import annotations
 
