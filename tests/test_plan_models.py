@@ -1,7 +1,9 @@
 """Plans on real models: gradients, peaks, what is refused, and how the model is given back."""
 
 import copy
+import gc
 import itertools
+import weakref
 from dataclasses import replace
 
 import pytest
@@ -142,6 +144,16 @@ def test_undo_gives_the_model_back(name):
     assert [one[1] for one in before] == [other[1] for other in after]
     assert counted_peak(model, loss) == peak
     planning.undo(model)  # a second time does nothing
+
+
+def test_a_model_with_a_plan_is_given_up_as_any_other():
+    model = GPT(GPTConfig(vocab_size=8, seq_len=4, num_layers=2, d_model=8, num_heads=2))
+    stage = planning.Stage(forward_seconds=1, backward_seconds=2, input_bytes=1, saved_bytes=1)
+    planning.apply(model, planning.Plan((stage, stage), ((0,), 1)))
+    weight = weakref.ref(next(model.parameters()))
+    del model
+    gc.collect()
+    assert weight() is None
 
 
 def test_a_plan_takes_the_place_of_another_and_evaluation_is_left_alone():

@@ -1,6 +1,5 @@
 """Let a model run by a plan, and give it back as it was."""
 
-import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -21,7 +20,8 @@ _ADVICE = (
     "A plan's stages run later, together, and the model needs a value between two of them. Name "
     "stages that are called one after the other with `stages=`, or larger ones."
 )
-_applied: weakref.WeakKeyDictionary[nn.Module, Callable[[], None]] = weakref.WeakKeyDictionary()
+# The attribute of a model that puts it back: held by the model, it goes when the model goes.
+_PUT_BACK = "_without_plan"
 
 
 def apply(model: nn.Module, plan: Plan) -> nn.Module:
@@ -76,7 +76,7 @@ def _shifted(tree: Tree) -> Tree:
 
 def undo(model: nn.Module) -> nn.Module:
     """Give a model back as it was before `apply`; one without a plan is left alone."""
-    _applied.pop(model, lambda: None)()
+    vars(model).pop(_PUT_BACK, lambda: None)()
     return model
 
 
@@ -93,7 +93,7 @@ def install(
     changes = replaced(stages, running.stage)
     changes.enter_context(replaced({"": model}, running.whole, "forward"))
     segments.stop_caching(model, changes)  # every recomputation would store keys and values
-    _applied[model] = changes.close
+    vars(model)[_PUT_BACK] = lambda: changes.close()  # a function: deepcopy takes it as it is
 
 
 class _Running:
