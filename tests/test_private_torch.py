@@ -267,6 +267,15 @@ def test_torch_script_compiles_no_constructor_of_ours():
         assert torch.jit.script(make_one)().item() == 1
 
 
+def test_after_it_a_device_in_force_is_the_constructors_too():
+    """Else a weight made of a number stays on the CPU, in every model built after a prediction."""
+    sys.modules["torch.utils._device"]._device_constructors.cache_clear()
+    with patches.with_constructor(lambda data, **_: torch.zeros(2)), torch.device("meta"):
+        torch.zeros(2)
+    with torch.device("meta"):
+        assert torch.tensor(1.0).is_meta
+
+
 def make_one() -> torch.Tensor:
     return torch.tensor(1)
 

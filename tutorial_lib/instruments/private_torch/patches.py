@@ -106,8 +106,11 @@ def with_finite_gradients() -> Patch:
 def with_constructor(read: Callable[..., Tensor]) -> Patch:
     """Put a function in the place of `torch.tensor`, which TorchScript need not compile.
 
-    `_register_builtin`: torch/jit/_builtins.py.
+    `_register_builtin`: torch/jit/_builtins.py. `_device_constructors`: torch/utils/_device.py,
+    a list that is made once, by the first `with torch.device(...)`, and for good: made from now on
+    it would lack `torch.tensor`, and weights would stay on the CPU.
     """
+    importlib.import_module("torch.utils._device")._device_constructors()
     importlib.import_module("torch.jit._builtins")._register_builtin(read, "aten::tensor")
     return mock.patch.object(torch, "tensor", read)
 
