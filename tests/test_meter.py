@@ -151,6 +151,14 @@ def test_tied_weights_and_views_count_once():
     assert tied.peak_bytes == bytes_of(model.parameters()) + 4
 
 
+def test_beside_a_gpu_a_step_of_the_cpu_is_measured_there(monkeypatch):
+    x = torch.ones(1000, requires_grad=True)
+    monkeypatch.setattr(devices, "has_gpu", lambda: True)
+    report = memory.measure(lambda: torch.autograd.grad(x.sin().sum(), x))
+    assert (report.device, report.method) == ("CPU", "counted")
+    assert report.peak_bytes >= 2 * x.nbytes
+
+
 def test_resized_storages_are_seen():
     with memory.watch() as report:
         tensor = torch.empty(1000)

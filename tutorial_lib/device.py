@@ -243,6 +243,14 @@ def memory_limit(device: torch.device | str, limit_bytes: int) -> Iterator[None]
         torch.cuda.set_per_process_memory_fraction(before, index)
 
 
+def allocations() -> int:
+    """Number of tensors that PyTorch has given GPU memory so far, those that are gone included."""
+    if not torch.cuda.is_initialized():
+        return 0
+    count, name = torch.cuda.device_count(), "allocation.all.allocated"
+    return sum(int(torch.cuda.memory_stats(index).get(name, 0)) for index in range(count))
+
+
 def versions() -> dict[str, str]:
     """Versions that a measured number depends on.
 

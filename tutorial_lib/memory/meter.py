@@ -20,7 +20,7 @@ from tutorial_lib import device as devices
 from tutorial_lib.memory.allocator import AllocatorReading
 from tutorial_lib.memory.cautions import StepsSeen, warnings_after, warnings_before
 from tutorial_lib.memory.lines import calling_line
-from tutorial_lib.memory.private_torch import flop_counter
+from tutorial_lib.memory.private_torch import FakeTensorMode, active_modes, flop_counter
 from tutorial_lib.memory.report import MemoryReport
 from tutorial_lib.memory.storages import StorageLog
 from tutorial_lib.memory.timeline import summarise
@@ -71,17 +71,20 @@ def measure(
     _check_counts(warmup, steps, repeats)
     with _undone_on_error(model, optimizer):
         seen = StepsSeen(step, model)
+        allocated = devices.allocations()
         for _ in range(warmup):
             seen.run()
+        device = _device_of(model, optimizer)
+        if warmup and not _parameters(model, optimizer) and devices.allocations() == allocated:
+            device = torch.device("cpu")  # the step asked no GPU for memory, though one is here
         before = list(warnings_before(model))
-        with watch(label, model=model, optimizer=optimizer, lines=lines) as report:
+        with _watched(label, model, optimizer, lines, device) as report:
             for _ in range(steps):
                 seen.run(_Watching.clock)
         report.step_peaks = seen.peaks(report) if steps > 1 else []
         is_steady = warmup > 0 and steps == 1
         for text in warnings_after(report, is_steady=is_steady) or before or seen.warnings():
             warnings.warn(text, MeterWarning, stacklevel=2)
-        device = _device_of(model, optimizer)
         times = 0 if devices.is_emulated(device) else repeats
         report.step_seconds = [timed(step, device) for _ in range(times)]
         if flops:
@@ -99,14 +102,13 @@ def _check_counts(warmup: int, steps: int, repeats: int) -> None:
         )
 
 
-@contextlib.contextmanager
 def watch(
     label: str = "",
     *,
     model: nn.Module | None = None,
     optimizer: Optimizer | None = None,
     lines: bool = False,
-) -> Iterator[MemoryReport]:
+) -> contextlib.AbstractContextManager[MemoryReport]:
     """Measure what happens inside the `with` block; the report is filled in at its end.
 
     Args:
@@ -121,11 +123,21 @@ def watch(
     Raises:
         RuntimeError: When another measurement is running.
     """
+    return _watched(label, model, optimizer, lines, _device_of(model, optimizer))
+
+
+@contextlib.contextmanager
+def _watched(
+    label: str,
+    model: nn.Module | None,
+    optimizer: Optimizer | None,
+    lines: bool,
+    device: torch.device,
+) -> Iterator[MemoryReport]:
     if _Watching.now is not None:
         raise RuntimeError(
             f"a measurement ({_Watching.now!r}) is running: end it before you begin {label!r}."
         )
-    device = _device_of(model, optimizer)
     report = MemoryReport(label=label, device=devices.describe(device), versions=devices.versions())
     log = StorageLog(device.type)
     log.line_of = calling_line if lines else None
@@ -230,6 +242,8 @@ def _parameters(model: nn.Module | None, optimizer: Optimizer | None) -> list[Te
 def _device_of(model: nn.Module | None, optimizer: Optimizer | None) -> torch.device:
     for parameter in _parameters(model, optimizer):
         return parameter.device
+    if any(isinstance(mode, FakeTensorMode) for mode in active_modes()):
+        return torch.device("cpu")  # a prediction's tensors, on a machine with a GPU too
     return devices.pick()
 
 
