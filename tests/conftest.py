@@ -18,6 +18,12 @@ torch.set_num_threads(1)  # as checks do: sums come out the same to the last bit
 ROOT = Path(__file__).resolve().parent.parent
 
 
+def pytest_configure(config):
+    """Hide a GPU from all tests but those of `-m gpu`: what they say is about the CPU."""
+    if config.option.markexpr != "gpu":
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
+
+
 @pytest.fixture(scope="session")
 def root():
     """The course's folder."""

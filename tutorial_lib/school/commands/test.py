@@ -52,6 +52,8 @@ def run(options: argparse.Namespace) -> int:
         # Hundreds of processes import the course: compiled once, whatever is set elsewhere.
         "PYTHONDONTWRITEBYTECODE": "",
     }
+    if "gpu" not in options.rest:  # all but `-m gpu` is about the CPU, on every machine
+        changes["CUDA_VISIBLE_DEVICES"] = ""
     if options.changed:
         return _test_changed(python, options.rest, {**os.environ, **changes})
     words = options.rest
