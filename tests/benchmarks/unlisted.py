@@ -32,7 +32,8 @@ def trained(model, batch, loss=lambda out: out.loss, by=optim.AdamW, half=None, 
     """Train on one batch: under autocast, with a scaler for float16, with gradients clipped."""
     model.train()
     update = by([p for p in model.parameters() if p.requires_grad])
-    scaler = torch.amp.GradScaler("cuda", enabled=half is torch.float16)
+    # PyTorch begins at 65536: on a real card updates overflow and are skipped, states come late.
+    scaler = torch.amp.GradScaler("cuda", init_scale=1024, enabled=half is torch.float16)
 
     def step():
         with torch.autocast("cuda", half or torch.bfloat16, enabled=half is not None):
@@ -68,7 +69,7 @@ def images(batch, **placed):
 
 
 def half_frozen():
-    model = library("RobertaForMaskedLM", vocab_size=50265)
+    model = library("RobertaForMaskedLM", vocab_size=50265, max_position_embeddings=514)
     model.roberta.embeddings.requires_grad_(False)
     model.roberta.encoder.layer[:6].requires_grad_(False)
     model.gradient_checkpointing_enable()
