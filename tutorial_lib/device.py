@@ -244,7 +244,7 @@ def memory_limit(device: torch.device | str, limit_bytes: int) -> Iterator[None]
 
 
 def allocations() -> int:
-    """Number of tensors that PyTorch has given GPU memory so far, those that are gone included."""
+    """Count the tensors that PyTorch has given GPU memory so far, with those that are gone."""
     if not torch.cuda.is_initialized():
         return 0
     count, name = torch.cuda.device_count(), "allocation.all.allocated"
