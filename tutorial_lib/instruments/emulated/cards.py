@@ -16,8 +16,10 @@ from tutorial_lib.units import MIB, parse_bytes
 
 # Bytes of a CUDA context for each multiprocessor: nvidia-smi showed 256 MiB on an RTX 3090, with 82
 # of them (PyTorch 2.7 and CUDA 12.8, InvokeAI's issue 9413), and 426 MiB on an RTX 6000 Ada, with
-# 142 (PyTorch 2.10 and CUDA 13.0, unsloth-zoo's pull request 1053). It grows as kernels are loaded.
+# 142 (PyTorch 2.10 and CUDA 13.0, unsloth-zoo's pull request 1053). It grows as kernels are loaded:
+# on an H200, with 132, from 619 to 703 MiB (measured, PyTorch 2.11 and CUDA 13.0).
 CONTEXT_BYTES = 3 * MIB
+_CONTEXT_BYTES = {"9.0": 703 * MIB // 132}
 
 
 @dataclass(frozen=True)
@@ -94,7 +96,7 @@ def find_card(key: str, memory: str | None = None, context: str | None = "0") ->
         key: A key of `CARDS`; capitals, spaces and dashes do not matter.
         memory: Another size of its memory, as in `16GiB`, `24 GB` or plain bytes.
         context: Bytes of a CUDA context, as in `300MiB` or `0`; `None` gives `CONTEXT_BYTES` a
-            multiprocessor.
+            multiprocessor, or what was measured of the card's kind.
 
     Raises:
         ValueError: For a card that is not known, or a size that is no size.
@@ -108,7 +110,7 @@ def find_card(key: str, memory: str | None = None, context: str | None = "0") ->
     if memory is not None:
         card = dataclasses.replace(card, memory=parse_bytes(memory))
     if context is None:
-        held = CONTEXT_BYTES * card.multiprocessors
+        held = _CONTEXT_BYTES.get(card.capability, CONTEXT_BYTES) * card.multiprocessors
     else:
         held = 0 if context == "0" else parse_bytes(context)
     if held >= card.memory:

@@ -3,7 +3,8 @@
 Source:
     `course/recorded/fits.csv`: training loops that others ran on real GPUs, free and again with
     PyTorch's share of the card capped, beside what was predicted and emulated.
-    `tests/test_fits.py` holds the two constants to it.
+    `course/recorded/least_room.csv`: the least room in which steps ran on an H200.
+    `tests/test_fits.py` holds the constants to both.
 """
 
 from __future__ import annotations
@@ -14,7 +15,10 @@ from typing import Any
 from tutorial_lib.instruments.emulated.cards import CARDS, Card, find_card
 from tutorial_lib.units import human_bytes, parse_bytes
 
-# With up to this share more than was predicted, some runs on real GPUs ran out of memory.
+# With up to this share more than was predicted some runs on real GPUs ran out of memory: what was
+# free lay in blocks too small for the next tensor.
+FRAGMENTED = 0.23
+# The same where an emulated card ran the step: PyTorch's own allocator, and the same blocks.
 CLOSE = 0.024
 # What nvidia-smi showed of nine of ten free runs, over what was predicted, and over what the
 # emulated card had reserved.
@@ -43,8 +47,8 @@ class Room:
 
     @property
     def sure(self) -> int:
-        """Bytes that a step may need and is sure to run."""
-        return int(self.free / (1 + CLOSE))
+        """Bytes that may be predicted of a step that is sure to run."""
+        return int(self.free / (1 + FRAGMENTED))
 
 
 @dataclass(frozen=True)
@@ -58,9 +62,13 @@ class Verdict:
     @property
     def answer(self) -> str:
         """`yes`, `no`, or `close` where some real runs with such a margin ran out."""
-        if self.needs <= self.room.sure:
+        if self.needs * (1 + self._band) <= self.room.free:
             return "yes"
         return "close" if self.needs <= self.room.free else "no"
+
+    @property
+    def _band(self) -> float:
+        return FRAGMENTED if self.reserved is None else CLOSE
 
     @property
     def takes(self) -> tuple[int, int]:
@@ -88,9 +96,12 @@ class Verdict:
             where += f" that the {card.name} leaves to PyTorch"
             held = human_bytes(card.context)
             context = [f"  context  about {held} of CUDA's own, taken off before"]
-        reason = f", since with less than {CLOSE:.1%} to spare some ran out"
-        lines = [
-            f"fits: {self.answer}{reason if self.answer == 'close' else ''}",
+        lines = [f"fits: {self.answer}"]
+        if self.answer == "close":
+            lines[0] += f", since some with less than {self._band:.1%} to spare ran out"
+            if self.reserved is None:
+                lines += ["  try      emulate, or PYTORCH_ALLOC_CONF=expandable_segments:True"]
+        lines += [
             f"  needs    {human_bytes(self.needs)} at least, of {where}",
             f"  takes    {low} to {high} in nvidia-smi, where nothing limits it",
         ]
