@@ -72,12 +72,16 @@ class Verdict:
 
     @property
     def takes(self) -> tuple[int, int]:
-        """Bytes that nvidia-smi shows of the step when nothing limits it, from and to."""
+        """Bytes that nvidia-smi shows of the step when nothing limits it, from and to.
+
+        A card's context is in them, where the card is known.
+        """
+        context = self.room.card.context if self.room.card else 0
         if self.reserved is None:
             low, high = (int(self.needs * factor) for factor in TAKES)
         else:
             low, high = (int(self.reserved * factor) for factor in TAKES_OF_RESERVED)
-        return max(low, self.needs), high
+        return max(low, self.needs) + context, high + context
 
     def as_data(self) -> dict[str, Any]:
         """Give the verdict as plain data, for JSON."""
