@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tutorial_lib.instruments.emulated import Room, Verdict
-from tutorial_lib.instruments.emulated.verdict import CLOSE, FRAGMENTED
+from tutorial_lib.instruments.emulated.verdict import CLOSE, FRAGMENTED, JOINED
 from tutorial_lib.units import GIB
 
 FOLDER = Path(__file__).parents[1] / "course/recorded"
@@ -72,6 +72,9 @@ def test_expandable_segments_need_less():
     less = [1 - expandable / default for default, expandable in both]
     assert statistics.median(less) > 0.01
     assert max(less) > 0.1
+    joined = [row for row in LEAST if row["allocator"] != "default"]
+    enough = [int(row["ran"]) <= (1 + JOINED) * int(row["predicted"]) for row in joined]
+    assert (sum(enough), len(enough)) == (36, 38)
 
 
 # Wrong answers of emulated runs beyond the band, by model: what they had that it has not.

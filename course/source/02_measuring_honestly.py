@@ -450,8 +450,9 @@ plots.growth(
 # it before the card is full. ([Issue 1529](https://github.com/pytorch/pytorch/issues/1529) of
 # PyTorch reports this case.)
 #
-# So a step *needs* its allocated peak, and *takes* what was reserved. A card must hold what the
-# step needs; `nvidia-smi` shows what it takes. Lab 02 tests that with runs on real GPUs.
+# So a step *needs* its allocated peak at least, and *takes* what was reserved; `nvidia-smi` shows
+# what it takes. In between the blocks decide: on an H200 most steps needed up to a tenth more than
+# their tensors, some a fifth (chapter 10b). Lab 02 tests that with runs on real GPUs.
 #
 # Two cures cost nothing:
 #

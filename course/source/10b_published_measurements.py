@@ -19,7 +19,7 @@ from transformers import BertConfig, BertForSequenceClassification
 from tutorial_lib import claims, memory
 from tutorial_lib.instruments import figures, segments
 from tutorial_lib.guesses import beside
-from tutorial_lib.instruments.emulated.verdict import CLOSE, TAKES, TAKES_OF_RESERVED
+from tutorial_lib.instruments.emulated.verdict import FRAGMENTED
 from tutorial_lib.instruments.recorded.published import (
     KINDS,
     misses,
@@ -236,9 +236,6 @@ right.groupby(runs.kind).mean().T.assign(all=right.mean()).map("{:.0%}".format)
 #   although there was room for their tensors: what was free lay in blocks too small for the next.
 #   No sum of tensors tells that; a run under the cap does.
 #
-# `predict --fits` answers so: what a step needs, what it takes, and *close* where the margin is as
-# small as in runs that failed.
-#
 # On some of these rows cuDNN was asked for its workspaces too (`emulate --cudnn`). Where memory is
 # short PyTorch takes the next engine, on a GPU and here.
 
@@ -247,40 +244,50 @@ asked = runs.dropna(subset="emulated_ran_cudnn")
 for column in ("emulated_ran", "emulated_ran_cudnn"):
     print(f"{column}: {(asked[column] == asked.ran).sum()} of {len(asked)} right")
 
-# %% [markdown] id="bands-text"
-# How wide *close* is, and how far apart the ends of what a free run takes are: both were read off
-# these runs, which flatters them. So read them off one half of the runs, and try them on the other.
-# The band is the largest margin with which a run of an image model ran out although it was
-# predicted to fit (VGG set apart); the ends leave out a twentieth of the runs on each side.
+# %% [markdown] id="least-text"
+# ## The least room, on an H200
+#
+# What is the least room in which a step runs? On an H200 we halved the gap between a cap that it
+# ran out in and one that it ran in, for steps of this course and loops of xMem's
+# (`tests/benchmarks/least_room.py`). An emulated H200 with the same PyTorch then did the same.
+#
+# **Predict.** By how many per cent is the least room above the predicted peak, in the median?
+
+# %% id="guess-least"
+guess = None  # per cent
+
+# %% id="least"
+least = pd.read_csv(FOLDER / "least_room.csv")
+least["more"] = 100 * (least.ran / least.predicted - 1)
+more = least.groupby("allocator").more
+shown = more.describe(percentiles=[0.5, 0.9])[["count", "min", "50%", "90%", "max"]]
+median = shown.loc["default", "50%"]
+print(f"{median:.0f} % more in the median{beside(guess, median)}")
+off = 100 * (least.emulated_ran / least.ran - 1).abs().dropna()
+print(f"emulated: off by {off.median():.2f} %, at most {off.max():.1f} %, {len(off)} steps")
+shown.round(1)
+
+# %% [markdown] id="read-least"
+# None ran in less than was predicted, and some needed much more. No tensor fills the difference.
+# What is free lies between what is used, and no piece is as long as the next tensor. Expandable
+# segments join such pieces. An emulated card has PyTorch's own allocator, so it ends where the real
+# one does.
+#
+# Therefore `predict --fits` says *yes* where there is room for the largest share of this table, *no*
+# in less than the predicted peak, and *close* between: then ask `emulate`. `plan` leaves that share
+# free. None of xMem's capped runs contradicts a *yes* or a *no*:
 
 # %% id="bands"
-runs["half"] = runs.groupby(which, sort=False).ngroup() % 2
-images = runs[(runs.kind == "cnn") & ~runs.model.str.startswith("VGG")]
-spare, ran = images.cap / images.predicted - 1, images.ran == 1
-free, halves = runs[runs.reserved > 0].drop_duplicates(which), {}
-for fitted, other in ((0, 1), (1, 0)):
-    near = spare[~ran & (spare >= 0) & (images.half == fitted)].max()
-    wrong = (ran & (spare < 0) | ~ran & (spare > near))[images.half == other]
-    row = {"close, to": f"{near:.1%}", "wrong": f"{wrong.sum()} of {len(wrong)}"}
-    for of in ("predicted", "reserved"):
-        ratio = free.ground_nvml_bytes / free[of]
-        low, high = ratio[free.half == fitted].quantile([0.05, 0.95])
-        inside = ratio[free.half == other].between(low, high).mean()
-        row[f"takes, of {of}"] = f"{low:.2f} to {high:.2f}: {inside:.0%}"
-    halves[f"read off half {fitted}, tried on {other}"] = row
-print(f"the tool's: {CLOSE:.1%}, {TAKES} and {TAKES_OF_RESERVED}")
-pd.DataFrame(halves).T
-
-# %% [markdown] id="read-bands"
-# So a margin wider than the band is no guarantee: the band of one half is too narrow for the other.
-# And ends that nine runs of ten lie between hold fewer of the runs that they were not read off.
+sure, never = runs.predicted * (1 + FRAGMENTED) <= runs.cap, runs.predicted > runs.cap
+answers = pd.Series("close", runs.index).mask(sure, "yes").mask(never, "no")
+pd.crosstab(answers, runs.ran.map({0: "ran out", 1: "ran"}))
 
 # %% [markdown] id="seconds-text"
 # ## And the seconds?
 #
-# This course counts FLOPs; it has no GPU to take the time on. Others have: the file
-# `recorded/published_times.csv` holds what they measured with and without checkpointing, each row
-# with its source, its quote and its conditions. The rule of chapter 06 says what to expect: a step
+# This course counts FLOPs. Others took the time: the file `recorded/published_times.csv` holds what
+# they measured with and without checkpointing, each row with its source, its quote and its
+# conditions. The rule of chapter 06 says what to expect: a step
 # that trains all weights costs three forwards, with LoRA two, and what is recomputed adds its share
 # of one more.
 #
@@ -317,6 +324,41 @@ for name in prices.index[slower > 1.1 * rule]:
     row = prices.loc[name]
     price = f"{row['published, %']:+.0f} % (rule {row['rule, %']:+.0f} %)"
     print(f"{name}: {price}, {times.why[name]}")
+
+# %% [markdown] id="own-text"
+# And on the H200, where we timed 21 models with no block checkpointed and with every one (bfloat16,
+# the median of five steps)? Beside it stand the prices by FLOPs, and by the roofline of chapter 07,
+# which also says how long the card alone would take.
+#
+# **Predict.** By FLOPs the prices lie between 18 and 34 %. What is the largest that was measured?
+
+# %% id="guess-own"
+guess = None  # per cent
+
+# %% id="own"
+own = pd.read_csv(FOLDER / "own_times.csv", index_col="step")
+own["card busy"] = (own.roofline_ms / own.measured_ms).clip(upper=1).round(2)
+largest = own.measured_price.max()
+print(f"the largest: {largest:.0f} %{beside(guess, largest)}")
+own.drop(columns="roofline_ms").sort_values("card busy")
+
+# %% id="own-halves"
+idle = own["card busy"] < 0.7
+off = (own.measured_price - own.flops_price).abs()
+pd.DataFrame(
+    {
+        "steps": idle.value_counts(),
+        "measured, median": own.measured_price.groupby(idle).median(),
+        "off from FLOPs, median": off.groupby(idle).median(),
+    }
+).rename({True: "the card waits", False: "the card is busy"}).round(1)
+
+# %% [markdown] id="own-read"
+# Where the card is busy the price is that of the FLOPs. Where it waits for the CPU, which launches
+# one operation after the other, the price is the CPU's: to launch a forward again, and to run
+# checkpoint's own Python around every saved tensor. So the faster the card and the smaller the
+# step, the more it costs; a larger micro-batch gives the card more to do for each launch. No FLOP
+# counter and no planner's clock knows this CPU.
 
 # %% [markdown] id="what-follows"
 # ## What follows

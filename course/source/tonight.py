@@ -128,6 +128,10 @@ plots.ledger_bars(
 # and states stay in float32 if a plan with them fits. Otherwise it takes 8-bit states, then
 # bfloat16 throughout, and says so: that is another training. A model with BatchNorm changes with
 # its micro-batch too (chapter 09).
+#
+# A card is never filled to the last byte: what is free lies in pieces. *Close* means that some
+# steps ran out with so little to spare (10b). The plan counts on a setting that joins the pieces:
+# before your script starts, set `PYTORCH_ALLOC_CONF=expandable_segments:True`.
 
 # %% id="plan"
 harmless = [lever.recipe for lever in levers if lever.training != "another"]

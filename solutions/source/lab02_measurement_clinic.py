@@ -767,16 +767,17 @@ pd.DataFrame(capped).T
 
 # %% [markdown] id="read-2-7"
 # Only the last number says *no*: where the cap was below what our emulated card had allocated (its
-# own run, with no cap), no run ended well. The other two are what a free run takes.
+# own run, with no cap), no run ended well. The other two are what a free run takes. Above it a run
+# may still end badly, where what is free lies in pieces too small (chapter 10b): then try.
 #
-# You have the three numbers of a step, and a shop window of cards. Which is the smallest that is
-# enough? The context is CUDA's, and PyTorch cannot have it.
+# You have the three numbers of a step, and a shop window of cards. Which is the smallest that they
+# do not rule out? The context is CUDA's, and PyTorch cannot have it.
 
 
 # %% id="answer-2-7"
 # exercise 2.7
 def smallest_card(run: dict[str, int], cards: list[tuple[int, int]]) -> int:
-    """Choose the smallest card on which a training step runs.
+    """Choose the smallest card on which a training step may run.
 
     Args:
         run: Bytes of its free run: "allocated" and "reserved", the allocator's
@@ -785,7 +786,7 @@ def smallest_card(run: dict[str, int], cards: list[tuple[int, int]]) -> int:
             bytes; in any order.
 
     Returns:
-        The memory of the smallest card that is enough; 0 where none is.
+        The memory of the smallest card that is not ruled out; 0 where all are.
     """
     ### BEGIN SOLUTION
     room = {memory: memory - context for memory, context in cards}
@@ -810,7 +811,7 @@ checks.lab02.smallest_card(smallest_card)
 # </details>
 # <details><summary>Hint 3: the smallest</summary>
 #
-# List the memory of every card that is enough. `min(..., default=0)` takes an empty list, too.
+# List the memory of every card that is left. `min(..., default=0)` takes an empty list, too.
 # </details>
 
 # %% [markdown] id="gpu-text"

@@ -7,8 +7,8 @@
 A step runs four times free, then in one cap after the other, each halving the gap between the
 largest that it ran out in and the least that it ran in, down to a five-hundredth. Steps are the
 rows of `record` and the loops of `peers.csv`; each has a process of its own, once with the
-allocator as it is and once with expandable segments (not emulated). `course/recorded/least_room.csv`
-keeps what an H200 said with PyTorch 2.11, and beside it the same of an emulated one.
+allocator as it is and once with expandable segments (not emulated). What an H200 said with PyTorch
+2.11, and beside it the same of an emulated one, is kept in `course/recorded/least_room.csv`.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
     python tests/benchmarks/published_times.py              all rows; some minutes, no GPU
     python tests/benchmarks/published_times.py 'llama*'     these rows
+    python tests/benchmarks/published_times.py --own        our own, of an H200: own_times.csv anew
 
 A row of `course/recorded/published_times.csv` has two published times (or rates) of one step, and
 what runs again: `again` is the share of the blocks' forward, 0 for none and 1 for all. The price
@@ -19,11 +20,12 @@ import json
 import statistics
 import sys
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from tutorial_lib import memory
+from tutorial_lib.instruments import recorded
 from tutorial_lib.instruments.planning.run.roofline import Roofline, Speed
 from tutorial_lib.instruments.training import Recipe
 
@@ -33,6 +35,7 @@ Row = dict[str, str]
 # Forwards in a step that keeps everything.
 FORWARDS = {"all": 3, "lora": 2}
 NEAR = 5  # points
+OWN = ("measured", "flops", "roofline")
 RATIO = "times the time"  # the unit of a row whose source gives a ratio alone
 # What is said of any model: "about 20 % slower" in transformers' guide, and a third by the rule.
 FLAT = {"always 20 %": 1.2, "always a third": 4 / 3}
@@ -109,6 +112,30 @@ def predicted(row: Row) -> list[float | None]:
     return [b / a for a, b in zip(without, with_, strict=True)]
 
 
+def own() -> Iterator[dict[str, str]]:
+    """Predict the steps that we timed on an H200, without checkpoints and with every block."""
+    rows = recorded.load("NVIDIA H200").rows
+    seconds = {key: row["report"]["seconds"] for key, row in rows.items() if "report" in row}
+    for key, took in seconds.items():
+        checkpointed = f"{key}, per-block"
+        if not took or not seconds.get(checkpointed):
+            continue
+        (flops, time), (more_flops, more_time) = (
+            cost(json.dumps(rows[name]["recipe"]), Speed.of("NVIDIA H200"))
+            for name in (key, checkpointed)
+        )
+        prices = seconds[checkpointed] / took, more_flops / flops, more_time / time
+        yield {
+            "step": key,
+            "measured_ms": f"{1000 * took:.1f}",
+            "roofline_ms": f"{1000 * time:.1f}",
+            **{
+                f"{name}_price": f"{100 * (price - 1):.1f}"
+                for name, price in zip(OWN, prices, strict=True)
+            },
+        }
+
+
 def clock(row: Row) -> str:
     """Hold the roofline's seconds against the published ones, of the step without.
 
@@ -138,6 +165,13 @@ def summary(name: str, pairs: Iterable[tuple[float, float]]) -> str:
 def main(patterns: Sequence[str]) -> None:
     """Print the prices of the rows in per cent, and how many points the predictions are off."""
     warnings.simplefilter("ignore")
+    if patterns == ["--own"]:
+        with TABLE.with_name("own_times.csv").open("w", newline="", encoding="utf-8") as file:
+            rows = list(own())
+            writer = csv.DictWriter(file, rows[0], lineterminator="\n")
+            writer.writeheader()
+            writer.writerows(rows)
+        return
     found = []
     print(f"{'price of a step, per cent':<32}{'published':>9}{'FLOPs':>8}{'roofline':>10}")
     for row in read(patterns or ("*",)):

@@ -1,4 +1,4 @@
-"""The check of 2.7: the smallest card on which a step runs."""
+"""The check of 2.7: the smallest card on which a step may run."""
 
 from tutorial_lib.checks.lab02 import given
 from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Exercise, Faults, Result, value
@@ -35,7 +35,7 @@ def _judge(case: Case, result: Result) -> None:
         name=f"smallest_card for {case['run']['allocated']:,} bytes allocated",
         otherwise=lambda seen: (
             f"{seen:,} bytes are not the memory of the smallest card that is "
-            "enough: which number does a capped run never go below, and what is left to PyTorch?"
+            "not ruled out: which number does a capped run never go below, and what is left to PyTorch?"
         ),
     )
 
@@ -65,11 +65,11 @@ def _faults(case: Case) -> Faults:
         _smallest(case, "seen"),
     )
     yield (
-        "The step runs on that card, and on a smaller one too: it is the largest.",
+        "The step may run on that card, and on a smaller one too: it is the largest.",
         max(enough, default=0),
     )
     yield (
-        "The step runs on that card, and on a smaller one too: it is the first in the list.",
+        "The step may run on that card, and on a smaller one too: it is the first in the list.",
         next(iter(enough), 0),
     )
     yield (
