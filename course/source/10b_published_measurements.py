@@ -326,11 +326,12 @@ for name in prices.index[slower > 1.1 * rule]:
     print(f"{name}: {price}, {times.why[name]}")
 
 # %% [markdown] id="own-text"
-# And on the H200, where we timed 21 models with no block checkpointed and with every one (bfloat16,
-# the median of five steps)? Beside it stand the prices by FLOPs, and by the roofline of chapter 07,
-# which also says how long the card alone would take.
+# And on the H200? There each model's step was timed with no block checkpointed and with every one
+# (bfloat16, the median of five). Beside it stand the prices by FLOPs and by the roofline of chapter
+# 07, which also says how long the card alone would take, and so which part of the step it is busy.
 #
-# **Predict.** By FLOPs the prices lie between 18 and 34 %. What is the largest that was measured?
+# **Predict.** By FLOPs no price is above a third. What is the largest that was measured, in per
+# cent?
 
 # %% id="guess-own"
 guess = None  # per cent
@@ -354,11 +355,12 @@ pd.DataFrame(
 ).rename({True: "the card waits", False: "the card is busy"}).round(1)
 
 # %% [markdown] id="own-read"
-# Where the card is busy the price is that of the FLOPs. Where it waits for the CPU, which launches
-# one operation after the other, the price is the CPU's: to launch a forward again, and to run
-# checkpoint's own Python around every saved tensor. So the faster the card and the smaller the
-# step, the more it costs; a larger micro-batch gives the card more to do for each launch. No FLOP
-# counter and no planner's clock knows this CPU.
+# Where the card is busy the price is mostly that of the FLOPs. Where it waits for the CPU, which
+# launches one operation after the other, the price is the CPU's: to launch a forward again, and to
+# run checkpoint's own Python around every saved tensor. Some steps wait only once they are
+# checkpointed. So the faster the card and the smaller its operations, the more it costs; a larger
+# micro-batch gives the card more to do for each launch. No FLOP counter and no planner's clock
+# knows this CPU.
 
 # %% [markdown] id="what-follows"
 # ## What follows
