@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from tutorial_lib.instruments import recorded
 from tutorial_lib.instruments.emulated import Room, Verdict
-from tutorial_lib.instruments.emulated.verdict import CLOSE, FRAGMENTED, JOINED
+from tutorial_lib.instruments.emulated.verdict import CLOSE, FRAGMENTED, JOINED, WORKSPACES
 from tutorial_lib.units import GIB
 
 FOLDER = Path(__file__).parents[1] / "course/recorded"
@@ -38,27 +39,47 @@ def is_wrong(decision, of):
 
 
 @pytest.mark.parametrize("answered", ["yes", "close", "no"])
-@pytest.mark.parametrize("band", [CLOSE, FRAGMENTED])
-def test_a_verdict_has_three_answers(answered, band):
-    needs = {"yes": 0.99 / (1 + band), "close": 1.0, "no": 1.01}[answered] * GIB
-    reserved = GIB if band == CLOSE else None
+@pytest.mark.parametrize("reserved", [None, GIB])
+def test_a_verdict_has_three_answers(answered, reserved):
+    sure = Room(GIB).sure if reserved is None else GIB / (1 + CLOSE)
+    needs = {"yes": sure, "close": GIB, "no": GIB + 1}[answered]
     assert Verdict(int(needs), Room(GIB), reserved).answer == answered
 
 
-def test_no_prediction_that_is_sure_was_wrong():
+@pytest.mark.parametrize(("needs", "told"), [(0.6, False), (0.8, True), (0.99, True), (2, False)])
+def test_where_blocks_may_decide_the_verdict_says_what_to_set(needs, told):
+    assert ("expandable_segments" in str(Verdict(int(needs * GIB), Room(GIB)))) is told
+
+
+@pytest.mark.parametrize("needs", [1, 999, 10**9 + 7])
+def test_the_least_room_of_a_peak_leaves_it(needs):
+    assert Room.for_sure(needs).sure >= needs > Room(Room.for_sure(needs).free - 3).sure - 2
+
+
+def test_of_a_predictions_answers_one_was_wrong():
+    """It ran without expandable segments."""
+    wrong = [(d["model"], d["optimizer"]) for d in DECISIONS if is_wrong(d, "predicted")]
+    assert wrong == [("T5-small", "SGD")]
     answers = Counter(answer(d, "predicted") for d in DECISIONS)
-    assert not [d for d in DECISIONS if is_wrong(d, "predicted")]
-    assert answers["yes"] + answers["no"] > 0.5 * len(DECISIONS)
+    assert answers["close"] < 0.25 * len(DECISIONS)
 
 
-def test_on_an_h200_all_ran_in_the_room_that_is_sure():
-    """And the band is as wide as it must be."""
+def test_with_expandable_segments_all_ran_where_the_answer_is_yes():
+    spare = []
+    for row in LEAST:
+        if row["allocator"] != "default":
+            spare.append((int(row["ran"]) - WORKSPACES) / int(row["predicted"]) - 1)
+    assert len(spare) == 38
+    assert sorted(spare)[-2] < JOINED  # cuDNN's LSTM alone needed more, of 1.3 GiB
+    assert max(spare) < JOINED + 0.01
+
+
+def test_without_them_steps_need_more():
     default = [row for row in LEAST if row["allocator"] == "default"]
     spare = sorted(int(row["ran"]) / int(row["predicted"]) - 1 for row in default)
     assert len(default) > 60
-    assert 0 < spare[0]  # none in less than was predicted
-    assert FRAGMENTED - 0.002 < spare[-1] < FRAGMENTED
-    assert spare[int(0.9 * len(spare))] < 0.18
+    assert 0 < spare[0]  # none ran in less than was predicted
+    assert 0.2 < spare[-1] < FRAGMENTED
 
 
 def test_expandable_segments_need_less():
@@ -72,9 +93,6 @@ def test_expandable_segments_need_less():
     less = [1 - expandable / default for default, expandable in both]
     assert statistics.median(less) > 0.01
     assert max(less) > 0.1
-    joined = [row for row in LEAST if row["allocator"] != "default"]
-    enough = [int(row["ran"]) <= (1 + JOINED) * int(row["predicted"]) for row in joined]
-    assert (sum(enough), len(enough)) == (36, 38)
 
 
 # Wrong answers of emulated runs beyond the band, by model: what they had that it has not.
@@ -134,7 +152,20 @@ def test_a_run_under_the_cap_decides_as_the_gpu_did():
 def test_the_readme_says_how_many_are_right(root):
     said = " ".join((root / "README.md").read_text(encoding="utf-8").split())
     right = sum(d["emulated_ran"] == d["ran"] for d in DECISIONS)
-    fits = sum((int(d["predicted"]) <= int(d["cap"])) == (d["ran"] == "1") for d in DECISIONS)
+    answers = Counter(answer(d, "predicted") for d in DECISIONS)
     assert f"Of {len(DECISIONS)} training loops" in said
     assert f"{right} end on an emulated card" in said
-    assert f"`predict` says of {fits} rightly" in said
+    assert f"yes or no of {answers['yes'] + answers['no']}, one of them wrongly" in said
+    assert f"calls {answers['close']} close" in said
+
+
+def test_the_readme_says_what_an_h200_measured(root):
+    said = " ".join((root / "README.md").read_text(encoding="utf-8").split())
+    measured, emulated, predicted = (
+        recorded.load(name).rows for name in ("NVIDIA H200", "emulated NVIDIA H200", "predicted")
+    )
+    asked = {key: row["report"]["requested_bytes"] for key, row in measured.items()}
+    same = sum(emulated[key]["report"]["requested_bytes"] == asked[key] for key in asked)
+    off = [predicted[key]["report"]["peak_bytes"] / asked[key] - 1 for key in asked]
+    assert f"{len(asked)} training steps of this course were measured. Of {same} `emulate`" in said
+    assert f"off by {statistics.median(map(abs, off)):.2%} in the median" in said

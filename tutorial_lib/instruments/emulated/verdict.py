@@ -9,19 +9,19 @@ Source:
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
 from tutorial_lib.instruments.emulated.cards import CARDS, Card, find_card
-from tutorial_lib.units import human_bytes, parse_bytes
+from tutorial_lib.units import MIB, human_bytes, parse_bytes
 
-# With up to this share more than was predicted some runs on real GPUs ran out of memory: what was
-# free lay in blocks too small for the next tensor.
-FRAGMENTED = 0.23
-# The same with `PYTORCH_ALLOC_CONF=expandable_segments:True`, which joins such blocks; two of 38
-# needed more, an LSTM and a ResNet of little memory.
-JOINED = 0.1
-# The same where an emulated card ran the step: PyTorch's own allocator, and the same blocks.
+# With expandable segments, which join free blocks, steps needed this share more than was predicted at
+# most, besides what cuBLAS takes for its workspaces (65 MiB on an H200, 16 on older cards).
+JOINED, WORKSPACES = 0.1, 65 * MIB
+# Without them, what is free may lie in blocks too small for the next tensor: up to half more.
+FRAGMENTED = 0.5
+# With up to this share more than an emulated card allocated, some runs on real GPUs ran out.
 CLOSE = 0.024
 # What nvidia-smi showed of nine of ten free runs, over what was predicted, and over what the
 # emulated card had reserved.
@@ -48,10 +48,15 @@ class Room:
                 raise ValueError(f"{no_size} Or name a card: {', '.join(CARDS)}.") from None
             return cls(card.free, card)
 
+    @classmethod
+    def for_sure(cls, needs: int) -> Room:
+        """Give the least room of which `sure` is so many bytes."""
+        return cls(math.ceil(needs * (1 + JOINED)) + WORKSPACES + 1)
+
     @property
     def sure(self) -> int:
         """Bytes that may be predicted of a step that is to run with expandable segments."""
-        return int(self.free / (1 + JOINED))
+        return max(0, int((self.free - WORKSPACES) / (1 + JOINED)))
 
 
 @dataclass(frozen=True)
@@ -64,14 +69,14 @@ class Verdict:
 
     @property
     def answer(self) -> str:
-        """`yes`, `no`, or `close` where some real runs with such a margin ran out."""
-        if self.needs * (1 + self._band) <= self.room.free:
+        """`yes`, `no`, or `close` where some runs with such a margin ran out.
+
+        The `yes` to a prediction is one with expandable segments.
+        """
+        sure = self.room.sure if self.reserved is None else int(self.room.free / (1 + CLOSE))
+        if self.needs <= sure:
             return "yes"
         return "close" if self.needs <= self.room.free else "no"
-
-    @property
-    def _band(self) -> float:
-        return FRAGMENTED if self.reserved is None else CLOSE
 
     @property
     def takes(self) -> tuple[int, int]:
@@ -105,12 +110,10 @@ class Verdict:
             context = [f"  context  about {held} of CUDA's own, taken off before"]
         lines = [f"fits: {self.answer}"]
         if self.answer == "close":
-            lines[0] += f", since some with less than {self._band:.1%} to spare ran out"
-            if self.reserved is None and self.needs <= self.room.sure:
-                asked = f"expandable_segments:True, which needs {JOINED:.0%}"
-                lines.append(f"  set      PYTORCH_ALLOC_CONF={asked}")
-            elif self.reserved is None:
-                lines.append("  try      emulate, in this room")
+            lines[0] += ", since some with so little to spare ran out"
+        without = self.needs * (1 + FRAGMENTED) + WORKSPACES
+        if self.reserved is None and self.answer != "no" and without > self.room.free:
+            lines.append("  set      PYTORCH_ALLOC_CONF=expandable_segments:True")
         lines += [
             f"  needs    {human_bytes(self.needs)} at least, of {where}",
             f"  takes    {low} to {high} in nvidia-smi, where nothing limits it",

@@ -96,6 +96,12 @@ def run(options: argparse.Namespace) -> int:
 
 def _show(found: Fit, room: Room, rows: Sequence[dict[str, str | int]]) -> None:
     print(found)
+    left = human_bytes(room.free - room.sure)
+    print(f"Of {human_bytes(room.free)} {left} stay free, for workspaces and blocks too small.")
+    if found.best is None:
+        print(
+            f"So the smallest --budget is {human_bytes(Room.for_sure(found.smallest_bytes).free)}."
+        )
     if found.best:
         print(f"Times are predicted, for {f'the {room.card.name}' if room.card else 'an A100'}.")
         print(Verdict(found.best.peak_bytes, room))
