@@ -78,7 +78,7 @@ def test_without_them_steps_need_more():
     default = [row for row in LEAST if row["allocator"] == "default"]
     spare = sorted(int(row["ran"]) / int(row["predicted"]) - 1 for row in default)
     assert len(default) > 60
-    assert 0 < spare[0]  # none ran in less than was predicted
+    assert spare[0] > 0  # none ran in less than was predicted
     assert 0.2 < spare[-1] < FRAGMENTED
 
 
@@ -114,10 +114,10 @@ def test_each_wrong_answer_of_an_emulated_run_has_a_reason():
 def test_an_emulated_run_ends_where_the_h200s_ended():
     both = [row for row in LEAST if row["emulated_ran"]]
     off = [int(row["emulated_ran"]) / int(row["ran"]) - 1 for row in both]
-    text = [o for o, row in zip(off, both, strict=True) if "adamw" in row["step"]]
-    assert max(map(abs, text)) < 0.02
-    assert statistics.median(map(abs, off)) < 0.003
-    assert max(map(abs, off)) < 0.065  # VGG16, whose convolutions ask for workspaces
+    assert len(off) == 63
+    assert statistics.median(map(abs, off)) < 0.002
+    assert sum(abs(share) < 0.02 for share in off) > 0.85 * len(off)
+    assert max(map(abs, off)) < 0.11  # a ResNet's and a VGG's convolutions ask for workspaces
 
 
 def test_of_images_what_needs_more_than_the_cap_never_ran():

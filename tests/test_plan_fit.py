@@ -223,10 +223,10 @@ def test_llama_is_planned_for_one_of_eight_cards(gib):
 def test_the_command(tiny, capsys):
     words = ["plan", tiny, "--effective-batch", "2", "--precision", "bf16", "--optimizer", "sgd"]
     words.append("--budget")
-    assert run([*words, "8MiB", "--json"]) == 0
+    assert run([*words, "75MiB", "--json"]) == 0
     data = json.loads(capsys.readouterr().out)
     assert data["fits"]
-    assert data["best"]["peak_bytes"] <= 8 * MIB
+    assert data["best"]["peak_bytes"] <= 8 * MIB  # what cuBLAS leaves
     assert data["best"]["plan"]["names"][0] == "(before)"
     assert run([*words, "200KiB"]) == 1
     assert "The smallest budget that is enough" in capsys.readouterr().out

@@ -245,7 +245,7 @@ def memory_limit(device: torch.device | str, limit_bytes: int) -> Iterator[None]
 
 def allocations() -> int:
     """Count the tensors that PyTorch has given GPU memory so far, with those that are gone."""
-    if not torch.cuda.is_initialized():
+    if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         return 0
     count, name = torch.cuda.device_count(), "allocation.all.allocated"
     return sum(int(torch.cuda.memory_stats(index).get(name, 0)) for index in range(count))

@@ -5,7 +5,7 @@
 # companion of chapter 10 compares it with peaks that other people measured on real GPUs and
 # published with their conditions. It reads them from one file and shows all rows, not the best.
 #
-# **Budget:** 40 minutes, 1 GiB of memory, no GPU needed.
+# **Budget:** 50 minutes, 1 GiB of memory, no GPU needed.
 
 # %% id="imports"
 import statistics
@@ -295,20 +295,22 @@ shown = more.describe(percentiles=[0.5, 0.9])[["count", "min", "50%", "90%", "ma
 median = shown.loc["default", "50%"]
 print(f"{median:.0f} % more in the median{beside(guess, median)}")
 off = 100 * (least.emulated_ran / least.ran - 1).abs().dropna()
-print(f"emulated: off by {off.median():.2f} %, at most {off.max():.1f} %, {len(off)} steps")
+print(
+    f"{len(off)} steps emulated: off by {off.median():.2f} %, at most {off.max():.1f} %"
+)
 shown.round(1)
 
 # %% [markdown] id="read-least"
 # None ran in less than was predicted, and some needed much more. No tensor fills the difference.
 # What is free lies between what is used, and no piece is as long as the next tensor. An emulated
-# card has PyTorch's own allocator, so it ends where the real one does. On it a second reader found
+# card has PyTorch's own allocator and ends near the real one; most misses are convolutions. On it a second reader found
 # steps of his own that needed half more: BERT, checkpointed, whose logits are larger than all that
 # stays.
 #
-# *Expandable segments* join such pieces, and his steps needed 7 % more at most. So the tools count
-# on them: `predict --fits` and `plan` leave a tenth, and room for cuBLAS's workspaces, and name the
-# setting. *No* is for less than the predicted peak, *close* for what lies between: ask `emulate`.
-# What does that say of xMem's capped runs, which ran without the setting?
+# *Expandable segments* join such pieces: with them a tenth was enough for his steps too, and room
+# for cuBLAS's workspaces. So `predict --fits` and `plan` leave that, and name the setting. *No* is
+# for less than the predicted peak, *close* for what lies between: ask `emulate`. And xMem's capped
+# runs, without the setting?
 
 # %% id="bands"
 sure = runs.predicted * (1 + JOINED) + WORKSPACES <= runs.cap

@@ -360,8 +360,8 @@ pd.DataFrame(missed, index=["on paper", "needed"]).T
 # ```
 #
 # **Predict.** Llama 2 has 6.7 billion parameters. On a card of 80 GiB its states in float32 do not
-# fit. With 8-bit states they do, one sequence of 4,096 tokens at a time. The planner then has to
-# checkpoint. How many percent longer does its plan take?
+# fit, nor surely 8-bit ones. In bfloat16 throughout they do, one sequence of 4,096 tokens at a
+# time. How many percent longer does the plan take?
 
 # %% id="guess-plan"
 guess = None  # percent
@@ -387,8 +387,8 @@ plans.apply(in_words, axis=1).unstack().rename(columns="{} GiB".format)
 # %% [markdown] id="plans-read"
 # Four things to see:
 #
-# - The larger the card, the larger the micro-batch: the planner fills the card before it recomputes
-#   anything.
+# - The larger the card, the larger the micro-batch: the planner fills it, but for a tenth (10b),
+#   before it recomputes anything.
 # - A plan that the planner solves for costs less than the rung "checkpoint each block": it
 #   recomputes only as much as is missing, and the cheapest stages first.
 # - Where a row says "only with", weights and states in float32 do not fit. Then the planner shows

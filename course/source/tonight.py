@@ -129,9 +129,9 @@ plots.ledger_bars(
 # bfloat16 throughout, and says so: that is another training. A model with BatchNorm changes with
 # its micro-batch too (chapter 09).
 #
-# A card is never filled to the last byte: what is free lies in pieces. *Close* means that some
-# steps ran out with so little to spare (10b). The plan counts on a setting that joins the pieces:
-# before your script starts, set `PYTORCH_ALLOC_CONF=expandable_segments:True`.
+# A card is never filled to the last byte: what is free lies in pieces, and *close* means that some
+# steps ran out with so little to spare (10b). *Yes* and the plan count on a setting that joins the
+# pieces: before your script starts, set `PYTORCH_ALLOC_CONF=expandable_segments:True`.
 
 # %% id="plan"
 harmless = [lever.recipe for lever in levers if lever.training != "another"]

@@ -71,12 +71,7 @@ def measure(
     _check_counts(warmup, steps, repeats)
     with _undone_on_error(model, optimizer):
         seen = StepsSeen(step, model)
-        allocated = devices.allocations()
-        for _ in range(warmup):
-            seen.run()
-        device = _device_of(model, optimizer)
-        if warmup and not _parameters(model, optimizer) and devices.allocations() == allocated:
-            device = torch.device("cpu")  # the step asked no GPU for memory, though one is here
+        device = _warm_up(seen, warmup, model, optimizer)
         before = list(warnings_before(model))
         with _watched(label, model, optimizer, lines, device) as report:
             for _ in range(steps):
@@ -92,6 +87,17 @@ def measure(
                 step()
             report.flops = counter.get_total_flops()
     return report
+
+
+def _warm_up(
+    seen: StepsSeen, warmup: int, model: nn.Module | None, optimizer: Optimizer | None
+) -> torch.device:
+    """Run the first steps, and say where they ran: a step may ask no GPU, though one is here."""
+    before = devices.allocations()
+    for _ in range(warmup):
+        seen.run()
+    asks_none = warmup and not _parameters(model, optimizer) and devices.allocations() == before
+    return torch.device("cpu") if asks_none else _device_of(model, optimizer)
 
 
 def _check_counts(warmup: int, steps: int, repeats: int) -> None:

@@ -34,8 +34,8 @@ def _judge(case: Case, result: Result) -> None:
         _faults(case),
         name=f"smallest_card for {case['run']['allocated']:,} bytes allocated",
         otherwise=lambda seen: (
-            f"{seen:,} bytes are not the memory of the smallest card that is "
-            "not ruled out: which number does a capped run never go below, and what is left to PyTorch?"
+            f"{seen:,} bytes are not the memory of the smallest card that is not ruled out: "
+            "which number does a capped run never go below, and what is left to PyTorch?"
         ),
     )
 

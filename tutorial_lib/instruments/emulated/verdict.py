@@ -16,8 +16,8 @@ from typing import Any
 from tutorial_lib.instruments.emulated.cards import CARDS, Card, find_card
 from tutorial_lib.units import MIB, human_bytes, parse_bytes
 
-# With expandable segments, which join free blocks, steps needed this share more than was predicted at
-# most, besides what cuBLAS takes for its workspaces (65 MiB on an H200, 16 on older cards).
+# With expandable segments, which join free blocks, steps needed at most this share more than was
+# predicted, besides what cuBLAS takes for its workspaces (65 MiB on an H200, 16 on older cards).
 JOINED, WORKSPACES = 0.1, 65 * MIB
 # Without them, what is free may lie in blocks too small for the next tensor: up to half more.
 FRAGMENTED = 0.5
@@ -56,7 +56,7 @@ class Room:
     @property
     def sure(self) -> int:
         """Bytes that may be predicted of a step that is to run with expandable segments."""
-        return max(0, int((self.free - WORKSPACES) / (1 + JOINED)))
+        return max(1, int((self.free - WORKSPACES) / (1 + JOINED)))
 
 
 @dataclass(frozen=True)

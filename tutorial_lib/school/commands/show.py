@@ -57,6 +57,9 @@ def show(
         _print_table([(f"held at the peak by {by}", "bytes"), *rows[:ROWS], *more_rows])
     if verdict:
         print(verdict)
+        card = verdict.room.card
+        if card and float(card.capability) < 8 and str(recipe.precision).startswith("bf16"):
+            print(f"A {card.name} keeps attention's scores in bfloat16: take --precision fp16-amp.")
     if report.peak_phase == "optimizer":
         print("The update is the peak: no checkpointing lowers it, another --optimizer may.")
 
