@@ -303,9 +303,9 @@ shown.round(1)
 # %% [markdown] id="read-least"
 # None ran in less than was predicted, and some needed much more. No tensor fills the difference.
 # What is free lies between what is used, and no piece is as long as the next tensor. An emulated
-# card has PyTorch's own allocator and ends near the real one; most misses are convolutions. On it a second reader found
-# steps of his own that needed half more: BERT, checkpointed, whose logits are larger than all that
-# stays.
+# card has PyTorch's own allocator and ends near the real one; most misses are convolutions. On it a
+# second reader found steps of his own that needed half more: BERT, checkpointed, whose logits are
+# larger than all that stays.
 #
 # *Expandable segments* join such pieces: with them a tenth was enough for his steps too, and room
 # for cuBLAS's workspaces. So `predict --fits` and `plan` leave that, and name the setting. *No* is
