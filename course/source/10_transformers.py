@@ -375,14 +375,13 @@ print(*{str(one.message) for one in said if one.category is memory.MeterWarning}
 #
 # The numbers were *predicted* before, for the kernels of a GPU. Beside them stand *emulated* ones:
 # PyTorch's own allocator handed out the memory of a card of 80 GiB, and no kernel ran. Where it
-# refused, the table says "does not fit". Measured numbers join them when a reader hands them in
+# refused, the table says "does not fit". What an H200 measured stands in 10b; yours can join it
 # (`extra_record_your_gpu`).
 
 # %% id="gigabytes"
 predicted = recorded.load("predicted")
 sources = {"in all, GB": predicted}
 sources["A100 emulated, GB"] = recorded.load("emulated NVIDIA A100-SXM4-80GB")
-sources |= {f"{gpu.device.partition(',')[0]}, GB": gpu for gpu in recorded.measured()}
 
 
 def gigabytes(*choice, **choices):

@@ -11,6 +11,7 @@
 import statistics
 from collections import Counter
 from functools import partial
+from math import nan
 
 import pandas as pd
 import torch
@@ -199,19 +200,20 @@ claims.Verdicts(
 # allocator was asked for, workspaces included, *reserved* what it had from the driver.
 
 # %% id="h200"
-names = "NVIDIA H200", "emulated NVIDIA H200", "predicted"
-gpu, card, ahead = (recorded.load(name).rows for name in names)
-rows = {}
-for key, row in gpu.items():
-    seen, ours = row["report"], card[key]["report"]
-    rows[key] = {
-        "predicted, of the tensors": ahead[key]["report"]["peak_bytes"]
-        / seen["counted_bytes"],
-        "predicted, of requested": ahead[key]["report"]["peak_bytes"]
-        / seen["requested_bytes"],
-        "emulated, of requested": ours["requested_bytes"] / seen["requested_bytes"],
-        "emulated, of reserved": ours["reserved_bytes"] / seen["reserved_bytes"],
-    }
+ahead, rows = recorded.load("predicted").rows, {}
+cards = {card.device.removeprefix("emulated "): card for card in recorded.emulated()}
+for gpu in recorded.measured():
+    card = cards.get(gpu.device)
+    for key, seen in ((k, r["report"]) for k, r in gpu.rows.items() if "report" in r):
+        ours = card.rows.get(key, {}).get("report", {}) if card else {}
+        peak, requested = ahead[key]["report"]["peak_bytes"], seen["requested_bytes"]
+        asked, held = (ours.get(f"{name}_bytes", nan) for name in ("requested", "reserved"))
+        rows[gpu.device, key] = {
+            "predicted, of the tensors": peak / seen["counted_bytes"],
+            "predicted, of requested": peak / requested,
+            "emulated, of requested": asked / requested,
+            "emulated, of reserved": held / seen["reserved_bytes"],
+        }
 off = 100 * (pd.DataFrame(rows).T - 1).abs()
 shown = off.quantile([0.5, 0.9, 1]).T.round(2)
 shown.columns = ["median, %", "nine in ten, %", "worst, %"]

@@ -92,7 +92,7 @@ if MINE.exists() and "google.colab" in sys.modules:
 
 # %% [markdown] id="how"
 # Open a pull request that adds the file under that name to `course/recorded`, or attach it to an
-# issue. Chapters 10 and 11 then show your GPU's figures beside the predicted ones.
+# issue. Chapter 10b then has your GPU's rows beside the predicted and the emulated ones.
 #
 # All rows, an hour on a large card: `python -m tutorial_lib record`. It stops and goes on as this
 # notebook does.
