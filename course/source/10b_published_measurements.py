@@ -207,7 +207,9 @@ for gpu in recorded.measured():
     for key, seen in ((k, r["report"]) for k, r in gpu.rows.items() if "report" in r):
         ours = card.rows.get(key, {}).get("report", {}) if card else {}
         peak, requested = ahead[key]["report"]["peak_bytes"], seen["requested_bytes"]
-        asked, held = (ours.get(f"{name}_bytes", nan) for name in ("requested", "reserved"))
+        asked, held = (
+            ours.get(f"{name}_bytes", nan) for name in ("requested", "reserved")
+        )
         rows[gpu.device, key] = {
             "predicted, of the tensors": peak / seen["counted_bytes"],
             "predicted, of requested": peak / requested,
