@@ -85,7 +85,7 @@ def test_stages_that_keep_matmuls_come_back_as_well(tmp_path):
 def test_a_plan_that_the_shell_found_trains_in_a_script(tmp_path, run_python):
     (tmp_path / "train.py").write_text(MODEL)
     (tmp_path / "own.py").write_text(TRAINING)
-    words = ["--budget", "7MiB", "--effective-batch", "8", "--save", "plan.json", "--json"]
+    words = ["--budget", "72.7MiB", "--effective-batch", "8", "--save", "plan.json", "--json"]
     tried = ["--precision", "bf16-amp", "--optimizer", "adamw-fused"]
     asked = ["plan", "train.py:make_loss", *tried, *words]
     found = run_python("-m", "tutorial_lib", *asked, cwd=tmp_path)
