@@ -451,8 +451,8 @@ plots.growth(
 # PyTorch reports this case.)
 #
 # So a step *needs* its allocated peak at least, and *takes* what was reserved; `nvidia-smi` shows
-# what it takes. In between the blocks decide: on an H200 most steps needed up to a tenth more than
-# their tensors, some a fifth (chapter 10b). Lab 02 tests that with runs on real GPUs.
+# what it takes. In between the blocks decide whether it runs: chapter 10b looks for the least room
+# on an H200. Lab 02 tests both ends with runs on real GPUs.
 #
 # Two cures cost nothing:
 #

@@ -306,15 +306,14 @@ shown.round(1)
 
 # %% [markdown] id="read-least"
 # None ran in less than was predicted, and some needed much more. No tensor fills the difference.
-# What is free lies between what is used, and no piece is as long as the next tensor. An emulated
-# card has PyTorch's own allocator and ends near the real one; most misses are convolutions. On it a
-# second reader found steps of his own that needed half more: BERT, checkpointed, whose logits are
-# larger than all that stays.
+# What is free lies between what is used, and no piece is as long as the next tensor. So it is worst
+# where one tensor is larger than all that stays, as the logits of a checkpointed language model. An
+# emulated card has PyTorch's own allocator and ends near the real one; most misses are
+# convolutions.
 #
-# *Expandable segments* join such pieces: with them a tenth was enough for his steps too, and room
-# for cuBLAS's workspaces. So `predict --fits` and `plan` leave that, and name the setting. *No* is
-# for less than the predicted peak, *close* for what lies between: ask `emulate`. And xMem's capped
-# runs, without the setting?
+# *Expandable segments* join such pieces. `predict --fits` and `plan` count on them, name the
+# setting, and leave a tenth and cuBLAS's workspaces. *No* is for less than the predicted peak,
+# *close* for what lies between: ask `emulate`. And xMem's capped runs, without the setting?
 
 # %% id="bands"
 sure = runs.predicted * (1 + JOINED) + WORKSPACES <= runs.cap
@@ -327,9 +326,8 @@ pd.crosstab(answers, runs.ran.map({0: "ran out", 1: "ran"}))
 #
 # This course counts FLOPs. Others took the time: the file `recorded/published_times.csv` holds what
 # they measured with and without checkpointing, each row with its source, its quote and its
-# conditions. The rule of chapter 06 says what to expect: a step
-# that trains all weights costs three forwards, with LoRA two, and what is recomputed adds its share
-# of one more.
+# conditions. The rule of chapter 06 says what to expect: a step that trains all weights costs three
+# forwards, with LoRA two, and what is recomputed adds its share of one more.
 #
 # **Predict.** Every block checkpointed, all weights trained: the rule says 33 %. What is the median
 # of the published prices, in per cent?
