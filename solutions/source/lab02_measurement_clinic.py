@@ -6,8 +6,7 @@
 # have, and profile a transformer with and without checkpointing.
 #
 # **Budget:** 95 minutes, 1 GiB of memory, no GPU needed. That is two sittings: 2.1 to 2.4, and 2.5
-# and 2.6. Exercise 2.7 stands at the end, by itself. It chooses a card by a profile, takes ten
-# minutes with its reading, and is optional where nobody grades you.
+# and 2.6. Exercise 2.7, at the end, is ten of the minutes, and optional where nobody grades you.
 #
 # | exercise | you write | points |
 # |---|---|---|
@@ -20,8 +19,8 @@
 # | 2.7 | the smallest card on which a step runs | 2 |
 #
 # Each answer goes into a cell that begins with `# exercise`; helper functions may also stand in
-# cells of your own above it. The checks refuse the course's own meters. Where a cell says
-# `guess = None`, write a number before you go on.
+# cells of your own above it. The checks refuse the course's own meters, and a `PretendGPU` that an
+# answer makes. Where a cell says `guess = None`, write a number before you go on.
 
 # %% id="imports"
 import gc
@@ -136,6 +135,11 @@ def step_seconds(
 # check 2.1 (2 points)
 checks.lab02.step_seconds(step_seconds)
 
+# %% id="mended-2-1"
+idle = PretendGPU(slowness=SLOWNESS)
+mended = step_seconds(lambda: idle.launch(0.25), idle, idle.now, warmup=2, repeats=5)
+print(f"pretended seconds: {mended:.2f}")
+
 # %% [markdown] id="hints-2-1"
 # <details><summary>Hint 1: where to wait</summary>
 #
@@ -148,7 +152,7 @@ checks.lab02.step_seconds(step_seconds)
 # </details>
 # <details><summary>Hint 3: the median</summary>
 #
-# `statistics.median`. One slow step in five moves it hardly, and the mean by a factor of two.
+# `statistics.median`.
 # </details>
 
 # %% [markdown] id="text-2-2"
@@ -227,6 +231,10 @@ def slowdown(
 # check 2.2 (2 points)
 checks.lab02.slowdown(slowdown)
 
+# %% id="mended-2-2"
+hot = PretendGPU(slowness=[1.0] * 7 + [2.2])
+print(f"{slowdown(*steps, hot, hot.now, repeats=7):.2f} times")
+
 # %% [markdown] id="hints-2-2"
 # <details><summary>Hint 1: the order</summary>
 #
@@ -283,9 +291,8 @@ with counted:
 # first belongs to the very first step, in which AdamW has no state yet during backward. And all
 # three contain what is there between two steps, above all the parameters.
 #
-# You want the *increase* over what is there before a steady step. (`train_on` calls `zero_grad`
-# first, so old gradients are there before. Called last, it would make the increase larger.) The
-# number to reach for four sequences:
+# You want the *increase* over what is there before a steady step. The number to reach for four
+# sequences:
 
 # %% id="goal-2-3"
 report = memory.measure(lambda: train_on(tokens[:4]), model=gpt, optimizer=adamw)
@@ -295,7 +302,7 @@ report.peak_bytes - report.baseline_bytes
 # %% id="answer-2-3"
 # exercise 2.3
 def steady_peak(step: Callable[[], object], gpu, *, warmup: int) -> int:
-    """Measure what a steady training step takes on top of what lies there before it.
+    """Measure a steady training step's peak above what lies there before the step.
 
     Args:
         step: Does one full training step.
@@ -379,8 +386,7 @@ print(f"{behind} storages{beside(guess, behind)}")
 
 # %% [markdown] id="read-2-4"
 # `tensor.untyped_storage()` is the same object for all views of one memory. A view of half of a
-# storage keeps all of it alive. (`show` has a fault that none of its numbers shows. If yours has it
-# too, the check will say so.)
+# storage keeps all of it alive.
 #
 # Write `activation_bytes`. Weights and buffers are there anyway and do not count, in whatever shape
 # they are saved. For the transformer on eight sequences the number to reach is
@@ -395,12 +401,11 @@ def activation_bytes(forward: Callable[[], object], model: nn.Module) -> int:
     """Count the bytes that autograd keeps between forward and backward.
 
     Args:
-        forward: Runs the model on one batch. Call it once, and run no backward.
+        forward: Runs the model on one batch. Run no backward.
         model: Its parameters and buffers do not count.
 
     Returns:
-        Bytes of all storages of saved tensors, each once. All of it can be freed
-        afterwards.
+        Bytes of all storages of saved tensors, each once. None of them is kept alive.
     """
     ### BEGIN SOLUTION
     resident = {t.untyped_storage() for t in [*model.parameters(), *model.buffers()]}
@@ -419,6 +424,9 @@ def activation_bytes(forward: Callable[[], object], model: nn.Module) -> int:
 # %% id="check-2-4"
 # check 2.4 (3 points)
 checks.lab02.activation_bytes(activation_bytes)
+
+# %% id="mended-2-4"
+activation_bytes(lambda: gpt.loss(tokens), gpt)
 
 # %% [markdown] id="hints-2-4"
 # <details><summary>Hint 1: each storage once</summary>
@@ -497,7 +505,8 @@ while_it_lives, list(followed.values())
 
 
 # %% [markdown] id="goal-2-5"
-# The dictionary forgets what is freed. Together they follow every storage that a step makes:
+# The dictionary forgets what is freed. Mode and dictionary together follow every storage that a
+# step makes:
 
 
 # %% id="given-2-5"
@@ -602,7 +611,7 @@ find_leaks(train_and_validate_cured, gpt, adamw)
 
 
 # %% [markdown] id="read-patient"
-# The first line is a complete forward pass. Its cure is `loss.item()`, `loss.detach()`, or
+# The first line lists a forward pass's tensors. Its cure is `loss.item()`, `loss.detach()`, or
 # `torch.no_grad()` around the validation. Only the last also saves memory *while* the validation
 # runs. It leaves four bytes, made on purpose.
 
@@ -612,8 +621,8 @@ find_leaks(train_and_validate_cured, gpt, adamw)
 # Difficulty 3/5 · importance 5/5 · 15 minutes
 #
 # The last benchmark gives forward peak, backward peak and samples per second. The peaks are *total*
-# bytes of a steady step, parameters and state included (not the increase, as in 2.3). The rate
-# comes from the median of whole steps. The numbers to reach:
+# bytes of a steady step, parameters and state included (in 2.3 it was the increase). The rate comes
+# from the median of whole steps. The numbers to reach:
 
 # %% id="goal-2-6"
 report = memory.measure(lambda: train_on(tokens), model=gpt, optimizer=adamw)
@@ -623,12 +632,21 @@ report = memory.measure(lambda: train_on(tokens), model=gpt, optimizer=adamw)
 # %% id="answer-2-6"
 # exercise 2.6
 def profile_step(
-    loss_fn: Callable[[], Tensor], optimizer, gpu, clock, *, num_samples, repeats
+    loss_fn: Callable[[], Tensor],
+    optimizer: torch.optim.Optimizer,
+    gpu,
+    clock,
+    *,
+    num_samples: int,
+    repeats: int,
 ) -> dict[str, float]:
     """Profile a training step: zero_grad, forward, backward, update.
 
     Args:
         loss_fn: Runs forward on a batch of `num_samples` and gives the loss.
+        optimizer: Of the model's parameters.
+        gpu: As in 2.1 and 2.3.
+        clock: As in 2.1.
         repeats: How many steps to time, after one of warm-up.
 
     Returns:
@@ -734,7 +752,7 @@ print(f"a checkpointed step takes {ratio:.2f} times as long")
 
 
 # %% [markdown] id="read-price"
-# PyTorch stops a recomputation at the last tensor that backward needs, which saves the last
+# PyTorch stops a recomputation at the last tensor that backward needs, which skips the last
 # matmul of every block. But a checkpoint has work of its own, which shows in a small model.
 
 # %% [markdown] id="text-2-7"
@@ -745,13 +763,13 @@ print(f"a checkpointed step takes {ratio:.2f} times as long")
 # A step that nothing limits *takes* more than it *needs*: the allocator keeps blocks that were
 # freed, and cuDNN chooses faster algorithms that ask for a workspace. `nvidia-smi` shows what it
 # takes, and CUDA's *context* with it. Others ran training loops of image models on real GPUs twice:
-# free, and with PyTorch's memory capped (chapter 10b names the source). In 70 of the capped runs
+# free, and with PyTorch's memory capped (chapter 10b names the source). In many of the capped runs
 # the cap was below what `nvidia-smi` had shown of the free run.
 #
-# **Predict.** How many of the 70 ended well?
+# **Predict.** How many per cent of those ended well?
 
 # %% id="guess-2-7"
-guess = None  # runs
+guess = None  # per cent
 
 # %% id="measure-2-7"
 runs = pd.read_csv(FOLDER / "fits.csv")
@@ -761,17 +779,17 @@ capped = {}
 for number in ("seen in nvidia-smi", "reserved", "allocated"):
     below = runs[runs.cap < runs[number]]
     capped[number] = {"capped below it": len(below), "of them ran": below.ran.sum()}
-ended_well = int(capped["seen in nvidia-smi"]["of them ran"])
-print(f"{ended_well} ended well{beside(guess, ended_well)}")
+number, ran = capped["seen in nvidia-smi"].values()
+print(f"{100 * ran / number:.0f} % ended well{beside(guess, 100 * ran / number)}")
 pd.DataFrame(capped).T
 
 # %% [markdown] id="read-2-7"
 # Only the last number says *no*: where the cap was below what our emulated card had allocated (its
-# own run, with no cap), no run ended well. The other two are what a free run takes. Above it a run
-# may still end badly, where what is free lies in pieces too small (chapter 10b): then try.
+# own run, with no cap), no run ended well. The other two are what a free run takes. Above
+# *allocated* a run may still run out, where the free memory lies in pieces too small (chapter 10b).
 #
-# You have the three numbers of a step, and a shop window of cards. Which is the smallest that they
-# do not rule out? The context is CUDA's, and PyTorch cannot have it.
+# You have the three numbers of a step, and a list of cards. Which is the smallest card that the
+# numbers do not rule out? The context is CUDA's, and PyTorch cannot have it.
 
 
 # %% id="answer-2-7"
@@ -817,8 +835,7 @@ checks.lab02.smallest_card(smallest_card)
 # %% [markdown] id="gpu-text"
 # ## On a GPU
 #
-# Never graded. `torch.cuda` takes the place of the `PretendGPU`. What the allocator has *reserved*
-# is more than what is allocated, and is not what your step needs.
+# Never graded. `torch.cuda` takes the place of the `PretendGPU`.
 
 # %% id="gpu-profile"
 # NBVAL_IGNORE_OUTPUT
@@ -841,7 +858,7 @@ if torch.cuda.is_available():
 
 
 # %% [markdown] id="end"
-# Lab 03 needs these instruments: there you write the checkpoint and show that the peak falls.
+# In Lab 03 you write the checkpoint and show that the peak falls.
 
 # %% id="verdicts"
 plain, frugal = profile("none"), profile("per-block")

@@ -1,9 +1,9 @@
 # %% [markdown] id="title"
 # # Lab 03: my checkpoint
 #
-# `torch.utils.checkpoint` is one function with a thousand lines behind it. You write it in two
-# hundred: first as an `autograd.Function`, which many projects still have, then with hooks, as
-# PyTorch does today. At the end your function takes the place of PyTorch's: the same gradients to
+# `torch.utils.checkpoint` is one function with a thousand lines behind it. You write its core:
+# first as an `autograd.Function`, which many projects still have, then with hooks, as PyTorch does
+# today. At the end your function takes the place of PyTorch's: the same gradients to
 # the last bit, the same peak to the last byte.
 #
 # **Budget:** 90 minutes, 1 GiB of memory, no GPU needed. Chapters 04 and 05 lead up to this lab.
@@ -18,8 +18,9 @@
 # | 3.6 | `checkpoint` itself | 3 |
 #
 # Each answer goes into a cell that begins with `# exercise`; helper functions may also stand in
-# cells of your own above it. The checks look at gradients, at counted bytes and at how often each
-# block ran. Where a cell says `guess = None`, write a number before you go on.
+# cells of your own above it. The checks compare gradients, count bytes and how often each block
+# ran, and refuse `torch.utils.checkpoint`. Where a cell says `guess = None`, write a number before
+# you go on.
 
 # %% id="imports"
 import contextlib
@@ -83,8 +84,7 @@ def same(some, others):
 
 
 # %% [markdown] id="predict-mark"
-# **Predict.** All six blocks are checkpointed. How many per cent of the peak are left? (What is
-# *not* divided by six?)
+# **Predict.** All six blocks are checkpointed. How many per cent of the peak are left?
 
 # %% id="guess-mark"
 guess = None  # per cent
@@ -129,7 +129,7 @@ class Discard(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, function, *tensors: Tensor) -> Tensor:
-        """Run a function of tensors; keep on `ctx` what backward will need."""
+        """Run a function of tensors; have autograd save these, and nothing else."""
         ### BEGIN SOLUTION
         ctx.function = function
         ctx.save_for_backward(*tensors)
@@ -212,8 +212,8 @@ print(f"{reached} parameters{beside(guess, reached)}")
 # ```
 #
 # The recomputation saves the same tensors in the same order, so the number finds the tensor. Stop
-# it as soon as the last saved tensor is there, as PyTorch does: an exception is the only way out of
-# somebody else's function.
+# recomputing once the last saved tensor is there, as PyTorch does: an exception is the only way out
+# of somebody else's function.
 #
 # **Predict.** How often is `pack` called in an MLP (Linear, GELU, Linear) on data that need no
 # gradient?
@@ -264,7 +264,7 @@ def hooked(function, *args):
         return num_saved - 1
 
     def collect(tensor: Tensor) -> Tensor:
-        """In the recomputation: store it, return what its graph keeps; or stop."""
+        """Store a recomputed tensor, return what the new graph keeps; or stop."""
         ### BEGIN SOLUTION
         recomputed[len(recomputed)] = kept = tensor.detach()
         if len(recomputed) == num_saved:
@@ -346,7 +346,7 @@ print(f"off by up to {off:.0f} %{beside(guess, off)}")
 # - **BatchNorm's statistics**, which count the batch once more with every forward. PyTorch's own
 #   checkpoint counts it twice; yours shall not.
 #
-# You have these to read and to set them:
+# These functions read and set them:
 
 
 # %% id="given-rng"
@@ -462,7 +462,7 @@ checks.lab03.remember_surroundings(remember_surroundings)
 # autocast was off in forward.
 # </details>
 #
-# With the two together:
+# `hooked`, with its surroundings restored:
 
 
 # %% id="dropout-on"
@@ -492,14 +492,14 @@ print(f"off by {largest_error(faithful)} %")
 #
 # The cure: flatten the arguments, keep tensors *as saved tensors*, put all together again later.
 # The Function below saves tensors and computes nothing. `tree_flatten` gives the leaves of nested
-# arguments, and their structure.
+# arguments, and their structure; `tree_unflatten(leaves, structure)` undoes it.
 
 
 # %% id="given-3-4"
 class SaveInputs(torch.autograd.Function):
     """Has autograd keep some tensors, for as long as the output of `apply` lives.
 
-    `output.grad_fn.saved_tensors` gives them back.
+    `output.grad_fn.saved_tensors` gives them back: each reading asks the hooks anew.
     """
 
     @staticmethod
@@ -532,8 +532,8 @@ def save_arguments(args: tuple, kwargs: dict):
 
     Returns:
         A function without arguments that gives `(args, kwargs)` back as they were.
-        Tensors are the very tensors, and no tensor is held but by `SaveInputs`;
-        containers are new.
+        Tensors are the very tensors, read once a call, and no tensor is held but by
+        `SaveInputs`; containers are new at each call.
     """
     ### BEGIN SOLUTION
     leaves, structure = tree_flatten((args, kwargs))
@@ -580,26 +580,26 @@ checks.lab03.save_arguments(save_arguments)
 # Difficulty 4/5 · importance 4/5 · 15 minutes
 #
 # Backward is not always one pass from the loss to the weights. `torch.autograd.grad` asks for some
-# gradients only, and `retain_graph=True` comes back for more. What does `hooked` make of that?
+# gradients only, and `retain_graph=True` allows another pass. What does `hooked` make of that?
 
 # %% id="two-backwards"
 loss = hooked(blocks[0], x).square().mean()
 torch.autograd.grad(loss, blocks[0].mlp.down.weight, retain_graph=True)
 try:
     loss.backward()
-except KeyError as error:
-    print("KeyError:", error)
+except Exception as error:
+    print(type(error).__name__, error)
 
 # %% [markdown] id="slots-text"
-# The first backward took some of the tensors out of the dictionary. The second one found it not
-# empty, recomputed nothing, and missed what the first one had taken. So:
+# The first backward took some of the tensors out of the dictionary. The second backward found the
+# dictionary not empty, recomputed nothing, and missed what the first had taken. So:
 #
 # - Instead of the tensor, autograd keeps a small placeholder object, a `Slot`. Autograd alone holds
 #   it: when a node of the graph is freed, its slots die. The region has weak references.
 # - Each backward has a name, `current_backward()`. A region recomputes **once for each name**, and
 #   puts each tensor into its slot under that name.
 # - Unpacking takes the tensor out of the slot. Even with `retain_graph=True` nothing stays.
-# - When the last slot is filled, **stop early**, as in 3.2.
+# - After the last number, whether its slot is alive or dead, **stop early**, as in 3.2.
 #
 # `pack` and the recomputation are given. The numbers to reach: one recomputation for each backward,
 # and an operation after the last saved tensor runs once.
@@ -672,10 +672,10 @@ class Region(Recomputing):
     """The part of a graph that one call made: gives slots, recomputes on demand."""
 
     def unpack(self, slot: Slot) -> Tensor:
-        """In backward: recompute once for it, and take the tensor out of its slot.
+        """Recompute once for a backward; take the tensor out of its slot.
 
         Raises:
-            CheckpointError: When this backward has taken it out before.
+            CheckpointError: When this backward has taken the tensor out before.
         """
         backward = current_backward()
         ### BEGIN SOLUTION
@@ -803,7 +803,9 @@ def compare_logs(logs, first, again):
 # %% [markdown] id="text-options"
 # `checkpoint` can be called as PyTorch's: `read_options` takes PyTorch's options out of the keyword
 # arguments. You need `options.preserve_rng_state`, `.early_stop`, `.describe`, `.compare`, and
-# `.context_fn`, which gives two contexts: around the forward, and around the recomputation.
+# `.context_fn`, which gives two contexts: around the forward, and around the recomputation. Where
+# gradients are off, call the function alone. The peak to reach is PyTorch's. You need not read the
+# cells between here and the exercise, but for `gpus_of`.
 
 
 # %% id="given-defaults"
@@ -877,7 +879,7 @@ def read_options(function, kwargs):
 # %% id="answer-3-6"
 # exercise 3.6
 def checkpoint(function, *args, **kwargs):
-    """Run a function, keep only its arguments, and run it again in backward.
+    """Give a function's result, keep only its arguments; backward runs it again.
 
     Args:
         function: Anything callable, with any arguments and results.
@@ -961,7 +963,7 @@ def unet_gradients(call):
 len(unet.blocks), same(unet_gradients(checkpoint), unet_gradients(plain))
 
 # %% [markdown] id="read-unet"
-# And the time? It depends on the machine. Both run in turn, and the ratio is taken pair by pair.
+# The time depends on the machine: the two run in turn, and the ratio is taken pair by pair.
 
 
 # %% id="given-seconds"
@@ -999,5 +1001,4 @@ if torch.cuda.is_available():
 
 # %% [markdown] id="end"
 # PyTorch's also has `torch.compile` and the reentrant form. Yours also saves tensors in lists, and
-# lets BatchNorm count a batch once. From here on the course uses PyTorch's. Chapter 06 asks *where*
-# to put the checkpoints.
+# lets BatchNorm count a batch once. From here on the course uses PyTorch's.

@@ -73,6 +73,14 @@ never_waits = wrong("Two launches take the same time")(by_hand(lambda gpu: None)
 waits_once_a_pair = wrong("It is none of the usual faults")(by_hand(lambda gpu: gpu.synchronize()))
 
 
+@wrong("steps ran, and 4 should")
+def always_times_nine_pairs(plain, other, gpu, clock, *, repeats):
+    plain()
+    other()
+    ratios = [timed(other, gpu, clock) / timed(plain, gpu, clock) for _ in range(9)]
+    return statistics.median(ratios)
+
+
 @right
 def in_turn(plain, other, gpu, clock, *, repeats):
     return statistics.median(b / a for a, b in pairs(plain, other, gpu, clock, repeats))

@@ -12,16 +12,16 @@ measures_the_first_step = wrong(
 measures_the_first_step_and_all_there_is = wrong(
     "It is all there was in the first step", "range(warmup)", "range(0)", " - there_before", ""
 )
-never_resets = wrong("It is the mark of an earlier run", "    gpu.reset_peak_memory_stats()\n", "")
+never_resets = wrong("It is the peak of an earlier run", "    gpu.reset_peak_memory_stats()\n", "")
 reads_the_mark_that_is_there = wrong(
-    "It is the highest mark that any run has left",
+    "It is the highest peak of any run",
     "    gpu.reset_peak_memory_stats()\n",
     "",
     " - there_before",
     "",
 )
 resets_before_the_warmup = wrong(
-    "It is the mark of the warm-up",
+    "It is the peak of the warm-up",
     "    gpu.reset_peak_memory_stats()\n",
     "",
     "    for _",
@@ -48,6 +48,7 @@ reads_the_ground_too_late = wrong(
 gives_mebibytes = wrong(
     "should be an int, and is 0.", "- there_before", "/ 2**20 - there_before / 2**20"
 )
+warms_up_once = wrong("2 steps ran, and 3 should", "range(warmup)", "range(1)")
 wipes_then_reads = right(
     "    there_before = gpu.memory_allocated()\n",
     "",

@@ -36,7 +36,7 @@ reads_what_backward_left = wrong(
     '["backward_bytes"] = gpu.memory',
 )
 wipes_before_it_clears = wrong(
-    "The mark was wiped before zero_grad",
+    "The peak was reset before zero_grad",
     "        optimizer.zero_grad()\n",
     "",
     "stats()\n        loss =",

@@ -20,7 +20,7 @@ KeepsWhatItHas = wrong(
     "not in slot.tensors",
 )
 NeverStops = wrong(
-    "stop when the last slot is filled", "            raise StopEarlyError", "            pass"
+    "stop at the last slot's number", "            raise StopEarlyError", "            pass"
 )
 AlwaysStops = wrong("the whole function is to be run again then", "self.early_stop and ", "")
 StopsAtTheLastOneAlive = wrong(

@@ -53,7 +53,7 @@ goes_on_without_gradients = wrong(
     "",
 )
 stops_at_the_last_one_alive = wrong(
-    "stops when the last slot is filled, dead or alive",
+    "stops at the last slot's number, dead or alive",
     "    comparison =",
     "    class Early(Region):\n"
     "        def fill(self, number, alias, backward):\n"

@@ -53,8 +53,8 @@ def _faults(cold: list[float], steady: list[float]) -> Faults:
         "step by step.": statistics.mean(spilled),
         "It is the mean, which one slow step has moved: take the median.": statistics.mean(steady),
         "It is the sum of all timed steps: one of them is wanted.": sum(steady),
-        "It is the fastest step: a time that happens seldom is no typical one.": min(steady),
-        "It is the slowest step: who else was at work then?": max(steady),
+        "It is the fastest step: take the median.": min(steady),
+        "It is the slowest step: take the median.": max(steady),
         "The warm-up steps are among the timed ones.": statistics.median(cold + steady),
         "It is the mean of the warm-up steps and the others: time the others, and take their "
         "median.": statistics.mean(cold + steady),

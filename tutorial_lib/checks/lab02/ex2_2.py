@@ -6,7 +6,7 @@ from typing import Any
 
 from tutorial_lib.checks.lab02 import given
 from tutorial_lib.checks.lab02.timing import expect_time
-from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Exercise, Faults, Result, read
+from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Exercise, Faults, Result, fact, read
 
 PAIRS = 7
 _COLD = 20.0, 12.0
@@ -31,6 +31,9 @@ def _judge(case: Case, result: Result) -> None:
     order = read.items(result["order"], "the order of the steps")
     name = f"slowdown with repeats={case['repeats']}"
     expect_time(ratio, case["ratio"], name, _faults(case, ratio, order))
+    if case["repeats"] == 1:
+        words = f"{name}: {len(order)} steps ran, and 4 should: one untimed of each, then one pair."
+        fact(len(order) == 4, words)
 
 
 def _faults(case: Case, seen: float, order: Sequence[Any]) -> Faults:

@@ -5,7 +5,16 @@ import torch
 from tutorial_lib import memory
 from tutorial_lib.checks.lab02 import given
 from tutorial_lib.checks.lab02.given.machine import PretendGPU
-from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Exercise, Faults, Result, expect
+from tutorial_lib.checks.vocabulary import (
+    Case,
+    Cases,
+    Draw,
+    Exercise,
+    Faults,
+    Result,
+    expect,
+    read,
+)
 
 
 def _cases(draw: Draw) -> Cases:
@@ -30,6 +39,9 @@ def _peak(case: Case) -> int:
 
 def _judge(case: Case, result: Result, peak: int) -> None:
     expect.number_of_bytes(result["bytes"], peak, "steady_peak(step, gpu)", _faults(case))
+    ran, wanted = read.integer(result["calls"], "steps that ran"), case["warmup"] + 1
+    name = f"steady_peak with warmup={case['warmup']}"
+    expect.fact(ran == wanted, f"{name}: {ran} steps ran, and {wanted} should: warmup, then one.")
 
 
 def _faults(case: Case) -> Faults:
@@ -53,10 +65,10 @@ def _faults(case: Case) -> Faults:
         "It is the first step, without optimizer state, while kernels are tried out: warm up.": cold
         - before,
         "It is all there was in the first step: warm up, and subtract what lay there before.": cold,
-        "It is the mark of an earlier run: wipe it off before the step.": ever - base,
-        "It is the highest mark that any run has left: wipe it off, and subtract what lay there "
+        "It is the peak of an earlier run: reset it before the step.": ever - base,
+        "It is the highest peak of any run: reset it before the step, and subtract what lay there "
         "before the step.": ever,
-        "It is the mark of the warm-up: wipe it off between warm-up and step.": cold - base,
+        "It is the peak of the warm-up: reset it between warm-up and step.": cold - base,
         "Nothing is left when a step is over: ask for the most that was there meanwhile, not for "
         "what is there now.": after - base,
         "It is what is there when the step is over: ask for the most that was there "

@@ -94,7 +94,7 @@ def _total(storages: Iterable[torch.UntypedStorage]) -> int:
 
 activation_bytes = Exercise(
     run=given.activation_bytes,
-    passed="equal to memory.saved, with views, shared storages and buffers, and no knot left",
+    passed="equal to memory.saved, with views, shared storages and buffers, and nothing left alive",
     cases=_cases,
     judge=_judge,
     oracle=_saved,

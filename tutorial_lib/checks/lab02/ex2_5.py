@@ -108,7 +108,7 @@ def _reasons(
         "returned, or garbage that waits for Python's collector.": (
             extra <= gradients + state + loss + garbage
         ),
-        "These are not the storages that the step made and that still live.": True,
+        "Some are not storages that the step made and that still live: print each pair.": True,
     }
 
 

@@ -84,12 +84,12 @@ def _faults(case: Case, phase: str) -> expect.Faults:
     gradients = sum(p.nbytes for p in training.model.parameters())
     yield from {
         "forward": {
-            "The mark was wiped before zero_grad, so the last step's gradients are in it: wipe it "
-            "after.": max(there, forward),
+            "The peak was reset before zero_grad, so the last step's gradients are in it: reset "
+            "it after.": max(there, forward),
             f"{_INCREMENT}.": forward - there,
             f"{_INCREMENT}, parameters and optimizer state with it.": forward - cleared,
             "It is a first step's: no optimizer state is there yet.": cold_forward,
-            "It is the peak of the whole step: forget the peak before each phase, and read it "
+            "It is the peak of the whole step: reset the peak before each phase, and read it "
             "after each.": max(forward, backward, update),
             "It is the peak of forward and backward: read it before backward begins.": max(
                 forward, backward
@@ -104,7 +104,7 @@ def _faults(case: Case, phase: str) -> expect.Faults:
             f"{_INCREMENT}, parameters and optimizer state with it.": backward - cleared,
             f"{_INCREMENT}, what forward saved with it.": backward - between,
             "It is a first step's: no optimizer state is there yet.": cold_backward,
-            "Forward's peak is in it: forget the peak between the two.": max(forward, backward),
+            "Forward's peak is in it: reset the peak between the two.": max(forward, backward),
             "The update is in it: read the peak before the optimizer's step.": max(
                 backward, update
             ),

@@ -81,7 +81,7 @@ def _autocast_faults(case: Case, result: Result) -> dict[str, bool]:
 def _norm_faults(case: Case, result: Result) -> dict[str, bool]:
     counted, unmoved = result["counted"], read.flag(result, "unmoved")
     return {
-        "a BatchNorm in training gave another result in the recomputation.": (
+        "a BatchNorm gave another result when it ran again: leave it training.": (
             not read.flag(result, "same")
         ),
         "BatchNorm does not count any more after the recomputation: give it back what was taken, "

@@ -56,8 +56,8 @@ def _early_stop_faults(case: Case, result: Result) -> dict[str, bool]:
         for key, note in (("ended", ""), ("ended_without_stop", ", with early_stop=False"))
     )
     return {
-        f"the blocks came to their end {ended} times, and once is enough: stop when the last "
-        "slot is filled.": max(ended) > 1,
+        f"the blocks came to their end {ended} times, and once is enough: stop at the last "
+        "slot's number.": max(ended) > 1,
         f"with early_stop=False the blocks came to their end {without} times: the whole "
         "function is to be run again then.": min(without) < 2,
     }

@@ -54,7 +54,7 @@ def _judge(case: Case, result: Result, exact: Result) -> None:
         fact(
             not said,
             f"one of two results was let go, backward through the other raised {said[:120]!r}, "
-            "and the recomputation was the same: it stops when the last slot is filled, dead or "
+            "and the recomputation was the same: it stops at the last slot's number, dead or "
             "alive.",
         )
     elif kind == "not preserved":
@@ -118,7 +118,9 @@ def _judge_differs(case: Case, result: Result) -> None:
         "messages of compare begin as those of the given one.": words not in said,
         f"the error for a recomputation that differs ({how}) does not name "
         f"{' and '.join(missing)}: whoever reads it must find the line at fault.": bool(missing),
-        "the random state was left changed by a recomputation that failed.": not kept,
+        "a recomputation that failed left the random state changed: run it in restored().": (
+            not kept
+        ),
     }
     no_fault(faults)
 

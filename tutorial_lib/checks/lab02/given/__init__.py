@@ -232,7 +232,7 @@ def steady_peak(answer: Answer, case: Case) -> Result:
         with without_instruments():
             peak = answer(step, gpu, warmup=case["warmup"])
     del left  # it has lain there all the time
-    return {"bytes": peak}
+    return {"bytes": peak, "calls": step.calls}
 
 
 @run_half("2.4", forbidden=NO_INSTRUMENTS)
