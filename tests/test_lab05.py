@@ -7,7 +7,10 @@ import pytest
 import torch
 from wrong_answers import solved
 
+from tutorial_lib import checks
+from tutorial_lib.checks import CheckError
 from tutorial_lib.checks.lab05 import Host, ex5_4
+from tutorial_lib.checks.vocabulary.exercise import SEED_VARIABLE
 
 LAB = solved("lab05")
 
@@ -34,6 +37,35 @@ def test_no_choice_has_fewer_flops():
         chosen = [p[n] for p, n in zip(parts, LAB.fewest_flops(parts, target), strict=True)]
         assert ex5_4.peak_bytes(chosen) <= target
         assert ex5_4.total_flops(chosen) == min(fitting)
+
+
+def _fewest_flops(parts, budget, seen):
+    """Try all choices of the options that `seen` gives of a part."""
+    ways = []
+    for chosen in itertools.product(*(enumerate(seen(part, parts)) for part in parts)):
+        numbers, options = zip(*chosen, strict=True)
+        if ex5_4.peak_bytes(options) <= budget:
+            ways.append((ex5_4.total_flops(options), numbers))
+    if not ways:
+        raise ValueError(f"nothing fits into {budget} bytes.")
+    return list(min(ways)[1])
+
+
+UNSEEN = {
+    "each option's own working bytes": lambda part, _: [
+        ex5_4.Option(o.kept_bytes, part[0].working_bytes, o.flops) for o in part
+    ],
+    "each part's own number of options": lambda part, parts: part[: len(parts[0])],
+}
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("words", UNSEEN)
+def test_an_answer_that_does_not_look_at_this_is_refused(monkeypatch, words, seed):
+    monkeypatch.setenv(SEED_VARIABLE, str(seed))
+    with pytest.raises(CheckError):
+        checks.lab05.fewest_flops(lambda parts, n: _fewest_flops(parts, n, UNSEEN[words]))
+    checks.lab05.fewest_flops(lambda parts, n: _fewest_flops(parts, n, lambda part, _: part))
 
 
 def test_the_host_gives_views_back_and_forgets_what_nobody_holds():

@@ -17,8 +17,9 @@
 #
 # Each answer goes into a cell that begins with `# exercise`. Helper functions, imports and
 # constants may also stand in cells of your own above it. Where a cell says `guess = None`, write a
-# number before you go on. The checks refuse the library's planner, `planning.solve`, and in 4.1
-# `planning.simulate`. Chapters 06 and 06c lead up to this lab.
+# number before you go on. The checks refuse the library's planner, `planning.solve` and
+# `floor_bytes`, in 4.1 also `planning.simulate` and a `Plan`'s numbers, in 4.2 `planning.apply`.
+# Chapters 06 and 06c lead up to this lab.
 
 # %% id="imports"
 import math
@@ -522,7 +523,7 @@ pd.DataFrame(table).T.rename_axis("places")
 #   nothing else is held.
 #
 # A way needs the *largest* of its moments; the part needs the *smallest* of all ways. A part of
-# one stage can only be kept. Ten stages have a million trees.
+# one stage can only be kept. Eleven stages have a million trees.
 #
 # **Predict.** In the chain below, blocks get narrower. What share of the peak with all kept is the
 # smallest possible?

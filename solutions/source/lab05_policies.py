@@ -16,8 +16,8 @@
 #
 # Each answer goes into a cell that begins with `# exercise`. Helper functions, imports and
 # constants may also stand in cells of your own above it. Where a cell says `guess = None`, write a
-# number before you go on. In 5.4 the check refuses the library's solver, `planning.solve`. Chapter
-# 07 leads up to this lab.
+# number before you go on. In 5.1 the check refuses the library's `segments`, in 5.4 its solver,
+# `planning.solve` and `floor_bytes`. Chapter 07 leads up to this lab.
 
 # %% id="imports"
 import itertools
@@ -75,7 +75,7 @@ EAGER = replace(FUSED, attention="eager")
 # Difficulty 2/5 · importance 5/5 · 10 minutes
 #
 # Write a context manager. Inside its `with` block each module of a list is checkpointed, as a
-# segment of its own. Afterwards each module is as it was, also after an error. Exchange each
+# segment of its own. Afterwards each module runs as it did, also after an error. Exchange each
 # module's `forward`.
 #
 # The numbers to reach: gradients equal to the bit, dropout included; saved bytes and FLOPs exactly

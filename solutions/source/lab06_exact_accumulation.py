@@ -237,12 +237,12 @@ print(f"clipped: {part}, below 1e-5: {difference < 1e-5}")
 #
 # Difficulty 2/5 · importance 5/5 · 10 minutes
 #
-# An epoch comes as an iterator: it has no length and does not fit into memory. A window is the
-# next `num` micro-batches, or as many as are left.
+# An epoch comes as an iterator, or as a loader that begins anew at each `iter`. It has no length
+# and does not fit into memory. A window is the next `num` micro-batches, or as many as are left.
 #
 # The goal: for every window, a gradient within 1e-12 of the one that its images would give as one
-# batch. Read at most one window ahead; keep one micro-batch in the model, and one micro-batch's
-# graph in memory, here and in 6.3, 6.4 and 6.6.
+# batch. Hold at most one window of the epoch; keep one micro-batch in the model, and one
+# micro-batch's graph in memory, here and in 6.3, 6.4 and 6.6.
 
 
 # %% id="answer-6-2"

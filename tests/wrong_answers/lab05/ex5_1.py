@@ -37,7 +37,7 @@ keeps_no_random_state = wrong(
     "use_reentrant=False, preserve_rng_state=False",
 )
 passes_one_tensor = wrong(
-    "take *args and **kwargs",
+    "pass on all arguments, *args and **kwargs",
     "partial(checkpoint, forward, use_reentrant=False)",
     "lambda x, *, forward=forward: checkpoint(\n"
     "                forward, x, use_reentrant=False\n"

@@ -46,6 +46,11 @@ does_not_clip = wrong(
     "not clipped to max_norm", "        nn.utils.clip_grad_norm_(parameters, max_norm)\n", ""
 )
 cuts_by_chunk = wrong("Tensor.tensor_split cuts into so many", "tensor_split", "chunk")
+lets_backward_fail = wrong(
+    "backward stands in the try, too",
+    "    except BaseException:",
+    "    except torch.OutOfMemoryError:\n        raise\n    except BaseException:",
+)
 hides_the_error = wrong(
     "what the model raises is passed on as it is",
     "BaseException:",

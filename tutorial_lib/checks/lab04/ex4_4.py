@@ -32,7 +32,7 @@ def _judge(case: Case, result: Result) -> None:
     no_fault(
         {
             f"{where}no stage runs twice in {shown}: the insides of all stages are held at once, "
-            "and one at a time is allowed.": kept == stages > 1,
+            "and one at a time is allowed.": runs == stages > 1,
             f"{where}{kept} stages are kept side by side in {shown}: a tuple holds one number, its "
             "last item, and everything before it is a segment.": kept > 1,
             f"{where}in {shown} a tuple ends with a tuple, whose stages run once more than they "

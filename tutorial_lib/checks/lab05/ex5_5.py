@@ -92,7 +92,11 @@ def _judge(case: Case, result: Result, kept: _Kept) -> None:
             name=f"{where}copied bytes",
             otherwise=lambda seen: (
                 f"{seen:,} bytes were copied to the host, and {wanted:,} should be: "
-                + (ADDRESS if seen < wanted else "each large storage once, no parameter's.")
+                + (
+                    f"a storage was left out, or {ADDRESS}"
+                    if seen < wanted
+                    else "each large storage once, no parameter's."
+                )
             ),
             where=where,
         )

@@ -74,7 +74,7 @@ def _judge_updates(case: Case, result: Result, oracle: _Oracle) -> None:
     if seen and not expect.is_close(seen[0], gradients[0].mean):
         _judge_length(case, seen[0], gradients[0])
     advice, number = "update once a window, after its last micro-batch.", len(gradients)
-    if len(seen) < number:
+    if len(seen) == number - 1 > 0:
         last = len(gradients[-1].counts)
         advice = f"the last one has {last} of {case['num']} micro-batches, and counts."
     words = f"the optimizer made {len(seen)} updates, and there are {number} windows: {advice}"

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -53,16 +52,18 @@ def _loss_faults(losses: accumulation.Window) -> expect.Faults:
 def _faults(
     model: nn.Module, window: Sequence[models.MicroBatch], gradients: accumulation.Window
 ) -> expect.Faults:
-    labels = torch.cat([labels for _, labels in window])
+    labels = [labels for _, labels in window]
     yield from accumulation.faults(gradients, "targets")
     counts = {
         "the labels were counted before the shift. No token stands before the first of a row, so "
-        "its label is nobody's target.": (labels != -100).sum(),
-        "masked labels were counted: padding and prompts are tokens, and no targets.": labels[
-            :, 1:
-        ].numel(),
-        "every position was counted, masked or not, the first of each row too.": labels.numel(),
-        "the sum was divided by rows: the unit of this loss is the token.": len(labels),
+        "its label is nobody's target.": sum(int((part != -100).sum()) for part in labels),
+        "masked labels were counted: padding and prompts are tokens, and no targets.": sum(
+            part[:, 1:].numel() for part in labels
+        ),
+        "every position was counted, masked or not, the first of each row too.": sum(
+            part.numel() for part in labels
+        ),
+        "the sum was divided by rows: the unit of this loss is the token.": sum(map(len, labels)),
     }
     for words, count in counts.items():
         yield words, gradients.total / count

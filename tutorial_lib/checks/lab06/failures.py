@@ -12,11 +12,16 @@ HOW = {
     "all masked": ("a batch without one target", ""),
     "nan": ("a loss of nan in the third micro-batch", _THIRD),
     "inf": ("an infinite loss in the third micro-batch", _THIRD),
+    "backward": (
+        "an out-of-memory error in the backward of the third micro-batch",
+        "what PyTorch said",
+    ),
     "raises": (
         "an interrupt (a BaseException) raised by the model in the third micro-batch",
         "what the model said",
     ),
 }
+_PASSED_ON = {"backward": "OutOfMemoryError", "raises": "_FromTheModel"}  # kinds of errors
 _SWITCH = "a mode of the model, a requires_grad or the grad mode is another than before."
 _MESSAGES = {
     "weights": "an error was raised, and the parameters had been updated before.",
@@ -28,6 +33,10 @@ _MESSAGES = {
     "other numbers.",
     **dict.fromkeys(SWITCHES, _SWITCH),
 }
+_IN_FORWARD = (
+    "it came, and not everything is as it was, which it was after an error in forward: backward "
+    "stands in the try, too."
+)
 _PASSED_BY = (
     "it came, and not everything is as it was, which it was after an error of your own: an except "
     "for Exception, or for less, lets it pass by."
@@ -43,19 +52,19 @@ def judge(case: Case, result: Result) -> None:
         f"{what}: nothing was raised. A step that cannot be made says so, and makes none.",
     )
     wanted, advice = "ValueError", "a ValueError in your own words is wanted"
-    if how == "raises":
-        wanted, advice = "_FromTheModel", "what the model raises is passed on as it is"
+    if how in _PASSED_ON:
+        wanted, advice = _PASSED_ON[how], "what the model raises is passed on as it is"
     fact(raised == wanted, f"{what}: a {raised} came ({said[:80]}), and {advice}.")
     # what came before an interrupt has passed, so what is put back is right
     messages = {**MESSAGES, **_MESSAGES}
-    if how == "raises":
-        messages = dict.fromkeys(MESSAGES, _PASSED_BY)
+    if how in _PASSED_ON:
+        messages = dict.fromkeys(MESSAGES, _IN_FORWARD if how == "backward" else _PASSED_BY)
     expect.unchanged(result, {name: f"{what}: {words}" for name, words in messages.items()})
     fact(
         how not in ("nan", "inf") or "3" in said or "2" not in said,
         f"{what}: {said[:120]!r} counts it from 0, and people count from 1.",
     )
     words = {"no steps": ["0"], "too many steps": [str(case["rows"]), str(case["num_steps"])]}
-    words |= {"raises": [SAID], "all masked": []}
+    words |= {"backward": [SAID], "raises": [SAID], "all masked": []}
     is_named = all(word in said for word in words.get(how, ["3"]))
     fact(is_named, f"{what}: the message {said[:120]!r} does not name {named}.")

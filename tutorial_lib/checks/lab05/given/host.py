@@ -92,9 +92,11 @@ def make_step(case: Case) -> tuple[nn.Module, Callable[[], None]]:
     torch.manual_seed(case["seed"])
     # a transposed weight is saved as a view: it is no Parameter, and lies in a parameter's storage
     layers = nn.Sequential(nn.Linear(24, 64), nn.Sigmoid(), nn.Linear(64, 48), nn.Tanh())
-    fill_with_zeros(layers)
+    kind = torch.float64 if case["step"] == "micro-batches" else torch.float32
+    fill_with_zeros(layers.to(kind))
     steps = {"parts of a storage": _parts, "micro-batches": _micro_batches}
-    return layers, partial(steps.get(case["step"], _double), layers, torch.randn(3, 16, 24))
+    rows = torch.randn(3, 16, 24, dtype=kind)
+    return layers, partial(steps.get(case["step"], _double), layers, rows)
 
 
 def _step(gpt: GPT, tokens: Tensor, *, twice: bool) -> None:
@@ -112,7 +114,7 @@ def _parts(layers: nn.Module, rows: Tensor) -> None:
 
 
 def _micro_batches(layers: nn.Module, rows: Tensor) -> None:
-    buffer, losses = torch.zeros(16, 24), []
+    buffer, losses = torch.zeros_like(rows[0]), []
     for micro_batch in rows:
         buffer.copy_(micro_batch)
         # earlier graphs are held, so that copies of earlier fillings are there to be mistaken
@@ -185,15 +187,17 @@ def offloading(answer: Answer, case: Case) -> Result:
     except RuntimeError as error:
         if "out of bounds" not in str(error):
             raise
-        raise CheckError(f"{case['step']}: {ADDRESS}") from error
+        words = "what was asked for lies outside of the copy. Offset and stride count elements; or"
+        raise CheckError(f"{case['step']}: {words} {ADDRESS}") from error
     except (KeyError, IndexError) as error:
         if case["step"] == "two backwards":
             raise CheckError(f"{case['step']}: {TWO_BACKWARDS}") from error
         if isinstance(error, IndexError):
             raise
         raise CheckError(
-            f"{case['step']}: a KeyError. A WeakValueDictionary forgets at once what nothing else "
-            "holds: give a new copy a name before you put it in."
+            f"{case['step']}: a KeyError. Where nothing was put in, .get gives None. And a "
+            "WeakValueDictionary forgets at once what nothing else holds: give a new copy a name "
+            "before you put it in."
         ) from error
     gradients = observe.gradients_of(model)
     counts = {"copied": host.copied_bytes, "left": left[0], "stayed": stayed, "peak": peak}

@@ -108,8 +108,8 @@ def checkpoint_only(answer: Answer, case: Case) -> Result:
         ) from error
     except TypeError as error:
         raise CheckError(
-            f"a module was called with arguments that your wrapper does not pass on ({error}). "
-            "Many models call their parts with keywords: take *args and **kwargs."
+            f"a call in your block failed ({error}). Call checkpoint when the model calls the "
+            "module, and pass on all arguments, *args and **kwargs: many models use keywords."
         ) from error
     except ValueError as error:
         if "keyword arguments" not in str(error):

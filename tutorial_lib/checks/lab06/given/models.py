@@ -57,7 +57,9 @@ def image_window(sizes: Sequence[int], generator: torch.Generator) -> list[Micro
 def token_window(
     sizes: Sequence[int], generator: torch.Generator, masked: Sequence[int] = ()
 ) -> list[MicroBatch]:
-    """Draw micro-batches of tokens and labels `(size, 12)`: prompt and padding have label -100.
+    """Draw micro-batches of tokens and labels `(size, T)`: prompt and padding have label -100.
+
+    T is 12; where some are masked, 12, 11 and 10 in turn.
 
     Args:
         sizes: Rows of each micro-batch.
@@ -66,11 +68,12 @@ def token_window(
     """
     window: list[MicroBatch] = []
     for place, size in enumerate(sizes):
-        tokens = torch.randint(64, (size, 12), generator=generator)
+        length = 12 - place % 3 if masked else 12
+        tokens = torch.randint(64, (size, length), generator=generator)
         begin = torch.randint(0, 4, (size, 1), generator=generator)
         begin[:2] = 0  # their first labels are not masked, and nobody's targets
         end = torch.randint(6, 13, (size, 1), generator=generator)
-        position = torch.arange(12)
+        position = torch.arange(length)
         labels = tokens.where((position >= begin) & (position < end), torch.tensor(-100))
         window.append((tokens, torch.full_like(labels, -100) if place in masked else labels))
     return window

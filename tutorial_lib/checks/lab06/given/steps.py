@@ -185,6 +185,10 @@ class _FromTheModel(BaseException):
     """Stands for whatever stops a model in the middle of a step, and is no Exception: Ctrl-C."""
 
 
+def _run_out(_: Tensor) -> None:
+    raise torch.OutOfMemoryError(SAID)
+
+
 def _failed(answer: Answer, case: Case, task: models.Task, optimizer: Optimizer) -> Result:
     """Have a step fail, and note its traces."""
     calls, loss_sum, how = itertools.count(1), task.loss_sum, case["fails"]
@@ -193,6 +197,8 @@ def _failed(answer: Answer, case: Case, task: models.Task, optimizer: Optimizer)
         loss, is_third = loss_sum(model, *micro_batch), next(calls) == 3
         if is_third and how == "raises":
             raise _FromTheModel(SAID)
+        if is_third and how == "backward":
+            loss.register_hook(_run_out)  # type: ignore[no-untyped-call]
         return loss * {"nan": math.nan, "inf": math.inf}.get(how, 1.0) if is_third else loss
 
     task.loss_sum = failing
