@@ -131,8 +131,7 @@ def _result(work: Work, package: str, send: Callable[[bytes, bytes], None]) -> A
     used: list[str] = []
     forbid.remove(half.forbidden, CheckError, used)  # for good, before any line of the student's
     half = dataclasses.replace(half, forbidden=())
-    main = types.ModuleType("__main__")
-    sys.modules["__main__"] = main
+    sys.modules["__main__"] = main = types.ModuleType("__main__")
     namespace = vars(main)
     namespace["get_ipython"] = lambda: Shell(namespace)
     namespace["display"] = lambda *things, **options: None
@@ -141,8 +140,7 @@ def _result(work: Work, package: str, send: Callable[[bytes, bytes], None]) -> A
     # A student's cell may call a check, which has nothing to judge by in here.
     RunHalf.__call__ = lambda self, answer: None  # type: ignore[method-assign, misc]
     sys.path.append("")  # for modules that a cell writes
-    seal = Seal(watched_places())
-    stopped, flags = "", 0
+    seal, stopped, flags = Seal(watched_places()), "", 0
 
     def begin(number: int) -> None:
         send(STEP, str(number).encode())
@@ -152,15 +150,18 @@ def _result(work: Work, package: str, send: Callable[[bytes, bytes], None]) -> A
         if not source:
             continue
         begin(number)
+        known = set(namespace)
         try:
             flags = run_cell(source, step["file"], namespace, flags)
         except BaseException as error:  # sys.exit() included: later cells still run in a notebook
             if step["exercise"] == request.exercise:
                 stopped = describe(error)
+            if isinstance(error, MemoryError):  # what fills it would stop the cells below, too
+                full = [k for k, v in namespace.items() if k not in known and not callable(v)]
+                namespace.update(dict.fromkeys(full))
     begin(len(work.steps))
     in_cells.clear()
-    name = request.name
-    if name not in namespace:
+    if (name := request.name) not in namespace:
         reason = f"stopped with {stopped}" if stopped else f"does not define {name}"
         raise CheckError(f"your answer cell for exercise {request.exercise} {reason}.")
     answer = seal.around(namespace[name])
