@@ -62,8 +62,8 @@ def by_rule(row: Row) -> float:
 
 
 @functools.cache
-def cost(recipe: str, speed: Speed) -> tuple[float, float]:
-    """Count the FLOPs of a step, and predict its seconds by the roofline.
+def cost(recipe: str, speed: Speed) -> tuple[float, float, int]:
+    """Count the FLOPs of a step and its launches, and predict its seconds by the roofline.
 
     Args:
         recipe: Its fields, as JSON.
@@ -73,16 +73,16 @@ def cost(recipe: str, speed: Speed) -> tuple[float, float]:
         step, *_ = Recipe(**json.loads(recipe)).make_step()
         with memory.flop_counter() as counter, Roofline(speed) as roofline:
             step()
-    return counter.get_total_flops(), roofline.seconds
+    return counter.get_total_flops(), roofline.seconds, roofline.launches
 
 
 def at_depth(recipe: dict[str, Any], depth: Any, speed: Speed) -> list[float]:
     """Give FLOPs and seconds of a step; of many equal blocks, from those of two and of three."""
     if depth is None:
-        return list(cost(json.dumps(recipe), speed))
+        return list(cost(json.dumps(recipe), speed)[:2])
     field, blocks = depth
     two, three = (
-        cost(json.dumps(recipe | {"overrides": recipe["overrides"] | {field: number}}), speed)
+        cost(json.dumps(recipe | {"overrides": recipe["overrides"] | {field: number}}), speed)[:2]
         for number in (2, 3)
     )
     return [a + (blocks - 2) * (b - a) for a, b in zip(two, three, strict=True)]
@@ -120,7 +120,7 @@ def own() -> Iterator[dict[str, str]]:
         checkpointed = f"{key}, per-block"
         if not took or not seconds.get(checkpointed):
             continue
-        (flops, time), (more_flops, more_time) = (
+        (flops, time, launches), (more_flops, more_time, _) = (
             cost(json.dumps(rows[name]["recipe"]), Speed.of("NVIDIA H200"))
             for name in (key, checkpointed)
         )
@@ -129,6 +129,7 @@ def own() -> Iterator[dict[str, str]]:
             "step": key,
             "measured_ms": f"{1000 * took:.1f}",
             "roofline_ms": f"{1000 * time:.1f}",
+            "launches": str(launches),
             **{
                 f"{name}_price": f"{100 * (price - 1):.1f}"
                 for name, price in zip(OWN, prices, strict=True)

@@ -3,12 +3,12 @@
 Everything is predicted, without memory. The plan keeps weights and states in float32, under
 autocast: bf16 and adamw-8bit are shown too, marked, and taken where --precision or --optimizer asks
 for them. It leaves the share of the budget that steps on a real GPU needed besides their tensors,
-with expandable segments; then it takes the largest micro-batch before it recomputes anything. Each
-row is beaten by no other in peak, time and exactness at once. Times are a roofline of the card that
---budget names, or of an A100, and at least 10 us an operation: they order choices and are no clock
-(chapter 10b holds the prices of recomputing against measured ones). A T4 or V100 gets fp16-amp,
-since it is slow in bfloat16. Status 1 when nothing fits. A function of your own takes micro_batch,
-and gives loss (a function that runs forward) and model: no whole step.
+with expandable segments; then it takes the fastest, which mostly recomputes least. Each row is
+beaten by no other in peak, time and exactness at once. Times are a roofline of the card that
+--budget names, or of an A100, and at least 20 us an operation: they order choices and are no clock
+(chapter 10b holds them against an H200's). A T4 or V100 gets fp16-amp, since it is slow in
+bfloat16. Status 1 when nothing fits. A function of your own takes micro_batch, and gives loss (a
+function that runs forward) and model: no whole step.
 """
 
 from __future__ import annotations
