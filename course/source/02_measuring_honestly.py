@@ -406,7 +406,7 @@ pd.DataFrame(answers, index=range(1, 8)).T.round(2)  # from the lowest to the hi
 # of it.)
 #
 # How much memory can that cost? We train GPT-2 for thirty steps, each on a batch of eight texts.
-# Every run has the same longest batch; the lengths come in different orders. The runs are
+# Every run has the same longest batch; lengths and their order differ. The runs are
 # *emulated* and were recorded: PyTorch's own allocator, on an A100 that is not there, and no kernel
 # ran.
 #
@@ -451,15 +451,16 @@ plots.growth(
 # PyTorch reports this case.)
 #
 # So a step *needs* its allocated peak at least, and *takes* what was reserved; `nvidia-smi` shows
-# what it takes. In between the blocks decide whether it runs: chapter 10b looks for the least room
-# on an H200. Lab 02 tests both ends with runs on real GPUs.
+# what it takes. Between the two, the sizes of free blocks decide: chapter 10b has the least room on
+# an H200. Lab 02 tests both ends with runs on real GPUs.
 #
 # Two cures cost nothing:
 #
 # - Begin with the longest batch. Its blocks are large enough for all others, and much of the waste
 #   is gone.
-# - Set `PYTORCH_ALLOC_CONF=expandable_segments:True`. The allocator then makes a block longer
-#   instead of getting another one, and nearly all of the waste is gone.
+# - On Linux, set `PYTORCH_ALLOC_CONF=expandable_segments:True` (older PyTorch:
+#   `PYTORCH_CUDA_ALLOC_CONF`). The allocator then makes a block longer instead of getting another
+#   one, and nearly all of the waste is gone.
 #
 # ## What this course's counter does not see
 #

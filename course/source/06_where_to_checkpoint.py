@@ -1,9 +1,9 @@
 # %% [markdown] id="title"
 # # Where to checkpoint
 #
-# "Put a checkpoint every $\sqrt n$ layers." Every tutorial says it, and most do not say why. For a
-# transformer of common depth it is wrong: it costs more memory than the simplest choice, and more
-# time.
+# "Put a checkpoint every $\sqrt n$ layers." Many tutorials say it, and most do not say why. For a
+# transformer of common depth it is wrong: it costs more memory and more FLOPs than the simplest
+# choice.
 #
 # In this chapter you derive how long a segment should be and what it costs, and measure both. The
 # next one, 06c, turns a budget in bytes into a schedule for stages that are not equal.
@@ -185,7 +185,7 @@ pd.DataFrame(rows, index=columns).T.rename_axis(["model", "segments"])
 #
 # In the third model the peak comes before any segment is recomputed, because the logits and their
 # gradient are larger than the insides of two blocks. So segments of two save boundaries and cost
-# nothing, but they save little. Lower the logits first: chapter 10d computes them in pieces.
+# no memory, but they save little. Lower the logits first: chapter 10d computes them in pieces.
 #
 # The rule for a transformer: **checkpoint every block; beyond $2r$ blocks try segments of two.**
 # They help where boundaries make the peak: many tokens, frozen weights, or gradients that stay.
@@ -410,10 +410,10 @@ claims.Verdicts(
 # | how long a segment | where boundaries and inside are equal: $s = \sqrt{n/r}$ blocks |
 # | transformers | every block; beyond $2r$ blocks, segments of two if activations make the peak |
 # | a block keeps its input alone ($r = 1$) | segments of $\sqrt n$ |
-# | price | one more forward: up to a third of a step, up to half if weights are frozen |
+# | price in FLOPs | one more forward: up to a third of a step, up to half if weights are frozen |
 # | what lowers the price | early stop; a last segment that is kept |
 # | nothing kept | a quadratic number of forwards |
 #
 # The optional companion [06b](06b_common_advice.ipynb) shows where $\sqrt n$ is right, and tests
 # common advice: which layers, how much it saves, and a loop whose gradients are wrong. Chapter 06c,
-# `06c_planned_schedules`, plans where such rules end.
+# `06c_planned_schedules`, plans unequal stages.

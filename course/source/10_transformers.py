@@ -137,10 +137,10 @@ ledgers = {name: report.at_peak for name, report in reports.items()}
 plots.ledger_bars(ledgers, title=f"GPT-2 with the Trainer, {device.describe(where)}")
 
 # %% [markdown] id="read-own"
-# (These outputs are one machine's, and yours may differ.) The mean losses agree, so it is the same
-# training. Each line alone takes away most of the activations. What is left differs: accumulation
-# keeps gradients beside one micro-batch's activations, and checkpointing recomputes one block's
-# activations at a time.
+# (These outputs are one machine's, and yours may differ.) The mean losses agree, which is a weak
+# check (chapter 08). Each line alone takes away most of the activations. What is left differs:
+# accumulation keeps gradients beside one micro-batch's activations, and checkpointing recomputes
+# one block's activations at a time.
 #
 # With Accelerate you keep your own loop. `backward` divides the loss, and `accumulate` lets
 # `optimizer.step()` through only at every fourth micro-batch and at the end of an epoch. Here is
@@ -302,7 +302,8 @@ weights, width = sum(p.numel() for p in layer.parameters()), 4096
 speeds = {"A100, PCIe 4": (312e12, 32e9), "H100, PCIe 5": (989e12, 64e9)}  # chapter 07d
 price = pd.DataFrame(index=list(speeds), columns=["2048 tokens", "32768 tokens"])
 for (card, (flops, bus)), tokens in product(speeds.items(), (2048, 32768)):
-    forward = (2 * weights + 4 * tokens * width) / flops  # seconds for each token
+    # seconds for each token; the kernel of a causal model skips half of the scores
+    forward = (2 * weights + 2 * tokens * width) / flops
     copies = 2 * 2 * width / bus  # out and back, 2 bytes a number
     price.loc[card, f"{tokens} tokens"] = 100 * copies / (4 * forward)
 added = price.iloc[0, 0]
@@ -444,14 +445,14 @@ shown(pd.concat({"without": xl, "checkpointed": xl_lean}, axis=1))
 # figures were made before it existed. Transformers computes GPT-2's GELU in eight operations, which
 # save tensors of their own. PyTorch has the same function as one kernel, but even with that the
 # activations are more than twice 40 GB.) The checkpointed pair, 12 and 32 GB, is right with
-# everything in bfloat16 and 8-bit states. So checkpointing saves over 90 % of the activations here,
-# more than the 70 % that the source promises.
+# everything in bfloat16 and 8-bit states. So checkpointing saves more of the activations here than
+# the 70 % that the source promises.
 #
 # Source 1 goes on: as 8 x 4, checkpointed, 22 GB "fits a consumer GPU" of 24. From the second
 # micro-batch on, accumulation holds gradients at the peak (chapter 08). So 8 x 2, printed above,
 # has the same peak as 8 x 4. With everything in bfloat16 it is below 22. With float32 parameters it
-# cannot be true, because parameters, gradients and AdamW's two states alone take 16 bytes a weight,
-# which is more.
+# is not true: AdamW's 16 bytes a weight alone are more, and with 8-bit states the whole step is
+# (above).
 #
 # ### "Saves 58 %", "saves 71 %": of what?
 #
@@ -480,9 +481,10 @@ for images, kernel in ((32, "eager"), (32, "sdpa"), (96, "sdpa")):
 shown(vit).T
 
 # %% [markdown] id="read-vit"
-# 58 % is a fair figure for float32: it lies between the two kernels. Source 2 also says that
-# checkpointing lifts the batch from 32 to 96. That holds: 96 images checkpointed take less than 32
-# did without. (Companion 10c has a ViT with both techniques at once.)
+# 58 % is fair for 32 images in float32 with PyTorch's default AdamW: it lies between the two
+# kernels. Source 2 also says that checkpointing lifts the batch from 32 to 96. That holds: 96
+# images checkpointed take less than 32 did without. (Companion 10c has a ViT with both techniques
+# at once.)
 #
 # Llama-2-7B: "batch 1 to 4, saves 71 %" on a card of 80 GB. Here are four sequences of 2048, all in
 # bfloat16: trained in full with fused AdamW, with 8-bit states, and with LoRA of rank 16.
@@ -509,12 +511,13 @@ title = "Llama-2-7B, 4 sequences of 2048, bfloat16, predicted for CUDA kernels"
 plots.ledger_bars(bars, title=title, cards_gib=plots.CARDS_GIB, predicted=list(bars))
 
 # %% [markdown] id="read-llama"
-# Half of the claim holds in full training: four sequences do not fit on the card, and checkpointed
-# they do. But parameters, gradients and states are most of what is left, so 71 % is out of reach.
-# It is nearly right for *frozen* weights, which the source does not mention. LoRA alone removes
-# states and gradients. Checkpointing alone removes activations. Both together take a 7B model from
-# a data-center card to a workstation's. With the frozen weights in 4 bits (01b) it fits a
-# consumer's card. The activations are as before, so there checkpointing matters most.
+# Half of the claim holds in full training with AdamW: four sequences do not fit on the card, and
+# checkpointed they do. (With 8-bit states they fit anyway.) But parameters, gradients and states
+# are most of what is left, so with fused attention 71 % is out of reach. It is nearly right for
+# *frozen* weights, which the source does not mention. LoRA alone removes states and gradients.
+# Checkpointing alone removes activations. Both together take a 7B model from a data-center card to
+# one of 24 GB. With the frozen weights in 4 bits (01b) a smaller one is enough. The activations are
+# as before, so there checkpointing matters most.
 #
 # ## Verdicts
 
@@ -535,7 +538,7 @@ predicted_here = {"how": "predicted", "device": "CUDA kernels"}
 claims.Verdicts(
     claims.Verdict("A12", "partly", "Without checkpointing no kernel and no precision "
         "gets by with 40 GB of activations; checkpointed, 12 and 32 GB are right with "
-        "everything in bfloat16 and 8-bit states; both together do not take 22 GB.",
+        "everything in bfloat16 and 8-bit states; both together miss 22 GB.",
         f"least activations {smallest:.0f} GB, {one_kernel:.0f} GB with GELU in one "
         f"kernel; checkpointed {kept:.1f} of {peak:.1f} GB; both {fewest:.1f} to "
         f"{most:.1f} GB",
@@ -546,12 +549,13 @@ claims.Verdicts(
 full_saves = max(llama[name]["saved, %"] for name in ("AdamW", "8-bit AdamW"))
 vit_saves = [vit[f"32 images, {kind}, fp32"]["saved, %"] for kind in ("sdpa", "eager")]
 claims.Verdicts(
-    claims.Verdict("E08", "holds if", "About 71 % is reached with frozen weights "
-        "(LoRA); in full training parameters and states stay.", f"LoRA saves "
+    claims.Verdict("E08", "holds if", "With fused attention about 71 % needs frozen "
+        "weights (LoRA); in full training parameters and states stay.", f"LoRA saves "
         f"{llama['LoRA']['saved, %']:.0f} %, full training at most {full_saves:.0f} %",
         cell="llama", tried=recorded.tried("llama-2-7b"), **predicted_here),
-    claims.Verdict("E09", "holds if", "58 % is right in float32, between the two "
-        "kernels; an A100 takes many more than 32 and 96 images.",
+    claims.Verdict("E09", "holds if", "58 % is right for 32 images in float32 with "
+        "unfused AdamW, between the two kernels; an A100 takes many more than 32 and "
+        "96 images.",
         f"{min(vit_saves):.0f} % and {max(vit_saves):.0f} %", cell="vit",
         tried=recorded.tried("vit-l-16"), **predicted_here),
 )  # fmt: skip

@@ -21,6 +21,7 @@ from tutorial_lib import claims, memory
 from tutorial_lib.instruments import figures, recorded, segments
 from tutorial_lib.guesses import beside
 from tutorial_lib.instruments.emulated.verdict import JOINED, WORKSPACES
+from tutorial_lib.instruments.planning.run.roofline import Speed
 from tutorial_lib.instruments.recorded.published import (
     KINDS,
     misses,
@@ -77,8 +78,8 @@ for words in ("predicted", "emulated", "emulated, as then"):
 figures.agreement(points, title="max_memory_allocated: ours against published")
 
 # %% [markdown] id="read-kinds"
-# Each kind of figure contains something else. What the allocator hands out, we know nearly to the
-# byte. `nvidia-smi` shows what the allocator has *reserved*, and also CUDA's context and the
+# Each kind of figure contains something else. What the allocator hands out, we mostly know closely.
+# `nvidia-smi` shows what the allocator has *reserved*, and also CUDA's context and the
 # libraries (chapter 02). The last row of the table is compared with reserved bytes, which lack
 # that context.
 #
@@ -121,7 +122,10 @@ def guide_step(micro_batch, strategy="none", attention="eager", **adamw):
 
     def step():
         with segments.applied(model, strategy):
-            model(input_ids=ids, labels=ids[:, 0]).loss.backward()
+            for _ in range(
+                2 if micro_batch == 1 else 1
+            ):  # the second peaks as the last
+                model(input_ids=ids, labels=ids[:, 0]).loss.backward()
         optimizer.step()
         optimizer.zero_grad(set_to_none=attention != "eager")  # 2022 kept zeros
 
@@ -156,7 +160,7 @@ guide.round(1)
 # what PyTorch's allocator has *reserved*, with its cache and its holes (chapter 02), and the
 # PyTorch of that time kept softmax's input too. The predictor counts today's tensors.
 #
-# Today's defaults alone take less than the second row: they save more than accumulation did.
+# By the predictions, today's defaults alone save nearly as much as accumulation did.
 #
 # The guide gives speeds, too. Checkpointing takes it from 7.75 to 5.99 samples a second, so a step
 # takes 1.29 times as long. Here are the FLOPs of the two steps. (Accumulation adds none. What it
@@ -222,9 +226,9 @@ shown.columns = ["median, %", "nine in ten, %", "worst, %"]
 shown.assign(equal=(off == 0).sum(), rows=len(off))
 
 # %% [markdown] id="read-h200"
-# What `predict` lacks are workspaces: cuBLAS's, which weigh in small steps, and cuDNN's. The worst
-# rows are a 3-D U-Net's convolutions. The emulated card asks for the same bytes as the real one but
-# for cuDNN's, and its allocator then reserves nearly the same.
+# What `predict` lacks are mostly workspaces: cuBLAS's, which weigh in small steps, and cuDNN's. The
+# emulated card asks for the same bytes as the real one but for cuDNN's (at worst, for a 3-D U-Net),
+# and mostly reserves nearly the same.
 
 # %% [markdown] id="fits-text"
 # ## What it needs, and what it takes
@@ -264,14 +268,14 @@ right.groupby(runs.kind).mean().T.assign(all=right.mean()).map("{:.0%}".format)
 # row compares no numbers: the loop ran on an emulated card under the same cap, and ended or ran
 # out.
 #
-# - **Image models** (`cnn`): the predicted peak decides nearly as well as that, nothing fitted.
-#   Its misses are VGG and margins of a hair. VGG's convolutions ask cuDNN for workspaces, which are
-#   in no tensor.
+# - **Image models** (`cnn`): the predicted peak, nothing fitted, decides nearly as well as the run
+#   under the cap. It misses VGG, and caps just above the peak. VGG's convolutions ask cuDNN for
+#   workspaces, which are in no tensor.
 # - **Text models** were built with the source's own version of transformers. Some loops ran out
 #   although there was room for their tensors: what was free lay in blocks too small for the next.
-#   No sum of tensors tells that; a run under the cap does.
+#   A sum of tensors misses that; a run under the cap mostly does not.
 #
-# On some of these rows cuDNN was asked for its workspaces too (`emulate --cudnn`). Where memory is
+# For the image models cuDNN was asked for its workspaces too (`emulate --cudnn`). Where memory is
 # short PyTorch takes the next engine, on a GPU and here.
 
 # %% id="asked"
@@ -282,8 +286,8 @@ for column in ("emulated_ran", "emulated_ran_cudnn"):
 # %% [markdown] id="least-text"
 # ## The least room, on an H200
 #
-# What is the least room in which a step runs? On an H200 we halved the gap between a cap that it
-# ran out in and one that it ran in, for steps of this course and loops of xMem's
+# What is the least room in which a step runs? On an H200 we bisected between a cap that was too
+# small and one that was enough, for steps of this course and loops of xMem's
 # (`tests/benchmarks/least_room.py`). An emulated H200 with the same PyTorch then did the same.
 #
 # **Predict.** By how many per cent is the least room above the predicted peak, in the median?
@@ -305,15 +309,15 @@ print(
 shown.round(1)
 
 # %% [markdown] id="read-least"
-# None ran in less than was predicted, and some needed much more. No tensor fills the difference.
-# What is free lies between what is used, and no piece is as long as the next tensor. So it is worst
-# where one tensor is larger than all that stays, as the logits of a checkpointed language model. An
-# emulated card has PyTorch's own allocator and ends near the real one; most misses are
-# convolutions.
+# None ran in less than was predicted, and some needed much more. The difference is workspaces,
+# above all cuDNN's, and free memory in pieces that are shorter than the next tensor. The pieces
+# matter most where one tensor is large beside all that stays, as the logits of a checkpointed
+# language model. An emulated card has PyTorch's own allocator and ends near the real one; most
+# misses are convolutions.
 #
 # *Expandable segments* join such pieces. `predict --fits` and `plan` count on them, name the
-# setting, and leave a tenth and cuBLAS's workspaces. *No* is for less than the predicted peak,
-# *close* for what lies between: ask `emulate`. And xMem's capped runs, without the setting?
+# setting, and leave a tenth and cuBLAS's workspaces: *yes*. Less room than the predicted peak is
+# *no*; between the two is *close*: ask `emulate`. Here are xMem's runs, without the setting:
 
 # %% id="bands"
 sure = runs.predicted * (1 + JOINED) + WORKSPACES <= runs.cap
@@ -353,8 +357,8 @@ medians
 
 # %% [markdown] id="read-seconds"
 # For every block the rule is mostly a ceiling: embedding, head and optimizer run once, and early
-# stop saves a matmul. Where no matmul runs again FLOPs predict nothing, and the price is small but
-# real. Here is each row that costs a tenth more than the rule says, and why.
+# stop saves a matmul. Where no matmul runs again FLOPs predict nothing, and the price is mostly
+# small. Here is each row whose step took more than 1.1 times what the rule says, and why.
 # (`tests/benchmarks/published_times.py` predicts the rows by model, too.)
 
 # %% id="seconds-misses"
@@ -365,8 +369,10 @@ for name in prices.index[slower > 1.1 * rule]:
 
 # %% [markdown] id="own-text"
 # And on the H200? There each model's step was timed with no block checkpointed and with every one
-# (bfloat16, the median of five). Beside it stand the prices by FLOPs and by the roofline of chapter
-# 07, which also says how long the card alone would take, and so which part of the step it is busy.
+# (bfloat16, the median of five). Beside it stand the prices by FLOPs and by a roofline: each
+# operation takes as long as its arithmetic or its bytes, whichever is longer. The roofline also
+# says for which part of the step the card is busy. `launching_ms` is an estimate of the CPU's part:
+# the number of operations, times one time for a launch that was fitted to these rows.
 #
 # **Predict.** By FLOPs no price is above a third. What is the largest that was measured, in per
 # cent?
@@ -377,33 +383,33 @@ guess = None  # per cent
 # %% id="own"
 own = pd.read_csv(FOLDER / "own_times.csv", index_col="step")
 own["card busy"] = (own.roofline_ms / own.measured_ms).clip(upper=1).round(2)
+own["launching_ms"] = own.pop("launches") * 1000 * Speed().launch_seconds
+print(f"a launch: {1e6 * Speed().launch_seconds:.0f} microseconds")
 largest = own.measured_price.max()
 print(f"the largest: {largest:.0f} %{beside(guess, largest)}")
 own.drop(columns="roofline_ms").sort_values("card busy")
 
 # %% id="own-halves"
-idle = own["card busy"] < 0.7
+others = own["card busy"] < 0.7
 off = (own.measured_price - own.flops_price).abs()
 pd.DataFrame(
     {
-        "steps": idle.value_counts(),
-        "measured, median": own.measured_price.groupby(idle).median(),
-        "off from FLOPs, median": off.groupby(idle).median(),
+        "steps": others.value_counts(),
+        "measured, median": own.measured_price.groupby(others).median(),
+        "off from FLOPs, median": off.groupby(others).median(),
     }
-).rename({True: "the card waits", False: "the card is busy"}).round(1)
+).rename({True: "other steps", False: "the card is busy"}).round(1)
 
 # %% [markdown] id="own-read"
-# Where the card is busy the price is mostly that of the FLOPs. Where it waits for the CPU, which
-# launches one operation after the other, the price is the CPU's: to launch a forward again, and to
-# run checkpoint's own Python around every saved tensor. Some steps wait only once they are
-# checkpointed. So the faster the card and the smaller its operations, the more it costs; a larger
-# micro-batch gives the card more to do for each launch. No FLOP counter and no planner's clock
-# knows this CPU.
+# Where the card is busy the price is mostly that of the FLOPs. In most other steps the card waits
+# for the CPU, which launches one operation after the other. There the price is the CPU's: a forward
+# that is launched again, and checkpoint's own Python around every saved tensor. Some steps wait
+# only once they are checkpointed. So on this card small operations make checkpoints dear; a larger
+# micro-batch gives the card more to do for each launch. No FLOP counter sees that.
 
 # %% [markdown] id="what-follows"
 # ## What follows
 #
-# Two things. If a prediction is a few per cent below `max_memory_allocated`, it mostly
-# lacks a workspace or a condition that the source did not state. And a figure of `nvidia-smi` can
-# be a third above the tensors on the same run, so ask which of the two you have before you
-# compare.
+# Two things. If a prediction is a few per cent below `max_memory_allocated`, look for a workspace,
+# another model class or an older PyTorch. And a figure of `nvidia-smi` can be far above the tensors
+# of the same run, so ask which of the two you have before you compare.

@@ -246,9 +246,10 @@ table.round(2)
 #
 # Two classes of PyTorch come near these stages, and you measure both.
 #
-# - `ZeroRedundancyOptimizer` divides what stage 1 divides. But DDP still all-reduces whole
-#   gradients, and the optimizer then broadcasts the new weights. ZeRO's own stage 1 needs a
-#   reduce-scatter and a gather, which send what DDP sends.
+# - `ZeroRedundancyOptimizer` divides what stage 1 divides, by whole tensors: a rank with a large
+#   one holds more than its share. But DDP still all-reduces whole gradients, and the optimizer then
+#   broadcasts the new weights. ZeRO's own stage 1 needs a reduce-scatter and a gather, which send
+#   what DDP sends.
 # - `fully_shard` (FSDP2) gathers each wrapped module in its forward. With
 #   `reshard_after_forward=True` it drops the weights and gathers them again in backward: stage 3.
 #   With `False` it keeps them until backward. Between steps the weights are divided all the same,
@@ -256,7 +257,7 @@ table.round(2)
 #
 # The formulas for N ranks with AdamW are in P. A is what one process needs for this rank's lines,
 # beyond weights and states. At its peak stage 3 has gathered one block and the modules outside the
-# blocks (*rest*), and holds that block's whole gradient.
+# blocks (*rest*), and a second block: the next one, fetched ahead, or the first one's gradients.
 #
 # | | between steps | at the peak | sent per step |
 # |---|---|---|---|

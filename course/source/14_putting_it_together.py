@@ -66,14 +66,14 @@ figures.two_peaks(
 #
 # | lever | the peak while the model runs | the update's peak |
 # |---|---|---|
-# | autocast | lower | the same |
+# | autocast | mostly lower | the same |
 # | fused kernels | the same, or lower (attention) | lower: no temporaries |
 # | a smaller micro-batch, or checkpoints | lower | the same |
 # | 8-bit states | lower, by the states | lower |
-# | LoRA, or more devices | lower | lower |
+# | LoRA, or sharding (13) | lower | lower |
 #
-# So look at the two first. Where the update alone does not fit, neither a checkpoint nor a smaller
-# micro-batch can help.
+# So look at both peaks first. Where the update alone does not fit, neither a checkpoint nor a
+# smaller micro-batch can help.
 #
 # ## One order
 #
@@ -86,8 +86,9 @@ pd.DataFrame({"what it costs": planning.ORDER})
 # %% [markdown] id="order-read"
 # Two sources disagree about the middle of this list. A tutorial (source 1 of chapter 10) says
 # "start with gradient accumulation", and "add checkpointing if still hitting memory limits". The
-# outline of this course had checkpoints first. Both levers lower the same peak, and both leave the
-# training as it is, so that time decides. People who measured both have published it.
+# outline of this course had checkpoints first. Both levers lower the same peak and, without
+# BatchNorm, leave the training as it is, so that time decides. People who measured both have
+# published it.
 #
 # **Predict.** InternLM trained 7B parameters on GPUs of 80 GiB, 8 samples to each for an update.
 # One run kept everything, two samples at a time, accumulated. The other checkpointed, all eight at
@@ -117,12 +118,12 @@ settled |= {f"BERT-Large, V100: {way}": f"{p:+.0%}" for way, p in bert.items()}
 pd.DataFrame({"more time (measured, by the sources)": settled})
 
 # %% [markdown] id="settled-read"
-# Accumulation is the cheaper one in each of these pairs, for BERT-Large even with one sequence of
-# 512 tokens at a time. So the tutorial's order wins, with a limit. A GPU is filled while its work
-# takes longer than the CPU needs to launch it. Below that, half a micro-batch takes as long as a
-# whole one: then checkpoint first. Where the limit lies can be predicted, from the FLOPs and bytes
-# of a sample, the card's published speed and the number of operations (10 microseconds each, an
-# assumption). The micro-batch from which on the GPU is filled:
+# Accumulation is the cheaper one in each InternLM pair. So the tutorial's order wins, with a limit.
+# A GPU is filled while its work takes longer than the CPU needs to launch it. Below that, half a
+# micro-batch takes as long as a whole one, and checkpoints launch a forward again: then time both
+# levers. Where the limit lies can be predicted, from a sample's FLOPs and bytes, the card's
+# published speed, and the number of operations, each with the launch time that fits 10b's H200. The
+# micro-batch from which on the GPU is filled:
 
 # %% id="filled"
 filled = {}
@@ -137,10 +138,9 @@ for card in ("NVIDIA A100-SXM4-80GB", "Tesla T4"):
 pd.DataFrame(filled)  # predicted
 
 # %% [markdown] id="filled-read"
-# One sequence of 1,024 tokens is enough. One image is enough for the slower card alone. This is why
-# the list has the micro-batch twice: first down to the size that fills the GPU, and after the
-# checkpoints down to one sample. `tonight` asks the card that you name; where you name a size,
-# it takes an A100.
+# The slower the card and the larger a sample, the fewer samples fill it. This is why the list has
+# the micro-batch twice: first down to the size that fills the GPU, and after the checkpoints down
+# to one sample.
 #
 # ## How far each lever reaches
 #
@@ -209,10 +209,10 @@ print(f"{plain} of {3 * len(MODELS)} pairs fit as they are{beside(guess, plain)}
 pd.DataFrame(found).T.map(lambda rung: RUNGS[rung]).rename(columns="{} GiB".format)
 
 # %% [markdown] id="ladder-read"
-# Read along a line: a larger card asks for fewer levers. Read down a column: the levers differ by
-# *what* a model holds. Where weights and states nearly fill the card, only smaller states or more
-# devices help; where activations do, a smaller micro-batch is most often enough. Pull the levers
-# yourself:
+# Read along a line: a larger card asks for fewer levers. *LoRA* means that no step of the six fits.
+# Read down a column: the levers differ by *what* a model holds. Where weights and states nearly
+# fill the card, only smaller states or more devices help; where activations do, a smaller
+# micro-batch is most often enough. Pull the levers yourself:
 
 # %% id="calculator"
 widgets.published_calculator(rows, micro_batch=8, card_gib=24)
@@ -351,7 +351,7 @@ pd.DataFrame(missed, index=["on paper", "needed"]).T
 # ## The planner on real models
 #
 # The ladder has six rungs; the planner has many more. It keeps weights and states in float32. It
-# takes the largest micro-batch that fits, and solves for the checkpoints that are needed then. The
+# takes the plan with the shortest predicted time, most often the one that recomputes least. The
 # table has its answers for 64 samples an update (`python tests/benchmarks/plan_pairs.py` recorded
 # them). You get one of them with
 #
@@ -360,8 +360,8 @@ pd.DataFrame(missed, index=["on paper", "needed"]).T
 # ```
 #
 # **Predict.** Llama 2 has 6.7 billion parameters. On a card of 80 GiB its states in float32 do not
-# fit, nor surely 8-bit ones. In bfloat16 throughout they do, one sequence of 4,096 tokens at a
-# time. How many percent longer does the plan take?
+# fit, and 8-bit ones may not. In bfloat16 throughout they do, one sequence of 4,096 tokens at a
+# time. How many percent of time does recomputation add?
 
 # %% id="guess-plan"
 guess = None  # percent
@@ -375,7 +375,7 @@ print(f"Llama 2 7B in 80 GiB: {extra:+.1%} time{beside(guess, 100 * extra)}")
 
 def in_words(plan):
     if np.isnan(plan.peak_bytes):
-        return f"nothing fits; the smallest is {Bytes(plan.smallest_bytes)}"
+        return f"nothing; float32 states need {Bytes(plan.smallest_bytes)}"
     batch = f"{plan.micro_batch:.0f} x {plan.accumulation:.0f}"
     extra = f"{abs(plan.overhead):.0%} more time"
     words = f"{batch}: {Bytes(int(plan.peak_bytes))}, {extra}"
@@ -387,19 +387,18 @@ plans.apply(in_words, axis=1).unstack().rename(columns="{} GiB".format)
 # %% [markdown] id="plans-read"
 # Four things to see:
 #
-# - The larger the card, the larger the micro-batch: the planner fills it, but for a tenth (10b),
-#   before it recomputes anything.
+# - A larger card never gets a smaller micro-batch. A tenth of the card is left free (10b).
 # - A plan that the planner solves for costs less than the rung "checkpoint each block": it
 #   recomputes only as much as is missing, and the cheapest stages first.
 # - Where a row says "only with", weights and states in float32 do not fit. Then the planner shows
 #   what does, and takes it only if `--optimizer adamw-8bit` or `--precision bf16` asks for it. Both
 #   are another training. bfloat16 rounds away any update that is smaller than 1/512 of its weight,
 #   so that the model may learn less.
-# - Where nothing fits, it says how much would be enough: then more devices, or LoRA.
+# - Where nothing fits, it says what states in float32 need: then more devices, or LoRA.
 #
-# A second of the planner is no second of a GPU. Its clock adds up FLOPs and bytes at a fixed share
-# of a card's published speed, and at least 10 microseconds for each operation. That is enough to
-# put choices in order; chapter 10b compares the prices that it predicts with published pairs.
+# The planner's seconds are not a GPU's. Its clock adds up FLOPs and bytes at a fixed share of a
+# card's published speed, and takes at least as long as the launches. That is enough to put choices
+# in order. Chapter 10b holds both parts against the steps of an H200.
 
 # %% [markdown] id="larger-text"
 # ## "Four to ten times larger"

@@ -78,7 +78,8 @@ report
 # |---|---|---|
 # | activations | a smaller micro-batch; checkpoints | another optimizer |
 # | optimizer state | 8-bit states; LoRA | checkpoints; a smaller micro-batch |
-# | parameters, gradients | LoRA; more devices | checkpoints; a smaller micro-batch |
+# | parameters | bfloat16 throughout; sharding (13) | checkpoints; a smaller micro-batch |
+# | gradients | LoRA; sharding (13) | checkpoints; a smaller micro-batch |
 # | temporary, in backward | a smaller micro-batch; the loss in chunks | checkpoints |
 # | temporary, in the optimizer | a fused optimizer | checkpoints; a smaller micro-batch |
 #
@@ -88,7 +89,7 @@ report
 # autocast, for one, adds 16-bit copies.
 # *FLOPs* is the arithmetic that the levers add. *Training* says whether it is still the same:
 #
-# - **exact**: the same gradients, bit for bit;
+# - **exact**: the same operations, so the same gradients, as far as your GPU repeats itself (02);
 # - **rounding**: the same mathematics, other last digits;
 # - **another**: another update. So is a smaller micro-batch where BatchNorm or the loss (as CLIP's)
 #   compares samples: chapter 09. Compare the losses of two short runs before you trust it.
@@ -115,23 +116,24 @@ plots.ledger_bars(
 )
 
 # %% [markdown] id="plan-text"
-# Take the first row that fits. *Outside layers* is the part of the peak that no layer made. In a
+# Take the first row with *yes*. *Outside layers* is the part of the peak that no layer made. In a
 # language model that is mostly the loss: log-probabilities, and a gradient. Where it is most of the
-# peak, none of these levers helps further, and the loss must be computed in chunks
+# peak of one sample, no lever here helps, and the loss must be computed in chunks
 # (`use_liger_kernel=True` in transformers' Trainer; [10d](10d_the_loss_that_does_not_fit.ipynb)
 # builds that).
 #
 # ## 3. The plan
 #
 # The table pulls each lever to its end. The planner pulls it only as far as your card needs. It
-# takes the largest micro-batch that fits, and recomputes blocks where that is not enough. Weights
-# and states stay in float32 if a plan with them fits. Otherwise it takes 8-bit states, then
+# takes the predicted fastest plan that fits, most often the one that recomputes least. Weights and
+# states stay in float32 if a plan with them fits. Otherwise it takes 8-bit states, then
 # bfloat16 throughout, and says so: that is another training. A model with BatchNorm changes with
 # its micro-batch too (chapter 09).
 #
 # A card is never filled to the last byte: what is free lies in pieces, and *close* means that some
-# steps ran out with so little to spare (10b). *Yes* and the plan count on a setting that joins the
-# pieces: before your script starts, set `PYTORCH_ALLOC_CONF=expandable_segments:True`.
+# steps ran out with so little to spare (10b). *Yes* and the plan count on a setting of Linux that
+# joins the pieces: before your script starts, set `PYTORCH_ALLOC_CONF=expandable_segments:True`
+# (older PyTorch: `PYTORCH_CUDA_ALLOC_CONF`).
 
 # %% id="plan"
 harmless = [lever.recipe for lever in levers if lever.training != "another"]
@@ -164,7 +166,8 @@ if best:
     print("another training:", ", ".join(best.changes) or "no")
 
 # %% [markdown] id="lines"
-# Type the two assignments that the cell above prints. In a loop of your own:
+# Copy `micro_batch` and `accumulation` from above into a loop of your own. (This loop is for a mean
+# over samples; for a mean over tokens see 08b.)
 #
 # ```python
 # from tutorial_lib.instruments import planning
@@ -192,8 +195,8 @@ if best:
 # `model.bfloat16()` and leave autocast out. A T4 or a V100 is slow in bfloat16: it gets `fp16-amp`,
 # which is `torch.float16` (or `fp16=True`) with a gradient scaler (08c).
 #
-# `planning.apply` changes how a model runs, and not what it computes: the gradients are the same,
-# bit for bit. Leave it out where the plan keeps everything. In a script without this library,
+# `planning.apply` changes how a model runs, and not what it computes: the gradients are *exact*, as
+# above. Leave it out where the plan keeps everything. In a script without this library,
 # checkpoint each block: with `gradient_checkpointing=True` in the Trainer's options, or with
 # `unet.enable_gradient_checkpointing()` in diffusers.
 #
