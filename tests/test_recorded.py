@@ -4,6 +4,7 @@ import json
 import pickle
 import statistics
 from dataclasses import asdict, replace
+from unittest import mock
 
 import pytest
 import torch
@@ -114,15 +115,24 @@ def test_nothing_fits(monkeypatch):
     assert run.measured(replace(ROW, largest=True), CPU)["micro_batch"] == 0
 
 
+@pytest.fixture
+def released(monkeypatch):
+    """Calls that give cuBLAS's workspaces back, which a PyTorch without CUDA has not."""
+    calls = mock.Mock()
+    monkeypatch.setattr(run, "release_cublas_workspaces", calls)
+    return calls
+
+
 @pytest.mark.parametrize("name", ["cuda", "cuda:0"])
-def test_a_smaller_card_is_kept_to_and_undone(monkeypatch, memory_fractions, name):
+def test_a_smaller_card_is_kept_to_and_undone(monkeypatch, memory_fractions, released, name):
     monkeypatch.setattr(run, "_step", lambda row, device: {"status": "measured"})
     results = run.measured(replace(ROW, card_gib=16), torch.device(name))
     assert results == {"status": "measured"}
     assert memory_fractions == [(0.2, 0), (1.0, 0)]
+    released.assert_called_once()  # what stayed would be in the next row's reserved bytes
 
 
-def test_a_card_that_is_larger_than_this_one_is_a_result(memory_fractions):
+def test_a_card_that_is_larger_than_this_one_is_a_result(memory_fractions, released):
     results = run.measured(replace(ROW, card_gib=96), torch.device("cuda"))
     assert results["status"] == "not possible"
     assert results["why"] == "Some GPU, 80.0 GiB is smaller than a card of 96 GiB."
