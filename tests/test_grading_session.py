@@ -206,6 +206,12 @@ def test_a_wrong_or_hostile_answer_fails_alone(course, answer, expected):
     assert course.doubled() == ""  # the next exercise of the same submission is judged as ever
 
 
+def test_a_library_that_crashes_once_costs_no_point(course):
+    crash = "    import ctypes, os\n    if os.getcwd().endswith('/1'): ctypes.string_at(0)\n"
+    course.session(area=f"def area(w, h):\n{crash}    return w * h")  # each run has its own folder
+    assert course.area() == ""
+
+
 SPOILERS = {
     "the judge": "import toychecks.lab90 as m\nm.ex = type('E', (), {})\n"
     "object.__setattr__(m.area, 'judge', lambda *a: None)",
