@@ -3,6 +3,7 @@
 import json
 import pickle
 import statistics
+import weakref
 from dataclasses import asdict, replace
 from unittest import mock
 
@@ -105,6 +106,21 @@ def test_the_largest_batch_is_found(monkeypatch, room):
     results = run.measured(replace(ROW, largest=True), CPU)
     assert results["micro_batch"] == room
     assert len(tried) == len(set(tried))
+
+
+def test_a_tried_model_is_gone_when_its_memory_is_given_back(monkeypatch):
+    models, gone = [], []
+
+    def make_step(recipe, device):
+        model = torch.nn.Linear(1, 1)
+        models.append(weakref.ref(model))
+        return (lambda: model.weight.sum()), model, None
+
+    monkeypatch.setattr(Recipe, "make_step", make_step)
+    monkeypatch.setattr(run, "_release", lambda device: gone.append(models[-1]() is None))
+    run.measured(replace(ROW, largest=True), CPU)
+    assert all(gone)
+    assert len(gone) > 1
 
 
 def test_nothing_fits(monkeypatch):

@@ -115,7 +115,7 @@ def _largest(row: Row, device: torch.device) -> dict[str, Any]:
 def _fits(recipe: Recipe, device: torch.device) -> float | None:
     """Seconds of a steady step, or None when memory runs out."""
     try:
-        step, *_ = recipe.make_step(device)
+        step = recipe.make_step(device)[0]  # it alone holds the model, which has to go
         step()
         return timed(step, device)
     except torch.OutOfMemoryError:
