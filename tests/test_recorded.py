@@ -260,7 +260,8 @@ def test_what_was_tried_pairs_steps_and_estimates_batches_low(table, model):
             found = emulated.get(Row(step, largest=True).key, {}).get("micro_batch")
             if found:
                 checked += 1
-                assert tried[part][label] <= 1.05 * found  # near the cap, fragments decide
+                # hundreds of samples of ViT-L end sooner: what is free lies in pieces
+                assert tried[part][label] <= (1.05 if model == "vit-l-16" else 1.02) * found
     assert checked >= 2
 
 

@@ -47,7 +47,7 @@ does_not_clip = wrong(
 )
 cuts_by_chunk = wrong("Tensor.tensor_split cuts into so many", "tensor_split", "chunk")
 lets_backward_fail = wrong(
-    "backward stands in the try, too",
+    "put backward into the try, too",
     "    except BaseException:",
     "    except torch.OutOfMemoryError:\n        raise\n    except BaseException:",
 )

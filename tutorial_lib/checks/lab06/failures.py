@@ -34,8 +34,8 @@ _MESSAGES = {
     **dict.fromkeys(SWITCHES, _SWITCH),
 }
 _IN_FORWARD = (
-    "it came, and not everything is as it was, which it was after an error in forward: backward "
-    "stands in the try, too."
+    "it came, and not everything is as it was, which it was after an error in forward: put "
+    "backward into the try, too."
 )
 _PASSED_BY = (
     "it came, and not everything is as it was, which it was after an error of your own: an except "
