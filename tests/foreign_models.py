@@ -594,6 +594,14 @@ def sparse_sgd():
     )
 
 
+@kind("sparse bags, SGD", quick=True)
+def sparse_bags():
+    model, x = nn.EmbeddingBag(50, 16, mode="sum", sparse=True), torch.randint(0, 50, (4, 6))
+    return trained(
+        model, lambda: model(x).square().mean(), torch.optim.SGD(model.parameters(), lr=0.1)
+    )
+
+
 @kind("sparse gradients, SparseAdam")
 def sparse_adam():
     model, x = nn.Embedding(50, 16, sparse=True), torch.randint(0, 50, (4, 6))

@@ -1,11 +1,16 @@
+import json
+from contextlib import nullcontext
 from functools import partial
 
 import pytest
 import torch
+from torch.autograd.graph import save_on_cpu
 from torch.nn import functional as F
 
 from tutorial_lib import memory
 from tutorial_lib.instruments.predicting.kernels import cuda_kernels
+from tutorial_lib.instruments.recorded.snapshots import SNAPSHOTS
+from tutorial_lib.instruments.training import Recipe
 from tutorial_lib.units import MIB
 
 QKV = (2, 4, 64, 16)  # (batch, heads, seq, width)
@@ -177,3 +182,41 @@ def test_what_a_kernel_takes_and_gives_back(work, num_bytes):
     report = memory.predict(lambda: (step, torch.nn.Identity(), None), warmup=0)
     seen = [life.num_bytes for life in report.timeline if life.category == "other"]
     assert max(seen, default=0) == num_bytes
+
+
+def predicted_with(around, make_loss):
+    def make_step():
+        loss, model = make_loss()
+
+        def step():
+            with around():
+                loss().backward()
+            model.zero_grad()
+
+        return step, model, None
+
+    return memory.predict(make_step)
+
+
+@pytest.mark.parametrize("pinned", [False, True])
+def test_what_save_on_cpu_takes_is_off_the_card(pinned):
+    def make_loss():
+        model, x = torch.nn.Sequential(*[torch.nn.Sigmoid() for _ in range(8)]), torch.randn(1000)
+        x.requires_grad_()
+        return lambda: model(x).sum(), model
+
+    kept, moved = (
+        predicted_with(around, make_loss).phases["forward"]
+        for around in (nullcontext, partial(save_on_cpu, pinned))
+    )
+    # eight results, but for both ends of the layer at work; and the loss
+    assert kept - moved == pytest.approx(6 * 4000, abs=8)
+
+
+@pytest.mark.weekly
+def test_save_on_cpu_frees_what_it_frees_on_an_emulated_card():
+    seen = json.loads((SNAPSHOTS / "offload.json").read_text(encoding="utf-8"))["peaks"]
+    make_loss = lambda: Recipe("vit-b-16", 16).make_loss("cpu")  # noqa: E731
+    kept = predicted_with(nullcontext, make_loss).peak_bytes
+    moved = predicted_with(partial(save_on_cpu, True), make_loss).peak_bytes
+    assert kept - moved == pytest.approx(seen["kept"]["card"] - seen["moved"]["card"], abs=1024)

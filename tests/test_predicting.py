@@ -329,6 +329,19 @@ def test_predicting_refuses_other_kernels_and_tensors_from_outside():
         outside + torch.ones(3)
 
 
+def test_an_assumed_value_that_an_operation_refuses_is_said():
+    def make_step():
+        model, labels = nn.Linear(4, 5), torch.zeros(2, 1, dtype=torch.long)
+        return trained(model, lambda: loss(model, labels))
+
+    def loss(model, labels):
+        sizes = (model(torch.randn(2, 4)) > 0).long().sum(-1) - 9  # nobody knows these values
+        return F.ctc_loss(model(torch.randn(6, 2, 4)).log_softmax(-1), labels, sizes, labels[:, 0])
+
+    with pytest.raises(RuntimeError, match=r"line \d+, in loss .*assumed do not do"):
+        memory.predict(make_step)
+
+
 def test_a_kernel_of_gpus_alone_on_known_values_is_predicted():
     def make_step():
         model = nn.Linear(64, 64)

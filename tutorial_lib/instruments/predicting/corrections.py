@@ -72,7 +72,7 @@ class RealSizes(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return args[0]  # fake tensors would read the entries' places
         out = func(*args, **(kwargs or {}))
         if operations.is_empty_sparse(out):
-            return _as_many(out, [one for one in args if isinstance(one, Tensor)])
+            return _as_many(func, args, out)
         if isinstance(out, Tensor) and out.dim() > 3 and 1 in out.shape and not kwargs:
             return _laid_out(func, args, out)
         if func in _LOSSES:
@@ -90,12 +90,15 @@ class RealSizes(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return out
 
 
-def _as_many(out: Tensor, inputs: list[Tensor]) -> Tensor:
+def _as_many(func: Any, args: tuple[Any, ...], out: Tensor) -> Tensor:
     """Give a sparse result as many entries as its inputs have, and fake tensors lose.
 
     Too many where entries of one place are added up. (test_a_sparse_result_keeps_its_entries)
     """
-    parts = [part for one in inputs for part in sparse_parts(one)]
+    if func is operations.BAG_BACKWARD:  # an entry for each index in the bags, where they lie
+        values = sparse_parts(out)[1].new_empty(args[1].numel(), out.size(1))
+        return operations.sparse(args[1].view(1, -1), values, out)
+    parts = [part for one in args if isinstance(one, Tensor) for part in sparse_parts(one)]
     count = sum(part.size(-1) for part in parts if part.dim() == 2 and not part.is_floating_point())
     if not count:
         return out

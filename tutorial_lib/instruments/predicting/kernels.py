@@ -16,12 +16,13 @@ from unittest import mock
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import save_on_cpu, saved_tensors_hooks
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from tutorial_lib.instruments.predicting.autocast import casts_on_cuda, cuda_autocast_policy
 from tutorial_lib.instruments.predicting.workspace import workspace_bytes
-from tutorial_lib.instruments.private_torch import operations, patches
+from tutorial_lib.instruments.private_torch import operations, patches, without_modes
 from tutorial_lib.memory.storages import StorageLog
 
 _math_attention = F.scaled_dot_product_attention
@@ -42,6 +43,7 @@ def cuda_kernels() -> Iterator[None]:
         stack.enter_context(mock.patch.object(StorageLog, "workspace_of", told))
         stack.enter_context(mock.patch.object(torch, "autocast", _CpuAutocast))
         stack.enter_context(mock.patch.object(torch.amp, "autocast", _CpuAutocast))
+        stack.enter_context(mock.patch.object(save_on_cpu, "__init__", _save_elsewhere))
         stack.enter_context(patches.with_gradient_scaler())
         stack.enter_context(patches.with_optimizers_of_cuda())
         stack.enter_context(cuda_autocast_policy())
@@ -110,6 +112,22 @@ def _attention(
     return operations.efficient_attention(
         query, key, value, attn_mask, torch.is_grad_enabled(), dropout_p, is_causal, scale=scale
     )
+
+
+def _save_elsewhere(hooks: Any, pin_memory: bool = False, device_type: str = "cuda") -> None:
+    """Let `save_on_cpu` take what is saved off the card, and make it anew for backward."""
+
+    def pack(tensor: Tensor) -> Tensor:
+        with without_modes():
+            kept = torch.empty_strided(
+                tensor.size(), tensor.stride(), dtype=tensor.dtype, device="meta"
+            )
+            return kept.new_empty(kept.shape) if pin_memory else torch.empty_like(kept)
+
+    def unpack(kept: Tensor) -> Tensor:
+        return torch.empty_strided(kept.size(), kept.stride(), dtype=kept.dtype)
+
+    saved_tensors_hooks.__init__(hooks, pack, unpack)
 
 
 def _softmax(name: str) -> Callable[..., Tensor]:

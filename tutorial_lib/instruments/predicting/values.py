@@ -194,7 +194,16 @@ class Values(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 f"({func}), and a predicted tensor has none: predict a smaller micro-batch, or "
                 "count the real step with memory.measure."
             )
-        real = self._compute(func, args, kwargs)
+        try:
+            real = self._compute(func, args, kwargs)
+        except RuntimeError as error:
+            if not assumed:
+                raise
+            raise UnknownValueError(
+                f"{_calling_line()} looks at values ({func}), a predicted tensor has none, and "
+                f"those that were assumed do not do: {error} Predict a smaller micro-batch, or "
+                "count the real step with memory.measure."
+            ) from error
         if assumed and not isinstance(real, int | float):
             zeros = self._compute(func, args, kwargs, zeros=True)
             if _shapes(zeros) != _shapes(real):

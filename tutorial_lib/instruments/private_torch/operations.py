@@ -30,6 +30,8 @@ EFFICIENT_BACKWARD = _aten._scaled_dot_product_efficient_attention_backward.defa
 FUSED_CELLS = (_aten._thnn_fused_lstm_cell.default, _aten._thnn_fused_gru_cell.default)
 LSTM_CELL_BACKWARD = _aten._thnn_fused_lstm_cell_backward_impl.default
 GRU_CELL_BACKWARD = _aten._thnn_fused_gru_cell_backward.default
+# What autograd runs for an `EmbeddingBag` (the same file).
+BAG_BACKWARD = _aten._embedding_bag_backward.default
 
 
 def operation_names() -> list[str]:
