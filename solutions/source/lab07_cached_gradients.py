@@ -88,7 +88,7 @@ def contrastive_loss(images: Tensor, texts: Tensor, log_scale: Tensor) -> Tensor
     """Tell each pair from all others, in both directions.
 
     Args:
-        images: Embeddings `(pairs, features)` of any length.
+        images: Embeddings `(pairs, features)` of any length, on any device.
         texts: The same; row i belongs to row i of the images.
         log_scale: Logarithm of the scale, without dimensions.
 
@@ -324,8 +324,8 @@ def cache_gradients(
         embeddings.
 
     Raises:
-        FloatingPointError: When the loss is not finite; it names the loss, and no
-            gradient was touched.
+        FloatingPointError: When the loss is not finite; it names the loss, nan or inf,
+            and no gradient was touched.
     """
     ### BEGIN SOLUTION
     leaves = [rows.detach().requires_grad_() for rows in embeddings]
@@ -629,8 +629,8 @@ def cached_backward(
         ValueError: When the inputs have different numbers of rows, or fewer than 2;
             when micro_batch is below 1; when a BatchNorm is in training. It names what
             came (the numbers, the BatchNorm), and no tower has run by then.
-        FloatingPointError: When the loss is not finite. Gradients, buffers and random
-            state are as they were.
+        FloatingPointError: When the loss is not finite; it names the loss, nan or inf.
+            Gradients, buffers and random state are as they were.
     """
     ### BEGIN SOLUTION
     rows = [len(of_tower) for of_tower in inputs]

@@ -11,7 +11,7 @@
 # |---|---|---|
 # | 8.1 | what an update draws, decided by its number | 2 |
 # | 8.2 | its gradient, a micro-batch at a time | 2 |
-# | 8.3 | the floor: what no technique removes | 3 |
+# | 8.3 | the floor: what micro-batches and segments leave | 3 |
 # | 8.4 | prices: what each block costs as a segment | 2 |
 # | 8.5 | the fastest plan that fits: both levers at once | 3 |
 # | 8.6 | an update that survives running out of memory | 4 |
@@ -141,8 +141,8 @@ print(f"{agreeing} of {NUM} agree{beside(guess, agreeing)}")
 
 # %% [markdown] id="goal-8-1"
 # So draw for the whole update, and let the update's *number* decide what is drawn. Then the size of
-# the micro-batch changes nothing, and no generator state must be saved. The goal: the same number
-# gives the same tensors, to the last bit.
+# the micro-batch changes nothing of what an update draws here, and no generator state must be
+# saved. The goal: the same number gives the same tensors, to the last bit.
 
 
 # %% id="answer-8-1"
@@ -286,11 +286,11 @@ pd.DataFrame(columns).rename_axis("images at once")
 #
 # Difficulty 2/5 · importance 4/5 · 15 minutes
 #
-# Parameters, buffers, gradients, optimizer state and one sample are the *floor*: nothing in this
-# lab removes a byte of it. Why compute it, when a run that does not fit raises an error anyway?
-# Because the error may come in the middle of an update. Here AdamW runs as GPUs run it by default:
-# `foreach`, all parameters at once, with temporaries as large as they are. Forward and backward
-# fit, and `step()` fails.
+# Parameters, buffers, gradients, optimizer state and one sample are the *floor*: neither
+# micro-batches nor segments remove a byte of it. Why compute it, when a run that does not fit
+# raises an error anyway? Because the error may come in the middle of an update. Here AdamW runs as
+# GPUs run it by default: `foreach`, all parameters at once, with temporaries as large as they are.
+# Forward and backward fit, and `step()` fails.
 #
 # **Predict.** How many of the 104 parameters have changed by then?
 
@@ -404,7 +404,7 @@ pd.DataFrame(columns)
 
 # %% [markdown] id="read-8-3"
 # A third of the cap is gone before the first image, half of that for AdamW. Another optimizer would
-# leave more room, but SGD does not learn the same. Segments do.
+# leave more room, but SGD trains another model. With segments the training stays the same.
 #
 # ## 8.4 What does a segment cost?
 #
@@ -540,10 +540,10 @@ pd.DataFrame({"peak, MiB": {name: f"{peak / MIB:.2f}" for name, peak in peaks.it
 # Difficulty 3/5 · importance 4/5 · 18 minutes
 #
 # A *plan* is a micro-batch and a choice of blocks. A segment adds its *price* to the FLOPs of an
-# image. One lever alone is too slow, and so is any fixed order of the two. Many micro-batches are
-# not worth a try: 40 of 64 images take two rounds, and 32 do that with less memory. Peaks do not
-# add up, so each is measured, which takes a training step. The goal: the fastest plan that fits,
-# and not one measurement too many.
+# image. Neither lever alone gives the fastest plan, and neither does using up one before the other.
+# Many micro-batches are not worth a try: 40 of 64 images take two rounds, and 32 do that with less
+# memory. Peaks do not add up, so each is measured, which takes a training step. The goal: the
+# fastest plan that fits, and not one measurement too many.
 
 
 # %% id="update-time"
@@ -678,7 +678,8 @@ with memory.capped(CAP, model=victim) as cap:
 
 # %% [markdown] id="goal-8-6"
 # A retry inside the `except` clause runs with the memory still full. The goal: an update equal to
-# one that began with the right micro-batch, dropout included. Where nothing fits, all stays.
+# one that began with the right micro-batch, dropout on the CPU included. Where nothing fits, all
+# stays. (Buffers such as BatchNorm's averages, and the random state of a GPU, are not put back.)
 
 
 # %% id="answer-8-6"
@@ -687,8 +688,8 @@ def update_that_fits(unet, optimizer, drawn, micro_batch: int) -> tuple[float, i
     """Make an update at the first micro-batch that fits: as given, halved, and so on.
 
     Calls `backward_in_pieces`; gives the loss, and the micro-batch that fitted.
-    Gradients from before do not count, and none are left. The random state ends as if
-    no attempt had failed.
+    Gradients from before do not count, and none are left. The random state of the CPU
+    ends as if no attempt had failed.
 
     Args:
         unet, optimizer, drawn: As above; the optimizer's state is there already.
@@ -696,8 +697,9 @@ def update_that_fits(unet, optimizer, drawn, micro_batch: int) -> tuple[float, i
 
     Raises:
         torch.OutOfMemoryError: When a micro-batch of 1 does not fit: says so, and what
-            to try. Parameters, optimizer and random state are as before, gradients
-            None. Any other error, and one out of `optimizer.step()`, comes at once.
+            to try. Parameters, optimizer and the CPU's random state are as before,
+            gradients None. Any other error, and one out of `optimizer.step()`, comes at
+            once.
     """
     ### BEGIN SOLUTION
     random_state = torch.get_rng_state()
@@ -894,4 +896,4 @@ if torch.cuda.is_available():
 # - Draw random numbers so that you can split, retry and resume an update.
 # - Compute what a cap leaves for activations.
 # - Choose micro-batch and segments together, by time and measured peak.
-# - Survive running out of memory, with nothing changed and nothing held.
+# - Survive running out of memory: no gradient, no draw and no graph of a failed attempt stays.

@@ -1,12 +1,12 @@
 # %% [markdown] id="title"
 # # Lab 10: the loss that does not fit
 #
-# A model of 2024 scores 128,000 to 256,000 words for every token. With every block checkpointed,
-# these scores, the *logits*, are the largest thing in memory. Here you write a loss that makes the
+# Llama-3 scores 128,256 words for every token, Gemma-2 256,000. With every block checkpointed,
+# these scores, the *logits*, are often the largest activation. Here you write a loss that makes the
 # logits of a few tokens, takes their loss and their gradients, and forgets them. It is
 # checkpointing and accumulation in one function, and the gradients are exact.
 #
-# **Budget:** 80 minutes, 1 GiB of memory, no GPU needed.
+# **Budget:** 90 minutes, 1 GiB of memory, no GPU needed.
 #
 # | exercise | you write | points |
 # |---|---|---|
@@ -201,8 +201,8 @@ checks.lab10.checkpointed_loss(checkpointed_loss)
 # `checkpoint(function, *arguments, use_reentrant=False)`, a piece at a time; add up what it gives.
 # </details>
 #
-# What does it cost? A matmul of tokens x words x width, one for the logits and one for each
-# gradient, is three in all.
+# What does it cost? The usual loss makes three matmuls of tokens x words x width: one for the
+# logits, and one for each of the two gradients.
 #
 # **Predict.** How many such matmuls does a step with `checkpointed_loss` make?
 
@@ -231,8 +231,8 @@ peaks["checkpointed pieces"] = peak_mib(in_pieces)
 # Logits are made twice because backward comes late. But the loss is the end of the model: a
 # piece's gradients can be taken with its loss. Write an `autograd.Function` whose forward adds
 # them up and whose backward multiplies the sums by the gradient that arrives. `piece_of` is
-# `piece_gradients`, or any function like it. The goals: each piece made once, and all of it gone
-# before the next one; a gradient of the gradient, which the sums cannot give, refused.
+# `piece_gradients`, or any function like it. The goals: each piece made once, and its gradients
+# added up at once; a gradient of the gradient, which the sums cannot give, refused.
 
 
 # %% id="answer-10-3"
@@ -405,10 +405,14 @@ checks.lab10.mean_over_counted(mean_over_counted)
 # bias, and its matrix may be the embeddings' as well: return its gradient, and autograd adds the
 # two up. Under autocast, or in a model that is all bfloat16, the matmuls are bfloat16, and softmax
 # and sums over pieces must be float32: a bfloat16 sum of hundreds of terms stops growing. That
-# concerns `fused_loss` as well, so go back and change it where it adds in the weights' type. The
-# goals: exact in float64; with bfloat16 at most 1.5 times as far off as the usual loss; 0 where
-# nothing counts; and one piece in memory. A piece is smallest when the slope is made in the
-# softmax's place (`exp_`), and nothing of it waits while the next one is made.
+# concerns `fused_loss` as well, so go back and change it where it adds in the weights' type. Such
+# a loss is not for float16 with a `GradScaler`: the scale arrives in backward, and the gradients
+# were rounded in forward.
+#
+# The goals: exact in float64; with bfloat16 at most 1.5 times as far off as the usual loss; 0 where
+# nothing counts; and the logits of one piece at a time. Fewest bytes are needed where the slope is
+# made in the softmax's place (`exp_`), and nothing of a piece waits while the next one is made: a
+# cell below 10.6 counts them.
 
 
 # %% id="answer-10-5"

@@ -50,6 +50,7 @@ overflows = wrong(
     "    back = logits.exp() / logits.exp().sum(0)\n"
     "    return -(ratios.diagonal().log() + back.diagonal().log()).mean() / 2",
 )
+leaves_labels_on_the_cpu = wrong("on another device, as a GPU is", ", device=images.device", "")
 lets_one_pair_pass = wrong("whatever the embeddings are, and it went", " or len(images) < 2", "")
 does_not_look_at_the_rows = wrong("this came: 'IndexError", "len(images) != len(texts) or ", "")
 asserts = wrong("this came: 'AssertionError", "raise ValueError", "raise AssertionError")
@@ -78,5 +79,5 @@ def by_cosine_similarity(images, texts, log_scale):
     if len({len(images), len(texts), 1}) != 2 or len(images) == 1:
         raise ValueError(f"got {len(images)} images for {len(texts)} texts")
     logits = F.cosine_similarity(images[:, None], texts[None], dim=-1) * torch.exp(log_scale)
-    own = torch.eye(len(images), dtype=logits.dtype)
+    own = torch.eye(len(images), dtype=logits.dtype, device=logits.device)
     return (F.cross_entropy(logits, own) + F.cross_entropy(logits.T, own)) / 2

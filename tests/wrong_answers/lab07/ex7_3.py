@@ -35,6 +35,12 @@ says_little = wrong(
     'f"the loss is {loss.item()}: look at the embeddings."',
     '"the loss is bad."',
 )
+says_the_same_of_both = wrong(
+    "which does not tell it from inf",
+    'f"the loss is {loss.item()}: look at the embeddings."',
+    '"the loss is nan or infinite."',
+)
+names_both_and_the_loss = right("is {", "is nan or inf: {")
 returns_a_sum = wrong(
     "where that of the whole batch is",
     "return loss.item()",

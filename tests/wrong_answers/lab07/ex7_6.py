@@ -159,12 +159,12 @@ def through_the_kept_graph(tower, parts, gradients, moments):
     moments[0].backward(gradients)
 
 
-def with_a_slip(loss_of, embeddings, *, passes=torch.isfinite, own=True, keep=False):
+def with_a_slip(loss_of, embeddings, *, passes=torch.isfinite, own=True, keep=False, says=None):
     """Do as `cache_gradients`, but for a word."""
     leaves = [rows.detach().requires_grad_() for rows in embeddings]
     loss = loss_of(*leaves)
     if not passes(loss):
-        raise FloatingPointError(f"loss {loss.item()}")
+        raise FloatingPointError(says or f"loss {loss.item()}")
     if not own:
         return loss.item(), torch.autograd.grad(loss, leaves)
     loss.backward(retain_graph=keep)
@@ -238,6 +238,9 @@ looks_for_nan_alone = wrong("gave an infinite loss, and it went through")(
 )
 forgets_the_scale = wrong("the loss's own parameter got no gradient")(
     with_slips(cache=partial(with_a_slip, own=False))
+)
+says_the_same_of_both = wrong("which does not tell it from inf")(
+    with_slips(cache=partial(with_a_slip, says="the loss is nan or infinite"))
 )
 keeps_the_loss = wrong("somebody holds on to the loss")(
     with_slips(cache=partial(with_a_slip, keep=True))

@@ -28,6 +28,11 @@ doubles_the_gradients = wrong(
     "none of the usual faults", "p.nbytes + state", "2 * p.nbytes + state"
 )
 gives_the_floor = wrong("that is the floor itself", "cap_bytes - floor", "floor")
+doubles_the_levels = wrong(
+    "must be a multiple of 6",
+    "2 ** (len(unet.config.block_out_channels) - 1)",
+    "2 * (len(unet.config.block_out_channels) - 1)",
+)
 four_always = wrong(
     "came: 'side (=6) is no multiple of 4",
     "    if rest",

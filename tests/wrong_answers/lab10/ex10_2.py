@@ -14,6 +14,11 @@ keeps_the_logits_of_all_pieces = wrong(
     "checkpoint(\n            usual_loss, rows, theirs, weight, use_reentrant=False\n        )",
     "usual_loss(rows, theirs, weight)",
 )
+takes_pieces_of_its_own = wrong(
+    "a piece is to have as many tokens as piece says",
+    "hidden.split(piece), targets.split(piece)",
+    "hidden.split(16), targets.split(16)",
+)
 keeps_the_last_alone = wrong("it is the last piece's alone", "total = total + ", "total = ")
 takes_means = wrong(
     "it is the mean of the pieces' means",

@@ -26,9 +26,14 @@ divides_by_its_own = wrong(
     "max(here, 1)",
 )
 divides_by_nothing = wrong(
-    "nan",
+    "with num_counted=None and a window whose counted tokens are [[0, 0]] the loss is nan",
     "max(here if num_counted is None else num_counted, 1)",
     "(here if num_counted is None else num_counted)",
+)
+divides_by_a_window_of_nothing = wrong(
+    "with num_counted=0 and a window whose counted tokens are [[0, 0]] the loss is nan",
+    "max(here if num_counted is None else num_counted, 1)",
+    "(max(here, 1) if num_counted is None else num_counted)",
 )
 leaves_out_the_refusal = wrong("and it went through", "num_counted < here", "num_counted < 0")
 names_one_number = wrong("and this came:", "here}: count over", "targets.numel()}: count over")
@@ -56,10 +61,10 @@ def row_by_row(loss_sum, hidden, targets, num_counted=None):
         if len(places):
             parts.append(loss_sum(rows.index_select(0, places), theirs.index_select(0, places)))
     if num_counted is None:
-        num_counted = number or 1
+        num_counted = number
     if number > num_counted:
         raise ValueError(f"{number} tokens count here, and {num_counted} in the window")
-    return sum(parts) / num_counted
+    return sum(parts) / max(num_counted, 1)
 
 
 @right
@@ -70,4 +75,4 @@ def masked_select(loss_sum, hidden, targets, num_counted=None):
     if num_counted is not None and number > num_counted:
         raise ValueError(f"{num_counted} is less than {number.item()}")
     total: Tensor = loss_sum(rows, targets.masked_select(mask))
-    return torch.div(total, number.clamp(min=1) if num_counted is None else num_counted)
+    return torch.div(total, (number if num_counted is None else torch.tensor(num_counted)).clamp(1))

@@ -13,6 +13,11 @@ gives_the_bias_nothing = wrong(
     "torch.zeros_like(bias) if bias.requires_grad else None",
 )
 forgets_the_window = wrong("num_counted is not used", "targets, num_counted)", "targets)")
+takes_pieces_of_its_own = wrong(
+    "a piece is to have as many tokens as piece says",
+    "fused_loss(piece_of, piece,",
+    "fused_loss(piece_of, 16,",
+)
 gives_the_sum = wrong(
     "it is the sum over the tokens",
     "return mean_over_counted(loss_sum, hidden, targets, num_counted)",

@@ -23,6 +23,11 @@ counts_what_is_frozen = wrong("as the gradient of a frozen matrix", " if p.requi
 forgets_the_sums_in_float32 = wrong(
     "the sums in float32 are not in it", "learns * (size + 4)", "learns * size"
 )
+forgets_the_bias = wrong(
+    "the bias is not in it",
+    "sum(p.numel() for p in head.parameters() if p.requires_grad)",
+    "head.weight.numel() if head.weight.requires_grad else 0",
+)
 says_little = wrong("and this came: 'ValueError", "needs {least} bytes", "needs more bytes")
 accepts_no_room = wrong(
     "and it went through", "    if largest < 1:", "    if largest < 0:",

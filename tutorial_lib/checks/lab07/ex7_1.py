@@ -19,6 +19,7 @@ def _cases(draw: Draw) -> Cases:
     yield case
     # CLIP clips at 100. Not 100 itself, which float32 rounds up: an answer may clip as well.
     yield {**case, "seed": seed + 1, "has_twins": True, "dtype": "float32", "scale": 99.9}
+    yield {**case, "elsewhere": True}
     alone = (
         "a batch of one pair has no other pair to tell it from, so its loss is 0 whatever the "
         "embeddings are"
@@ -31,6 +32,13 @@ def _cases(draw: Draw) -> Cases:
 def _judge(case: Case, result: Result) -> None:
     if "refused" in case:
         expect.refuses(result["said"], ValueError, case["refused"], case["rows"])
+        return
+    if case.get("elsewhere"):
+        expect.fact(
+            result["mixed"] == "",
+            f"with embeddings on another device, as a GPU is, this came: {result['mixed']!r}. Make "
+            "your tensors where the embeddings are: device=images.device.",
+        )
         return
     images, texts, log_scale = inputs = stages.pairs_of(case)
     wanted = towers.in_batch_loss(images, texts, log_scale.exp())

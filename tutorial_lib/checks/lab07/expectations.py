@@ -103,6 +103,16 @@ def expect_scale(seen: Tensor | None, wanted: Any, tolerance: float = expect.EXA
     )
 
 
+def expect_named(said: str, spoiled: str) -> None:
+    """Expect that an error names this loss, nan or inf, and would name the other otherwise."""
+    other = {"nan": "inf", "inf": "nan"}[spoiled]
+    expect.fact(
+        said.lower().count(spoiled) > said.lower().count(other),
+        f"the loss is {spoiled}, and the error says {said[:150]!r}, which does not tell it from "
+        f"{other}: put the loss itself into the text.",
+    )
+
+
 def expect_loss(result: Result, wanted: float, tolerance: float) -> None:
     """Expect the oracle's loss, as a float."""
     expect.value(

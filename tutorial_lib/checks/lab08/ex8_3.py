@@ -25,6 +25,7 @@ def _cases(draw: Draw) -> Cases:
 
     yield capped({**case, "frozen": True, "levels": 2, "side": 6})
     yield capped({**case, "optimizer": "momentum", "side": 12, "on_meta": True})
+    yield capped({**case, "levels": 4})  # up to 3 levels 2 * (levels - 1) is right as well
     yield from (capped(case, more) for more in (0, -1))
     yield from (capped(case, side=side) for side in (wrong_side, too_small))  # 0 if rounded down
 

@@ -148,7 +148,7 @@ def _faults(case: Case, name: str, right: _Right) -> Faults:
             right.flops(name, early_stop=False) - plain
         ),
         "nothing ran again in yours: that happens in backward, while the FLOPs are counted and "
-        "the block is a segment.": 0,
+        "the block is a segment. If you stepped on a copy: is the block one of the copy's?": 0,
     }.items()
     before = case["blocks"][: case["blocks"].index(name) + 1]
     together = right.flops(*before) - plain

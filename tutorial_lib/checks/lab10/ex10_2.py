@@ -18,7 +18,8 @@ def _cases(draw: Draw) -> Cases:
     case = {**draw_sizes(draw), "factor": 3}
     yield case
     yield {**case, "piece": case["tokens"] + 1}
-    yield {**draw_large(draw), "factor": 1}
+    large = {**draw_large(draw), "factor": 1}
+    yield from (large, {**large, "piece": 64})
 
 
 def _judge(case: Case, result: Result, right: Right) -> None:

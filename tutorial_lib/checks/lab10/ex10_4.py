@@ -19,7 +19,8 @@ def _cases(draw: Draw) -> Cases:
     window = [[seq, short], [1, 0], [0, 0], [long]]
     yield {**case, "counted": window, "num_counted": _count(window)}
     yield {**case, "counted": [[0, 0]]}
-    yield {**case, "counted": [[seq, 2]], "num_counted": draw.choice([0, seq + 1])}
+    yield {**case, "counted": [[0, 0]], "num_counted": 0}
+    yield from ({**case, "counted": [[seq, 2]], "num_counted": few} for few in (seq + 1, 0))
 
 
 def _count(window: list[list[int]]) -> int:
@@ -45,11 +46,12 @@ def _gradients(loss: Tensor, weight: Tensor, hidden: list[Tensor]) -> list[Tenso
 
 
 def _judge(case: Case, result: Result) -> None:
-    window, said = _count(case["counted"]), str(result["said"])
-    if case.get("num_counted", window) < window:
-        reason = f"num_counted (={case['num_counted']}) is below the {window} tokens that count"
-        expect.refuses(said, ValueError, reason, [case["num_counted"], window])
+    window, said, told = _count(case["counted"]), str(result["said"]), case.get("num_counted")
+    if told is not None and told < window:
+        reason = f"num_counted (={told}) is below the {window} tokens that count"
+        expect.refuses(said, ValueError, reason, [told, window])
         return
+    where = f"with num_counted={told} and a window whose counted tokens are {case['counted']}"
     weight, hidden, sums, numbers = _losses(case)
     number = sum(part[..., 0].numel() for part in hidden)
     rows = read.integers(result["rows"], "the targets that loss_sum was given")
@@ -58,13 +60,10 @@ def _judge(case: Case, result: Result) -> None:
         "loss_sum was given a token that is ignored, and it knows no such target: give it the rows "
         "of those that count, and their targets.",
     )
-    expect.fact(
-        not said, f"in a window whose counted tokens are {case['counted']} this came: {said[:300]}"
-    )
+    expect.fact(not said, f"{where} this came: {said[:300]}")
     expect.fact(
         result["loss"] == result["loss"],  # not nan
-        f"in a window whose counted tokens are {case['counted']} the loss is nan: where nothing "
-        "counts the mean is 0 / 0, and 0 is wanted.",
+        f"{where} the loss is nan: where nothing counts the mean is 0 / 0, and 0 is wanted.",
     )
     total = torch.stack(sums).sum()
     faults = list(_faults(total, sums, numbers, number))

@@ -43,17 +43,15 @@ def _cases(draw: Draw) -> Cases:
 
         case = telling(drawn, lambda case: [_right(case), *(value for _, value in _faults(case))])
         yield case
-    yield _with_room({**case, "dtype": "float32", "bias": True}, 1000)
-    for room in (Needs(case).tokens + 5, 1):
-        yield _with_room(case, room)
-    few = _with_room(case, 1)
-    yield {**few, "budget": few["budget"] - 1}
+    yield _with_room({**case, "dtype": "float32", "bias": True}, 1000, less=1)
+    for room, less in ((Needs(case).tokens + 5, 0), (1, 0), (1, 1)):
+        yield _with_room(case, room, less)
 
 
-def _with_room(case: Case, tokens: int) -> dict[str, Any]:
-    """Give a case the budget in which a piece of so many tokens just fits."""
+def _with_room(case: Case, tokens: int, less: int = 0) -> dict[str, Any]:
+    """Give a case the budget in which a piece of so many tokens just fits, or some bytes less."""
     needs = Needs(case)
-    return {**case, "budget": needs.floor + tokens * needs.token}
+    return {**case, "budget": needs.floor + tokens * needs.token - less}
 
 
 def _right(case: Case) -> int:
@@ -97,6 +95,11 @@ def _judge(case: Case, result: Result) -> None:
 def _faults(case: Case) -> Faults:
     needs, budget = Needs(case), case["budget"]
     room, low = budget - needs.floor, needs.token - needs.words * needs.size
+    if case["bias"]:
+        yield (
+            "the bias is not in it: it is a parameter too, and learns though the matrix is frozen.",
+            needs.even(needs.largest(room + needs.words * (needs.size + 4))),
+        )
     yield (
         "that piece fits, and the last one is smaller than the others: as many pieces of one size "
         "need fewer bytes.",

@@ -109,13 +109,18 @@ def expect_gradients(
 
 
 def expect_no_whole(result: Result, case: Case, tokens: int, allowed: int) -> None:
-    """Expect a peak in which the logits of all tokens cannot be."""
-    whole = tokens * case["words"] * 4
+    """Expect a peak in which the logits of all tokens cannot be, and pieces of the given size."""
+    whole, of_piece = (number * case["words"] * 4 for number in (tokens, case["piece"]))
     largest = read.integer(result["largest"], "the largest tensor")
     expect.fact(
         largest < whole,
         f"a tensor of {largest} bytes was made, and the logits of all {tokens} tokens take "
         f"{whole}: make those of one piece at a time.",
+    )
+    expect.fact(
+        2 * largest > of_piece,
+        f"no tensor has more than {largest} bytes, and the logits of {case['piece']} tokens take "
+        f"{of_piece}: a piece is to have as many tokens as piece says.",
     )
     expect.peak_at_most(
         result["peak"],

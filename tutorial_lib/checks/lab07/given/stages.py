@@ -2,7 +2,7 @@
 
 import contextlib
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -48,6 +48,8 @@ def contrastive_loss(answer: Answer, case: Case) -> Result:
     inputs = pairs_of(case)
     if "refused" in case:
         return {"said": observe.error_said(lambda: answer(*inputs), "ValueError")}
+    if case.get("elsewhere"):
+        return {"mixed": _devices_mixed(answer, inputs)}
     loss = answer(*inputs)
     if not isinstance(loss, Tensor) or loss.dim() or not loss.requires_grad:
         raise CheckError(
@@ -55,6 +57,17 @@ def contrastive_loss(answer: Answer, case: Case) -> Result:
         )
     loss.backward()  # type: ignore[no-untyped-call]
     return {"loss": loss.item(), "gradients": [leaf.grad for leaf in inputs]}
+
+
+def _devices_mixed(answer: Answer, inputs: Sequence[Tensor]) -> str:
+    """Give the error of tensors on two devices, from inputs on one that only knows shapes."""
+    try:
+        answer(*(x.detach().to("meta").requires_grad_() for x in inputs))
+    except NotImplementedError:  # of an operation that this device lacks
+        pass
+    except RuntimeError as error:  # one that needs a number fails as well, and names no device
+        return str(error) if "device" in str(error).lower() else ""
+    return ""
 
 
 def _first_pass(answer: Answer, case: Case) -> Result:

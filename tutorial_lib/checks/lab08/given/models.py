@@ -19,7 +19,7 @@ def make_unet(case: Case) -> nn.Module:
         sample_size=SIDE,
         in_channels=channels,
         out_channels=channels,
-        block_out_channels=(8, 16, 16)[:levels],
+        block_out_channels=(8, 16, 16, 16)[:levels],
         layers_per_block=case.get("layers", 1),
         norm_num_groups=4,
         dropout=case.get("dropout", 0.0),

@@ -62,8 +62,9 @@ def draw_update(answer: Answer, case: Case) -> Result:
             raise
         except RuntimeError as error:
             raise CheckError(
-                f"{NUM} images are drawn from {case['num_images']} here, so some come more than "
-                f"once, and {error} came: torch.randint repeats, randperm and a slice do not."
+                f"{NUM} images are drawn from {case['num_images']} here, and this came: {error}. "
+                "Are rows, times and noise all num long, and is the noise shaped (num, "
+                "*images.shape[1:])? (torch.randint repeats; randperm and a slice do not.)"
             ) from error
         return answered.several(got, 3, "noisy images, their times, their noise")
 

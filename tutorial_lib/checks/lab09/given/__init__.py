@@ -21,11 +21,11 @@ from tutorial_lib.models.vit import ViT, ViTConfig
 # Each cause, and what an instrument shows where it is the one.
 CAUSES = {
     "late binding": "one module runs more often than all others",
-    "changed state": "recomputation reads another Python value than forward did",
+    "changed state": "every module runs again once, and reads another Python value than before",
     "random state": "modules begin their recomputation in another random state than forward",
     "counted twice": "a buffer has moved twice after one step",
     "frozen input": "what enters a checkpoint needs no gradient; its parameters get none",
-    "not checkpointed": "modules run once a step: nothing is recomputed",
+    "not checkpointed": "modules run once with checkpointing switched on, and all get gradients",
     "nested checkpoints": "modules run three times a step",
     "one segment": "all is recomputed at once; the peak is that of the plain model",
     "kept graphs": "bytes stay behind, as many graphs as there were batches",
