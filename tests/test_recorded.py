@@ -198,7 +198,7 @@ def test_without_a_gpu_one_sentence(folder, monkeypatch, capsys):
 
 def test_an_unknown_recording_names_those_that_are_there(folder):
     with pytest.raises(ValueError, match="no recording at all"):
-        recorded.load()
+        recorded.load("NVIDIA H200")
     folder.mkdir()
     (folder / "tesla-t4.json").write_text("[]")
     with pytest.raises(ValueError, match="there is tesla-t4"):
@@ -207,16 +207,13 @@ def test_an_unknown_recording_names_those_that_are_there(folder):
         recorded.load("Tesla T4, 14.6 GiB")
 
 
-def test_what_gpus_measured_is_neither_predicted_nor_emulated(folder, two_rows):
-    assert recorded.measured() == []
-    assert run_command(["record", "--predict"]) == 0
-    assert recorded.measured() == []
+def test_what_a_gpu_measured_is_not_emulated(folder):
     theirs = store.Recording("Tesla T4, 14.6 GiB")
     theirs.add(folder / "tesla-t4.json", "a row", {})
-    assert recorded.measured() == [theirs]
+    assert recorded.emulated() == []
     ours = store.Recording("emulated Tesla T4, 14.6 GiB")
     ours.add(store.path_of(ours.device), "a row", {})
-    assert recorded.measured() == [recorded.load()] == [theirs]
+    assert recorded.load("Tesla T4") == theirs
     assert recorded.emulated() == [recorded.load("emulated Tesla T4")] == [ours]
 
 

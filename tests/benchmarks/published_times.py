@@ -2,7 +2,7 @@
 
     python tests/benchmarks/published_times.py              all rows; some minutes, no GPU
     python tests/benchmarks/published_times.py 'llama*'     these rows
-    python tests/benchmarks/published_times.py --own        our own, of an H200: own_times.csv anew
+    python tests/benchmarks/published_times.py --own        our own: own_times.csv anew
 
 A row of `course/recorded/published_times.csv` has two published times (or rates) of one step, and
 what runs again: `again` is the share of the blocks' forward, 0 for none and 1 for all. The price
@@ -36,6 +36,7 @@ Row = dict[str, str]
 FORWARDS = {"all": 3, "lora": 2}
 NEAR = 5  # points
 OWN = ("measured", "flops", "roofline")
+TIMED = "NVIDIA H200", "NVIDIA H100 80GB HBM3"
 RATIO = "times the time"  # the unit of a row whose source gives a ratio alone
 # What is said of any model: "about 20 % slower" in transformers' guide, and a third by the rule.
 FLAT = {"always 20 %": 1.2, "always a third": 4 / 3}
@@ -113,28 +114,30 @@ def predicted(row: Row) -> list[float | None]:
 
 
 def own() -> Iterator[dict[str, str]]:
-    """Predict the steps that we timed on an H200, without checkpoints and with every block."""
-    rows = recorded.load("NVIDIA H200").rows
-    seconds = {key: row["report"]["seconds"] for key, row in rows.items() if "report" in row}
-    for key, took in seconds.items():
-        checkpointed = f"{key}, per-block"
-        if not took or not seconds.get(checkpointed):
-            continue
-        (flops, time, launches), (more_flops, more_time, _) = (
-            cost(json.dumps(rows[name]["recipe"]), Speed.of("NVIDIA H200"))
-            for name in (key, checkpointed)
-        )
-        prices = seconds[checkpointed] / took, more_flops / flops, more_time / time
-        yield {
-            "step": key,
-            "measured_ms": f"{1000 * took:.1f}",
-            "roofline_ms": f"{1000 * time:.1f}",
-            "launches": str(launches),
-            **{
-                f"{name}_price": f"{100 * (price - 1):.1f}"
-                for name, price in zip(OWN, prices, strict=True)
-            },
-        }
+    """Predict the steps that we timed on two cards, without checkpoints and with every block."""
+    for card in TIMED:
+        rows = recorded.load(card).rows
+        seconds = {key: row["report"]["seconds"] for key, row in rows.items() if "report" in row}
+        for key, took in seconds.items():
+            checkpointed = f"{key}, per-block"
+            if not took or not seconds.get(checkpointed):
+                continue
+            (flops, time, launches), (more_flops, more_time, _) = (
+                cost(json.dumps(rows[name]["recipe"]), Speed.of(card))
+                for name in (key, checkpointed)
+            )
+            prices = seconds[checkpointed] / took, more_flops / flops, more_time / time
+            yield {
+                "card": card,
+                "step": key,
+                "measured_ms": f"{1000 * took:.1f}",
+                "roofline_ms": f"{1000 * time:.1f}",
+                "launches": str(launches),
+                **{
+                    f"{name}_price": f"{100 * (price - 1):.1f}"
+                    for name, price in zip(OWN, prices, strict=True)
+                },
+            }
 
 
 def clock(row: Row) -> str:

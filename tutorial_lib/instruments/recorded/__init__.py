@@ -14,7 +14,6 @@ _HOMES = {
     "faults": "handed_in",
     "find_rows": "rows",
     "load": "store",
-    "measured": "store",
     "path_of": "store",
     "read": "store",
     "record_rows": "record",

@@ -85,34 +85,22 @@ def read(path: Path) -> Recording:
         raise ValueError(f"{path} is no recording ({error}): record it again.") from error
 
 
-def load(device: str | None = None) -> Recording:
+def load(device: str) -> Recording:
     """Load what was measured on a GPU, emulated or predicted.
 
     Args:
-        device: As in `NVIDIA H200`, `emulated Tesla T4` or `predicted`; `None` takes the one
-            measured recording.
+        device: As in `NVIDIA H200`, `emulated Tesla T4` or `predicted`.
 
     Raises:
         ValueError: When there is no such recording, with those that are there.
     """
-    there = sorted(path.stem for path in FOLDER.glob("*.json"))
-    by_gpus = [name for name in there if _by_gpu(name)]
-    name = path_of(device).stem if device else (by_gpus[0] if len(by_gpus) == 1 else "")
+    there, name = sorted(path.stem for path in FOLDER.glob("*.json")), path_of(device).stem
     if name not in there:
         known = ", ".join(there) or "no recording at all"
         raise ValueError(f"device (={device!r}) has no recording; there is {known}.")
     return read(FOLDER / f"{name}.json")
 
 
-def measured() -> list[Recording]:
-    """Load every recording that a GPU measured, by the names of their files; often none."""
-    return [read(path) for path in sorted(FOLDER.glob("*.json")) if _by_gpu(path.stem)]
-
-
 def emulated() -> list[Recording]:
     """Load every recording of an emulated card, by the names of their files."""
     return [read(path) for path in sorted(FOLDER.glob(f"{_EMULATED}*.json"))]
-
-
-def _by_gpu(name: str) -> bool:
-    return name != PREDICTED and not name.startswith(_EMULATED)
