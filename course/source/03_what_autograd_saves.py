@@ -67,6 +67,7 @@ tokens = torch.zeros(8, 128, dtype=torch.long)  # (batch, sequence)
 tensors = packed(lambda: model.loss(tokens))
 
 # %% id="three-sums"
+assert all(tensor.grad_fn is None for tensor in tensors), "detach them"
 sizes = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}
 weights = {p.untyped_storage().data_ptr() for p in model.parameters()}
 activations = sum(size for pointer, size in sizes.items() if pointer not in weights)
@@ -227,6 +228,9 @@ pd.concat([table(rows, (8, 128, 256)), table(images, (4, 32, 32, 32))])
 # needs its input for the gradient of that *input*, frozen or not. A batch norm in `eval()` would
 # not need its input, but keeps it, because training and `eval()` share one autograd formula. So
 # freezing makes a transformer's linear layers lighter, and convolutions and norms not at all.
+#
+# This holds behind a part that trains. Where nothing before needs a gradient, as in a frozen
+# backbone under a new head, autograd records no graph, and no frozen layer keeps anything.
 #
 # ### In place
 #

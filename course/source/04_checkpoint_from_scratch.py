@@ -108,7 +108,8 @@ frugal = memory.saved(lambda: TenLines.apply(block, x), params_of=block)
 # checkpoint function, for a while. `compare` computes all gradients of the model without it and
 # with it, from the same seed. On one CPU the same operations on the same numbers, in the same
 # order, give the same bits, so `compare` asks for equality **bit for bit**. Not every GPU kernel
-# keeps an order (chapter 02, the box): for GPUs see chapter 05.
+# keeps an order (chapter 02, the box): for GPUs see chapter 05. Both steps must also leave the
+# random number generator in the same state.
 
 
 # %% id="compare"
@@ -120,7 +121,7 @@ def gradients(model, loss):
 
 
 def compare(checkpoint, model, loss):
-    expected = gradients(model, loss)
+    expected, rng_state = gradients(model, loss), torch.get_rng_state()
     try:
         with segments.called_through(checkpoint, model.blocks):
             seen = gradients(model, loss)
@@ -128,10 +129,13 @@ def compare(checkpoint, model, loss):
         return f"{type(error).__name__}: {error}".split(" (")[0].splitlines()[0]
     if missing := sum(gradient is None for gradient in seen):
         return f"{missing} of {len(seen)} gradients are missing"
-    if all(map(torch.equal, seen, expected)):
-        return "equal, bit for bit"
     close = partial(torch.allclose, rtol=1e-3, atol=1e-6)
-    return "equal up to rounding" if all(map(close, seen, expected)) else "they differ"
+    if not all(map(close, seen, expected)):
+        return "they differ"
+    if not torch.equal(torch.get_rng_state(), rng_state):
+        return "right gradients, but the RNG state was not put back"
+    same = all(map(torch.equal, seen, expected))
+    return "equal, bit for bit" if same else "equal up to rounding"
 
 
 # %% id="gpt"
@@ -166,7 +170,8 @@ print(f"the peak falls by {fall:.0f} %{beside(guess, fall)}")
 bars = {"none": plain.at_peak, "per block, ten lines": frugal.at_peak}
 title = "Peak of forward and backward, counted: activations are nearly gone"
 figure = plots.ledger_bars(bars, title=title)
-figure.mark(frugal.peak_bytes, guess and plain.peak_bytes * (1 - guess / 100))
+expected = None if guess is None else plain.peak_bytes * (1 - guess / 100)
+figure.mark(frugal.peak_bytes, expected)
 
 # %% [markdown] id="read-peak"
 # Most of what is left of the activations is *one* block, recomputed: the pink bar. Chapter 06 is
@@ -229,6 +234,7 @@ compare(TenLines.apply, no_dropout, mixed_loss)
 # %% id="remember"
 def remember():
     rng_state = torch.get_rng_state()  # on a GPU: the states of its devices too
+    # on a GPU: "cuda" in place of "cpu", here and in as_it_was
     enabled, dtype = torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")
 
     @contextlib.contextmanager

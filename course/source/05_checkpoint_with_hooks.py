@@ -177,8 +177,8 @@ print(f"{runs[0]} runs of a block{beside(guess, runs[0])}")
 # others take their tensors out of it, each once. The RNG state is restored as in chapter 04. (The
 # autocast state would be too; this chapter's models do not need it.)
 #
-# **Write.** `unpack` and the rest of `recomputing_once`. A block must run twice, and the gradients
-# must be equal with dropout on.
+# **Write.** `unpack` and the rest of `recomputing_once`. A block must run twice. With dropout on,
+# the gradients must be equal, and the step must leave the RNG state that the plain one leaves.
 
 
 # %% id="recompute-once"
@@ -214,11 +214,12 @@ guess = None  # per cent
 
 # %% id="alias"
 gpt.train()
-expected = gradients(gpt, gpt_loss)
+expected, rng_state = gradients(gpt, gpt_loss), torch.get_rng_state()
 history = partial(recomputing_once, alias=lambda tensor: tensor)
 ways = {"detach": recomputing_once, "itself": history}
 for name, way in ways.items():
     seen, _, runs = work(gpt, gpt_loss, way)
+    assert torch.equal(torch.get_rng_state(), rng_state), "put the RNG state back"
     print(f"{name}: equal {equal(seen, expected)}, {runs[0]} runs of a block")
 rise = peak_bytes(gpt, gpt_loss, history) / peak_bytes(gpt, gpt_loss, recomputing_once)
 rise = 100 * (rise - 1)
@@ -268,7 +269,7 @@ pd.DataFrame(ratios).T.round(3)
 # **Early stop.** Without dropout, PyTorch's leaves out over a quarter of the extra work. It stops
 # the second run as soon as the last saved tensor is there, and the last linear layer of the MLP
 # comes after that. With dropout, the last saved tensor is the mask, which comes after the linear
-# layer. So "33 % overhead" and "20 %" are both right, of different models.
+# layer. So "33 %" and "20 to 25 %" are both right, of different models.
 #
 # **Nesting.** Checkpoint two segments of four blocks, and each block inside them once more. What
 # waits for backward? In units of one block's input:
@@ -429,8 +430,9 @@ side
 # `checkpoint_sequential` does not checkpoint its last segment, since that one's backward comes
 # first anyway. With *one* segment it therefore checkpoints nothing: fault 4 of chapter 02.
 #
-# Libraries have a switch for all this, `gradient_checkpointing_enable()`. Which settings it needs
-# is measured in [05b](05b_reading_checkpoint_errors.ipynb).
+# Libraries have a switch for all this, `gradient_checkpointing_enable()` (from transformers 5.23 on
+# `activation_checkpointing_enable()`). Which settings it needs is measured in
+# [05b](05b_reading_checkpoint_errors.ipynb).
 
 # %% id="verdicts-side-by-side"
 ours, theirs = side.loc["per block, ours"], side.loc["per block, PyTorch's"]
@@ -496,9 +498,10 @@ print(f"{noticed} of 3 notice{beside(guess, noticed)}")
 pd.DataFrame(verified).T.map(str)
 
 # %% [markdown] id="verify-read"
-# The loss can never show it. The loss is computed by the *first* run, and all that can go wrong is
-# in the second. Compare gradients, or what follows from them, and buffers: a BatchNorm that runs
-# twice updates its statistics twice (chapter 12).
+# In one step the loss cannot show a wrong *second* run, since the first one computes it. (It does
+# show a wrapper that changes the first run, such as a seed by hand.) Compare gradients, or what
+# follows from them, and buffers: a BatchNorm that runs twice updates its statistics twice
+# (chapter 12).
 #
 # **First compare A with A.** The first row is the plain step against itself. Where it says `True`,
 # the rows below ask for equal bits. On a GPU it may say `False`: the backward of fused attention,
@@ -515,7 +518,8 @@ claims.Verdicts(
     claims.Verdict(
         "D16",
         "holds if",
-        "Compare gradients or parameters: the loss cannot notice a wrong checkpoint.",
+        "Compare gradients or parameters: the loss of a step cannot notice a wrong "
+        "second run.",
         f"{noticed} of 3 notice, the loss: {not verified['forgetful']['loss']}",
         "computed",
         "verify-measure",

@@ -14,7 +14,6 @@
 # %% id="imports"
 import itertools
 import random
-import warnings
 from functools import partial
 
 import pandas as pd
@@ -108,8 +107,10 @@ print("same twice:", twice)
 # ## Other hooks around and inside
 #
 # Autograd asks only the *innermost* pair of hooks about a tensor. So hooks around a checkpoint are
-# asked about what the checkpoint itself saves: its arguments. Hooks inside take their tensors away
-# from it. `save_on_cpu` is such a pair. It copies each saved tensor to the host's memory and back.
+# asked about what the checkpoint itself saves: its arguments. (Only tensors given by position: one
+# in a keyword or a tuple is held in a closure, and stays on the device.) Hooks inside take their
+# tensors away from it. `save_on_cpu` is such a pair. It copies each saved tensor to the host's
+# memory and back.
 #
 # **Predict.** `save_on_cpu` around eight checkpointed blocks. How many tensors does it move?
 
@@ -206,15 +207,16 @@ def equal(seen, expected):
 # %% id="llama-table"
 def switched_on(use_cache, use_reentrant):
     llama, loss = small_llama(use_cache)
-    llama.gradient_checkpointing_enable({"use_reentrant": use_reentrant})
+    older = llama.gradient_checkpointing_enable  # before transformers 5.23
+    switch = getattr(llama, "activation_checkpointing_enable", older)
+    switch({"use_reentrant": use_reentrant})
     report = memory.measure(partial(gradients, llama, loss), warmup=0)
     return equal(gradients(llama, loss), expected), report.peak_bytes
 
 
 expected, rows = gradients(*small_llama(use_cache=False)), {}
-with warnings.catch_warnings(record=True):  # newer versions rename the option
-    for setting in itertools.product([False, True], repeat=2):
-        rows[setting] = switched_on(*setting)
+for setting in itertools.product([False, True], repeat=2):
+    rows[setting] = switched_on(*setting)
 llama_table = pd.DataFrame(rows, index=["equal", "peak"]).T
 llama_table.rename_axis(["use_cache", "use_reentrant"])
 

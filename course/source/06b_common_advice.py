@@ -156,7 +156,9 @@ pd.DataFrame(seeded).T
 # %% [markdown] id="seed-read"
 # With a seed by hand, the same units of every block are dropped in every step. That is no dropout,
 # but a smaller model. And whatever is drawn after a step, the next batch included, is the same
-# after each step. No comparison of gradients finds this, since both runs of a block agree.
+# after each step. If the seed stands in the block itself, comparing gradients with and without the
+# checkpoint does not find this, since both draw the same masks. Compared with a model without the
+# seed, gradients and loss differ.
 
 # %% id="verdicts-seed"
 claims.Verdicts(
@@ -290,9 +292,10 @@ pd.DataFrame(best_cuts).T
 #
 # ## Is it a third slower?
 #
-# A third more FLOPs need not be a third more time: where kernels wait for memory, for Python or for
-# a slow data loader, it is less. Blocks of width 512 keep a CPU busy with matmuls. Pairs of steps
-# in turn, and the median ratio; this time depends on your machine.
+# A third more FLOPs need not be a third more time. Where a step waits for a slow data loader, it is
+# less. Where it waits for Python to launch kernels, it can be far more, since every launch of the
+# forward is made again (chapter 06 has an H200's). Blocks of width 512 keep a CPU busy with
+# matmuls. Pairs of steps in turn, and the median ratio; this time depends on your machine.
 
 # %% id="seconds"
 # NBVAL_IGNORE_OUTPUT
@@ -346,32 +349,38 @@ pd.DataFrame({"saved of the peak": shallow}).T
 #
 # ## Which layers?
 #
-# "Checkpoint only the first and the last 8 of 32 layers: the highest leverage." Sixteen of 32 equal
-# blocks, chosen in four ways, on paper:
+# "Checkpoint only the first and the last 8 of 32 layers: the highest leverage." Half of the blocks,
+# chosen in four ways, on paper: of 32 equal ones, of four, and of 32 whose gradients are large.
 
 # %% id="which-sixteen"
-choices = {
-    "first 16": range(16),
-    "last 16": range(16, 32),
-    "first and last 8": [*range(8), *range(24, 32)],
-    "every second": range(0, 32, 2),
-}
-blocks, sixteen = (stage(saved_bytes=5),) * 32, {}
-for name, chosen in choices.items():
-    tree = tuple((index,) if index in chosen else index for index in range(32))
-    run = planning.Plan(blocks, tree)
-    sixteen[name] = {"peak": run.peak_bytes, "forwards": sum(run.forward_executions)}
-pd.DataFrame(sixteen).T
+few = (stage(saved_bytes=16),) * 4
+heavy = (stage(saved_bytes=16, gradient_bytes=8),) * 32
+
+
+def peaks_of_half(blocks):
+    n, peaks = len(blocks), {}
+    ends = [*range(n // 4), *range(n - n // 4, n)]
+    choices = {"first half": range(n // 2), "last half": range(n // 2, n)}
+    choices |= {"first and last quarter": ends, "every second": range(0, n, 2)}
+    for name, chosen in choices.items():
+        tree = tuple((index,) if index in chosen else index for index in range(n))
+        peaks[name] = planning.Plan(blocks, tree).peak_bytes
+    return peaks
+
+
+sixteen = peaks_of_half((stage(saved_bytes=5),) * 32)
+others = {"peak of 4": peaks_of_half(few), "large gradients": peaks_of_half(heavy)}
+pd.DataFrame({"peak of 32": sixteen, **others})
 
 # %% [markdown] id="which-sixteen-read"
-# All four cost the same time, and their peaks hardly differ: here it hardly matters *which*
-# sixteen. The first sixteen are a little better, because the peak comes when backward begins, and a
-# late block that is recomputed then adds its inside on top. In a net of few blocks one inside is
-# more of the peak, and large gradients add to the late ones too: then take the first half, and not
-# the ends.
+# All four run half of the blocks again, so they cost the same time. Of 32 equal blocks it hardly
+# matters *which* half: the peaks hardly differ. The first half is a little better, because the peak
+# comes when backward begins, and a late block that is recomputed then adds its inside on top. In a
+# net of few blocks one inside is more of the peak, and large gradients add to the late ones too:
+# then take the first half, and not the ends.
 
 # %% id="verdicts"
-peaks = [row["peak"] for row in sixteen.values()]
+peaks = sixteen.values()
 claims.Verdicts(
     claims.Verdict(
         "A15",
@@ -387,7 +396,9 @@ claims.Verdicts(
         "wrong",
         "Of 32 equal layers it hardly matters which sixteen are checkpointed; of few, "
         "or with large gradients, the first half is best, and not the ends.",
-        f"peaks of four choices between {min(peaks)} and {max(peaks)}",
+        f"peaks of four choices between {min(peaks)} and {max(peaks)}; first half and "
+        f"ends of few blocks: {others['peak of 4']['first half']} and "
+        f"{others['peak of 4']['first and last quarter']}",
         "counted",
         "which-sixteen",
     ),
@@ -469,6 +480,7 @@ claims.Verdicts(
 # "50 to 80 % of the activations", "4 to 8 times less". Chapter 10 has predictions for published
 # models, with CUDA's kernels. We take each recipe with and without `per-block`. For both we read
 # what forward and backward *add* to the memory that was there before, and the whole peak of a step.
+# (Gradients of parameters are part of what is added, and no checkpoint frees them.)
 #
 # **Predict.** How many per cent of these pairs save 50 to 80 % of what a pass adds?
 
@@ -481,17 +493,19 @@ def numbers(recipe, report):
     phases = report["phases"]
     added = max(phases["forward"], phases["backward"]) - report["baseline_bytes"]
     way, same = recipe["checkpointing"], Recipe(**recipe | {"checkpointing": "none"})
-    return recipe["model"], same.label(), way, added, report["peak_bytes"]
+    names = recipe["model"], same.label(), way
+    return *names, recipe["micro_batch"], added, report["peak_bytes"]
 
 
-columns = ["model", "recipe", "way", "pass", "peak"]
+columns = ["model", "recipe", "way", "batch", "pass", "peak"]
 rows = [row for row in recorded.load("predicted").rows.values() if "report" in row]
 found = [numbers(row["recipe"], row["report"]) for row in rows]
 table = pd.DataFrame(found, columns=columns)
 table.way.value_counts()[["none", "per-block"]]
 
 # %% id="pairs-share"
-pairs = table.pivot_table(["pass", "peak"], ["model", "recipe"], "way", aggfunc="last")
+values, index = ["batch", "pass", "peak"], ["model", "recipe"]
+pairs = table.pivot_table(values, index, "way", aggfunc="last")
 pairs = pairs.dropna(subset=[("pass", "none"), ("pass", "per-block")])
 shares = (1 - pairs["pass", "per-block"] / pairs["pass", "none"]).sort_values()
 in_range = shares.between(0.5, 0.8)
@@ -500,14 +514,15 @@ print(f"{len(pairs)} pairs: {seen:.0f} % save 50 to 80 %{beside(guess, seen)}")
 print(f"median {shares.median():.0%}")
 
 # %% [markdown] id="pairs-table-text"
-# And each model at its largest batch:
+# And each model at its largest batch, with fused attention:
 
 # %% id="pairs-table"
-largest = pairs.sort_values(("peak", "none")).groupby("model").tail(1)
-largest = largest.droplevel("recipe")
+without_eager = pairs[~pairs.index.get_level_values("recipe").str.contains("eager")]
+largest = without_eager.sort_values([("batch", "none"), ("peak", "none")])
+largest = largest.groupby("model").tail(1).droplevel("recipe")
 factors = largest["pass", "none"] / largest["pass", "per-block"]
 peak = largest["peak", "per-block"] / largest["peak", "none"]
-columns = {"activations, saved %": 100 * (1 - 1 / factors), "factor": factors}
+columns = {"of what a pass adds, saved %": 100 * (1 - 1 / factors), "factor": factors}
 columns["whole peak, saved %"] = 100 * (1 - peak)
 pd.DataFrame(columns).round(1)
 
@@ -537,14 +552,16 @@ for name, way in strategies.items():
     saved = (100 * (1 - passes[way] / passes["none"])).dropna()
     tried_strategies[f"{name}, saved"] = saved
     tried_strategies[f"{name}, more time"] = {"GPT of 8 blocks": price[way]}
-saved = {name: tried_strategies[f"{name}, saved"].median() for name in strategies}
-columns = {"saved, median %": saved}
+common = passes.dropna(subset=["none", *strategies.values()])
+less = {name: 1 - common[way] / common["none"] for name, way in strategies.items()}
+saved = {name: 100 * share.median() for name, share in less.items()}
+columns = {"saved, median % of the same recipes": saved}
 columns["more FLOPs, %"] = {name: price[way] for name, way in strategies.items()}
 pd.DataFrame(columns).round(1)
 
 # %% [markdown] id="strategies-read"
-# The three that recompute every block add nearly the same arithmetic, at most a third of a step.
-# They cannot cost 50, 30 and 25 % on one model, whatever they save.
+# The three that recompute every block add nearly the same arithmetic, at most a third of a step. On
+# a GPU kept busy they cannot cost 50, 30 and 25 % on one model, whatever they save.
 
 # %% id="verdicts-pairs"
 claims.Verdicts(
@@ -561,8 +578,8 @@ claims.Verdicts(
     claims.Verdict(
         "A04",
         "holds if",
-        "It depends on model, batch and kernel: with one sample a step few models lie "
-        "in that range.",
+        "It depends on model, batch and kernel: with one sample a step, gradients are "
+        "most of what a pass adds, and few models lie in that range.",
         f"{in_range.sum()} of {len(pairs)}, {shares.min():.0%} to {shares.max():.0%}",
         "predicted",
         "pairs-share",
@@ -583,7 +600,7 @@ claims.Verdicts(
         "E12",
         "partly",
         "Three of four savings are true of some model and kernel; the prices are not "
-        "those of one model: at most a third if all weights train.",
+        "those of one model: at most a third of the FLOPs if all weights train.",
         ", ".join(f"{name} +{price[way]:.0f} %" for name, way in strategies.items()),
         "predicted",
         "strategies",
@@ -601,7 +618,7 @@ claims.Verdicts(
 # | a seed by hand | one mask for ever: leave it to the checkpoint |
 # | every $\sqrt n$ layers | right where a layer keeps its input alone |
 # | equal segments | best where $r$ is large; with a small $r$ earlier ones should be longer |
-# | a third slower | at most; measure yours |
+# | a third slower | a third of the FLOPs at most if all weights train; time can be far more |
 # | deep networks only | what counts is the number of blocks |
 # | the first and the last 8 | *which* layers hardly matters |
 # | attention first | right for one kernel only |

@@ -253,7 +253,7 @@ widgets.plan_explorer(lambda size: planning.solve(profile, budget_bytes=size), b
 # |---|---|
 # | boundaries do not fit | Revolve: the forwards grow slowly while boundaries get fewer |
 # | stages are not equal | a plan: profile, solve, apply |
-# | which stages a plan keeps | the last ones; then those that are slow to recompute |
+# | which stages a plan keeps | the last ones; for the others neither size nor time alone decides |
 #
 # Lab 04, `lab04_schedules`, has you build the schedules: the curve of lengths, Revolve, and the
 # dynamic program. Chapter 07 goes below the block: which *operations* to keep.

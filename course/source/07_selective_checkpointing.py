@@ -143,10 +143,10 @@ pd.DataFrame({"kept": kept, "to recompute": again, "freed per MFLOP": per_mflop}
 # - **Norms and GELU** need no matmul. (They are not free: they read and write memory. A FLOP
 #   counter does not see that.)
 # - **Attention's result** has a price that grows with the sequence: $4T$ FLOPs for each number,
-#   with $T$ tokens. (The counter does not subtract what a causal mask saves.)
+#   with $T$ tokens. (A causal kernel pays half of that, but the counter does not know it.)
 # - **The linear layers** in this list all have the same price, $2C$ FLOPs for each number: one
 #   multiplication and one addition for each of the $C$ inputs. Here $T = C/2$, so attention's price
-#   is the same. A wider model pays more to recompute the same byte.
+#   is counted as the same. A wider model pays more to recompute the same byte.
 # - `add` is the sum after attention. It needs the result of the output projection, which autograd
 #   never stored. So its price is one matmul.
 #
@@ -188,8 +188,9 @@ print(f"paper: {80 / (34 + 80):.0%} of the bytes")
 # %% [markdown] id="selective-read"
 # The paper's figure is right, for eager attention. The FLOPs are those of the scores' matmul, as a
 # share of the block's forward. The matmul with the values is not repeated. A fused kernel never
-# keeps the scores, so there is little left to drop, at a worse price. So "checkpoint attention
-# only" was good advice for eager attention, and is poor advice with today's kernels.
+# keeps the scores, so there is little left to drop, at a worse price (even if a causal mask halves
+# what the counter says). So "checkpoint attention only" was good advice for eager attention, and is
+# poor advice with today's kernels.
 #
 # ## Which module to wrap?
 #
@@ -321,8 +322,9 @@ pd.DataFrame(table).T
 # - **Recomputation.** It falls. PyTorch stops a recomputation as soon as backward has its tensors,
 #   so each segment leaves out its last matmul. Two segments leave out two. (Where dropout follows
 #   these, none is left out, and both choices cost the same.)
-# - **Attention or MLP?** `mlp_only` frees twice as much as `attention_only`, for fewer FLOPs per
-#   byte.
+# - **Attention or MLP?** With a fused kernel `mlp_only` frees twice as much as `attention_only`,
+#   for fewer FLOPs per byte. With eager attention in long sequences `attention_only` frees more
+#   (chapter 03).
 # - **Wrapping the modules alone** (`both_modules`) leaves the norms outside. Their inputs and
 #   outputs wait, four tensors a block. Pull the norm into the segment.
 #

@@ -94,7 +94,8 @@ table.round().rename_axis(["logged", "kept as"])
 # - The **inside of the MLP** waits with its full size, four units for each block. The hook runs in
 #   the recomputation too, and appends again. Without `detach` it is worse: an entry from the
 #   recomputation holds the whole graph of its block.
-# - A **number** made of the tensor costs nothing. Log numbers.
+# - A **number** made of the tensor costs no memory. (On a GPU `.item()` makes Python wait for the
+#   device, here twice a block: log every hundredth step.)
 #
 # `memory.saved` cannot see this, since autograd did not save those tensors. The meter sees it.
 
@@ -158,10 +159,10 @@ guess = None  # per cent
 # %% id="on-demand-best"
 @cache
 def best(length, room):
-    if length <= 2:
+    if length <= 1:
         return length
-    ways = range(1, length) if room >= 3 else ()
-    runs = (k - 1 + best(length - k, room - 1) + best(k, room) for k in ways)
+    ways = range(1, length + 1) if room >= 3 else ()
+    runs = (k + best(length - k, room - 1) + best(k - 1, room) for k in ways)
     return min(runs, default=10**9)
 
 

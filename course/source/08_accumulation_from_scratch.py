@@ -86,7 +86,11 @@ def accumulated(model, optimizer, num=4, divisor=None):
 
 
 # %% id="big-batch"
-big_batch = partial(accumulated, num=1)
+def big_batch(model, optimizer):
+    optimizer.zero_grad()
+    model.loss(tokens).backward()
+    optimizer.step()
+
 
 # %% [markdown] id="predict-memory"
 # ## Who was right about the memory?
@@ -156,10 +160,11 @@ for size, num in [(32, 1), (16, 2), (8, 4), (8, 2), (8, 1), (4, 8)]:
 pd.DataFrame({"GiB": gpt2_peaks}).round(2).T
 
 # %% [markdown] id="read-number"
-# It does not. Four of the six columns are an effective batch of 32, with four different peaks. The
-# micro-batch decides the memory; the effective batch and the number of GPUs (chapter 13) do not.
-# How much of the 75 % arrives depends on what else the peak holds: `08b_trainers_and_losses`
-# compares long and short sequences.
+# It does not. Four of the six columns are an effective batch of 32, with four different peaks. From
+# two micro-batches on, the micro-batch decides the memory, and the effective batch does not (8 x 1
+# holds one copy of the gradients less). Nor do more GPUs, as long as each holds the whole model;
+# DDP's buckets and FSDP change that (chapter 13). How much of the 75 % arrives depends on what else
+# the peak holds: `08b_trainers_and_losses` compares long and short sequences.
 #
 # ## Is it the same update?
 #
@@ -324,7 +329,13 @@ def with_extra_step(model, optimizer):
     optimizer.step()
 
 
-big_epoch = partial(mended_epoch, size=256, num=1)  # each window in one piece
+def big_epoch(model, optimizer):  # each window in one piece
+    for window in torch.arange(517).split(256):
+        optimizer.zero_grad()
+        model.loss(images[window], labels[window]).backward()
+        optimizer.step()
+
+
 for epoch in (published_epoch, with_extra_step, mended_epoch):
     verdict(big_epoch, epoch, make_vit, calls=1)
 
@@ -355,7 +366,7 @@ def loss_sum(model, lines):
 
 # %% id="num-targets"
 def num_targets(lines):
-    return sum(len(line) - 1 for line in lines)
+    return sum(len(data.encode(line)) - 1 for line in lines)
 
 
 # %% [markdown] id="write-ragged"
@@ -398,8 +409,15 @@ guess = None  # per cent
 
 
 # %% id="measure-ragged"
-double, whole = torch.float64, partial(ragged, lines=lines, size=32)
-weighted = partial(ragged, lines=lines, size=4)
+def whole(model, optimizer):  # all lines at once
+    optimizer.zero_grad()
+    loss = loss_sum(model, lines) / num_targets(lines)
+    loss.backward()
+    optimizer.step()
+    return loss.item()
+
+
+double, weighted = torch.float64, partial(ragged, lines=lines, size=4)
 assert_same_training(whole, weighted, make=partial(make_gpt, double))
 means = partial(weighted, mean_of_means=True)
 ragged_off = 100 * error(gradient(means, double), gradient(whole, double))
@@ -409,7 +427,7 @@ print(f"loss off by {loss_off:.1f} %")
 
 # %% [markdown] id="read-ragged"
 # With one number for the whole window, the loop is the big batch. With the mean of means, the
-# gradient is wrong by many times more than the loss, and nobody sees one per cent in a loss. A
+# gradient is wrong by many times more than the loss, and nobody sees so small an error in a loss. A
 # token then counts more if its micro-batch has few tokens, so the model learns another task.
 # Hugging Face's `Trainer` had this fault until 2024. `08b_trainers_and_losses` (optional) looks
 # at today's.
@@ -466,8 +484,8 @@ for wrong in ("clip each", "never unscaled", "schedule each", "no division"):
 verdict(big_window, partial(update, wrong=wrong), make_all, ignore=["loss"])
 
 # %% [markdown] id="read-mistakes"
-# - *Clip each* is the only one that turns the gradient: it shortens the long gradients of single
-#   micro-batches more than the short ones.
+# - *Clip each* is the only one that turns the gradient: it clips the sum so far, so the first
+#   micro-batches are shrunk again and again, and the last one counts most.
 # - *Never unscaled* clips gradients that are still multiplied by the scale. Divided by it
 #   afterwards, they are nearly nothing.
 # - *Schedule each* runs through the schedule four times too fast.
@@ -513,8 +531,9 @@ slower.round(2).rename_axis("micro-batches").to_frame("times as long as one batc
 
 # %% [markdown] id="read-time"
 # The FLOPs are the same, the clock disagrees. Each call has a fixed cost, and small matrices leave
-# a machine partly idle. One CPU core is busy with a few rows; a GPU needs thousands. So the rule
-# everywhere: take the largest micro-batch that fits, then accumulate.
+# a machine partly idle. One CPU core is busy with a few rows; a GPU needs thousands. So the rule:
+# of the micro-batches that divide the effective batch, take the largest that fits (with BatchNorm
+# see chapter 09).
 #
 # ## Verdicts
 

@@ -62,10 +62,10 @@ print(f"float16 loses {lost['float16']:.1f} %{beside(guess, lost['float16'])}")
 pd.DataFrame({"lost, %": lost}).round(1)
 
 # %% [markdown] id="scaler"
-# The `GradScaler` multiplies the loss, so that no gradient falls below float16's smallest number,
-# and divides the sum again before the update. bfloat16 has the exponents of float32 and loses
-# nothing. Yet a popular example accumulates in bfloat16 with a `GradScaler` around it. **What does
-# the scaler change there?** Its own state is left out of the comparison:
+# The `GradScaler` multiplies the loss, so that hardly any gradient falls below float16's smallest
+# number, and divides the sum again before the update. bfloat16 has the exponents of float32 and
+# loses nothing. Yet a popular example accumulates in bfloat16 with a `GradScaler` around it. **What
+# does the scaler change there?** Its own state is left out of the comparison:
 
 
 # %% id="bfloat16-scaler"
@@ -148,7 +148,16 @@ plots.training_curves(
 # %% [markdown] id="low-weights"
 # When the sum has grown large, adding a small gradient to 8 bits changes little or nothing. The
 # fix is a sum in float32: 4 bytes a parameter instead of 2, cast once for the update. Large
-# trainers keep one.
+# trainers keep one. A hook on each parameter does it in your own loop:
+#
+# ```python
+# def add_in_float32(p):
+#     sums[p] += p.grad.float()
+#     p.grad = None
+# sums = {p: torch.zeros_like(p, dtype=torch.float32) for p in model.parameters()}
+# hooks = [p.register_post_accumulate_grad_hook(add_in_float32) for p in sums]
+# # before optimizer.step(): p.grad = sums[p].to(p.dtype) for each p; after it: sums[p].zero_()
+# ```
 #
 # ### Weights in bfloat16
 #
@@ -243,14 +252,17 @@ plots.training_curves(
 # Rounded to nearest, the loss stalls: most updates are lost, each time for the same weights. A
 # smaller learning rate makes it worse. The other two learn as float32 does. Stochastic rounding
 # costs no byte and makes each run depend on the random state. Kahan costs 2 bytes a parameter, and
-# then weights take 4, as in float32; the copy that forward and backward use stays at 2. (With
-# float32 weights under autocast, the default of most trainers, nothing of this happens.)
+# then weights take 4, as in float32; the copy that forward and backward use stays at 2.
+#
+# (With float32 weights under autocast nothing of this happens. But transformers 5 loads weights in
+# the type of their file, often bfloat16, and `bf16=True` leaves them so: load with
+# `dtype=torch.float32`, and look at `next(model.parameters()).dtype`.)
 
 # %% id="verdicts"
 claims.Verdicts(
     claims.Verdict("D02", "built", "The scaler steps once an update, and only "
         "float16 needs it: around bfloat16 a scale that is a power of two, as the "
-        "default is, changes no bit.",
+        "default is, changes no bit of a finite update.",
         f"{lost['float16']:.1f} % of small gradients lost in float16, "
         f"{lost['bfloat16']:.1f} % in bfloat16", "computed", "underflow"),
 )  # fmt: skip

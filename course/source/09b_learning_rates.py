@@ -135,10 +135,11 @@ valleys(Adam)
 # not depend on the batch. So the linear rule holds far from that wall, and leads into it when you
 # are near.
 #
-# **Adam.** The best rate moves, by less than the batch. Once noise is most of the gradient, an
-# average over four times as many samples has half the noise, and the right factor is the square
-# root (Malladi et al., 2022). Far left of the valley, Adam's steps have nearly one length whatever
-# the gradient, so a quarter of the steps go a quarter of the way.
+# **Adam.** From 16 to 64 the best rate grows as the batch does, from 64 to 256 as its root. (The
+# rates tried are a factor of two apart.) Theory says the root where noise is most of the gradient:
+# an average over four times as many samples has half the noise (Malladi et al., 2022). Far left of
+# the valley, Adam's steps have nearly one length whatever the gradient, so a quarter of the steps
+# go a quarter of the way.
 #
 # ## The rules, as one would use them
 #
@@ -224,10 +225,9 @@ for batch in (16, 256):
 pd.Series(rows).unstack(0)[list(lengths)].round(3)
 
 # %% [markdown] id="read-warm-up"
-# Kept in samples, the warm-up costs both batch sizes a similar share. Kept in updates, at batch 256
-# it is longer than the whole run. The same holds for decay, for evaluation every so many steps, and
-# for the memory of momentum and of Adam. That warm-up is needed at all, this small run does not
-# show: Goyal et al. needed it at batches of thousands.
+# Kept in updates, the warm-up at batch 256 is longer than the whole run, so a schedule copied in
+# updates has to be checked against the run's length. Which length is best, this run cannot show: it
+# needs no warm-up. (Goyal et al. needed one at batches of thousands.)
 #
 # ## BatchNorm's memory, counted in what?
 #
@@ -355,7 +355,7 @@ claims.Verdicts(
         f"{slow}", "computed", "delayed"),
     claims.Verdict(
         "D15", "holds if", "The square root is safer if the rate was bold, and slower "
-        "if it was careful; a warm-up keeps its length in samples.",
+        "if it was careful. (What a warm-up should be counted in was not tested.)",
         f"root beats linear from a bold rate: {safer}, and loses from a careful one: "
         f"{faster}", "computed", "rules"),
 )  # fmt: skip
@@ -364,6 +364,6 @@ claims.Verdicts(
 # ## What you can now do
 #
 # - Choose a learning rate for a larger effective batch by where the old rate stands.
-# - Count schedules in samples, and BatchNorm's momentum in updates.
+# - Check a copied schedule against the run's length, and count BatchNorm's momentum in updates.
 #
 # Back to the core: chapter 10, `10_transformers`.

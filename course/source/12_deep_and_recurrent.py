@@ -15,7 +15,7 @@
 import itertools
 import random
 from contextlib import contextmanager, nullcontext
-from functools import partial
+from functools import cache, partial
 
 import pandas as pd
 import torch
@@ -116,8 +116,7 @@ pd.DataFrame(table, index=["peak", "FLOPs, times"]).T
 
 # %% [markdown] id="thousand-measured-read"
 # Segments of 8 blocks need less than segments of 18, at the same price: all blocks run once more,
-# which is a third of the arithmetic. (The peaks include the weights. On large images the time grows
-# about as much. On these tiny ones it grows more, since each checkpoint also runs Python code.)
+# which is a third of the arithmetic. (The peaks include the weights.)
 #
 # ## Is it the same training?
 #
@@ -297,7 +296,8 @@ pd.DataFrame(table, index=["kept", "checkpointed", "batches"]).T
 # after five of them. The smaller momentum is right only where a block runs exactly twice. It is
 # wrong, without any error, in a segment that is kept (often the last), and when somebody turns
 # checkpointing off. The copies are right in both cases, to the last bit, and cost a few vectors.
-# (Spectral norm also *reads* its buffers: there, copy them before forward.)
+# (Spectral norm also computes with its buffers. So clone them before forward, and let the
+# recomputation start from those clones.)
 #
 # With the statistics switched off, the recomputation saves fewer tensors than forward did, since
 # autograd saves the running statistics too. So PyTorch raises an error.
@@ -389,10 +389,12 @@ print(f"{silent} of {len(seen)} are wrong without an error{beside(guess, silent)
 pd.DataFrame({"gradient": seen})
 
 # %% [markdown] id="besides-read"
-# PyTorch restores its own random state, and no other. A branch on the data is safe, since the data
-# are the same. A random branch is caught only if its two paths save different tensors: PyTorch
-# compares their number, shapes and dtypes, never their values. A changed input is noticed if it is
-# an argument of its own. Inside a list, PyTorch does not look.
+# PyTorch restores its own random state, and no other. A branch on the data is safe where the
+# recomputation gives the same bits, as it does here. On a GPU a kernel may add in another order,
+# and a value next to the threshold may change sides (companion 12c). A random branch is caught only
+# if its two paths save different tensors: PyTorch compares their number, shapes and dtypes, never
+# their values. A changed input is noticed if it is an argument of its own. Inside a list, PyTorch
+# does not look.
 #
 # What helps: compare gradients once, as chapter 05 does. Pass such state as an argument. Update
 # counters in the training loop, not in `forward`.
@@ -430,14 +432,15 @@ pd.DataFrame({"of what is saved": {size: shares[size] for size in shares if size
 # segments. Here nearly three quarters lie at full resolution, in two blocks. While the last block
 # is recomputed, all of its activations are in memory at once, and so is the skip connection that it
 # reads. To train with fewer bytes, make the voxels cheaper (16 bits) or fewer (patches of the
-# volume).
+# volume). Or cut those two blocks into smaller segments, which we did not try.
 #
 # ## Long contexts: what is left?
 #
 # Llama 2 7B, batch 1, everything in bfloat16, with more positions than it was published with. Its
 # 32 blocks are equal, so memory grows along a straight line with depth. We predict two layers and
 # three, take the difference as the price of one layer, and go on to 32. At 2,048 tokens a cell
-# compares that line with the recorded prediction of the whole model.
+# compares that line with the recorded prediction of the whole model, and at 131,072 tokens with
+# predictions of five layers.
 #
 # **Predict.** At 131,072 tokens, by what factor does a checkpoint around each block divide the
 # peak?
@@ -447,6 +450,7 @@ guess = None  # times less
 
 
 # %% id="llama"
+@cache
 def llama(tokens, strategy, depth):
     choices = {"precision": "bf16", "optimizer": "adamw-fused"}
     sizes = {"max_position_embeddings": tokens, "num_hidden_layers": depth}
@@ -472,7 +476,13 @@ def at_full_depth(tokens, strategy):
 # %% id="at-depth"
 whole = rows["llama-2-7b, batch 1, seq 2048, bf16, adamw-fused, per-block"]["report"]
 line = sum(at_full_depth(2048, "per-block").values())
-f"the line is off by {line / whole['peak_bytes'] - 1:.2%}"
+print(
+    f"2,048 tokens, 32 layers, per-block: off by {line / whole['peak_bytes'] - 1:.2%}"
+)
+for way in ("none", "per-block"):
+    two, three, five = (sum(llama(131_072, way, n).values()) for n in (2, 3, 5))
+    off = (two + 3 * (three - two)) / five - 1
+    print(f"131,072 tokens, five layers, {way}: off by {off:.2%}")
 
 # %% id="context"
 ledgers = {}
@@ -507,9 +517,9 @@ pd.DataFrame({"bytes": {name: str(Bytes(size)) for name, size in sizes.items()}}
 #
 # | architecture | does it help? | is it the same training? |
 # |---|---|---|
-# | ResNet, 1,000 layers | six times and more | weights yes; statistics only on copies |
+# | ResNet, 1,000 layers | five to six times | weights yes; statistics only on copies |
 # | LSTM (`12b`) | $\sqrt T$, or $\log T$ if the state is passed flat | yes; truncation is not |
-# | 3-D U-Net | a quarter: two blocks hold nearly everything | as for BatchNorm |
+# | 3-D U-Net | a fifth less: two blocks hold nearly three quarters | as for BatchNorm |
 # | mixture of experts (`12c`) | as its blocks do | only if tokens go to the same experts again |
 # | long context | four to seven times; then the head (`10d`) | yes |
 #
@@ -530,7 +540,8 @@ claims.Verdicts(
         f"{measured['none'].peak_bytes} against {measured['every-8'].peak_bytes}",
         "counted", "thousand-measured"),
     claims.Verdict("E20", "shown", "Long contexts gain several times, and a 3-D "
-        "U-Net little, since two of its blocks hold nearly everything.",
+        "U-Net little with one segment a block, since two of its blocks hold nearly "
+        "three quarters of what is saved.",
         f"128^3 voxels {volumes['128³ voxels'][-1]} times less, 131,072 tokens "
         f"{context_gain:.1f} times less", "predicted", "context",
         device="CUDA kernels"),

@@ -338,9 +338,10 @@ title = "Which of fifty numbers was marked? (0.69 is guessing)"
 plots.training_curves(history, xlabel="updates", ylabel="loss", title=title)
 
 # %% [markdown] id="train-read"
-# The truncated one stays at 0.69, the logarithm of two, which is guessing. It would stay there
-# forever, since the gradient that could teach it was cut off. The other one guesses for half of the
-# training, and then learns the task, with hardly more memory.
+# The truncated one stays at the logarithm of two, which is guessing, for all its updates: no
+# gradient tells the cell what to write when the mark goes by. (The state still carries something of
+# it, so a longer run might learn a little.) The other one guesses for half of the training, and
+# then learns the task, with hardly more memory.
 #
 # Truncation is right where a short horizon is meant, as in much text. But it is another training.
 # Checkpointing over time is the same training, for one more forward.

@@ -191,7 +191,7 @@ print(f"{dropped} of {len(first)} were dropped in forward")
 # recompute all else. Chapter 07 has the tool: `create_selective_checkpoint_contexts` takes a list
 # of operations to save.
 #
-# **Write.** `saving_routing`. All eight cases must be equal.
+# **Write.** `saving_routing`. All eight gradients must be equal.
 
 
 # %% id="saving-routing"
@@ -214,6 +214,10 @@ saving["PyTorch's RNG, not preserved"] = forgetful, lambda: noisy
 outcomes(saving)
 
 # %% [markdown] id="saved-routing-read"
+# `equal` is said of this one step's gradient. The recomputation still runs the rest of `forward`,
+# so the bias moves twice, as BatchNorm's statistics do in chapter 12, and the next step may route
+# otherwise. Saved routing does not repair that: update the bias after the optimizer's step.
+#
 # Here the noise only chooses. Where it is multiplied into what the experts get, autograd saves it
 # as well, and its random operation belongs on the list too.
 #
@@ -246,8 +250,9 @@ share = 100 * (waits[saving_routing] - waits[checkpoint]) / x.nbytes
 print(f"{share:.1f} % of the input's bytes{beside(guess, share)}")
 
 # %% [markdown] id="routing-real-text"
-# In published models a token is wider, and goes to more experts. From their configurations, with
-# everything in bfloat16:
+# In published models a token is wider, and goes to more experts. DeepSeek-V3 first chooses groups
+# of experts, so it calls `topk` three times. From the configurations, with the tokens in bfloat16
+# and the routers' scores in float32, as the library has them:
 
 # %% id="routing-real"
 published = [transformers.MixtralConfig(), transformers.OlmoeConfig()]
@@ -256,7 +261,9 @@ routing = {}
 for config in published:
     experts, width = config.num_experts_per_tok, config.hidden_size
     row = {"experts of a token": experts, "width": width}
-    row["routing, % of the input"] = 100 * experts * (2 + 8) / (2 * width)
+    groups = getattr(config, "n_group", 0) or 0
+    pairs = experts + (2 * groups + config.topk_group if groups else 0)
+    row["routing, % of the input"] = 100 * pairs * (4 + 8) / (2 * width)
     routing[config.model_type] = row
 pd.DataFrame(routing).T.round(2)
 
@@ -315,7 +322,7 @@ pd.Series(said).unstack(0)
 # et al., 2021). Cut the tensor into blocks of 64 numbers, keep the largest absolute value of each
 # block as its scale, and round all numbers to 127ths of it. That is $1 + 4/64$ bytes a number.
 #
-# **Write.** Both functions. The check below them allows half a step.
+# **Write.** Both functions. The check below them looks at the bytes, and allows half a step.
 
 
 # %% id="to-8-bits"
@@ -343,6 +350,9 @@ def from_8_bits(packed):
 
 # %% id="check-8-bits"
 numbers = x.detach().reshape(-1, 64)
+steps, scale, _ = to_8_bits(numbers)
+small = steps.dtype == torch.int8 and scale.numel() * 64 == numbers.numel()
+assert small, "not 8 bits a number and one scale a block"
 off = (from_8_bits(to_8_bits(numbers)) - numbers).abs().amax(1)
 assert (off <= 1.001 * numbers.abs().amax(1) / 254).all(), "off by more than half"
 
@@ -450,8 +460,7 @@ plots.training_curves(lines, title=title, **axes)
 
 # %% [markdown] id="ways-read"
 # - Forward is untouched, so the loss is exact. A rounded tensor spoils what backward makes of it,
-#   here more than autocast does, in other sizes or before training also less. It does not pile up
-#   on the way to the first block.
+#   here more than autocast does. It does not pile up on the way to the first block.
 # - A checkpoint keeps less, exactly, for more FLOPs. Compression recomputes nothing. It pays with
 #   rounding, and with the hooks' own temporary tensors.
 # - With both, the least waits, and the gradient is off by little: only the input of each block is
