@@ -115,7 +115,11 @@ report
 # release, so the bytes are exact and the same on every machine. In units of P:
 
 # %% id="in-units-of-p"
-P = report.at_peak["parameters"]
+P, old, states = (
+    report.at_peak[kind] for kind in ("parameters", "gradients", "optimizer_state")
+)
+assert old < P / 100, "old gradients are there at the peak: clear them first"
+assert round(states / P) == 2, "no update was made: end with optimizer.step()"
 in_p = {
     name: round(size / P, 2) for name, size in report.at_peak.items() if size >= P / 100
 }
@@ -163,7 +167,8 @@ with segments.applied(model, "per-block"):
         step, model=model, optimizer=optimizer, label="per-block checkpointing"
     )
 figure = frugal.figure(beside=report)
-figure.mark(frugal.peak_bytes, guess and report.peak_bytes * (1 - guess / 100))
+marked = None if guess is None else report.peak_bytes * (1 - guess / 100)
+figure.mark(frugal.peak_bytes, marked)
 
 # %% id="flatten-ratio"
 saved = 100 * (1 - frugal.peak_bytes / report.peak_bytes)

@@ -177,8 +177,9 @@ pd.DataFrame({"on paper, units": on_paper, "counted, units": counted}).round(2)
 # The 2 are the last norm and the head. The last term is the softmax over the vocabulary. With a
 # checkpoint around each block, a block keeps 1 unit, its input. During the backward pass one block
 # at a time has its other 15 units as well: $L + 15$ in all. By then the head and the vocabulary are
-# done. (Where $V/C$ is more than 13, as in GPT-2, the peak is the softmax's: $L + 2 + V/C$.)
-# Compare both with a count, for several depths and widths.
+# done. (Where $V/C$ is more than 13, as in GPT-2, the peak of activations is the softmax's:
+# $L + 2 + V/C$. The gradients of the logits come on top.) Compare both with a count, for several
+# depths and widths.
 #
 # **Write.** The last lines of `waiting_units`: forward and backward within
 # `segments.applied(gpt, strategy)`. `report.curve()` lists the moments of a step, each with its
@@ -307,8 +308,8 @@ pd.DataFrame({"peak in P": in_p}).round(2).rename_axis("micro-batch x steps")
 # next are built up.
 #
 # More GPUs free nothing on each of them, as long as each holds a whole model. PyTorch's
-# DistributedDataParallel even adds one more P by default, its buckets. Chapters 13 and
-# 13b measure that with real processes.
+# DistributedDataParallel even adds one more P by default, its buckets. Chapter 13 and companion 13c
+# measure that with real processes.
 #
 # ## What the meter does not see
 #
@@ -458,7 +459,8 @@ claims.Verdicts(
     claims.Verdict(
         "C14",
         "shown",
-        "16 L + 2 units without checkpoints and L + 15 with them are what a GPT keeps.",
+        "A GPT's activations take 16 L + 2 + V/C units without checkpoints, and with "
+        "them L + 15 where V/C is below 13.",
         f"off by at most {off:.2%}",
         "counted",
         "theory-against-count",

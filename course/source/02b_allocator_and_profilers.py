@@ -383,7 +383,7 @@ warned = {str(w.message) for w in said if w.category is memory.MeterWarning}
 print(*warned)
 
 # %% [markdown] id="read-together"
-# It nearly doubles them. The FLOP counter wraps tensors and keeps them alive too long, and a
+# It adds more than half. The FLOP counter wraps tensors and keeps them alive too long, and a
 # checkpointed step suffers most from that. `memory.measure(..., flops=True)` counts FLOPs in a step
 # of its own. The `MeterWarning` is for whoever forgets; a model in `eval()` and a compiled one get
 # it too.
@@ -438,9 +438,11 @@ def products(a, wait):
 if torch.cuda.is_available():
     a = torch.randn(8192, 8192, device=device.pick())
     products(a, wait=True)  # warm
+    torch.cuda.reset_peak_memory_stats()
     unwaited = seconds(lambda: products(a, wait=False))
     peak = torch.cuda.max_memory_allocated()
     torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
     waited = seconds(lambda: products(a, wait=True))
     print(f"without synchronise {1000 * unwaited:.2f} ms, with {1000 * waited:.1f} ms")
     print("peak unchanged by waiting:", peak == torch.cuda.max_memory_allocated())

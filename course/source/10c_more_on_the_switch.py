@@ -238,9 +238,9 @@ pd.Series(vit_b).round(1).to_frame("peak, GB")
 # %% id="verdict-both"
 vit_whole, vit_part = vit_b.values()
 claims.Verdicts(
-    claims.Verdict("A19", "shown", "Vision transformers take both techniques as "
-        "they are; a contrastive loss needs cached gradients, since plain accumulation "
-        "compares fewer pairs.", f"ViT-B, 32 images: {vit_whole:.1f} GB to "
+    claims.Verdict("A19", "shown", "ViT takes both as it is; Swin's switch checkpoints "
+        "twice over, at the price of nearly one more forward. CLIP's loss is another "
+        "matter: see lab 07.", f"ViT-B, 32 images: {vit_whole:.1f} GB to "
         f"{vit_part:.1f} GB", "predicted", cell="vit-both", device="CUDA kernels"),
 )  # fmt: skip
 
@@ -318,15 +318,16 @@ for way in ("none", "attention-only"):
 f"attention only, eager: {1 - eager['attention-only'] / eager['none']:.0%}"
 
 # %% [markdown] id="read-strategy"
-# Three of the four save nearly the same. What remains at the peak is the head's logits and the
-# segment that is being recomputed. The inputs of blocks, which longer segments save, are a small
-# part. In the table, attention alone saves a sixth of its claim, because a fused kernel leaves
-# little there to discard. With eager attention, in the line below the table, it saves more than is
-# claimed.
+# Three of the four save nearly the same. With every block, and with every two, the peak is the
+# loss: logits and their gradients, before any block is recomputed. With sqrt(n) it is a segment of
+# several blocks being recomputed, with most gradients there. The inputs of blocks, which longer
+# segments save, are a small part. In the table, attention alone saves a sixth of its claim, because
+# a fused kernel leaves little there to discard. With eager attention, in the line below the table,
+# it saves more than is claimed.
 #
 # The claimed times contradict each other. Every block, every two and sqrt(n) all run the same
-# blocks once more, so they add the same arithmetic, at most a third of a step. They cannot cost
-# 50, 30 and 25 % on one model. Chapter 06 finds the best segment length.
+# blocks once more, so they add the same arithmetic, at most a third of a step. Arithmetic does not
+# explain 50, 30 and 25 % on one model. Chapter 06 finds the best segment length.
 
 # %% [markdown] id="end"
 # ## What you can now do

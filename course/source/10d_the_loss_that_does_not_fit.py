@@ -105,15 +105,20 @@ plots.step_timeline(llama)
 
 
 # %% id="block-of"
-def block_bytes(name, tokens, **sizes):
+def block_bytes(name, tokens):
     """Predict what one block keeps of a sequence, and its input."""
-    one = {"num_hidden_layers": 1, "vocab_size": 8} | sizes
-    with memory.predicting():
-        options = {"dtype": torch.bfloat16, "device": "cpu"}
-        model = published.build(NAMES[name], **options, **one).model
-        ids = torch.zeros(1, tokens, dtype=torch.long)
-        kept = memory.saved(lambda: model(ids).last_hidden_state, params_of=model)
-    return kept.num_bytes, tokens * shapes[name]["width"] * 2
+    options = {"dtype": torch.bfloat16, "device": "cpu", "vocab_size": 8}
+
+    def kept(blocks):  # the last norm included
+        with memory.predicting():
+            model = published.build(
+                NAMES[name], **options, num_hidden_layers=blocks
+            ).model
+            ids = torch.zeros(1, tokens, dtype=torch.long)
+            forward = lambda: model(ids).last_hidden_state  # noqa: E731
+            return memory.saved(forward, params_of=model).num_bytes
+
+    return kept(2) - kept(1), tokens * shapes[name]["width"] * 2
 
 
 rows = {}
@@ -135,8 +140,8 @@ pd.DataFrame.from_dict(rows, orient="index", columns=heads)
 #
 # If all weights are trained, the end of backward may be higher still, with the gradients of all
 # weights. The loss is the peak of the *step* where gradients are few or already there: with LoRA,
-# with sharded weights (chapter 13), and in every micro-batch but the first under accumulation
-# (chapter 08).
+# with sharded weights (chapter 13), and under accumulation (chapter 08) in every micro-batch but
+# the first, if the update makes no copy (fused AdamW, chapter 01).
 #
 # ## A piece at a time
 #
@@ -164,7 +169,8 @@ class InForward(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, hidden, weight, targets, size):
-        total, of_weight = 0, torch.zeros_like(weight)
+        total = torch.zeros((), device=hidden.device)  # a tensor, even for no tokens
+        of_weight = torch.zeros_like(weight)
         of_hidden = torch.empty_like(hidden)
         for start in range(0, len(hidden), size):
             part = slice(start, start + size)
@@ -187,7 +193,8 @@ def loss_and_slope(logits, targets):
     logs = logits.log_softmax(1, dtype=torch.float32)
     picked = targets[:, None]
     loss = -logs.gather(1, picked).sum()
-    slope = logs.exp_().scatter_add_(1, picked, -torch.ones(picked.shape))
+    ones = torch.ones_like(picked, dtype=logs.dtype)
+    slope = logs.exp_().scatter_add_(1, picked, -ones)
     return loss, slope.to(logits.dtype)
 
 
@@ -283,8 +290,13 @@ ragged = targets.clone()
 ragged[768 + 8 :] = -100
 pairs = zip(hidden.split(256), ragged.split(256), strict=True)
 means = [F.cross_entropy(head(rows), theirs) for rows, theirs in pairs]
-weights = torch.autograd.grad(sum(means) / 4, hidden)[0].norm(dim=1)
-times = (weights[768:776].mean() / weights[:768].mean()).item()
+whole = F.cross_entropy(head(hidden), ragged, reduction="sum")  # each with weight 1
+one, mean = (
+    torch.autograd.grad(loss, hidden)[0].norm(dim=1)[: 768 + 8]
+    for loss in (whole, sum(means) / 4)
+)
+weights = mean / one
+times = (weights[768:].mean() / weights[:768].mean()).item()
 print(f"{times:.0f} times{beside(guess, times)}")
 
 # %% [markdown] id="ragged-read"
@@ -323,9 +335,9 @@ print(f"{total.item():.0f}{beside(guess, total.item())}")
 
 # %% [markdown] id="digits-text"
 # From 256 on the numbers of bfloat16 are 2 apart, and 257 is rounded to 256 again. So many pieces,
-# added up in bfloat16, lose what the last ones bring. Here is the head's gradient in three ways,
-# against float64: pieces of 4 tokens added up in bfloat16, in float32, and the usual loss, whose
-# one matmul adds up wide.
+# added up in bfloat16, lose what the last ones bring. Here is the head's gradient, as bfloat16, in
+# three ways, against float64: pieces of 4 tokens added up in bfloat16, in float32, and the usual
+# loss, whose one matmul adds up wide.
 
 # %% id="digits"
 low = nn.Linear(64, 8192, bias=False, dtype=torch.bfloat16)
@@ -351,7 +363,7 @@ def summed_in(kind, size=4):
     for rows, theirs in pairs:
         _, slope = loss_and_slope(low(rows), theirs)
         total += slope.T @ rows
-    return total
+    return total.to(low.weight.dtype)  # as .grad has it
 
 
 errors = {f"pieces, sum in {kind}": error_of(summed_in(kind))
@@ -517,9 +529,9 @@ print(f"the cap adds {(gemma[1] - gemma[0]) / GIB:.1f} GiB, predicted")
 
 # %% [markdown] id="end"
 # Where does the peak go? `InForward` holds what does not depend on the tokens: the head's gradient,
-# and one more of its size. With Llama-3-8B that is about what one block takes that is recomputed,
-# so both are candidates for the next peak. With Gemma-2 and eager attention it is the block; and
-# with all weights trained, it is the end of backward or the update.
+# and one more of its size. At 8192 tokens this is not far from one recomputed block of Llama-3-8B,
+# and far below one of Gemma-2 with eager attention; at 4096 it is more than a block of either. With
+# all weights trained, the next peak is the end of backward or the update.
 #
 # ## What you can now do
 #

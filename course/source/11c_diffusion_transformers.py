@@ -295,7 +295,9 @@ print(f"three and two blocks, by the line and predicted: {line / direct:.4f}")
 # %% [markdown] id="predict-flux"
 # Now both models as published, one image of 1024 pixels. Stable Diffusion 3.5 Medium is trained
 # whole, under autocast to bfloat16, with fused AdamW. Flux.1-dev has 11.9 billion parameters. Its
-# weights are bfloat16 and frozen, and LoRA matrices of rank 16 are trained (chapter 10).
+# weights are bfloat16 and frozen, and LoRA matrices of rank 16 are trained (chapter 10). Latents
+# and text embeddings were computed before: the autoencoder and the text encoders (T5-XXL's alone
+# takes about 9 GiB in bfloat16) are not on the card. Nor is the CUDA context counted.
 #
 # **Predict.** With the switch, how many GiB does Flux's step need? (Its weights take 22.2.)
 
@@ -417,7 +419,8 @@ assert_same_training(plain, partial(checkpointed, **window), make=make, bitwise=
 assert_same_training(plain, both, make=make)
 
 # %% [markdown] id="predict-falls"
-# Checkpointing changes no bit, and accumulation only the order of a sum. And the memory?
+# On this CPU checkpointing changes no bit (a GPU's fused attention may differ from run to run by
+# itself), and accumulation only the order of a sum. And the memory?
 #
 # **Predict.** A window of 64 images, checkpointed and in four micro-batches: to which share of the
 # plain window's activations do they fall, at the peak?

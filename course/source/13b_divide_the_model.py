@@ -205,8 +205,9 @@ pd.DataFrame(table).T.rename_axis(columns="on ranks 0 to 3")
 # - **1F1B** has at most as many micro-batches in flight as there are stages from this one to the
 #   last. More micro-batches do not change that.
 # - **Interleaved** holds more than 1F1B. It is used because its ranks wait less.
-# - **With checkpointing** of each block, only boundaries wait. Then the three schedules hardly
-#   differ.
+# - **With checkpointing** of each block, only boundaries wait. All three fall, GPipe most, and come
+#   closer. Interleaved then needs most on every rank. GPipe's boundaries grow with the number of
+#   micro-batches.
 #
 # ## Why do a pipeline's ranks wait?
 #
@@ -288,8 +289,9 @@ print(f"1F1B: {units['1F1B']} units{beside(guess, units['1F1B'])}")
 
 # %% [markdown] id="timetables-read"
 # The white is the **bubble**: time in which a rank waits. GPipe and 1F1B have the same bubble, so
-# 1F1B saves memory at no cost. The interleaved schedule has half the bubble. In exchange its ranks
-# hold more activations than 1F1B's, and each micro-batch crosses seven boundaries, not three.
+# 1F1B saves memory at no cost in this count, which has no transfers. The interleaved schedule has
+# half the bubble. In exchange its ranks hold more activations than 1F1B's, and each micro-batch
+# crosses seven boundaries, not three.
 #
 # **Zero-bubble** schedules (Qi et al., 2023) cut backward in two: the gradient of the input, for
 # which the rank before waits, and the gradient of the weights, which can fill the white later.
@@ -323,6 +325,9 @@ print(f"1F1B: {units['1F1B']} units{beside(guess, units['1F1B'])}")
 # | the wide tensor before and after GELU | 8 | divided | divided |
 # | the inputs of both norms | 2 | whole | divided |
 # | the gathered inputs of both pairs | 2 | whole | whole |
+#
+# (PyTorch keeps the gathered tensor. Megatron-LM keeps each rank's part and gathers once more in
+# backward: then the last row is divided too.)
 #
 # With sequence parallelism the last norm's input is divided too. Weights, gradients and states are
 # divided where they belong to a block's matrices; with sequence parallelism, the output matrix's

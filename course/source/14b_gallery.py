@@ -145,8 +145,8 @@ print("".join((SNAPSHOTS / "oom_2.py").read_text().partition("total = 0")[1:]))
 by_line("oom_3")
 
 # %% [markdown] id="third-read"
-# Nearly everything was asked for by line 14 of the script itself, and the rest are weights and
-# gradients of the same size. Look the line up:
+# More than half was asked for by line 14 of the script itself. The rest are weights and gradients,
+# of equal size. Look the line up:
 
 # %% id="third-script"
 print((SNAPSHOTS / "oom_3.py").read_text().splitlines()[13].strip())
@@ -241,9 +241,11 @@ def forwards(modules):
     handles = []
     for place, module in enumerate(modules):
         handles.append(module.register_forward_pre_hook(partial(add, place)))
-    yield counts
-    for handle in handles:
-        handle.remove()
+    try:
+        yield counts
+    finally:
+        for handle in handles:
+            handle.remove()
 
 
 # %% id="trainings"
@@ -919,12 +921,12 @@ def flag_left_out(cured):
       reports="huggingface/transformers#28056 huggingface/trl#3683",
       symptom="`use_cache=True` is incompatible with gradient checkpointing, says a "
               "warning",
-      cause="the library turns the cache off while it checkpoints, so `generate()` "
-            "crawls",
-      cure="`use_cache=False` in training; turn checkpointing off before `generate()`"
+      cause="in `train()` the library turns the cache off while it checkpoints, so "
+            "`generate()` crawls",
+      cure="`use_cache=False` in training; `model.eval()` before `generate()`"
       )  # fmt: skip
 def cache_asked_for(cured):
-    llama = make_llama(switched_on=not cured)
+    llama = make_llama().train(not cured)
     cache = llama(torch.arange(24).view(2, 12), use_cache=True).past_key_values
     return "None" if cache is None else type(cache).__name__
 

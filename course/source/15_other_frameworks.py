@@ -290,6 +290,9 @@ for name in POLICIES:
     print(f"{name:<34}{units:>7.1f} units   equal: {equal}{words}")
 
 # %% [markdown] id="policies-read"
+# With `dots_saveable`, the last matmul's result is only added to `x`, so no gradient needs it. That
+# leaves 3 x 13 units, and the 4 of inputs and loss.
+#
 # "No batch dims" is JAX's way to say "the linear layers, and not attention's two matmuls". Those
 # two have results that are large for the FLOPs they cost. Chapter 07 drew the same line by price.
 #
