@@ -366,10 +366,11 @@ for name in prices.index[slower > 1.1 * rule]:
 
 # %% [markdown] id="own-text"
 # And on the H200? There each model's step was timed with no block checkpointed and with every one
-# (bfloat16, the median of five). Beside it stand the prices by FLOPs and by a roofline: each
-# operation takes as long as its arithmetic or its bytes, whichever is longer. The roofline also
-# says for which part of the step the card is busy. `launching` is an estimate of the CPU's part, in
-# ms: the number of operations, times one time for a launch that was fitted to these rows.
+# (bfloat16, the median of five): `price`, in per cent. Beside it stand those by FLOPs and by a
+# roofline, where each operation takes as long as its arithmetic or its bytes, whichever is longer.
+# The roofline also says for which part of the step the card is busy. `launching` is an estimate of
+# the CPU's part, in ms: the number of operations, times one time for a launch that was fitted to
+# these rows.
 #
 # **Predict.** By FLOPs no price is above a third. What is the largest that was measured, in per
 # cent?
@@ -387,7 +388,8 @@ own = timed[timed.card == "NVIDIA H200"].set_index("step")
 largest = own.measured_price.max()
 print(f"the largest: {largest:.0f} %{beside(guess, largest)}")
 columns = [f"{of}_price" for of in ("measured", "flops", "roofline")]
-own[["measured_ms", *columns, "busy", "launching"]].sort_values("busy")
+shown = own[["measured_ms", *columns, "busy", "launching"]].sort_values("busy")
+shown.set_axis(["ms", "price", "FLOPs", "roofline", "busy", "launching"], axis=1)
 
 # %% [markdown] id="own-h100"
 # The time of a launch was fitted to these rows, so they cannot tell whether it is right. An H100's
