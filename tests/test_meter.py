@@ -500,6 +500,13 @@ def test_a_snapshot_is_written_after_an_error_and_recording_always_ends(monkeypa
     assert said[1:] == ["x.pickle", {"enabled": None}]
 
 
+@pytest.mark.parametrize("warmup", [0, 1])
+def test_a_step_that_asks_no_gpu_is_measured_on_the_cpu(warmup, monkeypatch):
+    monkeypatch.setattr("tutorial_lib.device.pick", lambda: torch.device("cuda"))
+    x = torch.ones(1000, requires_grad=True)
+    assert memory.measure(lambda: x.sin().sum().backward(), warmup=warmup).peak_bytes >= 4000
+
+
 def test_a_model_that_runs_under_vmap_is_measured():
     """Its parameters are then wrapped tensors, which have no storage of their own."""
     models = [nn.Linear(8, 8) for _ in range(3)]

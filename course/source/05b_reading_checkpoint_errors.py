@@ -207,7 +207,7 @@ def equal(seen, expected):
 # %% id="llama-table"
 def switched_on(use_cache, use_reentrant):
     llama, loss = small_llama(use_cache)
-    older = llama.gradient_checkpointing_enable  # before transformers 5.23
+    older = getattr(llama, "gradient_checkpointing_enable", None)  # before 5.23
     switch = getattr(llama, "activation_checkpointing_enable", older)
     switch({"use_reentrant": use_reentrant})
     report = memory.measure(partial(gradients, llama, loss), warmup=0)

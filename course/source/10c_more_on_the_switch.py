@@ -31,7 +31,7 @@ torch.set_num_threads(1)  # with small steps a second core is waited for
 
 
 def switch_on(model, **options):
-    older = model.gradient_checkpointing_enable  # before transformers 5.23
+    older = getattr(model, "gradient_checkpointing_enable", None)  # before 5.23
     getattr(model, "activation_checkpointing_enable", older)(options or None)
     return model
 

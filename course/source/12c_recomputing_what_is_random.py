@@ -286,7 +286,7 @@ def mixtral_gradient(experts, options=None):
     config = transformers.MixtralConfig(**MIXTRAL, experts_implementation=experts)
     model = transformers.MixtralForCausalLM(config).train()
     if options:
-        older = model.gradient_checkpointing_enable  # before transformers 5.23
+        older = getattr(model, "gradient_checkpointing_enable", None)  # before 5.23
         getattr(model, "activation_checkpointing_enable", older)(options)
     loss = model(input_ids=ids, labels=ids).loss
     found = torch.autograd.grad(loss, list(model.parameters()))

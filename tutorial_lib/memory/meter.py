@@ -93,10 +93,10 @@ def _warm_up(
     seen: StepsSeen, warmup: int, model: nn.Module | None, optimizer: Optimizer | None
 ) -> torch.device:
     """Run the first steps, and say where they ran: a step may ask no GPU, though one is here."""
-    before = devices.allocations()
+    before = devices.allocations() if warmup else 0
     for _ in range(warmup):
         seen.run()
-    asks_none = warmup and not _parameters(model, optimizer) and devices.allocations() == before
+    asks_none = not _parameters(model, optimizer) and devices.allocations() == before
     return torch.device("cpu") if asks_none else _device_of(model, optimizer)
 
 
