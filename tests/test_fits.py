@@ -168,4 +168,7 @@ def test_the_readme_says_what_an_h200_measured(root):
     same = sum(emulated[key]["report"]["requested_bytes"] == asked[key] for key in asked)
     off = [predicted[key]["report"]["peak_bytes"] / asked[key] - 1 for key in asked]
     assert f"{len(asked)} training steps of this course were measured. Of {same} `emulate`" in said
+    other = recorded.load("NVIDIA H100 80GB HBM3").rows
+    assert all(row["report"]["requested_bytes"] == asked[key] for key, row in other.items())
+    assert f"(An H100 asked for the same bytes in all of {len(other)}.)" in said
     assert f"off by {statistics.median(map(abs, off)):.2%} in the median" in said
