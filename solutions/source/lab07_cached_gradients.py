@@ -324,8 +324,8 @@ def cache_gradients(
         embeddings.
 
     Raises:
-        FloatingPointError: When the loss is not finite; it names the loss, nan or inf,
-            and no gradient was touched.
+        FloatingPointError: When the loss is not finite; it says which, nan or inf, and
+            no gradient was touched.
     """
     ### BEGIN SOLUTION
     leaves = [rows.detach().requires_grad_() for rows in embeddings]
@@ -629,7 +629,7 @@ def cached_backward(
         ValueError: When the inputs have different numbers of rows, or fewer than 2;
             when micro_batch is below 1; when a BatchNorm is in training. It names what
             came (the numbers, the BatchNorm), and no tower has run by then.
-        FloatingPointError: When the loss is not finite; it names the loss, nan or inf.
+        FloatingPointError: When the loss is not finite; it says which, nan or inf.
             Gradients, buffers and random state are as they were.
     """
     ### BEGIN SOLUTION

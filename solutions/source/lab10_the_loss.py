@@ -168,7 +168,7 @@ def checkpointed_loss(
         hidden: `(tokens, width)`.
         targets: `(tokens,)`.
         weight: `(words, width)`.
-        piece: Tokens in a piece; the last one may have fewer.
+        piece: Tokens in a piece, whose logits are one tensor; the last may have fewer.
 
     Returns:
         The sum of the cross-entropies, a scalar to go backward from.
@@ -431,7 +431,7 @@ def head_loss(
             parameters may be frozen.
         hidden: `(batch, seq, width)`.
         targets: `(batch, seq)`; `IGNORED` where a token does not count.
-        piece: Tokens in a piece.
+        piece: Tokens in a piece, whose logits are one tensor.
         num_counted: As for `mean_over_counted`.
 
     Returns:

@@ -36,11 +36,12 @@ says_little = wrong(
     '"the loss is bad."',
 )
 says_the_same_of_both = wrong(
-    "which does not tell it from inf",
+    "and the error is the same where it is inf",
     'f"the loss is {loss.item()}: look at the embeddings."',
     '"the loss is nan or infinite."',
 )
 names_both_and_the_loss = right("is {", "is nan or inf: {")
+speaks_of_the_other_too = right("look at", "stop before a NaN is in the weights, and no inf in")
 returns_a_sum = wrong(
     "where that of the whole batch is",
     "return loss.item()",

@@ -239,7 +239,7 @@ looks_for_nan_alone = wrong("gave an infinite loss, and it went through")(
 forgets_the_scale = wrong("the loss's own parameter got no gradient")(
     with_slips(cache=partial(with_a_slip, own=False))
 )
-says_the_same_of_both = wrong("which does not tell it from inf")(
+says_the_same_of_both = wrong("and the error is the same where it is inf")(
     with_slips(cache=partial(with_a_slip, says="the loss is nan or infinite"))
 )
 keeps_the_loss = wrong("somebody holds on to the loss")(

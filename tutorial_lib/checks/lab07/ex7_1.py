@@ -105,7 +105,7 @@ def _faults(images: Tensor, texts: Tensor, log_scale: Tensor) -> Faults:
 
 contrastive_loss = Exercise(
     run=given.contrastive_loss,
-    passed="the loss and its three gradients, at a scale of 100 too, and two refusals",
+    passed="the loss and its three gradients, at a scale of 100 and elsewhere, and two refusals",
     cases=_cases,
     judge=_judge,
 )

@@ -52,7 +52,7 @@ def _judge(case: Case, result: Result) -> None:
 
 def _judge_spoiled(spoiled: str, result: Result) -> None:
     expect.refuses(result["said"], FloatingPointError, _SPOILED[spoiled], [spoiled])
-    expectations.expect_named(str(result["said"]), spoiled)
+    expectations.expect_told_apart(result, spoiled)
     (gradient,) = read.tensors(result["gradients"], 1, "gradients")
     expect.fact(
         gradient is not None and bool((gradient == 1).all()),

@@ -189,7 +189,7 @@ def _judge_refusal(case: Case, result: Result) -> None:
     kind = FloatingPointError if is_late else ValueError
     expect.refuses(result["said"], kind, reason, case["names"])
     if is_late:
-        expectations.expect_named(str(result["said"]), case["spoiled"])
+        expectations.expect_told_apart(result, case["spoiled"])
     changed = expect.changes(result)
     faults = {
         f"{reason}, the right error came, and by then this was changed: {changed}. Look before "

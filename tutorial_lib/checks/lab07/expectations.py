@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from tutorial_lib.checks.given import observe
+from tutorial_lib.checks.lab07.given.towers import NOT_FINITE
 from tutorial_lib.checks.vocabulary import Draw, Faults, Result, accumulation, expect, read
 
 
@@ -103,13 +104,12 @@ def expect_scale(seen: Tensor | None, wanted: Any, tolerance: float = expect.EXA
     )
 
 
-def expect_named(said: str, spoiled: str) -> None:
-    """Expect that an error names this loss, nan or inf, and would name the other otherwise."""
-    other = {"nan": "inf", "inf": "nan"}[spoiled]
+def expect_told_apart(result: Result, spoiled: str) -> None:
+    """Expect that the error of this loss, nan or inf, is another than that of the other."""
     expect.fact(
-        said.lower().count(spoiled) > said.lower().count(other),
-        f"the loss is {spoiled}, and the error says {said[:150]!r}, which does not tell it from "
-        f"{other}: put the loss itself into the text.",
+        result["said"] != result["of_the_other"],
+        f"the loss is {spoiled}, and the error is the same where it is {NOT_FINITE[spoiled]}: "
+        f"{str(result['said'])[:150]!r}. Put the loss itself into the text.",
     )
 
 

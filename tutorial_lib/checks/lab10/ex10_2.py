@@ -19,7 +19,7 @@ def _cases(draw: Draw) -> Cases:
     yield case
     yield {**case, "piece": case["tokens"] + 1}
     large = {**draw_large(draw), "factor": 1}
-    yield from (large, {**large, "piece": 64})
+    yield from (large, {**large, "piece": 40})
 
 
 def _judge(case: Case, result: Result, right: Right) -> None:

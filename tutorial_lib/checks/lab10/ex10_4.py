@@ -60,7 +60,11 @@ def _judge(case: Case, result: Result) -> None:
         "loss_sum was given a token that is ignored, and it knows no such target: give it the rows "
         "of those that count, and their targets.",
     )
-    expect.fact(not said, f"{where} this came: {said[:300]}")
+    expect.fact(
+        not said,
+        f"{where} this came: {said[:300]} Nothing is to be refused where num_counted is not below "
+        "the tokens that count here; where none counts the loss is 0.",
+    )
     expect.fact(
         result["loss"] == result["loss"],  # not nan
         f"{where} the loss is nan: where nothing counts the mean is 0 / 0, and 0 is wanted.",

@@ -36,7 +36,7 @@ def _cases(draw: Draw) -> Cases:
     yield {**low, "autocast": False, "dtype": "bfloat16"}
     large = {**low, **draw_large(draw), "autocast": False, "bias": False}
     large |= {"rows": 8, "seq": 65, "ignored": 1}
-    yield from (large, {**large, "piece": 64})
+    yield from (large, {**large, "piece": 40})
 
 
 def _whole(head: nn.Linear, hidden: Tensor, targets: Tensor, num_counted: int | None) -> Tensor:

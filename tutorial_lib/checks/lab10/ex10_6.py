@@ -97,7 +97,8 @@ def _faults(case: Case) -> Faults:
     room, low = budget - needs.floor, needs.token - needs.words * needs.size
     if case["bias"]:
         yield (
-            "the bias is not in it: it is a parameter too, and learns though the matrix is frozen.",
+            "the bias is not in it, a parameter that learns though the matrix is frozen; or a part "
+            "of a token was rounded up: // rounds down.",
             needs.even(needs.largest(room + needs.words * (needs.size + 4))),
         )
     yield (

@@ -120,7 +120,8 @@ def expect_no_whole(result: Result, case: Case, tokens: int, allowed: int) -> No
     expect.fact(
         2 * largest > of_piece,
         f"no tensor has more than {largest} bytes, and the logits of {case['piece']} tokens take "
-        f"{of_piece}: a piece is to have as many tokens as piece says.",
+        f"{of_piece}: a piece is to have as many tokens as piece says, and its logits, of all "
+        "words, are to be one tensor.",
     )
     expect.peak_at_most(
         result["peak"],

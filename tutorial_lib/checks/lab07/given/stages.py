@@ -65,8 +65,9 @@ def _devices_mixed(answer: Answer, inputs: Sequence[Tensor]) -> str:
         answer(*(x.detach().to("meta").requires_grad_() for x in inputs))
     except NotImplementedError:  # of an operation that this device lacks
         pass
-    except RuntimeError as error:  # one that needs a number fails as well, and names no device
-        return str(error) if "device" in str(error).lower() else ""
+    except RuntimeError as error:  # one that needs a number fails as well, and names no CPU
+        said = str(error).lower()
+        return str(error) if "device" in said and "cpu" in said else ""
     return ""
 
 
@@ -136,7 +137,10 @@ def cache_gradients(answer: Answer, case: Case) -> Result:
     loss_of, embeddings = embedded(case)
     if case["spoiled"]:
         said = observe.error_said(lambda: answer(loss_of, embeddings), "FloatingPointError")
-        return {"said": said, "gradients": observe.gradients_of(loss_of)}
+        other = embedded({**case, "spoiled": towers.NOT_FINITE[case["spoiled"]]})
+        of_the_other = observe.error_said(lambda: answer(*other), "FloatingPointError")
+        gradients = observe.gradients_of(loss_of)
+        return {"said": said, "of_the_other": of_the_other, "gradients": gradients}
     with (
         watched(loss_of, embeddings, but=["gradients"]) as changed,
         memory.watch(model=loss_of) as report,

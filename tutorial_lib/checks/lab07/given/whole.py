@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from tutorial_lib.checks.given import Answer, Case, Result, exam, observe, run_half
 from tutorial_lib.checks.given.surroundings import watched
-from tutorial_lib.checks.lab07.given.towers import NO_CHECKPOINT, CountingTower, InBatch
+from tutorial_lib.checks.lab07.given.towers import NO_CHECKPOINT, NOT_FINITE, CountingTower, InBatch
 
 Handed = tuple[list[CountingTower], list[Tensor], InBatch, int]
 
@@ -65,7 +65,11 @@ def _refusal(answer: Answer, case: Case) -> Result:
     towers, inputs, loss_of, _ = handed = _handed(case)
     with watched([*towers, loss_of], inputs) as changed:
         said = observe.error_said(lambda: answer(*handed), "ValueError", "FloatingPointError")
-    return {"said": said, "changed": changed, "ran": any(tower.rows_seen for tower in towers)}
+    seen = {"said": said, "changed": changed, "ran": any(tower.rows_seen for tower in towers)}
+    if other := NOT_FINITE.get(case.get("spoiled", "")):
+        again = _handed({**case, "spoiled": other})
+        seen["of_the_other"] = observe.error_said(lambda: answer(*again), "FloatingPointError")
+    return seen
 
 
 def _exam(answer: Answer, case: Case) -> Result:
