@@ -1,4 +1,5 @@
 import json
+import warnings
 from contextlib import nullcontext
 from functools import partial
 
@@ -6,6 +7,7 @@ import pytest
 import torch
 from torch.autograd.graph import save_on_cpu
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 from tutorial_lib import memory
 from tutorial_lib.instruments.predicting.kernels import cuda_kernels
@@ -211,6 +213,21 @@ def test_what_save_on_cpu_takes_is_off_the_card(pinned):
     )
     # eight results, but for both ends of the layer at work; and the loss
     assert kept - moved == pytest.approx(6 * 4000, abs=8)
+
+
+def test_what_is_known_stays_known_when_save_on_cpu_takes_it():
+    def make_loss():
+        model, rows = torch.nn.Linear(8, 8), torch.tensor([0, 2, 2])
+
+        def run(x, rows):
+            return model(x[rows[rows > 0]])  # as many rows as there are ones above 0
+
+        x = torch.randn(4, 8, requires_grad=True)
+        return lambda: checkpoint(run, x, rows, use_reentrant=False).sum(), model
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # no value was assumed
+        assert predicted_with(save_on_cpu, make_loss).peak_bytes > 0
 
 
 @pytest.mark.weekly

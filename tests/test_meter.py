@@ -1,6 +1,7 @@
 """The meter against arithmetic, against PyTorch's own tracker, and against itself."""
 
 import gc
+import itertools
 import json
 import subprocess
 import sys
@@ -503,8 +504,17 @@ def test_a_snapshot_is_written_after_an_error_and_recording_always_ends(monkeypa
 @pytest.mark.parametrize("warmup", [0, 1])
 def test_a_step_that_asks_no_gpu_is_measured_on_the_cpu(warmup, monkeypatch):
     monkeypatch.setattr("tutorial_lib.device.pick", lambda: torch.device("cuda"))
+    monkeypatch.setattr("tutorial_lib.device.allocations", lambda: 0)
     x = torch.ones(1000, requires_grad=True)
     assert memory.measure(lambda: x.sin().sum().backward(), warmup=warmup).peak_bytes >= 4000
+
+
+def test_a_first_step_that_asks_a_gpu_is_said_not_to_be_measured(monkeypatch):
+    counts = itertools.count()
+    monkeypatch.setattr("tutorial_lib.device.allocations", lambda: next(counts))
+    x = torch.ones(1000, requires_grad=True)
+    with pytest.warns(memory.MeterWarning, match="took GPU memory.*give model= or warmup=1"):
+        memory.measure(lambda: x.sin().sum().backward(), warmup=0)
 
 
 def test_a_model_that_runs_under_vmap_is_measured():

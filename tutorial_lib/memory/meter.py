@@ -25,6 +25,8 @@ from tutorial_lib.memory.report import MemoryReport
 from tutorial_lib.memory.storages import StorageLog
 from tutorial_lib.memory.timeline import summarise
 
+_ELSEWHERE = "the step took GPU memory, and a CPU's was measured: give model= or warmup=1."
+
 
 class MeterWarning(UserWarning):
     """A reading may not mean what it seems to."""
@@ -73,9 +75,12 @@ def measure(
         seen = StepsSeen(step, model)
         device = _warm_up(seen, warmup, model, optimizer)
         before = list(warnings_before(model))
+        allocated = devices.allocations()
         with _watched(label, model, optimizer, lines, device) as report:
             for _ in range(steps):
                 seen.run(_Watching.clock)
+        if device.type == "cpu" and not warmup and devices.allocations() != allocated:
+            before = [_ELSEWHERE]
         report.step_peaks = seen.peaks(report) if steps > 1 else []
         is_steady = warmup > 0 and steps == 1
         for text in warnings_after(report, is_steady=is_steady) or before or seen.warnings():

@@ -93,7 +93,8 @@ class RealSizes(TorchDispatchMode):  # type: ignore[no-untyped-call]
 def _as_many(func: Any, args: tuple[Any, ...], out: Tensor) -> Tensor:
     """Give a sparse result as many entries as its inputs have, and fake tensors lose.
 
-    Too many where entries of one place are added up. (test_a_sparse_result_keeps_its_entries)
+    Too many where entries of one place are added up, and where a bag has padding, whose entries a
+    kernel drops. (`sparse bags` and its like in tests/foreign_models.py)
     """
     if func is operations.BAG_BACKWARD:  # an entry for each index in the bags, where they lie
         values = sparse_parts(out)[1].new_empty(args[1].numel(), out.size(1))

@@ -21,8 +21,10 @@ from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from tutorial_lib.instruments.predicting.autocast import casts_on_cuda, cuda_autocast_policy
+from tutorial_lib.instruments.predicting.values import Values
 from tutorial_lib.instruments.predicting.workspace import workspace_bytes
 from tutorial_lib.instruments.private_torch import operations, patches, without_modes
+from tutorial_lib.memory.private_torch import active_modes
 from tutorial_lib.memory.storages import StorageLog
 
 _math_attention = F.scaled_dot_product_attention
@@ -116,8 +118,12 @@ def _attention(
 
 def _save_elsewhere(hooks: Any, pin_memory: bool = False, device_type: str = "cuda") -> None:
     """Let `save_on_cpu` take what is saved off the card, and make it anew for backward."""
+    values = next((mode for mode in active_modes() if isinstance(mode, Values)), None)
 
     def pack(tensor: Tensor) -> Tensor:
+        is_known = values is not None and not tensor.is_floating_point() and values.knows(tensor)
+        if is_known or tensor.layout is not torch.strided:
+            return tensor  # small, and its values may decide
         with without_modes():
             kept = torch.empty_strided(
                 tensor.size(), tensor.stride(), dtype=tensor.dtype, device="meta"
@@ -125,7 +131,12 @@ def _save_elsewhere(hooks: Any, pin_memory: bool = False, device_type: str = "cu
             return kept.new_empty(kept.shape) if pin_memory else torch.empty_like(kept)
 
     def unpack(kept: Tensor) -> Tensor:
-        return torch.empty_strided(kept.size(), kept.stride(), dtype=kept.dtype)
+        if not kept.is_meta:
+            return kept
+        made = torch.empty_strided(kept.size(), kept.stride(), dtype=kept.dtype)
+        if values is not None:
+            values.forget([made])
+        return made
 
     saved_tensors_hooks.__init__(hooks, pack, unpack)
 

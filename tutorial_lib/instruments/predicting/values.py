@@ -94,13 +94,13 @@ class Values(TorchDispatchMode):  # type: ignore[no-untyped-call]
         fresh = [tensor for tensor in outputs if _key(tensor) not in keys]
         if not fresh and not written:
             return
-        known = [self._is_known(tensor) for tensor in inputs]
+        known = [self.knows(tensor) for tensor in inputs]
         if func in _OVERWRITES and all(known[1:]) and _is_whole(args[0]) and _is_small(args[0]):
             self._keep(args[0], torch.zeros_like, assumed=False)
             known[0] = True
         followed = all(known) and all(map(_is_small, fresh)) and not _is_uninitialised(func, fresh)
         if not followed:
-            self._forget(written)
+            self.forget(written)
             fresh = [] if written else self._discrete(func, inputs, fresh)
         if not followed and not fresh:
             return
@@ -131,7 +131,8 @@ class Values(TorchDispatchMode):  # type: ignore[no-untyped-call]
         )
         return discrete if followed else []
 
-    def _is_known(self, tensor: Tensor) -> bool:
+    def knows(self, tensor: Tensor) -> bool:
+        """Tell whether a tensor's values are known, or assumed."""
         return not is_fake(tensor) or _key(tensor) in self._known
 
     def _is_assumed(self, tensor: Tensor) -> bool:
@@ -148,7 +149,8 @@ class Values(TorchDispatchMode):  # type: ignore[no-untyped-call]
         alive = weakref.ref(storage, lambda _: self._known.pop(key, None))
         self._known[key] = _Known(held, assumed, alive)
 
-    def _forget(self, tensors: Iterable[Tensor]) -> None:
+    def forget(self, tensors: Iterable[Tensor]) -> None:
+        """Know the values of these tensors no longer."""
         for tensor in tensors:
             self._known.pop(_key(tensor), None)
 
@@ -187,7 +189,7 @@ class Values(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _looked_at(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Answer an operation whose result, or whose shape, depends on values."""
         inputs = list_tensors((args, kwargs))
-        assumed = [t for t in inputs if not self._is_known(t) or self._is_assumed(t)]
+        assumed = [t for t in inputs if not self.knows(t) or self._is_assumed(t)]
         if sum(tensor.numel() for tensor in inputs) > _MOST_TO_LOOK_AT:
             raise UnknownValueError(
                 f"{_calling_line()} looks at the values of {inputs[0].numel():,} numbers "
@@ -200,9 +202,9 @@ class Values(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if not assumed:
                 raise
             raise UnknownValueError(
-                f"{_calling_line()} looks at values ({func}), a predicted tensor has none, and "
-                f"those that were assumed do not do: {error} Predict a smaller micro-batch, or "
-                "count the real step with memory.measure."
+                f"{_calling_line()} looks at values ({func}), and a predicted tensor has none. It "
+                f"refused its inputs: {error} Either they are wrong in a real step too, or those "
+                "that were assumed do not do: then count the real step with memory.measure."
             ) from error
         if assumed and not isinstance(real, int | float):
             zeros = self._compute(func, args, kwargs, zeros=True)

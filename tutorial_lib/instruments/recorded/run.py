@@ -164,7 +164,7 @@ def _release(device: torch.device) -> None:
         # autograd's own thread lets go of a graph that ran out of memory a moment later
         end = time.monotonic() + _LETS_GO_SECONDS
         while torch.cuda.memory_allocated(device) and time.monotonic() < end:
-            time.sleep(0.05)
+            time.sleep(0.1)
             gc.collect()
         torch.cuda.empty_cache()
 
