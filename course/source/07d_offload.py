@@ -289,10 +289,11 @@ pd.DataFrame(host, columns).T.rename_axis("32 blocks, on the host")
 # longer grow with the depth.
 #
 # **Everything moves for nothing where the link keeps up:** at this width behind NVLink-C2C, and
-# nearly so on a card as slow as a T4. Or in very long sequences: attention's FLOPs grow with the
-# square of the length, and the bytes do not. At the last of the three lengths it beats recomputing
-# on each of these cards. But look at what the host has to hold. On the fast cards behind PCIe and
-# at common lengths, moving everything costs more than recomputing.
+# nearly so on a card as slow as a T4. In very long sequences it comes near that on every card, for
+# attention's FLOPs grow with the square of the length, and the bytes do not. At the last of the
+# three lengths it costs less than recomputing on each of these cards. But look at what the host has
+# to hold. On the fast cards behind PCIe and at common lengths, moving everything costs more than
+# recomputing.
 #
 # **Predict.** Sequences of 2048 tokens. From which width on (a power of two) can an A100 hide the
 # *boundaries* behind the forward?
@@ -384,8 +385,8 @@ claims.Verdicts(
         "C13",
         "shown",
         "Offload frees what waits and recomputes nothing; boundaries alone hide behind "
-        "the arithmetic of a wide block, everything only in very long sequences or "
-        "behind a fast link.",
+        "the arithmetic of a wide block, everything only behind a fast link, or nearly "
+        "in very long sequences.",
         f"an A100 that moves everything: {a100['2k']:.2f} times the step at 2048 "
         f"tokens; at 131,072 the four cards take {long.min():.2f} to {long.max():.2f}; "
         f"boundaries at most {slowest:.2f}, which recomputing costs alone; at 2048 "

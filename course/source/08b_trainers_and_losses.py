@@ -300,10 +300,11 @@ print(f"packed: {less:.0f} % less saved{beside(guess, less)}")
 table
 
 # %% [markdown] id="read-packed"
-# Padding is paid for in everything: tokens, saved bytes and FLOPs. A mask costs bytes too:
-# attention keeps it for backward, one number for each pair of tokens. And attention computes the
-# pairs of different lines, only to hide them: here that is more arithmetic than padding was. Both
-# grow with the square of the packed length, so long packs need the kernel. In transformers it is
+# Padding is paid for in everything: tokens, saved bytes and FLOPs. A mask costs bytes too: each
+# block's attention turns it into numbers, one for each pair of tokens, and keeps them for backward.
+# And attention computes the pairs of different lines, only to hide them: here that is more
+# arithmetic than padding was. Both grow with the square of the packed length, so long packs need
+# the kernel. In transformers it is
 # `DataCollatorWithFlattening` with `attn_implementation="flash_attention_2"`, in TRL `packing=True`
 # or `padding_free=True`. A packed micro-batch is one row, so choose its size in tokens, and divide
 # the loss by the window's tokens, as chapter 08 does.

@@ -154,9 +154,11 @@ plots.training_curves(
 # def add_in_float32(p):
 #     sums[p] += p.grad.float()
 #     p.grad = None
-# sums = {p: torch.zeros_like(p, dtype=torch.float32) for p in model.parameters()}
-# hooks = [p.register_post_accumulate_grad_hook(add_in_float32) for p in sums]
-# # before optimizer.step(): p.grad = sums[p].to(p.dtype) for each p; after it: sums[p].zero_()
+# trained = [p for p in model.parameters() if p.requires_grad]
+# sums = {p: torch.zeros_like(p, dtype=torch.float32) for p in trained}
+# hooks = [p.register_post_accumulate_grad_hook(add_in_float32) for p in trained]
+# # before clipping and optimizer.step(): p.grad = sums[p].to(p.dtype) for each p
+# # after it: p.grad = None and sums[p].zero_() for each p
 # ```
 #
 # ### Weights in bfloat16

@@ -392,15 +392,20 @@ shown = own[["measured_ms", *columns, "busy", "launching"]].sort_values("busy")
 shown.set_axis(["ms", "price", "FLOPs", "roofline", "busy", "launching"], axis=1)
 
 # %% [markdown] id="own-h100"
-# The time of a launch was fitted to these rows, so they cannot tell whether it is right. An H100's
-# rows, of another machine, took no part. A step takes the longer of roofline and launches: how far
-# is that off in the median?
+# The time of a launch was fitted to these rows, so they cannot tell whether it is right. The rows
+# of an H100, on another machine, took no part. As a guess, let each step take as long as its
+# roofline or its launches, whichever is longer. How far off is that in the median?
 
 # %% id="own-launch"
 longer = timed[["roofline_ms", "launching"]].max(axis=1)
 guesses = pd.DataFrame({"off by, %": longer, "without launches, %": timed.roofline_ms})
 misses = 100 * (guesses.div(timed.measured_ms, axis=0) - 1).abs()
 misses.groupby(timed.card).median().round(1)
+
+# %% [markdown] id="own-launch-read"
+# On the H100 the guess is about as far off as on the H200, and without launches it is twice as far
+# off. So the time of a launch holds on a second machine. Now the prices on the H200: of steps for
+# which the card is busy, and of the others.
 
 # %% id="own-halves"
 others = own.busy < 0.7

@@ -325,9 +325,9 @@ f"attention only, eager: {1 - eager['attention-only'] / eager['none']:.0%}"
 # a fused kernel leaves little there to discard. With eager attention, in the line below the table,
 # it saves more than is claimed.
 #
-# The claimed times contradict each other. Every block, every two and sqrt(n) all run the same
-# blocks once more, so they add the same arithmetic, at most a third of a step. Arithmetic does not
-# explain 50, 30 and 25 % on one model. Chapter 06 finds the best segment length.
+# The claimed times do not follow from arithmetic. Every block, every two and sqrt(n) all run the
+# same blocks once more, so they add the same arithmetic, at most a third of a step. Chapter 06
+# finds the best segment length.
 
 # %% [markdown] id="end"
 # ## What you can now do

@@ -249,8 +249,9 @@ for model, way in (("transformer-50", "per-block"), ("sd21-unet", "library-switc
 
 # %% [markdown] id="batch-text"
 # And the batch? Take a GPU on which a plain step with 4 samples just fits. Does a step with 12 fit,
-# with a checkpoint around each block? Here are both peaks, predicted, with fused AdamW, as one
-# trains today and in float32 with written-out attention. (Half a minute.)
+# with a checkpoint around each block? Here are both peaks, predicted, with fused AdamW, in two
+# settings: fused attention under autocast to bfloat16, and attention written out in float32. (This
+# cell takes longer than the others.)
 
 # %% id="threefold"
 peaks, batches = {}, {"4, plain": (4, "none"), "12, checkpointed": (12, "per-block")}

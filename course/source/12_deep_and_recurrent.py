@@ -428,7 +428,7 @@ shares = {
 pd.DataFrame({"of what is saved": {size: shares[size] for size in shares if size}})
 
 # %% [markdown] id="volumes-read"
-# The peak falls by hardly a quarter. Checkpointing helps where bytes are *spread out* over many
+# The peak falls by about a fifth. Checkpointing helps where bytes are *spread out* over many
 # segments. Here nearly three quarters lie at full resolution, in two blocks. While the last block
 # is recomputed, all of its activations are in memory at once, and so is the skip connection that it
 # reads. To train with fewer bytes, make the voxels cheaper (16 bits) or fewer (patches of the

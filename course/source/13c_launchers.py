@@ -47,8 +47,8 @@ os.environ["OMP_NUM_THREADS"] = "1"  # the processes that we start share a few c
 # `init_process_group` finds it. `--standalone` takes a free port.
 
 # %% id="torchrun"
-IN_USE = ("Another program uses this port. Name none; with torchrun add --standalone, "
-          "which takes a free one in every version.")  # fmt: skip
+IN_USE = ("Another program uses this port. Take a free one: --standalone for torchrun, "
+          "port 0 for `launched`.")  # fmt: skip
 
 
 def torchrun(script, *options):
@@ -78,8 +78,8 @@ dist.destroy_process_group()
 torchrun(SCRIPT, "--standalone", "--nproc-per-node=2")
 
 # %% [markdown] id="port-text"
-# Without `--standalone`, torchrun takes the port that you name. Where none is named it takes 29500,
-# except on one node with a recent PyTorch, which takes a free one (2.13 does). So two trainings on
+# Without `--standalone`, torchrun takes the port that you name. Where you name none, older versions
+# take 29500; newer ones (2.13 is one) take a free port if there is one node. So two trainings on
 # one machine can ask for the same port. The second one fails with forty lines and the word
 # `EADDRINUSE`; our function says it briefly:
 
@@ -169,5 +169,6 @@ print(f"one process {held():.2f} P, DDP {copied:.2f} P, DDP with views {viewed:.
 print(f"DDP holds {copied:.2f} P{beside(guess, copied)}")
 
 # %% [markdown] id="buckets-read"
-# The copy costs one more P. With views it is gone. The bucket itself stays, also after
-# `zero_grad()`: at the peak of activations a DDP rank still holds one P more than one process.
+# The copy costs one more P. With views, gradient and bucket are one, so only one P is held for
+# both. `zero_grad()` does not free it: while activations pile up, a DDP rank holds one P more than
+# one process, with views or without. (That moment is not in the table.)
