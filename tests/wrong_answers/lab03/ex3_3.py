@@ -67,7 +67,7 @@ stops_counting = wrong(
     "for norm in norms:\n                norm.momentum, norm.num_batches_tracked = 0.0, None",
 )
 normalises_as_in_eval = wrong(
-    "a BatchNorm in training gave another result",
+    "a BatchNorm gave another result when it ran again",
     "stack.enter_context(uncounted(norms))",
     "for norm in norms:\n                stack.callback(norm.eval().train)",
 )
