@@ -98,7 +98,7 @@ def _as_many(func: Any, args: tuple[Any, ...], out: Tensor) -> Tensor:
     """
     if func is operations.BAG_BACKWARD:  # an entry for each index in the bags, where they lie
         values = sparse_parts(out)[1].new_empty(args[1].numel(), out.size(1))
-        return operations.sparse(args[1].view(1, -1), values, out)
+        return operations.sparse(args[1].long().view(1, -1), values, out)
     parts = [part for one in args if isinstance(one, Tensor) for part in sparse_parts(one)]
     count = sum(part.size(-1) for part in parts if part.dim() == 2 and not part.is_floating_point())
     if not count:

@@ -47,8 +47,8 @@ class Speed:
     float_flops: float = 60e12  # the same in float32, with TF32
     bytes_per_second: float = 1.3e12  # what its memory gives and takes
     # What the CPU takes to launch an operation. Measured on an H200's machine (PyTorch 2.11): 14 to
-    # 26 microseconds in steps that waited for it; more where blocks are checkpointed. Nothing else
-    # from 15 to 25 is nearer to the steps of an H100's machine, which took no part.
+    # 26 microseconds in steps that waited for it; more where blocks are checkpointed. Of 10, 15,
+    # 20, 25 and 30 it is nearest to the steps of an H100's machine, too, which took no part.
     launch_seconds: float = 20e-6
     has_bfloat16: bool = True  # else bfloat16 is no faster than float32
 
