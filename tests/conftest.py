@@ -30,6 +30,16 @@ def root():
     return ROOT
 
 
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory):
+    """The toy lab that the grader is tried on."""
+    import toy
+
+    from tutorial_lib.school.grading.lab import load_lab
+
+    return load_lab(toy.make_course(tmp_path_factory.mktemp("course")), "lab90")
+
+
 @pytest.fixture(scope="module", autouse=True)
 def thawed_after_a_file():
     """Let what a file's tests left be collected."""

@@ -203,8 +203,9 @@ def test_grade_passes_its_options_on(capsys, monkeypatch, tmp_path):
 
     monkeypatch.setattr(grading, "grade", grade, raising=False)
     words = ["grade", "lab01", str(tmp_path), "--out", "report", "--workers", "2", "--only", "ann"]
-    assert run(words) == 0
+    assert run([*words, "--seed", "7"]) == 0  # of an appeal
     assert (asked["lab"], asked["workers"], asked["only"]) == ("lab01", 2, ["ann"])
+    assert asked["seed"] == 7
     said = capsys.readouterr().out
     assert "2 graded, 1 unreadable" in said
     assert "a person should read (column review): b\n" in said

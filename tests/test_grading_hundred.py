@@ -7,8 +7,6 @@ import psutil
 import pytest
 import toy
 
-from tutorial_lib.school.grading import grade
-
 CORPUS = Path(__file__).parent / "grading_corpus"
 
 pytestmark = pytest.mark.weekly
@@ -33,17 +31,8 @@ def graded(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HOME", str(folder / "home"))
         files = everything_below(*watched)
-        table = grade(
-            "lab90",
-            folder / "class",
-            folder / "report",
-            root=folder / "course",
-            workers=2,
-            seconds=2.0,
-            memory_bytes=2**29,
-            checks_package="toychecks",
-            import_path=[CORPUS],
-        )
+        places = folder / "course", folder / "class", folder / "report"
+        table = toy.grade_toy(*places, seconds=2.0, memory_bytes=2**29)
         changed = everything_below(*watched).items() ^ files.items()
     left = [c for c in psutil.Process().children(recursive=True) if c.pid not in before]
     return table.set_index("name"), changed, left

@@ -13,7 +13,7 @@ from tutorial_lib.instruments import figures, planning, ranks
 from tutorial_lib.instruments.planning.fitting import predictions, search
 from tutorial_lib.instruments.training import Recipe
 from tutorial_lib.school.commands.main import run
-from tutorial_lib.units import GIB, KIB, MIB, parse_bytes
+from tutorial_lib.units import GIB, KIB, MIB
 
 SIZES = {"n_layer": 6, "n_embd": 32, "n_head": 2, "vocab_size": 64, "n_positions": 64}
 
@@ -232,17 +232,3 @@ def test_the_command(tiny, capsys):
     assert "The smallest budget that is enough" in capsys.readouterr().out
     assert run([*words, "much"]) == 2
     assert "'much' is no size in memory" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("text", "size"),
-    [("16GiB", 16 * 2**30), ("1.5 GB", 1_500_000_000), ("512 MiB", 2**29), ("7B", 7)],
-)
-def test_sizes_are_read(text, size):
-    assert parse_bytes(text) == size
-
-
-@pytest.mark.parametrize("text", ["", "16", "GiB", "-1GiB", "1.2.3GiB", "0B", "16 gib", "16GiBs"])
-def test_what_is_no_size_is_refused(text):
-    with pytest.raises(ValueError, match="no size in memory"):
-        parse_bytes(text)

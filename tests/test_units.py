@@ -87,3 +87,19 @@ def test_flops_carry_their_unit(flops, text):
 )
 def test_an_axis_takes_the_unit_of_its_largest_value(largest, unit):
     assert units.binary_unit(largest) == unit
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("16GiB", 16 * units.GIB), ("1.5 GB", 1_500_000_000), ("512 MiB", 2**29), ("7B", 7)],
+)
+def test_sizes_are_read(text, size):
+    assert units.parse_bytes(text) == size
+
+
+@pytest.mark.parametrize(
+    "text", ["", "16", "GiB", "-1GiB", "1.2.3GiB", "1e3GiB", "many GiB", "0B", "16 gib", "16GiBs"]
+)
+def test_what_is_no_size_is_refused(text):
+    with pytest.raises(ValueError, match="no size in memory"):
+        units.parse_bytes(text)

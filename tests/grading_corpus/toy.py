@@ -98,3 +98,11 @@ def make_course(root):
         (root / folder).mkdir(parents=True)
         (root / folder / "lab90_toy.ipynb").write_text(json.dumps(content))
     return root
+
+
+def grade_toy(root, submissions, out, **options):
+    """Grade the toy lab of the course that `make_course` wrote."""
+    from tutorial_lib.school.grading import grade
+
+    options = {"workers": 2, "checks_package": "toychecks", "import_path": [HERE]} | options
+    return grade("lab90", submissions, out, root=root, **options)
