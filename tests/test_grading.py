@@ -15,7 +15,7 @@ import torch
 import toy
 
 from tutorial_lib.checks.given.values import Opaque
-from tutorial_lib.school.grading import GradingError, grade, wire
+from tutorial_lib.school.grading import GradingError, wire
 from tutorial_lib.school.grading.judging.judge import judge_notebook
 from tutorial_lib.school.grading.lab import load_lab
 from tutorial_lib.school.grading.report import pages
@@ -131,19 +131,6 @@ def course(tmp_path_factory):
     return toy.make_course(tmp_path_factory.mktemp("course"))
 
 
-def grade_toy(course, submissions, out, **options):
-    return grade(
-        "lab90",
-        submissions,
-        out,
-        root=course,
-        workers=2,
-        checks_package="toychecks",
-        import_path=[CORPUS],
-        **options,
-    )
-
-
 @pytest.fixture(scope="module")
 def graded(course, tmp_path_factory):
     folder = tmp_path_factory.mktemp("class")
@@ -162,7 +149,7 @@ def graded(course, tmp_path_factory):
         (folder / "home").mkdir()
         patch.setenv("HOME", str(folder / "home"))
         before = everything_below(folder, course)
-        table = grade_toy(course, submissions, folder / "report", seconds=4.0, seed=7)
+        table = toy.grade_toy(course, submissions, folder / "report", seconds=4.0, seed=7)
         new = everything_below(folder, course) - before
     left = [child for child in psutil.Process().children(recursive=True) if child.pid not in mine]
     return table, folder / "report", new, left
@@ -239,7 +226,7 @@ def test_a_lab_whose_own_solution_fails_grades_nobody(tmp_path):
     (tmp_path / "class").mkdir()
     (tmp_path / "class" / "a.ipynb").write_text(json.dumps(toy.full()))
     with pytest.raises(GradingError, match=r"itself gets 8 of 10 points, .* area is"):
-        grade_toy(root, tmp_path / "class", tmp_path / "report")
+        toy.grade_toy(root, tmp_path / "class", tmp_path / "report")
     assert not (tmp_path / "report").exists()
 
 
@@ -283,7 +270,7 @@ def test_bad_requests_leave_nothing_behind(course, tmp_path):
     before = sorted(tmp_path.rglob("*"))
     for submissions, out, message, options in cases:
         with pytest.raises(GradingError, match=message):
-            grade_toy(course, submissions, out, **options)
+            toy.grade_toy(course, submissions, out, **options)
     assert sorted(tmp_path.rglob("*")) == before
 
 
@@ -429,10 +416,12 @@ def test_a_page_escapes_everything_and_drops_colours(lab):
 def test_two_names_never_share_a_page():
     names = ["a.ipynb", "a/b.ipynb", "a_b.ipynb", "x" * 250, "x" * 251]
     names += ["a.ipynb.html/b.ipynb", "a.ipynb.html_/b.ipynb"]  # a folder where a page should go
+    names += ["a.ipynb.html/b/c.ipynb", "x" * 250 + ".html/a.ipynb", "d/" * 2000 + "a.ipynb"]
     places = [pages.feedback_name(name) for name in names]
     assert len(set(places)) == len(names)
     assert {str(Path(place).parent) for place in places}.isdisjoint(places)
     assert all(len(place) <= 255 for place in places)
+    assert all("a.ipynb.html" not in Path(place).parent.parts for place in places)
 
 
 def test_an_older_report_is_replaced_whole(lab, tmp_path):

@@ -11,7 +11,6 @@ import pytest
 import toy
 
 from tutorial_lib.school.grading.errors import GradingError, NotGradable
-from tutorial_lib.school.grading.lab import load_lab
 from tutorial_lib.school.grading.report import report_class as report
 from tutorial_lib.school.grading.report.class_list import class_entries
 from tutorial_lib.school.grading.report.roster import Roster
@@ -27,11 +26,6 @@ CELLS = toy.full()["cells"]
 OLD = {"nbformat": 4, "nbformat_minor": 0, "cells": [{**cell, "id": None} for cell in CELLS]}
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="grading needs Linux or macOS")
-
-
-@pytest.fixture(scope="module")
-def lab(tmp_path_factory):
-    return load_lab(toy.make_course(tmp_path_factory.mktemp("course")), "lab90")
 
 
 def status_of(lab, folder, name):
@@ -54,7 +48,7 @@ def status_of(lab, folder, name):
         (FULL.replace("Toy", "Tö").encode("latin-1"), "unreadable", "not in UTF-8"),
         (b"", "unreadable", "is empty"),
         (b"\x89PNG\r\n\x1a\n" + bytes(range(256)), "unreadable", "not in UTF-8"),
-        (b"PK\x03\x04 a zip file", "unreadable", "is not valid JSON"),
+        (b"PK\x03\x04 a zip file", "unreadable", "is an archive that is damaged"),
         (FULL[:-100].encode(), "unreadable", "is not valid JSON"),
         (b"[]", "not a notebook", "no list of cells"),
         (b'{"cells": []}', "nothing to grade", "No answer cell"),

@@ -95,6 +95,7 @@ TRICKS = {
     "'{0.__globals__}'.format(f)": ".__globals__",
     "f'{eval(name)} is left'": "eval",
     "f.__closure__[0]": "__closure__",
+    "name = '__closure__'; getattr(f, name)": "",
     "import operator; operator.attrgetter(n)(torch)": "operator.attrgetter",
     "from operator import attrgetter as a; a('sys.modules')(torch)": "sys.modules",
     "from operator import attrgetter as a; a('x', '__globals__')(f)": "__globals__",
@@ -130,6 +131,8 @@ HONEST = [
     "'It checks what is left of __init__ here.'",
     "dtype = torch.float32; loss_fn = nn.functional.mse_loss; loss_fn(a, b)",
     "with torch.no_grad():\n    y = model(x)",
+    f"log = {'step 1: loss 3.200, 12 MiB; ' * 12!r}; print(log)",
+    "if __name__ == '__main__': print(1)",
 ]
 
 
@@ -147,11 +150,6 @@ def test_a_trick_is_found(source):
 @pytest.mark.parametrize("source", HONEST)
 def test_an_everyday_line_is_none(source):
     assert seen(source) == []
-
-
-@pytest.fixture(scope="module")
-def lab(tmp_path_factory):
-    return load_lab(toy.make_course(tmp_path_factory.mktemp("course")), "lab90")
 
 
 def looked(lab, notebook):

@@ -25,11 +25,6 @@ from tutorial_lib.school.grading.submissions.slice_cells import cut
 LABS = tuple(f"lab{number:02}" for number in range(1, 11))
 
 
-@pytest.fixture(scope="module")
-def lab(tmp_path_factory):
-    return load_lab(toy.make_course(tmp_path_factory.mktemp("course")), "lab90")
-
-
 def matched(lab, notebook):
     return match_answers(lab, read_cells(notebook))
 
@@ -105,8 +100,11 @@ def as_script(notebook, mark):
 def test_an_archive_of_one_notebook_and_a_script_are_read(lab, mark):
     whole = json.dumps(toy.full())
     script = as_script(toy.full(), mark)
-    one = packed(**{"a/lab.ipynb": whole, "__MACOSX/._lab.ipynb": "x", "helper.py": "x = 1"})
-    for content in (one, script.encode(), packed(**{"lab.py": script})):
+    beside = {"__MACOSX/._lab.ipynb": "x", "a/._lab.ipynb": "x", "helper.py": "x = 1"}
+    beside["a/.ipynb_checkpoints/lab-checkpoint.ipynb"] = whole
+    one = packed(**{"a/lab.ipynb": whole}, **beside)
+    of_windows = ("\ufeff" + script.replace("\n", "\r\n")).encode()
+    for content in (one, script.encode(), packed(**{"lab.py": script}), of_windows):
         answers = read_submission(lab, content)
         assert [answers.sources[number].split("\n", 1)[1].strip() for number in toy.ANSWERS] == [
             *toy.ANSWERS.values()
@@ -115,13 +113,22 @@ def test_an_archive_of_one_notebook_and_a_script_are_read(lab, mark):
         assert not any(part.own for parts in answers.parts.values() for part in parts)
 
 
+def test_a_cell_below_a_check_in_colabs_script_is_the_students_own(lab):
+    notebook = toy.submission(a12="def doubled(x):\n    return twice(x)")
+    place = [cell["id"] for cell in notebook["cells"]].index("check-1-1") + 1
+    notebook["cells"].insert(place, toy.code("own", "def twice(x):\n    return 2 * x"))
+    code = (cell["source"] for cell in notebook["cells"] if cell["cell_type"] == "code")
+    answers = read_submission(lab, "\n\n".join(code).encode())
+    assert any("def twice" in part.source for part in answers.parts["1.2"] if part.own)
+
+
 @pytest.mark.parametrize(
     ("content", "said"),
     [
         (packed(**{"a.ipynb": "{}", "b.ipynb": "{}"}), "holds 2 notebooks"),
         (packed(**{"a.txt": "x"}), "holds no notebooks"),
-        (packed(**{"a.ipynb": "x" * 30_000_000}), "not valid JSON"),
-        (b"PK\x03\x04broken", "not valid"),
+        (packed(**{"a.ipynb": "x" * 30_000_000}), "too large"),
+        (b"PK\x03\x04broken", "damaged"),
     ],
 )
 def test_another_archive_is_described(lab, content, said):

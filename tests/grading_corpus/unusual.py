@@ -180,6 +180,28 @@ TOY = {
         ["T = {}", "def fill():\n    global TWO\n    TWO = 2", "fill()"],
         "def doubled(x):\n    return TWO * x",
     ),
+    "list filled by a function": (
+        ["T = []\ndef fill(box, n):\n    box.append(n)", "fill(T, 2)"],
+        "def doubled(x):\n    return T[0] * x",
+    ),
+    "attribute set by name": (
+        ["class Cfg: pass", "setattr(Cfg, 'two', 2)"],
+        "def doubled(x):\n    return Cfg.two * x",
+    ),
+    "registered by a decorator": (
+        [
+            "T = {}\ndef way(f):\n    T[f.__name__] = f\n    return f",
+            "@way\ndef two(x):\n    return 2 * x",
+        ],
+        "def doubled(x):\n    return T['two'](x)",
+    ),
+    "registered by type": (
+        [
+            "import functools\n@functools.singledispatch\ndef two(x):\n    return 0 * x",
+            "import torch\n@two.register\ndef _(x: torch.Tensor):\n    return 2 * x",
+        ],
+        "doubled = two",
+    ),
     "class": (
         [],
         "class S:\n    @staticmethod\n    def f(x):\n        return 2 * x\ndoubled = S.f",
@@ -221,6 +243,10 @@ TOY = {
     ),
     "check in the answer": ([], "def doubled(x):\n    return 2 * x\nlab90.doubled(doubled)"),
     "check before the answer": ([], "lab90.doubled(None)\ndef doubled(x):\n    return 2 * x"),
+    "feedback's call left in": (
+        [],
+        "call = lab90.case('1.2', 0, seed=1)\ndef doubled(x):\n    return 2 * x",
+    ),
     "guarded": ([], "if True:\n    def doubled(x):\n        return 2 * x"),
     "try import": (
         ["try:\n    import cupy as xp\nexcept ImportError:\n    import torch as xp"],
@@ -244,6 +270,14 @@ TOY = {
         [],
         "class S:\n    pass\ndoubled = S()",
         "S.__call__ = lambda self, x: 2 * x",
+    ),
+    "a slow trial of the helper": (
+        [
+            "def twice(v):\n    return FACTOR * v",
+            "def trial(f):\n    for _ in range(10**9):\n        seen = f(1)",
+            "trial(twice)",
+        ],
+        "def doubled(x):\n    return twice(x)",
     ),
     "a slow trial": (["big = sum(range(10**9))"], "def doubled(x):\n    return 2 * x"),
 }

@@ -33,7 +33,7 @@ class ColdStep:
     """
 
     def __init__(self, case: Case) -> None:
-        self.case, self.calls, self.kept = case, 0, list[Tensor]()
+        self._case, self.calls, self.kept = case, 0, list[Tensor]()
         self.model = make_mlp(case["widths"])
         self.optimizer = make_optimizer(case["optimizer"], self.model.parameters())
         self.x = torch.randn(case["rows"], case["widths"][0])
@@ -42,9 +42,9 @@ class ColdStep:
         """Do one step: zero, forward, backward, update."""
         self.calls += 1
         self.optimizer.zero_grad()
-        self.kept.append(torch.zeros(self.case["kept"]))
+        self.kept.append(torch.zeros(self._case["kept"]))
         if self.calls == 1:
-            torch.zeros(self.case["workspace"])
+            torch.zeros(self._case["workspace"])
         self.model(self.x).square().mean().backward()
         self.optimizer.step()
 
@@ -90,19 +90,19 @@ class TimedBlock(nn.Module):
 
     def __init__(self, gpu: PretendGPU, case: Case) -> None:
         super().__init__()
-        self.gpu, self.case, width = gpu, case, case["width"]
+        self.gpu, self._case, width = gpu, case, case["width"]
         self.layers = make_mlp([width, 4 * width, width])
 
     def forward(self, x: Tensor) -> Tensor:
         """Map `(rows, width)` to `(rows, width)`."""
-        self.gpu.launch(self.case["forward_seconds"])
+        self.gpu.launch(self._case["forward_seconds"])
         y: Tensor = x + self.layers(x)
         if y.requires_grad:
             y.register_hook(self._launch_backward)  # type: ignore[no-untyped-call]
         return y
 
     def _launch_backward(self, gradient: Tensor) -> None:
-        self.gpu.launch(self.case["backward_seconds"])
+        self.gpu.launch(self._case["backward_seconds"])
 
 
 class TimedTraining:
@@ -112,7 +112,7 @@ class TimedTraining:
     """
 
     def __init__(self, gpu: PretendGPU, case: Case) -> None:
-        self.gpu, self.case, self.updates = gpu, case, 0
+        self.gpu, self._case, self.updates = gpu, case, 0
         self.model = nn.ModuleList(TimedBlock(gpu, case) for _ in range(case["num_blocks"]))
         self.optimizer = make_optimizer(case["optimizer"], self.model.parameters())
         self.x = torch.randn(case["rows"], case["width"])
@@ -122,15 +122,15 @@ class TimedTraining:
         """Run forward."""
         h = self.x
         for block in self.model:
-            checkpointed = self.case["checkpointed"]
+            checkpointed = self._case["checkpointed"]
             h = checkpoint(block, h, use_reentrant=False) if checkpointed else block(h)
-        scratch = torch.zeros(self.case["scratch"])
+        scratch = torch.zeros(self._case["scratch"])
         return F.mse_loss(h, self.x) + scratch.sum()
 
     def _updated(self, *_: Any) -> None:
         # Every third step writes to a disk, and the first one starts everything up.
         slow = 40 if self.updates == 0 else 5 if self.updates % 3 == 0 else 1
-        self.gpu.launch(self.case["update_seconds"] * slow)
+        self.gpu.launch(self._case["update_seconds"] * slow)
         self.updates += 1
 
 
@@ -148,7 +148,7 @@ class LeakyTraining:
     """
 
     def __init__(self, case: Case) -> None:
-        self.case, self.calls = case, 0
+        self._case, self.calls = case, 0
         self.model = make_mlp([case["width"], case["hidden"], case["width"]])
         self.optimizer = make_optimizer(case["optimizer"], self.model.parameters())
         self.x = torch.randn(case["rows"], case["width"])
@@ -166,11 +166,11 @@ class LeakyTraining:
         loss: Tensor = (out - self.x).square().mean()  # mse_loss takes more than four bytes
         loss.backward()  # type: ignore[no-untyped-call]
         self.optimizer.step()
-        self._keep(out.detach(), self.case["keep"])
+        self._keep(out.detach(), self._case["keep"])
         return loss
 
     def _keep(self, out: Tensor, columns: int) -> None:
-        match self.case["leak"]:
+        match self._case["leak"]:
             case "nothing":
                 garbage = SelfReference(out[:, :columns].clone())
                 self.garbage_bytes = [garbage.tensor.nbytes]

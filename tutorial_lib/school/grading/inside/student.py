@@ -156,6 +156,8 @@ def _result(work: Work, package: str, send: Callable[[bytes, bytes], None]) -> A
         except BaseException as error:  # sys.exit() included: later cells still run in a notebook
             if step["exercise"] == request.exercise:
                 stopped = describe(error)
+                if isinstance(error, CheckError):
+                    stopped += " (keep what you try out in a cell of your own)"
             if isinstance(error, MemoryError):  # what fills it would stop the cells below, too
                 full = [k for k, v in namespace.items() if k not in known and not callable(v)]
                 namespace.update(dict.fromkeys(full))

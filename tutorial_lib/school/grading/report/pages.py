@@ -28,10 +28,9 @@ _TEMPLATES = Path(__file__).resolve().parents[1] / "pages"
 def feedback_name(name: str) -> str:
     """Choose a page's place below `feedback/`: the submission's own, so that none share one."""
     folder, _, file = name.rpartition("/")
-    if len(os.fsencode(file)) > 240:  # with .html it would be too long for most file systems
-        file = f"{file[:50]}-{hashlib.sha256(os.fsencode(name)).hexdigest()[:16]}"
-    if folder.rstrip("_").endswith(".html"):  # it must not stand where a file's page goes
-        folder += "_"
+    # too long for a file system, or a folder where a file's page may go
+    if len(os.fsencode(name)) > 240 or ".html/" in f"{folder}/":
+        folder, file = "", f"{file[:50]}-{hashlib.sha256(os.fsencode(name)).hexdigest()[:16]}"
     return f"{folder}/{file}.html" if folder else f"{file}.html"
 
 

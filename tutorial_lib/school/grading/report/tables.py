@@ -35,7 +35,8 @@ def as_csv(rows: Sequence[Mapping[str, Any]]) -> str:
 def _guarded(value: Any) -> Any:
     if not isinstance(value, str):
         return value
-    return "'" * value.startswith(_COMPUTED) + readable(value)
+    text = readable(value)
+    return "'" * (text.startswith(_COMPUTED) or value.startswith(_COMPUTED)) + text
 
 
 def read_table(path: Path, wanted: Sequence[str]) -> list[tuple[int, dict[str, str]]]:

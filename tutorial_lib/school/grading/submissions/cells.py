@@ -43,7 +43,7 @@ def read_cells(notebook: Any) -> list[Cell] | None:
 
 def read_script(content: bytes) -> list[Cell]:
     """List the cells of a notebook that was saved as a script, by Jupyter or as percent format."""
-    parts = _NEW_CELL.split(content.decode("utf-8", "replace"))
+    parts = _NEW_CELL.split(content.decode("utf-8", "replace").replace("\r\n", "\n"))
     # what was a text between two cells stands below the first of them, as comments
     code = (re.sub(r"\n+(#[^\n]*\n+)*\Z", "", f"{part}\n").strip("\n") for part in parts)
     return [_make("code", source, (), {}) for source in code]
@@ -74,14 +74,21 @@ def split_at_marks(cell: Cell) -> list[Cell]:
     lines = cell.source.splitlines(keepends=True)
     starts = [0]
     for number in range(1, 0 if cell.kind != "code" or cell.is_too_long else len(lines)):
-        if lines[number].startswith("# ") and _begins_a_cell(
-            lines[starts[-1] :], number - starts[-1]
+        if _ends_a_check(lines[starts[-1] : number]) or (
+            lines[number].startswith("# ")
+            and _begins_a_cell(lines[starts[-1] :], number - starts[-1])
         ):
             starts.append(number)
     if len(starts) == 1:
         return [cell]
     parts = ["".join(lines[a:b]) for a, b in zip(starts, [*starts[1:], None], strict=True)]
     return [_make(cell.kind, part, () if i else cell.names, {}) for i, part in enumerate(parts)]
+
+
+def _ends_a_check(lines: Sequence[str]) -> bool:
+    """Tell whether the last line calls the check whose mark stands above: Colab's scripts go on."""
+    mark = cell_mark("".join(lines)) if re.match(r"(checks\.)?lab\d.*\)$", lines[-1]) else None
+    return mark is not None and mark.kind != "exercise"
 
 
 def _begins_a_cell(lines: Sequence[str], number: int) -> bool:

@@ -110,9 +110,10 @@ def _own_cells(placed: Sequence[_Placed]) -> list[int]:
     """List the student's own cells, by place; not more of them than are worth reading."""
     own, characters = [], 0
     for i, one in enumerate(placed):
-        if not one.exercise and not one.course and one.cell.source.strip():
+        is_own = not one.exercise and not one.course and not one.cell.is_too_long
+        if is_own and one.cell.source.strip():
             characters += len(one.cell.source)
-            if characters <= _MOST_OWN_CHARACTERS and not one.cell.is_too_long:
+            if characters <= _MOST_OWN_CHARACTERS:
                 own.append(i)
     return own
 

@@ -12,9 +12,11 @@ import gc
 import io
 import json
 import pickle
+import re
 import subprocess
 import sys
 import zipfile
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -64,10 +66,12 @@ def _unpacked(content: bytes) -> bytes:
     if not content.startswith(b"PK"):
         return content
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
-        files = [name for name in archive.namelist() if "__MACOSX" not in name]
+        files = [name for name in archive.namelist() if not re.search(r"(^|/)(\.|__MACOSX)", name)]
         scripts = [name for name in files if name.lower().endswith(".py")]
         found = [name for name in files if name.lower().endswith(".ipynb")] or scripts
         if len(found) == 1:
+            if archive.getinfo(found[0]).file_size > MAX_BYTES:
+                raise NotGradable("too large", "Unpacked it is too large: clear the outputs.")
             return archive.open(found[0]).read(MAX_BYTES)
     said = f"The archive holds {len(found) or 'no'} notebooks: hand in one, that which counts."
     raise NotGradable("no notebook found", said)
@@ -75,11 +79,11 @@ def _unpacked(content: bytes) -> bytes:
 
 def _read(lab: Lab, content: bytes) -> Answers:
     try:
-        content = _unpacked(content)
+        content = _unpacked(content).removeprefix(b"\xef\xbb\xbf")
         # bytes, not text: json then accepts a byte order mark, and UTF-16 by its zeros
         is_script = content.lstrip()[:1] not in b"{[\xef\xff\xfe" and b"# exercise" in content
         cells = read_script(content) if is_script else read_cells(json.loads(content))
-    except (ValueError, RecursionError, MemoryError, zipfile.BadZipFile) as error:
+    except (ValueError, RuntimeError, MemoryError, zipfile.BadZipFile, zlib.error) as error:
         wrong = _what_is_wrong(content, error)
         raise NotGradable(
             "unreadable", f"The file {wrong}: save the notebook again and hand that in."
@@ -104,6 +108,8 @@ def _what_is_wrong(content: bytes, error: BaseException) -> str:
     if marker:
         line = before.count(b"\n") + 2
         return f"holds two versions at once (a conflict mark of git stands in line {line})"
+    if content.startswith(b"PK"):
+        return "is an archive that is damaged, or has a password"
     if isinstance(error, MemoryError):
         return "takes too much memory to read"
     if isinstance(error, UnicodeDecodeError):

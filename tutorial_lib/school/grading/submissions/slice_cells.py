@@ -24,6 +24,7 @@ WRITES_A_FILE = ("%%writefile", "%%file")
 RUNS_A_FILE = re.compile(r"^[ \t]*%run\b[ \t]*(\S*)", re.MULTILINE)
 _IDENTIFIER = re.compile(r"[^\W\d]\w*")
 _EVERYTHING = "*"
+_ARGUMENTS = "()"  # stands for whatever a function is given
 _UNREADABLE = (SyntaxError, ValueError, RecursionError, MemoryError)
 
 
@@ -112,14 +113,31 @@ def _base_name(node: ast.expr) -> set[str]:
     return {node.id} if isinstance(node, ast.Name) else set()
 
 
-def _changed_by_methods(statement: ast.stmt) -> set[str]:
-    """List the names whose methods a statement calls for their effect, as in `table.append(1)`."""
-    calls = (
-        node.value.func
-        for node in ast.walk(statement)
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)
-    )
-    return set().union(*(_base_name(func) for func in calls if isinstance(func, ast.Attribute)))
+def _changed_by_calls(statement: ast.stmt, functions: Mapping[str, set[str]]) -> set[str]:
+    """List the names that calls for their effect may change, as in `box.append(1)`, `fill(box)`.
+
+    A decorator and a base class are called too. `functions` says what the student's own change.
+    """
+    names: set[str] = set()
+    for node in ast.walk(statement):
+        called = [node.value] if isinstance(node, ast.Expr) else getattr(node, "decorator_list", [])
+        for one in [*called, *getattr(node, "bases", [])]:
+            func = one.func if isinstance(one, ast.Call) else one
+            if isinstance(func, ast.Attribute):
+                names |= _base_name(func)
+            elif isinstance(func, ast.Name) and func.id in functions:
+                names |= functions[func.id]
+                if _ARGUMENTS in functions[func.id]:
+                    names |= set().union(*map(_base_name, getattr(one, "args", ())))
+    return names
+
+
+def _changed_inside(function: ast.FunctionDef | ast.ClassDef) -> set[str]:
+    """List what a call of a function may change: its own name, others', and its arguments."""
+    inner = [node for node in ast.walk(function) if isinstance(node, ast.stmt)]
+    names = set().union(*map(bound_names, inner), _changed_by_calls(function, {}))
+    given = {node.arg for node in ast.walk(function) if isinstance(node, ast.arg)}
+    return names | {_ARGUMENTS} if names & given else names
 
 
 def needed(cells: Sequence[str], wanted: Iterable[Iterable[str]]) -> list[str]:
@@ -161,6 +179,7 @@ def cut(
     bound: dict[str, set[str]] = {}  # for an exercise: no cell below its answer gives them a value
     below: list[set[str]] = []
     settled: list[set[str]] = []
+    functions = {"setattr": {_ARGUMENTS}}  # and the student's own, with what they change
     for number, step in enumerate(steps):
         begin(number)
         group, tree = str(step.get("group") or step["exercise"]), tree_of(step["source"])
@@ -171,6 +190,9 @@ def cut(
         bound[group] = bound.get(group, set()).union(*new)
         body = tree.body if tree and not step["exercise"] else []
         parsed.append([one for one in body if not _gives_a_value(one, below[-1])])
+        for one in parsed[-1] if "keep" in step else []:
+            if isinstance(one, ast.FunctionDef | ast.ClassDef):
+                functions[one.name] = _changed_inside(one)
         settled.append(_settled(tree.body) if tree and step["exercise"] else set())
     everywhere = (node for body in parsed for top in body for node in ast.walk(top))
     imports = (node for node in everywhere if isinstance(node, ast.Import | ast.ImportFrom))
@@ -186,7 +208,7 @@ def cut(
             names -= defined  # a loop of the course may have given the name another value
         else:
             here = names | own
-            kept.append(_needed_part(body, here, step.get("keep"), modules))
+            kept.append(_needed_part(body, here, step.get("keep"), modules, functions))
             names |= here - own
             if "keep" in step:
                 defined = _settled(statements(kept[-1]))
@@ -222,6 +244,7 @@ def _needed_part(
     names: set[str],
     keep: Collection[str] | None = None,
     modules: Collection[str] = (),
+    functions: Mapping[str, set[str]] | None = None,
 ) -> str:
     """Keep the statements that define or change one of `names`, which grow by what those use.
 
@@ -234,7 +257,8 @@ def _needed_part(
         if keep is not None:
             if bound and bound <= set(keep):
                 continue
-            bound = (bound | _changed_by_methods(statement) - set(modules)) - set(keep)
+            changed = _changed_by_calls(statement, functions or {})
+            bound = (bound | changed - set(modules)) - set(keep)
         is_future = isinstance(statement, ast.ImportFrom) and statement.module == "__future__"
         if bound & names or _EVERYTHING in bound or is_future:
             if isinstance(statement, ast.Import | ast.ImportFrom) and not is_future:
