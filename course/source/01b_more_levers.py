@@ -333,7 +333,7 @@ pd.DataFrame(rows, index=["bits a weight", "off by"]).T
 
 # %% [markdown] id="predict-four"
 # The scales are float32 here, half a bit a weight. (QLoRA rounds the scales too and comes to 4.13
-# bits.) No matmul takes 4 bits, so a layer first makes its weight whole again.
+# bits.) `F.linear` takes no 4-bit weight, so a layer first makes its weight whole again.
 #
 # **Predict.** `F.linear(x, whole(weight))`, with 4 bits a weight and x that needs a gradient. How
 # many times the bytes of the 4-bit weight does autograd keep?

@@ -451,8 +451,8 @@ plots.growth(
 # PyTorch reports this case.)
 #
 # So a step *needs* its allocated peak at least, and *takes* what was reserved; `nvidia-smi` shows
-# what it takes. Between the two, the sizes of free blocks decide: chapter 10b has the least room on
-# an H200. Lab 02 tests both ends with runs on real GPUs.
+# what it takes. Between the two, the sizes of free blocks decide: chapter 10b shows how little room
+# was enough on an H200. Lab 02 tests both ends with runs on real GPUs.
 #
 # Two cures cost nothing:
 #
@@ -481,7 +481,7 @@ claims.Verdicts(
         "D17",
         "holds if",
         "Allocated against reserved shows fragmentation; longer batches first or "
-        "growing segments cure it, and empty_cache only helps between two runs.",
+        "growing segments cure it, and empty_cache helps only the next run, or others.",
         f"reserved up to {worst:.1f} times allocated, growing segments {growing:.2f}",
         "emulated",
         "orders",

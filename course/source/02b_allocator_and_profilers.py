@@ -160,9 +160,10 @@ pd.Series(seen).map(human_bytes).to_frame("reserved")
 # %% [markdown] id="read-holes"
 # There are fifteen holes of 2 MiB, no two of them neighbours, so a new segment is taken.
 # `empty_cache()` found nothing to give back, because every segment holds a tensor. Nor can it save
-# you from an out-of-memory error, because the allocator does the same by itself before it raises
-# one. Between two benchmarks it is useful, after the tensors are gone. Chapter 02 shows PyTorch's
-# own allocator in this state.
+# you from PyTorch's own out-of-memory error, because the allocator does the same by itself before
+# it raises one. `empty_cache()` is useful between two benchmarks, after the tensors are gone, and
+# where NCCL or another process needs the memory. Chapter 02 shows PyTorch's own allocator in this
+# state.
 #
 # ## A snapshot
 #
@@ -290,7 +291,7 @@ programs = {
     "transformer": (model, lambda: model.loss(tokens).backward()),
     "convolution": (conv, lambda: conv(images).sum().backward()),
     "LSTM": (lstm, lambda: lstm(sequences)[0].sum().backward()),
-    "sort": (nn.Identity(), lambda: numbers.sort()),
+    "sort": (nn.ParameterList([numbers]), lambda: numbers.sort()),
 }
 
 

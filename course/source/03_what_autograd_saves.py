@@ -202,7 +202,8 @@ table(layers, (4, 32, 32, 32))
 # ReLU keeps its output. That makes three feature maps for one conv, norm, relu. Each further triple
 # adds two, because a ReLU's output is the next convolution's input and is kept once: $2k + 1$ for
 # $k$ triples. Max pooling keeps its input and the 64-bit indices of its output. Mean pooling keeps
-# its input too. Upsampling keeps nothing.
+# its input too (a mean over the whole image, `AdaptiveAvgPool2d(1)`, keeps nothing). Upsampling
+# keeps nothing.
 #
 # ### What do frozen layers keep?
 #
@@ -227,7 +228,8 @@ pd.concat([table(rows, (8, 128, 256)), table(images, (4, 32, 32, 32))])
 # all gradients, and PyTorch keeps the input without asking which gradients are wanted. A layer norm
 # needs its input for the gradient of that *input*, frozen or not. A batch norm in `eval()` would
 # not need its input, but keeps it, because training and `eval()` share one autograd formula. So
-# freezing makes a transformer's linear layers lighter, and convolutions and norms not at all.
+# freezing makes a transformer's linear layers lighter, and convolutions and these norms not at all.
+# (A norm written out in Python, such as Llama's `LlamaRMSNorm`, gets lighter.)
 #
 # This holds behind a part that trains. Where nothing before needs a gradient, as in a frozen
 # backbone under a new head, autograd records no graph, and no frozen layer keeps anything.

@@ -302,12 +302,14 @@ pd.DataFrame({"ours": ours, "PyTorch's": theirs}).map(waiting).round(1)
 # holds what two segments hold: their two inputs. With ours it holds the inputs of all eight blocks,
 # as if there were no segments. The reason: each of our inner checkpoints holds its input in a
 # closure, where the outer checkpoint does not see it. The fix: register the arguments with
-# autograd, so that the outer checkpoint's pack hook sees them.
+# autograd, so that the outer checkpoint's pack hook sees them. (PyTorch registers tensors that are
+# given by position, and none in a keyword or a tuple.)
 #
-# **A check.** PyTorch's also compares the number of tensors that both runs save, their shapes,
-# dtypes and devices, and raises a `CheckpointError` where they differ. It does not compare values:
-# a recomputation with other numbers passes. The optional `05b_reading_checkpoint_errors` reads such
-# errors. In lab 03 you write all three: early stop, saved arguments, and the check.
+# **A check.** PyTorch's also raises a `CheckpointError` where the second run saves fewer tensors,
+# or one of another shape, dtype or device. It notices more tensors only with `early_stop=False`,
+# since otherwise it has stopped by then. It does not compare values: a recomputation with other
+# numbers passes. The optional `05b_reading_checkpoint_errors` reads such errors. In lab 03 you
+# write all three: early stop, saved arguments, and the check.
 #
 # ## The saved tensors over time
 #
@@ -326,8 +328,8 @@ figures.lifetimes({"none": measured(), **theirs})
 #
 # ## More than one backward
 #
-# Not every backward is one call of `loss.backward()`. Here are four other uses, on one block, with
-# PyTorch's two implementations and ours.
+# So far in this chapter each backward was one call of `loss.backward()`, and each input needed a
+# gradient. Here are four other uses, on one block, with PyTorch's two implementations and ours.
 #
 # **Predict.** How many of the four does the reentrant one, a Function as in chapter 04, get wrong?
 

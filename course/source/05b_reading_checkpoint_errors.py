@@ -64,7 +64,7 @@ print("\n".join(complaint(caching).split("\n.")[0].splitlines()[:4]))
 # |---|---|
 # | one axis of a shape | something that is appended to, or counted, twice |
 # | the dtype | autocast that was on in one run only |
-# | the *number* of tensors | a branch that depends on a counter, a cache, a random number |
+# | fewer tensors than before | a branch that depends on a counter, a cache, a random number |
 # | the device | a tensor that was moved between the runs |
 #
 # With `debug=True` PyTorch prints the operations of both runs, hundreds of lines. The first pair
@@ -72,8 +72,9 @@ print("\n".join(complaint(caching).split("\n.")[0].splitlines()[:4]))
 #
 # ## What raises no error?
 #
-# PyTorch compares shapes, dtypes and devices. This block scales its input with a random number of
-# Python's own, whose state no checkpoint restores.
+# PyTorch compares shapes, dtypes and devices. It notices a tensor too many only with
+# `early_stop=False`. This block scales its input with a random number of Python's own, whose state
+# no checkpoint restores.
 
 
 # %% id="python-random"
@@ -102,7 +103,8 @@ print("same twice:", twice)
 # %% [markdown] id="python-random-read"
 # The shapes are right and the gradients are wrong. The short test before training finds it: run
 # the function twice from the same RNG state, and compare the outputs bit for bit. It costs two
-# forwards, once.
+# forwards, once. (What changes *between* forward and backward, as in 06b's loop, shows only where
+# gradients are compared with the plain step's.)
 #
 # ## Other hooks around and inside
 #
@@ -260,6 +262,7 @@ claims.Verdicts(
 #
 # - A `CheckpointError` counts saved tensors. What differs (axis, dtype, number) tells what to look
 #   for.
-# - Wrong numbers in right shapes raise no error. Run the function twice from one RNG state.
+# - Wrong numbers in right shapes raise no error. Run the function twice from one RNG state, and
+#   compare one step's gradients with the plain step's.
 # - The innermost hooks win: offload around a checkpoint, not inside it.
 # - A library's switch leaves the cache out by itself. Where you wrap layers yourself, turn it off.

@@ -151,9 +151,10 @@ figure.mark(curve[5], None if guess is None else guess * curve[1])
 # %% [markdown] id="measured-read"
 # Paper and meter rise together. The meter stands above by what the formula leaves out: the logits
 # and their gradient, and temporary tensors. The last point, one segment of 24 blocks, is one
-# checkpoint around the whole model. It saves nothing: the whole inside comes back at once, for a
+# checkpoint around them all. It saves nothing here: the whole inside comes back at once, for a
 # third more arithmetic. (After the forward it holds next to nothing, so a script that reads memory
-# there reports a success.)
+# there reports a success. Where the logits are large it does save, since the inside is away while
+# they are there; with the loss inside the checkpoint it never does.)
 #
 # Do deeper models need segments of two, as the formula says? The unit is a block's input. The last
 # two columns are whole steps, weights and gradients included: first with `set_to_none=True`, then
@@ -177,11 +178,11 @@ pd.DataFrame(rows, index=columns).T.rename_axis(["model", "segments"])
 # %% [markdown] id="deeper-read"
 # At 24 blocks single blocks need less, at 48 segments of two: in activations, and in the whole step
 # if gradients stay. If they are set to `None`, single blocks need less at 48 too. The reason: as
-# backward goes on, boundaries are freed and gradients are added. Two blocks have about $24h^2$
-# weights at width $h$. The one boundary of their segment has $h$ numbers for each token. With fewer
-# than $24h$ tokens in a micro-batch (all one dtype) the gradients grow faster than the
-# boundaries shrink, so the peak comes at the end of backward. No boundary waits there, and the
-# shortest segment has the smallest inside.
+# backward goes on, boundaries are freed and gradients are added. A block has about $12h^2$ weights
+# at width $h$, and its boundary has $h$ numbers for each token. With fewer than $12h$ tokens in a
+# micro-batch (all one dtype) the gradients grow faster than the boundaries shrink, so the peak
+# comes at the end of backward. No boundary waits there, and the shortest segment has the smallest
+# inside. From $24h$ tokens on, $2r$ decides. In between it takes more than $2r$ blocks.
 #
 # In the third model the peak comes before any segment is recomputed, because the logits and their
 # gradient are larger than the insides of two blocks. So segments of two save boundaries and cost
@@ -243,7 +244,8 @@ claims.Verdicts(
     claims.Verdict(
         "A07",
         "built",
-        "One around each block cuts the peak; one around the whole model does not.",
+        "One around each block cuts the peak. One around the whole model does only "
+        "where the logits are large, and with the loss inside it never does.",
         f"peak {of_plain['per-block']:.0%} of plain with one a block, "
         f"{of_plain['every-24']:.0%} with one around all 24",
         "counted",
@@ -287,12 +289,14 @@ pd.DataFrame(columns).loc[list(ways)].round(1).fillna("")
 # With long segments it is nearly a third. (Embedding and head are not recomputed.) With one block
 # to a segment it is much less: PyTorch stops a recomputation as soon as backward has what it needs,
 # and the last matmul of a segment makes nothing that backward needs. That matmul, the second half
-# of the MLP, is a third of the arithmetic of a block's linear layers. So the shortest segments cost
-# the fewest FLOPs at every depth, and for our GPT $\sqrt n$ loses twice. (A block that ends in
-# dropout, or in a norm as BERT's, needs that matmul again.)
+# of the MLP, is a third of the arithmetic of a block's linear layers. So, if every segment is
+# checkpointed, the shortest cost the fewest FLOPs at every depth, and for our GPT $\sqrt n$ loses
+# twice. (A block that ends in dropout, or in a norm as BERT's, needs that matmul again.)
 #
-# **A third holds if all weights train.** A frozen linear layer has no gradient of its weight: its
-# backward is one matmul.
+# **A third holds if backward is two matmuls.** A frozen linear layer has no gradient of its weight:
+# its backward is one. A first layer that reads data has one as well, since data need no gradient.
+# Frozen layers *before* the first that trains have none. Let a segment begin after them: one that
+# holds both kinds runs them again.
 #
 # **Predict.** Llama, its weights frozen, LoRA matrices beside each linear layer, every block
 # checkpointed. By how many per cent do the FLOPs of a step rise?
@@ -334,9 +338,9 @@ tried = {"more arithmetic": adds | adapted}
 own = pd.read_csv(FOLDER / "own_times.csv")
 more = own.set_index(own.card + ": " + own.step).measured_price
 claims.Verdicts(
-    claims.Verdict("A05", "holds if", "One more forward is at most a third of a step "
-        "if all weights train, at most half if they are frozen; early stop makes it "
-        "less.",
+    claims.Verdict("A05", "holds if", "Where every layer passes a gradient on, one "
+        "more forward is at most a third of a step if all weights train, at most half "
+        "if they are frozen; other layers can add more. Early stop makes it less.",
         f"{adds['per-block']:.0f} to {max(adds.values()):.0f} % more FLOPs, "
         f"{adapted['Llama, LoRA']:.0f} % with LoRA", "counted", "flops", tried=tried),
     claims.Verdict("D05", "holds if", "A third is the limit of long segments if all "
@@ -411,8 +415,8 @@ claims.Verdicts(
 # | how long a segment | where boundaries and inside are equal: $s = \sqrt{n/r}$ blocks |
 # | transformers | every block; beyond $2r$ blocks, segments of two if activations make the peak |
 # | a block keeps its input alone ($r = 1$) | segments of $\sqrt n$ |
-# | price in FLOPs | one more forward: up to a third of a step, up to half if weights are frozen |
-# | what lowers the price | early stop; a last segment that is kept |
+# | price in FLOPs | up to a third of a step, to half with frozen weights; more in a first layer |
+# | what lowers the price | early stop (short segments); a last segment that is kept (long ones) |
 # | nothing kept | a quadratic number of forwards |
 #
 # The optional companion [06b](06b_common_advice.ipynb) shows where $\sqrt n$ is right, and tests

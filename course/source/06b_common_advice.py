@@ -344,8 +344,9 @@ shallow = {
 pd.DataFrame({"saved of the peak": shallow}).T
 
 # %% [markdown] id="shallow-read"
-# One block saves next to nothing: its inside comes back whole. From four blocks on the saving is
-# there. What matters is the number of blocks, and how much of the peak was activations.
+# One block saves next to nothing here: its inside comes back whole. (Large logits change that: the
+# inside is away while they are there.) From four blocks on the saving is there. What matters is the
+# number of blocks, and how much of the peak was activations.
 #
 # ## Which layers?
 #
@@ -624,7 +625,7 @@ claims.Verdicts(
 # | a seed by hand | one mask for ever: leave it to the checkpoint |
 # | every $\sqrt n$ layers | right where a layer keeps its input alone |
 # | equal segments | best where $r$ is large; with a small $r$ earlier ones should be longer |
-# | a third slower | a third of the FLOPs at most if all weights train; time can be far more |
+# | a third slower | at most a third of the FLOPs if all weights train; time can be far more |
 # | deep networks only | what counts is the number of blocks |
 # | the first and the last 8 | *which* layers hardly matters |
 # | attention first | right for one kernel only |

@@ -37,10 +37,10 @@ from tutorial_lib.units import GIB, Bytes
 #
 # `forward → pack: device to host → (waiting on the host) → unpack: host to device → backward`
 #
-# PyTorch has this pair of hooks as `save_on_cpu`. On a CPU it copies nothing, since host and device
-# are one memory. So we build a host that the meter cannot see: NumPy arrays. What is left in
-# tensors is then what would be left on a GPU. The bytes are counted; the time of a copy cannot be
-# measured here.
+# PyTorch has this pair of hooks as `save_on_cpu`. On a CPU, without `pin_memory`, it copies
+# nothing, since host and device are one memory. So we build a host that the meter cannot see: NumPy
+# arrays. What is left in tensors is then what would be left on a GPU. The bytes are counted; the
+# time of a copy cannot be measured here.
 #
 # **Write.** The two hooks. Below, gradients must be equal, and nothing may wait.
 
@@ -327,9 +327,9 @@ figure.mark(a100_width, guess)
 
 # %% [markdown] id="width-read"
 # A copy hides where the block's line is above the card's. For an H100 the 768 channels of GPT-2 or
-# ViT-B are too few, even for boundaries. From one generation to the next,
-# arithmetic grew faster than PCIe: the lines of T4, A100 and H100 go up. For everything they ask
-# for ever wider blocks.
+# ViT-B are too few at this length, even for boundaries. From one generation to the next, arithmetic
+# grew faster than PCIe: the lines of T4, A100 and H100 go up. For everything they ask for ever
+# wider blocks.
 #
 # No program reaches both published speeds. If your kernels reach half of the FLOP/s, half the line
 # is enough. If eight GPUs share the host's memory, each gets a part of its speed. Put your own two

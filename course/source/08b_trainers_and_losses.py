@@ -510,8 +510,8 @@ print("the same bits:", same_bits)
 
 # %% id="verdicts"
 claims.Verdicts(
-    claims.Verdict("B03", "built", "The loop needs no framework: a sum and a "
-        "subtraction give the same bits.", f"same bits: {same_bits}", "computed",
+    claims.Verdict("B03", "built", "The loop needs no framework: in float32 a sum and "
+        "a subtraction give the same bits.", f"same bits: {same_bits}", "computed",
         "by-hand-same"),
 )  # fmt: skip
 

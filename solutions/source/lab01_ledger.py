@@ -412,7 +412,7 @@ plots.ledger_bars(bars, title="Llama-2-7B between two steps", cards_gib=(16, 24,
 #   gradients, the one that arrives and the one that leaves, both taken to be as large as this
 #   tensor; (c) the gradients of the weights of this module and of all modules after it.
 # - **The update.** All gradients are there. AdamW (`foreach`) makes temporaries as large as all
-#   gradients together; SGD makes none.
+#   gradients together; SGD without weight decay makes none.
 #
 # You may run `loss_fn` once, inside `memory.saved(loss_fn, params_of=model)`, and use your own
 # functions. Its `rows` stand in the order of forward, each with its `num_bytes` and the name of the

@@ -249,7 +249,8 @@ pd.DataFrame(table).T.rename_axis("segments of")
 
 # %% [markdown] id="read-intervals"
 # Memory has a valley, near $\sqrt{32 / 9}$. Time falls all the way, because the last segment costs
-# nothing and gets longer. So the sweet spot is the valley, or a little to the right of it.
+# nothing and gets longer, and early stop is left out. So the sweet spot is the valley, or a little
+# to the right of it.
 #
 # ## 4.2 Run a tree
 #
@@ -347,7 +348,8 @@ plots.tradeoff(
 )
 
 # %% [markdown] id="read-sweet-spot"
-# Segments of two need less memory *and* less time than single blocks.
+# Segments of two need less memory *and*, on paper, less time than single blocks. (PyTorch's early
+# stop, left out here, makes single blocks cheaper: chapter 06.)
 #
 # ## 4.3 Revolve: the fewest forwards
 #
