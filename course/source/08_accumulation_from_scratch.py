@@ -583,7 +583,8 @@ claims.Verdicts(
 # - Write the loop from the formula, and weigh each micro-batch by its share of the whole window.
 # - Compare two loops by their gradients, in float64, within a tolerance that you can derive.
 # - Say what accumulation saves (activations, against the big batch), what it costs (one copy of the
-#   gradients, and time in small micro-batches), and what it never changes: the update.
+#   gradients, and time in small micro-batches), and what it leaves alone where each sample has a
+#   loss of its own: the update.
 #
 # In chapter 09 the premise fails: BatchNorm and contrastive losses are no sums over samples. In lab
 # 06, `lab06_exact_accumulation`, you write the step that passes all of this. The companion

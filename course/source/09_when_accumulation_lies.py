@@ -366,7 +366,8 @@ pd.DataFrame.from_dict(rows, orient="index", columns=heads).round(2)
 # gradient is the exact gradient of that easier task. The last column is the distance of the two
 # gradients as a share of the true one's norm. (The companion `09b_learning_rates` trains both: the
 # naive loop's model finds fewer partners.) A batch-hard triplet loss, too, finds only its
-# micro-batch's hardest negative. A plain mean over all pairs only gets noisier, if you shuffle.
+# micro-batch's hardest negative. A plain mean over all pairs of *different* samples only gets
+# noisier, if you shuffle.
 #
 # ### Cached gradients
 #
@@ -497,9 +498,10 @@ table.round(2)
 # %% [markdown] id="read-checkpointing"
 # Cached gradients are checkpointing with one segment for each micro-batch: the model is cut along
 # the *batch* instead of along its depth, and the embeddings are the boundaries. On one device, use
-# `checkpoint`, which keeps the random state for you. Write the two passes yourself when the loss is
-# computed elsewhere, as with embeddings gathered from all GPUs. Neither helps a BatchNorm in an
-# encoder: it still sees its micro-batch alone, and sees it twice.
+# `checkpoint`, which puts the random state back for you, but no buffers (as spectral norm's, lab
+# 07). Write the two passes yourself when the loss is computed elsewhere, as with embeddings
+# gathered from all GPUs. Neither helps a BatchNorm in an encoder: it still sees its micro-batch
+# alone, and sees it twice.
 #
 # So "larger effective batches are particularly good for contrastive learning" needs a condition.
 # What helps is the larger *pool of negatives*, and plain accumulation does not enlarge it.

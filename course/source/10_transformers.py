@@ -143,8 +143,9 @@ plots.ledger_bars(ledgers, title=f"GPT-2 with the Trainer, {device.describe(wher
 # one block's activations at a time.
 #
 # With Accelerate you keep your own loop. `backward` divides the loss, and `accumulate` lets
-# `optimizer.step()` through only at every fourth micro-batch and at the end of an epoch. Here is
-# the last of the four ways once more.
+# `optimizer.step()` through only at every fourth micro-batch and at the end of an epoch. (A shorter
+# last window is divided by four too, and counts too little; the Trainer divides by what is there.)
+# Here is the last of the four ways once more.
 #
 # **Write.** The loop, five lines, as without accumulation. Its peak must be the Trainer's, or a
 # little below.

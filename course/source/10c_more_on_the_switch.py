@@ -164,9 +164,9 @@ pd.DataFrame.from_dict(table, orient="index", columns=heads)
 # the gradients, and do not watch the loss.
 #
 # The cure of the recipes, `enable_input_require_grads()`, hangs a hook on the embeddings that
-# calls `output.requires_grad_(True)`. For text models the library's switch does this by itself;
-# for image models it does not, as you see. `use_reentrant=False`, today's default of the library,
-# needs no cure.
+# calls `output.requires_grad_(True)`. For text models the library's switch does this by itself. For
+# image models it does so only after transformers' own `add_adapter`, not after peft's
+# `get_peft_model` as here. `use_reentrant=False`, today's default of the library, needs no cure.
 #
 # ## Is `use_cache=False` required?
 #

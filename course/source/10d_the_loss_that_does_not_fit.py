@@ -440,7 +440,8 @@ print(f"usual: {changes['usual']:.0f} %")
 # %% [markdown] id="second-read"
 # Nothing was refused: the penalty is lost in silence. The decorator raises only where the gradient
 # that *arrives* has a graph, and that of `loss` itself is the number 1. So ask another question. In
-# `backward`, gradients are on if and only if somebody said `create_graph=True`.
+# `backward`, gradients are on if and only if somebody said `create_graph=True`. (Inside a reentrant
+# checkpoint they are off even then.)
 
 
 # %% id="refusing"

@@ -111,7 +111,8 @@ pd.DataFrame({"layers": once}).sort_index()
 # the table belong to no segment: both ends, all samplers, the middle's first residual block, and in
 # every attention layer the normalization and the two projections around its transformer block.
 #
-# The call has no option for finer or coarser segments. The companion
+# The call has no option for finer or coarser segments. (Its one option, a function of your own, can
+# leave segments out.) The companion
 # [11b](11b_images_and_speed.ipynb) cuts the U-Net in other ways.
 #
 # ## How much of a whole step?

@@ -234,7 +234,8 @@ print("0.1 twice is 0.19:", compared(twice, statistics_after(plainly, momentum=0
 # ### Three candidates for a cure
 #
 # **A smaller momentum.** Solve $1-(1-m')^2 = m$: with $m' = 1-\sqrt{1-m}$, two updates make one.
-# Most forum posts and pytorch-pfn-extras do this.
+# Most forum posts and pytorch-pfn-extras do this. (`momentum=None`, the mean of all batches, needs
+# no cure: only its counter is wrong.)
 #
 # **Recompute on copies.** `context_fn` gives PyTorch one context around forward and one around
 # recomputation. In the second, the block works on copies of its buffers, which are then thrown
@@ -392,9 +393,9 @@ pd.DataFrame({"gradient": seen})
 # PyTorch restores its own random state, and no other. A branch on the data is safe where the
 # recomputation gives the same bits, as it does here. On a GPU a kernel may add in another order,
 # and a value next to the threshold may change sides (companion 12c). A random branch is caught only
-# if its two paths save different tensors: PyTorch compares their number, shapes and dtypes, never
-# their values. A changed input is noticed if it is an argument of its own. Inside a list, PyTorch
-# does not look.
+# if the second run saves fewer tensors, or others in shape or dtype: PyTorch never compares values.
+# A changed input is noticed if it is given by position and PyTorch changed it, not NumPy or
+# `.data`. In a list or a keyword, PyTorch does not look.
 #
 # What helps: compare gradients once, as chapter 05 does. Pass such state as an argument. Update
 # counters in the training loop, not in `forward`.
@@ -517,7 +518,7 @@ pd.DataFrame({"bytes": {name: str(Bytes(size)) for name, size in sizes.items()}}
 #
 # | architecture | does it help? | is it the same training? |
 # |---|---|---|
-# | ResNet, 1,000 layers | five to six times | weights yes; statistics only on copies |
+# | ResNet, 1,000 layers | five to six times | weights yes; statistics with a cure |
 # | LSTM (`12b`) | $\sqrt T$, or $\log T$ if the state is passed flat | yes; truncation is not |
 # | 3-D U-Net | a fifth less: two blocks hold nearly three quarters | as for BatchNorm |
 # | mixture of experts (`12c`) | as its blocks do | only if tokens go to the same experts again |

@@ -214,7 +214,7 @@ saving["PyTorch's RNG, not preserved"] = forgetful, lambda: noisy
 outcomes(saving)
 
 # %% [markdown] id="saved-routing-read"
-# `equal` is said of this one step's gradient. The recomputation still runs the rest of `forward`,
+# `equal` speaks of one step's gradient. The recomputation still runs the rest of `forward`,
 # so the bias moves twice, as BatchNorm's statistics do in chapter 12, and the next step may route
 # otherwise. Saved routing does not repair that: update the bias after the optimizer's step.
 #

@@ -235,7 +235,7 @@ table.round(2)
 
 # %% [markdown] id="zero-text"
 # Only the micro-batch moves the activations. Accumulation and DDP add a constant to the peak: the
-# gradients of earlier micro-batches, or DDP's buckets.
+# gradients of earlier micro-batches, or DDP's buckets (with `no_sync` both).
 #
 # ## ZeRO: divide the bytes, not the work
 #
@@ -399,10 +399,11 @@ pd.DataFrame.from_dict(table, orient="index", columns=heads)
 #
 # ## FSDP2 with accumulation
 #
-# FSDP2's `no_sync` is `set_requires_gradient_sync(False)`. Under DDP leaving out an exchange costs
-# no memory. Here it leaves out the reduce-scatter, so that a rank holds the whole gradient.
-# The next cell accumulates two micro-batches: with that exchange in each of them, or in the last
-# alone.
+# FSDP2's `no_sync` is `set_requires_gradient_sync(False)`. (Under DDP without views, leaving out an
+# exchange costs no memory. With views it costs one P: gradients that were set to `None` are made
+# anew, beside the buckets.) Here it leaves out the reduce-scatter, so that a rank holds the whole
+# gradient. The next cell accumulates two micro-batches: with that exchange in each of them, or in
+# the last alone.
 
 
 # %% id="fsdp-accumulation"

@@ -170,5 +170,5 @@ print(f"DDP holds {copied:.2f} P{beside(guess, copied)}")
 
 # %% [markdown] id="buckets-read"
 # The copy costs one more P. With views, gradient and bucket are one, so only one P is held for
-# both. `zero_grad()` does not free it: while activations pile up, a DDP rank holds one P more than
-# one process, with views or without. (That moment is not in the table.)
+# both, if each backward exchanges. `zero_grad()` does not free it: while activations pile up, a DDP
+# rank holds one P more than one process, with views or without. (That moment is not in the table.)

@@ -77,9 +77,9 @@ report
 # | what is large | what lowers it | what does not |
 # |---|---|---|
 # | activations | a smaller micro-batch; checkpoints | another optimizer |
-# | optimizer state | 8-bit states; LoRA | checkpoints; a smaller micro-batch |
+# | optimizer state | 8 or 16 bits; LoRA; sharding (13) | checkpoints; a smaller micro-batch |
 # | parameters | bfloat16 throughout; sharding (13) | checkpoints; a smaller micro-batch |
-# | gradients | LoRA; sharding (13) | checkpoints; a smaller micro-batch |
+# | gradients | bfloat16 throughout; LoRA; sharding (13) | checkpoints; a smaller micro-batch |
 # | temporary, in backward | a smaller micro-batch; the loss in chunks | checkpoints |
 # | temporary, in the optimizer | a fused optimizer | checkpoints; a smaller micro-batch |
 #
@@ -166,8 +166,8 @@ if best:
     print("another training:", ", ".join(best.changes) or "no")
 
 # %% [markdown] id="lines"
-# Copy `micro_batch` and `accumulation` from above into a loop of your own. (This loop is for a mean
-# over samples; for a mean over tokens see 08b.)
+# Copy `micro_batch` from above into a loop of your own. (This loop is for a mean over samples; for
+# a mean over tokens see 08b. Each part counts by its share, so the last batch may be shorter.)
 #
 # ```python
 # from tutorial_lib.instruments import planning
@@ -176,13 +176,14 @@ if best:
 # optimizer = torch.optim.AdamW(model.parameters(), fused=True)
 # for part in batch.split(micro_batch):
 #     with torch.autocast("cuda", torch.bfloat16):
-#         loss = loss_of(model, part) / accumulation
+#         loss = loss_of(model, part) * len(part) / len(batch)
 #     loss.backward()
 # optimizer.step()
 # optimizer.zero_grad()
 # ```
 #
-# With transformers' Trainer or Accelerate, apply the plan in the same way, and then:
+# With transformers' Trainer or Accelerate, apply the plan in the same way, take `accumulation` too,
+# and then:
 #
 # ```python
 # TrainingArguments(bf16=True, optim="adamw_torch_fused",

@@ -454,8 +454,8 @@ watched = list(scales([1.0, math.inf, 1.0, 1.0]))
 print(f"{watched}{beside(guess, watched[-1])}")
 
 # %% [markdown] id="read-scaler"
-# So only a scale that has *fallen* means a skipped update. A scaler that is switched off always
-# says 1 and skips nothing.
+# So only a scale that has *fallen* means a skipped update (of one optimizer at least, where a
+# scaler has several). A scaler that is switched off always says 1 and skips nothing.
 #
 # The goal: every window's gradient within 1e-12 of the big batch's, clipped as a whole, and no
 # step of the scheduler for a lost window.

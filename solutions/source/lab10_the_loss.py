@@ -405,9 +405,9 @@ checks.lab10.mean_over_counted(mean_over_counted)
 # bias, and its matrix may be the embeddings' as well: return its gradient, and autograd adds the
 # two up. Under autocast, or in a model that is all bfloat16, the matmuls are bfloat16, and softmax
 # and sums over pieces must be float32: a bfloat16 sum of hundreds of terms stops growing. That
-# concerns `fused_loss` as well, so go back and change it where it adds in the weights' type. Such
-# a loss is not for float16 with a `GradScaler`: the scale arrives in backward, and the gradients
-# were rounded in forward.
+# concerns `fused_loss` as well, so go back and change it where it adds in the weights' type. (In
+# float16 a `GradScaler`'s factor arrives in backward, after forward has rounded. So divide nothing
+# in forward: keep the gradient of the *sum*.)
 #
 # The goals: exact in float64; with bfloat16 at most 1.5 times as far off as the usual loss; 0 where
 # nothing counts; and the logits of one piece at a time. Fewest bytes are needed where the slope is
@@ -525,8 +525,10 @@ print(f"of the sum: {(tied.weight.grad == 0).all(1).sum()}")
 # | for each token of a piece: logits in `hidden`'s type and in float32 | words x (size + 4) |
 # | and its gradient | width x size |
 #
-# (A CPU's `log_softmax` from bfloat16 makes one more copy in float32; a GPU's does not.) The goal:
-# the fewest pieces that fit, and of those the most even: 500 + 500, not 999 + 1.
+# (A CPU's `log_softmax` from bfloat16 makes one more copy in float32; a GPU's does not. Backward
+# holds three times the bytes of `hidden`, and no piece: more only where a piece is smaller than
+# `hidden`.) The goal: the fewest pieces that fit, and of those the most even: 500 + 500, not
+# 999 + 1.
 
 
 # %% id="answer-10-6"
