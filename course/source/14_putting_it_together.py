@@ -68,7 +68,7 @@ figures.two_peaks(
 # |---|---|---|
 # | autocast | mostly lower | the same |
 # | fused kernels | the same, or lower (attention) | lower: no temporaries |
-# | a smaller micro-batch | lower, where activations outweigh the gradients that wait | the same |
+# | a smaller micro-batch | lower, if activations outweigh gradients that wait | the same |
 # | checkpoints | lower, or the same | the same |
 # | 8-bit states | lower, by the states | lower |
 # | LoRA, or sharding (13) | lower | lower |
@@ -87,9 +87,9 @@ pd.DataFrame({"what it costs": planning.ORDER})
 # %% [markdown] id="order-read"
 # Two sources disagree about the middle of this list. A tutorial (source 1 of chapter 10) says
 # "start with gradient accumulation", and "add checkpointing if still hitting memory limits". The
-# outline of this course had checkpoints first. Both levers lower the same peak. Both leave the
-# training as it is where no layer and no loss mixes samples (09). So time decides. People who
-# measured both have published it.
+# outline of this course had checkpoints first. Both levers lower the same peak, and change no
+# training where nothing mixes samples (09). So time decides. People who measured both have
+# published it.
 #
 # **Predict.** InternLM trained 7B parameters on GPUs of 80 GiB, 8 samples to each for an update.
 # One run kept everything, two samples at a time, accumulated. The other checkpointed, all eight at
@@ -346,8 +346,8 @@ pd.DataFrame(missed, index=["on paper", "needed"]).T
 #   checkpoint around each block.
 # - States that nearly fill the card: fused kernels at once, then 8-bit states. A checkpoint alone
 #   does not help.
-# - States larger than the card, in 8 bits too: bfloat16 throughout (another training), more
-#   devices, or fewer trained weights.
+# - States larger than the card, in 8 bits too: bfloat16 throughout, more devices, or fewer trained
+#   weights.
 
 # %% [markdown] id="plans-text"
 # ## The planner on real models
