@@ -95,7 +95,7 @@ TRICKS = {
     "'{0.__globals__}'.format(f)": ".__globals__",
     "f'{eval(name)} is left'": "eval",
     "f.__closure__[0]": "__closure__",
-    "name = '__closure__'; getattr(f, name)": "",
+    "name = '__closure__'; getattr(f, name)": "__closure__",
     "import operator; operator.attrgetter(n)(torch)": "operator.attrgetter",
     "from operator import attrgetter as a; a('sys.modules')(torch)": "sys.modules",
     "from operator import attrgetter as a; a('x', '__globals__')(f)": "__globals__",
