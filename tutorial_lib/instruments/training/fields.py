@@ -11,7 +11,8 @@ class Precision(enum.StrEnum):
     """Types of the step's numbers.
 
     `fp32`: all float32. `bf16-amp`, `fp16-amp`: float32 parameters, gradients and states under
-    autocast, float16 with a gradient scaler. `bf16`: everything bfloat16, states included.
+    autocast, float16 with a gradient scaler. `bf16`: everything bfloat16, states included, and the
+    floats that a function of one's own hands to its model.
     """
 
     FP32 = "fp32"

@@ -13,6 +13,7 @@ from tutorial_lib.instruments import published, segments
 from tutorial_lib.instruments.published.libraries import config_value, making_lora, quiet
 from tutorial_lib.instruments.training import user_function
 from tutorial_lib.instruments.training.adamw_8bit import AdamW8bit
+from tutorial_lib.instruments.training.cast_inputs import cast_inputs
 from tutorial_lib.instruments.training.fields import OptimizerName, Precision, RecipeFields, Shard
 
 Step = tuple[Callable[[], None], nn.Module, Optimizer]
@@ -145,6 +146,8 @@ def _adapted(recipe: RecipeFields, model: nn.Module) -> nn.Module:
     if recipe.precision == Precision.BF16 and set(floats) - {torch.bfloat16}:
         with quiet():  # published models are built in it
             model = model.to(torch.bfloat16)
+    if recipe.precision == Precision.BF16 and user_function.is_function(recipe.model):
+        cast_inputs(model, torch.bfloat16)
     if recipe.lora_rank is None:
         return model
     from peft import LoraConfig, inject_adapter_in_model
