@@ -1,8 +1,10 @@
 """The commands: what they print, and that a foreseen error is one sentence and status 2."""
 
+import importlib
 import json
 import re
 import shlex
+import textwrap
 from types import SimpleNamespace
 
 import pytest
@@ -12,6 +14,7 @@ from tutorial_lib import memory
 from tutorial_lib.instruments import published
 from tutorial_lib.instruments.emulated import Room
 from tutorial_lib.instruments.training import Recipe
+from tutorial_lib.instruments.training.user_function import SAMPLE
 from tutorial_lib.school import authoring
 from tutorial_lib.school.commands import parser, plan, table
 from tutorial_lib.school.commands.main import run
@@ -260,6 +263,9 @@ def make_net():
 def make_nothing():
     return 3
 
+def make_on_gpu():
+    return make_loss(1)[0], nn.Linear(2, 2).cuda()
+
 def make_broken():
     model = nn.Linear(4, 4)
     def step():
@@ -281,6 +287,8 @@ def folder(tmp_path_factory):
     classifier = {**json.loads(text), "architectures": ["LlamaForSequenceClassification"]}
     files = {
         "train.py": OWN,
+        "model.py": "raise SystemExit('it trains')\nclass Net:\n    pass\n",
+        "broken.py": "def make_loss(:",
         "torn.json": text[:40],
         "plain.json": "{}",
         "unknown.json": '{"model_type": "lama"}',
@@ -373,7 +381,7 @@ def test_a_table_by_module_is_short_and_names_what_is_wrapped(capsys, folder):
 def test_the_readmes_lines_for_an_engineer_run_as_they_stand(root, capsys, tiny):
     text = (root / "README.md").read_text(encoding="utf-8")
     section = text.partition("\n## For an engineer")[2].partition("\n## ")[0]
-    (program,), (shown,), (shell,) = (
+    (program, _), (shown,), (shell,) = (
         re.findall(rf"```{kind}\n(.*?)```", section, flags=re.S)
         for kind in ("python", "text", "bash")
     )
@@ -397,7 +405,12 @@ def test_the_readmes_lines_for_an_engineer_run_as_they_stand(root, capsys, tiny)
     [
         ("train.py:make", [], "has no function make: it has make_loss, make_step"),
         ("train.py:make_net", [], "gives a Linear, and nothing says what it is trained on"),
+        ("train.py:make_net", [], "    model = Linear()"),
         ("train.py:make_nothing", [], "gives int: it must give step, model and optimizer"),
+        ("train.py", [], "/train.py:make_loss, "),
+        ("model.py", [], "    model = Net()\n    images = torch.randn(micro_batch"),
+        ("broken.py", [], "is no Python that can be read"),
+        ("nowhere.py", [], "There is no file"),
         ("train.py:make_step", ["--batch", "2"], "takes no micro_batch"),
         ("train.py:make_step", ["--optimizer", "sgd"], "write it into the step"),
         ("nowhere.py:make_step", [], "There is no file"),
@@ -461,6 +474,23 @@ def test_a_step_that_raises_shows_the_users_lines_alone(capsys, folder, command)
     assert len(said.splitlines()) <= 8
     with pytest.raises(RuntimeError):
         run([*words, "--debug"])
+
+
+def test_a_step_on_a_gpu_is_told_how_to_run_without(capsys, folder):
+    said = refusal(capsys, "measure", str(folder / "train.py:make_on_gpu"), "--device", "cpu")
+    assert "nn.Linear(2, 2).cuda()" in said
+    assert "a parameter `device`" in said
+
+
+@pytest.mark.parametrize("command", ["predict", "plan", "measure"])
+def test_help_ends_with_examples_that_parse_and_the_lines_of_ones_own_function(capsys, command):
+    module = importlib.import_module(f"tutorial_lib.school.commands.{command}")
+    said = parser.make(command, module).format_help()
+    examples = re.findall(f"^  .*tutorial_lib {command} (.*)$", said, flags=re.M)
+    assert len(examples) == 3
+    for words in examples:
+        assert parser.parse(command, module, words.split()).model
+    assert textwrap.indent(SAMPLE, "  ") in said
 
 
 def test_a_step_that_cannot_be_planned_is_refused_before_the_work(capsys, folder, monkeypatch):

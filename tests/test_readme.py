@@ -7,12 +7,14 @@ import re
 import shlex
 import subprocess
 import sys
+import textwrap
 import tomllib
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
+from tutorial_lib.instruments.training.user_function import SAMPLE
 from tutorial_lib.school.authoring.frame import read_settings
 from tutorial_lib.school.commands import parser, table
 
@@ -110,6 +112,12 @@ def test_every_command_of_the_readme_is_one_that_there_is(root):
         "optional-dependencies"
     ]
     assert {"test", "course"} <= set(extras)
+
+
+def test_the_lines_of_ones_own_function_are_those_of_the_help(root):
+    assert SAMPLE in (root / "README.md").read_text(encoding="utf-8")
+    tonight = (root / "course/source/tonight.py").read_text(encoding="utf-8")
+    assert textwrap.indent(SAMPLE, "# ") in tonight
 
 
 @pytest.mark.weekly

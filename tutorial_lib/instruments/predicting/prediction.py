@@ -16,6 +16,7 @@ from torch.optim import Optimizer
 
 from tutorial_lib.instruments.predicting.corrections import RealSizes
 from tutorial_lib.instruments.predicting.kernels import cuda_kernels
+from tutorial_lib.instruments.predicting.placement import ignoring_gpu
 from tutorial_lib.instruments.predicting.values import Values, read_tensor
 from tutorial_lib.instruments.private_torch import patches
 from tutorial_lib.memory.lines import line_in_words
@@ -43,8 +44,8 @@ def predict(
 
     Args:
         make_step: Builds everything, as it would for real, and returns the step, its model and
-            its optimizer (or None), all on the CPU. It is called under `FakeTensorMode`, so that a
-            7B model takes no memory.
+            its optimizer (or None), all on the CPU; `.cuda()` in it is ignored. It is called under
+            `FakeTensorMode`, so that a 7B model takes no memory.
         kernels: Whose kernels the step is to take: those of a GPU (Ampere or newer), or those of
             this CPU. They save different bytes for dropout, attention and autocast.
         label: Words for the report.
@@ -161,6 +162,7 @@ def _workarounds() -> Iterator[None]:
         mock.patch.object(FakeTensor, "__format__", _format, create=True),
         mock.patch.object(FakeTensor, "numpy", _numpy, create=True),
         patches.with_constructor(read_tensor),
+        ignoring_gpu(),
         _with_values(),
         _with_own_caches(),
     ):

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from tutorial_lib.instruments import private_torch
+from tutorial_lib.instruments.predicting.placement import without_gpu
 from tutorial_lib.instruments.private_torch import operations, tree_leaves, tree_map_only
 from tutorial_lib.memory.lines import line_in_words
 from tutorial_lib.memory.private_torch import (
@@ -72,6 +73,8 @@ class Values(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if any(map(is_wrapper, types)):
             return NotImplemented  # it takes itself apart, and its parts come by here
         kwargs = kwargs or {}
+        if "device" in kwargs:
+            kwargs = {**kwargs, "device": without_gpu(kwargs["device"])}
         if func is _aten.index.Tensor:
             args = (args[0], [self._positions(index) for index in args[1]])
             args = args[0], [one for part in args[1] for one in part]

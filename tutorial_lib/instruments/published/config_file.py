@@ -73,8 +73,8 @@ def of_model(name: str, model: Any) -> Published:
     if isinstance(config, Mapping):
         return _of_diffusers(name, {**config, "_class_name": cls})
     raise ValueError(
-        f"{name} gives a {cls}, and nothing says what it is trained on: let it give loss "
-        "(a function that runs forward) and model, or step, model and optimizer."
+        f"{name} gives a {cls}, whose config is of neither transformers nor diffusers: let it give "
+        "loss (a function that runs forward) and model, or step, model and optimizer."
     )
 
 

@@ -1,5 +1,6 @@
 """The user's own function as a model's name, as in `train.py:make_step`."""
 
+import ast
 import contextlib
 import importlib
 import importlib.util
@@ -20,10 +21,47 @@ from tutorial_lib.instruments.training.fields import RecipeFields
 
 _NAME = re.compile(r"(?P<home>.+):(?P<function>[A-Za-z_]\w*)")
 
+# Shown in help, in README and in tonight, and by each refusal that it cures.
+SAMPLE = """\
+def make_loss(micro_batch=1):
+    model = MyModel()
+    images = torch.randn(micro_batch, 3, 224, 224)
+    labels = torch.zeros(micro_batch, dtype=torch.long)
+    return lambda: F.cross_entropy(model(images), labels), model
+"""
+
 
 def is_function(name: str) -> bool:
-    """Tell whether a model's name is that of a function, `file.py:f` or `package.module:f`."""
+    """Tell whether a model's name is that of a function, `file.py:f` or `package.module:f`.
+
+    Raises:
+        ValueError: When it is a file alone; the message lists the functions that it has.
+    """
+    if name.endswith(".py"):
+        raise ValueError(_without_function(Path(name)))
     return _NAME.fullmatch(name) is not None
+
+
+def _without_function(path: Path) -> str:
+    """Say which functions a file has. It is read and not imported: it may begin to train."""
+    if not path.is_file():
+        return f"There is no file {path}: name one that has the function, as in train.py:make_loss."
+    try:
+        body = ast.parse(path.read_bytes()).body
+    except (SyntaxError, ValueError) as error:
+        return f"{path} is no Python that can be read ({error}): correct it first."
+    found = [part.name for part in body if isinstance(part, ast.FunctionDef)]
+    classes = [part.name for part in body if isinstance(part, ast.ClassDef)]
+    if not found:
+        return f"{path} has no function, and one is needed. {_add(path, *classes[-1:])}"
+    names = ", ".join(f"{path}:{name}" for name in found)
+    return f"{path} is a file, and a function in it is needed: name it too. There is {names}."
+
+
+def _add(home: Path | str, model: str = "MyModel") -> str:
+    """Say which lines to add to a file so that its model can be trained."""
+    lines = SAMPLE.replace("MyModel", model)
+    return f"Add these lines with a batch and loss of yours, and name {home}:make_loss:\n\n{lines}"
 
 
 def build(recipe: RecipeFields, device: torch.device | str) -> tuple[Any, ...]:
@@ -65,13 +103,20 @@ def build(recipe: RecipeFields, device: torch.device | str) -> tuple[Any, ...]:
         return made
     raise ValueError(
         f"{name} gives {_kinds(made)}: it must give step, model and optimizer; or loss (a function "
-        "that runs forward) and model; or a model of transformers or diffusers."
+        "that runs forward) and model; or a model of transformers or diffusers. "
+        + _add(name.rpartition(":")[0])
     )
 
 
 def _with_batch(
     recipe: RecipeFields, model: nn.Module, device: torch.device | str
 ) -> tuple[Any, ...]:
+    if not hasattr(model, "config"):
+        cls = type(model).__name__
+        raise ValueError(
+            f"{recipe.model} gives a {cls}, and nothing says what it is trained on. "
+            + _add(recipe.model.rpartition(":")[0], cls)
+        )
     what = config_file.of_model(recipe.model, model)
     batch = published.batch(
         what, recipe.micro_batch, seq=recipe.seq, size=recipe.size, device=device

@@ -3,12 +3,20 @@
 import argparse
 
 from tutorial_lib.school.commands.messages import sign_of_life
-from tutorial_lib.school.commands.recipe_options import add_step, fitting, step_of
+from tutorial_lib.school.commands.recipe_options import add_examples, add_step, fitting, step_of
 
 
 def options(parser: argparse.ArgumentParser) -> None:
     """Add what the command takes."""
     add_step(parser)
+    add_examples(
+        parser,
+        "gpt2 --seq 128",
+        "train.py:make_loss --batch 4 --by line",
+        "train.py:make_loss --emulated t4",
+        whole_step="It may return three things, step, model and optimizer: a whole step is "
+        "measured as it is.",
+    )
     parser.add_argument("--device", help="cpu, cuda, ...; the best if left out")
     parser.add_argument("--emulated", metavar="CARDS", help="cards not there, as in t4,a100")
 

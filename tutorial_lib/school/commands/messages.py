@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import re
 import sys
 import sysconfig
 import traceback
@@ -9,6 +10,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 COURSE = Path(__file__).resolve().parent.parent.parent
+_NO_GPU = (
+    "Without a GPU, leave this out, or give your function a parameter `device` and place things\n"
+    'there: the command fills it in. (`predict` and `plan` ignore .cuda() and .to("cuda").)\n'
+)
 
 
 def foreseen(error: Exception) -> str | None:
@@ -38,7 +43,9 @@ def of_own_code(error: Exception) -> str | None:
     if not frames:
         return None
     lines = "".join(traceback.format_list(frames))
-    return f"Your code raised {type(error).__name__}: {error}\n{lines}--debug shows all lines."
+    cure = _NO_GPU if re.search("cuda|accelerator", str(error), re.IGNORECASE) else ""
+    said = f"Your code raised {type(error).__name__}: {error}\n{lines}"
+    return f"{said}{cure}--debug shows all lines."
 
 
 @contextlib.contextmanager

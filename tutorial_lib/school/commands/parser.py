@@ -10,11 +10,15 @@ from tutorial_lib.school.commands import table
 
 
 class _Help(argparse.HelpFormatter):
-    """Keeps the paragraphs of a docstring, and shows the defaults that say something."""
+    """Keeps paragraphs, and lines that are indented; shows the defaults that say something."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
-        paragraphs = text.strip().split("\n\n")
-        return "\n\n".join(super(_Help, self)._fill_text(p, width, indent) for p in paragraphs)
+        def filled(paragraph: str) -> str:
+            if paragraph.startswith("  "):
+                return paragraph.rstrip()
+            return super(_Help, self)._fill_text(paragraph, width, indent)
+
+        return "\n\n".join(map(filled, text.strip().split("\n\n")))
 
     def _get_help_string(self, action: argparse.Action) -> str:
         told = action.default not in (None, False, [], argparse.SUPPRESS)

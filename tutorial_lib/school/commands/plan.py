@@ -1,14 +1,15 @@
 """Find micro-batch, accumulation, checkpointing, precision and optimizer for a budget.
 
 Everything is predicted, without memory. The plan keeps weights and states in float32, under
-autocast: bf16 and adamw-8bit are shown too, marked, and taken where --precision or --optimizer asks
-for them. It leaves the share of the budget that steps on a real GPU needed besides their tensors,
-with expandable segments; then it takes the fastest, which mostly recomputes least. Each row is
-beaten by no other in peak, time and exactness at once. Times are a roofline of the card that
---budget names, or of an A100, and at least 20 us an operation: they order choices and are no clock
-(chapter 10b holds them against an H200's). A T4 or V100 gets fp16-amp, since it is slow in
-bfloat16. Status 1 when nothing fits. A function of your own takes micro_batch, and gives loss (a
-function that runs forward) and model: no whole step.
+autocast. Rows with bf16 or adamw-8bit are another training: they are shown with a mark, and taken
+if --precision or --optimizer asks for them. A part of the budget stays free, as much as steps on a
+real GPU needed besides their tensors, with expandable segments. Of the plans that fit, the fastest
+is taken; mostly it recomputes least. A row is left out if another one is at least as good in
+memory, in time and in exactness.
+
+Times are a roofline of the card that --budget names, or of an A100, and at least 20 us an
+operation: they order choices and are no clock (chapter 10b holds them against an H200's). A T4 or
+V100 gets fp16-amp, since it is slow in bfloat16. The status is 1 when nothing fits.
 """
 
 from __future__ import annotations
@@ -27,7 +28,12 @@ from tutorial_lib.instruments.emulated import Room, Verdict
 from tutorial_lib.instruments.training import Recipe
 from tutorial_lib.school import bootstrap
 from tutorial_lib.school.commands.messages import sign_of_life
-from tutorial_lib.school.commands.recipe_options import add_model, recipe_of, sequence_length
+from tutorial_lib.school.commands.recipe_options import (
+    add_examples,
+    add_model,
+    recipe_of,
+    sequence_length,
+)
 from tutorial_lib.units import human_bytes
 
 if TYPE_CHECKING:
@@ -38,6 +44,13 @@ if TYPE_CHECKING:
 def options(parser: argparse.ArgumentParser) -> None:
     """Add what the command takes."""
     add_model(parser)
+    add_examples(
+        parser,
+        "gpt2 --budget 8GiB --effective-batch 64",
+        "gpt2 --budget t4 --effective-batch 8 --save FILE",
+        "train.py:make_loss --budget t4 --effective-batch 8",
+        whole_step="A whole step (step, model and optimizer) cannot be planned.",
+    )
     parser.usage = "%(prog)s MODEL --budget ROOM --effective-batch N ..."
     parser.add_argument(
         "--budget", required=True, metavar="ROOM", help="memory for all of it: 16GiB, or rtx-3060"

@@ -4,7 +4,7 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from tutorial_lib.school.commands.messages import sign_of_life
-from tutorial_lib.school.commands.recipe_options import add_step, fitting, step_of
+from tutorial_lib.school.commands.recipe_options import add_examples, add_step, fitting, step_of
 
 if TYPE_CHECKING:
     from torch import nn
@@ -13,6 +13,14 @@ if TYPE_CHECKING:
 def options(parser: argparse.ArgumentParser) -> None:
     """Add what the command takes."""
     add_step(parser)
+    add_examples(
+        parser,
+        "gpt2 --batch 8",
+        "gpt2 --checkpointing per-block --fits 16GiB",
+        "train.py:make_loss --batch 4 --by module",
+        whole_step="It may return three things, step, model and optimizer: a whole step is "
+        "predicted as it is.",
+    )
     parser.add_argument(
         "--kernels", choices=["cuda", "cpu"], default="cuda", help="whose kernels the step takes"
     )

@@ -3,17 +3,19 @@
 import argparse
 import functools
 import json
+import textwrap
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Literal
 
 from tutorial_lib.instruments.emulated import Room
 from tutorial_lib.instruments.training import Attention, OptimizerName, Precision, Recipe, Shard
+from tutorial_lib.instruments.training.user_function import SAMPLE
 from tutorial_lib.units import human_bytes
 
 _MODEL = (
     "a published model (gpt2, sd15-unet), a config.json of transformers or diffusers or its "
-    "folder, a name on the Hub, or a function: train.py:make_step, package.module:make_model"
+    "folder, a name on the Hub, or a function of your own, train.py:make_loss: see below"
 )
 _SEQ = (
     "tokens in a sequence; left out: a published model's own length, 1024 for a config.json or "
@@ -28,6 +30,23 @@ _BY = (
     "say too which modules, or lines of code, hold it; what none of them made stands under its "
     "phase: (forward), (backward), (optimizer)"
 )
+
+_OWN = """\
+A function of your own, here in train.py. It takes micro_batch, and returns two things: loss, which
+is a function that runs forward, and the model. It makes its batch itself, as random data of the
+right shape: no data set is read.
+
+{sample}
+A parameter named device, seq or size is filled in, too. `predict` and `plan` ignore .cuda() and
+.to("cuda"). The file is imported, so put the lines that train below
+`if __name__ == "__main__":`. {whole_step}"""
+
+
+def add_examples(parser: argparse.ArgumentParser, *examples: str, whole_step: str) -> None:
+    """End a command's help with examples, and with the lines of a function of one's own."""
+    own = _OWN.format(sample=textwrap.indent(SAMPLE, "  "), whole_step=whole_step)
+    shown = "\n".join(f"  %(prog)s {example}" for example in examples)
+    parser.epilog = f"examples:\n\n{shown}\n\n{own}"
 
 
 def add_model(parser: argparse.ArgumentParser) -> None:
@@ -95,7 +114,7 @@ def one_model(named: str | None, model: str | None) -> str:
     if (named is None) == (model is None):
         raise ValueError(
             "One model is needed, as MODEL or after --model: gpt2, path/to/config.json or "
-            "train.py:make_step."
+            "train.py:make_loss."
         )
     return str(named or model)
 

@@ -79,7 +79,7 @@ COMMANDS = {command.name: command for group in GROUPS.values() for command in gr
 
 _MODEL = """\
   MODEL is a published model (gpt2, sd15-unet), the path of a config.json, or a
-  function of your own (train.py:make_step); it may stand after --model, too.
+  function of your own (train.py:make_loss), as `predict --help` shows.
 """
 
 

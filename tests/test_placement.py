@@ -1,0 +1,55 @@
+"""Steps that place their tensors on a GPU, predicted where there is none."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from tutorial_lib import memory
+from tutorial_lib.instruments.predicting import placement
+
+GPU = torch.device("cuda")
+
+
+def make_step(place_model, place_batch, where):
+    model = place_model(
+        nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.Flatten(), nn.Linear(288, 4))
+    )
+    optimizer = torch.optim.AdamW(model.parameters())
+
+    def step():
+        optimizer.zero_grad()
+        images = torch.randn(4, 3, 8, 8, device=where)
+        labels = place_batch(torch.zeros(4, dtype=torch.long))
+        with torch.autocast("cuda", torch.bfloat16):
+            F.cross_entropy(model(images), labels).backward()
+        optimizer.step()
+
+    return step, model, optimizer
+
+
+@pytest.mark.parametrize(
+    ("place_model", "place_batch", "where"),
+    [
+        (lambda model: model.cuda(), lambda batch: batch.cuda(), "cuda"),
+        (lambda model: model.to("cuda"), lambda batch: batch.to(device="cuda:0"), "cuda:0"),
+        (lambda model: model.to(GPU, torch.float32), lambda batch: batch.to(0), GPU),
+        (lambda model: model, lambda batch: batch.cuda(0, non_blocking=True), None),
+    ],
+)
+def test_a_step_on_a_gpu_is_predicted_as_without_and_leaves_nothing(
+    place_model, place_batch, where
+):
+    before = torch.Tensor.to, torch.Tensor.cuda
+    plain = memory.predict(lambda: make_step(lambda model: model, lambda batch: batch, None))
+    placed = memory.predict(lambda: make_step(place_model, place_batch, where))
+    assert (placed.at_peak, placed.phases) == (plain.at_peak, plain.phases)
+    assert (torch.Tensor.to, torch.Tensor.cuda) == before
+    assert "to" not in vars(torch.Tensor)
+
+
+def test_a_second_gpu_is_refused_and_never_counted_as_the_first():
+    assert placement.without_gpu("cuda:1") == "cuda:1"
+    second = torch.device("cuda", 1)
+    with pytest.raises((RuntimeError, ValueError)):
+        memory.predict(lambda: make_step(lambda model: model.to(second), lambda batch: batch, None))
