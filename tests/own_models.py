@@ -31,3 +31,24 @@ def two_models(micro_batch=2):
     nets = nn.ModuleDict({"one": nn.Linear(16, 16), "other": nn.Linear(16, 1)})
     x = torch.randn(micro_batch, 16)
     return (lambda: nets["other"](nets["one"](x)).square().mean()), nets
+
+
+class AddedBlocks(nn.Module):
+    """It adds each block's output itself."""
+
+    def __init__(self, width=32, depth=8):
+        super().__init__()
+        parts = [(nn.LayerNorm(width), nn.Linear(width, width), nn.GELU()) for _ in range(depth)]
+        self.blocks = nn.ModuleList(nn.Sequential(*three) for three in parts)
+        self.head = nn.Linear(width, 1)
+
+    def forward(self, x):
+        for block in self.blocks:
+            x = x + block(x)
+        return self.head(x)
+
+
+def residual(micro_batch=16):
+    """A residual between the stages, which the model adds."""
+    model, x = AddedBlocks(), torch.randn(micro_batch * 8, 32)
+    return (lambda: model(x).square().mean()), model

@@ -77,6 +77,7 @@ class DeferredRun:
         self.piece = 0
         self.given: dict[int, Tensor] = {}  # tensors from outside the stages
         self.made_by: list[int] = []  # the piece, for each value; -1 for those given
+        self.num_bytes: dict[int, int] = {}  # of the values made here whose shapes are known
         self.touched: set[int] = set()  # what the model asked for after the last stage
         self._handed_out: dict[int, weakref.ref[DeferredTensor]] = {}
 
@@ -128,6 +129,7 @@ class DeferredRun:
         args, kwargs = tree_map_only(kinds, self._numbered, (args, kwargs))
         made = [DeferredTensor(self, self._new(self.piece), like) for like in likes]
         self._handed_out |= {one.number: weakref.ref(one) for one in made}
+        self.num_bytes |= {one.number: one.like.nbytes for one in made if one.like is not None}
         results = tuple(one.number for one in made)
         what = name, self.piece, function, args, kwargs, results, read
         self.operations.append(Operation(*what))

@@ -1,5 +1,6 @@
 """Run a deferred run: stages that are kept run plainly, segments in PyTorch's own checkpoint."""
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -26,15 +27,43 @@ class Execution:
     def __init__(
         self, run: DeferredRun, contexts: Contexts = lambda piece: noop_context_fn
     ) -> None:
-        self.operations, self.wanted, self.made_by = run.operations, run.wanted, run.made_by
+        self.operations, self.wanted = run.operations, run.wanted
         self.touched, self.contexts = run.touched, contexts
         self.given, self._holds_given = run.given, run.execute is not None
-        self.pieces: list[list[int]] = [[] for _ in range(run.piece)]
         self.last_use = [-1] * len(run.made_by)
         for index, operation in enumerate(self.operations):
-            self.pieces[operation.piece].append(index)
             for number in operation.inputs():
                 self.last_use[number] = index
+        self.made_by = list(run.made_by)
+        self.pieces = self._in_pieces(run)
+        for piece, indices in enumerate(self.pieces):
+            for number in [n for index in indices for n in self.operations[index].results]:
+                self.made_by[number] = piece
+
+    def _in_pieces(self, run: DeferredRun) -> list[list[int]]:
+        """Divide the operations into pieces of one stage each.
+
+        What the model does between two stages belongs to the later one, but for as much of it, from
+        the beginning, as leaves the fewest bytes to be held between them: of `x = x + stage(x)` the
+        sum is held, and not both parts of it.
+        """
+        pieces: list[list[int]] = [[] for _ in range(run.piece)]
+        for index, operation in enumerate(self.operations):
+            pieces[operation.piece].append(index)
+        for before, after in itertools.pairwise(pieces):
+            made = {n for i in after for n in self.operations[i].results[:1]}
+            if len(after) > 1 and made <= run.num_bytes.keys():
+                held = [self._held_at(index, run) for index in after]
+                early = max(i for i, num_bytes in enumerate(held) if num_bytes == min(held))
+                before += after[:early]
+                del after[:early]
+        return pieces
+
+    def _held_at(self, index: int, run: DeferredRun) -> int:
+        """Count the bytes of values made before an operation that are needed from it on."""
+        made = [n for operation in self.operations[:index] for n in operation.results]
+        needed = [n for n in made if self.last_use[n] >= index or n in self.wanted]
+        return sum(run.num_bytes.get(number, 0) for number in needed)
 
     def all(self, tree: Tree, observe: Observe | None = None) -> Values:
         """Run a whole tree, and give the values that are wanted.
@@ -65,9 +94,9 @@ class Execution:
     def uses(self) -> dict[int, set[int]]:
         """Pieces that use each value; the number of pieces stands for afterwards."""
         found: dict[int, set[int]] = {number: set() for number in range(len(self.made_by))}
-        for operation in self.operations:
-            for number in operation.inputs():
-                found[number].add(operation.piece)
+        for piece, indices in enumerate(self.pieces):
+            for number in [n for index in indices for n in self.operations[index].inputs()]:
+                found[number].add(piece)
         for number in self.touched:
             found[number].add(len(self.pieces))
         return found

@@ -50,7 +50,10 @@ class Costs:
         for skip in skips:
             pinned[skip.source] += skip.num_bytes
             shared[skip.source] += skip.num_bytes * skip.is_boundary
-            (later if skip.is_saved else first)[skip.source + 1 :] += skip.num_bytes
+            if skip.is_saved:
+                later[skip.source + 1 :] += skip.num_bytes
+            else:
+                first[skip.source + 1 : skip.target + 1] += skip.num_bytes
             between[skip.source : skip.target] += skip.waiting_bytes
 
         def column(name: str, kind: Any = np.int64) -> NDArray[Any]:
@@ -160,7 +163,7 @@ class Costs:
             np.array(running, np.int64),
             largest(self.back),
             np.array([self.waiting[part][-1] for part in parts], np.int64),
-            np.array([self.first[part][-1] for part in parts], np.int64),
+            np.array([self.first[part].max() for part in parts], np.int64),
             np.array([self.early[part][-1] for part in parts]),
             np.array([self.extra[part].sum() for part in parts]),
             None if self.selective is None else self.selective.grouped(groups),

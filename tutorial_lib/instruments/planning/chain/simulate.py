@@ -175,7 +175,8 @@ class _Machine:
         values = sum(
             skip.num_bytes
             for skip in self.skips
-            if skip.source < index and (skip.is_saved or not self.is_back)
+            if skip.source < index
+            and (skip.is_saved or (not self.is_back and index <= skip.target))
         )
         held = sum(self.held.values()) + values + more
         self.events.append(Event(kind, index, keeps, held))

@@ -82,9 +82,9 @@ class Stage:
 class Skip:
     """A tensor that a stage makes and a later one takes, over the heads of those between.
 
-    A plan pins it: it is never dropped and recomputed on its own. Its value is priced as held
-    while any later stage than its source runs, and its gradient from the backward of its target to
-    that of its source. Both are upper bounds.
+    A plan pins it: it is never dropped and recomputed on its own. If it is saved, its value is
+    priced as held while any later stage than its source runs; its gradient from the backward of
+    its target to that of its source. Both are upper bounds.
 
     Args:
         source: Index of the stage that makes it.
@@ -93,8 +93,8 @@ class Skip:
         is_boundary: Whether it is also what the next stage gets, and so costs nothing twice.
         gradient_bytes: What its gradient holds while it waits; `None` is as much as the value. It
             is more where it waits as a part of a larger gradient, as that of `torch.cat` does.
-        is_saved: Whether the value must still be there in backward; if not, it is priced until
-            the first backward alone.
+        is_saved: Whether the value must still be there in backward; if not, it is priced in the
+            first forward alone, up to its target.
     """
 
     source: int

@@ -38,10 +38,14 @@ class Flow:
             targets = {piece + 1 for piece in uses[number]} - {source}
             if source + 1 in targets:
                 boundaries[source + 1] += size
-            if targets and size and max(targets) > source + 1:
-                skips.append(Skip(source, max(targets), size, source + 1 in targets))
+            last = max(targets, default=0)
+            if size and last > source + 1:
+                skips.append(Skip(source, last, size, source + 1 in targets))
                 if source:  # what comes from before the stages is held as long as they run
                     values[len(skips) - 1] = number
+            elif size and source and last == count - 1:  # what the last stage gives
+                skips.append(Skip(source, last, size, gradient_bytes=0))
+                values[len(skips) - 1] = number
         return cls(tuple(boundaries), tuple(skips), values)
 
     def priced(self, clocked: ClockedStep, curve: Curve) -> Flow:
@@ -51,11 +55,16 @@ class Flow:
         for index, skip in enumerate(self.skips):
             # what its target's backward made and the one before it did not use up
             made = curve.born_in(backwards[skip.target])
+            made = [life for life in made if life.category != "gradients"]
             waiting = alive(made, backwards[skip.target - 1][1])
             alike = sum(other.num_bytes for other in self.skips if other.target == skip.target)
             share = -(-waiting * skip.num_bytes // max(1, alike))
             saved = index not in self.values or f"{LABEL}{self.values[index]}" in alive_values
-            size = max(skip.num_bytes, share if skip.source < skip.target - 1 else 0)
+            size = max(skip.num_bytes, share)
+            if skip.source >= skip.target - 2:  # of a sum both parts have one gradient
+                shared = alive(made, backwards[skip.target][1]) - self.boundaries[skip.target]
+                size = min(size, max(0, shared))
+            size = size if skip.gradient_bytes is None else skip.gradient_bytes
             skips.append(replace(skip, gradient_bytes=size, is_saved=saved))
         return replace(self, skips=tuple(skips))
 
