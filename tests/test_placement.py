@@ -1,5 +1,7 @@
 """Steps that place their tensors on a GPU, predicted where there is none."""
 
+import contextlib
+
 import pytest
 import torch
 from torch import nn
@@ -46,6 +48,70 @@ def test_a_step_on_a_gpu_is_predicted_as_without_and_leaves_nothing(
     assert (placed.at_peak, placed.phases) == (plain.at_peak, plain.phases)
     assert (torch.Tensor.to, torch.Tensor.cuda) == before
     assert "to" not in vars(torch.Tensor)
+
+
+def whole_script(gpu, *, autocast, scaler):
+    """Train as scripts do that know of a GPU only, or in the same way without one."""
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(288, 4))
+    if gpu:
+        torch.cuda.set_device(0)
+        model = model.to(torch.cuda.current_device())
+    optimizer = torch.optim.SGD(model.parameters())
+    scaler = scaler()
+
+    def step():
+        images = torch.randn(4, 3, 8, 8)
+        images = images.pin_memory().cuda(non_blocking=True) if gpu else images
+        with autocast():
+            loss = model(images).square().mean()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+        if gpu:
+            torch.cuda.synchronize()
+            torch.cuda.empty_cache()
+
+    return step, model, optimizer
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # of torch.cuda.amp
+@pytest.mark.parametrize(
+    ("autocast", "dtype"),
+    [
+        (lambda: torch.autocast("cuda", torch.bfloat16), torch.bfloat16),
+        (lambda: torch.amp.autocast("cuda", dtype=torch.float16), torch.float16),
+        (lambda: torch.autocast(device_type="cuda"), torch.float16),
+        (lambda: torch.cuda.amp.autocast(), torch.float16),
+        (lambda: torch.cuda.amp.autocast(dtype=torch.bfloat16), torch.bfloat16),
+    ],
+)
+def test_autocast_and_scaler_for_a_gpu_take_effect_without_one(autocast, dtype, recwarn):
+    named = memory.predict(
+        lambda: whole_script(
+            True,
+            autocast=autocast,
+            scaler=lambda: torch.amp.GradScaler("cuda"),
+        )
+    )
+    wanted = memory.predict(
+        lambda: whole_script(
+            False,
+            autocast=lambda: torch.autocast("cpu", dtype),
+            scaler=lambda: torch.amp.GradScaler("cpu"),
+        )
+    )
+    without = memory.predict(
+        lambda: whole_script(
+            False,
+            autocast=contextlib.nullcontext,
+            scaler=lambda: torch.amp.GradScaler("cpu", enabled=False),
+        )
+    )
+    assert (named.at_peak, named.phases) == (wanted.at_peak, wanted.phases)
+    assert named.at_peak["activations"] < without.at_peak["activations"]
+    assert not [one for one in recwarn if "CUDA" in str(one.message)]
+    assert not torch.is_autocast_enabled("cpu")
 
 
 def test_a_second_gpu_is_refused_and_never_counted_as_the_first():

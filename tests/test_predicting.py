@@ -195,7 +195,12 @@ def state_of_torch():
 
     def state():
         return (
-            *(F.dropout, F.scaled_dot_product_attention, torch.autocast, torch.is_grad_enabled()),
+            *(
+                F.dropout,
+                F.scaled_dot_product_attention,
+                torch.autocast.__init__,
+                torch.is_grad_enabled(),
+            ),
             *(nn.init._no_grad_trunc_normal_, torch.amp.GradScaler._maybe_opt_step),
             *(len(_get_current_dispatch_mode_stack()), gc.isenabled()),
             *(len(module_hooks._global_forward_pre_hooks), torch.get_default_dtype()),

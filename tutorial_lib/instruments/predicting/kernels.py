@@ -30,6 +30,7 @@ from tutorial_lib.memory.storages import StorageLog
 _math_attention = F.scaled_dot_product_attention
 _composite_rms_norm = F.rms_norm
 _norm_of_groups = F.group_norm
+_start_autocast = torch.autocast.__init__
 
 
 @contextlib.contextmanager
@@ -43,8 +44,7 @@ def cuda_kernels() -> Iterator[None]:
             stack.enter_context(mock.patch.object(F, name, _softmax(name)))
         told = staticmethod(workspace_bytes)
         stack.enter_context(mock.patch.object(StorageLog, "workspace_of", told))
-        stack.enter_context(mock.patch.object(torch, "autocast", _CpuAutocast))
-        stack.enter_context(mock.patch.object(torch.amp, "autocast", _CpuAutocast))
+        stack.enter_context(mock.patch.object(torch.autocast, "__init__", _autocast))
         stack.enter_context(mock.patch.object(save_on_cpu, "__init__", _save_elsewhere))
         stack.enter_context(patches.with_gradient_scaler())
         stack.enter_context(patches.with_optimizers_of_cuda())
@@ -243,10 +243,10 @@ def _fused_operations() -> Iterator[None]:
         yield
 
 
-class _CpuAutocast(torch.amp.autocast_mode.autocast):
-    """Autocast for `cuda`, which turns itself off where no GPU is, done on the CPU's tensors."""
-
-    def __init__(self, device_type: str, *args: Any, **kwargs: Any) -> None:
-        if device_type == "cuda" and not args and kwargs.get("dtype") is None:
-            kwargs["dtype"] = torch.float16  # CUDA's default
-        super().__init__("cpu" if device_type == "cuda" else device_type, *args, **kwargs)
+def _autocast(
+    autocast: torch.autocast, device_type: str, dtype: torch.dtype | None = None, **kwargs: Any
+) -> None:
+    """Start autocast for `cuda`, which turns itself off where no GPU is, on the CPU's tensors."""
+    if device_type == "cuda":
+        device_type, dtype = "cpu", dtype or torch.float16  # CUDA's default
+    _start_autocast(autocast, device_type, dtype, **kwargs)

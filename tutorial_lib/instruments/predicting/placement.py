@@ -9,9 +9,10 @@ from typing import Any
 from unittest import mock
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 _FIRST_GPU = ("cuda", "cuda:0")
+_WITHOUT_EFFECT = ("synchronize", "empty_cache", "reset_peak_memory_stats", "set_device")
 
 
 def without_gpu(device: Any) -> Any:
@@ -27,15 +28,28 @@ def without_gpu(device: Any) -> Any:
 
 @contextlib.contextmanager
 def ignoring_gpu() -> Iterator[None]:
-    """Let `.cuda()` and `.to("cuda")` leave a tensor where it is, until the block ends."""
-    to = Tensor.to
+    """Let `.cuda()` and `.to("cuda")` leave a tensor where it is, until the block ends.
+
+    Waiting for the GPU, emptying its cache and choosing it do nothing meanwhile.
+    """
+    to, module_to = Tensor.to, nn.Module.to
+
+    def first(place: Any) -> Any:
+        return "cpu" if type(place) is int and place == 0 else without_gpu(place)
 
     def moved(tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        args = tuple("cpu" if type(arg) is int and arg == 0 else without_gpu(arg) for arg in args)
-        return to(tensor, *args, **{name: without_gpu(arg) for name, arg in kwargs.items()})
+        return to(tensor, *map(first, args), **{name: first(arg) for name, arg in kwargs.items()})
+
+    def moved_module(module: nn.Module, *args: Any, **kwargs: Any) -> nn.Module:
+        return module_to(module, *map(first, args), **{n: first(arg) for n, arg in kwargs.items()})
 
     def cuda(tensor: Tensor, device: Any = None, **kwargs: Any) -> Tensor:
         return moved(tensor, "cuda" if device is None else device, **kwargs)
 
-    with mock.patch.object(Tensor, "to", moved), mock.patch.object(Tensor, "cuda", cuda):
+    unused: dict[str, Any] = dict.fromkeys(_WITHOUT_EFFECT, lambda *args, **kwargs: None)
+    with (
+        mock.patch.multiple(Tensor, to=moved, cuda=cuda, pin_memory=lambda tensor, *_: tensor),
+        mock.patch.object(nn.Module, "to", moved_module),
+        mock.patch.multiple(torch.cuda, current_device=lambda: 0, **unused),
+    ):
         yield
