@@ -182,21 +182,23 @@ def test_the_twins_differ_in_the_cut_lines_alone(built_once):
 
 
 def test_a_blank_of_a_chapter_has_our_lines_folded_behind_it(tmp_path):
-    text = BLANK.replace("def f", "# needs json\ndef f") + VERDICT.replace('"a"', '"verdicts"')
+    text = (
+        BLANK.replace("def f", "# needs json\ndef f") + CHECK + VERDICT.replace('"a"', '"verdicts"')
+    )
     root = write_course(tmp_path, chapter=TITLE + text)
     source, settings = root / "course/source/00_toy.py", Settings("someone/course", "v1")
     read, blank = (notebook.cells[3:] for notebook in notebooks_of(source, root, settings).values())
     ours = "# needs json\ndef f(x):\n    half = x / 2\n    return half"
-    assert [cell.id for cell in read] == ["a", "verdicts"]
+    assert [cell.id for cell in read] == ["a", "check-a", "verdicts"]
     assert read[0].source == ours
-    assert [cell.id for cell in blank] == ["a", "a-ours", "verdicts"]
+    assert [cell.id for cell in blank] == ["a", "a-ours", "check-a", "verdicts"]
     stub = '    raise NotImplementedError("your turn: write this body")'
     assert blank[0].source == f"# needs json\ndef f(x):\n{stub}"
     needs, title, *rest = blank[1].source.split("\n")
     assert (needs, title[:8]) == ("# needs json", "# @title")
     assert "\n".join(rest).endswith("\n@unless_written(f)\n" + ours.removeprefix(f"{needs}\n"))
-    hidden = [bool(cell.metadata.get("jupyter")) for cell in (read[1], *blank)]
-    assert hidden == [True, False, True, True]
+    hidden = [bool(cell.metadata.get("jupyter")) for cell in (*read, *blank)]
+    assert hidden == [False, True, True, False, True, True, True]
 
 
 def test_ids_are_cell_ids_and_without_an_address_the_setup_follows_the_title(built_once):
@@ -387,6 +389,7 @@ BLANK = (
     "    ### END SOLUTION\n\n\n"
 )
 VERDICT = '# %% id="a"\nclaims.Verdicts()\n'
+CHECK = '# %% id="check-a"\n# @title Check: run this cell\nassert f(2) == 1\n\n\n'
 
 
 @pytest.mark.parametrize(

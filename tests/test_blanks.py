@@ -2,17 +2,33 @@
 
 import contextlib
 import functools
+import importlib
+import io
 
 import pytest
+import torch
+from grading_selftest.known_answers import changed
+from wrong_answers import ROOT
 
 from tutorial_lib import blanks
+from tutorial_lib.school import marks
 from tutorial_lib.school.authoring.answers import take_apart_blanks
 from tutorial_lib.school.authoring.files import read_notebook
 from tutorial_lib.school.authoring.run import execute
 from tutorial_lib.school.authoring.source import read_source
+from tutorial_lib.school.grading.submissions.slice_cells import needed, used_names
 
 # Chapter 16 computes nothing of its own: there the reader answers the ten questions again.
 CORE = [*(f"{number:02}" for number in range(16)), "11c"]
+FEWEST_WRONG = 3
+SLOW = ()  # chapters of which a check takes above a second
+FILLED = sorted(path.stem[2:] for path in ROOT.glob("tests/wrong_answers/chapters/ch*.py"))
+# Bodies that every blank might get, and that every check has to answer in words.
+BROKEN = {
+    "raises": 'raise KeyError("lost")',
+    "gives_none": "return None",
+    "gives_text": 'return ""',
+}
 
 
 class Written:
@@ -80,6 +96,40 @@ def test_each_core_chapter_has_two_to_four_blanks_of_a_few_lines(root, number):
     assert sum("**Write.**" in cell.text for cell in cells) >= 2
 
 
+def half(x):
+    return {}[x]
+
+
+def torch_refuses(x):
+    raise AssertionError("Expected a tensor")
+
+
+@pytest.mark.parametrize(
+    ("yours", "said"),
+    [
+        (half, "This check of `half` stopped at KeyError: 4. It needs to return half of x."),
+        (torch_refuses, "This check of `half` stopped at AssertionError: Expected a tensor."),
+        (lambda x: None, "half(4) must be 2."),
+    ],
+)
+def test_a_check_says_in_words_what_is_wrong(capsys, yours, said):
+    with pytest.raises(AssertionError) as refused:
+        exec(
+            '@check("half", "return half of x")\n'
+            'def halves():\n    assert half(4) == 2, "half(4) must be 2."',
+            {"check": blanks.check, "half": yours},
+        )
+    assert str(refused.value).startswith(said)
+    assert capsys.readouterr().out == ""
+
+
+def test_a_check_that_passes_prints_one_line_and_leaves_the_random_state(capsys):
+    before = torch.get_rng_state()
+    assert blanks.check("draw", "draw")(lambda: torch.rand(1)) is None
+    assert torch.equal(torch.get_rng_state(), before)
+    assert capsys.readouterr().out == "draw passes.\n"
+
+
 def ran(root, number, *, filled=False):
     """Run a chapter's copy to work in; which of its blanks our lines stood in for, in order."""
     path = source_of(root, number)
@@ -112,3 +162,101 @@ def test_a_chapter_runs_to_its_end_with_every_blank_unfilled(root, number):
 def test_a_chapter_runs_on_what_its_reader_wrote(root, number):
     _, stood_in = ran(root, number, filled=True)
     assert stood_in == []
+
+
+@functools.cache
+def code_cells(number):
+    """A chapter's code by cell id, in order and with our solutions; and its blanks."""
+    cells = [c for c in read_source(source_of(ROOT, number)) if c.kind == "code"]
+    found = take_apart_blanks(cells)
+    return {c.id: found[c.id].solution if c.id in found else c.text for c in cells}, found
+
+
+def fillings(number):
+    return importlib.import_module(f"wrong_answers.chapters.ch{number}").FILLINGS
+
+
+def verdict(number, blank, filling):
+    """Run a blank's check on a filling, and what both need from above; what it prints or says."""
+    texts, _ = code_cells(number)
+    if missing := marks.missing_packages(texts.values()):
+        pytest.skip(f"chapter {number} needs {missing}")
+    before, check = list(texts)[: list(texts).index(blank)], texts[f"check-{blank}"]
+    used = used_names(f"{texts[blank]}\n{filling}\n{check}")
+    above = needed([*(texts[cell] for cell in before), ""], [*([()] * len(before)), used])
+    printed = io.StringIO()
+    namespace = {"__name__": f"chapter {number}"}
+    exec("\n".join(above), namespace)
+    exec(filling, namespace)
+    with contextlib.redirect_stdout(printed), contextlib.chdir(ROOT / "course"):
+        try:
+            exec(check, namespace)
+        except AssertionError as error:
+            return str(error)
+    return printed.getvalue()
+
+
+def each_filling(kind):
+    """Parametrise with all fillings of a kind; of a slow chapter only a blank's first daily."""
+    return pytest.mark.parametrize(
+        ("number", "blank", "name"),
+        [
+            pytest.param(
+                *(number, blank, name),
+                marks=[pytest.mark.weekly] if place and number in SLOW else [],
+            )
+            for number in FILLED
+            for blank, filled in fillings(number).items()
+            for place, name in enumerate(kind(filled))
+        ],
+    )
+
+
+def wrong_in(filled):
+    return [name for name, change in filled.items() if change.refused_with]
+
+
+def right_in(filled):
+    return [name for name, change in filled.items() if not change.refused_with]
+
+
+@pytest.mark.parametrize("number", FILLED)
+def test_below_each_blank_is_its_check_and_three_mistakes_are_known(number):
+    texts, found = code_cells(number)
+    assert list(fillings(number)) == list(found)
+    for below, blank in zip(list(texts)[1:], texts, strict=False):
+        assert blank not in found or below == f"check-{blank}"
+    few = {name for name, them in fillings(number).items() if len(wrong_in(them)) < FEWEST_WRONG}
+    assert few == set()
+
+
+@each_filling(lambda _: ["ours"])
+def test_ours_passes_and_prints_one_line(number, blank, name):
+    said = verdict(number, blank, code_cells(number)[1][blank].solution)
+    assert said.endswith(" passes.\n"), said
+    assert said.count("\n") == 1
+
+
+@each_filling(wrong_in)
+def test_a_wrong_filling_is_refused_in_words_that_fit_it(number, blank, name):
+    change, others = fillings(number)[blank][name], fillings(number)[blank]
+    said = verdict(number, blank, changed(code_cells(number)[1][blank].solution, *change.parts))
+    assert change.refused_with in said
+    meant = {o.refused_with for o in others.values() if o.refused_with} - {change.refused_with}
+    assert not [words for words in meant if words in said], said
+
+
+@each_filling(right_in)
+def test_another_right_filling_passes(number, blank, name):
+    parts = fillings(number)[blank][name].parts
+    said = verdict(number, blank, changed(code_cells(number)[1][blank].solution, *parts))
+    assert said.endswith(" passes.\n"), said
+
+
+@each_filling(lambda _: BROKEN)
+def test_a_filling_that_raises_or_gives_something_else_is_told_what_is_needed(number, blank, name):
+    empty = code_cells(number)[1][blank].blank
+    stub = 'raise NotImplementedError("your turn: write this body")'
+    said = verdict(number, blank, empty.replace(stub, BROKEN[name]))
+    assert not said.endswith(" passes.\n")
+    assert len(said.split()) > 5, said

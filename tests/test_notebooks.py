@@ -74,6 +74,7 @@ def budgets(root):
 WORDS_A_MINUTE, LINES_READ, LINES_WRITTEN, MINUTES_A_GUESS = 100, 5, 2, 2
 OFF = 0.15  # what a stated number may differ from the count; 5 minutes of a short one
 TABLES = ("14b_gallery", "16_claims_court")  # of many rows, to look things up in
+TITLED = "# @title "  # of folded cells, which are run and not read
 _BLANK = re.compile(r"### BEGIN SOLUTION\n(.*?)### END SOLUTION", re.DOTALL)
 _NOT_READ = re.compile(r"<details>.*?</details>|\]\(.*?\)", re.DOTALL)
 
@@ -93,7 +94,7 @@ def counted_minutes(text):
         if head.startswith("[markdown]"):
             body = re.sub(r"\$.*?\$", " x ", _NOT_READ.sub("", body), flags=re.DOTALL)
             words += len(re.findall(r"[A-Za-z0-9][\w'.-]*", body))
-        elif "claims.Verdict" not in body and 'id="imports"' not in head:
+        elif "claims.Verdict" not in body and 'id="imports"' not in head and TITLED not in body:
             written += sum(map(lines_of, _BLANK.findall(body)))
             read += lines_of(_BLANK.sub("", body))
     minutes = words / WORDS_A_MINUTE + read / LINES_READ + written / LINES_WRITTEN

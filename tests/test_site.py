@@ -46,6 +46,7 @@ def course(tmp_path_factory, root_of_course):
         nbformat.v4.new_code_cell("import os", id="setup", execution_count=1),
         nbformat.v4.new_markdown_cell("**Predict.** How many? Write a number in place of\n`None`."),
         nbformat.v4.new_code_cell("guess = None  # MiB", execution_count=1),
+        nbformat.v4.new_code_cell("# @title Check: run this cell\nassert chk", execution_count=1),
         nbformat.v4.new_code_cell("guesses.keep('x', {})", id="my-answers", execution_count=1),
         body,
         nbformat.v4.new_code_cell("table", outputs=[output], execution_count=1, metadata=folded),
@@ -116,7 +117,7 @@ def test_the_first_page_has_the_ramp_a_verdict_a_way_to_begin_and_says_what_it_i
 def test_nobody_is_asked_to_write_on_a_page(pages):
     page = (pages / "course/00_toy.html").read_text()
     assert "How many?" in page
-    for words in ("in place of", "guess", "keep"):
+    for words in ("in place of", "guess", "keep", "chk"):
         assert words not in page.partition("<article")[2].partition("</article>")[0]
 
 

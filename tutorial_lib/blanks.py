@@ -1,9 +1,12 @@
-"""Functions that a chapter leaves to its reader, and the course's own while they are blank."""
+"""Functions that a chapter leaves to its reader: the course's own while blank, and a check."""
 
 import inspect
+import traceback
 import types
 from collections.abc import Callable
 from typing import Any
+
+import torch
 
 
 def unless_written(yours: Any) -> Callable[[Any], Any]:
@@ -31,3 +34,45 @@ def raises_blank(code: types.CodeType) -> bool:
     """Tell whether code, or that of a function within it, names `NotImplementedError`."""
     inner = (part for part in code.co_consts if isinstance(part, types.CodeType))
     return "NotImplementedError" in code.co_names or any(map(raises_blank, inner))
+
+
+def check(name: str, needed: str) -> Callable[[Callable[[], None]], None]:
+    """Decorate a check of what a reader wrote: it runs at once, and says in words what is wrong.
+
+    A failed `assert` of the check is raised as it is. Any other error, as of a function that
+    raises or returns None, becomes a sentence with what was needed. The CPU's random state is put
+    back, and the check's names are its own.
+
+    Args:
+        name: Of the function or class that is checked.
+        needed: What it has to do, as in "return a dict from number to tensor".
+
+    Raises:
+        AssertionError: When anything within is wrong.
+
+    Example:
+        >>> def half(x):
+        ...     return {}[x]
+        >>> @check("half", "return half of x")
+        ... def halves():
+        ...     assert half(4) == 2, "half(4) must be 2."
+        Traceback (most recent call last):
+        AssertionError: This check of `half` stopped at KeyError: 4. It needs to return half of x.
+    """
+
+    def run(body: Callable[[], None]) -> None:
+        try:
+            with torch.random.fork_rng(devices=[]):
+                body()
+        except Exception as error:
+            raised_in = traceback.extract_tb(error.__traceback__)[-1].filename
+            if isinstance(error, AssertionError) and raised_in == body.__code__.co_filename:
+                raise
+            first_sentence = f"{type(error).__name__}: {error}".split("\n")[0].split(". ")[0]
+            seen = first_sentence.rstrip(":. ")
+            raise AssertionError(
+                f"This check of `{name}` stopped at {seen}. It needs to {needed}."
+            ) from error
+        print(f"{name} passes.")
+
+    return run

@@ -23,7 +23,7 @@ from torch.nn import functional as F
 from torch.utils._pytree import tree_flatten, tree_unflatten
 from torch.utils.checkpoint import checkpoint as torch_checkpoint
 
-from tutorial_lib import claims, data, memory, plots
+from tutorial_lib import blanks, claims, data, memory, plots
 from tutorial_lib.instruments import segments
 from tutorial_lib.guesses import beside
 from tutorial_lib.models.gpt import GPT, Block, GPTConfig
@@ -41,16 +41,16 @@ from tutorial_lib.models.unet import UNet, UNetConfig
 # follow from the block's input. So keep only the input. When backward comes, run the block again
 # with gradients on, and go backward through that second graph.
 #
-# You write this as an `autograd.Function`. PyTorch runs its `forward` with gradients off. So
-# autograd saves nothing in there, except what you give to `save_for_backward`.
+# You write this as an `autograd.Function`. PyTorch runs its `forward` with gradients off, so
+# autograd saves only what you give to `save_for_backward`.
 #
 # `detach` gives a tensor with the same memory and no history, a *detached input*. The inner
-# backward stops at the detached x, and the outer graph receives `x.grad`. Below the Function, one
-# cell prints when the block runs, with gradients on or off. The next counts what is kept for
-# backward, in units of the bytes of `x`.
+# backward stops there, and the outer graph receives its gradient, `x.grad`. The cell below the
+# Function checks your lines. The next two print when the block runs, and count what is kept for
+# backward in units of the bytes of `x`.
 #
-# **Write.** Both bodies, three lines and five. What `forward` leaves on `ctx`, `backward` finds
-# there; `ctx.saved_tensors` is a tuple. `compare`, below, says "equal, bit for bit".
+# **Write.** Both bodies, three lines and five. What `forward` puts on `ctx` is still there in
+# `backward`; `ctx.saved_tensors` is a tuple.
 
 
 # %% id="ten-lines"
@@ -74,6 +74,33 @@ class TenLines(torch.autograd.Function):
         y.backward(grad)
         return None, x.grad  # one for each argument of forward
         ### END SOLUTION
+
+
+# %% id="check-ten-lines"
+# @title Check: run this cell
+@blanks.check("TenLines", "give `function(x)`, then None and the gradient of x")
+def ten_lines():
+    runs, weight, grad = [], torch.randn(4, 4), torch.randn(8, 4)
+    x = torch.randn(8, 4, requires_grad=True)
+    twin = x.detach().clone().requires_grad_()
+
+    def function(x):
+        runs.append(torch.is_grad_enabled())
+        return F.gelu(F.gelu(x @ weight) @ weight)
+
+    kept = memory.saved(lambda: TenLines.apply(function, x)).num_bytes / x.nbytes
+    assert kept, "Autograd keeps nothing: give x to ctx.save_for_backward."
+    assert kept == 1, (
+        f"Autograd keeps {kept:g} units: keep x, 1 unit, and nothing else."
+    )
+    y, expected = TenLines.apply(function, x), function(twin)
+    assert torch.equal(y, expected), "The output is not that of function(x)."
+    runs.clear()
+    y.backward(grad)
+    expected.backward(grad)
+    assert runs == [True], "Backward runs the function once, with gradients on."
+    assert not torch.equal(x.grad, 2 * twin.grad), "The gradient is doubled: detach x."
+    assert torch.equal(x.grad, twin.grad), "The gradient of x is wrong: is `grad` used?"
 
 
 # %% id="loud-block"
@@ -100,16 +127,17 @@ frugal = memory.saved(lambda: TenLines.apply(block, x), params_of=block)
 
 # %% [markdown] id="bench-text"
 # The price is one more forward of the block. In return, only one unit is kept, the block's input.
-# As the output of the block before, it was there anyway.
+# That input is free: it's the previous block's output, already in memory.
 #
 # ## Are the gradients right?
 #
-# `segments.called_through(checkpoint, modules)` sends chosen modules of a model through a
-# checkpoint function, for a while. `compare` computes all gradients of the model without it and
-# with it, from the same seed. On one CPU the same operations on the same numbers, in the same
-# order, give the same bits, so `compare` asks for equality **bit for bit**. Not every GPU kernel
-# keeps an order (chapter 02, the box): for GPUs see chapter 05. Both steps must also leave the
-# random number generator in the same state.
+# `segments.called_through(checkpoint, modules)` temporarily calls chosen modules of a model through
+# a checkpoint function. `compare` computes all gradients of the model without it and with it, from
+# the same seed. On one CPU the same operations on the same numbers, in the same order, give the
+# same bits, so `compare` asks for equality **bit for bit**. Not every GPU kernel keeps an order
+# (chapter 02): for GPUs see chapter 05. Both steps must also leave the random number generator in
+# the same state. `compare` doesn't look at buffers: a BatchNorm in a block updates its statistics
+# twice, and `compare` says "equal" (chapter 12).
 
 
 # %% id="compare"
@@ -179,10 +207,12 @@ figure.mark(frugal.peak_bytes, expected)
 #
 # ## Six ways to break it
 #
+# These six come up most often; they aren't all there are.
+#
 # ### 1. Dropout
 #
-# A model of four blocks with dropout 0.1, both runs with the same seed. Are the gradients equal? Is
-# there an error?
+# A model of four blocks has dropout 0.1, and both runs start from the same seed. Are the gradients
+# equal? Is there an error?
 
 # %% id="dropout-fails"
 gpt = GPT(GPTConfig(num_layers=4, dropout=0.1))
@@ -196,7 +226,7 @@ compare(TenLines.apply, gpt, gpt_loss)
 # issue 167).
 #
 # **The fix:** remember the state of the random number generator (the *RNG state*) before the first
-# forward, set it for the second, and put back afterwards what was there.
+# forward, set it for the second, and afterwards restore the current one.
 #
 # ### 2. Autocast
 #
@@ -221,14 +251,13 @@ compare(TenLines.apply, no_dropout, mixed_loss)
 # %% [markdown] id="autocast-why"
 # Nothing complains. The tensors between blocks are float32 with and without autocast, so all shapes
 # and dtypes fit. But the second forward multiplies in float32. So the gradients are those of a
-# float32 block, which forward never computed, and the recomputation has float32's price.
+# float32 block, which forward never computed, and the recomputation costs what float32 costs.
 #
 # **The fix:** remember the autocast state too. Here are both in one function. `remember()` is
 # called before the first forward and gives a context for the second one.
 #
 # **Write.** The context `as_it_was`, from `torch.random.fork_rng(devices=[])`, which puts the RNG
-# state back at its end, `torch.set_rng_state` and `torch.autocast("cpu", dtype, enabled=...)`. The
-# table of ten cases checks you, in the rows of dropout and autocast.
+# state back at its end, `torch.set_rng_state` and `torch.autocast("cpu", dtype, enabled=...)`.
 
 
 # %% id="remember"
@@ -247,6 +276,27 @@ def remember():
         ### END SOLUTION
 
     return as_it_was
+
+
+# %% id="check-remember"
+# @title Check: run this cell
+@blanks.check("remember", "give a function that makes the context `as_it_was`")
+def remembers():
+    as_it_was, first, _ = remember(), torch.rand(4), torch.rand(4)
+    before = torch.get_rng_state()
+    with as_it_was():
+        assert torch.equal(torch.rand(4), first), (
+            "Inside, the old RNG state is not set."
+        )
+    same = torch.equal(torch.get_rng_state(), before)
+    assert same, "Afterwards the RNG state is another: put it back with fork_rng."
+    for then, dtype in ((True, torch.bfloat16), (True, torch.float16), (False, None)):
+        with torch.autocast("cpu", dtype, enabled=then):
+            as_it_was = remember()
+        with torch.autocast("cpu", torch.bfloat16, enabled=not then), as_it_was():
+            on, seen = torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")
+        assert on == then, f"Autocast: {then} in forward, {on} in the second run."
+        assert dtype in (None, seen), f"Autocast: {dtype} in forward, then {seen}."
 
 
 # %% [markdown] id="closure-text"
@@ -277,9 +327,9 @@ print(compare(closure, unet, unet_loss))
 # Right: t is an argument, each block has a detached t, and the outer graph adds up both
 # gradients.](figures/04-shared-time.svg)
 #
-# **The fix:** every tensor has to be an argument of `apply`, so that it can be detached. A
-# Function does not see tensors in a closure, a keyword or a tuple. So flatten all arguments into a
-# list, and put them together again inside.
+# **The fix:** pass every tensor as an argument of `apply`, so that it can be detached. A Function
+# does not see tensors in a closure, a keyword or a tuple. So flatten all arguments into a list, and
+# put them together again inside.
 #
 # ### 4. An argument that is no tensor
 #
@@ -314,8 +364,8 @@ for second in (1.0, mask):
 # %% [markdown] id="others-why"
 # A number cannot be saved for backward, and a mask of booleans cannot need a gradient.
 #
-# **The fix:** only tensors go to `save_for_backward`, the rest waits in a list. A detached input
-# needs a gradient in the second forward if it needed one in the first.
+# **The fix:** give `save_for_backward` only the tensors, and keep the rest in a list. A detached
+# input needs a gradient in the second forward if it needed one in the first.
 #
 # ### 5. An input without a gradient
 #
@@ -338,11 +388,12 @@ print(f"{missing} of {len(seen)} are missing{beside(guess, missing)}")
 
 # %% [markdown] id="frozen-why"
 # No block gets a gradient: only the last norm and the head do. The training would run without an
-# error, and the blocks would not learn. The output of a Function needs a gradient only if one of
-# its *arguments* does. Here the only tensor among the arguments is `x`, which comes from frozen
-# embeddings. The blocks' parameters are no arguments: they are inside `function`.
+# error, and the blocks would not learn. A Function's output needs a gradient only if one of its
+# *arguments* does. Here the only tensor among the arguments is `x`, which comes from frozen
+# embeddings. The blocks' parameters aren't arguments: they are inside `function`.
 #
-# **The fix:** one more argument, an empty tensor with `requires_grad`, a *dummy tensor*.
+# **The fix:** one more argument, an empty tensor with `requires_grad`, a *dummy tensor*. It has a
+# price: a block that needs no backward, such as a frozen first block, is now run again for nothing.
 #
 # ### 6. Several outputs
 #
@@ -373,20 +424,21 @@ penalised.position_embedding.requires_grad_(False)  # this loss does without
 print(compare(TenLines.apply, penalised, penalised_loss))
 
 # %% [markdown] id="outputs-why"
-# Autograd calls `backward` with one gradient for each output, None's included.
+# Autograd calls `backward` with one gradient per output, even for an output that is None.
 #
 # **The fix:** send all gradients through the second graph *at once*, with
 # `torch.autograd.backward`. One after the other would need the graph twice. Leave out an output
-# that needs no gradient.
+# that needs no gradient. A Function doesn't look into a dict or a nested list either: tensors in
+# there leave without a gradient, and no error says so. So flatten the outputs too.
 #
 # ## All six fixed
 #
-# First the Function. It takes a function of tensors. Then the function around it, which sorts the
-# arguments. `tree_flatten` is PyTorch's own. The underscore in its module's name says that it may
-# move one day.
+# First the Function: it runs a function of tensors that returns a tuple. Then `checkpoint` around
+# it, which flattens arguments and outputs with PyTorch's own `tree_flatten`. (Its module's name
+# begins with an underscore, so it may move one day.) An object of another class is a single leaf to
+# `tree_flatten`, so `checkpoint` refuses to return one.
 #
-# **Write.** `backward` of the Function, with the fixes of 1, 2, 4, 5 and 6. In the table below,
-# "ours, fixed" is right in all ten rows.
+# **Write.** `backward` of the Function, with the fixes of 1, 2, 4, 5 and 6.
 
 
 # %% id="discard"
@@ -401,15 +453,14 @@ class Discard(torch.autograd.Function):
     def backward(ctx, *grads):
         """Give None for `function`, and a gradient or None for each tensor.
 
-        `function` gives one output or a tuple of them. Leave out those that are no
-        tensor or need no gradient, with their grads.
+        `function` gives a tuple. Leave out what is no tensor or needs no gradient,
+        and its place in `grads`.
         """
         ### BEGIN SOLUTION
         saved = ctx.saved_tensors
         tensors = [t.detach().requires_grad_(t.requires_grad) for t in saved]
         with torch.enable_grad(), ctx.as_it_was():
-            y = ctx.function(*tensors)
-        outputs = y if isinstance(y, tuple) else (y,)
+            outputs = ctx.function(*tensors)
         used = [torch.is_tensor(out) and out.requires_grad for out in outputs]
         torch.autograd.backward(
             list(compress(outputs, used)), list(compress(grads, used))
@@ -418,21 +469,71 @@ class Discard(torch.autograd.Function):
         ### END SOLUTION
 
 
+# %% id="check-discard"
+# @title Check: run this cell
+@blanks.check("Discard", "give None, then a gradient or None for each tensor")
+def discards():
+    x, weight = (torch.randn(4, 4, requires_grad=True) for _ in range(2))
+    frozen, mask = torch.randn(4, 4), torch.ones(4, 4, dtype=torch.bool)
+
+    def function(x, mask, dropped=0.0):
+        y = F.dropout(x @ weight, dropped) * mask
+        return y, y.square().sum(), None, mask.sum()
+
+    def seen(call, x, dropped=0.0):
+        weight.grad = x.grad = None
+        torch.manual_seed(0)
+        y, penalty, *_ = call(partial(function, dropped=dropped), x, mask)
+        (y.sum() + penalty).backward()
+        return [x.grad, weight.grad]
+
+    def apply(function, *tensors):
+        dummy = torch.empty(0, requires_grad=True)
+        return Discard.apply(lambda _, *rest: function(*rest), dummy, *tensors)
+
+    def right(*choices):
+        pairs = zip(*(seen(way, *choices) for way in (apply, directly)), strict=True)
+        return all(a is b or (a is not None and torch.allclose(a, b)) for a, b in pairs)
+
+    def directly(function, *tensors):
+        return function(*tensors)
+
+    assert seen(apply, x)[0] is not None, (
+        "x has no gradient: requires_grad_ is missing."
+    )
+    assert right(x), (
+        "Two outputs: their gradients have to go through the graph at once."
+    )
+    assert right(frozen), (
+        "A frozen input: it gets None, and the weights their gradient."
+    )
+    assert right(x, 0.5), (
+        "With dropout the gradients differ: run under ctx.as_it_was()."
+    )
+
+
 # %% id="checkpoint"
 def checkpoint(function, *args, **kwargs):
     leaves, structure = tree_flatten((args, kwargs))
     places = [place for place, leaf in enumerate(leaves) if torch.is_tensor(leaf)]
     tensors = [leaves[place] for place in places]
     others = [None if place in places else leaf for place, leaf in enumerate(leaves)]
+    form = None  # of the outputs
 
     def run(dummy, *tensors):
+        nonlocal form
         again = list(others)
         for place, tensor in zip(places, tensors, strict=True):
             again[place] = tensor
         args, kwargs = tree_unflatten(again, structure)
-        return function(*args, **kwargs)
+        outputs, form = tree_flatten(function(*args, **kwargs))
+        known = torch.Tensor, int, float, str, type(None)
+        if odd := [out for out in outputs if not isinstance(out, known)]:
+            raise TypeError(f"a tensor inside {odd[0]!r} would get no gradient")
+        return tuple(outputs)
 
-    return Discard.apply(run, torch.empty(0, requires_grad=True), *tensors)
+    outputs = Discard.apply(run, torch.empty(0, requires_grad=True), *tensors)
+    return tree_unflatten(outputs, form)
 
 
 implementations = {"ten lines": TenLines.apply, "ours, fixed": checkpoint}
@@ -442,16 +543,16 @@ implementations["with hooks"] = partial(torch_checkpoint, use_reentrant=False)
 # %% [markdown] id="table-text"
 # How does it compare with PyTorch's two? `use_reentrant=True` is the old one, a Function like ours.
 # A backward runs inside a backward, hence the name. `use_reentrant=False` is the new one, built
-# with hooks (chapter 05). Ten cases: the six above (number and mask make two), `time` as a keyword
-# and in a tuple, and a model whose blocks enter autocast themselves.
+# with hooks (chapter 05). The twelve cases are the six above, some of them in several forms.
 #
-# **Predict.** For how many of the ten does the old one, the reentrant, give the right gradients?
+# **Predict.** For how many of the twelve does the reentrant one give the right gradients?
 
 # %% id="guess-reentrant"
-guess = None  # of ten
+guess = None  # of twelve
 
 
-# %% id="cases"
+# %% id="ways"
+# @title How a block is called in each case: run this cell; open it to look
 def directly(checkpoint, function, *args):
     return checkpoint(function, *args)
 
@@ -464,6 +565,20 @@ def in_a_tuple(checkpoint, function, *pair):
     return checkpoint(lambda both: function(*both), pair)
 
 
+def in_a_dict(checkpoint, function, x):
+    return checkpoint(lambda x: {"all": function(x)}, x)["all"]
+
+
+def nested(checkpoint, function, x):
+    def run(x):
+        y, *others = function(x)
+        return y, others
+
+    y, others = checkpoint(run, x)
+    return y, *others
+
+
+# %% id="cases"
 cases = {
     "1 dropout": (directly, gpt, gpt_loss),
     "2 autocast around": (directly, no_dropout, mixed_loss),
@@ -475,6 +590,8 @@ cases = {
     "4 a mask": (partial(with_second, mask), gpt, gpt_loss),
     "5 frozen input": (directly, frozen, frozen_loss),
     "6 several outputs": (directly, penalised, penalised_loss),
+    "6 in a dict": (in_a_dict, penalised, penalised_loss),
+    "6 a list within": (nested, penalised, penalised_loss),
 }
 
 # %% id="table"
@@ -495,17 +612,18 @@ print(f"reentrant: {passed} of {len(right)} are right{beside(guess, passed)}")
 table
 
 # %% [markdown] id="table-read"
-# With a frozen input or a tensor in a tuple, the reentrant implementation loses gradients, after no
-# more than a warning. A keyword it refuses. The implementation with hooks passes all.
+# With a frozen input, a tensor in a tuple, or outputs in a dict, the reentrant implementation loses
+# gradients after a warning at most. With a list among the outputs it gives **wrong gradients and no
+# error**. It rejects keyword arguments. The implementation with hooks passes all twelve.
 #
-# On the U-Net, the one with hooks is equal *bit for bit*, and ours only up to rounding. Several
-# blocks use the same time embedding, so its gradient is a sum. A Function adds up one block's uses
-# first, and $(a + b) + c$ is not $a + (b + c)$ in floating point. Hooks leave the graph as it was,
-# and so the order of the sums.
+# On the U-Net, hooks are equal *bit for bit*, and ours only up to rounding. Several blocks use the
+# same time embedding, so its gradient is a sum. A Function adds up one block's uses first, and $(a
+# + b) + c$ is not $a + (b + c)$ in floating point. Hooks leave the graph, and so the order of the
+# sums, as it was.
 #
 # The rows of autocast answer a piece of advice: "With mixed precision, enter autocast *inside* the
-# checkpointed function". Inside, the function brings its own autocast along, so even the ten lines
-# are right. Around the model, the implementation has to restore it, and PyTorch's does. So the
+# checkpointed function". There, even the ten lines are right, because the function brings its own
+# autocast along. Around the model, the implementation has to restore it, and PyTorch's does. So the
 # advice works around a checkpoint that forgets autocast. (A seed set by hand in place of the RNG
 # state trains with one dropout mask for ever: the companion [06b](06b_common_advice.ipynb) counts
 # the masks.)
@@ -525,7 +643,8 @@ claims.Verdicts(
     claims.Verdict(
         "C15",
         "shown",
-        "Keywords, tuples, masks, several outputs: a few lines each, and right.",
+        "Keywords, tuples, masks, outputs in a tuple, list or dict: a few lines "
+        "each, and right.",
         f"{right['ours, fixed'].sum()} of {len(right)} cases have the right gradients",
         "computed",
         "table",
@@ -543,7 +662,7 @@ claims.Verdicts(
 # %% [markdown] id="end"
 # ## What you can now do
 #
-# - Discard and recompute in ten lines. Thirty more restore the RNG and autocast state, and sort
+# - Discard and recompute in ten lines. Some forty more restore the RNG and autocast state, and sort
 #   what goes in and comes out.
 # - Say why a wrong checkpoint is silent: three of the six failures gave wrong or missing gradients
 #   and no error. Compare gradients, bit for bit.

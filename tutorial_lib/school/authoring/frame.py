@@ -15,6 +15,7 @@ from tutorial_lib.school.authoring.files import ZIP_NAME, AuthoringError
 
 # Of a cell whose code is folded away in JupyterLab and on Colab: a learner runs it and goes on.
 FOLDED: dict[str, object] = {"jupyter": {"source_hidden": True}, "cellView": "form"}
+TITLED = "# @title "  # begins a cell of a source that is folded: Colab shows the title
 PLACEHOLDER = "COURSE-OWNER/COURSE-REPOSITORY"
 _REPOSITORY = re.compile(r"[A-Za-z0-9-]+/[A-Za-z0-9._-]+")
 _FIGURE = re.compile(r"(?<=\]\()figures/([\w.-]+)\.svg(?=\))")

@@ -17,6 +17,7 @@ from tutorial_lib.school.authoring.answers import (
 from tutorial_lib.school.authoring.files import AuthoringError
 from tutorial_lib.school.authoring.frame import (
     FOLDED,
+    TITLED,
     Settings,
     attach_figures,
     launch_cell,
@@ -133,7 +134,8 @@ def _assemble(
     for cell in cells:
         text = texts.get(cell.id, cell.text)
         new = nbformat.v4.new_code_cell if cell.kind == "code" else nbformat.v4.new_markdown_cell
-        folded = FOLDED if cell.kind == "code" and SHOWN in text else {}
+        is_folded = cell.kind == "code" and (SHOWN in text or text.startswith(TITLED))
+        folded = FOLDED if is_folded else {}
         built.append(new(text, id=cell.id, metadata=deepcopy({**cell.metadata, **folded})))
     launch = [launch_cell(settings, path)] if settings.published else []
     built[1:1] = [*launch, setup_cell(settings, folder)]

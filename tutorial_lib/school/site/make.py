@@ -21,7 +21,8 @@ HERE = Path(__file__).parent
 PARTS = {"Chapters": "course", "Labs": "labs", "Solutions": "solutions"}
 _FONT = (HERE / "stix-two-math.woff2", HERE / "stix-two-math-license.txt")
 _FOLDED = ("setup", "imports")
-_ASKED = ("answer-text", "my-answers")  # and each `guess = None`: nobody writes on a page
+_ASKED = ("answer-text", "my-answers")  # nobody writes on a page
+_ASKS = ("guess = None", "# @title Check: ")
 _WRITE = re.compile(r"\s*Write (?:a|your) number in\s+place\s+of\s+`None`\.")
 # Three verdicts for the first page, one of each kind of surprise.
 _FIRST = ("A06", "D03", "D13")
@@ -104,9 +105,7 @@ def _title(path: Path) -> str:
 def _as_page(notebook: NotebookNode) -> NotebookNode:
     """Fold what all begin with, leave out what asks to write; make figures and links the site's."""
     cells = notebook.cells
-    notebook.cells = [
-        c for c in cells if c.id not in _ASKED and not c.source.startswith("guess = None")
-    ]
+    notebook.cells = [c for c in cells if c.id not in _ASKED and not c.source.startswith(_ASKS)]
     for cell in notebook.cells:
         if cell.cell_type == "markdown":
             cell.source = _WRITE.sub("", cell.source)
