@@ -27,16 +27,18 @@ class GraphNet(nn.Module):
         self.layers = nn.ModuleList(EdgeAttention(width) for _ in range(depth))
         self.classify = nn.Linear(depth * width, 7)
 
-    def forward(self, x, edges):
-        h, seen = self.embed(x), []
+    def forward(self, x, edges):  # (graphs, nodes, features), (graphs, edges, 2)
+        first = torch.arange(len(x), device=x.device).view(-1, 1, 1) * x.shape[1]
+        source, target = (edges + first).view(-1, 2).unbind(1)
+        h, seen = self.embed(x.flatten(0, 1)), []
         for layer in self.layers:
-            h = layer(h, *edges)
+            h = layer(h, source, target)
             seen.append(h)
-        return self.classify(torch.cat(seen, 1))
+        return self.classify(torch.cat(seen, 1)).view(*x.shape[:2], -1)
 
 
 def make_loss(micro_batch=4):
-    model, nodes = GraphNet(), 150 * micro_batch
-    x, labels = torch.randn(nodes, 50), torch.randint(7, (nodes,))
-    edges, known = torch.randint(nodes, (2, 10 * nodes)), torch.rand(nodes) < 0.3
+    model, x = GraphNet(), torch.randn(micro_batch, 150, 50)
+    edges, labels = torch.randint(150, (micro_batch, 1500, 2)), torch.randint(7, (micro_batch, 150))
+    known = torch.rand(micro_batch, 150) < 0.3
     return (lambda: F.cross_entropy(model(x, edges)[known], labels[known])), model

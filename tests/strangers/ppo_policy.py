@@ -26,7 +26,7 @@ class ActorCritic(nn.Module):
 
 def make_loss(micro_batch=4):
     model, log = ActorCritic(), {}
-    observations = torch.randint(256, (16 * micro_batch, 4, 64, 64)).float()
+    observations = 255 * torch.rand(16 * micro_batch, 4, 64, 64)
     actions, returns = torch.randint(6, (len(observations),)), torch.randn(len(observations))
     old_log_prob, advantage = -1.8 + 0.1 * torch.randn(len(actions)), torch.randn(len(actions))
 
