@@ -114,7 +114,7 @@ def test_a_memory_limit_is_set_and_undone(memory_fractions):
 
 @pytest.mark.parametrize("limit", [0, 81 * GIB])
 def test_a_memory_limit_that_cannot_be_is_refused(memory_fractions, limit):
-    refused = pytest.raises(ValueError, match=rf"limit_bytes \(={limit}\) must be from 1 to the 80")
+    refused = pytest.raises(ValueError, match=rf"limit_bytes \(={limit}\) must be from 1 to 8")
     with refused, device.memory_limit("cuda", limit):
         pass
     assert memory_fractions == []

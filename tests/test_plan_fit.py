@@ -96,7 +96,7 @@ def test_another_training_is_taken_by_who_asks_for_it_and_not_where_less_will_do
         candidate(1, 3.0 - i, 15 - 5 * i, kind=k) for i, k in enumerate(kinds)
     )
     assert fitted(kept, eight_bit, rounded).best is kept
-    too_large = replace(kept, plan=None, peak_bytes=20 * GIB)
+    too_large = replace(kept, plan=None, peak_bytes=20 * GIB, is_verified=True)
     found = fitted(too_large, eight_bit, rounded)
     assert (found.best, found.otherwise, found.smallest_bytes) == (None, eight_bit, 20 * GIB)
     assert "nothing fits with bf16-amp, adamw-fused" in str(found)
@@ -228,7 +228,9 @@ def test_the_command(tiny, capsys):
     assert data["fits"]
     assert data["best"]["peak_bytes"] <= 8 * MIB  # what cuBLAS leaves
     assert data["best"]["plan"]["names"][0] == "(before)"
-    assert run([*words, "200KiB"]) == 1
-    assert "The smallest budget that is enough" in capsys.readouterr().out
+    assert run([*words, "200KiB", "--json"]) == 1
+    data = json.loads(capsys.readouterr().out)
+    assert data["verdict"]["enough_bytes"] > data["smallest_bytes"]
+    assert (data["best"], data["not_tried"]) == (None, {})
     assert run([*words, "much"]) == 2
     assert "'much' is no size in memory" in capsys.readouterr().err

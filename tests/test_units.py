@@ -1,6 +1,7 @@
 import copy
 import json
 import pickle
+import random
 
 import pytest
 
@@ -25,6 +26,35 @@ from tutorial_lib.units import Bytes
 )
 def test_bytes_have_three_digits_and_a_binary_unit(num_bytes, text):
     assert units.human_bytes(num_bytes) == text
+
+
+@pytest.mark.parametrize(
+    ("num_bytes", "text"),
+    [
+        (0, "0 B"),
+        (1023, "1023 B"),
+        (1025, "1.01 KiB"),
+        (units.MIB, "1.00 MiB"),
+        (units.MIB + 1, "1.01 MiB"),
+        (units.GIB - 1, "1.00 GiB"),
+        (int(9.991 * units.GIB), "10.0 GiB"),
+        (int(99.92 * units.MIB), "100 MiB"),
+        (int(1023.4 * units.MIB), "1.00 GiB"),
+        (12_345_678, "11.8 MiB"),
+        (12_444_500, "11.9 MiB"),
+        (-units.MIB - 1, "-1.00 MiB"),
+    ],
+)
+def test_what_has_to_be_enough_is_rounded_up(num_bytes, text):
+    assert units.human_bytes(num_bytes, up=True) == text
+
+
+def test_what_is_rounded_up_is_read_as_no_less_and_hardly_more():
+    drawn = random.Random(0)
+    for _ in range(20_000):
+        size = int(2 ** drawn.uniform(0, 46))
+        read = units.parse_bytes(units.human_bytes(size, up=True))
+        assert size <= read <= 1.0103 * size
 
 
 def test_bytes_print_themselves():

@@ -232,8 +232,7 @@ def memory_limit(device: torch.device | str, limit_bytes: int) -> Iterator[None]
     total = total_bytes(torch.device("cuda", index)) or 0
     if not 1 <= limit_bytes <= total:
         raise ValueError(
-            f"limit_bytes (={limit_bytes}) must be from 1 to the {human_bytes(total)} of "
-            f"{describe(device)}: choose less."
+            f"limit_bytes (={limit_bytes}) must be from 1 to {total}, all of {describe(device)}."
         )
     before = torch.cuda.get_per_process_memory_fraction(index)
     torch.cuda.set_per_process_memory_fraction(limit_bytes / total, index)

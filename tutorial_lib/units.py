@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
+from fractions import Fraction
 from typing import Any
 
 KIB = 1024
@@ -16,20 +18,29 @@ _DECIMAL = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 _SECONDS = ((60.0, "min", 1 / 60), (1.0, "s", 1.0), (1e-3, "ms", 1e3), (0.0, "µs", 1e6))
 
 
-def human_bytes(num_bytes: float) -> str:
+def human_bytes(num_bytes: float, *, up: bool = False) -> str:
     """Write a number of bytes with a binary unit, as in ``1.50 GiB``.
 
     Args:
         num_bytes: Any number of bytes; a difference may be negative.
+        up: Whether to round up, for a size that is enough only if `parse_bytes` reads no less.
 
     Returns:
         Text with three significant digits; whole bytes below 1 KiB.
+
+    Example:
+        >>> human_bytes(1_577_000), human_bytes(1_577_000, up=True)
+        ('1.50 MiB', '1.51 MiB')
     """
     size = abs(num_bytes)
     for factor, unit in _BINARY:
         if size >= factor * 0.9995:
+            if up:
+                tenths = 10 ** _decimals(num_bytes / factor)
+                num_bytes = math.ceil(Fraction(num_bytes) * tenths / factor) * factor / tenths
+                return human_bytes(num_bytes)  # in the next unit where it became 1024 of this one
             return f"{_three_digits(num_bytes / factor)} {unit}"
-    return f"{num_bytes:.0f} B"
+    return f"{math.ceil(num_bytes) if up else num_bytes:.0f} B"
 
 
 class Bytes(int):
@@ -123,5 +134,8 @@ def human_flops(flops: float) -> str:
 
 
 def _three_digits(value: float) -> str:
-    decimals = 2 if abs(value) < 9.995 else 1 if abs(value) < 99.95 else 0
-    return f"{value:.{decimals}f}"
+    return f"{value:.{_decimals(value)}f}"
+
+
+def _decimals(value: float) -> int:
+    return 2 if abs(value) < 9.995 else 1 if abs(value) < 99.95 else 0

@@ -80,6 +80,13 @@ class Verdict:
         return "close" if self.needs <= self.room.free else "no"
 
     @property
+    def enough(self) -> int:
+        """Bytes for PyTorch with which the answer is yes."""
+        if self.reserved is None:
+            return Room.for_sure(self.needs).free
+        return math.ceil(self.needs * (1 + CLOSE)) + 1
+
+    @property
     def takes(self) -> tuple[int, int]:
         """Bytes that nvidia-smi shows of the step when nothing limits it, from and to.
 
@@ -99,6 +106,7 @@ class Verdict:
             "needs_bytes": self.needs,
             "takes_bytes": list(self.takes),
             "free_bytes": self.room.free,
+            "enough_bytes": self.enough,
             "context_bytes": self.room.card.context if self.room.card else 0,
         }
 
@@ -112,11 +120,14 @@ class Verdict:
         lines = [f"fits: {self.answer}"]
         if self.answer == "close":
             lines[0] += ", since some with so little to spare ran out"
+        if self.answer != "yes":
+            lines.append(f"  enough   {human_bytes(self.enough, up=True)}")
         without = self.needs * (1 + FRAGMENTED) + WORKSPACES
         if self.reserved is None and self.answer != "no" and without > self.room.free:
             lines.append("  set      PYTORCH_ALLOC_CONF=expandable_segments:True")
         lines += [
-            f"  needs    {human_bytes(self.needs)} at least, of {where}",
-            f"  takes    {low} to {high} in nvidia-smi, where nothing limits it",
+            f"  needs    {human_bytes(self.needs, up=True)} of {where}",
+            f"  takes    {low} to {high} in nvidia-smi on a card with room for it: "
+            "PyTorch keeps spare memory",
         ]
         return "\n".join(lines + context)

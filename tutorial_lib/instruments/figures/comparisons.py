@@ -96,7 +96,7 @@ def fits(found: Any) -> CourseFigure:
     if found.best is None:
         raise ValueError(
             f"Nothing fits {human_bytes(found.budget_bytes)}, so that there is nothing to draw: "
-            f"try a budget of {human_bytes(found.smallest_bytes)}."
+            f"try budget_bytes={found.smallest_bytes:_}."
         )
     title = f"{found.model}, {found.effective_batch} samples an update (predicted)"
     figure, axes = new_figure(title, height=3.6)

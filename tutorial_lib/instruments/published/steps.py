@@ -54,13 +54,15 @@ def batch(
     """
     model = find(name)
     name = model.name
-    for key, value in (("micro_batch", micro_batch), ("seq", seq), ("size", size)):
-        if value is not None and value < 1:
-            raise ValueError(f"{key} (={value}) must be at least 1: try {key}=1.")
+    if micro_batch < 1:
+        raise ValueError(f"micro_batch (={micro_batch}) must be at least 1: try micro_batch=1.")
     if size is not None and model.size is None:
-        raise ValueError(f"{name} reads text and takes no size (={size}): try seq={size}.")
+        raise ValueError(f"{name} reads text and takes no size (={size}): choose seq, or neither.")
     if seq is not None and model.seq is None:
-        raise ValueError(f"{name} reads images and takes no seq (={seq}): try size={model.size}.")
+        raise ValueError(f"{name} reads images and takes no seq (={seq}): choose size, or neither.")
+    for key, value in (("seq", seq), ("size", size)):
+        if value is not None and value < 1:  # 1 is too small for some
+            raise ValueError(f"{key} (={value}) must be at least 1: leave it out for {name}'s own.")
     order = batches.Order(
         model, overrides, micro_batch, seq, size, torch.Generator().manual_seed(seed)
     )

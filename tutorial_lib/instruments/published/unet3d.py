@@ -126,7 +126,8 @@ class UNet3d(nn.Module):
                 "height, width) is needed, with in_channels from the configuration."
             )
         if any(side % multiple for side in volumes.shape[2:]):
-            sides = [max(1, round(side / multiple)) * multiple for side in volumes.shape[2:]]
+            # Twice: batch normalisation needs two voxels, at the bottom too, where the batch is 1.
+            sides = [max(2, round(side / multiple)) * multiple for side in volumes.shape[2:]]
             raise ValueError(
                 f"The volumes are {' x '.join(map(str, volumes.shape[2:]))}; each side must be a "
                 f"multiple of {multiple}, one halving per level after the first. "

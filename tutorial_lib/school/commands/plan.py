@@ -33,6 +33,7 @@ from tutorial_lib.school.commands.recipe_options import (
     add_model,
     recipe_of,
     sequence_length,
+    to_type,
 )
 from tutorial_lib.units import human_bytes
 
@@ -92,11 +93,12 @@ def run(options: argparse.Namespace) -> int:
         )
     rows = [_on_card(found, card) for card in cards if found.best]
     if options.json:
-        verdict = Verdict(found.best.peak_bytes, room).as_data() if found.best else {}
+        needs = found.best.peak_bytes if found.best else found.smallest_bytes or 0
+        verdict = Verdict(needs, room).as_data()
         emulated = {"emulated": rows} if rows else {}
         print(json.dumps(found.as_data() | {"verdict": verdict} | emulated, indent=1))
     else:
-        _show(found, room, rows)
+        _show(found, room, rows, options)
     if found.best is None or found.best.plan is None:
         return 1
     if save is not None:
@@ -107,14 +109,16 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _show(found: Fit, room: Room, rows: Sequence[dict[str, str | int]]) -> None:
-    print(found)
-    left = human_bytes(room.free - room.sure)
-    print(f"Of {human_bytes(room.free)} {left} stay free, for workspaces and blocks too small.")
-    if found.best is None:
-        print(
-            f"So the smallest --budget is {human_bytes(Room.for_sure(found.smallest_bytes).free)}."
-        )
+def _show(
+    found: Fit, room: Room, rows: Sequence[dict[str, str | int]], options: argparse.Namespace
+) -> None:
+    left, sure = human_bytes(room.free - room.sure), human_bytes(room.sure)
+    print(f"Of {human_bytes(room.free)}, {left} stay free for workspaces and blocks too small,")
+    print(f"and {sure} are planned:")
+    enough = f"--budget {to_type(Room.for_sure(found.smallest_bytes or 0))}"
+    if room.card and not options.precision:  # a size may be planned in another one than this card
+        enough += f" --precision {found.asked[0][0]}"
+    print(found.in_words(enough))
     if found.best:
         print(f"Times are predicted, for {f'the {room.card.name}' if room.card else 'an A100'}.")
         print(Verdict(found.best.peak_bytes, room))

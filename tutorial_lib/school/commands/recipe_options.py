@@ -148,6 +148,11 @@ def lora_rank(text: str | None) -> int | None:
     return int(rank)
 
 
+def to_type(room: Room) -> str:
+    """Write a room as an option takes it; it is read as no less."""
+    return human_bytes(room.free, up=True).replace(" ", "")
+
+
 def largest_micro_batch(peak: Callable[[int], int], limit: int) -> int:
     """Find the largest micro-batch whose step stays within a budget.
 
@@ -163,7 +168,8 @@ def largest_micro_batch(peak: Callable[[int], int], limit: int) -> int:
     if peak(1) > limit:
         raise ValueError(
             f"One sample takes {human_bytes(peak(1))}, and {human_bytes(limit)} are sure to fit: "
-            "try --checkpointing per-block, --optimizer adamw-8bit, --precision bf16, or more room."
+            f"try --fits {to_type(Room.for_sure(peak(1)))}, --checkpointing per-block, "
+            "--optimizer adamw-8bit or --precision bf16."
         )
     fits, too_large = 1, 0  # 0: none is known yet
     tried = 2

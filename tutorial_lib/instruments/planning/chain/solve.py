@@ -52,18 +52,9 @@ def solve(
     Source:
         The recursion of Beaumont et al. (2019), Optimal checkpointing for heterogeneous chains.
     """
-    names: tuple[str, ...] = ()
-    calls: tuple[Call, ...] = ()
-    if isinstance(stages, Profile):
-        profile = stages
-        stages, skips, names, calls = profile.stages, profile.skips, profile.names, profile.calls
-    check_chain(stages, skips)
+    stages, skips, evaluate = _taken(stages, skips, int(budget_bytes))
     costs = Costs.of(stages, skips)
     spare = int(budget_bytes) - stages[0].input_bytes
-
-    def evaluate(tree: Tree) -> Plan:
-        return Plan(tuple(stages), tree, tuple(skips), names, int(budget_bytes), calls)
-
     if len(stages) <= SHORT:
         fitting = [way for way in best_ways(costs) if way.needs <= spare]
         found = [evaluate(fitting[-1].tree)] if fitting else []
@@ -76,12 +67,28 @@ def solve(
 
 def floor_bytes(stages: Sequence[Stage] | Profile) -> int:
     """Smallest budget that any plan of a chain, or of a profile, fits into."""
-    skips: Sequence[Skip] = ()
+    stages, skips, _ = _taken(stages, (), None)
+    return Floor(Costs.of(stages, skips)).num_bytes + stages[0].input_bytes
+
+
+def smallest(stages: Sequence[Stage] | Profile) -> Plan:
+    """Plan with that budget, whatever it recomputes: the same one for any times of the stages."""
+    stages, skips, evaluate = _taken(stages, (), None)
+    return evaluate(Floor(Costs.of(stages, skips)).tree())
+
+
+def _taken(
+    stages: Sequence[Stage] | Profile, skips: Sequence[Skip], budget: int | None
+) -> tuple[Sequence[Stage], Sequence[Skip], Evaluate]:
+    """Return a chain or a profile as stages and skips, and what makes a plan of a tree."""
+    names: tuple[str, ...] = ()
+    calls: tuple[Call, ...] = ()
     if isinstance(stages, Profile):
         profile = stages
-        stages, skips = profile.stages, profile.skips
+        stages, skips, names, calls = profile.stages, profile.skips, profile.names, profile.calls
     check_chain(stages, skips)
-    return Floor(Costs.of(stages, skips)).num_bytes + stages[0].input_bytes
+    chain = tuple(stages)
+    return chain, skips, lambda tree: Plan(chain, tree, tuple(skips), names, budget, calls)
 
 
 def _long(costs: Costs, spare: int, evaluate: Evaluate) -> list[Plan]:
@@ -141,6 +148,7 @@ def _frugal(costs: Costs, spare: int, evaluate: Evaluate) -> Plan:
         raise ValueError(
             f"budget_bytes (={budget}, {human_bytes(budget)}) is below the floor: no plan for "
             f"these {len(costs)} stages needs less than {frugal.peak_bytes} bytes "
-            f"({human_bytes(frugal.peak_bytes)}). Try that, a smaller micro-batch, or finer stages."
+            f"({human_bytes(frugal.peak_bytes, up=True)}). Try that, a smaller micro-batch, or "
+            "finer stages."
         )
     return frugal

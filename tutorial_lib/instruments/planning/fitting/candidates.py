@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from tutorial_lib.instruments.planning.chain.plan import Plan
@@ -35,7 +35,8 @@ class Candidate:
         peak_bytes: Predicted peak of the step.
         overhead: Time that recomputation adds to forward and backward, as a share.
         plan: What is kept and what is recomputed; `None` where nothing fits.
-        is_verified: Whether the whole step was predicted with its plan, and not only added up.
+        is_verified: Whether the whole step was predicted with its plan, and not only added up; with
+            the plan that needs least, where it has none that fits.
     """
 
     precision: str
@@ -78,6 +79,7 @@ class Fit:
         effective_batch: Samples for each update.
         candidates: All that were tried.
         asked: Precision and optimizer of those that may be the best.
+        not_tried: Precisions in which the step does not run, and why.
     """
 
     recipe: Recipe
@@ -85,6 +87,7 @@ class Fit:
     effective_batch: int
     candidates: tuple[Candidate, ...]
     asked: tuple[tuple[str, str], ...]
+    not_tried: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def model(self) -> str:
@@ -114,17 +117,24 @@ class Fit:
     def front(self) -> list[Candidate]:
         """What fits and is beaten by none in bytes, seconds and changes; the fewest changes first.
 
-        `best` stands before all others.
+        `best` stands before all others, or `otherwise` where nothing fits of what was asked for.
         """
         fitting = [candidate for candidate in self.candidates if candidate.fits]
         front = [c for c in fitting if not any(other.beats(c) for other in fitting)]
-        first, beaten = self.best, front if self.best is None else [*front, self.best]
+        first = self.best or self.otherwise
+        beaten = front if first is None else [*front, first]
         return sorted(dict.fromkeys(beaten), key=lambda c: (c is not first, *_order(c)))
 
     @property
-    def smallest_bytes(self) -> int:
-        """The smallest budget into which any of those fits that were asked for."""
-        return min(c.peak_bytes for c in self._asked_for if not self.best or c.fits)
+    def smallest_bytes(self) -> int | None:
+        """A budget that is enough, where this one is not: the least that was predicted in whole.
+
+        With it, and with any larger one, `fit` finds a plan of what was asked for. `None` where
+        something fits already: then no smaller budget was looked for.
+        """
+        if self.best is not None:
+            return None
+        return min(c.peak_bytes for c in self._asked_for if c.is_verified)
 
     @property
     def _asked_for(self) -> list[Candidate]:
@@ -150,15 +160,21 @@ class Fit:
             "best": None if best is None else _as_data(best),
             "otherwise": None if otherwise is None else _as_data(otherwise),
             "smallest_bytes": self.smallest_bytes,
+            "not_tried": dict(self.not_tried),
             "choices": ranked,
         }
 
     def __str__(self) -> str:
-        return "\n".join(self._lines())
+        enough = self.smallest_bytes or 0
+        return self.in_words(f"budget_bytes={enough:_} ({human_bytes(enough, up=True)})")
 
     __repr__ = __str__
 
-    def _lines(self) -> Iterator[str]:
+    def in_words(self, enough: str) -> str:
+        """Return the answer as text; `enough` is what to ask for where nothing fits."""
+        return "\n".join(self._lines(enough))
+
+    def _lines(self, enough: str) -> Iterator[str]:
         best, otherwise = self.best, self.otherwise
         head = (
             f"{self.model}, {self.effective_batch} samples an update, "
@@ -167,7 +183,7 @@ class Fit:
         if best is None:
             kinds = " or ".join(", ".join(kind) for kind in self.asked)
             yield f"{head}: nothing fits with {kinds} (predicted)."
-            yield f"The smallest budget that is enough: {human_bytes(self.smallest_bytes)}."
+            yield f"The smallest budget that is enough: {enough}"
             if otherwise is not None:
                 yield f"It fits where {' and '.join(otherwise.changes)} may change the training:"
         else:
@@ -183,6 +199,8 @@ class Fit:
             yield f"  and {len(shown) - _SHOWN} more"
         if beaten := sum(c.fits for c in self.candidates) - len(self.front):
             yield f"  Not shown: {beaten} that fit, and are better in nothing."
+        for precision, reason in self.not_tried.items():
+            yield f"  {precision} was not tried, as the step does not run in it: {reason}"
         rounded = {name for candidate in shown for name in candidate.changes}
         if rounded:
             words = [words for name, words in _ROUNDED.items() if name in rounded]

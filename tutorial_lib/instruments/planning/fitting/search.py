@@ -1,5 +1,7 @@
 """Find how to train a model within a memory budget: the least change, then the least time."""
 
+import math
+import signal
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
@@ -12,7 +14,7 @@ from joblib.externals.loky import (  # type: ignore[import-untyped]
 
 from tutorial_lib.instruments.planning.chain.plan import Plan
 from tutorial_lib.instruments.planning.chain.profiled import Profile
-from tutorial_lib.instruments.planning.chain.solve import floor_bytes, solve
+from tutorial_lib.instruments.planning.chain.solve import floor_bytes, smallest, solve
 from tutorial_lib.instruments.planning.chain.stages import Skip, Stage
 from tutorial_lib.instruments.planning.fitting.candidates import Candidate, Fit
 from tutorial_lib.instruments.planning.fitting.predictions import Parts, predicted_peak
@@ -24,6 +26,7 @@ from tutorial_lib.instruments.training.fields import COPYING, UNDIVIDED
 # asks for them.
 OPTIMIZERS = ("adamw-fused", "adamw-8bit")
 _TRIES = 6  # plans of a candidate that are predicted in whole; most often the first one fits
+_LEAST = 3  # candidates whose smallest plan is predicted in whole, where nothing fits
 
 
 def fit(
@@ -51,7 +54,7 @@ def fit(
             A GPU's allocator, kernels and CUDA itself need more on top.
         effective_batch: Samples for each update, of all ranks together.
         precisions: Which may be the best, as in `Recipe`. `None` tries autocast and bfloat16
-            throughout, and takes the first.
+            throughout, and takes the first. `not_tried` names another one in which the step fails.
         optimizers: The same; `None` tries `OPTIMIZERS`, but for those that cannot update what the
             ranks divide.
         speed: What to predict times with; `None` takes that of an A100.
@@ -76,7 +79,7 @@ def fit(
     is_divided = recipe.shard not in (None, *COPYING)
     tried = optimizers or [n for n in OPTIMIZERS if not (is_divided and n in UNDIVIDED)]
     recipes = [replace(recipe, precision=n) for n in precisions or (speed.autocast, "bf16")]
-    found = _taken_apart(recipes, tried, speed)
+    found, not_tried = _taken_apart(recipes, tried, speed)
     candidates = [
         _candidate(parts, optimizer, micro_batch, effective_batch // together, budget_bytes, speed)
         for parts in found
@@ -84,16 +87,38 @@ def fit(
         for micro_batch in _divisors(effective_batch // together)
     ]
     asked = tuple(product(precisions or [speed.autocast], optimizers or OPTIMIZERS[:1]))
-    fitted = Fit(recipe, budget_bytes, effective_batch, tuple(candidates), asked)
+    fitted = Fit(recipe, budget_bytes, effective_batch, tuple(candidates), asked, not_tried)
     return _verified(fitted, {str(parts.recipe.precision): parts for parts in found}, speed)
 
 
-def _taken_apart(recipes: Sequence[Recipe], optimizers: Sequence[str], speed: Speed) -> list[Parts]:
-    """Take the first step apart here, and those of other precisions in a second process."""
-    second = get_reusable_executor(max_workers=1)
-    others = [second.submit(Parts.of, recipe, optimizers, speed) for recipe in recipes[1:]]
-    first = [Parts.of(recipe, optimizers, speed) for recipe in recipes[:1]]
-    return [*first, *(other.result() for other in others)]
+def _taken_apart(
+    recipes: Sequence[Recipe], optimizers: Sequence[str], speed: Speed
+) -> tuple[list[Parts], dict[str, str]]:
+    """Take the first step apart here, and those of other precisions in a second process.
+
+    Returns:
+        The parts; and by precision why another one was not tried.
+    """
+    if not recipes[1:]:
+        return [Parts.of(recipe, optimizers, speed) for recipe in recipes], {}
+    # Ctrl-C on a terminal reaches it too, and is this process's to answer.
+    second = get_reusable_executor(
+        max_workers=1, initializer=signal.signal, initargs=(signal.SIGINT, signal.SIG_IGN)
+    )
+    found, not_tried = list[Parts](), dict[str, str]()
+    try:
+        others = [second.submit(Parts.of, recipe, optimizers, speed) for recipe in recipes[1:]]
+        found.append(Parts.of(recipes[0], optimizers, speed))
+        for recipe, other in zip(recipes[1:], others, strict=True):
+            try:
+                found.append(other.result())
+            except Exception as error:
+                said = str(error).strip().partition("\n")[0]
+                not_tried[str(recipe.precision)] = f"{type(error).__name__}: {said}"
+    except BaseException:
+        second.shutdown(kill_workers=True)  # it would go on for minutes, and be waited for
+        raise
+    return found, not_tried
 
 
 def _divisors(number: int) -> list[int]:
@@ -127,39 +152,52 @@ def _candidate(
     parts: Parts, optimizer: str, micro_batch: int, samples: int, budget: int, speed: Speed
 ) -> Candidate:
     """Solve for what the model and its update leave of the budget."""
-    at, update = _at(parts, micro_batch), parts.updates[optimizer]
-    accumulation = samples // micro_batch
-    always = update.resident_bytes
-    if accumulation > 1:  # from the second micro-batch on all gradients are there
-        always += sum(stage.gradient_bytes for stage in at.stages)
-        at = replace(at, stages=tuple(replace(s, gradient_bytes=0) for s in at.stages))
     precision = str(parts.recipe.precision)
-    chosen = Candidate(precision, optimizer, micro_batch, accumulation, 0.0, 0, 0.0)
-    least = max(always + floor_bytes(at), update.peak_bytes)
+    chosen = Candidate(precision, optimizer, micro_batch, samples // micro_batch, 0.0, 0, 0.0)
+    least = _least_bytes(chosen, parts)
     if least > budget:
         return replace(chosen, peak_bytes=least)
-    found = solve(at, budget_bytes=budget - always)
-    peak = max(always + found.peak_bytes, update.peak_bytes)
-    return _planned(replace(chosen, peak_bytes=peak), found, parts, speed)
+    at, always = _held(chosen, parts)
+    return _planned(chosen, solve(at, budget_bytes=budget - always), parts, speed)
+
+
+def _least_bytes(candidate: Candidate, parts: Parts) -> int:
+    """Add up the peak with the plan that needs least."""
+    at, always = _held(candidate, parts)
+    return max(always + floor_bytes(at), parts.updates[candidate.optimizer].peak_bytes)
+
+
+def _held(candidate: Candidate, parts: Parts) -> tuple[Profile, int]:
+    """Profile of a candidate's micro-batch, and the bytes that are held beside it."""
+    at = _at(parts, candidate.micro_batch)
+    always = parts.updates[candidate.optimizer].resident_bytes
+    if candidate.accumulation > 1:  # from the second micro-batch on all gradients are there
+        always += sum(stage.gradient_bytes for stage in at.stages)
+        at = replace(at, stages=tuple(replace(s, gradient_bytes=0) for s in at.stages))
+    return at, always
 
 
 def _planned(candidate: Candidate, plan: Plan, parts: Parts, speed: Speed) -> Candidate:
-    """Give a candidate a plan, and the seconds of an update with it."""
+    """Give a candidate a plan, and the seconds and bytes of an update with it, added up."""
     update, overhead = parts.updates[candidate.optimizer], max(0.0, plan.overhead)
+    peak = max(_held(candidate, parts)[1] + plan.peak_bytes, update.peak_bytes)
     launching = parts.one.launches * speed.launch_seconds * (1 + overhead)
     seconds = candidate.accumulation * max(plan.seconds, launching)
     seconds += update.touched_bytes / speed.bytes_per_second
-    return replace(candidate, plan=plan, seconds=seconds, overhead=overhead)
+    return replace(candidate, plan=plan, peak_bytes=peak, seconds=seconds, overhead=overhead)
 
 
 def _verified(found: Fit, by_precision: Mapping[str, Parts], speed: Speed) -> Fit:
     """Predict the best candidate in whole; where it does not fit, leave its plan less room.
 
     One whose plans have all been too large counts as one that does not fit, and the next is looked
-    at: no answer is only added up.
+    at: no answer is only added up. Where none of those fits that were asked for, they are asked
+    what they need at least.
     """
-    tries = Counter[tuple[str, str, int]]()
+    tries, is_least_known = Counter[tuple[str, str, int]](), False
     while True:
+        if found.best is None and not is_least_known:
+            found, is_least_known = _with_least(found, by_precision, speed), True
         best = found.best or found.otherwise
         if best is None or best.is_verified or best.plan is None:
             return found
@@ -167,16 +205,56 @@ def _verified(found: Fit, by_precision: Mapping[str, Parts], speed: Speed) -> Fi
             by_precision[best.precision],
             (best.precision, best.optimizer, best.micro_batch),
         )
-        peak = predicted_peak(found.recipe_of(best), best.plan, parts.updates[best.optimizer])
-        over = peak - found.budget_bytes
-        changed = replace(best, peak_bytes=peak, is_verified=True)
+        changed = _in_whole(found, best, parts)
+        over = changed.peak_bytes - found.budget_bytes
         if over > 0:
             tries[name] += 1
-            changed = replace(best, peak_bytes=peak, plan=None)
+            changed = replace(changed, plan=None, is_verified=False)
             if tries[name] < _TRIES:
                 changed = _with_less(best, over, parts, speed)
-        others = [changed if candidate is best else candidate for candidate in found.candidates]
-        found = replace(found, candidates=tuple(others))
+        found = _with(found, best, changed)
+
+
+def _in_whole(found: Fit, candidate: Candidate, parts: Parts) -> Candidate:
+    assert candidate.plan is not None
+    recipe, update = found.recipe_of(candidate), parts.updates[candidate.optimizer]
+    peak = predicted_peak(recipe, candidate.plan, update)
+    return replace(candidate, peak_bytes=peak, is_verified=True)
+
+
+def _with(found: Fit, candidate: Candidate, changed: Candidate) -> Fit:
+    others = (changed if one is candidate else one for one in found.candidates)
+    return replace(found, candidates=tuple(others))
+
+
+def _with_least(found: Fit, by_precision: Mapping[str, Parts], speed: Speed) -> Fit:
+    """Predict in whole what needs least of what was asked for, each with its smallest plan.
+
+    Neither which ones nor their plans depend on the budget, or on the speed of the device. So a
+    peak that is named here is enough the next time, whatever else is tried before.
+    """
+    asked = list[tuple[int, Candidate]]()
+    for candidate in found.candidates:
+        if (candidate.precision, candidate.optimizer) in found.asked:
+            parts = by_precision[candidate.precision]
+            asked.append((_least_bytes(candidate, parts), candidate))
+    enough: float = math.inf
+    for added_up, candidate in sorted(asked, key=lambda one: one[0])[:_LEAST]:
+        if added_up >= enough:
+            break
+        parts = by_precision[candidate.precision]
+        plan = smallest(_held(candidate, parts)[0])
+        least = _in_whole(found, _planned(candidate, plan, parts, speed), parts)
+        enough = min(enough, least.peak_bytes)
+        if least.peak_bytes > found.budget_bytes:
+            least = replace(least, plan=None)
+        else:  # it recomputes more than is needed
+            room = plan.peak_bytes + found.budget_bytes - least.peak_bytes
+            faster = solve(_held(candidate, parts)[0], budget_bytes=room)
+            other = _in_whole(found, _planned(candidate, faster, parts, speed), parts)
+            least = other if other.peak_bytes <= found.budget_bytes else least
+        found = _with(found, candidate, least)
+    return found
 
 
 def _with_less(candidate: Candidate, over: int, parts: Parts, speed: Speed) -> Candidate:
