@@ -215,6 +215,26 @@ def test_softmax_reads_float16_and_writes_float32_in_one_kernel():
     assert operations.half_to_float_softmax(torch.ops.aten.sum.default) is None
 
 
+def test_a_fake_tensor_that_refuses_prints_nothing(caplog):
+    def refuse():
+        with meters.FakeTensorMode(), pytest.raises(RuntimeError):
+            torch.ones(2, 3) @ torch.ones(2, 3)
+        return caplog.text
+
+    with patches.without_tracebacks_of_fake_tensors():
+        assert refuse() == ""
+    assert "failed while attempting to run meta" in refuse()
+
+
+def test_an_operation_says_whether_it_makes_new_tensors():
+    aten = torch.ops.aten
+    assert operations.makes_new(aten.mm.default)
+    assert not operations.makes_new(aten.view.default)
+    assert not operations.makes_new(aten.add_.Tensor)
+    assert operations.overloads("mm")[:1] == [aten.mm.default]
+    assert aten.mm.out not in operations.overloads("mm")
+
+
 def test_fake_tensors_pass_a_truncated_normal():
     """Else no vision transformer can be predicted: its initialisation looks at values."""
     with meters.FakeTensorMode(), patches.without_truncated_normal():

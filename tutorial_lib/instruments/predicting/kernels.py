@@ -89,7 +89,7 @@ def _attention(
     flash = half and attn_mask is None and width <= 256
     grouped = query.dim() == 4 and query.size(-3) != key.size(-3)
     aligned = all(x.size(-1) % (8 if half else 4) == 0 for x in (query, value))
-    if query.dim() != 4 or not (flash or (aligned and not grouped)):
+    if not _are_alike(query, key, value) or not (flash or (aligned and not grouped)):
         with sdpa_kernel(SDPBackend.MATH):
             return _math_attention(
                 *(query, key, value, attn_mask, dropout_p, is_causal),
@@ -114,6 +114,13 @@ def _attention(
     return operations.efficient_attention(
         query, key, value, attn_mask, torch.is_grad_enabled(), dropout_p, is_causal, scale=scale
     )
+
+
+def _are_alike(query: Tensor, key: Tensor, value: Tensor) -> bool:
+    """Tell whether a fused kernel takes them; else the written-out one does, or says why not."""
+    alike = len({(x.dim(), x.dtype, x.size(0)) for x in (query, key, value)}) == 1
+    fits = query.size(-1) == key.size(-1) and key.shape[1:-1] == value.shape[1:-1]
+    return query.dim() == 4 and alike and fits
 
 
 def _save_elsewhere(hooks: Any, pin_memory: bool = False, device_type: str = "cuda") -> None:

@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import Any, Literal
 from unittest import mock
 
-import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import Optimizer
 
+from tutorial_lib.instruments.predicting import reading
 from tutorial_lib.instruments.predicting.corrections import RealSizes
 from tutorial_lib.instruments.predicting.kernels import cuda_kernels
 from tutorial_lib.instruments.predicting.placement import ignoring_gpu
-from tutorial_lib.instruments.predicting.values import Values, read_tensor
+from tutorial_lib.instruments.predicting.values import Values
 from tutorial_lib.instruments.private_torch import patches
 from tutorial_lib.memory.lines import line_in_words
 from tutorial_lib.memory.meter import MeterWarning, measure
@@ -156,39 +156,18 @@ def _workarounds() -> Iterator[None]:
         patches.with_weak_references(),
         patches.with_finite_gradients(),
         patches.without_new_buckets(),
+        patches.without_tracebacks_of_fake_tensors(),
         # Else a copy of a model takes a copy of the mode along, and may end the process
         # (test_a_copy_of_the_model_made_in_the_step).
-        mock.patch.object(FakeTensor, "__deepcopy__", _copy, create=True),
-        mock.patch.object(FakeTensor, "__format__", _format, create=True),
-        mock.patch.object(FakeTensor, "numpy", _numpy, create=True),
-        patches.with_constructor(read_tensor),
+        mock.patch.object(FakeTensor, "__deepcopy__", reading.copy_of, create=True),
+        mock.patch.object(FakeTensor, "__format__", reading.format_of, create=True),
+        mock.patch.object(FakeTensor, "numpy", reading.numpy_of, create=True),
+        patches.with_constructor(reading.tensor_of),
         ignoring_gpu(),
         _with_values(),
         _with_own_caches(),
     ):
         yield
-
-
-def _format(tensor: Tensor, spec: str) -> str:
-    return format(tensor.item(), spec) if tensor.dim() == 0 else object.__format__(tensor, spec)
-
-
-def _numpy(tensor: Tensor, *, force: bool = False) -> Any:
-    if tensor.requires_grad and not force:
-        raise RuntimeError("Can't call numpy() on Tensor that requires grad.")
-    return np.array(tensor.tolist())
-
-
-def _copy(tensor: Tensor, memo: dict[int, Any]) -> Tensor:
-    if id(tensor) not in memo:
-        twin = tensor.detach().clone()
-        if isinstance(tensor, nn.Parameter):  # whose gradient a copy leaves out
-            twin = nn.Parameter(twin)
-        elif tensor.grad is not None:
-            twin.grad = _copy(tensor.grad, memo)
-        memo[id(tensor)] = twin.requires_grad_(tensor.requires_grad)
-    copied: Tensor = memo[id(tensor)]
-    return copied
 
 
 def _never(_: Any) -> bool:

@@ -5,7 +5,6 @@ a list of drop rates, an attention mask is asked whether it hides anything, a lo
 `Values` computes what is small and follows from constants, and gives a stand-in for the rest.
 """
 
-import functools
 import sys
 import traceback
 import weakref
@@ -17,11 +16,11 @@ import torch
 from torch import Tensor
 
 from tutorial_lib.instruments import private_torch
+from tutorial_lib.instruments.predicting import refusals
 from tutorial_lib.instruments.predicting.placement import without_gpu
-from tutorial_lib.instruments.private_torch import operations, tree_leaves, tree_map_only
+from tutorial_lib.instruments.private_torch import operations, tree_map_only
 from tutorial_lib.memory.lines import line_in_words
 from tutorial_lib.memory.private_torch import (
-    FakeTensor,
     TorchDispatchMode,
     is_fake,
     is_wrapper,
@@ -34,7 +33,10 @@ _MOST_FLOATS, _MOST_OTHERS = 2**16, 2**20
 _MOST_TO_LOOK_AT = 2**26
 
 _aten = torch.ops.aten
-_OVERWRITES = {_aten.fill_.Scalar, _aten.fill_.Tensor, _aten.zero_.default, _aten.copy_.default}
+_OVERWRITES = {
+    *(_aten.fill_.Scalar, _aten.fill_.Tensor, _aten.zero_.default, _aten.copy_.default),
+    *operations.overloads("random_"),
+}
 
 
 class UnknownValueError(RuntimeError):
@@ -75,6 +77,7 @@ class Values(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs = kwargs or {}
         if "device" in kwargs:
             kwargs = {**kwargs, "device": without_gpu(kwargs["device"])}
+        refusals.check_indices(func, args, self._certain)
         if func is _aten.index.Tensor:
             args = (args[0], [self._positions(index) for index in args[1]])
             args = args[0], [one for part in args[1] for one in part]
@@ -82,6 +85,9 @@ class Values(TorchDispatchMode):  # type: ignore[no-untyped-call]
             out = func(*args, **kwargs)
         except private_torch.LOOKS_AT_VALUES:
             return self._looked_at(func, args, kwargs)
+        except Exception as error:
+            real = refusals.in_real_words(func, args, kwargs, error, self._certain)
+            return tree_map_only(Tensor, lambda tensor: self._as_fake(tensor, None), real)
         self._follow(func, args, kwargs, out)
         return out
 
@@ -92,6 +98,7 @@ class Values(TorchDispatchMode):  # type: ignore[no-untyped-call]
         inputs, outputs = list_tensors((args, kwargs)), list_tensors(out)
         if any(tensor.layout is not torch.strided for tensor in (*inputs, *outputs)):
             return
+        refusals.check_types(func, args, kwargs, inputs)
         written = operations.written_arguments(func, args, kwargs)
         keys = {_key(tensor) for tensor in inputs}
         fresh = [tensor for tensor in outputs if _key(tensor) not in keys]
@@ -101,7 +108,12 @@ class Values(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if func in _OVERWRITES and all(known[1:]) and _is_whole(args[0]) and _is_small(args[0]):
             self._keep(args[0], torch.zeros_like, assumed=False)
             known[0] = True
-        followed = all(known) and all(map(_is_small, fresh)) and not _is_uninitialised(func, fresh)
+        if operations.is_uninitialised(func):  # integers are zeros, whatever lies in memory
+            for unset in fresh:
+                if _is_small(unset) and not unset.is_floating_point():
+                    self._keep(unset, None, assumed=True)
+            return
+        followed = all(known) and all(map(_is_small, fresh))
         if not followed:
             self.forget(written)
             fresh = [] if written else self._discrete(func, inputs, fresh)
@@ -116,8 +128,10 @@ class Values(TorchDispatchMode):  # type: ignore[no-untyped-call]
             result = self._compute(func, args, kwargs)
         except RuntimeError:  # a GPU's kernel, as of fused attention: its values stay unknown
             return
-        kept = {_key(tensor) for tensor in fresh}
-        for fake, real in zip(outputs, list_tensors(result), strict=True):
+        kept, reals = {_key(tensor) for tensor in fresh}, list_tensors(result)
+        if len(reals) < len(outputs):  # the kernel leaves a gradient away: batch norm's
+            return
+        for fake, real in zip(outputs, reals, strict=True):
             if _key(fake) in kept:
                 self._keep(fake, real, assumed=assumed)
 
@@ -141,6 +155,11 @@ class Values(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _is_assumed(self, tensor: Tensor) -> bool:
         found = self._known.get(_key(tensor)) if is_fake(tensor) else None
         return found is not None and found.assumed
+
+    def _certain(self, tensor: Tensor) -> Tensor | None:
+        """Values of a tensor that follow from constants alone; no mode may be active."""
+        found = self._known.get(_key(tensor)) if is_fake(tensor) else None
+        return None if found is None or found.assumed else _view(tensor, found.storage)
 
     def _keep(self, fake: Tensor, real: Any, *, assumed: bool) -> None:
         """Remember the values of a fake tensor until its storage dies."""
@@ -199,9 +218,10 @@ class Values(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 f"({func}), and a predicted tensor has none: predict a smaller micro-batch, or "
                 "count the real step with memory.measure."
             )
+        args = refusals.with_safe_labels(func, args)
         try:
             real = self._compute(func, args, kwargs)
-        except RuntimeError as error:
+        except Exception as error:
             if not assumed:
                 raise
             raise UnknownValueError(
@@ -210,14 +230,17 @@ class Values(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 "that were assumed do not do: then count the real step with memory.measure."
             ) from error
         if assumed and not isinstance(real, int | float):
-            zeros = self._compute(func, args, kwargs, zeros=True)
-            if _shapes(zeros) != _shapes(real):
+            if self._shapes_of_zeros(func, args, kwargs) != _shapes(real):
                 self._note(f"makes a tensor whose shape depends on values: {_shapes(real)}")
         elif assumed:
             real = self._assume(real)
-        return tree_map_only(
-            Tensor, lambda tensor: self._as_fake(tensor, assumed=bool(assumed)), real
-        )
+        return tree_map_only(Tensor, lambda tensor: self._as_fake(tensor, bool(assumed)), real)
+
+    def _shapes_of_zeros(self, func: Any, args: Any, kwargs: Any) -> str:
+        try:
+            return _shapes(self._compute(func, args, kwargs, zeros=True))
+        except Exception:  # it does not take zeros, as lengths: so its values matter
+            return "none"
 
     def _assume(self, number: float) -> float:
         if not isinstance(number, bool):
@@ -230,9 +253,10 @@ class Values(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._note(f"decides by the value of a tensor: {number}")
         return number
 
-    def _as_fake(self, real: Tensor, *, assumed: bool) -> Tensor:
+    def _as_fake(self, real: Tensor, assumed: bool | None) -> Tensor:
         fake = torch.empty_strided(real.size(), real.stride(), dtype=real.dtype)
-        self._keep(fake, real, assumed=assumed)
+        if assumed is not None:  # its values mean something
+            self._keep(fake, real, assumed=assumed)
         return fake
 
     def _positions(self, index: Tensor | None) -> list[Tensor | None]:
@@ -244,19 +268,6 @@ class Values(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _note(self, said: str) -> None:
         line = _calling_line()
         self.assumptions.setdefault(line, f"{line} {said} was assumed.")
-
-
-_tensor_of_numbers = torch.tensor
-
-
-def read_tensor(data: Any, *, dtype: torch.dtype | None = None, **settings: Any) -> Tensor:
-    """Read the numbers of tensors in a list one by one, where C++ would read their memory."""
-    if isinstance(data, list | tuple):
-        fakes = [one for one in tree_leaves(data) if isinstance(one, FakeTensor)]
-        if fakes and dtype is None:
-            dtype = functools.reduce(torch.promote_types, (one.dtype for one in fakes))
-        data = tree_map_only(FakeTensor, lambda one: one.tolist(), data) if fakes else data
-    return _tensor_of_numbers(data, dtype=dtype, **settings)
 
 
 def _shapes(value: Any) -> str:
@@ -274,11 +285,6 @@ def _is_small(tensor: Tensor) -> bool:
 
 def _is_whole(tensor: Tensor) -> bool:
     return tensor.numel() * tensor.element_size() == tensor.untyped_storage().nbytes()
-
-
-def _is_uninitialised(func: Any, fresh: list[Tensor]) -> bool:
-    made = operations.is_uninitialised(func)
-    return made and any(tensor.is_floating_point() for tensor in fresh)
 
 
 def _view(like: Tensor, storage: torch.UntypedStorage) -> Tensor:

@@ -73,6 +73,12 @@ def below_cpu_autocast() -> contextlib.AbstractContextManager[Any]:
     return guard
 
 
+def overloads(name: str) -> list[Any]:
+    """List an operation's overloads that make their own results (`overloads`: torch/_ops.py)."""
+    packet = getattr(_aten, name)
+    return [getattr(packet, one) for one in packet.overloads() if "out" not in one]
+
+
 def overload_name(operation: Any) -> str:
     """Overload of an operation, as `dim_IntList` (`_overloadname`: torch/_ops.py)."""
     name: str = operation._overloadname
@@ -108,6 +114,11 @@ def written_arguments(
 def is_random(operation: Any) -> bool:
     """Tell whether an operation draws random numbers (`tags`: torch/_ops.py)."""
     return torch.Tag.nondeterministic_seeded in operation.tags
+
+
+def makes_new(operation: Any) -> bool:
+    """Tell whether an operation's results are new tensors (`_schema`: torch/_ops.py)."""
+    return not operation._schema.is_mutable and not gives_view(operation)
 
 
 def is_elementwise(operation: Any) -> bool:

@@ -71,6 +71,14 @@ def without_truncated_normal() -> Patch:
     return mock.patch.object(nn.init, "_no_grad_trunc_normal_", lambda tensor, *_, **__: tensor)
 
 
+def without_tracebacks_of_fake_tensors() -> Patch:
+    """Let fake tensors not print where they refused: the error itself says so.
+
+    `log`: torch/_subclasses/fake_tensor.py.
+    """
+    return mock.patch("torch._subclasses.fake_tensor.log.disabled", True)
+
+
 def with_weak_references() -> Patch:
     """Let `module.to` swap parameters that have weak references, as all fake ones have.
 

@@ -1,0 +1,213 @@
+"""A step that cannot run is refused by a prediction in the words of the real step."""
+
+import traceback
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from tutorial_lib import memory
+
+BF16, INT = torch.bfloat16, torch.int32
+x = lambda: torch.randn(4, 8)  # noqa: E731 - made inside each step
+images = lambda channels=3, size=8: torch.randn(2, channels, size, size)  # noqa: E731
+nine = lambda *shape: torch.full(shape, 9)  # noqa: E731
+
+
+def linear():
+    return nn.Linear(8, 8)
+
+
+def conv():
+    return nn.Conv2d(3, 8, 3)
+
+
+# A model, and what is wrong with what is done with it.
+SHAPES = {
+    "mm": (linear, lambda m: m(torch.randn(4, 9))),
+    "matmul": (linear, lambda m: m(x()) @ x()),
+    "bmm": (linear, lambda m: torch.bmm(m(x())[None], torch.randn(3, 8, 2))),
+    "einsum": (linear, lambda m: torch.einsum("ij,jk->ik", m(x()), torch.randn(7, 3))),
+    "add": (linear, lambda m: m(x()) + torch.randn(4, 7)),
+    "conv, channels": (conv, lambda m: m(images(4))),
+    "conv, transposed": (lambda: nn.ConvTranspose2d(3, 8, 3), lambda m: m(images(4))),
+    "conv, kernel": (lambda: nn.Conv2d(3, 8, 9), lambda m: m(images(size=4))),
+    "conv, rank": (conv, lambda m: m(torch.randn(1, 1, 2, 3, 8))),
+    "conv of 2 GB": (conv, lambda m: m(torch.randn(1, 4, 12000, 12000))),
+    "pooling": (conv, lambda m: F.max_pool2d(m(images(size=4)), 4)),
+    "view, size": (linear, lambda m: m(x()).view(3, 8)),
+    "view, strides": (linear, lambda m: m(x()).t().view(32)),
+    "reshape": (linear, lambda m: m(x()).reshape(5, -1)),
+    "cat": (linear, lambda m: torch.cat([m(x()), torch.randn(4, 7)])),
+    "stack": (linear, lambda m: torch.stack([m(x()), torch.randn(4, 7)])),
+    "split": (linear, lambda m: m(x()).split([3, 3], dim=1)),
+    "row": (linear, lambda m: m(x())[7]),
+    "dimension": (linear, lambda m: m(x()).sum(3)),
+    "mask": (linear, lambda m: m(x())[torch.ones(5, dtype=torch.bool)]),
+    "masked fill": (linear, lambda m: m(x()).masked_fill(torch.ones(4, 7) > 0, 0)),
+    "scatter": (linear, lambda m: m(x()).scatter(0, torch.zeros(5, 9).long(), 1)),
+    "layer norm": (lambda: nn.LayerNorm(9), lambda m: m(x())),
+    "group norm": (lambda: nn.GroupNorm(2, 8), lambda m: m(images(6))),
+    "batch norm": (lambda: nn.BatchNorm1d(9), lambda m: m(x())),
+    "cross-entropy": (linear, lambda m: F.cross_entropy(m(x()), torch.zeros(5).long())),
+    "attention": (
+        lambda: nn.MultiheadAttention(8, 2),
+        lambda m: m(torch.randn(4, 2, 8), torch.randn(4, 3, 8), torch.randn(4, 3, 8))[0],
+    ),
+    "fused attention": (
+        linear,
+        lambda m: F.scaled_dot_product_attention(
+            *(m(torch.randn(2, 2, 4, 8)), torch.randn(2, 2, 4, 7), torch.randn(2, 2, 4, 8))
+        ),
+    ),
+    "key": (linear, lambda m: {"x": m(x())}["y"]),
+    "nothing": (linear, lambda m: m(x()) + None),
+    "backward of rows": (linear, lambda m: m(x()).backward()),
+    "no gradient": (linear, lambda m: m(x()).detach().sum().backward()),
+    "truth of rows": (linear, lambda m: m(x()) if m(x()) > 0 else None),
+    "numpy": (linear, lambda m: m(x()).numpy()),
+    "state": (linear, lambda m: m.load_state_dict({"weight": x(), "bias": torch.zeros(8)})),
+}
+TYPES = {
+    "linear": (lambda: linear().to(BF16), lambda m: m(x())),
+    "no bias": (lambda: nn.Linear(8, 8, bias=False).to(BF16), lambda m: m(x())),
+    "linear, double": (linear, lambda m: m(x().double())),
+    "linear, ids": (linear, lambda m: m(torch.ones(4, 8).long())),
+    "conv": (lambda: conv().to(BF16), lambda m: m(images())),
+    "mv": (linear, lambda m: m(x()) @ torch.randn(8).double()),
+    "layer norm": (lambda: nn.LayerNorm(8).to(BF16), lambda m: m(x())),
+    "group norm": (lambda: nn.GroupNorm(2, 8).to(BF16), lambda m: m(images(8))),
+    "batch norm": (lambda: nn.BatchNorm1d(8).to(BF16), lambda m: m(x())),
+    "batch norm, double": (lambda: nn.BatchNorm1d(8), lambda m: m(x().double())),
+    "attention": (
+        lambda: nn.MultiheadAttention(8, 2).to(BF16),
+        lambda m: m(*[torch.randn(4, 2, 8)] * 3)[0],
+    ),
+    "fused attention": (
+        linear,
+        lambda m: F.scaled_dot_product_attention(
+            *(m(torch.randn(2, 2, 4, 8)), torch.randn(2, 2, 4, 8, dtype=BF16), torch.ones(4, 8))
+        ),
+    ),
+    "target": (linear, lambda m: F.cross_entropy(m(x()), torch.zeros(4, dtype=INT))),
+    "target of images": (
+        conv,
+        lambda m: F.cross_entropy(m(images()), torch.zeros(2, 6, 6, dtype=INT)),
+    ),
+    "target, floats": (linear, lambda m: F.cross_entropy(m(x()), torch.zeros(4))),
+    "binary target": (
+        linear,
+        lambda m: F.binary_cross_entropy(m(x()).sigmoid(), torch.zeros(4, 8).double()),
+    ),
+    "distances": (linear, lambda m: torch.cdist(m(x()), x().double())),
+    "grid": (conv, lambda m: F.grid_sample(m(images()), torch.zeros(2, 4, 4, 2).double())),
+    "rows added": (
+        linear,
+        lambda m: torch.zeros(4, 8, dtype=BF16).index_add(0, torch.arange(4), m(x())),
+    ),
+    "rows set": (
+        linear,
+        lambda m: m(x()).clone().index_put_([nine(1) - 9], torch.ones(8).to(BF16)),
+    ),
+    "counts": (linear, lambda m: torch.zeros(4, 8).long().add_(m(x()))),
+    "softmax of ids": (linear, lambda m: m(x()) * torch.ones(8).long().softmax(0)),
+    "ids": (lambda: nn.Embedding(9, 8), lambda m: m(torch.zeros(3))),
+    "condition": (linear, lambda m: torch.where(torch.ones(4, 8), m(x()), 0)),
+}
+INDICES = {
+    "target": (linear, lambda m: F.cross_entropy(m(x()), nine(4))),
+    "target, negative": (linear, lambda m: F.cross_entropy(m(x()), nine(4) - 10)),
+    "target, weighted": (linear, lambda m: F.cross_entropy(m(x()), nine(4), torch.ones(8))),
+    "target of images": (conv, lambda m: F.cross_entropy(m(images()), nine(2, 6, 6))),
+    "embedding": (lambda: nn.Embedding(9, 8), lambda m: m(nine(4))),
+    "embedding, negative": (lambda: nn.Embedding(9, 8), lambda m: m(nine(4) - 10)),
+    "bag": (lambda: nn.EmbeddingBag(9, 8), lambda m: m(nine(4, 2))),
+    "gather": (linear, lambda m: m(x()).gather(1, nine(4, 1))),
+    "select": (linear, lambda m: m(x()).index_select(1, nine(4))),
+    "rows": (linear, lambda m: m(x())[nine(4)]),
+    "scatter": (linear, lambda m: m(x()).scatter(1, nine(4, 1), 1.0)),
+    "rows added": (linear, lambda m: torch.zeros(4, 8).index_add(0, nine(4), m(x()))),
+    "scatter add": (linear, lambda m: torch.zeros(4, 8).scatter_add(1, nine(4, 1), m(x()))),
+}
+# What a real step does run must not be refused.
+SOUND = {
+    "norm of half the bits": (lambda: nn.LayerNorm(8), lambda m: m(x().to(BF16))),
+    "groups of half the bits": (lambda: nn.GroupNorm(2, 8), lambda m: m(images(8).to(BF16))),
+    "batch of half the bits": (lambda: nn.BatchNorm1d(8), lambda m: m(x().to(BF16))),
+    "ids of 32 bits": (lambda: nn.Embedding(9, 8), lambda m: m(torch.zeros(3, dtype=INT))),
+    "bytes": (linear, lambda m: F.cross_entropy(m(x()), torch.zeros(4, dtype=torch.uint8))),
+    "ignored": (linear, lambda m: F.cross_entropy(m(x()), nine(4) - 109)),
+    "last class": (linear, lambda m: F.cross_entropy(m(x()), nine(4) - 2)),
+    "promoted": (linear, lambda m: m(x()) + x().double() * torch.ones(8).long()),
+    "rounded": (linear, lambda m: m(x()).clone().mul_(x().double())),
+    "from the end": (linear, lambda m: m(x())[nine(2) - 13]),
+    "mask": (linear, lambda m: m(x())[torch.ones(4, dtype=torch.bool)]),
+}
+
+
+def steps(case):
+    build, use = case
+
+    def make_step():
+        model = build()
+
+        def step():
+            out = use(model)
+            return out.float().sum().backward() if isinstance(out, torch.Tensor) else out
+
+        return step, model, None
+
+    return make_step
+
+
+def refused(run):
+    with pytest.raises(Exception) as caught:
+        run()
+    frames = traceback.extract_tb(caught.value.__traceback__)
+    lines = [frame.lineno for frame in frames if frame.filename == __file__]
+    said = str(caught.value).partition("\n")[0]
+    return type(caught.value), said.replace("FakeTensor", "Tensor"), lines[-1]
+
+
+@pytest.mark.filterwarnings("ignore:Default grid_sample")
+@pytest.mark.parametrize("kernels", ["cpu", "cuda"])
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(case, id=f"{group}-{name}")
+        for group, cases in {"shape": SHAPES, "type": TYPES, "index": INDICES}.items()
+        for name, case in cases.items()
+    ],
+)
+def test_a_step_that_cannot_run_ends_in_its_own_error_at_its_own_line(case, kernels, caplog):
+    if case is SHAPES["conv of 2 GB"]:  # too large to be run
+        real = RuntimeError, "Given groups=1, weight of size [8, 3, 3, 3], expected input"
+    else:
+        real = refused(lambda: steps(case)()[0]())
+    seen = refused(lambda: memory.predict(steps(case), kernels=kernels))
+    assert (seen[0], seen[1][: len(real[1])], *seen[2:]) == (*real[:2], *(real[2:] or seen[2:]))
+    assert caplog.text == ""
+
+
+@pytest.mark.filterwarnings("ignore::tutorial_lib.memory.MeterWarning")
+@pytest.mark.parametrize("kernels", ["cpu", "cuda"])
+@pytest.mark.parametrize("name", SOUND)
+def test_what_a_real_step_runs_is_not_refused(name, kernels):
+    steps(SOUND[name])()[0]()
+    assert memory.predict(steps(SOUND[name]), kernels=kernels).peak_bytes > 0
+
+
+def test_an_index_that_is_only_assumed_is_not_refused():
+    def make_step():
+        model = nn.Linear(8, 8)
+        rows = nn.Embedding(2, 8)
+
+        def step():
+            chosen = model(torch.randn(4, 8)).argmax(-1)  # below 8 under a stand-in, 2 in truth
+            rows(chosen.clamp(max=7) // 4).sum().backward()
+            F.cross_entropy(model(torch.randn(4, 8)), torch.empty(4).long()).backward()
+
+        return step, model, None
+
+    assert memory.predict(make_step).peak_bytes > 0

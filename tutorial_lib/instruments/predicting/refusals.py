@@ -1,0 +1,255 @@
+"""Errors of the real step that fake tensors don't raise, or raise in other words.
+
+A fake tensor has a shape and a type. Its kernels check shapes, in words of their own, and many of
+them check no types; an index that is out of range is an error of values. Here the real operation is
+asked, on tensors that take little memory: a step that cannot run is refused in its own words.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tutorial_lib.instruments.private_torch import operations, tree_map_only, without_modes
+from tutorial_lib.memory.private_torch import is_fake
+from tutorial_lib.memory.storages import list_tensors
+
+_MOST_BYTES = 2**28  # more than that is not made for an error's words
+# What says that an operation cannot run here at all, and nothing about its inputs.
+_NO_VERDICT = ("Could not run", "can't allocate memory", "Storage size calculation overflowed")
+
+
+def in_real_words(
+    func: Any,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    error: Exception,
+    certain: Callable[[Tensor], Tensor | None],
+) -> Any:
+    """Ask the real operation for what fake tensors refused.
+
+    Args:
+        func: The operation that fake tensors refused.
+        args: Its arguments by position.
+        kwargs: Its arguments by name.
+        error: What fake tensors said.
+        certain: Returns a tensor's values where they follow from constants, else None.
+
+    Returns:
+        What the real operation returns, where it does not refuse: its shapes are right.
+
+    Raises:
+        Exception: What the real operation says; `error`, where it cannot be asked.
+    """
+    tensors = list_tensors((args, kwargs))
+    plain = all(is_fake(one) and one.layout is torch.strided for one in tensors)
+    if not (tensors and plain and func.namespace == "aten") or operations.is_random(func):
+        raise error
+    size = sum(tensor.untyped_storage().nbytes() for tensor in tensors)
+    device = "cpu" if size <= _MOST_BYTES else "meta"
+
+    def real(tensor: Tensor) -> Tensor:
+        known = certain(tensor) if device == "cpu" else None
+        made = torch.zeros(tensor.untyped_storage().nbytes(), dtype=torch.uint8, device=device)
+        strided = (tensor.size(), tensor.stride(), tensor.storage_offset())
+        return made.view(tensor.dtype).as_strided(*strided) if known is None else known.clone()
+
+    with without_modes(), torch.no_grad():
+        try:
+            given, named = tree_map_only(Tensor, real, (args, kwargs))
+            out = func(*given, **named)
+        except Exception as said:
+            if _says_nothing(said):
+                raise error from None
+            # Its own words, which a fake tensor's are where the inputs are too large to be made.
+            raise (said if device == "cpu" else error).with_traceback(None) from None
+    if device == "meta" or not operations.makes_new(func):
+        raise error
+    return out
+
+
+def _says_nothing(error: Exception) -> bool:
+    return any(words in str(error) for words in _NO_VERDICT)
+
+
+# ---- types ----
+
+# Operations whose fake kernels take types that the real ones refuse, of forward and of updates.
+# Found by trying PyTorch's own samples with one type changed (test_a_type_that_is_refused...).
+_TYPED = """
+    mm addmm addbmm addmv mv convolution native_layer_norm native_group_norm native_batch_norm
+    _native_batch_norm_legit _batch_norm_with_update nll_loss_forward nll_loss2d_forward
+    binary_cross_entropy multi_margin_loss multilabel_margin_loss_forward _softmax _log_softmax
+    grid_sampler_2d grid_sampler_3d _cdist_forward linalg_cross complex heaviside index_add
+    index_add_ index_copy index_copy_ index_put index_put_ add_ sub_ mul_ div_
+"""
+
+
+@functools.cache
+def _typed() -> set[Any]:
+    return {overload for name in _TYPED.split() for overload in operations.overloads(name)}
+
+
+def check_types(
+    func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[Tensor]
+) -> None:
+    """Raise what the real operation says of the types of its tensors, where it refuses them.
+
+    They are refused when a few numbers in these types raise, and in each type alone they don't. A
+    CPU's kernels are asked; a GPU's norms take fewer mixtures still, unchecked.
+    """
+    kinds = tuple([tensor.dtype for tensor in tensors])
+    if func not in _typed() or (len({*kinds}) == 1 and kinds[0].is_floating_point):
+        return
+    if (error := _error_of_types(func, kinds, (args, kwargs))) is not None:
+        raise type(error)(*error.args)
+
+
+_refused: dict[Any, Exception | None] = {}
+
+
+def _error_of_types(func: Any, kinds: tuple[torch.dtype, ...], given: Any) -> Exception | None:
+    if (func, kinds) not in _refused:
+        with without_modes(), torch.no_grad():
+            errors = (_error_at(most, func, kinds, given) for most in (1, 3))
+            _refused[func, kinds] = next((error for error in errors if error is not None), None)
+    return _refused[func, kinds]
+
+
+def _error_at(most: int, func: Any, kinds: tuple[torch.dtype, ...], given: Any) -> Exception | None:
+    """Return the error of a mixture of types whose types alone do, with no side above `most`."""
+
+    def run(change: Callable[[torch.dtype], torch.dtype]) -> Exception | None:
+        def tiny(value: Any) -> Any:
+            if isinstance(value, Tensor):
+                sides = [min(side, most) for side in value.shape]
+                return torch.zeros(sides, dtype=change(value.dtype))
+            return value if isinstance(value, bool) else min(value, most)
+
+        args, kwargs = tree_map_only((Tensor, int), tiny, given)
+        try:
+            func(*args, **kwargs)
+        except Exception as error:
+            return None if _says_nothing(error) else error.with_traceback(None)
+        return None
+
+    def does(kind: torch.dtype) -> bool:
+        def as_index(dtype: torch.dtype) -> torch.dtype:
+            is_short = dtype in (torch.int8, torch.int16, torch.int32)
+            return kind if dtype.is_floating_point else torch.int64 if is_short else dtype
+
+        return run(as_index) is None or run(lambda _: kind) is None
+
+    error = run(lambda kind: kind)
+    floats = {kind for kind in kinds if kind.is_floating_point} or {torch.float32}
+    of_types = error is not None and any(word in str(error) for word in ("type", "implemented"))
+    return error if of_types and all(map(does, floats)) else None
+
+
+# ---- indices ----
+
+# Where an operation looks things up by number: which argument has the numbers, and which dimension
+# of the first argument they count; None where the second argument says so.
+_LOOKUPS = {
+    "embedding": (1, 0),
+    "_embedding_bag": (1, 0),
+    "_embedding_bag_forward_only": (1, 0),
+    "nll_loss_forward": (1, -1),
+    "nll_loss2d_forward": (1, 1),
+    **dict.fromkeys(("gather", "index_select"), (2, None)),
+    **dict.fromkeys(("scatter", "scatter_add", "scatter_reduce"), (2, None)),
+    **dict.fromkeys(("scatter_", "scatter_add_", "scatter_reduce_"), (2, None)),
+    **dict.fromkeys(("index_add", "index_copy", "index_fill"), (2, None)),
+    **dict.fromkeys(("index_add_", "index_copy_", "index_fill_"), (2, None)),
+}
+
+
+@functools.cache
+def _lookups() -> dict[Any, tuple[int, int | None]]:
+    return {func: at for name, at in _LOOKUPS.items() for func in operations.overloads(name)}
+
+
+def check_indices(
+    func: Any, args: tuple[Any, ...], certain: Callable[[Tensor], Tensor | None]
+) -> None:
+    """Raise what the real operation says of an index that is out of range, where it is known.
+
+    Args:
+        func: The operation.
+        args: Its arguments by position.
+        certain: Returns a tensor's values where they follow from constants, else None.
+    """
+    if func in _indexing():
+        _check_rows(args[0], args[1], certain)
+    found = _lookups().get(func)
+    if found is None or len(args) <= found[0] or not args[0].dim():
+        return
+    table, place = args[0], found[0]
+    dim = args[1] if found[1] is None else found[1]
+    with without_modes(), torch.no_grad():
+        indices = certain(args[place])
+        if indices is None:
+            return
+        wrong = (indices < 0) | (indices >= table.size(dim))
+        is_loss = func.overloadpacket.__name__.startswith("nll_loss")
+        if is_loss:
+            wrong &= indices != args[4]  # a target to ignore
+        if wrong.any():
+            small = _small(args, place, dim % table.dim(), indices[wrong][0])
+            func(*((*small[:2], None, *small[3:]) if is_loss else small))
+
+
+def _small(args: tuple[Any, ...], place: int, dim: int, wrong: Tensor) -> tuple[Any, ...]:
+    """Return arguments with one index, the wrong one, and a side of 1 wherever it's not counted."""
+    small = tree_map_only(
+        Tensor, lambda one: torch.zeros([1] * one.dim(), dtype=one.dtype), list(args)
+    )
+    sides = [1] * args[0].dim()
+    sides[dim] = args[0].size(dim)
+    small[0] = torch.zeros(sides, dtype=args[0].dtype)
+    small[place] = wrong.expand([1] * args[place].dim()).clone()
+    return tuple(small)
+
+
+def _check_rows(
+    table: Tensor, indices: list[Tensor | None], certain: Callable[[Tensor], Tensor | None]
+) -> None:
+    """Check the indices of `table[...]`: numbers, which may count from the end, and masks."""
+    dim = 0
+    for index in indices:
+        sides = 1 if index is None or not _is_mask(index) else index.dim()
+        found = table.shape[dim : dim + sides]
+        with without_modes(), torch.no_grad():
+            if index is not None and _is_mask(index) and index.shape != found:
+                mask = torch.zeros((), dtype=torch.bool).expand(index.shape)
+                torch.zeros(()).expand(table.shape)[(slice(None),) * dim + (mask,)]
+            known = None if index is None or _is_mask(index) else certain(index)
+            wrong = None if known is None else (known < -found[0]) | (known >= found[0])
+            if known is not None and wrong is not None and wrong.any():
+                rows = torch.zeros(()).expand([1] * dim + [found[0]])
+                rows[(slice(None),) * dim + (known[wrong][:1],)]
+        dim += sides
+
+
+def _is_mask(index: Tensor) -> bool:
+    return index.dtype in (torch.bool, torch.uint8)
+
+
+@functools.cache
+def _indexing() -> set[Any]:
+    return {
+        one for name in ("index", "index_put", "index_put_") for one in operations.overloads(name)
+    }
+
+
+def with_safe_labels(func: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return a CTC loss's arguments with labels of 0, and all others as they came.
+
+    Its kernel reads at the labels without a look, beyond the scores where they are out of range.
+    """
+    if func not in operations.overloads("_ctc_loss"):
+        return args
+    with without_modes():
+        return args[0], torch.zeros(args[1].shape, dtype=args[1].dtype), *args[2:]
