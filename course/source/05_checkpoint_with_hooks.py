@@ -2,11 +2,11 @@
 # # Checkpointing with hooks
 #
 # Chapter 04 discarded tensors from outside. It had to be told what goes into a block and what comes
-# out. Autograd itself has the list of tensors that it wants to keep. For each of them it asks
-# you twice: what should I store in place of this tensor? And later: what was it?
+# out. Autograd itself has the list of tensors that it wants to keep. For each of them it asks you
+# twice: what should I store in place of this tensor? And later: what was it?
 #
 # Answer both well, and you have a checkpoint that leaves autograd's graph untouched. You write it
-# in this chapter, measure what PyTorch's has on top, and verify both.
+# in this chapter, see what PyTorch's version adds, and verify both.
 #
 # **Budget:** 70 minutes, 1 GiB of memory, no GPU needed.
 
@@ -15,6 +15,7 @@ import copy
 import gc
 import itertools
 import warnings
+import weakref
 from collections import Counter
 from functools import partial
 
@@ -26,19 +27,20 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.utils.checkpoint import checkpoint as torch_checkpoint
 from torch.utils.checkpoint import checkpoint_sequential
 
-from tutorial_lib import claims, data, memory, units
+from tutorial_lib import blanks, claims, data, memory, units
 from tutorial_lib.instruments import figures, segments
 from tutorial_lib.guesses import beside
 from tutorial_lib.models.gpt import GPT, Block, GPTConfig
 from tutorial_lib.models.unet import UNet, UNetConfig
 
 # %% [markdown] id="bench-text"
-# First the tools of chapter 04: a seeded forward and backward of a model, whose blocks (or other
+# First the tools of chapter 04: a seeded forward and backward of a model whose blocks (or other
 # modules) are called through a checkpoint function, and the peak of such a step. The two models
 # have dropout.
 
 
 # %% id="gradients"
+# @title The tools of chapter 04: run this cell; open it to look
 def plainly(function, *args, **kwargs):
     return function(*args, **kwargs)
 
@@ -94,11 +96,11 @@ except TypeError as error:
 
 # %% [markdown] id="a-lie-read"
 # Forward ran: autograd kept a number for each tensor, and no tensor. Backward got a number where it
-# needed a tensor. So `unpack` has to *make* the tensor: run the block again, write down
-# what it saves, as chapter 03 did, and return the tensor with that number.
+# needed a tensor. So `unpack` has to *make* the tensor: run the block again, write down what it
+# saves, as chapter 03 did, and return the tensor with that number.
 #
-# **Write.** `packed`, whose dict begins `{0: alias(first), 1: ...}`, then `recomputing_each`, which
-# calls it. Below, both `equal` must be `True`.
+# **Write.** First `packed`. It runs `forward()` under hooks of its own: `pack` numbers the tensors
+# 0, 1, 2 and so on, puts `alias(tensor)` into a dict under its number, and returns that alias.
 
 
 # %% id="packed"
@@ -122,6 +124,39 @@ def packed(forward, alias=torch.Tensor.detach):
     ### END SOLUTION
 
 
+# %% id="check-packed"
+# @title Check: run this cell
+@blanks.check("packed", "return a dict from number to alias")
+def numbers_what_is_saved():
+    x, asked, saved = torch.ones(4, requires_grad=True), [], []
+
+    def forward():
+        y = x.exp()  # saves its own output
+        saved.append(weakref.ref(y))
+        return y * y.sin()  # saves y, and its sine, and y
+
+    def alias(tensor):
+        asked.append(tensor.detach())
+        return asked[-1]
+
+    with torch.no_grad():
+        seen = packed(forward, alias)
+    assert isinstance(seen, dict), f"It returned a {type(seen).__name__}, not a dict."
+    assert seen, "Nothing is saved: run forward() with gradients on."
+    assert sorted(seen) == list(range(4)), f"Keys are {list(seen)}, and not 0 to 3."
+    ours = len(asked) == 4 and all(seen[n] is asked[n] for n in range(4))
+    assert ours, "Each number needs the alias of its tensor, made by `alias`."
+    del seen
+    gc.collect()
+    alive = saved[0]() is not None
+    assert not alive, "A saved tensor stays for ever: pack has to return the alias."
+
+
+# %% [markdown] id="write-each"
+# **Write.** `recomputing_each`, which calls `packed` for each tensor. Below, both `equal` must be
+# `True`.
+
+
 # %% id="every-unpack"
 def recomputing_each(function, *args, **kwargs):
     """Call the function; autograd keeps numbers, and each unpack runs it again."""
@@ -136,11 +171,35 @@ def recomputing_each(function, *args, **kwargs):
     ### END SOLUTION
 
 
+# %% id="check-every-unpack"
+# @title Check: run this cell
+@blanks.check("recomputing_each", "return what the function returns")
+def numbers_in_place_of_tensors():
+    x, seen = torch.arange(4.0, requires_grad=True), []
+
+    def function(x, power):
+        y = x.exp()
+        seen.append(weakref.ref(y))
+        return y.sin() * y**power
+
+    out = recomputing_each(function, x, power=2)
+    kept = seen[0]() is not None
+    assert not kept, (
+        "After forward autograd still holds a tensor: pack returns a number."
+    )
+    out.sum().backward()
+    twin = x.detach().clone().requires_grad_()
+    function(twin, 2).sum().backward()
+    assert torch.allclose(x.grad, twin.grad), (
+        "The gradient is wrong: is it that number?"
+    )
+
+
 # %% [markdown] id="predict-runs"
-# There is no Function, no inner backward, no dummy tensor, and no rule for keywords, masks or
-# tuples. The block is called as it is, and backward goes through the *outer* graph.
+# There is no Function, no inner backward and no dummy tensor, and keywords, masks and tuples need
+# no code of their own. The block is called as it is, and backward goes through the *outer* graph.
 #
-# **Predict.** Dropout is off. How often does each block of the GPT run in one step?
+# **Predict.** Dropout is off. How many times does each block of the GPT run in one step?
 
 # %% id="guess-runs"
 guess = None  # runs
@@ -173,19 +232,19 @@ print(f"{runs[0]} runs of a block{beside(guess, runs[0])}")
 #
 # ## Recompute once
 #
-# How do we get down to two runs? The first `unpack` takes `packed`'s dict itself as the store. The
-# others take their tensors out of it, each once. The RNG state is restored as in chapter 04. (The
-# autocast state would be too; this chapter's models do not need it.)
+# How do we get down to two runs? The first `unpack` fills a store from `packed`. The others take
+# their tensors out of it, each once. The RNG state is restored as in chapter 04. (The autocast
+# state would be too; this chapter's models do not need it.)
 #
-# **Write.** `unpack` and the rest of `recomputing_once`. A block must run twice. With dropout on,
-# the gradients must be equal, and the step must leave the RNG state that the plain one leaves.
+# **Write.** `unpack` and the rest of `recomputing_once`. A block must run twice, and the step must
+# leave the RNG state that the plain one leaves.
 
 
 # %% id="recompute-once"
 def recomputing_once(function, *args, alias=torch.Tensor.detach, **kwargs):
     """Call the function; the first unpack runs it again and fills `store`.
 
-    The store is `packed`'s dict. Each unpack takes its tensor out of it.
+    Each unpack takes its tensor out of the store.
     """
     numbers, store, rng_state = itertools.count(), {}, torch.get_rng_state()
 
@@ -201,6 +260,44 @@ def recomputing_once(function, *args, alias=torch.Tensor.detach, **kwargs):
     with saved_tensors_hooks(lambda tensor: next(numbers), unpack):
         return function(*args, **kwargs)
     ### END SOLUTION
+
+
+# %% id="check-recompute-once"
+# @title Check: run this cell
+@blanks.check("recomputing_once", "return what the function returns")
+def recomputes_once():
+    x, twin = (torch.ones(64, requires_grad=True) for _ in range(2))
+    runs, aliases, left = [], [], []
+
+    def function(x, power):
+        grown = x.exp()  # saves its own output
+        if not runs:
+            grown.register_hook(lambda _: left.append(sum(map(is_alive, aliases))))
+        runs.append(power)
+        y = nn.functional.dropout(grown, 0.5)
+        return y.sin() * y**power
+
+    def is_alive(alias):
+        return alias() is not None
+
+    def alias(tensor):
+        aliases.append(weakref.ref(found := tensor.detach()))
+        return found
+
+    rng_state = torch.get_rng_state()
+    out = recomputing_once(function, x, power=2, alias=alias)
+    assert not aliases, "Forward has made aliases: run `packed` in unpack, not before."
+    torch.rand(1)
+    before = torch.get_rng_state()
+    out.sum().backward()
+    assert aliases, "`alias` was never called: hand it to `packed`."
+    assert len(runs) == 2, f"The function ran {len(runs)} times, and should run twice."
+    kept = torch.equal(torch.get_rng_state(), before)
+    assert kept, "Backward has changed the RNG state: put it back with fork_rng."
+    assert left[0] <= 1, f"Near the end of backward the store has {left[0]} tensors."
+    torch.set_rng_state(rng_state)
+    function(twin, 2).sum().backward()
+    assert torch.equal(x.grad, twin.grad), "The second run has drawn another mask."
 
 
 # %% [markdown] id="predict-alias"
@@ -227,10 +324,10 @@ print(f"itself: {rise:+.0f} % of the peak{beside(guess, rise)}")
 
 # %% [markdown] id="alias-read"
 # Both are right to the bit. But the tensor itself brings its history, `grad_fn`, and with it the
-# whole recomputed block: much of the saving is gone. Some operations save their own *output*, as
-# softmax does. Then the operation holds the tensor and the tensor holds the operation: a reference
-# cycle. Is it freed when Python's garbage collector runs? We call the collector after each step,
-# and ask what is left:
+# whole recomputed block: much of the saving is gone. (If your store is a copy of `packed`'s dict,
+# the peak rises further.) Some operations, such as softmax, save their own *output*. Then the
+# operation holds the tensor and the tensor holds the operation: a reference cycle. Is it freed when
+# Python's garbage collector runs? We call the collector after each step, and ask what is left:
 
 
 # %% id="alias-leak"
@@ -246,9 +343,8 @@ left = {name: [left_bytes(way, n) for n in (1, 2, 4)] for name, way in ways.item
 pd.DataFrame(left, ["1 step", "2 steps", "4 steps"]).map(units.human_bytes)
 
 # %% [markdown] id="alias-leak-read"
-# Never. Autograd's part of the cycle is C++, where the collector cannot look, so every step leaves
-# its recomputed blocks behind: a leak, until memory is full. No comparison of gradients finds this.
-# A meter does.
+# Never. Autograd's part of the cycle is C++, where the collector cannot look, so every step leaks
+# its recomputed blocks until memory is full. No comparison of gradients finds this. A meter does.
 #
 # ## What PyTorch's checkpoint has on top
 #
@@ -295,15 +391,17 @@ def waiting(report):
 
 ours = {name: measured(recomputing_once, modules) for name, modules in plans.items()}
 theirs = {name: measured(torch_new, modules) for name, modules in plans.items()}
+_, _, runs = work(nested, partial(nested.loss, tokens), torch_new, plans["nested"])
+print("runs of each block, nested, PyTorch's:", *runs)
 pd.DataFrame({"ours": ours, "PyTorch's": theirs}).map(waiting).round(1)
 
 # %% [markdown] id="nesting-read"
 # Five units in each row belong to the head and the loss. With PyTorch's checkpoint, the nested plan
 # holds what two segments hold: their two inputs. With ours it holds the inputs of all eight blocks,
-# as if there were no segments. The reason: each of our inner checkpoints holds its input in a
-# closure, where the outer checkpoint does not see it. The fix: register the arguments with
-# autograd, so that the outer checkpoint's pack hook sees them. (PyTorch registers tensors that are
-# given by position, and none in a keyword or a tuple.)
+# as if there were no segments: each inner checkpoint holds its input in a closure, where the outer
+# one does not see it. The fix: register the arguments with autograd, so that the outer checkpoint's
+# pack hook sees them. PyTorch registers tensors that are given by position, and none in a keyword
+# or a tuple.
 #
 # **A check.** PyTorch's also raises a `CheckpointError` where the second run saves fewer tensors,
 # or one of another shape, dtype or device. It notices more tensors only with `early_stop=False`,
@@ -323,18 +421,21 @@ figures.lifetimes({"none": measured(), **theirs})
 # Long thin bars are inputs that wait. Each pink triangle is a segment that is recomputed. The peak
 # is the waiting bars plus the largest triangle. In the nested plan a triangle is itself made of
 # thin bars and small triangles: fewer bars wait than per block, and the triangles are as small. But
-# every block runs forward a third time. With eight blocks nesting saves little, since one bar is
-# thin beside one triangle. Chapter 06 says how large a segment should be.
+# most blocks run forward a third time, as the line above counts: early stop spares only the last
+# block of each segment. With eight blocks nesting saves little, since one bar is thin beside one
+# triangle. Chapter 06 says how large a segment should be.
 #
 # ## More than one backward
 #
-# So far in this chapter each backward was one call of `loss.backward()`, and each input needed a
-# gradient. Here are four other uses, on one block, with PyTorch's two implementations and ours.
+# So far in this chapter each backward was one call of `loss.backward()`, each input needed a
+# gradient, and nobody wrote into it. Here are five other uses, on one block. PyTorch's checkpoint
+# gets its tensor by position in one column and by keyword in another.
 #
-# **Predict.** How many of the four does the reentrant one, a Function as in chapter 04, get wrong?
+# **Predict.** How many of the five does the reentrant one, a Function as in chapter 04, get wrong
+# or refuse?
 
 # %% id="guess-backwards"
-guess = None  # of 4
+guess = None  # of 5
 
 # %% id="backwards"
 block = Block(GPTConfig(attention="eager"))  # the fused kernel has no second derivative
@@ -364,7 +465,19 @@ def frozen_input(checkpoint):
     return weight.grad, head.weight.grad
 
 
+def added_in_place(checkpoint):
+    y = 1 * x
+    y += checkpoint(lambda x: block(2 * x), y)  # 2 * x does not save x
+    y.square().mean().backward()
+    return x.grad, weight.grad
+
+
+def by_keyword(function, x):
+    return torch_new(function, x=x)
+
+
 # %% id="outcome"
+# @title Compare a use with the plain one: run this cell; open it to look
 def results(scenario, checkpoint):
     for tensor in (x, *block.parameters(), *head.parameters()):
         tensor.grad = None
@@ -386,17 +499,25 @@ def outcome(scenario, checkpoint):
 torch_old = partial(torch_checkpoint, use_reentrant=True)
 ways = {"reentrant": torch_old, "PyTorch's": torch_new, "ours": recomputing_once}
 scenarios = (by_autograd_grad, backward_twice, gradient_penalty, frozen_input)
+scenarios += (added_in_place,)
+uses = ways | {"PyTorch's, x=": by_keyword}
 with warnings.catch_warnings(record=True):  # the reentrant one and create_graph warn
-    found = [[outcome(s, way) for way in ways.values()] for s in scenarios]
-table = pd.DataFrame(found, [s.__name__ for s in scenarios], list(ways))
+    found = [[outcome(s, way) for way in uses.values()] for s in scenarios]
+table = pd.DataFrame(found, [s.__name__ for s in scenarios], list(uses))
 failed = sum(table["reentrant"] != "equal")
-print(f"reentrant: {failed} of 4{beside(guess, failed)}")
+print(f"reentrant: {failed} of 5{beside(guess, failed)}")
 table
 
 # %% [markdown] id="backwards-read"
-# The gradient penalty is the worst. The gradient comes out of an inner backward without a graph, so
-# the penalty is a constant, and training goes on without it. No error says so. The frozen input you
-# know from chapter 04.
+# The gradient penalty is the worst for the reentrant one. The gradient comes out of an inner
+# backward without a graph, so the penalty is a constant, and training goes on without it. The
+# frozen input you know from chapter 04.
+#
+# The last row is the worst for hooks. It writes into a tensor that a checkpoint still needs. Plain
+# training is right, because `block(2 * x)` does not save `x`, but the second run reads `x` again. A
+# tensor that is given by position is registered with autograd, which notices the write and raises
+# an error. By keyword, and in ours, it is in a closure: the gradients are **wrong, and no error
+# says so**. So give tensors by position, and write `y = y + ...` around a checkpoint.
 #
 # ## Side by side
 #
@@ -417,6 +538,18 @@ def sequential(forward, x):
 cases = {"none": (plainly, blocks), "checkpoint_sequential": (sequential, chain.blocks)}
 cases |= {f"per block, {name}": (way, blocks) for name, way in ways.items()}
 
+
+# %% id="side-by-side-cuda"
+def with_cuda_kernels(way):
+    def make_step():
+        model, batch = GPT(gpt.config), torch.zeros(4, 128, dtype=torch.long)
+        return partial(gradients, model, partial(model.loss, batch), way), model, None
+
+    return memory.predict(make_step, warmup=0).peak_bytes
+
+
+on_gpu = with_cuda_kernels(torch_new) / with_cuda_kernels(plainly)
+
 # %% id="side-by-side-table"
 plain, rows = gradients(chain, chain_loss), {}
 for name, case in cases.items():
@@ -424,28 +557,37 @@ for name, case in cases.items():
     rows[name] = equal(seen, plain), peak_bytes(chain, chain_loss, *case), flops, runs
 side = pd.DataFrame(rows, ["equal", "peak", "FLOPs", "runs"]).T
 side["FLOPs"] = (side["FLOPs"] / side["FLOPs"]["none"]).map("{:.3f}".format)
+ours, theirs = side.loc["per block, ours"], side.loc["per block, PyTorch's"]
+share = f"{theirs.peak / side.peak['none']:.1%} counted, {on_gpu:.1%} with CUDA kernels"
+print(f"PyTorch's peak, of the plain one: {share}")
+print(f"ours / PyTorch's: {ours.peak / theirs.peak:.3f}")
 side
 
 # %% [markdown] id="side-by-side-read"
 # Ours and PyTorch's: the same bits and the same bytes. (With dropout early stop leaves out hardly
 # anything.) The reentrant one holds a little more, an output that its Function keeps.
-# `checkpoint_sequential` does not checkpoint its last segment, since that one's backward comes
-# first anyway. With *one* segment it therefore checkpoints nothing: fault 4 of chapter 02.
+# `checkpoint_sequential` does not checkpoint its last segment, because backward needs it at once.
+# With *one* segment it therefore checkpoints nothing: fault 4 of chapter 02.
+#
+# **The share depends on the kernel.** With dropout, attention on this CPU keeps its scores, which a
+# fused kernel on a GPU never does. So the plain step holds less there, and checkpointing frees a
+# smaller part of it. The first line above
+# predicts that with CUDA kernels.
 #
 # Libraries have a switch for all this, `gradient_checkpointing_enable()` (from transformers 5.23 on
 # `activation_checkpointing_enable()`). Which settings it needs is measured in
 # [05b](05b_reading_checkpoint_errors.ipynb).
 
 # %% id="verdicts-side-by-side"
-ours, theirs = side.loc["per block, ours"], side.loc["per block, PyTorch's"]
 claims.Verdicts(
     claims.Verdict(
         "C05",
         "shown",
         "PyTorch's checkpoint gives the gradients of the plain model; ours reaches its "
         "peak.",
-        f"equal to the bit: {theirs.equal}; peak {theirs.peak / side.peak['none']:.1%} "
-        f"of plain, ours / PyTorch's {ours.peak / theirs.peak:.3f}; "
+        f"equal to the bit: {theirs.equal}; peak, of plain: {share} (predicted; a "
+        "CPU's attention keeps its scores if there is dropout); ours / PyTorch's "
+        f"{ours.peak / theirs.peak:.3f}; "
         f"FLOPs x {theirs.FLOPs}",
         "counted",
         "side-by-side-table",
@@ -455,8 +597,8 @@ claims.Verdicts(
 # %% [markdown] id="trust-and-verify"
 # ## Trust, and verify
 #
-# Before a long training, run one step with the checkpoint and one without, and compare. But compare
-# what? Advice says the losses, the norm of the gradients, or the parameters after the update.
+# Before a long training, run one step with the checkpoint and one without, and compare. But what?
+# Advice says the losses, the norm of the gradients, or the parameters after the update.
 #
 # **Predict.** A checkpoint forgets the RNG state. In how many of these three does it show?
 
@@ -502,16 +644,16 @@ pd.DataFrame(verified).T.map(str)
 # %% [markdown] id="verify-read"
 # In one step the loss cannot show a wrong *second* run, since the first one computes it. (It does
 # show a wrapper that changes the first run, such as a seed by hand.) Compare gradients, or what
-# follows from them, and buffers: a BatchNorm that runs twice updates its statistics twice
-# (chapter 12).
+# follows from them, and buffers: a BatchNorm that runs twice updates its statistics twice (chapter
+# 12).
 #
 # **First compare A with A.** The first row is the plain step against itself. Where it says `True`,
 # the rows below ask for equal bits. On a GPU it may say `False`: the backward of fused attention,
 # for one, adds in an order that changes from run to run. Then the code allows a checkpoint ten
 # times the distance that plain has from itself. (Or switch on
-# `torch.use_deterministic_algorithms`.) The distance is a norm over all parameters. The largest
-# difference would mislead: AdamW's first update moves each by the learning rate, however small its
-# gradient.
+# `torch.use_deterministic_algorithms`.) The distance is a norm over all parameters, because AdamW's
+# first update moves each parameter by the learning rate, however small its gradient: the largest
+# difference would mislead.
 #
 # ## Verdicts
 
