@@ -40,6 +40,9 @@ _IN_ORDER = {
     _aten.native_batch_norm_backward.default,
     _aten.native_layer_norm_backward.default,
 }
+# What sums columns into an image begins in memory of the columns' size, and keeps it: `fold`, and
+# the backward of `unfold`. (test_an_image_keeps_the_storage_of_its_columns)
+_FOLD = _aten.col2im.default
 # What an LSTM keeps for its backward, beside output and states; fake tensors say nothing.
 # (test_an_lstm_keeps_a_workspace)
 _LSTM = _aten.mkldnn_rnn_layer.default
@@ -73,6 +76,8 @@ class RealSizes(TorchDispatchMode):  # type: ignore[no-untyped-call]
         out = func(*args, **(kwargs or {}))
         if operations.is_empty_sparse(out):
             return _as_many(func, args, out)
+        if func is _FOLD and args[0].numel() > out.numel():
+            return args[0].new_empty(args[0].numel()).as_strided(out.shape, out.stride())
         if isinstance(out, Tensor) and out.dim() > 3 and 1 in out.shape and not kwargs:
             return _laid_out(func, args, out)
         if func in _LOSSES:
