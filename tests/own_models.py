@@ -1,8 +1,12 @@
 """Functions as people bring them: each gives a loss and the model that it trains."""
 
+from dataclasses import dataclass, replace
+
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.nn.utils.rnn import pack_sequence, pad_packed_sequence
+from torch.utils.checkpoint import checkpoint
 
 
 class Residual(nn.Module):
@@ -52,3 +56,321 @@ def residual(micro_batch=16):
     """A residual between the stages, which the model adds."""
     model, x = AddedBlocks(), torch.randn(micro_batch * 8, 32)
     return (lambda: model(x).square().mean()), model
+
+
+def mlp_blocks(width=32, depth=6):
+    """Blocks that stand for any, in a model without a name for them."""
+    parts = [(nn.LayerNorm(width), nn.Linear(width, 2 * width), nn.GELU()) for _ in range(depth)]
+    return [nn.Sequential(*three, nn.Linear(2 * width, width)) for three in parts]
+
+
+def two_views(micro_batch=16):
+    """A contrastive loss: the model is called for each view."""
+    model = nn.Sequential(*mlp_blocks())
+    one, other = torch.randn(2, micro_batch * 4, 32)
+
+    def loss():
+        similar = F.normalize(model(one)) @ F.normalize(model(other)).T
+        return F.cross_entropy(similar, torch.arange(len(similar)))
+
+    return loss, model
+
+
+def rollout(micro_batch=16):
+    """Three steps ahead, each from the one before, as weather models are tuned."""
+    model = nn.Sequential(*mlp_blocks())
+    state, target = torch.randn(micro_batch * 4, 32), torch.randn(3, micro_batch * 4, 32)
+
+    def loss():
+        x, total = state, 0.0
+        for step in range(3):
+            x = x + model(x)
+            total = total + F.mse_loss(x, target[step])
+        return total
+
+    return loss, model
+
+
+class Recycled(nn.Module):
+    """It takes what it gave before."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed, self.blocks = nn.Linear(16, 32), nn.ModuleList(mlp_blocks())
+        self.back = nn.Linear(32, 32)
+
+    def forward(self, x, before):
+        h = self.embed(x) + self.back(before)
+        for block in self.blocks:
+            h = h + block(h)
+        return h
+
+
+def recycling(micro_batch=16):
+    """Recycled predictions: gradients in the last call alone, as AlphaFold trains."""
+    model, x = Recycled(), torch.randn(micro_batch * 4, 16)
+
+    def loss():
+        before = torch.zeros(len(x), 32)
+        with torch.no_grad():
+            for _ in range(2):
+                before = model(x, before)
+        return model(x, before).square().mean()
+
+    return loss, model
+
+
+class Lines(nn.Module):
+    """A little language model."""
+
+    def __init__(self, vocab=64, width=32):
+        super().__init__()
+        self.embed, self.head = nn.Embedding(vocab, width), nn.Linear(width, vocab)
+        self.layers = nn.ModuleList(mlp_blocks(width))
+
+    def forward(self, tokens):
+        h = self.embed(tokens)
+        for layer in self.layers:
+            h = h + layer(h)
+        return self.head(h)
+
+
+def preferences(micro_batch=4):
+    """DPO: a policy on chosen and rejected answers, a frozen reference on both."""
+    policy, reference = Lines(), Lines().requires_grad_(False)
+    chosen, rejected = torch.randint(64, (2, micro_batch, 16))
+
+    def likelihood(model, tokens):
+        scores = model(tokens[:, :-1]).log_softmax(-1)
+        return scores.gather(-1, tokens[:, 1:, None]).sum((1, 2))
+
+    def loss():
+        with torch.no_grad():
+            known = likelihood(reference, chosen) - likelihood(reference, rejected)
+        learned = likelihood(policy, chosen) - likelihood(policy, rejected)
+        return -F.logsigmoid(0.1 * (learned - known)).mean()
+
+    return loss, policy
+
+
+def called_by_the_loss(micro_batch=16):
+    """The loss runs the blocks itself, and the model has no forward."""
+    model = nn.ModuleList(mlp_blocks())
+    x = torch.randn(micro_batch * 4, 32)
+
+    def loss():
+        h = x
+        for block in model:
+            h = h + block(h)
+        return h.square().mean()
+
+    return loss, model
+
+
+class AutocastInside(nn.Module):
+    """Its forward decides which types its blocks compute in."""
+
+    def __init__(self):
+        super().__init__()
+        self.blocks, self.head = nn.ModuleList(mlp_blocks()), nn.Linear(32, 1)
+
+    def forward(self, x):
+        with torch.autocast("cpu", torch.bfloat16):
+            for block in self.blocks[:4]:
+                x = x + block(x)
+            with torch.autocast("cpu", enabled=False):
+                x = self.blocks[4](x.float())
+        with torch.no_grad():
+            scale = x.abs().mean()
+        return self.head(self.blocks[5](x / scale))
+
+
+def autocast_inside(micro_batch=16):
+    """Modes that end before the model does."""
+    model, x = AutocastInside(), torch.randn(micro_batch * 4, 32)
+    return (lambda: model(x).square().mean()), model
+
+
+@dataclass
+class State:
+    """What the blocks of a graph network hand on."""
+
+    nodes: torch.Tensor
+    edges: torch.Tensor
+    source: torch.Tensor
+    target: torch.Tensor
+
+
+class Interaction(nn.Module):
+    """Messages along the edges, by dataclass."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.message, self.update = nn.Linear(3 * width, width), nn.Linear(2 * width, width)
+
+    def forward(self, state):
+        ends = state.nodes[state.source], state.nodes[state.target]
+        edges = state.edges + F.silu(self.message(torch.cat([*ends, state.edges], -1)))
+        sums = torch.zeros_like(state.nodes).index_add(0, state.target, edges)
+        nodes = state.nodes + self.update(torch.cat([state.nodes, sums], -1))
+        return replace(state, nodes=nodes, edges=edges)
+
+
+@dataclass
+class Energies:
+    """What the model gives."""
+
+    total: torch.Tensor
+    by_atom: list
+
+
+class Graph(nn.Module):
+    """Atoms and bonds."""
+
+    def __init__(self, width=16):
+        super().__init__()
+        self.atoms, self.bonds = nn.Linear(4, width), nn.Linear(1, width)
+        self.interactions = nn.ModuleList(Interaction(width) for _ in range(5))
+        self.readout = nn.Linear(width, 1)
+
+    def forward(self, atoms, lengths, pairs):
+        state = State(self.atoms(atoms), self.bonds(lengths), *pairs)
+        for interaction in self.interactions:
+            state = interaction(state)
+        by_atom = self.readout(state.nodes)
+        return Energies(by_atom.sum(), [by_atom, {"nodes": state.nodes}])
+
+
+def graph(micro_batch=4):
+    """Graphs in one batch, as index lists; dataclasses in and out."""
+    model, count = Graph(), 12 * micro_batch
+    atoms, lengths = torch.randn(count, 4), torch.rand(4 * count, 1)
+    pairs = torch.randint(count, (2, 4 * count))
+
+    def loss():
+        found = model(atoms, lengths, pairs)
+        return found.total + found.by_atom[0].square().mean()
+
+    return loss, model
+
+
+class Packed(nn.Module):
+    """Recurrent layers on a packed sequence."""
+
+    def __init__(self, width=16):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.GRU(width, width, batch_first=True) for _ in range(4))
+        self.head = nn.Linear(width, 8)
+
+    def forward(self, packed):
+        for layer in self.layers:
+            packed, _ = layer(packed)
+        padded, lengths = pad_packed_sequence(packed, batch_first=True)
+        return {"scores": self.head(padded), "lengths": lengths}
+
+
+def packed(micro_batch=4):
+    """Sequences of several lengths."""
+    model = Packed()
+    lengths = [20 + 5 * (i % 4) for i in range(micro_batch)]
+    batch = pack_sequence([torch.randn(n, 16) for n in lengths], enforce_sorted=False)
+    return (lambda: model(batch)["scores"].square().mean()), model
+
+
+class Windows(nn.Module):
+    """Between its blocks it asks for shapes, and folds the batch into windows."""
+
+    def __init__(self, width=32):
+        super().__init__()
+        self.layers = nn.ModuleList(mlp_blocks(width))
+
+    def forward(self, *, x, mask=None):
+        for index, layer in enumerate(self.layers):
+            batch, length, width = x.shape
+            y = layer(x.view(batch * 4, length // 4, width))
+            x = x + y.view(batch, length, width)
+            if mask is not None and index % 2:
+                x = x * mask[:batch, :, None]
+        return x, (x.mean(1), [x.std()])
+
+
+def windows(micro_batch=4):
+    """Keyword arguments, and nested outputs."""
+    model, x = Windows(), torch.randn(micro_batch, 16, 32)
+    mask = torch.ones(micro_batch, 16)
+
+    def loss():
+        all_of_it, (mean, (spread,)) = model(x=x, mask=mask)
+        return all_of_it.square().mean() + mean.mean() + spread
+
+    return loss, model
+
+
+def forces(micro_batch=4):
+    """An energy whose derivative is trained."""
+    model = nn.Sequential(nn.Linear(3, 32), *mlp_blocks(), nn.Linear(32, 1))
+    positions, target = torch.randn(2, micro_batch * 8, 3)
+
+    def loss():
+        x = positions.clone().requires_grad_()
+        (slope,) = torch.autograd.grad(model(x).sum(), x, create_graph=True)
+        return (-slope - target).square().mean()
+
+    return loss, model
+
+
+def per_sample(micro_batch=4):
+    """Derivatives by torch.func."""
+    model = nn.Sequential(nn.Linear(3, 32), *mlp_blocks(), nn.Linear(32, 1))
+    positions = torch.randn(micro_batch * 8, 3)
+    slopes = torch.func.vmap(torch.func.grad(lambda x: model(x).sum()))
+    return (lambda: slopes(positions).square().mean()), model
+
+
+def inner_step(micro_batch=4):
+    """The model runs with weights that are none of its own, as in MAML."""
+    model = nn.Sequential(*mlp_blocks())
+    x = torch.randn(micro_batch * 8, 32)
+
+    def loss():
+        fast = {name: 0.9 * weight for name, weight in model.named_parameters()}
+        return torch.func.functional_call(model, fast, (x,)).square().mean()
+
+    return loss, model
+
+
+def whole_steps_checkpointed(micro_batch=4):
+    """A rollout whose loss recomputes each step as a whole."""
+    model, state = nn.Sequential(*mlp_blocks()), torch.randn(micro_batch * 8, 32)
+
+    def loss():
+        x = state
+        for _ in range(2):
+            x = checkpoint(model, x, use_reentrant=False)
+        return x.square().mean()
+
+    return loss, model
+
+
+class Boxes:
+    """No dataclass."""
+
+    def __init__(self, corners):
+        self.corners = corners
+
+
+class Detector(nn.Module):
+    """A block that hands on an object of a class of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, boxes):
+        return Boxes(self.linear(boxes.corners))
+
+
+def objects(micro_batch=4):
+    """Stages that give what no plan can look into."""
+    model, x = nn.Sequential(*(Detector() for _ in range(4))), torch.randn(micro_batch, 4)
+    return (lambda: model(Boxes(x)).corners.square().mean()), model

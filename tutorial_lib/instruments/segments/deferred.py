@@ -18,7 +18,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tutorial_lib.instruments.private_torch import tree_leaves, tree_map_only, without_modes
+from tutorial_lib.instruments.private_torch import without_modes
+from tutorial_lib.instruments.segments.modes import Modes
+from tutorial_lib.instruments.segments.structure import hidden, list_leaves, map_leaves
 
 _SHAPE = ("shape", "ndim", "dim", "size")
 _METADATA = (*_SHAPE, "dtype", "device", "requires_grad", "is_cuda", "is_floating_point")
@@ -46,15 +48,16 @@ class Operation:
     kwargs: Any
     results: tuple[int, ...]  # numbers of its results
     read: Read  # takes as many results from what the function returns
+    modes: Modes  # under which the model calls it
 
     def inputs(self) -> list[int]:
         """List the values that it takes."""
-        leaves = tree_leaves((self.args, self.kwargs))
-        return [leaf.number for leaf in leaves if isinstance(leaf, Value)]
+        return [value.number for value in list_leaves(Value, (self.args, self.kwargs))]
 
     def arguments(self, values: dict[int, Any]) -> tuple[Any, Any]:
         """Give its arguments with their tensors."""
-        args, kwargs = tree_map_only(Value, lambda v: values[v.number], (self.args, self.kwargs))
+        given = (self.args, self.kwargs)
+        args, kwargs = map_leaves(Value, lambda value: values[value.number], given)
         return args, kwargs
 
 
@@ -125,14 +128,20 @@ class DeferredRun:
             read: Takes the results from what the stage returns.
             is_stage: Whether it is a stage.
         """
-        kinds = (DeferredTensor, Tensor)
-        args, kwargs = tree_map_only(kinds, self._numbered, (args, kwargs))
+        if (holder := hidden(DeferredTensor, (args, kwargs))) is not None:
+            raise RuntimeError(
+                f"{name} is handed what a stage gave inside a {holder}. {self.advice} Or hand it "
+                "on as a tensor, or in a tuple, dict or dataclass."
+            )
+        numbered = map_leaves(DeferredTensor, self._numbered, (args, kwargs))
+        # a dataclass without placeholders goes in as it is: a stage may write into it
+        args, kwargs = map_leaves(Tensor, self._numbered, numbered, dataclasses=False)
         made = [DeferredTensor(self, self._new(self.piece), like) for like in likes]
         self._handed_out |= {one.number: weakref.ref(one) for one in made}
         self.num_bytes |= {one.number: one.like.nbytes for one in made if one.like is not None}
         results = tuple(one.number for one in made)
         what = name, self.piece, function, args, kwargs, results, read
-        self.operations.append(Operation(*what))
+        self.operations.append(Operation(*what, Modes.now()))
         self.piece += is_stage
         return made
 
@@ -146,7 +155,7 @@ class DeferredRun:
         for one in made:
             one.known = (*_SHAPE, "dtype") if _keeps_dtype(function, one.like) else _SHAPE
         rest = iter(made)
-        return tree_map_only(Tensor, lambda _: next(rest), form) if tensors_of(form) else made[0]
+        return map_leaves(Tensor, lambda _: next(rest), form) if tensors_of(form) else made[0]
 
     def _numbered(self, leaf: DeferredTensor | Tensor) -> Value | nn.Parameter:
         if isinstance(leaf, DeferredTensor):
@@ -240,8 +249,8 @@ setattr(DeferredTensor, "__neg__", lambda self: _apply(operator.neg, (self,), {}
 
 
 def _apply(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-    leaves = tree_leaves((args, kwargs))
-    pending = [leaf for leaf in leaves if isinstance(leaf, DeferredTensor) and leaf.value is None]
+    placeholders = list_leaves(DeferredTensor, (args, kwargs))
+    pending = [later for later in placeholders if later.value is None]
     if not pending:
         args, kwargs = with_values((args, kwargs))
         return function(*args, **kwargs)
@@ -262,7 +271,7 @@ def _form_of(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
 
     try:
         with without_modes(), torch.no_grad():
-            args, kwargs = tree_map_only((DeferredTensor, Tensor), form, (args, kwargs))
+            args, kwargs = map_leaves((DeferredTensor, Tensor), form, (args, kwargs))
             return function(*args, **kwargs)
     except (AttributeError, RuntimeError, TypeError, ValueError):
         return None  # a shape is not known, values decide, or autocast would change a dtype
@@ -277,12 +286,12 @@ def _keeps_dtype(function: Callable[..., Any], like: Tensor | None) -> bool:
 
 def with_values(output: Any) -> Any:
     """Give what a model returned with tensors in the place of placeholders."""
-    for leaf in tree_leaves(output):
-        if isinstance(leaf, DeferredTensor) and leaf.value is None:
+    for leaf in list_leaves(DeferredTensor, output):
+        if leaf.value is None:
             leaf.run.finish()
-    return tree_map_only(DeferredTensor, DeferredTensor.touch, output)
+    return map_leaves(DeferredTensor, DeferredTensor.touch, output)
 
 
 def tensors_of(output: Any) -> list[Tensor]:
     """List the tensors of a stage's output."""
-    return [leaf for leaf in tree_leaves(output) if isinstance(leaf, Tensor)]
+    return list_leaves(Tensor, output)

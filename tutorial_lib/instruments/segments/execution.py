@@ -22,11 +22,13 @@ class Execution:
         run: As many pieces as the tree has stages. Tensors that come from outside of them are
             held as long as the execution, as plans are priced; those of blocks in a row are not.
         contexts: For a stage that is kept selectively, the `context_fn` of its checkpoint.
+        first: The place of its first stage among those of all runs of a loss, for who observes.
     """
 
     def __init__(
-        self, run: DeferredRun, contexts: Contexts = lambda piece: noop_context_fn
+        self, run: DeferredRun, contexts: Contexts = lambda piece: noop_context_fn, first: int = 0
     ) -> None:
+        self.first = first
         self.operations, self.wanted = run.operations, run.wanted
         self.touched, self.contexts = run.touched, contexts
         self.given, self._holds_given = run.given, run.execute is not None
@@ -134,7 +136,8 @@ class Execution:
             for number in {*operation.inputs()}:
                 if self.last_use[number] == index and number not in self.wanted:
                     values.pop(number, None)
-            found = operation.read(operation.function(*args, **kwargs))
+            with operation.modes.restored():
+                found = operation.read(operation.function(*args, **kwargs))
             del args, kwargs
             if len(found) != len(operation.results):
                 raise RuntimeError(

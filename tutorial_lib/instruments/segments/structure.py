@@ -13,21 +13,24 @@ from typing import Any
 
 from torch import nn
 
-from tutorial_lib.instruments.private_torch import tree_map_only
+from tutorial_lib.instruments.private_torch import tree_leaves, tree_map_only
 
 Kinds = type | tuple[type, ...]
 
 
-def map_leaves(kinds: Kinds, function: Callable[[Any], Any], value: Any) -> Any:
+def map_leaves(
+    kinds: Kinds, function: Callable[[Any], Any], value: Any, *, dataclasses: bool = True
+) -> Any:
     """Return a value with others in the place of the leaves of some kinds.
 
-    Containers and dataclasses on the way are made anew; what else is there stays the same object.
+    Containers are made anew, and dataclasses in which something changes; all else stays the same
+    object.
 
         map_leaves(Tensor, Tensor.detach, {"loss": loss, "hidden": [first, second]})
     """
 
     def mapped(part: Any) -> Any:
-        return map_leaves(kinds, function, part)
+        return map_leaves(kinds, function, part, dataclasses=dataclasses)
 
     def leaf(part: Any) -> Any:
         if isinstance(part, kinds):
@@ -43,19 +46,20 @@ def map_leaves(kinds: Kinds, function: Callable[[Any], Any], value: Any) -> Any:
             changed = copy.copy(part)
             changed.update({key: mapped(item) for key, item in part.items()})
             return changed
-        names = _attributes(part)
-        if not names:
+        held = {name: getattr(part, name) for name in _attributes(part)} if dataclasses else {}
+        if not list_leaves(kinds, held):
             return part
         copied = copy.copy(part)
-        for name in names:
-            object.__setattr__(copied, name, mapped(getattr(part, name)))  # it may be frozen
+        for name in held:
+            object.__setattr__(copied, name, mapped(held[name]))  # it may be frozen
         return copied
 
     return tree_map_only(object, leaf, value, is_leaf=_is_named_tuple)
 
 
 def _is_named_tuple(part: Any) -> bool:
-    return hasattr(part, "_make")  # pytree calls its class, and PackedSequence's looks at devices
+    # pytree calls its class, and PackedSequence's looks at devices
+    return isinstance(part, tuple) and hasattr(part, "_make")
 
 
 def _attributes(part: Any) -> list[str]:
@@ -69,7 +73,11 @@ def _attributes(part: Any) -> list[str]:
 def list_leaves(kinds: Kinds, value: Any) -> list[Any]:
     """List the leaves of some kinds, in the order of `map_leaves`."""
     found: list[Any] = []
-    map_leaves(kinds, found.append, value)
+    for part in tree_leaves(value, is_leaf=_is_named_tuple):
+        if isinstance(part, kinds):
+            found.append(part)
+        else:
+            found += list_leaves(kinds, held) if (held := _inside(part)) else []
     return found
 
 
@@ -78,17 +86,22 @@ def hidden(kinds: Kinds, value: Any) -> str | None:
 
     `map_leaves` does not look into it; `None` where there is no such object.
     """
-    for part in list_leaves(object, value):
+    for part in tree_leaves(value, is_leaf=_is_named_tuple):
         if isinstance(part, (kinds, type, nn.Module)):
             continue
-        inside: Any = [getattr(part, name) for name in _attributes(part)]
-        if isinstance(part, tuple | list):
-            inside = list(part)
-        elif isinstance(part, dict | UserDict):
-            inside = list(part.values())
+        inside = _inside(part)
         name = hidden(kinds, inside) if inside else None
         if not inside and list_leaves(kinds, getattr(part, "__dict__", {})):
             name = type(part).__name__
         if name is not None:
             return name
     return None
+
+
+def _inside(part: Any) -> list[Any]:
+    """List what a container or dataclass that pytree does not know holds."""
+    if isinstance(part, tuple | list):
+        return list(part)
+    if isinstance(part, dict | UserDict):
+        return list(part.values())
+    return [getattr(part, name) for name in _attributes(part)]

@@ -10,15 +10,17 @@ import torch
 from torch import Tensor, nn
 
 from tutorial_lib.instruments.planning.chain.stages import Skip, Stage
-from tutorial_lib.instruments.private_torch import tree_leaves, tree_map_only, without_modes
+from tutorial_lib.instruments.private_torch import without_modes
+from tutorial_lib.instruments.segments.structure import hidden, list_leaves, map_leaves
 from tutorial_lib.units import human_bytes, human_seconds
 
 Method = Literal["measured", "predicted"]
+BETWEEN = "(between)"
 
 
 @dataclass(frozen=True)
 class Call:
-    """One call of a stage: its module, and the form of its output."""
+    """One call of a stage: its module, and the form of its output; or what lies between runs."""
 
     name: str  # path of the module
     kind: tuple[str, int]  # class of the module, and how many parameters it has
@@ -28,23 +30,42 @@ class Call:
 
     @classmethod
     def of(cls, name: str, module: nn.Module, output: Any) -> Call:
-        """Note a call and the form of what it gave."""
-        return cls(name, kind_of(module), tree_map_only(Tensor, _without_memory, output))
+        """Note a call and the form of what it gave.
+
+        Raises:
+            ValueError: When that is an object of a class of one's own with tensors in it.
+        """
+        if (holder := hidden(Tensor, output)) is not None:
+            raise ValueError(
+                f"The stage {name} gives a {holder} with tensors among its attributes, and a plan "
+                "must know them: let it give a tensor, or a tuple, dict or dataclass of them."
+            )
+        return cls(name, kind_of(module), map_leaves(Tensor, _without_memory, output))
 
     @classmethod
     def supposed(cls, name: str, module: nn.Module) -> Call:
         """Suppose that a stage gives one tensor."""
         return cls(name, kind_of(module), torch.empty((), device="meta"), is_profiled=False)
 
+    @classmethod
+    def between(cls) -> Call:
+        """Stand for what a loss does between two calls of its model."""
+        return cls(BETWEEN, ("nothing", 0), None)
+
+    @property
+    def is_between(self) -> bool:
+        """Whether it is no stage of the model, but lies between two calls of the model."""
+        return self.name == BETWEEN
+
     @property
     def tensors(self) -> list[Tensor]:
         """The tensors of the output, without their memory."""
-        return [leaf for leaf in tree_leaves(self.output) if isinstance(leaf, Tensor)]
+        return list_leaves(Tensor, self.output)
 
     def filled(self, results: Sequence[Any]) -> Any:
         """Output of this form with other values in the place of its tensors."""
         rest = iter(results)
-        return tree_map_only(Tensor, lambda _: next(rest), self.output)
+        return map_leaves(Tensor, lambda _: next(rest), self.output)
 
 
 def _without_memory(leaf: Tensor) -> Tensor:
@@ -67,7 +88,8 @@ class Profile:
             it does after them, loss included. The first and the last are never recomputed.
         skips: What jumps over stages.
         names: Names of the stages.
-        calls: The stages without the first and the last.
+        calls: The stages without the first and the last. Where the loss calls its model several
+            times, what it does between two of these calls is among them, and never recomputed.
         method: `measured` where seconds come from this device, `predicted` where they are a
             roofline's, on tensors without memory. Bytes are counted in both.
         device: Words for the device.

@@ -1,20 +1,24 @@
 """Let a model run by a plan, and give it back as it was."""
 
+import itertools
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from tutorial_lib.instruments import segments
 from tutorial_lib.instruments.planning.chain.plan import Plan
 from tutorial_lib.instruments.planning.chain.profiled import Call, kind_of
 from tutorial_lib.instruments.planning.run.find_stages import find_stages, replaced
 from tutorial_lib.instruments.planning.run.matmuls import selective
+from tutorial_lib.instruments.planning.run.recording import CannotPlanError, containers
 from tutorial_lib.instruments.private_torch import CALL
 from tutorial_lib.instruments.segments.deferred import DeferredRun, tensors_of, with_values
 from tutorial_lib.instruments.segments.execution import Execution, Observe, Values
-from tutorial_lib.instruments.segments.tree import Tree
+from tutorial_lib.instruments.segments.tree import Tree, leaves
+from tutorial_lib.memory.private_torch import in_backward
 
 _ADVICE = (
     "A plan's stages run later, together, and the model needs a value between two of them. Name "
@@ -54,7 +58,7 @@ def apply(model: nn.Module, plan: Plan) -> nn.Module:
                 "The plan recomputes what the model does before its first stage or after its "
                 f"last one: 0 and {last} must stand in the tree by themselves."
             )
-        tree = _shifted(tree[1:-1])
+        tree = _shifted(tree[1:-1], 1)
         check_same_model(model, calls)
     else:
         found = find_stages(model)
@@ -68,9 +72,9 @@ def apply(model: nn.Module, plan: Plan) -> nn.Module:
     return model
 
 
-def _shifted(tree: Tree) -> Tree:
+def _shifted(tree: Tree, by: int) -> Tree:
     return tuple(
-        _shifted(item) if isinstance(item, tuple) else type(item)(item - 1) for item in tree
+        _shifted(item, by) if isinstance(item, tuple) else type(item)(item - by) for item in tree
     )
 
 
@@ -88,30 +92,63 @@ def install(
     `undo` puts back what was there; `observe` is called as `Execution.all` says.
     """
     undo(model)
-    stages = {name: model.get_submodule(name) for name in dict.fromkeys(c.name for c in calls)}
+    names = dict.fromkeys(call.name for call in calls if not call.is_between)
+    stages = {name: model.get_submodule(name) for name in names}
     running = _Running(calls, tree, observe)
     changes = replaced(stages, running.stage)
-    changes.enter_context(replaced({"": model}, running.whole, "forward"))
+    changes.enter_context(replaced(containers(model, stages), running.whole, "forward"))
     segments.stop_caching(model, changes)  # every recomputation would store keys and values
     vars(model)[_PUT_BACK] = lambda: changes.close()  # a function: deepcopy takes it as it is
 
 
+@dataclass(frozen=True)
+class _Part:
+    """The part of a plan for one run: one call of the model by its loss."""
+
+    first: int  # the place of its first stage in the calls
+    calls: Sequence[Call]
+    tree: Tree
+
+
+def _parts(calls: Sequence[Call], tree: Tree) -> list[_Part]:
+    """Divide a plan where its loss calls the model anew; refuse a segment across such a place."""
+    borders = [-1, *(i for i, call in enumerate(calls) if call.is_between), len(calls)]
+    alone = {int(item) for item in tree if isinstance(item, int)}
+    for border in borders[1:-1]:
+        if border not in alone:
+            raise ValueError(
+                f"The plan recomputes what the loss does between two calls of the model: "
+                f"{border + 1} must stand in the tree by itself."
+            )
+    parts = []
+    for before, after in itertools.pairwise(borders):
+        first = before + 1
+        mine = [item for item in tree if before < next(leaves((item,))) < after]
+        parts.append(_Part(first, calls[first:after], _shifted(tuple(mine), first)))
+    return parts
+
+
 class _Running:
-    """The calls that take the place of a model's own, and the deferred runs that they fill now."""
+    """The calls that take the place of a model's own, and the deferred run that they fill now."""
 
     def __init__(self, calls: Sequence[Call], tree: Tree, observe: Observe | None) -> None:
-        self.calls, self.tree, self.observe = calls, tree, observe
-        self.runs: list[DeferredRun] = []
+        self.parts, self.observe = _parts(calls, tree), observe
+        self.next = 0  # which part the next run takes
+        self.part = self.parts[0]
+        self.run: DeferredRun | None = None
+        self.is_running = False
 
     def stage(self, name: str, module: nn.Module) -> Callable[..., Any]:
         """Make a call that is only recorded."""
         function = getattr(module, CALL)
 
         def stage(*args: Any, **kwargs: Any) -> Any:
-            if not self.runs or not torch.is_grad_enabled():
+            if not torch.is_grad_enabled():
                 return function(*args, **kwargs)
-            run = self.runs[-1]
-            call = None if run.is_complete else self.calls[run.piece]
+            if not self.is_running:  # the loss calls the stage itself
+                return self._alone(stage, args, kwargs)
+            run = self._current()
+            call = None if run.is_complete else self.part.calls[run.piece]
             if call is None or call.name != name:
                 expected = "no further one" if call is None else call.name
                 raise RuntimeError(
@@ -125,36 +162,70 @@ class _Running:
         return stage
 
     def whole(self, _: str, module: nn.Module) -> Callable[..., Any]:
-        """Make a forward of the whole model that begins a deferred run and ends it."""
+        """Make a forward that begins a deferred run and ends it, where the loss calls it."""
         forward = module.forward
 
         def whole(*args: Any, **kwargs: Any) -> Any:
-            if not torch.is_grad_enabled():
+            if self.is_running or not torch.is_grad_enabled():
                 return forward(*args, **kwargs)
-            run = DeferredRun(len(self.calls), self._execute, _ADVICE)
-            self.runs.append(run)
-            try:
-                output = forward(*args, **kwargs)
-                if not run.is_complete:
-                    raise RuntimeError(
-                        f"The model called {run.piece} stages, and the plan has {len(self.calls)}: "
-                        "it was made for other inputs. Profile and solve again."
-                    )
-                return with_values(output)
-            finally:
-                self.runs.remove(run)
+            return self._alone(forward, args, kwargs)
 
         return whole
 
+    def _alone(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Run one call of the model, or of a part of it that holds stages, by its part."""
+        if in_backward():
+            raise CannotPlanError(
+                "The model is called again in backward, so its loss checkpoints it as a whole. A "
+                "plan recomputes by itself: leave torch.utils.checkpoint around the model out."
+            )
+        self.is_running = True
+        try:
+            output = function(*args, **kwargs)
+            run = self.run
+            if run is not None and not run.is_complete:
+                raise RuntimeError(
+                    f"The model called {run.piece} stages, and the plan has "
+                    f"{len(self.part.calls)}: it was made for other inputs. Profile and solve "
+                    "again."
+                )
+            output = with_values(output)
+            if run is not None and len(self.parts) > 1:
+                self._begin_anew_after(output)
+            return output
+        except BaseException:
+            self.next = 0
+            raise
+        finally:
+            self.run, self.is_running = None, False
+
+    def _current(self) -> DeferredRun:
+        if self.run is None:
+            self.part = self.parts[self.next]
+            self.next = (self.next + 1) % len(self.parts)
+            self.run = DeferredRun(len(self.part.calls), self._execute, _ADVICE)
+        return self.run
+
+    def _begin_anew_after(self, output: Any) -> None:
+        """Take the first part again once a backward has begun, however many runs there were."""
+
+        def begin(_: Tensor) -> None:
+            self.next = 0
+
+        tensor = next((t for t in tensors_of(output) if t.requires_grad), None)
+        if tensor is not None:
+            tensor.register_hook(begin)  # type: ignore[no-untyped-call]
+
     def _execute(self, run: DeferredRun) -> Values:
-        execution = Execution(run, lambda piece: selective(self.calls[piece].matmuls))
-        return execution.all(self.tree, self.observe)
+        part = self.part
+        contexts = lambda piece: selective(part.calls[piece].matmuls)  # noqa: E731
+        return Execution(run, contexts, part.first).all(part.tree, self.observe)
 
 
 def check_same_model(model: nn.Module, calls: Sequence[Call]) -> None:
     """Refuse a model that a plan was not made for: a stage is missing, or another module."""
     modules = dict(model.named_modules())
-    for call in calls:
+    for call in (call for call in calls if not call.is_between):
         there = kind_of(modules[call.name]) if call.name in modules else None
         if there != call.kind:
             seen = "nothing" if there is None else f"{there[0]} with {there[1]} parameters"

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import itertools
 import time
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,13 +19,11 @@ from tutorial_lib import device as devices
 from tutorial_lib.instruments import segments
 from tutorial_lib.instruments.planning.chain.profiled import Call
 from tutorial_lib.instruments.planning.run.apply import install, undo
-from tutorial_lib.instruments.planning.run.find_stages import replaced
-from tutorial_lib.instruments.private_torch import CALL
-from tutorial_lib.instruments.segments.deferred import tensors_of
+from tutorial_lib.instruments.planning.run.recording import Loss
+from tutorial_lib.instruments.private_torch import without_modes
 from tutorial_lib.instruments.segments.execution import Execution
 
 Reading = Any  # a number, or several of them in a tuple
-Loss = Callable[[], Tensor]
 
 
 @dataclass
@@ -39,7 +39,10 @@ class ClockedStep:
     end: Reading = 0  # where the step ends
     # where a tensor was last saved for backward when each stage's forward ended
     saved: list[Reading] = field(default_factory=list)
-    execution: Execution | None = None  # what was run
+    # a number for each value of an execution; a tensor that several get has one in all of them
+    keys: dict[tuple[int, int], int] = field(default_factory=dict)
+    # what was run, in order: one for each call of the model
+    executions: list[Execution] = field(default_factory=list)
 
     def take(self, index: int) -> ClockedStep:
         """Take one number of each reading."""
@@ -48,7 +51,8 @@ class ClockedStep:
             {stage: reading[index] for stage, reading in self.backward.items()},
             self.end[index],
             [reading[index] for reading in self.saved],
-            self.execution,
+            self.keys,
+            self.executions,
         )
 
     def forward_spans(self, start: Reading) -> list[tuple[Reading, Reading]]:
@@ -80,6 +84,23 @@ class ClockedStep:
         return forward, backward
 
 
+class _Seen:
+    """Numbers of tensors, as long as they live."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[int, tuple[weakref.ref[Tensor], int]] = {}
+        self._count = itertools.count()
+
+    def number_of(self, tensor: Tensor) -> tuple[int, bool]:
+        """Return a tensor's number, and whether it is new."""
+        reference, number = self._numbers.get(id(tensor), (None, 0))
+        if reference is not None and reference() is tensor:
+            return number, False
+        number = next(self._count)
+        self._numbers[id(tensor)] = weakref.ref(tensor), number
+        return number, True
+
+
 def run_clocked(
     model: nn.Module,
     calls: Sequence[Call],
@@ -99,7 +120,7 @@ def run_clocked(
             whether it comes from before the stages.
         kept: How stages are kept: `int` or `Selective`.
     """
-    clocked = ClockedStep()
+    clocked, values_seen = ClockedStep(), _Seen()
     last_saved = [read()]
 
     def save(tensor: Tensor) -> Tensor:
@@ -115,29 +136,27 @@ def run_clocked(
     def observe(execution: Execution, piece: int, values: dict[int, Tensor]) -> None:
         clocked.forward.append(read())
         clocked.saved.append(last_saved[0])
-        clocked.execution = execution
+        if piece < 0:
+            clocked.executions.append(execution)
         for number in [n for n in values if execution.made_by[n] == piece]:
             tensor: Any = values[number]
-            if tensor.requires_grad:
-                tensor.register_hook(mark(piece + 1))
-            if tensor.requires_grad or piece >= 0:
-                look(number, tensor, piece < 0)
+            key, is_new = values_seen.number_of(tensor)
+            clocked.keys[len(clocked.executions) - 1, number] = key
+            if tensor.requires_grad and is_new:
+                tensor.register_hook(mark(execution.first + piece + 1))
+            if (tensor.requires_grad or piece >= 0) and is_new:
+                look(key, tensor, piece < 0)
 
     install(model, calls, tuple(map(kept, range(len(calls)))), observe)
     try:
         with saved_tensors_hooks(save, lambda kept: kept):
             result = loss()
+        clocked.forward.append(read())
+        clocked.saved.append(last_saved[0])
+        clocked.backward[len(calls) + 1] = clocked.forward[-1]
+        result.backward()  # type: ignore[no-untyped-call]
     finally:
         undo(model)
-    if clocked.execution is None:
-        raise ValueError(
-            f"`loss` calls the stages of {type(model).__name__} without its forward, and a plan "
-            "needs that: let `loss` call the model itself, or profile the part that it calls."
-        )
-    clocked.forward.append(read())
-    clocked.saved.append(last_saved[0])
-    clocked.backward[len(calls) + 1] = clocked.forward[-1]
-    result.backward()  # type: ignore[no-untyped-call]
     clocked.end = read()
     return clocked
 
@@ -176,6 +195,8 @@ def model_untouched(model: nn.Module, device: torch.device) -> Iterator[None]:
     gradients = [(parameter, parameter.grad) for parameter in model.parameters()]
     devices = [device] if device.type == "cuda" else []
     was_enabled = gc.isenabled()
+    with without_modes():  # its first import leaves frames behind, which hold what they were given
+        torch.empty((), device="meta").add(torch.empty((), device="meta"))
     gc.collect()
     gc.disable()
     try:
@@ -191,77 +212,3 @@ def model_untouched(model: nn.Module, device: torch.device) -> Iterator[None]:
                 buffer.copy_(before)
         for parameter, grad in gradients:
             parameter.grad = grad
-
-
-def record_calls(model: nn.Module, stages: dict[str, nn.Module], loss: Loss) -> list[Call]:
-    """Run the model without gradients and note in which order it calls its stages, if any."""
-    calls: list[Call] = []
-
-    def note(name: str) -> Callable[..., None]:
-        def hook(module: nn.Module, args: Any, output: Any) -> None:
-            calls.append(Call.of(name, module, output))
-
-        return hook
-
-    handles = [m.register_forward_hook(note(name)) for name, m in stages.items()]
-    try:
-        with torch.no_grad():
-            loss()
-    finally:
-        for handle in handles:
-            handle.remove()
-    if not calls:
-        raise ValueError(
-            f"None of the stages {', '.join(list(stages)[:3])} ran: does `loss` call the model?"
-        )
-    return calls
-
-
-def check_repeatable(
-    stages: dict[str, nn.Module], loss: Callable[[], Tensor], keep: Sequence[str]
-) -> None:
-    """Run every stage twice with the same input and random numbers, and compare, bit for bit.
-
-    One that differs is refused by name, but for those in `keep`, which are never recomputed.
-    """
-
-    def twice(name: str, module: nn.Module) -> Callable[..., Any]:
-        forward = getattr(module, CALL)
-
-        def run(*args: Any, **kwargs: Any) -> Any:
-            if name in keep:
-                return forward(*args, **kwargs)
-            before = _random_states()
-            first = forward(*args, **kwargs)
-            after = _random_states()
-            _set_random_states(before)
-            again = forward(*args, **kwargs)
-            _set_random_states(after)
-            if not _equal(first, again):
-                raise ValueError(
-                    f"The stage {name} ({type(module).__name__}) gave another output when it was "
-                    "run again with the same input and the same random numbers, so that it cannot "
-                    f"be recomputed. Make it deterministic, or say keep=[{name!r}] to have it kept."
-                )
-            return first
-
-        return run
-
-    with replaced(stages, twice), torch.no_grad():
-        loss()
-
-
-def _equal(one: Any, other: Any) -> bool:
-    pairs = list(zip(tensors_of(one), tensors_of(other), strict=True))
-    return all(bool(((a == b) | ((a != a) & (b != b))).all()) for a, b in pairs)
-
-
-def _random_states() -> list[Tensor]:
-    gpu = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
-    return [torch.get_rng_state(), *gpu]
-
-
-def _set_random_states(states: Sequence[Tensor]) -> None:
-    torch.set_rng_state(states[0])
-    if len(states) > 1:
-        torch.cuda.set_rng_state_all(states[1:])

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from tutorial_lib.instruments import segments
 from tutorial_lib.instruments.planning.chain.profiled import Call
 from tutorial_lib.instruments.planning.chain.stages import Stage
-from tutorial_lib.instruments.private_torch import CALL, tree_leaves
+from tutorial_lib.instruments.private_torch import CALL
+from tutorial_lib.instruments.segments.structure import list_leaves
 
 # What lies between the blocks of a U-Net of diffusers, at the same level as they.
 _BETWEEN = {"Downsample2D", "Upsample2D"}
@@ -115,7 +116,7 @@ def left_out(stages: dict[str, nn.Module], calls: Sequence[Call]) -> contextlib.
 
 def without_work(call: Call, *args: Any, **kwargs: Any) -> Any:
     """Output of a call for fake inputs, and gradients of these, by no operation."""
-    inputs = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
+    inputs = list_leaves(Tensor, (args, kwargs))
     return call.filled(_WithoutWork.apply(call.tensors, *inputs))  # type: ignore[no-untyped-call]
 
 

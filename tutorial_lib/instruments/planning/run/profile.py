@@ -12,14 +12,12 @@ from tutorial_lib.instruments.planning.chain.profiled import Call, Method, Profi
 from tutorial_lib.instruments.planning.chain.stages import Skip, Stage
 from tutorial_lib.instruments.planning.run.clocked_step import (
     ClockedStep,
-    Loss,
-    check_repeatable,
     measure_times,
     model_untouched,
-    record_calls,
     run_clocked,
 )
 from tutorial_lib.instruments.planning.run.find_stages import find_stages, first_alike, left_out
+from tutorial_lib.instruments.planning.run.recording import Loss, Recorder
 from tutorial_lib.instruments.planning.run.roofline import Roofline, Speed
 from tutorial_lib.instruments.planning.run.stages_from_storages import LABEL, Flow, measure_stages
 from tutorial_lib.instruments.segments.tree import Selective
@@ -60,7 +58,8 @@ def profile(
         like: A profile with another micro-batch: without memory, stages alike there are run once.
 
     Raises:
-        ValueError: When no stage is found, or one does not repeat; the model is as before.
+        ValueError: When no stage is found, or the loss does what no chain describes; the model is
+            as before.
     """
     found = find_stages(model, stages)
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
@@ -68,7 +67,7 @@ def profile(
     method: Method = "predicted" if speed or is_fake else "measured"
     with model_untouched(model, device):
         if not is_fake:
-            check_repeatable(found, loss, keep)
+            Recorder(model, found, twice=True, keep=keep).run(loss)
         calls, dropped, ends = _forward_alone(model, found, loss, device)
         names = (BEFORE, *(call.name for call in calls), AFTER)
         forms, skips = list[tuple[Stage, ...]](), tuple[Skip, ...]()
@@ -78,8 +77,7 @@ def profile(
             first = first_alike(calls, known) if known and is_fake else list(range(len(names)))
             with left_out(found, [call for i, call in enumerate(calls, 1) if first[i] < i]):
                 run = _watched(model, calls, loss, device, speed or Speed(), kept)
-            clocked = run.clocked.take(_SECONDS)
-            timed = clocked.durations(0.0)
+            timed = (clocked := run.clocked.take(_SECONDS)).durations(0.0)
             if method == "measured":
                 timed = measure_times(model, calls, loss, device, repeats, kept)
             ticks = run.clocked.take(_TICKS)
@@ -201,28 +199,13 @@ def _log(model: nn.Module, device: torch.device) -> StorageLog:
 def _forward_alone(
     model: nn.Module, stages: dict[str, nn.Module], loss: Loss, device: torch.device
 ) -> tuple[list[Call], Any, list[int]]:
-    log, ends = _log(model, device), list[int]()
-    first = [True]
-
-    def begin(module: nn.Module, args: Any) -> None:
-        if first:
-            ends.append(log.clock)
-            first.clear()
-
-    def end(module: nn.Module, args: Any, output: Any) -> None:
-        ends.append(log.clock)
-
-    handles = [m.register_forward_pre_hook(begin) for m in stages.values()]
-    handles += [m.register_forward_hook(end) for m in stages.values()]
-    try:
-        with log:
-            calls = record_calls(model, stages, loss)
-    finally:
-        for handle in handles:
-            handle.remove()
+    log = _log(model, device)
+    recorder = Recorder(model, stages, lambda: log.clock)
+    with log:
+        recorder.run(loss)
     for module in model.modules():
         reshard: Any = getattr(module, "reshard", None)
         if reshard is not None:  # FSDP keeps some of what it gathered until a backward
             reshard()
     log.finish()
-    return calls, log.lives(), [*ends, log.clock]
+    return recorder.calls, log.lives(), recorder.ends

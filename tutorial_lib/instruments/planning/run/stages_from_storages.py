@@ -24,29 +24,36 @@ class Flow:
     skips: tuple[Skip, ...]  # what goes further
     # the number of the value that a skip is, for those that come from a stage
     values: dict[int, int] = field(default_factory=dict)
+    # what lies before, between and after the calls of the model: never recomputed
+    outside: tuple[int, ...] = (0,)
 
     @classmethod
     def of(cls, clocked: ClockedStep, num_bytes: dict[int, int]) -> Flow:
         """Read it off a step, with the bytes of each value that has a gradient or a stage."""
-        execution = clocked.execution
-        assert execution is not None
-        count = len(execution.pieces) + 2
+        count = len(clocked.forward)
+        made_by, uses = dict[int, int](), dict[int, set[int]]()
+        for run, execution in enumerate(clocked.executions):
+            for number, pieces in execution.uses().items():
+                key = clocked.keys.get((run, number), -1)
+                made_by.setdefault(key, execution.first + execution.made_by[number] + 1)
+                uses.setdefault(key, set()).update(execution.first + p + 1 for p in pieces)
+        # what each call of the model hands to the loss, and the next call gets from there
+        ends = [execution.first + len(execution.pieces) + 1 for execution in clocked.executions]
         boundaries, skips, values = [0] * count, list[Skip](), dict[int, int]()
-        uses, made_by = execution.uses(), execution.made_by
-        for number in sorted(uses, key=lambda number: made_by[number]):
-            source, size = made_by[number] + 1, num_bytes.get(number, 0)
-            targets = {piece + 1 for piece in uses[number]} - {source}
+        for key in sorted(made_by, key=lambda key: made_by[key]):
+            source, size = made_by[key], num_bytes.get(key, 0)
+            targets = {stage for stage in uses[key] if stage > source}
             if source + 1 in targets:
                 boundaries[source + 1] += size
             last = max(targets, default=0)
             if size and last > source + 1:
                 skips.append(Skip(source, last, size, source + 1 in targets))
                 if source:  # what comes from before the stages is held as long as they run
-                    values[len(skips) - 1] = number
-            elif size and source and last == count - 1:  # what the last stage gives
+                    values[len(skips) - 1] = key
+            elif size and source and last in ends:  # what the last stage of a call gives
                 skips.append(Skip(source, last, size, gradient_bytes=0))
-                values[len(skips) - 1] = number
-        return cls(tuple(boundaries), tuple(skips), values)
+                values[len(skips) - 1] = key
+        return cls(tuple(boundaries), tuple(skips), values, (0, *ends))
 
     def priced(self, clocked: ClockedStep, curve: Curve) -> Flow:
         """Give each skip the bytes of its gradient, and whether its value is there in backward."""
@@ -59,7 +66,9 @@ class Flow:
             waiting = alive(made, backwards[skip.target - 1][1])
             alike = sum(other.num_bytes for other in self.skips if other.target == skip.target)
             share = -(-waiting * skip.num_bytes // max(1, alike))
-            saved = index not in self.values or f"{LABEL}{self.values[index]}" in alive_values
+            # a segment that takes it would hold it until backward
+            saved = index not in self.values or skip.target not in self.outside
+            saved = saved or f"{LABEL}{self.values[index]}" in alive_values
             size = max(skip.num_bytes, share)
             if skip.source >= skip.target - 2:  # of a sum both parts have one gradient
                 shared = alive(made, backwards[skip.target][1]) - self.boundaries[skip.target]
@@ -145,7 +154,7 @@ def measure_stages(
                 output_bytes=4 if index + 1 == len(flow.boundaries) else None,
                 handed_on_bytes=max(0, saved - alive(mine, back[0])),
                 gradient_bytes=sum(life.num_bytes for life in gradients),
-                recomputable=0 < index < len(flow.boundaries) - 1,
+                recomputable=index not in flow.outside,
             )
         )
     return _with_backward(stages, flow.skips, curve, clocked), flow.skips

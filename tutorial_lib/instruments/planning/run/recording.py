@@ -1,0 +1,204 @@
+"""The first look at a loss: which stages it runs, in which calls of the model, and what they need.
+
+A run is one call of the model by its loss, or of a part of the model that holds stages; a loss may
+have several, as rollouts, recycling and siamese networks do. No segment reaches from one run into
+the next, so that between two of them the chain has a stage of its own, which is never recomputed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
+
+from tutorial_lib.instruments.planning.chain.profiled import Call
+from tutorial_lib.instruments.planning.run.find_stages import replaced
+from tutorial_lib.instruments.private_torch import CALL
+from tutorial_lib.instruments.segments.deferred import tensors_of
+
+Loss = Callable[[], Tensor]
+
+
+class CannotPlanError(ValueError):
+    """What a loss does that no chain of stages describes, and what to do instead."""
+
+
+def containers(model: nn.Module, stages: dict[str, nn.Module]) -> dict[str, nn.Module]:
+    """Return the modules with a forward that hold stages, by name; the model itself comes first."""
+    names = dict.fromkeys(
+        ".".join(parts[:count])
+        for parts in (name.split(".") for name in stages)
+        for count in range(len(parts))
+    )
+    found = {name: model.get_submodule(name) for name in ["", *names] if name not in stages}
+    return {n: m for n, m in found.items() if type(m).forward is not nn.Module.forward}
+
+
+class Recorder:
+    """Notes the calls of stages while a loss runs, and forgets what they save for backward.
+
+    Args:
+        model: Whose stages.
+        stages: By name.
+        read: A clock.
+        twice: Whether each stage runs twice, and must give the same.
+        keep: Stages that need not.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        stages: dict[str, nn.Module],
+        read: Callable[[], int] = lambda: 0,
+        *,
+        twice: bool = False,
+        keep: Sequence[str] = (),
+    ) -> None:
+        self.model, self.stages, self.read, self.twice, self.keep = model, stages, read, twice, keep
+        self.calls: list[Call] = []
+        self.ends: list[int] = []  # what the clock shows before the first stage, and after each
+        self._is_running = self._has_begun = False
+        # FSDP notes each forward with gradients, and waits for its backward
+        self._is_sharded = any(hasattr(module, "reshard") for module in model.modules())
+        self._weights = {name: _weights_of(module) for name, module in stages.items()}
+
+    def run(self, loss: Loss) -> None:
+        """Run a loss, and note what it does.
+
+        Raises:
+            CannotPlanError: When it differentiates inside, or runs no stage with gradients.
+        """
+        changes = replaced(self.stages, self._stage)
+        changes.enter_context(replaced(containers(self.model, self.stages), self._whole, "forward"))
+        if self._is_sharded:
+            changes.enter_context(torch.no_grad())
+        else:
+            changes.enter_context(saved_tensors_hooks(self._save, _give_back))
+        try:
+            with changes:
+                loss()
+        except RuntimeError as error:
+            if "saved tensor hooks" in str(error):  # torch.func.grad refuses them
+                raise CannotPlanError(_INSIDE) from error
+            raise
+        self.ends.append(self.read())
+        if not self.calls:
+            raise CannotPlanError(
+                f"None of the stages {', '.join(list(self.stages)[:3])} ran with gradients: does "
+                "`loss` call the model? Other stages may be named with stages=[...]."
+            )
+
+    def _save(self, tensor: Tensor) -> Any:
+        return None if self._is_running else tensor.detach()
+
+    @contextlib.contextmanager
+    def _running(self) -> Iterator[None]:
+        self._is_running, self._has_begun = True, False
+        try:
+            yield
+        finally:
+            self._is_running = False
+
+    def _is_planned(self) -> bool:
+        return self._is_sharded or torch.is_grad_enabled()
+
+    def _whole(self, name: str, module: nn.Module) -> Callable[..., Any]:
+        forward = module.forward
+
+        def whole(*args: Any, **kwargs: Any) -> Any:
+            if self._is_running or not self._is_planned():
+                return forward(*args, **kwargs)
+            with self._running():
+                return forward(*args, **kwargs)
+
+        return whole
+
+    def _stage(self, name: str, module: nn.Module) -> Callable[..., Any]:
+        function = getattr(module, CALL)
+
+        def stage(*args: Any, **kwargs: Any) -> Any:
+            if not self._is_planned():
+                return function(*args, **kwargs)
+            if not self._is_sharded and _weights_of(module) != self._weights[name]:
+                raise CannotPlanError(
+                    f"The loss runs the stage {name} with other tensors in the place of its "
+                    "parameters (torch.func.functional_call), and a recomputation would not have "
+                    f"them. {_INSTEAD}"
+                )
+            with contextlib.nullcontext() if self._is_running else self._running():
+                self._begin()
+                if self.twice and name not in self.keep:
+                    output = _twice(name, module, function, args, kwargs)
+                else:
+                    output = function(*args, **kwargs)
+                self.ends.append(self.read())
+                self.calls.append(Call.of(name, module, output))
+                return output
+
+        return stage
+
+    def _begin(self) -> None:
+        if not self._has_begun:
+            self._has_begun = True
+            self.calls += [Call.between()] if self.calls else []
+            self.ends.append(self.read())
+
+
+_INSTEAD = (
+    "Checkpoint with segments.applied(model, 'per-block') around the step, and look with "
+    "memory.measure whether it helps; or take smaller micro-batches."
+)
+_INSIDE = (
+    "This loss differentiates inside (torch.autograd.grad, backward or torch.func.grad through the "
+    "model), as forces and gradient penalties need it: what the inner derivative keeps is no chain "
+    f"of stages, and no plan prices it. {_INSTEAD}"
+)
+
+
+def _give_back(kept: Tensor | None) -> Tensor:
+    if kept is None:
+        raise CannotPlanError(_INSIDE)
+    return kept
+
+
+def _weights_of(module: nn.Module) -> list[int]:
+    return [id(parameter) for parameter in module.parameters()]
+
+
+def _twice(
+    name: str, module: nn.Module, function: Callable[..., Any], args: Any, kwargs: Any
+) -> Any:
+    """Run a stage twice with the same input and random numbers, and compare, bit for bit."""
+    before = _random_states()
+    first = function(*args, **kwargs)
+    after = _random_states()
+    _set_random_states(before)
+    again = function(*args, **kwargs)
+    _set_random_states(after)
+    if not _equal(first, again):
+        raise ValueError(
+            f"The stage {name} ({type(module).__name__}) gave another output when it was "
+            "run again with the same input and the same random numbers, so that it cannot "
+            f"be recomputed. Make it deterministic, or say keep=[{name!r}] to have it kept."
+        )
+    return first
+
+
+def _equal(one: Any, other: Any) -> bool:
+    pairs = list(zip(tensors_of(one), tensors_of(other), strict=True))
+    return all(bool(((a == b) | ((a != a) & (b != b))).all()) for a, b in pairs)
+
+
+def _random_states() -> list[Tensor]:
+    gpu = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
+    return [torch.get_rng_state(), *gpu]
+
+
+def _set_random_states(states: Sequence[Tensor]) -> None:
+    torch.set_rng_state(states[0])
+    if len(states) > 1:
+        torch.cuda.set_rng_state_all(states[1:])
