@@ -119,6 +119,48 @@ def test_recomputed_tensors_are_found_only_under_checkpointing():
 
 
 @pytest.mark.weekly
+def slopes(checkpointed=False, kind="forces"):
+    """A step whose loss has a derivative in it."""
+    torch.manual_seed(0)
+    layers = [nn.Sequential(nn.Linear(32, 32), nn.SiLU()) for _ in range(3)]
+    model, x = nn.Sequential(nn.Linear(3, 32), *layers, nn.Linear(32, 1)), torch.randn(64, 3)
+
+    def energy(x):
+        for layer in model:
+            again = checkpointed and layer in layers
+            x = checkpoint(layer, x, use_reentrant=False) if again else layer(x)
+        return x.sum()
+
+    def step():
+        leaf = x.clone().requires_grad_()
+        if kind == "forces":
+            (slope,) = torch.autograd.grad(energy(leaf), leaf, create_graph=True)
+        else:
+            slope = torch.func.vmap(torch.func.grad(energy))(leaf)
+        slope.square().mean().backward()
+        model.zero_grad()
+
+    return step, model, None
+
+
+@pytest.mark.parametrize("kernels", [None, "cpu", "cuda"])
+def test_the_graph_of_a_first_derivative_is_not_recomputed(kernels):
+    for kind in ("forces", "each sample"):
+        step, model, _ = slopes(kind=kind)
+        plain = (
+            memory.predict(lambda kind=kind: slopes(kind=kind), kernels=kernels)
+            if kernels
+            else (memory.measure(step, model=model))
+        )
+        assert not any(life.category == "recomputed" for life in plain.timeline), kind
+        assert plain.at_peak["activations"] > 0.7 * (plain.peak_bytes - plain.baseline_bytes), kind
+    again = memory.measure(slopes(checkpointed=True)[0], model=slopes()[1])
+    made = [life for life in again.timeline if life.category == "recomputed"]
+    assert made
+    assert {life.phase for life in made} == {"backward"}
+    assert again.at_peak["activations"] > again.at_peak["recomputed"]
+
+
 def test_readings_repeat_in_this_process_and_in_another():
     script = (
         "import sys; sys.path.insert(0, 'tests'); from test_meter import *;"

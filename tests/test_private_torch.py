@@ -16,7 +16,11 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
-from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
+from torch.utils.checkpoint import (
+    CheckpointPolicy,
+    checkpoint,
+    create_selective_checkpoint_contexts,
+)
 
 from tutorial_lib.instruments import private_torch as private
 from tutorial_lib.instruments.private_torch import operations, patches
@@ -466,3 +470,32 @@ def test_real_computation_within_fake_tensors():
             assert torch.ones(2).sum().item() == 2
         with pytest.raises(private.LOOKS_AT_VALUES):
             torch.rand(2).sum().item()
+
+
+@pytest.mark.parametrize("create_graph", [False, True])
+def test_a_backward_that_keeps_a_graph_is_told_from_one_that_does_not(create_graph):
+    """Else a step that differentiates twice seems to recompute."""
+    seen, watched = [], meters.Differentiations()
+    x = torch.ones(2, requires_grad=True)
+    (y := x * 2).register_hook(lambda _: seen.append(watched.keep_graph()))
+    watched.start()
+    try:
+        torch.autograd.grad((y * y).sum(), x, create_graph=create_graph)
+        assert not watched.keep_graph()
+    finally:
+        watched.stop()
+    torch.autograd.grad((x * 2).sum(), x)
+    assert seen == [create_graph]
+
+
+def test_what_a_checkpoint_recomputes_is_told_by_its_frame():
+    """Else what it recomputes in a backward that keeps a graph would be called an activation."""
+    seen = []
+
+    def block(x):
+        seen.append(meters.in_recomputation(sys._getframe()))
+        return x.exp()
+
+    x = torch.ones(2, requires_grad=True)
+    checkpoint(block, x, use_reentrant=False).sum().backward()
+    assert seen == [False, True]

@@ -7,7 +7,9 @@ Each name says the file of PyTorch 2.13 that it was read in, and has a test in
 
 import functools
 from collections.abc import Callable, Iterator, Sequence
+from types import FrameType
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +18,7 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 # torch/utils/_python_dispatch.py: modes that are asked about every operation.
-from torch.utils import _python_dispatch
+from torch.utils import _python_dispatch, checkpoint
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 from torch.utils.flop_counter import FlopCounterMode, flop_registry
 
@@ -113,6 +115,52 @@ def in_backward() -> bool:
     `_current_graph_task_id`: torch/_C/__init__.pyi; -1 outside the engine.
     """
     return torch._C._current_graph_task_id() != -1
+
+
+class Differentiations:
+    """Watch which backward passes are running, and whether each keeps a graph of its own.
+
+    `_engine_run_backward`, which `backward` and `grad` call with `create_graph` as their third
+    argument after the outputs: torch/autograd/__init__.py.
+    """
+
+    def __init__(self) -> None:
+        self._running: list[bool] = []
+        plain = vars(torch.autograd)["_engine_run_backward"]
+
+        def run(outputs: Any, *args: Any, **kwargs: Any) -> Any:
+            self._running.append(bool(args[2]))
+            try:
+                return plain(outputs, *args, **kwargs)
+            finally:
+                self._running.pop()
+
+        self._patch = mock.patch.object(torch.autograd, "_engine_run_backward", run)
+
+    def start(self) -> None:
+        """Begin to watch."""
+        self._patch.start()
+
+    def stop(self) -> None:
+        """End, and call what was called before."""
+        self._patch.stop()
+
+    def keep_graph(self) -> bool:
+        """Tell whether all that run now keep a graph, so that gradients are on in each."""
+        return bool(self._running) and all(self._running)
+
+
+def in_recomputation(frame: FrameType | None) -> bool:
+    """Tell whether a frame was called to recompute what a checkpoint dropped.
+
+    `unpack_hook`: torch/utils/checkpoint.py, `_checkpoint_hook`.
+    """
+    while frame is not None:
+        code = frame.f_code
+        if code.co_name == "unpack_hook" and code.co_filename == checkpoint.__file__:
+            return True
+        frame = frame.f_back
+    return False
 
 
 def leaves_of(tensor: Tensor) -> Iterator[Tensor]:

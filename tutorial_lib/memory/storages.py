@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 import weakref
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import FrameType
 from typing import Any, Self
 from unittest import mock
@@ -19,8 +19,10 @@ import torch
 from torch import Tensor, nn
 
 from tutorial_lib.memory.private_torch import (
+    Differentiations,
     TorchDispatchMode,
     in_backward,
+    in_recomputation,
     is_fake,
     is_wrapper,
     leaves_of,
@@ -28,30 +30,14 @@ from tutorial_lib.memory.private_torch import (
     storage_key,
     storage_keys,
 )
+from tutorial_lib.memory.records import Phase, StorageRecord
 from tutorial_lib.memory.timeline import Life
 
-Phase = str
 # Types that most arguments have: asked first, since this is done for every operation.
 _PLAIN = (Tensor, nn.Parameter)
 _SEQUENCES = (tuple, list)
 # torch.tensor and torch.from_numpy end in it: its result is new, and no operation made it.
 _FROM_OUTSIDE = torch.ops.aten.lift_fresh.default
-
-
-@dataclass(slots=True)
-class StorageRecord:
-    """What was seen of one storage; `label` is empty until it is certain."""
-
-    num_bytes: int
-    born: int
-    phase: Phase
-    op: str
-    module: str
-    label: str = ""
-    waits_for_backward: bool = False
-    with_grad: bool = False
-    died: int | None = None
-    line: str = ""
 
 
 class StorageLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -77,6 +63,7 @@ class StorageLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._counts_fake = False
         self._collective = ""
         self._metered: dict[torch.device, bool] = {}
+        self._differentiations = Differentiations()
         self._alive: dict[int, tuple[StorageRecord, weakref.ref[torch.UntypedStorage]]] = {}
 
     def __torch_dispatch__(
@@ -125,11 +112,13 @@ class StorageLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
         self._resizes = mock.patch.object(torch.UntypedStorage, "resize_", resize)
         self._resizes.start()
+        self._differentiations.start()
         super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
     def __exit__(self, *error: Any) -> None:
         """End, also after an error."""
+        self._differentiations.stop()
         self._resizes.stop()
         super().__exit__(*error)  # type: ignore[no-untyped-call]
 
@@ -165,7 +154,7 @@ class StorageLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return
         if phase == "backward":
             for record, _ in self._alive.values():
-                record.waits_for_backward |= record.phase == "forward"
+                record.waits_for_backward |= record.is_of_a_graph()
         # A tick of its own, so that what dies between two phases is seen to die.
         self.clock += 1
         self.phase = phase
@@ -179,12 +168,12 @@ class StorageLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """End the step: what a forward made with gradients on still waits for its backward."""
         self.clock += 1
         for record, _ in self._alive.values():
-            record.waits_for_backward |= record.phase == "forward" and record.with_grad
+            record.waits_for_backward |= record.is_of_a_graph() and record.with_grad
 
     def lives(self) -> list[Life]:
         """Give every storage's life, labelled."""
         return [
-            Life(r.num_bytes, r.born, r.died, _category(r), r.phase, r.op, r.module, r.line)
+            Life(r.num_bytes, r.born, r.died, r.category(), r.phase, r.op, r.module, r.line)
             for r in self.records
         ]
 
@@ -225,6 +214,10 @@ class StorageLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
         module = self.module_stack[-1] if self.module_stack else ""
         record = StorageRecord(storage.nbytes(), born, self.phase, op, module, label)
         record.with_grad = torch.is_grad_enabled()
+        if self.phase == "backward" and record.with_grad:
+            # Plain backward runs with gradients off: only a recomputed forward turns them on.
+            plain = not self._differentiations.keep_graph()
+            record.recomputed = plain or in_recomputation(sys._getframe(1))
         if self.line_of is not None and born:
             record.line = self.line_of(sys._getframe(1))
         self._watch(record, storage, key)
@@ -263,17 +256,6 @@ class StorageLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 self._alive.pop(key)[0].died = self.clock
 
         return died
-
-
-def _category(record: StorageRecord) -> str:
-    if record.label:
-        return record.label
-    if record.phase == "forward" and record.waits_for_backward:
-        return "activations"
-    if record.phase == "backward" and record.with_grad:
-        # Plain backward runs with gradients off; only a recomputed forward turns them on.
-        return "recomputed"
-    return "temporary"
 
 
 def list_tensors(value: Any) -> list[Tensor]:
