@@ -361,11 +361,19 @@ def test_fits_takes_the_largest_micro_batch_and_no_larger(capsys, folder):
 @pytest.mark.parametrize("limit", [100, 101, 1099, 5000, 123456])
 @pytest.mark.parametrize(
     "peak",
-    [lambda n: 100 * n, lambda n: 50 + 50 * (n // 2 * 2), lambda n: max(90, 10 * n - 400), int],
+    [
+        lambda n: 100 * n,
+        lambda n: 50 + 50 * (n // 2 * 2),
+        lambda n: max(90, 10 * n - 400),
+        lambda n: 80 + max(10 * n, 25 * n - 30),
+        int,
+    ],
 )
 def test_the_largest_is_found_on_lines_steps_and_bends(peak, limit):
-    found = largest_micro_batch(peak, limit)
+    tried = []
+    found = largest_micro_batch(lambda n: tried.append(n) or peak(n), limit)
     assert peak(found) <= limit < peak(found + 1)
+    assert len(tried) <= 14  # each is a prediction of seconds
 
 
 def test_a_table_by_module_is_short_and_names_what_is_wrapped(capsys, folder):
@@ -503,11 +511,19 @@ def test_a_step_that_cannot_be_planned_is_refused_before_the_work(capsys, folder
         assert "takes micro_batch, and gives loss (a function that runs forward) and model" in said
 
 
-def test_long_work_is_one_line_on_stderr_where_no_terminal_is(capsys, tiny):
-    assert run(["predict", tiny, "--json"]) == 0
+def test_long_work_says_its_parts_on_stderr_where_no_terminal_is(capsys, tiny):
+    assert run(["predict", tiny, "--json", "--fits", "1GiB"]) == 0
     seen = capsys.readouterr()
-    assert seen.err == "Predicting tiny ...\n"
     json.loads(seen.out)
+    first, *tries = seen.err.splitlines()[:-3]
+    assert first == "Predicting tiny ..."
+    assert tries[:2] == [f"  the largest that fits: trying micro-batch {n}" for n in (1, 2)]
+    assert re.findall(r"^  part (\d) of 3: ", seen.err, flags=re.M) == ["1", "2", "3"]
+    assert all(line.isprintable() for line in seen.err.splitlines())
+    words = [*("plan", tiny, "--json", "--budget", "1GiB", "--effective-batch", "2")]
+    assert run([*words, "--precision", "fp32"]) == 0
+    parts = re.findall(r"^  part (\d of \d): ", capsys.readouterr().err, flags=re.M)
+    assert parts == ["1 of 3", "2 of 3", "3 of 3"]
 
 
 @pytest.mark.parametrize("command", [None, *table.COMMANDS])

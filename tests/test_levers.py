@@ -1,10 +1,13 @@
 """The levers that save memory, pulled one after the other."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from small_models import publish_tiny
 from transformers import CLIPConfig
 
+from tutorial_lib import memory
 from tutorial_lib.instruments import planning
 from tutorial_lib.instruments.emulated.cards import CARDS
 from tutorial_lib.instruments.planning.fitting import levers as levers_module
@@ -75,6 +78,22 @@ def test_each_lever_keeps_those_before_it(tiny):
     assert lora.flops != eight_bit.flops == checkpointed.flops
     assert [lever.training for lever in levers[1:5]] == ["rounding"] * 2 + ["exact", "rounding"]
     assert 0 < first.outside_bytes < first.report.peak_bytes
+
+
+def test_each_lever_is_told_of_and_predicted_as_a_whole_step_is(tiny):
+    told = []
+    recipe = Recipe(tiny, 4, optimizer="adamw-fused", precision="bf16-amp")
+    levers, _ = planning.pull_levers(recipe, tell=lambda *what: told.append(what))
+    assert [words for words, _ in told][:2] == [
+        "lever 1 of 7: autocast",
+        "lever 2 of 7: fused kernels",
+    ]
+    assert len(told) == len(planning.ORDER) == 7
+    for lever in levers:
+        short = replace(lever.recipe, accumulation=min(2, lever.recipe.accumulation))
+        whole = memory.predict(short.make_step)
+        assert (lever.report.at_peak, lever.report.phases) == (whole.at_peak, whole.phases)
+        assert lever.report.by("module") == whole.by("module")
 
 
 @pytest.mark.weekly

@@ -5,7 +5,7 @@
 # memory, pulls the levers in order, and ends with a plan that your script loads. All its numbers
 # are predicted: before the last cell nothing is allocated, and no weights are downloaded.
 #
-# **Budget:** 20 minutes, 2 GiB of memory, no GPU needed.
+# **Budget:** 20 minutes, of which *Run All* takes one on two cores; 2 GiB of memory, no GPU needed.
 #
 # Name your model in the cell below the imports. It is one of
 #
@@ -41,16 +41,16 @@ import pandas as pd
 
 from tutorial_lib import device, memory, plots
 from tutorial_lib.guesses import beside
-from tutorial_lib.instruments import planning
+from tutorial_lib.instruments import planning, widgets
 from tutorial_lib.instruments.emulated import Room, Verdict
 from tutorial_lib.instruments.training import Recipe
 from tutorial_lib.units import GIB, Bytes
 
 # %% id="fill-in"
-MODEL = "gpt2-medium"
+MODEL = "gpt2"
 BATCH = 8  # samples in an update
 SIZES = {}  # as in {"seq": 512}, or {"size": 64}: side of an image or latent
-CARD = "rtx-4060"  # or "t4", "a100", ...; or a size, as in "12GiB"
+CARD = "4GiB"  # a size, or a card: "rtx-4060", "t4", "a100", ...
 # what your script does today; others are fp16-amp, bf16-amp, bf16; eager; sgd, ...
 NOW = {"precision": "fp32", "attention": "sdpa", "optimizer": "adamw"}
 guess = None  # GiB that one step needs: write a number before you go on
@@ -64,7 +64,8 @@ guess = None  # GiB that one step needs: write a number before you go on
 # %% id="need"
 room = Room.of(str(CARD))
 now = Recipe(MODEL, BATCH, **SIZES, **NOW)
-report = memory.predict(now.make_step, label=now.label())
+with widgets.doing("predicting one step"):
+    report = memory.predict(now.make_step, label=now.label())
 print(f"{report.peak_bytes}{beside(guess, report.peak_bytes / GIB)}")
 print(Verdict(report.peak_bytes, room))
 report
@@ -94,25 +95,34 @@ report
 # - **another**: another update. So is a smaller micro-batch where BatchNorm or the loss (as CLIP's)
 #   compares samples: chapter 09. Compare the losses of two short runs before you trust it.
 
+
+# %% id="table"
+def table(levers):
+    rows = {}
+    for lever in levers:
+        peak, more = lever.report.peak_bytes, lever.flops / levers[0].flops - 1
+        row = {"peak": peak, "fits": Verdict(peak, room).answer}
+        row |= {"outside layers": lever.outside_bytes, "FLOPs": f"{more:+.0%}"}
+        rows[lever.name] = row | {"training": lever.training}
+    return pd.DataFrame(rows).T
+
+
 # %% id="levers"
 speed = planning.Speed.of(room.card and room.card.name)
-levers, refused = planning.pull_levers(now, report, speed)
+with widgets.doing() as tell:
+    levers, refused = planning.pull_levers(
+        now, report, speed, lambda words, pulled: tell(words, table(pulled))
+    )
 for reason in refused:
     print(reason)
-rows = {}
-for lever in levers:
-    peak, more = lever.report.peak_bytes, lever.flops / levers[0].flops - 1
-    row = {"peak": peak, "fits": Verdict(peak, room).answer}
-    row |= {"outside layers": lever.outside_bytes, "FLOPs": f"{more:+.0%}"}
-    rows[lever.name] = row | {"training": lever.training}
-pd.DataFrame(rows).T
+table(levers)
 
 # %% id="picture"
 plots.ledger_bars(
     {lever.name: lever.report.at_peak for lever in levers},
     title=f"{MODEL}: each row pulls one lever more (line: {CARD})",
     cards_gib=[round(room.free / GIB, 1)],
-    predicted=list(rows),
+    predicted=[lever.name for lever in levers],
 )
 
 # %% [markdown] id="plan-text"
@@ -130,22 +140,26 @@ plots.ledger_bars(
 # bfloat16 throughout, and says so: that is another training. A model with BatchNorm changes with
 # its micro-batch too (chapter 09).
 #
-# A card is never filled to the last byte: what is free lies in pieces, and *close* means that some
-# steps ran out with so little to spare (10b). *Yes* and the plan count on a setting of Linux that
-# joins the pieces: before your script starts, set `PYTORCH_ALLOC_CONF=expandable_segments:True`
-# (older PyTorch: `PYTORCH_CUDA_ALLOC_CONF`).
+# A card is never filled to the last byte, because its free memory is fragmented. *Close* means that
+# some steps ran out with so little to spare (10b). *Yes* and the plan count on a setting of Linux
+# that joins the fragments: before your script starts, set
+# `PYTORCH_ALLOC_CONF=expandable_segments:True` (older PyTorch: `PYTORCH_CUDA_ALLOC_CONF`).
 
 # %% id="plan"
 harmless = [lever.recipe for lever in levers if lever.training != "another"]
 lean = replace(harmless[-1], checkpointing="none", accumulation=1)
 eight_bit = str(lean.optimizer).replace("fused", "8bit")
-kinds = {"precisions": list(dict.fromkeys([lean.precision, "bf16"]))}
-kinds["optimizers"] = list(dict.fromkeys([lean.optimizer, eight_bit]))
-limits, best = {"budget_bytes": room.sure, "effective_batch": BATCH}, None
+asked = {"budget_bytes": room.sure, "effective_batch": BATCH, "speed": speed}
+asked["optimizers"] = list(dict.fromkeys([lean.optimizer, eight_bit]))
+best = None
 try:
-    fit = planning.fit(lean, **limits, **kinds, speed=speed)
-    best = fit.best
-    if best is None:
+    for precision in dict.fromkeys([lean.precision, "bf16"]):
+        with widgets.doing() as tell:
+            fit = planning.fit(lean, precisions=[precision], **asked, tell=tell)
+        best = fit.best
+        if best:
+            break
+    else:
         print(f"Nothing fits. The least is {Bytes(fit.smallest_bytes)}. Try")
         print("LoRA, shorter texts, smaller images, a larger card,")
         print("or several cards (13).")
@@ -225,7 +239,9 @@ if best and runs:
     step, model, optimizer = planned_step(where)
     print(memory.measure(step, model=model, optimizer=optimizer))
 elif best:
-    print(memory.predict(planned_step))
+    with widgets.doing("predicting the step that the plan gives"):
+        planned = memory.predict(planned_step)
+    print(planned)
 
 # %% [markdown] id="where"
 # ## 4. Where each idea is taught

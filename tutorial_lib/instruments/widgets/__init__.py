@@ -7,6 +7,7 @@ _HOMES = {
     "Control": "explorer",
     "Explorer": "explorer",
     "batch_explorer": "schedules",
+    "doing": "progress",
     "memory_calculator": "ledgers",
     "plan_explorer": "schedules",
     "published_calculator": "ledgers",

@@ -38,11 +38,11 @@ def run(options: argparse.Namespace) -> int:
             "on real ranks, as chapter 13 does."
         )
     where = devices.pick(options.device)
-    recipe = fitting(recipe, options, "cpu" if where.type == "cpu" else "cuda")
-    devices.seed_everything(0)
-    step, network, update = recipe.make_step(where)
     lines = options.by == "line"
-    with sign_of_life(f"Measuring {recipe.model}"):
+    with sign_of_life(f"Measuring {recipe.model}") as tell:
+        recipe = fitting(recipe, options, "cpu" if where.type == "cpu" else "cuda", tell)
+        devices.seed_everything(0)
+        step, network, update = recipe.make_step(where)
         report = memory.measure(
             step, model=network, optimizer=update, label=recipe.label(), lines=lines, repeats=3
         )

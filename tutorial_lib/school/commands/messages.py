@@ -6,7 +6,7 @@ import re
 import sys
 import sysconfig
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 COURSE = Path(__file__).resolve().parent.parent.parent
@@ -49,8 +49,12 @@ def of_own_code(error: Exception) -> str | None:
 
 
 @contextlib.contextmanager
-def sign_of_life(what: str) -> Iterator[None]:
-    """Say on stderr that work goes on: a running clock on a terminal, one line elsewhere."""
+def sign_of_life(what: str) -> Iterator[Callable[[str], None]]:
+    """Say on stderr that work goes on: a running clock on a terminal, a line elsewhere.
+
+    Yields:
+        A function that says which part of the work comes now, as in "part 2 of 3: ...".
+    """
     from rich.console import Console
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
@@ -59,9 +63,9 @@ def sign_of_life(what: str) -> Iterator[None]:
             logging.getLogger(name).disabled = True
     if not sys.stderr.isatty():
         print(f"{what} ...", file=sys.stderr, flush=True)
-        yield
+        yield lambda part: print(f"  {part}", file=sys.stderr, flush=True)
         return
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        progress.add_task(what, total=None)
-        yield
+        task = progress.add_task(what, total=None)
+        yield lambda part: progress.update(task, description=f"{what}, {part}")

@@ -82,7 +82,7 @@ def run(options: argparse.Namespace) -> int:
     if cards and recipe.shard is not None:
         raise ValueError(f"--emulated runs one process, and --ranks {recipe.ranks} was asked for.")
     refuse_whole_step(recipe)
-    with sign_of_life(f"Planning {recipe.model}"):
+    with sign_of_life(f"Planning {recipe.model}") as tell:
         found = fit(
             recipe,
             budget_bytes=room.sure,
@@ -90,6 +90,7 @@ def run(options: argparse.Namespace) -> int:
             precisions=options.precision,
             optimizers=options.optimizer,
             speed=Speed.of(room.card.name if room.card else None),
+            tell=tell,
         )
     rows = [_on_card(found, card) for card in cards if found.best]
     if options.json:

@@ -33,14 +33,21 @@ def run(options: argparse.Namespace) -> int:
 
     recipe = step_of(options)
     built: list[nn.Module] = []
+    with recipe.one_rank(), sign_of_life(f"Predicting {recipe.model}") as tell:
+        recipe = fitting(recipe, options, options.kernels, tell)
 
-    def make_step() -> Any:
-        made = recipe.make_step()
-        built.append(made[1])
-        return made
+        def make_step() -> Any:
+            tell("part 1 of 3: the model")
+            step, model, optimizer = recipe.make_step()
+            built.append(model)
+            parts = iter(("part 2 of 3: a step that brings the optimizer's state",))
 
-    with recipe.one_rank(), sign_of_life(f"Predicting {recipe.model}"):
-        recipe = fitting(recipe, options, options.kernels)
+            def told() -> None:
+                tell(next(parts, "part 3 of 3: the step"))
+                step()
+
+            return told, model, optimizer
+
         report = memory.predict(
             make_step, kernels=options.kernels, label=recipe.label(), lines=options.by == "line"
         )

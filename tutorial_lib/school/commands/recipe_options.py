@@ -156,9 +156,9 @@ def to_type(room: Room) -> str:
 def largest_micro_batch(peak: Callable[[int], int], limit: int) -> int:
     """Find the largest micro-batch whose step stays within a budget.
 
-    Peaks lie on a straight line but for roundings: the guess along the line is tried, and then
-    corrected until one fits and the next one does not. Where not even one sample fits, the error
-    says what it would take.
+    Peaks lie on straight lines with bends. Where a size is known that fits and one that does not,
+    the guess on the line between them is tried, and the middle in turn. Where not even one sample
+    fits, the error says what it would take.
 
     Args:
         peak: Predicts the bytes of a step with so many samples.
@@ -171,29 +171,34 @@ def largest_micro_batch(peak: Callable[[int], int], limit: int) -> int:
             f"try --fits {to_type(Room.for_sure(peak(1)))}, --checkpointing per-block, "
             "--optimizer adamw-8bit or --precision bf16."
         )
-    fits, too_large = 1, 0  # 0: none is known yet
-    tried = 2
+    fits, too_large, turn = 1, 0, 0  # too_large is 0 while none is known
     while too_large != fits + 1:
-        if peak(tried) <= limit:
-            fits = tried
-        else:
-            too_large = tried
-        slope = max(1, (peak(fits) - peak(1)) // (fits - 1)) if fits > 1 else 0
-        guess = fits + (limit - peak(fits)) // slope if slope > 1 else 2 * fits
+        first, last = (fits, too_large) if too_large else (1, fits)
+        slope = (peak(last) - peak(first)) / max(1, last - first)
+        guess = fits + int((limit - peak(fits)) / slope) if slope > 0 else 2 * fits
+        turn += 1
+        if too_large and turn % 3 == 0:
+            guess = (fits + too_large) // 2
         tried = max(fits + 1, min(guess, too_large - 1 if too_large else 16 * fits))
+        fits, too_large = (tried, too_large) if peak(tried) <= limit else (fits, tried)
     return fits
 
 
-def fitting(recipe: Recipe, options: argparse.Namespace, kernels: Literal["cuda", "cpu"]) -> Recipe:
+def fitting(
+    recipe: Recipe,
+    options: argparse.Namespace,
+    kernels: Literal["cuda", "cpu"],
+    tell: Callable[[str], None],
+) -> Recipe:
     """Give a recipe the largest micro-batch that is sure to fit, unless --batch names one."""
-    from tutorial_lib import memory
+    from tutorial_lib.instruments.planning.fitting.predictions import predicted
 
     if options.fits is None or options.batch is not None:
         return recipe
 
     def peak(micro_batch: int) -> int:
-        tried = replace(recipe, micro_batch=micro_batch)
-        return memory.predict(tried.make_step, kernels=kernels).peak_bytes
+        tell(f"the largest that fits: trying micro-batch {micro_batch}")
+        return predicted(replace(recipe, micro_batch=micro_batch), kernels).peak_bytes
 
     return replace(recipe, micro_batch=largest_micro_batch(peak, Room.of(options.fits).sure))
 

@@ -1,10 +1,12 @@
 """The levers that save memory, pulled one after the other on a training step."""
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from tutorial_lib import memory
+from tutorial_lib.instruments.planning.fitting.predictions import predicted
 from tutorial_lib.instruments.planning.run.roofline import Roofline, Speed
 from tutorial_lib.instruments.training import Recipe, step
 from tutorial_lib.units import Bytes
@@ -52,7 +54,10 @@ class Lever:
 
 
 def pull_levers(
-    recipe: Recipe, report: memory.MemoryReport | None = None, speed: Speed | None = None
+    recipe: Recipe,
+    report: memory.MemoryReport | None = None,
+    speed: Speed | None = None,
+    tell: Callable[[str, Sequence[Lever]], object] | None = None,
 ) -> tuple[list[Lever], list[str]]:
     """Pull the levers in the order of `ORDER`, the harmless ones first.
 
@@ -61,6 +66,7 @@ def pull_levers(
         report: Its prediction, where there is one already.
         speed: Of the device, which says what fills it, and whether autocast is to bfloat16; `None`
             takes that of an A100. A slower one is filled by a smaller micro-batch.
+        tell: Called before each lever, with words that say which one it is, and those pulled.
 
     Returns:
         The step as it is, then with each lever that it has not pulled yet; and a sentence for each
@@ -70,12 +76,14 @@ def pull_levers(
         ValueError: When the step as it is cannot be.
     """
     flops = _flops(recipe)
-    pulled, refused = [Lever("as it is", "", recipe, report or _at_peak(recipe), flops)], []
+    pulled, refused = [Lever("as it is", "", recipe, report or predicted(recipe), flops)], []
     compares = any("batch_norm" in life.op for life in pulled[0].report.timeline)
     compares |= step.loss_compares_samples(recipe)
     another = {"8-bit states", "LoRA"}
     another |= {"smaller micro-batch", "one sample at a time"} if compares else set()
-    for name in ORDER:
+    for number, name in enumerate(ORDER, start=1):
+        if tell:
+            tell(f"lever {number} of {len(ORDER)}: {name}", pulled)
         try:
             choices = _choices(name, recipe, speed or Speed())
             wanted = replace(recipe, **choices)
@@ -83,7 +91,7 @@ def pull_levers(
                 flops = flops if choices.keys() <= _SAME_FLOPS else _flops(wanted)
                 training = "another" if name in another else "rounding"
                 training = "exact" if name == "checkpoint each block" else training
-                pulled.append(Lever(name, training, wanted, _at_peak(wanted), flops))
+                pulled.append(Lever(name, training, wanted, predicted(wanted), flops))
                 recipe = wanted
         except ValueError as error:
             refused.append(f"{name}: {error}")
@@ -139,12 +147,6 @@ def filling_micro_batch(recipe: Recipe, speed: Speed | None = None) -> int:
     launching = (roofline.launches - launched) * roofline.speed.launch_seconds
     more: float = (launching - seconds[0]) / max(seconds[1] - seconds[0], 1e-12)
     return min(recipe.micro_batch, 1 + max(0, math.ceil(more)))
-
-
-def _at_peak(recipe: Recipe) -> memory.MemoryReport:
-    # The third of several micro-batches peaks as the second.
-    short = replace(recipe, accumulation=min(2, recipe.accumulation))
-    return memory.predict(short.make_step)
 
 
 def _flops(recipe: Recipe) -> int:

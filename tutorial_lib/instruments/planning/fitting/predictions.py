@@ -7,7 +7,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +22,7 @@ from tutorial_lib.instruments.planning.run.profile import profile
 from tutorial_lib.instruments.planning.run.roofline import Speed
 from tutorial_lib.instruments.training import Recipe, Shard
 from tutorial_lib.instruments.training.fields import COPYING
+from tutorial_lib.instruments.training.user_function import is_function
 from tutorial_lib.memory.storages import list_tensors
 
 
@@ -117,19 +118,38 @@ def _measured(model: nn.Module, recipe: Recipe) -> tuple[memory.MemoryReport, Op
     optimizer = recipe.make_optimizer(model)
 
     def update() -> None:
-        _update_once(optimizer)
+        update_once(optimizer)
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", memory.MeterWarning)  # that this is no whole step
         return memory.measure(update, model=model, optimizer=optimizer), optimizer
 
 
-def _update_once(optimizer: Optimizer) -> None:
+def update_once(optimizer: Optimizer) -> None:
+    """Bring an optimizer's states by an update alone, which has no forward and no backward."""
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             parameter.grad = torch.empty_like(parameter)
     optimizer.step()
     optimizer.zero_grad()
+
+
+def predicted(recipe: Recipe, kernels: Literal["cuda", "cpu"] = "cuda") -> memory.MemoryReport:
+    """Predict a recipe's step in half the time of `memory.predict`, and equal to it.
+
+    Where the step is ours, an update alone brings the states, in place of a whole step; and a third
+    micro-batch peaks as the second. With fp16-amp the scaler's 8 bytes count as temporary.
+    """
+    least = replace(recipe, accumulation=min(2, recipe.accumulation))
+    is_ours = recipe.shard is None and not is_function(recipe.model)
+
+    def make_step() -> Any:
+        step, model, optimizer = least.make_step()
+        if is_ours:
+            update_once(optimizer)
+        return step, model, optimizer
+
+    return memory.predict(make_step, kernels=kernels, warmup=0 if is_ours else 1)
 
 
 def predicted_peak(recipe: Recipe, plan: Plan, update: Update) -> int:
@@ -144,7 +164,7 @@ def predicted_peak(recipe: Recipe, plan: Plan, update: Update) -> int:
                 few = set(_one_of_each_kind(model))
                 for group in optimizer.param_groups:
                     group["params"] = [p for p in group["params"] if p in few]
-            _update_once(optimizer)
+            update_once(optimizer)
             others[0] = _bytes_of_other_states(optimizer, model) if update.is_lean else 0
         apply(model, plan)
         if is_alone and least.accumulation > 1:

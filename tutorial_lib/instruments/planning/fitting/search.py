@@ -3,7 +3,7 @@
 import math
 import signal
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from itertools import product
 from typing import Any
@@ -37,6 +37,7 @@ def fit(
     precisions: Sequence[str] | None = None,
     optimizers: Sequence[str] | None = None,
     speed: Speed | None = None,
+    tell: Callable[[str], object] | None = None,
 ) -> Fit:
     """Search micro-batch, accumulation, checkpointing plan, precision and optimizer.
 
@@ -58,6 +59,7 @@ def fit(
         optimizers: The same; `None` tries `OPTIMIZERS`, but for those that cannot update what the
             ranks divide.
         speed: What to predict times with; `None` takes that of an A100.
+        tell: Called at each part of the work, with words that say which one it is.
 
     Returns:
         All candidates; `best` is `None` when none fits of those that were asked for. Then
@@ -67,7 +69,28 @@ def fit(
         ValueError: When a number is below 1, or a name is not known.
     """
     recipe = Recipe(recipe) if isinstance(recipe, str) else recipe
-    # tensor parallel ranks all get all samples
+    samples = _of_one_rank(recipe, effective_batch, budget_bytes)
+    speed = speed or Speed()
+    is_divided = recipe.shard not in (None, *COPYING)
+    tried = optimizers or [n for n in OPTIMIZERS if not (is_divided and n in UNDIVIDED)]
+    recipes = [replace(recipe, precision=n) for n in precisions or (speed.autocast, "bf16")]
+    tell = tell or str
+    tell("part 1 of 3: the model's stages, with one sample and with two")
+    found, not_tried = _taken_apart(recipes, tried, speed)
+    choices = list(product(found, tried, _divisors(samples)))
+    tell(f"part 2 of 3: a schedule for each of {len(choices)} choices")
+    candidates = [
+        _candidate(parts, optimizer, micro_batch, samples, budget_bytes, speed)
+        for parts, optimizer, micro_batch in choices
+    ]
+    asked = tuple(product(precisions or [speed.autocast], optimizers or OPTIMIZERS[:1]))
+    fitted = Fit(recipe, budget_bytes, effective_batch, tuple(candidates), asked, not_tried)
+    tell("part 3 of 3: the best of them, predicted in whole")
+    return _verified(fitted, {str(parts.recipe.precision): parts for parts in found}, speed)
+
+
+def _of_one_rank(recipe: Recipe, effective_batch: int, budget_bytes: int) -> int:
+    """Give the samples of one rank; tensor parallel ranks all get all samples."""
     together = 1 if recipe.shard == Shard.TP else recipe.ranks
     if effective_batch < 1 or budget_bytes < 1 or effective_batch % together:
         raise ValueError(
@@ -75,20 +98,7 @@ def fit(
             f"least 1, and effective_batch a multiple of the ranks with samples of their own "
             f"(={together})."
         )
-    speed = speed or Speed()
-    is_divided = recipe.shard not in (None, *COPYING)
-    tried = optimizers or [n for n in OPTIMIZERS if not (is_divided and n in UNDIVIDED)]
-    recipes = [replace(recipe, precision=n) for n in precisions or (speed.autocast, "bf16")]
-    found, not_tried = _taken_apart(recipes, tried, speed)
-    candidates = [
-        _candidate(parts, optimizer, micro_batch, effective_batch // together, budget_bytes, speed)
-        for parts in found
-        for optimizer in parts.updates
-        for micro_batch in _divisors(effective_batch // together)
-    ]
-    asked = tuple(product(precisions or [speed.autocast], optimizers or OPTIMIZERS[:1]))
-    fitted = Fit(recipe, budget_bytes, effective_batch, tuple(candidates), asked, not_tried)
-    return _verified(fitted, {str(parts.recipe.precision): parts for parts in found}, speed)
+    return effective_batch // together
 
 
 def _taken_apart(
