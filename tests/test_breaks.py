@@ -2,10 +2,16 @@
 
 from types import SimpleNamespace
 
+import pandas as pd
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
+from tutorial_lib import memory
+from tutorial_lib.instruments import segments
+from tutorial_lib.models.gpt import GPT, GPTConfig
 from tutorial_lib.school import authoring
 
 
@@ -85,3 +91,55 @@ def test_04_the_dummy_runs_a_block_that_needs_no_backward_again(chapter04):
     head = nn.Linear(8, 1)
     head(chapter04.checkpoint(block, torch.ones(4, 8))).sum().backward()
     assert len(runs) == 2
+
+
+def held_for_backward(report):
+    curve = pd.DataFrame(report.curve())
+    return int(curve[["activations", "recomputed", "temporary"]].sum(axis=1).max())
+
+
+def test_06_one_checkpoint_around_all_saves_only_what_the_loop_held():
+    model, tokens = GPT(GPTConfig(num_layers=4, vocab_size=4096)), torch.zeros(2, 128).long()
+
+    def whole(tokens):
+        logits = model(tokens)
+        loss = F.cross_entropy(logits.flatten(0, 1), tokens.flatten())
+        return SimpleNamespace(loss=loss, logits=logits)
+
+    def usual():
+        out = whole(tokens)
+        out.loss.backward()
+
+    def loss_alone():
+        whole(tokens).loss.backward()
+
+    def in_one_checkpoint():
+        checkpoint(lambda tokens: whole(tokens).loss, tokens, use_reentrant=False).backward()
+
+    usual, loss_alone, checkpointed = (
+        held_for_backward(memory.measure(step, model=model))
+        for step in (usual, loss_alone, in_one_checkpoint)
+    )
+    assert checkpointed == loss_alone
+    assert 0.80 < checkpointed / usual < 0.86
+
+
+@pytest.mark.weekly
+@pytest.mark.parametrize(("num_layers", "better"), [(14, "per-block"), (22, "every-2")])
+def test_06_under_autocast_pairs_pay_off_beyond_18_blocks(num_layers, better):
+    def needs(strategy):
+        def make_step():
+            model, tokens = GPT(GPTConfig(num_layers=num_layers)), torch.zeros(64, 128).long()
+
+            def step():
+                with segments.applied(model, strategy):
+                    with torch.autocast("cpu", torch.bfloat16):
+                        loss = model.loss(tokens)
+                    loss.backward()
+                model.zero_grad()
+
+            return step, model, None
+
+        return held_for_backward(memory.predict(make_step, kernels="cpu", warmup=0))
+
+    assert min(("per-block", "every-2"), key=needs) == better

@@ -45,8 +45,8 @@ pd.set_option("display.max_colwidth", None)  # show questions whole
 # ## Ten questions first
 #
 # People who train models every week disagree about these. Answer quickly, from what you believe
-# today. No answer stands here: each one comes out of a chapter, as a number. The last chapter asks
-# the same ten again and shows both sets of answers side by side.
+# today. The answers aren't on this page: later chapters measure them. The last chapter asks the
+# same ten again and shows both sets of answers side by side.
 
 # %% id="questions"
 asked = pd.DataFrame(guesses.questions(), index=range(1, 11))
@@ -131,8 +131,8 @@ pd.DataFrame({"P": in_p})
 
 # %% [markdown] id="read-in-p"
 # The parameters are one P of eight and a half. Adam keeps two numbers for each parameter, so its
-# states are two more. The largest part stands in no model file: the *activations*, the tensors that
-# the forward pass keeps for the backward pass.
+# states are two more. The largest part isn't in the model's file at all: the *activations*, the
+# tensors that the forward pass keeps for the backward pass.
 #
 # And where are the gradients? Look at the whole step.
 

@@ -5,8 +5,7 @@
 # transformer of common depth it is wrong: it costs more memory and more FLOPs than the simplest
 # choice.
 #
-# In this chapter you derive how long a segment should be and what it costs, and measure both. The
-# next one, 06c, turns a budget in bytes into a schedule for stages that are not equal.
+# In this chapter you derive how long a segment should be and what it costs, and measure both.
 #
 # **Budget:** 45 minutes, 2 GiB of memory, no GPU needed.
 
@@ -16,11 +15,11 @@ from functools import cache
 import pandas as pd
 import torch
 
-from tutorial_lib import claims, data, memory, plots
+from tutorial_lib import blanks, claims, data, memory, plots
 from tutorial_lib.instruments import figures, planning, segments
 from tutorial_lib.guesses import beside
 from tutorial_lib.instruments.recorded.store import FOLDER
-from tutorial_lib.models.gpt import GPT, GPTConfig
+from tutorial_lib.models.gpt import GPT, Block, GPTConfig
 from tutorial_lib.instruments.training import Recipe
 
 # %% [markdown] id="two-costs-text"
@@ -63,7 +62,10 @@ gpt = GPT(GPTConfig(num_layers=24))
 x = torch.randn(2, 128, 128, requires_grad=True)  # a block's input
 kept = memory.saved(lambda: gpt.blocks[0](x), params_of=gpt)
 r = kept.num_bytes / x.nbytes
-print(f"r = {r:.1f}")
+with memory.predicting(), torch.autocast("cpu", torch.bfloat16):  # no memory
+    one, many = Block(gpt.config), torch.empty(256, 128, 128, requires_grad=True)
+    mixed = memory.saved(lambda: one(many), params_of=one).num_bytes / many.nbytes
+print(f"r = {r:.1f}, under bf16 autocast {mixed:.1f}")
 
 # %% [markdown] id="formula-text"
 # With $n$ blocks in segments of $s$ there are $n/s$ boundaries, and one inside at a time:
@@ -92,9 +94,23 @@ def on_paper(segment, num_blocks, ratio):
     ### END SOLUTION
 
 
+# %% id="check-on-paper"
+# @title Check: run this cell
+@blanks.check("on_paper", "return a number of bytes")
+def on_paper_is_right():
+    lowest = on_paper(4, 16, 1) / x.nbytes
+    assert lowest == 8, f"{lowest:g} a for n = 16, r = 1, s = 4, and not 2 a sqrt(16)."
+    pairs = on_paper(2, 24, 16) / x.nbytes
+    assert pairs == 44, (
+        f"12 boundaries and 2 r, for r = 16, are 44 a and not {pairs:g} a."
+    )
+    fives = on_paper(5, 24, 1) / x.nbytes
+    assert fives == 9.8, (
+        f"24/5 boundaries and 5 r, for r = 1, are 9.8 a, not {fives:g} a."
+    )
+
+
 # %% id="formula"
-lowest = on_paper(4, num_blocks=16, ratio=1) / x.nbytes
-assert lowest == 8, f"{lowest:g} a for n = 16 and r = 1, and not 2 a sqrt(16)"
 lengths = (1, 2, 4, 5, 8, 24)
 curves = {f"r = {k}": {s: on_paper(s, 24, k) for s in lengths} for k in (1, 4, 16)}
 title = "24 blocks on paper: the larger r, the shorter the best segment"
@@ -104,9 +120,11 @@ plots.growth(curves, xlabel="blocks in a segment", title=title, predicted=list(c
 # For $r = 1$ the lowest point is at five blocks, near $\sqrt{24}$. For $r = 16$ the curve only
 # rises: here **a checkpoint around every block** needs least.
 #
-# A length is a whole number. Segments of two need less than single blocks where
-# $n/2 + 2r < n + r$, so where $n > 2r$. Segments of three need less than segments of two where
-# $n > 6r$. With $r = 16$ that is beyond 32 blocks, and beyond 96.
+# A length is a whole number. Segments of two need less than single blocks where $n/2 + 2r < n + r$,
+# so where $n > 2r$. Segments of three need less than segments of two where $n > 6r$. In one dtype,
+# with $r = 16$, that is beyond 32 blocks, and beyond 96. Under bf16 autocast, the usual setting, it
+# is beyond 18 and 54: most of the inside is in bfloat16, and boundaries stay in float32. What
+# follows is in float32.
 #
 # **Predict.** Our GPT has 24 blocks. `sqrt` makes five segments of about five blocks. How many
 # times the activation memory of `per-block` will it need?
@@ -149,12 +167,16 @@ figure = plots.growth(
 figure.mark(curve[5], None if guess is None else guess * curve[1])
 
 # %% [markdown] id="measured-read"
-# Paper and meter rise together. The meter stands above by what the formula leaves out: the logits
-# and their gradient, and temporary tensors. The last point, one segment of 24 blocks, is one
-# checkpoint around them all. It saves nothing here: the whole inside comes back at once, for a
-# third more arithmetic. (After the forward it holds next to nothing, so a script that reads memory
-# there reports a success. Where the logits are large it does save, since the inside is away while
-# they are there; with the loss inside the checkpoint it never does.)
+# Paper and meter rise together. The meter reads more, by what the formula leaves out: the logits
+# and their gradient, and temporary tensors. The last point is one checkpoint around all 24 blocks.
+# It saves nothing here: the whole inside comes back at once, for a third more arithmetic. (After
+# the forward it holds next to nothing, so a script that reads memory there reports a success.)
+#
+# One checkpoint around everything does save in two cases. Where the logits are large, keep head and
+# loss outside it: then the blocks' activations aren't in memory when the logits are. And if your
+# loop writes `out = model(...)` and then `out.loss.backward()`, the plain step holds `out.logits`
+# through backward. A checkpoint with the loss inside, of which you keep only the loss, frees them.
+# So does `del out.logits`, for nothing.
 #
 # Do deeper models need segments of two, as the formula says? The unit is a block's input. The last
 # two columns are whole steps, weights and gradients included: first with `set_to_none=True`, then
@@ -162,8 +184,9 @@ figure.mark(curve[5], None if guess is None else guess * curve[1])
 # deep, but has a large vocabulary.
 
 # %% id="deeper"
+# @title Three models, two lengths: run this cell; open it to look
 rows, models = {}, {"24 blocks": gpt, "48 blocks": GPT(GPTConfig(num_layers=48))}
-models["12 blocks, 4096 words"] = GPT(GPTConfig(vocab_size=4096, num_layers=12))
+models["12 blocks, V = 4096"] = GPT(GPTConfig(vocab_size=4096, num_layers=12))
 for name, model in models.items():
     for way in ("per-block", "every-2"):
         held, whole = held_for_backward(way, model), measured(way, model).peak_bytes
@@ -177,23 +200,23 @@ pd.DataFrame(rows, index=columns).T.rename_axis(["model", "segments"])
 
 # %% [markdown] id="deeper-read"
 # At 24 blocks single blocks need less, at 48 segments of two: in activations, and in the whole step
-# if gradients stay. If they are set to `None`, single blocks need less at 48 too. The reason: as
-# backward goes on, boundaries are freed and gradients are added. A block has about $12h^2$ weights
-# at width $h$, and its boundary has $h$ numbers for each token. With fewer than $12h$ tokens in a
-# micro-batch (all one dtype) the gradients grow faster than the boundaries shrink, so the peak
-# comes at the end of backward. No boundary waits there, and the shortest segment has the smallest
-# inside. From $24h$ tokens on, $2r$ decides. In between it takes more than $2r$ blocks.
+# if gradients stay. If they are set to `None`, single blocks need less at 48 too: as backward goes
+# on, boundaries are freed and gradients are added. A block has about $12h^2$ weights at width $h$,
+# and its boundary has $h$ numbers for each token. With fewer than $12h$ tokens in a micro-batch
+# (all one dtype), the gradients grow faster than the boundaries shrink. Then the peak comes at the
+# end of backward, where no boundary is left, and the shortest segment has the smallest inside. From
+# $24h$ tokens on, $2r$ decides. Between the two, pairs pay off only beyond more than $2r$ blocks.
 #
 # In the third model the peak comes before any segment is recomputed, because the logits and their
-# gradient are larger than the insides of two blocks. So segments of two save boundaries and cost
-# no memory, but they save little. Lower the logits first: chapter 10d computes them in pieces.
+# gradient are larger than the insides of two blocks. So segments of two save boundaries, but
+# little. Lower the logits first: chapter 10d computes them in chunks.
 #
 # The rule for a transformer: **checkpoint every block; beyond $2r$ blocks try segments of two.**
 # They help where boundaries make the peak: many tokens, frozen weights, or gradients that stay.
-# Measure $r$ for your block.
+# Measure $r$ for your block and your dtypes.
 #
 # **Predict.** A Llama block has a gated MLP: three matrices in place of two, and a product of two
-# wide tensors. What is its $r$?
+# wide tensors. What is its $r$, all in bfloat16?
 
 # %% id="guess-llama"
 guess = None  # times the input
@@ -245,7 +268,8 @@ claims.Verdicts(
         "A07",
         "built",
         "One around each block cuts the peak. One around the whole model does only "
-        "where the logits are large, and with the loss inside it never does.",
+        "where the logits are large. With the loss inside it never does, unless the "
+        "loop held the logits before and now holds the loss alone.",
         f"peak {of_plain['per-block']:.0%} of plain with one a block, "
         f"{of_plain['every-24']:.0%} with one around all 24",
         "counted",
@@ -258,10 +282,9 @@ claims.Verdicts(
 #
 # Some tutorials derive the price like this: there are $k$ segments, each recomputes $n/k$ blocks,
 # so the overhead is $k \cdot (n/k) / n = 1$, "but in practice only 30 %". The 1 is right, but it is
-# one *forward*: every block runs forward once more, however long the segments are. What is that of
-# a whole step? A linear layer's forward is one matmul, and its backward is two: one for the
-# gradient of its input, one for that of its weight. So forward is a third of a step, and one more
-# forward adds a third. Here is the count:
+# one *forward*. What is that of a whole step? A linear layer's forward is one matmul, and its
+# backward is two: one for the gradient of its input, one for its weight's. So forward is a third of
+# a step, and one more forward adds a third. Here is the count:
 
 # %% id="flops"
 plain = measured("none").flops
@@ -288,15 +311,15 @@ pd.DataFrame(columns).loc[list(ways)].round(1).fillna("")
 # %% [markdown] id="flops-read"
 # With long segments it is nearly a third. (Embedding and head are not recomputed.) With one block
 # to a segment it is much less: PyTorch stops a recomputation as soon as backward has what it needs,
-# and the last matmul of a segment makes nothing that backward needs. That matmul, the second half
-# of the MLP, is a third of the arithmetic of a block's linear layers. So, if every segment is
+# and no tensor that backward needs comes after a segment's last matmul. That matmul, the second
+# half of the MLP, is a third of the arithmetic of a block's linear layers. So, if every segment is
 # checkpointed, the shortest cost the fewest FLOPs at every depth, and for our GPT $\sqrt n$ loses
 # twice. (A block that ends in dropout, or in a norm as BERT's, needs that matmul again.)
 #
 # **A third holds if backward is two matmuls.** A frozen linear layer has no gradient of its weight:
 # its backward is one. A first layer that reads data has one as well, since data need no gradient.
-# Frozen layers *before* the first that trains have none. Let a segment begin after them: one that
-# holds both kinds runs them again.
+# Frozen layers *before* the first that trains have none. Let a segment begin after them: a segment
+# that mixes frozen and trained layers recomputes the frozen ones too.
 #
 # **Predict.** Llama, its weights frozen, LoRA matrices beside each linear layer, every block
 # checkpointed. By how many per cent do the FLOPs of a step rise?
@@ -323,14 +346,24 @@ print(f"LoRA: {adapted['Llama, LoRA']:+.0f} %{beside(guess, adapted['Llama, LoRA
 
 # %% [markdown] id="last-read"
 # One segment need not be checkpointed at all. Backward begins with the *last* one, so its inside
-# would be dropped and recomputed at once. Keep it, and the price falls to
-# $\frac13 (1 - \frac1k)$.
+# would be dropped and recomputed at once. Keep it, and the price falls to $\frac13 (1 - \frac1k)$.
+# On paper the peak stays the same. But a model has a head and a loss after its last block, and a
+# kept inside waits beside the logits and their gradient:
 
 # %% id="last-free"
 all_four = planning.Plan(blocks, ((0, 1, 2), (3, 4, 5), (6, 7, 8), (9, 10, 11)))
 but_the_last = planning.Plan(blocks, ((0, 1, 2), (3, 4, 5), (6, 7, 8), 9, 10, 11))
 for name, run in (("all four", all_four), ("all but the last", but_the_last)):
     print(f"{name}: peak {run.peak_bytes} units, time {run.overhead:+.1%}")
+models["4 blocks, V = 1024"] = GPT(GPTConfig(vocab_size=1024, num_layers=4))
+for name, model in models.items():
+    every, kept = (held_for_backward(w, model) for w in ("per-block", "all-but-last"))
+    print(f"{name}, head and loss too: {kept / every - 1:+.0%}")
+
+# %% [markdown] id="last-measured-read"
+# If the last block is recomputed, its inside comes back after the logits are freed. Kept, it is
+# there at the same time. That costs most where the two are about equally large. So keep the last
+# block only if you have measured that it's free.
 
 # %% id="verdicts-price"
 adds |= {way: 100 * (measured(way).flops / plain - 1) for way in names.values()}
@@ -385,15 +418,27 @@ def nothing_kept(num_blocks):
     ### END SOLUTION
 
 
+# %% id="check-nothing-kept-plan"
+# @title Check: run this cell
+@blanks.check("nothing_kept", "return nested tuples of block numbers")
+def nothing_is_kept():
+    for num_blocks, plan in ((1, "(0,)"), (2, "((0,), 1)"), (3, "(((0,), 1), 2)")):
+        seen = nothing_kept(num_blocks)
+        assert repr(seen) == plan, f"{num_blocks} blocks make {plan}, and not {seen!r}."
+    runs = sum(planning.Plan((block,) * 24, nothing_kept(24)).forward_executions)
+    assert runs == 24 * 25 // 2, (
+        f"24 blocks run {runs} times, and not 1 + 2 + ... + 24."
+    )
+
+
 # %% id="nothing-kept"
 lazy = planning.Plan((block,) * 24, nothing_kept(24))
 runs = sum(lazy.forward_executions)
 print(f"{runs} forwards, peak {lazy.peak_bytes} units{beside(guess, runs)}")
 
 # %% [markdown] id="nothing-read"
-# That is $n(n + 1)/2$: the number of forwards grows with the square of the depth. Nobody has to
-# train like that: a few boundaries in the right places make most of it unnecessary. Chapter 06c
-# finds those places.
+# That is $n(n + 1)/2$: the number of forwards grows with the square of the depth. A few boundaries
+# in the right places make most of it unnecessary, and chapter 06c finds them.
 
 # %% id="verdicts-nothing"
 claims.Verdicts(
@@ -413,10 +458,10 @@ claims.Verdicts(
 # | question | answer |
 # |---|---|
 # | how long a segment | where boundaries and inside are equal: $s = \sqrt{n/r}$ blocks |
-# | transformers | every block; beyond $2r$ blocks, segments of two if activations make the peak |
+# | transformers | every block; beyond $2r$ blocks pairs, if activations make the peak |
 # | a block keeps its input alone ($r = 1$) | segments of $\sqrt n$ |
 # | price in FLOPs | up to a third of a step, to half with frozen weights; more in a first layer |
-# | what lowers the price | early stop (short segments); a last segment that is kept (long ones) |
+# | what lowers the price | early stop (short segments); a kept last segment (small head) |
 # | nothing kept | a quadratic number of forwards |
 #
 # The optional companion [06b](06b_common_advice.ipynb) shows where $\sqrt n$ is right, and tests
