@@ -1,8 +1,10 @@
 """The meter against arithmetic, against PyTorch's own tracker, and against itself."""
 
+import dataclasses
 import gc
 import itertools
 import json
+import re
 import subprocess
 import sys
 
@@ -141,6 +143,88 @@ def slopes(checkpointed=False, kind="forces"):
         model.zero_grad()
 
     return step, model, None
+
+
+class Halves(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x):
+        return self.second(self.half(x))
+
+    def half(self, x):
+        return self.first(x).relu()
+
+
+@pytest.mark.parametrize("predicted", [False, True])
+@pytest.mark.parametrize("part", ["block", "in place", "loss", "method", "step", "update", "none"])
+def test_a_compiled_part_is_measured_as_it_was_and_said(part, predicted, recwarn):
+    compiled = lambda function: torch.compile(function, backend="eager")  # noqa: E731
+
+    def make_step():
+        model, x = Halves(), torch.randn(4, 8)
+        optimizer = torch.optim.SGD(model.parameters())
+        loss, update = (lambda y: y.square().mean()), optimizer.step
+        if part == "block":
+            model.first = compiled(model.first)
+        if part == "in place":
+            model.first.compile(backend="eager")
+        if part == "method":
+            model.half = compiled(model.half)
+        loss = compiled(loss) if part == "loss" else loss
+        update = compiled(update) if part == "update" else update
+        forward = lambda: loss(model(x))  # noqa: E731
+        forward = compiled(forward) if part == "step" else forward
+
+        def step():
+            forward().backward()
+            update()
+            optimizer.zero_grad()
+
+        return step, model, optimizer
+
+    if predicted:
+        memory.predict(make_step)
+    else:
+        step, model, optimizer = make_step()
+        memory.measure(step, model=model, optimizer=optimizer)
+    said = [str(one.message) for one in recwarn if one.category is memory.MeterWarning]
+    assert len(said) == (part != "none")
+    assert all(
+        re.match(r"test_meter\.py, line \d+, in .* calls compiled code", one) for one in said
+    )
+
+
+@dataclasses.dataclass
+class Hidden:
+    states: list[torch.Tensor]
+
+
+@pytest.mark.parametrize("varies", [False, True])
+@pytest.mark.parametrize("kind", ["lstm", "dict", "dataclass", "packed"])
+def test_steps_that_differ_are_said_where_layers_return_more_than_a_tensor(kind, varies, recwarn):
+    lstm, lengths = nn.LSTM(8, 16), itertools.cycle([6, 12] if varies else [12])
+
+    class Wrapped(nn.Module):
+        def forward(self, x):
+            if kind == "packed":
+                x = nn.utils.rnn.pack_sequence([x[:, 0], x[:, 1]])
+            out = (lstm if kind == "lstm" else lstm.forward)(x)[0]  # which no hook sees
+            return {"dict": {"out": out}, "dataclass": Hidden([out])}.get(kind, (out, None))
+
+    model = Wrapped()
+
+    def step():
+        out = model(torch.randn(next(lengths), 2, 8))
+        reads = {"dict": lambda: out["out"], "dataclass": lambda: out.states[0]}
+        first = reads.get(kind, lambda: out[0])()
+        (first.data if kind == "packed" else first).sum().backward()
+
+    memory.measure(step, model=model)
+    said = [str(one.message) for one in recwarn if one.category is memory.MeterWarning]
+    assert len(said) == varies
+    assert all(one.startswith("steps differ") for one in said)
 
 
 @pytest.mark.parametrize("kernels", [None, "cpu", "cuda"])

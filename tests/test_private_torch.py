@@ -126,6 +126,7 @@ def test_a_compiled_module_is_known_by_either_way():
     """Else `measure` gives a compiled model's bytes without the warning that they are not its."""
     assert not meters.is_compiled(nn.Linear(1, 1))
     assert meters.is_compiled(torch.compile(nn.Linear(1, 1)))
+    assert meters.is_compiled(nn.Sequential(torch.compile(nn.Linear(1, 1))))
     by_call = nn.Sequential(nn.Linear(1, 1))
     by_call[0].compile()
     assert meters.is_compiled(by_call)
@@ -475,17 +476,23 @@ def test_real_computation_within_fake_tensors():
 @pytest.mark.parametrize("create_graph", [False, True])
 def test_a_backward_that_keeps_a_graph_is_told_from_one_that_does_not(create_graph):
     """Else a step that differentiates twice seems to recompute."""
-    seen, watched = [], meters.Differentiations()
-    x = torch.ones(2, requires_grad=True)
-    (y := x * 2).register_hook(lambda _: seen.append(watched.keep_graph()))
-    watched.start()
-    try:
+    seen, x = [], torch.ones(2, requires_grad=True)
+    with meters.watched_backwards() as running:
+        (y := x * 2).register_hook(lambda _: seen.extend(running))
         torch.autograd.grad((y * y).sum(), x, create_graph=create_graph)
-        assert not watched.keep_graph()
-    finally:
-        watched.stop()
+        assert not running
     torch.autograd.grad((x * 2).sum(), x)
     assert seen == [create_graph]
+
+
+def test_compiled_code_is_told_of_and_run_as_it_was():
+    """Else a compiled loss is measured as it was before, and nothing says so."""
+    called, compiled = [], []
+    double = torch.compile(lambda x: 2 * x, backend=lambda *_: compiled.append)
+    with meters.run_uncompiled(lambda: called.append(1)):
+        assert double(torch.ones(2)).tolist() == [2, 2]
+        torch.compiler.disable(lambda: None)()
+    assert (called, compiled) == ([1], [])
 
 
 def test_what_a_checkpoint_recomputes_is_told_by_its_frame():

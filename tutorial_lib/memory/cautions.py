@@ -1,6 +1,7 @@
 """Warnings about readings that mislead: no training step was run, or the steps differ."""
 
-from collections.abc import Callable, Iterator
+import dataclasses
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 from torch import Tensor, nn
@@ -28,16 +29,18 @@ def warnings_before(model: nn.Module | None) -> Iterator[str]:
             "the model is in eval(): dropout is off, and a library's checkpointing switch does "
             "nothing. Call model.train() before you measure a training step."
         )
-    if model is not None and private_torch.is_compiled(model):
-        yield (
-            "the model is compiled, and under the meter it runs as it was before: the bytes are "
-            "the uncompiled model's. For the compiled step's own peak take torch.profiler on a "
-            "CPU, and torch.cuda.max_memory_allocated on a GPU."
-        )
 
 
-def warnings_after(report: MemoryReport, *, is_steady: bool) -> list[str]:
-    """Warn of what the measured step itself shows to be no steady training step."""
+def warnings_after(
+    report: MemoryReport, compiled: Collection[str], *, is_steady: bool
+) -> list[str]:
+    """Warn of what the measured step itself shows to be no steady training step.
+
+    Args:
+        report: Of the step.
+        compiled: The lines that called compiled code in it.
+        is_steady: Whether it was one step, after a warm-up.
+    """
     if "backward" not in report.phases:
         return ["the step ran no backward: what is measured is no training step."]
     states = [life for life in report.timeline if life.category == "optimizer_state"]
@@ -53,6 +56,12 @@ def warnings_after(report: MemoryReport, *, is_steady: bool) -> list[str]:
             f"the tensors add up to {report.counted_bytes}, more than CUDA's "
             "allocator gave out: some of them are not its memory. The peak is the allocator's; "
             "the categories are not to be trusted."
+        ]
+    if compiled:
+        return [
+            f"{min(compiled)} calls compiled code, and under the meter it runs as it was before: "
+            "the bytes are the uncompiled step's. For the compiled step's own peak take "
+            "torch.profiler on a CPU, and torch.cuda.max_memory_allocated on a GPU."
         ]
     return []
 
@@ -77,7 +86,7 @@ class StepsSeen:
         def ran(module: Any, args: Any, out: Any) -> None:
             nonlocal modules, numbers
             modules += 1
-            numbers += out.numel() if isinstance(out, Tensor) else 0
+            numbers += _count_numbers(out)
 
         if self._compiled:
             self._step()
@@ -109,3 +118,14 @@ class StepsSeen:
             Bytes(max(totals[begin : end + 1], default=0))
             for begin, end in zip(begins, self._ends, strict=False)
         ]
+
+
+def _count_numbers(out: Any) -> int:
+    """Count the numbers in a module's output: a tensor, or any nest of them."""
+    if isinstance(out, Tensor):
+        return out.numel()
+    if isinstance(out, Mapping):
+        out = list(out.values())
+    elif dataclasses.is_dataclass(out):
+        out = [getattr(out, field.name) for field in dataclasses.fields(out)]
+    return sum(map(_count_numbers, out)) if isinstance(out, list | tuple) else 0

@@ -37,6 +37,11 @@ def line_in_words(frames: Frames) -> str:
     return "make_step"
 
 
+def line_at_work() -> str:
+    """Name the innermost line of the user's that is at work now, with its code."""
+    return line_in_words(traceback.walk_stack(None))
+
+
 def _of_the_user(frames: Frames) -> Frames:
     for frame, number in frames:
         path = frame.f_code.co_filename

@@ -18,9 +18,18 @@ from torch.optim.optimizer import (
 
 from tutorial_lib import device as devices
 from tutorial_lib.memory.allocator import AllocatorReading
-from tutorial_lib.memory.cautions import StepsSeen, warnings_after, warnings_before
-from tutorial_lib.memory.lines import calling_line
-from tutorial_lib.memory.private_torch import FakeTensorMode, active_modes, flop_counter
+from tutorial_lib.memory.cautions import (
+    StepsSeen,
+    warnings_after,
+    warnings_before,
+)
+from tutorial_lib.memory.lines import calling_line, line_at_work
+from tutorial_lib.memory.private_torch import (
+    FakeTensorMode,
+    active_modes,
+    flop_counter,
+    run_uncompiled,
+)
 from tutorial_lib.memory.report import MemoryReport
 from tutorial_lib.memory.storages import StorageLog
 from tutorial_lib.memory.timeline import summarise
@@ -67,8 +76,7 @@ def measure(
             the gradients that were None are as before the step.
 
     Warns:
-        MeterWarning: Where a reading would not mean what it seems to: no backward, a model in
-            eval(), a compiled model, another instrument at work.
+        MeterWarning: Where a reading misleads: no backward, eval(), compiled code, another meter.
     """
     _check_counts(warmup, steps, repeats)
     with _undone_on_error(model, optimizer):
@@ -83,7 +91,8 @@ def measure(
             before = [_ELSEWHERE]
         report.step_peaks = seen.peaks(report) if steps > 1 else []
         is_steady = warmup > 0 and steps == 1
-        for text in warnings_after(report, is_steady=is_steady) or before or seen.warnings():
+        after = warnings_after(report, _Watching.compiled, is_steady=is_steady)
+        for text in after or before or seen.warnings():
             warnings.warn(text, MeterWarning, stacklevel=2)
         times = 0 if devices.is_emulated(device) else repeats
         report.step_seconds = [timed(step, device) for _ in range(times)]
@@ -161,7 +170,10 @@ def _watched(
         _Watching.clock = lambda: log.clock
         stack.callback(gc.enable if gc.isenabled() else gc.disable)
         gc.disable()  # A collection in the middle would move the peak from run to run.
-        stack.enter_context(_uncompiled())
+        # Under a dispatch mode Dynamo would give compiled code up for good. This imports Dynamo:
+        # else PyTorch would in the first backward, and that moment's tensors would outlive it.
+        _Watching.compiled = set()
+        stack.enter_context(run_uncompiled(lambda: _Watching.compiled.add(line_at_work())))
         _install(log, model, optimizer, stack)
         with log:
             yield report
@@ -177,17 +189,8 @@ def _watched(
 
 class _Watching:
     now: str | None = None
+    compiled: set[str]  # lines that called compiled code
     clock: Callable[[], int]
-
-
-def _uncompiled() -> contextlib.AbstractContextManager[Any]:
-    """Run compiled code as it was: under a dispatch mode Dynamo would give it up for good.
-
-    This imports Dynamo. Else PyTorch would, in the middle of the first backward under a mode, and
-    the tensors of that moment would outlive it.
-    """
-    stance: contextlib.AbstractContextManager[Any] = torch.compiler.set_stance("force_eager")
-    return stance
 
 
 def _install(

@@ -5,7 +5,9 @@ Each name says the file of PyTorch 2.13 that it was read in, and has a test in
 `instruments` needs of the kind stands in `instruments/private_torch`.
 """
 
+import contextlib
 import functools
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -101,12 +103,33 @@ def is_wrapper(kind: type) -> bool:
 
 
 def is_compiled(module: nn.Module) -> bool:
-    """Tell whether `module.compile()` or `torch.compile(module)` was called.
+    """Tell whether `module.compile()` or `torch.compile(module)` was called, or of a part of it.
 
     `_compiled_call_impl`: torch/nn/modules/module.py; `_orig_mod`: torch/_dynamo/eval_frame.py.
     """
-    by_call = any(part._compiled_call_impl is not None for part in module.modules())
-    return by_call or hasattr(module, "_orig_mod")
+    return any(
+        part._compiled_call_impl is not None or "_orig_mod" in part._modules
+        for part in module.modules()
+    )
+
+
+@contextlib.contextmanager
+def run_uncompiled(called: Callable[[], None]) -> Iterator[None]:
+    """Run compiled code as it was in a block, and tell of each call of it.
+
+    `_callback_from_stance`, which compiled code asks how to run: torch/_dynamo/eval_frame.py.
+    """
+    with torch.compiler.set_stance("force_eager"):
+        chooser = sys.modules["torch._dynamo.eval_frame"]
+        plain = vars(chooser)["_callback_from_stance"]
+
+        def choose(callback: Any) -> Any:
+            if callback not in (None, False):  # as of what is to stay uncompiled
+                called()
+            return plain(callback)
+
+        with mock.patch.object(chooser, "_callback_from_stance", choose):
+            yield
 
 
 def in_backward() -> bool:
@@ -117,37 +140,25 @@ def in_backward() -> bool:
     return torch._C._current_graph_task_id() != -1
 
 
-class Differentiations:
-    """Watch which backward passes are running, and whether each keeps a graph of its own.
+@contextlib.contextmanager
+def watched_backwards() -> Iterator[list[bool]]:
+    """Yield a list that says of each backward that is running whether it keeps a graph of its own.
 
     `_engine_run_backward`, which `backward` and `grad` call with `create_graph` as their third
     argument after the outputs: torch/autograd/__init__.py.
     """
+    running: list[bool] = []
+    plain = vars(torch.autograd)["_engine_run_backward"]
 
-    def __init__(self) -> None:
-        self._running: list[bool] = []
-        plain = vars(torch.autograd)["_engine_run_backward"]
+    def run(outputs: Any, *args: Any, **kwargs: Any) -> Any:
+        running.append(bool(args[2]))
+        try:
+            return plain(outputs, *args, **kwargs)
+        finally:
+            running.pop()
 
-        def run(outputs: Any, *args: Any, **kwargs: Any) -> Any:
-            self._running.append(bool(args[2]))
-            try:
-                return plain(outputs, *args, **kwargs)
-            finally:
-                self._running.pop()
-
-        self._patch = mock.patch.object(torch.autograd, "_engine_run_backward", run)
-
-    def start(self) -> None:
-        """Begin to watch."""
-        self._patch.start()
-
-    def stop(self) -> None:
-        """End, and call what was called before."""
-        self._patch.stop()
-
-    def keep_graph(self) -> bool:
-        """Tell whether all that run now keep a graph, so that gradients are on in each."""
-        return bool(self._running) and all(self._running)
+    with mock.patch.object(torch.autograd, "_engine_run_backward", run):
+        yield running
 
 
 def in_recomputation(frame: FrameType | None) -> bool:

@@ -7,6 +7,7 @@ known only later, so labels are given at the end, from birth on.
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import weakref
 from collections.abc import Callable, Iterable
@@ -19,7 +20,6 @@ import torch
 from torch import Tensor, nn
 
 from tutorial_lib.memory.private_torch import (
-    Differentiations,
     TorchDispatchMode,
     in_backward,
     in_recomputation,
@@ -29,6 +29,7 @@ from tutorial_lib.memory.private_torch import (
     sparse_parts,
     storage_key,
     storage_keys,
+    watched_backwards,
 )
 from tutorial_lib.memory.records import Phase, StorageRecord
 from tutorial_lib.memory.timeline import Life
@@ -63,7 +64,8 @@ class StorageLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._counts_fake = False
         self._collective = ""
         self._metered: dict[torch.device, bool] = {}
-        self._differentiations = Differentiations()
+        self._patches = contextlib.ExitStack()
+        self._backwards: list[bool] = []  # of those that are running, whether each keeps a graph
         self._alive: dict[int, tuple[StorageRecord, weakref.ref[torch.UntypedStorage]]] = {}
 
     def __torch_dispatch__(
@@ -110,16 +112,14 @@ class StorageLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._resized(storage, before)
             return out
 
-        self._resizes = mock.patch.object(torch.UntypedStorage, "resize_", resize)
-        self._resizes.start()
-        self._differentiations.start()
+        self._patches.enter_context(mock.patch.object(torch.UntypedStorage, "resize_", resize))
+        self._backwards = self._patches.enter_context(watched_backwards())
         super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
     def __exit__(self, *error: Any) -> None:
         """End, also after an error."""
-        self._differentiations.stop()
-        self._resizes.stop()
+        self._patches.close()
         super().__exit__(*error)  # type: ignore[no-untyped-call]
 
     def label_storages(
@@ -216,8 +216,8 @@ class StorageLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
         record.with_grad = torch.is_grad_enabled()
         if self.phase == "backward" and record.with_grad:
             # Plain backward runs with gradients off: only a recomputed forward turns them on.
-            plain = not self._differentiations.keep_graph()
-            record.recomputed = plain or in_recomputation(sys._getframe(1))
+            keeps_graph = bool(self._backwards) and all(self._backwards)
+            record.recomputed = not keeps_graph or in_recomputation(sys._getframe(1))
         if self.line_of is not None and born:
             record.line = self.line_of(sys._getframe(1))
         self._watch(record, storage, key)
