@@ -21,8 +21,6 @@ from tutorial_lib.school.commands.main import run
 from tutorial_lib.school.commands.recipe_options import largest_micro_batch
 from tutorial_lib.units import human_bytes
 
-BOTH = "peak of forward and backward alone"
-
 
 @pytest.fixture
 def tiny(monkeypatch):
@@ -84,14 +82,14 @@ def test_the_table_says_what_was_asked_how_it_is_known_and_both_peaks(capsys, ti
     assert run(["predict", tiny, "--seq", "2"]) == 0
     table = capsys.readouterr().out
     assert table.startswith("tiny, batch 1, seq 2, fp32, adamw: predicted, CUDA kernels\n")
-    rows = {line.split("  ")[0].strip(): line.split()[-2:] for line in table.splitlines()}
+    rows = {line.strip().split("  ")[0]: line.split()[-2:] for line in table.splitlines()}
     report = memory.predict(Recipe(tiny, 1, 2).make_step)
     shown = [line.split() for line in table.splitlines()]
     assert all(" ".join(row).split() in shown for row in report.rows())
-    step, both = rows["peak of the whole step, in optimizer"], rows[BOTH]
+    step, forward = rows["peak of the step, in the update"], rows["most in forward"]
     assert " ".join(step) == human_bytes(report.peak_bytes)
-    assert " ".join(both) == human_bytes(report.forward_backward_bytes)
-    assert step != both
+    assert " ".join(forward) == human_bytes(report.phases["forward"])
+    assert not [row for row in rows if row.startswith("most in") and rows[row] == step]
     assert "The update is the peak" in table
     assert run(["predict", tiny, "--batch", "64"]) == 0
     assert "The update is the peak" not in capsys.readouterr().out
@@ -384,6 +382,23 @@ def test_a_table_by_module_is_short_and_names_what_is_wrapped(capsys, folder):
     assert "per-block: 21 segments, model.layers.0 to model.layers.20" in table
     assert "model.layers " in table
     assert "model.layers.1 " not in table
+
+
+def test_what_no_module_made_has_a_name_and_a_cure_where_it_is_much(capsys, folder, tiny):
+    words = ["predict", str(folder / "llama"), "--batch", "64", "--by"]
+    wide = ["--set", "vocab_size=20000"]
+    assert run([*words, "module", *wide]) == 0
+    said = capsys.readouterr().out
+    assert "(forward): loss and logits " in said
+    assert "No module made" in said
+    assert "use_liger_kernel=True" in said
+    assert run([*words, "line", *wide]) == 0
+    said = capsys.readouterr().out
+    assert "step.py" not in said  # ours, and no line that its reader could change
+    assert "(backward) " in said
+    small = ["--set", "vocab_size=64", "--set", "hidden_size=128"]
+    assert run([*words, "module", *small]) == 0
+    assert "No module made" not in capsys.readouterr().out
 
 
 def test_the_readmes_lines_for_an_engineer_run_as_they_stand(root, capsys, tiny):

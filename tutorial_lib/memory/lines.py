@@ -11,12 +11,10 @@ import torch
 
 Frames = Iterable[tuple[FrameType, int]]
 
-_HERE = Path(__file__).parent
-_METERS = (
-    _HERE,
-    *(_HERE.parent / "instruments" / name for name in ("predicting", "private_torch", "cap.py")),
-)
-_LIBRARIES = tuple(map(str, (Path(torch.__file__).parent, *_METERS)))
+_OURS = Path(__file__).parent.parent
+_MODELS = str(_OURS / "models")  # which learners read
+_CALLERS = {"StepsSeen.run", "_predicted"}  # what called them is no line of the step
+_LIBRARIES = (str(Path(torch.__file__).parent), str(_OURS))
 _PYTHON = sysconfig.get_path("stdlib")
 _PACKAGES = sysconfig.get_path("purelib")  # it lies inside Python's own folder
 
@@ -46,7 +44,10 @@ def _of_the_user(frames: Frames) -> Frames:
     for frame, number in frames:
         path = frame.f_code.co_filename
         of_python = path.startswith(_PYTHON) and not path.startswith(_PACKAGES)
-        if not of_python and not path.startswith(_LIBRARIES):
+        if path.startswith(str(_OURS)) and frame.f_code.co_qualname in _CALLERS:
+            return
+        of_library = path.startswith(_LIBRARIES) and not path.startswith(_MODELS)
+        if not of_python and not of_library:
             yield frame, number
 
 

@@ -18,6 +18,16 @@ if TYPE_CHECKING:
     from tutorial_lib.memory import MemoryReport
 
 ROWS = 20  # of the table by module or line
+_OUTSIDE = {
+    "(forward)": "(forward): loss and logits",
+    "(backward)": "(backward): gradients on their way",
+}
+_MUCH = 0.25
+_CURE = """\
+No module made {share:.0%} of the peak: it is the loss with its logits, and gradients. A smaller
+micro-batch lowers them. In a language model a loss in chunks does so at the same batch (chapter
+10d; in transformers' Trainer use_liger_kernel=True). Checkpointing does not.
+"""
 
 
 def show(
@@ -53,8 +63,12 @@ def show(
     if by is not None:
         rest = list(held.values())[ROWS:]
         more_rows = [(f"{len(rest)} more", str(sum(rest, Bytes(0))))] if rest else []
-        rows = [(name, str(size)) for name, size in held.items()]
+        names = _OUTSIDE if by == "module" else {}
+        rows = [(names.get(name, name), str(size)) for name, size in held.items()]
         _print_table([(f"held at the peak by {by}", "bytes"), *rows[:ROWS], *more_rows])
+        outside = sum(held.get(name, 0) for name in names) / max(1, report.peak_bytes)
+        if outside > _MUCH:
+            print(_CURE.format(share=outside))
     if verdict:
         print(verdict)
         card = verdict.room.card
@@ -67,14 +81,18 @@ def show(
 def _peaks(report: MemoryReport) -> Iterable[tuple[str, str]]:
     from tutorial_lib.units import human_seconds
 
-    yield f"peak of the whole step, in {report.peak_phase}", str(report.peak_bytes)
-    yield "peak of forward and backward alone", str(Bytes(report.forward_backward_bytes))
+    yield f"peak of the step, in {_in_words(report.peak_phase)}", str(report.peak_bytes)
     for phase, size in report.phases.items():
-        yield f"  of {'zero_grad' if phase == 'zero' else phase}", str(size)
+        if phase != report.peak_phase:
+            yield f"  most in {_in_words(phase)}", str(size)
     if report.reserved_bytes is not None:
         yield "reserved by the allocator", str(report.reserved_bytes)
     if report.seconds is not None:
         yield "time of a step, median", human_seconds(report.seconds)
+
+
+def _in_words(phase: str) -> str:
+    return {"zero": "zero_grad", "optimizer": "the update"}.get(phase, phase)
 
 
 def _print_table(rows: Iterable[tuple[str, ...]]) -> None:
