@@ -44,7 +44,7 @@ from tutorial_lib.guesses import beside
 from tutorial_lib.instruments import planning, widgets
 from tutorial_lib.instruments.emulated import Room, Verdict
 from tutorial_lib.instruments.training import Recipe
-from tutorial_lib.units import GIB, Bytes
+from tutorial_lib.units import GIB, Bytes, human_bytes
 
 # %% id="fill-in"
 MODEL = "gpt2"
@@ -160,7 +160,8 @@ try:
         if best:
             break
     else:
-        print(f"Nothing fits. The least is {Bytes(fit.smallest_bytes)}. Try")
+        enough = human_bytes(Room.for_sure(fit.smallest_bytes).free, up=True)
+        print(f'Nothing fits. CARD = "{enough}" would be enough. Try')
         print("LoRA, shorter texts, smaller images, a larger card,")
         print("or several cards (13).")
 except (AttributeError, RuntimeError, TypeError, ValueError) as error:
