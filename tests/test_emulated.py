@@ -413,7 +413,7 @@ def result(status=0, refused="", **process):
         (result(out_of_memory=1), 0, "requested peak  1.00 MiB"),  # the program went on
         (result(1, out_of_memory=1), run.OUT_OF_MEMORY, "The card's memory ran out"),
         (result(1, out_of_memory=1), run.OUT_OF_MEMORY, "fits: no"),
-        (result(), 0, "fits: yes\n  needs    1.00 MiB of 14.6 GiB that the Tesla T4"),
+        (result(), 0, "fits: yes\n  needs    1.00 MiB, of 14.6 GiB that the Tesla T4"),
         (result(1, error_after_reading="ValueError"), 2, "values that no kernel has made"),
         (result(0, error_after_reading="ValueError"), 0, "requested peak"),  # a child's, mended
         (result(1, out_of_memory=1, error_after_reading="OutOfMemoryError"), 3, "memory ran out"),

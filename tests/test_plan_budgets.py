@@ -130,7 +130,7 @@ def test_the_room_that_a_verdict_names_is_enough(reserved):
     for _ in range(1000):
         needs = int(2 ** drawn.uniform(10, 40))
         little = Verdict(needs, Room(needs // 2), reserved)
-        named = re.search(r"enough +(.*)", str(little))[1]
+        named = re.search(r"enough +(.*) for PyTorch", str(little))[1]
         assert little.answer == "no"
         assert Verdict(needs, Room.of(named), reserved).answer == "yes"
         assert Verdict(needs, Room(little.enough), reserved).answer == "yes"

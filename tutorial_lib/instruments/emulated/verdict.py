@@ -120,14 +120,13 @@ class Verdict:
         lines = [f"fits: {self.answer}"]
         if self.answer == "close":
             lines[0] += ", since some with so little to spare ran out"
-        if self.answer != "yes":
-            lines.append(f"  enough   {human_bytes(self.enough, up=True)}")
         without = self.needs * (1 + FRAGMENTED) + WORKSPACES
         if self.reserved is None and self.answer != "no" and without > self.room.free:
             lines.append("  set      PYTORCH_ALLOC_CONF=expandable_segments:True")
-        lines += [
-            f"  needs    {human_bytes(self.needs, up=True)} of {where}",
-            f"  takes    {low} to {high} in nvidia-smi on a card with room for it: "
-            "PyTorch keeps spare memory",
-        ]
+        lines.append(f"  needs    {human_bytes(self.needs)}, of {where}")
+        if self.answer != "yes":
+            lines.append(f"  enough   {human_bytes(self.enough, up=True)} for PyTorch")
+        lines.append(
+            f"  takes    {low} to {high} in nvidia-smi, as spare memory is kept if there is any"
+        )
         return "\n".join(lines + context)

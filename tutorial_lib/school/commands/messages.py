@@ -26,20 +26,32 @@ def foreseen(error: Exception) -> str | None:
         )
     if isinstance(error, ModuleNotFoundError):
         return f"{text}: run `python -m tutorial_lib lab` once, or pip as in the README."
+    if is_own(error):
+        return None
     if isinstance(error, OSError):
         return f"{error.filename or 'The system'} cannot be used: {error.strerror or text}."
     return text if isinstance(error, ValueError) and text else None
 
 
-def of_own_code(error: Exception) -> str | None:
-    """Show an error with the user's own lines alone; None when none of them took part."""
+def is_own(error: Exception) -> bool:
+    """Tell whether code of the user raised it, or what that code called; the course did not."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return bool(_own_frames(error)) and COURSE not in Path(frames[-1].filename).resolve().parents
+
+
+def _own_frames(error: Exception) -> list[traceback.FrameSummary]:
     libraries = [COURSE, *(Path(sysconfig.get_path(key)) for key in ("stdlib", "purelib"))]
-    frames = [
+    return [
         frame
         for frame in traceback.extract_tb(error.__traceback__)
         if Path(frame.filename).is_file()
         and not any(place in Path(frame.filename).resolve().parents for place in libraries)
     ]
+
+
+def of_own_code(error: Exception) -> str | None:
+    """Show an error with the user's own lines alone; None when none of them took part."""
+    frames = _own_frames(error)
     if not frames:
         return None
     lines = "".join(traceback.format_list(frames))

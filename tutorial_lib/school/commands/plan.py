@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING
 from tutorial_lib.instruments.emulated import Room, Verdict
 from tutorial_lib.instruments.training import Recipe
 from tutorial_lib.school import bootstrap
-from tutorial_lib.school.commands.messages import sign_of_life
+from tutorial_lib.school.commands.messages import is_own, sign_of_life
 from tutorial_lib.school.commands.recipe_options import (
     add_examples,
     add_model,
@@ -147,6 +147,8 @@ def refuse_whole_step(recipe: Recipe) -> None:
         try:
             replace(recipe, micro_batch=2).make_loss()
         except ValueError as error:
+            if is_own(error):
+                raise
             raise ValueError(
                 "plan needs a function that takes micro_batch, and gives loss (a function that "
                 f"runs forward) and model. {error}"

@@ -1,0 +1,132 @@
+"""A search that is stopped, or that meets a step which does not run, as `plan` and `predict` do."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+from torch import nn
+
+from tutorial_lib.instruments import planning
+from tutorial_lib.school.commands.main import run
+from tutorial_lib.units import GIB
+
+HERE = f"{__file__}:"
+
+
+def one_type_of_its_own(micro_batch=2):
+    """Multiplies by a matrix that it makes itself: autocast casts it, and nothing does in bf16."""
+    model, x = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8)), torch.randn(micro_batch, 4, 8)
+    return (lambda: torch.bmm(model(x), torch.ones(micro_batch, 8, 8)).sum()), model
+
+
+def wrong_value(micro_batch=2):
+    raise ValueError(f"no data for {micro_batch} samples")
+
+
+def missing_file(micro_batch=2):
+    return Path("no-such-folder/images.npy").read_bytes()
+
+
+def targets_too_few(micro_batch=2):
+    model, x = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8)), torch.randn(micro_batch, 8)
+    labels = torch.zeros(micro_batch + 1, dtype=torch.long)
+    return (lambda: nn.functional.cross_entropy(model(x), labels)), model
+
+
+# Goes on for minutes when it is taken apart, and says so by a file; imported by a bare process.
+SLOW = """
+import os, pathlib, time
+import torch
+
+def make_loss(micro_batch=2):
+    if micro_batch == 1:
+        pathlib.Path(__file__).with_name(f"{os.getpid()}.started").touch()
+        time.sleep(600)
+    model, x = torch.nn.Linear(8, 8), torch.randn(micro_batch, 8)
+    return (lambda: model(x).sum()), model
+"""
+
+
+def fit(name, **asked):
+    return planning.fit(HERE + name, budget_bytes=GIB, effective_batch=4, **asked)
+
+
+def test_a_second_precision_that_does_not_run_is_left_out_by_name(capfd):
+    found = fit("one_type_of_its_own")
+    assert found.best.is_verified
+    assert {candidate.precision for candidate in found.candidates} == {"bf16-amp"}
+    assert list(found.not_tried) == ["bf16"]
+    assert found.not_tried["bf16"].startswith("RuntimeError: ")
+    line = f"bf16 was not tried, as the step does not run in it: {found.not_tried['bf16']}"
+    assert line in str(found)
+    assert capfd.readouterr().err == ""  # nor does the second process say anything
+    with pytest.raises(RuntimeError, match="Float"):
+        fit("one_type_of_its_own", precisions=["bf16"])
+    assert fit("one_type_of_its_own").not_tried == found.not_tried  # that process is there again
+
+
+@pytest.mark.parametrize("words", ["predict", "plan --budget 1GiB --effective-batch 4"])
+@pytest.mark.parametrize(
+    ("function", "said", "line"),
+    [
+        (wrong_value, "ValueError: no data for", "raise ValueError("),
+        (missing_file, "FileNotFoundError: [Errno 2]", "images.npy"),
+        (targets_too_few, "ValueError: Expected input batch_size", "cross_entropy(model(x)"),
+    ],
+)
+def test_an_error_of_ones_own_keeps_its_words_and_its_line(words, function, said, line, capsys):
+    command, *more = words.split()
+    assert run([command, HERE + function.__name__, *more]) == 2
+    printed = capsys.readouterr().err
+    assert f"Your code raised {said}" in printed
+    assert line in printed
+    assert not any(word in printed for word in ("needs a function", "predicted tensor", "joblib"))
+
+
+def wait_until(is_so):
+    end = time.monotonic() + 120
+    while not is_so() and time.monotonic() < end:
+        time.sleep(0.05)
+    assert is_so(), "it did not come so far"
+
+
+@pytest.mark.skipif(os.name == "nt", reason="there are no groups to send a signal to")
+@pytest.mark.parametrize(
+    ("words", "processes", "to_all"),
+    [
+        ("plan --budget 1GiB --effective-batch 4", 2, True),  # as Ctrl-C on a terminal
+        ("plan --budget 1GiB --effective-batch 4", 2, False),
+        ("predict", 1, True),
+    ],
+)
+def test_ctrl_c_leaves_no_process_behind(words, processes, to_all, tmp_path):
+    (tmp_path / "slow.py").write_text(SLOW, encoding="utf-8")
+    command, *more = words.split()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tutorial_lib", command, f"{tmp_path}/slow.py:make_loss", *more],
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        wait_until(lambda: len(list(tmp_path.glob("*.started"))) == processes)
+        started = psutil.Process(process.pid).children(recursive=True)
+        (os.killpg if to_all else os.kill)(process.pid, signal.SIGINT)
+        said = process.communicate(timeout=120)[1]
+        assert process.returncode == 130
+        assert "Traceback" not in said
+        assert said.endswith("Stopped: run the same command again to go on.\n")
+        wait_until(lambda: not any(map(_is_running, started)))
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+def _is_running(process):
+    return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
