@@ -254,6 +254,27 @@ def test_without_a_gpu_the_build_without_cuda_is_taken_where_it_answers(
     assert "127.0.0.1:9 does not answer: PyTorch may bring CUDA" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("build", ["", "+cpu", "+cu130"])
+def test_where_pytorch_is_there_nothing_is_said_of_cuda(
+    on_linux_without_a_gpu, monkeypatch, capsys, tmp_path, build
+):
+    said = []
+    monkeypatch.setattr(installer, "run", lambda command, *_: (said.append(command) or 0, ""))
+    monkeypatch.setattr(installer, "_options_without_cuda", lambda: pytest.fail("asked"))
+    (tmp_path / "constraints.txt").write_text("torch==2.13.0\n")
+    python = tmp_path / ".venv/bin/python"
+    (tmp_path / f".venv/lib/python3.11/site-packages/torch-2.13.0{build}.dist-info").mkdir(
+        parents=True
+    )
+    assert installer.install(tmp_path, python, ["author"]) == ""
+    assert "--extra-index-url" not in said[-1]
+    assert capsys.readouterr().out.startswith("Adding a few packages (")
+    monkeypatch.setattr(installer, "_options_without_cuda", lambda: ["asked"])
+    (tmp_path / "constraints.txt").write_text("torch==2.14.0\n")
+    assert installer.install(tmp_path, python, ["author"]) == ""
+    assert "asked" in said[-1]
+
+
 @pytest.mark.parametrize("has_gpu", ["nvidia-smi", "the driver's folder", "another system"])
 def test_with_a_gpu_or_on_another_system_nothing_is_asked(
     cpu_builds, on_linux_without_a_gpu, monkeypatch, capsys, has_gpu

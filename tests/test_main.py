@@ -166,8 +166,9 @@ def test_a_bare_python_hands_over_to_the_environment(run_python, bare_clone):
 def test_lab_opens_the_first_page_of_the_working_copy(started, root, monkeypatch):
     monkeypatch.setattr(workbook, "update", lambda root: ["labs/x.ipynb: cell 'a' changed."])
     assert main(["lab", "--no-browser"]) == 0
-    (command, _), *more = started
+    (command, changes), *more = started
     assert command[:2] == ["-m", "jupyterlab"]
+    assert Path(changes["JUPYTER_PATH"].split(os.pathsep)[0]).name == "jupyterlab"
     assert f"--ServerApp.root_dir={root / 'workbook'}" in command
     assert "--LabApp.default_url=/lab/tree/course/00_start_here.ipynb" in command
     assert "--no-browser" in command
@@ -179,6 +180,39 @@ def test_lab_opens_the_first_page_of_the_working_copy(started, root, monkeypatch
         assert schema["properties"].keys() >= values.keys(), plugin
     assert overrides["@jupyterlab/apputils-extension:notification"] == {"fetchNews": "false"}
     assert more == []
+
+
+@pytest.mark.slow
+def test_a_kernel_that_lab_starts_is_this_python_and_says_nothing(started, monkeypatch, capfd):
+    from jupyter_client.manager import start_new_kernel
+
+    monkeypatch.setattr(workbook, "update", lambda root: [])
+    main(["lab"])
+    monkeypatch.setenv("JUPYTER_PATH", started[0][1]["JUPYTER_PATH"])
+    manager, client = start_new_kernel(kernel_name="python3")
+    try:
+        assert "--IPKernelApp.log_level=ERROR" in manager.kernel_spec.argv
+        said = []
+        client.execute_interactive(
+            "import sys; print(sys.prefix)", output_hook=lambda message: said.append(message)
+        )
+    finally:
+        client.stop_channels()
+        manager.shutdown_kernel(now=True)
+    texts = [message["content"].get("text", "").strip() for message in said]
+    assert sys.prefix in texts
+    assert capfd.readouterr().err == ""
+
+
+@pytest.mark.skipif(os.name == "nt", reason="a closed pipe is another error there")
+@pytest.mark.parametrize("words", [["doctor"], ["--help"]])
+def test_a_closed_pipe_ends_a_command_quietly(root, words):
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "tutorial_lib", *words]
+    done = subprocess.run(command, cwd=root, stdout=writing, stderr=subprocess.PIPE, text=True)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (141, "")
 
 
 @pytest.mark.slow

@@ -60,18 +60,20 @@ def install(root: Path, python: Path, extras: Sequence[str]) -> str:
         An empty text, or a sentence that says why it failed. All that was said is in `LOG`.
     """
     wanted = ["-c", "constraints.txt", "-e", f".[{','.join(extras)}]" if extras else "."]
-    wanted += _options_without_cuda()
+    has_torch = _has_torch(root, python)
+    wanted += [] if has_torch else _options_without_cuda()
     log = python.parent.parent / LOG
     uv = shutil.which("uv")
     if uv:
-        with Step("Installing the course and what it needs with uv") as step:
+        with Step("Installing the course and what it needs, with uv") as step:
             command = [uv, "pip", "install", "--python", python, *wanted]
             status, said = run(command, root, step.hear, _settings_for_uv(root))
             log.write_text(said, encoding="utf-8")
         if status == 0:
             return ""
         print(f"  {explain(said, root, 'uv could not install the course')} Trying pip.", flush=True)
-    with Step("Installing the course and what it needs (minutes the first time)") as step:
+    what = "Adding a few packages" if has_torch else "Installing the course and what it needs"
+    with Step(f"{what} (minutes the first time)") as step:
         step.packages = next(python.parent.parent.glob("[Ll]ib/**/site-packages"), python.parent)
         status, said = run([python, "-m", "pip", "--version"], root)
         if status:  # uv makes environments without pip
@@ -83,6 +85,13 @@ def install(root: Path, python: Path, extras: Sequence[str]) -> str:
         log.write_text(said, encoding="utf-8")
     reason = explain(said, root, "pip could not install the course")
     return f"{reason} All that pip said is in {log}." if status else ""
+
+
+def _has_torch(root: Path, python: Path) -> bool:
+    """Tell whether an environment has the PyTorch that constraints.txt asks for, of any build."""
+    pin = re.search(r"^torch==(\S+)", (root / "constraints.txt").read_text(encoding="utf-8"), re.M)
+    folder = f"[Ll]ib/**/site-packages/torch-{pin[1]}*.dist-info" if pin else ""
+    return bool(folder) and any(python.parent.parent.glob(folder))
 
 
 def _options_without_cuda() -> list[str]:

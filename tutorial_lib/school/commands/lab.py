@@ -44,7 +44,9 @@ def run(options: argparse.Namespace) -> int:
     print(
         f"Your copy is {workbook.FOLDER}/. Starting JupyterLab; Ctrl-C here stops it.", flush=True
     )
-    return process.become(command)
+    # A kernel of ours: it does not warn at each start that it talks to this machine in plain text.
+    places = [str(SETTINGS), *filter(None, [os.environ.get("JUPYTER_PATH")])]
+    return process.become(command, {"JUPYTER_PATH": os.pathsep.join(places)})
 
 
 def _check_port(port: int) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import os
 import sys
 from collections.abc import Sequence
 
@@ -28,18 +29,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
     name = words[0] if words else "--help"
-    if name in ("-h", "--help", "help"):
-        print(table.help_text(), end="")
-        return 0
-    if name == "--version":
-        print(__version__)
-        return 0
     try:
-        status = _elsewhere(table.find(name), words[1:])
-        return run(words) if status is None else status
+        status: int | None = 0
+        if name in ("-h", "--help", "help"):
+            print(table.help_text(), end="")
+        elif name == "--version":
+            print(__version__)
+        else:
+            status = _elsewhere(table.find(name), words[1:])
+        status = run(words) if status is None else status
+        sys.stdout.flush()
+        return status
     except bootstrap.SetupError as error:
         print(error, file=sys.stderr)
         return 2
+    except BrokenPipeError:  # as of `doctor | head`: who reads has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + 13  # what a program that SIGPIPE ends gives
     except OSError as error:
         if "--debug" in words:
             raise
@@ -64,6 +70,8 @@ def run(words: Sequence[str]) -> int:
         return int(module.run(options))
     except SystemExit as end:  # the parser's
         return end.code if isinstance(end.code, int) else 0
+    except BrokenPipeError:
+        raise
     except Exception as error:
         if command in ("lab", "test"):  # they raise SetupError where something is foreseen
             raise
