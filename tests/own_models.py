@@ -374,3 +374,58 @@ def objects(micro_batch=4):
     """Stages that give what no plan can look into."""
     model, x = nn.Sequential(*(Detector() for _ in range(4))), torch.randn(micro_batch, 4)
     return (lambda: model(Boxes(x)).corners.square().mean()), model
+
+
+class Wide(nn.Module):
+    """Few activations for its weights, which each call of a loss uses."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(*mlp_blocks(64, 5))
+
+    def forward(self, x):
+        return self.layers(x).mean(1)
+
+
+def shared_weights(micro_batch=4):
+    """Gradients of weights that wait for the other call's."""
+    model, (one, other) = Wide(), torch.randn(2, micro_batch, 24, 64)
+    return (lambda: (model(one) - model(other)).square().mean()), model
+
+
+class Pyramid(nn.Module):
+    """Each stage gives what the next one takes, and what the loss takes from inside it."""
+
+    def __init__(self):
+        super().__init__()
+        self.body, self.out = nn.Conv2d(16, 16, 3, padding=1), nn.Conv2d(16, 4, 1)
+
+    def forward(self, x):
+        x = F.relu(x + self.body(x))
+        depth, normal = self.out(x).split((1, 3), 1)
+        return x, {"depth": F.softplus(depth), "normal": F.normalize(normal, dim=1)}
+
+
+class Scales(nn.Module):
+    """It gives what each of its stages found."""
+
+    def __init__(self):
+        super().__init__()
+        self.scales = nn.ModuleList(Pyramid() for _ in range(4))
+
+    def forward(self, x):
+        found = []
+        for scale in self.scales:
+            x, maps = scale(x)
+            found.append(maps)
+        return found
+
+
+def pyramid(micro_batch=4):
+    """A loss at every scale."""
+    model, images = Scales(), torch.randn(micro_batch, 16, 24, 24)
+
+    def loss():
+        return sum(m["depth"].square().mean() + m["normal"].mean() for m in model(images))
+
+    return loss, model

@@ -55,6 +55,7 @@ def drawn(rng, count):
             backward_temporary_bytes=rng.randint(0, 12),
             handed_on_bytes=rng.choice([0, 0, 4]),
             gradient_bytes=rng.choice([0, 0, 3]),
+            waiting_bytes=rng.choice([0, 0, 7]),
             kept_temporary_bytes=rng.choice([0, 0, 8]),
             stopped_temporary_bytes=rng.choice([None, 0, 3]),
             recomputable=rng.random() < 0.9,

@@ -62,7 +62,8 @@ class Costs:
         inputs, saved = column("input_bytes"), column("saved_bytes")
         boundary = inputs - np.concatenate([[0], shared[:-1]])
         gradients = column("gradient_bytes")
-        waiting = made + between + gradients[::-1].cumsum()[::-1] - gradients
+        waiting = made + between + column("waiting_bytes")
+        waiting += gradients[::-1].cumsum()[::-1] - gradients
         output = made + pinned - shared + column("forward_temporary_bytes")
         temporary = column("backward_temporary_bytes") - column("handed_on_bytes")
         keep = later + np.maximum(saved + column("kept_temporary_bytes"), output)

@@ -123,7 +123,9 @@ class _Machine:
                 self.backward(item)
             else:
                 # what came after the segment is done with the segment's output
-                self.free("input", list(leaves(item))[-1] + 1)
+                last = list(leaves(item))[-1]
+                self.free("input", last + 1)
+                self.hold("waiting", 0, self.stages[last].waiting_bytes)
                 self.run(item, first=False)
 
     def drop(self, segment: list[int]) -> None:
@@ -152,6 +154,7 @@ class _Machine:
     def backward(self, index: int) -> None:
         self.is_back = True
         stage = self.stages[index]
+        self.hold("waiting", 0, stage.waiting_bytes)
         more = self._pinned(index) - stage.handed_on_bytes + stage.backward_temporary_bytes
         self._note("backward", index, False, more)
         self.free("saved", index)

@@ -33,6 +33,8 @@ class Stage:
             that is free when its own begins: most often the output, or nothing.
         gradient_bytes: Gradients of parameters that its backward makes and leaves behind; 0 where
             they are there already, as in every micro-batch but the first.
+        waiting_bytes: What waits while its backward runs and is no skip's: gradients of parameters
+            that an earlier stage uses too, or of what an earlier call of the model gave.
         kept_temporary_bytes: Most that a forward that keeps holds besides input and saved bytes.
         stopped_temporary_bytes: The same up to the last tensor that its backward needs, where a
             recomputation that ends with this stage stops; `None` where it does not stop early.
@@ -55,6 +57,7 @@ class Stage:
     output_bytes: int | None = None
     handed_on_bytes: int = 0
     gradient_bytes: int = 0
+    waiting_bytes: int = 0
     kept_temporary_bytes: int = 0
     stopped_temporary_bytes: int | None = None
     early_stop_seconds: float = 0.0

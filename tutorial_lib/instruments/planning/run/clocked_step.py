@@ -34,7 +34,7 @@ class ClockedStep:
     """
 
     forward: list[Reading] = field(default_factory=list)  # where each stage's forward ends
-    # where the backward of each stage begins: the gradient of its output is complete
+    # where the backward of each stage begins: the gradient of its first output is complete
     backward: dict[int, Reading] = field(default_factory=dict)
     end: Reading = 0  # where the step ends
     # where a tensor was last saved for backward when each stage's forward ended
@@ -129,7 +129,7 @@ def run_clocked(
 
     def mark(stage: int) -> Callable[[Tensor], None]:
         def arrived(_: Tensor) -> None:
-            clocked.backward[stage] = read()
+            clocked.backward.setdefault(stage, read())
 
         return arrived
 

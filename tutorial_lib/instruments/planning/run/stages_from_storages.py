@@ -183,12 +183,17 @@ def _with_backward(
     for index, (stage, output, ahead, back) in enumerate(spans):
         before = [life for life in others if life.born <= ahead[0]]
         own = curve.held([life for life in gradients if back[0] < life.born <= back[1]])
-        # the gradients of skips that wait for earlier stages are priced as such; not those of
-        # parameters that other stages use too
-        waiting = alive([x for x in others if x.born > clocked.forward[-1]], back[0]) - output
-        waiting = min(waiting, sum(s.waiting_bytes for s in skips if s.source <= index < s.target))
+        # the gradients of skips that wait for earlier stages are priced as such; those of
+        # parameters that earlier stages use too wait by themselves
+        waiting = [x for x in others if clocked.forward[-1] < x.born <= back[0]]
+        known = sum(s.waiting_bytes for s in skips if s.source <= index < s.target)
+        known = max(0, min(known, alive(waiting, back[0]) - output))
+        beyond = sum(s.waiting_bytes for s in skips if s.source < index < s.target)
+        more = max(
+            0, min(alive(waiting, back[1]) - beyond, alive(waiting, back[0]) - output - known)
+        )
         peak = (held + own)[int(back[0]) + 1 : int(back[1]) + 1].max(initial=0)
-        local = int(peak) - alive(before, back[0]) - max(0, waiting)
+        local = int(peak) - alive(before, back[0]) - known - more
         during = held[int(ahead[0]) + 1 : int(ahead[1]) + 1].max(initial=0)
         stop = held[int(ahead[0]) + 1 : int(clocked.saved[index]) + 1].max(initial=0)
         forward, stopped = (
@@ -199,6 +204,7 @@ def _with_backward(
         filled.append(
             replace(
                 stage,
+                waiting_bytes=more,
                 kept_temporary_bytes=forward,
                 stopped_temporary_bytes=stopped,
                 backward_temporary_bytes=max(0, backward),
