@@ -1,4 +1,5 @@
 import random
+import re
 from types import SimpleNamespace
 
 import numpy as np
@@ -115,6 +116,9 @@ def test_a_memory_limit_is_set_and_undone(memory_fractions):
 @pytest.mark.parametrize("limit", [0, 81 * GIB])
 def test_a_memory_limit_that_cannot_be_is_refused(memory_fractions, limit):
     refused = pytest.raises(ValueError, match=rf"limit_bytes \(={limit}\) must be from 1 to 8")
-    with refused, device.memory_limit("cuda", limit):
+    with refused as error, device.memory_limit("cuda", limit):
         pass
     assert memory_fractions == []
+    most = int(re.search(r"from 1 to (\d+)", str(error.value))[1])
+    with device.memory_limit("cuda", most):
+        assert memory_fractions == [(1.0, 0)]

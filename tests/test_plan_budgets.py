@@ -135,3 +135,13 @@ def test_the_room_that_a_verdict_names_is_enough(reserved):
         assert Verdict(needs, Room.of(named), reserved).answer == "yes"
         assert Verdict(needs, Room(little.enough), reserved).answer == "yes"
         assert "enough" not in str(Verdict(needs, Room(little.enough), reserved))
+
+
+def test_the_options_that_take_the_first_row_give_it(capsys):
+    words = f"plan {HERE}wide_layers --effective-batch 8 --budget 88MiB"
+    status, said = told(words, capsys)
+    assert (status, "nothing fits with bf16-amp, adamw-fused" in said) == (1, True)
+    row = re.search(r"time\n *(.*\n)", said)[1]
+    options = re.search("To take the first row: (.*)", said)[1]
+    status, said = told(f"{words} {options}", capsys)
+    assert (status, re.search(r"time\n *(.*\n)", said)[1]) == (0, row)

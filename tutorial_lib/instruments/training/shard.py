@@ -4,6 +4,7 @@ with ranks.pretend(8):
     report = memory.predict(Recipe("llama-2-7b", ranks=8, shard="fsdp").make_step)
 """
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -98,12 +99,12 @@ def _tensor_parallel(model: nn.Module, blocks: list[nn.Module], mesh: DeviceMesh
         )
     config: Any = model.config
     heads = config.num_attention_heads
-    for count in (heads, getattr(config, "num_key_value_heads", heads)):
-        if count % mesh.size():
-            raise ValueError(
-                f"{count} heads cannot be divided by {mesh.size()} ranks: try a number of ranks "
-                f"that divides {count}, or shard='fsdp'."
-            )
+    count = math.gcd(heads, getattr(config, "num_key_value_heads", heads))
+    if count % mesh.size():
+        raise ValueError(
+            f"{heads} heads cannot be divided by {mesh.size()} ranks: try a number of ranks that "
+            f"divides {count}, or shard='fsdp'."
+        )
     plan: dict[str, ParallelStyle] = dict.fromkeys(pairs.wide, ColwiseParallel())
     plan |= dict.fromkeys(pairs.narrow, RowwiseParallel())
     for block in blocks:
