@@ -16,7 +16,7 @@ import math
 import pandas as pd
 import torch
 
-from tutorial_lib import claims, data, memory, plots
+from tutorial_lib import blanks, claims, data, memory, plots
 from tutorial_lib.instruments import planning, segments, widgets
 from tutorial_lib.guesses import beside
 from tutorial_lib.models.unet import UNet, UNetConfig
@@ -57,8 +57,8 @@ dict(zip(places, found, strict=True))
 
 
 # %% [markdown] id="write-binomial"
-# **Write.** The formula for the forwards of $n$ blocks, $n + t\,n - \binom{c+t}{c+1}$, in which
-# $t$ is the least number with $\binom{c+t}{c} \ge n$. Both columns must be equal.
+# **Write.** The formula for the forwards of $n$ blocks, $n + t\,n - \binom{c+t}{c+1}$, in which $t$
+# is the least number with $\binom{c+t}{c} \ge n$.
 
 
 # %% id="binomial"
@@ -70,6 +70,17 @@ def binomial(num_blocks, slots):
         times += 1
     return num_blocks + times * num_blocks - math.comb(slots + times, slots + 1)
     ### END SOLUTION
+
+
+# %% id="check-binomial"
+# @title Check: run this cell
+@blanks.check("binomial", "return a number of forwards")
+def binomial_is_right():
+    for num_blocks, slots in ((1, 1), (2, 1), (6, 2), (7, 2), (24, 2), (30, 3), (5, 8)):
+        needed = sum(one_inside_at_a_time(num_blocks, slots).forward_executions)
+        seen = binomial(num_blocks, slots)
+        where = f"{num_blocks} blocks, {slots} boundaries"
+        assert seen == needed, f"{where}: the search finds {needed}, and you {seen}."
 
 
 # %% id="revolve-formula"
@@ -141,13 +152,13 @@ table.assign(share_of_forward=share.map("{:.1%}".format))
 
 # %% [markdown] id="unet-read"
 # `profile` ran the model once and counted. `saved` differs by a factor of five between blocks, and
-# is not in proportion to the time. The seconds are *predicted* from FLOPs and bytes for an
-# invented device, so that this page is the same on every machine; without `speed=` they are
-# measured on yours.
+# is not in proportion to the time. The seconds are *predicted* from FLOPs and bytes for an invented
+# device, so that this page is the same on every machine; without `speed=` they are measured on
+# yours.
 #
-# No rule with one number can be right here. What is left is to ask for each split what it costs,
-# smallest parts first: dynamic programming. In the recursion of Beaumont et al. (2019), there are
-# two choices for the first stage. It is *kept*, or it begins a *segment*, which is dropped.
+# No rule with one number can be right here. So try every split and keep the cheapest, smallest
+# parts first: dynamic programming. In the recursion of Beaumont et al. (2019), there are two
+# choices for the first stage. It is *kept*, or it begins a *segment*, which is dropped.
 #
 # $$ T(s, m) = \min\Big( \underbrace{u_s + T(s{+}1,\, m - \bar a_s)}_{\text{keep stage } s},\;
 #    \min_{e} \underbrace{\textstyle\sum_{i=s}^{e-1} f_i + T(e,\, m - a_e) +

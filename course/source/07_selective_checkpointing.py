@@ -25,7 +25,7 @@ from torch.utils.flop_counter import FlopCounterMode, flop_registry
 from torch.utils.flop_counter import sdpa_backward_flop_count, sdpa_flop_count
 from torch.utils.module_tracker import ModuleTracker
 
-from tutorial_lib import claims, data, memory, plots
+from tutorial_lib import blanks, claims, data, memory, plots
 from tutorial_lib.guesses import beside
 from tutorial_lib.memory import storage_key
 from tutorial_lib.models.gpt import GPT, Block, GPTConfig
@@ -168,12 +168,12 @@ title = "Cheapest tensors first: eager attention's scores fall for next to nothi
 plots.growth(curves, xlabel=xlabel, title=title, predicted=list(curves), log=False)
 
 # %% [markdown] id="selective-text"
-# Eager attention starts far higher, and falls almost straight down: its scores are many bytes
-# and few FLOPs. This is the observation behind **selective recomputation** (Korthikanti et al.,
-# 2022): drop the scores of attention, keep everything else. With $a$ heads,
-# $s$ tokens and width $h$, their formula says that the scores are $5as/h$ of $34 + 5as/h$ bytes
-# (chapter 03). GPT-3 has 96 heads, 2048 tokens and a width of 12288, so $5as/h = 80$. We can count
-# that, dropout included.
+# Eager attention starts far higher, and falls almost straight down: its scores take a lot of memory
+# but little arithmetic. This is the observation behind **selective recomputation** (Korthikanti et
+# al., 2022): drop the scores of attention, keep everything else. With $a$ heads, $s$ tokens and
+# width $h$, their formula says that the scores are $5as/h$ of $34 + 5as/h$ bytes (chapter 03).
+# GPT-3 has 96 heads, 2048 tokens and a width of 12288, so $5as/h = 80$. We can count that, dropout
+# included.
 
 # %% id="selective"
 for kind in ("eager", "sdpa"):
@@ -293,8 +293,8 @@ def row_of(seen, base):
 
 
 # %% [markdown] id="predict-modules"
-# Common advice: "checkpoint attention and feed-forward *separately*; that saves another
-# 30 to 40 % over checkpointing each block, at the cost of more recomputation".
+# Common advice: "checkpoint attention and feed-forward *separately*; that saves another 30 to 40 %
+# over checkpointing each block, at the cost of more recomputation".
 #
 # **Predict.** GPT with 16 blocks. How many times the peak of `per_block` is the peak of `halves`?
 
@@ -331,16 +331,29 @@ pd.DataFrame(table).T
 # ## Can we choose by operation?
 #
 # A module is a coarse choice. The price list says: drop norms and GELU, keep the matmuls. But GELU
-# and the `up` matmul lie in one module.
+# and the `up` matmul are in one module.
 #
 # So take one segment a block, as in `per_block`, and *keep a few results on the way*. In the first
 # run a dispatch mode stores the results of chosen operations. In the second run another one hands
-# them out instead of computing them. `checkpoint` takes such a pair as `context_fn`. (`name_of`,
-# below `HandOut`, says which result an operation makes.)
-#
+# them out instead of computing them. `checkpoint` takes such a pair as `context_fn`. `name_of` says
+# which result an operation makes.
+
+
+# %% id="name-of"
+LINEAR = {(128, 384): "qkv", (128, 128): "out", (128, 512): "up", (512, 128): "down"}
+
+
+def name_of(op, args):
+    if op is aten.addmm.default:
+        return LINEAR[tuple(args[2].shape)]  # (bias, input, weight as (in, out))
+    return "attention" if "scaled_dot_product" in op.name() else ""
+
+
+# %% [markdown] id="write-store"
 # **Write.** `Store`'s `__torch_dispatch__`: called for every operation, it runs the operation and
 # gives its result. `keep` is a set of names, `store` a list. A result may be a tensor or a tuple of
-# them: `tree_map_only(torch.Tensor, torch.Tensor.detach, out)` detaches each.
+# them: `tree_map_only(torch.Tensor, torch.Tensor.detach, out)` detaches each. With a history, what
+# is stored would never be freed after a forward that has no backward.
 
 
 # %% id="by-hand"
@@ -359,6 +372,25 @@ class Store(TorchDispatchMode):
         ### END SOLUTION
 
 
+# %% id="check-by-hand"
+# @title Check: run this cell
+@blanks.check("Store", "run each operation and give its result")
+def stores_what_is_kept():
+    block, x, store = Block(GPTConfig()), torch.randn(1, 4, 128), []
+    expected = block(x)
+    with Store({"up", "attention"}, store):
+        seen = block(x)
+    assert torch.equal(seen, expected), "The block's output has changed."
+    assert store, "Nothing is stored: `keep` has the names that name_of gives."
+    assert len(store) == 2, (
+        f"{len(store)} results are stored: attention's and up's are 2."
+    )
+    whole = isinstance(store[0], tuple) and store[1].shape == (4, 512)
+    assert whole, "A result is stored as the operation gives it, a tuple as a tuple."
+    history = [t for t in tree_leaves(store) if torch.is_tensor(t) and t.grad_fn]
+    assert not history, "A stored tensor has a history: detach it."
+
+
 # %% [markdown] id="write-hand-out"
 # **Write.** `__torch_dispatch__` of `HandOut`, which is active while the block is recomputed.
 # Below, PyTorch's own modes must agree with your two in bytes, FLOPs and gradients.
@@ -375,16 +407,28 @@ class HandOut(Store):
         ### END SOLUTION
 
 
+# %% id="check-hand-out"
+# @title Check: run this cell
+@blanks.check("HandOut", "give a stored result, or run the operation")
+def hands_out_what_is_stored():
+    class Counting(TorchDispatchMode):
+        def __torch_dispatch__(self, op, types, args=(), kwargs=None):
+            ran.append(name_of(op, args))
+            return op(*args, **(kwargs or {}))
+
+    block, x, store, ran = Block(GPTConfig()), torch.randn(1, 4, 128), [], []
+    with Store({"out", "down"}, store):
+        expected = block(x)
+    with Counting(), HandOut({"out", "down"}, store):
+        seen = block(x)
+    again = {"out", "down"} & set(ran)
+    assert not again, f"{again} ran again: give what is stored instead."
+    assert {"qkv", "up"} <= set(ran), "What is not stored has to run."
+    assert not store, f"{len(store)} results are left in the store: take them out."
+    assert torch.equal(seen, expected), "Another result came out: first in, first out."
+
+
 # %% id="by-hand-block"
-LINEAR = {(128, 384): "qkv", (128, 128): "out", (128, 512): "up", (512, 128): "down"}
-
-
-def name_of(op, args):
-    if op is aten.addmm.default:
-        return LINEAR[tuple(args[2].shape)]  # (bias, input, weight as (in, out))
-    return "attention" if "scaled_dot_product" in op.name() else ""
-
-
 def by_hand(keep, block, x):
     store = []
     modes = Store(keep, store), HandOut(keep, store)
