@@ -39,7 +39,7 @@ LEARNERS = {
 INSTRUMENTS = {
     "private_torch": {"memory"},
     "cap": {"units", "device", "memory"},
-    "segments": {"private_torch"},
+    "segments": {"memory", "private_torch"},
     "frameworks": set(),
     "emulated": {"units"},
     "figures": {"units", "memory.timeline", "plots"},
