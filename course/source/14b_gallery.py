@@ -1,10 +1,10 @@
 # %% [markdown] id="title"
 # # Gallery of broken runs
 #
-# A run died out of memory: its snapshot says who held it. Or a run goes wrong without dying: look
-# up your symptom in the tables at the end. Every row there is a training script, most from bug
-# reports, and it stands in this notebook with its cure. A test runs all of them with every new
-# PyTorch and transformers, and says which one a release has changed.
+# If a run died out of memory, its snapshot says who held it. If a run goes wrong without dying,
+# look up your symptom in the tables at the end. Behind each row there is a training script, most of
+# them from bug reports, and this notebook has it with its cure. A test runs all of them with every
+# new PyTorch and transformers, and says which one a release has changed.
 #
 # | your question | begin at |
 # |---|---|
@@ -30,14 +30,17 @@ from io import StringIO
 import pandas as pd
 import torch
 import transformers
+from accelerate import Accelerator
 from IPython.display import Markdown
+from peft import LoraConfig, inject_adapter_in_model
 from torch import nn
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
+from torch.nn.utils.parametrizations import spectral_norm
 from torch.optim import SGD, AdamW
 from torch.utils.checkpoint import (
-    checkpoint, checkpoint_sequential, create_selective_checkpoint_contexts,
-    set_checkpoint_early_stop,
+    CheckpointPolicy, checkpoint, checkpoint_sequential,
+    create_selective_checkpoint_contexts, set_checkpoint_early_stop,
 )  # fmt: skip
 
 from tutorial_lib import data, memory
@@ -62,14 +65,14 @@ from tutorial_lib.units import GIB
 # On your own GPU, put `with memory.snapshot("died.pickle"):` around the loop; without a GPU,
 # `python -m tutorial_lib emulate --card t4 --snapshot died.pickle -- python train.py`.
 #
-# **Write.** The replay. An event is a dict. Its `action` is `alloc` when a block is handed out,
-# `oom` when memory ran out, and else the block's end; `addr` is where the block lies. An address
-# may be handed out again. All that is alive in the end must be the 14 GiB of the message.
+# **Write.** The replay. An event is a dict. Its `action` is `alloc` when a block is handed out and
+# `oom` when memory ran out; any other action ends the block. `addr` is the block's address, which
+# may be handed out again later. What is alive at the end must add up to the message's 14 GiB.
 
 
 # %% id="alive"
 def alive(name):
-    """Replay a snapshot until memory ran out, and give what was alive then."""
+    """Return the `alloc` events whose blocks were alive when memory ran out."""
     snapshot = pickle.loads((SNAPSHOTS / f"{name}.pickle").read_bytes())
     ### BEGIN SOLUTION
     living = {}
@@ -96,7 +99,7 @@ def line_of(event):
 
 # %% id="by-line"
 def by_line(name, top=5):
-    """Who held the memory: bytes and number of tensors, by line of Python."""
+    """Return who held the memory: bytes and number of tensors, by line of Python."""
     size, count = Counter(), Counter()
     for event in alive(name):
         size[line_of(event)] += event["size"]
@@ -145,8 +148,8 @@ print("".join((SNAPSHOTS / "oom_2.py").read_text().partition("total = 0")[1:]))
 by_line("oom_3")
 
 # %% [markdown] id="third-read"
-# More than half was asked for by line 14 of the script itself. The rest are weights and gradients,
-# of equal size. Look the line up:
+# Line 14 of the script itself asked for more than half. The rest are weights and gradients, of
+# equal size. Look the line up:
 
 # %% id="third-script"
 print((SNAPSHOTS / "oom_3.py").read_text().splitlines()[13].strip())
@@ -178,10 +181,8 @@ widgets.snapshot_triage(runs)
 #
 # A case is one function. `cured=False` runs the script of the report, `cured=True` the same script
 # fixed: the line with `cured` in it is the cure. The function returns what an instrument reads
-# off. The two patterns in its `@case` line match that reading, as reported and cured.
-#
-# Before them stands the instrument: `assert_same_training`, the meter, a count, or PyTorch's own
-# error.
+# off. The two patterns in its `@case` line match that reading, as reported and cured. The name
+# before them is the instrument: `assert_same_training`, the meter, a count, or PyTorch's own error.
 
 # %% id="frame"
 CASES = {}
@@ -196,6 +197,8 @@ SAME = "^the same training$"
 NOTHING_RAISED = "^no error$"
 TORCH = "torch 2.13"
 HF = "transformers 5.23, torch 2.13"
+PEFT = "peft 0.21, torch 2.13"
+ACCELERATE = "accelerate 1.15, torch 2.13"
 
 
 def case(number, asks, caught_by, shows, **about):
@@ -220,7 +223,7 @@ def verdict(right, step, make):
 
 
 def raised(call):
-    """Give the error of a call in one line."""
+    """Return the error of a call in one line."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -326,7 +329,7 @@ def evaluation_mode(cured):
 @case(14, MEMORY, COUNT, (r"^\[2, 2, 1, 2, 2\]$", r"^\[2, 2, 2, 2, 2\]$"),
       reports="huggingface/diffusers#6388 huggingface/diffusers#4377",
       symptom="less is saved than the release notes promise",
-      cause="the flag reaches the blocks on the way down and up, and not the middle "
+      cause="the flag reaches the blocks on the way down and up, but not the middle "
             "one",
       cure="reach all blocks; count one step's forwards of each")  # fmt: skip
 def middle_forgotten(cured):
@@ -373,12 +376,42 @@ def one_checkpoint(cured):
     return f"{seen[1] / seen[0]:.0%}"
 
 
+# %% id="forces"
+@case(37, MEMORY, METER, ("^[89].%", "^2.%"),
+      reports="atomistic-machine-learning/schnetpack#304 deepmodeling/deepmd-kit#4006",
+      symptom="training on forces takes two to four times the memory of training on "
+              "energies, and checkpoints hardly help",
+      cause="with `create_graph=True` the derivative keeps what it recomputed, and its "
+            "own graph as well",
+      cure="fewer structures in a micro-batch, each weighted by its atoms")  # fmt: skip
+def forces(cured):
+    torch.manual_seed(0)
+    blocks = [nn.Sequential(nn.Linear(64, 256), nn.SiLU(), nn.Linear(256, 64))
+              for _ in range(8)]  # fmt: skip
+    model = nn.Sequential(nn.Linear(3, 64), *blocks, nn.Linear(64, 1))
+    positions, wanted = torch.randn(2, 256, 3)  # 256 structures of one atom
+
+    def step(run, num):
+        for x, goal in zip(positions.chunk(num), wanted.chunk(num), strict=True):
+            h = x.requires_grad_()
+            for block in model:
+                h = run(block, h)
+            (slope,) = torch.autograd.grad(h.sum(), x, create_graph=True)
+            F.mse_loss(-slope, goal).div(num).backward()
+
+    seen = []
+    for arguments in ((plain, 1), (non_reentrant, 4 if cured else 1)):
+        peak = memory.measure(partial(step, *arguments), model=model).at_peak
+        seen.append(peak["activations"] + peak["recomputed"])
+    return f"{seen[1] / seen[0]:.0%}"
+
+
 # %% id="last-segment"
 @case(16, MEMORY, COUNT, (r"^\[2, 2, 2, 2, 1, 1\]$", r"^\[2, 2, 2, 2, 2, 1\]$"),
       reports="",
       symptom="`checkpoint_sequential` saves less than the formula says",
-      cause="its last segment is never checkpointed: 6 layers in 3 segments leave two "
-            "layers kept",
+      cause="its last segment is never checkpointed: of 6 layers in 3 segments, two "
+            "are kept",
       cure="more segments, so that the last is short")  # fmt: skip
 def last_segment(cured):
     layers = nn.Sequential(*(nn.Linear(8, 8) for _ in range(6)))
@@ -390,7 +423,7 @@ def last_segment(cured):
 
 
 # %% id="kept-graphs"
-@case(29, MEMORY, METER, ("^[1-9] times", "^0 times"),
+@case(29, MEMORY, METER, ("^8 times", "^1 times"),
       reports="pytorch/pytorch#64586 horovod/horovod#641",
       symptom="memory grows from batch to batch of the validation loop",
       cause="`total += loss` keeps every batch's graph alive",
@@ -403,7 +436,32 @@ def kept_graphs(cured):
         for _ in range(8):
             loss = lstm.loss(draw_tokens(4))
             total += loss.item() if cured else loss
-    return f"{report.leaked_bytes // one} times what one batch keeps"
+    return f"{report.leaked_bytes / one:.0f} times what one batch keeps"
+
+
+# %% id="error-kept"
+@case(41, MEMORY, METER, ("^1 times", "^0 times"),
+      reports="pytorch/pytorch#27600 pytorch/pytorch#18853",
+      symptom="after one out-of-memory error even a small batch fails, and "
+              "`empty_cache()` frees nothing",
+      cause="the error's traceback holds every local variable of the failed step, as "
+            "long as something holds the error: a list, the `except` block while it "
+            "runs, a notebook until the next error",
+      cure="keep `str(error)`, and retry after the `except` block")  # fmt: skip
+def error_kept(cured):
+    gpt, failures = make_gpt()[0], []
+    one = memory.saved(lambda: gpt.loss(draw_tokens(8)), params_of=gpt).num_bytes
+
+    def step():
+        loss = gpt.loss(draw_tokens(8))
+        raise torch.OutOfMemoryError(f"no room to go backward from {loss:.2f}")
+
+    with memory.watch(model=gpt) as report:
+        try:
+            step()
+        except torch.OutOfMemoryError as error:
+            failures.append(str(error) if cured else error)
+    return f"{report.leaked_bytes / one:.0f} times what the failed batch keeps"
 
 
 # %% id="no-sync"
@@ -432,10 +490,35 @@ def no_sync_around_backward(cured):
     return f"{len(traffic[0].sizes('all_reduce'))} all-reduces"
 
 
+# %% id="offload-recomputes"
+@case(42, MEMORY, COUNT, ("^1 matmuls again$", "^0 matmuls again$"),
+      reports="pytorch/pytorch#180874 pytorch/pytorch#158657",
+      symptom="a policy of `MUST_CPU_OFFLOAD` moves nothing to the CPU, and steps get "
+              "no faster",
+      cause="PyTorch has the name and, in eager mode, recomputes without a word",
+      cure="`MUST_SAVE` keeps it on the GPU; chapter 07d offloads by `save_on_cpu()`"
+      )  # fmt: skip
+def offload_recomputes(cured):
+    mlp = nn.Sequential(nn.Linear(16, 64), nn.GELU(), nn.Linear(64, 16))
+    x, matmul = torch.ones(4, 16), torch.ops.aten.addmm.default
+    wanted = CheckpointPolicy.MUST_SAVE if cured else CheckpointPolicy.MUST_CPU_OFFLOAD
+
+    def policy(context, operation, *args, **kwargs):
+        return wanted if operation is matmul else CheckpointPolicy.PREFER_RECOMPUTE
+
+    contexts = partial(create_selective_checkpoint_contexts, policy)
+    with memory.flop_counter() as counter:
+        mlp(x)
+        once = counter.get_flop_counts()["Global"][torch.ops.aten.addmm]
+        non_reentrant(mlp, x, context_fn=contexts).sum().backward()
+    all_calls = counter.get_flop_counts()["Global"][torch.ops.aten.addmm]
+    return f"{2 * all_calls // once - 4} matmuls again"
+
+
 # %% [markdown] id="loss-text"
 # ## Scripts: the loss
 #
-# Nothing is raised, except in `layer_drop`. The model trains, and it is another training.
+# Nothing is raised, except in `layer_drop`. The model trains, but it is not the same training.
 # `assert_same_training(step_to_trust, your_step, make=...)` names the first part that differs.
 
 
@@ -473,9 +556,8 @@ def other_dropout(cured):
 # %% id="layer-drop"
 @case(4, LOSS, ERROR, ("CheckpointError.*different number of tensors", NOTHING_RAISED),
       reports="",
-      symptom="an error in some steps, and none in others, when layers are dropped at "
-              "random",
-      cause="PyTorch restores its own random state, and neither Python's nor NumPy's",
+      symptom="layers are dropped at random, and some steps raise an error",
+      cause="PyTorch restores its own random state, but not Python's or NumPy's",
       cure="draw outside the checkpointed part, and pass what was drawn")  # fmt: skip
 def layer_drop(cured):
     def run(block, x):
@@ -496,29 +578,42 @@ def layer_drop(cured):
 @case(5, LOSS, JUDGE, ("^buffers", SAME),
       reports="pytorch/pytorch#96136 pytorch/pytorch#62471 "
               "pfnet/pytorch-pfn-extras#117",
-      symptom="training is equal, and the accuracy in evaluation is not",
+      symptom="training is the same, but the accuracy in evaluation is not",
       cause="BatchNorm's running mean sees each batch twice, in forward and in "
             "recomputation",
-      cure="put the statistics back after recomputing (`context_fn`), or GroupNorm"
+      cure="put the statistics back after recomputing (`context_fn`, as in the "
+           "script), or GroupNorm"
       )  # fmt: skip
 def batch_counted_twice(cured):
-    @contextmanager
-    def put_back(model):
-        kept = [buffer.clone() for buffer in model.buffers()]
-        try:
-            yield
-        finally:
-            for buffer, before in zip(model.buffers(), kept, strict=True):
-                buffer.copy_(before)
-
     def step(model, optimizer, how=non_reentrant):
         x = model.stem(data.image_batch(8, 3, 8).double())
-        cure = {"context_fn": lambda: (nullcontext(), put_back(model))}
         for block in model.blocks:
-            x = how(block, x, **(cure if cured else {}))
+            cure = {"context_fn": partial(replayed, block)} if cured else {}
+            x = how(block, x, **cure)
         return update(optimizer, model.head(x.mean((2, 3))).logsumexp(-1).mean())
 
     return verdict(partial(step, how=lambda block, x, **_: block(x)), step, make_resnet)
+
+
+# %% id="replayed"
+def replayed(block):
+    """Return contexts for `context_fn`: recomputation reads what forward read."""
+    before = [buffer.clone() for buffer in block.buffers()]
+
+    def swap_in(values):
+        for buffer, value in zip(block.buffers(), values, strict=True):
+            buffer.data = value
+
+    @contextmanager
+    def recompute():
+        after = [buffer.data for buffer in block.buffers()]
+        swap_in(before)
+        try:
+            yield
+        finally:
+            swap_in(after)
+
+    return nullcontext(), recompute()
 
 
 # %% id="make-models"
@@ -559,6 +654,116 @@ def changed_meanwhile(cured):
         return update(optimizer, loss)
 
     return verdict(partial(step, how=lambda f, *a: f(*a)), step, make_gpt)
+
+
+# %% id="frame-cache"
+@case(34, LOSS, JUDGE, ("^gradients", SAME),
+      reports="Wan-Video/Wan2.1#430",
+      symptom="checkpointing makes a causal video model train badly, without an error",
+      cause="forward reads the frame before from a cache; by the time of recomputation "
+            "the cache holds a later frame, of the same shape",
+      cure="pass the cached frame as an argument: the checkpoint keeps it")  # fmt: skip
+def frame_cache(cured):
+    images = data.image_batch(4, 1, 8).double()
+    video = torch.stack([images.roll(t, -1) for t in range(6)], dim=2)
+
+    def step(model, optimizer, how=non_reentrant):
+        cache, total = [torch.zeros_like(video[:, :, :1])], 0
+
+        def run(x, before=None):
+            before = cache[0] if before is None else before
+            return model(torch.cat([before, x], dim=2)).square().mean()
+
+        for x in video.split(2, dim=2):
+            total = total + how(run, x, *(cache if cured else ()))
+            cache[0] = x[:, :, -1:]  # for the chunk that follows
+        return update(optimizer, total)
+
+    return verdict(partial(step, how=lambda f, *a: f(*a)), step, make_video)
+
+
+def make_video():
+    torch.manual_seed(0)
+    causal = nn.Conv3d(1, 8, (2, 3, 3), padding=(0, 1, 1))  # this frame, one before
+    model = nn.Sequential(causal, nn.SiLU(), nn.Conv3d(8, 1, 1)).double()
+    return model, SGD(model.parameters(), lr=0.1)
+
+
+# %% id="state-moved-on"
+@case(36, LOSS, JUDGE, ("^gradients", SAME),
+      reports="NVIDIA/TransformerEngine#1190 pytorch/ao#570",
+      symptom="checkpointing changes the gradients of spectral norm, an EMA codebook "
+              "or delayed FP8 scales",
+      cause="forward reads a buffer and then updates it, so recomputation reads "
+            "another value",
+      cure="recompute from what forward read (`context_fn`, as in the script)"
+      )  # fmt: skip
+def state_moved_on(cured):
+    def make():
+        gpt = make_gpt()[0]
+        for block in gpt.blocks:
+            spectral_norm(block.attention.qkv)
+        return gpt, SGD(gpt.parameters(), lr=0.1)
+
+    def run(block, x):
+        cure = {"context_fn": partial(replayed, block)} if cured else {}
+        return non_reentrant(block, x, **cure)
+
+    step = lambda model, how: update(how, gpt_loss(model, run))  # noqa: E731
+    return verdict(plain_step, step, make)
+
+
+# %% id="experts-counted-twice"
+@case(35, LOSS, COUNT, ("^2 times", "^1 times"),
+      reports="NVIDIA-NeMo/Automodel#3247 pytorch/torchtitan#1593 "
+              "NVIDIA/Megatron-LM#1330",
+      symptom="with checkpointing, logged expert counts and balancing losses double",
+      cause="forward adds to a counter, and recomputation adds once more (unless it "
+            "can stop before that line)",
+      cure="return the chosen experts, and count outside the checkpoint")  # fmt: skip
+def experts_counted_twice(cured):
+    gpt, tokens = make_gpt()[0], draw_tokens(4)
+    router, load = nn.Linear(32, 4).double(), torch.zeros(4)
+
+    def count(experts):
+        load.add_(torch.bincount(experts.flatten(), minlength=4))
+
+    def routed(block, x):
+        experts = router(x).argmax(-1)
+        if not cured:
+            count(experts)
+        return block(x), experts
+
+    def run(block, x):
+        x, experts = non_reentrant(routed, block, x)
+        if cured:
+            count(experts)
+        return x
+
+    gpt_loss(gpt, run, tokens).backward()
+    return f"{load.sum() / tokens.numel() / len(gpt.blocks):.3g} times the tokens"
+
+
+# %% id="frozen-tower"
+@case(40, LOSS, COUNT, (r"^\[False, True\]$", r"^\[True, True\]$"), seen_in=PEFT,
+      reports="cloneofsimo/lora#26 kohya-ss/sd-scripts#323 "
+              "locuslab/open-unlearning#178",
+      symptom="LoRA in two towers: the loss falls, and one tower's `lora_B` stays zero",
+      cause="as in `frozen_input`, but something else has gradients, so PyTorch only "
+            "warns",
+      cure="`use_reentrant=False`, or `enable_input_require_grads()` on each tower"
+      )  # fmt: skip
+def frozen_tower(cured):
+    towers = nn.ModuleList(make_gpt()[0] for _ in range(2))
+    towers = inject_adapter_in_model(LoraConfig(target_modules=["qkv"]), towers)
+    first = partial(checkpoint, use_reentrant=not cured)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        (gpt_loss(towers[0], first) + gpt_loss(towers[1], plain)).backward()
+    learns = [[p.grad is not None and bool(p.grad.any())
+               for name, p in tower.named_parameters() if "lora_B" in name]
+              for tower in towers]  # fmt: skip
+    return [all(tower) for tower in learns]
 
 
 # %% id="memory-budget"
@@ -653,10 +858,59 @@ def not_divided(cured):
         optimizer.step()
         return sum(loss.item() for loss in losses)
 
-    def whole(model, optimizer):
-        return update(optimizer, model.loss(draw_tokens(8)))
+    return verdict(whole_step, step, partial(make_gpt, AdamW))
 
-    return verdict(whole, step, partial(make_gpt, AdamW))
+
+def whole_step(model, optimizer):
+    return update(optimizer, model.loss(draw_tokens(8)))
+
+
+# %% id="divided-twice"
+@case(38, LOSS, JUDGE, ("^gradients", SAME), seen_in=ACCELERATE,
+      reports="modelscope/ms-swift#10117",
+      symptom="gradients are N times too small in a window of N micro-batches; AdamW "
+              "hides it",
+      cause="the loss is divided by the whole window's tokens, and the trainer divides "
+            "by N once more",
+      cure="multiply by N before accelerate's `backward`")  # fmt: skip
+def divided_twice(cured):
+    accelerator = Accelerator(gradient_accumulation_steps=4)
+
+    def step(model, optimizer):
+        optimizer.zero_grad()
+        losses = [model.loss(rows) / 4 for rows in draw_tokens(8).chunk(4)]
+        for loss in losses:
+            accelerator.backward(4 * loss if cured else loss)
+        optimizer.step()
+        return sum(loss.item() for loss in losses)
+
+    return verdict(whole_step, step, make_gpt)
+
+
+# %% id="stepped-in-hooks"
+@case(39, LOSS, COUNT, ("^4 updates", "^1 updates"),
+      reports="pytorch/pytorch#124523 verl-project/verl#1295 jiaweizzhao/GaLore#78",
+      symptom="with the optimizer in backward hooks, accumulation trains like small "
+              "batches",
+      cause="the hooks update in every micro-batch",
+      cure="update in the window's last backward alone (gradients are kept until then, "
+           "so nothing is saved)")  # fmt: skip
+def stepped_in_hooks(cured):
+    gpt, updates, last = make_gpt()[0], Counter(), False
+    optimizers = {weight: SGD([weight], lr=0.1) for weight in gpt.parameters()}
+
+    def hook(weight):
+        if last or not cured:
+            optimizers[weight].step()
+            optimizers[weight].zero_grad()
+            updates[weight] += 1
+
+    for weight in optimizers:
+        weight.register_post_accumulate_grad_hook(hook)
+    for place in range(4):
+        last = place == 3
+        (gpt.loss(draw_tokens(8)[2 * place : 2 * place + 2]) / 4).backward()
+    return f"{max(updates.values())} updates a window"
 
 
 # %% id="logged-loss"
@@ -807,7 +1061,7 @@ def low_precision_sum(cured):
 # ## Scripts: errors and flags
 #
 # These runs stop with an error, or warn. Half of them use the reentrant checkpoint, PyTorch's older
-# implementation: pass `use_reentrant=False` in every call.
+# implementation. Pass `use_reentrant=False` in every call.
 
 
 # %% id="frozen-input"
@@ -851,7 +1105,7 @@ def growing_cache(cured):
 # %% id="popped-inside"
 @case(8, FLAG, ERROR, ("IndexError: pop from empty list", NOTHING_RAISED),
       reports="",
-      symptom="a U-Net's way up raises `pop from empty list` in backward",
+      symptom="a U-Net raises `pop from empty list` in backward, on its way up",
       cause="the skip is popped inside the checkpointed part, which runs twice",
       cure="pop outside, and pass the tensor")  # fmt: skip
 def popped_inside(cured):
@@ -873,7 +1127,7 @@ def popped_inside(cured):
 @case(10, FLAG, ERROR, ("RuntimeError", NOTHING_RAISED),
       reports="pytorch/pytorch#51743 pytorch/pytorch#102223",
       symptom="`torch.autograd.grad`, or `backward(inputs=...)`, is refused",
-      cause="the reentrant checkpoint runs a backward of its own, which knows of no "
+      cause="the reentrant checkpoint runs a backward of its own, which cannot take "
             "`inputs`",
       cure="`use_reentrant=False`")  # fmt: skip
 def functional_gradient(cured):
@@ -888,7 +1142,7 @@ def functional_gradient(cured):
 @case(11, LOSS, JUDGE, ("^gradients", SAME),
       reports="",
       symptom="some layers keep their first weights: they never get a gradient",
-      cause="the reentrant checkpoint sees tensors among its arguments, and none "
+      cause="the reentrant checkpoint sees tensors among its arguments, but none "
             "inside a dict",
       cure="`use_reentrant=False`")  # fmt: skip
 def dictionary(cured):
@@ -1010,7 +1264,7 @@ def unscaled_twice(cured):
 
 # %% id="try"
 def changed(name):
-    """Say what a case shows now and its registry does not; empty if nothing changed."""
+    """Return what a case shows now and did not show then; empty if nothing changed."""
     about = CASES[name]
     for cured, pattern in enumerate(about["shows"]):
         try:
@@ -1040,8 +1294,8 @@ show(middle_forgotten)
 # %% [markdown] id="tables-text"
 # ## The tables
 #
-# The last column names the instrument that shows the fault, and the script above. Below them are
-# links to reports, where any were found, and the versions with which the course has seen it.
+# The last column names the instrument that shows the fault and the script above, links to reports
+# where there are any, and names the versions with which the course has seen it.
 
 
 # %% id="table"
