@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 from tutorial_lib.checks import CheckError, assert_same_training, summation_tolerance
 from tutorial_lib.models.gpt import GPT, GPTConfig
@@ -115,6 +116,8 @@ def test_micro_batches_equal_the_big_batch(optimizer, dtype, capsys):
 
 WRONG = {  # how, where it must show first, words of the message
     "division missing": ({"count": 1.0}, "call 1, loss", "gradients (all of them are 64 times"),
+    "one factor": ({"count": 1.0, "logged": 1 / 64}, "call 1, gradients", "a division missing"),
+    "divided twice": ({"count": TOKENS * N, "logged": N}, "call 1, gradients", "second division"),
     "wrong count": ({"count": 4.0, "logged": 4 / 64}, "call 1, gradients", "16 times"),
     "mean of means": ({"mean_of_means": True}, "call 1, loss", "its share of the window"),
     "clip per micro-batch": ({"clip_each": True}, "call 1, gradients", "clipped once"),
@@ -157,6 +160,130 @@ def test_adam_hides_a_missing_division_from_the_parameters_and_not_from_us():
 def test_layers_that_see_the_micro_batch(layers):
     with pytest.raises(CheckError, match=r"loss: .* Different too: gradients \(off by"):
         assert_same_training(big, train, make=lambda: make(*copy.deepcopy(layers)))
+
+
+class Counting(nn.Module):
+    """Keeps what it counts in its forward in an attribute."""
+
+    def __init__(self, kept, add):
+        super().__init__()
+        self.kept, self.add, self.linear = kept, add, nn.Linear(16, 16)
+        self.rows, self.shape = None, (0,)
+
+    def forward(self, x):
+        self.kept = self.add(self.kept)
+        self.mask = torch.ones(len(x))  # of the batch, and no state
+        self.last = self.linear(x)  # part of the graph
+        return self.last
+
+
+COUNTS = {
+    "tensor": (torch.zeros(4), lambda kept: kept + 1, "off by 1 of its norm"),
+    "number": (0, lambda kept: kept + 1, "is 2 in step_b and 1 in step_a"),
+    "float": (0.0, lambda kept: kept + 0.5, "is 1 in step_b and 0.5 in step_a"),
+    "list": ([0, 1], lambda kept: [kept[0] + 1, 1], r"is 2 in step_b and 1 in step_a"),
+    "growing": ([], lambda kept: [*kept, 7], "is 7 in step_b and None in step_a"),
+    "dict": ({"load": torch.zeros(2)}, lambda kept: {"load": kept["load"] + 1}, "load off by 1"),
+    "array": (np.zeros(3), lambda kept: kept + 1, "off by 1 of its norm"),
+}
+
+
+@pytest.mark.parametrize(("kept", "add", "words"), COUNTS.values(), ids=COUNTS)
+def test_what_recomputation_does_twice_to_an_attribute_is_found(kept, add, words):
+    def factory():
+        model, *others = make(Counting(copy.deepcopy(kept), add))
+        return model, *others
+
+    def step(model, optimizer, *others, checkpointed):
+        run = partial(checkpoint, model[1], use_reentrant=False) if checkpointed else model[1]
+        model[3](model[2](run(model[0](X)))).square().mean().backward()
+        optimizer.step()
+
+    plain, again = (partial(step, checkpointed=one) for one in (False, True))
+    assert_same_training(plain, plain, make=factory, bitwise=True)
+    with pytest.raises(CheckError, match=rf"call 1, attributes: 1\.kept.*{words}.*forward count"):
+        assert_same_training(plain, again, make=factory)
+    assert_same_training(plain, again, make=factory, ignore=["attributes"])
+
+
+class Codebook(nn.Module):
+    """Moves with each forward, as those of a quantiser do."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("codes", torch.zeros(16))
+
+    def forward(self, x):
+        with torch.no_grad():
+            self.codes = 0.5 * self.codes + 0.5 * x.mean(0)
+        return x + self.codes.detach()
+
+
+def test_a_codebook_that_moves_with_each_micro_batch_is_asked_about():
+    with pytest.raises(CheckError, match=r"loss: .*buffers.* a codebook, with each micro-batch"):
+        assert_same_training(big, train, make=lambda: make(Codebook()))
+
+
+def gan_step(generator, update, critic, improve, *, num=N, leaks=False, rounds=1):
+    """One update of a critic and one of a generator, in micro-batches."""
+    for _ in range(rounds):
+        improve.zero_grad()
+        for rows in windows(num):
+            fake = generator(X[rows]).detach()
+            (critic(fake).exp().sum() - critic(X[rows, :5]).sum()).div(16).backward()
+        improve.step()
+    update.zero_grad()
+    for rows in windows(num):
+        critic(generator(X[rows])).square().sum().div(16).backward()
+        if leaks:
+            improve.zero_grad = lambda: None  # what the generator's backward left stays
+    update.step()
+
+
+def gan(kinds=(torch.optim.Adam, torch.optim.Adam)):
+    torch.manual_seed(0)
+    nets = nn.Sequential(nn.Linear(12, 8), nn.Tanh(), nn.Linear(8, 5)), nn.Linear(5, 1)
+    first, second = (kind(net.parameters(), lr=0.01) for kind, net in zip(kinds, nets, strict=True))
+    return nets[0], first, nets[1], second
+
+
+KINDS = [(torch.optim.Adam, torch.optim.Adam), (torch.optim.SGD, torch.optim.AdamW)]
+
+
+@pytest.mark.parametrize("kinds", KINDS)
+def test_each_of_several_optimizers_is_compared_on_its_own(kinds):
+    factory, names = partial(gan, kinds), [kind.__name__ for kind in kinds]
+    names = [f"{names[0]} 1", f"{names[1]} 2"] if len(set(names)) == 1 else names
+    whole = partial(gan_step, num=1)
+    assert_same_training(whole, gan_step, make=factory, calls=3)
+    with pytest.raises(CheckError, match=rf"call 2, gradients: of {names[1]}, off by"):
+        assert_same_training(whole, partial(gan_step, leaks=True), make=factory)
+    with pytest.raises(CheckError, match=f"updates: step_b made 2 with {names[1]}, and step_a 1"):
+        assert_same_training(whole, partial(gan_step, rounds=2), make=factory)
+
+
+def test_two_optimizers_share_a_model():
+    def factory(kinds=(torch.optim.Muon, torch.optim.AdamW)):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(12, 16), nn.GELU(), nn.Linear(16, 5))
+        wide = [p for p in model.parameters() if p.dim() == 2]
+        return (
+            model,
+            kinds[0](wide, lr=0.01),
+            kinds[1]([p for p in model.parameters() if p.dim() < 2], lr=0.01),
+        )
+
+    def step(model, *optimizers, num=N, divided=16):
+        for rows in windows(num):
+            F.cross_entropy(model(X[rows]), Y[rows], reduction="sum").div(divided).backward()
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
+
+    for kinds in ((torch.optim.Muon, torch.optim.AdamW), (torch.optim.SGD, torch.optim.SGD)):
+        assert_same_training(partial(step, num=1), step, make=partial(factory, kinds), calls=3)
+    with pytest.raises(CheckError, match=r"gradients: of Muon, all of them are 0\.25 times"):
+        assert_same_training(partial(step, num=1), partial(step, divided=64), make=factory)
 
 
 def test_statistics_of_a_frozen_norm_are_compared_too():
