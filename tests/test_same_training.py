@@ -195,6 +195,7 @@ def test_what_recomputation_does_twice_to_an_attribute_is_found(kept, add, words
         return model, *others
 
     def step(model, optimizer, *others, checkpointed):
+        model[1].checkpointed, model[1].how = checkpointed, str(checkpointed)  # settings
         run = partial(checkpoint, model[1], use_reentrant=False) if checkpointed else model[1]
         model[3](model[2](run(model[0](X)))).square().mean().backward()
         optimizer.step()

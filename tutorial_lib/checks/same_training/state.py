@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 Leaves = dict[str, Any]
 _OF_ANY_MODULE = set(vars(nn.Module()))
-_COMPARABLE = (bool, int, float, complex, str, np.generic)
+_NUMBERS = (int, float, complex, np.number)
 
 
 def wide(tensor: Tensor) -> Tensor:
@@ -53,9 +53,10 @@ def leaves(value: Any, name: str) -> Iterator[tuple[str, Any]]:
 
 
 def attributes(module: nn.Module, label: str = "") -> Leaves:
-    """Read what modules keep in plain attributes: tensors, numbers, text, and lists of them.
+    """Read what modules keep in plain attributes: tensors, numbers, and lists of them.
 
-    Parameters, and tensors of a graph, are left out: the step makes the latter anew.
+    Parameters, and tensors of a graph, are left out: the step makes the latter anew. So are truth
+    values and text, which are settings, as `gradient_checkpointing` is.
     """
     found: Leaves = {}
     for path, part in module.named_modules(prefix=label):
@@ -65,13 +66,10 @@ def attributes(module: nn.Module, label: str = "") -> Leaves:
             for name, leaf in leaves(value, f"{path}.{key}".removeprefix(".")):
                 if isinstance(leaf, np.ndarray) and leaf.dtype.kind in "biufc":
                     leaf = torch.from_numpy(leaf)
-                if isinstance(leaf, _COMPARABLE) or _is_detached(leaf):
+                is_number = isinstance(leaf, _NUMBERS) and not isinstance(leaf, bool)
+                if is_number or (isinstance(leaf, Tensor) and not leaf.requires_grad):
                     found[name] = leaf
     return copied(found)
-
-
-def _is_detached(leaf: Any) -> bool:
-    return isinstance(leaf, Tensor) and not leaf.requires_grad
 
 
 def copied(found: Leaves) -> Leaves:
