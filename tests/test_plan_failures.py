@@ -25,6 +25,34 @@ def one_type_of_its_own(micro_batch=2):
     return (lambda: torch.bmm(model(x), torch.ones(micro_batch, 8, 8)).sum()), model
 
 
+class Spectrum(nn.Module):
+    """Multiplies in the frequencies: no fast Fourier transform takes bfloat16."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(9, dtype=torch.cfloat))
+
+    def forward(self, x):
+        return {"x": torch.fft.irfft(torch.fft.rfft(x["x"]) * self.weight, 16)}
+
+
+class Spectra(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.blocks = nn.Linear(16, 16), nn.ModuleList(Spectrum() for _ in range(3))
+
+    def forward(self, x):
+        x = {"x": self.first(x)}
+        for block in self.blocks:
+            x = block(x)
+        return x["x"]
+
+
+def spectra(micro_batch=2):
+    model, x = Spectra(), torch.randn(micro_batch, 16)
+    return (lambda: model(x).square().mean()), model
+
+
 def wrong_value(micro_batch=2):
     raise ValueError(f"no data for {micro_batch} samples")
 

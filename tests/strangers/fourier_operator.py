@@ -11,7 +11,7 @@ class FourierLayer(nn.Module):
         scale = 1 / width**2
         self.modes, self.local = modes, nn.Conv2d(width, width, 1)
         self.weight = nn.Parameter(
-            scale * torch.randn(2, width, width, modes, modes, dtype=torch.cfloat)
+            scale * torch.view_as_complex(torch.randn(2, width, width, modes, modes, 2))
         )
 
     def forward(self, x):

@@ -64,7 +64,7 @@ class Shard(enum.StrEnum):
 
 
 COPYING = (Shard.DDP, Shard.ZERO1)  # every rank holds all parameters, and buckets of gradients
-UNDIVIDED = (OptimizerName.ADAMW_8BIT, OptimizerName.ADAFACTOR)  # they fail on DTensors
+UNDIVIDED = (OptimizerName.ADAMW_8BIT, OptimizerName.ADAFACTOR)  # fail on DTensors, and complex
 
 
 @dataclass(frozen=True)

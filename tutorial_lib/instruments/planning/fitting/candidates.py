@@ -123,7 +123,8 @@ class Fit:
         front = [c for c in fitting if not any(other.beats(c) for other in fitting)]
         first = self.best or self.otherwise
         beaten = front if first is None else [*front, first]
-        return sorted(dict.fromkeys(beaten), key=lambda c: (c is not first, *_order(c)))
+        each = {id(candidate): candidate for candidate in beaten}.values()
+        return sorted(each, key=lambda c: (c is not first, *_order(c)))
 
     @property
     def smallest_bytes(self) -> int | None:

@@ -21,7 +21,7 @@ from tutorial_lib.instruments.planning.run.find_stages import replaced, without_
 from tutorial_lib.instruments.planning.run.profile import profile
 from tutorial_lib.instruments.planning.run.roofline import Speed
 from tutorial_lib.instruments.training import Recipe, Shard
-from tutorial_lib.instruments.training.fields import COPYING
+from tutorial_lib.instruments.training.fields import COPYING, UNDIVIDED
 from tutorial_lib.instruments.training.user_function import is_function
 from tutorial_lib.memory.storages import list_tensors
 
@@ -68,7 +68,9 @@ class Parts:
             one = profile(model, loss, gradients="made", speed=speed, selective=True)
             loss, model = replace(recipe, micro_batch=2).make_loss()
             two = profile(model, loss, gradients="made", speed=speed, selective=True, like=one)
-            updates = {name: _update(model, recipes[name]) for name in optimizers}
+            is_complex = any(parameter.is_complex() for parameter in model.parameters())
+            able = [name for name in optimizers if not (is_complex and name in UNDIVIDED)]
+            updates = {name: _update(model, recipes[name]) for name in able or optimizers}
         if recipe.shard in COPYING:  # DDP's buckets hold all gradients, all the time
             extra = sum(p.nbytes for p in model.parameters() if p.requires_grad)
             updates = {

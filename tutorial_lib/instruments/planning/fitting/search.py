@@ -55,7 +55,8 @@ def fit(
             A GPU's allocator, kernels and CUDA itself need more on top.
         effective_batch: Samples for each update, of all ranks together.
         precisions: Which may be the best, as in `Recipe`. `None` tries autocast and bfloat16
-            throughout, and takes the first. `not_tried` names another one in which the step fails.
+            throughout, and takes the first; where the step fails under autocast, float32.
+            `not_tried` names those in which it fails.
         optimizers: The same; `None` tries `OPTIMIZERS`, but for those that cannot update what the
             ranks divide.
         speed: What to predict times with; `None` takes that of an A100.
@@ -76,14 +77,17 @@ def fit(
     recipes = [replace(recipe, precision=n) for n in precisions or (speed.autocast, "bf16")]
     tell = tell or str
     tell("part 1 of 3: the model's stages, with one sample and with two")
-    found, not_tried = _taken_apart(recipes, tried, speed)
-    choices = list(product(found, tried, _divisors(samples)))
+    found, not_tried = _taken_apart(recipes, tried, speed, is_chosen=precisions is not None)
+    choices = [
+        (parts, *rest) for parts in found for rest in product(parts.updates, _divisors(samples))
+    ]
     tell(f"part 2 of 3: a schedule for each of {len(choices)} choices")
     candidates = [
         _candidate(parts, optimizer, micro_batch, samples, budget_bytes, speed)
         for parts, optimizer, micro_batch in choices
     ]
-    asked = tuple(product(precisions or [speed.autocast], optimizers or OPTIMIZERS[:1]))
+    first = [str(found[0].recipe.precision)]
+    asked = tuple(product(precisions or first, optimizers or OPTIMIZERS[:1]))
     fitted = Fit(recipe, budget_bytes, effective_batch, tuple(candidates), asked, not_tried)
     tell("part 3 of 3: the best of them, predicted in whole")
     return _verified(fitted, {str(parts.recipe.precision): parts for parts in found}, speed)
@@ -102,7 +106,7 @@ def _of_one_rank(recipe: Recipe, effective_batch: int, budget_bytes: int) -> int
 
 
 def _taken_apart(
-    recipes: Sequence[Recipe], optimizers: Sequence[str], speed: Speed
+    recipes: Sequence[Recipe], optimizers: Sequence[str], speed: Speed, *, is_chosen: bool
 ) -> tuple[list[Parts], dict[str, str]]:
     """Take the first step apart here, and those of other precisions in a second process.
 
@@ -118,17 +122,26 @@ def _taken_apart(
     found, not_tried = list[Parts](), dict[str, str]()
     try:
         others = [second.submit(Parts.of, recipe, optimizers, speed) for recipe in recipes[1:]]
-        found.append(Parts.of(recipes[0], optimizers, speed))
+        try:
+            found.append(Parts.of(recipes[0], optimizers, speed))
+        except RuntimeError as error:
+            if is_chosen:
+                raise
+            found.append(Parts.of(replace(recipes[0], precision="fp32"), optimizers, speed))
+            not_tried[str(recipes[0].precision)] = _first_line(error)
         for recipe, other in zip(recipes[1:], others, strict=True):
             try:
                 found.append(other.result())
             except Exception as error:
-                said = str(error).strip().partition("\n")[0]
-                not_tried[str(recipe.precision)] = f"{type(error).__name__}: {said}"
+                not_tried[str(recipe.precision)] = _first_line(error)
     except BaseException:
         second.shutdown(kill_workers=True)  # it would go on for minutes, and be waited for
         raise
     return found, not_tried
+
+
+def _first_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
 
 
 def _divisors(number: int) -> list[int]:
