@@ -21,7 +21,10 @@ PARTS = {
     "forward saw?",
     "parameters": "The gradients agree: is the learning rate the same, and does nothing but the "
     "update touch the parameters?",
-    "buffers": "Does a layer keep statistics of the batch, as BatchNorm does of each micro-batch?",
+    "buffers": "Does a layer move state in its forward, as BatchNorm's statistics or a codebook, "
+    "with each micro-batch?",
+    "attributes": "Does forward count or keep something in an attribute, once more for each "
+    "micro-batch or recomputation? If training never reads it, say ignore=['attributes'].",
     "optimizer state": "Is the scheduler stepped once an update, after it?",
     "other state": "Are scheduler and scaler stepped once an update, and not in each micro-batch?",
     "random state": "Does one step draw more random numbers, or seed the generator?",
@@ -42,16 +45,17 @@ def assert_same_training(
     """Check that two training steps do the same to a model, up to the order of summation.
 
     Each step runs on a training of its own, from the same start; what its closure holds, as an
-    iterator over data, is the caller's. Compared are the number of
-    updates, the loss, the gradients that the optimizer got, parameters and optimizer state after
-    each update, buffers, the state of schedulers and scalers, and the random states.
+    iterator over data, is the caller's. Compared are the number of updates, the loss, the gradients
+    that each optimizer got, parameters and optimizer state after each update, buffers and plain
+    attributes of modules, the state of schedulers and scalers, and the random states.
 
     Args:
         step_a: The step to trust, called as `step_a(*make())`. It updates through the optimizer
-            that it is given, and returns its loss or None.
+            that it is given, or several, and returns its loss or None.
         step_b: The step in question, called in the same way.
         make: Builds everything anew: model, optimizer, and what else the steps take and has a
-            `state_dict`, as schedulers and scalers. Called twice, with the same random state.
+            `state_dict`, as more models and optimizers, schedulers and scalers. Called twice, with
+            the same random state.
         calls: How often each step is called; a second call sees what the first left behind.
         bitwise: Whether nothing may differ at all.
         num_terms: Length of the longest sum in one update. `None` counts the numbers that
@@ -80,7 +84,9 @@ def assert_same_training(
         for turn in range(1, calls + 1):
             wanted, seen = _one_call(a, step_a, b, step_b, turn)
             if found := [d for d in differences(wanted, seen, bitwise) if d.part not in ignore]:
-                raise CheckError(_message(found, turn, wanted.updates[0].tolerance))
+                raise CheckError(
+                    _message(found, turn, max(update.tolerance for update in wanted.updates))
+                )
     finally:
         set_random_states(before)
     left_out = f" (not compared: {', '.join(ignore)})" if ignore else ""
@@ -111,7 +117,12 @@ def _two_trainings(make: Callable[[], tuple[Any, ...]], **options: Any) -> list[
             raise TypeError(f"make() gave {kinds!r}: it must return (model, optimizer, ...).")
         recorders.append(Recorder(made, **options))
     a, b = recorders
-    if a.optimizer is b.optimizer or {*map(id, a.model.modules())} & {*map(id, b.model.modules())}:
+    ours, theirs = (
+        {id(one) for module in made.modules.values() for one in module.modules()}
+        | {*map(id, made.optimizers.values())}
+        for made in recorders
+    )
+    if ours & theirs:
         raise ValueError("make() gave the same layer or optimizer twice: build new ones in it.")
     state = b.model.state_dict()
     for name, value in a.model.state_dict().items():
@@ -161,7 +172,17 @@ def _message(found: list[Difference], turn: int, tolerance: float) -> str:
         gradients = rest.get("gradients")
         names = [f"{n} ({gradients})" if n == "gradients" else n for n in rest]
         also = f" Different too: {', '.join(names)}."
-    # A wrong loss with wrong gradients is one fault, and it is that of the gradients.
-    cause = "gradients" if first.part == "loss" and "gradients" in rest else first.part
     exact = f"allowed relative difference: {tolerance:.1e}" if tolerance else "bit for bit"
-    return f"call {turn}, {first.part}: {first.seen} ({exact}).{also} {PARTS[cause]}"
+    return f"call {turn}, {first.part}: {first.seen} ({exact}).{also} {_hint(found)}"
+
+
+def _hint(found: list[Difference]) -> str:
+    """Ask for the likely cause of the first difference, in the light of the others."""
+    parts = {difference.part: difference for difference in found}
+    first, moved = found[0].part, [part for part in ("buffers", "attributes") if part in parts]
+    if first not in ("loss", "gradients"):
+        return PARTS[first]
+    # A wrong loss with wrong gradients is one fault, and it is that of the gradients.
+    if "gradients" in parts:
+        return parts["gradients"].hint or " ".join(PARTS[p] for p in ["gradients", *moved[:1]])
+    return PARTS[moved[0] if moved else first]

@@ -2,37 +2,57 @@
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from tutorial_lib.checks.same_training.record import Call, Update, gradient_sizes
-from tutorial_lib.checks.same_training.state import Leaves, norm, wide
+from tutorial_lib.checks.same_training.record import Call, Update
+from tutorial_lib.checks.same_training.state import Leaves, gradient_sizes, norm, wide
+
+# What makes every gradient wrong by one factor.
+_TOO_SMALL = (
+    "Is there a second division: by the number of micro-batches, which the trainer does already, "
+    "by a count of more than this update, or by a clip of gradients that aren't unscaled yet?"
+)
+_TOO_LARGE = (
+    "Is a division missing, as by the number of micro-batches, or are gradients zeroed too rarely?"
+)
 
 
 @dataclass(frozen=True)
 class Difference:
-    """A part of two calls that differs, and how, in words."""
+    """A part of two calls that differs, and how, in words; and what may have caused it."""
 
     part: str
     seen: str
+    hint: str = ""
 
 
 def differences(wanted: Call, seen: Call, bitwise: bool) -> Iterator[Difference]:
     """List the parts that differ, each with its worst case in words, the first cause first."""
-    if len(seen.updates) != len(wanted.updates):
-        counts = f"{len(seen.updates)} with its optimizer, and step_a {len(wanted.updates)}"
-        yield Difference("updates", f"step_b made {counts}")
+    labels = list(dict.fromkeys(update.optimizer for update in (*wanted.updates, *seen.updates)))
+    for label in labels:
+        counts = [len(call.of(label)) for call in (seen, wanted)]
+        if counts[0] != counts[1]:
+            owner = "its optimizer" if len(labels) == 1 else label
+            words = f"step_b made {counts[0]} with {owner}, and step_a {counts[1]}"
+            yield Difference("updates", words)
+            break
     tolerance = max(update.tolerance for update in wanted.updates)
     if words := _loss(wanted.loss, seen.loss, tolerance):
         yield Difference("loss", words)
-    pairs = list(zip(wanted.updates, seen.updates, strict=False))
-    if words := next(filter(None, (_gradients(*pair) for pair in pairs)), ""):
-        yield Difference("gradients", words)
-    allowed = dict(wanted.updates[-1].allowed)
+    left = {label: iter(seen.of(label)) for label in labels}
+    matched = [(ours, next(left[ours.optimizer], None)) for ours in wanted.updates]
+    pairs = [(ours, theirs) for ours, theirs in matched if theirs is not None]
+    for update, theirs in pairs:
+        if (wrong := _gradients(update, theirs)) is not None:
+            where = f"of {update.optimizer}, " if len(labels) > 1 else ""
+            yield replace(wrong, seen=where + wrong.seen)
+            break
+    allowed = {k: v for update in wanted.updates for k, v in update.allowed.items()}
     moved = [(a.after, b.after, a.allowed) for a, b in pairs]
     moved.append((wanted.parameters, seen.parameters, allowed))
     for part in ("parameters", "optimizer state"):
@@ -41,11 +61,13 @@ def differences(wanted: Call, seen: Call, bitwise: bool) -> Iterator[Difference]
             cases.append((wanted.settings, seen.settings, {}))
         if words := next(filter(None, (_worst(*case) for case in cases)), ""):
             yield Difference(part, words)
-    for part, ours, theirs in (
+    kept: list[tuple[str, Leaves, Leaves]] = [
         ("buffers", wanted.buffers, seen.buffers),
+        ("attributes", *_of_one_shape(wanted.attributes, seen.attributes)),
         ("other state", wanted.others, seen.others),
-    ):
-        if words := _worst(ours, theirs, {} if bitwise else _of_their_size(ours, tolerance)):
+    ]
+    for part, a, b in kept:
+        if words := _worst(a, b, {} if bitwise else _of_their_size(a, tolerance)):
             yield Difference(part, words)
     for source, state in wanted.randomness.items():
         if not equal(state, seen.randomness.get(source)):
@@ -61,34 +83,52 @@ def _loss(wanted: Any, seen: Any, tolerance: float) -> str:
     return f"step_b returned {seen:.6g}, step_a {wanted:.6g}{ratio}"
 
 
-def _gradients(wanted: Update, seen: Update) -> str:
+def _of_one_shape(wanted: Leaves, seen: Leaves) -> tuple[Leaves, Leaves]:
+    """Leave out tensors whose shapes differ: what is kept of a batch, as a mask, is no state."""
+    other = {
+        name
+        for name, leaf in wanted.items()
+        if isinstance(leaf, Tensor) and getattr(seen.get(name), "shape", leaf.shape) != leaf.shape
+    }
+    ours, theirs = ({k: v for k, v in one.items() if k not in other} for one in (wanted, seen))
+    return ours, theirs
+
+
+def _gradients(wanted: Update, seen: Update) -> Difference | None:
     """Say how an update's gradients differ: all by one factor, or which one by how much."""
+    words, factor = _gradients_in_words(wanted, seen)
+    hint = "" if factor == 1 else _TOO_SMALL if factor < 1 else _TOO_LARGE
+    return Difference("gradients", words, hint) if words else None
+
+
+def _gradients_in_words(wanted: Update, seen: Update) -> tuple[str, float]:
     pairs: dict[str, tuple[Tensor, Tensor]] = {}
     for name, grad in wanted.gradients.items():
         theirs = seen.gradients.get(name)
         if (grad is None) != (theirs is None):
-            return f"{name} has a gradient in step_{'b' if grad is None else 'a'} alone"
+            return f"{name} has a gradient in step_{'b' if grad is None else 'a'} alone", 1.0
         if grad is not None and theirs is not None:
             pairs[name] = wide(grad), wide(theirs)
     differences = {name: norm(b - a) for name, (a, b) in pairs.items()}
     sizes = gradient_sizes(wanted.gradients)
     if all(differences[name] <= wanted.tolerance * sizes[name] for name in differences):
-        return ""
+        return "", 1.0
     size_a = math.hypot(*(norm(a) for a, _ in pairs.values()))
     size_b = math.hypot(*(norm(b) for _, b in pairs.values()))
     if not math.isfinite(size_b):
-        return f"their norm is {size_b} in step_b"
+        return f"their norm is {size_b} in step_b", 1.0
     if not size_a or not size_b:
-        return f"their norm is {size_b:.3g} in step_b and {size_a:.3g} in step_a"
+        return f"their norm is {size_b:.3g} in step_b and {size_a:.3g} in step_a", 1.0
     products = (torch.vdot(a.flatten(), b.flatten()).real for a, b in pairs.values())
     cosine = float(sum(products)) / (size_a * size_b)
     if cosine > 1 - 1e-6 and abs(size_b / size_a - 1) > 1e-3:
-        return f"all of them are {size_b / size_a:.4g} times those of step_a"
+        factor = size_b / size_a
+        return f"all of them are {factor:.4g} times those of step_a", factor
     worst = max(
         differences, key=lambda name: differences[name] / sizes[name] if sizes[name] else math.inf
     )
     error = math.hypot(*differences.values()) / size_a
-    return f"off by {error:.2g} of their norm, cosine {cosine:.4f}, worst in {worst}"
+    return f"off by {error:.2g} of their norm, cosine {cosine:.4f}, worst in {worst}", 1.0
 
 
 def _only(part: str, found: Mapping[str, Any], parameters: Leaves) -> Leaves:

@@ -1,6 +1,7 @@
 """Records of each update of a training, for `same_training` to compare."""
 
 import copy
+import functools
 import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
@@ -14,7 +15,9 @@ from torch.optim import Optimizer
 
 from tutorial_lib.checks.same_training.state import (
     Leaves,
+    attributes,
     copied,
+    gradient_sizes,
     leaves,
     norm,
     random_states,
@@ -60,6 +63,7 @@ def summation_tolerance(dtype: torch.dtype, num_terms: int) -> float:
 class Update:
     """One update: its gradients, its results, and how far rounding may move those."""
 
+    optimizer: str  # its name
     gradients: dict[str, Tensor | None]  # by parameter's name; None where there was none
     tolerance: float  # relative difference allowed to the gradients
     after: Leaves = field(default_factory=dict)  # parameters and optimizer state, by name
@@ -74,9 +78,14 @@ class Call:
     updates: list[Update] = field(default_factory=list)
     parameters: Leaves = field(default_factory=dict)
     buffers: Leaves = field(default_factory=dict)
+    attributes: Leaves = field(default_factory=dict)
     settings: Leaves = field(default_factory=dict)
     others: Leaves = field(default_factory=dict)
     randomness: Leaves = field(default_factory=dict)
+
+    def of(self, optimizer: str) -> list[Update]:
+        """List the updates of one optimizer."""
+        return [update for update in self.updates if update.optimizer == optimizer]
 
 
 class Recorder:
@@ -99,13 +108,18 @@ class Recorder:
     ) -> None:
         self.made = made
         self.model: nn.Module = made[0]
-        self.optimizer: Optimizer = made[1]
-        parameters = list(self.model.parameters())
+        self.parts = dict(zip(_labels(made), made, strict=True))
+        self.optimizers = {k: v for k, v in self.parts.items() if isinstance(v, Optimizer)}
+        self.modules = {k: v for k, v in self.parts.items() if isinstance(v, nn.Module)}
+        self.names: dict[int, str] = {}
+        for label, module in self.modules.items():
+            for name, p in module.named_parameters(prefix=label):
+                self.names.setdefault(id(p), name)
+        parameters = [p for module in self.modules.values() for p in module.parameters()]
         floats = [p.dtype for p in parameters if p.is_floating_point() or p.is_complex()]
         self.dtype = dtype or max(floats, key=lambda kind: torch.finfo(kind).eps)
         self.num_terms = num_terms
         self.bitwise = bitwise
-        self.names = {id(p): name for name, p in self.model.named_parameters()}
         self.widest = max(max(p.shape, default=1) for p in parameters)
 
     def call(self, step: Callable[..., Any], leader: Call | None = None) -> Call:
@@ -114,54 +128,65 @@ class Recorder:
         After each update this training goes on from where the other step's stood (`leader`), so
         that one difference does not grow into the next.
         """
-        record, seen = Call(), [0]
+        record, seen = Call(), dict.fromkeys(self.optimizers, 0)
         twins: list[Optimizer] = []
 
         def entered(module: nn.Module, args: Any, kwargs: Any) -> None:
             tensors = [v for v in [*args, *kwargs.values()] if isinstance(v, Tensor)]
-            seen[0] += max([0, *(tensor.numel() for tensor in tensors)])  # Dynamo knows no default=
+            most = max([0, *(tensor.numel() for tensor in tensors)])  # Dynamo knows no default=
+            for label in seen:
+                seen[label] += most
 
-        def before(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        def before(label: str, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
             _refuse_closure(args, kwargs)
-            record.updates.append(Update(self._gradients(), self._tolerance(seen[0])))
-            seen[0] = 0
+            update = Update(label, self._gradients(optimizer), self._tolerance(seen[label]))
+            record.updates.append(update)
+            seen[label] = 0
             if leader is None and not self.bitwise:
-                twins.append(self._nudged(record.updates[-1]))
+                twins.append(self._nudged(optimizer, update))
 
-        def after(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-            update, place = record.updates[-1], len(record.updates) - 1
-            update.after = self._after(self.optimizer)
+        def after(label: str, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+            update, place = record.updates[-1], len(record.of(label)) - 1
+            update.after = self._after(optimizer, optimizer)
             if twins:
-                update.allowed = self._allowed(update.after, twins.pop())
-            if leader is not None and place < len(leader.updates):
-                self._go_on_from(leader.updates[place].after)
+                update.allowed = self._allowed(optimizer, update.after, twins.pop())
+            if leader is not None and place < len(leader.of(label)):
+                self._go_on_from(optimizer, leader.of(label)[place].after)
 
         with ExitStack() as hooks:
-            for handle in (
-                self.model.register_forward_pre_hook(entered, with_kwargs=True),
-                self.optimizer.register_step_pre_hook(before),
-                self.optimizer.register_step_post_hook(after),
-            ):
+            for module in (one for whole in self.modules.values() for one in _entrances(whole)):
+                handle = module.register_forward_pre_hook(entered, with_kwargs=True)
                 hooks.callback(handle.remove)
+            for label, optimizer in self.optimizers.items():
+                pre = optimizer.register_step_pre_hook(functools.partial(before, label))
+                post = optimizer.register_step_post_hook(functools.partial(after, label))
+                hooks.callback(pre.remove), hooks.callback(post.remove)
             record.loss = _number(step(*self.made))
         self._read_end(record)
         return record
 
     def _read_end(self, record: Call) -> None:
+        optimized = {id(p) for one in self.optimizers.values() for p, _ in _paired(one, one)}
         record.parameters = copied(dict(self.model.named_parameters()))
         record.buffers = copied(dict(self.model.named_buffers()))
-        groups = [
-            {k: v for k, v in group.items() if k not in _NO_SETTINGS}
-            for group in self.optimizer.param_groups
-        ]
-        record.settings = copied(dict(leaves(groups, "param_groups")))
-        record.others = copied(
-            {
-                name: leaf
-                for other in self.made[2:]
-                for name, leaf in leaves(other.state_dict(), type(other).__name__)
-            }
-        )
+        for label, part in list(self.parts.items())[1:]:
+            if isinstance(part, Optimizer):
+                continue
+            state = dict(
+                part.state_dict(keep_vars=True) if label in self.modules else part.state_dict()
+            )
+            moved = {k: state.pop(k) for k in list(state) if id(state[k]) in optimized}
+            record.parameters |= copied({f"{label}.{k}": p for k, p in moved.items()})
+            record.others |= copied(dict(leaves(state, label)))
+        for label, module in self.modules.items():
+            record.attributes |= attributes(module, label)
+        for label, optimizer in self.optimizers.items():
+            groups = [
+                {k: v for k, v in group.items() if k not in _NO_SETTINGS}
+                for group in optimizer.param_groups
+            ]
+            name = "param_groups" if len(self.optimizers) == 1 else f"{label}.param_groups"
+            record.settings |= copied(dict(leaves(groups, name)))
         record.randomness = random_states()
 
     def _tolerance(self, num_inputs: int) -> float:
@@ -177,57 +202,81 @@ class Recorder:
             )
         return tolerance
 
-    def _optimized(self, optimizer: Optimizer) -> Iterator[tuple[str, Tensor, Tensor]]:
-        """Pair the parameters of our optimizer, by name, with those of it or of its copy."""
-        ours = [p for group in self.optimizer.param_groups for p in group["params"]]
-        theirs = [p for group in optimizer.param_groups for p in group["params"]]
-        for place, (our, their) in enumerate(zip(ours, theirs, strict=True)):
+    def _named(self, ours: Optimizer, theirs: Optimizer) -> Iterator[tuple[str, Tensor, Tensor]]:
+        """Pair the parameters of an optimizer, by name, with those of it or of its copy."""
+        for place, (our, their) in enumerate(_paired(ours, theirs)):
             yield self.names.get(id(our), f"parameter {place} of the optimizer"), our, their
 
-    def _gradients(self) -> dict[str, Tensor | None]:
+    def _gradients(self, optimizer: Optimizer) -> dict[str, Tensor | None]:
         return {
             name: None if p.grad is None else p.grad.detach().clone()
-            for name, p, _ in self._optimized(self.optimizer)
+            for name, p, _ in self._named(optimizer, optimizer)
         }
 
-    def _nudged(self, update: Update) -> Optimizer:
+    def _nudged(self, optimizer: Optimizer, update: Update) -> Optimizer:
         """Copy the optimizer, and let the copy update with gradients wrong by the tolerance."""
-        twin = copy.deepcopy(self.optimizer)
+        twin = copy.deepcopy(optimizer)
         generator = torch.Generator().manual_seed(0)
         sizes = gradient_sizes(update.gradients)
-        for name, p, theirs in self._optimized(twin):
+        for name, p, theirs in self._named(optimizer, twin):
             if p.grad is not None:
                 noise = torch.randn(p.shape, generator=generator, dtype=torch.float64).to(p.device)
                 size = update.tolerance * sizes[name] / math.sqrt(max(1, p.numel()))
                 theirs.grad = (wide(p.grad) + size * noise).to(p.grad.dtype)
         # By its class: a scheduler has put a step of its own on the optimizer itself.
-        type(self.optimizer).step(twin)
+        type(optimizer).step(twin)
         return twin
 
-    def _after(self, optimizer: Optimizer) -> Leaves:
+    def _after(self, optimizer: Optimizer, stepped: Optimizer) -> Leaves:
         found: Leaves = {}
-        for name, _, p in self._optimized(optimizer):
+        for name, _, p in self._named(optimizer, stepped):
             found[name] = p
-            found |= dict(leaves(dict(optimizer.state.get(p, {})), name))
+            found |= dict(leaves(dict(stepped.state.get(p, {})), name))
         return copied(found)
 
-    def _allowed(self, after: Leaves, twin: Optimizer) -> dict[str, float]:
+    def _allowed(self, optimizer: Optimizer, after: Leaves, twin: Optimizer) -> dict[str, float]:
         roundoff = torch.finfo(self.dtype).eps
-        moved = self._after(twin)
+        moved = self._after(optimizer, twin)
         return {
             name: _OTHER_DIRECTIONS * norm(wide(moved[name]) - wide(value)) + roundoff * norm(value)
             for name, value in after.items()
             if isinstance(value, Tensor) and isinstance(moved.get(name), Tensor)
         }
 
-    def _go_on_from(self, after: Leaves) -> None:
+    def _go_on_from(self, optimizer: Optimizer, after: Leaves) -> None:
         with torch.no_grad():
-            for name, p, _ in self._optimized(self.optimizer):
+            for name, p, _ in self._named(optimizer, optimizer):
                 p.copy_(after[name])
-                for key, value in self.optimizer.state.get(p, {}).items():
+                for key, value in optimizer.state.get(p, {}).items():
                     theirs = after.get(f"{name}.{key}")
                     if isinstance(value, Tensor) and isinstance(theirs, Tensor):
                         value.copy_(theirs)
+
+
+def _labels(made: tuple[Any, ...]) -> list[str]:
+    """Name what the factory made by its types; the model, which is the first, has no name."""
+    kinds = ["", *(type(one).__name__ for one in made[1:])]
+    repeated = {kind: 0 for kind in kinds if kinds.count(kind) > 1}
+    for place, kind in enumerate(kinds):
+        if kind in repeated:
+            repeated[kind] += 1
+            kinds[place] = f"{kind} {repeated[kind]}"
+    return kinds
+
+
+def _paired(ours: Optimizer, theirs: Optimizer) -> Iterator[tuple[Tensor, Tensor]]:
+    first = (p for group in ours.param_groups for p in group["params"])
+    second = (p for group in theirs.param_groups for p in group["params"])
+    return zip(first, second, strict=True)
+
+
+def _entrances(module: nn.Module) -> Iterator[nn.Module]:
+    """Yield the modules that a step may call: of a container that can't be called, its parts."""
+    if isinstance(module, nn.ModuleList | nn.ModuleDict):
+        for part in module.children():
+            yield from _entrances(part)
+    else:
+        yield module
 
 
 def _refuse_closure(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
@@ -236,21 +285,6 @@ def _refuse_closure(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
             "step() of the optimizer was called with a closure: its gradients come and go inside, "
             "unseen. Call backward first, and step() without it."
         )
-
-
-def gradient_sizes(gradients: Mapping[str, Tensor | None]) -> dict[str, float]:
-    """Give each gradient's norm, or the norm at the usual size of a gradient's numbers.
-
-    A gradient that is zero on paper (a bias before a norm) is nothing but rounding, of numbers
-    that are as large as any other gradient's.
-    """
-    there = {name: grad for name, grad in gradients.items() if grad is not None}
-    count = sum(grad.numel() for grad in there.values())
-    whole = math.hypot(*(norm(grad) for grad in there.values()))
-    return {
-        name: max(norm(grad), whole * math.sqrt(grad.numel() / max(1, count)))
-        for name, grad in there.items()
-    }
 
 
 def _number(loss: Any) -> Any:

@@ -1,14 +1,18 @@
 """The comparable state of a training: named leaves, their sizes, and random states."""
 
+import math
 import random
+from collections import deque
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 Leaves = dict[str, Any]
+_OF_ANY_MODULE = set(vars(nn.Module()))
+_NUMBERS = (int, float, complex, np.number)
 
 
 def wide(tensor: Tensor) -> Tensor:
@@ -21,16 +25,51 @@ def norm(tensor: Tensor) -> float:
     return float(wide(tensor).norm())
 
 
+def gradient_sizes(gradients: Mapping[str, Tensor | None]) -> dict[str, float]:
+    """Give each gradient's norm, or the norm at the usual size of a gradient's numbers.
+
+    A gradient that is zero on paper (a bias before a norm) is nothing but rounding, of numbers
+    that are as large as any other gradient's.
+    """
+    there = {name: grad for name, grad in gradients.items() if grad is not None}
+    count = sum(grad.numel() for grad in there.values())
+    whole = math.hypot(*(norm(grad) for grad in there.values()))
+    return {
+        name: max(norm(grad), whole * math.sqrt(grad.numel() / max(1, count)))
+        for name, grad in there.items()
+    }
+
+
 def leaves(value: Any, name: str) -> Iterator[tuple[str, Any]]:
     """Walk through dicts, lists and tuples; each leaf comes with its path, as in `a.0.b`."""
     if isinstance(value, Mapping):
         for key, item in value.items():
             yield from leaves(item, f"{name}.{key}")
-    elif isinstance(value, list | tuple):
+    elif isinstance(value, list | tuple | deque):
         for place, item in enumerate(value):
             yield from leaves(item, f"{name}.{place}")
     else:
         yield name, value
+
+
+def attributes(module: nn.Module, label: str = "") -> Leaves:
+    """Read what modules keep in plain attributes: tensors, numbers, and lists of them.
+
+    Parameters, and tensors of a graph, are left out: the step makes the latter anew. So are truth
+    values and text, which are settings, as `gradient_checkpointing` is.
+    """
+    found: Leaves = {}
+    for path, part in module.named_modules(prefix=label):
+        for key, value in vars(part).items():
+            if key in _OF_ANY_MODULE:
+                continue
+            for name, leaf in leaves(value, f"{path}.{key}".removeprefix(".")):
+                if isinstance(leaf, np.ndarray) and leaf.dtype.kind in "biufc":
+                    leaf = torch.from_numpy(leaf)
+                is_number = isinstance(leaf, _NUMBERS) and not isinstance(leaf, bool)
+                if is_number or (isinstance(leaf, Tensor) and not leaf.requires_grad):
+                    found[name] = leaf
+    return copied(found)
 
 
 def copied(found: Leaves) -> Leaves:

@@ -23,6 +23,7 @@ _HOMES = {
     "filling_micro_batch": "fitting.levers",
     "fit": "fitting.search",
     "floor_bytes": "chain.solve",
+    "judge": "fitting.judged",
     "profile": "run.profile",
     "pull_levers": "fitting.levers",
     "simulate": "chain.simulate",

@@ -77,13 +77,14 @@ def _says_nothing(error: Exception) -> bool:
 # ---- types ----
 
 # Operations whose fake kernels take types that the real ones refuse, of forward and of updates.
-# Found by trying PyTorch's own samples with one type changed (test_a_type_that_is_refused...).
+# Found by trying PyTorch's own samples with one type changed (test_operator_samples.py).
 _TYPED = """
     mm addmm addbmm addmv mv convolution native_layer_norm native_group_norm native_batch_norm
     _native_batch_norm_legit _batch_norm_with_update nll_loss_forward nll_loss2d_forward
     binary_cross_entropy multi_margin_loss multilabel_margin_loss_forward _softmax _log_softmax
     grid_sampler_2d grid_sampler_3d _cdist_forward linalg_cross complex heaviside index_add
-    index_add_ index_copy index_copy_ index_put index_put_ add_ sub_ mul_ div_
+    index_add_ index_copy index_copy_ index_fill index_fill_ index_put index_put_ index_reduce put
+    _embedding_bag polar add_ sub_ mul_ div_
 """
 
 
@@ -107,6 +108,7 @@ def check_types(
         raise type(error)(*error.args)
 
 
+_OF_TYPES = ("type", "implemented", "long tensor")  # words of such an error
 _refused: dict[Any, Exception | None] = {}
 
 
@@ -144,7 +146,7 @@ def _error_at(most: int, func: Any, kinds: tuple[torch.dtype, ...], given: Any) 
 
     error = run(lambda kind: kind)
     floats = {kind for kind in kinds if kind.is_floating_point} or {torch.float32}
-    of_types = error is not None and any(word in str(error) for word in ("type", "implemented"))
+    of_types = error is not None and any(word in str(error) for word in _OF_TYPES)
     return error if of_types and all(map(does, floats)) else None
 
 

@@ -3,7 +3,7 @@
 import contextlib
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -89,10 +89,18 @@ def make_step(recipe: RecipeFields, device: torch.device | str = "cpu") -> Step:
     return step, model, optimizer
 
 
-def loss_compares_samples(recipe: RecipeFields) -> bool:
-    """Tell whether the loss of a published model compares samples, as CLIP's does."""
-    known = not user_function.is_function(recipe.model)
-    return known and published.find(recipe.model).family == "two-tower"
+def compared_samples(recipe: RecipeFields) -> Literal["", "pairs", "loads"] | None:
+    """Tell what a published model's loss compares among samples: nothing, `pairs`, or `loads`.
+
+    CLIP's loss compares each image with each text, and one that balances experts their loads over
+    the micro-batch. `None` for a function of one's own, which nobody here knows.
+    """
+    if user_function.is_function(recipe.model):
+        return None
+    model = published.find(recipe.model)
+    if model.family == "two-tower":
+        return "pairs"
+    return "loads" if config_value(model, recipe.overrides, "output_router_logits") else ""
 
 
 def _divided(recipe: RecipeFields, model: nn.Module) -> nn.Module:

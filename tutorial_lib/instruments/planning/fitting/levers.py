@@ -78,7 +78,7 @@ def pull_levers(
     flops = _flops(recipe)
     pulled, refused = [Lever("as it is", "", recipe, report or predicted(recipe), flops)], []
     compares = any("batch_norm" in life.op for life in pulled[0].report.timeline)
-    compares |= step.loss_compares_samples(recipe)
+    compares |= bool(step.compared_samples(recipe))
     another = {"8-bit states", "LoRA"}
     another |= {"smaller micro-batch", "one sample at a time"} if compares else set()
     for number, name in enumerate(ORDER, start=1):

@@ -1,0 +1,79 @@
+"""What recomputing and accumulating make of a recipe's training."""
+
+import contextlib
+from dataclasses import replace
+from typing import Any
+
+from torch import nn
+
+from tutorial_lib import memory
+from tutorial_lib.instruments.planning.run.find_stages import find_stages
+from tutorial_lib.instruments.segments.sameness import Sameness, Seen, Tried, look
+from tutorial_lib.instruments.segments.sameness import judge as judge_loss
+from tutorial_lib.instruments.training import Recipe, step, user_function
+
+
+def judge(recipe: Recipe | str) -> Sameness:
+    """Look at a recipe's model and loss: what forward changes and reads, whether samples matter.
+
+        print(planning.judge("train.py:make_loss"))
+
+    It looks at the losses of one to four samples, in float32 and of one rank. How the loss of a
+    published model treats samples is known; that of a function of one's own is tried for real where
+    it is small. Of a whole step only its first forward is looked at.
+
+    Args:
+        recipe: The model and its sizes. A name is enough.
+
+    Raises:
+        ValueError: When the model or a size is not known.
+    """
+    recipe = Recipe(recipe) if isinstance(recipe, str) else recipe
+    plain = replace(recipe, precision="fp32", optimizer="adamw", checkpointing="none")
+    plain = replace(plain, accumulation=1, ranks=1, shard=None)
+    compares = step.compared_samples(plain)
+    if compares is None and _is_whole_step(replace(plain, micro_batch=1)):
+        return Sameness.of(_seen_of_step(replace(recipe, checkpointing="none")), Tried())
+    known = None if compares is None else Tried(bool(compares), alone=compares != "pairs")
+    return judge_loss(lambda n: replace(plain, micro_batch=n).make_loss(), _stages_of, known=known)
+
+
+def _is_whole_step(recipe: Recipe) -> bool:
+    with memory.predicting():
+        return len(user_function.build(recipe, "cpu")) == 3
+
+
+def _stages_of(model: nn.Module) -> dict[str, nn.Module]:
+    """Name the stages; of a model in which none are found, its outermost layers."""
+    try:
+        return find_stages(model)
+    except ValueError:
+        return _layers(model, "")
+
+
+def _layers(model: nn.Module, path: str) -> dict[str, nn.Module]:
+    found: dict[str, nn.Module] = {}
+    for name, child in model.named_children():
+        at = f"{path}{name}"
+        is_list = isinstance(child, nn.ModuleList | nn.ModuleDict | nn.Sequential)
+        found |= _layers(child, f"{at}.") if is_list else {at: child}
+    return found
+
+
+class _UpdatedError(Exception):
+    """A step has come to its first update."""
+
+
+def _seen_of_step(recipe: Recipe) -> Seen:
+    with memory.predicting():
+        run, model, optimizer = recipe.make_step()
+
+        def stop(*_: Any) -> None:
+            raise _UpdatedError
+
+        def until_update() -> None:
+            with contextlib.suppress(_UpdatedError):
+                run()
+
+        optimizer.register_step_pre_hook(stop)
+        return look(model, until_update, _stages_of(model))

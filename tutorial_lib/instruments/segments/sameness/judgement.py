@@ -1,0 +1,192 @@
+"""The judgement: what recomputing and accumulating make of a training, and its sentences."""
+
+import dataclasses
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from torch import nn
+
+from tutorial_lib import memory
+from tutorial_lib.instruments.segments.sameness.batch import Make
+from tutorial_lib.instruments.segments.sameness.look import Seen, look
+from tutorial_lib.instruments.segments.sameness.trial import Tried, UntriedError, tried
+
+# A model is tried for real where a forward of two samples takes no more than this. A trial runs
+# some forty of them: seconds on a CPU, and below a GiB.
+MOST_FLOPS, MOST_BYTES = 2 * 10**9, 2**28
+_LARGE_FLOPS = 3 * 10**8  # in float64 it would take several seconds
+_NAMED = 3
+_OF_BATCH_NORM = ("running_mean", "running_var", "num_batches_tracked")
+_AVERAGES = "running averages"
+_DROPOUT = ("dropout", "bernoulli", "attention", "rnn", "lstm", "gru")
+
+Training = Literal["exact", "rounding", "redrawn", "untried", "another"]
+FindStages = Callable[[nn.Module], Mapping[str, nn.Module]]
+
+
+@dataclass(frozen=True)
+class Sameness:
+    """What recomputing and accumulating make of a training; prints as a sentence for each.
+
+    Args:
+        unlike: Stages that compute something else when they run again, each with the state that
+            its forward reads and changes.
+        moved: State that recomputation changes a second time, and no gradient depends on.
+        moves: State that one micro-batch changes and the next one reads.
+        draws: What draws random numbers: `dropout`, `noise`.
+        has_batch_norm: Whether a layer normalises by statistics of the micro-batch.
+        compares: Whether the loss, or a layer but BatchNorm, compares the samples of a
+            micro-batch; `None` where it was not tried.
+        counts: Whether the loss divides by what it counts in a micro-batch, as its targets.
+        sums: Whether the loss is a sum over samples.
+        alone: Whether one sample by itself has a gradient.
+        untried: Why samples were not tried.
+    """
+
+    unlike: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    moved: tuple[str, ...] = ()
+    moves: tuple[str, ...] = ()
+    draws: tuple[str, ...] = ()
+    has_batch_norm: bool = False
+    compares: bool | None = False
+    counts: bool = False
+    sums: bool = False
+    alone: bool = True
+    untried: str = ""
+
+    @classmethod
+    def of(cls, seen: Seen, tried: Tried | None, untried: str = "") -> "Sameness":
+        """Put together what was seen and what was tried, or why it was not."""
+        found = tried or Tried()
+        return cls(
+            unlike=seen.unlike,
+            moved=seen.moved,
+            moves=seen.moves,
+            draws=_kinds(seen.draws),
+            has_batch_norm=seen.batch_norms > 0,
+            compares=None if tried is None else tried.compares,
+            counts=found.counts,
+            sums=found.sums,
+            alone=found.alone,
+            untried="" if tried is not None else untried,
+        )
+
+    @property
+    def recomputed(self) -> Training:
+        """What recomputing all stages makes of the gradients: `exact` or `another`."""
+        return "another" if self.unlike else "exact"
+
+    @property
+    def accumulated(self) -> Training:
+        """What smaller micro-batches make of the gradients.
+
+        `rounding`, `redrawn` (the same, but for other random numbers), `another`; or `untried`,
+        where nothing speaks against the first two and samples were not tried.
+        """
+        if self.has_batch_norm or self.compares or self.moves or self.sums:
+            return "another"
+        if self.compares is None:
+            return "untried"
+        return "redrawn" if self.draws else "rounding"
+
+    @property
+    def recomputing(self) -> str:
+        """A sentence on recomputing."""
+        if self.unlike:
+            causes = _state(cause for causes in self.unlike.values() for cause in causes)
+            return (
+                f"Recomputing {_listed(self.unlike)} would change gradients: forward reads what "
+                f"it changes ({causes}). A plan keeps them."
+            )
+        more = f", but moves {_state(self.moved)} a second time" if self.moved else ""
+        return f"Recomputing changes no bit of a gradient{more}."
+
+    @property
+    def accumulating(self) -> str:
+        """A sentence on smaller micro-batches."""
+        draws = f", and draws other random numbers ({' and '.join(self.draws)})"
+        digits = "Accumulating changes last digits of a gradient" + draws * bool(self.draws)
+        if self.accumulated == "another":
+            return f"A smaller micro-batch is another training: {'; '.join(self._reasons())}."
+        if self.counts:
+            return f"{digits}, as long as each micro-batch counts as many targets (08b)."
+        if self.accumulated == "untried":
+            return (
+                f"{digits}. Whether samples are compared was not tried, because {self.untried}: "
+                "checks.assert_same_training does it."
+            )
+        return f"{digits}."
+
+    def _reasons(self) -> Iterable[str]:
+        if self.has_batch_norm:
+            yield "BatchNorm takes its statistics from it"
+        if self.compares:
+            yield "the loss or a layer compares its samples" + (
+                "" if self.alone else ", and one alone has no gradient"
+            )
+        if self.moves:
+            yield f"forward reads what the one before has changed ({_state(self.moves)})"
+        if self.sums:
+            yield "the loss is a sum over samples, and accumulating takes a mean"
+
+    def __str__(self) -> str:
+        is_plain = self.recomputed == "exact" and self.accumulated == "rounding"
+        if is_plain and not (self.moved or self.counts):
+            return "Recomputing changes no bit of a gradient, accumulating its last digits."
+        return f"{self.recomputing}\n{self.accumulating}"
+
+    def as_data(self) -> dict[str, Any]:
+        """Return the fields, both judgements and both sentences as plain data, for JSON."""
+        names = ("recomputed", "accumulated", "recomputing", "accumulating")
+        return dataclasses.asdict(self) | {name: getattr(self, name) for name in names}
+
+
+def judge(make: Make, find_stages: FindStages, *, known: Tried | None = None) -> Sameness:
+    """Look at a model and its loss: first on tensors without memory, then for real where small.
+
+    Args:
+        make: Gives the loss and its model for a number of samples, anew at each call.
+        find_stages: Names the modules of the model that may be recomputed.
+        known: What a trial of its loss would give, where that is known, as of published models.
+
+    Returns:
+        The judgement. What could not be tried is said in it.
+    """
+    untried = ""
+    with memory.predicting():
+        try:
+            loss, model = make(2)
+        except ValueError:
+            loss, model = make(1)
+            untried = "it is made for one micro-batch only"
+        held = sum(tensor.nbytes for tensor in [*model.parameters(), *model.buffers()])
+        seen = look(model, loss, find_stages(model), beside_model=known is None)
+    too_large = seen.flops > MOST_FLOPS or max(held, seen.made_bytes) > MOST_BYTES
+    if too_large:
+        untried = untried or "the model is too large"
+    if known is None and not untried:
+        is_large = seen.flops > _LARGE_FLOPS
+        try:
+            known = tried(make, has_state=seen.writes, is_large=is_large)
+        except UntriedError as error:
+            untried = str(error)
+    return Sameness.of(seen, known, untried)
+
+
+def _kinds(draws: Iterable[str]) -> tuple[str, ...]:
+    kinds = ("dropout" if any(word in name for word in _DROPOUT) else "noise" for name in draws)
+    return tuple(sorted(set(kinds)))
+
+
+def _listed(names: Iterable[str]) -> str:
+    found = [*dict.fromkeys(names)]
+    rest = len(found) - _NAMED
+    return ", ".join(found[:_NAMED]) + (f" and {rest} more" if rest > 0 else "")
+
+
+def _state(names: Iterable[str]) -> str:
+    """Name state by its last name, and BatchNorm's by what it is."""
+    last = [re.split(r"[\[.]", re.sub(r"(\.length|\[.*)$", "", name))[-1] for name in names]
+    return _listed(_AVERAGES if name in _OF_BATCH_NORM else name for name in last)

@@ -1,0 +1,200 @@
+"""A trial for real: whether a micro-batch's gradient is the mean of its samples' own.
+
+Let G be the gradient of a micro-batch. If each sample adds a part of its own, then replacing one
+sample changes G in the same way, whatever the others are: for a sample p, others q, and samples p'
+and q' in their place, G(p, q) - G(p', q) - G(p, q') + G(p', q') is zero. A loss that divides by a
+number that hangs on the samples, as by that of all targets, gives each of the four a factor of its
+own. In every other case samples are compared. Random numbers are the same in all four, and numbers
+are float64.
+"""
+
+import contextlib
+import io
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from tutorial_lib.instruments.segments.sameness import state
+from tutorial_lib.instruments.segments.sameness.batch import (
+    SAMPLES,
+    Loss,
+    Make,
+    Shared,
+    find_batch,
+    freeze_batch_norms,
+)
+
+_OTHERS = (5, 4, 6, 7)  # of eight samples, in the place of the first four: odd for even
+_ROUNDINGS = 32  # in a gradient, of the coarsest type in it
+_TYPES = torch.float64, torch.float32
+_HALVES = {torch.float16, torch.bfloat16}
+_REPLACED = (False, False), (True, False), (False, True), (True, True)
+
+
+@dataclass(frozen=True)
+class Tried:
+    """What came out of a trial.
+
+    Args:
+        compares: Whether loss or layers, BatchNorm left out, compare samples.
+        counts: Whether samples weigh by what is counted in them, as targets.
+        sums: Whether the loss is a sum over samples, and no mean.
+        alone: Whether a micro-batch of one sample has a gradient.
+    """
+
+    compares: bool = False
+    counts: bool = False
+    sums: bool = False
+    alone: bool = True
+
+
+class UntriedError(Exception):
+    """A trial could not be made; its words say why."""
+
+
+class _UnclearError(Exception):
+    """What was seen may be rounding."""
+
+
+def tried(make: Make, *, has_state: bool = False, is_large: bool = False) -> Tried:
+    """Try a loss with a few samples, for real.
+
+    Args:
+        make: Gives the loss and its model for a number of samples.
+        has_state: Whether forward changes what it keeps: then all is made anew for each gradient.
+        is_large: Whether float64 takes long: then float32 is tried first.
+
+    Raises:
+        UntriedError: When the batch isn't found, or the step doesn't repeat itself.
+    """
+    said = ""
+    for dtype in _TYPES[::-1] if is_large else _TYPES:
+        try:
+            with _undisturbed(dtype):
+                return _tried(make, dtype, has_state)
+        except UntriedError:
+            raise
+        except _UnclearError:
+            said = said or "what one sample makes of another's gradient may be rounding"
+        except Exception as error:  # whatever the user's code raises, as where it names float32
+            said = said or f"it raised {type(error).__name__}: {str(error).partition(chr(10))[0]}"
+    raise UntriedError(said)
+
+
+def _tried(make: Make, dtype: torch.dtype, has_state: bool) -> Tried:
+    some = Loss(make, SAMPLES, has_state)
+    more = Loss(make, 2 * SAMPLES, has_state, like=some)
+    batch = find_batch(more.outside, some.outside)
+    if not batch:
+        raise UntriedError("its batch isn't among the tensors that it closes over")
+    corners = [_corner(some, more, batch, *which) for which in _REPLACED]
+    size = max(float(corner.norm()) for corner in corners)
+    if not size:
+        raise UntriedError("its gradient is zero")
+    effects = [float((corners[0] - corner).norm()) / size for corner in corners[1:3]]
+    allowed = max(_ROUNDINGS * _eps(dtype, some.dtypes), 1e-7 * min(effects))
+    if min(effects) < 2 * allowed:
+        raise UntriedError("another sample changes next to nothing in its gradient")
+    mixed = float((corners[0] - corners[1] - corners[2] + corners[3]).norm()) / size
+    if mixed <= allowed:
+        return Tried(sums=_is_sum(some, more, batch))
+    if _only_weigh(corners, max(allowed, 1e-2 * mixed) * size):
+        return Tried(counts=True)
+    if mixed < _clear(dtype, some.dtypes) * min(effects):
+        raise _UnclearError
+    again = _corner(some, more, batch, *_REPLACED[0])
+    if float((again - corners[0]).norm()) > allowed * size:
+        raise UntriedError("it doesn't repeat itself with the same random numbers")
+    return Tried(compares=True, alone=_has_gradient(make, size))
+
+
+def _eps(dtype: torch.dtype, dtypes: set[torch.dtype]) -> float:
+    """Return the coarsest rounding that is not of a half-precision type."""
+    return max(torch.finfo(kind).eps for kind in {dtype, *dtypes} - _HALVES)
+
+
+def _clear(dtype: torch.dtype, dtypes: set[torch.dtype]) -> float:
+    """Say how much of a sample's effect must depend on another one, to be no rounding."""
+    if dtypes & _HALVES:
+        return 0.1
+    return 1e-2 if dtype == torch.float32 else 0.0
+
+
+def _corner(some: Loss, more: Loss, batch: Sequence[Shared], first: bool, others: bool) -> Tensor:
+    """Return the gradient with the first sample replaced, or the others."""
+    for shared in batch:
+        rows = more.rows(shared)
+        each = len(rows) // (2 * SAMPLES)
+        chosen = rows[: SAMPLES * each].clone()
+        for row in range(len(chosen)):
+            # The rows of a sample follow one another, or are as far apart as there are samples (two
+            # views behind each other): what is replaced must be a sample's in both cases.
+            sample, offset = divmod(row, each)
+            is_first, is_other = not (sample or row % SAMPLES), sample and row % SAMPLES
+            if (is_first and first) or (is_other and others):
+                chosen[row] = rows[_OTHERS[sample] * each + offset]
+        some.put(shared, chosen)
+    return some.gradient()
+
+
+def _is_sum(some: Loss, more: Loss, batch: Sequence[Shared]) -> bool:
+    """Tell whether the loss grows with its samples, and one counts as much among twice as many."""
+    if abs(more.value) < 2**0.5 * abs(some.value):
+        return False
+    effects = []
+    for trial in (some, more):
+        gradients = []
+        for is_replaced in (False, True):
+            for shared in batch:
+                rows = more.rows(shared)
+                alike = rows[:1].expand_as(trial.rows(shared)).clone()
+                if is_replaced:
+                    alike[0] = rows[len(rows) // (2 * SAMPLES)]
+                trial.put(shared, alike)
+            gradients.append(trial.gradient())
+        effects.append(float((gradients[0] - gradients[1]).norm()))
+    return effects[0] < 2**0.5 * effects[1]
+
+
+def _only_weigh(corners: Sequence[Tensor], allowed: float) -> bool:
+    """Tell whether four gradients differ from a sum over samples by a factor each.
+
+    Then there are four positive numbers, those of what is counted, with which they add up to zero
+    as without; and those numbers add up themselves.
+    """
+    _, sizes, bases = torch.linalg.svd(torch.stack(list(corners), 1), full_matrices=False)
+    weights = bases[-1] * torch.tensor([1.0, -1.0, -1.0, 1.0]).to(bases)
+    weights = weights / weights.sum()
+    is_sum = abs(float(weights[0] - weights[1] - weights[2] + weights[3])) < 1e-2
+    return bool(sizes[-1] < allowed < sizes[-2] and weights.min() > 0 and is_sum)
+
+
+def _has_gradient(make: Make, size: float) -> bool:
+    """Tell whether one sample by itself gives a gradient."""
+    loss, model = make(1)
+    freeze_batch_norms(model)  # which refuse a single value
+    loss().backward()  # type: ignore[no-untyped-call]
+    gradients = [p.grad for p in model.parameters() if p.grad is not None]
+    return any(float(gradient.abs().max()) > 1e-9 * size for gradient in gradients)
+
+
+@contextlib.contextmanager
+def _undisturbed(dtype: torch.dtype) -> Iterator[None]:
+    """Compute in a type, and leave defaults, random states and what is printed as they were."""
+    before, states = torch.get_default_dtype(), state.random_states_of_python()
+    torch.set_default_dtype(dtype)
+    try:
+        with (
+            torch.random.fork_rng(devices=[]),
+            torch.enable_grad(),
+            warnings.catch_warnings(),
+            contextlib.redirect_stdout(io.StringIO()),
+        ):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        torch.set_default_dtype(before)
+        state.set_random_states_of_python(states)
