@@ -143,3 +143,31 @@ def test_06_under_autocast_pairs_pay_off_beyond_18_blocks(num_layers, better):
         return held_for_backward(memory.predict(make_step, kernels="cpu", warmup=0))
 
     assert min(("per-block", "every-2"), key=needs) == better
+
+
+class Rotated(nn.Module):
+    """A block that is called with two tensors, as with rotary embeddings."""
+
+    def __init__(self, number, log):
+        super().__init__()
+        self.linear, self.number, self.log = nn.Linear(8, 8), number, log
+
+    def forward(self, x, cos):
+        self.log.append(f"[{self.number}]")
+        return self.linear(x).tanh() * cos
+
+
+def test_07d_all_inputs_of_a_block_come_back_one_block_early(root):
+    chapter = authoring.load_definitions(root / "course/07d_offload.ipynb")
+    moving = chapter.Prefetching("cpu")
+    blocks = [Rotated(number, moving.log) for number in range(6)]
+    x, cos = torch.randn(4, 8, requires_grad=True), torch.rand(4, 8)
+    for block in blocks:
+        x = moving(block, x, cos)
+    begin = len(moving.log)
+    x.sum().backward()
+    assert all(block.linear.weight.grad is not None for block in blocks)
+    assert moving.log[begin:] == (
+        ["in 5", "in 4", "[5]", "in 3", "[4]", "in 2", "[3]", "in 1", "[2]", "in 0", "[1]", "[0]"]
+    )
+    assert not any(moving.on_host)

@@ -6,9 +6,8 @@
 # arithmetic. So the real question is what can hide behind what.
 #
 # In this chapter you write the two hooks that move tensors, and count what they move. Then you move
-# what is worth moving: boundaries alone, from pinned memory, on a stream of their own, fetched one
-# block ahead. A page of arithmetic says on which card, and from which length on, this costs
-# nothing.
+# boundaries alone, from pinned memory, on a stream of their own, fetched one block ahead. A page of
+# arithmetic says on which card, and from which length on, this costs nothing.
 #
 # **Budget:** 50 minutes, 1 GiB of memory, no GPU needed.
 
@@ -22,7 +21,7 @@ import torch
 from torch.autograd.graph import save_on_cpu, saved_tensors_hooks
 from torch.utils.checkpoint import checkpoint
 
-from tutorial_lib import claims, data, device, memory, plots
+from tutorial_lib import blanks, claims, data, device, memory, plots
 from tutorial_lib.guesses import beside
 from tutorial_lib.instruments import segments
 from tutorial_lib.instruments.recorded import snapshots
@@ -42,7 +41,7 @@ from tutorial_lib.units import GIB, Bytes
 # arrays. What is left in tensors is then what would be left on a GPU. The bytes are counted; the
 # time of a copy cannot be measured here.
 #
-# **Write.** The two hooks. Below, gradients must be equal, and nothing may wait.
+# **Write.** The two hooks.
 
 
 # %% id="offloading"
@@ -63,6 +62,24 @@ def offloading(copied):
         ### END SOLUTION
 
     return saved_tensors_hooks(pack, unpack)
+
+
+# %% id="check-offloading"
+# @title Check: run this cell
+@blanks.check("offloading", "make two hooks: a tensor to an array, and back")
+def moves_there_and_back():
+    copied, tensor = [], torch.arange(1.0, 5.0, requires_grad=True)
+    hooks, values = offloading(copied), tensor.detach().clone()
+    array = hooks.pack_hook(tensor)
+    kind = type(array).__name__
+    assert kind == "ndarray", f"pack gives a {kind}, and has to give an array."
+    assert copied == [16], f"4 numbers of 4 bytes are [16] in `copied`, not {copied}."
+    tensor.data.zero_()
+    assert array[0] == 1, "The array has the tensor's own memory: copy it."
+    back = hooks.unpack_hook(array)
+    assert torch.equal(back, values), "What comes back is not what was packed."
+    array[0] = 0
+    assert back[0] == 1, "The tensor has the array's memory: clone it."
 
 
 # %% id="seen"
@@ -144,16 +161,17 @@ table.map("{:.1f}".format).replace("nan", "")  # in units
 
 # %% id="prefetching"
 class Prefetching:
-    """A checkpoint; inputs wait on the host and come back one block early."""
+    """A checkpoint; a block's inputs wait on the host and come back a block early."""
 
     def __init__(self, where):
         self.streams, self.where = torch.get_device_module(where), where
         self.side = self.streams.Stream()
         self.on_host, self.back, self.log = [], {}, []
 
-    def __call__(self, function, x):
+    def __call__(self, function, *args):
+        self.on_host.append({})  # of this block
         with saved_tensors_hooks(self.pack, self.unpack):
-            return checkpoint(function, x, use_reentrant=False)
+            return checkpoint(function, *args, use_reentrant=False)
 
     def used_by(self, stream, tensor):
         if tensor.is_cuda:
@@ -168,25 +186,29 @@ class Prefetching:
         with self.streams.stream(self.side):
             host.copy_(tensor, non_blocking=True)
         self.used_by(self.side, tensor)
-        self.on_host.append(host)
-        self.log.append(f"out {len(self.on_host) - 1}")
-        return len(self.on_host) - 1
+        number, place = len(self.on_host) - 1, len(self.on_host[-1])
+        self.on_host[number][place] = host
+        self.log.append(f"out {number}")
+        return number, place
 
     def fetch(self, number):
         with self.streams.stream(self.side):
-            host = self.on_host[number]
-            self.back[number] = host.to(self.where, non_blocking=True)
+            hosts = self.on_host[number].items()
+            to = {"device": self.where, "non_blocking": True}
+            self.back[number] = {place: host.to(**to) for place, host in hosts}
         self.log.append(f"in {number}")
 
-    def unpack(self, number):
-        if torch.is_tensor(number):
-            return number
+    def unpack(self, packed):
+        if torch.is_tensor(packed):
+            return packed
+        number, place = packed
         if number not in self.back:  # the last block's
             self.fetch(number)
         self.streams.current_stream().wait_stream(self.side)
-        if number and self.on_host[number - 1] is not None:  # else an earlier step's
-            self.fetch(number - 1)  # beside this block's backward
-        tensor, self.on_host[number] = self.back.pop(number), None
+        before = number - 1
+        if number and self.on_host[before] and before not in self.back:
+            self.fetch(before)  # beside this block's backward
+        tensor, _ = self.back[number].pop(place), self.on_host[number].pop(place)
         self.used_by(self.streams.current_stream(), tensor)
         return tensor
 
@@ -208,10 +230,13 @@ print("backward:", *moving.log[16:])
 
 # %% [markdown] id="prefetching-read"
 # `[3]` is a run of block 3. Going forward, an input leaves as its block begins. Going backward,
-# input 6 is asked for before block 7 runs again, and so on. Libraries have this ready: torchtune
-# and TRL as *activation offloading*. The switch of Transformers takes `offload` too, but it copies
-# on the stream that computes and fetches nothing early, so its copies hide behind nothing
-# (chapter 10).
+# input 6 is asked for before block 7 runs again, and so on. A block called with several tensors
+# counts as one: they are fetched together, or all but one would come too late. A tensor in a
+# keyword stays on the card.
+#
+# Libraries have this ready: torchtune and TRL as *activation offloading*. The switch of
+# Transformers takes `offload` too, but it copies on the stream that computes and fetches nothing
+# early, so its copies hide behind nothing (chapter 10).
 #
 # ## What hides behind what?
 #
@@ -232,12 +257,13 @@ print("backward:", *moving.log[16:])
 # direction, half of what the data sheets give for both.
 
 # %% id="cards"
-# FLOP/s, and bytes/s to the host: T4, A100 80GB SXM, H100 SXM, GH200
+# FLOP/s, and bytes/s to the host: T4, A100 80GB SXM, H100 SXM, GH200, B200
 CARDS = {
     "T4, PCIe 3": (65e12, 16e9),
     "A100, PCIe 4": (312e12, 32e9),
     "H100, PCIe 5": (989e12, 64e9),
     "GH200, NVLink-C2C": (989e12, 450e9),
+    "B200, PCIe 5": (2250e12, 64e9),
 }
 
 
@@ -281,19 +307,19 @@ columns = ["everything, GiB", "boundaries, GiB"]
 pd.DataFrame(host, columns).T.rename_axis("32 blocks, on the host")
 
 # %% [markdown] id="roofline-read"
-# **In so wide a block boundaries move for nothing.** With them every card stands at 4/3 at most,
-# the price of recomputing alone, at each of the three lengths. The reason fits into a line. A
-# causal block of width $h$ computes about $24h^2 + 2sh$ FLOPs for each of $s$ tokens, and its input
-# has $2h$ bytes for each. That makes $12h + s$ FLOPs a byte, here more than any of these cards can
-# do while one byte moves. All that it needs is room on the host, and activations on the card no
-# longer grow with the depth.
+# **In so wide a block boundaries move for free.** Moving them never costs more than recomputing
+# alone, 4/3, on any of these cards and at each of the three lengths. The reason is short. A causal
+# block of width $h$ computes about $24h^2 + 2sh$ FLOPs for each of $s$ tokens, and its input has
+# $2h$ bytes for each. That makes $12h + s$ FLOPs a byte, here more than any of these cards can do
+# while one byte moves. All that it needs is room on the host, and activations on the card no longer
+# grow with the depth.
 #
-# **Everything moves for nothing where the link keeps up:** at this width behind NVLink-C2C, and
-# nearly so on a card as slow as a T4. In very long sequences it comes near that on every card, for
-# attention's FLOPs grow with the square of the length, and the bytes do not. At the last of the
-# three lengths it costs less than recomputing on each of these cards. But look at what the host has
-# to hold. On the fast cards behind PCIe and at common lengths, moving everything costs more than
-# recomputing.
+# **With a fast enough link you can offload everything for free:** at this width behind NVLink-C2C,
+# and nearly so on a card as slow as a T4. In very long sequences it comes closer to that on every
+# card, because attention's FLOPs grow with the square of the length, and the bytes do not. At the
+# last of the three lengths it costs less than recomputing on each of these cards but the B200. But
+# look at what the host has to hold. On the fast cards behind PCIe and at common lengths, moving
+# everything costs more than recomputing.
 #
 # **Predict.** Sequences of 2048 tokens. From which width on (a power of two) can an A100 hide the
 # *boundaries* behind the forward?
@@ -319,7 +345,9 @@ print(f"A100: from width {a100_width}{beside(guess, a100_width)}")
 lines = {card: dict.fromkeys(widths, each) for card, each in needed.items()}
 lines |= {"everything": all_kept, "boundaries": boundaries}
 words = {"xlabel": "width of the block", "ylabel": "FLOPs for each byte moved"}
-title = f"Boundaries stand above every card's line from width {every_card} on"
+title = (
+    f"Boundaries are above the lines of all {len(CARDS)} cards from width {every_card}"
+)
 figure = plots.training_curves(
     lines, title=title, dashed=list(CARDS), log="xy", **words
 )
@@ -328,8 +356,9 @@ figure.mark(a100_width, guess)
 # %% [markdown] id="width-read"
 # A copy hides where the block's line is above the card's. For an H100 the 768 channels of GPT-2 or
 # ViT-B are too few at this length, even for boundaries. From one generation to the next, arithmetic
-# grew faster than PCIe: the lines of T4, A100 and H100 go up. For everything they ask for ever
-# wider blocks.
+# grew faster than PCIe: the lines of T4, A100, H100 and B200 go up. For everything they ask for
+# ever wider blocks. In FP8 a card's arithmetic doubles and a 16-bit boundary stays as large, so its
+# line doubles too.
 #
 # No program reaches both published speeds. If your kernels reach half of the FLOP/s, half the line
 # is enough. If eight GPUs share the host's memory, each gets a part of its speed. Put your own two
@@ -342,6 +371,7 @@ figure.mark(a100_width, guess)
 
 
 # %% id="on-gpu"
+# @title Four ways to run a step: run this cell; open it to look
 def measured_on_gpu(around=nullcontext, checkpointed=None):
     gpt, batch = GPT(GPTConfig(num_layers=24)).cuda(), tokens.cuda()
 
@@ -385,15 +415,14 @@ claims.Verdicts(
         "C13",
         "shown",
         "Offload frees what waits and recomputes nothing; boundaries alone hide behind "
-        "the arithmetic of a wide block, everything only behind a fast link, or nearly "
-        "in very long sequences.",
-        f"an A100 that moves everything: {a100['2k']:.2f} times the step at 2048 "
-        f"tokens; at 131,072 the four cards take {long.min():.2f} to {long.max():.2f}; "
-        f"boundaries at most {slowest:.2f}, which recomputing costs alone; at 2048 "
-        f"tokens they hide on all four from width {every_card} on",
+        "the arithmetic of a wide block, everything only behind a fast link, or on "
+        "most cards nearly so in very long sequences.",
+        f"an A100 that moves everything: {a100['2k']:.2f} times the step at 2k tokens; "
+        f"at 128k the {len(CARDS)} cards take {long.min():.2f} to {long.max():.2f}; "
+        f"boundaries at most {slowest:.2f}, which recomputing costs alone",
         "predicted",
         "roofline",
-        device="published speeds of four cards",
+        device="published speeds of five cards",
     ),
     claims.Verdict(
         "C13",

@@ -600,7 +600,7 @@ claims.Verdicts(
 #       compilers            PyTorch's partitioner (chapter 07), XLA after JAX's plan
 # ```
 #
-# Which choice is best depends on the hardware: chapter 07d compared the speeds of four cards.
+# Which choice is best depends on the hardware: chapter 07d compared the speeds of five cards.
 #
 # ## What you can now do
 #
