@@ -67,6 +67,7 @@ SCHOOL = {
     "pythons": set(),
     "installer": set(),
     "workbook": set(),
+    "progress": {"workbook"},
     "bootstrap": {"pythons", "installer"},
     "changed": {"bootstrap"},
     "authoring": {"claims", "marks", "pythons"},
@@ -76,7 +77,7 @@ SCHOOL = {
     "commands": {
         *("units", "device", "memory", "segments", "published", "training", "planning"),
         *("emulated", "recorded", "pythons", "installer", "workbook", "bootstrap", "changed"),
-        *("authoring", "site", "grading"),
+        *("authoring", "site", "grading", "progress"),
     },
 }
 WINGS = {"": LEARNERS, "instruments": INSTRUMENTS, "checks": CHECKS, "school": SCHOOL}

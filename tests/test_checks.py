@@ -408,3 +408,11 @@ def test_what_was_found_changed_is_told_and_nonsense_is_no_list_of_it():
     assert told(expect.unchanged, {"changed": ["x"]}) == (
         "changed: a list of names is wanted, and list came."
     )
+
+
+def test_a_refusal_is_shown_in_whole_words_on_lines_that_fit():
+    error = CheckError("a table:\n  1  2\n" + "word-with-hyphens " * 12)
+    lines = error._render_traceback_()
+    assert lines[:2] == ["CheckError: a table:", "  1  2"]
+    assert max(map(len, lines)) <= 80
+    assert all(line.split() == ["word-with-hyphens"] * len(line.split()) for line in lines[2:])

@@ -58,8 +58,12 @@ def test_a_front_end_gets_buttons_that_keep_and_remember_and_others_the_same_tex
     said = keep("before", dict.fromkeys(range(1, 11)), path)
     bundle = said._repr_mimebundle_()
     assert bundle["text/plain"] == repr(str(said))
-    assert set(bundle) == {"text/plain", VIEW}
+    assert set(bundle) == {"text/plain", "text/html", VIEW}
+    assert bundle["text/html"].count("<li>") == 10  # where no buttons show
+    assert all(f"{letter}: " in bundle["text/html"] for letter in "abc")
     *rows, words = said._buttons().children
+    assert "press a choice" in words.value
+    assert "None" not in words.value
     assert [row.value for row in rows[1::2]] == [None] * 10
     rows[1].value = "b"
     rows[5].value = "c"

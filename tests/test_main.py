@@ -45,7 +45,7 @@ def bare_clone(root, tmp_path):
 
 def test_help_needs_nothing_installed_and_lists_every_command(run_python):
     done = run_python("-m", "tutorial_lib", "--help", bare=True)
-    listed = re.findall(r"^  (\w+) {3}", done.stdout, flags=re.M)
+    listed = re.findall(r"^  (\w+) {2,}", done.stdout, flags=re.M)
     assert done.returncode == 0, done.stderr
     assert listed == list(table.COMMANDS)
     modules = {path.stem for path in Path(process.__file__).parent.glob("*.py")}

@@ -204,13 +204,15 @@ def test_a_kernels_own_warning_is_not_taken_for_the_lessons(
 
 
 def test_the_next_links_lead_from_the_first_notebook_through_all_chapters_and_labs(root):
-    here, seen = "course/tonight.ipynb", []
+    here, seen, settings = "course/tonight.ipynb", [], frame.Settings("someone/course", "v1")
     while here not in seen:
         seen.append(here)
-        cell = frame.next_cell(root, here)
-        if cell is None:
+        cell = frame.next_cell(root, here, settings)
+        assert "(https://github.com/someone/course/issues/new?template=stuck.md)" in cell.source
+        link = re.search(r"\]\(\.\./(.*)\)", cell.source)
+        if link is None:
             break
-        here = re.search(r"\]\(\.\./(.*)\)", cell.source)[1]
+        here = link[1]
         assert (root / here).is_file()
     there = {
         path.relative_to(root).as_posix()
@@ -220,7 +222,10 @@ def test_the_next_links_lead_from_the_first_notebook_through_all_chapters_and_la
     companions = {name for name in there if re.match(r"course/\d\d[a-z]", name)}
     assert there - companions <= set(seen) <= there  # 10d, a chapter, is among them
     for name in companions:
-        assert frame.next_cell(root, name).source
+        assert "**Next:**" in frame.next_cell(root, name, settings).source
+    unknown = frame.Settings(frame.PLACEHOLDER, "main")
+    assert "*Where to ask* in the README" in frame.next_cell(root, name, unknown).source
+    assert (root / ".github/ISSUE_TEMPLATE/stuck.md").is_file()
     assert seen.index("labs/lab01_ledger.ipynb") == 3
 
 

@@ -1,13 +1,11 @@
 """The static site: pages from executed notebooks, drawn without a network."""
 
-import json
 import re
 import shutil
 
 import nbformat
 import pytest
 
-from tutorial_lib import claims
 from tutorial_lib.school.authoring.frame import Settings, attach_figures, launch_cell
 from tutorial_lib.school.site import make_site
 
@@ -20,10 +18,32 @@ BODY = (
 ROW = "<table><tr><td><a href='../course/00_toy.ipynb'>here</a></td></tr></table>"
 
 
-VERDICT = {
-    **{"claim": "D03", "verdict": "holds if", "number": "2 of 3", "how": "counted"},
-    **{"sentence": "It depends.", "cell": "x", "notebook": "course/00_toy"},
-}
+README = """# A course
+
+<!-- once stamped
+[![tests](badge)](https://nowhere)
+
+-->
+It teaches.
+
+![The ramp.](course/figures/ramp.png)
+
+## Three ways in
+
+- **Tonight**: [My model](course/tonight.ipynb)
+- **The course**
+
+## Begin
+
+How good are they?
+
+| held against | `predict` |
+|---|---|
+| 49 peaks ([all](course/00_toy.ipynb)) | off by 0.47% |
+
+The rest.
+"""
+FORM = "<ol><li>How large?<br>a: small</li></ol><p>No answers: write in place of None.</p>"
 
 
 def course(tmp_path_factory, root_of_course):
@@ -32,11 +52,18 @@ def course(tmp_path_factory, root_of_course):
         (root / folder).mkdir(parents=True)
     (root / "pyproject.toml").write_text(PYPROJECT)
     (root / "course/figures/bar.svg").write_text("<svg xmlns='http://www.w3.org/2000/svg'/>")
-    for name in ("ramp.png", "social.png", "colab-badge.png", "colab-badge.svg"):
+    for name in (
+        "ramp.png",
+        "social.png",
+        "screen-chapter.png",
+        "colab-badge.png",
+        "colab-badge.svg",
+    ):
         shutil.copy(root_of_course / "course/figures" / name, root / "course/figures")
     row = launch_cell(Settings("someone/course", "v1"), "course/blank/00_toy.ipynb")
     attach_figures(row, root / "course/figures")
-    (root / "course/claims/verdicts.json").write_text(json.dumps([VERDICT]))
+    (root / "README.md").write_text(README)
+    form = nbformat.v4.new_output("execute_result", {"text/html": FORM}, execution_count=1)
     body = nbformat.v4.new_markdown_cell(BODY, attachments={"bar.png": {"image/png": "PHN2Zy8+"}})
     output = nbformat.v4.new_output("execute_result", {"text/html": ROW}, execution_count=1)
     folded = {"jupyter": {"source_hidden": True}}
@@ -47,11 +74,13 @@ def course(tmp_path_factory, root_of_course):
         nbformat.v4.new_markdown_cell("**Predict.** How many? Write a number in place of\n`None`."),
         nbformat.v4.new_code_cell("guess = None  # MiB", execution_count=1),
         nbformat.v4.new_code_cell("# @title Check: run this cell\nassert chk", execution_count=1),
-        nbformat.v4.new_code_cell("guesses.keep('x', {})", id="my-answers", execution_count=1),
+        nbformat.v4.new_code_cell(
+            "guesses.keep('x', {})", id="my-answers", execution_count=1, outputs=[form]
+        ),
         body,
         nbformat.v4.new_code_cell("table", outputs=[output], execution_count=1, metadata=folded),
     ]
-    for name in ("course/00_toy", "labs/lab01_toy", "solutions/lab01_toy"):
+    for name in ("course/00_toy", "course/tonight", "labs/lab01_toy", "solutions/lab01_toy"):
         nbformat.write(nbformat.v4.new_notebook(cells=cells), root / f"{name}.ipynb")
     return root
 
@@ -85,7 +114,7 @@ def test_the_first_page_lists_chapters_by_number_and_a_player_has_its_frames(pag
 
 def test_a_folder_with_something_else_is_left_alone(pages, tmp_path):
     assert {path.name for path in pages.parent.iterdir()} == {
-        *("course", "labs", "solutions", "pyproject.toml"),
+        *("course", "labs", "solutions", "pyproject.toml", "README.md"),
         pages.name,
     }
     (tmp_path / "thesis.tex").write_text("x")
@@ -93,14 +122,29 @@ def test_a_folder_with_something_else_is_left_alone(pages, tmp_path):
         make_site(pages.parent, tmp_path)
 
 
-def test_the_first_page_has_the_ramp_a_verdict_a_way_to_begin_and_says_what_it_is(pages):
+def test_the_first_page_begins_as_the_readme_does_and_says_where_to_ask(pages):
     page = (pages / "index.html").read_text()
+    article = page.partition("<article")[2].partition("</article>")[0]
+    places = [
+        article.index(words)
+        for words in (
+            'class="begin" href="course/tonight.html"',
+            'class="begin" href="course/00_start_here.html"',
+            "It teaches.",
+            'href="course/tonight.html"><span',  # of the three ways in
+            "off by 0.47%",
+        )
+    ]
+    assert places == sorted(places)
+    assert "The rest." not in article
+    assert "How good are they?" not in article
+    assert "badge" not in article
+    assert "https://github.com/someone/course/issues/new?template=stuck.md" in article
+    assert "blob/v1/CITATION.cff" in article
+    assert "CC-BY-4.0" in page.partition("</article>")[2]
+    listed = re.findall(r'class="reference internal" href="course/(\w+).html"', page)
+    assert listed[:2] == ["tonight", "00_toy"]
     assert list(pages.glob("_images/ramp*.png"))
-    assert "Holds if." in page
-    assert claims.claims()["D03"] in page
-    assert "Counted in" in page
-    assert "2 of 3" in page
-    assert 'class="begin" href="course/00_start_here.html"' in page
     assert 'class="right-next"' not in page
     assert '<meta name="description"' in page
     assert 'content="https://someone.github.io/course/_static/social.png"' in page
@@ -111,12 +155,13 @@ def test_the_first_page_has_the_ramp_a_verdict_a_way_to_begin_and_says_what_it_i
     assert f"{blob}/blank/00_toy.ipynb" in chapter  # the row in the notebook itself
     assert f"{blob}/00_toy.ipynb" not in chapter  # the theme's button would show all results
     assert list(pages.glob("_images/colab-badge*.svg"))
-    assert ">Home<" in chapter
+    assert ">Home<" in (pages / "course/tonight.html").read_text()
 
 
 def test_nobody_is_asked_to_write_on_a_page(pages):
     page = (pages / "course/00_toy.html").read_text()
     assert "How many?" in page
+    assert "How large?" in page
     for words in ("in place of", "guess", "keep", "chk"):
         assert words not in page.partition("<article")[2].partition("</article>")[0]
 

@@ -65,3 +65,22 @@ def test_a_file_that_cannot_be_read_is_put_aside(course):
     assert path.with_suffix(".unreadable.ipynb").read_text() == "{ half a notebook"
     assert len(seen(course)) == 3
     nbformat.validate(nbformat.read(path, as_version=4))
+
+
+def test_tonight_is_the_first_of_the_list_and_links_follow_it(course):
+    old = course / "workbook/course/tonight.ipynb"
+    nbformat.write(notebook(a="1"), course / "course/blank/tonight.ipynb")
+    nbformat.write(notebook(a="mine"), old)  # of a working copy that an older course made
+    first = nbformat.v4.new_markdown_cell("[now](tonight.ipynb)", id="b")
+    start = nbformat.v4.new_notebook(cells=[first])
+    nbformat.write(start, course / "course/blank/00_start_here.ipynb")
+    assert workbook.update(course) == []
+    names = [path.name for path in (course / "workbook/course").iterdir()]
+    # as JupyterLab sorts: by characters, in which punctuation stands before letters
+    assert sorted(names, key=lambda name: name.replace("_", " ")) == [
+        "00__tonight.ipynb",
+        "00_start_here.ipynb",
+    ]
+    assert (
+        "[now](00__tonight.ipynb)" in (course / "workbook/course/00_start_here.ipynb").read_text()
+    )

@@ -46,24 +46,34 @@ class Form(str):
     path: Path
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
-        bundle: dict[str, Any] = {"text/plain": repr(str(self))}
+        bundle: dict[str, Any] = {"text/plain": repr(str(self)), "text/html": self._listed()}
         with suppress(ImportError):
             view = {"version_major": 2, "version_minor": 0, "model_id": self._buttons().model_id}
             bundle[VIEW] = view
         return bundle
 
+    def _listed(self) -> str:
+        """List the questions, where no buttons can show."""
+        items = [
+            f"<li>{escape(asked['question'])}<br>"
+            + "<br>".join(f"{letter}: {escape(asked[letter])}" for letter in "abc")
+            for asked in questions()
+        ]
+        return f"<ol>{''.join(items)}</ol><p>{escape(self)}</p>"
+
     def _buttons(self) -> Any:
         """Build radio buttons; each press keeps all answers."""
         import ipywidgets
 
-        said, rows = ipywidgets.HTML(f'<p role="status">{escape(self)}</p>'), []
+        before = kept(self.path).get(self.when, {})
+        words = self if before else "No answers yet: press a choice, and it is kept at once."
+        said, rows = ipywidgets.HTML(f'<p role="status">{escape(words)}</p>'), []
 
         def press(number: int, letter: str) -> None:
             self.answers[number] = letter
             words = _keep(self.when, self.answers, self.path)
             said.value = f'<p role="status">{escape(words)}</p>'
 
-        before = kept(self.path).get(self.when, {})
         wide = {"width": "auto"}
         for number, asked in enumerate(questions(), 1):
             letter = self.answers.get(number) or before.get(str(number))

@@ -30,6 +30,8 @@
 #   the next one.
 
 # %% id="imports"
+import textwrap
+
 import pandas as pd
 import torch
 
@@ -39,8 +41,6 @@ from tutorial_lib.models.gpt import GPT, GPTConfig
 from tutorial_lib.instruments.training import Recipe
 from tutorial_lib.units import GIB
 
-pd.set_option("display.max_colwidth", None)  # show questions whole
-
 # %% [markdown] id="ask"
 # ## Ten questions first
 #
@@ -48,14 +48,10 @@ pd.set_option("display.max_colwidth", None)  # show questions whole
 # today. The answers aren't on this page: later chapters measure them. The last chapter asks the
 # same ten again and shows both sets of answers side by side.
 
-# %% id="questions"
-asked = pd.DataFrame(guesses.questions(), index=range(1, 11))
-asked[["question", "a", "b", "c"]]
-
 # %% [markdown] id="answer-text"
-# Run the cell and press your choices. Where no buttons show, write a letter in place of each
-# `None`, as in `1: "b"`. The answers stay in the file `my_answers.json` beside this notebook.
-# Nothing is sent anywhere.
+# Run the cell and press your choices: each is kept at once, in the file `my_answers.json` beside
+# this notebook. Nothing is sent anywhere. Where no buttons show, write a letter in place of each
+# `None`, as in `1: "b"`, and run the cell again.
 
 # %% id="my-answers"
 answers = {1: None, 2: None, 3: None, 4: None, 5: None}
@@ -81,10 +77,10 @@ tokens = torch.randint(0, config.vocab_size, (8, config.seq_len))  # (batch, seq
 f"{sum(p.numel() for p in model.parameters()):,} parameters"
 
 # %% [markdown] id="write-step"
-# **Write.** `step`, four lines: one update from `model.loss(tokens)`. (In the copy to work in, a
-# body that is yours to write reads `raise NotImplementedError`. The folded cell below it holds our
-# lines. They run as long as yours is blank, so you may also leave it so, or open ours to compare.
-# Each chapter has a few such cells.)
+# **Write.** `step`, four lines: one update from `model.loss(tokens)`. In your working copy, write
+# them in place of `raise NotImplementedError`. The folded cell below holds our lines. They run as
+# long as yours is blank, so you can also leave it blank, or open ours to compare. Each chapter has
+# a few such cells.
 
 
 # %% id="step"
@@ -287,7 +283,7 @@ def parameter_bytes(model):
 try:
     checks.lab01.parameter_bytes(parameter_bytes)
 except checks.CheckError as error:
-    print(error)
+    print(textwrap.fill(str(error), 80))
 
 # %% [markdown] id="how-checks-read"
 # A check says what it saw and what to try, but not the answer. Instructors grade with the same
@@ -316,6 +312,17 @@ if torch.cuda.is_available():
             step, model=model, optimizer=optimizer, label="small GPT on the GPU"
         )
     )
+
+# %% [markdown] id="progress-text"
+# ## How far you are
+#
+# The next cell says which notebooks you have done, how many blanks you have filled, and your points
+# over the ten labs. It reads your working copy as it was last saved, so save first. In a shell,
+# `python -m tutorial_lib progress` says the same.
+
+# %% id="progress"
+# NBVAL_IGNORE_OUTPUT
+# %run -m tutorial_lib progress
 
 # %% [markdown] id="next"
 # ## Where to go

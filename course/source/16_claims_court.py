@@ -25,10 +25,6 @@ pd.set_option("display.max_colwidth", None)  # show questions whole
 #
 # You answered them in chapter 00. Answer once more, from what you know now, before you go on.
 
-# %% id="questions"
-asked = pd.DataFrame(guesses.questions(), index=range(1, 11))
-asked[["question", "a", "b", "c"]]
-
 # %% [markdown] id="answer-text"
 # Run the cell and press your choices, or write a letter in place of each `None`, as in `1: "b"`.
 # They stay in `my_answers.json` beside this notebook.
@@ -42,6 +38,7 @@ guesses.keep("after", answers)
 # The right letters, beside yours from before the course and from today:
 
 # %% id="before-and-after"
+asked = pd.DataFrame(guesses.questions(), index=range(1, 11))
 mine = pd.DataFrame(
     guesses.kept(), index=map(str, asked.index), columns=["before", "after"]
 )

@@ -4,7 +4,7 @@ One step of training, plain and with every block checkpointed:
 
     python tests/benchmarks/readme_picture.py
 
-Both are counted, on chapter 00's model, so every machine draws the same curves.
+Both are counted, on the step of chapter 00, so every machine draws the same curves.
 """
 
 import io
@@ -26,8 +26,8 @@ SHOWN = ("parameters", "gradients", "optimizer_state", "activations", "recompute
 def measured(strategy):
     torch.manual_seed(0)
     model = GPT(GPTConfig(vocab_size=1000, seq_len=128, num_layers=12, num_heads=4, d_model=256))
-    optimizer = torch.optim.AdamW(model.parameters(), fused=True)
-    tokens = torch.randint(0, 1000, (16, 128))
+    optimizer = torch.optim.AdamW(model.parameters(), foreach=True)
+    tokens = torch.randint(0, 1000, (8, 128))
 
     def step():
         optimizer.zero_grad()

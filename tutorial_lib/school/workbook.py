@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 FOLDER = "workbook"
 START_PAGE = "course/00_start_here.ipynb"
-_FROM = {"course/blank": "course", "labs": "labs", "solutions": "solutions"}
+FROM = {"course/blank": "course", "labs": "labs", "solutions": "solutions"}
+# The first way in is the first of JupyterLab's list.
+_NAMES = {"tonight.ipynb": "00__tonight.ipynb"}
 _GIVEN = "as_given"  # in a cell's metadata: its text when the learner got it
 
 Cell = dict[str, Any]
@@ -32,14 +35,17 @@ def update(root: Path) -> list[str]:
         that could not be read.
     """
     notes: list[str] = []
-    for source, target in _FROM.items():
+    for source, target in FROM.items():
         if not (root / source).is_dir():  # the zip for a class has no solutions
             continue
         folder = root / FOLDER / target
         folder.mkdir(parents=True, exist_ok=True)
         for given in sorted((root / source).glob("*.ipynb")):
-            new = _mark(json.loads(given.read_text(encoding="utf-8")))
-            path = folder / given.name
+            new = _mark(_renamed(json.loads(given.read_text(encoding="utf-8"))))
+            path = folder / named(given.name)
+            before = folder / given.name  # of a copy that an older course made
+            if before != path and before.exists() and not path.exists():
+                before.rename(path)
             if path.exists():
                 try:
                     old = json.loads(path.read_text(encoding="utf-8"))
@@ -63,7 +69,7 @@ def merge(old: list[Cell], new: list[Cell]) -> tuple[list[Cell], list[str]]:
     merged = []
     for cell in new:
         before = mine.get(cell["id"])
-        if before is not None and _text(before) == _text(cell):
+        if before is not None and text_of(before) == text_of(cell):
             cell = cell if cell.get("outputs") else {**cell, **_results(before)}
         elif before is not None and _edited(before):
             if before["metadata"][_GIVEN] != cell["metadata"][_GIVEN]:
@@ -80,6 +86,20 @@ def merge(old: list[Cell], new: list[Cell]) -> tuple[list[Cell], list[str]]:
     return merged, notes
 
 
+def named(name: str) -> str:
+    """Name of a notebook in the working copy."""
+    return _NAMES.get(name, name)
+
+
+def _renamed(notebook: dict[str, Any]) -> dict[str, Any]:
+    """Let links lead to the names of the working copy."""
+    for cell in notebook["cells"]:
+        if cell["cell_type"] == "markdown":
+            for old, new in _NAMES.items():
+                cell["source"] = re.sub(rf"(?<=[(/]){re.escape(old)}(?=\))", new, text_of(cell))
+    return notebook
+
+
 def _mark(notebook: dict[str, Any]) -> dict[str, Any]:
     for cell in notebook["cells"]:
         cell["metadata"][_GIVEN] = _digest(cell)
@@ -92,11 +112,12 @@ def _edited(cell: Cell) -> bool:
 
 
 def _digest(cell: Cell) -> str:
-    return hashlib.sha256(_text(cell).encode()).hexdigest()[:16]
+    return hashlib.sha256(text_of(cell).encode()).hexdigest()[:16]
 
 
-def _text(cell: Cell) -> str:
-    return "".join(cell["source"])  # a list of lines, or one text
+def text_of(cell: Cell) -> str:
+    """Text of a cell: a notebook has a list of lines, or one text."""
+    return "".join(cell["source"])
 
 
 def _results(cell: Cell) -> Cell:

@@ -1,6 +1,7 @@
 """Plain data: what passes between an answer's process and the judge's, and what a refusal is."""
 
 import operator
+import textwrap
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -12,11 +13,18 @@ Case = Mapping[str, Any]
 Result = Mapping[str, Any]
 
 
+_WRAPPER = textwrap.TextWrapper(
+    80, break_long_words=False, break_on_hyphens=False, replace_whitespace=False
+)
+
+
 class CheckError(AssertionError):
     """An answer did not pass: says what was seen, what was wanted and what to try."""
 
     def _render_traceback_(self) -> list[str]:
-        return [f"CheckError: {self}"]
+        """Show the message alone; JupyterLab would break a long line within a word."""
+        lines = f"CheckError: {self}".splitlines()
+        return [part for line in lines for part in _WRAPPER.wrap(line) or [""]]
 
 
 @dataclass(frozen=True)

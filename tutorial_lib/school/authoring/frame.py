@@ -137,23 +137,26 @@ def launch_cell(settings: Settings, path: str) -> NotebookNode:
     return nbformat.v4.new_markdown_cell(text, id="launch")
 
 
-def next_cell(root: Path, path: str) -> NotebookNode | None:
-    """Make the cell that links to the next notebook, in the order of the README's table.
+def next_cell(root: Path, path: str, settings: Settings) -> NotebookNode | None:
+    """Make the cell that says where to ask, and links to the next notebook.
 
-    A chapter leads to its lab, and a lab to the next chapter. Companions are optional: none is
-    anybody's next, and each leads where its chapter does. There is no cell after the last one, and
-    where the table does not name the notebook, as in `course/01_where_memory_goes.ipynb`.
+    The order is that of the README's table. A chapter leads to its lab, and a lab to the next
+    chapter. Companions are optional: none is anybody's next, and each leads where its chapter does.
+    There is no cell where the table does not name the notebook, as in
+    `course/01_where_memory_goes.ipynb`.
     """
     readme = root / "README.md"
     lines = readme.read_text(encoding="utf-8").splitlines() if readme.is_file() else []
     links = [link for line in lines if line.startswith("| [") for link in _ROW_LINK.findall(line)]
     paths = [target for _, target in links]
-    after = links[paths.index(path) + 1 :] if path in paths else []
-    for name, target in after:
-        if not _COMPANION.fullmatch(name):
-            text = f"**Next:** [{name}](../{target})"
-            return nbformat.v4.new_markdown_cell(text, id="next-notebook")
-    return None
+    if path not in paths:
+        return None
+    after = [link for link in links[paths.index(path) + 1 :] if not _COMPANION.fullmatch(link[0])]
+    text = [f"**Next:** [{name}](../{target})" for name, target in after[:1]]
+    form = f"https://github.com/{settings.repository}/issues/new?template=stuck.md"
+    asked = f"[ask]({form})" if settings.published else "see *Where to ask* in the README"
+    text += [f"**Stuck?** Your question is welcome: {asked}."]
+    return nbformat.v4.new_markdown_cell("\n\n".join(text), id="next-notebook")
 
 
 def attach_figures(cell: NotebookNode, folder: Path) -> None:

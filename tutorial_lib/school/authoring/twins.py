@@ -140,7 +140,7 @@ def _assemble(
     launch = [launch_cell(settings, path)] if settings.published else []
     built[1:1] = [*launch, setup_cell(settings, folder)]
     place = "course" if folder == "course" else "labs"
-    if link := next_cell(root, f"{place}/{Path(path).name}"):
+    if link := next_cell(root, f"{place}/{Path(path).name}", settings):
         built.append(link)
     if folder != "course":
         mark_of = {cell.id: cell.mark for cell in cells}

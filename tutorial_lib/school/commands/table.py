@@ -58,6 +58,7 @@ def _there(*commands: Command) -> tuple[Command, ...]:
 GROUPS = {
     "To learn (.venv is made first, and the second time nothing is installed):": _there(
         Command("lab", "open the course in JupyterLab   [--no-browser] [--port N]", "this"),
+        Command("progress", "show what you have done: cells, blanks, points of the labs", "this"),
         Command("test", _TEST, "this"),
     ),
     "To use:": _there(

@@ -25,6 +25,7 @@ html_theme_options = {
     "use_download_button": False,
     "use_fullscreen_button": False,
     "show_toc_level": 2,
+    "extra_footer": "Code: Apache-2.0. Text and figures: CC-BY-4.0.",
 }
 if settings["published"]:
     html_theme_options |= {

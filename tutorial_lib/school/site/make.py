@@ -11,21 +11,22 @@ from pathlib import Path
 import nbformat
 from nbformat import NotebookNode
 
-from tutorial_lib import __version__, claims
+from tutorial_lib import __version__
 from tutorial_lib.instruments import widgets
 from tutorial_lib.instruments.planning.chain.solve import solve
 from tutorial_lib.instruments.planning.chain.stages import Stage
-from tutorial_lib.school.authoring.frame import read_settings
+from tutorial_lib.school.authoring.frame import Settings, read_settings
 
 HERE = Path(__file__).parent
 PARTS = {"Chapters": "course", "Labs": "labs", "Solutions": "solutions"}
 _FONT = (HERE / "stix-two-math.woff2", HERE / "stix-two-math-license.txt")
 _FOLDED = ("setup", "imports")
-_ASKED = ("answer-text", "my-answers")  # nobody writes on a page
+_FORM = "my-answers"
+_ASKED = ("answer-text", _FORM)  # nobody writes on a page
 _ASKS = ("guess = None", "# @title Check: ")
 _WRITE = re.compile(r"\s*Write (?:a|your) number in\s+place\s+of\s+`None`\.")
-# Three verdicts for the first page, one of each kind of surprise.
-_FIRST = ("A06", "D03", "D13")
+_README = re.compile(r"^README: ?(.*)$", re.MULTILINE)
+_UNSTAMPED = re.compile(r"<!-- once stamped.*?-->\n", re.DOTALL)
 _ATTACHED = re.compile(r"\(attachment:([\w.-]+)\.png\)")
 _PAGE = re.compile(r"(href=['\"][^'\"]*)\.ipynb")
 
@@ -69,11 +70,12 @@ def _write_pages(root: Path, pages: Path, parts: Sequence[str]) -> None:
     for path in (HERE / "course.css", HERE / "player.js", HERE / "logo.svg", *_FONT, social):
         shutil.copy(path, pages / "_static")
     first = (HERE / "index.md").read_text(encoding="utf-8")
-    index = [first.replace("VERDICTS", "\n".join(_verdicts(root)))]
+    first = _README.sub(lambda mark: _of_readme(root, mark[1]), first)
+    index = [first.replace("ADDRESSES", "\n".join(_addresses(settings)))]
     for title in parts:
         folder = PARTS[title]
         (pages / folder).mkdir()
-        paths = sorted((root / folder).glob("*.ipynb"))
+        paths = sorted((root / folder).glob("*.ipynb"), key=_tonight_first)
         for path in paths:
             notebook = nbformat.read(path, as_version=4)
             nbformat.write(_as_page(notebook), pages / folder / path.name)
@@ -84,15 +86,32 @@ def _write_pages(root: Path, pages: Path, parts: Sequence[str]) -> None:
     (pages / "player.md").write_text("".join(_player()), encoding="utf-8")
 
 
-def _verdicts(root: Path) -> Iterator[str]:
-    """Write what became of three claims, as the notebooks found it."""
-    rows = json.loads((root / "course/claims/verdicts.json").read_text(encoding="utf-8"))
-    for name in _FIRST:
-        row = next((row for row in rows if row["claim"] == name), None)
-        if row:
-            where = f"[{row['notebook'].rpartition('/')[2]}]({row['notebook']}.ipynb)"
-            yield f'- "{claims.claims()[name]}" **{row["verdict"].capitalize()}.**'
-            yield f"  {row['sentence']} {row['how'].capitalize()} in {where}: {row['number']}."
+def _of_readme(root: Path, part: str) -> str:
+    """Take from the README what the first page says, too: its beginning, a section, or a table."""
+    text = _UNSTAMPED.sub("", (root / "README.md").read_text(encoding="utf-8"))
+    if part.endswith("?"):
+        return text.partition(f"\n{part}\n\n")[2].partition("\n\n")[0]
+    before, _, after = text.partition(f"\n## {part}\n" if part else "\n\n")
+    section = (after if before else "").partition("\n## ")[0].strip()
+    heading = f"## {part}\n\n" if part else ""
+    return heading + section.replace("](course/figures/", "](figures/")
+
+
+def _addresses(settings: Settings) -> Iterator[str]:
+    """Say where the course, its licence and help are."""
+    if settings.published:
+        home = f"https://github.com/{settings.repository}"
+        blob = f"{home}/blob/{settings.tag}"
+        yield f"- **Get it:** [{settings.repository}]({home}#begin)"
+        yield f"- **Ask:** [I am stuck]({home}/issues/new?template=stuck.md)"
+        yield f"- **Cite:** [CITATION.cff]({blob}/CITATION.cff)"
+    else:
+        yield "- **Ask, cite:** the course's folder has a `README.md` and a `CITATION.cff`."
+    yield "- **Licence:** code Apache-2.0, text and figures CC-BY-4.0."
+
+
+def _tonight_first(path: Path) -> tuple[bool, str]:
+    return path.stem != "tonight", path.name
 
 
 def _title(path: Path) -> str:
@@ -105,7 +124,8 @@ def _title(path: Path) -> str:
 def _as_page(notebook: NotebookNode) -> NotebookNode:
     """Fold what all begin with, leave out what asks to write; make figures and links the site's."""
     cells = notebook.cells
-    notebook.cells = [c for c in cells if c.id not in _ASKED and not c.source.startswith(_ASKS)]
+    asks = [c for c in cells if c.id in _ASKED or c.source.startswith(_ASKS)]
+    notebook.cells = [_to_read(c) for c in cells if c not in asks or c.id == _FORM]
     for cell in notebook.cells:
         if cell.cell_type == "markdown":
             cell.source = _WRITE.sub("", cell.source)
@@ -120,6 +140,14 @@ def _as_page(notebook: NotebookNode) -> NotebookNode:
                 html = html.replace("<table>", "<table class='dataframe'>")  # dark pages know it
                 output["data"]["text/html"] = _PAGE.sub(r"\1.html", html)
     return notebook
+
+
+def _to_read(cell: NotebookNode) -> NotebookNode:
+    """Keep the questions of a form, and nothing to answer with."""
+    if cell.id != _FORM:
+        return cell
+    shown = "".join(out.get("data", {}).get("text/html", "") for out in cell.get("outputs", []))
+    return nbformat.v4.new_markdown_cell(shown.partition("<p>")[0], id=cell.id)
 
 
 def _player() -> Iterator[str]:
