@@ -171,3 +171,51 @@ def test_07d_all_inputs_of_a_block_come_back_one_block_early(root):
         ["in 5", "in 4", "[5]", "in 3", "[4]", "in 2", "[3]", "in 1", "[2]", "in 0", "[1]", "[0]"]
     )
     assert not any(moving.on_host)
+
+
+def test_01_gradients_are_gone_between_steps_of_a_loop_that_ends_with_zero_grad():
+    model = GPT(GPTConfig(num_layers=1))
+    optimizer = torch.optim.AdamW(model.parameters())
+    count = sum(p.numel() for p in model.parameters())
+
+    def held():
+        states = [t for state in optimizer.state.values() for t in state.values()]
+        gradients = [p.grad for p in model.parameters() if p.grad is not None]
+        return sum(t.nbytes for t in (*model.parameters(), *gradients, *states)) / count
+
+    model.loss(torch.zeros(1, 8).long()).backward()
+    optimizer.step()
+    assert round(held(), 2) == 16
+    optimizer.zero_grad()
+    assert round(held(), 2) == 12
+
+
+def test_03_under_autocast_a_frozen_linear_layer_keeps_copies_of_its_weight():
+    layer, x = nn.Linear(1024, 1024), torch.ones(8, 1024, requires_grad=True)
+    weight_bytes = 2 * 1024**2  # in bfloat16
+
+    def kept(uses):
+        with torch.autocast("cpu", torch.bfloat16):
+            y = x
+            for _ in range(uses):
+                y = layer(y)
+        return y
+
+    def weights(uses):
+        saved = memory.saved(lambda: kept(uses), params_of=layer)
+        return round(saved.num_bytes / weight_bytes, 1)
+
+    assert [weights(1), weights(2)] == [1, 1]  # and the inputs, few bytes
+    layer.requires_grad_(False)
+    assert [weights(1), weights(2)] == [1, 2]
+
+
+def test_03_a_last_block_that_is_kept_waits_beside_the_logits():
+    model, tokens = GPT(GPTConfig(num_layers=4, vocab_size=1000)), torch.zeros(2, 128).long()
+
+    def needs(strategy):
+        with segments.applied(model, strategy):
+            step = memory.measure(lambda: model.loss(tokens).backward(), model=model)
+        return held_for_backward(step)
+
+    assert 1.3 < needs("all-but-last") / needs("per-block") < 1.6

@@ -28,11 +28,13 @@ from tutorial_lib.units import GB, Bytes
 # %% [markdown] id="residents"
 # ## What stays: bytes per parameter
 #
-# How much memory does a model need between two training steps, when no batch is there?
+# How much memory does a model need whatever the batch is?
 #
-# Three things stay: the parameters, a gradient for each, and what the optimizer remembers about
-# each. All three grow with the number of parameters. So one small model gives the price per
-# parameter for every model. The batch is tiny here, so that the activations hardly count.
+# At the update three things are there: the parameters, a gradient for each, and what the optimizer
+# remembers about each. All three grow with the number of parameters. So one small model gives the
+# price per parameter for every model. The batch is tiny here, so that the activations hardly count.
+# (Between two steps the gradients are there only if your loop keeps them. If it calls `zero_grad()`
+# after `step()`, AdamW in float32 holds 12 bytes per parameter there, and 16 at the update.)
 
 
 # %% id="make-step"
@@ -97,7 +99,7 @@ recipes = {
 per_parameter = {name: bytes_per_parameter(*recipe) for name, recipe in recipes.items()}
 sgd = sum(per_parameter["SGD, float32"].values())
 assert sgd == 8, f"SGD in float32: {sgd:g} bytes for each parameter, and not 8"
-title = "Bytes per parameter that stay, counted: AdamW takes 8 to 16"
+title = "Bytes per parameter at the update, counted: AdamW takes 8 to 16"
 figure = plots.ledger_bars(per_parameter, title=title)
 figure.mark(sum(per_parameter["AdamW, all bfloat16"].values()), guess)
 
@@ -174,17 +176,17 @@ pd.DataFrame({"on paper, units": on_paper, "counted, units": counted}).round(2)
 #
 # $$ A \approx 4 \, (16 L + 2) \, B T C + 4 \, B T V $$
 #
-# The 2 are the last norm and the head. The last term is the softmax over the vocabulary. With a
-# checkpoint around each block, a block keeps 1 unit, its input. During the backward pass one block
-# at a time has its other 15 units as well: $L + 15$ in all. By then the head and the vocabulary are
-# done. (Where $V/C$ is more than 13, as in GPT-2, the peak of activations is the softmax's:
-# $L + 2 + V/C$. The gradients of the logits come on top.) Compare both with a count, for several
-# depths and widths.
+# The extra 2 are what the final norm and the head save. The last term is the softmax over the
+# vocabulary. With a checkpoint around each block, a block keeps 1 unit, its input. During the
+# backward pass one block at a time has its other 15 units as well: $L + 15$ in all. By then the
+# head and the vocabulary are done. (Where $V/C$ is more than 13, as in GPT-2, the peak of
+# activations is the softmax's: $L + 2 + V/C$. The gradients of the logits come on top.) Compare
+# both with a count, for several depths and widths.
 #
-# **Write.** The last lines of `waiting_units`: forward and backward within
-# `segments.applied(gpt, strategy)`. `report.curve()` lists the moments of a step, each with its
-# bytes by category; what waits is `activations` and `recomputed` together. The column "off" checks
-# you: it stays below one per cent.
+# **Write.** The last lines of `waiting_units`: forward and backward within `segments.applied(gpt,
+# strategy)`. `report.curve()` lists the moments of a step, each with its bytes by category; what
+# waits is `activations` and `recomputed` together. If you're right, the column `off` stays below
+# one per cent.
 
 
 # %% id="waiting"
@@ -307,7 +309,7 @@ pd.DataFrame({"peak in P": in_p}).round(2).rename_axis("micro-batch x steps")
 # From the second micro-batch on, the gradients of the first are there while the activations of the
 # next are built up.
 #
-# More GPUs free nothing on each of them, as long as each holds a whole model. PyTorch's
+# Adding GPUs doesn't free memory on any of them, as long as each holds a whole model. PyTorch's
 # DistributedDataParallel even adds one more P by default, its buckets. Chapter 13 and companion 13c
 # measure that with real processes.
 #

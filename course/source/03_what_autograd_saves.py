@@ -224,12 +224,15 @@ images["batch norm, eval"] = partial(frozen, nn.BatchNorm2d, 32)
 pd.concat([table(rows, (8, 128, 256)), table(images, (4, 32, 32, 32))])
 
 # %% [markdown] id="read-frozen"
-# The linear layer lets go of its input. The convolution does not: its backward is one kernel for
-# all gradients, and PyTorch keeps the input without asking which gradients are wanted. A layer norm
-# needs its input for the gradient of that *input*, frozen or not. A batch norm in `eval()` would
-# not need its input, but keeps it, because training and `eval()` share one autograd formula. So
-# freezing makes a transformer's linear layers lighter, and convolutions and these norms not at all.
-# (A norm written out in Python, such as Llama's `LlamaRMSNorm`, gets lighter.)
+# In one dtype, the linear layer lets go of its input. The convolution does not: its backward is one
+# kernel for all gradients, and PyTorch keeps the input without asking which gradients are wanted. A
+# layer norm needs its input for the gradient of that *input*, frozen or not. A batch norm in
+# `eval()` would not need its input, but keeps it, because training and `eval()` share one autograd
+# formula. So freezing makes a transformer's linear layers lighter, and convolutions and these norms
+# not at all. (A norm written out in Python, such as Llama's `LlamaRMSNorm`, gets lighter.) Under
+# autocast a frozen float32 weight costs something else: each use keeps a bfloat16 copy of it, since
+# autocast shares only the copies of weights that train. With few tokens that is more than the
+# input.
 #
 # This holds behind a part that trains. Where nothing before needs a gradient, as in a frozen
 # backbone under a new head, autograd records no graph, and no frozen layer keeps anything.
@@ -386,10 +389,10 @@ print(f"CPU - GPU: {(on_cpu - on_gpu) / masks:.3f} bytes for each element of a m
 pd.DataFrame(rows, columns=["b", "s", "h", "a", "GPU kernels off", "CPU kernels off"])
 
 # %% [markdown] id="read-megatron"
-# Formula and count agree to a tenth of a per cent in sum. Only the paper's 4 bytes for the norms
-# are off by more: it leaves out their float32 statistics, two numbers a row. The CPU is off by a
-# sixth, and the line above the table says why: its dropout masks take one byte more for each
-# element, a bfloat16 (two) in place of a bool (one).
+# The totals agree to 0.1 %. Only the paper's 4 bytes for the norms are off by more: it leaves out
+# their float32 statistics, two numbers a row. The CPU is off by a sixth, and the line above the
+# table says why: its dropout masks take one byte more for each element, a bfloat16 (two) in place
+# of a bool (one).
 #
 # The paper's "mixed precision" keeps 16-bit weights. PyTorch's `autocast` is something else:
 # weights, norms and softmax stay float32, so more is kept. The companion
@@ -446,8 +449,9 @@ blocks
 # %% [markdown] id="read-lives"
 # True, and linear: each block shortens the life by the same amount. (Time is counted in operations
 # that allocate, not in seconds.) Of these eight blocks, the first one's bytes are kept about ten
-# times as long as the last one's, for one use each. That is the argument for checkpointing. It also
-# names the block that gains nothing: the last.
+# times as long as the last one's, for one use each. That is the argument for checkpointing. It
+# gains least at the last block, but not nothing: what that block keeps waits beside the logits
+# (chapter 06).
 #
 # A U-Net's first and last blocks work at full resolution. Which blocks hold many bytes, *and* hold
 # them for long?
