@@ -78,9 +78,7 @@ def fit(
     tell = tell or str
     tell("part 1 of 3: the model's stages, with one sample and with two")
     found, not_tried = _taken_apart(recipes, tried, speed, is_chosen=precisions is not None)
-    choices = [
-        (parts, *rest) for parts in found for rest in product(parts.updates, _divisors(samples))
-    ]
+    choices = [(p, *rest) for p in found for rest in product(p.updates, _divisors(samples))]
     tell(f"part 2 of 3: a schedule for each of {len(choices)} choices")
     candidates = [
         _candidate(parts, optimizer, micro_batch, samples, budget_bytes, speed)
