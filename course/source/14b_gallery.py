@@ -31,9 +31,11 @@ import pandas as pd
 import torch
 import transformers
 from accelerate import Accelerator
+from diffusers import AutoencoderKL
 from IPython.display import Markdown
 from peft import LoraConfig, inject_adapter_in_model
 from torch import nn
+from torch.func import functional_call, grad, vmap
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils.parametrizations import spectral_norm
@@ -198,6 +200,7 @@ NOTHING_RAISED = "^no error$"
 TORCH = "torch 2.13"
 HF = "transformers 5.23, torch 2.13"
 PEFT = "peft 0.21, torch 2.13"
+DIFFUSERS = "diffusers 0.42, torch 2.13"
 ACCELERATE = "accelerate 1.15, torch 2.13"
 
 
@@ -315,7 +318,8 @@ def make_llama(switched_on=True):
 @case(13, MEMORY, COUNT, (r"^\[1, 1\]$", r"^\[2, 2\]$"), seen_in=HF,
       reports="huggingface/diffusers#9850 huggingface/diffusers#1848",
       symptom="checkpointing is on and the peak is the same",
-      cause="the model is in `eval()`, and the library checkpoints in `train()` alone",
+      cause="the model is in `eval()`, and some libraries (as transformers) checkpoint "
+            "in `train()` alone",
       cure="`model.train()`, with dropout 0 where it must stay out")  # fmt: skip
 def evaluation_mode(cured):
     llama = make_llama().train(cured)
@@ -402,6 +406,31 @@ def forces(cured):
     seen = []
     for arguments in ((plain, 1), (non_reentrant, 4 if cured else 1)):
         peak = memory.measure(partial(step, *arguments), model=model).at_peak
+        seen.append(peak["activations"] + peak["recomputed"])
+    return f"{seen[1] / seen[0]:.0%}"
+
+
+# %% id="decoded-reward"
+@case(43, MEMORY, METER, (r"^(9.|10.)%", "^[1-4].%"), seen_in=DIFFUSERS,
+      reports="huggingface/diffusers#10350",
+      symptom="a loss on decoded images: the VAE's decoder is the peak, with "
+              "`enable_slicing()` or without",
+      cause="it decodes one image at a time, but backward keeps what all of them saved",
+      cure="`vae.enable_gradient_checkpointing()` as well")  # fmt: skip
+def decoded_reward(cured):
+    ups, downs = (("UpDecoderBlock2D",) * 2, ("DownEncoderBlock2D",) * 2)
+    sizes = {"block_out_channels": (16, 32), "norm_num_groups": 8}
+    vae = AutoencoderKL(up_block_types=ups, down_block_types=downs, **sizes)
+    latents, seen = torch.randn(8, 4, 8, 8, requires_grad=True), []
+
+    def step():
+        vae.decode(latents).sample.square().mean().backward()
+
+    for sliced in (False, True):
+        vae.enable_slicing() if sliced else vae.disable_slicing()
+        if sliced and cured:
+            vae.enable_gradient_checkpointing()
+        peak = memory.measure(step, model=vae).at_peak
         seen.append(peak["activations"] + peak["recomputed"])
     return f"{seen[1] / seen[0]:.0%}"
 
@@ -713,6 +742,29 @@ def state_moved_on(cured):
     return verdict(plain_step, step, make)
 
 
+# %% id="swapped-weights"
+@case(44, LOSS, JUDGE, ("^gradients", SAME),
+      reports="",
+      symptom="with `functional_call` (fast weights, ensembles, LoRA) checkpointing "
+              "changes the gradients",
+      cause="`functional_call` has put the module's own weights back when backward "
+            "recomputes",
+      cure="checkpoint `functional_call` itself, with `use_reentrant=False`"
+      )  # fmt: skip
+def swapped_weights(cured):
+    def run(how, block, x):
+        fast = {name: 0.9 * weight for name, weight in block.named_parameters()}
+        if cured:
+            return how(functional_call, block, fast, (x,))
+        block.forward = partial(how, type(block).forward, block)
+        return functional_call(block, fast, (x,))
+
+    def step(model, optimizer, how=non_reentrant):
+        return update(optimizer, gpt_loss(model, partial(run, how)))
+
+    return verdict(partial(step, how=lambda f, *a: f(*a)), step, make_gpt)
+
+
 # %% id="experts-counted-twice"
 @case(35, LOSS, COUNT, ("^2 times", "^1 times"),
       reports="NVIDIA-NeMo/Automodel#3247 pytorch/torchtitan#1593 "
@@ -749,8 +801,8 @@ def experts_counted_twice(cured):
       reports="cloneofsimo/lora#26 kohya-ss/sd-scripts#323 "
               "locuslab/open-unlearning#178",
       symptom="LoRA in two towers: the loss falls, and one tower's `lora_B` stays zero",
-      cause="as in `frozen_input`, but something else has gradients, so PyTorch only "
-            "warns",
+      cause="a reentrant checkpoint over frozen embeddings gives no gradients, and "
+            "PyTorch only warns where others have some",
       cure="`use_reentrant=False`, or `enable_input_require_grads()` on each tower"
       )  # fmt: skip
 def frozen_tower(cured):
@@ -892,7 +944,8 @@ def divided_twice(cured):
       reports="pytorch/pytorch#124523 verl-project/verl#1295 jiaweizzhao/GaLore#78",
       symptom="with the optimizer in backward hooks, accumulation trains like small "
               "batches",
-      cause="the hooks update in every micro-batch",
+      cause="the hooks update in every micro-batch (and once for each reentrant "
+            "checkpoint that shares the weight)",
       cure="update in the window's last backward alone (gradients are kept until then, "
            "so nothing is saved)")  # fmt: skip
 def stepped_in_hooks(cured):
@@ -1168,6 +1221,25 @@ def flag_left_out(cured):
         flag = {"use_reentrant": False} if cured else {}
         checkpoint(torch.sin, torch.ones(3, requires_grad=True), **flag)
     return " ".join(str(seen[0].message).split()) if seen else "no warning"
+
+
+# %% id="per-sample"
+@case(45, FLAG, ERROR, ("RuntimeError.*saved tensor hooks", NOTHING_RAISED),
+      reports="pytorch/pytorch#165880 pytorch/pytorch#141845",
+      symptom="per-sample gradients: `torch.func` does not support saved tensor hooks",
+      cause="the checkpoint is made of such hooks, and `grad`, `vjp` and `jacrev` "
+            "refuse them",
+      cure="no checkpoint there; fewer samples at once by `vmap(..., chunk_size=2)`"
+      )  # fmt: skip
+def per_sample(cured):
+    mlp = nn.Sequential(nn.Linear(16, 64), nn.GELU(), nn.Linear(64, 16))
+
+    def loss(weights, x):
+        run = plain if cured else non_reentrant
+        return run(lambda x: functional_call(mlp, weights, (x,)).square().mean(), x)
+
+    gradients = vmap(grad(loss), (None, 0), chunk_size=2 if cured else None)
+    return raised(lambda: gradients(dict(mlp.named_parameters()), torch.ones(8, 16)))
 
 
 # %% id="cache-asked-for"
