@@ -120,6 +120,8 @@ def test_a_check_says_in_words_what_is_wrong(capsys, yours, said):
             {"check": blanks.check, "half": yours},
         )
     assert str(refused.value).startswith(said)
+    alone = getattr(refused.value, "_render_traceback_", lambda: None)()
+    assert alone == (["AssertionError: half(4) must be 2."] if "must" in said else None)
     assert capsys.readouterr().out == ""
 
 

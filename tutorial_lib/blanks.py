@@ -1,6 +1,7 @@
 """Functions that a chapter leaves to its reader: the course's own while blank, and a check."""
 
 import inspect
+import textwrap
 import traceback
 import types
 from collections.abc import Callable
@@ -36,12 +37,20 @@ def raises_blank(code: types.CodeType) -> bool:
     return "NotImplementedError" in code.co_names or any(map(raises_blank, inner))
 
 
+class FillingError(AssertionError):
+    """A filling did not pass: says what is wrong, without the lines of the check."""
+
+    def _render_traceback_(self) -> list[str]:
+        """Show the message alone, as a lab's check does."""
+        return textwrap.wrap(f"AssertionError: {self}", 88)
+
+
 def check(name: str, needed: str) -> Callable[[Callable[[], None]], None]:
     """Decorate a check of what a reader wrote: it runs at once, and says in words what is wrong.
 
-    A failed `assert` of the check is raised as it is. Any other error, as of a function that
-    raises or returns None, becomes a sentence with what was needed. The CPU's random state is put
-    back, and the check's names are its own.
+    A failed `assert` of the check is told alone, without its lines. Any other error, as of a
+    function that raises or returns None, becomes a sentence with what was needed. The CPU's random
+    state is put back, and the check's names are its own.
 
     Args:
         name: Of the function or class that is checked.
@@ -67,7 +76,7 @@ def check(name: str, needed: str) -> Callable[[Callable[[], None]], None]:
         except Exception as error:
             raised_in = traceback.extract_tb(error.__traceback__)[-1].filename
             if isinstance(error, AssertionError) and raised_in == body.__code__.co_filename:
-                raise
+                raise FillingError(str(error)) from None
             first_sentence = f"{type(error).__name__}: {error}".split("\n")[0].split(". ")[0]
             seen = first_sentence.rstrip(":. ")
             raise AssertionError(
