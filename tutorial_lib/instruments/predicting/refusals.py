@@ -5,7 +5,6 @@ them check no types; an index that is out of range is an error of values. Here t
 asked, on tensors that take little memory: a step that cannot run is refused in its own words.
 """
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -78,7 +77,7 @@ def _says_nothing(error: Exception) -> bool:
 
 # Operations whose fake kernels take types that the real ones refuse, of forward and of updates.
 # Found by trying PyTorch's own samples with one type changed (test_operator_samples.py).
-_TYPED = """
+_NAMES_TYPED = """
     mm addmm addbmm addmv mv convolution native_layer_norm native_group_norm native_batch_norm
     _native_batch_norm_legit _batch_norm_with_update nll_loss_forward nll_loss2d_forward
     binary_cross_entropy multi_margin_loss multilabel_margin_loss_forward _softmax _log_softmax
@@ -88,9 +87,7 @@ _TYPED = """
 """
 
 
-@functools.cache
-def _typed() -> set[Any]:
-    return {overload for name in _TYPED.split() for overload in operations.overloads(name)}
+TYPED = {func for name in _NAMES_TYPED.split() for func in operations.overloads(name)}
 
 
 def check_types(
@@ -102,7 +99,7 @@ def check_types(
     CPU's kernels are asked; a GPU's norms take fewer mixtures still, unchecked.
     """
     kinds = tuple([tensor.dtype for tensor in tensors])
-    if func not in _typed() or (len({*kinds}) == 1 and kinds[0].is_floating_point):
+    if len({*kinds}) == 1 and kinds[0].is_floating_point:
         return
     if (error := _error_of_types(func, kinds, (args, kwargs))) is not None:
         raise type(error)(*error.args)
@@ -168,9 +165,11 @@ _LOOKUPS = {
 }
 
 
-@functools.cache
-def _lookups() -> dict[Any, tuple[int, int | None]]:
-    return {func: at for name, at in _LOOKUPS.items() for func in operations.overloads(name)}
+_AT = {func: at for name, at in _LOOKUPS.items() for func in operations.overloads(name)}
+_INDEXING = {
+    func for name in ("index", "index_put", "index_put_") for func in operations.overloads(name)
+}
+INDEXED = {*_AT, *_INDEXING}
 
 
 def check_indices(
@@ -183,13 +182,13 @@ def check_indices(
         args: Its arguments by position.
         certain: Returns a tensor's values where they follow from constants, else None.
     """
-    if func in _indexing():
+    if func in _INDEXING:
         _check_rows(args[0], args[1], certain)
-    found = _lookups().get(func)
-    if found is None or len(args) <= found[0] or not args[0].dim():
         return
-    table, place = args[0], found[0]
-    dim = args[1] if found[1] is None else found[1]
+    (place, counted), table = _AT[func], args[0]
+    if len(args) <= place or not table.dim():
+        return
+    dim = args[1] if counted is None else counted
     with without_modes(), torch.no_grad():
         indices = certain(args[place])
         if indices is None:
@@ -237,13 +236,6 @@ def _check_rows(
 
 def _is_mask(index: Tensor) -> bool:
     return index.dtype in (torch.bool, torch.uint8)
-
-
-@functools.cache
-def _indexing() -> set[Any]:
-    return {
-        one for name in ("index", "index_put", "index_put_") for one in operations.overloads(name)
-    }
 
 
 def with_safe_labels(func: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:

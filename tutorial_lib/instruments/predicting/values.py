@@ -77,7 +77,8 @@ class Values(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs = kwargs or {}
         if "device" in kwargs:
             kwargs = {**kwargs, "device": without_gpu(kwargs["device"])}
-        refusals.check_indices(func, args, self._certain)
+        if func in refusals.INDEXED:
+            refusals.check_indices(func, args, self._certain)
         if func is _aten.index.Tensor:
             args = (args[0], [self._positions(index) for index in args[1]])
             args = args[0], [one for part in args[1] for one in part]
@@ -98,7 +99,8 @@ class Values(TorchDispatchMode):  # type: ignore[no-untyped-call]
         inputs, outputs = list_tensors((args, kwargs)), list_tensors(out)
         if any(tensor.layout is not torch.strided for tensor in (*inputs, *outputs)):
             return
-        refusals.check_types(func, args, kwargs, inputs)
+        if func in refusals.TYPED:
+            refusals.check_types(func, args, kwargs, inputs)
         written = operations.written_arguments(func, args, kwargs)
         keys = {_key(tensor) for tensor in inputs}
         fresh = [tensor for tensor in outputs if _key(tensor) not in keys]

@@ -72,7 +72,7 @@ def without_truncated_normal() -> Patch:
 
 
 def without_tracebacks_of_fake_tensors() -> Patch:
-    """Let fake tensors not print where they refused: the error itself says so.
+    """Keep fake tensors from printing where they refused: the error itself says so.
 
     `log`: torch/_subclasses/fake_tensor.py.
     """
