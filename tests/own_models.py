@@ -429,3 +429,31 @@ def pyramid(micro_batch=4):
         return sum(m["depth"].square().mean() + m["normal"].mean() for m in model(images))
 
     return loss, model
+
+
+class Looking(nn.Module):
+    """Between its blocks it looks at values, lengths and devices, compares and loops."""
+
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.ModuleList(mlp_blocks())
+
+    def forward(self, x):
+        noise = None
+        for index, block in enumerate(self.blocks):
+            x = x + block(x)
+            if noise is None:
+                noise = torch.zeros(len(x), 1, device=x.device) + x.numel() * 1e-9
+            x = torch.where(x > 5.0, 5.0, x) + noise
+            if index == 2 and x.abs().max() < 0.5:
+                break
+            if index == 3:
+                x[:, 0] = 1.0
+        one, other = x.chunk(2, -1)
+        return one * other
+
+
+def looking(micro_batch=16):
+    """A model that needs values while its stages are recorded."""
+    model, x = Looking(), torch.randn(micro_batch * 4, 32)
+    return (lambda: model(x).square().mean()), model

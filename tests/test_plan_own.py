@@ -32,7 +32,7 @@ HIGHEST = {"autocast_inside": 1.1}  # casts of weights that end with each stage
 KINDS = [
     *("segmentation", "residual", "two_views", "rollout", "recycling", "preferences"),
     *("called_by_the_loss", "autocast_inside", "graph", "packed", "windows"),
-    *("shared_weights", "pyramid"),
+    *("shared_weights", "pyramid", "looking"),
 ]
 
 

@@ -3,11 +3,12 @@
 import copy
 import inspect
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 from tutorial_lib.instruments.private_torch import tree_flatten
-from tutorial_lib.instruments.segments.deferred import DeferredRun, DeferredTensor, Operation, Value
+from tutorial_lib.instruments.segments.deferred import DeferredRun, Operation, Value
 from tutorial_lib.instruments.segments.execution import Execution
+from tutorial_lib.instruments.segments.placeholder import DeferredTensor
 
 _BROKEN = (
     "The blocks of a segment must be called one right after the other, with the same further "
@@ -31,7 +32,7 @@ class BlocksInARow:
         if index == 0 and not isinstance(state, DeferredTensor):
             run = DeferredRun(count, None, _BROKEN)
         elif self._expects(index, state):
-            run = copy.copy(state.run)  # the model may call a block twice with the same state
+            run = copy.copy(cast(DeferredRun, state.run))  # it may be called twice with one state
             run.operations, run.piece = run.operations[:index], index
         else:
             raise RuntimeError(_BROKEN)
@@ -45,7 +46,7 @@ class BlocksInARow:
     def _expects(self, index: int, state: Any) -> bool:
         if index == 0 or not isinstance(state, DeferredTensor):
             return False
-        operations = state.run.operations[:index]
+        operations = cast(DeferredRun, state.run).operations[:index]
         made_here = [op.function for op in operations] == list(self.forwards[:index])
         return made_here and operations[-1].results == (state.number,)
 

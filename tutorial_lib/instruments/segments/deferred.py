@@ -9,9 +9,8 @@ its stages, and all values that go in and out of it are known.
 
 from __future__ import annotations
 
-import operator
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,14 +19,19 @@ from torch import Tensor, nn
 
 from tutorial_lib.instruments.private_torch import without_modes
 from tutorial_lib.instruments.segments.modes import Modes
+from tutorial_lib.instruments.segments.placeholder import (
+    SHAPE,
+    DeferredTensor,
+    NeedsValueError,
+    tensors_of,
+)
 from tutorial_lib.instruments.segments.structure import hidden, list_leaves, map_leaves
 
-_SHAPE = ("shape", "ndim", "dim", "size")
-_METADATA = (*_SHAPE, "dtype", "device", "requires_grad", "is_cuda", "is_floating_point")
 # Autocast gives their results 16 bits.
 _MATMULS = {"linear", "matmul", "mm", "bmm", "addmm", "baddbmm", "einsum"}
+# They give several tensors.
+_SEVERAL = {"split", "chunk", "unbind", "tensor_split", "topk", "sort", "max", "min", "meshgrid"}
 _MATMULS |= {"conv1d", "conv2d", "conv3d", "scaled_dot_product_attention"}
-_OPERATORS = ("add", "sub", "mul", "truediv", "matmul", "pow")
 
 
 @dataclass(frozen=True)
@@ -72,16 +76,23 @@ class DeferredRun:
             `None`, the model may do no more with a placeholder than hand it, or the first element
             of it, to the next stage.
         advice: What an error says that refuses more.
+        first: The place of its first stage among those of all runs of a loss.
     """
 
-    def __init__(self, num_pieces: int, execute: Execute | None, advice: str) -> None:
-        self.num_pieces, self.execute, self.advice = num_pieces, execute, advice
+    def __init__(
+        self, num_pieces: int, execute: Execute | None, advice: str, first: int = 0
+    ) -> None:
+        self.num_pieces, self.execute, self.advice, self.first = num_pieces, execute, advice, first
         self.operations: list[Operation] = []
         self.piece = 0
         self.given: dict[int, Tensor] = {}  # tensors from outside the stages
         self.made_by: list[int] = []  # the piece, for each value; -1 for those given
-        self.num_bytes: dict[int, int] = {}  # of the values made here whose shapes are known
+        # of the values made here whose shapes are known
+        self.num_bytes, self.shapes = dict[int, int](), dict[int, torch.Size]()
         self.touched: set[int] = set()  # what the model asked for after the last stage
+        self.shapes_asked_for: set[int] = set()  # before it
+        self.device: torch.device | None = None
+        self.is_finished = False
         self._handed_out: dict[int, weakref.ref[DeferredTensor]] = {}
 
     @property
@@ -98,6 +109,9 @@ class DeferredRun:
 
     def finish(self) -> None:
         """Run everything, and give the placeholders that are still there their values."""
+        if self.is_finished:
+            return
+        self.is_finished = True
         assert self.execute is not None
         values = self.execute(self)
         for number, reference in self._handed_out.items():
@@ -133,12 +147,16 @@ class DeferredRun:
                 f"{name} is handed what a stage gave inside a {holder}. {self.advice} Or hand it "
                 "on as a tensor, or in a tuple, dict or dataclass."
             )
+        if self.device is None:
+            self.device = next((t.device for t in list_leaves(Tensor, (args, kwargs))), None)
         numbered = map_leaves(DeferredTensor, self._numbered, (args, kwargs))
         # a dataclass without placeholders goes in as it is: a stage may write into it
         args, kwargs = map_leaves(Tensor, self._numbered, numbered, dataclasses=False)
         made = [DeferredTensor(self, self._new(self.piece), like) for like in likes]
         self._handed_out |= {one.number: weakref.ref(one) for one in made}
-        self.num_bytes |= {one.number: one.like.nbytes for one in made if one.like is not None}
+        known = [(one.number, one.like) for one in made if one.like is not None]
+        self.num_bytes |= {number: like.nbytes for number, like in known}
+        self.shapes |= {number: like.shape for number, like in known}
         results = tuple(one.number for one in made)
         what = name, self.piece, function, args, kwargs, results, read
         self.operations.append(Operation(*what, Modes.now()))
@@ -150,20 +168,29 @@ class DeferredRun:
         if self.execute is None:
             raise RuntimeError(self.advice)
         name, form = "What the model does between two stages", _form_of(function, args, kwargs)
+        if form is None and getattr(function, "__name__", "") in _SEVERAL:
+            raise NeedsValueError(self, f"called {function.__name__}")
         likes: Sequence[Tensor | None] = tensors_of(form) or [None]
+        if form is not None and not tensors_of(form):  # as a number of elements
+            self.shapes_asked_for |= {x.number for x in list_leaves(DeferredTensor, (args, kwargs))}
+            return form
         made = self.call(name, function, args, kwargs, likes, tensors_of, is_stage=False)
         for one in made:
-            one.known = (*_SHAPE, "dtype") if _keeps_dtype(function, one.like) else _SHAPE
+            one.known = (*SHAPE, "dtype") if _keeps_dtype(function, one.like) else SHAPE
         rest = iter(made)
         return map_leaves(Tensor, lambda _: next(rest), form) if tensors_of(form) else made[0]
 
     def _numbered(self, leaf: DeferredTensor | Tensor) -> Value | nn.Parameter:
         if isinstance(leaf, DeferredTensor):
-            if leaf.value is None and leaf.run.made_by is not self.made_by:
+            run: Any = leaf.run
+            is_ours = run.made_by is self.made_by
+            if not is_ours and (self.execute is None or not leaf.has_value()):
                 raise RuntimeError(self.advice)
             if leaf.value is None:
                 return Value(leaf.number)
-            leaf = leaf.value
+            tensor = leaf.value if is_ours else leaf.touch()
+            assert tensor is not None
+            leaf = tensor
         if isinstance(leaf, nn.Parameter):
             return leaf
         number = next((n for n, tensor in self.given.items() if tensor is leaf), None)
@@ -178,87 +205,6 @@ class DeferredRun:
 
 Execute = Callable[[DeferredRun], dict[int, Any]]
 Read = Callable[[Any], Sequence[Any]]
-
-
-class DeferredTensor:
-    """The placeholder of a tensor until the run has its value."""
-
-    def __init__(self, run: DeferredRun, number: int, like: Tensor | None) -> None:
-        self.run, self.number, self.like = run, number, like
-        self.value: Tensor | None = None
-        self.known: tuple[str, ...] = _METADATA  # what `like` tells
-
-    @classmethod
-    def __torch_function__(
-        cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        """Record an operation on placeholders, or do it when they have their values."""
-        return _apply(func, args, kwargs or {})
-
-    def touch(self) -> Tensor | None:
-        """Give the value, and note that the model asked for it."""
-        self.run.touched.add(self.number)
-        return self.value
-
-    def _has_value(self) -> bool:
-        if self.value is None and self.run.is_complete:
-            self.run.finish()
-        return self.value is not None
-
-    def __getattr__(self, name: str) -> Any:
-        if self._has_value():
-            return getattr(self.touch(), name)
-        if name in self.known and self.like is not None:
-            return getattr(self.like, name)
-        method: Any = getattr(Tensor, name, None)
-        is_recorded = callable(method) and not name.startswith("_") and name not in _METADATA
-        if self.run.execute is None or not is_recorded:
-            raise AttributeError(f"{self.run.advice} (The model asked for .{name}.)")
-        return lambda *args, **kwargs: _apply(method, (self, *args), kwargs)
-
-    def __getitem__(self, index: Any) -> Any:
-        if self.run.execute is None and isinstance(index, int) and index == 0:
-            return self  # of a stage that returns a tuple, the first element is handed on
-        return _apply(operator.getitem, (self, index), {})
-
-    def __bool__(self) -> bool:
-        if self._has_value():
-            return bool(self.touch())
-        raise RuntimeError(f"{self.run.advice} (The model asked whether a tensor is true.)")
-
-    def __iter__(self) -> Iterator[Any]:
-        if self._has_value():
-            rows: Any = self.touch()
-            return iter(rows)
-        raise TypeError(f"{self.run.advice} (The model took a tensor apart.)")
-
-
-def _dunder(name: str, swapped: bool) -> Callable[[Any, Any], Any]:
-    function = getattr(operator, name)
-
-    def operate(one: Any, other: Any) -> Any:
-        return _apply(function, (other, one) if swapped else (one, other), {})
-
-    return operate
-
-
-for _name in _OPERATORS:
-    setattr(DeferredTensor, f"__{_name}__", _dunder(_name, swapped=False))
-    setattr(DeferredTensor, f"__r{_name}__", _dunder(_name, swapped=True))
-setattr(DeferredTensor, "__neg__", lambda self: _apply(operator.neg, (self,), {}))  # noqa: B010
-
-
-def _apply(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-    placeholders = list_leaves(DeferredTensor, (args, kwargs))
-    pending = [later for later in placeholders if later.value is None]
-    if not pending:
-        args, kwargs = with_values((args, kwargs))
-        return function(*args, **kwargs)
-    run = pending[0].run
-    if not run.is_complete:
-        return run.between(function, args, kwargs)
-    run.finish()
-    return _apply(function, args, kwargs)
 
 
 def _form_of(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
@@ -282,16 +228,3 @@ def _keeps_dtype(function: Callable[..., Any], like: Tensor | None) -> bool:
     is_cast = torch.is_autocast_enabled("cuda") or torch.is_autocast_enabled("cpu")
     is_float = like is not None and like.dtype == torch.float32
     return not is_cast or (is_float and getattr(function, "__name__", "") not in _MATMULS)
-
-
-def with_values(output: Any) -> Any:
-    """Give what a model returned with tensors in the place of placeholders."""
-    for leaf in list_leaves(DeferredTensor, output):
-        if leaf.value is None:
-            leaf.run.finish()
-    return map_leaves(DeferredTensor, DeferredTensor.touch, output)
-
-
-def tensors_of(output: Any) -> list[Tensor]:
-    """List the tensors of a stage's output."""
-    return list_leaves(Tensor, output)

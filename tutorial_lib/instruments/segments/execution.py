@@ -1,13 +1,13 @@
 """Run a deferred run: stages that are kept run plainly, segments in PyTorch's own checkpoint."""
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint, noop_context_fn
 
-from tutorial_lib.instruments.segments.deferred import DeferredRun
+from tutorial_lib.instruments.segments.deferred import DeferredRun, Operation
 from tutorial_lib.instruments.segments.tree import Selective, Tree, leaves
 
 Values = dict[int, Any]
@@ -22,16 +22,17 @@ class Execution:
         run: As many pieces as the tree has stages. Tensors that come from outside of them are
             held as long as the execution, as plans are priced; those of blocks in a row are not.
         contexts: For a stage that is kept selectively, the `context_fn` of its checkpoint.
-        first: The place of its first stage among those of all runs of a loss, for who observes.
     """
 
     def __init__(
-        self, run: DeferredRun, contexts: Contexts = lambda piece: noop_context_fn, first: int = 0
+        self, run: DeferredRun, contexts: Contexts = lambda piece: noop_context_fn
     ) -> None:
-        self.first = first
+        self.first = run.first
         self.operations, self.wanted = run.operations, run.wanted
         self.touched, self.contexts = run.touched, contexts
         self.given, self._holds_given = run.given, run.execute is not None
+        # of those values whose shapes the model asked for before they were there
+        self.shapes = {n: run.shapes[n] for n in run.shapes_asked_for & run.shapes.keys()}
         self.last_use = [-1] * len(run.made_by)
         for index, operation in enumerate(self.operations):
             for number in operation.inputs():
@@ -56,10 +57,17 @@ class Execution:
             made = {n for i in after for n in self.operations[i].results[:1]}
             if len(after) > 1 and made <= run.num_bytes.keys():
                 held = [self._held_at(index, run) for index in after]
-                early = max(i for i, num_bytes in enumerate(held) if num_bytes == min(held))
+                # what is written in place is recomputed by who made it
+                least = max((i + 1 for i, n in enumerate(after) if self._writes(n)), default=0)
+                fewest = min(held[least:])
+                early = max(i for i, n in enumerate(held) if i >= least and n == fewest)
                 before += after[:early]
                 del after[:early]
         return pieces
+
+    def _writes(self, index: int) -> bool:
+        kwargs = self.operations[index].kwargs
+        return isinstance(kwargs, dict) and kwargs.get("inplace") is True
 
     def _held_at(self, index: int, run: DeferredRun) -> int:
         """Count the bytes of values made before an operation that are needed from it on."""
@@ -144,7 +152,18 @@ class Execution:
                     f"{operation.name} gave {len(found)} tensors, and {len(operation.results)} "
                     "were expected: profile the model again with a batch like this one."
                 )
+            self._check_shapes(operation, found)
             values.update(zip(operation.results, found, strict=True))
+
+    def _check_shapes(self, operation: Operation, found: Sequence[Any]) -> None:
+        for number, value in zip(operation.results, found, strict=True):
+            shape = self.shapes.get(number)
+            if shape is not None and value.shape != shape:
+                raise RuntimeError(
+                    f"{operation.name} gave a tensor of shape {[*value.shape]}, and was profiled "
+                    f"with {[*shape]}, which the model asked for: profile it with a batch like "
+                    "this one."
+                )
 
     def _forget(self, piece: int, values: Values) -> None:
         for number in [n for n in values if not self._needed_after(n, piece)]:

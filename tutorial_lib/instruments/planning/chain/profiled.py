@@ -15,7 +15,8 @@ from tutorial_lib.instruments.segments.structure import hidden, list_leaves, map
 from tutorial_lib.units import human_bytes, human_seconds
 
 Method = Literal["measured", "predicted"]
-BETWEEN = "(between)"
+# Between two calls of the model; and within one, where the model needs the value of a tensor.
+BETWEEN, WITHIN = "(between)", "(value)"
 
 
 @dataclass(frozen=True)
@@ -48,14 +49,14 @@ class Call:
         return cls(name, kind_of(module), torch.empty((), device="meta"), is_profiled=False)
 
     @classmethod
-    def between(cls) -> Call:
-        """Stand for what a loss does between two calls of its model."""
-        return cls(BETWEEN, ("nothing", 0), None)
+    def between(cls, name: str = BETWEEN) -> Call:
+        """Stand for what is done between two runs: calls of the model, or parts of one."""
+        return cls(name, ("nothing", 0), None)
 
     @property
     def is_between(self) -> bool:
-        """Whether it is no stage of the model, but lies between two calls of the model."""
-        return self.name == BETWEEN
+        """Whether it is no stage of the model, but lies between two runs."""
+        return self.name in (BETWEEN, WITHIN)
 
     @property
     def tensors(self) -> list[Tensor]:

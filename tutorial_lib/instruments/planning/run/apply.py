@@ -1,5 +1,6 @@
 """Let a model run by a plan, and give it back as it was."""
 
+import functools
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -10,13 +11,14 @@ from torch import Tensor, nn
 
 from tutorial_lib.instruments import segments
 from tutorial_lib.instruments.planning.chain.plan import Plan
-from tutorial_lib.instruments.planning.chain.profiled import Call, kind_of
+from tutorial_lib.instruments.planning.chain.profiled import WITHIN, Call, kind_of
 from tutorial_lib.instruments.planning.run.find_stages import find_stages, replaced
 from tutorial_lib.instruments.planning.run.matmuls import selective
 from tutorial_lib.instruments.planning.run.recording import CannotPlanError, containers
 from tutorial_lib.instruments.private_torch import CALL
-from tutorial_lib.instruments.segments.deferred import DeferredRun, tensors_of, with_values
+from tutorial_lib.instruments.segments.deferred import DeferredRun
 from tutorial_lib.instruments.segments.execution import Execution, Observe, Values
+from tutorial_lib.instruments.segments.placeholder import tensors_of, with_values
 from tutorial_lib.instruments.segments.tree import Tree, leaves
 from tutorial_lib.memory.private_torch import in_backward
 
@@ -106,6 +108,7 @@ class _Part:
     """The part of a plan for one run: one call of the model by its loss."""
 
     first: int  # the place of its first stage in the calls
+    continues: bool  # whether it goes on in the model's call that the part before ended in
     calls: Sequence[Call]
     tree: Tree
 
@@ -124,7 +127,8 @@ def _parts(calls: Sequence[Call], tree: Tree) -> list[_Part]:
     for before, after in itertools.pairwise(borders):
         first = before + 1
         mine = [item for item in tree if before < next(leaves((item,))) < after]
-        parts.append(_Part(first, calls[first:after], _shifted(tuple(mine), first)))
+        continues = before >= 0 and calls[before].name == WITHIN
+        parts.append(_Part(first, continues, calls[first:after], _shifted(tuple(mine), first)))
     return parts
 
 
@@ -183,7 +187,7 @@ class _Running:
         try:
             output = function(*args, **kwargs)
             run = self.run
-            if run is not None and not run.is_complete:
+            if run is not None and not (run.is_complete and not self._goes_on()):
                 raise RuntimeError(
                     f"The model called {run.piece} stages, and the plan has "
                     f"{len(self.part.calls)}: it was made for other inputs. Profile and solve "
@@ -199,11 +203,18 @@ class _Running:
         finally:
             self.run, self.is_running = None, False
 
+    def _goes_on(self) -> bool:
+        return self.parts[self.next].continues
+
     def _current(self) -> DeferredRun:
+        if self.run is not None and self.run.is_complete and self._goes_on():
+            self.run.finish()
+            self.run = None
         if self.run is None:
             self.part = self.parts[self.next]
             self.next = (self.next + 1) % len(self.parts)
-            self.run = DeferredRun(len(self.part.calls), self._execute, _ADVICE)
+            execute = functools.partial(self._execute, self.part)
+            self.run = DeferredRun(len(self.part.calls), execute, _ADVICE, self.part.first)
         return self.run
 
     def _begin_anew_after(self, output: Any) -> None:
@@ -216,10 +227,9 @@ class _Running:
         if tensor is not None:
             tensor.register_hook(begin)  # type: ignore[no-untyped-call]
 
-    def _execute(self, run: DeferredRun) -> Values:
-        part = self.part
+    def _execute(self, part: _Part, run: DeferredRun) -> Values:
         contexts = lambda piece: selective(part.calls[piece].matmuls)  # noqa: E731
-        return Execution(run, contexts, part.first).all(part.tree, self.observe)
+        return Execution(run, contexts).all(part.tree, self.observe)
 
 
 def check_same_model(model: nn.Module, calls: Sequence[Call]) -> None:

@@ -20,12 +20,12 @@ from tutorial_lib.instruments.planning.run.find_stages import find_stages, first
 from tutorial_lib.instruments.planning.run.recording import Loss, Recorder
 from tutorial_lib.instruments.planning.run.roofline import Roofline, Speed
 from tutorial_lib.instruments.planning.run.stages_from_storages import LABEL, Flow, measure_stages
+from tutorial_lib.instruments.segments.placeholder import NeedsValueError
 from tutorial_lib.instruments.segments.tree import Selective
 from tutorial_lib.memory.private_torch import is_fake as is_fake_tensor
 from tutorial_lib.memory.storages import StorageLog, list_tensors
 from tutorial_lib.memory.timeline import Life
 
-BEFORE, AFTER = "(before)", "(after)"
 _TICKS, _SECONDS, _MATMULS = range(3)
 
 
@@ -68,27 +68,26 @@ def profile(
     with model_untouched(model, device):
         if not is_fake:
             Recorder(model, found, twice=True, keep=keep).run(loss)
-        calls, dropped, ends = _forward_alone(model, found, loss, device)
-        names = (BEFORE, *(call.name for call in calls), AFTER)
+        seen = _forward_alone(model, found, loss, device)
         forms, skips = list[tuple[Stage, ...]](), tuple[Skip, ...]()
         for kept in (int, Selective)[: 1 + selective]:
             _set_gradients(model, gradients)
-            known = forms[0] if forms else like and like.stages
-            first = first_alike(calls, known) if known and is_fake else list(range(len(names)))
-            with left_out(found, [call for i, call in enumerate(calls, 1) if first[i] < i]):
-                run = _watched(model, calls, loss, device, speed or Speed(), kept)
+            alike = forms[0] if forms else like.stages if like else None
+            known = alike if is_fake else None
+            run = _watched(seen, loss, device, speed or Speed(), kept, known)
             timed = (clocked := run.clocked.take(_SECONDS)).durations(0.0)
             if method == "measured":
-                timed = measure_times(model, calls, loss, device, repeats, kept)
+                timed = measure_times(model, seen.calls, loss, device, repeats, kept)
             ticks = run.clocked.take(_TICKS)
-            counted, more = measure_stages(ticks, run.flow, run.lives, dropped, ends)
-            form = _with_times(counted, names, (*timed, clocked.early_stops()), keep)
-            forms.append(tuple(form[index] for index in first))
+            counted, more = measure_stages(ticks, run.flow, run.lives, seen.lives, seen.ends)
+            form = _with_times(counted, seen.names, (*timed, clocked.early_stops()), keep)
+            forms.append(tuple(form[index] for index in run.first))
             skips = _dearest(skips, more)
             if kept is int:
-                calls, launches = _with_matmuls(calls, run.clocked, first), (like or run).launches
+                seen.calls, launches = _with_matmuls(seen.calls, run), (like or run).launches
     where = "CUDA kernels" if is_fake else devices.describe(device)
-    return Profile(_either(*forms), skips, names, tuple(calls), method, where, launches)
+    calls = tuple(seen.calls)
+    return Profile(_either(*forms), skips, seen.names, calls, method, where, launches)
 
 
 def _set_gradients(model: nn.Module, gradients: str) -> None:
@@ -151,18 +150,43 @@ class _Watched:
     flow: Flow
     lives: Sequence[Life]
     launches: int
+    first: Sequence[int]  # for each stage, the one that stood for it
 
 
 def _watched(
-    model: nn.Module,
-    calls: Sequence[Call],
+    seen: Recorder,
     loss: Loss,
     device: torch.device,
     speed: Speed,
     kept: type[int],
+    known: Sequence[Stage] | None,
 ) -> _Watched:
-    """Run a step that recomputes no stage as a whole, count its bytes and predict its time."""
-    log, num_bytes = _log(model, device), dict[int, int]()
+    """Run a step that recomputes no stage as a whole, count its bytes and predict its time.
+
+    Of stages that are alike in `known`, one is run. Where the model needs a value while its stages
+    are recorded, the run is divided there.
+    """
+    while True:
+        count = len(seen.calls) + 2
+        is_known = known is not None and len(known) == count
+        first = first_alike(seen.calls, known) if known and is_known else list(range(count))
+        alike = [call for index, call in enumerate(seen.calls, 1) if first[index] < index]
+        try:
+            with left_out(seen.stages, alike):
+                return _watched_once(seen, loss, device, speed, kept, first)
+        except NeedsValueError as error:
+            seen.divide(error.place)
+
+
+def _watched_once(
+    seen: Recorder,
+    loss: Loss,
+    device: torch.device,
+    speed: Speed,
+    kept: type[int],
+    first: Sequence[int],
+) -> _Watched:
+    log, num_bytes = _log(seen.model, device), dict[int, int]()
 
     def look(number: int, tensor: Tensor, is_given: bool) -> None:
         # of a large tensor from before the stages, several may get a part each
@@ -175,19 +199,19 @@ def _watched(
         def read() -> tuple[int, float, int]:
             return log.clock, mode.seconds, mode.matmuls
 
-        clocked = run_clocked(model, calls, loss, read, look, kept)
+        clocked = run_clocked(seen.model, seen.calls, loss, read, look, kept)
     log.finish()
-    for parameter in model.parameters():
+    for parameter in seen.model.parameters():
         log.label_storages([parameter.grad], "gradients")
-    return _Watched(clocked, Flow.of(clocked, num_bytes), log.lives(), mode.launches)
+    return _Watched(clocked, Flow.of(clocked, num_bytes), log.lives(), mode.launches, first)
 
 
-def _with_matmuls(calls: Sequence[Call], clocked: ClockedStep, first: Sequence[int]) -> list[Call]:
+def _with_matmuls(calls: Sequence[Call], run: _Watched) -> list[Call]:
     """Note each stage's matmuls before the last tensor that its backward needs."""
-    counts = clocked.take(_MATMULS)
+    counts = run.clocked.take(_MATMULS)
     pairs = zip(counts.saved, [0, *counts.forward], strict=False)
     matmuls = [max(0, saved - before) for saved, before in pairs]
-    return [replace(call, matmuls=matmuls[first[i]]) for i, call in enumerate(calls, 1)]
+    return [replace(call, matmuls=matmuls[run.first[i]]) for i, call in enumerate(calls, 1)]
 
 
 def _log(model: nn.Module, device: torch.device) -> StorageLog:
@@ -198,7 +222,7 @@ def _log(model: nn.Module, device: torch.device) -> StorageLog:
 
 def _forward_alone(
     model: nn.Module, stages: dict[str, nn.Module], loss: Loss, device: torch.device
-) -> tuple[list[Call], Any, list[int]]:
+) -> Recorder:
     log = _log(model, device)
     recorder = Recorder(model, stages, lambda: log.clock)
     with log:
@@ -208,4 +232,5 @@ def _forward_alone(
         if reshard is not None:  # FSDP keeps some of what it gathered until a backward
             reshard()
     log.finish()
-    return recorder.calls, log.lives(), recorder.ends
+    recorder.lives = log.lives()
+    return recorder

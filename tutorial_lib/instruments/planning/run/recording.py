@@ -15,12 +15,14 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
-from tutorial_lib.instruments.planning.chain.profiled import Call
+from tutorial_lib.instruments.planning.chain.profiled import WITHIN, Call
 from tutorial_lib.instruments.planning.run.find_stages import replaced
 from tutorial_lib.instruments.private_torch import CALL
-from tutorial_lib.instruments.segments.deferred import tensors_of
+from tutorial_lib.instruments.segments.placeholder import tensors_of
+from tutorial_lib.memory.timeline import Life
 
 Loss = Callable[[], Tensor]
+BEFORE, AFTER = "(before)", "(after)"
 
 
 class CannotPlanError(ValueError):
@@ -61,6 +63,7 @@ class Recorder:
         self.model, self.stages, self.read, self.twice, self.keep = model, stages, read, twice, keep
         self.calls: list[Call] = []
         self.ends: list[int] = []  # what the clock shows before the first stage, and after each
+        self.lives: Sequence[Life] = ()  # of the storages meanwhile, where who runs it looks
         self._is_running = self._has_begun = False
         # FSDP notes each forward with gradients, and waits for its backward
         self._is_sharded = any(hasattr(module, "reshard") for module in model.modules())
@@ -91,6 +94,16 @@ class Recorder:
                 f"None of the stages {', '.join(list(self.stages)[:3])} ran with gradients: does "
                 "`loss` call the model? Other stages may be named with stages=[...]."
             )
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the stages, with what lies before and after them."""
+        return (BEFORE, *(call.name for call in self.calls), AFTER)
+
+    def divide(self, place: int) -> None:
+        """End a run after so many calls, where the model needs the value of a tensor."""
+        self.calls.insert(place, Call.between(WITHIN))
+        self.ends.insert(place + 1, self.ends[place])
 
     def _save(self, tensor: Tensor) -> Any:
         return None if self._is_running else tensor.detach()

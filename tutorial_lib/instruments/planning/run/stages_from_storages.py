@@ -22,7 +22,7 @@ class Flow:
 
     boundaries: tuple[int, ...]  # for each stage, bytes that come from the stage right before it
     skips: tuple[Skip, ...]  # what goes further
-    # the number of the value that a skip is, for those that come from a stage
+    # the number of the value that a skip is, for those between a stage and what is no stage
     values: dict[int, int] = field(default_factory=dict)
     # what lies before, between and after the calls of the model: never recomputed
     outside: tuple[int, ...] = (0,)
@@ -48,7 +48,9 @@ class Flow:
             last = max(targets, default=0)
             if size and last > source + 1:
                 skips.append(Skip(source, last, size, source + 1 in targets))
-                if source:  # what comes from before the stages is held as long as they run
+                # what comes from before the stages is held as long as they run, and what a stage
+                # takes is held by a segment with that stage until backward
+                if source and targets <= {*ends}:
                     values[len(skips) - 1] = key
             elif size and source and last in ends:  # what the last stage of a call gives
                 skips.append(Skip(source, last, size, gradient_bytes=0))
@@ -66,9 +68,7 @@ class Flow:
             waiting = alive(made, backwards[skip.target - 1][1])
             alike = sum(other.num_bytes for other in self.skips if other.target == skip.target)
             share = -(-waiting * skip.num_bytes // max(1, alike))
-            # a segment that takes it would hold it until backward
-            saved = index not in self.values or skip.target not in self.outside
-            saved = saved or f"{LABEL}{self.values[index]}" in alive_values
+            saved = index not in self.values or f"{LABEL}{self.values[index]}" in alive_values
             size = max(skip.num_bytes, share)
             if skip.source >= skip.target - 2:  # of a sum both parts have one gradient
                 shared = alive(made, backwards[skip.target][1]) - self.boundaries[skip.target]
