@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
+from torch.utils.checkpoint import CheckpointPolicy
 
 from tutorial_lib.school import authoring
 
@@ -21,6 +22,8 @@ def gallery():
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_symptom_is_there_and_the_cure_removes_it(gallery, name):
+    if name == "offload_recomputes" and not hasattr(CheckpointPolicy, "MUST_CPU_OFFLOAD"):
+        pytest.skip("torch 2.10 has no policy of this name")
     assert gallery.changed(name) == ""
 
 
@@ -34,7 +37,7 @@ def test_a_changed_case_is_named(gallery, monkeypatch):
 def test_the_registry_holds_what_the_page_promises(gallery):
     cases = gallery.CASES
     assert list(cases) == NAMES
-    assert len({about["number"] for about in cases.values()}) >= 25
+    assert len({about["number"] for about in cases.values()}) >= 40
     judged = [about["shows"] for about in cases.values() if about["caught_by"] == gallery.JUDGE]
     assert len(judged) >= 10
     assert {cured for _, cured in judged} == {gallery.SAME}

@@ -318,8 +318,8 @@ def make_llama(switched_on=True):
 @case(13, MEMORY, COUNT, (r"^\[1, 1\]$", r"^\[2, 2\]$"), seen_in=HF,
       reports="huggingface/diffusers#9850 huggingface/diffusers#1848",
       symptom="checkpointing is on and the peak is the same",
-      cause="the model is in `eval()`, and some libraries (as transformers) checkpoint "
-            "in `train()` alone",
+      cause="the model is in `eval()`, and transformers, for one, checkpoints in "
+            "`train()` alone",
       cure="`model.train()`, with dropout 0 where it must stay out")  # fmt: skip
 def evaluation_mode(cured):
     llama = make_llama().train(cured)
@@ -387,7 +387,8 @@ def one_checkpoint(cured):
               "energies, and checkpoints hardly help",
       cause="with `create_graph=True` the derivative keeps what it recomputed, and its "
             "own graph as well",
-      cure="fewer structures in a micro-batch, each weighted by its atoms")  # fmt: skip
+      cure="smaller micro-batches of structures, each weighted by its atoms"
+      )  # fmt: skip
 def forces(cured):
     torch.manual_seed(0)
     blocks = [nn.Sequential(nn.Linear(64, 256), nn.SiLU(), nn.Linear(256, 64))
@@ -524,7 +525,8 @@ def no_sync_around_backward(cured):
       reports="pytorch/pytorch#180874 pytorch/pytorch#158657",
       symptom="a policy of `MUST_CPU_OFFLOAD` moves nothing to the CPU, and steps get "
               "no faster",
-      cause="PyTorch has the name and, in eager mode, recomputes without a word",
+      cause="PyTorch has the name (from 2.11 on), but in eager mode it recomputes "
+            "without a word",
       cure="`MUST_SAVE` keeps it on the GPU; chapter 07d offloads by `save_on_cpu()`"
       )  # fmt: skip
 def offload_recomputes(cured):
@@ -689,8 +691,8 @@ def changed_meanwhile(cured):
 @case(34, LOSS, JUDGE, ("^gradients", SAME),
       reports="Wan-Video/Wan2.1#430",
       symptom="checkpointing makes a causal video model train badly, without an error",
-      cause="forward reads the frame before from a cache; by the time of recomputation "
-            "the cache holds a later frame, of the same shape",
+      cause="forward reads the previous frame from a cache; when it is recomputed, the "
+            "cache holds a later frame of the same shape",
       cure="pass the cached frame as an argument: the checkpoint keeps it")  # fmt: skip
 def frame_cache(cured):
     images = data.image_batch(4, 1, 8).double()
@@ -713,7 +715,7 @@ def frame_cache(cured):
 
 def make_video():
     torch.manual_seed(0)
-    causal = nn.Conv3d(1, 8, (2, 3, 3), padding=(0, 1, 1))  # this frame, one before
+    causal = nn.Conv3d(1, 8, (2, 3, 3), padding=(0, 1, 1))  # the previous frame and this one
     model = nn.Sequential(causal, nn.SiLU(), nn.Conv3d(8, 1, 1)).double()
     return model, SGD(model.parameters(), lr=0.1)
 
@@ -801,8 +803,8 @@ def experts_counted_twice(cured):
       reports="cloneofsimo/lora#26 kohya-ss/sd-scripts#323 "
               "locuslab/open-unlearning#178",
       symptom="LoRA in two towers: the loss falls, and one tower's `lora_B` stays zero",
-      cause="a reentrant checkpoint over frozen embeddings gives no gradients, and "
-            "PyTorch only warns where others have some",
+      cause="a reentrant checkpoint over frozen embeddings gives no gradients; as "
+            "other weights get some, PyTorch only warns",
       cure="`use_reentrant=False`, or `enable_input_require_grads()` on each tower"
       )  # fmt: skip
 def frozen_tower(cured):
