@@ -715,7 +715,7 @@ def frame_cache(cured):
 
 def make_video():
     torch.manual_seed(0)
-    causal = nn.Conv3d(1, 8, (2, 3, 3), padding=(0, 1, 1))  # the previous frame and this one
+    causal = nn.Conv3d(1, 8, (2, 3, 3), padding=(0, 1, 1))  # two frames
     model = nn.Sequential(causal, nn.SiLU(), nn.Conv3d(8, 1, 1)).double()
     return model, SGD(model.parameters(), lr=0.1)
 
