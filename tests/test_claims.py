@@ -29,6 +29,7 @@ def verdict(claim="A10", word="holds if", number="75.0%", tried=None, **others):
         ({"number": "most of it"}, "no figure in the number 'most of it'"),
         ({"word": "wrong"}, "the verdict is 'wrong', and the values .* allow 'holds if'"),
         ({"tried": {}}, r"A10: tried has values for \[\], and needs \['saved'\]"),
+        ({"claim": "A11"}, "A11: nothing says how wide the condition is: give held"),
         ({"claim": "A11", "tried": TRIED["A10"]}, r"values for \['saved'\], and needs \[\]"),
     ],
 )
@@ -100,7 +101,8 @@ def written(root, folder="course", stem="01_toy", *, code=None, shown=RESULT):
     code = code or 'claims.Verdict("A10", "holds if", "...", f"{share:.1%}", "", "")'
     data = claims.Verdicts(*shown)._repr_mimebundle_()
     output = nbformat.v4.new_output("execute_result", data=data, execution_count=1)
-    cells = [nbformat.v4.new_code_cell("share = 0.75", id="a")]
+    printed = nbformat.v4.new_output("stream", text="of the activations: 75.0 or 74.9 %")
+    cells = [nbformat.v4.new_code_cell("share = 0.75", id="a", outputs=[printed])]
     cells.append(nbformat.v4.new_code_cell(code, id="verdicts", outputs=[output] if shown else []))
     (root / folder).mkdir(parents=True, exist_ok=True)
     (root / "course/claims").mkdir(parents=True, exist_ok=True)
@@ -119,6 +121,39 @@ def test_a_changed_number_changes_the_file_and_a_stale_file_is_named(tmp_path):
     assert '"number": "74.9%"' in (root / verdicts.COLLECTED).read_text()
 
 
+@pytest.mark.parametrize(
+    ("number", "missing"),
+    [
+        ("75%", []),  # as it is written, but for a sign, zeros at its end and separators
+        ("-74.9 %", []),
+        ("75.0 of 1,024 bytes in float32", ["1,024"]),
+        ("7 or 5, True", ["7", "5", "True"]),
+    ],
+)
+def test_a_number_that_the_linked_cell_does_not_show_stops_the_build(tmp_path, number, missing):
+    root = written(tmp_path, shown=[verdict(number=number)])
+    if not missing:
+        assert verdicts.update(root)
+        return
+    with pytest.raises(AuthoringError, match=f"{', '.join(missing)} of '{number}' is not in"):
+        verdicts.update(root)
+
+
+def test_all_numbers_of_the_court_are_in_the_output_of_the_linked_cells(root):
+    rows, problems = verdicts.collect(root)
+    assert len(rows) == 88
+    assert not problems
+
+
+def test_a_condition_says_in_how_many_of_the_tried_settings_it_holds():
+    assert verdict().width == "true in 1 of 2 settings"
+    assert verdict("A11", held=(7, 9, "sizes")).width == "true in 7 of 9 sizes"
+    assert verdict("A04", "holds", tried={"saved": {"a": 60.0}}).width == ""
+    parts = [figure["part"] for figure in claims.figures("A13")]
+    values = ({"a": 24, "b": 24}, {"a": 8, "b": 16, "c": 8}, {"a": 5, "b": 5})
+    assert claims.width("A13", dict(zip(parts, values, strict=True))) == (1, 2)
+
+
 TYPED = 'claims.Verdict("A10", "holds if", "...", "75 %", "counted", "cell-a")'
 
 
@@ -127,7 +162,7 @@ TYPED = 'claims.Verdict("A10", "holds if", "...", "75 %", "counted", "cell-a")'
     [
         ({"code": TYPED}, "a number is typed"),
         ({"shown": ()}, "'A10' has no result: run the notebook"),
-        ({"shown": [verdict("A11")]}, "'A10' has no result"),
+        ({"shown": [verdict("A11", held=(1, 2, "sizes"))]}, "'A10' has no result"),
     ],
 )
 def test_typed_numbers_and_chapters_that_were_not_run_stop_the_build(tmp_path, notebook, says):

@@ -64,22 +64,55 @@ def word(claim: str, tried: Mapping[str, Mapping[str, float]]) -> str:
         claim: Its id.
         tried: For each part of its figures, no other, the values by their conditions.
     """
-    needed = [figure["part"] for figure in figures(claim)]
-    if set(tried) != set(needed):
-        raise ClaimError(f"{claim}: tried has values for {list(tried)}, and needs {needed}.")
-    off: dict[str, list[dict[str, float]]] = {}  # by quotation: shares beyond the edge
-    for said in figures(claim):
-        values, low, high = tried[said["part"]].items(), said["low"], said["high"]
-        shares = {c: max(1 - v / low, v / high - 1, 0) for c, v in values}
-        off.setdefault(said["quote"], []).append(shares)
+    off = _beyond(claim, tried)
     every = [share for parts in off.values() for shares in parts for share in shares.values()]
     together = max(  # the worst quotation, under the condition that is best for it
-        min((max(p[c] for p in parts) for c in parts[0] if all(c in p for p in parts)), default=1.0)
+        min((max(p[c] for p in parts) for c in _tried_together(parts)), default=1.0)
         for parts in off.values()
     )
     if together <= CLOSE:
         return "holds" if max(every) <= CLOSE else "holds if"
     return "nearly" if together <= NEAR else "partly" if min(every) <= CLOSE else "wrong"
+
+
+def width(claim: str, tried: Mapping[str, Mapping[str, float]]) -> tuple[int, int]:
+    """Return in how many of the tried settings a claim's figures are true, and how many there are.
+
+    Of several quotations, the one that is true in the smallest share of its settings counts.
+
+    Args:
+        claim: Its id.
+        tried: As in `word`.
+
+    Example:
+        >>> width("A10", {"saved": {"of the activations": 75.0, "of the peak": 58.5}})
+        (1, 2)
+    """
+    counts = list[tuple[int, int]]()
+    for parts in _beyond(claim, tried).values():
+        together = _tried_together(parts)
+        held = [c for c in together if max(p[c] for p in parts) <= CLOSE]
+        counts.append((len(held), len(together)))
+    return min(counts, key=lambda count: count[0] / max(1, count[1]))
+
+
+def _beyond(
+    claim: str, tried: Mapping[str, Mapping[str, float]]
+) -> dict[str, list[dict[str, float]]]:
+    """Return, by quotation and figure, how far beyond the figure's edge each value is."""
+    needed = [figure["part"] for figure in figures(claim)]
+    if set(tried) != set(needed):
+        raise ClaimError(f"{claim}: tried has values for {list(tried)}, and needs {needed}.")
+    off: dict[str, list[dict[str, float]]] = {}
+    for said in figures(claim):
+        values, low, high = tried[said["part"]].items(), said["low"], said["high"]
+        shares = {c: max(1 - v / low, v / high - 1, 0) for c, v in values}
+        off.setdefault(said["quote"], []).append(shares)
+    return off
+
+
+def _tried_together(parts: list[dict[str, float]]) -> list[str]:
+    return [c for c in parts[0] if all(c in part for part in parts)]
 
 
 @dataclass(frozen=True)
@@ -97,9 +130,12 @@ class Verdict:
         device: The device, where the number depends on one.
         notebook: Filled in when verdicts are collected, as in `course/01_where_memory_goes`.
         tried: What `word` takes, kept to four digits.
+        held: For a claim without figures that holds under a condition: in how many settings it
+            does, how many were tried, and their name, as in `(7, 9, "losses")`.
 
     Raises:
-        ClaimError: When a word is none of the above, or there is no figure in the number.
+        ClaimError: When a word is none of the above, when there is no figure in the number, or
+            when nothing says how wide a condition is.
     """
 
     claim: str
@@ -111,6 +147,7 @@ class Verdict:
     device: str = ""
     notebook: str = ""
     tried: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    held: tuple[int, int, str] | None = None
 
     def __post_init__(self) -> None:
         kind = claims("kind").get(self.claim, "")
@@ -128,8 +165,22 @@ class Verdict:
                 f"{self.claim}: the verdict is {self.verdict!r}, and the values that were tried "
                 f"allow {word(self.claim, self.tried)!r}: change the word, or try more."
             )
+        if self.verdict == "holds if" and not self.tried and not self.held:
+            raise ClaimError(
+                f"{self.claim}: nothing says how wide the condition is: give held, as in "
+                '(7, 9, "losses"), from a grid of settings that a cell tries.'
+            )
         short = {p: {c: float(f"{v:.4g}") for c, v in t.items()} for p, t in self.tried.items()}
         object.__setattr__(self, "tried", short)
+
+
+    @property
+    def width(self) -> str:
+        """Return in which share of the settings that were tried a condition holds, in words."""
+        if self.verdict != "holds if":
+            return ""
+        held, of, what = self.held or (*width(self.claim, self.tried), "settings")
+        return f"true in {held} of {of} {what}"
 
 
 class Verdicts(list[Verdict]):
@@ -139,7 +190,11 @@ class Verdicts(list[Verdict]):
         super().__init__(verdicts)
 
     def __str__(self) -> str:
-        lines = [f"{v.verdict:<8} {v.sentence} {v.number} ({v.how}, {v.claim})" for v in self]
+        lines = [
+            f"{v.verdict:<8} {v.sentence} {v.number} "
+            f"({', '.join(filter(None, (v.how, v.width, v.claim)))})"
+            for v in self
+        ]
         return "\n".join(lines)
 
     __repr__ = __str__
@@ -165,7 +220,8 @@ class Verdicts(list[Verdict]):
         rows = ["".join(f"<th>{head}</th>" for head in heads)]
         for v in self:
             told = ", ".join(filter(None, (v.how, escape(v.device), _link(v))))
-            both = f"{escape(claims()[v.claim])}<br><b>{v.verdict}</b>: {escape(v.sentence)}"
+            said = f"<b>{v.verdict}</b>" + (f" ({v.width})" if v.width else "")
+            both = f"{escape(claims()[v.claim])}<br>{said}: {escape(v.sentence)}"
             cells = (both, f"{escape(v.number)} ({told})", v.claim)
             rows.append("".join(f"<td>{cell}</td>" for cell in cells))
         lines = (f"<tr>{row}</tr>" for row in rows)

@@ -17,6 +17,9 @@ from tutorial_lib.school.authoring.source import Cell
 COLLECTED = Path("course/claims/verdicts.json")
 SHOWN = "claims.Verdicts("  # in a cell that shows some: its code is folded away
 _HEADING = re.compile(r"#{2,} ")
+_NUMBER = re.compile(  # as in 1,024 and 1e-12, and not the 64 of float64
+    r"(?<![\w.])(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?:e[-+]?\d+)?|\b(?:True|False)\b"
+)
 
 
 def update(root: Path) -> bool:
@@ -97,10 +100,15 @@ def _shown(notebook: NotebookNode) -> Iterator[dict[str, Any]]:
 
 
 def _problems(notebook: NotebookNode, shown: list[dict[str, Any]]) -> Iterator[str]:
-    ids = {cell.id for cell in notebook.cells}
+    cells = {cell.id: cell for cell in notebook.cells}
     for row in shown:
-        if row["cell"] not in ids:
+        if row["cell"] not in cells:
             yield f"{row['claim']}: there is no cell {row['cell']!r} in this notebook."
+        elif missing := unseen(row["number"], cells[row["cell"]]):
+            yield (
+                f"{row['claim']}: {', '.join(missing)} of {row['number']!r} is not in the output "
+                f"of cell {row['cell']!r}: let that cell show it, or name the cell that does."
+            )
     seen = {row["claim"] for row in shown}
     for cell in notebook.cells:
         if cell.cell_type == "code" and "claims.Verdict(" in cell.source:
@@ -110,6 +118,30 @@ def _problems(notebook: NotebookNode, shown: list[dict[str, Any]]) -> Iterator[s
                     yield f"cell {cell.id!r}: a number is typed; compute it from the cells above."
                 if isinstance(claim, ast.Constant) and claim.value not in seen:
                     yield f"cell {cell.id!r}: {claim.value!r} has no result: run the notebook."
+
+
+def unseen(number: str, cell: NotebookNode) -> list[str]:
+    """Return those numbers of a verdict that a cell's output does not show, as they are written.
+
+    A number counts as shown whatever its sign and its separators of thousands, in text, in a
+    table, or in the words of a figure.
+    """
+    shown = {_bare(found) for text in _texts(cell) for found in _NUMBER.findall(text)}
+    return [found for found in _NUMBER.findall(number) if _bare(found) not in shown]
+
+
+def _bare(number: str) -> str:
+    """Return a number as it is compared: 1,024 is 1024, and 75.0 is 75."""
+    text = number.replace(",", "")
+    return text.rstrip("0").rstrip(".") if "." in text and "e" not in text else text
+
+
+def _texts(cell: NotebookNode) -> Iterator[str]:
+    for output in cell.get("outputs", []):
+        data, about = output.get("data", {}), output.get("metadata", {})
+        texts = (text for kind, text in data.items() if kind.startswith("text/"))
+        for text in (output.get("text", ""), *texts, json.dumps(about, ensure_ascii=False)):
+            yield re.sub(r"<[^>]*>", " ", "".join(text))
 
 
 def _calls(source: str) -> Iterator[ast.Call]:
