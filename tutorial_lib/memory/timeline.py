@@ -62,6 +62,8 @@ class StepMemory:
         peak_phase: Phase in which that was.
         at_peak: Bytes by category at that moment; they sum to `peak_bytes`.
         phases: Most bytes held at once in each phase that occurred.
+        activation_bytes: Most bytes of activations, recomputed ones included, held at once: what
+            checkpointing is to lower.
         baseline_bytes: Bytes there before the step: parameters, optimizer state and the like.
         leaked_bytes: Bytes of the step that outlived it and are neither gradient nor state.
         timeline: Every storage's life.
@@ -85,6 +87,7 @@ class StepMemory:
     peak_phase: str = ""
     at_peak: dict[str, int] = field(default_factory=lambda: dict.fromkeys(CATEGORIES, 0))
     phases: dict[str, int] = field(default_factory=dict)
+    activation_bytes: int = 0
     baseline_bytes: int = 0
     leaked_bytes: int = 0
     timeline: list[Life] = field(default_factory=list)
@@ -190,5 +193,6 @@ def summarise(report: StepMemory) -> None:
     moment = totals.index(max(totals))
     report.peak_bytes, report.at_peak = totals[moment], curve[moment]
     report.peak_phase = next(p for begin, p in reversed(report.phase_starts) if begin <= moment)
+    report.activation_bytes = max(point["activations"] + point["recomputed"] for point in curve)
     report.baseline_bytes = totals[0]
     report.leaked_bytes = sum(life.num_bytes for life in report.leaks())
