@@ -263,7 +263,11 @@ for kernel, precision in (("sdpa", "bf16-amp"), ("eager", "fp32")):
         name: memory.predict(step).peak_bytes for name, step in steps.items()
     }
 peaks = pd.DataFrame(peaks).T
-print("GiB, predicted")
+share = peaks["12, checkpointed"] / peaks["4, plain"]
+faster = {model: 3 / times for model, times in ratio.items()}
+speed = f"{min(faster.values()):.2f} to {max(faster.values()):.2f} times the samples a second"
+needed = f"need {share.min():.0%} to {share.max():.0%} of what 4 need"
+print(f"12, checkpointed, {needed}; a busy GPU does {speed}. Peaks in GiB, predicted:")
 (peaks / GIB).round(1)
 
 # %% [markdown] id="busy"
@@ -301,16 +305,12 @@ pd.DataFrame(speeds).T
 # underused before.
 
 # %% id="verdict-throughput"
-faster = {model: 3 / times for model, times in ratio.items()}
-share = peaks["12, checkpointed"] / peaks["4, plain"]
 fits = {name: 3 if part <= 1 else 1 for name, part in share.items()}  # times the batch
 claims.Verdicts(
     claims.Verdict("E02", "partly", "Three times the batch fits. It costs more than "
         "three times the arithmetic, so a busy GPU gets slower; only one that idled at "
-        "the small batch could gain.", f"12, checkpointed, need {share.min():.0%} to "
-        f"{share.max():.0%} of what 4 need; {min(faster.values()):.2f} to "
-        f"{max(faster.values()):.2f} times the samples a second when busy", "computed",
-        "threefold", tried={"largest batch": fits, "throughput": faster}),
+        "the small batch could gain.", f"12, checkpointed, {needed}; {speed} when busy",
+        "computed", "threefold", tried={"largest batch": fits, "throughput": faster}),
 )  # fmt: skip
 
 # %% [markdown] id="end"

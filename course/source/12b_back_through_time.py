@@ -147,6 +147,8 @@ def halving_flat(cell, xs, state):
 
 # %% id="flat-table"
 row = table["halving, flat"] = {n: units(halving_flat, n) for n in LENGTHS}
+of_256 = {name: f"{row[256][0]:.1f}" for name, row in table.items()}
+print("256 steps, units:", ", ".join(f"{name} {size}" for name, size in of_256.items()))
 pd.DataFrame({"halving, flat": as_text(row)}).T.rename_axis("units (runs)")
 
 # %% [markdown] id="flat-read"
@@ -349,7 +351,6 @@ plots.training_curves(history, xlabel="updates", ylabel="loss", title=title)
 # ## Verdicts
 
 # %% id="verdicts"
-of_256 = {name: f"{row[256][0]:.1f}" for name, row in table.items()}
 claims.Verdicts(
     claims.Verdict("C17", "shown", "Over a long sequence segments need the square root "
         "of the steps, and halving its logarithm if the state is passed flat; "

@@ -578,8 +578,8 @@ claims.Verdicts(
     claims.Verdict(
         "C07", "shown", "jax.checkpoint keeps what its policy says; whether the "
         "compiled program needs less memory is up to the compiler.",
-        f"units that wait: {policy['everything']:.0f} of everything, "
-        f"{policy['dots']:.0f} of matmuls, {policy['nothing']:.0f} of boundaries "
+        f"units that wait: {policy['everything']:.1f} of everything, "
+        f"{policy['dots']:.1f} of matmuls, {policy['nothing']:.1f} of boundaries "
         "alone", "counted", "policies"),
     claims.Verdict(
         "C22", "shown", "Compilers take part in the choice, and may undo it: read the "

@@ -327,6 +327,9 @@ def counted_segments(length):
 
 counted = {length: counted_segments(length) for length in lengths}
 paper = {length: segments_cost(equal, length)[0] for length in lengths}
+sizes = {length: human_bytes(size) for length, size in counted.items()}
+price = f"{on_paper[best_length][1] / plain_seconds - 1:+.0%} time"
+print(f"least at segments of {best_length}, for {price}; counted: {sizes}")
 plots.growth(
     {"on paper": paper, "counted": counted},
     xlabel="stages in a segment",
@@ -749,11 +752,8 @@ claims.Verdicts(
         "built",
         "Of the intervals 1, 2, 4 and 8, the sweet spot is the valley of memory, or "
         "just after it.",
-        f"least memory at segments of {best_length}: "
-        f"{human_bytes(counted_segments(best_length))} for "
-        f"{on_paper[best_length][1] / plain_seconds - 1:+.0%} time; "
-        f"{human_bytes(counted_segments(1))} at 1, {human_bytes(counted_segments(8))} "
-        "at 8",
+        f"least memory at segments of {best_length}: {sizes[best_length]} for {price}; "
+        f"{sizes[1]} at 1, {sizes[8]} at 8",
         "counted",
         "given-counted",
     ),

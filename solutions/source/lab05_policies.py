@@ -176,6 +176,7 @@ for name, config in configs.items():
         row = {"peak": human_bytes(peaks[part]), "FLOPs": f"{extra_flops[part]:+.1%}"}
         table[name, part] = row
 share = 100 * freed_by_attention(FUSED)
+print(f"eager: attention only frees {freed_by_attention(EAGER):.0%} of it")
 print(f"fused: attention only frees {share:.0f} % of it{beside(guess, share)}")
 pd.DataFrame(table).T
 
