@@ -552,12 +552,12 @@ vit_saves = [vit[f"32 images, {kind}, fp32"]["saved, %"] for kind in ("sdpa", "e
 claims.Verdicts(
     claims.Verdict("E08", "holds if", "With fused attention about 71 % needs frozen "
         "weights (LoRA); in full training parameters and states stay.", f"LoRA saves "
-        f"{llama['LoRA']['saved, %']:.0f} %, full training at most {full_saves:.0f} %",
+        f"{llama['LoRA']['saved, %']:.1f} %, full training at most {full_saves:.1f} %",
         cell="llama", tried=recorded.tried("llama-2-7b"), **predicted_here),
     claims.Verdict("E09", "holds if", "58 % is right for 32 images in float32 with "
         "unfused AdamW, between the two kernels; an A100 takes many more than 32 and "
         "96 images.",
-        f"{min(vit_saves):.0f} % and {max(vit_saves):.0f} %", cell="vit",
+        f"{min(vit_saves):.1f} % and {max(vit_saves):.1f} %", cell="vit",
         tried=recorded.tried("vit-l-16"), **predicted_here),
 )  # fmt: skip
 

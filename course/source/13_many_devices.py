@@ -484,7 +484,7 @@ plots.ledger_bars(ledgers, title="What one rank holds at its peak")
 # and says what context parallelism and zero-bubble schedules add.
 
 # %% id="verdicts"
-peaks = {name: f"{one.report.peak_bytes / P:.1f}" for name, one in rows.items()}
+peaks = {name: f"{one.report.peak_bytes / P:.2f}" for name, one in rows.items()}
 claims.Verdicts(
     claims.Verdict(
         "C20", "shown", "No lever does it all: ranks divide weights, gradients and "
