@@ -446,7 +446,7 @@ claims.Verdicts(
         "States are twice that with AdamW in one type, four to six times with float32 "
         "states beside bfloat16, and less than twice with SGD, Adafactor and 8-bit "
         "AdamW.",
-        f"states {states.min():.2f} to {states.max():.2f} times the parameters",
+        f"states {multiples.min():.2f} to {multiples.max():.2f} times the parameters",
         "counted", "verdict-states", tried={"a parameter": each.parameters, "gradients":
         each.gradients / each.parameters, "optimizer states": states}),
     claims.Verdict("D07", "holds if", "Right for an optimizer that keeps float32 "

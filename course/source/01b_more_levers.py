@@ -526,16 +526,17 @@ for way, shape in [*steps, ("none", eager), ("per-block", eager)]:
         "A100": card["peak_bytes"],
     }
 fifty = pd.DataFrame(fifty).T / GB  # the last column is emulated, the others predicted
-activations, total = fifty["activations"], fifty["A100"]
+most, total = fifty["activations"], fifty["A100"]
 fifty.round(1)
 
 # %% [markdown] id="read-fifty"
-# Without checkpointing, the table's figures nearly come out. With it, both are too high. With a
-# checkpoint around each block, as in that source's own code, far less than 8 GB is added, and the
-# total stops falling at the update, where activations no longer count. Compare the second and third
-# row, too. Segments of $\sqrt{50}$ layers, the rule in textbooks, keep less in the forward pass
-# than a checkpoint around each block does, and their backward pass adds *more*. They come nearest
-# to the 8 GB. Chapter 06 finds out why.
+# Without checkpointing, the table's figures nearly come out. With it, both are too high. A
+# checkpoint around each block, as in that source's own code, leaves about a tenth of the
+# activations, and the total stops falling at the update, where activations no longer count. The
+# 8 GB are near to what a whole *pass adds* with segments of $\sqrt{50}$ layers, the rule in
+# textbooks. But that column includes the gradients, and the source has a row of its own for those.
+# Compare the second and third row, too: longer segments hold more activations. Chapter 06 finds out
+# why.
 #
 # ## Why the subject will not go away
 #
@@ -574,18 +575,18 @@ claims.Verdicts(
     ),
     claims.Verdict(
         "E01",
-        "nearly",
-        "Nearly right with segments of the square root; with one around each block far "
-        "less is added, and the update is the peak.",
-        f"activations {activations['none']:.1f}, sqrt {activations['sqrt']:.1f}, blocks "
-        f"{activations['per-block']:.1f} GB; in all {total['none']:.1f}, {total['sqrt']:.1f}, "
+        "partly",
+        "Nearly right without checkpointing; with it a tenth of the activations is left, "
+        "and the update is the peak.",
+        f"activations {most['none']:.1f}, sqrt {most['sqrt']:.1f}, blocks "
+        f"{most['per-block']:.1f} GB; in all {total['none']:.1f}, {total['sqrt']:.1f}, "
         f"{total['per-block']:.1f} GB",
         "emulated",
         "fifty-table",
         device="emulated A100",
         tried={
             f"{part}{way}": column[column.index.str.startswith("none") == (not way)]
-            for part, column in (("activations", activations), ("in all", total))
+            for part, column in (("activations", most), ("in all", total))
             for way in ("", ", checkpointed")
         },
     ),

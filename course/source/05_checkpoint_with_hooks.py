@@ -667,6 +667,7 @@ claims.Verdicts(
         f"{noticed} of 3 notice, the loss: {not verified['forgetful']['loss']}",
         "computed",
         "verify-measure",
+        held=(noticed, 3, "comparisons"),
     ),
 )
 

@@ -518,8 +518,10 @@ saved = {of: 1 - pairs[of, "per-block"] / pairs[of, "none"] for of in values[1:]
 shares = saved["activations"].sort_values()
 in_range, in_times = shares.between(0.5, 0.8), (1 / (1 - shares)).between(4, 8)
 seen = 100 * in_range.mean()
-print(f"{in_range.sum()} of {len(pairs)} pairs save 50 to 80 % of their activations, "
-      f"{seen:.0f} %{beside(guess, seen)}; {in_times.sum()} need 4 to 8 times less.")
+print(
+    f"{in_range.sum()} of {len(pairs)} pairs save 50 to 80 % of their activations, "
+    f"{seen:.0f} %{beside(guess, seen)}; {in_times.sum()} need 4 to 8 times less."
+)
 ranges = pd.DataFrame(saved).quantile([0, 0.25, 0.5, 0.75, 1]).T
 ranges.columns = ["least", "a quarter", "median", "three quarters", "most"]
 ranges.map("{:.0%}".format)
@@ -541,8 +543,8 @@ pd.DataFrame(columns).round(1)
 
 # %% [markdown] id="pairs-read"
 # Both ranges are true of some models. What a checkpoint saves depends on model, batch and attention
-# kernel, and on what you take the percentage *of*: with few samples a step, most of what a pass adds
-# is gradients, and nine tenths fewer activations may be hardly visible in the peak.
+# kernel, and on what you take the percentage *of*: with few samples a step, most of what a pass
+# adds is gradients, and nine tenths fewer activations may be hardly visible in the peak.
 #
 # One more published table gives a saving and a price in time for four strategies, for no model in
 # particular: 70 % for 50 %, 50 % for 30 %, 40 % for 15 %, 60 % for 25 %. Three of the four
@@ -591,13 +593,17 @@ claims.Verdicts(
         f"+{price['per-block']:.1f} %, every 2 +{price['every-2']:.1f} %",
         "counted",
         "strategies-table",
-        held=(int((units.diff() < 0).sum()), len(units) - 1, "steps to coarser segments"),
+        held=(
+            int((units.diff() < 0).sum()),
+            len(units) - 1,
+            "steps to coarser segments",
+        ),
     ),
     claims.Verdict(
         "A04",
         "holds if",
-        "It depends on model, batch and kernel; of all that a pass adds, gradients "
-        "included, it is less.",
+        "Most models save more of their activations. The range rather describes what is "
+        "saved of all that a pass adds, gradients included.",
         f"{in_range.sum()} of {len(pairs)}, {shares.min():.0%} to {shares.max():.0%}",
         "predicted",
         "pairs-share",
@@ -607,8 +613,8 @@ claims.Verdicts(
     claims.Verdict(
         "D14",
         "holds if",
-        "The factor depends on model, batch and kernel: some save more, some nearly "
-        "nothing.",
+        "The factor depends on model, batch and kernel: many models save more, and one "
+        "with few blocks or a recurrent one saves nearly nothing.",
         f"at most {1 / (1 - shares.max()):.1f} times less; at the largest batch with "
         f"fused attention {factors.min():.1f} to {factors.max():.1f} times",
         "predicted",

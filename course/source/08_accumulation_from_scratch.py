@@ -14,6 +14,7 @@
 # %% id="imports"
 import inspect
 from functools import partial
+from itertools import permutations
 
 import pandas as pd
 import torch
@@ -25,7 +26,7 @@ from torch.optim import SGD, AdamW
 from torch.utils.benchmark import Timer
 
 from tutorial_lib import claims, data, device, memory, plots
-from tutorial_lib.instruments import recorded
+from tutorial_lib.instruments import planning, recorded
 from tutorial_lib.checks import CheckError, assert_same_training, summation_tolerance
 from tutorial_lib.guesses import beside
 from tutorial_lib.models.gpt import GPT, GPTConfig
@@ -133,6 +134,10 @@ held["forward and backward"] = [report.forward_backward_bytes for report in repo
 held["whole step"] = [report.peak_bytes for report in reports]
 fell = 100 * (1 - held.loc["8 x 4"] / held.loc["32 x 1"])
 print(f"the whole step: {fell['whole step']:.1f} %{beside(guess, fell['whole step'])}")
+added = (held.loc["8 x 4"] - held.loc["8 x 1"]).iloc[1] / P
+print(
+    f"activations: {fell['activations']:.1f} %; 8 x 4 holds {added:+.2f} P beside 8 x 1"
+)
 display((held / P).round(2))  # in P, the bytes of all parameters
 small.figure()  # 8 x 4
 
@@ -157,6 +162,14 @@ for size, num in [(32, 1), (16, 2), (8, 4), (8, 2), (8, 1), (4, 8)]:
     recipe = Recipe("gpt2", size, precision="bf16-amp", accumulation=num)
     report = rows[recipe.label()]["report"]
     gpt2_peaks[f"{size} x {num}"] = report["peak_bytes"] / GIB
+pairs = [(a.split(" x "), b.split(" x ")) for a, b in permutations(gpt2_peaks, 2)]
+peaks = [tuple(gpt2_peaks[" x ".join(step)] for step in pair) for pair in pairs]
+decided = [(a[0] == b[0]) == (abs(p / q - 1) < 0.01)
+           for (a, b), (p, q) in zip(pairs, peaks, strict=True)]  # fmt: skip
+no_lower = [q >= p for (a, b), (p, q) in zip(pairs, peaks, strict=True)
+            if int(a[1]) < int(b[1])]  # fmt: skip
+print(f"decided by the micro-batch: {sum(decided) // 2} of {len(decided) // 2} pairs")
+print(f"more steps, no lower peak: {sum(no_lower)} of {len(no_lower)} pairs")
 pd.DataFrame({"GiB": gpt2_peaks}).round(2).T
 
 # %% [markdown] id="read-number"
@@ -193,6 +206,9 @@ for dtype in (torch.float64, torch.float32, torch.bfloat16):
     found = {n: error(gradient(loop, dtype), wanted) for n, loop in loops.items()}
     found["bound"] = summation_tolerance(dtype, tokens.numel())
     distances[str(dtype)] = found
+in_64 = distances["torch.float64"]
+exact = max(in_64[n] for n in loops) < in_64["bound"]
+print(f"float64, within the bound: {exact}")
 pd.DataFrame(distances).T.map("{:.0e}".format)
 
 # %% [markdown] id="read-distances"
@@ -424,6 +440,12 @@ ragged_off = 100 * error(gradient(means, double), gradient(whole, double))
 loss_off = 100 * abs(means(*make_gpt(double)) / whole(*make_gpt(double)) - 1)
 print(f"gradient off by {ragged_off:.0f} %{beside(guess, ragged_off)}")
 print(f"loss off by {loss_off:.1f} %")
+averages = [error(gradient(partial(accumulated, num=16 // size), double),
+                  gradient(big_batch, double)) for size in (1, 2, 4, 8)]  # fmt: skip
+averages += [error(gradient(partial(means, size=size), double), gradient(whole, double))
+             for size in (1, 2, 4, 8)]  # fmt: skip
+right = [off < 1e-9 for off in averages]
+print(f"a plain average is right in {sum(right)} of {len(right)}, all of equal rows")
 
 # %% [markdown] id="read-ragged"
 # With one number for the whole window, the loop is the big batch. With the mean of means, the
@@ -515,7 +537,13 @@ model, ids = make_gpt()[0], torch.zeros(32, config.seq_len, dtype=torch.long)
 one = memory.measure(partial(gpt_step, model, ids, 1), model=model, flops=True)
 many = memory.measure(partial(gpt_step, model, ids, 32), model=model, flops=True)
 flops_ratio = many.flops / one.flops
-f"{flops_ratio:.2f} times the FLOPs"
+CARDS = ("Tesla T4", "NVIDIA A100-SXM4-80GB", "NVIDIA H100 80GB HBM3")
+speeds = [planning.Speed.of(card) for card in CARDS]
+fills = [planning.filling_micro_batch(Recipe("gpt2", 32, precision=s.autocast), s)
+         for s in speeds]  # fmt: skip
+full = [size >= least for least in fills for size in (1, 2, 4, 8, 16)]
+print(f"GPT-2 fills a T4, an A100 and an H100 in {sum(full)} of {len(full)} sizes")
+f"{flops_ratio:.2f} times the FLOPs in 32 micro-batches"
 
 # %% id="seconds"
 # NBVAL_IGNORE_OUTPUT
@@ -538,20 +566,19 @@ slower.round(2).rename_axis("micro-batches").to_frame("times as long as one batc
 # ## Verdicts
 
 # %% id="verdicts"
-exact = distances["torch.float64"][4] < distances["torch.float64"]["bound"]
 claims.Verdicts(
     claims.Verdict("A08", "built", "The plain loop equals the big batch if every "
         "window is full and all micro-batches count the same number of terms.",
-        f"within float64's rounding: {exact}; {len(labels) % 256} of {len(labels)} "
-        "images left", "computed", "distances"),
+        f"within float64's rounding: {exact}", "computed", "distances"),
     claims.Verdict("A09", "holds if", "The mean of micro-batch gradients is the big "
         "batch's gradient if each loss depends on one sample and each micro-batch is "
         "weighed by its share of the window.", f"{ragged_off:.0f} % off where rows "
-        "differ in length", "computed", "measure-ragged"),
+        "differ in length", "computed", "measure-ragged",
+        held=(sum(right), len(right), "sizes and kinds of rows")),
     claims.Verdict("D01", "holds if", "The accumulated gradient is exact, up to the "
-        "order of adding, under the same condition.", "within float64's rounding: "
-        f"{exact}; {ragged_off:.0f} % off where rows differ in length", "computed",
-        "measure-ragged"),
+        "order of adding, under the same condition.", f"{ragged_off:.0f} % off where "
+        "rows differ in length", "computed", "measure-ragged",
+        held=(sum(right), len(right), "sizes and kinds of rows")),
 )  # fmt: skip
 
 # %% id="verdicts-memory"
@@ -561,7 +588,8 @@ claims.Verdicts(
         "that a second micro-batch adds.", f"{gpt2_peaks['8 x 2']:.2f} and "
         f"{gpt2_peaks['8 x 4']:.2f} GiB for batches of 16 and 32 in pieces of 8; "
         f"{gpt2_peaks['4 x 8']:.2f} GiB in pieces of 4", "predicted",
-        "only-micro-batch", device="CUDA kernels"),
+        "only-micro-batch", device="CUDA kernels",
+        held=(sum(decided) // 2, len(decided) // 2, "pairs of GPT-2's steps")),
     claims.Verdict("A10", "holds if", "Four micro-batches of 8 cut the activations of "
         "a batch of 32 by 75 %, and the peak by less, unless activations are nearly "
         "all of it.", f"{fell['activations']:.1f} % of the activations, "
@@ -570,11 +598,12 @@ claims.Verdicts(
     claims.Verdict("D03", "holds if", "Accumulation does not reduce the peak if you "
         "compare at one micro-batch: it adds up to a copy of the gradients to forward "
         "and backward.",
-        f"{(held.loc['8 x 4'] - held.loc['8 x 1']).iloc[1] / P:+.2f} P",
-        "counted", "memory-table"),
+        f"{added:+.2f} P", "counted", "memory-table",
+        held=(sum(no_lower), len(no_lower), "pairs of GPT-2's steps")),
     claims.Verdict("A11", "holds if", "Accumulation adds no FLOPs; it adds no time "
         "only if each micro-batch still fills the machine.", f"{flops_ratio:.2f} times "
-        "the FLOPs with 32 micro-batches", "counted", "flops"),
+        "the FLOPs with 32 micro-batches", "counted", "flops",
+        held=(sum(full), len(full), "cards and micro-batches, predicted")),
 )  # fmt: skip
 
 # %% [markdown] id="summary"

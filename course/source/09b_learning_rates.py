@@ -195,8 +195,10 @@ print(f"256, same rate: {higher:.1f} times as high{beside(guess, higher)}")
 tried = [(k, b, r) for k in rates for b in (64, 256) for r in rates[k]]
 slower = {(k, b, r): final(k, b, r) > 1.25 * final(k, 16, r) for k, b, r in tried}
 below = {each: slow for each, slow in slower.items() if each[2] <= best[each[0], 16]}
-print(f"at batch 16's rate, a quarter higher or more: {sum(slower.values())} of "
-      f"{len(slower)}; up to its best rate {sum(below.values())} of {len(below)}")
+print(
+    f"at batch 16's rate, a quarter higher or more: {sum(slower.values())} of "
+    f"{len(slower)}; up to its best rate {sum(below.values())} of {len(below)}"
+)
 linear = [name for name in curves if "linear" in name]
 title = "By samples, the linear rule's runs agree (loss logarithmic)"
 words = {"ylabel": "loss", "dashed": linear}

@@ -174,8 +174,10 @@ for way in ("none", "library-switch"):
     flops[way] = counter.get_total_flops()
 slower = flops["library-switch"] / flops["none"]
 off = guide["off, %"].map("{:+.0f} %".format)
-print(f"checkpointed: {slower:.2f} times the FLOPs; its bytes are off by {off.iloc[2]}, "
-      f"those of 1 x 4 by {off.iloc[1]}, and the drop between them by {fell.iloc[1]}")
+print(
+    f"checkpointed: {slower:.2f} times the FLOPs; its bytes are off by {off.iloc[2]}, "
+    f"those of 1 x 4 by {off.iloc[1]}, and the drop between them by {fell.iloc[1]}"
+)
 
 # %% id="verdicts-guide"
 predicted_here = {"how": "predicted", "device": "CUDA kernels"}
