@@ -548,8 +548,8 @@ pd.DataFrame(columns).round(1)
 #
 # One more published table gives a saving and a price in time for four strategies, for no model in
 # particular: 70 % for 50 %, 50 % for 30 %, 40 % for 15 %, 60 % for 25 %. Three of the four
-# *savings* are true of some pair above; attention alone saves less, or more if it is eager.
-# The price can be counted: here it is for eight blocks.
+# *savings* are true of some pair above; segments of two save more in every one. The price can be
+# counted: here it is for eight blocks.
 
 # %% id="strategies"
 strategies = {"every block": "per-block", "every 2": "every-2"}
