@@ -173,7 +173,6 @@ class Verdict:
         short = {p: {c: float(f"{v:.4g}") for c, v in t.items()} for p, t in self.tried.items()}
         object.__setattr__(self, "tried", short)
 
-
     @property
     def width(self) -> str:
         """Return in which share of the settings that were tried a condition holds, in words."""

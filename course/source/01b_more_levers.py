@@ -576,8 +576,8 @@ claims.Verdicts(
     claims.Verdict(
         "E01",
         "partly",
-        "Nearly right without checkpointing; with it a tenth of the activations is left, "
-        "and the update is the peak.",
+        "Nearly right without checkpointing; with it a tenth of the activations is "
+        "left, and the update is the peak.",
         f"activations {most['none']:.1f}, sqrt {most['sqrt']:.1f}, blocks "
         f"{most['per-block']:.1f} GB; in all {total['none']:.1f}, {total['sqrt']:.1f}, "
         f"{total['per-block']:.1f} GB",

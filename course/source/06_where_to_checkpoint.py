@@ -171,8 +171,8 @@ both = {"on paper": {s: on_paper(s, 24, r) for s in lengths}, "counted": curve}
 best = {way: min(curve, key=curve.get) for way, curve in (curves | both).items()}
 plain = measured("none").peak_bytes
 of_plain = {way: measured(way).peak_bytes / plain for way in ("per-block", "every-24")}
-print(f"best length, r = 1 on paper: {best['r = 1']}; counted: {best['counted']}. Peaks, "
-      f"of plain: {of_plain['per-block']:.0%} with one a block, "
+print(f"best length, r = 1 on paper: {best['r = 1']}; counted: {best['counted']}")
+print(f"peaks, of plain: {of_plain['per-block']:.0%} with one a block, "
       f"{of_plain['every-24']:.0%} with one around all")  # fmt: skip
 title = "GPT of 24 blocks: single blocks hold the least, recomputed tensors included"
 figure = plots.growth(
@@ -307,9 +307,7 @@ with memory.flop_counter() as forward:
 forward_share = forward.get_total_flops() / plain
 ways = ("per-block", "every-2", "every-4", "sqrt", "mlp-only", "attention-only")
 adds = {way: 100 * (measured(way).flops / plain - 1) for way in ways}
-print(
-    f"forward: {forward_share:.1%} of a step's FLOPs; in fours {adds['every-4']:.0f} % more"
-)
+print(f"forward: {forward_share:.1%} of a step; in fours {adds['every-4']:.0f} % more")
 print(f"per-block: {adds['per-block']:.0f} % more")
 
 # %% id="flops-table"
@@ -362,8 +360,9 @@ print(f"LoRA: {adapted['Llama, LoRA']:+.0f} %{beside(guess, adapted['Llama, LoRA
 adds |= {way: 100 * (measured(way).flops / plain - 1) for way in names.values()}
 own = pd.read_csv(FOLDER / "own_times.csv")
 more = own.set_index(own.card + ": " + own.step).measured_price
-seconds = f"seconds, measured on an H200 and an H100: +{more.min():.0f} to +{more.max():.0f} %"
-print(f"our GPT: +{adds['per-block']:.0f} % per block, +{adds['every-4']:.0f} % in fours, "
+seconds = f"seconds, measured on an H200 and an H100: +{more.min():.0f} to "
+seconds += f"+{more.max():.0f} %"
+print(f"GPT: +{adds['per-block']:.0f} % per block, +{adds['every-4']:.0f} % in fours, "
       f"+{max(adds.values()):.0f} % in one segment; {seconds}")  # fmt: skip
 
 # %% [markdown] id="last-read"
@@ -394,7 +393,8 @@ claims.Verdicts(
         "more forward is at most a third of a step if all weights train, at most half "
         "if they are frozen; other layers can add more. Early stop makes it less.",
         f"{adds['per-block']:.0f} to {max(adds.values()):.0f} % more FLOPs, "
-        f"{adapted['Llama, LoRA']:.0f} % with LoRA", "counted", "flops-lora", tried=tried),
+        f"{adapted['Llama, LoRA']:.0f} % with LoRA", "counted", "flops-lora",
+        tried=tried),
     claims.Verdict("D05", "holds if", "A third is the limit of long segments if all "
         "weights train; with one block to a segment early stop saves a good part. A "
         "GPU's seconds follow only where it is busy: else the CPU's launches decide.",
@@ -403,7 +403,8 @@ claims.Verdicts(
         tried=tried | {"more, in practice": adds | adapted | more.to_dict()}),
     claims.Verdict("E04", "holds if", "The whole forward runs again, and forward is a "
         "third of a step.", f"forward {forward_share:.1%} of a step, "
-        f"{adds['every-4']:.0f} % more FLOPs in fours", "counted", "flops", tried=tried),
+        f"{adds['every-4']:.0f} % more FLOPs in fours", "counted", "flops",
+        tried=tried),
 )  # fmt: skip
 
 # %% [markdown] id="nothing-text"

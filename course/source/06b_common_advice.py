@@ -602,8 +602,8 @@ claims.Verdicts(
     claims.Verdict(
         "A04",
         "holds if",
-        "Most models save more of their activations. The range rather describes what is "
-        "saved of all that a pass adds, gradients included.",
+        "Most models save more of their activations. The range rather describes what "
+        "is saved of all that a pass adds, gradients included.",
         f"{in_range.sum()} of {len(pairs)}, {shares.min():.0%} to {shares.max():.0%}",
         "predicted",
         "pairs-share",

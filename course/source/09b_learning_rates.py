@@ -352,23 +352,25 @@ results.rename_axis(columns=["", "learning rate"])
 # ## Verdicts
 
 # %% id="verdicts"
+choices = "choices of optimizer, rate and batch"
 claims.Verdicts(
     claims.Verdict(
-        "A16", "holds if", "The linear rule ends lowest, except where it scales SGD's or "
-        "Adam's best rate to batches of 256: stay far below the largest stable rate.",
+        "A16", "holds if", "The linear rule ends lowest, except where it scales SGD's "
+        "or Adam's best rate to batches of 256: stay far below the largest stable "
+        "rate.",
         f"lowest in {lowest.sum()} of {len(rules)}", "computed", "rules",
-        held=(int(lowest.sum()), len(rules), "choices of optimizer, rate and batch")),
+        held=(int(lowest.sum()), len(rules), choices)),
     claims.Verdict(
-        "B05", "holds if", "From the same samples, a larger effective batch ends higher if "
-        "the learning rate was left as it was and was not above its best. Accumulation "
-        "itself delays nothing.",
-        f"{sum(below.values())} of {len(below)} up to the best rate", "computed", "delayed",
-        held=(sum(slower.values()), len(slower), "choices of optimizer, rate and batch")),
+        "B05", "holds if", "From the same samples, a larger effective batch ends "
+        "higher if the learning rate was left as it was and was not above its best. "
+        "Accumulation itself delays nothing.",
+        f"{sum(below.values())} of {len(below)} up to the best rate", "computed",
+        "delayed", held=(sum(slower.values()), len(slower), choices)),
     claims.Verdict(
         "D15", "holds if", "The square root is safer if the rate was bold, and slower "
         "if it was careful. (What a warm-up should be counted in was not tested.)",
         f"{safer.sum()} of {len(rules)}", "computed", "rules",
-        held=(int(safer.sum()), len(rules), "choices of optimizer, rate and batch")),
+        held=(int(safer.sum()), len(rules), choices)),
 )  # fmt: skip
 
 # %% [markdown] id="summary"

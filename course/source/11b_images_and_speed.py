@@ -265,7 +265,8 @@ for kernel, precision in (("sdpa", "bf16-amp"), ("eager", "fp32")):
 peaks = pd.DataFrame(peaks).T
 share = peaks["12, checkpointed"] / peaks["4, plain"]
 faster = {model: 3 / times for model, times in ratio.items()}
-speed = f"{min(faster.values()):.2f} to {max(faster.values()):.2f} times the samples a second"
+speed = f"{min(faster.values()):.2f} to {max(faster.values()):.2f} times the samples"
+speed += " a second"
 needed = f"need {share.min():.0%} to {share.max():.0%} of what 4 need"
 print(f"12, checkpointed, {needed}; a busy GPU does {speed}. Peaks in GiB, predicted:")
 (peaks / GIB).round(1)

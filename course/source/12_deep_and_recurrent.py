@@ -546,7 +546,8 @@ claims.Verdicts(
     claims.Verdict("E20", "shown", "Long contexts gain several times, and a 3-D "
         "U-Net little with one segment a block, since two of its blocks hold nearly "
         "three quarters of what is saved.",
-        f"{voxel_gain}, 131,072 tokens {context_gain:.1f} times less", "predicted", "context",
+        f"{voxel_gain}, 131,072 tokens {context_gain:.1f} times less", "predicted",
+        "context",
         device="CUDA kernels"),
 )  # fmt: skip
 
