@@ -20,11 +20,11 @@
 #
 # ## Three ways in
 #
-# - **Tonight** (20 minutes), when a model of yours does not fit: [My model does not
+# - **Tonight** (25 minutes), when a model of yours does not fit: [My model does not
 #   fit](tonight.ipynb) predicts it, pulls the levers in order, and writes a plan for your script.
 # - **An evening** (2 hours), for the ideas: this notebook (35),
 #   [04](04_checkpoint_from_scratch.ipynb) up to *All six fixed* (45),
-#   [08](08_accumulation_from_scratch.ipynb) up to *The last window* (30), and of
+#   [08](08_accumulation_from_scratch.ipynb) up to *The last window* (35), and of
 #   [Lab 06](../labs/lab06_exact_accumulation.ipynb) the first exercise (10).
 # - **The course** (about 35 hours, 15 of them labs): at the end of each notebook, a link leads to
 #   the next one.

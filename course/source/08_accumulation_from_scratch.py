@@ -162,14 +162,6 @@ for size, num in [(32, 1), (16, 2), (8, 4), (8, 2), (8, 1), (4, 8)]:
     recipe = Recipe("gpt2", size, precision="bf16-amp", accumulation=num)
     report = rows[recipe.label()]["report"]
     gpt2_peaks[f"{size} x {num}"] = report["peak_bytes"] / GIB
-pairs = [(a.split(" x "), b.split(" x ")) for a, b in permutations(gpt2_peaks, 2)]
-peaks = [tuple(gpt2_peaks[" x ".join(step)] for step in pair) for pair in pairs]
-decided = [(a[0] == b[0]) == (abs(p / q - 1) < 0.01)
-           for (a, b), (p, q) in zip(pairs, peaks, strict=True)]  # fmt: skip
-no_lower = [q >= p for (a, b), (p, q) in zip(pairs, peaks, strict=True)
-            if int(a[1]) < int(b[1])]  # fmt: skip
-print(f"decided by the micro-batch: {sum(decided) // 2} of {len(decided) // 2} pairs")
-print(f"more steps, no lower peak: {sum(no_lower)} of {len(no_lower)} pairs")
 pd.DataFrame({"GiB": gpt2_peaks}).round(2).T
 
 # %% [markdown] id="read-number"
@@ -537,12 +529,6 @@ model, ids = make_gpt()[0], torch.zeros(32, config.seq_len, dtype=torch.long)
 one = memory.measure(partial(gpt_step, model, ids, 1), model=model, flops=True)
 many = memory.measure(partial(gpt_step, model, ids, 32), model=model, flops=True)
 flops_ratio = many.flops / one.flops
-CARDS = ("Tesla T4", "NVIDIA A100-SXM4-80GB", "NVIDIA H100 80GB HBM3")
-speeds = [planning.Speed.of(card) for card in CARDS]
-fills = [planning.filling_micro_batch(Recipe("gpt2", 32, precision=s.autocast), s)
-         for s in speeds]  # fmt: skip
-full = [size >= least for least in fills for size in (1, 2, 4, 8, 16)]
-print(f"GPT-2 fills a T4, an A100 and an H100 in {sum(full)} of {len(full)} sizes")
 f"{flops_ratio:.2f} times the FLOPs in 32 micro-batches"
 
 # %% id="seconds"
@@ -582,6 +568,17 @@ claims.Verdicts(
 )  # fmt: skip
 
 # %% id="verdicts-memory"
+pairs = [(a.split(" x "), b.split(" x ")) for a, b in permutations(gpt2_peaks, 2)]
+peaks = [tuple(gpt2_peaks[" x ".join(step)] for step in pair) for pair in pairs]
+decided = [(a[0] == b[0]) == (abs(p / q - 1) < 0.01)
+           for (a, b), (p, q) in zip(pairs, peaks, strict=True)]  # fmt: skip
+no_lower = [q >= p for (a, b), (p, q) in zip(pairs, peaks, strict=True)
+            if int(a[1]) < int(b[1])]  # fmt: skip
+CARDS = ("Tesla T4", "NVIDIA A100-SXM4-80GB", "NVIDIA H100 80GB HBM3")
+speeds = [planning.Speed.of(card) for card in CARDS]
+fills = [planning.filling_micro_batch(Recipe("gpt2", 32, precision=s.autocast), s)
+         for s in speeds]  # fmt: skip
+full = [size >= least for least in fills for size in (1, 2, 4, 8, 16)]
 claims.Verdicts(
     claims.Verdict("A02", "holds if", "The micro-batch decides the memory, and the "
         "global batch does not, if you leave out the copy of the gradients, at most, "
