@@ -419,6 +419,20 @@ def test_what_could_not_be_tried_is_said():
     assert "checks.assert_same_training" in found.accumulating
 
 
+@pytest.mark.parametrize(
+    ("loss_of", "pairs"), [(info_nce, True), (hardest_negative, True), (F.mse_loss, False)]
+)
+def test_a_large_model_is_looked_at_for_pairs_of_samples(loss_of, pairs):
+    def make(samples):
+        model = nn.Linear(WIDTH, 2**26)
+        x = torch.randn(samples, WIDTH)
+        return (lambda: loss_of(model(x)[:, :WIDTH], x)), model
+
+    found = sameness.judge(make, lambda model: {})
+    assert (found.compares, found.pairs) == (None, pairs)
+    assert found.accumulated == ("another" if pairs else "untried")
+
+
 def test_a_trial_leaves_everything_as_it_was(capsys):
     def make(samples):
         print("made")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from tutorial_lib.instruments.planning.chain.plan import Plan
+from tutorial_lib.instruments.segments.sameness import Sameness
 from tutorial_lib.instruments.training import Recipe
 from tutorial_lib.units import human_bytes, human_seconds
 
@@ -15,10 +17,12 @@ if TYPE_CHECKING:
 
 _SHOWN = 12
 _NEAR = 0.02  # seconds nearer to each other than this are the same to a roofline
+_SMALLER = "smaller micro-batch"
 # What changes the training, the least first. All else is the same mathematics.
-_ROUNDED = {
+_CHANGES = {
     "adamw-8bit": "adamw-8bit rounds its states to 8 bits",
     "bf16": "bf16 rounds weights and states to 16 bits, and loses updates below 1/512 of a weight",
+    _SMALLER: "a smaller micro-batch, for the reason below",
 }
 
 
@@ -37,6 +41,7 @@ class Candidate:
         plan: What is kept and what is recomputed; `None` where nothing fits.
         is_verified: Whether the whole step was predicted with its plan, and not only added up; with
             the plan that needs least, where it has none that fits.
+        is_another_batch: Whether its micro-batch is smaller than the batch, and that matters.
     """
 
     precision: str
@@ -48,6 +53,7 @@ class Candidate:
     overhead: float
     plan: Plan | None = None
     is_verified: bool = False
+    is_another_batch: bool = False
 
     @property
     def fits(self) -> bool:
@@ -56,8 +62,9 @@ class Candidate:
 
     @property
     def changes(self) -> tuple[str, ...]:
-        """Its choices that make another training of it; without one, only last digits differ."""
-        return tuple(name for name in _ROUNDED if name in (self.precision, self.optimizer))
+        """Its choices that make another training of it, the least first."""
+        chosen = {self.precision, self.optimizer, _SMALLER if self.is_another_batch else ""}
+        return tuple(name for name in _CHANGES if name in chosen)
 
     def beats(self, other: Candidate) -> bool:
         """Whether it is no worse in bytes, seconds and changes, and better in one of them."""
@@ -80,6 +87,7 @@ class Fit:
         candidates: All that were tried.
         asked: Precision and optimizer of those that may be the best.
         not_tried: Precisions in which the step does not run, and why.
+        sameness: What recomputing and smaller micro-batches make of the training.
     """
 
     recipe: Recipe
@@ -88,6 +96,7 @@ class Fit:
     candidates: tuple[Candidate, ...]
     asked: tuple[tuple[str, str], ...]
     not_tried: Mapping[str, str] = field(default_factory=dict)
+    sameness: Sameness = field(default_factory=Sameness)
 
     @property
     def model(self) -> str:
@@ -162,6 +171,7 @@ class Fit:
             "otherwise": None if otherwise is None else _as_data(otherwise),
             "smallest_bytes": self.smallest_bytes,
             "not_tried": dict(self.not_tried),
+            "sameness": self.sameness.as_data(),
             "choices": ranked,
         }
 
@@ -202,14 +212,25 @@ class Fit:
             yield f"  Not shown: {beaten} that fit, and are better in nothing."
         for precision, reason in self.not_tried.items():
             yield f"  {precision} was not tried, as the step does not run in it: {reason}"
-        rounded = {name for candidate in shown for name in candidate.changes}
-        if rounded:
-            words = [words for name, words in _ROUNDED.items() if name in rounded]
+        changes = {name for candidate in shown for name in candidate.changes}
+        if changes:
+            words = [words for name, words in _CHANGES.items() if name in changes]
             yield f"  * is another training: {'; '.join(words)}."
-        yield "  Recomputing changes no bit of a gradient, accumulating its last digits."
+        for said in str(self.sameness).splitlines():
+            yield from textwrap.wrap(said, 94, initial_indent="  ", subsequent_indent="  ")
         if best is not None:
             yield "The first row's plan for one micro-batch, without parameters and states:"
             yield str(best.plan)
+
+
+def marked(
+    candidates: Iterable[Candidate], effective_batch: int, sameness: Sameness
+) -> Iterator[Candidate]:
+    """Mark those whose micro-batch is smaller than the batch, where that is another training."""
+    matters = sameness.accumulated == "another"
+    for candidate in candidates:
+        is_smaller = candidate.micro_batch < effective_batch
+        yield replace(candidate, is_another_batch=matters and is_smaller)
 
 
 def _best(candidates: Sequence[Candidate]) -> Candidate | None:
@@ -222,8 +243,8 @@ def _best(candidates: Sequence[Candidate]) -> Candidate | None:
 
 
 def _changed(candidate: Candidate) -> int:
-    """Give a number that is larger the more the training changes: bf16 above 8-bit states."""
-    return sum(2**place for place, name in enumerate(_ROUNDED) if name in candidate.changes)
+    """Give a number that is larger the more the training changes: another batch above all."""
+    return sum(2**place for place, name in enumerate(_CHANGES) if name in candidate.changes)
 
 
 def _order(candidate: Candidate) -> tuple[Any, ...]:
@@ -233,10 +254,11 @@ def _order(candidate: Candidate) -> tuple[Any, ...]:
 
 def _row(candidate: Candidate) -> str:
     batch = f"{candidate.micro_batch} x {candidate.accumulation}"
+    batch += "*" if candidate.is_another_batch else ""
     time = human_seconds(candidate.seconds) if candidate.fits else "-"
     extra = f"{candidate.overhead:+.1%}" if candidate.fits else "-"
     precision, optimizer = (
-        f"{name}*" if name in _ROUNDED else name
+        f"{name}*" if name in _CHANGES else name
         for name in (candidate.precision, candidate.optimizer)
     )
     return (

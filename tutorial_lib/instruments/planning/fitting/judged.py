@@ -12,6 +12,8 @@ from tutorial_lib.instruments.segments.sameness import Sameness, Seen, Tried, lo
 from tutorial_lib.instruments.segments.sameness import judge as judge_loss
 from tutorial_lib.instruments.training import Recipe, step, user_function
 
+_JUDGED: dict[str, Sameness] = {}  # published models; a function of one's own may change
+
 
 def judge(recipe: Recipe | str) -> Sameness:
     """Look at a recipe's model and loss: what forward changes and reads, whether samples matter.
@@ -34,8 +36,27 @@ def judge(recipe: Recipe | str) -> Sameness:
     compares = step.compared_samples(plain)
     if compares is None and _is_whole_step(replace(plain, micro_batch=1)):
         return Sameness.of(_seen_of_step(replace(recipe, checkpointing="none")), Tried())
+    name = repr(replace(plain, micro_batch=1))
+    if name in _JUDGED:
+        return _JUDGED[name]
     known = None if compares is None else Tried(bool(compares), alone=compares != "pairs")
-    return judge_loss(lambda n: replace(plain, micro_batch=n).make_loss(), _stages_of, known=known)
+    found = judge_loss(lambda n: replace(plain, micro_batch=n).make_loss(), _stages_of, known=known)
+    if compares is not None:
+        _JUDGED[name] = found
+    return found
+
+
+def possible_micro_batches(samples: int, same: Sameness) -> list[int]:
+    """List the divisors, but for a single sample whose loss has no gradient.
+
+    Raises:
+        ValueError: When there is but such a sample.
+    """
+    if samples == 1 and not same.alone:
+        raise ValueError(
+            "The loss compares samples, and one alone has no gradient: raise effective_batch."
+        )
+    return [n for n in range(1, samples + 1) if samples % n == 0 and (n > 1 or same.alone)]
 
 
 def _is_whole_step(recipe: Recipe) -> bool:

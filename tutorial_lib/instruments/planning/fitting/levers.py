@@ -6,9 +6,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tutorial_lib import memory
+from tutorial_lib.instruments.planning.fitting.judged import judge
 from tutorial_lib.instruments.planning.fitting.predictions import predicted
 from tutorial_lib.instruments.planning.run.roofline import Roofline, Speed
-from tutorial_lib.instruments.training import Recipe, step
+from tutorial_lib.instruments.training import Recipe
 from tutorial_lib.units import Bytes
 
 # The levers in order, and what each costs. First those that cost digits alone, then time, then
@@ -33,8 +34,9 @@ class Lever:
 
     Args:
         name: In words.
-        training: What becomes of it: `exact` (the same gradients, bit for bit), `rounding` (other
-            last digits) or `another`; empty for the step as it is.
+        training: What becomes of it, as `judge` says: `exact` (the same gradients, bit for bit),
+            `rounding` (other last digits), `redrawn` (other random numbers, as of dropout),
+            `another`, or `untried`; empty for the step as it is.
         recipe: The step.
         report: Its predicted memory.
         flops: Floating-point operations of one sample.
@@ -77,20 +79,21 @@ def pull_levers(
     """
     flops = _flops(recipe)
     pulled, refused = [Lever("as it is", "", recipe, report or predicted(recipe), flops)], []
-    compares = any("batch_norm" in life.op for life in pulled[0].report.timeline)
-    compares |= bool(step.compared_samples(recipe))
-    another = {"8-bit states", "LoRA"}
-    another |= {"smaller micro-batch", "one sample at a time"} if compares else set()
+    same = judge(recipe)
+    trainings = dict.fromkeys(("smaller micro-batch", "one sample at a time"), same.accumulated)
+    trainings |= {"checkpoint each block": same.recomputed}
+    trainings |= {"8-bit states": "another", "LoRA": "another"}
     for number, name in enumerate(ORDER, start=1):
         if tell:
             tell(f"lever {number} of {len(ORDER)}: {name}", pulled)
         try:
             choices = _choices(name, recipe, speed or Speed())
+            if choices.get("micro_batch") == 1 and not same.alone:
+                raise ValueError("the loss compares samples, and one alone has no gradient.")
             wanted = replace(recipe, **choices)
             if wanted != recipe:
                 flops = flops if choices.keys() <= _SAME_FLOPS else _flops(wanted)
-                training = "another" if name in another else "rounding"
-                training = "exact" if name == "checkpoint each block" else training
+                training = trainings.get(name, "rounding")
                 pulled.append(Lever(name, training, wanted, predicted(wanted), flops))
                 recipe = wanted
         except ValueError as error:

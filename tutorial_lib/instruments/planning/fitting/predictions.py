@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import itertools
+import signal
 import warnings
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
+from joblib.externals.loky import (  # type: ignore[import-untyped]
+    get_reusable_executor,
+)
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -20,6 +24,7 @@ from tutorial_lib.instruments.planning.run.apply import apply
 from tutorial_lib.instruments.planning.run.find_stages import replaced, without_work
 from tutorial_lib.instruments.planning.run.profile import profile
 from tutorial_lib.instruments.planning.run.roofline import Speed
+from tutorial_lib.instruments.segments.sameness import Sameness
 from tutorial_lib.instruments.training import Recipe, Shard
 from tutorial_lib.instruments.training.fields import COPYING, UNDIVIDED
 from tutorial_lib.instruments.training.user_function import is_function
@@ -65,9 +70,11 @@ class Parts:
         recipes = {name: replace(recipe, optimizer=name) for name in optimizers}
         with recipe.one_rank(), memory.predicting():
             loss, model = replace(recipe, micro_batch=1).make_loss()
-            one = profile(model, loss, gradients="made", speed=speed, selective=True)
+            settings: dict[str, Any] = {"gradients": "made", "speed": speed, "selective": True}
+            settings["is_judged"] = True  # who calls this keeps what cannot run again
+            one = profile(model, loss, **settings)
             loss, model = replace(recipe, micro_batch=2).make_loss()
-            two = profile(model, loss, gradients="made", speed=speed, selective=True, like=one)
+            two = profile(model, loss, **settings, like=one)
             is_complex = any(parameter.is_complex() for parameter in model.parameters())
             able = [name for name in optimizers if not (is_complex and name in UNDIVIDED)]
             updates = {name: _update(model, recipes[name]) for name in able or optimizers}
@@ -78,6 +85,64 @@ class Parts:
                 for name, update in updates.items()
             }
         return cls(recipe, one, two, updates)
+
+    def kept(self, names: Container[str]) -> Parts:
+        """Keep these stages in every plan."""
+
+        def marked(profile: Profile) -> Profile:
+            pairs = zip(profile.names, profile.stages, strict=True)
+            stages = (
+                replace(s, recomputable=False, selective=None) if n in names else s
+                for n, s in pairs
+            )
+            return replace(profile, stages=tuple(stages))
+
+        return replace(self, one=marked(self.one), two=marked(self.two))
+
+
+def taken_apart(
+    recipes: Sequence[Recipe],
+    take: Callable[[Recipe], Parts],
+    look: Callable[[], Sameness],
+    *,
+    is_chosen: bool,
+) -> tuple[list[Parts], dict[str, str], Sameness]:
+    """Take the first step apart here, and those of other precisions in a second process.
+
+    Returns:
+        The parts; by precision why another one was not tried; and what was seen meanwhile.
+    """
+    if not recipes[1:]:
+        same = look()
+        return [take(recipe).kept(same.unlike) for recipe in recipes], {}, same
+    # Ctrl-C on a terminal reaches it too, and is this process's to answer.
+    second = get_reusable_executor(
+        max_workers=1, initializer=signal.signal, initargs=(signal.SIGINT, signal.SIG_IGN)
+    )
+    found, not_tried = list[Parts](), dict[str, str]()
+    try:
+        others = [second.submit(take, recipe) for recipe in recipes[1:]]
+        same = look()
+        try:
+            found.append(take(recipes[0]))
+        except RuntimeError as error:
+            if is_chosen:
+                raise
+            found.append(take(replace(recipes[0], precision="fp32")))
+            not_tried[str(recipes[0].precision)] = _first_line(error)
+        for recipe, other in zip(recipes[1:], others, strict=True):
+            try:
+                found.append(other.result())
+            except Exception as error:
+                not_tried[str(recipe.precision)] = _first_line(error)
+    except BaseException:
+        second.shutdown(kill_workers=True)  # it would go on for minutes, and be waited for
+        raise
+    return [parts.kept(same.unlike) for parts in found], not_tried, same
+
+
+def _first_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
 
 
 def _update(model: nn.Module, recipe: Recipe) -> Update:

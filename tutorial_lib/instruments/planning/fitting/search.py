@@ -1,23 +1,20 @@
 """Find how to train a model within a memory budget: the least change, then the least time."""
 
 import math
-import signal
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
+from functools import partial
 from itertools import product
 from typing import Any
-
-from joblib.externals.loky import (  # type: ignore[import-untyped]
-    get_reusable_executor,
-)
 
 from tutorial_lib.instruments.planning.chain.plan import Plan
 from tutorial_lib.instruments.planning.chain.profiled import Profile
 from tutorial_lib.instruments.planning.chain.solve import floor_bytes, smallest, solve
 from tutorial_lib.instruments.planning.chain.stages import Skip, Stage
-from tutorial_lib.instruments.planning.fitting.candidates import Candidate, Fit
-from tutorial_lib.instruments.planning.fitting.predictions import Parts, predicted_peak
+from tutorial_lib.instruments.planning.fitting.candidates import Candidate, Fit, marked
+from tutorial_lib.instruments.planning.fitting.judged import judge, possible_micro_batches
+from tutorial_lib.instruments.planning.fitting.predictions import Parts, predicted_peak, taken_apart
 from tutorial_lib.instruments.planning.run.roofline import Speed
 from tutorial_lib.instruments.training import Recipe, Shard
 from tutorial_lib.instruments.training.fields import COPYING, UNDIVIDED
@@ -46,7 +43,8 @@ def fit(
     takes at least the time in which a CPU launches its operations: what is below that leaves the
     GPU partly idle. `Fit.best` is then predicted in whole, with its plan at work, and gets less
     for its plan where that shows more than the budget. The second and further precisions are
-    looked at in a process of their own.
+    looked at in a process of their own. Before that, `judge` says which stages cannot run again,
+    and are kept, and whether a smaller micro-batch is another training, and is marked.
 
     Args:
         recipe: The model, its sizes, LoRA, and the ranks with what they share: bytes are then those
@@ -67,7 +65,7 @@ def fit(
         `smallest_bytes` says what would do, and `otherwise` what fits if more may change.
 
     Raises:
-        ValueError: When a number is below 1, or a name is not known.
+        ValueError: When a number is below 1 or too small for the loss, or a name is not known.
     """
     recipe = Recipe(recipe) if isinstance(recipe, str) else recipe
     samples = _of_one_rank(recipe, effective_batch, budget_bytes)
@@ -77,16 +75,14 @@ def fit(
     recipes = [replace(recipe, precision=n) for n in precisions or (speed.autocast, "bf16")]
     tell = tell or str
     tell("part 1 of 3: the model's stages, with one sample and with two")
-    found, not_tried = _taken_apart(recipes, tried, speed, is_chosen=precisions is not None)
-    choices = [(p, *rest) for p in found for rest in product(p.updates, _divisors(samples))]
-    tell(f"part 2 of 3: a schedule for each of {len(choices)} choices")
-    candidates = [
-        _candidate(parts, optimizer, micro_batch, samples, budget_bytes, speed)
-        for parts, optimizer, micro_batch in choices
-    ]
+    take, look = partial(Parts.of, optimizers=tried, speed=speed), partial(judge, recipe)
+    found, not_tried, same = taken_apart(recipes, take, look, is_chosen=precisions is not None)
+    sizes = possible_micro_batches(samples, same)
+    solved = _candidates(found, sizes, budget_bytes, speed, tell)
+    candidates = tuple(marked(solved, effective_batch, same))
     first = [str(found[0].recipe.precision)]
     asked = tuple(product(precisions or first, optimizers or OPTIMIZERS[:1]))
-    fitted = Fit(recipe, budget_bytes, effective_batch, tuple(candidates), asked, not_tried)
+    fitted = Fit(recipe, budget_bytes, effective_batch, candidates, asked, not_tried, same)
     tell("part 3 of 3: the best of them, predicted in whole")
     return _verified(fitted, {str(parts.recipe.precision): parts for parts in found}, speed)
 
@@ -101,49 +97,6 @@ def _of_one_rank(recipe: Recipe, effective_batch: int, budget_bytes: int) -> int
             f"(={together})."
         )
     return effective_batch // together
-
-
-def _taken_apart(
-    recipes: Sequence[Recipe], optimizers: Sequence[str], speed: Speed, *, is_chosen: bool
-) -> tuple[list[Parts], dict[str, str]]:
-    """Take the first step apart here, and those of other precisions in a second process.
-
-    Returns:
-        The parts; and by precision why another one was not tried.
-    """
-    if not recipes[1:]:
-        return [Parts.of(recipe, optimizers, speed) for recipe in recipes], {}
-    # Ctrl-C on a terminal reaches it too, and is this process's to answer.
-    second = get_reusable_executor(
-        max_workers=1, initializer=signal.signal, initargs=(signal.SIGINT, signal.SIG_IGN)
-    )
-    found, not_tried = list[Parts](), dict[str, str]()
-    try:
-        others = [second.submit(Parts.of, recipe, optimizers, speed) for recipe in recipes[1:]]
-        try:
-            found.append(Parts.of(recipes[0], optimizers, speed))
-        except RuntimeError as error:
-            if is_chosen:
-                raise
-            found.append(Parts.of(replace(recipes[0], precision="fp32"), optimizers, speed))
-            not_tried[str(recipes[0].precision)] = _first_line(error)
-        for recipe, other in zip(recipes[1:], others, strict=True):
-            try:
-                found.append(other.result())
-            except Exception as error:
-                not_tried[str(recipe.precision)] = _first_line(error)
-    except BaseException:
-        second.shutdown(kill_workers=True)  # it would go on for minutes, and be waited for
-        raise
-    return found, not_tried
-
-
-def _first_line(error: Exception) -> str:
-    return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
-
-
-def _divisors(number: int) -> list[int]:
-    return [n for n in range(1, number + 1) if number % n == 0]
 
 
 def _at(parts: Parts, micro_batch: int) -> Profile:
@@ -167,6 +120,19 @@ def _at(parts: Parts, micro_batch: int) -> Profile:
     stages: list[Stage] = [between(a, b) for a, b in zip(one.stages, two.stages, strict=True)]
     skips: list[Skip] = [between(a, b) for a, b in zip(one.skips, two.skips, strict=True)]
     return replace(one, stages=tuple(stages), skips=tuple(skips))
+
+
+def _candidates(
+    found: Sequence[Parts],
+    sizes: Sequence[int],
+    budget: int,
+    speed: Speed,
+    tell: Callable[[str], object],
+) -> list[Candidate]:
+    """Solve for each precision, optimizer and micro-batch."""
+    choices = [(p, *rest) for p in found for rest in product(p.updates, sizes)]
+    tell(f"part 2 of 3: a schedule for each of {len(choices)} choices")
+    return [_candidate(*choice, sizes[-1], budget, speed) for choice in choices]
 
 
 def _candidate(

@@ -21,6 +21,7 @@ from tutorial_lib.instruments.planning.run.recording import Loss, Recorder
 from tutorial_lib.instruments.planning.run.roofline import Roofline, Speed
 from tutorial_lib.instruments.planning.run.stages_from_storages import LABEL, Flow, measure_stages
 from tutorial_lib.instruments.segments.placeholder import NeedsValueError
+from tutorial_lib.instruments.segments.sameness import look
 from tutorial_lib.instruments.segments.tree import Selective
 from tutorial_lib.memory.private_torch import is_fake as is_fake_tensor
 from tutorial_lib.memory.storages import StorageLog, list_tensors
@@ -40,6 +41,7 @@ def profile(
     speed: Speed | None = None,
     selective: bool = False,
     like: Profile | None = None,
+    is_judged: bool = False,
 ) -> Profile:
     """Find the stages of a model and count what each holds, and time it.
 
@@ -56,18 +58,18 @@ def profile(
         speed: What to predict times with; `None` measures them, or takes an A100's where it cannot.
         selective: Whether a plan may also keep the results of a stage's matmuls only.
         like: A profile with another micro-batch: without memory, stages alike there are run once.
+        is_judged: Whether it is known already that all stages but those in `keep` repeat.
 
     Raises:
-        ValueError: When no stage is found, or the loss does what no chain describes; the model is
-            as before.
+        ValueError: When no stage is found or one does not repeat, or no chain describes the loss.
     """
     found = find_stages(model, stages)
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
     is_fake = any(map(is_fake_tensor, list_tensors(model.parameters())))  # FSDP's parts too
     method: Method = "predicted" if speed or is_fake else "measured"
     with model_untouched(model, device):
-        if not is_fake:
-            Recorder(model, found, twice=True, keep=keep).run(loss)
+        if not is_fake or not (is_judged or like):
+            _check_repeatable(model, loss, found, keep, is_fake)
         seen = _forward_alone(model, found, loss, device)
         forms, skips = list[tuple[Stage, ...]](), tuple[Skip, ...]()
         for kept in (int, Selective)[: 1 + selective]:
@@ -88,6 +90,22 @@ def profile(
     where = "CUDA kernels" if is_fake else devices.describe(device)
     calls = tuple(seen.calls)
     return Profile(_either(*forms), skips, seen.names, calls, method, where, launches)
+
+
+def _check_repeatable(
+    model: nn.Module, loss: Loss, stages: dict[str, nn.Module], keep: Sequence[str], is_fake: bool
+) -> None:
+    """Refuse a stage that computes something else when it runs again."""
+    if not is_fake:
+        Recorder(model, stages, twice=True, keep=keep).run(loss)
+        return
+    unlike = look(model, loss, stages).unlike
+    for name in [name for name in unlike if name not in keep]:
+        raise ValueError(
+            f"The stage {name} ({type(stages[name]).__name__}) computes something else when it "
+            f"runs again: its forward reads what it changes ({', '.join(unlike[name])}). So it "
+            f"cannot be recomputed: say keep={list(unlike)} to have it kept."
+        )
 
 
 def _set_gradients(model: nn.Module, gradients: str) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from tutorial_lib.instruments.private_torch import operations
 from tutorial_lib.memory.private_torch import TorchDispatchMode, storage_keys
 from tutorial_lib.memory.storages import list_tensors
 
@@ -137,6 +138,31 @@ class _Outside(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if is_new:
             self._held.append(tensor.untyped_storage() if key else tensor)
         return is_new
+
+
+class Forms(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """List the shapes of all results of operations, views left out."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.shapes: list[tuple[int, ...]] = []
+
+    @classmethod
+    def of(cls, run: Callable[[], Any]) -> Forms:
+        """List those of a run."""
+        found = cls()
+        with found:
+            run()
+        return found
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Run the operation."""
+        out = func(*args, **(kwargs or {}))
+        if not operations.gives_view(func):
+            self.shapes += [tuple(tensor.shape) for tensor in list_tensors(out)]
+        return out
 
 
 def find_batch(more: Sequence[Tensor], some: Sequence[Tensor]) -> list[Shared]:

@@ -11,11 +11,11 @@ from torch import nn
 from tutorial_lib import memory
 from tutorial_lib.instruments.segments.sameness.batch import Make
 from tutorial_lib.instruments.segments.sameness.look import Seen, look
-from tutorial_lib.instruments.segments.sameness.trial import Tried, UntriedError, tried
+from tutorial_lib.instruments.segments.sameness.trial import Tried, UntriedError, makes_pairs, tried
 
-# A model is tried for real where a forward of two samples takes no more than this. A trial runs
-# some forty of them: seconds on a CPU, and below a GiB.
-MOST_FLOPS, MOST_BYTES = 2 * 10**9, 2**28
+# A model is tried for real where a forward of two samples takes no more than this. A trial takes as
+# long as thirty of them: seconds on a CPU, and below 2 GiB.
+MOST_FLOPS, MOST_BYTES = 10**10, 2**28
 _LARGE_FLOPS = 3 * 10**8  # in float64 it would take several seconds
 _NAMED = 3
 _OF_BATCH_NORM = ("running_mean", "running_var", "num_batches_tracked")
@@ -41,6 +41,8 @@ class Sameness:
             micro-batch; `None` where it was not tried.
         counts: Whether the loss divides by what it counts in a micro-batch, as its targets.
         sums: Whether the loss is a sum over samples.
+        pairs: Whether something makes a matrix of all pairs of samples; looked for where they were
+            not tried.
         alone: Whether one sample by itself has a gradient.
         untried: Why samples were not tried.
     """
@@ -53,6 +55,7 @@ class Sameness:
     compares: bool | None = False
     counts: bool = False
     sums: bool = False
+    pairs: bool = False
     alone: bool = True
     untried: str = ""
 
@@ -85,7 +88,7 @@ class Sameness:
         `rounding`, `redrawn` (the same, but for other random numbers), `another`; or `untried`,
         where nothing speaks against the first two and samples were not tried.
         """
-        if self.has_batch_norm or self.compares or self.moves or self.sums:
+        if any(self._reasons()):
             return "another"
         if self.compares is None:
             return "untried"
@@ -126,6 +129,8 @@ class Sameness:
             yield "the loss or a layer compares its samples" + (
                 "" if self.alone else ", and one alone has no gradient"
             )
+        if self.pairs:
+            yield "something makes a matrix of all pairs of its samples"
         if self.moves:
             yield f"forward reads what the one before has changed ({_state(self.moves)})"
         if self.sums:
@@ -164,15 +169,16 @@ def judge(make: Make, find_stages: FindStages, *, known: Tried | None = None) ->
         held = sum(tensor.nbytes for tensor in [*model.parameters(), *model.buffers()])
         seen = look(model, loss, find_stages(model), beside_model=known is None)
     too_large = seen.flops > MOST_FLOPS or max(held, seen.made_bytes) > MOST_BYTES
-    if too_large:
-        untried = untried or "the model is too large"
+    pairs = False
+    if known is None and too_large and not untried:
+        untried, pairs = "the model is too large", makes_pairs(make)
     if known is None and not untried:
         is_large = seen.flops > _LARGE_FLOPS
         try:
             known = tried(make, has_state=seen.writes, is_large=is_large)
         except UntriedError as error:
             untried = str(error)
-    return Sameness.of(seen, known, untried)
+    return dataclasses.replace(Sameness.of(seen, known, untried), pairs=pairs)
 
 
 def _kinds(draws: Iterable[str]) -> tuple[str, ...]:

@@ -17,9 +17,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from tutorial_lib import memory
 from tutorial_lib.instruments.segments.sameness import state
 from tutorial_lib.instruments.segments.sameness.batch import (
     SAMPLES,
+    Forms,
     Loss,
     Make,
     Shared,
@@ -82,6 +84,19 @@ def tried(make: Make, *, has_state: bool = False, is_large: bool = False) -> Tri
         except Exception as error:  # whatever the user's code raises, as where it names float32
             said = said or f"it raised {type(error).__name__}: {str(error).partition(chr(10))[0]}"
     raise UntriedError(said)
+
+
+def makes_pairs(make: Make) -> bool:
+    """Tell, on tensors without memory, whether a loss makes a matrix of all pairs of its samples.
+
+    Such a tensor grows with the samples in two of its dimensions.
+    """
+    with memory.predicting():
+        few, more = (Forms.of(make(count)[0]) for count in (2, 3))
+    if len(few.shapes) != len(more.shapes):
+        return False
+    pairs = zip(few.shapes, more.shapes, strict=True)
+    return any(sum(a != b for a, b in zip(*both, strict=False)) > 1 for both in pairs)
 
 
 def _tried(make: Make, dtype: torch.dtype, has_state: bool) -> Tried:
