@@ -18,15 +18,19 @@ def doing(words: str = "") -> Iterator[Callable[..., None]]:
     Yields:
         A function that shows other words, and a table of what is known so far.
     """
-    shown = display(HTML(""), display_id=True)
+    shown = display(HTML(""), display_id=True)  # None where no notebook is
+
+    def show(text: str) -> None:
+        if shown is not None:
+            shown.update(HTML(text))
 
     def tell(words: str, table: pd.DataFrame | None = None) -> None:
         so_far = "" if table is None else table.to_html()
-        shown.update(HTML(f"<p><em>{html.escape(words)} ...</em></p>{so_far}"))
+        show(f"<p><em>{html.escape(words)} ...</em></p>{so_far}")
 
     try:
         if words:
             tell(words)
         yield tell
     finally:
-        shown.update(HTML(""))  # nothing is left that a later run could differ in
+        show("")  # nothing is left that a later run could differ in
