@@ -35,6 +35,7 @@
 # </details>
 
 # %% id="imports"
+import textwrap
 from dataclasses import replace
 
 import pandas as pd
@@ -92,8 +93,11 @@ report
 #
 # - **exact**: the same operations, so the same gradients, as far as your GPU repeats itself (02);
 # - **rounding**: the same mathematics, other last digits;
+# - **redrawn**: the same, but dropout or noise draws other random numbers;
 # - **another**: another update. So is a smaller micro-batch where BatchNorm or the loss (as CLIP's)
-#   compares samples: chapter 09. Compare the losses of two short runs before you trust it.
+#   compares its samples (09), and checkpoints where forward reads what it changes, as a codebook
+#   that it moves. Compare the losses of two short runs before you trust it;
+# - **untried**: your model is too large to try whether its loss compares samples.
 
 
 # %% id="table"
@@ -137,8 +141,8 @@ plots.ledger_bars(
 # The table pulls each lever to its end. The planner pulls it only as far as your card needs. It
 # takes the predicted fastest plan that fits, most often the one that recomputes least. Weights and
 # states stay in float32 if a plan with them fits. Otherwise it takes 8-bit states, then
-# bfloat16 throughout, and says so: that is another training. A model with BatchNorm changes with
-# its micro-batch too (chapter 09).
+# bfloat16 throughout, and says so: that is another training. Where a smaller micro-batch is another
+# training too, it takes one last of all.
 #
 # A card is never filled to the last byte, because its free memory is fragmented. *Close* means that
 # some steps ran out with so little to spare (10b). *Yes* and the plan count on a setting of Linux
@@ -179,6 +183,7 @@ if best:
     print(f"micro_batch, accumulation = {batch}")
     print(f"precision, optimizer = '{best.precision}', '{best.optimizer}'")
     print("another training:", ", ".join(best.changes) or "no")
+    print(textwrap.fill(str(fit.sameness), 76))
 
 # %% [markdown] id="lines"
 # Copy `micro_batch` from above into a loop of your own. (This loop is for a mean over samples; for
@@ -212,8 +217,9 @@ if best:
 # which is `torch.float16` (or `fp16=True`) with a gradient scaler (08c).
 #
 # `planning.apply` changes how a model runs, and not what it computes: the gradients are *exact*, as
-# above. Leave it out where the plan keeps everything. In a script without this library,
-# checkpoint each block: with `gradient_checkpointing=True` in the Trainer's options, or with
+# above, because no plan recomputes a stage that would compute something else. Leave it out where
+# the plan keeps everything. In a script without this library, checkpoint each block: with
+# `gradient_checkpointing=True` in the Trainer's options, or with
 # `unet.enable_gradient_checkpointing()` in diffusers.
 #
 # Does the file do what it says? On a GPU with room for it, or with a small model, the next cell
