@@ -62,13 +62,17 @@ def drawn(rng, count):
         )
         for forward in seconds
     ]
+    for index in rng.sample(range(1, count), rng.randrange(count)):
+        part = rng.randint(0, stages[index].input_bytes)
+        stages[index] = replace(stages[index], released_bytes=part)
     for index in rng.sample(range(count), rng.choice([0, 1, 2])):
         stages[index] = replace(stages[index], selective=selective_form(rng, stages[index]))
     skips = []
     if count > 2 and rng.random() < 0.5:
         source = rng.randrange(count - 1)
         is_boundary = rng.random() < 0.5
-        most = stages[source + 1].input_bytes if is_boundary else 5
+        after = stages[source + 1]
+        most = after.input_bytes - after.released_bytes if is_boundary else 5
         target = rng.randrange(source + 1, count)
         size, waiting, is_saved = rng.randint(0, most), rng.randint(0, 9), rng.random() < 0.7
         skips = [planning.Skip(source, target, size, is_boundary, waiting, is_saved)]

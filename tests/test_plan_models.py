@@ -237,7 +237,7 @@ def assert_same_gradients(model, loss, plan):
 
 
 class Hidden(nn.Module):
-    """Its layers stand in no list."""
+    """Its layers are in no list."""
 
     def __init__(self):
         super().__init__()
@@ -247,10 +247,23 @@ class Hidden(nn.Module):
         return self.third(self.second(self.first(x).relu()).relu()).sum()
 
 
-def test_stages_that_cannot_be_found_are_named_by_hand():
+class Bare(nn.Module):
+    """It has no layers at all."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(4))
+
+    def forward(self, x):
+        return (self.weight * x).sum()
+
+
+def test_layers_in_no_list_are_found_or_named_by_hand():
     model, x = Hidden(), torch.randn(5, 4)
+    found = planning.profile(model, lambda: model(x))
+    assert found.names == ("(before)", "first", "second", "third", "(after)")
     with pytest.raises(ValueError, match=r"Name them: stages=\['layers.0'"):
-        planning.profile(model, lambda: model(x))
+        planning.profile(bare := Bare(), lambda: bare(x))
     with pytest.raises(ValueError, match="'fourth' is no module of Hidden"):
         planning.profile(model, lambda: model(x), stages=["first", "fourth"])
     profile = planning.profile(model, lambda: model(x), stages=["first", "second", model.third])

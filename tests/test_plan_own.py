@@ -27,8 +27,7 @@ def test_a_float_batch_follows_the_models_precision(name):
 
 
 # Counted peak / planned one, at least, where a plan is further above it than 2 %.
-LOWEST = {"graph": 0.89, "pyramid": 0.96, "autocast_inside": 0.92}
-HIGHEST = {"autocast_inside": 1.1}  # casts of weights that end with each stage
+LOWEST = {"graph": 0.91, "pyramid": 0.96}
 KINDS = [
     *("segmentation", "residual", "two_views", "rollout", "recycling", "preferences"),
     *("called_by_the_loss", "autocast_inside", "graph", "packed", "windows"),
@@ -50,7 +49,7 @@ def test_plans_of_ones_own_models_run_as_planned(name):
         budget = floor + int(share * (whole - floor))
         found, same, peak = executed(model, loss, profile, budget)
         assert same
-        assert LOWEST.get(name, 0.98) <= peak / found.peak_bytes <= HIGHEST.get(name, 1.0001)
+        assert LOWEST.get(name, 0.98) <= peak / found.peak_bytes <= 1.0001
         assert (set(found.forward_executions) == {1}) == (share == 1.0)
 
 

@@ -26,7 +26,8 @@ def find_blocks(model: nn.Module) -> list[nn.Module]:
 
     Looked for in this order: the model's own `blocks`; the layers that transformers can
     checkpoint, and PyTorch's transformer layers; residual and transformer blocks of diffusers and
-    of ResNets; all modules of the class that the longest list of one class is made of.
+    of ResNets; all modules of the class that the longest list of one class is made of; attributes
+    of one class of your own whose names end with numbers, as in `block1` to `block8`.
 
     Raises:
         ValueError: When there is nothing of the kind.
@@ -47,15 +48,27 @@ def find_blocks(model: nn.Module) -> list[nn.Module]:
         longest = max(runnable, key=len)
         kind = type(longest[0])
         # Stages of blocks have several such lists. PyTorch's own classes stand for anything.
-        return (
-            longest
-            if kind.__module__.startswith("torch.")
-            else _outermost(model, lambda m: type(m) is kind)
-        )
+        return longest if _is_torchs(kind) else _outermost(model, lambda m: type(m) is kind)
+    numbered = [numbers for module in model.modules() if len(numbers := _numbered(module)) > 1]
+    if numbered:
+        return max(numbered, key=len)
     raise ValueError(
         f"{type(model).__name__} has no blocks that could be found. "
         "Try a model with a `blocks` attribute, an nn.ModuleList of its layers."
     )
+
+
+def _numbered(module: nn.Module) -> list[nn.Module]:
+    """List the children with numbered names, of the most frequent class that is not PyTorch's."""
+    kinds: dict[type, list[nn.Module]] = {}
+    for name, child in module.named_children():
+        if name[-1:].isdigit() and not name.isdigit() and not _is_torchs(type(child)):
+            kinds.setdefault(type(child), []).append(child)
+    return max(kinds.values(), key=len, default=[])
+
+
+def _is_torchs(kind: type) -> bool:
+    return kind.__module__.startswith("torch.")
 
 
 def find_chain(model: nn.Module) -> list[nn.Module]:

@@ -31,5 +31,6 @@ class Modes:
         pairs = zip(_DEVICES, self.autocast, here.autocast, strict=True)
         for device, (is_on, dtype), now in pairs:
             if (is_on, dtype) != now:
+                undo.callback(torch.clear_autocast_cache)  # a recomputation would keep its casts
                 undo.enter_context(torch.autocast(device, dtype=dtype, enabled=is_on))
         return undo

@@ -26,7 +26,7 @@ class Costs:
 
     forward: Seconds  # of a forward; infinite for one that must not run twice
     boundary: Bytes  # of each stage's input as a boundary; nothing for a skip that is held anyway
-    saved: Bytes  # that a kept stage adds for those to its right
+    saved: Bytes  # that a kept stage adds for those to its right, less what it releases
     keep: Bytes  # needed while a forward runs that keeps
     stop: Bytes  # the same for the last forward of a recomputed segment
     drop: Bytes  # needed while a forward runs that keeps nothing, its input included
@@ -34,6 +34,7 @@ class Costs:
     waiting: Bytes  # gradients that wait while a segment that ends with this stage is recomputed
     first: Bytes  # held while a stage runs for the first time, and not in backward
     early: Seconds  # saved where a recomputed segment ends with this stage
+    released: Bytes  # of each stage's input, once a forward that keeps is done
     extra: Seconds  # that keeping the stage in this way adds
     selective: Costs | None = None  # the same chain when stages are kept selectively, if any may be
 
@@ -41,8 +42,12 @@ class Costs:
         return len(self.forward)
 
     @classmethod
-    def of(cls, stages: Sequence[Stage], skips: Sequence[Skip]) -> Costs:
-        """Write a chain as arrays."""
+    def of(
+        cls, stages: Sequence[Stage], skips: Sequence[Skip], handed: Sequence[int] | None = None
+    ) -> Costs:
+        """Write a chain as arrays; `handed` is the part of each output that nothing saves."""
+        if handed is None:
+            handed = [*(after.released_bytes for after in stages[1:]), 0]
         count = len(stages)
         made = np.array(outputs(stages), np.int64)
         pinned, shared, later, first = (np.zeros(count, np.int64) for _ in range(4))
@@ -70,7 +75,8 @@ class Costs:
         stopped = column("stopped_temporary_bytes", np.float64)  # None is not a number here
         stop = np.where(np.isnan(stopped), keep, later + saved + np.nan_to_num(stopped))
         may_repeat = column("recomputable", bool)
-        back = later + saved + temporary + waiting
+        released = column("released_bytes")
+        back = later + saved + temporary + waiting - released - np.array(handed, np.int64)
         waiting[-1] = 0  # the first forward ends before there is any gradient
         selective = None
         if any(stage.selective for stage in stages):
@@ -79,11 +85,11 @@ class Costs:
                 for s in stages
             ]
             more = [_kept_seconds(a) - _kept_seconds(b) for a, b in zip(forms, stages, strict=True)]
-            selective = replace(cls.of(forms, skips), extra=np.array(more))
+            selective = replace(cls.of(forms, skips, handed), extra=np.array(more))
         return cls(
             np.where(may_repeat, column("forward_seconds", np.float64), np.inf),
             boundary,
-            saved - pinned,
+            saved - pinned - released,
             keep,
             stop.astype(np.int64),
             later + boundary + output,
@@ -91,6 +97,7 @@ class Costs:
             waiting,
             first,
             column("early_stop_seconds", np.float64),
+            released,
             np.zeros(count),
             selective,
         )
@@ -166,6 +173,7 @@ class Costs:
             np.array([self.waiting[part][-1] for part in parts], np.int64),
             np.array([self.first[part].max() for part in parts], np.int64),
             np.array([self.early[part][-1] for part in parts]),
+            np.array([self.released[part][0] for part in parts], np.int64),
             np.array([self.extra[part].sum() for part in parts]),
             None if self.selective is None else self.selective.grouped(groups),
         )

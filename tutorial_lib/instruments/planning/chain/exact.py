@@ -58,13 +58,14 @@ def _dropped(
 ) -> list[Way]:
     """Drop a segment up to `split`, do the rest, then recompute the segment."""
     again, early = costs.recomputed(start, split), float(costs.early[split - 1])
+    input_too = int(costs.released[start])  # a segment holds it
     if math.isinf(again):
         return []
     least, found = int(costs.dropped(start, split, end).max()), []
     for rest in best[split, end]:
         # rising needs: of the segment's own ways take the fastest that needs no more
         for inside in best[start, split - 1]:
-            needs = max(least, int(costs.boundary[split]) + rest.needs, inside.needs)
+            needs = max(least, int(costs.boundary[split]) + rest.needs, inside.needs + input_too)
             tree = (inside.tree, *rest.tree)
             # where the segment ends with one of its own, that one has its stop
             late = 0.0 if isinstance(inside.tree[-1], int) else early

@@ -42,7 +42,7 @@ class Floor:
                 start += 1
                 continue
             split = start + 1 + int(np.flatnonzero(self._dropped(start, end) <= allowed)[0])
-            items.append(self._tree(start, split - 1, allowed))
+            items.append(self._tree(start, split - 1, allowed - int(self.costs.released[start])))
             allowed -= int(self.costs.boundary[split])
             start = split
         return tuple(items)
@@ -62,6 +62,6 @@ class Floor:
         running = costs.dropped(start, end, end)
         running[np.isinf(costs.forward[start:end])] = _NEVER
         rest = costs.boundary[stops] + self.by_end[end, stops]
-        inside = self.by_start[start, start:end]
+        inside = self.by_start[start, start:end] + int(costs.released[start])
         needs: NDArray[np.int64] = np.maximum(np.maximum.accumulate(running), rest)
         return np.maximum(needs, inside)

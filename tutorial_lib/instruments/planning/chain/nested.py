@@ -74,7 +74,7 @@ class NestedTable:
                 start += 1
                 continue
             split = start + 1 + int(np.argmin(self._splits(start, end)[:, slots]))
-            items.append(self._read(start, split - 1, slots))
+            items.append(self._read(start, split - 1, slots - self._input_too(start)))
             slots -= int(self.boundary[split])
             start = split
         return tuple(items)
@@ -95,7 +95,8 @@ class NestedTable:
         kept = int(self._slots(way.saved[start]))
         first = max(first, kept)
         if first <= self.num_slots:
-            rest = self.rows[self.number[start + 1, end], first - kept : self.num_slots + 1 - kept]
+            slots = np.arange(first, self.num_slots + 1) - kept  # more than all are none more
+            rest = self.rows[self.number[start + 1, end], np.minimum(slots, self.num_slots)]
             row[first:] = rest + extra
         return row
 
@@ -106,13 +107,20 @@ class NestedTable:
         barred = np.flatnonzero((peaks > self.num_slots) | np.isinf(costs.forward[start:end]))
         last = start + int(barred[0]) if len(barred) else end
         stops = slice(start + 1, last + 1)
-        times: Row = self.rows[self.number[start, start:last]]
+        inside = self.rows[self.number[start, start:last]]
+        input_too = min(self._input_too(start), self.num_slots + 1)
+        times: Row = np.full_like(inside, np.inf)
+        times[:, input_too:] = inside[:, : self.num_slots + 1 - input_too]
         times += self.after[self.number[stops, end]]
         again = self.before[stops] - self.before[start] - costs.early[start:last]
         times += again.astype(np.float32)[:, None]
         for row, peak in zip(times, peaks.tolist(), strict=False):
             row[:peak] = np.inf
         return times
+
+    def _input_too(self, start: int) -> int:
+        """Slots that a segment holds of its input, and a kept stage does not."""
+        return int(self._slots(self.costs.released[start]))
 
     def _slots(self, num_bytes: NDArray[np.int64] | int) -> NDArray[np.int64]:
         return np.rint(np.asarray(num_bytes) / self.slot).astype(np.int64)
@@ -133,7 +141,8 @@ def parts_to_solve(costs: Costs) -> int:
 def _run_ends(costs: Costs) -> list[int]:
     """Say for each stage where its run of equal stages ends."""
     some = (costs.forward, costs.boundary, costs.saved, costs.keep, costs.stop, costs.drop)
-    kinds = list(zip(*some, costs.back, costs.waiting, costs.first, costs.early, strict=True))
+    kinds = list(zip(*some, costs.back, costs.waiting, costs.first, costs.early,
+                     costs.released, strict=True))  # fmt: skip
     ends = list(range(len(kinds)))
     for index in reversed(range(len(kinds) - 2)):  # the last stage ends the first forward
         if kinds[index] == kinds[index + 1]:

@@ -85,7 +85,8 @@ def simulate(stages: Sequence[Stage], tree: Tree, skips: Sequence[Skip] = ()) ->
                 "selective form. Profile with selective=True."
             )
         as_run[index] = replace(form, gradient_bytes=stages[index].gradient_bytes)
-    machine = _Machine(tuple(as_run), tuple(skips), outputs(stages))
+    released = [*(stage.released_bytes for stage in stages), 0]
+    machine = _Machine(tuple(as_run), tuple(skips), outputs(stages), released)
     machine.hold("input", 0, stages[0].input_bytes)
     machine.run(tree, first=True)
     return Simulation(tuple(as_run), tuple(machine.events))
@@ -98,6 +99,8 @@ class _Machine:
     stages: tuple[Stage, ...]
     skips: tuple[Skip, ...]
     outputs: list[int]
+    released: list[int]
+    depth: int = 0
     held: dict[tuple[str, int], int] = field(default_factory=dict)
     events: list[Event] = field(default_factory=list)
     seen: set[int] = field(default_factory=set)
@@ -123,10 +126,15 @@ class _Machine:
                 self.backward(item)
             else:
                 # what came after the segment is done with the segment's output
-                last = list(leaves(item))[-1]
+                segment = list(leaves(item))
+                start, last = segment[0], segment[-1]
                 self.free("input", last + 1)
                 self.hold("waiting", 0, self.stages[last].waiting_bytes)
+                self.depth += 1
+                self.hold("input of a segment", self.depth, self.stages[start].released_bytes)
                 self.run(item, first=False)
+                self.free("input of a segment", self.depth)
+                self.depth -= 1
 
     def drop(self, segment: list[int]) -> None:
         """Run a segment's forwards, of which only the output stays."""
@@ -149,7 +157,12 @@ class _Machine:
         self._note("recompute" if index in self.seen else "forward", index, keeps, made)
         self.seen.add(index)
         if keeps:
-            self.hold("saved", index, stage.saved_bytes - self._pinned(index))
+            handed = self.released[index + 1]
+            self.hold("saved", index, stage.saved_bytes - self._pinned(index) - handed)
+            if not stops:  # else what takes it has had its backward
+                self.hold("input", index + 1, handed)
+            if ("input", index) in self.held and index:
+                self.held["input", index] -= stage.released_bytes
 
     def backward(self, index: int) -> None:
         self.is_back = True
@@ -158,6 +171,8 @@ class _Machine:
         more = self._pinned(index) - stage.handed_on_bytes + stage.backward_temporary_bytes
         self._note("backward", index, False, more)
         self.free("saved", index)
+        if index:
+            self.free("input", index)
         self.free("gradient", index + 1)
         if index:
             self.hold("gradient", index, self.outputs[index - 1])

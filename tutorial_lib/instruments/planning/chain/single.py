@@ -78,7 +78,8 @@ class _Table:
             kept = self._slots(int(way.saved[start])) if start + 1 < count else 0
             first = max(kept, self._slots(way.kept(start, count - 1)))
             if first <= self.num_slots:
-                rest = self.extra[start + 1, first - kept : self.num_slots + 1 - kept]
+                slots = np.arange(first, self.num_slots + 1) - kept  # more than all are none more
+                rest = self.extra[start + 1, np.minimum(slots, self.num_slots)]
                 yield self.costs.leaf(way, start), first, kept, rest + np.float32(way.extra[start])
 
     def _choice(self, start: int, slots: int) -> tuple[int | Tree, int, int]:
@@ -107,7 +108,9 @@ class _Table:
         first = np.maximum.accumulate(costs.dropped(start, last, len(costs) - 1))
         before = np.maximum.accumulate(held + costs.keep[within])  # the last one stops early
         before = np.concatenate([[0], before[:-1]])
-        again = np.maximum(before, held + costs.stop[within]) + costs.waiting[within]
+        held += costs.released[start]  # the segment holds its input
+        again = np.maximum(before + costs.released[start], held + costs.stop[within])
+        again += costs.waiting[within]
         back = np.maximum.accumulate(held + costs.back[within])
         needs = np.maximum(np.maximum(first, again), back)
         slots = np.ceil(needs / self.slot).astype(np.int64)

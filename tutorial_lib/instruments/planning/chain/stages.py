@@ -13,9 +13,10 @@ from tutorial_lib.units import human_bytes
 class Stage:
     """One stage of a chain: what it costs to run, and what it holds meanwhile.
 
-    While the stage runs, its input is held as well. Its forward holds besides that
-    `output + forward_temporary_bytes` when it keeps nothing, and when it keeps
-    `saved_bytes + kept_temporary_bytes`, or the former if that is more. Its backward holds
+    While the stage runs, its input is held as well, and in its backward what is left of it without
+    `released_bytes`. Its forward holds besides that `output + forward_temporary_bytes` when it
+    keeps nothing, and when it keeps `saved_bytes + kept_temporary_bytes`, or the former if that is
+    more. Its backward holds
     `saved_bytes - handed_on_bytes`, the gradient of its output (as many bytes as the output) and
     `backward_temporary_bytes`.
 
@@ -23,6 +24,8 @@ class Stage:
         forward_seconds: Time of its forward.
         backward_seconds: Time of its backward, without any recomputation.
         input_bytes: What comes in from the stage before: the boundary that a checkpoint keeps.
+        released_bytes: The part of `input_bytes` that no backward needs: free after its forward,
+            where that keeps. A stage that begins a segment is recomputed from all of its input.
         saved_bytes: All that it keeps for the backward pass, its output included, its input not.
         forward_temporary_bytes: Most that a forward that keeps nothing holds besides input and
             output.
@@ -57,6 +60,7 @@ class Stage:
     output_bytes: int | None = None
     handed_on_bytes: int = 0
     gradient_bytes: int = 0
+    released_bytes: int = 0
     waiting_bytes: int = 0
     kept_temporary_bytes: int = 0
     stopped_temporary_bytes: int | None = None
@@ -73,6 +77,11 @@ class Stage:
             raise ValueError(
                 f"early_stop_seconds (={self.early_stop_seconds}) is a part of forward_seconds "
                 f"(={self.forward_seconds}) and cannot be more."
+            )
+        if self.released_bytes > self.input_bytes:
+            raise ValueError(
+                f"released_bytes (={self.released_bytes}) is a part of input_bytes "
+                f"(={self.input_bytes}) and cannot be more."
             )
         if self.handed_on_bytes > self.saved_bytes:
             raise ValueError(
@@ -123,10 +132,11 @@ def check_chain(stages: Sequence[Stage], skips: Iterable[Skip]) -> None:
                 f"A skip leads from stage {skip.source} to stage {skip.target}; both must be "
                 f"between 0 and {len(stages) - 1}, the second one later."
             )
+    handed = [*(after.released_bytes for after in stages[1:]), 0]
     for index, stage in enumerate(stages):
         pinned = sum(skip.num_bytes for skip in skips if skip.source == index)
         shared = sum(s.num_bytes for s in skips if s.source == index and s.is_boundary)
-        if pinned > stage.saved_bytes or shared > outputs(stages)[index]:
+        if pinned > stage.saved_bytes or shared + handed[index] > outputs(stages)[index]:
             raise ValueError(
                 f"The skips of stage {index} have {human_bytes(pinned)}, more than it saves "
                 f"({human_bytes(stage.saved_bytes)}) or hands on."

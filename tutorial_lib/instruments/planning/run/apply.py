@@ -12,9 +12,13 @@ from torch import Tensor, nn
 from tutorial_lib.instruments import segments
 from tutorial_lib.instruments.planning.chain.plan import Plan
 from tutorial_lib.instruments.planning.chain.profiled import WITHIN, Call, kind_of
-from tutorial_lib.instruments.planning.run.find_stages import find_stages, replaced
+from tutorial_lib.instruments.planning.run.find_stages import (
+    CannotPlanError,
+    find_stages,
+    replaced,
+)
 from tutorial_lib.instruments.planning.run.matmuls import selective
-from tutorial_lib.instruments.planning.run.recording import CannotPlanError, containers
+from tutorial_lib.instruments.planning.run.recording import containers, has_own_weights
 from tutorial_lib.instruments.private_torch import CALL
 from tutorial_lib.instruments.segments.deferred import DeferredRun
 from tutorial_lib.instruments.segments.execution import Execution, Observe, Values
@@ -147,7 +151,7 @@ class _Running:
         function = getattr(module, CALL)
 
         def stage(*args: Any, **kwargs: Any) -> Any:
-            if not torch.is_grad_enabled():
+            if not torch.is_grad_enabled() or not has_own_weights(module):
                 return function(*args, **kwargs)
             if not self.is_running:  # the loss calls the stage itself
                 return self._alone(stage, args, kwargs)

@@ -1,7 +1,6 @@
 """The stages of a model, as it calls them: which modules, in what order, with what output."""
 
 import contextlib
-import functools
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import astuple, replace
@@ -19,10 +18,15 @@ from tutorial_lib.instruments.segments.structure import list_leaves
 # What lies between the blocks of a U-Net of diffusers, at the same level as they.
 _BETWEEN = {"Downsample2D", "Upsample2D"}
 _IN_LEVELS = ("attentions", "resnets")
+_MOST = 0.6  # of a model's parameters: then its layers are looked for inside
 _NAME_THEM = (
     "Name them: stages=['layers.0', 'layers.1', ...], the modules that run one after the other "
     "and hold most of the model, as model.named_modules() calls them."
 )
+
+
+class CannotPlanError(ValueError):
+    """What a loss or a model does that no chain of stages describes, and what to do instead."""
 
 
 def find_stages(
@@ -33,7 +37,8 @@ def find_stages(
     Args:
         model: Any module.
         stages: Which ones, by path or as modules; `None` looks for the model's blocks, the
-            children of an `nn.Sequential`, and what lies between the blocks of a U-Net.
+            children of an `nn.Sequential`, and what lies between the blocks of a U-Net. A model
+            without blocks is taken apart into its outermost layers. None at all: `stages=()`.
 
     Raises:
         ValueError: When none is found, or a name is no module's, or one lies inside another.
@@ -58,11 +63,14 @@ def find_stages(
 
 def _looked_for(model: nn.Module) -> list[nn.Module]:
     if isinstance(model, nn.Sequential) and len(model):
-        return list(model)
+        return [child for child in model if not _is_passed_over(child, with_weights=False)]
     try:
         blocks = segments.find_blocks(model)
     except ValueError as error:
-        raise ValueError(f"{error} {_NAME_THEM}") from None
+        layers = _layers(model)
+        if not layers:
+            raise CannotPlanError(f"{error} {_NAME_THEM}") from None
+        return layers
     levels = [
         child
         for module in model.modules()
@@ -75,6 +83,33 @@ def _looked_for(model: nn.Module) -> list[nn.Module]:
         blocks = [*dict.fromkeys([*blocks, *levels, *between])]
     inside = {part for block in blocks for part in block.modules() if part is not block}
     return [block for block in dict.fromkeys(blocks) if block not in inside]
+
+
+def _layers(model: nn.Module) -> list[nn.Module]:
+    """List the outermost layers with parameters: lists are opened, and what holds most of them."""
+    total = sum(parameter.numel() for parameter in model.parameters())
+    found: list[nn.Module] = []
+    for child in model.children():
+        size = sum(parameter.numel() for parameter in child.parameters())
+        is_list = isinstance(child, nn.ModuleList | nn.ModuleDict | nn.Sequential)
+        is_own = not type(child).__module__.startswith("torch.")
+        inside = _layers(child) if is_list or (is_own and size > _MOST * total) else []
+        if inside:
+            found += inside
+        elif not is_list and not _is_passed_over(child, with_weights=True):
+            found.append(child)
+    return found
+
+
+def _is_passed_over(module: nn.Module, *, with_weights: bool) -> bool:
+    """Tell whether a module is left between stages, to be kept or recomputed with its neighbour.
+
+    A segment that begins with a layer that writes in place would change what it was given.
+    """
+    if getattr(module, "inplace", False) is True:
+        return True
+    is_own = not type(module).__module__.startswith("torch.")
+    return with_weights and not is_own and next(module.parameters(), None) is None
 
 
 def replaced(
@@ -107,29 +142,45 @@ def first_alike(calls: Sequence[Call], stages: Sequence[Stage]) -> list[int]:
     return first
 
 
-def left_out(stages: dict[str, nn.Module], calls: Sequence[Call]) -> contextlib.ExitStack:
-    """Let some stages do no work, on tensors without memory, until what is returned closes."""
-    absent = {call.name: call for call in calls}
+def left_out(
+    stages: dict[str, nn.Module], calls: Sequence[tuple[Call, bool]]
+) -> contextlib.ExitStack:
+    """Let some stages do no work, on tensors without memory, until what is returned closes.
+
+    With each call stands whether the stage keeps its input for backward.
+    """
+    absent = {call.name: (call, keeps) for call, keeps in calls}
     parts = {name: stages[name] for name in absent}
-    return replaced(parts, lambda name, _: functools.partial(without_work, absent[name]))
+
+    def make(name: str, _: nn.Module) -> Callable[..., Any]:
+        call, keeps = absent[name]
+        return lambda *args, **kwargs: _worked(call, keeps, list_leaves(Tensor, (args, kwargs)))
+
+    return replaced(parts, make)
 
 
-def without_work(call: Call, *args: Any, **kwargs: Any) -> Any:
+def without_work(call: Call, *inputs: Tensor) -> Any:
     """Output of a call for fake inputs, and gradients of these, by no operation."""
-    inputs = list_leaves(Tensor, (args, kwargs))
-    return call.filled(_WithoutWork.apply(call.tensors, *inputs))  # type: ignore[no-untyped-call]
+    return _worked(call, False, inputs)
+
+
+def _worked(call: Call, keeps: bool, inputs: Sequence[Tensor]) -> Any:
+    made = _WithoutWork.apply(call.tensors, keeps, *inputs)  # type: ignore[no-untyped-call]
+    return call.filled(made)
 
 
 class _WithoutWork(torch.autograd.Function):
     """Make tensors of the right shapes, forward and backward."""
 
     @staticmethod
-    def forward(ctx: Any, made: list[Tensor], *inputs: Tensor) -> tuple[Tensor, ...]:
+    def forward(ctx: Any, made: list[Tensor], keeps: bool, *inputs: Tensor) -> tuple[Tensor, ...]:
         ctx.forms = [(x.shape, x.dtype) for x in inputs]
+        if keeps:
+            ctx.save_for_backward(*inputs)
         return tuple(torch.empty(like.shape, dtype=like.dtype) for like in made)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        pairs = zip(ctx.forms, ctx.needs_input_grad[1:], strict=True)
+        pairs = zip(ctx.forms, ctx.needs_input_grad[2:], strict=True)
         made = (torch.empty(form[0], dtype=form[1]) if needed else None for form, needed in pairs)
-        return None, *made
+        return None, None, *made

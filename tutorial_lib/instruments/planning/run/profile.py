@@ -188,7 +188,11 @@ def _watched(
         count = len(seen.calls) + 2
         is_known = known is not None and len(known) == count
         first = first_alike(seen.calls, known) if known and is_known else list(range(count))
-        alike = [call for index, call in enumerate(seen.calls, 1) if first[index] < index]
+        alike = [
+            (call, not known[first[index]].released_bytes)
+            for index, call in enumerate(seen.calls, 1)
+            if known and first[index] < index
+        ]
         try:
             with left_out(seen.stages, alike):
                 return _watched_once(seen, loss, device, speed, kept, first)

@@ -16,17 +16,13 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
 from tutorial_lib.instruments.planning.chain.profiled import WITHIN, Call
-from tutorial_lib.instruments.planning.run.find_stages import replaced
+from tutorial_lib.instruments.planning.run.find_stages import CannotPlanError, replaced
 from tutorial_lib.instruments.private_torch import CALL
 from tutorial_lib.instruments.segments.placeholder import tensors_of
 from tutorial_lib.memory.timeline import Life
 
 Loss = Callable[[], Tensor]
 BEFORE, AFTER = "(before)", "(after)"
-
-
-class CannotPlanError(ValueError):
-    """What a loss does that no chain of stages describes, and what to do instead."""
 
 
 def containers(model: nn.Module, stages: dict[str, nn.Module]) -> dict[str, nn.Module]:
@@ -63,6 +59,7 @@ class Recorder:
         self.model, self.stages, self.read, self.twice, self.keep = model, stages, read, twice, keep
         self.calls: list[Call] = []
         self.ends: list[int] = []  # what the clock shows before the first stage, and after each
+        self.others = set[str]()  # stages that ran with other weights than their own
         self.lives: Sequence[Life] = ()  # of the storages meanwhile, where who runs it looks
         self._is_running = self._has_begun = False
         # FSDP notes each forward with gradients, and waits for its backward
@@ -89,6 +86,12 @@ class Recorder:
                 raise CannotPlanError(_INSIDE) from error
             raise
         self.ends.append(self.read())
+        if not self.calls and self.others:
+            raise CannotPlanError(
+                f"The loss runs the stage {min(self.others)} with other tensors in the place of "
+                "its parameters (torch.func.functional_call), and a recomputation would not have "
+                f"them. {_INSTEAD}"
+            )
         if not self.calls:
             raise CannotPlanError(
                 f"None of the stages {', '.join(list(self.stages)[:3])} ran with gradients: does "
@@ -134,14 +137,10 @@ class Recorder:
         function = getattr(module, CALL)
 
         def stage(*args: Any, **kwargs: Any) -> Any:
-            if not self._is_planned():
+            is_other = not self._is_sharded and _weights_of(module) != self._weights[name]
+            if is_other or not self._is_planned():
+                self.others |= {name} if is_other else set()
                 return function(*args, **kwargs)
-            if not self._is_sharded and _weights_of(module) != self._weights[name]:
-                raise CannotPlanError(
-                    f"The loss runs the stage {name} with other tensors in the place of its "
-                    "parameters (torch.func.functional_call), and a recomputation would not have "
-                    f"them. {_INSTEAD}"
-                )
             with contextlib.nullcontext() if self._is_running else self._running():
                 self._begin()
                 if self.twice and name not in self.keep:
@@ -176,6 +175,11 @@ def _give_back(kept: Tensor | None) -> Tensor:
     if kept is None:
         raise CannotPlanError(_INSIDE)
     return kept
+
+
+def has_own_weights(module: nn.Module) -> bool:
+    """Tell whether no tensor stands in the place of a parameter, as `functional_call` puts it."""
+    return all(isinstance(weight, nn.Parameter) for weight in module.parameters())
 
 
 def _weights_of(module: nn.Module) -> list[int]:

@@ -24,6 +24,8 @@ class Flow:
     skips: tuple[Skip, ...]  # what goes further
     # the number of the value that a skip is, for those between a stage and what is no stage
     values: dict[int, int] = field(default_factory=dict)
+    # values that go from a stage to the next alone: that one, bytes and number
+    handed: tuple[tuple[int, int, int], ...] = ()
     # what lies before, between and after the calls of the model: never recomputed
     outside: tuple[int, ...] = (0,)
 
@@ -40,11 +42,14 @@ class Flow:
         # what each call of the model hands to the loss, and the next call gets from there
         ends = [execution.first + len(execution.pieces) + 1 for execution in clocked.executions]
         boundaries, skips, values = [0] * count, list[Skip](), dict[int, int]()
+        handed = list[tuple[int, int, int]]()
         for key in sorted(made_by, key=lambda key: made_by[key]):
             source, size = made_by[key], num_bytes.get(key, 0)
             targets = {stage for stage in uses[key] if stage > source}
             if source + 1 in targets:
                 boundaries[source + 1] += size
+                if source and targets == {source + 1}:
+                    handed.append((source + 1, size, key))
             last = max(targets, default=0)
             if size and last > source + 1:
                 skips.append(Skip(source, last, size, source + 1 in targets))
@@ -52,20 +57,19 @@ class Flow:
                 # takes is held by a segment with that stage until backward
                 if source and targets <= {*ends}:
                     values[len(skips) - 1] = key
-            elif size and source and last in ends:  # what the last stage of a call gives
-                skips.append(Skip(source, last, size, gradient_bytes=0))
-                values[len(skips) - 1] = key
-        return cls(tuple(boundaries), tuple(skips), values, (0, *ends))
+        return cls(tuple(boundaries), tuple(skips), values, tuple(handed), (0, *ends))
 
     def priced(self, clocked: ClockedStep, curve: Curve) -> Flow:
         """Give each skip the bytes of its gradient, and whether its value is there in backward."""
         backwards, skips = clocked.backward_spans(), []
-        alive_values = {x.category for x in curve.lives if alive([x], clocked.forward[-1])}
+        alive_values = _alive_values(curve, clocked)
         for index, skip in enumerate(self.skips):
             # what its target's backward made and the one before it did not use up
             made = curve.born_in(backwards[skip.target])
             made = [life for life in made if life.category != "gradients"]
-            waiting = alive(made, backwards[skip.target - 1][1])
+            used_up = backwards[skip.source][1]  # what outlives that is none of its gradient
+            its = [life for life in made if life.died is not None and life.died <= used_up]
+            waiting = alive(its, backwards[skip.target - 1][1])
             alike = sum(other.num_bytes for other in self.skips if other.target == skip.target)
             share = -(-waiting * skip.num_bytes // max(1, alike))
             saved = index not in self.values or f"{LABEL}{self.values[index]}" in alive_values
@@ -73,9 +77,19 @@ class Flow:
             if skip.source >= skip.target - 2:  # of a sum both parts have one gradient
                 shared = alive(made, backwards[skip.target][1]) - self.boundaries[skip.target]
                 size = min(size, max(0, shared))
-            size = size if skip.gradient_bytes is None else skip.gradient_bytes
             skips.append(replace(skip, gradient_bytes=size, is_saved=saved))
         return replace(self, skips=tuple(skips))
+
+    def released(self, alive_values: set[str | None]) -> list[int]:
+        """Count the bytes of each stage's input that are not there in backward."""
+        found = [0] * len(self.boundaries)
+        for stage, size, key in self.handed:
+            found[stage] += size * (f"{LABEL}{key}" not in alive_values)
+        return found
+
+
+def _alive_values(curve: Curve, clocked: ClockedStep) -> set[str | None]:
+    return {x.category for x in curve.lives if alive([x], clocked.forward[-1])}
 
 
 class Curve:
@@ -130,6 +144,7 @@ def measure_stages(
         ]
     )
     flow = flow.priced(clocked, curve)
+    released = flow.released(_alive_values(curve, clocked))
     forwards, backwards = clocked.forward_spans(0), clocked.backward_spans()
     free = _needs_of_forwards(Curve(dropped), [0, *ends])
     stages = []
@@ -144,6 +159,7 @@ def measure_stages(
         beside = sum(s.num_bytes for s in flow.skips if s.source == index and not s.is_boundary)
         saved = max(saved, pinned, output + beside if index + 1 < len(flow.boundaries) else 0)
         gradients = [life for life in curve.born_in(back) if life.category == "gradients"]
+        handed = [*released, 0][index + 1]
         stages.append(
             Stage(
                 forward_seconds=0.0,
@@ -152,7 +168,8 @@ def measure_stages(
                 saved_bytes=saved,
                 forward_temporary_bytes=max(0, free[index] - output - beside),
                 output_bytes=4 if index + 1 == len(flow.boundaries) else None,
-                handed_on_bytes=max(0, saved - alive(mine, back[0])),
+                released_bytes=released[index],
+                handed_on_bytes=max(0, saved - handed - alive(mine, back[0])),
                 gradient_bytes=sum(life.num_bytes for life in gradients),
                 recomputable=index not in flow.outside,
             )
@@ -178,8 +195,8 @@ def _with_backward(
     others = [life for life in curve.lives if life.category != "gradients"]
     held, filled = curve.held(others), []
     forwards, backwards = clocked.forward_spans(0), clocked.backward_spans()
-    handed = outputs(stages)
-    spans = zip(stages, handed, forwards, backwards, strict=True)
+    handed = [*(stage.released_bytes for stage in stages[1:]), 0]
+    spans = zip(stages, outputs(stages), forwards, backwards, strict=True)
     for index, (stage, output, ahead, back) in enumerate(spans):
         before = [life for life in others if life.born <= ahead[0]]
         own = curve.held([life for life in gradients if back[0] < life.born <= back[1]])
@@ -200,7 +217,8 @@ def _with_backward(
             max(0, int(most) - alive(before, ahead[0]) - stage.saved_bytes)
             for most in (during, stop)
         )
-        backward = local - (stage.saved_bytes - stage.handed_on_bytes) - output
+        kept = stage.saved_bytes - stage.handed_on_bytes - handed[index]
+        backward = local - kept - output
         filled.append(
             replace(
                 stage,
