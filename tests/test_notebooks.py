@@ -176,7 +176,9 @@ def warns(*_, **__):
 
 
 NO_METER = SimpleNamespace(**{**vars(memory), "measure": warns})
-NO_CASES = {"implementations": {"reentrant": None}, "cases": {}, "guess": None}
+ROWS = ("1 dropout", "2 autocast around")
+NO_CASES = {"implementations": {"reentrant": None}, "cases": dict.fromkeys(ROWS, (print, 0, 0))}
+NO_CASES |= {"compare": lambda *_: "equal: bits", "guess": None}
 NO_GPT2 = {"new_model": nn.Identity, "memory": NO_METER, "guess": None}
 
 
