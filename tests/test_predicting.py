@@ -9,6 +9,7 @@ from test_meter import gpt_step
 from torch import nn
 from torch.nn import functional as F
 from torch.nn.modules import module as module_hooks
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 from torch.utils.checkpoint import checkpoint
 
@@ -421,3 +422,27 @@ def test_a_ctc_loss_whose_lengths_a_model_computes_is_predicted(computed):
         step, model, _ = make_step()
         assert predicted.peak_bytes == memory.measure(step, model=model).peak_bytes
     assert predicted.peak_bytes > 2 * 20 * 4 * 15 * 4
+
+
+@pytest.mark.filterwarnings("error::tutorial_lib.memory.MeterWarning")  # the lengths are known
+@pytest.mark.parametrize("batch_first", [True, False])
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
+def test_packed_sequences_are_predicted(kind, batch_first):
+    def make_step():
+        layers = nn.ModuleList(kind(12, 12, 2, dropout=0.3, bidirectional=b) for b in (False, True))
+        x, lengths = torch.randn(6, 30, 12), torch.tensor([7, 30, 20, 3, 20, 28])
+        x = x if batch_first else x.transpose(0, 1)
+
+        def step():
+            packed = pack_padded_sequence(x, lengths, batch_first, enforce_sorted=False)
+            for layer in layers:
+                packed, _ = layer(packed)
+            padded, _ = pad_packed_sequence(packed, batch_first, 0.5, total_length=32)
+            padded.square().mean().backward()
+            layers.zero_grad()
+
+        return step, layers, None
+
+    step, layers, _ = make_step()
+    counted = memory.measure(step, model=layers)
+    assert memory.predict(make_step, kernels="cpu").peak_bytes == counted.peak_bytes

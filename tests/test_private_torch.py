@@ -267,6 +267,28 @@ def test_tensors_with_weak_references_can_be_swapped():
     assert x.item() == 1
 
 
+def test_packed_sequences_go_through_these_functions():
+    """Else no recurrent layer runs on fake packed sequences."""
+    asked = []
+
+    def pad(data, sizes, *more):
+        asked.append((type(sizes), more))
+        return data, sizes
+
+    with Seen() as mode:
+        pack = nn.utils.rnn.pack_padded_sequence(torch.ones(2, 3, 4), torch.tensor([3, 2]), True)
+    assert operations.PACK in mode.operations
+    with patches.with_packed_sequences(lambda fake: pack.batch_sizes, pad):
+        for kind in (nn.LSTM, nn.GRU, nn.RNN):
+            assert kind(4, 4)(pack)[0].data.shape == (5, 4)
+        nn.utils.rnn.pad_packed_sequence(nn.utils.rnn.PackedSequence(pack.data, pack.batch_sizes))
+    assert asked == [(torch.Tensor, (False, 0.0, 3))]
+    with meters.FakeTensorMode(), patches.with_packed_sequences(lambda fake: 1 / 0, pad):
+        fake = torch.ones(2, dtype=torch.long)
+        with pytest.raises(ZeroDivisionError):
+            torch._VF.gru(torch.ones(5, 4), fake)
+
+
 def test_a_gradient_scaler_updates_without_a_look_at_values():
     """Else a predicted float16 step stops in the scaler."""
     with meters.FakeTensorMode(), patches.with_finite_gradients():

@@ -156,6 +156,7 @@ def _workarounds() -> Iterator[None]:
         patches.with_weak_references(),
         patches.with_finite_gradients(),
         patches.without_new_buckets(),
+        patches.with_packed_sequences(reading.real_of, reading.padded_of),
         patches.without_tracebacks_of_fake_tensors(),
         # Else a copy of a model takes a copy of the mode along, and may end the process
         # (test_a_copy_of_the_model_made_in_the_step).

@@ -1,13 +1,14 @@
 """What Python itself reads of fake tensors: their numbers as text, arrays, lists and copies."""
 
 import functools
+import itertools
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from tutorial_lib.instruments.private_torch import tree_leaves, tree_map_only
+from tutorial_lib.instruments.private_torch import tree_leaves, tree_map_only, without_modes
 from tutorial_lib.memory.private_torch import FakeTensor
 
 _tensor_of_numbers = torch.tensor
@@ -35,6 +36,34 @@ def numpy_of(tensor: Tensor, *, force: bool = False) -> Any:
             "Can't call numpy() on Tensor that requires grad. Use tensor.detach().numpy() instead."
         )
     return np.array(tensor.tolist())
+
+
+def real_of(tensor: Tensor) -> Tensor:
+    """Return a tensor of integers with memory of its own, for what reads that."""
+    numbers = tensor.tolist()
+    with without_modes():
+        return _tensor_of_numbers(numbers)
+
+
+def padded_of(
+    data: Tensor, sizes: Tensor, batch_first: bool, value: float, total_length: int
+) -> tuple[Tensor, Tensor]:
+    """Pad a packed sequence as `_pad_packed_sequence` does, and give the lengths.
+
+    Source:
+        aten/src/ATen/native/PackedSequence.cpp (2.13).
+    """
+    numbers: list[int] = sizes.tolist()
+    steps = max(total_length, len(numbers))
+    padded = data.new_full((steps, numbers[0], *data.shape[1:]), value)
+    start = step = 0
+    for size, group in itertools.groupby(numbers):  # steps with as many samples are copied at once
+        stop = step + len(list(group))
+        rows = data[start : start + size * (stop - step)]
+        padded[step:stop, :size].copy_(rows.view(stop - step, size, *data.shape[1:]))
+        start, step = start + len(rows), stop
+    lengths = [sum(size > sample for size in numbers) for sample in range(numbers[0])]
+    return padded.transpose(0, 1) if batch_first else padded, torch.tensor(lengths)
 
 
 def copy_of(tensor: Tensor, memo: dict[int, Any]) -> Tensor:

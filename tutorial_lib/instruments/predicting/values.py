@@ -20,12 +20,7 @@ from tutorial_lib.instruments.predicting import refusals
 from tutorial_lib.instruments.predicting.placement import without_gpu
 from tutorial_lib.instruments.private_torch import operations, tree_map_only
 from tutorial_lib.memory.lines import line_in_words
-from tutorial_lib.memory.private_torch import (
-    TorchDispatchMode,
-    is_fake,
-    is_wrapper,
-    storage_key,
-)
+from tutorial_lib.memory.private_torch import TorchDispatchMode, is_fake, is_wrapper, storage_key
 from tutorial_lib.memory.storages import list_tensors
 
 # A batch of token ids and its mask are known; a weight, and what is computed with it, is not.
@@ -213,7 +208,8 @@ class Values(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _looked_at(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Answer an operation whose result, or whose shape, depends on values."""
         inputs = list_tensors((args, kwargs))
-        assumed = [t for t in inputs if not self.knows(t) or self._is_assumed(t)]
+        looked_at = inputs[1:] if func is operations.PACK else inputs  # lengths, of what is packed
+        assumed = [t for t in looked_at if not self.knows(t) or self._is_assumed(t)]
         if sum(tensor.numel() for tensor in inputs) > _MOST_TO_LOOK_AT:
             raise UnknownValueError(
                 f"{_calling_line()} looks at the values of {inputs[0].numel():,} numbers "
@@ -236,7 +232,9 @@ class Values(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 self._note(f"makes a tensor whose shape depends on values: {_shapes(real)}")
         elif assumed:
             real = self._assume(real)
-        return tree_map_only(Tensor, lambda tensor: self._as_fake(tensor, bool(assumed)), real)
+        out = tree_map_only(Tensor, lambda tensor: self._as_fake(tensor, bool(assumed)), real)
+        self.forget(out[:1] if looked_at is not inputs else ())
+        return out
 
     def _shapes_of_zeros(self, func: Any, args: Any, kwargs: Any) -> str:
         try:

@@ -28,6 +28,7 @@ FLASH_BACKWARD = _aten._scaled_dot_product_flash_attention_backward.default
 EFFICIENT_BACKWARD = _aten._scaled_dot_product_efficient_attention_backward.default
 # CUDA's cells of an LSTM and a GRU, and what autograd runs for them (the same file).
 FUSED_CELLS = (_aten._thnn_fused_lstm_cell.default, _aten._thnn_fused_gru_cell.default)
+PACK = _aten._pack_padded_sequence.default
 LSTM_CELL_BACKWARD = _aten._thnn_fused_lstm_cell_backward_impl.default
 GRU_CELL_BACKWARD = _aten._thnn_fused_gru_cell_backward.default
 # What autograd runs for an `EmbeddingBag` (the same file).

@@ -123,6 +123,29 @@ def with_constructor(read: Callable[..., Tensor]) -> Patch:
     return mock.patch.object(torch, "tensor", read)
 
 
+@contextlib.contextmanager
+def with_packed_sequences(
+    read: Callable[[Tensor], Tensor], pad: Callable[..., tuple[Tensor, Tensor]]
+) -> Iterator[None]:
+    """Let recurrent layers take packed sequences, whose sizes they read from memory.
+
+    `_VF`, called with data and sizes: torch/nn/modules/rnn.py, torch/nn/utils/rnn.py.
+    """
+
+    def reading(kernel: Callable[..., Any]) -> Callable[..., Any]:
+        def run(data: Tensor, sizes: Any, *more: Any) -> Any:
+            return kernel(data, read(sizes) if isinstance(sizes, FakeTensor) else sizes, *more)
+
+        return run
+
+    kernels: Any = torch._VF
+    made = {n: reading(getattr(kernels, n)) for n in ("lstm", "gru", "rnn_tanh", "rnn_relu")}
+    with contextlib.ExitStack() as stack:
+        for name, kernel in {**made, "_pad_packed_sequence": pad}.items():
+            stack.enter_context(mock.patch.object(kernels, name, kernel))
+        yield
+
+
 def without_new_buckets() -> Patch:
     """Let DDP keep its first buckets: to choose others it looks into a tensor's memory.
 

@@ -134,7 +134,8 @@ def first_alike(calls: Sequence[Call], stages: Sequence[Stage]) -> list[int]:
     seen: dict[str, int] = {}
     first = list(range(len(stages)))
     for index, call in enumerate(calls, 1):
-        if times[call.name] == 1:
+        # a stage that does no work gives no values, as sizes of packed sequences are
+        if times[call.name] == 1 and all(one.is_floating_point() for one in call.tensors):
             form = replace(stages[index], selective=None)
             numbers = [f"{n:.9g}" for n in astuple(form) if n is not None]
             shapes = [(tensor.shape, tensor.dtype) for tensor in call.tensors]
