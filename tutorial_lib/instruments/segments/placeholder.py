@@ -129,9 +129,14 @@ class DeferredTensor:
         return length
 
     def __iter__(self) -> Iterator[Any]:
-        if not self.has_value() and self.like is None:
-            self._needed("took a tensor apart")
-        return iter(_apply(torch.unbind, (self,), {}))
+        if self.has_value() or self.like is None:
+            return iter(self._needed("took a tensor apart"))
+        return self._rows()
+
+    def _rows(self) -> Iterator[Any]:
+        yield self[0]  # transformers looks at no further one, whatever the batch
+        for index in range(1, len(self)):
+            yield self[index]
 
     __hash__ = object.__hash__
 
