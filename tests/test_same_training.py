@@ -12,7 +12,12 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from tutorial_lib.checks import CheckError, assert_same_training, summation_tolerance
+from tutorial_lib.checks import (
+    CheckError,
+    assert_same_training,
+    summation_tolerance,
+    verdict,
+)
 from tutorial_lib.models.gpt import GPT, GPTConfig
 from tutorial_lib.models.unet import UNet, UNetConfig
 from tutorial_lib.models.vit import ViT, ViTConfig
@@ -551,3 +556,25 @@ def test_the_random_states_of_the_caller_stay(fails):
     assert torch.equal(before[0], torch.random.get_rng_state())
     assert before[1] == random.getstate()
     assert (before[2] == np.random.get_state()[1]).all()
+
+
+def test_a_verdict_is_one_line_where_it_is_as_expected(capsys):
+    verdict(big, train, make=make)
+    verdict(big, partial(train, drop_last=True), make=make, differs="gradients", ignore=["loss"])
+    same, differs = capsys.readouterr().out.splitlines()
+    assert same == "the same training, within rounding"
+    assert differs.startswith("call 1, gradients: ")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "differs", "error", "words"),
+    [
+        ({"drop_last": True}, None, CheckError, "call 1, loss: "),
+        ({"drop_last": True}, "gradients", CheckError, "call 1, loss: "),
+        ({}, "gradients", CheckError, "must differ in their gradients, and they do not"),
+        ({}, "lossy", ValueError, r"differs \(='lossy'\) must be None, or one of updates, loss"),
+    ],
+)
+def test_a_verdict_that_is_not_as_expected_raises(wrong, differs, error, words):
+    with pytest.raises(error, match=words):
+        verdict(big, partial(train, **wrong), make=make, differs=differs)

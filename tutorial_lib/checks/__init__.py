@@ -6,12 +6,12 @@ import re
 from typing import Any
 
 from tutorial_lib.checks.given import CheckError
-from tutorial_lib.checks.same_training import assert_same_training, summation_tolerance
+from tutorial_lib.checks.same_training import assert_same_training, summation_tolerance, verdict
 
 LABS = sorted(
     found.name for found in pkgutil.iter_modules(__path__) if re.fullmatch(r"lab\d\d", found.name)
 )
-__all__ = ["CheckError", "assert_same_training", "summation_tolerance"]
+__all__ = ["CheckError", "assert_same_training", "summation_tolerance", "verdict"]
 
 
 def __getattr__(name: str) -> Any:

@@ -2,5 +2,6 @@
 
 from tutorial_lib.checks.same_training.compare import assert_same_training
 from tutorial_lib.checks.same_training.record import summation_tolerance
+from tutorial_lib.checks.same_training.verdict import verdict
 
-__all__ = ["assert_same_training", "summation_tolerance"]
+__all__ = ["assert_same_training", "summation_tolerance", "verdict"]
