@@ -153,9 +153,9 @@ def test_the_readme_says_how_many_are_right(root):
     said = " ".join((root / "README.md").read_text(encoding="utf-8").split())
     right = sum(d["emulated_ran"] == d["ran"] for d in DECISIONS)
     answers = Counter(answer(d, "predicted") for d in DECISIONS)
-    assert f"Of {len(DECISIONS)} training loops" in said
-    assert f"{right} end on an emulated card" in said
-    assert f"yes or no of {answers['yes'] + answers['no']}, one of them wrongly" in said
+    assert f"| {len(DECISIONS)} training loops that others ran" in said
+    assert f"| {right} end as they did there |" in said
+    assert f"says yes or no of {answers['yes'] + answers['no']}, one of them wrongly" in said
     assert f"calls {answers['close']} close" in said
 
 
@@ -167,8 +167,9 @@ def test_the_readme_says_what_an_h200_measured(root):
     asked = {key: row["report"]["requested_bytes"] for key, row in measured.items()}
     same = sum(emulated[key]["report"]["requested_bytes"] == asked[key] for key in asked)
     off = [predicted[key]["report"]["peak_bytes"] / asked[key] - 1 for key in asked]
-    assert f"{len(asked)} training steps of this course were measured. Of {same} `emulate`" in said
+    assert f"| {len(asked)} training steps of this course, measured on an H200" in said
+    assert f"| {same} to the byte that the allocator was asked for" in said
     other = recorded.load("NVIDIA H100 80GB HBM3").rows
     assert all(row["report"]["requested_bytes"] == asked[key] for key, row in other.items())
-    assert f"(An H100 asked for the same bytes in all of {len(other)}.)" in said
+    assert f"({len(other)} of them on an H100, too: the same bytes)" in said
     assert f"off by {statistics.median(map(abs, off)):.2%} in the median" in said
