@@ -5,9 +5,11 @@
         loss.backward()
     print(applied)  # what was checkpointed
 
-A checkpointed part keeps its inputs alone and runs again during backward; the gradients are the
-same, bit for bit. That holds in `eval()` too: only `library-switch` acts in training alone. What a
-part changes besides its output, it changes twice: BatchNorm's running averages move two steps.
+A checkpointed part keeps its inputs alone and runs again during backward. The gradients are the
+same, bit for bit, as long as forward doesn't read what it changes: spectral norm's vectors, a
+moving codebook or a cache of frames have other values in the second run, and nothing says so.
+`planning.judge` looks for that. What a part only changes, it changes twice: BatchNorm's running
+averages move two steps. All this holds in `eval()` too, but for `library-switch`.
 """
 
 import contextlib
