@@ -457,3 +457,30 @@ def looking(micro_batch=16):
     """A model that needs values while its stages are recorded."""
     model, x = Looking(), torch.randn(micro_batch * 4, 32)
     return (lambda: model(x).square().mean()), model
+
+
+def in_place(micro_batch=2):
+    """Writes over what a convolution gave, as most networks for images do."""
+
+    def block():
+        return nn.Sequential(nn.Conv2d(8, 8, 3, padding=1), nn.ReLU(inplace=True))
+
+    model, images = nn.Sequential(*(block() for _ in range(4))), torch.randn(micro_batch, 8, 16, 16)
+    return (lambda: model(images).square().mean()), model
+
+
+class ManyOrFew(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.ModuleList(mlp_blocks())
+
+    def forward(self, x):
+        for block in self.blocks[: 2 + len(x)]:
+            x = block(x)
+        return x
+
+
+def deeper_for_more(micro_batch=2):
+    """Runs as many blocks as its batch is large."""
+    model, x = ManyOrFew(), torch.randn(micro_batch, 32)
+    return (lambda: model(x).square().mean()), model

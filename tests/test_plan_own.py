@@ -1,5 +1,6 @@
 """Plans for models and losses of one's own, of many kinds: planned and executed."""
 
+import re
 from pathlib import Path
 
 import own_models
@@ -97,3 +98,51 @@ def test_a_step_that_failed_between_two_calls_leaves_the_next_one_right():
         model(torch.randn(4, 31))
     again = gradients(model, loss)
     assert all(torch.equal(plain[name], again[name]) for name in plain)
+
+
+def test_a_stage_that_writes_over_a_matmuls_result_is_planned_without_a_selective_form():
+    found = planning.fit(f"{OWN}:in_place", budget_bytes=2**30, effective_batch=2)
+    assert found.best is not None
+    assert not found.not_tried
+    profile = planning.profile(*own_models.in_place()[::-1], speed=planning.Speed(), selective=True)
+    assert not any(stage.selective for stage in profile.stages)
+    loss, model = own_models.in_place()
+    _, same, _ = executed(model, loss, profile, planning.floor_bytes(profile))
+    assert same
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("forces", "This loss differentiates inside"),
+        ("deeper_for_more", r"runs other stages with two samples \(4\) than with one \(3\)"),
+    ],
+)
+def test_what_cannot_be_taken_apart_gets_a_table_without_recomputation(name, why):
+    """Its rows are executed as all are, and say why none recomputes."""
+    recipe = Recipe(f"{OWN}:{name}", 2, precision="fp32")
+    budget = memory.predict(recipe.make_step).peak_bytes
+    found = planning.fit(recipe, budget_bytes=2 * budget, effective_batch=4, precisions=["fp32"])
+    assert re.search(why, found.why_whole)
+    assert "No row recomputes anything." in str(found)
+    best = found.best
+    assert best.is_verified
+    assert best.overhead == 0
+    chosen = found.recipe_of(best)
+    real = memory.predict(chosen.make_step).peak_bytes
+    assert real <= best.peak_bytes <= 1.001 * real  # with states of a bias that gets no gradient
+    loss, model = chosen.make_loss()
+    before = gradients(model, loss)
+    planning.apply(model, best.plan)
+    after = gradients(model, loss)
+    assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+def test_stages_are_taken_by_name():
+    name, stages = f"{OWN}:residual", ["blocks.1", "blocks.3"]
+    found = planning.fit(
+        name, budget_bytes=2**30, effective_batch=4, precisions=["fp32"], stages=stages
+    )
+    assert [call.name for call in found.best.plan.calls] == stages
+    with pytest.raises(ValueError, match="nothing_there"):
+        planning.fit(name, budget_bytes=2**30, effective_batch=4, stages=["nothing_there"])

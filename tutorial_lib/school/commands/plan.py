@@ -62,6 +62,9 @@ def options(parser: argparse.ArgumentParser) -> None:
     for name in ("precision", "optimizer"):
         parser.add_argument(f"--{name}", action="append", help="one that may be taken; may repeat")
     parser.add_argument(
+        "--stages", metavar="NAMES", help="modules to recompute, as in layers.0,layers.1"
+    )
+    parser.add_argument(
         "--emulated", metavar="CARDS", help="cards to run the plan on, as in t4,a100"
     )
     parser.add_argument(
@@ -90,6 +93,7 @@ def run(options: argparse.Namespace) -> int:
             precisions=options.precision,
             optimizers=options.optimizer,
             speed=Speed.of(room.card.name if room.card else None),
+            stages=options.stages.split(",") if options.stages else None,
             tell=tell,
         )
     rows = [_on_card(found, card) for card in cards if found.best]

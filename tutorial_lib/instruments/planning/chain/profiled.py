@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
@@ -15,6 +15,7 @@ from tutorial_lib.instruments.segments.structure import hidden, list_leaves, map
 from tutorial_lib.units import human_bytes, human_seconds
 
 Method = Literal["measured", "predicted"]
+WHOLE = "(whole step)"  # the one stage of a step that no plan takes apart
 # Between two calls of the model; and within one, where the model needs the value of a tensor.
 BETWEEN, WITHIN = "(between)", "(value)"
 
@@ -63,6 +64,22 @@ class Call:
         """The tensors of the output, without their memory."""
         return list_leaves(Tensor, self.output)
 
+    def between_samples(self, other: Call, samples: int) -> Call:
+        """Continue the line through the shapes of one sample and of two, the other call's."""
+
+        def continued(one: Tensor, two: Tensor) -> Tensor:
+            pairs = zip(one.shape, two.shape, strict=True)
+            shape = [max(0, first + (second - first) * (samples - 1)) for first, second in pairs]
+            return one.new_empty(()).as_strided(shape, [0] * len(shape))
+
+        tensors = map(continued, self.tensors, other.tensors)
+        return replace(self, output=self.filled(list(tensors)))
+
+    @property
+    def constants(self) -> list[Any]:
+        """The numbers and words of the output, which no recomputation may change."""
+        return list_leaves((bool, int, float, str), self.output)
+
     def filled(self, results: Sequence[Any]) -> Any:
         """Output of this form with other values in the place of its tensors."""
         rest = iter(results)
@@ -95,6 +112,7 @@ class Profile:
             roofline's, on tensors without memory. Bytes are counted in both.
         device: Words for the device.
         launches: Operations of a forward and a backward without recomputation, views left out.
+        why_whole: Why the step is one stage that is never recomputed, where it is.
     """
 
     stages: tuple[Stage, ...]
@@ -104,6 +122,7 @@ class Profile:
     method: Method
     device: str
     launches: int = 0
+    why_whole: str = ""
 
     def __str__(self) -> str:
         head = f"{len(self.stages)} stages, {len(self.skips)} skips ({self.method}, {self.device})"

@@ -88,6 +88,7 @@ class Fit:
         asked: Precision and optimizer of those that may be the best.
         not_tried: Precisions in which the step does not run, and why.
         sameness: What recomputing and smaller micro-batches make of the training.
+        why_whole: Why nothing can be recomputed, where that is so.
     """
 
     recipe: Recipe
@@ -97,6 +98,7 @@ class Fit:
     asked: tuple[tuple[str, str], ...]
     not_tried: Mapping[str, str] = field(default_factory=dict)
     sameness: Sameness = field(default_factory=Sameness)
+    why_whole: str = ""
 
     @property
     def model(self) -> str:
@@ -171,6 +173,7 @@ class Fit:
             "otherwise": None if otherwise is None else _as_data(otherwise),
             "smallest_bytes": self.smallest_bytes,
             "not_tried": dict(self.not_tried),
+            "why_whole": self.why_whole,
             "sameness": self.sameness.as_data(),
             "choices": ranked,
         }
@@ -210,6 +213,8 @@ class Fit:
             yield f"  and {len(shown) - _SHOWN} more"
         if beaten := sum(c.fits for c in self.candidates) - len(self.front):
             yield f"  Not shown: {beaten} that fit, and are better in nothing."
+        if self.why_whole:
+            yield f"  No row recomputes anything. {self.why_whole}"
         for precision, reason in self.not_tried.items():
             yield f"  {precision} was not tried, as the step does not run in it: {reason}"
         changes = {name for candidate in shown for name in candidate.changes}

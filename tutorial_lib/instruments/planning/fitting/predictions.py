@@ -19,11 +19,11 @@ from torch.optim import Optimizer
 
 from tutorial_lib import memory
 from tutorial_lib.instruments.planning.chain.plan import Plan
-from tutorial_lib.instruments.planning.chain.profiled import Call, Profile
+from tutorial_lib.instruments.planning.chain.profiled import WHOLE, Call, Profile
 from tutorial_lib.instruments.planning.run.apply import apply
 from tutorial_lib.instruments.planning.run.find_stages import replaced, without_work
-from tutorial_lib.instruments.planning.run.profile import profile
 from tutorial_lib.instruments.planning.run.roofline import Speed
+from tutorial_lib.instruments.planning.run.samples import profile_samples
 from tutorial_lib.instruments.segments.sameness import Sameness
 from tutorial_lib.instruments.training import Recipe, Shard
 from tutorial_lib.instruments.training.fields import COPYING, UNDIVIDED
@@ -65,16 +65,21 @@ class Parts:
     updates: dict[str, Update]
 
     @classmethod
-    def of(cls, recipe: Recipe, optimizers: Sequence[str], speed: Speed) -> Parts:
+    def of(
+        cls,
+        recipe: Recipe,
+        optimizers: Sequence[str],
+        speed: Speed,
+        stages: Sequence[str] | None = None,
+    ) -> Parts:
         """Profile the stages with one and with two samples, and each update by itself."""
         recipes = {name: replace(recipe, optimizer=name) for name in optimizers}
         with recipe.one_rank(), memory.predicting():
-            loss, model = replace(recipe, micro_batch=1).make_loss()
             settings: dict[str, Any] = {"gradients": "made", "speed": speed, "selective": True}
             settings["is_judged"] = True  # who calls this keeps what cannot run again
-            one = profile(model, loss, **settings)
-            loss, model = replace(recipe, micro_batch=2).make_loss()
-            two = profile(model, loss, **settings, like=one)
+            one, two, model = profile_samples(
+                lambda samples: replace(recipe, micro_batch=samples).make_loss(), stages, **settings
+            )
             is_complex = any(parameter.is_complex() for parameter in model.parameters())
             able = [name for name in optimizers if not (is_complex and name in UNDIVIDED)]
             updates = {name: _update(model, recipes[name]) for name in able or optimizers}
@@ -234,7 +239,8 @@ def predicted_peak(recipe: Recipe, plan: Plan, update: Update) -> int:
             update_once(optimizer)
             others[0] = _bytes_of_other_states(optimizer, model) if update.is_lean else 0
         apply(model, plan)
-        if is_alone and least.accumulation > 1:
+        is_one_call = plan.names != (WHOLE,) and not any(call.is_between for call in plan.calls)
+        if is_alone and least.accumulation > 1 and is_one_call:
             skip_first_backward(model)
         return step, model, optimizer
 

@@ -34,6 +34,7 @@ def fit(
     precisions: Sequence[str] | None = None,
     optimizers: Sequence[str] | None = None,
     speed: Speed | None = None,
+    stages: Sequence[str] | None = None,
     tell: Callable[[str], object] | None = None,
 ) -> Fit:
     """Search micro-batch, accumulation, checkpointing plan, precision and optimizer.
@@ -58,6 +59,7 @@ def fit(
         optimizers: The same; `None` tries `OPTIMIZERS`, but for those that cannot update what the
             ranks divide.
         speed: What to predict times with; `None` takes that of an A100.
+        stages: What may be recomputed, as `profile` takes it; `None` looks for blocks and layers.
         tell: Called at each part of the work, with words that say which one it is.
 
     Returns:
@@ -69,22 +71,26 @@ def fit(
     """
     recipe = Recipe(recipe) if isinstance(recipe, str) else recipe
     samples = _of_one_rank(recipe, effective_batch, budget_bytes)
-    speed = speed or Speed()
-    is_divided = recipe.shard not in (None, *COPYING)
-    tried = optimizers or [n for n in OPTIMIZERS if not (is_divided and n in UNDIVIDED)]
+    speed, tell = speed or Speed(), tell or str
     recipes = [replace(recipe, precision=n) for n in precisions or (speed.autocast, "bf16")]
-    tell = tell or str
     tell("part 1 of 3: the model's stages, with one sample and with two")
-    take, look = partial(Parts.of, optimizers=tried, speed=speed), partial(judge, recipe)
+    take = partial(Parts.of, optimizers=optimizers or _optimizers(recipe))
+    take, look = partial(take, speed=speed, stages=stages), partial(judge, recipe)
     found, not_tried, same = taken_apart(recipes, take, look, is_chosen=precisions is not None)
     sizes = possible_micro_batches(samples, same)
     solved = _candidates(found, sizes, budget_bytes, speed, tell)
     candidates = tuple(marked(solved, effective_batch, same))
     first = [str(found[0].recipe.precision)]
     asked = tuple(product(precisions or first, optimizers or OPTIMIZERS[:1]))
-    fitted = Fit(recipe, budget_bytes, effective_batch, candidates, asked, not_tried, same)
+    seen = (not_tried, same, found[0].one.why_whole)
+    fitted = Fit(recipe, budget_bytes, effective_batch, candidates, asked, *seen)
     tell("part 3 of 3: the best of them, predicted in whole")
     return _verified(fitted, {str(parts.recipe.precision): parts for parts in found}, speed)
+
+
+def _optimizers(recipe: Recipe) -> list[str]:
+    is_divided = recipe.shard not in (None, *COPYING)
+    return [name for name in OPTIMIZERS if not (is_divided and name in UNDIVIDED)]
 
 
 def _of_one_rank(recipe: Recipe, effective_batch: int, budget_bytes: int) -> int:
@@ -114,12 +120,14 @@ def _at(parts: Parts, micro_batch: int) -> Profile:
         values = {n: line(getattr(first, n), getattr(second, n)) for n in names}
         if "handed_on_bytes" in values:
             values["handed_on_bytes"] = min(values["handed_on_bytes"], values["saved_bytes"])
+            values["released_bytes"] = min(values["released_bytes"], values["input_bytes"])
         return replace(first, **values)
 
     one, two = parts.one, parts.two
     stages: list[Stage] = [between(a, b) for a, b in zip(one.stages, two.stages, strict=True)]
     skips: list[Skip] = [between(a, b) for a, b in zip(one.skips, two.skips, strict=True)]
-    return replace(one, stages=tuple(stages), skips=tuple(skips))
+    calls = [a.between_samples(b, micro_batch) for a, b in zip(one.calls, two.calls, strict=True)]
+    return replace(one, stages=tuple(stages), skips=tuple(skips), calls=tuple(calls))
 
 
 def _candidates(

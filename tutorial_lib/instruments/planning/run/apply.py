@@ -3,7 +3,7 @@
 import functools
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from tutorial_lib.instruments import segments
 from tutorial_lib.instruments.planning.chain.plan import Plan
-from tutorial_lib.instruments.planning.chain.profiled import WITHIN, Call, kind_of
+from tutorial_lib.instruments.planning.chain.profiled import WHOLE, WITHIN, Call, kind_of
 from tutorial_lib.instruments.planning.run.find_stages import (
     CannotPlanError,
     find_stages,
@@ -37,9 +37,10 @@ _PUT_BACK = "_without_plan"
 def apply(model: nn.Module, plan: Plan) -> nn.Module:
     """Let a model run by a plan from now on, in training.
 
-    Gradients are the same, bit for bit, dropout included; a model of two towers, as T5, draws
-    dropout in another order where it draws some between them. What a stage changes besides its
-    output, it changes each time it runs: BatchNorm's running averages move with every
+    Gradients are the same, bit for bit, dropout included, as long as no recomputed stage reads what
+    it changes: `profile` refuses such a stage, and `fit` keeps it. A model of two towers, as T5,
+    draws dropout in another order where it draws some between them. What a stage changes besides
+    its output, it changes each time it runs: BatchNorm's running averages move with every
     recomputation. Its hooks run as often. Without gradients, as in evaluation, the model runs as
     before.
 
@@ -57,6 +58,8 @@ def apply(model: nn.Module, plan: Plan) -> nn.Module:
         RuntimeError: In a forward, when the model does not call the stages as it was profiled.
     """
     calls, tree = plan.calls, plan.tree
+    if plan.names == (WHOLE,):
+        return undo(model)
     if calls:
         last = len(calls) + 1
         if tree[0] != 0 or tree[-1] != last:
@@ -136,6 +139,17 @@ def _parts(calls: Sequence[Call], tree: Tree) -> list[_Part]:
     return parts
 
 
+def _read(call: Call, output: Any) -> list[Tensor]:
+    """Take the tensors of a stage's output, whose numbers and words the model has already."""
+    found = replace(call, output=output).constants
+    if call.is_profiled and found != call.constants:
+        raise RuntimeError(
+            f"The stage {call.name} gave {found} beside its tensors, and {call.constants} when it "
+            "was profiled: profile the model again with a batch like this one."
+        )
+    return tensors_of(output)
+
+
 class _Running:
     """The calls that take the place of a model's own, and the deferred run that they fill now."""
 
@@ -164,7 +178,8 @@ class _Running:
                     f"{run.piece}: the plan was made for other inputs. Profile and solve again."
                 )
             likes = [like if call.is_profiled else None for like in call.tensors]
-            made = run.call(f"The stage {name}", function, args, kwargs, likes, tensors_of)
+            read = functools.partial(_read, call)
+            made = run.call(f"The stage {name}", function, args, kwargs, likes, read)
             return call.filled(made)
 
         return stage

@@ -147,13 +147,14 @@ def run_clocked(
             if (tensor.requires_grad or piece >= 0) and is_new:
                 look(key, tensor, piece < 0)
 
-    install(model, calls, tuple(map(kept, range(len(calls)))), observe)
+    if calls:
+        install(model, calls, tuple(map(kept, range(len(calls)))), observe)
     try:
         with saved_tensors_hooks(save, lambda kept: kept):
             result = loss()
         clocked.forward.append(read())
         clocked.saved.append(last_saved[0])
-        clocked.backward[len(calls) + 1] = clocked.forward[-1]
+        clocked.backward[len(clocked.forward) - 1] = clocked.forward[-1]
         result.backward()  # type: ignore[no-untyped-call]
     finally:
         undo(model)

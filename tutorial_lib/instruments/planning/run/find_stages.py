@@ -21,7 +21,8 @@ _IN_LEVELS = ("attentions", "resnets")
 _MOST = 0.6  # of a model's parameters: then its layers are looked for inside
 _NAME_THEM = (
     "Name them: stages=['layers.0', 'layers.1', ...], the modules that run one after the other "
-    "and hold most of the model, as model.named_modules() calls them."
+    "and hold most of the model, as model.named_modules() calls them; or on the command line "
+    "--stages layers.0,layers.1."
 )
 
 

@@ -51,12 +51,12 @@ def profile(
     Args:
         model: Any module: ours, from a library, an `nn.Sequential`, or your own.
         loss: Runs the model on a batch and gives a scalar, as in `lambda: model.loss(batch)`.
-        stages: Paths of modules in a row, with what lies before each; `None` looks for blocks.
+        stages: Paths of modules in a row; `None` looks for blocks, `()` recomputes nothing at all.
         keep: Names of stages that no plan may run twice.
         gradients: `there`, as in every micro-batch but the first, or `made` by each backward.
         repeats: Timed runs; the median counts.
         speed: What to predict times with; `None` measures them, or takes an A100's where it cannot.
-        selective: Whether a plan may also keep the results of a stage's matmuls only.
+        selective: Whether a plan may also keep a stage's matmuls only, where PyTorch is able to.
         like: A profile with another micro-batch: without memory, stages alike there are run once.
         is_judged: Whether it is known already that all stages but those in `keep` repeat.
 
@@ -68,15 +68,15 @@ def profile(
     is_fake = any(map(is_fake_tensor, list_tensors(model.parameters())))  # FSDP's parts too
     method: Method = "predicted" if speed or is_fake else "measured"
     with model_untouched(model, device):
-        if not is_fake or not (is_judged or like):
+        if found and not (is_fake and (is_judged or like)):
             _check_repeatable(model, loss, found, keep, is_fake)
         seen = _forward_alone(model, found, loss, device)
         forms, skips = list[tuple[Stage, ...]](), tuple[Skip, ...]()
         for kept in (int, Selective)[: 1 + selective]:
             _set_gradients(model, gradients)
-            alike = forms[0] if forms else like.stages if like else None
-            known = alike if is_fake else None
-            run = _watched(seen, loss, device, speed or Speed(), kept, known)
+            known = (forms[0] if forms else like.stages if like else None) if is_fake else None
+            if not (run := _run_if_able(seen, loss, device, speed or Speed(), kept, known)):
+                break
             timed = (clocked := run.clocked.take(_SECONDS)).durations(0.0)
             if method == "measured":
                 timed = measure_times(model, seen.calls, loss, device, repeats, kept)
@@ -88,8 +88,8 @@ def profile(
             if kept is int:
                 seen.calls, launches = _with_matmuls(seen.calls, run), (like or run).launches
     where = "CUDA kernels" if is_fake else devices.describe(device)
-    calls = tuple(seen.calls)
-    return Profile(_either(*forms), skips, seen.names, calls, method, where, launches)
+    given = (seen.names, tuple(seen.calls), method, where, launches)
+    return Profile(_either(*forms), skips, *given)
 
 
 def _check_repeatable(
@@ -171,6 +171,27 @@ class _Watched:
     first: Sequence[int]  # for each stage, the one that stood for it
 
 
+def _run_if_able(
+    seen: Recorder,
+    loss: Loss,
+    device: torch.device,
+    speed: Speed,
+    kept: type[int],
+    known: Sequence[Stage] | None,
+) -> _Watched | None:
+    """Watch a step; of one that PyTorch's selective checkpoint refuses, return None.
+
+    It refuses a result that it keeps and a later operation changes in place, and under autocast a
+    cast in the second run that the first had in its cache.
+    """
+    try:
+        return _watched(seen, loss, device, speed, kept, known)
+    except RuntimeError as error:
+        if kept is int or isinstance(error, torch.OutOfMemoryError):
+            raise
+        return None
+
+
 def _watched(
     seen: Recorder,
     loss: Loss,
@@ -185,7 +206,7 @@ def _watched(
     are recorded, the run is divided there.
     """
     while True:
-        count = len(seen.calls) + 2
+        count = len(seen.names)
         is_known = known is not None and len(known) == count
         first = first_alike(seen.calls, known) if known and is_known else list(range(count))
         alike = [

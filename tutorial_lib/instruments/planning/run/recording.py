@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
-from tutorial_lib.instruments.planning.chain.profiled import WITHIN, Call
+from tutorial_lib.instruments.planning.chain.profiled import WHOLE, WITHIN, Call
 from tutorial_lib.instruments.planning.run.find_stages import CannotPlanError, replaced
 from tutorial_lib.instruments.private_torch import CALL
 from tutorial_lib.instruments.segments.placeholder import tensors_of
@@ -32,6 +32,8 @@ def containers(model: nn.Module, stages: dict[str, nn.Module]) -> dict[str, nn.M
         for parts in (name.split(".") for name in stages)
         for count in range(len(parts))
     )
+    if not stages:
+        return {}
     found = {name: model.get_submodule(name) for name in ["", *names] if name not in stages}
     return {n: m for n, m in found.items() if type(m).forward is not nn.Module.forward}
 
@@ -86,6 +88,8 @@ class Recorder:
                 raise CannotPlanError(_INSIDE) from error
             raise
         self.ends.append(self.read())
+        if not self.stages:
+            return
         if not self.calls and self.others:
             raise CannotPlanError(
                 f"The loss runs the stage {min(self.others)} with other tensors in the place of "
@@ -101,6 +105,8 @@ class Recorder:
     @property
     def names(self) -> tuple[str, ...]:
         """Names of the stages, with what lies before and after them."""
+        if not self.stages:
+            return (WHOLE,)
         return (BEFORE, *(call.name for call in self.calls), AFTER)
 
     def divide(self, place: int) -> None:
