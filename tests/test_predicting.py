@@ -427,18 +427,22 @@ def test_a_ctc_loss_whose_lengths_a_model_computes_is_predicted(computed):
 @pytest.mark.filterwarnings("error::tutorial_lib.memory.MeterWarning")  # the lengths are known
 @pytest.mark.parametrize("batch_first", [True, False])
 @pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
-def test_packed_sequences_are_predicted(kind, batch_first):
+@pytest.mark.parametrize("is_packed", [True, False])
+def test_recurrent_layers_are_predicted(kind, batch_first, is_packed):
     def make_step():
         layers = nn.ModuleList(kind(12, 12, 2, dropout=0.3, bidirectional=b) for b in (False, True))
         x, lengths = torch.randn(6, 30, 12), torch.tensor([7, 30, 20, 3, 20, 28])
         x = x if batch_first else x.transpose(0, 1)
 
         def step():
-            packed = pack_padded_sequence(x, lengths, batch_first, enforce_sorted=False)
+            y = x
+            if is_packed:
+                y = pack_padded_sequence(x, lengths, batch_first, enforce_sorted=False)
             for layer in layers:
-                packed, _ = layer(packed)
-            padded, _ = pad_packed_sequence(packed, batch_first, 0.5, total_length=32)
-            padded.square().mean().backward()
+                y, _ = layer(y)
+            if is_packed:
+                y, _ = pad_packed_sequence(y, batch_first, 0.5, total_length=32)
+            y.square().mean().backward()
             layers.zero_grad()
 
         return step, layers, None

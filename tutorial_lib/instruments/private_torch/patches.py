@@ -129,12 +129,14 @@ def with_packed_sequences(
 ) -> Iterator[None]:
     """Let recurrent layers take packed sequences, whose sizes they read from memory.
 
-    `_VF`, called with data and sizes: torch/nn/modules/rnn.py, torch/nn/utils/rnn.py.
+    `_VF`, called with data, sizes, states and a list of weights; of padded sequences without sizes:
+    torch/nn/modules/rnn.py, torch/nn/utils/rnn.py.
     """
 
     def reading(kernel: Callable[..., Any]) -> Callable[..., Any]:
-        def run(data: Tensor, sizes: Any, *more: Any) -> Any:
-            return kernel(data, read(sizes) if isinstance(sizes, FakeTensor) else sizes, *more)
+        def run(data: Tensor, second: Any, third: Any, *more: Any) -> Any:
+            is_sizes = isinstance(second, FakeTensor) and not isinstance(third, list)
+            return kernel(data, read(second) if is_sizes else second, third, *more)
 
         return run
 
