@@ -484,7 +484,15 @@ def test_the_length_of_sequences_is_said_where_none_was_asked_for(capsys, folder
 def test_a_step_of_ones_own_has_no_invented_batch(capsys, folder):
     model = str(folder / "train.py:make_step")
     assert run(["predict", model]) == 0
-    assert capsys.readouterr().out.startswith(f"{model}: predicted")
+    said = capsys.readouterr().out
+    assert said.startswith(f"{model}: predicted")
+    assert "micro_batch" not in said
+
+
+@pytest.mark.parametrize(("more", "is_said"), [([], True), (["--batch", "2"], False)])
+def test_that_a_function_was_called_for_one_sample_is_said(capsys, folder, more, is_said):
+    assert run(["predict", str(folder / "train.py:make_loss"), *more]) == 0
+    assert ("One sample (micro_batch=1): --batch takes more." in capsys.readouterr().out) == is_said
 
 
 @pytest.mark.parametrize("command", ["predict", "measure"])

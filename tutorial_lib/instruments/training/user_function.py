@@ -42,6 +42,15 @@ def is_function(name: str) -> bool:
     return _NAME.fullmatch(name) is not None
 
 
+def takes_micro_batch(name: str) -> bool:
+    """Tell whether a name is that of a function with a parameter `micro_batch`, run before."""
+    if not is_function(name):
+        return False
+    home, _, function = name.rpartition(":")
+    module = sys.modules.get(f"own_{Path(home).stem}" if home.endswith(".py") else home)
+    return "micro_batch" in inspect.signature(getattr(module, function)).parameters
+
+
 def _without_function(path: Path) -> str:
     """Say which functions a file has. It is read and not imported: it may begin to train."""
     if not path.is_file():

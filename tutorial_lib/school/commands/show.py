@@ -48,12 +48,15 @@ def show(
         more["seq"] = recipe.seq or sequence_length(recipe)
         print(json.dumps(recipe.as_data() | as_data(report) | more, indent=1))
         return
+    from tutorial_lib.instruments.training.user_function import takes_micro_batch
     from tutorial_lib.memory.report import HOW, NOT_EMULATED
 
     changed = "".join(f", {name}={value}" for name, value in recipe.overrides.items())
     print(f"{recipe.label()}{changed}: {HOW[report.method]}, {report.device}")
     if recipe.seq is None and (length := sequence_length(recipe)):
         print(f"Sequences of {length} tokens, as --seq was left out.")
+    if recipe.micro_batch == 1 and takes_micro_batch(recipe.model):
+        print("One sample (micro_batch=1): --batch takes more.")
     if applied:
         print(applied)
     if report.method == "emulated":
