@@ -286,7 +286,8 @@ def test_packed_sequences_go_through_these_functions():
     with meters.FakeTensorMode(), patches.with_packed_sequences(lambda fake: 1 / 0, pad):
         fake = torch.ones(2, dtype=torch.long)
         with pytest.raises(ZeroDivisionError):
-            torch._VF.gru(torch.ones(5, 4), fake)
+            torch._VF.gru(torch.ones(5, 4), fake, torch.ones(1, 2, 4))
+        assert nn.GRU(4, 4)(torch.ones(5, 2, 4))[0].shape == (5, 2, 4)  # has no sizes
 
 
 def test_a_gradient_scaler_updates_without_a_look_at_values():
