@@ -92,7 +92,7 @@ def named(name: str) -> str:
 
 
 def _renamed(notebook: dict[str, Any]) -> dict[str, Any]:
-    """Let links lead to the names of the working copy."""
+    """Point links to the names that notebooks have in the working copy."""
     for cell in notebook["cells"]:
         if cell["cell_type"] == "markdown":
             for old, new in _NAMES.items():

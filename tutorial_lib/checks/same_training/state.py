@@ -26,10 +26,10 @@ def norm(tensor: Tensor) -> float:
 
 
 def gradient_sizes(gradients: Mapping[str, Tensor | None]) -> dict[str, float]:
-    """Give each gradient's norm, or the norm at the usual size of a gradient's numbers.
+    """Return each gradient's norm, or the norm at the usual size of a gradient's numbers.
 
-    A gradient that is zero on paper (a bias before a norm) is nothing but rounding, of numbers
-    that are as large as any other gradient's.
+    A bias before a norm has a gradient of zero on paper. What is computed for it is the rounding
+    of numbers that are as large as any other gradient's.
     """
     there = {name: grad for name, grad in gradients.items() if grad is not None}
     count = sum(grad.numel() for grad in there.values())

@@ -28,7 +28,7 @@ def without_gpu(device: Any) -> Any:
 
 @contextlib.contextmanager
 def ignoring_gpu() -> Iterator[None]:
-    """Let `.cuda()` and `.to("cuda")` leave a tensor where it is, until the block ends.
+    """Make `.cuda()` and `.to("cuda")` leave tensors where they are, until the block ends.
 
     Waiting for the GPU, emptying its cache and choosing it do nothing meanwhile.
     """

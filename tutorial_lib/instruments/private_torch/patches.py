@@ -127,7 +127,7 @@ def with_constructor(read: Callable[..., Tensor]) -> Patch:
 def with_packed_sequences(
     read: Callable[[Tensor], Tensor], pad: Callable[..., tuple[Tensor, Tensor]]
 ) -> Iterator[None]:
-    """Let recurrent layers take packed sequences, whose sizes they read from memory.
+    """Make recurrent layers take fake packed sequences, whose sizes they read from memory.
 
     `_VF`, called with data, sizes, states and a list of weights; of padded sequences without sizes:
     torch/nn/modules/rnn.py, torch/nn/utils/rnn.py.

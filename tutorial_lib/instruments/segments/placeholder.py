@@ -69,7 +69,7 @@ class DeferredTensor:
         return _apply(func, args, kwargs or {})
 
     def touch(self) -> Tensor | None:
-        """Give the value, and note that the model asked for it."""
+        """Return the value, and note that the model asked for it."""
         self.run.touched.add(self.number)
         return self.value
 
@@ -181,7 +181,7 @@ def _writes(name: str) -> bool:
 
 
 def with_values(output: Any) -> Any:
-    """Give what a model returned with tensors in the place of placeholders."""
+    """Return a model's output with its placeholders replaced by tensors."""
     for leaf in list_leaves(DeferredTensor, output):
         if leaf.value is None:
             leaf.run.finish()

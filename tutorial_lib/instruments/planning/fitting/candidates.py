@@ -248,7 +248,7 @@ def _best(candidates: Sequence[Candidate]) -> Candidate | None:
 
 
 def _changed(candidate: Candidate) -> int:
-    """Give a number that is larger the more the training changes: another batch above all."""
+    """Return a rank of how much the training changes; a smaller micro-batch ranks highest."""
     return sum(2**place for place, name in enumerate(_CHANGES) if name in candidate.changes)
 
 

@@ -94,7 +94,7 @@ def _optimizers(recipe: Recipe) -> list[str]:
 
 
 def _of_one_rank(recipe: Recipe, effective_batch: int, budget_bytes: int) -> int:
-    """Give the samples of one rank; tensor parallel ranks all get all samples."""
+    """Return how many samples one rank gets; tensor-parallel ranks each get all of them."""
     together = 1 if recipe.shard == Shard.TP else recipe.ranks
     if effective_batch < 1 or budget_bytes < 1 or effective_batch % together:
         raise ValueError(
@@ -173,7 +173,7 @@ def _held(candidate: Candidate, parts: Parts) -> tuple[Profile, int]:
 
 
 def _planned(candidate: Candidate, plan: Plan, parts: Parts, speed: Speed) -> Candidate:
-    """Give a candidate a plan, and the seconds and bytes of an update with it, added up."""
+    """Return a candidate with a plan, and with the added-up seconds and bytes of its update."""
     update, overhead = parts.updates[candidate.optimizer], max(0.0, plan.overhead)
     peak = max(_held(candidate, parts)[1] + plan.peak_bytes, update.peak_bytes)
     launching = parts.one.launches * speed.launch_seconds * (1 + overhead)

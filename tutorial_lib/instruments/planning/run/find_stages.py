@@ -147,9 +147,9 @@ def first_alike(calls: Sequence[Call], stages: Sequence[Stage]) -> list[int]:
 def left_out(
     stages: dict[str, nn.Module], calls: Sequence[tuple[Call, bool]]
 ) -> contextlib.ExitStack:
-    """Let some stages do no work, on tensors without memory, until what is returned closes.
+    """Skip these stages' work, on tensors without memory, until the returned context closes.
 
-    With each call stands whether the stage keeps its input for backward.
+    Each call comes with whether its stage keeps its input for backward.
     """
     absent = {call.name: (call, keeps) for call, keeps in calls}
     parts = {name: stages[name] for name in absent}
