@@ -390,7 +390,7 @@ def test_what_no_module_made_has_a_name_and_a_cure_where_it_is_much(capsys, fold
     assert run([*words, "module", *wide]) == 0
     said = capsys.readouterr().out
     assert "(forward): loss and logits " in said
-    assert "No module made" in said
+    assert "% of the peak was made outside all modules" in said
     assert "use_liger_kernel=True" in said
     assert run([*words, "line", *wide]) == 0
     said = capsys.readouterr().out
@@ -398,7 +398,7 @@ def test_what_no_module_made_has_a_name_and_a_cure_where_it_is_much(capsys, fold
     assert "(backward) " in said
     small = ["--set", "vocab_size=64", "--set", "hidden_size=128"]
     assert run([*words, "module", *small]) == 0
-    assert "No module made" not in capsys.readouterr().out
+    assert "outside all modules" not in capsys.readouterr().out
 
 
 def test_the_readmes_lines_for_an_engineer_run_as_they_stand(root, capsys, tiny):
@@ -427,12 +427,12 @@ def test_the_readmes_lines_for_an_engineer_run_as_they_stand(root, capsys, tiny)
     ("model", "words", "sentence"),
     [
         ("train.py:make", [], "has no function make: it has make_loss, make_step"),
-        ("train.py:make_net", [], "gives a Linear, and nothing says what it is trained on"),
+        ("train.py:make_net", [], "returns a Linear, and nothing says what it is trained on"),
         ("train.py:make_net", [], "    model = Linear()"),
-        ("train.py:make_nothing", [], "gives int: it must give step, model and optimizer"),
+        ("train.py:make_nothing", [], "returns int: return step, model and optimizer"),
         ("train.py", [], "/train.py:make_loss, "),
         ("model.py", [], "    model = Net()\n    images = torch.randn(micro_batch"),
-        ("broken.py", [], "is no Python that can be read"),
+        ("broken.py", [], "is not valid Python"),
         ("nowhere.py", [], "There is no file"),
         ("train.py:make_step", ["--batch", "2"], "takes no micro_batch"),
         ("train.py:make_step", ["--optimizer", "sgd"], "write it into the step"),

@@ -395,7 +395,7 @@ def test_a_compiled_model_is_measured_as_it_was_and_stays_compiled(in_place):
         compiled(batch).sum().backward()
 
     step()
-    with pytest.warns(memory.MeterWarning, match="runs as it was before"):
+    with pytest.warns(memory.MeterWarning, match="runs uncompiled"):
         report = memory.measure(step, model=compiled, warmup=0)
     assert len(runs) == 1
     step()

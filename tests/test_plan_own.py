@@ -57,9 +57,9 @@ def test_plans_of_ones_own_models_run_as_planned(name):
 REFUSED = {
     "forces": "This loss differentiates inside .* segments.applied",
     "per_sample": "This loss differentiates inside .* segments.applied",
-    "inner_step": "stage 0 with other tensors in the place of its parameters",
-    "whole_steps_checkpointed": "leave torch.utils.checkpoint around the model out",
-    "objects": "The stage 0 gives a Boxes with tensors among its attributes",
+    "inner_step": "stage 0 with other tensors in place of its parameters",
+    "whole_steps_checkpointed": "remove torch.utils.checkpoint around the model",
+    "objects": "The stage 0 returns a Boxes with tensors among its attributes",
 }
 
 
@@ -83,7 +83,7 @@ def test_no_segment_reaches_from_one_call_of_the_model_into_the_next():
     assert profile.names[7] == "(between)"
     across = (0, *range(1, 6), (6, 7, 8), *range(9, 15))
     plan = planning.Plan(profile.stages, across, profile.skips, calls=profile.calls)
-    with pytest.raises(ValueError, match="between two calls of the model: 7 must stand"):
+    with pytest.raises(ValueError, match="between two calls of the model: 7 must be a bare number"):
         planning.apply(model, plan)
 
 

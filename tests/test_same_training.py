@@ -571,7 +571,7 @@ def test_a_verdict_is_one_line_where_it_is_as_expected(capsys):
     [
         ({"drop_last": True}, None, CheckError, "call 1, loss: "),
         ({"drop_last": True}, "gradients", CheckError, "call 1, loss: "),
-        ({}, "gradients", CheckError, "must differ in their gradients, and they do not"),
+        ({}, "gradients", CheckError, "must differ in their gradients, but they do not"),
         ({}, "lossy", ValueError, r"differs \(='lossy'\) must be None, or one of updates, loss"),
     ],
 )

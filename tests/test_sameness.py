@@ -14,7 +14,9 @@ from tutorial_lib.instruments.segments.sameness.trial import UntriedError, tried
 from tutorial_lib.instruments.segments.sameness.value_numbers import ValueNumbers
 
 WIDTH = 12
-MEAN = "Recomputing changes no bit of a gradient, accumulating its last digits."
+MEAN = """\
+Recomputing changes no bit of a gradient.
+Accumulating changes last digits of a gradient."""
 
 
 class Block(nn.Module):
@@ -374,7 +376,7 @@ def test_batch_norm_and_a_loss_that_compares_are_told_apart():
 def test_state_that_the_next_micro_batch_reads_makes_another_training(kind):
     found = sameness.judge(maker(kind), stages)
     assert found.accumulated == "another"
-    assert "forward reads what the one before has changed" in found.accumulating
+    assert "forward reads what the previous one changed" in found.accumulating
 
 
 def test_a_teacher_that_begins_as_its_student_moves():

@@ -59,9 +59,9 @@ def warnings_after(
         ]
     if compiled:
         return [
-            f"{min(compiled)} calls compiled code, and under the meter it runs as it was before: "
-            "the bytes are the uncompiled step's. For the compiled step's own peak take "
-            "torch.profiler on a CPU, and torch.cuda.max_memory_allocated on a GPU."
+            f"{min(compiled)} calls compiled code, which runs uncompiled under the meter, so the "
+            "bytes are the uncompiled step's. For the compiled step's own peak use torch.profiler "
+            "on a CPU, or torch.cuda.max_memory_allocated on a GPU."
         ]
     return []
 

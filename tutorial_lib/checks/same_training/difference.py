@@ -18,13 +18,14 @@ _TOO_SMALL = (
     "by a count of more than this update, or by a clip of gradients that aren't unscaled yet?"
 )
 _TOO_LARGE = (
-    "Is a division missing, as by the number of micro-batches, or are gradients zeroed too rarely?"
+    "Is a division missing, such as by the number of micro-batches? Or are gradients not zeroed "
+    "often enough?"
 )
 
 
 @dataclass(frozen=True)
 class Difference:
-    """A part of two calls that differs, and how, in words; and what may have caused it."""
+    """A part that differs between two calls, how it differs in words, and a likely cause."""
 
     part: str
     seen: str
@@ -106,7 +107,7 @@ def _gradients_in_words(wanted: Update, seen: Update) -> tuple[str, float]:
     for name, grad in wanted.gradients.items():
         theirs = seen.gradients.get(name)
         if (grad is None) != (theirs is None):
-            return f"{name} has a gradient in step_{'b' if grad is None else 'a'} alone", 1.0
+            return f"only step_{'b' if grad is None else 'a'} has a gradient for {name}", 1.0
         if grad is not None and theirs is not None:
             pairs[name] = wide(grad), wide(theirs)
     differences = {name: norm(b - a) for name, (a, b) in pairs.items()}
@@ -123,7 +124,7 @@ def _gradients_in_words(wanted: Update, seen: Update) -> tuple[str, float]:
     cosine = float(sum(products)) / (size_a * size_b)
     if cosine > 1 - 1e-6 and abs(size_b / size_a - 1) > 1e-3:
         factor = size_b / size_a
-        return f"all of them are {factor:.4g} times those of step_a", factor
+        return f"all of them are {factor:.4g} times step_a's", factor
     worst = max(
         differences, key=lambda name: differences[name] / sizes[name] if sizes[name] else math.inf
     )

@@ -40,4 +40,4 @@ def verdict(
         print(seen)
     else:
         if differs:
-            raise CheckError(f"The two steps must differ in their {differs}, and they do not.")
+            raise CheckError(f"The two steps must differ in their {differs}, but they do not.")

@@ -73,7 +73,7 @@ def of_model(name: str, model: Any) -> Published:
     if isinstance(config, Mapping):
         return _of_diffusers(name, {**config, "_class_name": cls})
     raise ValueError(
-        f"{name} gives a {cls}, whose config is of neither transformers nor diffusers: let it give "
+        f"{name} returns a {cls}, whose config is of neither transformers nor diffusers: return "
         "loss (a function that runs forward) and model, or step, model and optimizer."
     )
 

@@ -144,7 +144,7 @@ class DeferredRun:
         """
         if (holder := hidden(DeferredTensor, (args, kwargs))) is not None:
             raise RuntimeError(
-                f"{name} is handed what a stage gave inside a {holder}. {self.advice} Or hand it "
+                f"{name} gets the output of a stage inside a {holder}. {self.advice} Or pass it "
                 "on as a tensor, or in a tuple, dict or dataclass."
             )
         if self.device is None:

@@ -160,8 +160,8 @@ class Execution:
             shape = self.shapes.get(number)
             if shape is not None and value.shape != shape:
                 raise RuntimeError(
-                    f"{operation.name} gave a tensor of shape {[*value.shape]}, and was profiled "
-                    f"with {[*shape]}, which the model asked for: profile it with a batch like "
+                    f"{operation.name} returned a tensor of shape {[*value.shape]}, but when "
+                    f"profiled {[*shape]}, which the model asked for: profile it with a batch like "
                     "this one."
                 )
 

@@ -57,7 +57,7 @@ class AdamW8bit(Optimizer):
         defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
         super().__init__(parameters, defaults)
         if any(one.is_complex() for group in self.param_groups for one in group["params"]):
-            raise ValueError("AdamW8bit quantises real numbers, and one is complex: try AdamW.")
+            raise ValueError("AdamW8bit quantises real numbers, but one is complex: try AdamW.")
         self._tables: dict[torch.device, dict[str, Tensor]] = {}
 
     @overload

@@ -58,19 +58,19 @@ def _without_function(path: Path) -> str:
     try:
         body = ast.parse(path.read_bytes()).body
     except (SyntaxError, ValueError) as error:
-        return f"{path} is no Python that can be read ({error}): correct it first."
+        return f"{path} is not valid Python ({error}): correct it first."
     found = [part.name for part in body if isinstance(part, ast.FunctionDef)]
     classes = [part.name for part in body if isinstance(part, ast.ClassDef)]
     if not found:
-        return f"{path} has no function, and one is needed. {_add(path, *classes[-1:])}"
+        return f"{path} has no function, but one is needed. {_add(path, *classes[-1:])}"
     names = ", ".join(f"{path}:{name}" for name in found)
-    return f"{path} is a file, and a function in it is needed: name it too. There is {names}."
+    return f"{path} is a file: name a function in it, too. It has {names}."
 
 
 def _add(home: Path | str, model: str = "MyModel") -> str:
     """Say which lines to add to a file so that its model can be trained."""
     lines = SAMPLE.replace("MyModel", model)
-    return f"Add these lines with a batch and loss of yours, and name {home}:make_loss:\n\n{lines}"
+    return f"Add these lines, with your own batch and loss, and name {home}:make_loss:\n\n{lines}"
 
 
 def build(recipe: RecipeFields, device: torch.device | str) -> tuple[Any, ...]:
@@ -111,7 +111,7 @@ def build(recipe: RecipeFields, device: torch.device | str) -> tuple[Any, ...]:
     if isinstance(made, tuple) and len(made) in (2, 3) and isinstance(made[1], nn.Module):
         return made
     raise ValueError(
-        f"{name} gives {_kinds(made)}: it must give step, model and optimizer; or loss (a function "
+        f"{name} returns {_kinds(made)}: return step, model and optimizer; or loss (a function "
         "that runs forward) and model; or a model of transformers or diffusers. "
         + _add(name.rpartition(":")[0])
     )
@@ -123,7 +123,7 @@ def _with_batch(
     if not hasattr(model, "config"):
         cls = type(model).__name__
         raise ValueError(
-            f"{recipe.model} gives a {cls}, and nothing says what it is trained on. "
+            f"{recipe.model} returns a {cls}, and nothing says what it is trained on. "
             + _add(recipe.model.rpartition(":")[0], cls)
         )
     what = config_file.of_model(recipe.model, model)

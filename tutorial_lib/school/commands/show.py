@@ -24,9 +24,10 @@ _OUTSIDE = {
 }
 _MUCH = 0.25
 _CURE = """\
-No module made {share:.0%} of the peak: it is the loss with its logits, and gradients. A smaller
-micro-batch lowers them. In a language model a loss in chunks does so at the same batch (chapter
-10d; in transformers' Trainer use_liger_kernel=True). Checkpointing does not.
+{share:.0%} of the peak was made outside all modules: by the loss, with its logits, and as
+gradients. Checkpointing does not lower it, but a smaller micro-batch does. In a language model, a
+loss in chunks lowers it at the same batch: see chapter 10d, or set use_liger_kernel=True in
+transformers' Trainer.
 """
 
 

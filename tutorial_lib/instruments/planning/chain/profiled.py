@@ -16,47 +16,47 @@ from tutorial_lib.units import human_bytes, human_seconds
 
 Method = Literal["measured", "predicted"]
 WHOLE = "(whole step)"  # the one stage of a step that no plan takes apart
-# Between two calls of the model; and within one, where the model needs the value of a tensor.
+# Between two calls of the model, and inside one call where the model needs a tensor's value.
 BETWEEN, WITHIN = "(between)", "(value)"
 
 
 @dataclass(frozen=True)
 class Call:
-    """One call of a stage: its module, and the form of its output; or what lies between runs."""
+    """One call of a stage, its module and the form of its output; or the work between runs."""
 
     name: str  # path of the module
     kind: tuple[str, int]  # class of the module, and how many parameters it has
-    output: Any  # what it gives, each tensor as one without memory
+    output: Any  # each tensor in it without memory
     is_profiled: bool = True  # whether the output is known from a run, or only supposed
     matmuls: int = 0  # those before the last tensor that its backward needs
 
     @classmethod
     def of(cls, name: str, module: nn.Module, output: Any) -> Call:
-        """Note a call and the form of what it gave.
+        """Note a call and the form of its output.
 
         Raises:
-            ValueError: When that is an object of a class of one's own with tensors in it.
+            ValueError: When the output is an object of the user's own class with tensors in it.
         """
         if (holder := hidden(Tensor, output)) is not None:
             raise ValueError(
-                f"The stage {name} gives a {holder} with tensors among its attributes, and a plan "
-                "must know them: let it give a tensor, or a tuple, dict or dataclass of them."
+                f"The stage {name} returns a {holder} with tensors among its attributes, and a "
+                "plan must know them: return a tensor, or a tuple, dict or dataclass of tensors."
             )
         return cls(name, kind_of(module), map_leaves(Tensor, _without_memory, output))
 
     @classmethod
     def supposed(cls, name: str, module: nn.Module) -> Call:
-        """Suppose that a stage gives one tensor."""
+        """Suppose that a stage returns one tensor."""
         return cls(name, kind_of(module), torch.empty((), device="meta"), is_profiled=False)
 
     @classmethod
     def between(cls, name: str = BETWEEN) -> Call:
-        """Stand for what is done between two runs: calls of the model, or parts of one."""
+        """Return a call for the work between two runs: calls of the model, or parts of one."""
         return cls(name, ("nothing", 0), None)
 
     @property
     def is_between(self) -> bool:
-        """Whether it is no stage of the model, but lies between two runs."""
+        """Whether it is the work between two runs, not a stage of the model."""
         return self.name in (BETWEEN, WITHIN)
 
     @property
@@ -77,11 +77,11 @@ class Call:
 
     @property
     def constants(self) -> list[Any]:
-        """The numbers and words of the output, which no recomputation may change."""
+        """The numbers and text in the output, which no recomputation may change."""
         return list_leaves((bool, int, float, str), self.output)
 
     def filled(self, results: Sequence[Any]) -> Any:
-        """Output of this form with other values in the place of its tensors."""
+        """Return an output of this form with other values in place of its tensors."""
         rest = iter(results)
         return map_leaves(Tensor, lambda _: next(rest), self.output)
 

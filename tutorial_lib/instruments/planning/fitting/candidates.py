@@ -128,7 +128,7 @@ class Fit:
     def front(self) -> list[Candidate]:
         """What fits and is beaten by none in bytes, seconds and changes; the fewest changes first.
 
-        `best` stands before all others, or `otherwise` where nothing fits of what was asked for.
+        `best` comes first, or `otherwise` where nothing fits of what was asked for.
         """
         fitting = [candidate for candidate in self.candidates if candidate.fits]
         front = [c for c in fitting if not any(other.beats(c) for other in fitting)]

@@ -65,7 +65,7 @@ def apply(model: nn.Module, plan: Plan) -> nn.Module:
         if tree[0] != 0 or tree[-1] != last:
             raise ValueError(
                 "The plan recomputes what the model does before its first stage or after its "
-                f"last one: 0 and {last} must stand in the tree by themselves."
+                f"last one: 0 and {last} must be bare numbers in the tree."
             )
         tree = _shifted(tree[1:-1], 1)
         check_same_model(model, calls)
@@ -121,14 +121,14 @@ class _Part:
 
 
 def _parts(calls: Sequence[Call], tree: Tree) -> list[_Part]:
-    """Divide a plan where its loss calls the model anew; refuse a segment across such a place."""
+    """Divide a plan at each new call of the model; refuse a segment that spans two calls."""
     borders = [-1, *(i for i, call in enumerate(calls) if call.is_between), len(calls)]
     alone = {int(item) for item in tree if isinstance(item, int)}
     for border in borders[1:-1]:
         if border not in alone:
             raise ValueError(
                 f"The plan recomputes what the loss does between two calls of the model: "
-                f"{border + 1} must stand in the tree by itself."
+                f"{border + 1} must be a bare number in the tree."
             )
     parts = []
     for before, after in itertools.pairwise(borders):
@@ -140,12 +140,12 @@ def _parts(calls: Sequence[Call], tree: Tree) -> list[_Part]:
 
 
 def _read(call: Call, output: Any) -> list[Tensor]:
-    """Take the tensors of a stage's output, whose numbers and words the model has already."""
+    """Return the tensors of a stage's output; its numbers and text must be as profiled."""
     found = replace(call, output=output).constants
     if call.is_profiled and found != call.constants:
         raise RuntimeError(
-            f"The stage {call.name} gave {found} beside its tensors, and {call.constants} when it "
-            "was profiled: profile the model again with a batch like this one."
+            f"The stage {call.name} returned {found} besides its tensors, but {call.constants} "
+            "when it was profiled: profile the model again with a batch like this one."
         )
     return tensors_of(output)
 
@@ -185,7 +185,7 @@ class _Running:
         return stage
 
     def whole(self, _: str, module: nn.Module) -> Callable[..., Any]:
-        """Make a forward that begins a deferred run and ends it, where the loss calls it."""
+        """Return a forward that begins and ends a deferred run when the loss calls it."""
         forward = module.forward
 
         def whole(*args: Any, **kwargs: Any) -> Any:
@@ -196,11 +196,11 @@ class _Running:
         return whole
 
     def _alone(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """Run one call of the model, or of a part of it that holds stages, by its part."""
+        """Run one call of the model, or of a part that holds stages, by its part of the plan."""
         if in_backward():
             raise CannotPlanError(
                 "The model is called again in backward, so its loss checkpoints it as a whole. A "
-                "plan recomputes by itself: leave torch.utils.checkpoint around the model out."
+                "plan already recomputes: remove torch.utils.checkpoint around the model."
             )
         self.is_running = True
         try:
@@ -237,7 +237,7 @@ class _Running:
         return self.run
 
     def _begin_anew_after(self, output: Any) -> None:
-        """Take the first part again once a backward has begun, however many runs there were."""
+        """Go back to the first part once a backward has begun, however many runs there were."""
 
         def begin(_: Tensor) -> None:
             self.next = 0

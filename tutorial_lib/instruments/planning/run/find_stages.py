@@ -15,19 +15,19 @@ from tutorial_lib.instruments.planning.chain.stages import Stage
 from tutorial_lib.instruments.private_torch import CALL
 from tutorial_lib.instruments.segments.structure import list_leaves
 
-# What lies between the blocks of a U-Net of diffusers, at the same level as they.
+# What a U-Net of diffusers has between its blocks, at the same level.
 _BETWEEN = {"Downsample2D", "Upsample2D"}
 _IN_LEVELS = ("attentions", "resnets")
 _MOST = 0.6  # of a model's parameters: then its layers are looked for inside
 _NAME_THEM = (
-    "Name them: stages=['layers.0', 'layers.1', ...], the modules that run one after the other "
-    "and hold most of the model, as model.named_modules() calls them; or on the command line "
+    "Name the modules that run one after the other and hold most of the model, as in "
+    "model.named_modules(): stages=['layers.0', 'layers.1', ...], or on the command line "
     "--stages layers.0,layers.1."
 )
 
 
 class CannotPlanError(ValueError):
-    """What a loss or a model does that no chain of stages describes, and what to do instead."""
+    """Raised when no chain of stages describes a loss or model; says what to do instead."""
 
 
 def find_stages(
@@ -87,7 +87,7 @@ def _looked_for(model: nn.Module) -> list[nn.Module]:
 
 
 def _layers(model: nn.Module) -> list[nn.Module]:
-    """List the outermost layers with parameters: lists are opened, and what holds most of them."""
+    """List the outermost layers with parameters, inside lists and a module that holds most."""
     total = sum(parameter.numel() for parameter in model.parameters())
     found: list[nn.Module] = []
     for child in model.children():

@@ -104,7 +104,7 @@ def _check_repeatable(
         raise ValueError(
             f"The stage {name} ({type(stages[name]).__name__}) computes something else when it "
             f"runs again: its forward reads what it changes ({', '.join(unlike[name])}). So it "
-            f"cannot be recomputed: say keep={list(unlike)} to have it kept."
+            f"cannot be recomputed: pass keep={list(unlike)} to keep it."
         )
 
 
@@ -168,7 +168,7 @@ class _Watched:
     flow: Flow
     lives: Sequence[Life]
     launches: int
-    first: Sequence[int]  # for each stage, the one that stood for it
+    first: Sequence[int]  # for each stage, the one that was run in its place
 
 
 def _run_if_able(

@@ -92,9 +92,9 @@ class Recorder:
             return
         if not self.calls and self.others:
             raise CannotPlanError(
-                f"The loss runs the stage {min(self.others)} with other tensors in the place of "
-                "its parameters (torch.func.functional_call), and a recomputation would not have "
-                f"them. {_INSTEAD}"
+                f"The loss runs the stage {min(self.others)} with other tensors in place of its "
+                "parameters (torch.func.functional_call), which a recomputation would not have. "
+                f"{_INSTEAD}"
             )
         if not self.calls:
             raise CannotPlanError(
@@ -104,7 +104,7 @@ class Recorder:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of the stages, with what lies before and after them."""
+        """Names of the stages, and of the parts before and after them."""
         if not self.stages:
             return (WHOLE,)
         return (BEFORE, *(call.name for call in self.calls), AFTER)
@@ -167,13 +167,13 @@ class Recorder:
 
 
 _INSTEAD = (
-    "Checkpoint with segments.applied(model, 'per-block') around the step, and look with "
-    "memory.measure whether it helps; or take smaller micro-batches."
+    "Checkpoint with segments.applied(model, 'per-block') around the step, and use "
+    "memory.measure to see whether it helps; or take smaller micro-batches."
 )
 _INSIDE = (
     "This loss differentiates inside (torch.autograd.grad, backward or torch.func.grad through the "
-    "model), as forces and gradient penalties need it: what the inner derivative keeps is no chain "
-    f"of stages, and no plan prices it. {_INSTEAD}"
+    "model), as forces and gradient penalties do. No chain of stages describes what the inner "
+    f"derivative keeps, so no plan can price it. {_INSTEAD}"
 )
 
 
@@ -184,7 +184,7 @@ def _give_back(kept: Tensor | None) -> Tensor:
 
 
 def has_own_weights(module: nn.Module) -> bool:
-    """Tell whether no tensor stands in the place of a parameter, as `functional_call` puts it."""
+    """Tell whether all parameters are there, none replaced by a tensor (`functional_call`)."""
     return all(isinstance(weight, nn.Parameter) for weight in module.parameters())
 
 
@@ -205,8 +205,8 @@ def _twice(
     if not _equal(first, again):
         raise ValueError(
             f"The stage {name} ({type(module).__name__}) gave another output when it was "
-            "run again with the same input and the same random numbers, so that it cannot "
-            f"be recomputed. Make it deterministic, or say keep=[{name!r}] to have it kept."
+            "run again with the same input and the same random numbers, so it cannot be "
+            f"recomputed. Make it deterministic, or pass keep=[{name!r}] to keep it."
         )
     return first
 

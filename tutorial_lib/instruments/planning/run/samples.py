@@ -43,8 +43,8 @@ def profile_samples(
             return one, two, model
         why = (
             f"The loss runs other stages with two samples ({len(two.calls)}) than with one "
-            f"({len(one.calls)}), or hands them on in another way, so that no straight line tells "
-            "of more. Call them as often for every micro-batch."
+            f"({len(one.calls)}), or passes them on in another way, so the bytes of more samples "
+            "can't be told. Call the same stages for every micro-batch."
         )
     one, two, model = both(())
     return replace(one, why_whole=why), replace(two, why_whole=why), model

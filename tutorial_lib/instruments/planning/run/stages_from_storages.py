@@ -26,7 +26,7 @@ class Flow:
     values: dict[int, int] = field(default_factory=dict)
     # values that go from a stage to the next alone: that one, bytes and number
     handed: tuple[tuple[int, int, int], ...] = ()
-    # what lies before, between and after the calls of the model: never recomputed
+    # work before, between and after the calls of the model: never recomputed
     outside: tuple[int, ...] = (0,)
 
     @classmethod

@@ -1,4 +1,4 @@
-"""The judgement: what recomputing and accumulating make of a training, and its sentences."""
+"""The judgement of how recomputing and accumulating change a training, in sentences."""
 
 import dataclasses
 import re
@@ -28,21 +28,21 @@ FindStages = Callable[[nn.Module], Mapping[str, nn.Module]]
 
 @dataclass(frozen=True)
 class Sameness:
-    """What recomputing and accumulating make of a training; prints as a sentence for each.
+    """How recomputing and accumulating change a training; prints as one sentence for each.
 
     Args:
         unlike: Stages that compute something else when they run again, each with the state that
             its forward reads and changes.
-        moved: State that recomputation changes a second time, and no gradient depends on.
+        moved: State that recomputation changes a second time, but that no gradient depends on.
         moves: State that one micro-batch changes and the next one reads.
         draws: What draws random numbers: `dropout`, `noise`.
         has_batch_norm: Whether a layer normalises by statistics of the micro-batch.
-        compares: Whether the loss, or a layer but BatchNorm, compares the samples of a
+        compares: Whether the loss, or a layer other than BatchNorm, compares the samples of a
             micro-batch; `None` where it was not tried.
-        counts: Whether the loss divides by what it counts in a micro-batch, as its targets.
+        counts: Whether the loss divides by a count in the micro-batch, such as its targets.
         sums: Whether the loss is a sum over samples.
-        pairs: Whether something makes a matrix of all pairs of samples; looked for where they were
-            not tried.
+        pairs: Whether something makes a matrix of all pairs of samples; only looked for where
+            samples were not tried.
         alone: Whether one sample by itself has a gradient.
         untried: Why samples were not tried.
     """
@@ -61,7 +61,7 @@ class Sameness:
 
     @classmethod
     def of(cls, seen: Seen, tried: Tried | None, untried: str = "") -> "Sameness":
-        """Put together what was seen and what was tried, or why it was not."""
+        """Combine what was seen and what was tried, or why nothing was tried."""
         found = tried or Tried()
         return cls(
             unlike=seen.unlike,
@@ -78,15 +78,15 @@ class Sameness:
 
     @property
     def recomputed(self) -> Training:
-        """What recomputing all stages makes of the gradients: `exact` or `another`."""
+        """How recomputing all stages changes gradients: `exact` (not at all) or `another`."""
         return "another" if self.unlike else "exact"
 
     @property
     def accumulated(self) -> Training:
-        """What smaller micro-batches make of the gradients.
+        """How smaller micro-batches change gradients.
 
-        `rounding`, `redrawn` (the same, but for other random numbers), `another`; or `untried`,
-        where nothing speaks against the first two and samples were not tried.
+        `rounding`, `redrawn` (the same with other random numbers), `another`; or `untried`, where
+        samples were not tried and nothing else makes it `another`.
         """
         if any(self._reasons()):
             return "another"
@@ -109,8 +109,9 @@ class Sameness:
     @property
     def accumulating(self) -> str:
         """A sentence on smaller micro-batches."""
-        draws = f", and draws other random numbers ({' and '.join(self.draws)})"
-        digits = "Accumulating changes last digits of a gradient" + draws * bool(self.draws)
+        digits = "Accumulating changes last digits of a gradient"
+        if self.draws:
+            digits += f", and draws other random numbers ({' and '.join(self.draws)})"
         if self.accumulated == "another":
             return f"A smaller micro-batch is another training: {'; '.join(self._reasons())}."
         if self.counts:
@@ -118,7 +119,7 @@ class Sameness:
         if self.accumulated == "untried":
             return (
                 f"{digits}. Whether samples are compared was not tried, because {self.untried}: "
-                "checks.assert_same_training does it."
+                "try checks.assert_same_training."
             )
         return f"{digits}."
 
@@ -126,20 +127,16 @@ class Sameness:
         if self.has_batch_norm:
             yield "BatchNorm takes its statistics from it"
         if self.compares:
-            yield "the loss or a layer compares its samples" + (
-                "" if self.alone else ", and one alone has no gradient"
-            )
+            alone = "" if self.alone else ", and one alone has no gradient"
+            yield f"the loss or a layer compares its samples{alone}"
         if self.pairs:
             yield "something makes a matrix of all pairs of its samples"
         if self.moves:
-            yield f"forward reads what the one before has changed ({_state(self.moves)})"
+            yield f"forward reads what the previous one changed ({_state(self.moves)})"
         if self.sums:
             yield "the loss is a sum over samples, and accumulating takes a mean"
 
     def __str__(self) -> str:
-        is_plain = self.recomputed == "exact" and self.accumulated == "rounding"
-        if is_plain and not (self.moved or self.counts):
-            return "Recomputing changes no bit of a gradient, accumulating its last digits."
         return f"{self.recomputing}\n{self.accumulating}"
 
     def as_data(self) -> dict[str, Any]:
@@ -152,12 +149,12 @@ def judge(make: Make, find_stages: FindStages, *, known: Tried | None = None) ->
     """Look at a model and its loss: first on tensors without memory, then for real where small.
 
     Args:
-        make: Gives the loss and its model for a number of samples, anew at each call.
+        make: Returns the loss and its model for a number of samples, anew at each call.
         find_stages: Names the modules of the model that may be recomputed.
-        known: What a trial of its loss would give, where that is known, as of published models.
+        known: The result of a trial where it is known already, as for published models.
 
     Returns:
-        The judgement. What could not be tried is said in it.
+        The judgement, which also says what could not be tried.
     """
     untried = ""
     with memory.predicting():
@@ -193,6 +190,6 @@ def _listed(names: Iterable[str]) -> str:
 
 
 def _state(names: Iterable[str]) -> str:
-    """Name state by its last name, and BatchNorm's by what it is."""
+    """Name state by its last name; running averages of BatchNorm get one name together."""
     last = [re.split(r"[\[.]", re.sub(r"(\.length|\[.*)$", "", name))[-1] for name in names]
     return _listed(_AVERAGES if name in _OF_BATCH_NORM else name for name in last)

@@ -1,4 +1,4 @@
-"""What modules hold: parameters, buffers, and whatever lies in their attributes."""
+"""What modules hold: parameters, buffers, and whatever is in their attributes."""
 
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping
