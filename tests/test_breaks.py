@@ -5,12 +5,14 @@ from types import SimpleNamespace
 import pandas as pd
 import pytest
 import torch
+from diffusers import CogVideoXTransformer3DModel, WanTransformer3DModel
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from tutorial_lib import memory
 from tutorial_lib.instruments import segments
+from tutorial_lib.instruments.training import Recipe
 from tutorial_lib.models.gpt import GPT, GPTConfig
 from tutorial_lib.school import authoring
 
@@ -219,3 +221,71 @@ def test_03_a_last_block_that_is_kept_waits_beside_the_logits():
         return held_for_backward(step)
 
     assert 1.3 < needs("all-but-last") / needs("per-block") < 1.6
+
+
+@pytest.fixture(scope="module")
+def chapter12(root):
+    return authoring.load_definitions(root / "course/12_deep_and_recurrent.ipynb")
+
+
+def around_a_compiled_block(block, *args, **options):
+    """Checkpoint a compiled block in eager mode."""
+    return checkpoint(torch.compile(block, backend="aot_eager"), *args, use_reentrant=False)
+
+
+@pytest.mark.parametrize(
+    ("momentum", "cured", "twice"),
+    [(0.1, "equal", "off by 24%"), (1 - 0.9**0.5, "off by 18%", "equal to rounding")],
+)
+def test_12_statistics_move_once_in_a_compiled_checkpoint(chapter12, momentum, cured, twice):
+    once = chapter12.statistics_after(chapter12.plainly)
+    for run, said, batches in (
+        (chapter12.compiled, cured, 5),
+        (chapter12.checkpoint, twice, 10),
+        (around_a_compiled_block, twice, 10),
+    ):
+        torch.compiler.reset()
+        seen = chapter12.statistics_after(run, momentum)
+        assert (chapter12.compared(seen, once), seen["norm_1.num_batches_tracked"]) == (
+            said,
+            batches,
+        )
+
+
+def test_12_a_compiled_checkpoint_refuses_the_copies(chapter12):
+    torch.compiler.reset()
+    with pytest.raises(RuntimeError, match="must generate a tuple of two `TorchDispatchMode`s"):
+        chapter12.statistics_after(chapter12.compiled, context=chapter12.on_copies)
+
+
+def make_wan():
+    wan = WanTransformer3DModel(
+        **{"num_attention_heads": 2, "attention_head_dim": 32, "ffn_dim": 358},
+        **{"text_dim": 64, "freq_dim": 64, "num_layers": 30},
+    )
+    video, text = torch.randn(1, 16, 5, 16, 16), torch.randn(1, 16, 64)
+    return lambda: wan(video, torch.tensor([500]), text).sample.square().mean(), wan
+
+
+def make_cogvideox():
+    cogvideox = CogVideoXTransformer3DModel(
+        **{"num_attention_heads": 2, "attention_head_dim": 32, "time_embed_dim": 64},
+        **{"text_embed_dim": 64, "sample_width": 16, "sample_height": 16, "sample_frames": 17},
+        **{"max_text_seq_length": 16, "num_layers": 30},
+    )
+    video, text = torch.randn(1, 5, 16, 16, 16), torch.randn(1, 16, 64)
+    return lambda: cogvideox(video, text, torch.tensor([500])).sample.square().mean(), cogvideox
+
+
+@pytest.mark.parametrize("make", [make_wan, make_cogvideox])
+def test_12_video_transformers_are_the_best_case(chapter12, make):
+    share, times_less = chapter12.where(*make())
+    assert share == "7%"  # of 30 blocks, two
+    assert float(times_less) > 10
+
+
+def test_12_a_3d_unet_is_not(chapter12):
+    with memory.predicting():
+        share, times_less = chapter12.where(*Recipe("unet3d", 1, size=64).make_loss())
+    assert float(share[:-1]) > 70
+    assert float(times_less) < 1.4

@@ -9,22 +9,26 @@
 # Of each we ask two questions. Does checkpointing save as much as promised? Is it still the same
 # training? In one case it is not, although all losses are equal to the last bit.
 #
-# **Budget:** 70 minutes, 1 GiB of memory, no GPU needed.
+# **Budget:** 75 minutes, 1 GiB of memory, no GPU needed.
 
 # %% id="imports"
 import itertools
+import logging
 import random
+from collections import Counter
 from contextlib import contextmanager, nullcontext
 from functools import cache, partial
+from unittest.mock import patch
 
 import pandas as pd
 import torch
+from diffusers import WanTransformer3DModel
 from torch import nn
 from torch.nn import functional as F
 from torch.optim import SGD
 from torch.utils.checkpoint import checkpoint as torch_checkpoint
 
-from tutorial_lib import claims, data, memory, plots
+from tutorial_lib import blanks, claims, data, memory, plots
 from tutorial_lib.instruments import recorded, segments
 from tutorial_lib.guesses import beside
 from tutorial_lib.models.resnet import Bottleneck, ResNet, ResNetConfig
@@ -32,6 +36,7 @@ from tutorial_lib.instruments.training import Recipe
 from tutorial_lib.units import Bytes
 
 torch.set_num_threads(1)  # small steps lose by waiting for a second core
+logging.getLogger("torch").setLevel(logging.ERROR)  # the compiler warns of context_fn
 
 
 def checkpoint(function, *args, **options):
@@ -60,9 +65,9 @@ for way, strategy in ways.items():
 pd.DataFrame({"times less": times_less}).T
 
 # %% [markdown] id="thousand-read"
-# Here $\sqrt n$ divides the peak by more than six. The famous 48 to 7 is nearly seven. That was
-# another network, on ImageNet's larger images, but the ratio is about the same. By far the worst
-# are segments of one block, which chapter 06 recommends for a transformer.
+# Here $\sqrt n$ divides the peak by more than six; the famous 48 to 7, of another network on larger
+# images, is nearly seven. By far the worst are segments of one block, which chapter 06 recommends
+# for a transformer.
 #
 # Why? One of these blocks keeps three times the bytes of its input (the code below counts them):
 # the input itself, one more tensor of that size, and four of a quarter. A checkpoint around the
@@ -70,8 +75,7 @@ pd.DataFrame({"times less": times_less}).T
 # transformer block of chapter 06 keeps sixteen times its input, so there the inputs hardly count.
 #
 # Chapter 06 derived the best segment: $\sqrt{n / r}$ blocks, where a block keeps $r$ times its
-# input. With $n = 333$ and $r = 3$ that is about ten, and not $\sqrt{333} = 18$. The later stages
-# have smaller tensors, which shortens the best segment a little more.
+# input. With $n = 333$ and $r = 3$ that is about ten, and not $\sqrt{333} = 18$.
 #
 # We count it on this machine: a thousand layers, four channels wide instead of sixteen, on digits
 # of 8 x 8 pixels.
@@ -170,9 +174,9 @@ print(f"{apart:.0f} points apart{beside(guess, apart)}")
 pd.DataFrame({"% right": right}).map("{:.0f}".format)
 
 # %% [markdown] id="evaluate-read"
-# The losses and weights are equal, and yet the accuracies are far apart. (Your numbers may differ a
-# little from those stored here, since a network this deep amplifies rounding.) What differs is not
-# a weight: it is BatchNorm's running mean and variance, and its counter of batches.
+# The accuracies are far apart. (Yours may differ a little from those stored here, since a network
+# this deep amplifies rounding.) What differs is not a weight: it is BatchNorm's running mean and
+# variance, and its counter of batches.
 #
 # ### Updated twice
 #
@@ -181,8 +185,8 @@ pd.DataFrame({"% right": right}).map("{:.0f}".format)
 # gradients stay equal.](figures/12-batchnorm-twice.svg)
 #
 # In training, BatchNorm normalizes with the batch's mean $\mu$. It also updates a running mean
-# $R$, which only `eval()` uses. Recomputation runs the layer again on the same batch and updates
-# $R$ again:
+# $R$, which only `eval()` uses. Without `torch.compile`, recomputation runs the layer again on the
+# same batch and updates $R$ again:
 #
 # $$ R \leftarrow (1 - m)\,R + m\,\mu, \qquad \text{twice:}\quad
 # R \leftarrow (1-m)^2 R + \big[1-(1-m)^2\big]\,\mu $$
@@ -191,8 +195,7 @@ pd.DataFrame({"% right": right}).map("{:.0f}".format)
 # loss shows it. The checkpointed twin looks better by luck: after only forty updates it helps to
 # forget the early batches faster. Late in training, it makes the averages noisier.
 #
-# The next cells list what differs between the twins, and check this on one block: five batches,
-# then the block's statistics.
+# The next cells check this on one block, after five batches.
 
 
 # %% id="bench"
@@ -243,8 +246,11 @@ print("0.1 twice is 0.19:", compared(twice, statistics_after(plainly, momentum=0
 #
 # **Switch the statistics off** in that second context. Most people try this first.
 #
+# The table below tries each in a block that is kept, in one that is checkpointed, and with
+# `torch.compile` around the checkpoint.
+#
 # **Write.** `on_copies`: note each buffer, `setattr` a clone in its place, and put all back at the
-# end, after an error too. In the table, its row must say "equal" twice.
+# end, after an error too.
 
 
 # %% id="on-copies"
@@ -264,6 +270,31 @@ def on_copies(block):
     ### END SOLUTION
 
 
+# %% id="check-on-copies"
+# @title Check: run this cell
+@blanks.check("on_copies", "be a context in which a block's modules have copies")
+def works_on_copies():
+    block = Bottleneck(16, 4, stride=1, dropout=0.0)
+    before = dict(block.named_buffers())
+    values = {name: buffer.clone() for name, buffer in before.items()}
+    for way in ("", ", after an error too"):
+        try:
+            with on_copies(block):
+                for name, buffer in block.named_buffers():
+                    equal = torch.equal(buffer, values[name])
+                    assert equal, f"Inside, {name} begins with other numbers."
+                block(torch.randn(8, 16, 8, 8))
+                if way:
+                    raise ConnectionError
+        except ConnectionError:
+            pass
+        for name, buffer in block.named_buffers():
+            own = buffer is before[name]
+            assert own, f"{name} is still a copy{way}: put the block's own buffer back."
+            equal = torch.equal(buffer, values[name])
+            assert equal, f"The block's own {name} was updated{way}, not a copy."
+
+
 # %% id="cures"
 @contextmanager
 def switched_off(block):
@@ -275,42 +306,52 @@ def switched_off(block):
         norm.track_running_stats = True
 
 
+def compiled(function, *args, **options):
+    run = partial(checkpoint, function, **options)
+    return torch.compile(run, backend="aot_eager")(*args)
+
+
 # %% id="cures-table"
-cures = {"no cure": {}, "smaller momentum": {"momentum": 1 - (1 - 0.1) ** 0.5}}
-cures |= {
-    "on copies": {"context": on_copies},
-    "switched off": {"context": switched_off},
-}
-table = {}
-for name, options in cures.items():
-    kept = statistics_after(plainly, **options)
+cures = {"no cure": {}, "smaller momentum": {"momentum": 1 - (1 - 0.1) ** 0.5},
+         "on copies": {"context": on_copies},
+         "switched off": {"context": switched_off}}  # fmt: skip
+ways = {"kept": plainly, "checkpointed": checkpoint, "compiled": compiled}
+
+
+def found(run, **options):
     try:
-        seen = statistics_after(checkpoint, **options)
-        found = compared(seen, once), str(int(seen["norm_1.num_batches_tracked"]))
+        seen = statistics_after(run, **options)
     except RuntimeError as error:
-        found = type(error).__name__, "-"
-    table[name] = compared(kept, once), *found
-pd.DataFrame(table, index=["kept", "checkpointed", "batches"]).T
+        return type(error).__name__
+    return f"{compared(seen, once)}, {seen['norm_1.num_batches_tracked']} batches"
+
+
+pd.DataFrame({way: {name: found(run, **options) for name, options in cures.items()}
+              for way, run in ways.items()})  # fmt: skip
 
 # %% [markdown] id="cures-read"
-# In the table, "kept" is a block that is not recomputed, and "batches" is BatchNorm's own counter
-# after five of them. The smaller momentum is right only where a block runs exactly twice. It is
-# wrong, without any error, in a segment that is kept (often the last), and when somebody turns
-# checkpointing off. The copies are right in both cases, to the last bit, and cost a few vectors.
-# (Spectral norm also computes with its buffers. So clone them before forward, and let the
-# recomputation start from those clones.)
+# Behind each comparison is BatchNorm's own count of the five batches. The smaller momentum is right
+# only where a block runs exactly twice. It is wrong, without any error, in a segment that is kept
+# (often the last), and when somebody turns checkpointing off. The copies are right in both cases,
+# to the last bit. (Spectral norm also computes with its buffers. So clone them before forward, and
+# let the recomputation start from those clones.)
 #
 # With the statistics switched off, the recomputation saves fewer tensors than forward did, since
 # autograd saves the running statistics too. So PyTorch raises an error.
 #
+# **With `torch.compile` around the checkpoint you need no cure**: the compiler does not repeat the
+# update. There the smaller momentum makes the statistics wrong, and copies raise an error, since a
+# compiled checkpoint takes no such `context_fn`. A checkpoint around a compiled block runs it
+# twice, and everything is as without compiling. `num_batches_tracked` says which of the two you
+# have.
+#
 # There is also a fourth way. GroupNorm has no running statistics, and norms that are frozen (in
 # `eval()` during training, as in most detection models) have nothing to update. But another norm is
-# another network, and no published BatchNorm weights fit it. (PyTorch's issue about the double
-# update is 96136, open since 2023.)
+# another network, and no published BatchNorm weights fit it.
 #
-# So the cure is the copies. Here is the twin once more, for five updates, with a checkpoint around
-# every block that recomputes on copies. (The companion `12b_back_through_time` runs the full-width
-# network on a GPU.)
+# So without compiling, the cure is the copies. Here is the twin once more, for five updates, with a
+# checkpoint around every block that recomputes on copies. (The companion `12b_back_through_time`
+# runs the full-width network on a GPU.)
 
 
 # %% id="cured-twin"
@@ -403,8 +444,8 @@ pd.DataFrame({"gradient": seen})
 # ## Volumes: do they gain as much?
 #
 # The 3-D U-Net of Çiçek et al. (2016) trains on one volume, in float32. Twice the side is eight
-# times the voxels. (Video is the same case, with time as third axis.) With a checkpoint around each
-# of its seven blocks, how many times less memory does it need?
+# times the voxels. With a checkpoint around each of its seven blocks, how many times less memory
+# does it need?
 
 
 # %% id="volumes"
@@ -419,21 +460,44 @@ for side in (64, 128):
     volumes[f"{side}³ voxels"] = str(plain), str(frugal), f"{plain / frugal:.2f}"
 pd.DataFrame(volumes, index=["none", "per block", "times less"]).T
 
+# %% [markdown] id="volumes-where-text"
+# Why so little? Here is where the bytes are, in float32, and beside it a video model: Wan 2.1, a
+# transformer of 30 blocks, as published, with five seconds of video (32,760 tokens).
+
+
 # %% id="volumes-where"
+def where(loss, model):
+    """Share of its two heaviest blocks; how many times fewer bytes a pass adds."""
+    saved, added = Counter(), []
+    for row in memory.saved(loss, params_of=model).rows:
+        saved[".".join(row.module.split(".")[:2])] += row.num_bytes
+    share = sum(size for _, size in saved.most_common(2)) / saved.total()
+    kinds = ("activations", "recomputed", "temporary")
+    for way in ("none", "per-block"):
+        with segments.applied(model, way):
+            report = memory.measure(lambda: loss().backward(), model=model, warmup=0)
+        added.append(max(sum(map(point.get, kinds)) for point in report.curve()))
+    return f"{share:.0%}", f"{added[0] / added[1]:.1f}"
+
+
+def wan_loss(wan):
+    video, text = torch.randn(1, 16, 21, 60, 104), torch.randn(1, 512, 4096)
+    return wan(video, torch.tensor([500]), text).sample.square().mean()
+
+
 with memory.predicting():
-    loss, unet = Recipe("unet3d").make_loss()
-    kept = memory.saved(loss, params_of=unet)
-shares = {
-    size: f"{n / kept.num_bytes:.0%}" for size, n in kept.by("resolution").items()
-}
-pd.DataFrame({"of what is saved": {size: shares[size] for size in shares if size}})
+    unet = where(*Recipe("unet3d", 1, size=128).make_loss())
+    wan = WanTransformer3DModel(num_attention_heads=12, ffn_dim=8960, num_layers=30)
+    video = where(partial(wan_loss, wan), wan)
+index = ["saved by the two heaviest blocks", "added by a pass, times less"]
+pd.DataFrame({"3-D U-Net": unet, "Wan 2.1": video}, index=index).T  # predicted
 
 # %% [markdown] id="volumes-read"
-# The peak falls by about a fifth. Checkpointing helps where bytes are *spread out* over many
-# segments. Here nearly three quarters lie at full resolution, in two blocks. While the last block
-# is recomputed, all of its activations are in memory at once, and so is the skip connection that it
-# reads. To train with fewer bytes, make the voxels cheaper (16 bits) or fewer (patches of the
-# volume). Or cut those two blocks into smaller segments, which we did not try.
+# Checkpointing helps where bytes are *spread out* over many segments. The U-Net has nearly three
+# quarters of them in two blocks, at full resolution. While the last block is recomputed, all of its
+# activations are in memory at once, and so is the skip connection that it reads. To train with
+# fewer bytes, make the voxels cheaper (16 bits) or fewer (patches of the volume). Time as a third
+# axis is no such trouble: a video transformer of thirty equal blocks is the best case.
 #
 # ## Long contexts: what is left?
 #
@@ -461,7 +525,6 @@ def llama(tokens, strategy, depth):
 
 # %% [markdown] id="write-at-depth"
 # **Write.** `at_full_depth`, from `llama(tokens, strategy, depth)`, a dict of bytes by category.
-# The line must be off by less than a per cent.
 
 
 # %% id="at-full-depth"
@@ -472,6 +535,27 @@ def at_full_depth(tokens, strategy):
     one_more = {name: three[name] - two[name] for name in two}
     return {name: two[name] + 30 * one_more[name] for name in two}
     ### END SOLUTION
+
+
+# %% id="check-at-full-depth"
+# @title Check: run this cell
+@blanks.check("at_full_depth", "return a dict of bytes by category")
+def reaches_32_blocks():
+    def ten_a_block(tokens, strategy, depth):  # stands in for `llama`
+        return {"parameters": 7 + 10 * depth, strategy: tokens * depth}
+
+    with patch.dict(globals(), llama=ten_a_block):
+        for tokens, way in ((4, "none"), (6, "per-block")):
+            seen = at_full_depth(tokens, way)
+            names = sorted(seen)
+            assert names == sorted(["parameters", way]), (
+                f"The categories are {names}, not `llama`'s."
+            )
+            found, right = seen["parameters"], 7 + 10 * 32
+            blocks = (found - 7) / 10
+            wrong = f"7 bytes and 10 a block are {found}: {blocks:g} blocks, not 32."
+            assert found == right, wrong
+            assert seen[way] == 32 * tokens, f"`tokens` = {tokens} is not used."
 
 
 # %% id="at-depth"
@@ -523,6 +607,7 @@ pd.DataFrame({"bytes": {name: str(Bytes(size)) for name, size in sizes.items()}}
 # | ResNet, 1,000 layers | five to six times | weights yes; statistics with a cure |
 # | LSTM (`12b`) | $\sqrt T$, or $\log T$ if the state is passed flat | yes; truncation is not |
 # | 3-D U-Net | a fifth less: two blocks hold nearly three quarters | as for BatchNorm |
+# | video transformer | its blocks are equal: the best case | yes |
 # | mixture of experts (`12c`) | as its blocks do | only if tokens go to the same experts again |
 # | long context | four to seven times; then the head (`10d`) | yes |
 #
