@@ -1,5 +1,6 @@
 """Functions as people bring them: each gives a loss and the model that it trains."""
 
+import random
 from dataclasses import dataclass, replace
 
 import torch
@@ -478,6 +479,38 @@ class ManyOrFew(nn.Module):
         for block in self.blocks[: 2 + len(x)]:
             x = block(x)
         return x
+
+
+class LayerDrop(ManyOrFew):
+    """Leaves blocks out, as Python's random numbers decide."""
+
+    def forward(self, x):
+        for block in self.blocks:
+            x = block(x) if random.random() < 0.7 else x
+        return x
+
+
+def layer_drop(micro_batch=2):
+    """Runs other blocks each time."""
+    model, x = LayerDrop(), torch.randn(micro_batch, 32)
+    return (lambda: model(x).square().mean()), model
+
+
+class DrawsInside(nn.Module):
+    """Scales by a random number of Python's, and runs in every step."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(32, 32)
+
+    def forward(self, x):
+        return x + random.uniform(0.9, 1.1) * self.layer(x)
+
+
+def draws_inside(micro_batch=2):
+    """Stages that a recomputation would not repeat."""
+    model, x = nn.Sequential(*(DrawsInside() for _ in range(4))), torch.randn(micro_batch, 32)
+    return (lambda: model(x).square().mean()), model
 
 
 def deeper_for_more(micro_batch=2):

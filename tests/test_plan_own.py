@@ -1,5 +1,6 @@
 """Plans for models and losses of one's own, of many kinds: planned and executed."""
 
+import random
 import re
 from pathlib import Path
 
@@ -136,6 +137,26 @@ def test_what_cannot_be_taken_apart_gets_a_table_without_recomputation(name, why
     planning.apply(model, best.plan)
     after = gradients(model, loss)
     assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+def test_stages_that_python_leaves_out_by_chance_are_planned_as_a_whole():
+    found = planning.fit(
+        f"{OWN}:layer_drop", budget_bytes=2**30, effective_batch=4, precisions=["fp32"]
+    )
+    assert "Random numbers of Python or NumPy decide which stages the loss runs" in found.why_whole
+    assert found.best.overhead == 0
+
+
+def test_stages_that_draw_with_python_are_kept_and_its_states_stay_as_they_were():
+    random.seed(1)
+    before = random.getstate()
+    found = planning.fit(
+        f"{OWN}:draws_inside", budget_bytes=2**30, effective_batch=4, precisions=["fp32"]
+    )
+    assert random.getstate() == before
+    assert not found.why_whole
+    assert found.sameness.recomputed == "another"
+    assert all(not c.overhead for c in found.candidates if c.plan)
 
 
 def test_stages_are_taken_by_name():

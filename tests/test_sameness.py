@@ -2,6 +2,7 @@
 
 import random
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -419,6 +420,17 @@ def test_what_could_not_be_tried_is_said():
     found = sameness.judge(large, lambda model: dict(model.named_children()))
     assert "was not tried, because the model is too large" in str(found)
     assert "checks.assert_same_training" in found.accumulating
+
+
+@pytest.mark.parametrize("draw", [random.random, np.random.rand])
+def test_random_numbers_of_python_are_drawn_anew_and_no_reason_to_try_nothing(draw):
+    def noisy(samples):
+        model, x = Model(Block), torch.randn(samples, WIDTH)
+        return (lambda: (model(x) + draw()).square().mean()), model
+
+    found = sameness.judge(noisy, stages)
+    assert (found.recomputed, found.accumulated) == ("exact", "redrawn")
+    assert "draws other random numbers (noise)" in str(found)
 
 
 @pytest.mark.parametrize(

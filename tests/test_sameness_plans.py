@@ -40,6 +40,11 @@ def spectral(micro_batch=1): return make("spectral", F.mse_loss, micro_batch)
 def batch(micro_batch=2): return make("batch", F.mse_loss, micro_batch)
 def dropout(micro_batch=1): return make("dropout", F.mse_loss, micro_batch)
 def pairs(micro_batch=1): return make("", contrast, micro_batch)
+
+def on_gpu(micro_batch=1):
+    model = nn.Sequential(*[block(32, "") for _ in range(4)]).to("cuda")
+    x, target = torch.randn(micro_batch, 32).cuda(), torch.randn(micro_batch, 32, device="cuda")
+    return (lambda: contrast(model(x), target)), model
 """
 
 
@@ -139,3 +144,10 @@ def test_levers_and_plans_use_one_judgement(script):
         assert same.alone != any("one alone has no gradient" in why for why in refused)
     assert trainings["dropout"]["one sample at a time"] == "redrawn"
     assert trainings["spectral"]["checkpoint each block"] == "another"
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="is tried on the GPU then")
+def test_what_names_a_gpu_is_tried_without_one(script):
+    found = planning.judge(f"{script}:on_gpu")
+    assert found.compares is True
+    assert not found.untried

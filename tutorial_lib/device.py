@@ -12,7 +12,7 @@ import random
 import sys
 import warnings
 from collections.abc import Iterator
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -193,6 +193,28 @@ def seed_everything(seed: int) -> None:
     random.seed(seed)
     np.random.seed(seed)
     torch.manual_seed(seed)
+
+
+def python_random_states() -> tuple[Any, ...]:
+    """Return the states of `random` and NumPy, which no checkpoint puts back."""
+    numpy: Any = np.random.get_state()
+    return random.getstate(), (numpy[0], tuple(numpy[1].tolist()), *numpy[2:])
+
+
+def set_python_random_states(states: tuple[Any, ...]) -> None:
+    """Put back what `python_random_states` returned."""
+    random.setstate(states[0])
+    np.random.set_state(states[1])
+
+
+@contextlib.contextmanager
+def keeping_python_random_states() -> Iterator[None]:
+    """Put the states of `random` and NumPy back when the block ends."""
+    states = python_random_states()
+    try:
+        yield
+    finally:
+        set_python_random_states(states)
 
 
 def synchronize(device: torch.device | str) -> None:

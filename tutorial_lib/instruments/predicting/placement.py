@@ -10,6 +10,7 @@ from unittest import mock
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 _FIRST_GPU = ("cuda", "cuda:0")
 _WITHOUT_EFFECT = ("synchronize", "empty_cache", "reset_peak_memory_stats", "set_device")
@@ -53,3 +54,20 @@ def ignoring_gpu() -> Iterator[None]:
         mock.patch.multiple(torch.cuda, current_device=lambda: 0, **unused),
     ):
         yield
+
+
+@contextlib.contextmanager
+def on_cpu() -> Iterator[None]:
+    """Run code that names the first GPU on the CPU, for real, until the block ends."""
+    with ignoring_gpu(), _OnCpu():
+        yield
+
+
+class _OnCpu(TorchFunctionMode):
+    """Puts on the CPU what is made on the first GPU, as `torch.zeros(2, device="cuda")`."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        named = {name: without_gpu(value) for name, value in (kwargs or {}).items()}
+        return func(*map(without_gpu, args), **named)

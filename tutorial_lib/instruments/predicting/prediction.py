@@ -13,6 +13,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from tutorial_lib.device import keeping_python_random_states
 from tutorial_lib.instruments.predicting import reading
 from tutorial_lib.instruments.predicting.corrections import RealSizes
 from tutorial_lib.instruments.predicting.kernels import cuda_kernels
@@ -137,6 +138,7 @@ def _predicting(kernels: str, values: Values) -> Iterator[None]:
     kernel_mode = cuda_kernels() if kernels == "cuda" else contextlib.nullcontext()
     with (
         torch.random.fork_rng(devices=[]),
+        keeping_python_random_states(),
         FakeTensorMode(),
         values,
         _workarounds(),

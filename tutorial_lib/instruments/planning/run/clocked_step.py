@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
 from tutorial_lib import device as devices
+from tutorial_lib.device import keeping_python_random_states
 from tutorial_lib.instruments import segments
 from tutorial_lib.instruments.planning.chain.profiled import Call
 from tutorial_lib.instruments.planning.run.apply import install, undo
@@ -188,7 +189,7 @@ def measure_times(
 
 @contextlib.contextmanager
 def model_untouched(model: nn.Module, device: torch.device) -> Iterator[None]:
-    """Give back buffers, gradients and random state as they were; collect no garbage meanwhile.
+    """Put buffers, gradients and random states back at the end; collect no garbage meanwhile.
 
     Nor does the model keep keys and values for generation: a second run would find the first one's.
     """
@@ -201,7 +202,11 @@ def model_untouched(model: nn.Module, device: torch.device) -> Iterator[None]:
     gc.collect()
     gc.disable()
     try:
-        with torch.random.fork_rng(devices=devices), contextlib.ExitStack() as back:
+        with (
+            torch.random.fork_rng(devices=devices),
+            keeping_python_random_states(),
+            contextlib.ExitStack() as back,
+        ):
             segments.stop_caching(model, back)
             yield
     finally:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -17,7 +18,7 @@ from tutorial_lib.instruments.planning.run.clocked_step import (
     run_clocked,
 )
 from tutorial_lib.instruments.planning.run.find_stages import find_stages, first_alike, left_out
-from tutorial_lib.instruments.planning.run.recording import Loss, Recorder
+from tutorial_lib.instruments.planning.run.recording import Loss, Recorder, run_from
 from tutorial_lib.instruments.planning.run.roofline import Roofline, Speed
 from tutorial_lib.instruments.planning.run.stages_from_storages import LABEL, Flow, measure_stages
 from tutorial_lib.instruments.segments.placeholder import NeedsValueError
@@ -70,7 +71,7 @@ def profile(
     with model_untouched(model, device):
         if found and not (is_fake and (is_judged or like)):
             _check_repeatable(model, loss, found, keep, is_fake)
-        seen = _forward_alone(model, found, loss, device)
+        seen, loss = _forward_alone(model, found, loss, device)
         forms, skips = list[tuple[Stage, ...]](), tuple[Skip, ...]()
         for kept in (int, Selective)[: 1 + selective]:
             _set_gradients(model, gradients)
@@ -207,7 +208,7 @@ def _watched(
     """
     while True:
         count = len(seen.names)
-        is_known = known is not None and len(known) == count
+        is_known = known is not None and len(known) == count and not seen.draws
         first = first_alike(seen.calls, known) if known and is_known else list(range(count))
         alike = [
             (call, not known[first[index]].released_bytes)
@@ -265,15 +266,20 @@ def _log(model: nn.Module, device: torch.device) -> StorageLog:
 
 def _forward_alone(
     model: nn.Module, stages: dict[str, nn.Module], loss: Loss, device: torch.device
-) -> Recorder:
-    log = _log(model, device)
+) -> tuple[Recorder, Loss]:
+    """Return what a forward did, and the loss, which draws the same numbers of Python each time."""
+    log, before = _log(model, device), devices.python_random_states()
     recorder = Recorder(model, stages, lambda: log.clock)
     with log:
         recorder.run(loss)
+    if before != devices.python_random_states():
+        recorder.draws = True
+        recorder.check_order(loss)
+        loss = partial(run_from, before, loss)
     for module in model.modules():
         reshard: Any = getattr(module, "reshard", None)
         if reshard is not None:  # FSDP keeps some of what it gathered until a backward
             reshard()
     log.finish()
     recorder.lives = log.lives()
-    return recorder
+    return recorder, loss

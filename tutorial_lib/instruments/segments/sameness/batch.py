@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from tutorial_lib.device import seed_everything
 from tutorial_lib.instruments.private_torch import operations
 from tutorial_lib.memory.private_torch import TorchDispatchMode, storage_keys
 from tutorial_lib.memory.storages import list_tensors
@@ -52,7 +53,7 @@ class Loss:
         self._build()
 
     def _build(self) -> None:
-        torch.manual_seed(0)
+        seed_everything(0)
         self._loss, self._model = self._make(self._samples)
         found = _Outside(self._model)
         with found:
@@ -94,7 +95,7 @@ class Loss:
                 self.outside[shared.places[self._samples]].movedim(shared.dim, 0).copy_(rows)
         for parameter in self._model.parameters():
             parameter.grad = None
-        torch.manual_seed(1)
+        seed_everything(1)
         self._loss().backward()  # type: ignore[no-untyped-call]
         return torch.cat([_some(p) for p in self._model.parameters() if p.requires_grad])
 

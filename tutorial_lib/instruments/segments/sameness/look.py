@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
+from tutorial_lib.device import python_random_states, set_python_random_states
 from tutorial_lib.instruments import segments
 from tutorial_lib.instruments.private_torch import CALL, without_modes
 from tutorial_lib.instruments.segments.modes import Modes
@@ -91,7 +92,7 @@ def look(
         undo.enter_context(values)
         for name, module in stages.items():
             segments.replace_method(module, watch.recorded(name, module), undo, CALL)
-        states = state.random_states_of_python(), _random_state()
+        states = python_random_states(), _random_state()
         before = state.held_by(model.named_modules(), values.number)
         first = watch.numbers(run())
         after = state.held_by(model.named_modules(), values.number)
@@ -102,14 +103,16 @@ def look(
             flops=values.flops,
             made_bytes=values.made_bytes,
         )
+        drew_of_python = states[0] != python_random_states()
+        seen.draws |= {_PYTHONS: 1} if drew_of_python else {}
         moving, averages = state.changed(before, after), _averages(model, values)
-        if not (beside_model or moving) and states[0] == state.random_states_of_python():
+        if not (beside_model or moving or drew_of_python):
             return seen
         moving = [name for name in moving if name not in averages]
         seen.writes = bool(moving)
         watch.run_again(seen, moving)
         # from the same random numbers, Python's too
-        state.set_random_states_of_python(states[0])
+        set_python_random_states(states[0])
         _set_random_state(states[1])
         values.position = 0
         if first != watch.numbers(run()):
@@ -141,11 +144,11 @@ class _Watch:
                 _random_state(),
                 Modes.now(),
             )
-            before = state.random_states_of_python()
+            before = python_random_states()
             with self._saved(noted.computed):
                 out = forward(*args, **kwargs)
             noted.computed += [([], number) for number in self.numbers(out)]
-            noted.drew_of_python = before != state.random_states_of_python()
+            noted.drew_of_python = before != python_random_states()
             self.calls.append(noted)
             return out
 

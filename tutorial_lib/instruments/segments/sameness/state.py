@@ -1,10 +1,8 @@
 """What modules hold: parameters, buffers, and whatever is in their attributes."""
 
-import random
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-import numpy as np
 from torch import Tensor, nn
 
 from tutorial_lib.instruments import private_torch
@@ -33,18 +31,6 @@ def changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
     """List the names of what differs, or is there once only."""
     names = dict.fromkeys([*before, *after])
     return [name for name in names if before.get(name) != after.get(name)]
-
-
-def random_states_of_python() -> tuple[Any, ...]:
-    """Read the states that no checkpoint puts back: those of `random` and NumPy."""
-    numpy: Any = np.random.get_state()
-    return random.getstate(), (numpy[0], tuple(numpy[1].tolist()), *numpy[2:])
-
-
-def set_random_states_of_python(states: tuple[Any, ...]) -> None:
-    """Put back what `random_states_of_python` read."""
-    random.setstate(states[0])
-    np.random.set_state(states[1])
 
 
 def _walk(value: Any, name: str, around: tuple[int, ...]) -> Iterator[tuple[str, Any]]:

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from tutorial_lib import memory
-from tutorial_lib.instruments.segments.sameness import state
+from tutorial_lib.device import keeping_python_random_states
 from tutorial_lib.instruments.segments.sameness.batch import (
     SAMPLES,
     Forms,
@@ -199,11 +199,12 @@ def _has_gradient(make: Make, size: float) -> bool:
 @contextlib.contextmanager
 def _undisturbed(dtype: torch.dtype) -> Iterator[None]:
     """Compute in a type, and leave defaults, random states and what is printed as they were."""
-    before, states = torch.get_default_dtype(), state.random_states_of_python()
+    before = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
     try:
         with (
             torch.random.fork_rng(devices=[]),
+            keeping_python_random_states(),
             torch.enable_grad(),
             warnings.catch_warnings(),
             contextlib.redirect_stdout(io.StringIO()),
@@ -212,4 +213,3 @@ def _undisturbed(dtype: torch.dtype) -> Iterator[None]:
             yield
     finally:
         torch.set_default_dtype(before)
-        state.set_random_states_of_python(states)
