@@ -1,4 +1,4 @@
-"""Functions as people bring them: each gives a loss and the model that it trains."""
+"""Functions as people bring them: each returns a loss and the model that it trains."""
 
 import random
 from dataclasses import dataclass, replace
@@ -39,7 +39,7 @@ def two_models(micro_batch=2):
 
 
 class AddedBlocks(nn.Module):
-    """It adds each block's output itself."""
+    """The model itself adds each block's output."""
 
     def __init__(self, width=32, depth=8):
         super().__init__()
@@ -60,7 +60,7 @@ def residual(micro_batch=16):
 
 
 def mlp_blocks(width=32, depth=6):
-    """Blocks that stand for any, in a model without a name for them."""
+    """Ordinary blocks, in a model that has no attribute for them."""
     parts = [(nn.LayerNorm(width), nn.Linear(width, 2 * width), nn.GELU()) for _ in range(depth)]
     return [nn.Sequential(*three, nn.Linear(2 * width, width)) for three in parts]
 
@@ -93,7 +93,7 @@ def rollout(micro_batch=16):
 
 
 class Recycled(nn.Module):
-    """It takes what it gave before."""
+    """It takes its own previous output."""
 
     def __init__(self):
         super().__init__()
@@ -219,7 +219,7 @@ class Interaction(nn.Module):
 
 @dataclass
 class Energies:
-    """What the model gives."""
+    """The output of the model."""
 
     total: torch.Tensor
     by_atom: list
@@ -329,7 +329,7 @@ def per_sample(micro_batch=4):
 
 
 def inner_step(micro_batch=4):
-    """The model runs with weights that are none of its own, as in MAML."""
+    """The model runs with weights that are not its own, as in MAML."""
     model = nn.Sequential(*mlp_blocks())
     x = torch.randn(micro_batch * 8, 32)
 
@@ -372,7 +372,7 @@ class Detector(nn.Module):
 
 
 def objects(micro_batch=4):
-    """Stages that give what no plan can look into."""
+    """Stages that return what no plan can look into."""
     model, x = nn.Sequential(*(Detector() for _ in range(4))), torch.randn(micro_batch, 4)
     return (lambda: model(Boxes(x)).corners.square().mean()), model
 
@@ -389,13 +389,13 @@ class Wide(nn.Module):
 
 
 def shared_weights(micro_batch=4):
-    """Gradients of weights that wait for the other call's."""
+    """Gradients of weights wait for those of the other call."""
     model, (one, other) = Wide(), torch.randn(2, micro_batch, 24, 64)
     return (lambda: (model(one) - model(other)).square().mean()), model
 
 
 class Pyramid(nn.Module):
-    """Each stage gives what the next one takes, and what the loss takes from inside it."""
+    """Each stage returns the next one's input, and what the loss takes from inside it."""
 
     def __init__(self):
         super().__init__()
@@ -408,7 +408,7 @@ class Pyramid(nn.Module):
 
 
 class Scales(nn.Module):
-    """It gives what each of its stages found."""
+    """It returns what each of its stages found."""
 
     def __init__(self):
         super().__init__()
@@ -461,7 +461,7 @@ def looking(micro_batch=16):
 
 
 def in_place(micro_batch=2):
-    """Writes over what a convolution gave, as most networks for images do."""
+    """Writes over the output of a convolution, as most networks for images do."""
 
     def block():
         return nn.Sequential(nn.Conv2d(8, 8, 3, padding=1), nn.ReLU(inplace=True))

@@ -1,4 +1,4 @@
-"""What the chapters say, on settings that they do not choose."""
+"""What the chapters say, tested at settings that they do not use."""
 
 from types import SimpleNamespace
 

@@ -86,7 +86,7 @@ def drawn(step):
     figures.schedule(planning.simulate(CHAIN, tuple(range(5))).events, step=step)
 
 
-# What is called, with what it refuses, and where the number stands that it names in place of it.
+# What is called, a value that it refuses, and where its message names one that works.
 NAMED = {
     "digits": (data.digits, [4], r"try size=(\d+)"),
     "text": (data.text, [10**9], r"and the (\d+) characters"),

@@ -7,9 +7,9 @@ import sys
 
 import pytest
 
-# By how many bytes a small tensor of theirs is off, which no fake tensor knows.
+# Bytes of a small tensor of theirs that no fake tensor knows.
 OFF = {"nn.functional.embedding_bag": 8, "nn.functional.ctc_loss": 64, "linalg.lstsq": 8}
-# Their types are not looked at: rare, or not on a CPU either (a kernel for bfloat16 is missing).
+# Their types are not checked: they are rare, or a CPU has no bfloat16 kernel for them either.
 SILENT = {
     *("_cdist_forward", "complex", "polar", "multi_margin_loss", "multilabel_margin_loss_forward"),
     *("_softmax_backward_data", "max_pool2d_with_indices_backward", "_prelu_kernel"),

@@ -51,7 +51,7 @@ def test_a_step_on_a_gpu_is_predicted_as_without_and_leaves_nothing(
 
 
 def whole_script(gpu, *, autocast, scaler):
-    """Train as scripts do that know of a GPU only, or in the same way without one."""
+    """Train as scripts do that assume a GPU, or in the same way without one."""
     model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(288, 4))
     if gpu:
         torch.cuda.set_device(0)

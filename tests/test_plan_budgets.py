@@ -1,4 +1,4 @@
-"""A budget that is named as enough is enough, as the next call that asks for it shows."""
+"""A budget that is named as enough is enough: the next call asks for it and gets a plan."""
 
 import random
 import re
@@ -16,7 +16,7 @@ from tutorial_lib.instruments.training import Recipe
 from tutorial_lib.school.commands.main import run
 
 HERE = f"{__file__}:"
-# Published sizes, one of each family and layout: what a plan costs there, hundreds of stages too.
+# Published sizes, one of each family and layout, up to hundreds of stages.
 PUBLISHED = [
     *("gpt2", "bert-base", "llama-2-7b", "gemma-2-9b", "qwen3-0.6b", "modernbert-base"),
     *("vit-b-16", "dinov2-base", "resnet50", "clip-two-tower", "sd15-unet", "sd-vae"),
@@ -88,14 +88,14 @@ def test_the_smallest_budget_of_each_family_is_enough(name):
 
 
 def told(words, capsys):
-    """Run a command, and give its status and what it printed."""
+    """Run a command; return its status and what it printed."""
     status = run(shlex.split(words))
     printed = capsys.readouterr()
     return status, printed.out + printed.err
 
 
 def assert_option_is_enough(words, option, too_little, capsys):
-    """Type what a command says is enough, in place of what was too little."""
+    """Replace what was too little by what the command says is enough, and run it again."""
     status, said = told(f"{words} {option} {too_little}", capsys)
     assert status
     option = re.search(rf"{option} [\d.]+[KMGT]?i?B(?: --precision \S+)?", said)[0]

@@ -20,7 +20,7 @@ HERE = f"{__file__}:"
 
 
 def one_type_of_its_own(micro_batch=2):
-    """Multiplies by a matrix that it makes itself: autocast casts it, and nothing does in bf16."""
+    """Multiplies by a matrix of its own making: autocast casts it, but bf16 does not."""
     model, x = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8)), torch.randn(micro_batch, 4, 8)
     return (lambda: torch.bmm(model(x), torch.ones(micro_batch, 8, 8)).sum()), model
 
@@ -67,7 +67,7 @@ def targets_too_few(micro_batch=2):
     return (lambda: nn.functional.cross_entropy(model(x), labels)), model
 
 
-# Goes on for minutes when it is taken apart, and says so by a file; imported by a bare process.
+# Takes minutes to take apart, and says by a file that it has begun; imported by a bare process.
 SLOW = """
 import os, pathlib, time
 import torch
@@ -93,7 +93,7 @@ def test_a_second_precision_that_does_not_run_is_left_out_by_name(capfd):
     assert found.not_tried["bf16"].startswith("RuntimeError: ")
     line = f"bf16 was not tried, as the step does not run in it: {found.not_tried['bf16']}"
     assert line in str(found)
-    assert capfd.readouterr().err == ""  # nor does the second process say anything
+    assert capfd.readouterr().err == ""  # the second process prints nothing either
     with pytest.raises(RuntimeError, match="Float"):
         fit("one_type_of_its_own", precisions=["bf16"])
     assert fit("one_type_of_its_own").not_tried == found.not_tried  # that process is there again
@@ -121,7 +121,7 @@ def wait_until(is_so):
     end = time.monotonic() + 120
     while not is_so() and time.monotonic() < end:
         time.sleep(0.05)
-    assert is_so(), "it did not come so far"
+    assert is_so(), "it never got that far"
 
 
 @pytest.mark.skipif(os.name == "nt", reason="there are no groups to send a signal to")

@@ -120,7 +120,7 @@ def test_a_stage_that_writes_over_a_matmuls_result_is_planned_without_a_selectiv
     ],
 )
 def test_what_cannot_be_taken_apart_gets_a_table_without_recomputation(name, why):
-    """Its rows are executed as all are, and say why none recomputes."""
+    """Its rows are executed like all others, and say why none recomputes."""
     recipe = Recipe(f"{OWN}:{name}", 2, precision="fp32")
     budget = memory.predict(recipe.make_step).peak_bytes
     found = planning.fit(recipe, budget_bytes=2 * budget, effective_batch=4, precisions=["fp32"])

@@ -514,7 +514,7 @@ def test_a_backward_that_keeps_a_graph_is_told_from_one_that_does_not(create_gra
 
 
 def test_compiled_code_is_told_of_and_run_as_it_was():
-    """Else a compiled loss is measured as it was before, and nothing says so."""
+    """Else a compiled loss is measured uncompiled, and nothing says so."""
     called, compiled = [], []
     double = torch.compile(lambda x: 2 * x, backend=lambda *_: compiled.append)
     with meters.run_uncompiled(lambda: called.append(1)):

@@ -1,4 +1,4 @@
-"""What a long cell shows of its work, and what a learner has done."""
+"""The progress that a long cell shows, and the page on what a learner has done."""
 
 import shutil
 from types import SimpleNamespace

@@ -23,7 +23,7 @@ def conv():
     return nn.Conv2d(3, 8, 3)
 
 
-# A model, and what is wrong with what is done with it.
+# A model, and a step with it that must be refused.
 SHAPES = {
     "mm": (linear, lambda m: m(torch.randn(4, 9))),
     "matmul": (linear, lambda m: m(x()) @ x()),
@@ -130,7 +130,7 @@ INDICES = {
     "rows added": (linear, lambda m: torch.zeros(4, 8).index_add(0, nine(4), m(x()))),
     "scatter add": (linear, lambda m: torch.zeros(4, 8).scatter_add(1, nine(4, 1), m(x()))),
 }
-# What a real step does run must not be refused.
+# Steps that really run must not be refused.
 SOUND = {
     "norm of half the bits": (lambda: nn.LayerNorm(8), lambda m: m(x().to(BF16))),
     "groups of half the bits": (lambda: nn.GroupNorm(2, 8), lambda m: m(images(8).to(BF16))),
@@ -204,7 +204,7 @@ def test_an_index_that_is_only_assumed_is_not_refused():
         rows = nn.Embedding(2, 8)
 
         def step():
-            chosen = model(torch.randn(4, 8)).argmax(-1)  # below 8 under a stand-in, 2 in truth
+            chosen = model(torch.randn(4, 8)).argmax(-1)  # a stand-in below 8; really 2
             rows(chosen.clamp(max=7) // 4).sum().backward()
             F.cross_entropy(model(torch.randn(4, 8)), torch.empty(4).long()).backward()
 

@@ -213,7 +213,7 @@ def test_what_recomputation_does_twice_to_an_attribute_is_found(kept, add, words
 
 
 class Codebook(nn.Module):
-    """Moves with each forward, as those of a quantiser do."""
+    """Codes that move with each forward, as a quantiser's do."""
 
     def __init__(self):
         super().__init__()

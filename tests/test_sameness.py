@@ -1,4 +1,4 @@
-"""What is said to be the same training: looked at, tried, and held against plain training."""
+"""Whether a training stays the same: looked at, tried, and compared with plain training."""
 
 import random
 
@@ -199,7 +199,7 @@ ANOTHER = [
 
 
 class Model(nn.Module):
-    """A few blocks, each called twice where that is asked for."""
+    """A few blocks, each called twice if asked to."""
 
     def __init__(self, kind, times=1):
         super().__init__()
@@ -294,7 +294,7 @@ def info_nce(out, target):
 
 
 def two_views(out, target):
-    """The same with both views behind each other in one tensor."""
+    """The same, with both views in one tensor, one after the other."""
     one, two = out.chunk(2)
     return F.cross_entropy(one @ two.T, torch.arange(len(one)))
 

@@ -1,4 +1,4 @@
-"""What plans and levers make of it: stages that are kept, micro-batches that are marked."""
+"""How plans and levers use the judgement: they keep stages and mark micro-batches."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""What the instruments make of strangers' functions: tests/strangers/, a model and a loss each.
+"""The instruments on strangers' functions (tests/strangers/), each a model and a loss.
 
 They are written as engineers of many fields write them, and know nothing of this library. The batch
 is in tensors (or lists of one entry a sample) that the loss closes over, samples first.

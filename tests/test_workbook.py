@@ -76,7 +76,7 @@ def test_tonight_is_the_first_of_the_list_and_links_follow_it(course):
     nbformat.write(start, course / "course/blank/00_start_here.ipynb")
     assert workbook.update(course) == []
     names = [path.name for path in (course / "workbook/course").iterdir()]
-    # as JupyterLab sorts: by characters, in which punctuation stands before letters
+    # as JupyterLab sorts: by characters, and punctuation comes before letters
     assert sorted(names, key=lambda name: name.replace("_", " ")) == [
         "00__tonight.ipynb",
         "00_start_here.ipynb",

@@ -1,4 +1,4 @@
-"""Functions that a chapter leaves to its reader: the course's own while blank, and a check."""
+"""Functions that a chapter leaves to its reader: ours while they are blank, and a check."""
 
 import inspect
 import textwrap
@@ -48,12 +48,12 @@ class FillingError(AssertionError):
 def check(name: str, needed: str) -> Callable[[Callable[[], None]], None]:
     """Decorate a check of what a reader wrote: it runs at once, and says in words what is wrong.
 
-    A failed `assert` of the check is told alone, without its lines. Any other error, as of a
+    A failed `assert` of the check shows its message alone. Any other error, such as that of a
     function that raises or returns None, becomes a sentence with what was needed. The CPU's random
-    state is put back, and the check's names are its own.
+    state is put back, and no name of the check stays behind.
 
     Args:
-        name: Of the function or class that is checked.
+        name: Name of the function or class that is checked.
         needed: What it has to do, as in "return a dict from number to tensor".
 
     Raises:

@@ -76,7 +76,7 @@ def word(claim: str, tried: Mapping[str, Mapping[str, float]]) -> str:
 
 
 def width(claim: str, tried: Mapping[str, Mapping[str, float]]) -> tuple[int, int]:
-    """Return in how many of the tried settings a claim's figures are true, and how many there are.
+    """Return how many of the tried settings make a claim's figures true, and how many there are.
 
     Of several quotations, the one that is true in the smallest share of its settings counts.
 
@@ -175,7 +175,7 @@ class Verdict:
 
     @property
     def width(self) -> str:
-        """Return in which share of the settings that were tried a condition holds, in words."""
+        """Return in words in what share of the tried settings a condition holds."""
         if self.verdict != "holds if":
             return ""
         held, of, what = self.held or (*width(self.claim, self.tried), "settings")

@@ -89,7 +89,7 @@ def _points(text: str) -> int:
 
 
 def text(root: Path) -> str:
-    """Write the page: what was begun, what was not, and the sums."""
+    """Return the page: what was begun, what was not, and the sums."""
     if not (root / workbook.FOLDER).is_dir():
         return "There is no working copy here yet: `python -m tutorial_lib lab` makes it."
     return "\n".join(_lines(rows(root)))

@@ -45,7 +45,7 @@ def assert_same_training(
     """Check that two training steps do the same to a model, up to the order of summation.
 
     Each step runs on a training of its own, from the same start; what its closure holds, as an
-    iterator over data, is the caller's. Compared are the number of updates, the loss, the gradients
+    iterator over data, is the caller's. It compares the number of updates, the loss, the gradients
     that each optimizer got, parameters and optimizer state after each update, buffers and plain
     attributes of modules, the state of schedulers and scalers, and the random states.
 
@@ -177,12 +177,12 @@ def _message(found: list[Difference], turn: int, tolerance: float) -> str:
 
 
 def _hint(found: list[Difference]) -> str:
-    """Ask for the likely cause of the first difference, in the light of the others."""
+    """Return a question about the likely cause of the first difference, given the others."""
     parts = {difference.part: difference for difference in found}
     first, moved = found[0].part, [part for part in ("buffers", "attributes") if part in parts]
     if first not in ("loss", "gradients"):
         return PARTS[first]
-    # A wrong loss with wrong gradients is one fault, and it is that of the gradients.
+    # A wrong loss with wrong gradients is one fault: the gradients' cause explains both.
     if "gradients" in parts:
         return parts["gradients"].hint or " ".join(PARTS[p] for p in ["gradients", *moved[:1]])
     return PARTS[moved[0] if moved else first]

@@ -85,7 +85,7 @@ def _loss(wanted: Any, seen: Any, tolerance: float) -> str:
 
 
 def _of_one_shape(wanted: Leaves, seen: Leaves) -> tuple[Leaves, Leaves]:
-    """Leave out tensors whose shapes differ: what is kept of a batch, as a mask, is no state."""
+    """Leave out tensors whose shapes differ: kept of a batch, such as a mask, they are no state."""
     other = {
         name
         for name, leaf in wanted.items()

@@ -203,7 +203,7 @@ class Recorder:
         return tolerance
 
     def _named(self, ours: Optimizer, theirs: Optimizer) -> Iterator[tuple[str, Tensor, Tensor]]:
-        """Pair the parameters of an optimizer, by name, with those of it or of its copy."""
+        """Yield each parameter's name, it, and its counterpart in the other optimizer."""
         for place, (our, their) in enumerate(_paired(ours, theirs)):
             yield self.names.get(id(our), f"parameter {place} of the optimizer"), our, their
 
@@ -254,7 +254,7 @@ class Recorder:
 
 
 def _labels(made: tuple[Any, ...]) -> list[str]:
-    """Name what the factory made by its types; the model, which is the first, has no name."""
+    """Name by its type each thing that the factory made; the model, the first, has no name."""
     kinds = ["", *(type(one).__name__ for one in made[1:])]
     repeated = {kind: 0 for kind in kinds if kinds.count(kind) > 1}
     for place, kind in enumerate(kinds):

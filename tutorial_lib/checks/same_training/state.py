@@ -55,8 +55,8 @@ def leaves(value: Any, name: str) -> Iterator[tuple[str, Any]]:
 def attributes(module: nn.Module, label: str = "") -> Leaves:
     """Read what modules keep in plain attributes: tensors, numbers, and lists of them.
 
-    Parameters, and tensors of a graph, are left out: the step makes the latter anew. So are truth
-    values and text, which are settings, as `gradient_checkpointing` is.
+    Parameters and tensors of a graph are left out, since each step makes the latter anew. So are
+    booleans and text, which are settings, as `gradient_checkpointing` is.
     """
     found: Leaves = {}
     for path, part in module.named_modules(prefix=label):

@@ -1,4 +1,4 @@
-"""What a notebook shows of two training steps: a line, where a difference is expected too."""
+"""One line for a notebook on two training steps, also where they are expected to differ."""
 
 from collections.abc import Callable
 from typing import Any

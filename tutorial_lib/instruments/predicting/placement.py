@@ -1,6 +1,6 @@
-"""Steps that name a GPU, on a machine that may have none: their tensors are predicted as all are.
+"""Steps that name a GPU, predicted on a machine that may have none.
 
-A second GPU is left alone: what it holds would be counted as held by the first.
+A second GPU is left alone: its tensors would be counted as the first one's.
 """
 
 import contextlib

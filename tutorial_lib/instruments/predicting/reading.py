@@ -1,4 +1,4 @@
-"""What Python itself reads of fake tensors: their numbers as text, arrays, lists and copies."""
+"""How Python itself reads fake tensors: their numbers as text, arrays, lists and copies."""
 
 import functools
 import itertools
@@ -48,7 +48,7 @@ def real_of(tensor: Tensor) -> Tensor:
 def padded_of(
     data: Tensor, sizes: Tensor, batch_first: bool, value: float, total_length: int
 ) -> tuple[Tensor, Tensor]:
-    """Pad a packed sequence as `_pad_packed_sequence` does, and give the lengths.
+    """Pad a packed sequence as `_pad_packed_sequence` does, and return the lengths too.
 
     Source:
         aten/src/ATen/native/PackedSequence.cpp (2.13).

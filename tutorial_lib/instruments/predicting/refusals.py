@@ -1,8 +1,8 @@
 """Errors of the real step that fake tensors don't raise, or raise in other words.
 
-A fake tensor has a shape and a type. Its kernels check shapes, in words of their own, and many of
-them check no types; an index that is out of range is an error of values. Here the real operation is
-asked, on tensors that take little memory: a step that cannot run is refused in its own words.
+A fake tensor has a shape and a type. Its kernels check shapes, in their own words, but many check
+no types, and none checks indices, which are values. So the real operation is asked, on tensors that
+take little memory, and a step that cannot run is refused in the real step's words.
 """
 
 from collections.abc import Callable
@@ -37,7 +37,7 @@ def in_real_words(
         certain: Returns a tensor's values where they follow from constants, else None.
 
     Returns:
-        What the real operation returns, where it does not refuse: its shapes are right.
+        What the real operation returns, if it does not refuse: its shapes are right.
 
     Raises:
         Exception: What the real operation says; `error`, where it cannot be asked.
@@ -93,10 +93,10 @@ TYPED = {func for name in _NAMES_TYPED.split() for func in operations.overloads(
 def check_types(
     func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[Tensor]
 ) -> None:
-    """Raise what the real operation says of the types of its tensors, where it refuses them.
+    """Raise the real operation's error if it refuses the types of its tensors.
 
-    They are refused when a few numbers in these types raise, and in each type alone they don't. A
-    CPU's kernels are asked; a GPU's norms take fewer mixtures still, unchecked.
+    It refuses them if a few numbers raise in these types, but not in each type alone. A CPU's
+    kernels are asked. A GPU's norms take even fewer mixtures, which is unchecked.
     """
     kinds = tuple([tensor.dtype for tensor in tensors])
     if len({*kinds}) == 1 and kinds[0].is_floating_point:
@@ -175,7 +175,7 @@ INDEXED = {*_AT, *_INDEXING}
 def check_indices(
     func: Any, args: tuple[Any, ...], certain: Callable[[Tensor], Tensor | None]
 ) -> None:
-    """Raise what the real operation says of an index that is out of range, where it is known.
+    """Raise the real operation's error if an index is known to be out of range.
 
     Args:
         func: The operation.
@@ -241,7 +241,7 @@ def _is_mask(index: Tensor) -> bool:
 def with_safe_labels(func: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
     """Return a CTC loss's arguments with labels of 0, and all others as they came.
 
-    Its kernel reads at the labels without a look, beyond the scores where they are out of range.
+    Its kernel does not check labels: out of range, they make it read beyond the scores.
     """
     if func not in operations.overloads("_ctc_loss"):
         return args

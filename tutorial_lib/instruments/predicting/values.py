@@ -105,7 +105,7 @@ class Values(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if func in _OVERWRITES and all(known[1:]) and _is_whole(args[0]) and _is_small(args[0]):
             self._keep(args[0], torch.zeros_like, assumed=False)
             known[0] = True
-        if operations.is_uninitialised(func):  # integers are zeros, whatever lies in memory
+        if operations.is_uninitialised(func):  # integers are zeros, whatever is in memory
             for unset in fresh:
                 if _is_small(unset) and not unset.is_floating_point():
                     self._keep(unset, None, assumed=True)

@@ -46,9 +46,9 @@ class Execution:
     def _in_pieces(self, run: DeferredRun) -> list[list[int]]:
         """Divide the operations into pieces of one stage each.
 
-        What the model does between two stages belongs to the later one, but for as much of it, from
-        the beginning, as leaves the fewest bytes to be held between them: of `x = x + stage(x)` the
-        sum is held, and not both parts of it.
+        Work between two stages belongs to the later one. Only as much of its beginning goes to the
+        earlier one as leaves the fewest bytes to hold between them: of `x = x + stage(x)` the sum
+        is held, not both of its parts.
         """
         pieces: list[list[int]] = [[] for _ in range(run.piece)]
         for index, operation in enumerate(self.operations):

@@ -19,12 +19,12 @@ class Modes:
 
     @classmethod
     def now(cls) -> Modes:
-        """Read them here."""
+        """Return the modes at this place."""
         kinds = [(torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in _DEVICES]
         return cls(torch.is_grad_enabled(), tuple(kinds))
 
     def restored(self) -> contextlib.ExitStack:
-        """Set them again until what is returned closes; what is so already is left alone."""
+        """Set the modes again until the returned context closes, where they differ."""
         here, undo = Modes.now(), contextlib.ExitStack()
         if here.gradients != self.gradients:
             undo.enter_context(torch.set_grad_enabled(self.gradients))

@@ -1,7 +1,7 @@
 """The tensors in what a module takes or gives: in nested containers of any kind, and dataclasses.
 
-PyTorch's pytree looks into lists, tuples, dicts and what libraries registered. Models of one's own
-hand on dataclasses, packed sequences and namespaces as well.
+PyTorch's pytree looks into lists, tuples, dicts and what libraries registered. People's own models
+pass dataclasses, packed sequences and namespaces as well.
 """
 
 import copy
@@ -21,7 +21,7 @@ Kinds = type | tuple[type, ...]
 def map_leaves(
     kinds: Kinds, function: Callable[[Any], Any], value: Any, *, dataclasses: bool = True
 ) -> Any:
-    """Return a value with others in the place of the leaves of some kinds.
+    """Return a value with its leaves of some kinds replaced.
 
     Containers are made anew, and dataclasses in which something changes; all else stays the same
     object.

@@ -1,4 +1,4 @@
-"""The batch of a function of one's own follows the precision that its model is given."""
+"""Cast the batch of a user's function to the precision that its model gets."""
 
 from typing import Any
 
@@ -11,8 +11,8 @@ from tutorial_lib.instruments.segments.structure import map_leaves
 def cast_inputs(model: nn.Module, dtype: torch.dtype) -> None:
     """Cast the floating-point tensors that a loss hands to a model, from now on.
 
-    Whoever trains in bfloat16 throughout casts the batch as well as the model, since kernels refuse
-    two types. What the model makes by itself in another type is left alone, as are the targets. The
+    Training in bfloat16 throughout needs the batch cast as well as the model, since kernels refuse
+    two types. What the model itself makes in another type is left alone, as are the targets. The
     cast is a part of autograd's graph.
 
     Args:

@@ -1,4 +1,4 @@
-"""What a long cell is doing: said below it, replaced in place, and gone when the cell is done."""
+"""What a long cell is doing, shown below it while it runs and gone when it is done."""
 
 import contextlib
 import html

@@ -34,7 +34,7 @@ def foreseen(error: Exception) -> str | None:
 
 
 def is_own(error: Exception) -> bool:
-    """Tell whether code of the user raised it, or what that code called; the course did not."""
+    """Tell whether the user's code raised it, or code that it called, and not the course."""
     frames = traceback.extract_tb(error.__traceback__)
     return bool(_own_frames(error)) and COURSE not in Path(frames[-1].filename).resolve().parents
 

@@ -156,9 +156,9 @@ def to_type(room: Room) -> str:
 def largest_micro_batch(peak: Callable[[int], int], limit: int) -> int:
     """Find the largest micro-batch whose step stays within a budget.
 
-    Peaks lie on straight lines with bends. Where a size is known that fits and one that does not,
-    the guess on the line between them is tried, and the middle in turn. Where not even one sample
-    fits, the error says what it would take.
+    A peak grows along straight lines with bends. Once a size that fits and one that does not are
+    known, the guess on the line between them and the middle are tried in turn. If not even one
+    sample fits, the error says what it would take.
 
     Args:
         peak: Predicts the bytes of a step with so many samples.

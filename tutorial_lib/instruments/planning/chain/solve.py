@@ -72,7 +72,7 @@ def floor_bytes(stages: Sequence[Stage] | Profile) -> int:
 
 
 def smallest(stages: Sequence[Stage] | Profile) -> Plan:
-    """Plan with that budget, whatever it recomputes: the same one for any times of the stages."""
+    """Return a plan for that budget, whatever it recomputes; it ignores the stages' times."""
     stages, skips, evaluate = _taken(stages, (), None)
     return evaluate(Floor(Costs.of(stages, skips)).tree())
 

@@ -13,10 +13,9 @@ from tutorial_lib.units import human_bytes
 class Stage:
     """One stage of a chain: what it costs to run, and what it holds meanwhile.
 
-    While the stage runs, its input is held as well, and in its backward what is left of it without
-    `released_bytes`. Its forward holds besides that `output + forward_temporary_bytes` when it
-    keeps nothing, and when it keeps `saved_bytes + kept_temporary_bytes`, or the former if that is
-    more. Its backward holds
+    While the stage runs, its input is held as well; in its backward, the input without
+    `released_bytes`. Besides, its forward holds `output + forward_temporary_bytes`, and when it
+    keeps, `saved_bytes + kept_temporary_bytes` if that is more. Its backward holds
     `saved_bytes - handed_on_bytes`, the gradient of its output (as many bytes as the output) and
     `backward_temporary_bytes`.
 
@@ -36,8 +35,8 @@ class Stage:
             that is free when its own begins: most often the output, or nothing.
         gradient_bytes: Gradients of parameters that its backward makes and leaves behind; 0 where
             they are there already, as in every micro-batch but the first.
-        waiting_bytes: What waits while its backward runs and is no skip's: gradients of parameters
-            that an earlier stage uses too, or of what an earlier call of the model gave.
+        waiting_bytes: What waits while its backward runs and belongs to no skip: gradients of
+            parameters that an earlier stage uses too, or of an earlier model call's outputs.
         kept_temporary_bytes: Most that a forward that keeps holds besides input and saved bytes.
         stopped_temporary_bytes: The same up to the last tensor that its backward needs, where a
             recomputation that ends with this stage stops; `None` where it does not stop early.

@@ -1,4 +1,4 @@
-"""What recomputing and accumulating make of a recipe's training."""
+"""How recomputing and accumulating change a recipe's training."""
 
 import contextlib
 from dataclasses import replace
@@ -52,10 +52,10 @@ def judge(recipe: Recipe | str) -> Sameness:
 
 
 def possible_micro_batches(samples: int, same: Sameness) -> list[int]:
-    """List the divisors, but for a single sample whose loss has no gradient.
+    """List the divisors, without 1 if a single sample's loss has no gradient.
 
     Raises:
-        ValueError: When there is but such a sample.
+        ValueError: When that leaves none.
     """
     if samples == 1 and not same.alone:
         raise ValueError(
@@ -70,7 +70,7 @@ def _is_whole_step(recipe: Recipe) -> bool:
 
 
 def _stages_of(model: nn.Module) -> dict[str, nn.Module]:
-    """Name the stages; of a model in which none are found, its outermost layers."""
+    """Name the stages, or the outermost layers of a model in which no stages are found."""
     try:
         return find_stages(model)
     except ValueError:

@@ -198,7 +198,7 @@ def _measured(model: nn.Module, recipe: Recipe) -> tuple[memory.MemoryReport, Op
 
 
 def update_once(optimizer: Optimizer) -> None:
-    """Bring an optimizer's states by an update alone, which has no forward and no backward."""
+    """Create an optimizer's states by an update alone, without forward and backward."""
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             parameter.grad = torch.empty_like(parameter)
@@ -209,8 +209,8 @@ def update_once(optimizer: Optimizer) -> None:
 def predicted(recipe: Recipe, kernels: Literal["cuda", "cpu"] = "cuda") -> memory.MemoryReport:
     """Predict a recipe's step in half the time of `memory.predict`, and equal to it.
 
-    Where the step is ours, an update alone brings the states, in place of a whole step; and a third
-    micro-batch peaks as the second. With fp16-amp the scaler's 8 bytes count as temporary.
+    Where the step is ours, an update alone creates the states, in place of a whole step, and a
+    third micro-batch peaks like the second. With fp16-amp the scaler's 8 bytes count as temporary.
     """
     least = replace(recipe, accumulation=min(2, recipe.accumulation))
     is_ours = recipe.shard is None and not is_function(recipe.model)

@@ -44,8 +44,8 @@ def fit(
     takes at least the time in which a CPU launches its operations: what is below that leaves the
     GPU partly idle. `Fit.best` is then predicted in whole, with its plan at work, and gets less
     for its plan where that shows more than the budget. The second and further precisions are
-    looked at in a process of their own. Before that, `judge` says which stages cannot run again,
-    and are kept, and whether a smaller micro-batch is another training, and is marked.
+    looked at in a process of their own. Before that, `judge` says which stages cannot run again
+    and must be kept, and whether smaller micro-batches change the training and must be marked.
 
     Args:
         recipe: The model, its sizes, LoRA, and the ranks with what they share: bytes are then those
@@ -185,9 +185,9 @@ def _planned(candidate: Candidate, plan: Plan, parts: Parts, speed: Speed) -> Ca
 def _verified(found: Fit, by_precision: Mapping[str, Parts], speed: Speed) -> Fit:
     """Predict the best candidate in whole; where it does not fit, leave its plan less room.
 
-    One whose plans have all been too large counts as one that does not fit, and the next is looked
-    at: no answer is only added up. Where none of those fits that were asked for, they are asked
-    what they need at least.
+    If all of its plans turn out too large it does not fit, and the next candidate is looked at, so
+    that no answer is only added up. If none that was asked for fits, the least that they need is
+    predicted.
     """
     tries, is_least_known = Counter[tuple[str, str, int]](), False
     while True:
@@ -225,8 +225,8 @@ def _with(found: Fit, candidate: Candidate, changed: Candidate) -> Fit:
 def _with_least(found: Fit, by_precision: Mapping[str, Parts], speed: Speed) -> Fit:
     """Predict in whole what needs least of what was asked for, each with its smallest plan.
 
-    Neither which ones nor their plans depend on the budget, or on the speed of the device. So a
-    peak that is named here is enough the next time, whatever else is tried before.
+    Neither the choice nor the plans depend on the budget or on the speed of the device. So a peak
+    that is named here is enough the next time, whatever else is tried before.
     """
     asked = list[tuple[int, Candidate]]()
     for candidate in found.candidates:

@@ -1,4 +1,4 @@
-"""Whether recomputing and accumulating leave a training what it is, found by looking at it.
+"""Whether recomputing and accumulating leave a training as it is, found by looking at it.
 
     found = judge(make, find_stages)  # make(samples) gives loss and model
     print(found)  # a sentence on recomputing, a sentence on accumulating

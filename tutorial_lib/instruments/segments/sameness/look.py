@@ -82,8 +82,8 @@ def look(
         model: The model.
         run: Its forward and its loss.
         stages: The modules that may be checkpointed, by name.
-        beside_model: Whether something else than the model may keep state, as a closure. If not,
-            and if the model keeps none, nothing is run a second time.
+        beside_model: Whether something other than the model, such as a closure, may keep state. If
+            not, and if the model keeps none, nothing is run a second time.
     """
     values = ValueNumbers()
     watch = _Watch(values, stages)
@@ -128,7 +128,7 @@ class _Watch:
         self._again = False
 
     def recorded(self, name: str, module: nn.Module) -> Callable[..., Any]:
-        """Make the method that takes the place of a stage's."""
+        """Return the method that replaces a stage's."""
         forward = getattr(module, CALL)
 
         def call(*args: Any, **kwargs: Any) -> Any:

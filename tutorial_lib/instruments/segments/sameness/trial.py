@@ -3,9 +3,8 @@
 Let G be the gradient of a micro-batch. If each sample adds a part of its own, then replacing one
 sample changes G in the same way, whatever the others are: for a sample p, others q, and samples p'
 and q' in their place, G(p, q) - G(p', q) - G(p, q') + G(p', q') is zero. A loss that divides by a
-number that hangs on the samples, as by that of all targets, gives each of the four a factor of its
-own. In every other case samples are compared. Random numbers are the same in all four, and numbers
-are float64.
+number that depends on the samples, such as a count of targets, gives each of the four its own
+factor. In every other case samples are compared. All four use the same random numbers, and float64.
 """
 
 import contextlib
@@ -38,12 +37,12 @@ _REPLACED = (False, False), (True, False), (False, True), (True, True)
 
 @dataclass(frozen=True)
 class Tried:
-    """What came out of a trial.
+    """The results of a trial.
 
     Args:
         compares: Whether loss or layers, BatchNorm left out, compare samples.
-        counts: Whether samples weigh by what is counted in them, as targets.
-        sums: Whether the loss is a sum over samples, and no mean.
+        counts: Whether samples weigh by a count in them, such as their targets.
+        sums: Whether the loss is a sum over samples, not a mean.
         alone: Whether a micro-batch of one sample has a gradient.
     """
 
@@ -80,7 +79,7 @@ def tried(make: Make, *, has_state: bool = False, is_large: bool = False) -> Tri
         except UntriedError:
             raise
         except _UnclearError:
-            said = said or "what one sample makes of another's gradient may be rounding"
+            said = said or "one sample's effect on another's gradient may be rounding"
         except Exception as error:  # whatever the user's code raises, as where it names float32
             said = said or f"it raised {type(error).__name__}: {str(error).partition(chr(10))[0]}"
     raise UntriedError(said)
@@ -177,8 +176,8 @@ def _is_sum(some: Loss, more: Loss, batch: Sequence[Shared]) -> bool:
 def _only_weigh(corners: Sequence[Tensor], allowed: float) -> bool:
     """Tell whether four gradients differ from a sum over samples by a factor each.
 
-    Then there are four positive numbers, those of what is counted, with which they add up to zero
-    as without; and those numbers add up themselves.
+    Then, with four positive weights, the counts, the gradients add up to zero, and so do the
+    weights, with the signs above.
     """
     _, sizes, bases = torch.linalg.svd(torch.stack(list(corners), 1), full_matrices=False)
     weights = bases[-1] * torch.tensor([1.0, -1.0, -1.0, 1.0]).to(bases)

@@ -25,7 +25,7 @@ from tutorial_lib.memory.private_torch import (
 )
 from tutorial_lib.memory.storages import list_tensors
 
-# Run twice in place they give what they give once: an inplace ReLU may be recomputed.
+# Running these twice in place changes nothing more: an inplace ReLU may be recomputed.
 _IDEMPOTENT = ("relu_", "hardtanh_", "clamp_", "clamp_min_", "clamp_max_", "abs_")
 _EXTREMES = ("minimum", "maximum")  # of a range and what it has seen already, the range
 _COPYING = {"copy_": 1, "clone": 0, "_to_copy": 0}  # the argument that is copied
@@ -132,7 +132,7 @@ class ValueNumbers(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._numbers[key] = number, weakref.ref(storage, lambda _: self._numbers.pop(key, None))
 
     def _same(self, name: str, args: Any) -> tuple[Any, int] | None:
-        """Return layout and number of the argument that a result is equal to, if it is to one."""
+        """Return layout and number of the argument that equals the result, if there is one."""
         if name in _COPYING and _is_whole(args[_COPYING[name]]):
             source = args[_COPYING[name]]
             return _layout(source), self._whole(source)
@@ -153,7 +153,7 @@ class ValueNumbers(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return type(value).__name__, repr(value)
 
     def _call(self, func: Any, args: Any, kwargs: Any, norm: list[Tensor]) -> int:
-        """Return a number to a call: that of all that its results depend on."""
+        """Return a number for everything that a call's results depend on."""
         ignored, left_out = {id(tensor) for tensor in norm}, _MOMENTA if norm else ()
         name = _name(func)
         if name in _OVERWRITING or name.endswith(".out"):
@@ -171,7 +171,7 @@ class ValueNumbers(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return hash((func, tuple(given)))
 
     def _again(self, func: Any, args: Any, kwargs: Any) -> set[int] | None:
-        """List what an operation already made, of those that change nothing a second time."""
+        """Return what an operation has made before, if repeating it changes nothing."""
         if (name := _name(func)) not in _IDEMPOTENT:
             return None
         form = name, self._argument(args[1:]), self._argument(list(kwargs.items()))
