@@ -33,8 +33,8 @@ from tutorial_lib.units import GB, Bytes
 # At the update three things are there: the parameters, a gradient for each, and what the optimizer
 # remembers about each. All three grow with the number of parameters. So one small model gives the
 # price per parameter for every model. The batch is tiny here, so that the activations hardly count.
-# (Between two steps the gradients are there only if your loop keeps them. If it calls `zero_grad()`
-# after `step()`, AdamW in float32 holds 12 bytes per parameter there, and 16 at the update.)
+# Between two steps the gradients are there only if your loop keeps them. If it calls `zero_grad()`
+# after `step()`, AdamW in float32 holds 12 bytes per parameter there, and 16 at the update.
 
 
 # %% id="make-step"
@@ -179,14 +179,14 @@ pd.DataFrame({"on paper, units": on_paper, "counted, units": counted}).round(2)
 # The extra 2 are what the final norm and the head save. The last term is the softmax over the
 # vocabulary. With a checkpoint around each block, a block keeps 1 unit, its input. During the
 # backward pass one block at a time has its other 15 units as well: $L + 15$ in all. By then the
-# head and the vocabulary are done. (Where $V/C$ is more than 13, as in GPT-2, the peak of
-# activations is the softmax's: $L + 2 + V/C$. The gradients of the logits come on top.) Compare
-# both with a count, for several depths and widths.
+# head and the vocabulary are done. But where $V/C$ is more than 13, as in GPT-2, the peak of
+# activations is the softmax's: $L + 2 + V/C$, with the gradients of the logits on top. Compare both
+# formulas with a count, for several depths and widths.
 #
 # **Write.** The last lines of `waiting_units`: forward and backward within `segments.applied(gpt,
 # strategy)`. `report.curve()` lists the moments of a step, each with its bytes by category; what
 # waits is `activations` and `recomputed` together. If you're right, the column `off` stays below
-# one per cent.
+# 1 %.
 
 
 # %% id="waiting"
@@ -215,7 +215,7 @@ theory = pd.DataFrame(rows, columns=columns)
 theory.round(2)
 
 # %% [markdown] id="read-theory"
-# The formula is right to a quarter of a per cent. It holds for *this* block; another kind of block
+# The formula is right to 0.25 %. It holds for *this* block; another kind of block
 # has another number in place of 16. The best-known published figure (34 bytes per element and layer
 # in 16 bits, Korthikanti et al., 2022) counts dropout masks too: chapter 03 checks it. And
 # attention that stores its scores, one number for each pair of tokens and head, adds a term with
@@ -287,11 +287,11 @@ plots.ledger_bars(both, title="Peak, counted")
 widgets.batch_explorer(micro_batch=8, accumulation_steps=4, num_gpus=2)
 
 # %% [markdown] id="predict-accumulation"
-# **Predict.** Keep a micro-batch of 4. By how many per cent does the peak grow from 2 accumulation
-# steps to 4?
+# **Predict.** Keep a micro-batch of 4. By how many % does the peak grow from 2 accumulation steps
+# to 4?
 
 # %% id="guess-accumulation"
-guess = None  # per cent
+guess = None  # %
 
 # %% id="accumulation-table"
 in_p = {"8 x 1": peaks["none"][8] / P}
@@ -428,7 +428,7 @@ plots.ledger_bars(ledgers, title=title, cards_gib=cards, predicted=list(levers))
 # Checkpointing alone takes not one byte off the peak, because the update is the peak. Fused AdamW
 # alone takes next to nothing off, because then the backward pass is the peak. Both together take a
 # fifth. Each of them lowers one of the two moments, and the peak is the higher one. So "technique X
-# saves Y per cent" cannot be true of all models. The first thing to ask is: at which moment is the
+# saves Y %" cannot be true of all models. The first thing to ask is: at which moment is the
 # peak?
 #
 # ## Verdicts

@@ -25,7 +25,7 @@ from tutorial_lib.instruments.training import Recipe
 # %% [markdown] id="two-costs-text"
 # ## Two costs
 #
-# A model of twelve equal blocks, cut into three **segments** of four. The first two are
+# Take a model of twelve equal blocks, cut into three **segments** of four. The first two are
 # checkpointed. (In the code below, a tuple of blocks is a checkpointed segment, and a number by
 # itself is a block that keeps everything.) The picture is a *schedule*: a row for each block, and
 # time runs to the right. A triangle that points up is a block's forward, one that points down its
@@ -183,8 +183,8 @@ figure.mark(curve[5], None if guess is None else guess * curve[1])
 # %% [markdown] id="measured-read"
 # Paper and meter rise together. The meter reads more, by what the formula leaves out: the logits
 # and their gradient, and temporary tensors. The last point is one checkpoint around all 24 blocks.
-# It saves nothing here: the whole inside comes back at once, for a third more arithmetic. (After
-# the forward it holds next to nothing, so a script that reads memory there reports a success.)
+# It saves nothing here: the whole inside comes back at once, for a third more arithmetic. But after
+# the forward it holds next to nothing, so a script that reads memory there reports a success.
 #
 # One checkpoint around everything does save in two cases. Where the logits are large, keep head and
 # loss outside it: then the blocks' activations aren't in memory when the logits are. And if your
@@ -213,13 +213,14 @@ print(f"equal at 2 r = {2 * r:.0f} blocks")
 pd.DataFrame(rows, index=columns).T.rename_axis(["model", "segments"])
 
 # %% [markdown] id="deeper-read"
-# At 24 blocks single blocks need less, at 48 segments of two: in activations, and in the whole step
-# if gradients stay. If they are set to `None`, single blocks need less at 48 too: as backward goes
-# on, boundaries are freed and gradients are added. A block has about $12h^2$ weights at width $h$,
-# and its boundary has $h$ numbers for each token. With fewer than $12h$ tokens in a micro-batch
-# (all one dtype), the gradients grow faster than the boundaries shrink. Then the peak comes at the
-# end of backward, where no boundary is left, and the shortest segment has the smallest inside. From
-# $24h$ tokens on, $2r$ decides. Between the two, pairs pay off only beyond more than $2r$ blocks.
+# At 24 blocks, single blocks need less; at 48, segments of two do. That is so for activations, and
+# for the whole step if gradients stay. If they are set to `None`, single blocks need less at 48
+# too: as backward goes on, boundaries are freed and gradients are added. A block has about $12h^2$
+# weights at width $h$, and its boundary has $h$ numbers for each token. With fewer than $12h$
+# tokens in a micro-batch (all one dtype), the gradients grow faster than the boundaries shrink.
+# Then the peak comes at the end of backward, where no boundary is left, and the shortest segment
+# has the smallest inside. From $24h$ tokens on, $2r$ decides. Between the two, pairs need a depth
+# above $2r$ to pay off.
 #
 # In the third model the peak comes before any segment is recomputed, because the logits and their
 # gradient are larger than the insides of two blocks. So segments of two save boundaries, but
@@ -328,18 +329,18 @@ pd.DataFrame(columns).loc[list(ways)].round(1).fillna("")
 # and no tensor that backward needs comes after a segment's last matmul. That matmul, the second
 # half of the MLP, is a third of the arithmetic of a block's linear layers. So, if every segment is
 # checkpointed, the shortest cost the fewest FLOPs at every depth, and for our GPT $\sqrt n$ loses
-# twice. (A block that ends in dropout, or in a norm as BERT's, needs that matmul again.)
+# twice. But a block that ends in dropout, or in a norm as BERT's does, needs that matmul again.
 #
 # **A third holds if backward is two matmuls.** A frozen linear layer has no gradient of its weight:
 # its backward is one. A first layer that reads data has one as well, since data need no gradient.
 # Frozen layers *before* the first that trains have none. Let a segment begin after them: a segment
 # that mixes frozen and trained layers recomputes the frozen ones too.
 #
-# **Predict.** Llama, its weights frozen, LoRA matrices beside each linear layer, every block
-# checkpointed. By how many per cent do the FLOPs of a step rise?
+# **Predict.** Llama's weights are frozen, each linear layer has LoRA matrices beside it, and every
+# block is checkpointed. By how many % do the FLOPs of a step rise?
 
 # %% id="guess-lora"
-guess = None  # per cent
+guess = None  # %
 
 
 # %% id="flops-lora"
@@ -413,7 +414,7 @@ claims.Verdicts(
 # Could we keep no boundary at all, only the input? To go backward through block 12 we run blocks 1
 # to 12; for block 11 we run 1 to 11, and so on.
 #
-# **Predict.** 24 blocks: how many block forwards in all, the first pass included?
+# **Predict.** How many block forwards do 24 blocks take in all, the first pass included?
 
 # %% id="guess-nothing"
 guess = None  # forwards

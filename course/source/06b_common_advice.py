@@ -154,11 +154,11 @@ print(f"seeded by hand: {masks}{beside(guess, masks)}")
 pd.DataFrame(seeded).T
 
 # %% [markdown] id="seed-read"
-# With a seed by hand, the same units of every block are dropped in every step. That is no dropout,
-# but a smaller model. And whatever is drawn after a step, the next batch included, is the same
-# after each step. If the seed stands in the block itself, comparing gradients with and without the
-# checkpoint does not find this, since both draw the same masks. Compared with a model without the
-# seed, gradients and loss differ.
+# With a seed by hand, the same units of every block are dropped in every step. That isn't dropout:
+# it's a smaller model. And whatever is drawn after a step, the next batch included, is the same
+# after each step. If the block itself sets the seed, comparing gradients with and without the
+# checkpoint does not find this, since both draw the same masks. Comparing with a model without the
+# seed does: gradients and loss differ.
 
 # %% id="verdicts-seed"
 claims.Verdicts(
@@ -261,7 +261,7 @@ claims.Verdicts(
 # %% [markdown] id="equal-text"
 # ## Must segments be equally long?
 #
-# All 512 ways to cut ten blocks, on paper. A block keeps $r$ times its input.
+# Here are all 512 ways to cut ten blocks, on paper. A block keeps $r$ times its input.
 
 # %% id="all-cuts"
 stage = partial(planning.Stage, forward_seconds=1, backward_seconds=2, input_bytes=1)
@@ -298,7 +298,7 @@ pd.DataFrame(best_cuts).T
 # A third more FLOPs need not be a third more time. Where a step waits for a slow data loader, it is
 # less. Where it waits for Python to launch kernels, it can be far more, since every launch of the
 # forward is made again (10b has the times of two GPUs). Blocks of width 512 keep a CPU busy with
-# matmuls. Pairs of steps in turn, and the median ratio; this time depends on your machine.
+# matmuls. We run pairs of steps in turn and take the median ratio, which depends on your machine.
 
 # %% id="seconds"
 # NBVAL_IGNORE_OUTPUT
@@ -347,14 +347,15 @@ shallow = {
 pd.DataFrame({"saved of the peak": shallow}).T
 
 # %% [markdown] id="shallow-read"
-# One block saves next to nothing here: its inside comes back whole. (Large logits change that: the
-# inside is away while they are there.) From four blocks on the saving is there. What matters is the
-# number of blocks, and how much of the peak was activations.
+# One block saves next to nothing here: its inside comes back whole. Large logits change that, since
+# the inside isn't in memory while they are. From four blocks on, checkpointing saves. What matters
+# is the number of blocks, and how much of the peak was activations.
 #
 # ## Which layers?
 #
-# "Checkpoint only the first and the last 8 of 32 layers: the highest leverage." Half of the blocks,
-# chosen in four ways, on paper: of 32 equal ones, of four, and of 32 whose gradients are large.
+# "Checkpoint only the first and the last 8 of 32 layers: the highest leverage." We checkpoint half
+# of the blocks, chosen in four ways, on paper: of 32 equal ones, of four, and of 32 whose gradients
+# are large.
 
 # %% id="which-sixteen"
 few = (stage(saved_bytes=16),) * 4
@@ -414,8 +415,8 @@ claims.Verdicts(
 #
 # A published table ranks layers by activation memory: self-attention and cross-attention high,
 # feed-forward and convolution medium, norms low. Is that so? Here are GPT-2 and the U-Net of Stable
-# Diffusion 1.5 at their real sizes, in bfloat16, with a GPU's kernels, in per cent of what is kept.
-# The names of their modules tell the type of layer.
+# Diffusion 1.5 at their real sizes, in bfloat16, with a GPU's kernels, in % of what is kept. The
+# names of their modules tell the type of layer.
 
 # %% id="kinds"
 KINDS = {
@@ -459,8 +460,8 @@ fused, eager = shares.loc["self-attention"].iloc[:2]
 shares.sort_values("GPT-2, eager", ascending=False)
 
 # %% [markdown] id="pairs-text"
-# (`other` in GPT-2 is the loss over 50,257 tokens.) The published ranking is that of *eager
-# self-attention*, and of nothing else. With fused kernels, today's default,
+# (`other` in GPT-2 is the loss over 50,257 tokens.) The published ranking is right for
+# *eager self-attention* only. With fused kernels, today's default,
 # feed-forward comes first in both models, and in the U-Net the "low" norms keep more than
 # self-attention. Cross-attention is never high here, because thousands of pixels look at only 77
 # tokens. A rule such as "checkpoint attention first" is a rule for one kernel.
@@ -482,16 +483,17 @@ claims.Verdicts(
 # %% [markdown] id="how-much-does-it"
 # ## How much does it save?
 #
-# "50 to 80 % of the activations", "4 to 8 times less activation memory". Chapter 10 has predictions
-# for published models, with CUDA's kernels. We take each recipe with and without `per-block`. For
-# both we read three numbers: the most bytes of *activations* held at once, recomputed ones
-# included; what forward and backward *add* to the memory that was there before; and the whole peak
-# of a step. The second includes the gradients of the parameters, which no checkpoint frees.
+# Sources say "50 to 80 % of the activations", or "4 to 8 times less activation memory". Chapter 10
+# has predictions for published models, with CUDA's kernels. We take each recipe with and without
+# `per-block`. For both we read three numbers: the most bytes of *activations* held at once,
+# recomputed ones included; what forward and backward *add* to the memory that was there before; and
+# the whole peak of a step. The second includes the gradients of the parameters, which no checkpoint
+# frees.
 #
-# **Predict.** How many per cent of these pairs save 50 to 80 % of their activations?
+# **Predict.** How many % of these pairs save 50 to 80 % of their activations?
 
 # %% id="guess-in-range"
-guess = None  # per cent
+guess = None  # %
 
 
 # %% id="pairs"
@@ -527,8 +529,8 @@ ranges.columns = ["least", "a quarter", "median", "three quarters", "most"]
 ranges.map("{:.0%}".format)
 
 # %% [markdown] id="pairs-table-text"
-# And each model at its largest batch, with fused attention. (Where several recipes have that batch,
-# the one with the largest peak, which is mostly in float32.)
+# Here is each model at its largest batch, with fused attention. Where several recipes have that
+# batch, we take the one with the largest peak, which is mostly in float32.
 
 # %% id="pairs-table"
 without_eager = pairs[~pairs.index.get_level_values("recipe").str.contains("eager")]

@@ -18,7 +18,7 @@
 # <details><summary>What my script must have</summary>
 #
 # It must have a function that builds your model and one batch of random data of the right shape.
-# Copy these lines, and put in your own model and loss. The training loop of the script must stand
+# Copy these lines, and put in your own model and loss. The script's training loop must be
 # below `if __name__ == "__main__":`, because the file is imported.
 #
 # ```python
