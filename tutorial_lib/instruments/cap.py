@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from tutorial_lib import device as devices
-from tutorial_lib.memory.private_torch import TorchDispatchMode, is_fake, is_wrapper, storage_key
+from tutorial_lib.memory.private_torch import TorchDispatchMode, is_fake, storage_key
 from tutorial_lib.memory.storages import list_tensors
 from tutorial_lib.units import human_bytes
 
@@ -61,8 +61,6 @@ class _Capped(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         """Run the operation, and fail where what it made is too much."""
-        if any(map(is_wrapper, types)):
-            return NotImplemented  # it takes itself apart, and its parts come by here
         out = func(*args, **(kwargs or {}))
         self.cap._take(args)
         if kwargs:

@@ -29,12 +29,14 @@ _aten, _DEVICE_OF = torch.ops.aten, torch.ops.prim.device.default
 
 
 class _FastDispatchMode(_python_dispatch.TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """A mode that is asked about every operation, and not on which device a fake tensor lies.
+    """A mode that is asked about operations, but not for the device of a fake tensor.
 
-    Autograd asks for the device of fake tensors twice for each operation: answered here, a
-    prediction takes a quarter less time. `memory.meter` keeps compiled code out, so that the guard
-    that PyTorch puts around each call is left away (`_should_skip_dynamo`).
+    Autograd asks for that device twice for each operation: answered here, a prediction takes a
+    quarter less time. `memory.meter` keeps compiled code out, so that the guard that PyTorch puts
+    around each call is left away (`_should_skip_dynamo`).
     """
+
+    takes_wrappers = False  # they take themselves apart, and their parts come by here
 
     def __init_subclass__(cls, **settings: Any) -> None:
         """Answer in the subclass's place."""
@@ -48,6 +50,8 @@ class _FastDispatchMode(_python_dispatch.TorchDispatchMode):  # type: ignore[no-
         ) -> Any:
             if func is _DEVICE_OF and isinstance(args[0], FakeTensor):
                 return args[0].fake_device
+            if types and not self.takes_wrappers and any(map(is_wrapper, types)):
+                return NotImplemented
             return asked(self, func, types, args, kwargs)
 
         setattr(cls, "__torch_dispatch__", answer)  # noqa: B010

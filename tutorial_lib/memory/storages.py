@@ -72,8 +72,6 @@ class StorageLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         """Run the operation and record the storages that it met and made."""
-        if types and any(map(is_wrapper, types)):
-            return NotImplemented  # it takes itself apart, and its parts come by here
         if func.namespace != "profiler":
             self._enter_phase()
         # gloo copies what it reduces, and shows the copy in the operation after the collective.

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from tutorial_lib.instruments.private_torch import operations, suggest_memory_format, without_modes
-from tutorial_lib.memory.private_torch import TorchDispatchMode, is_wrapper, sparse_parts
+from tutorial_lib.memory.private_torch import TorchDispatchMode, sparse_parts
 
 _aten = torch.ops.aten
 # Each row was found by a test that compares real and fake storages: tests/test_corrections.py for
@@ -65,8 +65,6 @@ class RealSizes(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         """Run the operation and correct what it returns."""
-        if any(map(is_wrapper, types)):
-            return NotImplemented  # it takes itself apart, and its parts come by here
         if func is _GROUPED and args[0].dtype is not torch.bfloat16:
             # Fake tensors know the kernel for bfloat16 alone. (test_a_foreign_step... Mixtral)
             halves = [one.to(torch.bfloat16) for one in args[:2]]

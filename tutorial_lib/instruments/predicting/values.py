@@ -20,7 +20,7 @@ from tutorial_lib.instruments.predicting import refusals
 from tutorial_lib.instruments.predicting.placement import without_gpu
 from tutorial_lib.instruments.private_torch import operations, tree_map_only
 from tutorial_lib.memory.lines import line_in_words
-from tutorial_lib.memory.private_torch import TorchDispatchMode, is_fake, is_wrapper, storage_key
+from tutorial_lib.memory.private_torch import TorchDispatchMode, is_fake, storage_key
 from tutorial_lib.memory.storages import list_tensors
 
 # A batch of token ids and its mask are known; a weight, and what is computed with it, is not.
@@ -67,8 +67,6 @@ class Values(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         """Run the operation on fake tensors, and on values where all are known."""
-        if any(map(is_wrapper, types)):
-            return NotImplemented  # it takes itself apart, and its parts come by here
         kwargs = kwargs or {}
         if "device" in kwargs:
             kwargs = {**kwargs, "device": without_gpu(kwargs["device"])}

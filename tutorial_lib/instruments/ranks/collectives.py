@@ -67,8 +67,6 @@ class _Listener(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         """Note a collective, and run any operation."""
-        if any(hasattr(kind, "__tensor_flatten__") for kind in types):
-            return NotImplemented  # a sharded tensor: its collectives come by here
         out = func(*args, **(kwargs or {}))
         if getattr(func, "namespace", "") in ("c10d", "_c10d_functional"):
             name = func.__name__.partition(".")[0].strip("_")

@@ -96,6 +96,8 @@ class Roofline(TorchDispatchMode):  # type: ignore[no-untyped-call]
         Williams et al. (2009), Roofline. Held against an H200's seconds in `own_times.csv`.
     """
 
+    takes_wrappers = True  # a sharded operation is priced as one
+
     def __init__(self, speed: Speed) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.speed, self.seconds, self.launches, self.matmuls = speed, 0.0, 0, 0

@@ -18,7 +18,6 @@ from tutorial_lib.memory.private_torch import (
     TorchDispatchMode,
     flops_of,
     is_fake,
-    is_wrapper,
     sparse_parts,
     storage_key,
     storage_keys,
@@ -61,8 +60,6 @@ class ValueNumbers(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         """Run the operation, and number what it makes and writes."""
-        if any(map(is_wrapper, types)):
-            return NotImplemented  # it takes itself apart, and its parts come by here
         kwargs = kwargs or {}
         norm = self._statistics(func, args, kwargs)
         written = [*operations.written_arguments(func, args, kwargs), *norm]
