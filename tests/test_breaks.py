@@ -6,12 +6,13 @@ import pandas as pd
 import pytest
 import torch
 from diffusers import CogVideoXTransformer3DModel, WanTransformer3DModel
+from test_chapter13 import DIVIDED, run_cells
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from tutorial_lib import memory
-from tutorial_lib.instruments import segments
+from tutorial_lib.instruments import ranks, segments
 from tutorial_lib.instruments.training import Recipe
 from tutorial_lib.models.gpt import GPT, GPTConfig
 from tutorial_lib.school import authoring
@@ -289,3 +290,26 @@ def test_12_a_3d_unet_is_not(chapter12):
         share, times_less = chapter12.where(*Recipe("unet3d", 1, size=64).make_loss())
     assert float(share[:-1]) > 70
     assert float(times_less) < 1.4
+
+
+@pytest.mark.parametrize("recomputed", [False, True])
+@pytest.mark.parametrize(("sync", "times"), [(True, 2 * 3), (False, 2 * 2 + 1)])
+def test_14_fsdp2_sends_all_weights_in_each_micro_batch(recomputed, sync, times):
+    chapter = run_cells("13_many_devices", DIVIDED["13_many_devices"], {"N": 4})
+    with ranks.pretend(4):
+        _, model, _ = chapter.fsdp(True, recomputed)
+        for _ in range(2):  # the first time FSDP2 sets itself up
+            with ranks.traffic() as traffic:
+                for is_last in (False, True):
+                    model.set_requires_gradient_sync(sync or is_last)
+                    chapter.loss_of(model(chapter.lines), chapter.lines).backward()
+    assert traffic.ring_bytes(4) / chapter.P == pytest.approx(times * 3 / 4, rel=0.01)
+
+
+def test_14_over_a_slow_link_fsdp2_turns_the_order_round():
+    cells = ("imports", "slow-link")
+    for link, seconds in run_cells("14_putting_it_together", cells, {}).took.items():
+        assert seconds["DDP, 2 x 4"] < seconds["DDP, 8 x 1 checkpointed"]
+        accumulated = seconds["FSDP2, 2 x 4"], seconds["FSDP2, 2 x 4, whole gradients kept"]
+        turned = [each > seconds["FSDP2, 8 x 1 checkpointed"] for each in accumulated]
+        assert turned == {"100 Gb/s": [1, 1], "200 Gb/s": [1, 0], "400 Gb/s": [0, 0]}[link]
