@@ -1,5 +1,6 @@
 """What the chapters say, tested at settings that they do not use."""
 
+from functools import partial
 from types import SimpleNamespace
 
 import pandas as pd
@@ -174,6 +175,56 @@ def test_07d_all_inputs_of_a_block_come_back_one_block_early(root):
         ["in 5", "in 4", "[5]", "in 3", "[4]", "in 2", "[3]", "in 1", "[2]", "in 0", "[1]", "[0]"]
     )
     assert not any(moving.on_host)
+
+
+class SmallGRU(nn.Module):
+    """A language model of 32 tokens."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed, self.head = nn.Embedding(32, 32), nn.Linear(32, 32)
+        self.gru = nn.GRU(32, 32, batch_first=True)
+
+    def forward(self, tokens):
+        return self.head(self.gru(self.embed(tokens))[0])
+
+
+def losses_by_token(optimizer, *, mean_of_means, updates=(2, 100)):
+    """Train on rows of which the short ones are hard; the mean loss of a token, after updates."""
+    short = [torch.tensor([0, 0, last]) for last in range(0, 32, 2)]  # whose end nobody can guess
+    lengthy = [torch.arange(32) * step % 32 for step in range(1, 5)]
+    rows = nn.utils.rnn.pad_sequence([*short, *lengthy], batch_first=True, padding_value=-100)
+    counts = (rows[:, 1:] != -100).sum(1)
+    # as in micro-batches of one row: each mean counts the same, or each token
+    weights = 1 / (counts * len(rows)) if mean_of_means else 1 / counts.sum().expand(len(rows))
+    torch.manual_seed(0)
+    model, found = SmallGRU(), []
+    optimizer = optimizer(model.parameters())
+    for update in range(1, max(updates) + 1):
+        logits = model(rows.clamp(min=0))[:, :-1].transpose(1, 2)
+        losses = F.cross_entropy(logits, rows[:, 1:], reduction="none").sum(1)
+        optimizer.zero_grad()
+        (losses * weights).sum().backward()
+        optimizer.step()
+        if update in updates:
+            found.append((losses.sum() / counts.sum()).item())
+    return found
+
+
+@pytest.mark.parametrize(
+    "optimizer", [partial(torch.optim.SGD, lr=1.0), partial(torch.optim.AdamW, lr=3e-3)]
+)
+def test_08_after_training_the_loss_shows_the_mean_of_means(optimizer):
+    begins, ends = (
+        wrong / right - 1
+        for wrong, right in zip(
+            losses_by_token(optimizer, mean_of_means=True),
+            losses_by_token(optimizer, mean_of_means=False),
+            strict=True,
+        )
+    )
+    assert begins < 0.05
+    assert ends > 0.5
 
 
 def test_01_gradients_are_gone_between_steps_of_a_loop_that_ends_with_zero_grad():
