@@ -484,7 +484,8 @@ def ragged_is_right():
             3 * num_targets(p) if means else num_targets(lines[:5]) for p in parts
         ]
         losses = [loss_sum(model, p) / d for p, d in zip(parts, divisors, strict=True)]
-        true = torch.autograd.grad(sum(losses), model.parameters())
+        loss = sum(losses)
+        true = torch.autograd.grad(loss, model.parameters())
         model.register_forward_pre_hook(
             lambda _, rows, to=calls: to.append(len(rows[0]))
         )
@@ -496,9 +497,9 @@ def ragged_is_right():
         grads = parameters_to_vector(p.grad for p in model.parameters())
         off = error(grads, parameters_to_vector(true))
         assert off < 1e-9, f"mean_of_means={means}: the gradient is {off:.0%} off."
-        assert abs(total - sum(losses).item()) < 1e-9, (
-            f"mean_of_means={means}: the scaled losses sum to {sum(losses).item():.4f}, "
-            f"and {total:.4f} came back."
+        assert abs(total - loss.item()) < 1e-9, (
+            f"mean_of_means={means}: the scaled losses sum to {loss.item():.4f}, and "
+            f"{total:.4f} came back."
         )
 
 
@@ -634,10 +635,11 @@ slower.round(2).rename_axis("micro-batches").to_frame("times as long as one batc
 
 # %% [markdown] id="read-time"
 # The FLOPs are the same, the clock disagrees. Each call has a fixed cost, and small matrices leave
-# a machine partly idle. One CPU core is busy with a few rows; a GPU needs thousands. Beyond that a
-# larger micro-batch is hardly faster, and at times slower. So do not take the largest that fits:
-# time a few that divide the effective batch, as the cell does, and take the smallest that is within
-# a few % of the fastest. It needs the least memory. (With BatchNorm see chapter 09.)
+# a machine partly idle. One CPU core is busy with a few rows; a GPU needs thousands. The size from
+# which on that no longer matters depends on model and machine, and with a wider model a middle
+# size can be the fastest. So time a few that divide the effective batch, as the cell does, and take
+# the smallest that is within a few % of the fastest: it needs the least memory. (With BatchNorm see
+# chapter 09.)
 #
 # ## Verdicts
 
