@@ -1,5 +1,7 @@
 """One update's gradient, a micro-batch at a time."""
 
+import torch
+
 from wrong_answers import right, wrong
 
 all_at_once = wrong("images were in the U-Net at once", "split(micro_batch)", "split(num)")
@@ -76,4 +78,33 @@ def with_gradients_handed_over(unet, drawn, micro_batch):
         off = unet(noisy, times, return_dict=False)[0] - noise
         total += float(off.detach().square().sum()) / drawn[0].numel()
         off.backward(2 * off.detach() / drawn[0].numel())
+    return total
+
+
+@right
+def by_images_and_channels(unet, drawn, micro_batch):
+    num, channels, height, width = drawn[0].shape
+    assert not drawn[1].is_floating_point()
+    at_once, total = len(drawn[1]) * channels * height * width, 0.0
+    for part in torch.arange(num).split(micro_batch):
+        guess = unet(sample=drawn[0][part], timestep=drawn[1][part])["sample"]
+        loss = torch.einsum("nchw,nchw->", guess - drawn[2][part], guess - drawn[2][part]) / at_once
+        loss.backward()
+        total += loss.item()
+    return total
+
+
+@right
+def with_grad_and_a_table_of_times(unet, drawn, micro_batch):
+    noisy, times, noise = drawn
+    table, row = times.unique(return_inverse=True)
+    weights, total, start = [*unet.parameters()], 0.0, 0
+    while start < len(noise):
+        part = slice(start, start + micro_batch)
+        off = unet(noisy[part], table[row[part]]).sample.sub(noise[part])
+        share = len(off) / len(noise)
+        loss = off.square().mean(dim=(1, 2, 3)).mean() * share
+        for weight, found in zip(weights, torch.autograd.grad(loss, weights), strict=True):
+            weight.grad = found if weight.grad is None else weight.grad.add_(found)
+        total, start = total + float(loss.detach()), part.stop
     return total

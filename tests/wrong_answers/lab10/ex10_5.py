@@ -118,3 +118,72 @@ def with_a_row_of_ones(head, hidden, targets, piece, num_counted=None):
             return (*(slope * s for s in ctx.saved_tensors),)
 
     return Joined.apply(rows, matrix) / counted(targets, num_counted)
+
+
+@right
+def with_the_gradients_of_func(head, hidden, targets, piece, num_counted=None):
+    batch, seq, width = hidden.shape
+    keep = (targets.view(batch * seq) != -100).nonzero().squeeze(1)
+    goal = targets.view(batch * seq)[keep]
+    kept = list(head.parameters())
+    places = (0, *(1 + n for n, p in enumerate(kept) if p.requires_grad))
+
+    def loss_of(rows, *rest):
+        *weights, theirs = rest
+        logits = widened(F.linear(rows, *weights))
+        return (logits.logsumexp(1) - logits.gather(1, theirs[:, None]).squeeze(1)).sum()
+
+    class Func(torch.autograd.Function):
+        @staticmethod
+        def forward(rows, *weights):
+            total, found = 0.0, [torch.zeros_like(rows)]
+            found += [torch.zeros_like(widened(w)) for w in weights if w.requires_grad]
+            for part in torch.arange(len(rows)).split(piece):
+                gradients, loss = torch.func.grad_and_value(loss_of, argnums=places)(
+                    rows[part], *(w.detach() for w in weights), goal[part]
+                )
+                total = total + loss
+                found[0][part] = gradients[0]
+                for one, more in zip(found[1:], gradients[1:], strict=True):
+                    one += more
+                del gradients
+            return (rows.new_zeros((), dtype=found[0].dtype) + total, *found)
+
+        @staticmethod
+        def setup_context(ctx, inputs, output):
+            ctx.save_for_backward(*output[1:])
+            ctx.mark_non_differentiable(*output[1:])
+            ctx.asked = [w.requires_grad for w in inputs[1:]]
+
+        @staticmethod
+        def backward(ctx, slope, *_):
+            of_rows, *others = (slope * gradient for gradient in ctx.saved_tensors)
+            return of_rows, *(others.pop(0) if asked else None for asked in ctx.asked)
+
+    loss, *_ = Func.apply(hidden.reshape(-1, width)[keep], *kept)
+    return widened(loss) / counted(targets, num_counted)
+
+
+@right
+def by_the_sizes_of_the_head(head, hidden, targets, piece, num_counted=None):
+    assert head.weight.shape == (head.out_features, head.in_features)
+    rows, theirs = hidden.flatten(0, -2), targets.flatten()
+    words = {name: widened(p) for name, p in head.named_parameters()}
+
+    def linear(part):
+        named = {name: p.to(part.dtype) for name, p in words.items()}
+        assert part.shape[1:] == (head.in_features,)
+        return torch.func.functional_call(head, named, part)
+
+    def loss_of(part, goal):
+        logits = widened(linear(part))
+        assert logits.shape[1:] == (head.out_features,)
+        return F.cross_entropy(logits, goal, reduction="sum", ignore_index=-100)
+
+    count, start = len(theirs), 0
+    total = 0 * rows.sum(dtype=torch.promote_types(rows.dtype, torch.float32))
+    while start < count:
+        here = slice(start, start + piece)
+        total = total + checkpoint(loss_of, rows[here], theirs[here], use_reentrant=False)
+        start += piece
+    return total / counted(targets, num_counted)

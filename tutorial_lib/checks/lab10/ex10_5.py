@@ -148,6 +148,6 @@ head_loss = Exercise(
     judge=_judge,
     oracle=Right,
     sits=lambda head, hidden, targets, size, num_counted: (
-        by_pieces(hidden, targets, head.weight, size) / num_counted
+        by_pieces(hidden.flatten(0, 1), targets.flatten(), head.weight, size) / num_counted
     ),
 )

@@ -24,6 +24,7 @@ from tutorial_lib.checks.given import (
 
 IGNORED = -100  # the target of a token that does not count, as F.cross_entropy has it
 _EXAM: Case = {"tokens": 2048, "words": 32_768, "width": 8, "piece": 64}
+_BATCH_OF_EXAM = (4, _EXAM["tokens"] // 4)  # (batch, seq)
 _EXAM_BYTES = _EXAM["tokens"] * _EXAM["words"] * 4
 _WHOLE = f"The logits of all tokens take {_EXAM_BYTES >> 20} MiB here. Which of them live at once?"
 _MAY_CHANGE = ("gradients", "random state")
@@ -93,23 +94,19 @@ def _by_pieces(answer: Answer, case: Case) -> Result:
 
 
 def _step_of_exam(answer: Answer, case: Case) -> Result:
-    return _exam_of(lambda *given: answer(*given, _EXAM["piece"]), case)
+    scene = Scene({**_EXAM, **case})
+    loss = answer(scene.hidden, scene.targets, scene.weight, _EXAM["piece"])
+    loss.backward()
+    return {"gradients": [scene.hidden.grad, scene.weight.grad]}
 
 
 def _step_of_head_exam(answer: Answer, case: Case) -> Result:
-    def loss_of(hidden: Tensor, targets: Tensor, weight: Tensor) -> Tensor:
-        head = nn.Linear(1, 1, bias=False)
-        head.weight = weight
-        loss: Tensor = answer(head, hidden, targets, _EXAM["piece"], _EXAM["tokens"])
-        return loss
-
-    return _exam_of(loss_of, case)
-
-
-def _exam_of(loss_of: Callable[..., Tensor], case: Case) -> Result:
-    scene = Scene({**_EXAM, **case})
-    loss_of(scene.hidden, scene.targets, scene.weight).backward()  # type: ignore[no-untyped-call]
-    return {"gradients": [scene.hidden.grad, scene.weight.grad]}
+    torch.manual_seed(case["seed"])
+    head = nn.Linear(_EXAM["width"], _EXAM["words"], bias=False)
+    hidden = nn.Parameter(torch.randn(*_BATCH_OF_EXAM, _EXAM["width"]))
+    targets = torch.randint(_EXAM["words"], _BATCH_OF_EXAM)
+    answer(head, hidden, targets, _EXAM["piece"], targets.numel()).backward()
+    return {"gradients": [hidden.grad, head.weight.grad]}
 
 
 @run_half("10.2", exam=exam.of(_step_of_exam, _WHOLE))
