@@ -108,25 +108,21 @@ NAMED = {
     "unet3d": (unet3d, [9, 8, 1], r"Try (\d+) x (\d+) x (\d+)"),
     "segments": (every, [6], r"between 1 and (\d+)"),
     "no segment": (every, [0], r"between 1 and (\d+)"),
-    "seq of gpt2": (lambda n: recipe_of("gpt2", seq=n), [99], r"Try seq=(\d+)"),
-    "seq of clip": (lambda n: recipe_of("clip-two-tower", seq=n), [99], r"Try seq=(\d+)"),
-    "size of vit": (lambda n: recipe_of("vit-b-16", size=n), [200], r"Try size=(\d+)"),
-    "small vit": (lambda n: recipe_of("vit-b-16", size=n), [1], r"Try size=(\d+)"),
-    "no vit": (lambda n: recipe_of("vit-b-16", size=n), [0], r"Try size=(\d+)"),
-    "size of dinov2": (lambda n: recipe_of("dinov2-base", size=n), [30], r"Try size=(\d+)"),
-    "size of clip": (lambda n: recipe_of("clip-two-tower", size=n), [40], r"Try size=(\d+)"),
-    "size of sd-vae": (lambda n: recipe_of("sd-vae", size=n), [9], r"Try size=(\d+)"),
-    "size of sd35": (lambda n: recipe_of("sd35-medium", size=n), [7], r"Try size=(\d+)"),
-    "size of flux": (lambda n: recipe_of("flux-dev", size=n), [5], r"Try size=(\d+)"),
-    "size of unet3d": (lambda n: recipe_of("unet3d", size=n), [9], r"Try (\d+) x"),
-    "small unet3d": (lambda n: recipe_of("unet3d", size=n), [1], r"Try (\d+) x"),
-    "micro-batch": (lambda n: recipe_of("gpt2", micro_batch=n), [0], r"try micro_batch=(\d+)"),
     "ranks": (grouped_heads, [4], r"that divides (\d+)"),
     "budget": (lambda n: planning.solve(CHAIN, budget_bytes=n), [1], r"less than (\d+) bytes"),
     "events": (drawn, [11], r"the (\d+) events"),
     "processes": (started, [10**6], r"at most (\d+)"),
     "a graph": (one_graph, [12_345_679], r"bytes, and ([\d,]+) are plenty"),
 }
+for model, key, number in (
+    *(("gpt2", "seq", 99), ("clip-two-tower", "seq", 99), ("gpt2", "micro_batch", 0)),
+    *(("vit-b-16", "size", 200), ("vit-b-16", "size", 1), ("vit-b-16", "size", 0)),
+    *(("dinov2-base", "size", 30), ("clip-two-tower", "size", 40), ("sd-vae", "size", 9)),
+    *(("sd35-medium", "size", 7), ("flux-dev", "size", 5)),
+    *(("unet3d", "size", 9), ("unet3d", "size", 1)),
+):
+    call = lambda n, model=model, key=key: recipe_of(model, **{key: n})  # noqa: E731
+    NAMED[f"{key} {number} of {model}"] = call, [number], rf"[Tt]ry (?:{key}=)?(\d+)"
 
 
 @pytest.mark.parametrize("name", NAMED)
