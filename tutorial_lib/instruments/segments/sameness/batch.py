@@ -148,14 +148,6 @@ class Forms(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self.shapes: list[tuple[int, ...]] = []
 
-    @classmethod
-    def of(cls, run: Callable[[], Any]) -> Forms:
-        """List those of a run."""
-        found = cls()
-        with found:
-            run()
-        return found
-
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:

@@ -14,9 +14,8 @@ from tutorial_lib.instruments import segments
 from tutorial_lib.instruments.private_torch import CALL, without_modes
 from tutorial_lib.instruments.segments.modes import Modes
 from tutorial_lib.instruments.segments.sameness import state
-from tutorial_lib.instruments.segments.sameness.value_numbers import ValueNumbers
+from tutorial_lib.instruments.segments.sameness.value_numbers import ValueNumbers, keys_of
 from tutorial_lib.instruments.segments.structure import list_leaves
-from tutorial_lib.memory.private_torch import storage_keys
 
 _OWN_INPUT = "its own input"
 _PYTHONS = "random numbers of Python or NumPy"
@@ -32,9 +31,8 @@ class Seen:
         moved: What running a stage again changes, without a stage that reads it.
         moves: What one forward changes so that the next one computes something else.
         writes: Whether it changes anything that the model holds, BatchNorm's averages left out.
-        draws: Operations that drew random numbers, and how often.
+        draws: Operations that drew random numbers.
         batch_norms: How many normalisations were by statistics of the batch.
-        dtypes: Types of all results.
         flops: Of one forward.
         made_bytes: Bytes of all results of one forward.
     """
@@ -43,9 +41,8 @@ class Seen:
     moved: tuple[str, ...] = ()
     moves: tuple[str, ...] = ()
     writes: bool = False
-    draws: dict[str, int] = field(default_factory=dict)
+    draws: set[str] = field(default_factory=set)
     batch_norms: int = 0
-    dtypes: frozenset[torch.dtype] = frozenset()
     flops: int = 0
     made_bytes: int = 0
 
@@ -96,17 +93,15 @@ def look(
         before = state.held_by(model.named_modules(), values.number)
         first = watch.numbers(run())
         after = state.held_by(model.named_modules(), values.number)
+        drew = {_PYTHONS} if states[0] != python_random_states() else set[str]()
         seen = Seen(
-            draws=dict(values.draws),
+            draws=values.draws | drew,
             batch_norms=values.batch_norms,
-            dtypes=frozenset(values.dtypes),
             flops=values.flops,
             made_bytes=values.made_bytes,
         )
-        drew_of_python = states[0] != python_random_states()
-        seen.draws |= {_PYTHONS: 1} if drew_of_python else {}
         moving, averages = state.changed(before, after), _averages(model, values)
-        if not (beside_model or moving or drew_of_python):
+        if not (beside_model or moving or drew):
             return seen
         moving = [name for name in moving if name not in averages]
         seen.writes = bool(moving)
@@ -193,24 +188,19 @@ class _Watch:
         """Note what autograd keeps."""
 
         def save(tensor: Tensor) -> Tensor:
-            computed.append((_keys(tensor), self.values.number(tensor)))
+            computed.append((keys_of(tensor), self.values.number(tensor)))
             return tensor.detach()  # itself would be a cycle, where it is the result
 
         return saved_tensors_hooks(save, lambda kept: kept)
-
-
-def _keys(tensor: Tensor) -> list[int]:
-    return storage_keys([tensor]) if tensor.layout is torch.strided else []
 
 
 def _averages(model: nn.Module, values: ValueNumbers) -> set[str]:
     """Name the running averages of BatchNorm, and its count of batches."""
     found = set()
     for path, module in model.named_modules():
-        names = [name for name, _ in module.named_buffers(recurse=False)]
-        buffers = [buffer for _, buffer in module.named_buffers(recurse=False)]
-        if not values.statistics.isdisjoint(key for b in buffers for key in _keys(b)):
-            found |= {f"{path}.{name}" if path else name for name in names}
+        buffers = dict(module.named_buffers(recurse=False))
+        if not values.statistics.isdisjoint(key for b in buffers.values() for key in keys_of(b)):
+            found |= {f"{path}.{name}" if path else name for name in buffers}
     return found
 
 

@@ -90,8 +90,12 @@ def makes_pairs(make: Make) -> bool:
 
     Such a tensor grows with the samples in two of its dimensions.
     """
-    with memory.predicting():
-        few, more = (Forms.of(make(count)[0]) for count in (2, 3))
+    few, more = Forms(), Forms()
+    for forms, count in ((few, 2), (more, 3)):
+        with memory.predicting():
+            loss, _ = make(count)
+            with forms:
+                loss()
     if len(few.shapes) != len(more.shapes):
         return False
     pairs = zip(few.shapes, more.shapes, strict=True)

@@ -6,7 +6,6 @@ the same numbers twice has computed the same twice.
 """
 
 import weakref
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -19,7 +18,6 @@ from tutorial_lib.memory.private_torch import (
     flops_of,
     is_fake,
     sparse_parts,
-    storage_key,
     storage_keys,
 )
 from tutorial_lib.memory.storages import list_tensors
@@ -38,15 +36,14 @@ _MOST_BYTES = 2**22  # of a constant whose values are looked at
 class ValueNumbers(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Number the values of all tensors while the mode is active, and note what operations do.
 
-    `draws` has the operations that drew random numbers, `dtypes` the types of the results, `flops`
-    and `made_bytes` what was computed. `batch_norms` counts normalisations by statistics of the
-    batch; `statistics` are the storages of their running averages, which their output ignores.
+    `draws` has the operations that drew random numbers, `flops` and `made_bytes` what was computed.
+    `batch_norms` counts normalisations by statistics of the batch; `statistics` are the storages of
+    their running averages, which their output ignores.
     """
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.draws: dict[str, int] = {}
-        self.dtypes: set[torch.dtype] = set()
+        self.draws: set[str] = set()
         self.statistics: set[int] = set()
         self.batch_norms, self.flops, self.made_bytes = 0, 0, 0
         self.position = 0  # among the random operations: the state that they draw from
@@ -67,7 +64,7 @@ class ValueNumbers(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if again is not None and self.number(args[0]) in again:
             return func(*args, **kwargs)  # once more changes nothing
         call = self._call(func, args, kwargs, norm)
-        read = {key for tensor in list_tensors((args, kwargs)) for key in self._keys(tensor)}
+        read = {key for tensor in list_tensors((args, kwargs)) for key in keys_of(tensor)}
         same = self._same(_name(func), args)
         out = func(*args, **kwargs)
         made = list_tensors(out)
@@ -92,9 +89,6 @@ class ValueNumbers(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return hash((self._whole(tensor), _layout(tensor)))
 
     # ---- numbers ----
-
-    def _keys(self, tensor: Tensor) -> Iterator[int]:
-        yield from storage_keys([tensor]) if tensor.layout is torch.strided else ()
 
     def _whole(self, tensor: Tensor) -> int:
         """Return the number of a storage; of one that no operation here made, a new one."""
@@ -125,7 +119,6 @@ class ValueNumbers(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._held.append(tensor)
             return
         storage = tensor.untyped_storage()
-        assert storage_key(storage) == key
         self._numbers[key] = number, weakref.ref(storage, lambda _: self._numbers.pop(key, None))
 
     def _same(self, name: str, args: Any) -> tuple[Any, int] | None:
@@ -145,7 +138,7 @@ class ValueNumbers(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if isinstance(value, list | tuple):
             return tuple(map(self._argument, value))
         if isinstance(value, torch.Generator):  # no checkpoint puts its state back
-            self.draws["a generator of its own"] = 1
+            self.draws.add("a generator of its own")
             return self._new()
         return type(value).__name__, repr(value)
 
@@ -162,7 +155,7 @@ class ValueNumbers(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if key not in left_out
         ]
         if operations.is_random(func) and self._is_drawn(func, args, kwargs):
-            self.draws[name] = self.draws.get(name, 0) + 1
+            self.draws.add(name)
             given.append(("draw", self.position))
             self.position += 1
         return hash((func, tuple(given)))
@@ -183,12 +176,10 @@ class ValueNumbers(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return not chances or any(given.get(name) for name in chances)
 
     def _make(self, tensor: Tensor, number: int, read: set[int]) -> None:
-        fresh = [key for key in self._keys(tensor) if key not in read]
-        if fresh or tensor.layout is not torch.strided:
-            self._keep_parts(tensor, number)
-
-    def _keep_parts(self, tensor: Tensor, number: int) -> None:
-        parts = [tensor] if tensor.layout is torch.strided else sparse_parts(tensor)
+        if tensor.layout is torch.strided:
+            parts = [tensor] if read.isdisjoint(keys_of(tensor)) else []
+        else:
+            parts = sparse_parts(tensor)
         for place, part in enumerate(parts):
             self._keep(part, hash((number, place)))
 
@@ -216,11 +207,15 @@ class ValueNumbers(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return found
 
     def _count(self, func: Any, args: Any, kwargs: Any, out: Any, made: list[Tensor]) -> None:
-        self.dtypes |= {tensor.dtype for tensor in made if tensor.is_floating_point()}
         if not operations.gives_view(func):
             self.made_bytes += sum(tensor.numel() * tensor.element_size() for tensor in made)
         if (count := flops_of(func)) is not None:
             self.flops += int(count(*args, **kwargs, out_val=out))
+
+
+def keys_of(tensor: Tensor) -> list[int]:
+    """Return the key of a tensor's storage, in a list; a sparse tensor has none."""
+    return storage_keys([tensor]) if tensor.layout is torch.strided else []
 
 
 def _layout(tensor: Tensor) -> tuple[Any, ...]:
