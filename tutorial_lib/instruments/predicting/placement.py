@@ -69,5 +69,7 @@ class _OnCpu(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
+        if func is torch.device:  # PyTorch remembers what a device's name led to
+            return func(*args, **(kwargs or {}))
         named = {name: without_gpu(value) for name, value in (kwargs or {}).items()}
         return func(*map(without_gpu, args), **named)
