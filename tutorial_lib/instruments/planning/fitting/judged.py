@@ -70,20 +70,11 @@ def _is_whole_step(recipe: Recipe) -> bool:
 
 
 def _stages_of(model: nn.Module) -> dict[str, nn.Module]:
-    """Name the stages, or the outermost layers of a model in which no stages are found."""
+    """Name the stages, or the innermost modules of a model in which no stages are found."""
     try:
         return find_stages(model)
     except ValueError:
-        return _layers(model, "")
-
-
-def _layers(model: nn.Module, path: str) -> dict[str, nn.Module]:
-    found: dict[str, nn.Module] = {}
-    for name, child in model.named_children():
-        at = f"{path}{name}"
-        is_list = isinstance(child, nn.ModuleList | nn.ModuleDict | nn.Sequential)
-        found |= _layers(child, f"{at}.") if is_list else {at: child}
-    return found
+        return {name: m for name, m in model.named_modules() if name and not [*m.children()]}
 
 
 class _UpdatedError(Exception):
