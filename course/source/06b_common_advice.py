@@ -182,9 +182,10 @@ claims.Verdicts(
 # depth?
 
 # %% id="sines"
-wave = torch.randn(64, 64, requires_grad=True)
-four = nn.Sequential(nn.Linear(64, 256), nn.GELU(), nn.Linear(256, 64))
+wave = torch.randn(256, 32, requires_grad=True)
+four = nn.Sequential(nn.Linear(32, 128), nn.GELU(), nn.Linear(128, 32))
 four.requires_grad_(False)  # keeps the input of GELU, four times its own: r = 4
+block = Block(GPTConfig(d_model=32, seq_len=256))  # r = 16
 
 
 def in_a_chain(layer, depth, num_segments):
@@ -205,14 +206,21 @@ def in_a_chain(layer, depth, num_segments):
 
 
 # %% id="sines-depth"
-slopes = {}
+slopes, needed = {}, {}
 ways = {"none": lambda n: 1, "sqrt": math.isqrt, "one segment a layer": int}
-for (way, segments_of), layer in itertools.product(ways.items(), (torch.sin, four)):
-    few, many = (in_a_chain(layer, n, segments_of(n))["units"] for n in (64, 1024))
-    slopes[way, "r = 1" if layer is torch.sin else "r = 4"] = math.log(many / few, 16)
+chains = {"sines, 64 to 1024": (torch.sin, 64, 1024)}
+chains["r = 4, 64 to 1024"] = four, 64, 1024
+chains["blocks, 6 to 96"] = lambda x: block(x[None])[0], 6, 96
+for way, cuts in ways.items():
+    for name, (layer, *depths) in chains.items():
+        few, many = (in_a_chain(layer, n, cuts(n))["units"] for n in depths)
+        slopes[way, name], needed[way, name] = math.log(many / few, 16), many
 claimed = {"none": 1, "sqrt": 0.5, "one segment a layer": 0.5}
 as_claimed = [abs(slope - claimed[way]) < 0.1 for (way, _), slope in slopes.items()]
-pd.Series(slopes).unstack().round(2)  # memory grows like depth to the power of
+columns = {"to the power of": slopes, "units of the deepest": needed}
+pd.DataFrame(columns).round(2).rename_axis(
+    ["segments", "layers; memory grows like depth"]
+)
 
 # %% id="sines-length"
 lengths = 1, 2, 4, 8, 16, 32
@@ -222,20 +230,27 @@ by_length.rename_axis(columns="64 sines, segments of")
 # %% [markdown] id="sines-read"
 # The sources are right about growth. Without checkpoints memory grows with the depth, with
 # $\sqrt n$ segments about with its root, whatever a layer keeps. One segment a layer, which is what
-# libraries give you, stays linear. About the best length they are right for sines: it is eight,
-# $\sqrt{64}$; shorter and longer segments both need more. The number of forwards hardly changes: at
-# most one more for each sine.
+# libraries give you, needs one unit more for each layer. That is linear in the end, but at first
+# the inside of one layer is most of it. So at $r = 16$, as in a transformer's block, and at the
+# depths of real models it grows about like the root, too, and needs less than $\sqrt n$ segments.
+#
+# About the best length the sources are right for sines: it is eight, $\sqrt{64}$; shorter and
+# longer segments both need more. The number of forwards hardly changes: at most one more for each
+# sine.
 
 # %% id="verdicts-depth"
+each, (_, deep, real) = "one segment a layer", chains
 claims.Verdicts(
     claims.Verdict(
         "A03",
         "holds if",
         "Memory grows with the depth; with about its root if there are sqrt(n) "
-        "segments, whatever a layer keeps. With one segment a layer it stays linear.",
-        f"depth to the power of {slopes['none', 'r = 4']:.2f}, sqrt "
-        f"{slopes['sqrt', 'r = 1']:.2f} and {slopes['sqrt', 'r = 4']:.2f}, one a layer "
-        f"{slopes['one segment a layer', 'r = 4']:.2f}",
+        "segments. One segment a layer is linear in the end; at the depths of real "
+        "transformers it grows about like the root, too, and needs less memory.",
+        f"depth to the power of {slopes['none', deep]:.2f}, sqrt "
+        f"{slopes['sqrt', deep]:.2f}, one a layer {slopes[each, deep]:.2f}; {real}: "
+        f"sqrt {slopes['sqrt', real]:.2f}, one a layer {slopes[each, real]:.2f}, with "
+        f"{needed['sqrt', real]} and {needed[each, real]} units",
         "counted",
         "sines-depth",
         held=(sum(as_claimed), len(as_claimed), "ways and layers"),
@@ -354,12 +369,14 @@ pd.DataFrame({"saved of the peak": shallow}).T
 # ## Which layers?
 #
 # "Checkpoint only the first and the last 8 of 32 layers: the highest leverage." We checkpoint half
-# of the blocks, chosen in four ways, on paper: of 32 equal ones, of four, and of 32 whose gradients
-# are large.
+# of the blocks, chosen in four ways, on paper: of 32 equal ones, of four, of 32 whose gradients are
+# large, and of 32 whose middle half works at half the resolution, as in a U-Net.
 
 # %% id="which-sixteen"
 few = (stage(saved_bytes=16),) * 4
 heavy = (stage(saved_bytes=16, gradient_bytes=8),) * 32
+ends, middle = stage(saved_bytes=64, input_bytes=4), stage(saved_bytes=16)
+u_net = (ends,) * 8 + (middle,) * 16 + (ends,) * 8
 
 
 def peaks_of_half(blocks):
@@ -375,14 +392,18 @@ def peaks_of_half(blocks):
 
 sixteen = peaks_of_half((stage(saved_bytes=5),) * 32)
 others = {"peak of 4": peaks_of_half(few), "large gradients": peaks_of_half(heavy)}
-pd.DataFrame({"peak of 32": sixteen, **others})
+others["U-Net"] = peaks_of_half(u_net)
+half = pd.DataFrame({"peak of 32": sixteen, **others})
+least = half.drop("first and last quarter").min() > half.loc["first and last quarter"]
+half
 
 # %% [markdown] id="which-sixteen-read"
 # All four run half of the blocks again, so they cost the same time. Of 32 equal blocks it hardly
 # matters *which* half: the peaks hardly differ. The peak comes when backward begins. If the last
 # block is recomputed then, its inside comes on top; the first half and every second leave that
 # block alone. In a net of few blocks one inside is more of the peak, so take one of these two, and
-# not the ends. With large gradients the first half is the best.
+# not the ends. With large gradients the first half is the best. Only if the first and the last
+# blocks are the largest, as in a U-Net, is the advice right, and then by far.
 
 # %% id="verdicts"
 peaks = sixteen.values()
@@ -398,15 +419,18 @@ claims.Verdicts(
     ),
     claims.Verdict(
         "D13",
-        "wrong",
-        "Of 32 equal layers it hardly matters which sixteen are checkpointed. Of few, "
-        "or with large gradients, leave the last one alone: the first half is best or "
-        "as good, and not the ends.",
+        "holds if",
+        "True only if the first and last blocks are the largest, as in a U-Net. Of 32 "
+        "equal layers it hardly matters which sixteen are checkpointed. Of few, or "
+        "with large gradients, the first half is best or as good, and not the ends.",
         f"peaks of four choices between {min(peaks)} and {max(peaks)}; first half and "
-        f"ends of few blocks: {others['peak of 4']['first half']} and "
-        f"{others['peak of 4']['first and last quarter']}",
+        f"ends of a U-Net: {half['U-Net']['first half']} and "
+        f"{half['U-Net']['first and last quarter']}, of few blocks: "
+        f"{half['peak of 4']['first half']} and "
+        f"{half['peak of 4']['first and last quarter']}",
         "counted",
         "which-sixteen",
+        held=(int(least.sum()), len(least), "nets"),
     ),
 )
 
@@ -648,6 +672,6 @@ claims.Verdicts(
 # | equal segments | best where $r$ is large; with a small $r$ earlier ones should be longer |
 # | a third slower | at most a third of the FLOPs if all weights train; time can be far more |
 # | deep networks only | what counts is the number of blocks |
-# | the first and the last 8 | *which* layers hardly matters |
+# | the first and the last 8 | *which* of equal layers hardly matters |
 # | attention first | right for one kernel only |
 # | 50 to 80 % | depends on model, batch and kernel |
