@@ -10,12 +10,14 @@ from diffusers import CogVideoXTransformer3DModel, WanTransformer3DModel
 from test_chapter13 import DIVIDED, run_cells
 from torch import nn
 from torch.nn import functional as F
+from torch.nn.utils import parameters_to_vector
 from torch.utils.checkpoint import checkpoint
 
-from tutorial_lib import memory
+from tutorial_lib import data, memory
 from tutorial_lib.instruments import ranks, segments
 from tutorial_lib.instruments.training import Recipe
 from tutorial_lib.models.gpt import GPT, GPTConfig
+from tutorial_lib.models.resnet import ResNet, ResNetConfig
 from tutorial_lib.school import authoring
 
 
@@ -225,6 +227,44 @@ def test_08_after_training_the_loss_shows_the_mean_of_means(optimizer):
     )
     assert begins < 0.05
     assert ends > 0.5
+
+
+def batch_norms_error(model, images, labels):
+    """How far gradients of 16 x 4 are from those of 64 at once: the mean of four batches."""
+
+    def gradient(rows, size):
+        model.zero_grad()
+        for part in rows.split(size):
+            (F.cross_entropy(model(images[part]), labels[part]) * size / 64).backward()
+        return parameters_to_vector(p.grad for p in model.parameters()).clone()
+
+    batches = torch.arange(256).split(64)
+    pairs = [(gradient(rows, 16), gradient(rows, 64)) for rows in batches]
+    return sum(float((seen - whole).norm() / whole.norm()) for seen, whole in pairs) / 4
+
+
+def small_network():
+    first = nn.Flatten(), nn.Linear(64, 64), nn.BatchNorm1d(64)
+    return nn.Sequential(*first, nn.ReLU(), nn.Linear(64, 10))
+
+
+def small_resnet():
+    return ResNet(ResNetConfig(in_channels=1, stage_depths=(1, 1, 1), base_channels=4))
+
+
+@pytest.mark.parametrize("make", [small_network, small_resnet])
+def test_09_after_training_batch_norm_is_off_by_more(make):
+    torch.manual_seed(0)
+    images, labels = data.digits()
+    model, images = make().double(), images.double()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    untrained = batch_norms_error(model, images, labels)
+    for update in range(200):
+        rows = torch.arange(64 * update, 64 * update + 64) % len(images)
+        optimizer.zero_grad()
+        F.cross_entropy(model(images[rows]), labels[rows]).backward()
+        optimizer.step()
+    assert 0.2 < untrained < batch_norms_error(model, images, labels) / 1.2
 
 
 def test_01_gradients_are_gone_between_steps_of_a_loop_that_ends_with_zero_grad():
