@@ -23,7 +23,7 @@ from transformers import AutoModelForCausalLM, GPT2Config, PreTrainedModel
 from transformers import Trainer, TrainingArguments
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from tutorial_lib import claims, data, device, memory, plots
+from tutorial_lib import blanks, claims, data, device, memory, plots
 from tutorial_lib.instruments import recorded
 from tutorial_lib.guesses import beside
 from tutorial_lib.instruments.training import Recipe
@@ -150,6 +150,11 @@ plots.ledger_bars(ledgers, title=f"GPT-2 with the Trainer, {device.describe(wher
 # **Write.** The loop, five lines, as without accumulation. Its peak must be the Trainer's, or a
 # little below.
 
+# %% id="accelerator"
+mixed_precision = {torch.bfloat16: "bf16", torch.float16: "fp16", None: "no"}[half]
+accelerator = Accelerator(gradient_accumulation_steps=4, cpu=not has_gpu,
+                          mixed_precision=mixed_precision)  # fmt: skip
+
 
 # %% id="one-epoch"
 def one_epoch(accelerator, model, optimizer, loader):
@@ -163,11 +168,36 @@ def one_epoch(accelerator, model, optimizer, loader):
     ### END SOLUTION
 
 
+# %% id="check-one-epoch"
+# @title Check: run this cell
+@blanks.check("one_epoch", "train on each batch once")
+def trains_an_epoch():
+    few = [{"input_ids": row[:16], "labels": row[:16]} for row in text[:8]]
+    model, updates = new_model(**TINY), []
+    optimizer = torch.optim.AdamW(model.parameters(), foreach=False)
+    prepared = accelerator.prepare(model, optimizer, DataLoader(few, batch_size=1))
+    weight = model.transformer.wte.weight
+
+    def look(*_):  # at the gradient, before an update
+        window = list(DataLoader(few, batch_size=4))[min(len(updates), 1)]
+        window = {name: part.to(accelerator.device) for name, part in window.items()}
+        (true,) = torch.autograd.grad(prepared[0](**window).loss, weight)
+        off = (weight.grad - true).norm() / true.norm()
+        updates.append((off.item(), (weight.grad.norm() / true.norm()).item()))
+
+    optimizer.register_step_pre_hook(look)
+    one_epoch(accelerator, *prepared)
+    accelerator.free_memory()
+    assert len(updates) == 2, f"8 batches are 2 updates by 4, and not {len(updates)}."
+    for number, (off, times) in enumerate(updates, start=1):
+        assert off < 0.05, (
+            f"Update {number}: its gradient is {times:.3g} times as long as that of its "
+            "four batches' mean loss."
+        )
+
+
 # %% id="accelerate-loop"
 # NBVAL_IGNORE_OUTPUT
-mixed_precision = {torch.bfloat16: "bf16", torch.float16: "fp16", None: "no"}[half]
-accelerator = Accelerator(gradient_accumulation_steps=4, cpu=not has_gpu,
-                          mixed_precision=mixed_precision)  # fmt: skip
 with memory.watch() as own_loop:
     model = new_model(checkpointed=True, **sizes)
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3, fused=True)
@@ -199,13 +229,25 @@ def wrapped(model):
     ### END SOLUTION
 
 
+# %% id="check-wrapped"
+# @title Check: run this cell
+@blanks.check("wrapped", "return a Counter of names")
+def counts_segments():
+    layers = {"gpt2": {"GPT2Block": 12}, "bert-large": {"BertLayer": 24}}
+    for name, right in layers.items():
+        seen = wrapped(Recipe(name).make_model("meta"))
+        assert isinstance(seen, Counter), (
+            f"It returned {seen!r}, and no Counter of names."
+        )
+        assert seen == right, f"{name} has {right}, and not {dict(seen)}."
+
+
 # %% id="switch-on"
 names = ["gpt2", "gpt2-xl", "bert-large", "llama-2-7b", "vit-l-16", "clip-two-tower"]
 wraps = {}
 for name in names:
     kinds = wrapped(Recipe(name).make_model("meta"))
     wraps[name] = {"segments": kinds.total(), "each one": " ".join(kinds)}
-assert wraps["gpt2"]["segments"] == 12, f"{wraps['gpt2']}, and not 12 blocks"
 pd.DataFrame(wraps).T
 
 # %% [markdown] id="read-switch"
@@ -256,6 +298,25 @@ def every_nth(model, n):
     for number, layer in enumerate(layers):
         layer.gradient_checkpointing = number % n == 0
     ### END SOLUTION
+
+
+# %% id="check-every-nth"
+# @title Check: run this cell
+@blanks.check("every_nth", "leave the first layer of each n switched on")
+def every_nth_is_on():
+    tokens = text[:1, :16]
+    for n, right in ((1, [2, 2, 2, 2]), (2, [2, 1, 2, 1]), (3, [2, 1, 1, 2])):
+        model, runs = new_model(**TINY), Counter()
+        for number, block in enumerate(model.transformer.h):
+            block.mlp.register_forward_pre_hook(
+                lambda *_, runs=runs, number=number: runs.update([number])
+            )
+        every_nth(model, n)
+        model(tokens, labels=tokens).loss.backward()
+        seen = [runs[number] for number in range(4)]
+        assert seen == right, (
+            f"n={n}: forwards of 4 blocks are {seen}, and not {right}."
+        )
 
 
 # %% [markdown] id="predict-second"
