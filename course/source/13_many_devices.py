@@ -586,8 +586,9 @@ plots.ledger_bars(ledgers, title="What one rank holds at its peak")
 peaks = {name: f"{one.report.peak_bytes / P:.2f}" for name, one in rows.items()}
 claims.Verdicts(
     claims.Verdict(
-        "C20", "shown", "No lever does it all: ranks divide weights, gradients and "
-        "states, and checkpointing, offload and 16 bits cut activations.",
+        "C20", "shown", "No lever of this chapter does it all: its ranks divide "
+        "weights, gradients and states, and checkpointing, offload and 16 bits cut "
+        "activations. Pipeline and tensor parallelism (13b) divide all of these.",
         f"peaks in P: DDP {peaks['DDP']}, ZeRO 3 {peaks['ZeRO 3']}, both with "
         f"checkpointing {peaks['DDP + checkpoint']} and "
         f"{peaks['ZeRO 3 + checkpoint']}; DDP with offload "
