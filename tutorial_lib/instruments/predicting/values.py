@@ -237,7 +237,7 @@ class Values(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _shapes_of_zeros(self, func: Any, args: Any, kwargs: Any) -> str:
         try:
             return _shapes(self._compute(func, args, kwargs, zeros=True))
-        except Exception:  # it does not take zeros, as lengths: so its values matter
+        except Exception:  # it doesn't take zeros, such as lengths, so its values matter
             return "none"
 
     def _assume(self, number: float) -> float:

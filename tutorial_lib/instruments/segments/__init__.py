@@ -9,7 +9,7 @@ A checkpointed part keeps its inputs alone and runs again during backward. The g
 same, bit for bit, as long as forward doesn't read what it changes: spectral norm's vectors, a
 moving codebook or a cache of frames have other values in the second run, and nothing says so.
 `planning.judge` looks for that. What a part only changes, it changes twice: BatchNorm's running
-averages move two steps. All this holds in `eval()` too, but for `library-switch`.
+averages move two steps. All this is so in `eval()` too, except with `library-switch`.
 """
 
 import contextlib

@@ -19,7 +19,7 @@ _OPERATORS = (
 )
 _COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
 _ALONE = ("neg", "invert", "abs")
-# They give what is no tensor, or as many tensors or numbers as values decide.
+# They return something other than a tensor, or as many tensors or numbers as values decide.
 _VALUES = {"item", "tolist", "numpy", "nonzero", "argwhere", "unique", "unique_consecutive"}
 
 

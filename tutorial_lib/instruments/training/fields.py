@@ -12,7 +12,7 @@ class Precision(enum.StrEnum):
 
     `fp32`: all float32. `bf16-amp`, `fp16-amp`: float32 parameters, gradients and states under
     autocast, float16 with a gradient scaler. `bf16`: everything bfloat16, states included, and the
-    floats that a function of one's own hands to its model.
+    floats that a user's function passes to its model.
     """
 
     FP32 = "fp32"

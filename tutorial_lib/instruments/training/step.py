@@ -93,7 +93,7 @@ def compared_samples(recipe: RecipeFields) -> Literal["", "pairs", "loads"] | No
     """Tell what a published model's loss compares among samples: nothing, `pairs`, or `loads`.
 
     CLIP's loss compares each image with each text, and one that balances experts their loads over
-    the micro-batch. `None` for a function of one's own, which nobody here knows.
+    the micro-batch. `None` for a user's function, since nobody here knows it.
     """
     if user_function.is_function(recipe.model):
         return None

@@ -141,9 +141,8 @@ def next_cell(root: Path, path: str, settings: Settings) -> NotebookNode | None:
     """Make the cell that says where to ask, and links to the next notebook.
 
     The order is that of the README's table. A chapter leads to its lab, and a lab to the next
-    chapter. Companions are optional: none is anybody's next, and each leads where its chapter does.
-    There is no cell where the table does not name the notebook, as in
-    `course/01_where_memory_goes.ipynb`.
+    chapter. Companions are optional: nothing leads to them, and each leads where its chapter does.
+    There is no cell if the table does not name `path` (`course/01_where_memory_goes.ipynb`).
     """
     readme = root / "README.md"
     lines = readme.read_text(encoding="utf-8").splitlines() if readme.is_file() else []

@@ -44,7 +44,7 @@ def run(options: argparse.Namespace) -> int:
     print(
         f"Your copy is {workbook.FOLDER}/. Starting JupyterLab; Ctrl-C here stops it.", flush=True
     )
-    # A kernel of ours: it does not warn at each start that it talks to this machine in plain text.
+    # Our own kernel, without the warning at each start that it talks to this machine in plain text.
     places = [str(SETTINGS), *filter(None, [os.environ.get("JUPYTER_PATH")])]
     return process.become(command, {"JUPYTER_PATH": os.pathsep.join(places)})
 

@@ -43,9 +43,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except bootstrap.SetupError as error:
         print(error, file=sys.stderr)
         return 2
-    except BrokenPipeError:  # as of `doctor | head`: who reads has seen enough
+    except BrokenPipeError:  # as in `doctor | head`: the reader has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 128 + 13  # what a program that SIGPIPE ends gives
+        return 128 + 13  # the status of a program that SIGPIPE ends
     except OSError as error:
         if "--debug" in words:
             raise

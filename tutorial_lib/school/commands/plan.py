@@ -1,14 +1,14 @@
 """Find micro-batch, accumulation, checkpointing, precision and optimizer for a budget.
 
 Everything is predicted, without memory. The plan keeps weights and states in float32, under
-autocast. Rows with bf16 or adamw-8bit are another training: they are shown with a mark, and taken
-if --precision or --optimizer asks for them. A part of the budget stays free, as much as steps on a
-real GPU needed besides their tensors, with expandable segments. Of the plans that fit, the fastest
-is taken; mostly it recomputes least. A row is left out if another one is at least as good in
-memory, in time and in exactness.
+autocast. Rows with bf16 or adamw-8bit are another training: they get a mark, and are only taken if
+--precision or --optimizer asks for them. A part of the budget stays free: as much as steps on a
+real GPU, with expandable segments, needed besides their tensors. Of the plans that fit, the fastest
+is taken, which is mostly the one that recomputes least. A row is left out if another one is at
+least as good in memory, in time and in exactness.
 
 Times are a roofline of the card that --budget names, or of an A100, and at least 20 us an
-operation: they order choices and are no clock (chapter 10b holds them against an H200's). A T4 or
+operation: they rank choices and aren't exact (chapter 10b compares them with an H200's). A T4 or
 V100 gets fp16-amp, since it is slow in bfloat16. The status is 1 when nothing fits.
 """
 

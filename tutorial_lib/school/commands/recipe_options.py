@@ -43,7 +43,7 @@ A parameter named device, seq or size is filled in, too. `predict` and `plan` ig
 
 
 def add_examples(parser: argparse.ArgumentParser, *examples: str, whole_step: str) -> None:
-    """End a command's help with examples, and with the lines of a function of one's own."""
+    """End a command's help with examples, and with the lines of a function to write."""
     own = _OWN.format(sample=textwrap.indent(SAMPLE, "  "), whole_step=whole_step)
     shown = "\n".join(f"  %(prog)s {example}" for example in examples)
     parser.epilog = f"examples:\n\n{shown}\n\n{own}"

@@ -14,7 +14,7 @@ from tutorial_lib.instruments.segments.sameness import Sameness, Seen, Tried, lo
 from tutorial_lib.instruments.segments.sameness import judge as judge_loss
 from tutorial_lib.instruments.training import Recipe, step, user_function
 
-_JUDGED: dict[str, Sameness] = {}  # published models; a function of one's own may change
+_JUDGED: dict[str, Sameness] = {}  # published models; a user's function may change
 
 
 def judge(recipe: Recipe | str) -> Sameness:
@@ -23,8 +23,8 @@ def judge(recipe: Recipe | str) -> Sameness:
         print(planning.judge("train.py:make_loss"))
 
     It looks at the losses of one to four samples, in float32 and of one rank. How the loss of a
-    published model treats samples is known; that of a function of one's own is tried for real where
-    it is small. Of a whole step only its first forward is looked at.
+    published model treats samples is known. A small function of your own is tried for real. Of a
+    whole step, only the first forward is looked at.
 
     Args:
         recipe: The model and its sizes. A name is enough.

@@ -35,7 +35,7 @@ class Lever:
     Args:
         name: In words.
         training: What becomes of it, as `judge` says: `exact` (the same gradients, bit for bit),
-            `rounding` (other last digits), `redrawn` (other random numbers, as of dropout),
+            `rounding` (other last digits), `redrawn` (other random numbers, as with dropout),
             `another`, or `untried`; empty for the step as it is.
         recipe: The step.
         report: Its predicted memory.

@@ -38,7 +38,7 @@ def find_stages(
     Args:
         model: Any module.
         stages: Which ones, by path or as modules; `None` looks for the model's blocks, the
-            children of an `nn.Sequential`, and what lies between the blocks of a U-Net. A model
+            children of an `nn.Sequential`, and what a U-Net has between its blocks. A model
             without blocks is taken apart into its outermost layers. None at all: `stages=()`.
 
     Raises:

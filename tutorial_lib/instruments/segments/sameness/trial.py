@@ -28,7 +28,7 @@ from tutorial_lib.instruments.segments.sameness.batch import (
     freeze_batch_norms,
 )
 
-_OTHERS = (5, 4, 6, 7)  # of eight samples, in the place of the first four: odd for even
+_OTHERS = (5, 4, 6, 7)  # of eight samples, to replace the first four: odd for even
 _ROUNDINGS = 32  # in a gradient, of the coarsest type in it
 _TYPES = torch.float64, torch.float32
 _HALVES = {torch.float16, torch.bfloat16}
@@ -80,7 +80,7 @@ def tried(make: Make, *, has_state: bool = False, is_large: bool = False) -> Tri
             raise
         except _UnclearError:
             said = said or "one sample's effect on another's gradient may be rounding"
-        except Exception as error:  # whatever the user's code raises, as where it names float32
+        except Exception as error:  # whatever the user's code raises, such as when it names float32
             said = said or f"it raised {type(error).__name__}: {str(error).partition(chr(10))[0]}"
     raise UntriedError(said)
 
