@@ -99,7 +99,8 @@ plots.step_timeline(report_of(usual_loss))
 # With $z$ the logits of a token, $p$ their softmax and $y$ its target, the loss is
 # $-\log p_y$, and its gradient by the logits is $p - e_y$: the probabilities, less 1 at the target.
 # Two matmuls carry it on, to the rows and to the matrix. The goal: both gradients within 1e-12 of
-# autograd's, also where logits are large. Your function is called with gradients off.
+# autograd's, also where logits are large. By hand means without autograd: your function is called
+# with gradients off, and may call neither `torch.autograd.grad` nor `backward`.
 
 
 # %% id="answer-10-1"

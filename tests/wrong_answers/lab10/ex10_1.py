@@ -48,21 +48,12 @@ halves_the_rows_it_was_given = wrong(
 )
 
 
-@right
+@wrong("may not have autograd compute them")
 def with_autograd(hidden, targets, weight):
     with torch.enable_grad():
         leaves = [hidden.detach().requires_grad_(), weight.detach().requires_grad_()]
         loss = F.cross_entropy(leaves[0] @ leaves[1].T, targets, reduction="sum")
     return loss.detach(), *torch.autograd.grad(loss, leaves)
-
-
-@right
-def with_func(hidden, targets, weight):
-    def loss_of(hidden, weight):
-        return F.cross_entropy(F.linear(hidden, weight), targets, reduction="sum")
-
-    gradients, loss = torch.func.grad_and_value(loss_of, argnums=(0, 1))(hidden, weight)
-    return loss, *gradients
 
 
 @right

@@ -47,6 +47,14 @@ drops_the_rest = wrong(
 )
 
 
+@wrong("the matrix would learn nothing, without an error")
+def hides_the_matrix_from_a_reentrant_checkpoint(hidden, targets, weight, piece):
+    return sum(
+        checkpoint(lambda h, t: usual_loss(h, t, weight), *pair, use_reentrant=True)
+        for pair in zip(hidden.split(piece), targets.split(piece), strict=True)
+    )
+
+
 @wrong("a tensor of")
 def makes_all_logits_before_the_pieces(hidden, targets, weight, piece):
     logits = (hidden @ weight.T).split(piece)

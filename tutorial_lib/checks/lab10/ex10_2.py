@@ -18,6 +18,7 @@ def _cases(draw: Draw) -> Cases:
     case = {**draw_sizes(draw), "factor": 3}
     yield case
     yield {**case, "piece": case["tokens"] + 1}
+    yield {**case, "frozen": True}
     large = {**draw_large(draw), "factor": 1}
     yield from (large, {**large, "piece": 40})
 
@@ -27,6 +28,7 @@ def _judge(case: Case, result: Result, right: Right) -> None:
     tokens, size = case["tokens"], case["piece"]
     expect_loss(result["loss"], right.loss, _loss_faults(right, size), 1e-9 if exact else 1e-5)
     of_hidden, of_weight, _ = right.gradients
+    of_hidden = 0 * of_hidden if case.get("frozen") else of_hidden
     wanted = [1 + case["factor"] * g for g in (of_hidden, of_weight)]
     faults = _faults(case, right)
     expect_gradients(result, wanted, ["hidden", "weight"], faults, 1e-12 if exact else 1e-5)

@@ -16,6 +16,7 @@ from tutorial_lib.checks.given import (
     Result,
     answered,
     exam,
+    forbid,
     observe,
     outside,
     run_half,
@@ -69,7 +70,14 @@ def _noted(scene: nn.Module, result: dict[str, Any]) -> Iterator[None]:
     result |= {"gradients": observe.gradients_of(scene), "changed": changed}
 
 
-@run_half("10.1")
+_BY_HAND = forbid.Forbidden(
+    "by hand is the exercise: your gradients are compared with autograd's, so your function may "
+    "not have autograd compute them. The text above gives the gradient by a token's logits.",
+    ("torch.autograd:grad", "torch.autograd:backward"),  # torch.func calls the first
+)
+
+
+@run_half("10.1", forbidden=[_BY_HAND])
 def piece_gradients(answer: Answer, case: Case) -> Result:
     scene = Scene(case)
     with (
@@ -82,11 +90,22 @@ def piece_gradients(answer: Answer, case: Case) -> Result:
     return {"loss": loss, "gradients": gradients, "changed": changed}
 
 
+_NO_GRAPH = (
+    "where hidden needs no gradient, as after a frozen body, the loss came without a graph, and the "
+    "matrix would learn nothing, without an error. A reentrant checkpoint makes a graph only where a "
+    "tensor among its own arguments needs a gradient."
+)
+
+
 def _by_pieces(answer: Answer, case: Case) -> Result:
     scene, result = Scene(case), dict[str, Any]()
     scene.bias.requires_grad_(False)
+    scene.hidden.requires_grad_(not case.get("frozen"))
     with _noted(scene, result):
-        loss = _graph_of(answer(scene.hidden, scene.targets, scene.weight, case["piece"]))
+        loss = answer(scene.hidden, scene.targets, scene.weight, case["piece"])
+        if case.get("frozen") and isinstance(loss, Tensor) and not loss.requires_grad:
+            raise CheckError(_NO_GRAPH)
+        loss = _graph_of(loss)
         result["loss"] = loss.item()
         (loss * case["factor"]).backward()
         del loss
