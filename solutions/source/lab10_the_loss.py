@@ -233,7 +233,8 @@ peaks["checkpointed pieces"] = peak_mib(in_pieces)
 # piece's gradients can be taken with its loss. Write an `autograd.Function` whose forward adds
 # them up and whose backward multiplies the sums by the gradient that arrives. `piece_of` is
 # `piece_gradients`, or any function like it. The goals: each piece made once, and its gradients
-# added up at once; a gradient of the gradient, which the sums cannot give, refused.
+# added up at once; nothing of them held after backward, even if somebody keeps the loss; and a
+# gradient of the gradient, which the sums cannot give, refused.
 
 
 # %% id="answer-10-3"

@@ -101,7 +101,7 @@ def knows_the_loss_itself(piece_of, piece, hidden, targets, *weights):
     return torch.nn.functional.cross_entropy(hidden @ weights[0].T, targets, reduction="sum")
 
 
-@right
+@wrong("lives as long as the loss")
 def sums_on_ctx(piece_of, piece, hidden, targets, *weights):
     class OnCtx(torch.autograd.Function):
         @staticmethod
@@ -124,6 +124,21 @@ def sums_on_ctx(piece_of, piece, hidden, targets, *weights):
             return (*(slope * s for s in ctx.sums),)
 
     return OnCtx.apply(hidden, *weights)
+
+
+@wrong("a forward whose loss goes nowhere has then trained the weights")
+def writes_the_gradients_in_forward(piece_of, piece, hidden, targets, *weights):
+    with torch.no_grad():
+        pairs = zip(hidden.split(piece), targets.split(piece), strict=True)
+        total = 0
+        for n, pair in enumerate(pairs):
+            loss, of_rows, *others = piece_of(*pair, *weights)
+            total += loss
+            hidden.grad[n * piece : (n + 1) * piece] += of_rows
+            for weight, gradient in zip(weights, others, strict=True):
+                if gradient is not None:
+                    weight.grad += gradient
+    return total + 0 * hidden.sum()
 
 
 @right
@@ -156,8 +171,7 @@ def refuses_to_go_backward_twice(piece_of, piece, hidden, targets, *weights):
 
 
 @right
-def with_a_generator_and_a_hook(piece_of, piece, hidden, targets, *weights):
-    # no Function: what is added to the loss is zero, and has the right gradients
+def with_a_generator_and_a_function_without_work(piece_of, piece, hidden, targets, *weights):
     leaves = [hidden, *weights]
     with torch.no_grad():
 
@@ -170,17 +184,21 @@ def with_a_generator_and_a_hook(piece_of, piece, hidden, targets, *weights):
             total = total + loss
             of_rows.append(row)
             sums = [s if o is None else s + o for s, o in zip(sums, others, strict=True)]
-        gradients = [torch.cat(of_rows), *sums]
+        gradients = [
+            torch.cat(of_rows),
+            *(s if isinstance(s, torch.Tensor) else None for s in sums),
+        ]
 
     class Attach(torch.autograd.Function):
         @staticmethod
-        def forward(ctx, *leaves):
+        def forward(ctx, gradients, *leaves):
+            ctx.save_for_backward(*gradients)
             return total.clone()
 
         @staticmethod
         def backward(ctx, slope):
             if torch.is_grad_enabled():
                 raise RuntimeError("create_graph: only first gradients are known")
-            return (*(slope * g if isinstance(g, torch.Tensor) else None for g in gradients),)
+            return None, *(None if g is None else slope * g for g in ctx.saved_tensors)
 
-    return Attach.apply(*leaves)
+    return Attach.apply(gradients, *leaves)

@@ -11,6 +11,7 @@ from tutorial_lib.checks.lab10.right import (
 )
 from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Exercise, Faults, Result, expect, read
 
+_SMALL = 64  # bytes: a loss or two
 _NAMES = ["hidden", "weight", "bias"]
 
 
@@ -34,6 +35,11 @@ def _judge(case: Case, result: Result, right: Right) -> None:
     expect.no_fault({f"this came: {said[:300]}": bool(said)})
     _judge_calls(case, result)
     expect_loss(result["loss"], right.loss, _loss_faults(case, right), 1e-9 if exact else 1e-5)
+    expect.fact(
+        not read.flag(result, "early"),
+        ".grad was written before backward began: a forward whose loss goes nowhere has then trained "
+        "the weights. backward returns the gradients, and autograd adds them to .grad.",
+    )
     times = case["factor"] * (2 if is_twice else 1)
     wanted = [1 + times * gradient for gradient in right.gradients]
     if case.get("frozen"):
@@ -43,6 +49,7 @@ def _judge(case: Case, result: Result, right: Right) -> None:
     expect.unchanged(result)
     if not exact:
         _judge_peak(case, result)
+        _judge_left(result)
 
 
 def _judge_calls(case: Case, result: Result) -> None:
@@ -112,6 +119,16 @@ def _faults(case: Case, right: Right, is_twice: bool) -> Faults:
             1 + 0 * gradients[0], *of_weights
         ),
     }.items()
+
+
+def _judge_left(result: Result) -> None:
+    left = read.integer(result["left"], "the bytes left after backward")
+    expect.fact(
+        left <= _SMALL,
+        f"backward is over, the loss is still there, as in a list of losses, and with it {left} "
+        "bytes: the sums. What is set on ctx as an attribute, or held by a function, lives as long "
+        "as the loss; what save_for_backward was given is freed when backward is over.",
+    )
 
 
 def _judge_peak(case: Case, result: Result) -> None:

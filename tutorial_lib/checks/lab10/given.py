@@ -66,6 +66,7 @@ def _noted(scene: nn.Module, result: dict[str, Any]) -> Iterator[None]:
     with surroundings.watched(scene, but=_MAY_CHANGE) as changed, memory.watch(model=scene) as seen:
         yield
     result["peak"] = seen.peak_bytes - seen.baseline_bytes
+    result["left"] = seen.leaked_bytes
     result["largest"] = max((life.num_bytes for life in seen.timeline), default=0)
     result |= {"gradients": observe.gradients_of(scene), "changed": changed}
 
@@ -153,7 +154,7 @@ def squares_of_piece(
 def fused_loss(answer: Answer, case: Case) -> Result:
     scene, result, sizes = Scene(case), dict[str, Any](), list[int]()
     scene.bias.requires_grad_(not case.get("frozen"))
-    made = [0, 0]
+    made, kept = [0, 0], list[Tensor]()
 
     def piece_of(hidden: Tensor, targets: Tensor, *weights: Tensor) -> Any:
         in_backward = int("loss" in result)
@@ -165,7 +166,8 @@ def fused_loss(answer: Answer, case: Case) -> Result:
     def run() -> Tensor:
         weights = scene.weight, scene.bias
         loss = _graph_of(answer(piece_of, case["piece"], scene.hidden, scene.targets, *weights))
-        result["loss"] = loss.item()
+        result.update(loss=loss.item(), early=not observe.is_filled(scene))
+        kept.append(loss)  # as in a list of losses: what does it hold after backward?
         scaled: Tensor = loss * case["factor"]
         return scaled
 
