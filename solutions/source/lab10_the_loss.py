@@ -348,7 +348,7 @@ pd.DataFrame(rows, index=peaks).round(1)
 # question. The mean is over the tokens that count, in the whole window of micro-batches if there
 # is one. `loss_sum` is any sum of losses, and knows nothing of ignored tokens. Give it only those
 # that count; that saves the matmuls of the others as well. The goal: the window's mean, exactly,
-# also where a micro-batch has nothing that counts; its loss is 0.
+# also where a micro-batch has nothing that counts; its loss is 0, and so are all its gradients.
 
 
 # %% id="answer-10-4"
@@ -366,7 +366,8 @@ def mean_over_counted(
         num_counted: Tokens that count in the window; None for this micro-batch alone.
 
     Returns:
-        A scalar to go backward from, 0 where no token counts.
+        A scalar to go backward from, 0 where no token counts: all gradients are then
+        zeros, and none is missing.
 
     Raises:
         ValueError: When `num_counted` is below the tokens that count here; names both.

@@ -47,6 +47,26 @@ gives_a_zero_without_a_graph = wrong(
     "    total =",
     "    if not here:\n        return hidden.new_zeros(())\n    total =",
 )
+gives_a_zero_that_leads_to_nothing = wrong(
+    "the loss leads back to nothing",
+    "    total =",
+    "    if not here:\n        return torch.zeros((), requires_grad=True)\n    total =",
+)
+gives_a_zero_of_the_rows_alone = wrong(
+    "the loss leads back to hidden alone",
+    "    total =",
+    "    if not here:\n        return hidden.sum() * 0\n    total =",
+)
+shifts_the_targets = wrong(
+    "targets were shifted",
+    "    counts = targets != IGNORED\n",
+    "    hidden, targets = hidden[:, :-1], targets[:, 1:]\n    counts = targets != IGNORED\n",
+)
+puts_zeros_in_place_of_what_is_ignored = wrong(
+    "one that is ignored has a loss under any other target too",
+    "loss_sum(hidden[counts], targets[counts])",
+    "loss_sum((hidden * counts[..., None]).flatten(0, 1), (targets * counts).flatten())",
+)
 fills_the_targets_in_place = wrong(
     "is another after your call", "    total =", "    targets[~counts] = 0\n    total ="
 )
@@ -58,8 +78,7 @@ def row_by_row(loss_sum, hidden, targets, num_counted=None):
     for rows, theirs in zip(hidden, targets, strict=True):
         places = (theirs != -100).nonzero().flatten()
         number += len(places)
-        if len(places):
-            parts.append(loss_sum(rows.index_select(0, places), theirs.index_select(0, places)))
+        parts.append(loss_sum(rows.index_select(0, places), theirs.index_select(0, places)))
     if num_counted is None:
         num_counted = number
     if number > num_counted:

@@ -37,8 +37,8 @@ def _judge(case: Case, result: Result, right: Right) -> None:
     expect_loss(result["loss"], right.loss, _loss_faults(case, right), 1e-9 if exact else 1e-5)
     expect.fact(
         not read.flag(result, "early"),
-        ".grad was written before backward began: a forward whose loss goes nowhere has then trained "
-        "the weights. backward returns the gradients, and autograd adds them to .grad.",
+        ".grad was written before backward began: a forward whose loss goes nowhere has then "
+        "trained the weights. backward returns the gradients, and autograd adds them to .grad.",
     )
     times = case["factor"] * (2 if is_twice else 1)
     wanted = [1 + times * gradient for gradient in right.gradients]

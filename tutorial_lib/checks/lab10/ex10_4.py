@@ -1,5 +1,6 @@
 """The check of 10.4: the mean over the tokens that count, in a window of micro-batches."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -60,6 +61,7 @@ def _judge(case: Case, result: Result) -> None:
         "loss_sum was given a token that is ignored, and it knows no such target: give it the rows "
         "of those that count, and their targets.",
     )
+    _judge_rows(case, rows)
     expect.fact(
         not said,
         f"{where} this came: {said[:300]} Nothing is to be refused where num_counted is not below "
@@ -72,11 +74,37 @@ def _judge(case: Case, result: Result) -> None:
     total = torch.stack(sums).sum()
     faults = list(_faults(total, sums, numbers, number))
     expect_loss(result["loss"], total.item() / max(window, 1), ((w, v.item()) for w, v in faults))
+    of_matrix, *of_rows = read.tensors(result["gradients"], 1 + len(hidden), "the gradients")
+    zeros = "not even zeros, and other ranks wait for a gradient of every parameter"
+    expect.no_fault(
+        {
+            f"{where} the loss leads back to nothing: neither hidden nor the matrix got a gradient, "
+            f"{zeros}.": window == 0 and of_matrix is None and None in of_rows,
+            f"{where} the loss leads back to hidden alone: the matrix got no gradient, {zeros}. "
+            "loss_sum may be given no token.": window == 0 and of_matrix is None,
+        }
+    )
     names = ["the matrix", *(f"micro-batch {i}" for i in range(len(hidden)))]
     wanted = _gradients(total / max(window, 1), weight, hidden)
     wrong = ((words, _gradients(value, weight, hidden)) for words, value in faults)
     expect_gradients(result, wanted, names, wrong)
     expect.unchanged(result)
+
+
+def _judge_rows(case: Case, rows: Sequence[int]) -> None:
+    _, targets = given.window_of(case)
+    shifted, right = (
+        sorted(t[t != given.IGNORED].tolist())
+        for t in (torch.cat([t[:, 1:] for t in targets]), torch.cat(targets))
+    )
+    expect.no_fault(
+        {
+            "targets were shifted: here each token of hidden has its own target already, at the "
+            "same place.": sorted(rows) == shifted != right,
+            f"loss_sum was given {len(rows)} tokens, and {len(right)} count: one that is ignored has "
+            "a loss under any other target too, so leave it out.": len(rows) > len(right),
+        }
+    )
 
 
 def _faults(total: Tensor, sums: list[Tensor], numbers: list[int], tokens: int) -> Faults:

@@ -92,9 +92,9 @@ def piece_gradients(answer: Answer, case: Case) -> Result:
 
 
 _NO_GRAPH = (
-    "where hidden needs no gradient, as after a frozen body, the loss came without a graph, and the "
-    "matrix would learn nothing, without an error. A reentrant checkpoint makes a graph only where a "
-    "tensor among its own arguments needs a gradient."
+    "where hidden needs no gradient, as after a frozen body, the loss came without a graph, and "
+    "the matrix would learn nothing, without an error. A reentrant checkpoint makes a graph only "
+    "where a tensor among its own arguments needs a gradient."
 )
 
 
