@@ -28,6 +28,13 @@ forgets_the_bias = wrong(
     "sum(p.numel() for p in head.parameters() if p.requires_grad)",
     "head.weight.numel() if head.weight.requires_grad else 0",
 )
+assumes_float32 = wrong(
+    "all numbers had four bytes",
+    "width, size = hidden.shape[-1], hidden.element_size()",
+    "width, size = hidden.shape[-1], 4",
+    "2 * hidden.nbytes",
+    "2 * hidden.numel() * size",
+)
 says_little = wrong("and this came: 'ValueError", "needs {least} bytes", "needs more bytes")
 accepts_no_room = wrong(
     "and it went through", "    if largest < 1:", "    if largest < 0:",

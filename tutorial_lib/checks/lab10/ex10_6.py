@@ -1,6 +1,7 @@
 """The check of 10.6: the piece for a budget."""
 
 import math
+import re
 from typing import Any
 
 from tutorial_lib.checks.lab04.chains import telling
@@ -11,11 +12,11 @@ from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Exercise, Faults, 
 class Needs:
     """What a loss in pieces needs."""
 
-    def __init__(self, case: Case) -> None:
+    def __init__(self, case: Case, size: int | None = None) -> None:
         head, hidden = given.head_of(case)
-        self.size, self.words = hidden.element_size(), head.out_features
+        self.size, self.words = size or hidden.element_size(), head.out_features
         self.tokens = hidden.shape[:-1].numel()
-        self.rows = 2 * hidden.nbytes
+        self.rows = 2 * hidden.numel() * self.size
         self.learns = sum(p.numel() for p in head.parameters() if p.requires_grad)
         self.sums = self.learns * (self.size + 4)
         self.token = self.words * (4 + self.size) + head.in_features * self.size
@@ -67,6 +68,12 @@ def _judge(case: Case, result: Result) -> None:
         expect.refuses(result["said"], ValueError, reason, [budget, least])
         return
     said = str(result["said"])
+    wide = Needs(case, 4)
+    expect.fact(
+        needs.size == 4 or str(wide.floor + wide.token) not in re.sub("[,_]", "", said),
+        f"a budget of {budget} bytes holds a piece of one token, and a ValueError came as if all "
+        "numbers had four bytes: how many has one of hidden's?",
+    )
     expect.fact(
         not said,
         f"a budget of {budget} bytes holds a piece of one token, and a ValueError came: "
@@ -101,6 +108,10 @@ def _faults(case: Case) -> Faults:
             "of a token was rounded up: // rounds down.",
             needs.even(needs.largest(room + needs.words * (needs.size + 4))),
         )
+    yield (
+        "all numbers count as four bytes, and hidden's have fewer.",
+        Needs(case, 4).even(Needs(case, 4).largest(budget - Needs(case, 4).floor)),
+    )
     yield (
         "that piece fits, and the last one is smaller than the others: as many pieces of one size "
         "need fewer bytes.",
