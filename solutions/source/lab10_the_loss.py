@@ -407,10 +407,11 @@ checks.lab10.mean_over_counted(mean_over_counted)
 # Now all of it, as `loss = head_loss(model.head, hidden, targets, piece)`. The head may have a
 # bias, and its matrix may be the embeddings' as well: return its gradient, and autograd adds the
 # two up. Under autocast, or in a model that is all bfloat16, the matmuls are bfloat16, and softmax
-# and sums over pieces must be float32: a bfloat16 sum of hundreds of terms stops growing. That
-# concerns `fused_loss` as well, so go back and change it where it adds in the weights' type. (In
-# float16 a `GradScaler`'s factor arrives in backward, after forward has rounded. So divide nothing
-# in forward: keep the gradient of the *sum*.)
+# and sums over pieces must be float32: a bfloat16 sum of hundreds of terms stops growing. Under
+# autocast the rows may be bfloat16 beside a float32 matrix, and autocast is still on in the forward
+# of your `Function`, but off in its backward. Wide sums concern `fused_loss` as well, so go back
+# and change it where it adds in the weights' type. (In float16 a `GradScaler`'s factor arrives in
+# backward, after forward has rounded. So divide nothing in forward: keep the gradient of the *sum*.)
 #
 # The goals: exact in float64; with bfloat16 at most 1.5 times as far off as the usual loss; 0 where
 # nothing counts; and the logits of one piece at a time. Fewest bytes are needed where the slope is

@@ -6,7 +6,9 @@ from torch.utils.checkpoint import checkpoint
 
 from wrong_answers import right, wrong
 
-forgets_the_bias = wrong("is 0.", "F.linear(rows, weight, bias)", "F.linear(rows, weight)")
+forgets_the_bias = wrong(
+    "the head's bias is not in it", "F.linear(rows, weight, bias)", "F.linear(rows, weight)"
+)
 gives_the_bias_nothing = wrong(
     "the bias got none",
     "slope.sum(0) if bias.requires_grad else None",
@@ -24,6 +26,21 @@ gives_the_sum = wrong(
     "counts = targets != -100\n    return loss_sum(hidden[counts], targets[counts])",
 )
 loses_a_softmax = wrong("and float32 is wanted", "dtype=wide", "dtype=logits.dtype")
+narrows_float64 = wrong(
+    ".float() narrows float64, too",
+    "logits.log_softmax(1, dtype=wide)",
+    "logits.log_softmax(1, dtype=torch.float32)",
+)
+multiplies_in_float32 = wrong(
+    "a matmul with the head's matrix was made in float32",
+    "logits = F.linear(rows, weight, bias)",
+    "rows, weight = (x.to(torch.promote_types(x.dtype, torch.float32)) for x in (rows, weight))\n"
+    "        bias = None if bias is None else bias.to(weight.dtype)\n"
+    "        with torch.autocast('cpu', enabled=False):\n"
+    "            logits = F.linear(rows, weight, bias)",
+    "narrow @ weight, narrow.T @ rows if weight.requires_grad else None",
+    "(narrow @ weight).to(rows.dtype), narrow.T @ rows if weight.requires_grad else None",
+)
 detaches_the_matrix = wrong(
     "the matrix has the embeddings' gradient alone",
     "*head.parameters())",
@@ -53,6 +70,16 @@ def in_checkpoints(linear, hidden, targets, piece, num_counted):
     mask = targets != -100
     pairs = zip(hidden[mask].split(piece), targets[mask].split(piece), strict=True)
     total = sum(checkpoint(loss_of, *pair, use_reentrant=False) for pair in pairs)
+    return total / counted(targets, num_counted)
+
+
+@wrong("what of a piece lives on")
+def all_logits_in_bfloat16(head, hidden, targets, piece, num_counted=None):
+    if hidden.dtype != torch.bfloat16 or head.out_features < 1000:
+        return by_the_sizes_of_the_head(head, hidden, targets, piece, num_counted)
+    mask = targets != -100
+    pairs = zip(head(hidden[mask]).split(piece), targets[mask].split(piece), strict=True)
+    total = sum(F.cross_entropy(logits.float(), t, reduction="sum") for logits, t in pairs)
     return total / counted(targets, num_counted)
 
 

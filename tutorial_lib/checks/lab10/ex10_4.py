@@ -78,8 +78,8 @@ def _judge(case: Case, result: Result) -> None:
     zeros = "not even zeros, and other ranks wait for a gradient of every parameter"
     expect.no_fault(
         {
-            f"{where} the loss leads back to nothing: neither hidden nor the matrix got a gradient, "
-            f"{zeros}.": window == 0 and of_matrix is None and None in of_rows,
+            f"{where} the loss leads back to nothing: neither hidden nor the matrix got a "
+            f"gradient, {zeros}.": window == 0 and all(g is None for g in (of_matrix, *of_rows)),
             f"{where} the loss leads back to hidden alone: the matrix got no gradient, {zeros}. "
             "loss_sum may be given no token.": window == 0 and of_matrix is None,
         }
@@ -101,8 +101,8 @@ def _judge_rows(case: Case, rows: Sequence[int]) -> None:
         {
             "targets were shifted: here each token of hidden has its own target already, at the "
             "same place.": sorted(rows) == shifted != right,
-            f"loss_sum was given {len(rows)} tokens, and {len(right)} count: one that is ignored has "
-            "a loss under any other target too, so leave it out.": len(rows) > len(right),
+            f"loss_sum was given {len(rows)} tokens, and {len(right)} count: one that is ignored "
+            "has a loss under any other target too, so leave it out.": len(rows) > len(right),
         }
     )
 

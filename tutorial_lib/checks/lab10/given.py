@@ -22,12 +22,14 @@ from tutorial_lib.checks.given import (
     run_half,
     surroundings,
 )
+from tutorial_lib.memory.private_torch import TorchDispatchMode
 
 IGNORED = -100  # the target of a token that does not count, as F.cross_entropy has it
 _EXAM: Case = {"tokens": 2048, "words": 32_768, "width": 8, "piece": 64}
 _BATCH_OF_EXAM = (4, _EXAM["tokens"] // 4)  # (batch, seq)
 _EXAM_BYTES = _EXAM["tokens"] * _EXAM["words"] * 4
 _WHOLE = f"The logits of all tokens take {_EXAM_BYTES >> 20} MiB here. Which of them live at once?"
+_MATMULS = {torch.ops.aten.mm, torch.ops.aten.addmm, torch.ops.aten.bmm, torch.ops.aten.baddbmm}
 _MAY_CHANGE = ("gradients", "random state")
 
 
@@ -57,6 +59,22 @@ def _graph_of(loss: Any, where: str = "") -> Tensor:
         f"{where}a scalar tensor to go backward from is wanted, and {type(loss).__name__}{shape} "
         f"came{graph}: what does your function return?"
     )
+
+
+class _Matmuls(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Note the dtypes of all matmuls with as much work as one token's logits, or more."""
+
+    def __init__(self, case: Case) -> None:
+        super().__init__()
+        self.least, self.types = case["words"] * case["width"], set[str]()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        if func.overloadpacket in _MATMULS:
+            left, right = [a for a in args if isinstance(a, Tensor)][-2:]
+            if left.numel() * right.shape[-1] >= self.least:
+                self.types.add(str(made.dtype).removeprefix("torch."))
+        return made
 
 
 @contextlib.contextmanager
@@ -272,7 +290,7 @@ class Tied(nn.Module):
 def head_loss(answer: Answer, case: Case) -> Result:
     model, result = Tied(case), dict[str, Any]()
     counted = (case["num_counted"],) if "num_counted" in case else ()
-    with _noted(model, result):
+    with _noted(model, result), _Matmuls(case) as matmuls:
         with torch.autocast("cpu", torch.bfloat16, enabled=case.get("autocast", False)):
             hidden = model()
             loss = _graph_of(
@@ -282,7 +300,7 @@ def head_loss(answer: Answer, case: Case) -> Result:
         result |= {"loss": loss.item(), "type": str(loss.dtype)}
         (loss * case["factor"]).backward()
         del loss, hidden
-    return result
+    return {**result, "matmuls": sorted(matmuls.types)}
 
 
 def head_of(case: Case) -> tuple[nn.Linear, Tensor]:

@@ -11,6 +11,11 @@ from torch.utils.checkpoint import checkpoint
 from tutorial_lib.checks.lab10 import given
 from tutorial_lib.checks.vocabulary import Case, Draw, Faults, Result, expect, read
 
+_NARROW = 1e-6  # relative, about what float32 makes of float64
+_NARROWED = (
+    ", as float32 rounds, and what came is float64: was something made narrower? .float() narrows "
+    "float64, too."
+)
 _FAULT = 1e-6  # relative, where a fault's own value is compared
 
 
@@ -61,15 +66,19 @@ class Right:
 
 def expect_loss(seen: Any, wanted: float, faults: Faults = (), tolerance: float = 1e-9) -> None:
     """Expect the loss, as a number."""
+
+    def otherwise(found: float) -> str:
+        ratio = found / wanted if wanted else 0.0
+        if abs(ratio - 1) < _NARROW:
+            return f"it is off by {abs(ratio - 1):.1g} of it{_NARROWED}"
+        return f"{found:.9g} is {ratio:.9g} times the right one: compare it with F.cross_entropy."
+
     expect.value(
         seen,
         wanted,
         faults,
         name="the value",
-        otherwise=lambda found: (
-            f"{found:.9g} is {found / wanted if wanted else 0:.9g} times the right one: compare it "
-            "with F.cross_entropy."
-        ),
+        otherwise=otherwise,
         kind=read.number,
         tolerance=tolerance,
     )
@@ -96,13 +105,19 @@ def expect_gradients(
             f"the gradient of {name} is {'None' if mine is None else tuple(mine.shape)}, and it is "
             f"shaped as {name}, {tuple(right.shape)}.",
         )
+    alike = [g if g is None else g.to(w.dtype) for g, w in zip(seen, wanted, strict=True)]
+    error = expect.relative_error(alike, wanted)
     off = [name for name, s, w in shapes if not expect.is_close(s, w, tolerance)]
     expect.close(
-        [g if g is None else g.to(w.dtype) for g, w in zip(seen, wanted, strict=True)],
+        alike,
         wanted,
         faults,
-        otherwise=f"the gradient of {' and of '.join(off)} is wrong: take two tokens and three "
-        "words, and compare each entry with autograd's.",
+        otherwise=f"the gradient of {' and of '.join(off)} is "
+        + (
+            f"off by {error:.1g} of its norm{_NARROWED}"
+            if error < _NARROW
+            else "wrong: take two tokens and three words, and compare each entry with autograd's."
+        ),
         tolerance=tolerance,
         fault_tolerance=max(_FAULT, tolerance),
     )
