@@ -410,8 +410,9 @@ checks.lab10.mean_over_counted(mean_over_counted)
 # and sums over pieces must be float32: a bfloat16 sum of hundreds of terms stops growing. Under
 # autocast the rows may be bfloat16 beside a float32 matrix, and autocast is still on in the forward
 # of your `Function`, but off in its backward. Wide sums concern `fused_loss` as well, so go back
-# and change it where it adds in the weights' type. (In float16 a `GradScaler`'s factor arrives in
-# backward, after forward has rounded. So divide nothing in forward: keep the gradient of the *sum*.)
+# and change it where it adds in the weights' type. (In float16 a `GradScaler`'s factor arrives
+# in backward, after forward has rounded. So divide nothing in forward: keep the gradient of the
+# *sum*.)
 #
 # The goals: exact in float64; with bfloat16 at most 1.5 times as far off as the usual loss; 0 where
 # nothing counts; and the logits of one piece at a time. Fewest bytes are needed where the slope is

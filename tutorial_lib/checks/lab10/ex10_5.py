@@ -138,8 +138,8 @@ def _judge_low(case: Case, result: Result, right: Right, names: Sequence[str]) -
     types = read.items(result["matmuls"], "the types of the matmuls")
     expect.fact(
         "float32" not in types,
-        "in bfloat16 a matmul with the head's matrix was made in float32, which takes a copy of the "
-        "matrix of twice its bytes: softmax and sums are float32, and matmuls are bfloat16.",
+        "in bfloat16 a matmul with the head's matrix was made in float32, which takes a copy of "
+        "the matrix of twice its bytes: softmax and sums are float32, and matmuls are bfloat16.",
     )
     expect.fact(
         result["type"] == "torch.float32",

@@ -65,7 +65,7 @@ class _Matmuls(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Note the dtypes of all matmuls with as much work as one token's logits, or more."""
 
     def __init__(self, case: Case) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.least, self.types = case["words"] * case["width"], set[str]()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
