@@ -22,14 +22,14 @@ from tutorial_lib.checks.given import (
     run_half,
     surroundings,
 )
-from tutorial_lib.memory.private_torch import TorchDispatchMode
+from tutorial_lib.checks.lab10.given.half_squares import squares_of_piece
+from tutorial_lib.checks.lab10.given.matmuls import Matmuls
 
 IGNORED = -100  # the target of a token that does not count, as F.cross_entropy has it
 _EXAM: Case = {"tokens": 2048, "words": 32_768, "width": 8, "piece": 64}
 _BATCH_OF_EXAM = (4, _EXAM["tokens"] // 4)  # (batch, seq)
 _EXAM_BYTES = _EXAM["tokens"] * _EXAM["words"] * 4
 _WHOLE = f"The logits of all tokens take {_EXAM_BYTES >> 20} MiB here. Which of them live at once?"
-_MATMULS = {torch.ops.aten.mm, torch.ops.aten.addmm, torch.ops.aten.bmm, torch.ops.aten.baddbmm}
 _MAY_CHANGE = ("gradients", "random state")
 
 
@@ -59,22 +59,6 @@ def _graph_of(loss: Any, where: str = "") -> Tensor:
         f"{where}a scalar tensor to go backward from is wanted, and {type(loss).__name__}{shape} "
         f"came{graph}: what does your function return?"
     )
-
-
-class _Matmuls(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Note the dtypes of all matmuls with as much work as one token's logits, or more."""
-
-    def __init__(self, case: Case) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.least, self.types = case["words"] * case["width"], set[str]()
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        made = func(*args, **(kwargs or {}))
-        if func.overloadpacket in _MATMULS:
-            left, right = [a for a in args if isinstance(a, Tensor)][-2:]
-            if left.numel() * right.shape[-1] >= self.least:
-                self.types.add(str(made.dtype).removeprefix("torch."))
-        return made
 
 
 @contextlib.contextmanager
@@ -150,22 +134,6 @@ def _step_of_head_exam(answer: Answer, case: Case) -> Result:
 @run_half("10.2", exam=exam.of(_step_of_exam, _WHOLE))
 def checkpointed_loss(answer: Answer, case: Case) -> Result:
     return _by_pieces(answer, case)
-
-
-def squares(hidden: Tensor, targets: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """Give half the sum of the squares of `hidden @ weight.T + bias - targets`."""
-    rest = hidden @ weight.T + bias - targets[:, None]
-    loss: Tensor = rest.square().sum() / 2
-    return loss
-
-
-def squares_of_piece(
-    hidden: Tensor, targets: Tensor, weight: Tensor, bias: Tensor
-) -> tuple[Tensor | None, ...]:
-    """Give the same of a piece, and its gradients; None for a bias that is frozen."""
-    rest = (hidden @ weight.T).add_(bias).sub_(targets[:, None])
-    of_bias = rest.sum(0) if bias.requires_grad else None
-    return rest.square().sum() / 2, rest @ weight, rest.T @ hidden, of_bias
 
 
 @run_half("10.3")
@@ -290,7 +258,7 @@ class Tied(nn.Module):
 def head_loss(answer: Answer, case: Case) -> Result:
     model, result = Tied(case), dict[str, Any]()
     counted = (case["num_counted"],) if "num_counted" in case else ()
-    with _noted(model, result), _Matmuls(case) as matmuls:
+    with _noted(model, result), Matmuls(case) as matmuls:
         with torch.autocast("cpu", torch.bfloat16, enabled=case.get("autocast", False)):
             hidden = model()
             loss = _graph_of(

@@ -1,0 +1,27 @@
+"""The dtypes in which an answer to 10.5 multiplies matrices."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tutorial_lib.checks.given import Case
+from tutorial_lib.memory.private_torch import TorchDispatchMode
+
+_MATMULS = {torch.ops.aten.mm, torch.ops.aten.addmm, torch.ops.aten.bmm, torch.ops.aten.baddbmm}
+
+
+class Matmuls(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Note the dtypes of all matmuls with as much work as one token's logits, or more."""
+
+    def __init__(self, case: Case) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.least, self.types = case["words"] * case["width"], set[str]()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        if func.overloadpacket in _MATMULS:
+            left, right = [a for a in args if isinstance(a, Tensor)][-2:]
+            if left.numel() * right.shape[-1] >= self.least:
+                self.types.add(str(made.dtype).removeprefix("torch."))
+        return made
