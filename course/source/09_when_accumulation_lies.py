@@ -509,9 +509,8 @@ def is_cached():
     for replay in (True, False):
         outs = trained(cached, p=0.5, replay=replay)[2]
         same = torch.equal(torch.cat(outs[:3]), torch.cat(outs[3:]))
-        assert same is replay, (
-            f"replay={replay}: both passes draw {'the same' if same else 'other'} masks."
-        )
+        masks = "the same" if same else "other"
+        assert same is replay, f"replay={replay}: both passes draw {masks} masks."
 
 
 # %% [markdown] id="replay-text"

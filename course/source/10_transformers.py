@@ -191,8 +191,8 @@ def trains_an_epoch():
     assert len(updates) == 2, f"8 batches are 2 updates by 4, and not {len(updates)}."
     for number, (off, times) in enumerate(updates, start=1):
         assert off < 0.05, (
-            f"Update {number}: its gradient is {times:.3g} times as long as that of its "
-            "four batches' mean loss."
+            f"Update {number}: its gradient is {times:.3g} times as long as that of "
+            "the mean loss of its four batches."
         )
 
 
