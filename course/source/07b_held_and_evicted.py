@@ -203,8 +203,8 @@ claims.Verdicts(
     claims.Verdict(
         "E16",
         "partly",
-        "Blocks' outputs, which it names, cost little to keep; their insides undo the "
-        "saving.",
+        "Blocks' outputs, which it names, cost little to keep if each block is a "
+        "segment. What is inside a segment undoes the saving, outputs included.",
         f"peak {peaks['nothing', '']:.0f} % of plain with nothing kept, "
         f"{peaks['block', 'itself']:.0f} % with outputs, {inside:.0f} % with the "
         "inside",
