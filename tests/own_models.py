@@ -490,6 +490,23 @@ class LayerDrop(ManyOrFew):
         return x
 
 
+class EarlyExit(ManyOrFew):
+    """Ends where its numbers have become small."""
+
+    def forward(self, x):
+        for block in self.blocks:
+            x = block(x)
+            if x.abs().max() < 0.05:
+                break
+        return x
+
+
+def early_exit(micro_batch=2):
+    """The values of a tensor decide how many blocks run."""
+    model, x = EarlyExit(), torch.randn(micro_batch, 32)
+    return (lambda: model(x).square().mean()), model
+
+
 def layer_drop(micro_batch=2):
     """Runs other blocks each time."""
     model, x = LayerDrop(), torch.randn(micro_batch, 32)

@@ -139,11 +139,19 @@ def test_what_cannot_be_taken_apart_gets_a_table_without_recomputation(name, why
     assert all(torch.equal(before[name], after[name]) for name in before)
 
 
-def test_stages_that_python_leaves_out_by_chance_are_planned_as_a_whole():
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("layer_drop", "Random numbers of Python or NumPy decide which stages the loss runs"),
+        ("early_exit", "as where the values of a tensor decide whether a layer runs"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore::tutorial_lib.memory.MeterWarning")
+def test_stages_that_chance_or_values_leave_out_are_planned_as_a_whole(name, why):
     found = planning.fit(
-        f"{OWN}:layer_drop", budget_bytes=2**30, effective_batch=4, precisions=["fp32"]
+        f"{OWN}:{name}", budget_bytes=2**30, effective_batch=4, precisions=["fp32"]
     )
-    assert "Random numbers of Python or NumPy decide which stages the loss runs" in found.why_whole
+    assert why in found.why_whole
     assert found.best.overhead == 0
 
 

@@ -94,7 +94,7 @@ class Plan:
     def overhead(self) -> float:
         """Time that recomputing adds, as a share of the time without any."""
         plain = sum(stage.forward_seconds + stage.backward_seconds for stage in self.stages)
-        return self.seconds / plain - 1 if plain else 0.0
+        return max(0.0, self.seconds / plain - 1) if plain else 0.0
 
     def __str__(self) -> str:
         budget = "" if self.budget_bytes is None else f" of {human_bytes(self.budget_bytes)}"

@@ -150,6 +150,10 @@ def _read(call: Call, output: Any) -> list[Tensor]:
     return tensors_of(output)
 
 
+class OtherStagesError(RuntimeError):
+    """The model calls other stages than the plan has."""
+
+
 class _Running:
     """The calls that take the place of a model's own, and the deferred run that they fill now."""
 
@@ -173,7 +177,7 @@ class _Running:
             call = None if run.is_complete else self.part.calls[run.piece]
             if call is None or call.name != name:
                 expected = "no further one" if call is None else call.name
-                raise RuntimeError(
+                raise OtherStagesError(
                     f"The model calls the stage {name}, and the plan has {expected} as number "
                     f"{run.piece}: the plan was made for other inputs. Profile and solve again."
                 )
@@ -207,10 +211,12 @@ class _Running:
             output = function(*args, **kwargs)
             run = self.run
             if run is not None and not (run.is_complete and not self._goes_on()):
-                raise RuntimeError(
-                    f"The model called {run.piece} stages, and the plan has "
-                    f"{len(self.part.calls)}: it was made for other inputs. Profile and solve "
-                    "again."
+                passed = self.parts[: self.parts.index(self.part)]
+                called = run.piece + sum(len(part.calls) for part in passed)
+                raise OtherStagesError(
+                    f"The model called {called} stages, and the plan has "
+                    f"{sum(len(part.calls) for part in self.parts)}: it was made for other "
+                    "inputs. Profile and solve again."
                 )
             output = with_values(output)
             if run is not None and len(self.parts) > 1:

@@ -11,13 +11,19 @@ from torch import Tensor, nn
 from tutorial_lib import device as devices
 from tutorial_lib.instruments.planning.chain.profiled import Call, Method, Profile
 from tutorial_lib.instruments.planning.chain.stages import Skip, Stage
+from tutorial_lib.instruments.planning.run.apply import OtherStagesError
 from tutorial_lib.instruments.planning.run.clocked_step import (
     ClockedStep,
     measure_times,
     model_untouched,
     run_clocked,
 )
-from tutorial_lib.instruments.planning.run.find_stages import find_stages, first_alike, left_out
+from tutorial_lib.instruments.planning.run.find_stages import (
+    CannotPlanError,
+    find_stages,
+    first_alike,
+    left_out,
+)
 from tutorial_lib.instruments.planning.run.recording import Loss, Recorder, run_from
 from tutorial_lib.instruments.planning.run.roofline import Roofline, Speed
 from tutorial_lib.instruments.planning.run.stages_from_storages import LABEL, Flow, measure_stages
@@ -187,6 +193,11 @@ def _run_if_able(
     """
     try:
         return _watched(seen, loss, device, speed, kept, known)
+    except OtherStagesError as error:
+        raise CannotPlanError(
+            "The loss runs other stages when it runs again, as where the values of a tensor decide "
+            "whether a layer runs, and a plan needs the same ones each time."
+        ) from error
     except RuntimeError as error:
         if kept is int or isinstance(error, torch.OutOfMemoryError):
             raise

@@ -209,6 +209,7 @@ def _undisturbed(dtype: torch.dtype) -> Iterator[None]:
             torch.random.fork_rng(devices=[]),
             keeping_python_random_states(),
             torch.enable_grad(),
+            torch.compiler.set_stance("force_eager"),
             warnings.catch_warnings(),
             contextlib.redirect_stdout(io.StringIO()),
         ):
