@@ -495,6 +495,30 @@ def test_that_a_function_was_called_for_one_sample_is_said(capsys, folder, more,
     assert ("One sample (micro_batch=1): --batch takes more." in capsys.readouterr().out) == is_said
 
 
+def test_what_a_value_decides_is_said_once(capfd, tmp_path):
+    (tmp_path / "own.py").write_text(
+        OWN
+        + """
+
+def make_capped(micro_batch=1):
+    model, x = nn.Linear(8, 8), torch.randn(micro_batch, 8)
+
+    def loss():
+        out = model(x)
+        return out.sum() if out.max() > 9 else out.mean()
+
+    return loss, model
+""",
+        encoding="utf-8",
+    )
+    words = ["plan", str(tmp_path / "own.py:make_capped"), "--budget", "1GiB"]
+    assert run([*words, "--effective-batch", "4"]) == 0
+    said = capfd.readouterr().err
+    assert said.count("decides by the value of a tensor") == 1
+    assert "Warning: own.py, line" in said
+    assert "tutorial_lib" not in said
+
+
 @pytest.mark.parametrize("command", ["predict", "measure"])
 def test_a_step_that_raises_shows_the_users_lines_alone(capsys, folder, command):
     words = [command, str(folder / "train.py:make_broken")]

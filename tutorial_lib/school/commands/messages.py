@@ -6,8 +6,10 @@ import re
 import sys
 import sysconfig
 import traceback
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 COURSE = Path(__file__).resolve().parent.parent.parent
 _NO_GPU = (
@@ -73,11 +75,29 @@ def sign_of_life(what: str) -> Iterator[Callable[[str], None]]:
     for name in list(logging.root.manager.loggerDict):
         if name.endswith(".fake_tensor"):  # 20 lines of PyTorch's own where a step raises
             logging.getLogger(name).disabled = True
-    if not sys.stderr.isatty():
-        print(f"{what} ...", file=sys.stderr, flush=True)
-        yield lambda part: print(f"  {part}", file=sys.stderr, flush=True)
-        return
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task(what, total=None)
-        yield lambda part: progress.update(task, description=f"{what}, {part}")
+    with _each_warning_once():
+        if not sys.stderr.isatty():
+            print(f"{what} ...", file=sys.stderr, flush=True)
+            yield lambda part: print(f"  {part}", file=sys.stderr, flush=True)
+            return
+        columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+        with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+            task = progress.add_task(what, total=None)
+            yield lambda part: progress.update(task, description=f"{what}, {part}")
+
+
+@contextlib.contextmanager
+def _each_warning_once() -> Iterator[None]:
+    """Print the meter's warnings once each, without the line of ours that passed them on."""
+    with warnings.catch_warnings():
+        usual, said = warnings.showwarning, set[str]()
+
+        def show(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
+            if category.__name__ != "MeterWarning":
+                usual(message, category, *where, **more)
+            elif str(message) not in said:
+                said.add(str(message))
+                print(f"Warning: {message}", file=sys.stderr, flush=True)
+
+        warnings.showwarning = show
+        yield

@@ -120,10 +120,7 @@ def taken_apart(
     if not recipes[1:]:
         same = look()
         return [take(recipe).kept(same.unlike) for recipe in recipes], {}, same
-    # Ctrl-C on a terminal reaches it too, and is this process's to answer.
-    second = get_reusable_executor(
-        max_workers=1, initializer=signal.signal, initargs=(signal.SIGINT, signal.SIG_IGN)
-    )
+    second = get_reusable_executor(max_workers=1, initializer=_in_second_process)
     found, not_tried = list[Parts](), dict[str, str]()
     try:
         others = [second.submit(take, recipe) for recipe in recipes[1:]]
@@ -144,6 +141,12 @@ def taken_apart(
         second.shutdown(kill_workers=True)  # it would go on for minutes, and be waited for
         raise
     return [parts.kept(same.unlike) for parts in found], not_tried, same
+
+
+def _in_second_process() -> None:
+    """Leave Ctrl-C on a terminal, and warnings of the same model, to the first process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    warnings.simplefilter("ignore", memory.MeterWarning)
 
 
 def _first_line(error: Exception) -> str:
