@@ -26,8 +26,9 @@ def find_blocks(model: nn.Module) -> list[nn.Module]:
 
     Looked for in this order: the model's own `blocks`; the layers that transformers can
     checkpoint, and PyTorch's transformer layers; residual and transformer blocks of diffusers and
-    of ResNets; all modules of the class that the longest list of one class is made of; attributes
-    of one class of your own whose names end with numbers, as in `block1` to `block8`.
+    of ResNets; all modules of the class that the longest list of one class is made of (of several
+    as long, the one with most parameters); attributes of one class of your own whose names end with
+    numbers, as in `block1` to `block8`.
 
     Raises:
         ValueError: When there is nothing of the kind.
@@ -45,7 +46,7 @@ def find_blocks(model: nn.Module) -> list[nn.Module]:
     uniform = [blocks for blocks in lists if len(blocks) > 1 and len(set(map(type, blocks))) == 1]
     runnable = [blocks for blocks in uniform if not isinstance(blocks[0], nn.ModuleList)]
     if runnable:
-        longest = max(runnable, key=len)
+        longest = max(runnable, key=lambda blocks: (len(blocks), _count_parameters(blocks)))
         kind = type(longest[0])
         # Stages of blocks have several such lists. PyTorch's own classes stand for anything.
         return longest if _is_torchs(kind) else _outermost(model, lambda m: type(m) is kind)
@@ -65,6 +66,10 @@ def _numbered(module: nn.Module) -> list[nn.Module]:
         if name[-1:].isdigit() and not name.isdigit() and not _is_torchs(type(child)):
             kinds.setdefault(type(child), []).append(child)
     return max(kinds.values(), key=len, default=[])
+
+
+def _count_parameters(blocks: list[nn.Module]) -> int:
+    return sum(parameter.numel() for block in blocks for parameter in block.parameters())
 
 
 def _is_torchs(kind: type) -> bool:
