@@ -29,11 +29,11 @@ def test_a_float_batch_follows_the_models_precision(name):
 
 
 # Counted peak / planned one, at least, where a plan is further above it than 2 %.
-LOWEST = {"graph": 0.91, "pyramid": 0.96}
+LOWEST = {"graph": 0.93}
 KINDS = [
     *("segmentation", "residual", "two_views", "rollout", "recycling", "preferences"),
     *("called_by_the_loss", "autocast_inside", "graph", "packed", "windows"),
-    *("shared_weights", "pyramid", "looking"),
+    *("shared_weights", "pyramid", "looking", "straight_through"),
 ]
 
 

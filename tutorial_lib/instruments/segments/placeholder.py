@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import operator
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
+from unittest import mock
 
 import torch
 from torch import Tensor
@@ -173,6 +175,24 @@ def _apply(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     if run.execute is not None and (name in _VALUES or _writes(name)):
         raise NeedsValueError(run, f"called {name} on a tensor")
     return run.between(function, args, kwargs)
+
+
+@contextlib.contextmanager
+def deferring_functions() -> Iterator[None]:
+    """Record a `torch.autograd.Function` on placeholders as one operation, with its own backward.
+
+    Its forward would be recorded operation by operation else, and its backward would be lost.
+    """
+    plain = torch.autograd.Function.__dict__["apply"]
+
+    def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        bound = plain.__get__(None, cls)
+        if list_leaves(DeferredTensor, (args, kwargs)):
+            return _apply(bound, args, kwargs)
+        return bound(*args, **kwargs)
+
+    with mock.patch.object(torch.autograd.Function, "apply", classmethod(apply)):
+        yield
 
 
 def _writes(name: str) -> bool:

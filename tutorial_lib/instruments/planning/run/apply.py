@@ -22,7 +22,11 @@ from tutorial_lib.instruments.planning.run.recording import containers, has_own_
 from tutorial_lib.instruments.private_torch import CALL
 from tutorial_lib.instruments.segments.deferred import DeferredRun
 from tutorial_lib.instruments.segments.execution import Execution, Observe, Values
-from tutorial_lib.instruments.segments.placeholder import tensors_of, with_values
+from tutorial_lib.instruments.segments.placeholder import (
+    deferring_functions,
+    tensors_of,
+    with_values,
+)
 from tutorial_lib.instruments.segments.tree import Tree, leaves
 from tutorial_lib.memory.private_torch import in_backward
 
@@ -208,7 +212,8 @@ class _Running:
             )
         self.is_running = True
         try:
-            output = function(*args, **kwargs)
+            with deferring_functions():
+                output = function(*args, **kwargs)
             run = self.run
             if run is not None and not (run.is_complete and not self._goes_on()):
                 passed = self.parts[: self.parts.index(self.part)]
