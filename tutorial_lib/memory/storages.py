@@ -131,6 +131,11 @@ class StorageLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 if (record := self._record(part, "", label)) is not None:
                     record.label, record.module = label, owner or record.module
 
+    def was_made(self, tensor: Tensor) -> bool:
+        """Tell whether an operation under the log made a tensor's storage."""
+        records = [self._alive[key][0] for key in storage_keys([tensor]) if key in self._alive]
+        return any(record.born for record in records)
+
     def label_module(self, module: nn.Module, *, recurse: bool = True) -> None:
         """Label a module's parameters, buffers and present gradients."""
         for parameter in module.parameters(recurse):

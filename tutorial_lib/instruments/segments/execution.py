@@ -19,8 +19,8 @@ class Execution:
     """A run with all that is known once all stages were called.
 
     Args:
-        run: As many pieces as the tree has stages. Tensors that come from outside of them are
-            held as long as the execution, as plans are priced; those of blocks in a row are not.
+        run: As many pieces as the tree has stages. One with `execute` runs once, and lets go of
+            what came from outside.
         contexts: For a stage that is kept selectively, the `context_fn` of its checkpoint.
     """
 
@@ -30,7 +30,7 @@ class Execution:
         self.first = run.first
         self.operations, self.wanted = run.operations, run.wanted
         self.touched, self.contexts = run.touched, contexts
-        self.given, self._holds_given = run.given, run.execute is not None
+        self.given, self._runs_once = run.given, run.execute is not None
         # of those values whose shapes the model asked for before they were there
         self.shapes = {n: run.shapes[n] for n in run.shapes_asked_for & run.shapes.keys()}
         self.last_use = [-1] * len(run.made_by)
@@ -82,8 +82,9 @@ class Execution:
         tree, with its last stage and the values.
         """
         values: Values = {**self.given}
-        if not self._holds_given:
-            self.given = {}
+        if self._runs_once:
+            self.given.clear()  # each is held as long as stages need it
+        self.given = {}
         if observe is not None:
             observe(self, -1, values)
         self.run(tree, values, observe)

@@ -51,14 +51,15 @@ class Costs:
         count = len(stages)
         made = np.array(outputs(stages), np.int64)
         pinned, shared, later, first = (np.zeros(count, np.int64) for _ in range(4))
-        between = np.zeros(count, np.int64)
+        between, done = (np.zeros(count, np.int64) for _ in range(2))
         for skip in skips:
             pinned[skip.source] += skip.num_bytes
             shared[skip.source] += skip.num_bytes * skip.is_boundary
-            if skip.is_saved:
+            if skip.is_saved or skip.takers:  # one of them may be recomputed
                 later[skip.source + 1 :] += skip.num_bytes
+                done[skip.source + 1 : skip.first] += skip.num_bytes
             else:
-                first[skip.source + 1 : skip.target + 1] += skip.num_bytes
+                first[skip.source + 1 : skip.last + 1] += skip.num_bytes
             between[skip.source : skip.target] += skip.waiting_bytes
 
         def column(name: str, kind: Any = np.int64) -> NDArray[Any]:
@@ -76,7 +77,7 @@ class Costs:
         stop = np.where(np.isnan(stopped), keep, later + saved + np.nan_to_num(stopped))
         may_repeat = column("recomputable", bool)
         released = column("released_bytes")
-        back = later + saved + temporary + waiting - released - np.array(handed, np.int64)
+        back = later - done + saved + temporary + waiting - released - np.array(handed, np.int64)
         waiting[-1] = 0  # the first forward ends before there is any gradient
         selective = None
         if any(stage.selective for stage in stages):

@@ -37,7 +37,7 @@ def read(path: str | Path) -> dict[str, Any]:
             **data,
             "stages": tuple(_stage(stage) for stage in data["stages"]),
             "tree": _tree(data["tree"]),
-            "skips": tuple(Skip(**skip) for skip in data["skips"]),
+            "skips": tuple(map(_skip, data["skips"])),
             "names": tuple(data["names"]),
             "calls": tuple(_call(call) for call in data["calls"]),
         }
@@ -104,6 +104,10 @@ def _call(data: dict[str, Any]) -> Call:
 def _stage(data: dict[str, Any]) -> Stage:
     form = data["selective"]
     return Stage(**{**data, "selective": None if form is None else _stage(form)})
+
+
+def _skip(data: dict[str, Any]) -> Skip:
+    return Skip(**{**data, "takers": tuple(data.get("takers", ()))})
 
 
 def _tree(items: list[Any]) -> Tree:

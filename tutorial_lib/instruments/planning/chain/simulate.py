@@ -86,10 +86,24 @@ def simulate(stages: Sequence[Stage], tree: Tree, skips: Sequence[Skip] = ()) ->
             )
         as_run[index] = replace(form, gradient_bytes=stages[index].gradient_bytes)
     released = [*(stage.released_bytes for stage in stages), 0]
-    machine = _Machine(tuple(as_run), tuple(skips), outputs(stages), released)
+    held = _as_held(skips, tree)
+    machine = _Machine(tuple(as_run), held, outputs(stages), released)
     machine.hold("input", 0, stages[0].input_bytes)
     machine.run(tree, first=True)
     return Simulation(tuple(as_run), tuple(machine.events))
+
+
+def _as_held(skips: Sequence[Skip], tree: Tree) -> tuple[Skip, ...]:
+    """Let skips be saved until the backward of those that take them and are recomputed."""
+    again = [[*leaves((item,))] for item in tree if isinstance(item, tuple | Selective)]
+    begins = {index: segment[0] for segment in again for index in segment}
+    held = []
+    for skip in skips:
+        own = [skip.source if skip.needed_by is None else skip.needed_by] * skip.is_saved
+        needed_by = min([*own, *(begins[t] for t in skip.takers if t in begins)], default=None)
+        is_saved = needed_by is not None
+        held.append(replace(skip, is_saved=is_saved, needed_by=needed_by, takers=()))
+    return tuple(held)
 
 
 @dataclass
@@ -194,7 +208,8 @@ class _Machine:
             skip.num_bytes
             for skip in self.skips
             if skip.source < index
-            and (skip.is_saved or (not self.is_back and index <= skip.target))
+            and (skip.is_saved if self.is_back else skip.is_saved or index <= skip.last)
+            and (not self.is_back or index >= skip.first)
         )
         held = sum(self.held.values()) + values + more
         self.events.append(Event(kind, index, keeps, held))

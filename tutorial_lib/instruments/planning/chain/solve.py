@@ -55,26 +55,28 @@ def solve(
     stages, skips, evaluate = _taken(stages, skips, int(budget_bytes))
     costs = Costs.of(stages, skips)
     spare = int(budget_bytes) - stages[0].input_bytes
+    whole = evaluate(tuple(range(len(stages))))
+    if whole.peak_bytes <= budget_bytes:
+        return whole
     if len(stages) <= SHORT:
         fitting = [way for way in best_ways(costs) if way.needs <= spare]
         found = [evaluate(fitting[-1].tree)] if fitting else []
     else:
         found = _long(costs, spare, evaluate)
     if not found:
-        found = [_frugal(costs, spare, evaluate)]
+        found = [_frugal(costs, evaluate)]
     return min(found, key=lambda plan: (plan.seconds, plan.peak_bytes))
 
 
 def floor_bytes(stages: Sequence[Stage] | Profile) -> int:
     """Smallest budget that any plan of a chain, or of a profile, fits into."""
-    stages, skips, _ = _taken(stages, (), None)
-    return Floor(Costs.of(stages, skips)).num_bytes + stages[0].input_bytes
+    return smallest(stages).peak_bytes
 
 
 def smallest(stages: Sequence[Stage] | Profile) -> Plan:
     """Return a plan for that budget, whatever it recomputes; it ignores the stages' times."""
     stages, skips, evaluate = _taken(stages, (), None)
-    return evaluate(Floor(Costs.of(stages, skips)).tree())
+    return _least(Costs.of(stages, skips), evaluate)
 
 
 def _taken(
@@ -95,9 +97,6 @@ def _long(costs: Costs, spare: int, evaluate: Evaluate) -> list[Plan]:
     """Try a single recomputation, and nested ones where they can be needed."""
     if spare < 1:
         return []
-    whole = evaluate(tuple(range(len(costs))))
-    if whole.peak_bytes <= (whole.budget_bytes or 0):
-        return [whole]
     slots = max(SINGLE_SLOTS, SLOTS_A_STAGE * len(costs))
     single = best_single(costs, spare, slots)
     found = [evaluate(single)] if single is not None else []
@@ -139,12 +138,18 @@ def _ungrouped(tree: Tree, groups: Sequence[Sequence[int]]) -> Tree:
     return tuple(items)
 
 
-def _frugal(costs: Costs, spare: int, evaluate: Evaluate) -> Plan:
+def _least(costs: Costs, evaluate: Evaluate) -> Plan:
+    """Plan with the smallest peak."""
+    frugal = evaluate(Floor(costs).tree())
+    whole = evaluate(tuple(range(len(costs))))  # with no taker recomputed, less than costs say
+    return whole if whole.peak_bytes < frugal.peak_bytes else frugal
+
+
+def _frugal(costs: Costs, evaluate: Evaluate) -> Plan:
     """Plan with the smallest peak; refused where even that does not fit."""
-    floor = Floor(costs)
-    frugal = evaluate(floor.tree())
-    if floor.num_bytes > spare:
-        budget = frugal.budget_bytes or 0
+    frugal = _least(costs, evaluate)
+    budget = frugal.budget_bytes or 0
+    if frugal.peak_bytes > budget:
         raise ValueError(
             f"budget_bytes (={budget}, {human_bytes(budget)}) is below the floor: no plan for "
             f"these {len(costs)} stages needs less than {frugal.peak_bytes} bytes "

@@ -93,8 +93,8 @@ class Stage:
 class Skip:
     """A tensor that a stage makes and a later one takes, over the heads of those between.
 
-    A plan pins it: it is never dropped and recomputed on its own. If it is saved, its value is
-    priced as held while any later stage than its source runs; its gradient from the backward of
+    A plan pins it: it is never dropped and recomputed on its own. Its value is priced as held from
+    its source on, in backward as far down as it is needed there; its gradient from the backward of
     its target to that of its source. Both are upper bounds.
 
     Args:
@@ -105,7 +105,11 @@ class Skip:
         gradient_bytes: What its gradient holds while it waits; `None` is as much as the value. It
             is more where it waits as a part of a larger gradient, as that of `torch.cat` does.
         is_saved: Whether the value must still be there in backward; if not, it is priced in the
-            first forward alone, up to its target.
+            first forward alone.
+        takers: Stages that take it: it is there until the backward of those that are recomputed.
+        needed_by: The first stage whose backward needs it, if it is saved; `None` is its source.
+        held_to: The last stage in whose first forward it is there, if it is not saved; `None` is
+            its target.
     """
 
     source: int
@@ -114,11 +118,24 @@ class Skip:
     is_boundary: bool = True
     gradient_bytes: int | None = None
     is_saved: bool = True
+    takers: tuple[int, ...] = ()
+    needed_by: int | None = None
+    held_to: int | None = None
 
     @property
     def waiting_bytes(self) -> int:
         """Bytes of its gradient while it waits."""
         return self.num_bytes if self.gradient_bytes is None else self.gradient_bytes
+
+    @property
+    def last(self) -> int:
+        """The last stage in whose first forward it is there."""
+        return self.target if self.held_to is None else self.held_to
+
+    @property
+    def first(self) -> int:
+        """The first stage whose backward may need its value, whatever is recomputed."""
+        return min([self.source if self.needed_by is None else self.needed_by, *self.takers])
 
 
 def check_chain(stages: Sequence[Stage], skips: Iterable[Skip]) -> None:

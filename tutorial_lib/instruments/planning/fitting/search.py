@@ -116,7 +116,8 @@ def _at(parts: Parts, micro_batch: int) -> Profile:
         return max(0, first + (second - first) * (micro_batch - 1))
 
     def between(first: Any, second: Any) -> Any:
-        names = [field.name for field in fields(first) if field.name not in ("source", "target")]
+        places = ("source", "target", "takers", "needed_by", "held_to")
+        names = [field.name for field in fields(first) if field.name not in places]
         values = {n: line(getattr(first, n), getattr(second, n)) for n in names}
         if "handed_on_bytes" in values:
             values["handed_on_bytes"] = min(values["handed_on_bytes"], values["saved_bytes"])

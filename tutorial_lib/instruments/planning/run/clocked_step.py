@@ -23,6 +23,7 @@ from tutorial_lib.instruments.planning.run.apply import install, undo
 from tutorial_lib.instruments.planning.run.recording import Loss
 from tutorial_lib.instruments.private_torch import without_modes
 from tutorial_lib.instruments.segments.execution import Execution
+from tutorial_lib.memory.private_torch import storage_keys
 
 Reading = Any  # a number, or several of them in a tuple
 
@@ -40,7 +41,8 @@ class ClockedStep:
     end: Reading = 0  # where the step ends
     # where a tensor was last saved for backward when each stage's forward ended
     saved: list[Reading] = field(default_factory=list)
-    # a number for each value of an execution; a tensor that several get has one in all of them
+    # a number for each value of an execution: a tensor that several get has one in all of them,
+    # and so have views of what a stage made
     keys: dict[tuple[int, int], int] = field(default_factory=dict)
     # what was run, in order: one for each call of the model
     executions: list[Execution] = field(default_factory=list)
@@ -86,20 +88,31 @@ class ClockedStep:
 
 
 class _Seen:
-    """Numbers of tensors, as long as they live."""
+    """Numbers of tensors or storages, as long as they live."""
 
     def __init__(self) -> None:
-        self._numbers: dict[int, tuple[weakref.ref[Tensor], int]] = {}
+        self._numbers: dict[int, tuple[weakref.ref[Any], int]] = {}
         self._count = itertools.count()
 
-    def number_of(self, tensor: Tensor) -> tuple[int, bool]:
-        """Return a tensor's number, and whether it is new."""
-        reference, number = self._numbers.get(id(tensor), (None, 0))
-        if reference is not None and reference() is tensor:
-            return number, False
-        number = next(self._count)
-        self._numbers[id(tensor)] = weakref.ref(tensor), number
-        return number, True
+    def has(self, it: Tensor | torch.UntypedStorage) -> bool:
+        """Tell whether it has a number."""
+        reference, _ = self._numbers.get(id(it), (None, 0))
+        return reference is not None and reference() is it
+
+    def number_of(self, it: Tensor | torch.UntypedStorage) -> tuple[int, bool]:
+        """Return its number, and whether it is new."""
+        is_new = not self.has(it)
+        if is_new:
+            self._numbers[id(it)] = weakref.ref(it), next(self._count)
+        return self._numbers[id(it)][1], is_new
+
+
+def _whole(tensor: Tensor, seen: _Seen, is_made: bool) -> Tensor | torch.UntypedStorage:
+    """Return the storage of what a stage made, and of its views; what is given may be a part."""
+    if not any(storage_keys([tensor])):
+        return tensor
+    storage = tensor.untyped_storage()
+    return storage if is_made or seen.has(storage) else tensor
 
 
 def run_clocked(
@@ -121,7 +134,7 @@ def run_clocked(
             whether it comes from before the stages.
         kept: How stages are kept: `int` or `Selective`.
     """
-    clocked, values_seen = ClockedStep(), _Seen()
+    clocked, values_seen, tensors_seen = ClockedStep(), _Seen(), _Seen()
     last_saved = [read()]
 
     def save(tensor: Tensor) -> Tensor:
@@ -141,11 +154,11 @@ def run_clocked(
             clocked.executions.append(execution)
         for number in [n for n in values if execution.made_by[n] == piece]:
             tensor: Any = values[number]
-            key, is_new = values_seen.number_of(tensor)
+            key, is_new = values_seen.number_of(_whole(tensor, values_seen, is_made=piece >= 0))
             clocked.keys[len(clocked.executions) - 1, number] = key
-            if tensor.requires_grad and is_new:
+            if tensor.requires_grad and tensors_seen.number_of(tensor)[1]:
                 tensor.register_hook(mark(execution.first + piece + 1))
-            if (tensor.requires_grad or piece >= 0) and is_new:
+            if is_new:
                 look(key, tensor, piece < 0)
 
     if calls:

@@ -154,17 +154,18 @@ def _either(
 
 
 def _dearest(skips: Sequence[Skip], others: Sequence[Skip]) -> tuple[Skip, ...]:
-    """Price each skip as in that one of two runs in which it holds more."""
+    """Price each skip's gradient as in that one of two runs in which it holds more.
+
+    The second has none of those whose value nobody takes: no segment gives it.
+    """
     if not skips:
         return tuple(others)
-    return tuple(
-        replace(
-            one,
-            gradient_bytes=max(one.waiting_bytes, other.waiting_bytes),
-            is_saved=one.is_saved or other.is_saved,
-        )
-        for one, other in zip(skips, others, strict=True)
-    )
+    more = {(other.source, other.target, other.num_bytes): other.waiting_bytes for other in others}
+    found = []
+    for one in skips:
+        waiting = more.get((one.source, one.target, one.num_bytes), 0)
+        found.append(replace(one, gradient_bytes=max(one.waiting_bytes, waiting)))
+    return tuple(found)
 
 
 @dataclass(frozen=True)
@@ -244,6 +245,8 @@ def _watched_once(
     log, num_bytes = _log(seen.model, device), dict[int, int]()
 
     def look(number: int, tensor: Tensor, is_given: bool) -> None:
+        if is_given and not (tensor.requires_grad or log.was_made(tensor)):
+            return  # the batch is there anyway
         # of a large tensor from before the stages, several may get a part each
         whole, part = tensor.untyped_storage().nbytes(), tensor.numel() * tensor.element_size()
         num_bytes[number] = part if is_given else whole

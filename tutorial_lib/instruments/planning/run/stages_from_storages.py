@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +23,7 @@ class Flow:
 
     boundaries: tuple[int, ...]  # for each stage, bytes that come from the stage right before it
     skips: tuple[Skip, ...]  # what goes further
-    # the number of the value that a skip is, for those between a stage and what is no stage
+    # the number of the value that a skip is
     values: dict[int, int] = field(default_factory=dict)
     # values that go from a stage to the next alone: that one, bytes and number
     handed: tuple[tuple[int, int, int], ...] = ()
@@ -48,21 +49,23 @@ class Flow:
             targets = {stage for stage in uses[key] if stage > source}
             if source + 1 in targets:
                 boundaries[source + 1] += size
-                if source and targets == {source + 1}:
+                if targets == {source + 1}:
                     handed.append((source + 1, size, key))
             last = max(targets, default=0)
+            if size and source and not targets:  # it dies with the model's forward
+                end = min(end for end in ends if end > source)
+                values[len(skips)] = key
+                skips.append(Skip(source, end, size, is_boundary=False, gradient_bytes=0))
             if size and last > source + 1:
-                skips.append(Skip(source, last, size, source + 1 in targets))
-                # what comes from before the stages is held as long as they run, and what a stage
-                # takes is held by a segment with that stage until backward
-                if source and targets <= {*ends}:
-                    values[len(skips) - 1] = key
+                values[len(skips)] = key
+                takers = tuple(sorted(targets.difference(ends)))
+                skips.append(Skip(source, last, size, source + 1 in targets, takers=takers))
         return cls(tuple(boundaries), tuple(skips), values, tuple(handed), (0, *ends))
 
     def priced(self, clocked: ClockedStep, curve: Curve) -> Flow:
-        """Give each skip the bytes of its gradient, and whether its value is there in backward."""
-        backwards, skips = clocked.backward_spans(), []
-        alive_values = _alive_values(curve, clocked)
+        """Give each skip the bytes of its gradient, and how long its value is there."""
+        forwards, backwards = clocked.forward_spans(0), clocked.backward_spans()
+        skips = []
         for index, skip in enumerate(self.skips):
             # what its target's backward made and the one before it did not use up
             made = curve.born_in(backwards[skip.target])
@@ -72,24 +75,30 @@ class Flow:
             waiting = alive(its, backwards[skip.target - 1][1])
             alike = sum(other.num_bytes for other in self.skips if other.target == skip.target)
             share = -(-waiting * skip.num_bytes // max(1, alike))
-            saved = index not in self.values or f"{LABEL}{self.values[index]}" in alive_values
+            held = dict[str, Any]()
+            life = curve.of_value(self.values[index], skip.num_bytes)
+            if life is not None and not alive([life], clocked.forward[-1]):
+                ends = [n for n, (_, end) in enumerate(forwards) if end < (life.died or 0)]
+                held = {"is_saved": False, "held_to": max(skip.target, len(ends))}
+            elif life is not None and life.died is not None:
+                needing = [n for n, (start, _) in enumerate(backwards) if start < life.died]
+                held = {"needed_by": max([skip.source, *needing[:1]])}
             size = max(skip.num_bytes, share)
             if skip.source >= skip.target - 2:  # of a sum both parts have one gradient
                 shared = alive(made, backwards[skip.target][1]) - self.boundaries[skip.target]
                 size = min(size, max(0, shared))
-            skips.append(replace(skip, gradient_bytes=size, is_saved=saved))
+            size = 0 if skip.gradient_bytes == 0 else size
+            skips.append(replace(skip, gradient_bytes=size, **held))
         return replace(self, skips=tuple(skips))
 
-    def released(self, alive_values: set[str | None]) -> list[int]:
+    def released(self, clocked: ClockedStep, curve: Curve) -> list[int]:
         """Count the bytes of each stage's input that are not there in backward."""
         found = [0] * len(self.boundaries)
         for stage, size, key in self.handed:
-            found[stage] += size * (f"{LABEL}{key}" not in alive_values)
+            life = curve.of_value(key, size)
+            is_gone = life is not None and not alive([life], clocked.forward[-1])
+            found[stage] += size * is_gone
         return found
-
-
-def _alive_values(curve: Curve, clocked: ClockedStep) -> set[str | None]:
-    return {x.category for x in curve.lives if alive([x], clocked.forward[-1])}
 
 
 class Curve:
@@ -98,6 +107,12 @@ class Curve:
     def __init__(self, lives: Sequence[Life]) -> None:
         self.lives = [life for life in lives if life.born > 0]
         self.last = max((max(life.born, life.died or 0) for life in self.lives), default=0)
+        self._of_values = {life.category: life for life in self.lives}
+
+    def of_value(self, key: int, num_bytes: int) -> Life | None:
+        """Return the life of a value's storage; `None` where that holds others too, or is older."""
+        life = self._of_values.get(f"{LABEL}{key}")
+        return life if life is not None and life.num_bytes == num_bytes else None
 
     def held(self, lives: Sequence[Life]) -> NDArray[np.int64]:
         """Bytes of some storages at each tick."""
@@ -144,7 +159,7 @@ def measure_stages(
         ]
     )
     flow = flow.priced(clocked, curve)
-    released = flow.released(_alive_values(curve, clocked))
+    released = flow.released(clocked, curve)
     forwards, backwards = clocked.forward_spans(0), clocked.backward_spans()
     free = _needs_of_forwards(Curve(dropped), [0, *ends])
     stages = []
@@ -203,8 +218,8 @@ def _with_backward(
         # the gradients of skips that wait for earlier stages are priced as such; those of
         # parameters that earlier stages use too wait by themselves
         waiting = [x for x in others if clocked.forward[-1] < x.born <= back[0]]
-        known = sum(s.waiting_bytes for s in skips if s.source <= index < s.target)
-        known = max(0, min(known, alive(waiting, back[0]) - output))
+        priced = sum(s.waiting_bytes for s in skips if s.source <= index < s.target)
+        known = max(0, min(priced, alive(waiting, back[0]) - output))
         beyond = sum(s.waiting_bytes for s in skips if s.source < index < s.target)
         more = max(
             0, min(alive(waiting, back[1]) - beyond, alive(waiting, back[0]) - output - known)
@@ -218,7 +233,8 @@ def _with_backward(
             for most in (during, stop)
         )
         kept = stage.saved_bytes - stage.handed_on_bytes - handed[index]
-        backward = local - kept - output
+        # of a concatenation the gradients of all parts are one tensor, also the output's
+        backward = local - kept - output - (priced - known)
         filled.append(
             replace(
                 stage,
