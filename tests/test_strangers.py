@@ -13,6 +13,7 @@ import math
 import time
 import warnings
 from dataclasses import dataclass
+from unittest import mock
 
 import pytest
 import torch
@@ -20,20 +21,33 @@ from stranger_gradients import NAMES, SAMPLES, built, in_float64, passed, recipe
 
 from tutorial_lib import memory
 from tutorial_lib.instruments import planning
+from tutorial_lib.instruments.planning.fitting import search
 from tutorial_lib.school.commands.main import run
 
-# One of each kind daily, all others weekly.
+# One of each kind: planned, a rollout, no chain of stages, stages that cannot be recomputed.
 DAILY = ("numbered_blocks", "weather_rollout", "forces_message_passing", "fake_quantised_net")
-MOST_SECONDS = 60  # of a CPU, for one plan; the slowest takes 6
+PLANNED_DAILY = ("numbered_blocks", "forces_message_passing")
+MOST_SECONDS = 60  # of a CPU, for one plan
 
-# Those that cannot be planned, and the words for it. All others get a plan.
-REFUSED = {}
-PLANNED = [name for name in NAMES if name not in REFUSED]
+# Those whose table has no row that recomputes, and how its reason begins.
+WHOLE = dict.fromkeys(
+    ("critic_gradient_penalty", "forces_message_passing", "heat_equation_pinn"),
+    "This loss differentiates inside",
+)
+# The prices that are further from what is counted than 2 %.
+PRICES = {
+    # Recomputed, a layer stores its balancing loss again, with the graph of what was recomputed:
+    # a plan needs more than its price. `fit` predicts its answer in whole, and that has it.
+    "mixture_of_experts": 0.08,
+    # A segment needs less than its price: its recomputation stops early.
+    "dataclass_blocks": 0.06,
+    "two_views": 0.03,
+}
 
 
-def strangers(names=NAMES):
+def strangers(names=NAMES, *, daily=DAILY):
     """Names as parameters, those that are not daily marked as weekly."""
-    marked = [n if n in DAILY else pytest.param(n, marks=pytest.mark.weekly) for n in names]
+    marked = [n if n in daily else pytest.param(n, marks=pytest.mark.weekly) for n in names]
     return pytest.mark.parametrize("name", marked)
 
 
@@ -55,11 +69,11 @@ def predicted(make_step, kernels="cpu"):
 
 
 def test_there_are_many_strangers():
-    assert len(NAMES) >= 46
-    assert set(DAILY) | set(REFUSED) <= set(NAMES)
+    assert len(NAMES) >= 59
+    assert {*DAILY, *WHOLE, *PRICES} <= {*NAMES}
 
 
-@pytest.mark.parametrize("name", NAMES)
+@strangers()
 def test_a_stranger_trains_plainly(name):
     torch.manual_seed(0)
     loss, model = recipe(name, 2).make_loss()
@@ -111,6 +125,34 @@ class Planned:
         return f"{self.best.micro_batch}x{self.best.accumulation}{self.best.overhead:+.0%}"
 
 
+@functools.cache
+def judged(name):
+    return planning.judge(recipe(name).model)
+
+
+@functools.cache
+def all_planned(name):
+    """The plans at 1.05 and 0.7 of the plain step's peak, and at the smallest that is named.
+
+    None of what `fit` profiles depends on the budget: it is profiled once, for the first.
+    """
+    plain, parts = search.taken_apart, []
+
+    def once(*args, **kwargs):
+        if not parts:
+            parts.append(plain(*args, **kwargs))
+        return parts[0]
+
+    with warnings.catch_warnings(), mock.patch.object(search, "taken_apart", once):
+        warnings.simplefilter("ignore", memory.MeterWarning)
+        peak = predicted(recipe(name, optimizer="adamw").make_step, kernels="cuda")
+        plans = {"none": planned(name, 1)}
+        plans |= {share: planned(name, int(float(share) * peak)) for share in ("1.05", "0.7")}
+        if (found := plans["none"].found) is not None:
+            plans["smallest"] = planned(name, found.smallest_bytes)
+    return plans
+
+
 def planned(name, budget_bytes):
     start = time.process_time()
     asked = {"effective_batch": SAMPLES, "precisions": ["fp32"]}
@@ -123,29 +165,16 @@ def planned(name, budget_bytes):
     return said
 
 
-@strangers()
-def test_the_command_plans_or_refuses(name, capsys):
+@strangers(daily=())
+def test_the_command_plans(name, capsys):
     words = ["--budget", "200MiB", "--effective-batch", str(SAMPLES)]
-    status = run(["plan", recipe(name).model, *words])
-    said = capsys.readouterr().err
-    assert "Your code raised" not in said
-    assert (status, REFUSED.get(name, "") in said) == (2 if name in REFUSED else 0, True)
+    assert run(["plan", recipe(name).model, *words]) == 0
+    out, err = capsys.readouterr()
+    assert "Your code raised" not in err
+    assert WHOLE.get(name, "") in out
 
 
-@functools.cache
-def all_planned(name):
-    """The plans at 1.05 and 0.7 of the plain step's peak, and at the smallest that is named."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", memory.MeterWarning)
-        plain = predicted(recipe(name, optimizer="adamw").make_step, kernels="cuda")
-        plans = {share: planned(name, int(float(share) * plain)) for share in ("1.05", "0.7")}
-        plans["none"] = planned(name, 1)
-        if (found := plans["none"].found) is not None:
-            plans["smallest"] = planned(name, found.smallest_bytes)
-    return plans
-
-
-@strangers(PLANNED)
+@strangers(daily=PLANNED_DAILY)
 def test_each_budget_gets_a_plan_that_fits(name):
     plans = all_planned(name)
     assert {key: plan.refusal for key, plan in plans.items() if plan.refusal} == {}
@@ -153,20 +182,15 @@ def test_each_budget_gets_a_plan_that_fits(name):
     assert max(plan.cpu_seconds for plan in plans.values()) < MOST_SECONDS
     for share in ("1.05", "smallest"):
         assert plans[share].best is not None, share
-    least = plans["smallest"].budget_bytes
-    tight = plans["0.7"]
+    least, tight = plans["smallest"].budget_bytes, plans["0.7"]
     assert (tight.best is not None) == (tight.budget_bytes >= least)
     for plan in plans.values():
         assert plan.best is None or plan.best.peak_bytes <= plan.budget_bytes
+        why = plan.found.why_whole
+        assert why.startswith(WHOLE[name]) if name in WHOLE else not why
 
 
-@strangers(REFUSED)
-def test_what_cannot_be_planned_is_refused_in_words(name):
-    for plan in all_planned(name).values():
-        assert REFUSED[name] in plan.refusal
-
-
-@strangers(PLANNED)
+@strangers(daily=())
 @pytest.mark.filterwarnings("ignore::tutorial_lib.memory.MeterWarning")
 def test_a_plan_runs_as_it_was_predicted(name):
     plans = all_planned(name)
@@ -184,12 +208,13 @@ def with_gradients(name, plan=None):
     return loss, model
 
 
-@strangers(PLANNED)
+@strangers([name for name in NAMES if name not in WHOLE], daily=())
 @pytest.mark.filterwarnings("ignore::tutorial_lib.memory.MeterWarning")
 def test_a_plan_costs_what_it_says(name):
     with memory.predicting(kernels="cpu"):
         loss, model = with_gradients(name)
-        profile = planning.profile(model, loss, speed=planning.Speed())
+        asked = {"speed": planning.Speed(), "keep": list(judged(name).unlike)}
+        profile = planning.profile(model, loss, **asked)
     floor = planning.floor_bytes(profile)
     everything = tuple(range(len(profile.stages)))
     whole = planning.simulate(profile.stages, everything, profile.skips).peak_bytes
@@ -199,22 +224,20 @@ def test_a_plan_costs_what_it_says(name):
         report = memory.measure(lambda loss=loss: loss().backward(), model=model)
         seen = report.peak_bytes - report.baseline_bytes
         assert seen == pytest.approx(plan.peak_bytes, rel=PRICES.get(name, 0.02))
-
-
-PRICES = {}
+        assert name == "mixture_of_experts" or seen <= 1.005 * plan.peak_bytes
 
 
 # ---- the same training? ----
 
 
-@strangers()
+@strangers(daily=PLANNED_DAILY)
 def test_a_plan_changes_no_bit_of_a_gradient(name):
-    plans = () if name in REFUSED else all_planned(name).values()
-    for plan in plans:
+    plain = passed(name)
+    for plan in all_planned(name).values():
         if plan.best is not None:
-            plain, again = passed(name), passed(name, plan=plan.best.plan)
+            again = passed(name, plan=plan.best.plan)
             assert again.is_bit_for_bit(plain)
-            assert again.moved(plain) <= bool(planning.judge(recipe(name).model).moved)
+            assert again.moved(plain) <= bool(judged(name).moved)
 
 
 def recomputed_plainly(name):
@@ -226,10 +249,10 @@ def recomputed_plainly(name):
     return "exact" if is_same else "another"
 
 
-@strangers()
+@strangers(daily=())
 @pytest.mark.filterwarnings("ignore::tutorial_lib.memory.MeterWarning")
 def test_what_is_said_to_be_the_same_training_is(name):
-    said = planning.judge(recipe(name).model)
+    said = judged(name)
     assert said.recomputed == recomputed_plainly(name)
     with in_float64():
         whole = passed(name)
