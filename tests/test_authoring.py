@@ -882,6 +882,7 @@ def test_magics_futures_and_string_annotations_load(tmp_path):
         tmp_path / "n.ipynb",
         "%load_ext nothing_of_the_kind\nx = 1",
         "# check 1.1 (1 point)\nimport nothing_of_the_kind",
+        "# @title Check: run this cell\n@refuse\ndef checked():\n    pass",
         "from __future__ import annotations\nfrom dataclasses import dataclass\n"
         "@dataclass\nclass Node:\n    next: Node | None = None",
     )
