@@ -20,10 +20,11 @@ import pandas as pd
 import torch
 from diffusers import SD3Transformer2DModel
 from diffusers.models.transformers import transformer_sd3 as sd3
+from torch import nn
 from torch.nn import functional as F
 from torch.optim import AdamW
 
-from tutorial_lib import data, memory, plots
+from tutorial_lib import blanks, data, memory, plots
 from tutorial_lib.checks import assert_same_training
 from tutorial_lib.guesses import beside
 from tutorial_lib.instruments import segments
@@ -55,7 +56,7 @@ torch.set_num_threads(1)  # small steps gain nothing from a second core
 # **Write.** `run_block`: the two lines above, with the layers of a block of diffusers. They are
 # `block.norm1.linear` (after `F.silu`), `block.attn`, `block.ff`, and `block.norm2` for both norms,
 # which have no weights. The modulation's result has the order shift, scale, gate, twice. A row for
-# an image, `(batch, 1, width)`, meets all its tokens. The next cell compares with diffusers.
+# an image, `(batch, 1, width)`, is broadcast over all its tokens.
 
 
 # %% id="run-block"
@@ -69,12 +70,28 @@ def run_block(block, x, c):
     ### END SOLUTION
 
 
-# %% id="compare-block"
-torch.manual_seed(0)
-block = sd3.SD3SingleTransformerBlock(64, 4, 16)  # width, heads, width of a head
-x, c = torch.randn(2, 9, 64), torch.randn(2, 64)
-ours, theirs = run_block(block, x, c), block(x, c)
-print("as diffusers runs it:", torch.allclose(ours, theirs))
+# %% id="check-run-block"
+# @title Check: run this cell
+@blanks.check("run_block", "return a tensor of the shape of x")
+def runs_as_diffusers_does():
+    torch.manual_seed(0)
+    block = sd3.SD3SingleTransformerBlock(64, 4, 16)  # width, heads, width of a head
+    zeros = sd3.SD3SingleTransformerBlock(64, 4, 16)
+    zeros.load_state_dict(block.state_dict())
+    for weight in zeros.ff.parameters():
+        nn.init.zeros_(weight)
+    x, c = torch.randn(2, 9, 64), torch.randn(2, 64)
+    for part, of in (
+        ("With attention alone", zeros),
+        ("With attention and MLP", block),
+    ):
+        seen, right = run_block(of, x, c), of(x, c)
+        assert seen.shape == x.shape, (
+            f"x is {tuple(x.shape)}, and you return {seen.shape}."
+        )
+        off = ((seen - right).norm() / right.norm()).item()
+        assert off < 1e-5, f"{part} it is {off:.1%} away from what diffusers computes."
+
 
 # %% [markdown] id="predict-modulation"
 # Let the width be $d$. Attention has four matrices of $d \times d$; the MLP has $8 d^2$ parameters.
@@ -192,6 +209,29 @@ def count_runs(model, step):
     return runs
 
 
+# %% id="check-count-runs"
+# @title Check: run this cell
+@blanks.check("count_runs", "count the runs of each layer in a Counter")
+def counts_layers_in_one_step():
+    model = nn.Sequential(nn.Linear(4, 4), nn.Sequential(nn.ReLU(), nn.Linear(4, 4)))
+    x, steps = torch.ones(2, 4), []
+
+    def step():
+        steps.append(model[1](model[1](model[0](x))))
+
+    runs = dict(count_runs(model, step))
+    assert len(steps) == 1, f"`step` was called {len(steps)} times, not once."
+    right = {"0": 1, "1.0": 2, "1.1": 2}
+    assert "1" not in runs, "Module 1 has children, so it is no layer."
+    assert runs == right, f"The layers ran {right} times, and you count {runs}."
+    more = count_runs(model, step)
+    before = dict(more)
+    step()
+    assert more == before, (
+        "After the step the hooks are still there and go on counting."
+    )
+
+
 # %% [markdown] id="predict-outside"
 # Two small models with the published layouts: four blocks of Stable Diffusion 3.5, and of Flux two
 # blocks with two streams and three with one (there the text's tokens and the image's are one
@@ -239,6 +279,23 @@ def boundaries(config, tokens, num_bytes=4):
     blocks = config["num_layers"] + config.get("num_single_layers", 0)
     return blocks * tokens * width * num_bytes
     ### END SOLUTION
+
+
+# %% id="check-boundaries"
+# @title Check: run this cell
+@blanks.check("boundaries", "return a number of bytes")
+def has_the_bytes_of_all_blocks():
+    narrow = {"num_attention_heads": 2, "attention_head_dim": 8, "num_layers": 3}
+    for more, options, right in (
+        ({}, {}, 3 * 10 * 16 * 4),
+        ({}, {"num_bytes": 2}, 3 * 10 * 16 * 2),
+        ({"num_single_layers": 5}, {}, 8 * 10 * 16 * 4),
+    ):
+        seen = boundaries(narrow | more, 10, **options)
+        said = (
+            f"{narrow | more}, 10 tokens, {options}: {seen!r} bytes, and not {right}."
+        )
+        assert seen == right, said
 
 
 # %% id="left"
@@ -360,10 +417,7 @@ def make():
 
 # %% [markdown] id="write-flow"
 # **Write.** `flow_loss`: mix latents and noise by each image's share, predict, and compare with the
-# line's direction. `share` has to become `(batch, 1, 1, 1)` for the mixing alone. The next cell
-# checks it with a model that gives back what it sees: from noise of 1 and latents of 0 it sees a
-# quarter, and should say 1; from latents of 1 and no noise it sees three quarters, and should say
-# -1.
+# line's direction. `share` has to become `(batch, 1, 1, 1)` for the mixing alone.
 
 
 # %% id="flow-loss"
@@ -380,15 +434,28 @@ def flow_loss(model, latents, noise, share, words):
     ### END SOLUTION
 
 
-# %% id="check-flow"
-def echo(noisy, *_):
-    return SimpleNamespace(sample=noisy)
+# %% id="check-flow-loss"
+# @title Check: run this cell
+@blanks.check("flow_loss", "return a loss")
+def is_right_by_hand():
+    asked = []
 
+    def echo(hidden_states, encoder_hidden_states, pooled_projections, timestep):
+        asked.append((hidden_states, pooled_projections, timestep))
+        return SimpleNamespace(sample=hidden_states)
 
-ones, quarter = torch.ones(2, 1, 8, 8), torch.full((2,), 0.25)
-for noise, by_hand in ((1, 0.75**2), (0, 1.75**2)):
-    seen = flow_loss(echo, (1 - noise) * ones, noise * ones, quarter, prompts[:2])
-    assert seen == by_hand, f"noise of {noise}: {seen:.4f}, and not {by_hand}"
+    ones, share = torch.ones(2, 1, 8, 8), torch.tensor([0.25, 0.75])
+    for noise, mixed, by_hand in ((1, share, 0.3125), (0, 1 - share, 2.3125)):
+        seen = flow_loss(echo, (1 - noise) * ones, noise * ones, share, prompts[:2])
+        noisy, summary, times = asked[-1]
+        of = f"Latents of {1 - noise}, noise of {noise}, shares of 0.25 and 0.75"
+        found = noisy.flatten(1)[:, 0].tolist()
+        assert found == mixed.tolist(), f"{of}: the mixture is {found}."
+        told = times.tolist()
+        assert told == [250, 750], f"The model is told the times {told}, not 250, 750."
+        assert torch.equal(summary, prompts[:2, 0]), "The summary is not words[:, 0]."
+        said = f"{of}: a model that returns what it sees has a loss of {by_hand}"
+        assert seen == by_hand, f"{said}, not {seen:.4f}."
 
 
 # %% id="update"
