@@ -14,6 +14,7 @@
 # %% id="imports"
 from functools import partial
 from itertools import islice
+from unittest.mock import patch
 
 import pandas as pd
 import torch
@@ -25,7 +26,7 @@ from torch.utils.checkpoint import CheckpointError
 from torch.utils.checkpoint import checkpoint as torch_checkpoint
 from torch.utils.checkpoint import create_selective_checkpoint_contexts
 
-from tutorial_lib import data, memory, plots
+from tutorial_lib import blanks, data, memory, plots
 from tutorial_lib.instruments import segments
 from tutorial_lib.guesses import beside
 from tutorial_lib.instruments.training import Recipe
@@ -108,7 +109,7 @@ class Balancing:
 # %% id="gradients"
 CONFIG = GPTConfig(num_layers=1, num_heads=4, d_model=64)
 x = torch.randn(8, 64, 64, generator=torch.Generator().manual_seed(0))
-x.requires_grad_()
+x = x.requires_grad_()
 
 
 def plainly(function, *args, **kwargs):
@@ -191,7 +192,7 @@ print(f"{dropped} of {len(first)} were dropped in forward")
 # recompute all else. Chapter 07 has the tool: `create_selective_checkpoint_contexts` takes a list
 # of operations to save.
 #
-# **Write.** `saving_routing`. All eight gradients must be equal.
+# **Write.** `saving_routing`.
 
 
 # %% id="saving-routing"
@@ -205,6 +206,29 @@ def saving_routing(function, *args, **options):
     contexts = partial(create_selective_checkpoint_contexts, operations)
     return checkpoint(function, *args, context_fn=contexts, **options)
     ### END SOLUTION
+
+
+# %% id="check-saving-routing"
+# @title Check: run this cell
+@blanks.check("saving_routing", "return what the checkpointed function returns")
+def repeats_the_choice():
+    asked, real = [], torch_checkpoint
+
+    def spied(function, *args, **options):
+        asked.append(options)
+        return real(function, *args, **options | {"use_reentrant": False})
+
+    for name, choose in (("noise", with_own_generator), ("bias", Balancing)):
+        wanted, _ = gradients(plainly, choose, 128)
+        seen, routes = gradients(saving_routing, choose, 128)
+        assert len(routes) == 2, "Forward ran once: nothing was recomputed."
+        off = error(seen, wanted)
+        assert off == 0, f"Routing by {name}: the gradient is off by {off:.1%}."
+    with patch.dict(globals(), checkpoint=spied, torch_checkpoint=spied):
+        gradients(partial(saving_routing, preserve_rng_state=False), choose)
+    assert asked, "`checkpoint` was not called."
+    kept = asked[0].get("preserve_rng_state", True)
+    assert not kept, "`options` never reach `checkpoint`: preserve_rng_state is lost."
 
 
 # %% id="saved-routing"
@@ -322,7 +346,7 @@ pd.Series(said).unstack(0)
 # et al., 2021). Cut the tensor into blocks of 64 numbers, keep the largest absolute value of each
 # block as its scale, and round all numbers to 127ths of it. That is $1 + 4/64$ bytes a number.
 #
-# **Write.** Both functions. The check below them looks at the bytes, and allows half a step.
+# **Write.** Both functions.
 
 
 # %% id="to-8-bits"
@@ -339,6 +363,26 @@ def to_8_bits(tensor, block=64):
     ### END SOLUTION
 
 
+# %% id="check-to-8-bits"
+# @title Check: run this cell
+@blanks.check("to_8_bits", "return steps, a step's size and the shape")
+def rounds_to_the_nearest_step():
+    numbers = torch.linspace(-1, 1, 256).view(2, 128)
+    numbers[1, 3] = 100  # an outlier
+    for tensor in (numbers, torch.zeros(2, 128)):
+        steps, scale, shape = to_8_bits(tensor)
+        kind = str(steps.dtype)
+        assert kind == "torch.int8", f"The steps are {kind}, and not int8."
+        sizes = tuple(steps.shape), tuple(scale.shape), tuple(shape)
+        right = (4, 64), (4, 1), (2, 128)
+        assert sizes == right, f"Steps, sizes and shape are {sizes}, not {right}."
+        rows = tensor.reshape(4, 64)
+        off = (steps * scale - rows).abs().amax(1)
+        allowed = 0.501 * rows.abs().amax(1) / 127
+        few = f"Off by at most {off.tolist()}; half a step is {allowed.tolist()}."
+        assert (off <= allowed).all(), few
+
+
 # %% id="from-8-bits"
 def from_8_bits(packed):
     """Make a tensor of what `to_8_bits` gave."""
@@ -348,13 +392,15 @@ def from_8_bits(packed):
     ### END SOLUTION
 
 
-# %% id="check-8-bits"
-numbers = x.detach().reshape(-1, 64)
-steps, scale, _ = to_8_bits(numbers)
-small = steps.dtype == torch.int8 and scale.numel() * 64 == numbers.numel()
-assert small, "not 8 bits a number and one scale a block"
-off = (from_8_bits(to_8_bits(numbers)) - numbers).abs().amax(1)
-assert (off <= 1.001 * numbers.abs().amax(1) / 254).all(), "off by more than half"
+# %% id="check-from-8-bits"
+# @title Check: run this cell
+@blanks.check("from_8_bits", "return a tensor")
+def undoes_the_steps():
+    steps = torch.tensor([[1, -2], [127, 0]], dtype=torch.int8)
+    seen = from_8_bits((steps, torch.tensor([[0.5], [2.0]]), torch.Size([4])))
+    right = [0.5, -1.0, 254.0, 0.0]
+    assert seen.tolist() == right, f"It is {seen.tolist()}, and not {right}."
+
 
 # %% [markdown] id="hooks-text"
 # The hooks leave alone what is no float, what is small, and the weights, which are in memory
