@@ -12,6 +12,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.nn.utils import parameters_to_vector
 from torch.utils.checkpoint import checkpoint
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from tutorial_lib import data, memory
 from tutorial_lib.instruments import ranks, segments
@@ -265,6 +266,25 @@ def test_09_after_training_batch_norm_is_off_by_more(make):
         F.cross_entropy(model(images[rows]), labels[rows]).backward()
         optimizer.step()
     assert 0.2 < untrained < batch_norms_error(model, images, labels) / 1.2
+
+
+def test_10d_the_usual_loop_keeps_the_logits_of_its_out():
+    config = LlamaConfig(
+        **{"vocab_size": 8192, "hidden_size": 32, "intermediate_size": 64},
+        **{"num_hidden_layers": 1, "num_attention_heads": 2, "use_cache": False},
+    )
+    model, tokens = LlamaForCausalLM(config).bfloat16(), torch.zeros(1, 256).long()
+
+    def usual():
+        out = model(input_ids=tokens, labels=tokens)
+        out.loss.backward()
+
+    def loss_alone():
+        model(input_ids=tokens, labels=tokens).loss.backward()
+
+    more, less = (memory.measure(step, model=model) for step in (usual, loss_alone))
+    assert more.peak_bytes - less.peak_bytes == 2 * 256 * 8192
+    assert 12 < held_for_backward(less) / (256 * 8192) < 12.5
 
 
 def test_01_gradients_are_gone_between_steps_of_a_loop_that_ends_with_zero_grad():

@@ -19,7 +19,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from tutorial_lib import memory, plots
+from tutorial_lib import blanks, memory, plots
 from tutorial_lib.guesses import beside
 from tutorial_lib.instruments import published
 from tutorial_lib.units import GIB, MIB, human_bytes
@@ -93,15 +93,27 @@ def added(report):
     return max(sum(point[kind] for kind in kinds) for point in report.curve())
 
 
+def with_out(head, hidden, targets):
+    logits = head(hidden)
+    loss = F.cross_entropy(logits.float(), targets, reduction="sum")
+    loss.logits = logits  # alive as long as the loss, as in `out`
+    return loss
+
+
 llama = end_of("Llama-3-8B", 8192)
 gib = added(llama) / GIB
 print(f"{gib:.1f} GiB, predicted{beside(guess, gib)}")
+kept = added(end_of("Llama-3-8B", 8192, with_out)) / GIB
+print(f"{kept:.1f} GiB where `out` keeps its logits")
 plots.step_timeline(llama)
 
 # %% [markdown] id="read-usual"
 # On the way back, three tensors of tokens x words are there in float32: the logarithms of the
-# probabilities, which forward kept, their gradient, and the gradient of the logits. What do the
-# blocks keep, as the library runs them?
+# probabilities, which forward kept, their gradient, and the gradient of the logits. A loop of your
+# own has more, if it writes `out = model(...)` and `out.loss.backward()`: until backward ends,
+# `out.logits` holds the bfloat16 logits, too (second line). So take `loss = model(...).loss`.
+#
+# What do the blocks keep, as the library runs them?
 
 
 # %% id="block-of"
@@ -161,30 +173,10 @@ def checkpointed(head, hidden, targets, size=512):
 # That makes the logits twice. But the loss is the *end* of the model: when a piece's loss is known,
 # nothing more is needed for its gradients. They can be taken at once, in forward. Backward then
 # gets one number, the gradient of the sum, and multiplies them all by it.
-
-
-# %% id="in-forward"
-class InForward(torch.autograd.Function):
-    """The loss of all pieces; forward keeps two sums of gradients and no logits."""
-
-    @staticmethod
-    def forward(ctx, hidden, weight, targets, size):
-        total = torch.zeros((), device=hidden.device)  # a tensor, even for no tokens
-        of_weight = torch.zeros_like(weight)
-        of_hidden = torch.empty_like(hidden)
-        for start in range(0, len(hidden), size):
-            part = slice(start, start + size)
-            loss, slope = loss_and_slope(hidden[part] @ weight.T, targets[part])
-            total = total + loss
-            of_hidden[part] = slope @ weight
-            of_weight += slope.T @ hidden[part]
-            del slope  # else it lives on while the next logits are made
-        ctx.save_for_backward(of_hidden, of_weight)
-        return total
-
-    @staticmethod
-    def backward(ctx, gradient):
-        return *(gradient * s for s in ctx.saved_tensors), None, None
+#
+# **Write.** The rest of `InForward.forward`. `loss_and_slope` takes the logits of `size` rows at a
+# time, `rows @ weight.T`. By the chain rule the gradients are `slope @ weight` for these rows, and
+# for the weight a sum of `slope.T @ rows`. Save both sums for backward, and return the loss.
 
 
 # %% id="slope"
@@ -198,6 +190,60 @@ def loss_and_slope(logits, targets):
     return loss, slope.to(logits.dtype)
 
 
+# %% id="in-forward"
+class InForward(torch.autograd.Function):
+    """The loss of all pieces; forward keeps two sums of gradients and no logits."""
+
+    @staticmethod
+    def forward(ctx, hidden, weight, targets, size):
+        total = torch.zeros((), device=hidden.device)  # a tensor, even for no tokens
+        of_weight = torch.zeros_like(weight)
+        of_hidden = torch.empty_like(hidden)
+        ### BEGIN SOLUTION
+        for start in range(0, len(hidden), size):
+            part = slice(start, start + size)
+            loss, slope = loss_and_slope(hidden[part] @ weight.T, targets[part])
+            total = total + loss
+            of_hidden[part] = slope @ weight
+            of_weight += slope.T @ hidden[part]
+            del slope  # else it lives on while the next logits are made
+        ctx.save_for_backward(of_hidden, of_weight)
+        return total
+        ### END SOLUTION
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return *(gradient * s for s in ctx.saved_tensors), None, None
+
+
+# %% id="check-in-forward"
+# @title Check: run this cell
+@blanks.check("InForward", "return the loss of all rows, a tensor")
+def is_in_forward():
+    hidden, weight = (torch.randn(n, 4, requires_grad=True) for n in (60, 256))
+    targets = torch.randint(256, (60,))
+    with memory.watch() as report:
+        loss = InForward.apply(hidden, weight, targets, 8)
+    true = F.cross_entropy(hidden @ weight.T, targets, reduction="sum")
+    assert torch.allclose(loss, true), f"The loss is {loss:.1f}, and not {true:.1f}."
+    peak, most = report.peak_bytes - report.baseline_bytes, 60 * 256 * 4
+    assert peak < most, (
+        f"{human_bytes(peak)} at the peak: all logits take {human_bytes(most)}."
+    )
+    seen = torch.autograd.grad(3 * loss, (hidden, weight))
+    for name, mine, exact in zip(
+        ("hidden", "weight"),
+        seen,
+        torch.autograd.grad(3 * true, (hidden, weight)),
+        strict=True,
+    ):
+        off = ((mine - exact).norm() / exact.norm()).item()
+        assert off < 1e-5, f"The gradient of {name} is {off:.0%} off."
+    saved = memory.saved(lambda: InForward.apply(hidden, weight, targets, 8)).num_bytes
+    assert saved == 316 * 4 * 4, f"The sums take 4.94 KiB, and {saved} are kept."
+
+
+# %% id="call"
 def in_forward(head, hidden, targets, size=512):
     return InForward.apply(hidden, head.weight, targets, size)
 
@@ -303,17 +349,34 @@ print(f"{times:.0f} times{beside(guess, times)}")
 # So: sum in each piece, one division at the end. A token that does not count needs no logits
 # either, so the cheapest way is to choose the others first, `hidden[targets != -100]`. A piece
 # without any is then no piece at all, instead of a mean over nothing, which is `nan`.
+#
+# **Write.** `mean_loss`, three lines. Where no token counts, it is 0.
 
 
 # %% id="mean"
 def mean_loss(head, hidden, targets, size=64):
+    """Return the mean loss of the tokens that count, by `in_forward`."""
+    ### BEGIN SOLUTION
     counts = targets != -100
     number = counts.sum().clamp(min=1)
     return in_forward(head, hidden[counts], targets[counts], size) / number
+    ### END SOLUTION
 
 
-usual_mean = F.cross_entropy(head(hidden), ragged)
-print(torch.allclose(mean_loss(head, hidden, ragged), usual_mean))
+# %% id="check-mean"
+# @title Check: run this cell
+@blanks.check("mean_loss", "return the mean loss, a tensor")
+def is_the_mean():
+    head, hidden = nn.Linear(4, 16, bias=False), torch.randn(20, 4)
+    targets = torch.randint(16, (20,))
+    for few in (20, 5, 0):
+        targets[few:] = -100
+        true = F.cross_entropy(head(hidden), targets, reduction="sum") / max(few, 1)
+        seen = mean_loss(head, hidden, targets, size=8)
+        assert torch.allclose(seen, true), (
+            f"{few} of 20 tokens count: the mean is {true:.4f}, and not {seen:.4f}."
+        )
+
 
 # %% [markdown] id="autocast-text"
 # ## Which digits are needed?
