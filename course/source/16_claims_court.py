@@ -135,9 +135,9 @@ court
 #   memory that the allocator kept and did not use, and we can only guess how much that was. So the
 #   levels are near, and the drops between them are not. B01's loss of speed is not judged at all:
 #   accumulation adds no FLOPs, and what else it costs only a GPU can say.
-# - **D11 and D13**, whose words depend on how you read the source. D11 promises memory "at the cost
-#   of proportionally more recomputation", and we count that as a figure. Whoever leaves it out would
-#   say *holds if*. D13 speaks of 32 layers. Whoever allows no U-Net would say *wrong*.
+# - **D11 and D13**, whose words depend on how you read the source. D11 promises memory "at the
+#   cost of proportionally more recomputation", and we count that as a figure. Whoever leaves it
+#   out would say *holds if*. D13 speaks of 32 layers. Whoever allows no U-Net would say *wrong*.
 #
 # A measurement on a GPU would settle the third. One claim is not judged whole, either: D15's
 # warm-up "in samples". The run of 09b needs no warm-up, so it cannot say in what to count one.
