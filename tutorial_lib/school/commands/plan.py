@@ -118,7 +118,7 @@ def _show(
     found: Fit, room: Room, rows: Sequence[dict[str, str | int]], options: argparse.Namespace
 ) -> None:
     left, sure = human_bytes(room.free - room.sure), human_bytes(room.sure)
-    print(f"Of {human_bytes(room.free)}, {left} stay free for workspaces and blocks too small,")
+    print(f"Of {human_bytes(room.free)}, {left} stay free for workspaces and fragmentation,")
     print(f"and {sure} are planned:")
     enough = f"--budget {to_type(Room.for_sure(found.smallest_bytes or 0))}"
     if room.card and not options.precision:  # a size may be planned in another one than this card

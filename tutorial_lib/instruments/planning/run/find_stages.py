@@ -92,6 +92,8 @@ def _layers(model: nn.Module) -> list[nn.Module]:
     found: list[nn.Module] = []
     for child in model.children():
         size = sum(parameter.numel() for parameter in child.parameters())
+        if isinstance(child, nn.ParameterList | nn.ParameterDict):
+            continue  # the model itself computes with them
         is_list = isinstance(child, nn.ModuleList | nn.ModuleDict | nn.Sequential)
         is_own = not type(child).__module__.startswith("torch.")
         inside = _layers(child) if is_list or (is_own and size > _MOST * total) else []
