@@ -310,7 +310,11 @@ guess = None  # case C's share
 
 # %% id="checkpointed"
 def checkpointed(module, **options):
-    """Put a checkpoint inside a module; every call of it is then a segment."""
+    """Put a checkpoint inside a module; every call of it is then a segment.
+
+    The module's own hooks are outside the checkpoint and see no recomputation: count the
+    runs of a part of it.
+    """
     plain = type(module).forward
 
     def forward(*args):
@@ -534,8 +538,9 @@ checks.lab09.untrained_parts(untrained_parts)
 # four: two loss curves."
 #
 # The goal: G returns the same mean as a float, leaves no byte behind, and holds no more at the peak
-# than one batch without a graph; the model's mode stays as it is. H has the gradient and the loss
-# of the whole window as one batch, with labels of -100 too. Only one micro-batch is in the model at
+# than one batch without a graph; the model's mode stays as it is, and batches may differ in shape.
+# H has the gradient and the loss of the whole window as one batch, with labels of -100 too, which
+# may be all that a micro-batch has. Only one micro-batch is in the model at
 # a time, and only one micro-batch's graph is in memory.
 
 

@@ -55,6 +55,9 @@ def put_back_afterwards(model, optimizer, *batch):
 c_other_cause = wrong("case C: the cause is not 'counted twice'")(
     answer("C", cause="counted twice")
 )
+c_reads_the_blocks_own_hooks = wrong("own hooks see no recomputation")(
+    answer("C", cause="not checkpointed")
+)
 c_other_reading = wrong("case C: the cause is right, and 5 is not")(answer("C", reading=5))
 c_still_broken = wrong("case C: gradients are off by")(answer("C", mended=LAB.broken_c))
 c_plain = wrong("case C: this is the training of the plain model")(answer("C", mended=plain))

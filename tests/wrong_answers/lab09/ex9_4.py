@@ -30,6 +30,18 @@ def under_inference(model, batches):
     return sum(losses) / len(losses)
 
 
+def weighted(model, batches, weight):
+    with torch.no_grad():
+        total = sum(weight(tokens) * model.loss(tokens).item() for tokens in batches)
+    return total / sum(map(weight, batches))
+
+
+def all_losses_before_the_mean(model, batches):
+    with torch.no_grad():
+        held = [(model(tokens), model.loss(tokens)) for tokens in batches]
+    return sum(loss.item() for _, loss in held) / len(held)
+
+
 def loss_sum(model, tokens, labels):
     logits, targets = model(tokens)[:, :-1], labels[:, 1:]
     return F.cross_entropy(logits.transpose(1, 2), targets, reduction="sum")
@@ -78,11 +90,13 @@ def divided_later(model, optimizer, micro_batches):
     return total / count
 
 
-def by_shares(model, optimizer, micro_batches):
+def by_shares(model, optimizer, micro_batches, skips=True):
     count = targets(micro_batches)
     optimizer.zero_grad()
     total = 0.0
     for pair in micro_batches:
+        if skips and not targets([pair]):
+            continue
         mean = loss_sum(model, *pair) / targets([pair])
         loss = mean * (targets([pair]) / count)
         loss.backward()
@@ -100,6 +114,16 @@ g_with_graph = wrong("no graph is needed, not for one batch")(
 g_sum = wrong("case G: it is the sum, and the mean is wanted")(
     answer("G", mended=partial(validate, divide=False))
 )
+g_by_targets = wrong("each batch counts by its targets")(
+    answer("G", mended=partial(weighted, weight=lambda tokens: tokens[:, 1:].numel()))
+)
+g_by_tokens = wrong("each batch counts by its tokens")(
+    answer("G", mended=partial(weighted, weight=torch.numel))
+)
+g_by_rows = wrong("each batch counts by its rows")(
+    answer("G", mended=partial(weighted, weight=len))
+)
+g_holds_all = wrong("what of the others is held?")(answer("G", mended=all_losses_before_the_mean))
 g_history = wrong("bytes stay behind when it is over")(answer("G", mended=keeps_a_history))
 
 h_other_cause = wrong("case H: the cause is not 'not divided'")(answer("H", cause="not divided"))
@@ -121,6 +145,9 @@ h_never_zeroes = wrong("what was handed over in .grad")(
 )
 h_at_once = wrong("rows at once, and the largest micro-batch")(answer("H", mended=at_once))
 
+h_without_targets = wrong("is there a mean over nothing?")(
+    answer("H", mended=partial(by_shares, skips=False))
+)
 h_one_backward = wrong("one micro-batch's graph at a time")(answer("H", mended=one_backward))
 
 

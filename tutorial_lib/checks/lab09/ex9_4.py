@@ -23,11 +23,10 @@ def _right_validation(case: Case) -> Result:
 
 
 def _judge_validation(case: Case, result: Result, right: Result) -> None:
-    num_batches = len(given.make_validation(case)[1])
     expect.value(
         result["returned"],
         right["returned"],
-        [("it is the sum, and the mean is wanted.", num_batches * right["returned"])],
+        _validation_faults(case, right["returned"]),
         name="case G: the loss",
         otherwise=lambda seen: f"{seen:.6g} is not the mean of the batches' losses.",
         where="case G: ",
@@ -42,11 +41,32 @@ def _judge_validation(case: Case, result: Result, right: Result) -> None:
         1.15 * right["peak"] + _SMALL,
         lambda peak: (
             f"the mean is right. At the peak {peak:,} bytes are held, and {right['peak']:,} are "
-            "enough: nothing goes backward here, so no graph is needed, not for one batch."
+            "enough"
+            + (
+                ": nothing goes backward here, so no graph is needed, not for one batch."
+                if result["has_graph"]
+                else ". No graph is made, and one batch is enough: what of the others is held?"
+            )
         ),
         "case G: ",
     )
     expect.unchanged(result)
+
+
+def _validation_faults(case: Case, mean: float) -> Faults:
+    lstm, batches = given.make_validation(case)
+    yield "it is the sum, and the mean is wanted.", len(batches) * mean
+    for words, sizes in {
+        "each batch counts by its targets": [tokens[:, 1:].numel() for tokens in batches],
+        "each batch counts by its tokens": [tokens.numel() for tokens in batches],
+        "each batch counts by its rows": [len(tokens) for tokens in batches],
+    }.items():
+        with torch.no_grad():
+            total = sum(n * lstm.loss(t).item() for n, t in zip(sizes, batches, strict=True))
+        yield (
+            f"{words}, and broken_g gives the mean of the batches' losses: the same one is wanted.",
+            total / sum(sizes),
+        )
 
 
 def _right_window(case: Case) -> tuple[Window, Window]:
@@ -62,6 +82,7 @@ def _judge_window(case: Case, result: Result, right: tuple[Window, Window]) -> N
         gradients=gradients,
         losses=losses,
         sizes=[len(tokens) for tokens, _ in window],
+        optional=right_sums.without_targets(window),
         faults=_faults(gradients, torch.cat([labels for _, labels in window])),
         loss_faults=[(accumulation.MEAN_OF_MEANS, losses.mean_of_means)],
         allowed=right_sums.peak_allowed(model, window, models.token_loss_sum),
@@ -103,5 +124,6 @@ memory_and_windows = diagnosis(
             _judge_window,
         ),
     },
+    also=[{"case": "H", "empty": True}],
     sits=lambda: dict.fromkeys("GH", ("", 0, right_sums.train_on_tokens)),
 )

@@ -1,6 +1,6 @@
 """Broken scripts, and the judge of a finding, for all exercises of lab 09."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
@@ -10,6 +10,12 @@ from torch import Tensor
 from tutorial_lib.checks.given import RunHalf
 from tutorial_lib.checks.lab09.given import CAUSES, run_mended
 from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Exercise, Result, fact, read
+
+# Causes that an instrument seems to show where it is looking at the wrong module.
+_MISREAD = {
+    "not checkpointed": " A checkpointed module's own hooks see no recomputation: count the runs "
+    "of a part of it."
+}
 
 
 @dataclass(frozen=True)
@@ -28,11 +34,13 @@ def diagnosis(
     passed: str,
     scripts: Mapping[str, BrokenScript],
     sits: Callable[[], Any] | None = None,
+    also: Sequence[Case] = (),
 ) -> Exercise:
     """Make the check of an exercise whose answer returns a finding for each case, by its letter."""
 
     def cases(draw: Draw) -> Cases:
-        yield from ({"case": letter, "seed": draw.randrange(10**6)} for letter in scripts)
+        for case in (*({"case": letter} for letter in scripts), *also):
+            yield {**case, "seed": draw.randrange(10**6)}
 
     def judge(case: Case, result: Result, right: Callable[[], Any]) -> None:
         script = scripts[case["case"]]
@@ -61,7 +69,7 @@ def _judge_finding(where: str, result: Result, script: BrokenScript) -> None:
     fact(
         cause == script.cause,
         f"{where}the cause is not {cause!r}. That one shows as follows: {CAUSES[cause]}. Does an "
-        "instrument read that here?",
+        f"instrument read that here?{_MISREAD.get(cause, '')}",
     )
     reading = read.number(result["reading"], f"{where}the reading")
     fact(

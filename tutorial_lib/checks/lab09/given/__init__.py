@@ -41,22 +41,29 @@ def make_validation(case: Case) -> tuple[LSTM, list[Tensor]]:
     """Make the model and the batches of case G."""
     torch.manual_seed(case["seed"])
     lstm = LSTM(LSTMConfig(vocab_size=32, d_model=16)).double()
-    return lstm, list(torch.randint(32, (4 + case["seed"] % 4, 2, 20)))
+    shapes = [(2, 20), (1, 12), (3, 16), (2, 9), *[(2, 20)] * (case["seed"] % 4)]
+    return lstm, [torch.randint(32, shape) for shape in shapes]
 
 
 def validate(mended: Answer, case: Case) -> Result:
     """Run the function of case G."""
     lstm, batches = make_validation(case)
-    kept: list[Any] = []
+    kept, modes = list[Any](), list[bool]()
+    first = next(module for module in lstm.modules() if not list(module.children()))
+    first.register_forward_pre_hook(lambda *_: modes.append(torch.is_grad_enabled()))
     with watched(lstm, only=SWITCHES) as changed:
         peak, left = observe.peak_above(lambda: kept.append(mended(lstm, batches)), lstm)
-    return {"returned": kept[0], "peak": peak, "left": left, "changed": changed}
+    seen = {"returned": kept[0], "peak": peak, "left": left, "changed": changed}
+    return {**seen, "has_graph": any(modes)}
 
 
 def make_window(case: Case) -> list[models.MicroBatch]:
     """Make the window of case H."""
     sizes = [1, 4, 2 + case["seed"] % 2, *[4] * 6]
-    return models.token_window(sizes, torch.Generator().manual_seed(case["seed"]))
+    window = models.token_window(sizes, torch.Generator().manual_seed(case["seed"]))
+    if case.get("empty"):  # a micro-batch without a target
+        window[3][1].fill_(-100)
+    return window
 
 
 def _accumulate(mended: Answer, case: Case) -> Result:
