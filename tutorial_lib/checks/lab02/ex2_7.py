@@ -6,7 +6,7 @@ from tutorial_lib.units import MIB
 
 
 def _cases(draw: Draw) -> Cases:
-    """Give a step between whose numbers cards lie, and one that no card holds."""
+    """Draw a step between whose numbers there are cards, unlike contexts, and too large a step."""
     needs, context = draw.randint(5_000, 9_000) * MIB, draw.randint(300, 500) * MIB
     reserved = int(1.2 * needs)
     seen = int(1.1 * reserved) + context
@@ -19,6 +19,8 @@ def _cases(draw: Draw) -> Cases:
     cards.insert(0, [2 * seen, context])  # the first one is neither the smallest nor the largest
     run = {"allocated": needs, "reserved": reserved, "seen": seen}
     yield {"run": run, "cards": cards}
+    unlike = [[2 * seen, context], [needs + 2 * context, 2 * context], [needs + context, 9 * MIB]]
+    yield {"run": run, "cards": unlike}
     yield {"run": {name: 9 * size for name, size in run.items()}, "cards": cards[:6]}
 
 
@@ -71,6 +73,12 @@ def _faults(case: Case) -> Faults:
     yield (
         "The step may run on that card, and on a smaller one too: it is the first in the list.",
         next(iter(enough), 0),
+    )
+    room = {m: m - held for m, held in case["cards"] if m in enough}
+    yield (
+        "That card leaves PyTorch the least room that is enough, since its context holds more: one "
+        "with less memory is enough too.",
+        min(room, key=lambda memory: room[memory], default=0),
     )
     yield (
         "That is what the card leaves to PyTorch: the card's memory is wanted.",
