@@ -1,6 +1,8 @@
 """What the chapters say, tested at settings that they do not use."""
 
+import importlib
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 
 import pandas as pd
@@ -16,10 +18,12 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from tutorial_lib import data, memory
 from tutorial_lib.instruments import ranks, segments
+from tutorial_lib.instruments.recorded.published import published_peaks
 from tutorial_lib.instruments.training import Recipe
 from tutorial_lib.models.gpt import GPT, GPTConfig
 from tutorial_lib.models.resnet import ResNet, ResNetConfig
 from tutorial_lib.school import authoring
+from tutorial_lib.units import GIB
 
 
 @pytest.fixture(scope="module")
@@ -285,6 +289,31 @@ def test_10d_the_usual_loop_keeps_the_logits_of_its_out():
     more, less = (memory.measure(step, model=model) for step in (usual, loss_alone))
     assert more.peak_bytes - less.peak_bytes == 2 * 256 * 8192
     assert 12 < held_for_backward(less) / (256 * 8192) < 12.5
+
+
+@pytest.mark.weekly
+@pytest.mark.parametrize(
+    ("row", "below"),
+    [
+        ("fms_santa_full_b8", 0.014),
+        ("fms_mistral_lora_b4", 0.005),
+        ("fms_mistral_lora_b8", 0.007),
+    ],
+)
+def test_10b_open_misses_are_one_copy_of_the_logits(monkeypatch, row, below):
+    monkeypatch.syspath_prepend(str(Path(__file__).parent / "benchmarks"))
+    published_steps = importlib.import_module("published_steps")
+    plain = published_steps.old_loss
+
+    def holds_a_copy(logits, ids):
+        copy, loss = logits.detach().bfloat16(), plain(logits, ids)
+        loss.copy = copy  # until backward has ended
+        return loss
+
+    (peak,) = (peak for peak in published_peaks() if peak.id == row)
+    monkeypatch.setattr(published_steps, "old_loss", holds_a_copy)
+    seen = memory.predict(published_steps.step_of(row)).peak_bytes / GIB
+    assert 1 - below < seen / peak.published < 1
 
 
 def test_01_gradients_are_gone_between_steps_of_a_loop_that_ends_with_zero_grad():

@@ -89,7 +89,7 @@ figures.agreement(points, title="max_memory_allocated: ours against published")
 
 # %% id="misses"
 for peak, miss in zip(peaks, misses(peaks, "then"), strict=True):
-    if abs(miss) > 0.01:
+    if abs(miss) > 1 / 100:
         print(f"{miss:+7.1%}  {peak.id:<24} {peak.why}")
 
 # %% id="summary"
