@@ -56,12 +56,11 @@ def solve(
     costs = Costs.of(stages, skips)
     spare = int(budget_bytes) - stages[0].input_bytes
     whole = evaluate(tuple(range(len(stages))))
-    if whole.peak_bytes <= budget_bytes:
-        return whole
+    found = [whole] if whole.peak_bytes <= budget_bytes else []
     if len(stages) <= SHORT:
         fitting = [way for way in best_ways(costs) if way.needs <= spare]
-        found = [evaluate(fitting[-1].tree)] if fitting else []
-    else:
+        found += [evaluate(fitting[-1].tree)] if fitting else []
+    elif not found:
         found = _long(costs, spare, evaluate)
     if not found:
         found = [_frugal(costs, evaluate)]
