@@ -23,17 +23,20 @@ import statistics
 from collections import Counter
 from functools import partial
 from itertools import product
+from types import SimpleNamespace
+from unittest.mock import patch
 
 import pandas as pd
 import torch
+from torch import nn
 from diffusers import AutoencoderKL, DDIMScheduler, DDPMScheduler, UNet2DConditionModel
 from diffusers import optimization as schedules
 from diffusers.training_utils import EMAModel
 from sklearn.neighbors import KNeighborsClassifier
 from torch.nn import functional as F
-from torch.optim import AdamW
+from torch.optim import SGD, AdamW
 
-from tutorial_lib import claims, data, memory, plots
+from tutorial_lib import blanks, claims, data, memory, plots
 from tutorial_lib.instruments import recorded, segments
 from tutorial_lib.checks import assert_same_training
 from tutorial_lib.guesses import beside
@@ -343,9 +346,39 @@ def denoising_loss(unet, pixels, words, noise, times):
     ### END SOLUTION
 
 
+# %% id="check-denoising-loss"
+# @title Check: run this cell
+@blanks.check("denoising_loss", "return a loss")
+def is_right_by_hand():
+    trained = torch.full((2, 2, 8, 8), 3.0, requires_grad=True)
+    posterior = SimpleNamespace(mode=lambda: trained * 1, sample=lambda: trained * 9)
+    encoder = SimpleNamespace(encode=lambda x: SimpleNamespace(latent_dist=posterior))
+    asked = {}
+
+    def silent(sample, timestep, encoder_hidden_states):
+        asked.update(x=sample, times=timestep, words=encoder_hidden_states)
+        return SimpleNamespace(sample=torch.zeros_like(sample))
+
+    times, words = torch.tensor([10, 900]), torch.randn(2, 1, 32)
+    kept = noising.alphas_cumprod[times]
+    known = {"vae": encoder, "mean": 1.0, "deviation": 2.0}
+    for noise in (torch.zeros(2, 2, 8, 8), torch.ones(2, 2, 8, 8)):
+        with patch.dict(globals(), known):
+            loss = denoising_loss(silent, torch.ones(2, 1, 32, 32), words, noise, times)
+        level = noise.mean().item()
+        clean = asked["x"][:, 0, 0, 0] - (1 - kept) ** 0.5 * level
+        clean = [round(number, 3) for number in (clean / kept**0.5).tolist()]
+        said = f"From a mode of 3, mean 1 and deviation 2, clean latents are {clean}."
+        assert clean == [1, 1], said
+        assert not asked["x"].requires_grad, "The frozen encoder's graph is kept."
+        assert torch.equal(asked["times"], times), "The U-Net is told other times."
+        assert torch.equal(asked["words"], words), "The U-Net is told other words."
+        said = f"A U-Net that says 0 of noise {level:g} has a loss of {loss:.3f}."
+        assert loss == level, said
+
+
 # %% [markdown] id="write-update"
-# **Write.** The loop of `update`; `ema.step` takes the U-Net's parameters. The checks compare yours
-# with itself, checkpointed and in micro-batches, and the drawings must look like digits.
+# **Write.** The loop of `update`; `ema.step` takes the U-Net's parameters.
 
 
 # %% id="update"
@@ -369,6 +402,43 @@ def update(unet, optimizer, ema, pixels, digits, num=1):
     ema.step(unet.parameters())
     return total
     ### END SOLUTION
+
+
+# %% id="check-update"
+# @title Check: run this cell
+@blanks.check("update", "return the loss of an update")
+def updates_once():
+    unet, averaged = nn.Linear(1, 1, bias=False), []
+    nn.init.ones_(unet.weight)
+    pixels = torch.tensor([1.0, 2.0, 3.0, 4.0, 6.0]).view(5, 1)
+    ema = SimpleNamespace(
+        step=lambda weights: averaged.append(next(iter(weights)).item())
+    )
+
+    def squared(unet, pixels, words, noise, times):
+        return unet(pixels).square().mean()
+
+    weight, per_weight = 1.0, pixels.square().mean().item()
+    with patch.dict(globals(), denoising_loss=squared):
+        for num in (1, 2, 2):
+            digits = torch.zeros(5, dtype=torch.long)
+            averaged.clear()
+            loss = update(
+                unet, SGD(unet.parameters(), lr=0.01), ema, pixels, digits, num
+            )
+            right = weight**2 * per_weight
+            said = f"num={num}, 5 images: the loss is {loss:.3f}, and not {right:.3f}."
+            assert abs(loss - right) < 1e-4, said
+            weight -= 0.01 * 2 * weight * per_weight
+            off = abs(unet.weight.item() - weight)
+            said = f"num={num}: a weight is {unet.weight.item():.4f}, not {weight:.4f}."
+            assert off < 1e-5, said
+            times = len(averaged)
+            assert times == 1, (
+                f"num={num}: the average moved {times} times in an update."
+            )
+            said = "The average moved before the weights did."
+            assert averaged[0] == unet.weight.item(), said
 
 
 # %% [markdown] id="same-text"
