@@ -98,22 +98,32 @@ def accumulated(model, optimizer, num=4, divisor=None):
 @blanks.check("accumulated", "do one update in `num` micro-batches")
 def accumulates():
     def trained(step):
-        calls, (model, optimizer) = [], make_gpt(torch.float64)
+        calls, back, (model, optimizer) = [], [], make_gpt(torch.float64)
         model.register_forward_pre_hook(lambda _, rows: calls.append(len(rows[0])))
+        model.head.weight.register_hook(lambda _: back.append(len(calls)))
         optimizer.register_step_post_hook(lambda *_: calls.append("step"))
         for p in model.parameters():
             p.grad = torch.full_like(p, 1e9)  # of an update before
         step(model, optimizer)
+        assert back, "No gradient reaches the model: call backward on each loss."
         assert all(p.grad is not None for p in model.parameters()), (
             "`.grad` is empty at the end: clear it at the beginning."
         )
-        return calls, parameters_to_vector(p.grad for p in model.parameters()).norm()
+        return (
+            calls,
+            back,
+            parameters_to_vector(p.grad for p in model.parameters()).norm(),
+        )
 
-    _, wanted = trained(big_batch)
+    *_, wanted = trained(big_batch)
     for divisor, factor in ((None, 1), (1, 2)):
-        calls, seen = trained(partial(accumulated, num=2, divisor=divisor))
+        calls, back, seen = trained(partial(accumulated, num=2, divisor=divisor))
         assert calls == [12, 12, "step"], (
             f"24 rows in 2 micro-batches: 12 rows, 12 rows and a step, not {calls}."
+        )
+        assert back == [1, 2], (
+            "Call backward for each micro-batch before the next one's forward: "
+            "otherwise both graphs are in memory at once."
         )
         assert seen < 1e6, "The gradient before is still in the sum: clear it first."
         assert abs(seen / wanted - factor) < 1e-9, (
@@ -357,7 +367,7 @@ def mended_epoch(model, optimizer, size=64, num=4):
 # @title Check: run this cell
 @blanks.check("mended_epoch", "train on each window, in micro-batches of `size`")
 def epoch_is_mended():
-    (model, optimizer), sizes, seen = make_vit(), [], []
+    (model, optimizer), sizes, seen, back = make_vit(), [], [], []
     loss_of, windows = model.loss, torch.arange(517).split(256)
 
     def loss(pixels, targets):
@@ -373,6 +383,7 @@ def epoch_is_mended():
         seen.append(((of * true).sum() / true.norm() ** 2, (of - true).norm()))
 
     model.loss = loss
+    next(model.parameters()).register_hook(lambda _: back.append(len(sizes)))
     optimizer.register_step_pre_hook(look)
     mended_epoch(model, optimizer)
     assert sizes == 8 * [64] + [5], (
@@ -380,6 +391,10 @@ def epoch_is_mended():
     )
     assert len(seen) == 3, (
         f"517 images in windows of 256 are 3 updates, not {len(seen)}."
+    )
+    assert back == [*range(1, 10)], (
+        "Call backward for each micro-batch before the next one's forward: otherwise "
+        "a window's graphs are all in memory at once."
     )
     for number, (times, off) in enumerate(seen):
         assert off < 1e-9, (
@@ -479,7 +494,7 @@ def ragged(model, optimizer, lines, size, mean_of_means=False):
 def ragged_is_right():
     parts = lines[:2], lines[2:4], lines[4:5]
     for means in (False, True):
-        (model, optimizer), calls = make_gpt(torch.float64), []
+        (model, optimizer), calls, back = make_gpt(torch.float64), [], []
         divisors = [
             3 * num_targets(p) if means else num_targets(lines[:5]) for p in parts
         ]
@@ -490,11 +505,24 @@ def ragged_is_right():
             lambda _, rows, to=calls: to.append(len(rows[0]))
         )
         optimizer.register_step_post_hook(lambda *_, to=calls: to.append("step"))
+        model.head.weight.register_hook(
+            lambda _, to=back, calls=calls: to.append(len(calls))
+        )
+        for p in model.parameters():
+            p.grad = torch.full_like(p, 1e9)  # of an update before
         total = ragged(model, optimizer, lines[:5], 2, mean_of_means=means)
         assert calls == [2, 2, 1, "step"], (
             f"5 lines in twos: 2 lines, 2 lines, 1 line and a step, not {calls}."
         )
+        assert back == [1, 2, 3], (
+            "Call backward for each micro-batch before the next one's forward: "
+            "otherwise all graphs are in memory at once."
+        )
+        assert all(p.grad is not None for p in model.parameters()), (
+            "`.grad` is empty at the end: clear it at the beginning."
+        )
         grads = parameters_to_vector(p.grad for p in model.parameters())
+        assert grads.norm() < 1e6, "An older gradient is in the sum: clear it first."
         off = error(grads, parameters_to_vector(true))
         assert off < 1e-9, f"mean_of_means={means}: the gradient is {off:.0%} off."
         assert abs(total - loss.item()) < 1e-9, (

@@ -21,6 +21,28 @@ FILLINGS = {
             "clear it at the beginning",
             *("optimizer.step()", "optimizer.step()\n    optimizer.zero_grad()"),
         ),
+        "holds_both_graphs": wrong(
+            "both graphs are in memory at once",
+            *("    for micro", "    total = 0\n    for micro"),
+            *("        loss.backward()", "        total = total + loss"),
+            *("    optimizer.step()", "    total.backward()\n    optimizer.step()"),
+        ),
+        "goes_backward_from_a_number": wrong(
+            "No gradient reaches the model",
+            *("loss.backward()", "loss.detach().requires_grad_().backward()"),
+        ),
+        "names_each_weight": right(
+            *("optimizer.zero_grad()", "weights = [*model.parameters()]"),
+            *(
+                "    for micro",
+                "    for w in weights:\n        w.grad = torch.zeros_like(w)\n    for micro",
+            ),
+            *(
+                "        loss.backward()",
+                "        for w, g in zip(weights, torch.autograd.grad(loss, weights)):\n"
+                "            w.grad += g",
+            ),
+        ),
         "divides_the_sum": right(
             *(" / (divisor or num)", ""),
             *(
@@ -47,6 +69,18 @@ FILLINGS = {
         "leaves_the_last_window_out": wrong(
             "64, 64, 64].", ".split(size * num)", ".split(size * num)[:2]"
         ),
+        "holds_all_graphs": wrong(
+            "graphs are all in memory at once",
+            *("        for rows in", "        losses = []\n        for rows in"),
+            *(
+                "(model.loss(images[rows], labels[rows]) * share).backward()",
+                "losses.append(model.loss(images[rows], labels[rows]) * share)",
+            ),
+            *(
+                "\n        optimizer.step()",
+                "\n        sum(losses).backward()\n        optimizer.step()",
+            ),
+        ),
         "counts_micro_batches": right(
             *("len(rows) / len(window)", "1 / len(window.split(size))"),
         ),
@@ -67,6 +101,18 @@ FILLINGS = {
             "not [2, 2, 'step']", "range(0, len(lines), size)", "range(0, len(lines) - 1, size)"
         ),
         "forgets_the_update": wrong("not [2, 2, 1].", "\n    optimizer.step()", ""),
+        "never_clears": wrong("An older gradient is in the sum", "optimizer.zero_grad()", "pass"),
+        "clears_at_the_end": wrong(
+            "clear it at the beginning",
+            *("    return total", "    optimizer.zero_grad()\n    return total"),
+        ),
+        "holds_all_graphs": wrong(
+            "all graphs are in memory at once",
+            *("        loss.backward()\n", ""),
+            *("loss.item()", "loss"),
+            *("    optimizer.step()", "    total.backward()\n    optimizer.step()"),
+            *("return total", "return total.item()"),
+        ),
         "returns_a_tensor": right("loss.item()", "loss.detach()"),
     },
 }
