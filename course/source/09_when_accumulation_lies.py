@@ -15,6 +15,7 @@
 # %% id="imports"
 import math
 from functools import partial
+from weakref import WeakSet
 
 import pandas as pd
 import torch
@@ -97,9 +98,14 @@ def influences():
     )
     wanted = 5 * torch.eye(8).double() + torch.eye(8).roll(1, 1)
     assert not torch.allclose(seen.T, wanted), "A row has to be a loss, not a sample."
+    row = (seen - wanted).norm(dim=1).argmax()
     assert torch.allclose(seen, wanted), (
-        "A loss with gradients of length 5 and 1 has a row with "
-        f"{seen[0, 0]:.3g} and {seen[0, 1]:.3g}."
+        f"Loss {row}: lengths 5 at sample {row} and 1 at sample {(row + 1) % 8}, not "
+        f"{[round(length, 2) for length in seen[row].tolist()]}."
+    )
+    assert torch.allclose(influence(of_two, 2)[:4, 4:], torch.zeros(4, 4).double()), (
+        "With two pieces, a loss still depends on samples of the other piece: "
+        "`losses_of` takes one piece at a time."
     )
 
 
@@ -230,11 +236,20 @@ def frozen(model):
 # @title Check: run this cell
 @blanks.check("frozen", "return the model")
 def is_frozen():
-    model = frozen(make_resnet()[0])
+    model = make_resnet()[0]
+    model(x[:16])  # statistics of a first batch
+    before = {name: of.clone() for name, of in model.named_buffers()}
+    model = frozen(model)
     assert isinstance(model, nn.Module), f"It returned {model!r}, and not the model."
     norms = [m for m in model.modules() if isinstance(m, nn.BatchNorm2d)]
+    assert len(norms) == 10, f"{len(norms)} of 10 BatchNorms are left."
     still = sum(norm.training for norm in norms)
     assert not still, f"{still} of {len(norms)} BatchNorms are still in train()."
+    after = dict(model.named_buffers())
+    same = [
+        name in after and torch.equal(of, after[name]) for name, of in before.items()
+    ]
+    assert all(same), "Running statistics have changed: a BatchNorm still needs them."
     assert all(m.training for m in model.modules() if m not in norms), (
         "Other layers are in eval(), too: a dropout would no longer drop."
     )
@@ -274,6 +289,8 @@ def has_groups():
             assert groups * channels == width, (
                 f"channels={channels}: {width} channels are in {groups} group(s)."
             )
+            trains = norm.affine and norm.weight.requires_grad
+            assert trains, "A GroupNorm has no weight and bias that train."
             assert norm.weight.dtype == torch.float64, "A GroupNorm is in float32."
         assert len(model(x[:4])) == 4, "The model does not run."
 
@@ -486,20 +503,40 @@ def is_cached():
         (model, optimizer), outs, calls = make_encoders(p, width=32), [], []
         model.register_forward_hook(lambda _, __, out: outs.append(out.detach()))
         optimizer.register_step_post_hook(lambda *_: calls.append(len(outs)))
-        loss = step(model, optimizer, pixels=images[:24], **options)
+        graphs, at_forward = WeakSet(), []
+
+        class Saved:
+            def __init__(self, tensor):
+                self.tensor = tensor.detach()
+                graphs.add(self)
+
+        model.register_forward_pre_hook(lambda *_: at_forward.append(len(graphs)))
+        for q in model.parameters():
+            q.grad = torch.full_like(q, 1e9)  # of an update before
+        with torch.autograd.graph.saved_tensors_hooks(Saved, lambda of: of.tensor):
+            loss = step(model, optimizer, pixels=images[:24], **options)
         assert isinstance(loss, (float, torch.Tensor)), (
             f"It returned {loss!r}, and not the loss."
         )
         grads = [torch.zeros(1) if q.grad is None else q.grad.clone()
                  for q in model.parameters()]  # fmt: skip
-        return loss, grads, outs, calls
+        return loss, grads, outs, calls, at_forward
 
     loss, wanted, *_ = trained(big)
-    seen, grads, outs, calls = trained(cached)
+    seen, grads, outs, calls, at_forward = trained(cached)
     assert [len(out) for out in outs] == 6 * [8], (
         f"24 pairs in eights go through the model 6 times, not {len(outs)}."
     )
     assert calls == [6], f"step() ran {len(calls)} times, and not once, at the end."
+    for number, graphs in enumerate(at_forward):
+        when = f"Pass {number + 1} of 6 begins with {graphs} tensors saved before it"
+        assert not graphs, f"{when}: only one micro-batch's graph may be in memory."
+    assert max(g.abs().max() for g in grads) < 1e6, (
+        "An older gradient is in the sum: clear it first."
+    )
+    assert any(g.any() for g in grads), (
+        "`.grad` is empty at the end: clear it at the beginning."
+    )
     names = [name for name, _ in make_encoders()[0].named_parameters()]
     for name, mine, true in zip(names, grads, wanted, strict=True):
         assert torch.allclose(mine, true, atol=1e-5), (

@@ -7,12 +7,35 @@ FILLINGS = {
         "exchanges_rows_and_columns": wrong(
             "A row has to be a loss", "for row in rows])", "for row in rows]).T"
         ),
-        "adds_up": wrong("has a row with 7 and 1", ".norm(dim=1)", ".sum(dim=1)"),
+        "adds_up": wrong(
+            "Loss 0: lengths 5 at sample 0 and 1 at sample 1, not [7.0, 1.0",
+            ".norm(dim=1)",
+            ".sum(dim=1)",
+        ),
         "takes_one_norm": wrong("[8, 8], not [8].", ".flatten(1).norm(dim=1)", ".norm()"),
         "forgets_to_flatten": wrong("[8, 8], not [8, 8, 8, 8]", ".flatten(1)", ""),
-        "squares": wrong("has a row with 25 and 1", ".norm(dim=1)", ".square().sum(1)"),
+        "squares": wrong("not [25.0, 1.0", ".norm(dim=1)", ".square().sum(1)"),
+        "ignores_pieces": wrong(
+            "`losses_of` takes one piece at a time",
+            *("pixels.chunk(pieces)", "pixels.chunk(1)"),
+            *("y[:8].chunk(pieces)", "y[:8].chunk(1)"),
+        ),
+        "adds_to_the_loss_before": wrong(
+            "Loss 7: lengths 5 at sample 7",
+            *(
+                "grad(loss, pixels, retain_graph=True)[0] for loss in found",
+                "grad(found[: i + 1].sum(), pixels, retain_graph=True)[0] for i in range(8)",
+            ),
+        ),
         "frees_the_graph": wrong(
             "backward through the graph a second time", ", retain_graph=True", ""
+        ),
+        "goes_backward": right(
+            *(
+                "[grad(loss, pixels, retain_graph=True)[0] for loss in found]",
+                "[]\n    for loss in found:\n        pixels.grad = None\n"
+                "        loss.backward(retain_graph=True)\n        rows.append(pixels.grad)",
+            ),
         ),
         "takes_all_losses_at_once": right(
             *(
@@ -32,6 +55,20 @@ FILLINGS = {
         "freezes_instead": wrong(
             "10 of 10 BatchNorms are still", "module.eval()", "module.requires_grad_(False)"
         ),
+        "resets_the_statistics": wrong(
+            "Running statistics have changed",
+            *("module.eval()", "module.eval().reset_running_stats()"),
+        ),
+        "takes_them_out": wrong(
+            "0 of 10 BatchNorms are left",
+            *("model.modules()", "list(model.modules())"),
+            *("isinstance(module, nn.BatchNorm2d)", "True"),
+            *(
+                "module.eval()",
+                "module._modules.update({name: nn.Identity() for name, of in"
+                " module.named_children() if isinstance(of, nn.BatchNorm2d)})",
+            ),
+        ),
         "asks_for_another_class": wrong("It returned None", "    return model", "    return None"),
         "names_train": right("module.eval()", "module.train(False)"),
     },
@@ -44,6 +81,9 @@ FILLINGS = {
         ),
         "stays_in_float32": wrong("is in float32", ".double()", ""),
         "makes_one_group": wrong("channels=4: 16 channels are in 1", "width // channels", "1"),
+        "learns_no_scale": wrong(
+            "no weight and bias that train", "channels, width)", "channels, width, affine=False)"
+        ),
         "sets_nothing": wrong(
             "10 BatchNorms and 0 GroupNorms", "model.set_submodule(name, ", "print(end='') or ("
         ),
@@ -80,8 +120,31 @@ FILLINGS = {
             "model(part).backward(cache)",
             "pass",
         ),
+        "keeps_the_graphs_of_step_one": wrong(
+            "Pass 2 of 6 begins with",
+            *("with torch.no_grad():", "if True:"),
+            *("torch.cat(rows)", "torch.cat(rows).detach()"),
+        ),
+        "goes_backward_at_the_end": wrong(
+            "Pass 5 of 6 begins with",
+            *("    caches = ", "    outs = []\n    caches = "),
+            *("model(part).backward(cache)", "outs.append(model(part))"),
+            *(
+                "    optimizer.step()",
+                "    torch.autograd.backward(outs, caches)\n    optimizer.step()",
+            ),
+        ),
+        "never_clears": wrong("An older gradient is in the sum", "optimizer.zero_grad()", "pass"),
+        "clears_at_the_end": wrong(
+            "clear it at the beginning",
+            *("    return loss", "    optimizer.zero_grad()\n    return loss"),
+        ),
         "gives_the_sum": wrong(
             "came back", "return loss.item()", "return loss.item() * len(parts)"
+        ),
+        "detaches_each": right(
+            *("with torch.no_grad():", "if True:"),
+            *("rows.append(model(part))", "rows.append(model(part).detach())"),
         ),
         "gives_a_tensor": right("loss.item()", "loss.detach()"),
         "takes_a_product": right(
