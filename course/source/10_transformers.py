@@ -305,13 +305,21 @@ def every_nth(model, n):
 @blanks.check("every_nth", "leave the first layer of each n switched on")
 def every_nth_is_on():
     tokens = text[:1, :16]
-    for n, right in ((1, [2, 2, 2, 2]), (2, [2, 1, 2, 1]), (3, [2, 1, 1, 2])):
+    for n, right in (
+        (1, [2, 2, 2, 2]),
+        (2, [2, 1, 2, 1]),
+        (3, [2, 1, 1, 2]),
+        (4, [2, 1, 1, 1]),
+    ):
         model, runs = new_model(**TINY), Counter()
         for number, block in enumerate(model.transformer.h):
             block.mlp.register_forward_pre_hook(
                 lambda *_, runs=runs, number=number: runs.update([number])
             )
         every_nth(model, n)
+        assert all(m.training for m in model.modules()), (
+            "Some layers are in eval(): a dropout would no longer drop."
+        )
         model(tokens, labels=tokens).loss.backward()
         seen = [runs[number] for number in range(4)]
         assert seen == right, (

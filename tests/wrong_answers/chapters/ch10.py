@@ -48,6 +48,14 @@ FILLINGS = {
         "switches_them_off": wrong(
             "n=1: forwards of 4 blocks are [1, 1, 1, 1]", "number % n == 0", "number % n != 0"
         ),
+        "puts_them_into_eval": wrong(
+            "layers are in eval()",
+            *("layer.gradient_checkpointing = number % n == 0", "layer.train(number % n == 0)"),
+        ),
+        "goes_over_all_modules": wrong(
+            "n=4: forwards of 4 blocks are [1,",
+            *("[m for m in modules if isinstance(m, GradientCheckpointingLayer)]", "list(modules)"),
+        ),
         "leaves_all_on": wrong(
             "n=2: forwards of 4 blocks are [2, 2, 2, 2]", "number % n == 0", "True"
         ),
