@@ -17,6 +17,7 @@ from collections import namedtuple
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from statistics import mean
+from unittest.mock import patch
 
 import pandas as pd
 import torch
@@ -150,14 +151,27 @@ def all_reduces(num_parts, skip):
 # @title Check: run this cell
 @blanks.check("all_reduces", "accumulate gradients in a DDP model")
 def sends_each_bucket_when_it_should():
+    sent_before, plain_loss = [], loss_of
+
+    def counted(logits, part):
+        sent_before.append(len(traffic.sizes()))
+        return plain_loss(logits, part)
+
     with ranks.pretend(2):  # one rank of two
         once = all_reduces(1, False)
         share = sum(once) / P
         assert share == 1, f"One micro-batch sends {share:g} P of gradients, not 1 P."
         for skip, times in ((False, 4), (True, 1)):
-            seen, right = len(all_reduces(4, skip)), times * len(once)
+            sent_before.clear()
+            with ranks.traffic() as traffic, patch.dict(globals(), loss_of=counted):
+                seen, right = len(all_reduces(4, skip)), times * len(once)
             said = f"4 micro-batches, skip={skip}: {seen} all-reduces, not {right}."
             assert seen == right, said
+            said = f"skip={skip}: {len(sent_before)} losses in two updates, not 8."
+            assert len(sent_before) == 8, said
+            early = sent_before[-1] - sent_before[-4]
+            said = f"{early} all-reduces begin before the last micro-batch's forward."
+            assert not skip or not early, f"skip=True: {said}"
 
 
 # %% id="no-sync-table"
@@ -224,7 +238,9 @@ def training_step(model, batch, num_parts=1, context=nullcontext, make_optimizer
 
 # %% id="check-training-step"
 # @title Check: run this cell
-@blanks.check("training_step", "make a step that updates once and returns the loss")
+@blanks.check(
+    "training_step", "enter a new context for each micro-batch, and update once"
+)
 def updates_once():
     batch, twin, inside, backward = lines[:4], make_gpt(), [], []
 
@@ -236,7 +252,9 @@ def updates_once():
 
     sgd = partial(SGD, lr=0.1)
     step, model, _ = training_step(make_gpt(), batch, 2, watched, sgd)
-    model.head.weight.register_hook(lambda _: backward.extend(inside[-1:]))
+    model.head.weight.register_hook(
+        lambda _: backward.append((len(inside), any(inside)))
+    )
     plain = sgd(twin.parameters())
 
     def off(*both):
@@ -250,7 +268,13 @@ def updates_once():
         loss, wanted = step(), of_twin.item()
         said = f"{entered} micro-batches enter the context {len(inside)} times."
         assert len(inside) == entered, said
-        assert not any(backward), "Backward runs within the context."
+        within = any(inner for _, inner in backward)
+        assert not within, "Backward runs within the context."
+        said = (
+            "A micro-batch's forward runs before the last one's backward: both graphs"
+        )
+        after = [number for number, _ in backward]
+        assert after == [*range(1, entered + 1)], f"{said} are in memory at once."
         empty = any(p.grad is None for p in model.parameters())
         assert not empty, "After the step `.grad` is empty."
         both = [[p.grad for p in gpt.parameters()] for gpt in (model, twin)]
@@ -372,12 +396,12 @@ def fsdp(twice, recomputed=False, **choices):
 
 # %% id="check-fsdp"
 # @title Check: run this cell
-@blanks.check("fsdp", "return a step, a model and an optimizer")
+@blanks.check("fsdp", "divide each block, then the model, and return three")
 def divides_everything():
     bf16 = {"mp_policy": MixedPrecisionPolicy(torch.bfloat16)}
     for twice, again, choices in ((True, False, {}), (False, True, bf16)):
         with ranks.pretend(2):  # one rank of two
-            step, model, _ = fsdp(twice, again, **choices)
+            step, model, optimizer = fsdp(twice, again, **choices)
             seen = []
             attention = model.blocks[0].attention
             attention.register_forward_pre_hook(
@@ -391,6 +415,9 @@ def divides_everything():
         whole = [name for name, part in parts if not isinstance(part, DTensor)]
         said = f"Each rank has all of {', '.join(whole)}, and nothing keeps them equal."
         assert not whole, said
+        held = {id(part) for part in optimizer.param_groups[0]["params"]}
+        said = "The optimizer holds other tensors than the model: divide first."
+        assert held == {id(part) for part in model.parameters()}, said
         gathers, right = len(traffic.sizes("all_gather")), 9 * (1 + twice)
         said = f"twice={twice}: a step gathers {gathers} times; 9 parts make {right}."
         assert gathers == right, said

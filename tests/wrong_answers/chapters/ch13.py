@@ -19,6 +19,19 @@ FILLINGS = {
             "sends 0 P of gradients",
             *("            loss_of(model(last), last).backward()\n", ""),
         ),
+        "sends_with_the_first": wrong(
+            "2 all-reduces begin before the last micro-batch's forward",
+            *(
+                "            with model.no_sync()",
+                "            loss_of(model(last), last).backward()\n"
+                "            with model.no_sync()",
+            ),
+            *("            loss_of(model(last), last).backward()\n    return", "    return"),
+        ),
+        "skips_the_others": wrong(
+            "skip=True: 2 losses in two updates",
+            *("for part in others:", "for part in [] if skip else others:"),
+        ),
         "forgets_the_others": wrong(
             "skip=False: 2 all-reduces, not 8",
             *("loss_of(model(part), part).backward()", "loss_of(model(part), part)"),
@@ -56,6 +69,20 @@ FILLINGS = {
         "enters_no_context": wrong(
             "2 micro-batches enter the context 0 times", "context():", "nullcontext():"
         ),
+        "holds_all_graphs": wrong(
+            "both graphs are in memory at once",
+            *(
+                "            loss.backward()\n            total += loss.item()",
+                "            total += loss",
+            ),
+            *("        optimizer.step()", "        total.backward()\n        optimizer.step()"),
+            *("return total", "return total.item()"),
+        ),
+        "enters_one_context_again": wrong(
+            "enter a new context for each micro-batch",
+            *("        for part", "        once = context()\n        for part"),
+            *("with context():", "with once:"),
+        ),
         "updates_after_each": wrong(
             "gradient is off by 60%", "        optimizer.step()", "            optimizer.step()"
         ),
@@ -90,6 +117,14 @@ FILLINGS = {
         ),
         "forgets_recomputed": wrong(
             "recomputed=True: a block runs 1 times", "make_gpt(recomputed)", "make_gpt()"
+        ),
+        "divides_after_the_optimizer": wrong(
+            "The optimizer holds other tensors",
+            *("    for module", "    made = training_step(model, my_lines())\n    for module"),
+            *("return training_step(model, my_lines())", "return made"),
+        ),
+        "divides_the_root_first": wrong(
+            "divide each block, then the model", "(*model.blocks, model)", "(model, *model.blocks)"
         ),
         "trains_on_all_lines": wrong("has 8 of the 8 lines", "my_lines()", "lines"),
         "divides_in_two_calls": right(
