@@ -284,6 +284,9 @@ def works_on_copies():
                     equal = torch.equal(buffer, values[name])
                     assert equal, f"Inside, {name} begins with other numbers."
                 block(torch.randn(8, 16, 8, 8))
+                for name, buffer in block.named_buffers():
+                    moved = not torch.equal(buffer, values[name])
+                    assert moved, f"Inside, a forward leaves {name} as it was."
                 if way:
                     raise ConnectionError
         except ConnectionError:
@@ -340,7 +343,9 @@ pd.DataFrame({way: {name: found(run, **options) for name, options in cures.items
 # autograd saves the running statistics too. So PyTorch raises an error.
 #
 # **With `torch.compile` around the checkpoint you need no cure**: the compiler does not repeat the
-# update. There the smaller momentum makes the statistics wrong, and copies raise an error, since a
+# update. If it stops at a graph break within the checkpoint, though, the block runs twice, as it
+# does without compiling. (`backend="eager"`, for debugging, raises an error.) In a compiled
+# checkpoint the smaller momentum makes the statistics wrong, and copies raise an error, since a
 # compiled checkpoint takes no such `context_fn`. A checkpoint around a compiled block runs it
 # twice, and everything is as without compiling. `num_batches_tracked` says which of the two you
 # have.
@@ -555,7 +560,8 @@ def reaches_32_blocks():
             blocks = (found - 7) / 10
             wrong = f"7 bytes and 10 a block are {found}: {blocks:g} blocks, not 32."
             assert found == right, wrong
-            assert seen[way] == 32 * tokens, f"`tokens` = {tokens} is not used."
+            wrong = f"32 blocks of {tokens} bytes for {way!r} are not {seen[way]}."
+            assert seen[way] == 32 * tokens, wrong
 
 
 # %% id="at-depth"

@@ -25,6 +25,14 @@ FILLINGS = {
         "begins_at_zero": wrong(
             "begins with other numbers", "buffer.clone()", "torch.zeros_like(buffer) - 1"
         ),
+        "stops_the_updates": wrong(
+            "Inside, a forward leaves norm_1.running_mean as it was",
+            *("        setattr(module, name, buffer.clone())", "        module.eval()"),
+        ),
+        "copies_floats_alone": wrong(
+            "The block's own norm_1.num_batches_tracked was updated",
+            *("(recurse=False)]", "(recurse=False) if buffer.is_floating_point()]"),
+        ),
         "does_not_yield": wrong("be a context in which", "        yield", "        return"),
         "copies_by_deepcopy": right("buffer.clone()", "__import__('copy').deepcopy(buffer)"),
         "restores_the_numbers_in_place": right(
@@ -52,7 +60,13 @@ FILLINGS = {
             *("llama(tokens, strategy, depth)", 'llama(tokens, "none", depth)'),
         ),
         "keeps_to_one_length": wrong(
-            "is not used", "llama(tokens, strategy, depth)", "llama(2048, strategy, depth)"
+            "32 blocks of 4 bytes for 'none' are not 65536",
+            "llama(tokens, strategy, depth)",
+            "llama(2048, strategy, depth)",
+        ),
+        "multiplies_one_category": wrong(
+            "32 blocks of 4 bytes for 'none' are not 8",
+            *("30 * one_more[name]", '(name == "parameters") * 30 * one_more[name]'),
         ),
         "gives_the_sum": wrong(
             "'int' object is not iterable",
