@@ -11,13 +11,27 @@ FILLINGS = {
             "under 60: you find 5, and the rung is 0", "min(fitting", "max(fitting"
         ),
         "counts_those_that_do_not_fit": wrong(
-            "under 42: you find 2.0",
+            "under 42: you find 3.0",
             *("min(fitting, default=len(peaks))", "float(len(peaks) - len(fitting))"),
         ),
         "gives_the_peak": wrong(
             "under 60: you find 50, and the rung is 0",
             *("[rung for rung, peak", "[peak for rung, peak"),
             *("min(", "max("),
+        ),
+        "looks_at_the_passes_alone": wrong(
+            "under 35: you find 2,", *('["peak_bytes"]', '["phases"]["backward"]')
+        ),
+        "looks_at_the_update_alone": wrong(
+            "under 42: you find 0,", *('["peak_bytes"]', '["phases"]["optimizer"]')
+        ),
+        "searches_as_if_sorted": wrong(
+            "under 42: you find 4,",
+            *(
+                "min(fitting, default=len(peaks))",
+                "__import__('bisect').bisect(peaks, -budget_bytes)",
+            ),
+            *('report_of(model, step)["peak_bytes"]', '-report_of(model, step)["peak_bytes"]'),
         ),
         "compares_the_wrong_way": wrong("under 60: you find 6,", "peak < budget", "peak > budget"),
         "counts_from_one": wrong(
