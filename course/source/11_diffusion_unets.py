@@ -357,12 +357,12 @@ def is_right_by_hand():
 
     def silent(sample, timestep, encoder_hidden_states):
         asked.update(x=sample, times=timestep, words=encoder_hidden_states)
-        return SimpleNamespace(sample=torch.zeros_like(sample))
+        return SimpleNamespace(sample=torch.zeros_like(sample, requires_grad=True))
 
     times, words = torch.tensor([10, 900]), torch.randn(2, 1, 32)
     kept = noising.alphas_cumprod[times]
     known = {"vae": encoder, "mean": 1.0, "deviation": 2.0}
-    for noise in (torch.zeros(2, 2, 8, 8), torch.ones(2, 2, 8, 8)):
+    for noise in (torch.zeros(2, 2, 8, 8), torch.full((2, 2, 8, 8), 2.0)):
         with patch.dict(globals(), known):
             loss = denoising_loss(silent, torch.ones(2, 1, 32, 32), words, noise, times)
         level = noise.mean().item()
@@ -374,7 +374,8 @@ def is_right_by_hand():
         assert torch.equal(asked["times"], times), "The U-Net is told other times."
         assert torch.equal(asked["words"], words), "The U-Net is told other words."
         said = f"A U-Net that says 0 of noise {level:g} has a loss of {loss:.3f}."
-        assert loss == level, said
+        assert loss == level**2, said
+        assert loss.requires_grad, "The loss has no graph: only `clean` goes without."
 
 
 # %% [markdown] id="write-update"
@@ -418,14 +419,20 @@ def updates_once():
     def squared(unet, pixels, words, noise, times):
         return unet(pixels).square().mean()
 
+    calls, back = [], []
+    unet.register_forward_pre_hook(lambda *_: calls.append(1))
+    unet.weight.register_hook(lambda _: back.append(len(calls)))
     weight, per_weight = 1.0, pixels.square().mean().item()
     with patch.dict(globals(), denoising_loss=squared):
         for num in (1, 2, 2):
             digits = torch.zeros(5, dtype=torch.long)
-            averaged.clear()
+            for seen in (averaged, calls, back):
+                seen.clear()
             loss = update(
                 unet, SGD(unet.parameters(), lr=0.01), ema, pixels, digits, num
             )
+            said = f"num={num}: call backward for each piece before the next one."
+            assert back == [*range(1, num + 1)], said
             right = weight**2 * per_weight
             said = f"num={num}, 5 images: the loss is {loss:.3f}, and not {right:.3f}."
             assert abs(loss - right) < 1e-4, said

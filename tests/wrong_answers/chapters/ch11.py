@@ -20,6 +20,11 @@ FILLINGS = {
         "adds_no_noise": wrong(
             "clean latents are [1.0", "noising.add_noise(clean, noise, times)\n", "clean\n"
         ),
+        "takes_the_distance": wrong("0 of noise 2 has a loss of 2.000", "mse_loss", "l1_loss"),
+        "never_has_a_graph": wrong(
+            "The loss has no graph",
+            *("    return F.", "    with torch.no_grad():\n        return F."),
+        ),
         "squares_by_hand": right("F.mse_loss(seen, noise)", "(seen - noise).square().mean()"),
     },
     "update": {
@@ -44,6 +49,12 @@ FILLINGS = {
         ),
         "forgets_the_average": wrong(
             "the average moved 0 times", "    ema.step(unet.parameters())\n", ""
+        ),
+        "holds_all_graphs": wrong(
+            "backward for each piece before the next",
+            *("        loss.backward()\n        total += loss.item()", "        total += loss"),
+            *("    optimizer.step()", "    total.backward()\n    optimizer.step()"),
+            *("return total", "return total.item()"),
         ),
         "clears_last": right(
             *("    return total", "    optimizer.zero_grad()\n    return total"),
