@@ -127,7 +127,7 @@ class Values(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if len(reals) < len(outputs):  # the kernel leaves a gradient away: batch norm's
             return
         for fake, real in zip(outputs, reals, strict=True):
-            if _key(fake) in kept:
+            if _key(fake) in kept and fake.shape == real.shape:  # else a size was assumed
                 self._keep(fake, real, assumed=assumed)
 
     def _discrete(self, func: Any, inputs: list[Tensor], fresh: list[Tensor]) -> list[Tensor]:
