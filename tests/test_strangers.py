@@ -39,7 +39,7 @@ PRICES = {
     # Recomputed, a layer stores its balancing loss again, with the graph of what was recomputed:
     # a plan needs more than its price. `fit` predicts its answer in whole, and that has it.
     "mixture_of_experts": 0.08,
-    # A segment needs less than its price: its recomputation stops early.
+    # A segment needs less than its price; why was not found.
     "dataclass_blocks": 0.06,
     "two_views": 0.03,
 }

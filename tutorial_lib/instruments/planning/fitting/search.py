@@ -11,7 +11,7 @@ from typing import Any
 from tutorial_lib.instruments.planning.chain.plan import Plan
 from tutorial_lib.instruments.planning.chain.profiled import Profile
 from tutorial_lib.instruments.planning.chain.solve import floor_bytes, smallest, solve
-from tutorial_lib.instruments.planning.chain.stages import Skip, Stage
+from tutorial_lib.instruments.planning.chain.stages import Skip, Stage, outputs
 from tutorial_lib.instruments.planning.fitting.candidates import Candidate, Fit, marked
 from tutorial_lib.instruments.planning.fitting.judged import judge, possible_micro_batches
 from tutorial_lib.instruments.planning.fitting.predictions import Parts, predicted_peak, taken_apart
@@ -127,6 +127,10 @@ def _at(parts: Parts, micro_batch: int) -> Profile:
     one, two = parts.one, parts.two
     stages: list[Stage] = [between(a, b) for a, b in zip(one.stages, two.stages, strict=True)]
     skips: list[Skip] = [between(a, b) for a, b in zip(one.skips, two.skips, strict=True)]
+    for (index, room), after in zip(enumerate(outputs(stages)), stages[1:], strict=False):
+        shared = sum(s.num_bytes for s in skips if s.source == index and s.is_boundary)
+        released = max(0, min(after.released_bytes, room - shared))  # ragged samples: no line
+        stages[index + 1] = replace(after, released_bytes=released)
     calls = [a.between_samples(b, micro_batch) for a, b in zip(one.calls, two.calls, strict=True)]
     return replace(one, stages=tuple(stages), skips=tuple(skips), calls=tuple(calls))
 
