@@ -14,7 +14,7 @@
 # | | how much one sample counts | a wrong weight |
 # | "out of memory" | what is held when it dies | activations, graphs or optimizer states |
 #
-# **Budget:** 80 minutes, 1 GiB of memory, no GPU needed.
+# **Budget:** 85 minutes, 1 GiB of memory, no GPU needed.
 #
 # | exercise | cases | points |
 # |---|---|---|
@@ -312,8 +312,8 @@ guess = None  # case C's share
 def checkpointed(module, **options):
     """Put a checkpoint inside a module; every call of it is then a segment.
 
-    The module's own hooks are outside the checkpoint and see no recomputation: count the
-    runs of a part of it.
+    The module's own hooks are outside the checkpoint and see no recomputation:
+    count the runs of a part of it.
     """
     plain = type(module).forward
 
