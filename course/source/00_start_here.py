@@ -6,7 +6,7 @@
 # GiB? How much of that can you get back, and at what price? In this course you answer with numbers
 # that you measure yourself, on this machine, with or without a GPU.
 #
-# **Budget:** 35 minutes, 1 GiB of memory, no GPU needed.
+# **Budget:** 40 minutes, 1 GiB of memory, no GPU needed.
 
 # %% [markdown] id="promise"
 # By the end of the course you will have
@@ -20,9 +20,9 @@
 #
 # ## Three ways in
 #
-# - **Tonight** (25 minutes), when a model of yours does not fit: [My model does not
+# - **Tonight** (30 minutes), when a model of yours does not fit: [My model does not
 #   fit](tonight.ipynb) predicts it, pulls the levers in order, and writes a plan for your script.
-# - **An evening** (2 hours), for the ideas: this notebook (35),
+# - **An evening** (2 hours), for the ideas: this notebook (40),
 #   [04](04_checkpoint_from_scratch.ipynb) up to *All six fixed* (45),
 #   [08](08_accumulation_from_scratch.ipynb) up to *The last window* (35), and of
 #   [Lab 06](../labs/lab06_exact_accumulation.ipynb) the first exercise (10).

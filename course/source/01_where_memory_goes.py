@@ -8,7 +8,7 @@
 #
 # In this chapter you take the sum apart with a meter and put it together again on paper.
 #
-# **Budget:** 60 minutes, 2 GiB of memory, no GPU needed.
+# **Budget:** 65 minutes, 2 GiB of memory, no GPU needed.
 
 # %% id="imports"
 from dataclasses import replace

@@ -12,7 +12,7 @@
 # 5. Why do two models called "GPT-2 XL" keep different bytes?
 # 6. Is a much-copied table of savings right, and why will the subject not go away?
 #
-# **Budget:** 70 minutes, 1 GiB of memory, no GPU needed.
+# **Budget:** 75 minutes, 1 GiB of memory, no GPU needed.
 
 # %% id="imports"
 from dataclasses import replace

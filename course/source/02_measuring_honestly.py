@@ -8,7 +8,7 @@
 # You reproduce five ways to measure wrongly that stand in published notebooks, find what each of
 # them really measured, and fix it.
 #
-# **Budget:** 60 minutes, 1 GiB of memory, no GPU needed.
+# **Budget:** 65 minutes, 1 GiB of memory, no GPU needed.
 
 # %% id="imports"
 import json

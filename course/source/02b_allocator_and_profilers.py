@@ -11,7 +11,7 @@
 # 5. What do PyTorch's profiler, its other counters and Python's own see that this course's meter
 #    does not, and what do they miss?
 #
-# **Budget:** 55 minutes, 1 GiB of memory, no GPU needed.
+# **Budget:** 60 minutes, 1 GiB of memory, no GPU needed.
 
 # %% id="imports"
 import contextlib

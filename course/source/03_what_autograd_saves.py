@@ -9,7 +9,7 @@
 # ask for. This chapter counts them: per operation, per layer, over time. Bytes for a GPU are
 # *predicted* here, from the kernels that it would take; all others are *counted*.
 #
-# **Budget:** 65 minutes, 1 GiB of memory, no GPU needed.
+# **Budget:** 70 minutes, 1 GiB of memory, no GPU needed.
 
 # %% id="imports"
 from functools import partial

@@ -8,7 +8,7 @@
 # block keeps for backward. Then you break them in six ways, with models that people train, fix all
 # six, and compare with PyTorch's two.
 #
-# **Budget:** 70 minutes, 1 GiB of memory, no GPU needed.
+# **Budget:** 75 minutes, 1 GiB of memory, no GPU needed.
 
 # %% id="imports"
 import contextlib

@@ -8,7 +8,7 @@
 # Answer both well, and you have a checkpoint that leaves autograd's graph untouched. You write it
 # in this chapter, see what PyTorch's version adds, and verify both.
 #
-# **Budget:** 70 minutes, 1 GiB of memory, no GPU needed.
+# **Budget:** 75 minutes, 1 GiB of memory, no GPU needed.
 
 # %% id="imports"
 import copy

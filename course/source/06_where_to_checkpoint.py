@@ -7,7 +7,7 @@
 #
 # In this chapter you derive how long a segment should be and what it costs, and measure both.
 #
-# **Budget:** 45 minutes, 2 GiB of memory, no GPU needed.
+# **Budget:** 55 minutes, 2 GiB of memory, no GPU needed.
 
 # %% id="imports"
 from functools import cache

@@ -9,7 +9,7 @@
 # 3. the rule of $\sqrt n$, where it is right;
 # 4. five more sentences of advice, each beside what is counted.
 #
-# **Budget:** 65 minutes, 1 GiB of memory, no GPU needed.
+# **Budget:** 70 minutes, 1 GiB of memory, no GPU needed.
 
 # %% id="imports"
 import itertools

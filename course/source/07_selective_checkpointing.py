@@ -8,7 +8,7 @@
 # In this chapter you give every saved tensor a price. Then you choose by price: whole modules, or
 # single operations.
 #
-# **Budget:** 60 minutes, 1 GiB of memory, no GPU needed.
+# **Budget:** 70 minutes, 1 GiB of memory, no GPU needed.
 
 # %% id="imports"
 import itertools

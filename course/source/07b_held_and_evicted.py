@@ -7,7 +7,7 @@
 # 1. A checkpoint was set, and memory did not fall. Who holds the tensor?
 # 2. What if no plan can be made beforehand?
 #
-# **Budget:** 20 minutes, 1 GiB of memory, no GPU needed.
+# **Budget:** 25 minutes, 1 GiB of memory, no GPU needed.
 
 # %% id="imports"
 from functools import cache

@@ -9,7 +9,7 @@
 # boundaries alone, from pinned memory, on a stream of their own, fetched one block ahead. A page of
 # arithmetic says on which card, and from which length on, this costs nothing.
 #
-# **Budget:** 50 minutes, 1 GiB of memory, no GPU needed.
+# **Budget:** 55 minutes, 1 GiB of memory, no GPU needed.
 
 # %% id="imports"
 import json

@@ -9,7 +9,7 @@
 # The loop has four lines. In this chapter you write it, settle who was right about the memory,
 # compare it with the big batch, and break it in the ways that raise no error.
 #
-# **Budget:** 70 minutes, 1 GiB of memory, no GPU needed.
+# **Budget:** 80 minutes, 1 GiB of memory, no GPU needed.
 
 # %% id="imports"
 import inspect

@@ -10,7 +10,7 @@
 # 5. Do equal loss curves prove that two loops are the same?
 # 6. Does the loop need a framework?
 #
-# **Budget:** 60 minutes, 1 GiB of memory, no GPU needed.
+# **Budget:** 65 minutes, 1 GiB of memory, no GPU needed.
 
 # %% id="imports"
 import tempfile

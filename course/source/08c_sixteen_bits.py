@@ -7,7 +7,7 @@
 # 2. What does a sum of 256 gradients lose in 16 bits?
 # 3. Why can a model stop learning when its weights are bfloat16?
 #
-# **Budget:** 35 minutes, 1 GiB of memory, no GPU needed.
+# **Budget:** 40 minutes, 1 GiB of memory, no GPU needed.
 
 # %% id="imports"
 import math

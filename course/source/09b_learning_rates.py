@@ -8,7 +8,7 @@
 #
 # These are claims about training, so they are measured on training.
 #
-# **Budget:** 40 minutes, 1 GiB of memory, no GPU needed.
+# **Budget:** 50 minutes, 1 GiB of memory, no GPU needed.
 
 # %% id="imports"
 import math

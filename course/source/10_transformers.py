@@ -5,7 +5,7 @@
 # comes first. Then come figures that are copied from tutorial to tutorial, such as "GPT-2 XL:
 # 40 GB" and "ViT-L saves 58 %". Under which conditions is each of them true?
 #
-# **Budget:** 70 minutes, 2 GiB of memory, no GPU needed.
+# **Budget:** 80 minutes, 2 GiB of memory, no GPU needed.
 
 # %% id="imports"
 import tempfile

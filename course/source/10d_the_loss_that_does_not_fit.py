@@ -7,7 +7,7 @@
 # them. It joins both techniques of the course: like accumulation it takes a piece at a time, and
 # like checkpointing it drops what it made. Yet it recomputes nothing.
 #
-# **Budget:** 70 minutes, 2 GiB of memory, no GPU needed.
+# **Budget:** 80 minutes, 2 GiB of memory, no GPU needed.
 
 # %% id="imports"
 from functools import partial

@@ -10,7 +10,7 @@
 # 4. What does a frozen one take at the published size?
 # 5. How many images a second does your GPU do, at which batch?
 #
-# **Budget:** 40 minutes, 1 GiB of memory, no GPU needed.
+# **Budget:** 45 minutes, 1 GiB of memory, no GPU needed.
 
 # %% id="imports"
 import contextlib

@@ -9,7 +9,7 @@
 # Of each we ask two questions. Does checkpointing save as much as promised? Is it still the same
 # training? In one case it is not, although all losses are equal to the last bit.
 #
-# **Budget:** 75 minutes, 1 GiB of memory, no GPU needed.
+# **Budget:** 80 minutes, 1 GiB of memory, no GPU needed.
 
 # %% id="imports"
 import itertools

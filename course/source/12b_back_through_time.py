@@ -8,7 +8,7 @@
 # 1. Can memory grow with the logarithm of the number of steps?
 # 2. Is truncated backpropagation, the usual way to save memory here, the same training?
 #
-# **Budget:** 40 minutes, 1 GiB of memory, no GPU needed.
+# **Budget:** 45 minutes, 1 GiB of memory, no GPU needed.
 
 # %% id="imports"
 import statistics

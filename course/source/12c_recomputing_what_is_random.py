@@ -9,7 +9,7 @@
 # 2. What does it cost to save the routing, so that the second run repeats it?
 # 3. What if nothing is recomputed, and what autograd saves is kept in 8 bits instead?
 #
-# **Budget:** 65 minutes, 1 GiB of memory, no GPU needed.
+# **Budget:** 70 minutes, 1 GiB of memory, no GPU needed.
 
 # %% id="imports"
 from functools import partial

@@ -9,7 +9,7 @@
 # process holds and sends, and the losses say whether it is the same training. At the end, models
 # that fit on no laptop are predicted for eight GPUs.
 #
-# **Budget:** 65 minutes, 3 GiB of memory, no GPU needed.
+# **Budget:** 70 minutes, 3 GiB of memory, no GPU needed.
 
 # %% id="imports"
 import os

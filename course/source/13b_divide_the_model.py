@@ -9,7 +9,7 @@
 # 2. Why does a rank wait, and what does an interleaved schedule change?
 # 3. Which tensors does tensor parallelism divide, and which not?
 #
-# **Budget:** 55 minutes, 3 GiB of memory, no GPU needed.
+# **Budget:** 60 minutes, 3 GiB of memory, no GPU needed.
 
 # %% id="imports"
 import os

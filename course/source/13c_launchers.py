@@ -7,7 +7,7 @@
 # 1. How do `torchrun` and Accelerate start ranks, and what if a port is in use?
 # 2. What do DDP's buckets cost?
 #
-# **Budget:** 15 minutes, 2 GiB of memory, no GPU needed.
+# **Budget:** 20 minutes, 2 GiB of memory, no GPU needed.
 
 # %% id="imports"
 import os

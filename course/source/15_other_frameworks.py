@@ -9,7 +9,7 @@
 # You compare gradients, count what waits for backward, and read what one compiler, XLA, reports of
 # its program for a CPU. There the wrapper runs blocks again but frees no memory.
 #
-# **Budget:** 70 minutes, 3 GiB of memory, no GPU needed.
+# **Budget:** 75 minutes, 3 GiB of memory, no GPU needed.
 #
 # The frameworks are an extra: `pip install -e ".[frameworks]"` in the course's folder. A cell that
 # begins with `# needs jax` is left out where JAX is not installed. The companion

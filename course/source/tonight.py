@@ -5,7 +5,7 @@
 # memory, pulls the levers in order, and ends with a plan that your script loads. All its numbers
 # are predicted: before the last cell nothing is allocated, and no weights are downloaded.
 #
-# **Budget:** 25 minutes, 2 GiB of memory, no GPU needed. *Run All* takes one minute on two cores.
+# **Budget:** 30 minutes, 2 GiB of memory, no GPU needed. *Run All* takes one minute on two cores.
 #
 # Name your model in the cell below the imports. It is one of
 #

@@ -5,7 +5,7 @@
 # run before in them. You fix three broken benchmarks, build two instruments that PyTorch does not
 # have, and profile a transformer with and without checkpointing.
 #
-# **Budget:** 95 minutes, 1 GiB of memory, no GPU needed. That is two sittings: 2.1 to 2.4, and 2.5
+# **Budget:** 100 minutes, 1 GiB of memory, no GPU needed. That is two sittings: 2.1 to 2.4, and 2.5
 # and 2.6. Exercise 2.7, at the end, is ten of the minutes, and optional where nobody grades you.
 #
 # | exercise | you write | points |

@@ -5,7 +5,7 @@
 # half of that, in the end a third. You make it fit with micro-batches, and with segments of your
 # own choice. The loss must stay the same at every update as with all the memory.
 #
-# **Budget:** 90 minutes, 1 GiB of memory, no GPU needed.
+# **Budget:** 95 minutes, 1 GiB of memory, no GPU needed.
 #
 # | exercise | you write | points |
 # |---|---|---|
