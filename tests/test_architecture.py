@@ -92,7 +92,7 @@ TOP_LEVEL = {
     *("README.md", "LICENSE", "CITATION.cff", "CHANGELOG.md", "environment.yml"),
     *("pyproject.toml", "constraints.txt", ".gitattributes", ".gitignore"),
     *("CONTRIBUTING.md", ".github", ".pre-commit-config.yaml", ".binder", ".devcontainer"),
-    *("uv.lock", ".ci", "course", "labs", "solutions", "tutorial_lib", "tests"),
+    *("uv.lock", ".ci", "course", "labs", "solutions", "tutorial_lib", "tests", "findings"),
 }
 MACHINE_PATHS = re.compile(r"/(?:work|root|farm|home/\w+)/|/tmp/\w|[A-Z]:\\Users")
 # They look for such paths, or show what an error says.
