@@ -6,6 +6,7 @@ from small_models import publish_tiny
 
 from tutorial_lib import memory
 from tutorial_lib.instruments import planning
+from tutorial_lib.instruments.planning.fitting import judged
 from tutorial_lib.instruments.training import Recipe
 from tutorial_lib.units import KIB, MIB
 
@@ -65,6 +66,7 @@ def words(found):
 
 
 def test_a_plain_model_gets_the_plain_sentence(monkeypatch):
+    monkeypatch.setattr(judged, "_JUDGED", {})  # other tests publish other models by this name
     tiny = publish_tiny(monkeypatch, 64, **SIZES, attn_pdrop=0, embd_pdrop=0, resid_pdrop=0)
     found = planning.fit(tiny, budget_bytes=100 * MIB, effective_batch=4, precisions=["fp32"])
     assert TODAY in str(found)

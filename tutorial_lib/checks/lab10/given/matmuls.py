@@ -21,7 +21,7 @@ class Matmuls(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         made = func(*args, **(kwargs or {}))
         if func.overloadpacket in _MATMULS:
-            left, right = [a for a in args if isinstance(a, Tensor)][-2:]
-            if left.numel() * right.shape[-1] >= self.least:
+            first, second = [a for a in args if isinstance(a, Tensor)][-2:]
+            if first.numel() * second.shape[-1] >= self.least:
                 self.types.add(str(made.dtype).removeprefix("torch."))
         return made
