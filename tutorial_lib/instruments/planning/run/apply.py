@@ -154,6 +154,24 @@ def _read(call: Call, output: Any) -> list[Tensor]:
     return tensors_of(output)
 
 
+def _run_stage(module: nn.Module, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Run a stage; in a second run, leave results in its attributes as the first one's.
+
+    A balancing loss that a layer of experts puts there would hold all that was recomputed for it.
+    """
+    if not in_backward():
+        return function(*args, **kwargs)
+    before = [(vars(part), {**vars(part)}) for part in module.modules()]
+    try:
+        return function(*args, **kwargs)
+    finally:
+        for held, first in before:
+            for name in [n for n, value in held.items() if value is not first.get(n)]:
+                if isinstance(held[name], Tensor) and held[name].requires_grad:
+                    del held[name]
+                    held |= {name: first[name]} if name in first else {}
+
+
 class OtherStagesError(RuntimeError):
     """The model calls other stages than the plan has."""
 
@@ -170,7 +188,7 @@ class _Running:
 
     def stage(self, name: str, module: nn.Module) -> Callable[..., Any]:
         """Make a call that is only recorded."""
-        function = getattr(module, CALL)
+        function = functools.partial(_run_stage, module, getattr(module, CALL))
 
         def stage(*args: Any, **kwargs: Any) -> Any:
             if not torch.is_grad_enabled() or not has_own_weights(module):
