@@ -561,3 +561,67 @@ def deeper_for_more(micro_batch=2):
     """Runs as many blocks as its batch is large."""
     model, x = ManyOrFew(), torch.randn(micro_batch, 32)
     return (lambda: model(x).square().mean()), model
+
+
+class Expert(nn.Module):
+    """Puts a balancing loss into an attribute."""
+
+    def __init__(self):
+        super().__init__()
+        self.router, self.wide = nn.Linear(32, 4), nn.Linear(32, 256)
+
+    def forward(self, x):
+        share = self.router(x).softmax(-1)
+        self.balance = share.mean(0).square().sum() + 1e-3 * self.wide(x).relu().square().mean()
+        return x * share[:, :1] + self.wide(x).tanh()[:, :32]
+
+
+class Experts(nn.Module):
+    """Layers whose balancing losses are gathered after them."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers, self.head = nn.ModuleList(Expert() for _ in range(4)), nn.Linear(32, 32)
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = layer(x)
+        return self.head(x), sum(layer.balance for layer in self.layers)
+
+
+def balanced(micro_batch=64):
+    """Run again, a layer would hold its balancing loss with all that was recomputed for it."""
+    model, x = Experts(), torch.randn(micro_batch, 32)
+
+    def loss():
+        out, balance = model(x)
+        return out.square().mean() + balance
+
+    return loss, model
+
+
+class DownAndUp(nn.Module):
+    """Two lists of blocks, of different lengths and classes."""
+
+    def __init__(self):
+        super().__init__()
+        self.down = nn.ModuleList(DrawsNothing() for _ in range(3))
+        self.up = nn.ModuleList(nn.Sequential(nn.Linear(32, 32), nn.Tanh()) for _ in range(2))
+
+    def forward(self, x):
+        for block in (*self.down, *self.up):
+            x = block(x)
+        return x
+
+
+class DrawsNothing(DrawsInside):
+    """A residual layer."""
+
+    def forward(self, x):
+        return x + self.layer(x).tanh()
+
+
+def two_lists(micro_batch=64):
+    """Both of its lists are stages."""
+    model, x = DownAndUp(), torch.randn(micro_batch, 32)
+    return (lambda: model(x).square().mean()), model

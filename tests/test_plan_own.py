@@ -33,7 +33,7 @@ LOWEST = {"graph": 0.93}
 KINDS = [
     *("segmentation", "residual", "two_views", "rollout", "recycling", "preferences"),
     *("called_by_the_loss", "autocast_inside", "graph", "packed", "windows"),
-    *("shared_weights", "pyramid", "looking", "straight_through"),
+    *("shared_weights", "pyramid", "looking", "straight_through", "balanced", "two_lists"),
 ]
 
 
@@ -165,6 +165,12 @@ def test_stages_that_draw_with_python_are_kept_and_its_states_stay_as_they_were(
     assert not found.why_whole
     assert found.sameness.recomputed == "another"
     assert all(not c.overhead for c in found.candidates if c.plan)
+
+
+def test_all_lists_of_blocks_are_stages():
+    loss, model = own_models.two_lists()
+    names = planning.profile(model, loss, speed=planning.Speed()).names
+    assert names[1:-1] == ("down.0", "down.1", "down.2", "up.0", "up.1")
 
 
 def test_stages_are_taken_by_name():

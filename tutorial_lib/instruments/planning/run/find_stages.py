@@ -37,8 +37,8 @@ def find_stages(
 
     Args:
         model: Any module.
-        stages: Which ones, by path or as modules; `None` looks for the model's blocks, the
-            children of an `nn.Sequential`, and what a U-Net has between its blocks. A model
+        stages: Which ones, by path or as modules; `None` looks for the model's blocks, in all of
+            its lists, the children of an `nn.Sequential`, and what a U-Net has between. A model
             without blocks is taken apart into its outermost layers. None at all: `stages=()`.
 
     Raises:
@@ -82,8 +82,26 @@ def _looked_for(model: nn.Module) -> list[nn.Module]:
     if set(levels) & set(blocks):
         between = [m for m in model.modules() if type(m).__name__ in _BETWEEN]
         blocks = [*dict.fromkeys([*blocks, *levels, *between])]
+    blocks += _in_other_lists(model, blocks)
     inside = {part for block in blocks for part in block.modules() if part is not block}
     return [block for block in dict.fromkeys(blocks) if block not in inside]
+
+
+def _in_other_lists(model: nn.Module, blocks: Sequence[nn.Module]) -> list[nn.Module]:
+    """List the blocks in a model's other lists, as a U-Net of your own has for down and up."""
+    if type(blocks[0]).__module__.startswith(("transformers.", "diffusers.")):
+        return []
+    known = {part for block in blocks for part in block.modules()}
+    lists = [m for m in model.modules() if isinstance(m, nn.ModuleList | nn.Sequential)]
+    others = [one for one in lists if len(one) > 1 and known.isdisjoint({one, *one.modules()})]
+    uniform = [one for one in others if len({*map(type, one)}) == 1]
+    return [child for one in uniform for child in one if _is_block(child)]
+
+
+def _is_block(module: nn.Module) -> bool:
+    if isinstance(module, nn.ModuleList | nn.ModuleDict):
+        return False
+    return isinstance(module, nn.Sequential) or not type(module).__module__.startswith("torch.")
 
 
 def _layers(model: nn.Module) -> list[nn.Module]:
