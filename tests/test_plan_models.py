@@ -218,7 +218,7 @@ def test_a_stage_that_is_not_deterministic_is_named():
     model = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5), Noisy(), nn.Linear(4, 1))
     x = torch.randn(8, 4)
     state = torch.get_rng_state()
-    with pytest.raises(ValueError, match=r"The stage 2 \(Noisy\) gave another output"):
+    with pytest.raises(ValueError, match=r"The stage 2 \(Noisy\) computes something else"):
         planning.profile(model, lambda: model(x).sum())
     assert torch.equal(state, torch.get_rng_state())
     assert all("forward" not in vars(module) for module in model)

@@ -1,3 +1,4 @@
+import copy
 import re
 
 import pytest
@@ -357,6 +358,53 @@ def test_running_averages_move_twice():
 
     assert set(averages("none")) == {1}
     assert set(averages("per-block")) == {2}
+
+
+class Counting(nn.Module):
+    """Each forward scales by how many there were."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear, self.calls = nn.Linear(4, 4), 0
+
+    def forward(self, x):
+        self.calls += 1
+        return self.linear(x) * self.calls
+
+
+JUDGED = {  # layers, and what is said of checkpointing each
+    "plain": (
+        [nn.Linear(4, 4), nn.Linear(4, 4)],
+        "Recomputing changes no bit of a gradient.",
+    ),
+    "BatchNorm": (
+        [nn.BatchNorm1d(4), nn.BatchNorm1d(4)],
+        "no bit of a gradient, but moves running averages a second time.",
+    ),
+    "spectral norm": (
+        [nn.utils.parametrizations.spectral_norm(nn.Linear(4, 4)) for _ in range(2)],
+        "Recomputing 0, 1 would change gradients: forward reads what it changes (_u, _v)",
+    ),
+    "a counter": (
+        [Counting(), Counting()],
+        "Recomputing 0, 1 would change gradients: forward reads what it changes (calls)",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", JUDGED)
+def test_a_loss_is_looked_at_and_the_model_left_as_it_was(kind):
+    layers, says = JUDGED[kind]
+    model, x = nn.Sequential(*layers), torch.randn(8, 4)
+    model.blocks = [*layers]
+    before = copy.deepcopy(model.state_dict())
+    random_state = torch.get_rng_state()
+    with segments.applied(model, loss=lambda: model(x).square().mean()) as applied:
+        assert says in str(applied)
+        assert "\n" not in str(segments.Applied(model, "none", (), False))
+    assert all(torch.equal(one, before[name]) for name, one in model.state_dict().items())
+    assert torch.equal(random_state, torch.get_rng_state())
+    assert all(getattr(layer, "calls", 0) == 0 for layer in layers)
 
 
 def test_blocks_of_a_plain_sequential_are_found():

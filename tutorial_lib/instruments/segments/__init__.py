@@ -7,9 +7,9 @@
 
 A checkpointed part keeps its inputs alone and runs again during backward. The gradients are the
 same, bit for bit, as long as forward doesn't read what it changes: spectral norm's vectors, a
-moving codebook or a cache of frames have other values in the second run, and nothing says so.
-`planning.judge` looks for that. What a part only changes, it changes twice: BatchNorm's running
-averages move two steps. All this is so in `eval()` too, except with `library-switch`.
+moving codebook or a cache of frames have other values in the second run. With `loss=`, `applied`
+looks for that and says it. What a part only changes, it changes twice: BatchNorm's running averages
+move two steps. All this is so in `eval()` too, except with `library-switch`.
 """
 
 import contextlib
@@ -19,12 +19,15 @@ import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from tutorial_lib.instruments.segments.find import find_blocks, find_chain, find_parts
 from tutorial_lib.instruments.segments.one_module import Forward, checkpointed
+
+if TYPE_CHECKING:
+    from tutorial_lib.instruments.segments.sameness import Sameness
 
 __all__ = [
     "STRATEGIES",
@@ -73,7 +76,7 @@ Change = Callable[[contextlib.ExitStack], Segments]
 
 @dataclass(frozen=True)
 class Applied:
-    """What a strategy did to a model; prints as one line."""
+    """What a strategy did to a model; prints as one line, and a sentence where it was judged."""
 
     model: nn.Module
     strategy: str
@@ -81,6 +84,7 @@ class Applied:
     # for the library alone knows what it wraps
     segments: tuple[tuple[str, ...], ...]
     without_cache: bool  # whether the model kept keys and values before, and does not meanwhile
+    sameness: "Sameness | None" = None  # as `planning.judge` says; of these segments, with a loss
 
     def __str__(self) -> str:
         if not self.segments:
@@ -90,11 +94,17 @@ class Applied:
         plural = "s" if len(self.segments) > 1 else ""
         said = f"{self.strategy}: {len(self.segments)} {what}{plural}, {names[0]}"
         said += f" to {names[-1]}" if len(names) > 1 else ""
-        return said + ("; use_cache is off meanwhile" if self.without_cache else "")
+        said += "; use_cache is off meanwhile" if self.without_cache else ""
+        return said + (f"\n{self.sameness.recomputing}" if self.sameness else "")
 
 
 @contextlib.contextmanager
-def applied(model: nn.Module, strategy: str = "per-block") -> Iterator[Applied]:
+def applied(
+    model: nn.Module,
+    strategy: str = "per-block",
+    *,
+    loss: Callable[[], Tensor] | None = None,
+) -> Iterator[Applied]:
     """Checkpoint a model in a named way until the end of the `with` block.
 
     Both forward and backward belong inside. A model, or a part of one, that keeps keys and values
@@ -104,6 +114,8 @@ def applied(model: nn.Module, strategy: str = "per-block") -> Iterator[Applied]:
     Args:
         model: Any module: ours, from transformers or diffusers, or one with a list of blocks.
         strategy: A key of `STRATEGIES`, with a number for K.
+        loss: Runs a forward, as in `lambda: model.loss(tokens)`. It's run before anything changes,
+            to see which segments would compute something else the second time.
 
     Yields:
         What was checkpointed. Afterwards, also after an error, the model is what it was.
@@ -125,8 +137,19 @@ def applied(model: nn.Module, strategy: str = "per-block") -> Iterator[Applied]:
     paths = {module: name for name, module in model.named_modules()}
     with contextlib.ExitStack() as undo:
         without_cache = strategy != "none" and stop_caching(model, undo)
+        same = _judged(model, loss, change, paths) if loss else None
         segments = tuple(tuple(paths[part] for part in parts) for parts in change(undo))
-        yield Applied(model, strategy, segments, without_cache)
+        yield Applied(model, strategy, segments, without_cache, same)
+
+
+def _judged(
+    model: nn.Module, loss: Callable[[], Tensor], change: Change, paths: dict[nn.Module, str]
+) -> "Sameness":
+    from tutorial_lib.instruments.segments.sameness import judge_forward  # it imports this module
+
+    with contextlib.ExitStack() as undo:  # only to see what the strategy takes
+        stages = {paths[part]: part for parts in change(undo) for part in parts}
+    return judge_forward(model, loss, stages)
 
 
 def stop_caching(model: nn.Module, undo: contextlib.ExitStack) -> bool:

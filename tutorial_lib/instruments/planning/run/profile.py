@@ -76,7 +76,7 @@ def profile(
     method: Method = "predicted" if speed or is_fake else "measured"
     with model_untouched(model, device):
         if found and not (is_fake and (is_judged or like)):
-            _check_repeatable(model, loss, found, keep, is_fake)
+            _check_repeatable(model, loss, found, keep)
         seen, loss = _forward_alone(model, found, loss, device)
         forms, skips = list[tuple[Stage, ...]](), tuple[Skip, ...]()
         for kept in (int, Selective)[: 1 + selective]:
@@ -100,12 +100,9 @@ def profile(
 
 
 def _check_repeatable(
-    model: nn.Module, loss: Loss, stages: dict[str, nn.Module], keep: Sequence[str], is_fake: bool
+    model: nn.Module, loss: Loss, stages: dict[str, nn.Module], keep: Sequence[str]
 ) -> None:
     """Refuse a stage that computes something else when it runs again."""
-    if not is_fake:
-        Recorder(model, stages, twice=True, keep=keep).run(loss)
-        return
     unlike = look(model, loss, stages).unlike
     for name in [name for name in unlike if name not in keep]:
         raise ValueError(

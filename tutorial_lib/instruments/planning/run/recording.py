@@ -19,7 +19,6 @@ from tutorial_lib.device import seed_everything, set_python_random_states
 from tutorial_lib.instruments.planning.chain.profiled import WHOLE, WITHIN, Call
 from tutorial_lib.instruments.planning.run.find_stages import CannotPlanError, replaced
 from tutorial_lib.instruments.private_torch import CALL
-from tutorial_lib.instruments.segments.placeholder import tensors_of
 from tutorial_lib.memory.timeline import Life
 
 Loss = Callable[[], Tensor]
@@ -53,8 +52,6 @@ class Recorder:
         model: Whose stages.
         stages: By name.
         read: A clock.
-        twice: Whether each stage runs twice, and must give the same.
-        keep: Stages that need not.
     """
 
     def __init__(
@@ -62,11 +59,8 @@ class Recorder:
         model: nn.Module,
         stages: dict[str, nn.Module],
         read: Callable[[], int] = lambda: 0,
-        *,
-        twice: bool = False,
-        keep: Sequence[str] = (),
     ) -> None:
-        self.model, self.stages, self.read, self.twice, self.keep = model, stages, read, twice, keep
+        self.model, self.stages, self.read = model, stages, read
         self.calls: list[Call] = []
         self.ends: list[int] = []  # what the clock shows before the first stage, and after each
         self.others = set[str]()  # stages that ran with other weights than their own
@@ -171,10 +165,7 @@ class Recorder:
                 return function(*args, **kwargs)
             with contextlib.nullcontext() if self._is_running else self._running():
                 self._begin()
-                if self.twice and name not in self.keep:
-                    output = _twice(name, module, function, args, kwargs)
-                else:
-                    output = function(*args, **kwargs)
+                output = function(*args, **kwargs)
                 self.ends.append(self.read())
                 self.calls.append(Call.of(name, module, output))
                 return output
@@ -212,38 +203,3 @@ def has_own_weights(module: nn.Module) -> bool:
 
 def _weights_of(module: nn.Module) -> list[int]:
     return [id(parameter) for parameter in module.parameters()]
-
-
-def _twice(
-    name: str, module: nn.Module, function: Callable[..., Any], args: Any, kwargs: Any
-) -> Any:
-    """Run a stage twice with the same input and random numbers, and compare, bit for bit."""
-    before = _random_states()
-    first = function(*args, **kwargs)
-    after = _random_states()
-    _set_random_states(before)
-    again = function(*args, **kwargs)
-    _set_random_states(after)
-    if not _equal(first, again):
-        raise ValueError(
-            f"The stage {name} ({type(module).__name__}) gave another output when it was "
-            "run again with the same input and the same random numbers, so it cannot be "
-            f"recomputed. Make it deterministic, or pass keep=[{name!r}] to keep it."
-        )
-    return first
-
-
-def _equal(one: Any, other: Any) -> bool:
-    pairs = list(zip(tensors_of(one), tensors_of(other), strict=True))
-    return all(bool(((a == b) | ((a != a) & (b != b))).all()) for a, b in pairs)
-
-
-def _random_states() -> list[Tensor]:
-    gpu = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
-    return [torch.get_rng_state(), *gpu]
-
-
-def _set_random_states(states: Sequence[Tensor]) -> None:
-    torch.set_rng_state(states[0])
-    if len(states) > 1:
-        torch.cuda.set_rng_state_all(states[1:])

@@ -72,8 +72,8 @@ def look(
 ) -> Seen:
     """Run a forward, then each stage again as a checkpoint does, then the forward again.
 
-    Works on tensors without memory. What the model holds moves on with each of these runs, so look
-    at one that was made for it.
+    Works on tensors without memory, and on others. What the model holds moves on with each of these
+    runs, so look at one that was made for it, or put it back.
 
     Args:
         model: The model.
