@@ -19,8 +19,10 @@ from tutorial_lib.school.marks import cell_mark
 
 ROOT = Path(__file__).resolve().parent.parent
 LIBRARY = ROOT / "tutorial_lib"
-MODULES = sorted(LIBRARY.rglob("*.py"))
-CHECK_FILES = sorted((LIBRARY / "checks").rglob("*.py"))
+# Where our modules are, and what their names begin with, below the library: notebooks write
+# `checks.lab03` for what is content of `labs/`.
+PLACES = {LIBRARY: "", ROOT / "labs/checks": "checks."}
+MODULES = sorted(path for place in PLACES for path in place.rglob("*.py"))
 
 # Room by room: which other rooms it may import, inside functions too. CONTRIBUTING.md shows it:
 # `python tests/test_architecture.py` prints the text.
@@ -56,10 +58,11 @@ INSTRUMENTS = {
 }
 # The folders of `planning`: each imports from those before it.
 PLANNING = ("chain", "run", "fitting")
-CHECKS = {
-    "checks": {
-        *("units", "blanks", "memory", "models", "private_torch", "cap", "planning", "ranks"),
-        *("segments",),
+CHECKS = {"checks": {"units", "blanks", "memory", "models", "private_torch"}}
+LABS = {
+    "labNN": {
+        *("units", "memory", "models", "private_torch", "cap", "segments", "planning", "ranks"),
+        "checks",
     }
 }
 SCHOOL = {
@@ -80,7 +83,7 @@ SCHOOL = {
         *("authoring", "site", "grading", "progress"),
     },
 }
-WINGS = {"": LEARNERS, "instruments": INSTRUMENTS, "checks": CHECKS, "school": SCHOOL}
+WINGS = {"": LEARNERS, "instruments": INSTRUMENTS, "checks": CHECKS, "labs": LABS, "school": SCHOOL}
 # The one arrow upward: `memory.predict` and `memory.capped` load these when they are first used.
 UPWARD = {"memory": {"predicting", "cap"}}
 # A chapter's imports load at most so many lines of ours (`checks` left out).
@@ -118,24 +121,27 @@ def imports_of(path, *, types=False):
             pending += node.orelse
             continue
         if isinstance(node, ast.ImportFrom | ast.Import):
-            found |= named_in(node, path)
+            found |= named_in(node, name_of(path), is_package=path.stem == "__init__")
         pending += ast.iter_child_nodes(node)
     return found
 
 
-def named_in(node, path=""):
-    """Give the names of our modules that an import names."""
+def named_in(node, name="", *, is_package=False):
+    """Return the names of our modules that an import of a module names."""
     found = {alias.name for alias in node.names}
     if isinstance(node, ast.ImportFrom):
-        assert not node.level, f"{path}: a relative import"
-        found = {node.module, *(f"{node.module}.{name}" for name in found)}
+        module = node.module or ""
+        if node.level:  # a lab's modules, which do not say where the lab is
+            assert re.match(r"checks\.lab\d\d", name), f"{name}: a relative import"
+            around = ["tutorial_lib", *name.split("."), *[""] * is_package][: -node.level]
+            module = ".".join([*around, *filter(None, [module])])
+        found = {module, *(f"{module}.{name}" for name in found)}
     ours = {name.removeprefix("tutorial_lib.") for name in found if name.startswith("tutorial_lib")}
     return {name for name in ours if is_module(name)} - {"school", "instruments"}  # wings, no rooms
 
 
 def is_module(name):
-    path = LIBRARY / name.replace(".", "/")
-    return path.with_suffix(".py").exists() or (path / "__init__.py").exists()
+    return file_of(name).exists()
 
 
 def room_of(name):
@@ -143,19 +149,22 @@ def room_of(name):
     if name == "memory.timeline":
         return "", name
     first, _, rest = name.partition(".")
+    if re.match(r"lab\d\d", rest):
+        return "labs", "labNN"
     wing = first if first in ("instruments", "school") else "checks" if first == "checks" else ""
     return wing, (rest if wing in ("instruments", "school") else first).partition(".")[0]
 
 
 def name_of(path):
     """Give a module's name below the library, as in `memory.meter`."""
-    name = path.relative_to(LIBRARY).with_suffix("").as_posix().replace("/", ".")
-    return name.removesuffix(".__init__")
+    place = next((place for place in PLACES if place in path.parents), path.parent)
+    name = path.relative_to(place).with_suffix("").as_posix().replace("/", ".")
+    return f"{PLACES.get(place, '')}{name}".removesuffix(".__init__")
 
 
 def offenders(broken, paths=MODULES):
     """Give what breaks a rule in each module that does, by its path in the library."""
-    found = {path.relative_to(LIBRARY).as_posix(): broken(path) for path in paths}
+    found = {name_of(path): broken(path) for path in paths}
     return {name: what for name, what in found.items() if what}
 
 
@@ -179,7 +188,8 @@ def test_the_rooms_named_are_those_that_are_there():
 TITLES = {
     "": "tutorial_lib/: what learners import",
     "instruments": "tutorial_lib/instruments/: what measures, predicts and plans",
-    "checks": "tutorial_lib/checks/: what checks the labs",
+    "checks": "tutorial_lib/checks/: what the checks of all labs share",
+    "labs": "labs/checks/: the checks of each lab, imported as checks.labNN",
     "school": "tutorial_lib/school/: what runs the school",
 }
 
@@ -232,7 +242,8 @@ def test_the_folders_of_planning_import_from_those_before():
 
 
 def file_of(name):
-    path = LIBRARY / name.replace(".", "/")
+    place = ROOT / "labs" if re.match(r"checks\.lab\d\d", name) else LIBRARY
+    path = place / name.replace(".", "/")
     return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
 
 
@@ -276,10 +287,8 @@ def hidden_imports(path):
 
 
 def test_what_an_answer_sees_of_the_checks_imports_nothing_else_of_them():
-    names = {
-        path: path.relative_to(LIBRARY / "checks").with_suffix("").parts for path in CHECK_FILES
-    }
-    shown = [path for path in CHECK_FILES if not SHOWN.isdisjoint(names[path])]
+    checks = [path for path in MODULES if name_of(path).startswith("checks.")]
+    shown = [path for path in checks if not SHOWN.isdisjoint(name_of(path).split("."))]
     assert {path.name for path in shown} > {"given.py", "half.py", "compare.py"}
     assert offenders(hidden_imports, [*shown, LIBRARY / "checks/__init__.py"]) == {}
 
@@ -388,7 +397,7 @@ def test_sizes():
 def test_every_room_has_a_test_file():
     under_another_name = {
         *("memory.timeline", "memory", "models", "planning", "figures"),  # several, by their parts
-        *("installer", "pythons", "emulated_tests"),
+        *("installer", "pythons", "emulated_tests", "labNN"),
     }
     rooms = {room for wing in WINGS.values() for room in wing} - under_another_name
     assert [room for room in sorted(rooms) if not [*ROOT.glob(f"tests/test_{room}*.py")]] == []

@@ -59,7 +59,7 @@ def test_a_module_has_a_test_and_few(root):
 
 
 def test_an_exercise_has_its_wrong_answers_run(root):
-    first, second = runs(root, "tutorial_lib/checks/lab06/ex6_3.py", "README.md")
+    first, second = runs(root, "labs/checks/lab06/ex6_3.py", "README.md")
     assert "tests/test_lab06.py" in first
     all_once = ["tests/test_wrong_answers.py", "-m", "", "-k"]
     assert second == [*all_once, "(lab06-6.3-) and not every_seed"]

@@ -767,7 +767,7 @@ def names_in(tree):
 
 
 def test_the_view_of_a_lab_names_no_judge_no_oracle_and_no_case(tmp_path):
-    original = ROOT / "tutorial_lib/checks"
+    original = ROOT / "labs/checks"
     view.copy_shown(original, tmp_path, "tutorial_lib.checks")
     labs = [path for path in tmp_path.iterdir() if re.fullmatch(r"lab\d\d", path.name)]
     assert labs

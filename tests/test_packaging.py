@@ -211,6 +211,15 @@ def test_the_wheel_holds_the_package_and_nothing_else(clone, tmp_path):
         assert any(".dist-info/" in path and path.endswith(f"/{name}") for path in names)
 
 
+def test_the_package_alone_says_where_the_checks_of_a_lab_are(clone, run_python):
+    for line in (
+        "from tutorial_lib import checks; checks.lab03",
+        "from tutorial_lib.checks import lab03",
+    ):
+        said = run_python("-c", line, cwd=clone, PYTHONPATH=str(clone)).stderr.splitlines()[-1]
+        assert said.startswith("ModuleNotFoundError: the checks of lab03 are in labs/checks of the")
+
+
 @pytest.mark.weekly
 @pytest.mark.network
 def test_an_install_on_colab_brings_only_the_course(clone, colab, run_online, tmp_path):

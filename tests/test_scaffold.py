@@ -32,7 +32,7 @@ def test_the_source_gives_a_lab_and_a_solution(written):
 
 def test_the_check_passes_and_refuses(written, monkeypatch, capsys):
     root, _ = written
-    monkeypatch.setattr(checks, "__path__", [*checks.__path__, str(root / "tutorial_lib/checks")])
+    monkeypatch.setattr(checks, "__path__", [*checks.__path__, str(root / "labs/checks")])
     lab = importlib.import_module("tutorial_lib.checks.lab94")
     lab.second(sum)
     assert capsys.readouterr().out == "94.2 passed: TODO what was shown\n"
@@ -56,7 +56,7 @@ def test_every_file_is_python_and_says_what_is_to_be_written(written):
         ("lab95_plans", [], "must be different names of functions"),
         ("lab95_plans", ["first", "first"], "must be different names of functions"),
         ("lab95_plans", ["def"], "must be different names of functions"),
-        ("lab94_other", ["first"], "tutorial_lib/checks/lab94 is there already"),
+        ("lab94_other", ["first"], "labs/checks/lab94 is there already"),
     ],
 )
 def test_what_cannot_be_written_is_refused(written, stem, names, sentence):

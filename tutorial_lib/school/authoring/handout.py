@@ -18,6 +18,7 @@ CONTENT = (
     "CITATION.cff",
     "tutorial_lib/**/*",
     "labs/*.ipynb",
+    "labs/checks/**/*",
     "course/*.ipynb",
     "course/blank/*.ipynb",
     "course/claims/*",
@@ -70,7 +71,7 @@ def make_zip(root: Path, out: Path, *, solutions: bool = False) -> Path:
     """
     files = _files(root, (*CONTENT, "solutions/*.ipynb") if solutions else CONTENT)
     missing = [name for name in REQUIRED if name not in files]
-    labs = [path for name, path in files.items() if name.startswith("labs/")]
+    labs = [path for name, path in files.items() if re.match(r"labs/[^/]+$", name)]
     if missing or not labs:
         what = ", ".join(missing) or "lab in labs/"
         raise AuthoringError(f"{root} has no {what}: run build first, in the course's folder.")

@@ -67,8 +67,9 @@ def $name(answer: Answer, case: Case) -> Result:
 """)
 _CHECK = Template('''"""The check of $number: TODO."""
 
-from tutorial_lib.checks.$lab import given
 from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Exercise, Faults, Result, value
+
+from . import given
 
 
 def _cases(draw: Draw) -> Cases:
@@ -141,7 +142,7 @@ def new_lab(root: Path, stem: str, exercises: Sequence[str]) -> list[Path]:
         )
     lab, digits = found[1], found[2]
     files = {root / path: text.encode() for path, text in _files(stem, lab, digits, exercises)}
-    for folder in (root / "tutorial_lib/checks" / lab, root / "tests/wrong_answers" / lab):
+    for folder in (root / "labs/checks" / lab, root / "tests/wrong_answers" / lab):
         if folder.exists():
             raise AuthoringError(f"{folder.relative_to(root)} is there already: choose a number.")
     write_files(files)
@@ -156,7 +157,7 @@ def _files(stem: str, lab: str, digits: str, names: Sequence[str]) -> Iterator[t
     rows = "".join("# | {number} | `{name}` | 2 |\n".format(**words) for words in exercises)
     source = _TITLE.substitute(digits=digits, rows=rows)
     yield f"solutions/source/{stem}.py", source + "".join(map(_EXERCISE.substitute, exercises))
-    checks = f"tutorial_lib/checks/{lab}"
+    checks = f"labs/checks/{lab}"
     yield f"{checks}/__init__.py", _LAB_CHECKS.substitute(digits=digits)
     halves = "".join(map(_HALF.substitute, exercises))
     yield f"{checks}/given.py", _GIVEN.substitute(digits=digits, halves=halves)

@@ -19,6 +19,7 @@ from tutorial_lib.school.grading.lab import Lab
 from tutorial_lib.school.grading.results import Graded, Submission
 
 _LIBRARY = Path(__file__).resolve().parents[2]
+_CODE = (_LIBRARY, _LIBRARY.parent / "labs" / "checks")
 _UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError)
 
 
@@ -31,7 +32,7 @@ def _digest(files: Sequence[Path], *, first: str) -> str:
 
 def library_version(import_path: Sequence[Path]) -> str:
     """Name the version of the code that grades: of torch, of this library and of other checks."""
-    folders = (_LIBRARY, *import_path)
+    folders = (*_CODE, *import_path)
     files = [file for folder in folders for file in sorted(folder.rglob("*.py"))]
     return _digest(files, first=torch.__version__)
 

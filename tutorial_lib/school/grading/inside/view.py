@@ -14,6 +14,7 @@ from typing import Any
 
 _LIBRARY = Path(__file__).resolve().parents[3]
 SHOWN = {"given", "same_training"}
+_CHECKS = "tutorial_lib.checks"
 # A student may have left in a cell what a page of feedback says to call: `checks.lab04.case(...)`.
 _LAB = "from {}.given import *\ncase = lambda *_, **__: lambda *_, **__: None\n"
 
@@ -22,11 +23,11 @@ def enter(folder: Path, package: str) -> list[Path]:
     """Write the copy, have this process import it from now on, and list the hidden originals."""
     hidden = shutil.ignore_patterns("school", "checks")
     shutil.copytree(_LIBRARY, folder / "tutorial_lib", ignore=hidden)
-    originals = {"tutorial_lib.checks": _LIBRARY / "checks"}
-    for place in (Path(entry, *package.split(".")) for entry in sys.path):
-        if package not in originals and place.is_dir():
-            originals[package] = place
-    for name, original in originals.items():
+    originals = [(_LIBRARY / "checks", _CHECKS), (_LIBRARY.parent / "labs" / "checks", _CHECKS)]
+    places = (Path(entry, *package.split(".")) for entry in sys.path)
+    if package != _CHECKS and (found := next(filter(Path.is_dir, places), None)):
+        originals.append((found, package))
+    for original, name in originals:
         copy_shown(original, folder.joinpath(*name.split(".")), name)
     library = sys.modules["tutorial_lib"]
     library.__path__[:] = [str(folder / "tutorial_lib")]
@@ -35,7 +36,7 @@ def enter(folder: Path, package: str) -> list[Path]:
     for name in list(sys.modules):
         if name.startswith("tutorial_lib.") and not name.startswith("tutorial_lib.school"):
             del sys.modules[name]
-    return [_LIBRARY, *originals.values()]
+    return [_LIBRARY, *(original for original, _ in originals)]
 
 
 def copy_shown(original: Path, copy: Path, package: str) -> None:

@@ -1,0 +1,53 @@
+"""PyTorch's own checkpoint, and comparisons with it or with the plain run, bit for bit."""
+
+import random
+from functools import partial
+from typing import Any
+
+from torch import Tensor
+from torch.utils import checkpoint as checkpoints
+
+from tutorial_lib.checks.vocabulary import Result, expect, fact, read
+
+from .given.chain import Call
+
+_FLOOR = 3 / 4  # of PyTorch's peak: without what one block recomputes, less would be left
+torch_checkpoint: Call = partial(checkpoints.checkpoint, use_reentrant=False)
+
+
+def without_checkpoint(function: Call, *args: Any, **kwargs: Any) -> Any:
+    """Call a function as it is."""
+    return function(*args, **kwargs)
+
+
+def draw_case(draw: random.Random, dropout: float = 0.0) -> dict[str, Any]:
+    """Draw the sizes of a chain."""
+    seed, width = draw.randrange(10**6), draw.choice([24, 32])
+    return {"seed": seed, "width": width, "dropout": dropout, "rows": draw.randint(40, 60)}
+
+
+def expect_gradients(result: Result, exact: list[Tensor | None]) -> None:
+    """Expect these gradients, bit for bit."""
+    seen = read.tensors(result["gradients"], len(exact), "gradients")
+    wrong = [p for p in zip(seen, exact, strict=True) if not expect.same_bits(*p)]
+    largest = max((expect.relative_error(*pair) for pair in wrong), default=0.0)
+    number = sum(gradient is not None for gradient in exact)
+    fact(
+        not wrong,
+        f"{len(wrong)} of {number} gradients differ from those of the plain run, by up to "
+        f"{largest:.0%}, and the same bits are wanted: does the recomputation compute what "
+        "forward did, from the same inputs, and is the gradient that arrives passed on?",
+    )
+
+
+def expect_peak(result: Result, peak: int, advice: str) -> None:
+    """Expect a peak no higher than PyTorch's, and not so low that the meter missed something."""
+    seen = read.integer(result["peak"], "the peak")
+    enough = f"the peak is {seen:,} bytes, and {peak:,} are enough, with right gradients: {advice}"
+    fact(seen <= peak, enough)
+    fact(
+        seen >= _FLOOR * peak,
+        f"the peak is said to be {seen:,} bytes, and PyTorch's own checkpoint takes {peak:,}: "
+        "what a block recomputes does not fit into so few. Recompute where the meter looks on, "
+        "in the thread that goes backward.",
+    )

@@ -1,0 +1,135 @@
+"""The check of 3.6: checkpoint as a whole, beside PyTorch's."""
+
+from typing import Any
+
+from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Exercise, Result, fact, no_fault, read
+
+from . import beside_torch, given
+
+# what differs, the options, and what the error says: nothing where the recomputation may pass
+_DIFFERENCES: list[tuple[str, dict[str, Any], str]] = [
+    ("more", {"early_stop": False}, "trying to save more tensors during recomputation"),
+    ("fewer", {}, "A different number of tensors was saved"),
+    ("shape", {}, "different metadata"),
+    ("dtype", {}, "different metadata"),
+    ("operation", {}, ""),
+    ("dtype", {"determinism_check": "none"}, ""),
+    ("shape", {"debug": True}, "You are seeing this error because"),
+]
+_ADVICE = {
+    "chain": "something beside the slots holds recomputed tensors.",
+    "nested": "a checkpoint inside a checkpoint saves nothing while a closure holds its inputs: "
+    "use save_arguments. If you do: a function in bring_back that calls itself, or a class, holds "
+    "what it reads until Python's garbage collector runs. Hand that over as an argument.",
+}
+_MAY_PASS = {
+    "operation": "another operation made a tensor of the same shape, dtype and device, and the "
+    "error says {!r}: operations may differ, so compare what comes after them.",
+    "dtype": 'determinism_check="none" was passed, and the error says {!r}: hand '
+    "options.describe to the region, which gives nothing to compare then.",
+}
+
+
+def _cases(draw: Draw) -> Cases:
+    case = {**beside_torch.draw_case(draw, dropout=0.2), "num_blocks": 4, "input_needs_grad": False}
+    yield {**case, "kind": "chain", "training": False}
+    yield {**case, "kind": "nested", "num_blocks": 12, "group": 4}
+    yield {**case, "kind": "call"}
+    yield {**case, "kind": "not preserved"}
+    yield {**case, "kind": "dead"}
+    for how, options, words in _DIFFERENCES:
+        yield {**case, "kind": "differs", "how": how, "options": options, "words": words}
+
+
+def _exact(case: Case) -> Result:
+    is_compared = case["kind"] in ("call", *_ADVICE)
+    return given.checkpoint.run(beside_torch.torch_checkpoint, case) if is_compared else {}
+
+
+def _judge(case: Case, result: Result, exact: Result) -> None:
+    kind = case["kind"]
+    if kind == "differs":
+        _judge_differs(case, result)
+    elif kind == "dead":
+        said = str(result["said"])
+        fact(
+            not said,
+            f"one of two results was let go, backward through the other raised {said[:120]!r}, "
+            "and the recomputation was the same: it stops at the last slot's number, dead or "
+            "alive.",
+        )
+    elif kind == "not preserved":
+        fact(
+            not read.flag(result, "random_state_kept"),
+            "preserve_rng_state=False was passed, and the recomputation kept the random state "
+            "all the same: hand that option to remember_surroundings.",
+        )
+    else:
+        faults = {"chain": _chain_faults, "call": _call_faults}
+        no_fault(faults[kind](case, result, exact) if kind in faults else {})
+        beside_torch.expect_gradients(result, exact["gradients"])
+        if kind in _ADVICE:
+            beside_torch.expect_peak(result, exact["peak"], _ADVICE[kind])
+
+
+def _chain_faults(case: Case, result: Result, exact: Result) -> dict[str, bool]:
+    number, wanted = case["num_blocks"], exact["ended_without_stop"]
+    begun = read.counts(result, "begun", number, "runs of each block")
+    name = "ends of each block, with early_stop=False"
+    ended = read.counts(result, "ended_without_stop", number, name)
+    return {
+        "in eval mode nothing was checkpointed: gradients are on, so tensors are saved, and "
+        "training flags have no say in it.": max(begun) < 2,
+        f"the blocks ran {begun} times: one was recomputed in another's place. What a "
+        "recomputation runs must belong to its own call.": min(begun) < 2,
+        f"with early_stop=False the blocks came to their end {ended} times, and {wanted} are "
+        "wanted: hand options.early_stop to the region.": ended != wanted,
+    }
+
+
+def _call_faults(case: Case, result: Result, exact: Result) -> dict[str, bool]:
+    events, wanted = result["events"], exact["events"]
+    changed = result["output"] != exact["output"]
+    return {
+        "where gradients are off, a context of context_fn was entered, and nothing is saved there: "
+        "call the function and be done.": events == [*wanted[:-1], "forward", "run"],
+        f"the contexts of context_fn and the function came in the order {events}, and {wanted} is "
+        "wanted, the last run being the one without gradients.": events != wanted,
+        "the function's result came back changed, a dict with a number in it.": changed,
+    }
+
+
+def _judge_differs(case: Case, result: Result) -> None:
+    said, how, words = str(result["said"]), case["how"], case["words"]
+    if not words:
+        fact(not said, _MAY_PASS.get(how, "").format(said[:200]))
+        return
+    named = {"fewer": ["2", "1"], "more": ["2", "3"], "shape": ["(3,)", f"({case['rows']},)"]}
+    named |= {"dtype": ["float64", "float32"]}
+    missing = [word for word in named[how] if word not in said]
+    if how in ("shape", "dtype") and "Backward" not in said:
+        missing.append("the operation that made the tensor")
+    debug, kept = "debug" in case["options"], read.flag(result, "random_state_kept")
+    faults = {
+        f"a recomputation that saved another thing ({how}) went through: call compare when it "
+        "is over, which takes forward_is_done.": not said,
+        "debug=True was passed, and the error does not name the first operation that differs: hand "
+        "options.compare to the region.": debug and words not in said,
+        f"the recomputation differed ({how}), and the error says {said[:200]!r}: the three "
+        "messages of compare begin as those of the given one.": words not in said,
+        f"the error for a recomputation that differs ({how}) does not name "
+        f"{' and '.join(missing)}: whoever reads it must find the line at fault.": bool(missing),
+        "a recomputation that failed left the random state changed: run it in restored().": (
+            not kept
+        ),
+    }
+    no_fault(faults)
+
+
+checkpoint = Exercise(
+    run=given.checkpoint,
+    passed="gradients to the bit and peaks to the byte like PyTorch's, and errors that name",
+    cases=_cases,
+    judge=_judge,
+    oracle=_exact,
+)

@@ -1,0 +1,98 @@
+"""The check of 4.3: the fewest forwards with so many places."""
+
+import math
+from functools import cache
+
+from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Exercise, Faults, Result, fact, value
+
+from . import chains, given
+
+
+def _cases(draw: Draw) -> Cases:
+    # the second differs from the first: an answer that remembers is run with both
+    pairs = [(2, 3), (1, 2), (2, 1), (9, 1), (10, 3), (draw.randint(20, 30), draw.randint(3, 5))]
+    pairs += [(draw.randint(100, 160), draw.randint(6, 30)), (6, 12)]  # beyond any table
+    yield from ({"stages": stages, "places": places} for stages, places in pairs)
+
+
+def _judge(case: Case, result: Result) -> None:
+    stages, places = case["stages"], case["places"]
+    where = f"{stages} stages, {places} places: "
+    advice = {
+        (2, 3): "is every k tried, up to n - 1? With two stages it is 1.",
+        (2, 1): "a single stage needs one forward, without a place too, so look at the stages "
+        "first.",
+    }.get(
+        (stages, places),
+        "try every k from 1 to n - 1, and give the first part all c places: those of the later "
+        "part are free when its turn comes.",
+    )
+    is_endless = isinstance(result["forwards"], float) and result["forwards"] == math.inf
+    fact(not is_endless, f"{where}the number of forwards is inf: {advice}")
+    wanted = chains.binomial(stages, places)
+    sides = ("fewer than are possible", "more than are needed")
+    value(
+        result["forwards"],
+        wanted,
+        _faults(stages, places, wanted),
+        name=f"{where}the number of forwards",
+        otherwise=lambda seen: (
+            f"{seen} forwards are {sides[seen > wanted]}: try the recursion by hand with 3 stages, "
+            "where 1 place needs 6 forwards and 2 places need 5."
+        ),
+        where=where,
+    )
+
+
+def _faults(stages: int, places: int, wanted: int) -> Faults:
+    yield from {
+        "that is without any boundary but the input: a boundary in the right place saves runs.": (
+            _by_hand(stages)
+        ),
+        "the first runs are missing: every stage runs forward once to begin with.": wanted - stages,
+    }.items()
+    if places < stages - 1:
+        more = chains.binomial(stages, places + 1)
+        yield "that needs one place more: the input has one of the places, for good.", more
+    if places > 1:
+        yield (
+            "that does with one place fewer: the stage that runs has its input in hand, which "
+            "takes no place.",
+            chains.binomial(stages, places - 1),
+        )
+    yield from {
+        "the segment's own part is done with the places that are left over by the later part. When "
+        "its turn comes, the later part has gone backward, and its places are free again.": (
+            _no_place_comes_back(stages, places)
+        ),
+        "boundaries are set in the middle each time, and that is not the best place.": (
+            _halves(stages, places)
+        ),
+    }.items()
+
+
+def _by_hand(stages: int) -> int:
+    """Count the forwards where each stage is reached from the input again."""
+    return stages * (stages + 1) // 2
+
+
+@cache
+def _no_place_comes_back(n: int, c: int) -> int:
+    parts = range(1, n) if c > 1 else ()
+    ways = (k + _no_place_comes_back(n - k, c - 1) + _no_place_comes_back(k, c - 1) for k in parts)
+    return min(ways, default=_by_hand(n))
+
+
+def _halves(stages: int, places: int) -> int:
+    if stages == 1 or places == 1:
+        return _by_hand(stages)
+    first = stages // 2
+    return first + _halves(stages - first, places - 1) + _halves(first, places)
+
+
+fewest_forwards = Exercise(
+    run=given.fewest_forwards,
+    passed="the fewest forwards of eight chains, as the closed form has them",
+    cases=_cases,
+    judge=_judge,
+)

@@ -1,0 +1,181 @@
+"""The check of 4.6: the fastest tree within a budget."""
+
+import math
+import re
+from functools import cached_property
+from typing import Any
+
+from tutorial_lib.checks.given import CheckError
+from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Exercise, Faults, Result, expect
+from tutorial_lib.instruments.planning.chain.costs import Costs
+from tutorial_lib.instruments.planning.chain.exact import best_ways
+from tutorial_lib.instruments.planning.chain.plan import Plan
+from tutorial_lib.instruments.planning.chain.simulate import Simulation, simulate
+from tutorial_lib.instruments.planning.chain.solve import floor_bytes, solve
+
+from . import chains, given
+
+# Number of stages, and budget: a share of the way from the floor to a step that keeps everything.
+_FEW = 6
+_BUDGETS = ((3, 0.0), (5, 0.05), (6, 0.3), (9, 0.0), (9, 0.15), (9, 0.5), (8, 1.0))
+
+
+def _cases(draw: Draw) -> Cases:
+    yield _nested(draw)
+    cases = []
+    for count, share in _BUDGETS:
+        case = {"stages": chains.draw_stages(draw, count), "budget": 0}
+        best = Best(case)
+        most = simulate(best.stages, tuple(range(count))).peak_bytes
+        cases.append({**case, "budget": best.floor + int(share * (most - best.floor))})
+    yield from cases
+    yield from (_slippery(draw, slip) for slip in chains.AT_THE_END.values())
+    yield _in_kilobytes(cases[0])
+
+
+def _in_kilobytes(case: Case) -> Case:
+    """Give a case at its floor so much more memory that a rounded number is not the floor's."""
+    by = 4099
+    stages = [
+        {name: value * by if name.endswith("_bytes") else value for name, value in stage.items()}
+        for stage in case["stages"]
+    ]
+    return {"stages": stages, "budget": case["budget"] * by - 1}
+
+
+def _slippery(draw: Draw, slip: type[Costs]) -> Case:
+    """Draw a chain and a budget that a search with this slip goes over."""
+    while True:
+        case = {"stages": chains.draw_with_workspace(draw, _FEW), "budget": 0}
+        best = Best(case)
+        for needs, *_ in best_ways(slip.of(best.stages, ())):
+            budget = best.stages[0].input_bytes + int(needs)
+            if budget >= best.floor and best.slipped(slip, budget).peak_bytes > budget:
+                return {**case, "budget": budget}
+
+
+def _nested(draw: Draw) -> Case:
+    """Draw a chain and a budget that is best used by a segment inside a segment."""
+    while True:
+        case = {"stages": chains.draw_stages(draw, _FEW), "budget": 0}
+        best = Best(case)
+        for budget in sorted({peak for peak, _ in best.single}):
+            fastest = solve(best.stages, budget_bytes=budget)
+            if fastest.seconds < best.single_seconds(budget):
+                return {**case, "budget": budget}
+
+
+class Best:
+    """The best plan of a case."""
+
+    def __init__(self, case: Case) -> None:
+        self.stages, self.budget = given.stages_of(case), case["budget"]
+
+    @cached_property
+    def floor(self) -> int:
+        """The smallest budget."""
+        return floor_bytes(self.stages)
+
+    @cached_property
+    def planned(self) -> Plan:
+        """The fastest one within the budget."""
+        return solve(self.stages, budget_bytes=self.budget)
+
+    def slipped(self, slip: type[Costs], budget: int) -> Simulation:
+        """Simulate the tree of a search with a slip."""
+        room = budget - self.stages[0].input_bytes
+        trees = [found for found in best_ways(slip.of(self.stages, ())) if found[0] <= room]
+        return simulate(self.stages, min(trees, key=lambda found: found[1])[2])
+
+    @cached_property
+    def single(self) -> list[tuple[int, float]]:
+        """Peak and seconds of all trees without a segment in a segment."""
+        trees = chains.single_trees(len(self.stages))
+        runs = [simulate(self.stages, tree) for tree in trees]
+        return [(run.peak_bytes, run.seconds) for run in runs]
+
+    def single_seconds(self, budget: int) -> float:
+        """Give the least seconds of those trees within a budget."""
+        fitting = [seconds for peak, seconds in self.single if peak <= budget]
+        return min(fitting, default=math.inf)
+
+
+def _judge(case: Case, result: Result, best: Best) -> None:
+    said = str(result["said"])
+    where = f"{len(best.stages)} stages, {best.budget} bytes: "
+    if best.budget < best.floor:
+        _judge_refusal(said, where, best.floor)
+        return
+    if said:
+        smallest = ": the budget is the smallest one, and that is enough"
+        raise CheckError(
+            f"{where}your function raised {said[:160]!r}, and there is a tree that fits"
+            f"{smallest if best.budget == best.floor else ''}."
+        )
+    tree = chains.read_tree(result["tree"], len(best.stages), f"{where}the tree")
+    simulated = simulate(best.stages, tree)
+    if simulated.peak_bytes > best.budget:
+        raise CheckError(f"{where}{_over(best, tree, simulated)}")
+    expect.close(
+        simulated.seconds,
+        best.planned.seconds,
+        _slow(best, simulated),
+        otherwise=f"{chains.shown(tree)} fits and takes {simulated.seconds:g} seconds, and there "
+        "is a faster tree that fits: is every way tried, and is in its extra time what a segment "
+        "runs again?",
+        where=where,
+    )
+
+
+def _judge_refusal(said: str, where: str, floor: int) -> None:
+    if not said:
+        raise CheckError(
+            f"{where}a tree came back for a budget that no tree fits into: raise a ValueError. If "
+            "you do where `smallest_budget` says so, that answer to 4.5 is too small here."
+        )
+    numbers = {int(number) for number in re.findall(r"\d+", re.sub(r"(?<=\d)[,_](?=\d)", "", said))}
+    if not said.startswith("ValueError") or floor not in numbers:
+        raise CheckError(
+            f"{where}a ValueError that names the smallest budget in bytes is wanted, to the byte, "
+            f"as 4.5 gives it, and this came: {said[:160]!r}"
+        )
+
+
+def _over(best: Best, tree: Any, simulated: Simulation) -> str:
+    over = simulated.peak_bytes - best.budget
+    keeps_all = simulated.counts == (1,) * len(best.stages)
+    for words, slip in chains.AT_THE_END.items():
+        if len(best.stages) == _FEW and best.slipped(slip, best.budget) == simulated:
+            return f"{chains.shown(tree)} needs {over} bytes more than the budget: {words}"
+    advice = (
+        "The chain's own input is held all the time. After a kept stage there are its saved bytes "
+        "less, after a segment the boundary that follows it, and while a stage runs its own needs "
+        "must fit."
+    )
+    return (
+        f"{chains.shown(tree)} needs {over} bytes more than the budget. "
+        f"{'It keeps everything.' if keeps_all else advice}"
+    )
+
+
+def _slow(best: Best, simulated: Simulation) -> Faults:
+    if simulated.peak_bytes <= best.floor:
+        yield (
+            "it is the tree with the smallest peak. What the budget leaves is to buy time.",
+            solve(best.stages, budget_bytes=best.floor).seconds,
+        )
+    if len(best.stages) <= _FEW:
+        yield (
+            "it is the best tree without a segment inside a segment, and one with such a segment "
+            "is faster: a segment's inside is a part as well, with the room that is left to it.",
+            best.single_seconds(best.budget),
+        )
+
+
+fastest_tree = Exercise(
+    run=given.fastest_tree,
+    passed="ten trees as fast as the library's solver has them, none over its budget, one refusal",
+    cases=_cases,
+    judge=_judge,
+    oracle=Best,
+)

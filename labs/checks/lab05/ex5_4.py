@@ -1,0 +1,162 @@
+"""The check of 5.4: an option for each part of a model, within a budget."""
+
+import itertools
+from collections.abc import Sequence
+
+from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Exercise, Faults, Result, expect, read
+
+from ..lab04.chains import telling
+from . import given
+from .given.numbers import Option, options_of
+
+# Parts, options of each, and the budget: a share of the way from the smallest possible one to one
+# that allows every part its fewest FLOPs.
+_SHAPES = ((4, 3, 0.5), (6, 3, 0.3), (5, 4, 0.6), (7, 2, 0.5), (5, 3, 0.0), (4, 3, 1.0))
+
+
+def _cases(draw: Draw) -> Cases:
+    def case(count: int, number: int, share: float) -> Case:
+        parts = _draw_parts(draw, count, number)
+        if (count, number, share) in _SHAPES[1:3]:  # some parts have one option alone
+            parts[0], parts[-1] = parts[0][:1], parts[-1][:1]
+        best = Best({"parts": parts, "budget": 0})
+        fewest = min(flops for _, flops in best.by_peak)
+        high = min(peak for peak, flops in best.by_peak if flops == fewest)
+        return {"parts": parts, "budget": best.smallest + int(share * (high - best.smallest))}
+
+    def values(drawn: Case) -> list[int]:
+        best = Best(drawn)
+        kept = (total_flops(c) for c in best.choices if _all_kept(c) <= best.budget)
+        # -1: nothing fits; 0: a budget that is ignored
+        return [-1, 0, best.flops, min(kept, default=-1), *(value for _, value in _faults(best))]
+
+    yield telling(lambda: case(5, 3, 0.5), values)
+    cases = [case(*shape) for shape in _SHAPES]
+    yield from cases
+    yield {**cases[4], "budget": cases[4]["budget"] - 1}
+
+
+def _draw_parts(draw: Draw, count: int, number: int) -> list[list[list[int]]]:
+    """Draw parts as data; who keeps less runs more again, and the first option keeps most.
+
+    The options of a part hold different bytes at work, the first one most.
+    """
+    parts = []
+    for _ in range(count):
+        kept = sorted((draw.randint(2, 40) for _ in range(number)), reverse=True)
+        flops = [0, *sorted(draw.randint(1, 60) for _ in range(number - 1))]
+        working = sorted((kept[0] + draw.randint(2, 30) for _ in kept), reverse=True)
+        parts.append([list(option) for option in zip(kept, working, flops, strict=True)])
+    return parts
+
+
+class Best:
+    """All choices of a case, tried one after the other."""
+
+    def __init__(self, case: Case) -> None:
+        self.parts, self.budget = options_of(case), case["budget"]
+        self.choices = list(itertools.product(*self.parts))
+        self.by_peak = [(peak_bytes(chosen), total_flops(chosen)) for chosen in self.choices]
+        self.smallest = min(peak for peak, _ in self.by_peak)
+        fitting = [flops for peak, flops in self.by_peak if peak <= self.budget]
+        self.flops = min(fitting, default=-1)
+
+
+def peak_bytes(chosen: Sequence[Option]) -> int:
+    """Give the most bytes held at once: those kept by the parts before, and one part at work."""
+    kept = itertools.accumulate((option.kept_bytes for option in chosen), initial=0)
+    return max(k + option.working_bytes for k, option in zip(kept, chosen, strict=False))
+
+
+def total_flops(chosen: Sequence[Option]) -> int:
+    """Add up the FLOPs that run again."""
+    return sum(option.flops for option in chosen)
+
+
+def _judge(case: Case, result: Result, best: Best) -> None:
+    where = f"{len(best.parts)} parts, {best.budget} bytes: "
+    said = str(result["said"])
+    if best.budget < best.smallest:
+        refused = f"no choice fits, so a ValueError is wanted, and {said[:120] or 'a choice'} came."
+        expect.fact(said.startswith("ValueError"), f"{where}{refused}")
+        return
+    expect.fact(not said, f"{where}your function raised {said[:160]!r}, and there is a choice.")
+    name = f"{where}the numbers of the options"
+    numbers = read.integers(result["chosen"], name, len(best.parts))
+    are_there = all(0 <= n < len(part) for n, part in zip(numbers, best.parts, strict=True))
+    expect.fact(are_there, f"{name}: {numbers} has one that its part does not have.")
+    chosen = [part[n] for n, part in zip(numbers, best.parts, strict=True)]
+    expect.fact(peak_bytes(chosen) <= best.budget, f"{where}{_over(chosen, best.budget)}")
+    expect.close(
+        total_flops(chosen),
+        best.flops,
+        _faults(best),
+        otherwise=f"{numbers} fits and runs {total_flops(chosen)} FLOPs again, and another choice "
+        "fits with fewer: is each option of each part tried beside each way to come there?",
+        tolerance=0,
+        where=where,
+    )
+
+
+def _over(chosen: Sequence[Option], budget: int) -> str:
+    if all(option.flops == 0 for option in chosen):
+        return "every part has its fewest FLOPs, and that does not fit."
+    if _all_kept(chosen) <= budget:
+        return (
+            "what the parts keep fits together, and what one holds while it runs does not fit "
+            "beside it: each part's working bytes come on top of what those before it keep."
+        )
+    return f"your choice needs {peak_bytes(chosen) - budget} bytes more than the budget."
+
+
+def _faults(best: Best) -> Faults:
+    smallest = min(flops for peak, flops in best.by_peak if peak == best.smallest)
+    alike = [[part[i] for part in best.parts] for i in range(min(map(len, best.parts)))]
+    fitting = [total_flops(c) for c in alike if peak_bytes(c) <= best.budget]
+    cautious = [total_flops(c) for c in best.choices if _all_at_once(c) <= best.budget]
+    yield from {
+        "that is the least memory possible: what the budget leaves is to save FLOPs.": smallest,
+        "all parts have the same option, and a mixture needs fewer FLOPs.": min(
+            fitting, default=-1
+        ),
+        "your sum holds what all parts keep while one runs. When a part goes backward, those after "
+        "it have gone already, and hold nothing.": min(cautious, default=-1),
+        "that is greedy, by bytes freed for each FLOP. The last exchange may free more than it had "
+        "to, and another set fills the budget better: try them all, cleverly.": total_flops(
+            greedy(best.parts, best.budget)
+        ),
+    }.items()
+
+
+def _all_kept(chosen: Sequence[Option]) -> int:
+    return sum(option.kept_bytes for option in chosen)
+
+
+def _all_at_once(chosen: Sequence[Option]) -> int:
+    return _all_kept(chosen) + max(o.working_bytes for o in chosen)
+
+
+def greedy(parts: Sequence[Sequence[Option]], budget: int) -> list[Option]:
+    """Exchange the option that frees most bytes for each FLOP, until all fits or none is left."""
+    numbers = [min(range(len(part)), key=lambda i, p=part: p[i].flops) for part in parts]  # type: ignore[misc]
+    while peak_bytes(chosen := [part[n] for part, n in zip(parts, numbers, strict=True)]) > budget:
+        exchanges = [
+            ((was.kept_bytes - option.kept_bytes) / max(option.flops - was.flops, 1), i, number)
+            for i, (part, was) in enumerate(zip(parts, chosen, strict=True))
+            for number, option in enumerate(part)
+            if option.kept_bytes < was.kept_bytes
+        ]
+        if not exchanges:
+            break
+        _, i, number = max(exchanges)
+        numbers[i] = number
+    return chosen
+
+
+fewest_flops = Exercise(
+    run=given.fewest_flops,
+    passed="seven models: the fewest FLOPs of all choices, within the budget; one refusal",
+    cases=_cases,
+    judge=_judge,
+    oracle=Best,
+)

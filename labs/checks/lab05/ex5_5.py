@@ -1,0 +1,161 @@
+"""The check of 5.5: saved tensors that wait on the host."""
+
+import math
+from functools import partial
+
+from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
+
+from tutorial_lib.checks.given import observe
+from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Exercise, Faults, Result, expect, read
+from tutorial_lib.memory.private_torch import storage_key
+
+from . import given
+from .given.host import ADDRESS, TWO_BACKWARDS, Host, make_step
+from .gpts import draw_sizes, expect_gradients
+
+# What to try where the gradients of a kind of step are wrong.
+_ADVICE = {
+    "one step": f"other numbers came back, or {ADDRESS}",
+    "parts of a storage": (
+        "a saved tensor may be a slice, a transpose or an expansion: size, stride and offset say "
+        "where its numbers lie in the storage."
+    ),
+    "micro-batches": (
+        "the batch lies in a buffer that is filled in place before each micro-batch, under the "
+        "same hooks: the copy of an earlier filling is stale."
+    ),
+    "two backwards": TWO_BACKWARDS,
+    "double backward": "a gradient is differentiated again, and its graph is cut somewhere.",
+}
+
+
+def _cases(draw: Draw) -> Cases:
+    sizes = draw_sizes(draw)
+    limits = {step: draw.randint(900, 1500) for step in _ADVICE}
+    # to the byte what a norm puts out: a storage of exactly this size is copied
+    limits["one step"] = 4 * sizes["batch"] * math.prod(sizes["sizes"].values())
+    limits["parts of a storage"] = draw.randint(1300, 1500)  # a small result and a view stay
+    limits["double backward"] += 2200  # the result of Tanh is smaller, and stays
+    yield from ({**sizes, "step": step, "min_bytes": limits[step]} for step in _ADVICE)
+
+
+class _Kept:
+    """A case's step without hooks, and with hooks that only look."""
+
+    def __init__(self, case: Case) -> None:
+        model, step = make_step(case)
+        self.peak, _ = observe.peak_above(step, model)
+        self.limit, self.gradients = case["min_bytes"], observe.gradients_of(model)
+        model, step = make_step(case)
+        resident = {storage_key(p.untyped_storage()) for p in model.parameters()}
+        # of each saved tensor its storage, bytes of both, and whether it is a parameter's
+        self.saved: list[tuple[int, int, int, bool]] = []
+        alive = []  # else an address is used twice
+
+        def pack(tensor: Tensor) -> Tensor:
+            storage = tensor.untyped_storage()
+            key = storage_key(storage)
+            self.saved.append((key, storage.nbytes(), tensor.nbytes, key in resident))
+            alive.append(tensor.detach())
+            return alive[-1]
+
+        with saved_tensors_hooks(pack, lambda tensor: tensor):
+            step()
+
+    def copied(
+        self,
+        *,
+        small: bool = False,
+        above: int = 0,
+        parameters: bool = False,
+        each: bool = False,
+        part: bool = False,
+    ) -> int:
+        """Add up the bytes that should be copied, where no word is given."""
+        rows = [
+            (key, whole)
+            for key, whole, own, is_parameter in self.saved
+            if (small or (own if part else whole) >= self.limit + above)
+            and (parameters or not is_parameter)
+        ]
+        return sum(num_bytes for _, num_bytes in (rows if each else set(rows)))
+
+
+def _judge(case: Case, result: Result, kept: _Kept) -> None:
+    step, wanted = case["step"], kept.copied()
+    where = f"{step}: "
+    if step in ("one step", "parts of a storage"):
+        expect.value(
+            result["copied"],
+            wanted,
+            _copy_faults(kept),
+            name=f"{where}copied bytes",
+            otherwise=lambda seen: (
+                f"{seen:,} bytes were copied to the host, and {wanted:,} should be: "
+                + (
+                    f"a storage was left out, or {ADDRESS}"
+                    if seen < wanted
+                    else "each large storage once, no parameter's."
+                )
+            ),
+            where=where,
+        )
+    differ = f"{where}gradients differ from those without hooks: {_ADVICE[step]}"
+    expect_gradients(result, kept.gradients, differ)
+    stayed = read.integer(result["stayed"], f"{where}bytes that stayed")
+    expect.fact(
+        stayed == 0,
+        f"{where}{stayed:,} bytes were still on the device after the step, held by a cycle: "
+        "a tensor that pack leaves where it is must come back as tensor.detach(), for an "
+        "operation's own result would otherwise hold its graph.",
+    )
+    peak = read.integer(result["peak"], f"{where}the peak")
+    expect.fact(
+        step != "one step" or kept.peak - peak >= wanted // 2,
+        f"{where}the peak is {peak:,} bytes, and {kept.peak:,} without hooks: the copied "
+        "tensors were still on the device. pack gives the copy alone, and unpack brings it "
+        "back.",
+    )
+    left = read.integer(result["left"], f"{where}bytes left on the host")
+    expect.fact(
+        left == 0,
+        f"{where}{left:,} bytes were left on the host after the step, inside `with`: the graph "
+        "is gone, and something of yours still holds the copies, as a plain dictionary does. "
+        "A weakref.WeakValueDictionary holds none.",
+    )
+
+
+def _copy_faults(kept: _Kept) -> Faults:
+    yield from {
+        "nothing was copied to the host.": 0,
+        "parameters were copied too, and they stay on the device anyway. A saved weight may be a "
+        "view, such as its transpose: compare storages.": kept.copied(parameters=True),
+        "small storages were copied too: min_bytes is the smallest.": kept.copied(small=True),
+        "a storage of exactly min_bytes stayed: min_bytes is the smallest that is copied.": (
+            kept.copied(above=1)
+        ),
+        "min_bytes was compared with the bytes of tensors. A tensor may be a small part of its "
+        "storage, or an expansion of it: compare `storage.nbytes()`.": kept.copied(part=True),
+        "storages were copied once for each tensor that was saved: several tensors may lie in "
+        "one.": kept.copied(each=True),
+    }.items()
+
+
+def _all_on_the_host(host: Host, *_: nn.Module | int) -> saved_tensors_hooks:
+    def pack(tensor: Tensor) -> partial[Tensor]:
+        shape, offset = (tensor.size(), tensor.stride()), int(tensor.storage_offset())
+        return partial(host.put(tensor).get, tensor.dtype, *shape, offset)
+
+    return saved_tensors_hooks(pack, lambda get: get())
+
+
+offloading = Exercise(
+    run=given.offloading,
+    passed="five kinds of steps: gradients to the bit, each large storage copied once, "
+    "nothing left over",
+    cases=_cases,
+    judge=_judge,
+    oracle=_Kept,
+    sits=_all_on_the_host,
+)

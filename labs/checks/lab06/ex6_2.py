@@ -1,0 +1,122 @@
+"""The check of 6.2, an epoch: equal and ragged micro-batches, and the last window."""
+
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from tutorial_lib.checks.given import observe
+from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Exercise, Result, accumulation, expect
+from tutorial_lib.checks.vocabulary.read import integer, items
+
+from . import given, right_sums
+from .given import models, steps
+
+
+def _cases(draw: Draw) -> Cases:
+    size, num = draw.randint(3, 5), draw.randint(3, 4)
+    equal = [size] * (2 * num + 1) + [draw.randint(1, size - 1)]  # two short of a window
+    ragged = [draw.randint(1, 7) for _ in range(5)] + [9, 2]
+    drawn = {"seed": draw.randrange(10**6), "kind": "gradients", "again": False}
+    yield {**drawn, "sizes": equal, "num": num}
+    yield {**drawn, "sizes": ragged, "num": 3}
+    yield {**drawn, "sizes": [6] * 6, "num": 6, "kind": "peak"}
+    yield {**drawn, "sizes": [4, 2], "num": 5, "again": True}  # less than one window
+
+
+class _Oracle:
+    def __init__(self, case: Case) -> None:
+        self.case, items, num = case, steps.images_of(case), case["num"]
+        self.windows = [items[at : at + num] for at in range(0, len(items), num)]
+
+    @cached_property
+    def updates(self) -> tuple[list[accumulation.Window], list[accumulation.Window], Tensor]:
+        """Gradients and losses of each window, and the parameters after the last update."""
+        model, gradients, losses = models.tiny_vit(self.case["seed"]), [], []
+        for window in self.windows:
+            of_gradients, of_losses = right_sums.image_sums(model, window)
+            gradients.append(of_gradients)
+            losses.append(of_losses)
+            right_sums.add_to_parameters(model, -models.RATE * of_gradients.mean)
+        return gradients, losses, observe.parameter_vector(model)
+
+
+def _judge(case: Case, result: Result, oracle: _Oracle) -> None:
+    accumulation.expect_rows_at_most(result, case["sizes"])
+    _judge_updates(case, result, oracle)
+    accumulation.expect_each_once(result, case["sizes"])
+    losses = oracle.updates[1]
+    seen, number = items(result["returned"], "the losses"), len(losses)
+    expect.fact(len(seen) == number, f"a list of {number} losses is wanted, one for each update.")
+    for turn, (loss, window) in enumerate(zip(seen, losses, strict=True), start=1):
+        expect.loss(loss, window.mean, _loss_faults(window), where=f"update {turn}: ")
+    expect.unchanged(result)
+    ahead = integer(result["ahead"], "ahead")
+    expect.fact(
+        ahead <= case["num"],
+        f"{ahead} micro-batches were read before the model had seen the first of them, and a "
+        f"window has {case['num']}: an epoch does not fit into memory, read a window at a time.",
+    )
+    if case["kind"] == "peak":
+        model, first = models.tiny_vit(case["seed"]), oracle.windows[0]
+        allowed = right_sums.peak_allowed(model, first, models.image_loss_sum)
+        accumulation.expect_one_graph(result, allowed)
+
+
+def _loss_faults(losses: accumulation.Window) -> expect.Faults:
+    yield accumulation.MEAN_OF_MEANS, losses.mean_of_means
+    yield accumulation.SUM_OF_MEANS, losses.sum_of_means
+    yield "it is that of the last micro-batch.", losses.sums[-1] / losses.counts[-1]
+
+
+def _judge_updates(case: Case, result: Result, oracle: _Oracle) -> None:
+    gradients, _, parameters = oracle.updates
+    seen = right_sums.read_updates(result, len(parameters))
+    if seen and not expect.is_close(seen[0], gradients[0].mean):
+        _judge_length(case, seen[0], gradients[0])
+    advice, number = "update once a window, after its last micro-batch.", len(gradients)
+    if len(seen) == number - 1 > 0:
+        last = len(gradients[-1].counts)
+        advice = f"the last one has {last} of {case['num']} micro-batches, and counts."
+    words = f"the optimizer made {len(seen)} updates, and there are {number} windows: {advice}"
+    expect.fact(len(seen) == number, words)
+    old = torch.ones_like(parameters)
+    for turn, (window, update) in enumerate(zip(gradients, seen, strict=True), start=1):
+        where = f"window {turn} of {number}: "
+        accumulation.expect_gradient(update, window.mean, _faults(case, window, old), where)
+        old = window.mean
+    words = "the gradients are right, and something else changed the parameters."
+    right_sums.expect_parameters(result, parameters, words)
+
+
+def _faults(case: Case, window: accumulation.Window, old: Tensor) -> expect.Faults:
+    yield from accumulation.faults(window, "images")
+    yield from {
+        f"the sum was divided by the {case['num']} micro-batches that were asked for, and this "
+        f"window has {len(window.counts)} of {window.counts} "
+        "images.": window.sum_of_means / case["num"],
+        "what the window before left in .grad was added to the window: zero the gradients before "
+        "its first backward.": window.mean + old,
+    }.items()
+
+
+def _judge_length(case: Case, seen: Tensor, right: accumulation.Window) -> None:
+    """Tell from the first update how many micro-batches were taken for a window."""
+    model, items = models.tiny_vit(case["seed"]), steps.images_of(case)
+    each, _ = right_sums.image_sums(model, items)
+    for num in range(1, len(items) + 1):
+        taken = accumulation.Window(each.sums[:num], each.counts[:num])
+        expect.fact(
+            num == len(right.sums) or not expect.is_close(seen, taken.mean),
+            f"the first update has {num} of the micro-batches in it, and a window has "
+            f"{case['num']}: update once a window, after its last micro-batch.",
+        )
+
+
+train_epoch = Exercise(
+    run=given.train_epoch,
+    passed="every window is one batch, ragged or short, and no more than a micro-batch in memory",
+    cases=_cases,
+    judge=_judge,
+    oracle=_Oracle,
+)

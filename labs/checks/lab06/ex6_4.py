@@ -1,0 +1,208 @@
+"""The check of 6.4, a scaled step: the work done once an update, with float16's range."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from tutorial_lib.checks.given import observe
+from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Exercise, Result, accumulation, expect
+from tutorial_lib.checks.vocabulary.exercise import Seen
+from tutorial_lib.checks.vocabulary.read import number, records, vector
+
+from . import given, right_sums
+from .given import models, steps
+
+_NEVER = 10**6  # updates until the scale grows
+
+
+def _cases(draw: Draw) -> Cases:
+    sizes = [[draw.randint(2, 3), draw.randint(4, 5), draw.randint(6, 7)] for _ in range(3)]
+    drawn = {"seed": draw.randrange(10**6), "sizes": sizes, "enabled": True, "overflow": ""}
+    drawn |= {"grows": _NEVER, "scale": 2.0 ** draw.randint(8, 12), "max_norm": 1e6}
+    yield drawn
+    yield {**drawn, "max_norm": 1e-3}
+    yield {**drawn, "max_norm": 1e-3, "enabled": False}
+    yield {**drawn, "grows": 2}
+    yield {**drawn, "overflow": "loss"}
+    yield {**drawn, "overflow": "parameter"}
+    yield {**drawn, "overflow": "parameter", "enabled": False}
+    yield {**drawn, "sizes": [models.MANY, [2, 2]]}
+
+
+def _judge(case: Case, result: Result) -> None:
+    sizes = [size for window in case["sizes"] for size in window]
+    accumulation.expect_rows_at_most(result, sizes)
+    model = models.tiny_vit(case["seed"])
+    updates = right_sums.read_updates(result, len(observe.parameter_vector(model)))
+    if case["overflow"] and not case["enabled"]:
+        _judge_without_scaler(result, len(updates), len(case["sizes"]))
+        return
+    _judge_turns(case, result, updates, model)
+    accumulation.expect_each_once(result, sizes)
+    if models.MANY in case["sizes"]:
+        first, *_ = steps.image_windows_of(case)
+        allowed = right_sums.peak_allowed(model, first, models.image_loss_sum)
+        accumulation.expect_one_graph(result, allowed)
+    expect.unchanged(result)
+
+
+def _judge_without_scaler(result: Result, num_updates: int, wanted: int) -> None:
+    turns = records(result["turns"], "what each call left", wanted)
+    expect.fact(
+        num_updates == wanted,
+        f"the scaler was switched off, and the optimizer made {num_updates} updates in {wanted} "
+        "windows: leave it to scaler.step what is skipped.",
+    )
+    expect.fact(
+        turns[-1].get("schedule") == wanted,
+        "a scaler that is switched off skips no update, an infinite gradient makes one too, and "
+        "here the scheduler made no step for it: only a scale that has fallen tells.",
+    )
+
+
+@dataclass
+class _Turn:
+    """One window: how scaler and scheduler should stand after it."""
+
+    where: str
+    is_lost: bool
+    scale: float  # before it
+    scale_after: float
+    counted: int  # good updates since the scale last changed
+    done: int  # updates so far
+
+
+def _turns(case: Case) -> Iterator[_Turn]:
+    scale, counted, done = case["scale"] if case["enabled"] else 1.0, 0, 0
+    for place in range(len(case["sizes"])):
+        before, is_lost = scale, bool(case["overflow"]) and place == steps.LOST
+        counted, done = (0, done) if is_lost else (counted + 1, done + 1)
+        if is_lost:
+            scale /= 2
+        elif case["enabled"] and counted == case["grows"]:
+            scale, counted = scale * 2, 0
+        where = f"window {place + 1} of {len(case['sizes'])}: "
+        yield _Turn(where, is_lost, before, scale, counted, done)
+
+
+def _judge_turns(case: Case, result: Result, updates: list[Tensor], model: nn.Module) -> None:
+    turns, number_of = list(_turns(case)), len(case["sizes"])
+    said = map(Seen, records(result["turns"], "what each call left", number_of))
+    advice = "one a window, by scaler.step"
+    if case["overflow"]:
+        advice = "an infinite gradient skips the update, which scaler.step does"
+    expect.fact(
+        len(updates) == turns[-1].done,
+        f"the optimizer made {len(updates)} updates in {number_of} windows, and {turns[-1].done} "
+        f"are wanted: {advice}.",
+    )
+    remaining = iter(updates)
+    for window, turn, left in zip(steps.image_windows_of(case), turns, said, strict=True):
+        gradients, losses = right_sums.image_sums(model, window)
+        update = 0.0 * gradients.mean
+        if not turn.is_lost:
+            update = _expect_gradient(case, turn, gradients, next(remaining))
+        _expect_returned(turn, left, losses, gradients)
+        _expect_standing(case, turn, left)
+        _expect_parameters(turn, left, update, model)
+
+
+def _expect_gradient(case: Case, turn: _Turn, window: accumulation.Window, seen: Tensor) -> Tensor:
+    limit, scale = case["max_norm"], turn.scale
+
+    def clip(gradient: Tensor) -> Tensor:
+        return accumulation.clipped(gradient, limit, seen)
+
+    still_scaled = accumulation.clipped(scale * window.mean, limit, seen * scale) / scale
+    faults = {
+        "the gradient was clipped while it was still scaled: scaler.unscale_(optimizer) comes "
+        "before.": still_scaled,
+        "the gradient was not clipped.": window.mean,
+        "it is too small by the scale: the loss was not scaled before backward, or the gradient "
+        "unscaled twice.": clip(window.mean) / scale,
+    }
+    more = [
+        *faults.items(),
+        *accumulation.faults(window, "images", clip),
+        (accumulation.OLD_GRADIENT, clip(window.mean + 1 / scale)),
+    ]
+    return accumulation.expect_clipped(
+        seen, window.mean, limit, more, turn.where, limits=[limit / scale]
+    )
+
+
+def _expect_returned(
+    turn: _Turn, left: Result, losses: accumulation.Window, gradients: accumulation.Window
+) -> None:
+    faults = [
+        (accumulation.MEAN_OF_MEANS, losses.mean_of_means),
+        (accumulation.SUM_OF_MEANS, losses.sum_of_means),
+        (f"it is scaled by {turn.scale:g}, and is for people to read.", losses.mean * turn.scale),
+    ]
+    expect.loss(left["loss"], losses.mean, faults, where=turn.where)
+    if turn.is_lost:
+        return
+    wanted = float(gradients.mean.norm())
+    still_scaled = (
+        f"the norm returned is {turn.scale:g} times too large, that of a gradient still scaled: "
+        "scaler.unscale_ comes before clip_grad_norm_."
+    )
+    expect.value(
+        left["norm"],
+        wanted,
+        [(still_scaled, wanted * turn.scale)],
+        name=f"{turn.where}the norm",
+        otherwise=lambda norm: (
+            f"the gradient is right, and the norm returned is {norm / wanted:.4g} times that of "
+            "the window's gradient before clipping, which clip_grad_norm_ returns."
+        ),
+        where=turn.where,
+        kind=number,
+        tolerance=1e-6,
+    )
+
+
+def _expect_standing(case: Case, turn: _Turn, left: Result) -> None:
+    where, schedule, scale, counted = turn.where, left["schedule"], left["scale"], left["counted"]
+    is_ahead = turn.is_lost and schedule == turn.done + 1
+    is_behind = case["grows"] != _NEVER and schedule == turn.done - 1
+    faults = {
+        f"{where}the scaler is at scale {scale} after {counted} good updates, and should be at "
+        f"{turn.scale_after} after {turn.counted}: scaler.update() is for once a window, after "
+        "scaler.step.": scale != turn.scale_after or (case["enabled"] and counted != turn.counted),
+        f"{where}its update was skipped, and the scheduler made a step. A skipped update may have "
+        "a norm of nan, and may have an infinite one, as "
+        "here.": is_ahead and case["overflow"] == "parameter",
+        f"{where}its update was skipped, and the scheduler stepped all the same: from now on it is "
+        "one ahead. A scale that has fallen tells.": is_ahead,
+        f"{where}the scale grew, and the scheduler did not step: only a scale that has fallen "
+        "means a skipped update.": is_behind,
+        f"{where}the scheduler has made {schedule} steps after {turn.done} updates: it belongs to "
+        "the update, like the clipping.": schedule != turn.done,
+    }
+    expect.no_fault(faults)
+
+
+def _expect_parameters(turn: _Turn, left: Result, update: Tensor, model: nn.Module) -> None:
+    start, rate = observe.parameter_vector(model), models.RATE * steps.GAMMA ** (turn.done - 1)
+    early = (
+        "its gradient is right, and the update had the next one's learning rate: the scheduler "
+        "steps after scaler.step."
+    )
+    expect.close(
+        vector(left["parameters"], len(start), f"{turn.where}the parameters"),
+        start - rate * update,
+        [(early, start - rate * steps.GAMMA * update)],
+        otherwise="gradient and schedule are right, and the parameters are not.",
+        where=turn.where,
+    )
+    right_sums.add_to_parameters(model, -rate * update)
+
+
+scaled_step = Exercise(
+    run=given.scaled_step,
+    passed="unscaled, clipped, updated, scheduled and logged once a window, and skipped as one",
+    cases=_cases,
+    judge=_judge,
+)

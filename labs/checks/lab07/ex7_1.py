@@ -1,0 +1,112 @@
+"""The check of 7.1: the contrastive loss, its gradients, and batches without pairs."""
+
+import math
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Exercise, Faults, Result, expect, read
+
+from . import given
+from .given import stages, towers
+
+
+def _cases(draw: Draw) -> Cases:
+    seed, features, rows = draw.randrange(10**6), draw.randint(4, 8), draw.randint(6, 12)
+    few = draw.randint(2, 5)
+    case = {"seed": seed, "features": features, "rows": [rows] * 2, "has_twins": False}
+    case |= {"dtype": "float64", "scale": 1 / 0.07}
+    yield case
+    # CLIP clips at 100. Not 100 itself, which float32 rounds up: an answer may clip as well.
+    yield {**case, "seed": seed + 1, "has_twins": True, "dtype": "float32", "scale": 99.9}
+    yield {**case, "elsewhere": True}
+    alone = (
+        "a batch of one pair has no other pair to tell it from, so its loss is 0 whatever the "
+        "embeddings are"
+    )
+    yield {**case, "rows": [1, 1], "refused": alone}
+    uneven = f"{few + 1} images and {few} texts came, so some have no partner"
+    yield {**case, "rows": [few + 1, few], "refused": uneven}
+
+
+def _judge(case: Case, result: Result) -> None:
+    if "refused" in case:
+        expect.refuses(result["said"], ValueError, case["refused"], case["rows"])
+        return
+    if case.get("elsewhere"):
+        expect.fact(
+            result["mixed"] == "",
+            f"with embeddings on another device, as a GPU is, this came: {result['mixed']!r}. Make "
+            "your tensors where the embeddings are: device=images.device.",
+        )
+        return
+    images, texts, log_scale = inputs = stages.pairs_of(case)
+    wanted = towers.in_batch_loss(images, texts, log_scale.exp())
+    wanted.backward()  # type: ignore[no-untyped-call]
+    loss = torch.tensor(read.number(result["loss"], "the loss"), dtype=torch.float64)
+    expect.fact(
+        bool(torch.isfinite(loss)),
+        f"the loss is {loss} at a scale of {case['scale']:.0f}: the exponential of a similarity of "
+        f"{case['scale']:.0f} is no float32 any more. Take log_softmax, logsumexp or "
+        "cross_entropy, which subtract the largest first.",
+    )
+    tolerance = 1e-9 if case["dtype"] == "float64" else 1e-4
+    expect.close(
+        loss,
+        wanted.detach(),
+        _faults(*[x.detach() for x in inputs]),
+        otherwise="it is none of the usual faults, or two of them at once: is each row divided by "
+        "its length, is its label its own number, are both directions there?",
+        tolerance=tolerance,
+        fault_tolerance=1e-4,
+        where=f"the loss is {loss:.4f}, and ",
+    )
+    gradients = read.tensors(result["gradients"], 3, "gradients")
+    for name, seen, leaf in zip(("images'", "texts'", "scale's"), gradients, inputs, strict=True):
+        expect.fact(
+            seen is not None and bool(seen.any()),
+            f"the loss is right, and the {name} gradient is missing: no detach, no item(), and no "
+            "with no_grad on the way.",
+        )
+        otherwise = f"the loss is right, and the {name} gradient is not: what was detached?"
+        expect.close(seen, leaf.grad, otherwise=otherwise, tolerance=100 * tolerance)
+
+
+def _faults(images: Tensor, texts: Tensor, log_scale: Tensor) -> Faults:
+    scale, pairs = log_scale.exp(), len(images)
+    logits = scale * F.normalize(images, dim=1) @ F.normalize(texts, dim=1).T
+    raw, hits = scale * images @ texts.T, logits.diagonal()
+    there, back = (torch.logsumexp(logits, d) - hits for d in (1, 0))
+    both = (there + back).mean()
+
+    def mean(logits: Tensor, hits: Tensor) -> Tensor:
+        return (torch.logsumexp(logits, 1) + torch.logsumexp(logits, 0) - 2 * hits).mean() / 2
+
+    unscaled, by_logarithm = (
+        mean(raw, raw.diagonal()),
+        towers.in_batch_loss(images, texts, log_scale),
+    )
+    alone = mean(logits - torch.diag_embed(torch.full_like(hits, math.inf)), hits)
+    yield from {
+        "that is one direction, in which an image looks for its text. Add the other and "
+        "halve.": there.mean(),
+        "that is one direction, in which a text looks for its image. Add the other and "
+        "halve.": back.mean(),
+        "it is twice what is wanted: the mean of the two directions, not their sum.": both,
+        "it is a sum over the pairs: a batch twice as large would count twice.": both * pairs / 2,
+        "embeddings are compared by their cosine: give each row length 1 first.": unscaled,
+        "log_scale is the logarithm of the scale: take its exponential.": by_logarithm,
+        "the similarities are multiplied by the scale, not divided: it is one over a "
+        "temperature.": towers.in_batch_loss(images, texts, 1 / scale),
+        "a pair's own similarity is missing below the line: it is one of the candidates.": alone,
+        f"that is a mean over {pairs}x{pairs} numbers and not over the pairs.": both / 2 / pairs,
+    }.items()
+
+
+contrastive_loss = Exercise(
+    run=given.contrastive_loss,
+    passed="the loss and its three gradients, at a scale of 100 and elsewhere, and two refusals",
+    cases=_cases,
+    judge=_judge,
+)

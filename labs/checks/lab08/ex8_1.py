@@ -1,0 +1,121 @@
+"""The check of 8.1: the draws of an update."""
+
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+from tutorial_lib.checks.given import answered
+from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Exercise, Result, expect, read
+
+from .given import updates
+
+
+def _cases(draw: Draw) -> Cases:
+    case = {"seed": draw.randrange(10**6), "update": draw.randint(1, 1000)}
+    num_times = draw.randint(5, 8)
+    # a multiple: one stream of numbers that is drawn from twice then ties each time to an image
+    num_images = draw.randint(2, 3) * num_times
+    yield {**case, "num_images": num_images, "num_times": num_times}
+
+
+def _judge(case: Case, result: Result) -> None:
+    later = answered.several(result["later"], len(updates.LATER), "what later updates drew")
+    first, again, *others = (
+        [t if t is not None else torch.empty(0) for t in read.tensors(three, 3, "what was drawn")]
+        for three in (result["first"], result["again"], *later)
+    )
+    noisy, times, noise = first
+    _judge_shapes(noisy, times, noise)
+    moved, update = read.items(result["moved"], "moved"), case["update"]
+    faults = {
+        f"drawing moved the global random state of {' and '.join(map(str, moved))}: hand every "
+        "random function a generator of your own.": bool(moved),
+        f"update {update} was drawn twice and came out differently: begin a new generator in each "
+        "call, with a seed that the update's number decides.": (
+            not all(map(expect.same_bits, first, again))
+        ),
+    }
+    expect.no_fault(faults)
+    found, wanted = set(times.tolist()), set(range(case["num_times"]))
+    expect.fact(len(found) > 1, "all images have one time: draw one for each image.")
+    expect.fact(
+        found == wanted,
+        f"the times run from {min(found)} to {max(found)}, and this scheduler has those from 0 to "
+        f"{max(wanted)}: scheduler.config.num_train_timesteps says how many.",
+    )
+    for more, other in zip(updates.LATER, others, strict=True):
+        expect.fact(
+            not any(map(expect.same_bits, first, other)),
+            f"two updates drew the same, {more} apart: the seed must depend on the update's "
+            "number, and each number needs its own.",
+        )
+    _judge_noise(noise)
+    _judge_pairs(case, _chosen(case, noisy, times, noise), times)
+
+
+def _judge_shapes(noisy: Tensor, times: Tensor, noise: Tensor) -> None:
+    expect.fact(
+        times.dtype == torch.int64 and times.shape == (updates.NUM,),
+        f"the times have the shape {tuple(times.shape)} and type {times.dtype}: one whole number "
+        f"for each of the {updates.NUM} images is wanted, int64, in the second place.",
+    )
+    for name, tensor in {"noisy images": noisy, "noise": noise}.items():
+        shape, wanted = tuple(tensor.shape), updates.SHAPE
+        expect.fact(shape == wanted, f"the {name} have the shape {shape}, and {wanted} is wanted.")
+
+
+def _judge_noise(noise: Tensor) -> None:
+    num, distinct = noise.numel(), len(set(noise.flatten().tolist()))
+    spread, largest = float(noise.std()), float(noise.abs().max())
+    normal = 0.9 < spread < 1.1 and largest > 2.5 and abs(float(noise.mean())) < 0.1
+    faults = {
+        "all images got one and the same noise: draw it in their shape.": (
+            torch.equal(noise[0], noise[1])
+        ),
+        f"of {num:,} numbers of noise only {distinct:,} are different: draw one for each pixel, in "
+        "each channel of each image.": distinct < 0.9 * num,
+        f"the noise has a deviation of {spread:.2f} and reaches {largest:.1f}: normal numbers of "
+        "deviation 1 are wanted, torch.randn.": not normal,
+    }
+    expect.no_fault(faults)
+
+
+def _chosen(case: Case, noisy: Tensor, times: Tensor, noise: Tensor) -> list[int]:
+    """Find the chosen images, from the rest of them without the noise."""
+    images, scheduler = updates.make_images(case)
+    share = scheduler.alphas_cumprod[times][:, None, None, None]
+    left = noisy - (1 - share).sqrt() * noise  # of the image, where all is right
+    differences = left[:, None] - share.sqrt()[:, None] * images[None]
+    error, chosen = differences.abs().amax((2, 3, 4)).min(1)
+    expect.fact(
+        float(error.max()) <= 1e-4,  # nan is not
+        "the noisy images are not those that this scheduler makes of images, noise and times: "
+        "scheduler.add_noise(images, noise, times), with the very noise that is returned.",
+    )
+    return [int(row) for row in chosen]
+
+
+def _judge_pairs(case: Case, rows: list[int], times: Tensor) -> None:
+    num_images, possible, num_chosen = case["num_images"], case["num_times"], len(set(rows))
+    pairs = len(set(zip(rows, times.tolist(), strict=True)))
+    faults = {
+        f"of {num_images} images only {num_chosen} were ever chosen: draw the rows from all of "
+        "them.": num_chosen < num_images,
+        "the images come in their order: draw which ones.": (
+            len({(b - a) % num_images for a, b in pairwise(rows)}) == 1
+        ),
+        f"an image comes with {pairs / num_images:.0f} of {possible} times, always the same: does "
+        "each draw begin a generator of the same seed? Draw one after the other from one.": (
+            pairs < num_images * possible / 2
+        ),
+    }
+    expect.no_fault(faults)
+
+
+draw_update = Exercise(
+    run=updates.draw_update,
+    passed="an update's number decides its images, times and noise, and nothing else does",
+    cases=_cases,
+    judge=_judge,
+)

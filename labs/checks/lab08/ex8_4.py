@@ -1,0 +1,167 @@
+"""The check of 8.4, the price of a segment: FLOPs that each block alone adds to a step."""
+
+from collections.abc import Callable
+from functools import cached_property, partial
+from typing import Any
+
+from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
+from torch.utils.flop_counter import FlopCounterMode
+
+from tutorial_lib import memory
+from tutorial_lib.checks.given import answered
+from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Exercise, Faults, Result, expect, read
+
+from . import given
+from .given.prices import flops_of_step, make_priced
+
+_LEVELS = ["down_blocks.0", "down_blocks.1", "mid_block", "up_blocks.0", "up_blocks.1"]
+_IN_THE_MIDDLE = ["up_blocks.0", "mid_block.resnets.0", "mid_block"]
+_PLAIN_COUNTER = partial(FlopCounterMode, display=False)
+_MESSAGES = {
+    "gradients": (
+        ".grad is another: your steps add to it, or clear it, and the caller still needs it. Put "
+        "back what was there, or step on a copy."
+    ),
+    "buffers": (
+        "a buffer is another: your steps move BatchNorm's averages. Put back what was there, or "
+        "step on a copy."
+    ),
+    "random state": (
+        "the random state is another, for dropout draws: torch.random.fork_rng(devices=[]) puts it "
+        "back."
+    ),
+}
+
+
+def _cases(draw: Draw) -> Cases:
+    def case(blocks: list[str], **more: bool) -> Case:
+        sizes = {"num": draw.randrange(2, 6), "layers": draw.randrange(1, 3), "dropout": 0.1}
+        kind = dict.fromkeys(("attention", "twice", "frozen", "fails"), False) | more
+        return {"seed": draw.randrange(10**6), **sizes, **kind, "blocks": blocks}
+
+    yield case(_LEVELS)
+    yield case(_IN_THE_MIDDLE, attention=True)
+    yield case(_IN_THE_MIDDLE, twice=True)
+    yield case(_LEVELS, frozen=True)
+    yield case(_LEVELS, fails=True)
+
+
+class _Right:
+    """The right prices, of a new U-Net for each step."""
+
+    def __init__(self, case: Case) -> None:
+        self.case, self._counted = case, dict[Any, int]()
+
+    def flops(
+        self,
+        *names: str,
+        early_stop: bool = True,
+        counter: Callable[[], Any] = memory.flop_counter,
+        **other: bool,
+    ) -> int:
+        """Count a step's FLOPs, an image, with blocks as segments, and the case in part another."""
+        key = (names, early_stop, counter, *other.items())
+        if key not in self._counted:
+            case = {**self.case, **other}
+            self._counted[key] = self._count(case, names, early_stop, counter)
+        return self._counted[key]
+
+    @staticmethod
+    def _count(
+        case: Case, names: tuple[str, ...], early_stop: bool, counter: Callable[[], Any]
+    ) -> int:
+        unet = make_priced(case)
+        for block in map(unet.get_submodule, names):
+            block.forward = partial(checkpoint, block.forward, use_reentrant=False)
+        with set_checkpoint_early_stop(early_stop):
+            return flops_of_step(unet, case, counter) // int(case["num"])
+
+    @cached_property
+    def plain(self) -> int:
+        """FLOPs of the plain step, an image."""
+        return self.flops()
+
+    @cached_property
+    def prices(self) -> dict[str, int]:
+        """Additional FLOPs of each block."""
+        return {name: self.flops(name) - self.plain for name in self.case["blocks"]}
+
+
+def _judge(case: Case, result: Result, right: _Right) -> None:
+    if case["fails"] and read.flag(result, "failed"):
+        expect.fact(
+            read.flag(result, "came_out"),
+            "an error that was raised in a step did not come out of your function: put things "
+            "back, and let the error pass.",
+        )
+    else:
+        _judge_prices(case, answered.fields(result["prices"], case["blocks"]), right)
+    after = "an error in a step" if case["fails"] else "your call"
+    expect.value(
+        result["later"],
+        right.plain * case["num"],
+        name="the FLOPs of a later step",
+        otherwise=f"after {after} a plain step has not the FLOPs that it had: is a block still a "
+        "segment? A with statement undoes it, also after an error.",
+        where="",
+    )
+    expect.unchanged(result, {name: f"after {after} {said}" for name, said in _MESSAGES.items()})
+
+
+def _judge_prices(case: Case, prices: Result, right: _Right) -> None:
+    for name, wanted in right.prices.items():
+        expect.value(
+            prices[name],
+            wanted,
+            _faults(case, name, right),
+            name=f"the price of {name}",
+            otherwise="wrong, and by none of the usual mistakes: the FLOPs of a step with this "
+            "block alone as a segment are wanted, an image, less those of a plain step.",
+        )
+
+
+def _faults(case: Case, name: str, right: _Right) -> Faults:
+    plain, price, num = right.plain, right.prices[name], case["num"]
+    if case["frozen"] and not price:
+        yield (
+            "nothing in this block and before it is trained, so backward never comes there, and "
+            "nothing of it runs again. Yours is the price where all is trained: count in the "
+            "U-Net as it is.",
+            right.flops(name, frozen=False) - right.flops(frozen=False),
+        )
+    if case["twice"] and name == "mid_block.resnets.0":
+        yield (
+            "the block runs twice in a forward, and yours is the price of one run: both are "
+            "segments.",
+            right.flops(name, twice=False) - right.flops(twice=False),
+        )
+    if case["attention"]:
+        yield (
+            "the block has fused attention, and yours is the price without: PyTorch's own counter "
+            "does not know a CPU's, memory.flop_counter() does.",
+            right.flops(name, counter=_PLAIN_COUNTER) - right.flops(counter=_PLAIN_COUNTER),
+        )
+    yield from {
+        "that is a whole step with the segment: take off the plain step.": plain + price,
+        "that is the price for all images together: divide by their number.": num * price,
+        "one more forward of the block is dearer than its segment: the recomputation stops once "
+        "the last tensor that backward asks for is there, so measure a step.": (
+            right.flops(name, early_stop=False) - plain
+        ),
+        "nothing ran again in yours: that happens in backward, while the FLOPs are counted and "
+        "the block is a segment. If you stepped on a copy: is the block one of the copy's?": 0,
+    }.items()
+    before = case["blocks"][: case["blocks"].index(name) + 1]
+    together = right.flops(*before) - plain
+    yield "the blocks before it were segments as well: undo each before the next.", together
+    share = (right.flops(*case["blocks"]) - plain) // len(right.prices)
+    yield "that is an equal share of what all blocks cost: each has its own price.", share
+
+
+prices_of = Exercise(
+    run=given.prices_of,
+    passed="the price of each block of four U-Nets, to the FLOP, and all is as before",
+    cases=_cases,
+    judge=_judge,
+    oracle=_Right,
+)

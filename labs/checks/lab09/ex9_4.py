@@ -1,0 +1,130 @@
+"""The check of 9.4: case G, a validation that keeps graphs, and case H, a mean of means."""
+
+import torch
+from torch import Tensor
+
+from tutorial_lib.checks.vocabulary import Case, Faults, Result, accumulation, expect, read
+from tutorial_lib.checks.vocabulary.accumulation import Window
+from tutorial_lib.models.lstm import LSTM
+
+from ..lab06 import right_sums
+from ..lab06.given import models
+from . import given
+from .scripts import BrokenScript, diagnosis, only_update
+
+_SMALL = 64  # bytes: a loss or two
+
+
+def _right_validation(case: Case) -> Result:
+    def mean(lstm: LSTM, batches: list[Tensor]) -> float:
+        with torch.no_grad():
+            return sum(lstm.loss(tokens).item() for tokens in batches) / len(batches)
+
+    return given.validate(mean, case)
+
+
+def _judge_validation(case: Case, result: Result, right: Result) -> None:
+    expect.value(
+        result["returned"],
+        right["returned"],
+        _validation_faults(case, right["returned"]),
+        name="case G: the loss",
+        otherwise=lambda seen: f"{seen:.6g} is not the mean of the batches' losses.",
+        where="case G: ",
+        kind=read.number,
+        tolerance=expect.EXACT,
+    )
+    left = read.integer(result["left"], "case G: bytes left behind")
+    words = f"case G: {left:,} bytes stay behind when it is over: what holds them?"
+    expect.fact(left <= _SMALL, words)
+    expect.peak_at_most(
+        result["peak"],
+        1.15 * right["peak"] + _SMALL,
+        lambda peak: (
+            f"the mean is right. At the peak {peak:,} bytes are held, and {right['peak']:,} are "
+            "enough"
+            + (
+                ": nothing goes backward here, so no graph is needed, not for one batch."
+                if result["has_graph"]
+                else ". No graph is made, and one batch is enough: what of the others is held?"
+            )
+        ),
+        "case G: ",
+    )
+    expect.unchanged(result)
+
+
+def _validation_faults(case: Case, mean: float) -> Faults:
+    lstm, batches = given.make_validation(case)
+    yield "it is the sum, and the mean is wanted.", len(batches) * mean
+    for words, sizes in {
+        "each batch counts by its targets": [tokens[:, 1:].numel() for tokens in batches],
+        "each batch counts by its tokens": [tokens.numel() for tokens in batches],
+        "each batch counts by its rows": [len(tokens) for tokens in batches],
+    }.items():
+        with torch.no_grad():
+            total = sum(n * lstm.loss(t).item() for n, t in zip(sizes, batches, strict=True))
+        yield (
+            f"{words}, and broken_g gives the mean of the batches' losses: the same one is wanted.",
+            total / sum(sizes),
+        )
+
+
+def _right_window(case: Case) -> tuple[Window, Window]:
+    return right_sums.token_sums(models.tiny_gpt(case["seed"]), given.make_window(case))
+
+
+def _judge_window(case: Case, result: Result, right: tuple[Window, Window]) -> None:
+    (gradients, losses), window = right, given.make_window(case)
+    model = models.tiny_gpt(case["seed"])
+    accumulation.expect_window(
+        result,
+        only_update(result, len(gradients.mean), "case H: "),
+        gradients=gradients,
+        losses=losses,
+        sizes=[len(tokens) for tokens, _ in window],
+        optional=right_sums.without_targets(window),
+        faults=_faults(gradients, torch.cat([labels for _, labels in window])),
+        loss_faults=[(accumulation.MEAN_OF_MEANS, losses.mean_of_means)],
+        allowed=right_sums.peak_allowed(model, window, models.token_loss_sum),
+        where="case H: ",
+    )
+
+
+def _faults(gradients: Window, labels: Tensor) -> Faults:
+    before_shift = "the targets were counted before the shift: a row of T tokens has T - 1."
+    yield before_shift, gradients.total / int((labels != -100).sum())
+    for counted in (labels[:, 1:].numel(), labels.numel()):
+        words = "labels of -100 were counted, and they are no targets."
+        yield words, gradients.total / counted
+    yield accumulation.MEAN_OF_MEANS, gradients.mean_of_means
+    yield accumulation.SUM_OF_MEANS, gradients.sum_of_means
+    yield "nothing is divided: it is the sum over all targets.", gradients.total
+    yield accumulation.LAST_ALONE, gradients.last_alone
+    yield accumulation.OLD_GRADIENT, gradients.mean + 1
+
+
+memory_and_windows = diagnosis(
+    given.memory_and_windows,
+    "case G holds no graph, and case H takes one window as one batch",
+    {
+        "G": BrokenScript(
+            "kept graphs",
+            6,
+            "how many graphs are alive after broken_g on six batches of one size: the bytes left "
+            "behind over those that one batch saves, rounded",
+            _right_validation,
+            _judge_validation,
+        ),
+        "H": BrokenScript(
+            "unequal weights",
+            8,
+            "how many times as much a target of the shortest micro-batch in window_h() counts as "
+            "one of the longest",
+            _right_window,
+            _judge_window,
+        ),
+    },
+    also=[{"case": "H", "empty": True}],
+    sits=lambda: dict.fromkeys("GH", ("", 0, right_sums.train_on_tokens)),
+)

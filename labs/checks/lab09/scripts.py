@@ -1,0 +1,80 @@
+"""Broken scripts, and the judge of a finding, for all exercises of lab 09."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, partial
+from typing import Any
+
+from torch import Tensor
+
+from tutorial_lib.checks.given import RunHalf
+from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Exercise, Result, fact, read
+
+from .given import CAUSES, run_mended
+
+# Causes that an instrument seems to show where it is looking at the wrong module.
+_MISREAD = {
+    "not checkpointed": " A checkpointed module's own hooks see no recomputation: count the runs "
+    "of a part of it."
+}
+
+
+@dataclass(frozen=True)
+class BrokenScript:
+    """One broken run."""
+
+    cause: str  # one of `CAUSES`
+    reading: float  # the number that the notebook's script shows
+    asked: str  # words for that reading
+    oracle: Callable[[Case], Any]
+    judge: Callable[[Case, Result, Any], None]  # of the case, what a mended function gave, oracle
+
+
+def diagnosis(
+    run: RunHalf,
+    passed: str,
+    scripts: Mapping[str, BrokenScript],
+    sits: Callable[[], Any] | None = None,
+    also: Sequence[Case] = (),
+) -> Exercise:
+    """Make the check of an exercise whose answer returns a finding for each case, by its letter."""
+
+    def cases(draw: Draw) -> Cases:
+        for case in (*({"case": letter} for letter in scripts), *also):
+            yield {**case, "seed": draw.randrange(10**6)}
+
+    def judge(case: Case, result: Result, right: Callable[[], Any]) -> None:
+        script = scripts[case["case"]]
+        _judge_finding(f"case {case['case']}: ", result, script)
+        script.judge(case, result, right())
+
+    def oracle(case: Case) -> Callable[[], Any]:
+        return cache(partial(scripts[case["case"]].oracle, case))  # computed when first asked for
+
+    return Exercise(
+        run=run, passed=passed, cases=cases, judge=judge, oracle=oracle, sits=sits, again=run_mended
+    )
+
+
+def only_update(result: Result, size: int, where: str) -> Tensor:
+    """Read the one gradient, as a vector, that the optimizer's one step found."""
+    updates = read.vectors(result["gradients"], size, f"{where}the gradients")
+    fact(len(updates) == 1, f"{where}{len(updates)} updates were made, and one is wanted.")
+    return updates[0]
+
+
+def _judge_finding(where: str, result: Result, script: BrokenScript) -> None:
+    cause = result["cause"]
+    is_known = isinstance(cause, str) and cause in CAUSES
+    fact(is_known, f"{where}the cause must be one of {', '.join(CAUSES)}.")
+    fact(
+        cause == script.cause,
+        f"{where}the cause is not {cause!r}. That one shows as follows: {CAUSES[cause]}. Does an "
+        f"instrument read that here?{_MISREAD.get(cause, '')}",
+    )
+    reading = read.number(result["reading"], f"{where}the reading")
+    fact(
+        abs(reading - script.reading) <= 0.01 * script.reading,
+        f"{where}the cause is right, and {reading:g} is not what shows it. The reading is "
+        f"{script.asked}.",
+    )

@@ -1,0 +1,69 @@
+"""The check of 10.2: a loss in checkpointed pieces."""
+
+from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Exercise, Faults, Result, unchanged
+
+from . import given
+from .right import (
+    Right,
+    allowed_bytes,
+    by_pieces,
+    draw_large,
+    draw_sizes,
+    expect_gradients,
+    expect_loss,
+    expect_no_whole,
+)
+
+
+def _cases(draw: Draw) -> Cases:
+    case = {**draw_sizes(draw), "factor": 3}
+    yield case
+    yield {**case, "piece": case["tokens"] + 1}
+    yield {**case, "frozen": True}
+    large = {**draw_large(draw), "factor": 1}
+    yield from (large, {**large, "piece": 40})
+
+
+def _judge(case: Case, result: Result, right: Right) -> None:
+    exact = case.get("dtype") == "float64"
+    tokens, size = case["tokens"], case["piece"]
+    expect_loss(result["loss"], right.loss, _loss_faults(right, size), 1e-9 if exact else 1e-5)
+    of_hidden, of_weight, _ = right.gradients
+    of_hidden = 0 * of_hidden if case.get("frozen") else of_hidden
+    wanted = [1 + case["factor"] * g for g in (of_hidden, of_weight)]
+    faults = _faults(case, right)
+    expect_gradients(result, wanted, ["hidden", "weight"], faults, 1e-12 if exact else 1e-5)
+    unchanged(result)
+    if not exact:
+        expect_no_whole(result, case, tokens, allowed_bytes(case))
+
+
+def _loss_faults(right: Right, size: int) -> Faults:
+    tokens = len(right.scene.targets)
+    starts = range(0, tokens, size)
+    parts = [right.of(slice(start, start + size))[0] for start in starts]
+    full = [part for start, part in zip(starts, parts, strict=True) if start + size <= tokens]
+    yield "it is the mean over the tokens: the sum is wanted.", right.loss / tokens
+    yield "the last piece, smaller than the others, is missing.", sum(full)
+    means = [part / min(size, tokens - s) for s, part in zip(starts, parts, strict=True)]
+    yield "the means of the pieces are added up: take the sum in each.", sum(means)
+    yield "it is the mean of the pieces' means: take the sum in each.", sum(means) / len(means)
+    yield "it is the last piece's alone: add them up.", parts[-1]
+
+
+def _faults(case: Case, right: Right) -> Faults:
+    factor = case["factor"]
+    of_hidden, of_weight, _ = right.gradients
+    why = "got none: what is detached from the graph carries no gradient back."
+    yield f"hidden {why}", [1 + 0 * of_hidden, 1 + factor * of_weight]
+    yield f"the matrix {why}", [1 + factor * of_hidden, 1 + 0 * of_weight]
+
+
+checkpointed_loss = Exercise(
+    run=given.checkpointed_loss,
+    passed="the whole loss and its gradients, with the logits of one piece at a time",
+    cases=_cases,
+    judge=_judge,
+    oracle=Right,
+    sits=by_pieces,
+)

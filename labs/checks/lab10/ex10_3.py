@@ -1,0 +1,154 @@
+"""The check of 10.3: gradients that are made in forward, once."""
+
+from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Exercise, Faults, Result, expect, read
+
+from . import given
+from .given.half_squares import squares
+from .right import (
+    Right,
+    allowed_bytes,
+    draw_large,
+    draw_sizes,
+    expect_gradients,
+    expect_loss,
+)
+
+_SMALL = 64  # bytes: a loss or two
+_NAMES = ["hidden", "weight", "bias"]
+
+
+def _cases(draw: Draw) -> Cases:
+    case = {**draw_sizes(draw), "factor": 3, "kind": "once"}
+    yield case
+    yield {**case, "frozen": True}
+    yield {**case, "kind": "twice"}
+    yield {**case, "kind": "penalised"}
+    yield {**draw_large(draw), "factor": 1, "kind": "once"}
+
+
+def _judge(case: Case, result: Result, right: Right) -> None:
+    exact = case.get("dtype") == "float64"
+    if case["kind"] == "penalised":
+        _judge_second(result)
+        return
+    said, is_twice = str(result["said"]), case["kind"] == "twice"
+    if is_twice and said.startswith("RuntimeError"):
+        return  # PyTorch's own form of this loss refuses that as well
+    expect.no_fault({f"this came: {said[:300]}": bool(said)})
+    _judge_calls(case, result)
+    expect_loss(result["loss"], right.loss, _loss_faults(case, right), 1e-9 if exact else 1e-5)
+    expect.fact(
+        not read.flag(result, "early"),
+        ".grad was written before backward began: a forward whose loss goes nowhere has then "
+        "trained the weights. backward returns the gradients, and autograd adds them to .grad.",
+    )
+    times = case["factor"] * (2 if is_twice else 1)
+    wanted = [1 + times * gradient for gradient in right.gradients]
+    if case.get("frozen"):
+        wanted[2] = 1 + 0 * wanted[2]
+    faults = _faults(case, right, is_twice)
+    expect_gradients(result, wanted, _NAMES, faults, 1e-12 if exact else 1e-5)
+    expect.unchanged(result)
+    if not exact:
+        _judge_peak(case, result)
+        _judge_left(result)
+
+
+def _judge_calls(case: Case, result: Result) -> None:
+    in_forward, in_backward = read.counts(result, "made", 2, "calls of piece_of")
+    tokens, size = case["tokens"], case["piece"]
+    sizes = read.integers(result["sizes"], "rows of each piece")
+    pieces = -(-tokens // size)
+    expect.no_fault(
+        {
+            "piece_of was not called, and it alone knows the loss.": not in_forward + in_backward,
+            f"piece_of was called {in_backward} times in backward: the gradients of a piece are "
+            "made with its loss, so add them up in forward and keep the sums.": in_backward > 0,
+            f"piece_of was given {max(sizes, default=0)} rows, and piece is {size}.": (
+                max(sizes, default=0) > size
+            ),
+            f"piece_of was called {in_forward} times, and the {tokens} tokens are {pieces} pieces "
+            f"of at most {size}.": in_forward != pieces or sum(sizes) != tokens,
+        }
+    )
+
+
+def _judge_second(result: Result) -> None:
+    said = str(result["said"])
+    expect.no_fault(
+        {
+            "a loss that asks for the gradient of a gradient went through, and backward returns "
+            "sums that have no graph: that part of the loss is lost in silence. In backward "
+            "torch.is_grad_enabled() is true where somebody asks for create_graph, also where "
+            "once_differentiable stays silent: raise a RuntimeError.": not said,
+            f"the error of a second gradient is {said[:200]!r}, and a RuntimeError is wanted that "
+            "names create_graph: say what was asked for.": bool(said)
+            and not (said.startswith("RuntimeError") and "create_graph" in said),
+        }
+    )
+
+
+def _loss_faults(case: Case, right: Right) -> Faults:
+    tokens, size = case["tokens"], case["piece"]
+    yield "it is the mean over the tokens: the sum is wanted.", right.loss / tokens
+    yield "it is the last piece's alone: add them up.", right.of(slice(-(tokens % size), None))[0]
+    yield "it is multiplied by a factor that belongs to backward.", right.loss * case["factor"]
+
+
+def _faults(case: Case, right: Right, is_twice: bool) -> Faults:
+    factor, gradients = case["factor"], right.gradients
+    last = right.of(slice(-(case["tokens"] % case["piece"]), None))[1]
+    frozen = case.get("frozen")
+
+    def held(of_hidden: object, *others: object) -> list[object]:
+        values = [of_hidden, *others]
+        return [*values[:2], 1 + 0 * gradients[2]] if frozen else values
+
+    of_hidden, *of_weights = (1 + factor * g for g in gradients)
+    yield from {
+        "backward leaves out the gradient that arrives: loss * 3 has three times the "
+        "gradients.": held(*(1 + (2 if is_twice else 1) * g for g in gradients)),
+        "the sums were multiplied in place, so the second backward finds them multiplied "
+        "already: make new tensors, or refuse to go backward twice.": held(
+            *(1 + (factor + factor**2) * g for g in gradients)
+        ),
+        "the weights have the gradients of the last piece alone: add them up.": held(
+            of_hidden, *(1 + factor * g for g in last[1:])
+        ),
+        "the weights got none: backward returns a gradient for each tensor that apply was "
+        "given.": held(of_hidden, *(1 + 0 * g for g in gradients[1:])),
+        "hidden got none: its rows' gradients, piece by piece, are the whole one.": held(
+            1 + 0 * gradients[0], *of_weights
+        ),
+    }.items()
+
+
+def _judge_left(result: Result) -> None:
+    left = read.integer(result["left"], "the bytes left after backward")
+    expect.fact(
+        left <= _SMALL,
+        f"backward is over, the loss is still there, as in a list of losses, and with it {left} "
+        "bytes: the sums. What is set on ctx as an attribute, or held by a function, lives as long "
+        "as the loss; what save_for_backward was given is freed when backward is over.",
+    )
+
+
+def _judge_peak(case: Case, result: Result) -> None:
+    allowed = allowed_bytes(case, pieces=4, matrices=4)
+    expect.peak_at_most(
+        result["peak"],
+        allowed,
+        lambda peak: (
+            f"{peak} bytes were there at once, and {allowed} are enough for the sums and one "
+            "piece: add each piece's gradients to the sum at once, and keep none."
+        ),
+    )
+
+
+fused_loss = Exercise(
+    run=given.fused_loss,
+    passed="each piece made once, in forward, and a second gradient refused",
+    cases=_cases,
+    judge=_judge,
+    oracle=lambda case: Right(case, squares),
+)

@@ -1,0 +1,149 @@
+"""The check of 10.6: the piece for a budget."""
+
+import math
+import re
+from typing import Any
+
+from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Exercise, Faults, Result, expect
+
+from ..lab04.chains import telling
+from . import given
+
+
+class Needs:
+    """What a loss in pieces needs."""
+
+    def __init__(self, case: Case, size: int | None = None) -> None:
+        head, hidden = given.head_of(case)
+        self.size, self.words = size or hidden.element_size(), head.out_features
+        self.tokens = hidden.shape[:-1].numel()
+        self.rows = 2 * hidden.numel() * self.size
+        self.learns = sum(p.numel() for p in head.parameters() if p.requires_grad)
+        self.sums = self.learns * (self.size + 4)
+        self.token = self.words * (4 + self.size) + head.in_features * self.size
+        self.floor = self.rows + self.sums
+
+    def largest(self, room: int, token: int | None = None) -> int:
+        """Give the most tokens of a piece for these bytes."""
+        return min(room // (token or self.token), self.tokens)
+
+    def even(self, largest: int) -> int:
+        """Give the smallest piece that makes as few pieces."""
+        if largest < 1:
+            return 0
+        return math.ceil(self.tokens / math.ceil(self.tokens / largest))
+
+
+def _cases(draw: Draw) -> Cases:
+    for learns in (True, False):
+
+        def drawn(learns: bool = learns) -> Case:
+            case: dict[str, Any] = {"dtype": "bfloat16", "bias": False, "learns": learns}
+            case |= {"words": draw.choice([32_000, 128_256, 256_000]), "width": 4096}
+            case["shape"] = [draw.randint(2, 4), 2000]
+            return _with_room(case, draw.randint(60, 300))
+
+        case = telling(drawn, lambda case: [_right(case), *(value for _, value in _faults(case))])
+        yield case
+    yield _with_room({**case, "dtype": "float32", "bias": True}, 1000, less=1)
+    for room, less in ((Needs(case).tokens + 5, 0), (1, 0), (1, 1)):
+        yield _with_room(case, room, less)
+
+
+def _with_room(case: Case, tokens: int, less: int = 0) -> dict[str, Any]:
+    """Give a case the budget in which a piece of so many tokens just fits, or some bytes less."""
+    needs = Needs(case)
+    return {**case, "budget": needs.floor + tokens * needs.token - less}
+
+
+def _right(case: Case) -> int:
+    needs = Needs(case)
+    return needs.even(needs.largest(case["budget"] - needs.floor))
+
+
+def _judge(case: Case, result: Result) -> None:
+    needs, budget = Needs(case), case["budget"]
+    least = needs.floor + needs.token
+    if budget < least:
+        reason = f"a budget of {budget} bytes is below what a piece of one token needs, {least}"
+        expect.refuses(result["said"], ValueError, reason, [budget, least])
+        return
+    said = str(result["said"])
+    wide = Needs(case, 4)
+    expect.fact(
+        needs.size == 4 or str(wide.floor + wide.token) not in re.sub("[,_]", "", said),
+        f"a budget of {budget} bytes holds a piece of one token, and a ValueError came as if all "
+        "numbers had four bytes: how many has one of hidden's?",
+    )
+    expect.fact(
+        not said,
+        f"a budget of {budget} bytes holds a piece of one token, and a ValueError came: "
+        f"{said[:200]} Does something count that is not there, as the gradient of a "
+        "frozen matrix?",
+    )
+    right = _right(case)
+    where = f"{needs.tokens} tokens, {case['words']} words, a budget of {budget} bytes: "
+    expect.value(
+        result["piece"],
+        right,
+        _faults(case),
+        name=f"{where}the piece",
+        otherwise=lambda seen: (
+            f"a piece of {seen} tokens "
+            + (
+                f"needs {needs.floor + seen * needs.token} bytes, more than the budget."
+                if seen > needs.largest(budget - needs.floor)
+                else "fits, and makes more pieces than are needed, or uneven ones."
+            )
+        ),
+        where=where,
+    )
+
+
+def _faults(case: Case) -> Faults:
+    needs, budget = Needs(case), case["budget"]
+    room, low = budget - needs.floor, needs.token - needs.words * needs.size
+    if case["bias"]:
+        yield (
+            "the bias is not in it, a parameter that learns though the matrix is frozen; or a part "
+            "of a token was rounded up: // rounds down.",
+            needs.even(needs.largest(room + needs.words * (needs.size + 4))),
+        )
+    yield (
+        "all numbers count as four bytes, and hidden's have fewer.",
+        Needs(case, 4).even(Needs(case, 4).largest(budget - Needs(case, 4).floor)),
+    )
+    yield (
+        "that piece fits, and the last one is smaller than the others: as many pieces of one size "
+        "need fewer bytes.",
+        needs.largest(room),
+    )
+    yield (
+        "a piece's logits count once in it: they are there in hidden's type and in float32.",
+        needs.even(needs.largest(room, low)),
+    )
+    yield (
+        "a piece's logits count as two of float32: one has hidden's type.",
+        needs.even(needs.largest(room, needs.token + needs.words * (4 - needs.size))),
+    )
+    yield (
+        "hidden's bytes count once in it: the rows that count are a copy, and have a gradient.",
+        needs.even(needs.largest(room + needs.rows // 2)),
+    )
+    if case["learns"]:
+        yield (
+            "the gradients' sums are not in it: they are there whatever the piece.",
+            needs.even(needs.largest(budget)),
+        )
+        yield (
+            "the sums in float32 are not in it: they stand beside the piece's own gradients.",
+            needs.even(needs.largest(room + 4 * needs.learns)),
+        )
+
+
+choose_piece = Exercise(
+    run=given.choose_piece,
+    passed="the fewest pieces within the budget, of one size",
+    cases=_cases,
+    judge=_judge,
+)

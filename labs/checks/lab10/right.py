@@ -1,0 +1,157 @@
+"""What the judges of lab 10 share: a loss and its gradients in one graph, and their faults."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+from tutorial_lib.checks.vocabulary import Case, Draw, Faults, Result, expect, read
+
+from . import given
+
+_NARROW = 1e-6  # relative, about what float32 makes of float64
+_NARROWED = (
+    ", as float32 rounds, and what came is float64: was something made narrower? .float() narrows "
+    "float64, too."
+)
+_FAULT = 1e-6  # relative, where a fault's own value is compared
+
+
+def draw_sizes(draw: Draw) -> dict[str, Any]:
+    """Draw a case of float64 whose last piece is smaller than the others."""
+    size, number = draw.randint(3, 6), draw.randint(3, 5)
+    tokens = size * number + draw.randint(1, size - 1)
+    case = {"seed": draw.randrange(10**6), "dtype": "float64", "piece": size, "tokens": tokens}
+    return {**case, "words": draw.randint(20, 30), "width": draw.randint(4, 7)}
+
+
+def draw_large(draw: Draw) -> dict[str, Any]:
+    """Draw a case of float32, whose logits are far more bytes than all else."""
+    case = {"seed": draw.randrange(10**6), "tokens": 512, "words": draw.choice([2000, 2048])}
+    return {**case, "width": 16, "piece": draw.choice([12, 16])}
+
+
+def usual_loss(hidden: Tensor, targets: Tensor, weight: Tensor) -> Tensor:
+    """Add up the losses of all tokens."""
+    return F.cross_entropy(hidden @ weight.T, targets, reduction="sum")
+
+
+def by_pieces(hidden: Tensor, targets: Tensor, weight: Tensor, size: int) -> Tensor:
+    """Add up the same, with the logits of one piece in memory."""
+    pairs = zip(torch.split(hidden, size), torch.split(targets, size), strict=True)
+    parts = [checkpoint(usual_loss, *pair, weight, use_reentrant=False) for pair in pairs]
+    return torch.stack(parts).sum()
+
+
+class Right:
+    """Loss and gradients of a case in one graph, the loss of rows, targets, matrix and bias."""
+
+    def __init__(
+        self, case: Case, loss_of: Callable[..., Tensor] = lambda h, t, w, _: usual_loss(h, t, w)
+    ) -> None:
+        self.scene, self.loss_of = given.Scene(case), loss_of
+        self.loss, self.gradients = self.of(slice(None))
+
+    def of(self, part: slice) -> tuple[float, list[Tensor]]:
+        """Give loss and gradients of some of the tokens."""
+        scene = self.scene
+        leaves = [scene.hidden, scene.weight, scene.bias]
+        loss = self.loss_of(scene.hidden[part], scene.targets[part], scene.weight, scene.bias)
+        found = torch.autograd.grad(loss, leaves, allow_unused=True)
+        pairs = zip(found, leaves, strict=True)
+        return loss.item(), [torch.zeros_like(p) if g is None else g for g, p in pairs]
+
+
+def expect_loss(seen: Any, wanted: float, faults: Faults = (), tolerance: float = 1e-9) -> None:
+    """Expect the loss, as a number."""
+
+    def otherwise(found: float) -> str:
+        ratio = found / wanted if wanted else 0.0
+        if abs(ratio - 1) < _NARROW:
+            return f"it is off by {abs(ratio - 1):.1g} of it{_NARROWED}"
+        return f"{found:.9g} is {ratio:.9g} times the right one: compare it with F.cross_entropy."
+
+    expect.value(
+        seen,
+        wanted,
+        faults,
+        name="the value",
+        otherwise=otherwise,
+        kind=read.number,
+        tolerance=tolerance,
+    )
+
+
+def expect_gradients(
+    result: Result,
+    wanted: Sequence[Tensor],
+    names: Sequence[str],
+    faults: Faults = (),
+    tolerance: float = expect.EXACT,
+) -> None:
+    """Expect one gradient after the other; faults are those of all of them."""
+    seen = [
+        torch.zeros_like(right) if mine is None and not right.any() else mine
+        for mine, right in zip(
+            read.tensors(result["gradients"], len(wanted), "the gradients"), wanted, strict=True
+        )
+    ]
+    shapes = [(name, s, w) for name, s, w in zip(names, seen, wanted, strict=True)]
+    for name, mine, right in shapes:
+        expect.fact(
+            mine is not None and mine.shape == right.shape,
+            f"the gradient of {name} is {'None' if mine is None else tuple(mine.shape)}, and it is "
+            f"shaped as {name}, {tuple(right.shape)}.",
+        )
+    alike = [g if g is None else g.to(w.dtype) for g, w in zip(seen, wanted, strict=True)]
+    error = expect.relative_error(alike, wanted)
+    off = [name for name, s, w in shapes if not expect.is_close(s, w, tolerance)]
+    expect.close(
+        alike,
+        wanted,
+        faults,
+        otherwise=f"the gradient of {' and of '.join(off)} is "
+        + (
+            f"off by {error:.1g} of its norm{_NARROWED}"
+            if error < _NARROW
+            else "wrong: take two tokens and three words, and compare each entry with autograd's."
+        ),
+        tolerance=tolerance,
+        fault_tolerance=max(_FAULT, tolerance),
+    )
+
+
+def expect_no_whole(result: Result, case: Case, tokens: int, allowed: int) -> None:
+    """Expect a peak in which the logits of all tokens cannot be, and pieces of the given size."""
+    whole, of_piece = (number * case["words"] * 4 for number in (tokens, case["piece"]))
+    largest = read.integer(result["largest"], "the largest tensor")
+    expect.fact(
+        largest < whole,
+        f"a tensor of {largest} bytes was made, and the logits of all {tokens} tokens take "
+        f"{whole}: make those of one piece at a time.",
+    )
+    expect.fact(
+        2 * largest > of_piece,
+        f"no tensor has more than {largest} bytes, and the logits of {case['piece']} tokens take "
+        f"{of_piece}: a piece is to have as many tokens as piece says, and its logits, of all "
+        "words, are to be one tensor.",
+    )
+    expect.peak_at_most(
+        result["peak"],
+        allowed,
+        lambda peak: (
+            f"{peak} bytes were there at once, and {allowed} are enough for the gradients and one "
+            f"piece. The logits of all tokens take {whole}: what of a piece lives on when the next "
+            "one is made?"
+        ),
+    )
+
+
+def allowed_bytes(case: Case, pieces: int = 6, matrices: int = 5) -> int:
+    """Give the bytes of some pieces' logits, and of some gradients of everything."""
+    of_all: int = (case["tokens"] + case["words"]) * case["width"] + case["words"]
+    of_piece: int = case["piece"] * case["words"]
+    return 4 * (pieces * of_piece + matrices * of_all)

@@ -1,6 +1,0 @@
-"""The checks of lab 09, the clinic: ten broken runs to diagnose and to mend."""
-
-from tutorial_lib.checks.lab09.given import CAUSES as CAUSES
-from tutorial_lib.checks.vocabulary.calls import exercises_of
-
-globals().update(exercises_of(__name__))
