@@ -8,8 +8,8 @@ import io
 import pytest
 import torch
 from grading_selftest.known_answers import changed
-from wrong_answers import ROOT
 
+from solutions.answers import ROOT
 from tutorial_lib import blanks
 from tutorial_lib.school import marks
 from tutorial_lib.school.authoring.answers import take_apart_blanks
@@ -22,7 +22,7 @@ from tutorial_lib.school.grading.submissions.slice_cells import needed, used_nam
 CORE = [*(f"{number:02}" for number in range(16)), "10d", "11c"]
 FEWEST_WRONG = 3
 SLOW = ()  # chapters of which a check takes above a second
-FILLED = sorted(path.stem[2:] for path in ROOT.glob("tests/wrong_answers/chapters/ch*.py"))
+FILLED = sorted(path.stem[2:] for path in ROOT.glob("solutions/answers/chapters/ch*.py"))
 # Bodies that every blank might get, and that every check has to answer in words.
 BROKEN = {
     "raises": 'raise KeyError("lost")',
@@ -175,7 +175,7 @@ def code_cells(number):
 
 
 def fillings(number):
-    return importlib.import_module(f"wrong_answers.chapters.ch{number}").FILLINGS
+    return importlib.import_module(f"solutions.answers.chapters.ch{number}").FILLINGS
 
 
 def verdict(number, blank, filling):

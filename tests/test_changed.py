@@ -63,7 +63,7 @@ def test_an_exercise_has_its_wrong_answers_run(root):
     assert "tests/test_lab06.py" in first
     all_once = ["tests/test_wrong_answers.py", "-m", "", "-k"]
     assert second == [*all_once, "(lab06-6.3-) and not every_seed"]
-    *_, second = runs(root, "tests/wrong_answers/lab01/ex1_2.py")
+    *_, second = runs(root, "solutions/answers/lab01/ex1_2.py")
     assert second[-1] == "(lab01-1.2-) and not every_seed"
 
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 from test_lab_checks import CHECKS, run_in_place
 from test_wrong_answers import DAILY_RIGHT, EXERCISES
-from wrong_answers import solved
 
+from solutions.answers import solved
 from tutorial_lib.checks.vocabulary import exam
 
 SHAPE = re.compile(r"^ +(?P<name>\w+): [^\n]*?`\((?P<sizes>\w+(?:, *\w+)*),?\)`", re.MULTILINE)

@@ -10,8 +10,8 @@ from unittest import mock
 
 import pytest
 from test_wrong_answers import EXERCISES, SEEDS, each_exercise, verdict
-from wrong_answers import solved
 
+from solutions.answers import solved
 from tutorial_lib.checks import CheckError
 from tutorial_lib.checks.vocabulary import Exercise, expect
 

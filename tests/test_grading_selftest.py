@@ -18,7 +18,7 @@ from tutorial_lib.school.grading.submissions.answers import Answers
 
 CORPUS = Path(__file__).parent / "grading_corpus"
 KNOWN = """
-from wrong_answers import right, solved, wrong
+from solutions.answers import right, solved, wrong
 
 
 @wrong("which is off by")
@@ -42,7 +42,7 @@ product = right(lambda w, h: w * h)
 @pytest.fixture
 def course(tmp_path):
     root = toy.make_course(tmp_path / "course")
-    folder = root / "tests" / "wrong_answers" / "lab90"
+    folder = root / "solutions" / "answers" / "lab90"
     folder.mkdir(parents=True)
     (folder / "ex1_1.py").write_text(KNOWN)
     return root
@@ -128,6 +128,6 @@ def test_a_lab_is_graded_with_all_that_is_known(course):
         "wrong": "1 of 1",
         "right": "2 of 2",
     }
-    file = course / "tests" / "wrong_answers" / "lab90" / "ex1_1.py"
+    file = course / "solutions" / "answers" / "lab90" / "ex1_1.py"
     file.write_text(KNOWN.replace("off by", "of another kind"))
     assert json.dumps(selftest("lab90", root=course, **options)[1]).count("lacks") == 1

@@ -6,8 +6,8 @@ import random
 from dataclasses import replace
 
 import pytest
-from wrong_answers import solved
 
+from solutions.answers import solved
 from tutorial_lib.checks import CheckError, lab04
 from tutorial_lib.checks.lab04 import chains, given
 from tutorial_lib.checks.lab04.ex4_4 import held

@@ -5,8 +5,8 @@ import random
 
 import pytest
 import torch
-from wrong_answers import solved
 
+from solutions.answers import solved
 from tutorial_lib import checks
 from tutorial_lib.checks import CheckError
 from tutorial_lib.checks.lab05 import Host, ex5_4

@@ -6,8 +6,8 @@ import math
 import pytest
 import torch
 from torch import nn
-from wrong_answers import solved
 
+from solutions.answers import solved
 from tutorial_lib.checks import CheckError, lab06
 from tutorial_lib.checks.given import observe
 from tutorial_lib.checks.lab06.given import models
@@ -54,7 +54,7 @@ def test_ranks_are_the_big_batch(num_ranks):
 # what the checks see and refuse
 
 
-# slips in words that another answer has, so that they cannot stand in wrong_answers
+# slips in words that another answer has, so that they cannot stand in solutions/answers
 
 
 def test_a_judge_that_keeps_grad_itself_is_refused():

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
-from wrong_answers import solved
 
+from solutions.answers import solved
 from tutorial_lib.checks import CheckError
 from tutorial_lib.checks.given import observe, surroundings
 from tutorial_lib.checks.lab07.expectations import times_in

@@ -8,8 +8,8 @@ from functools import partial
 import pytest
 import torch
 from torch.optim import AdamW
-from wrong_answers import solved
 
+from solutions.answers import solved
 from tutorial_lib import data
 from tutorial_lib.checks import assert_same_training, lab08
 from tutorial_lib.checks.lab08.ex8_5 import Plans

@@ -4,8 +4,8 @@ import functools
 
 import pytest
 import torch
-from wrong_answers import solved
 
+from solutions.answers import solved
 from tutorial_lib import memory
 from tutorial_lib.checks.lab09 import CAUSES
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
-from wrong_answers import solved
 
+from solutions.answers import solved
 from tutorial_lib import data, memory
 from tutorial_lib.checks import assert_same_training
 from tutorial_lib.checks.lab10.ex10_6 import Needs

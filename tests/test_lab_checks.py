@@ -9,8 +9,8 @@ import pytest
 import torch
 from test_wrong_answers import EXERCISES
 from torch import nn
-from wrong_answers import solved
 
+from solutions.answers import solved
 from tutorial_lib import checks, memory
 from tutorial_lib.checks import CheckError
 from tutorial_lib.checks.given.half import run_in_place

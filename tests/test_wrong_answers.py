@@ -1,4 +1,4 @@
-"""Every lab's checks against plausible answers: see wrong_answers/__init__.py for their form."""
+"""Every lab's checks against plausible answers: see solutions/answers for their form."""
 
 import ast
 import contextlib
@@ -13,8 +13,8 @@ from unittest import mock
 import nbformat
 import pytest
 from grading_selftest.known_answers import changed, marked_in
-from wrong_answers import ROOT, Change, solved
 
+from solutions.answers import ROOT, Change, solved
 from tutorial_lib.checks import CheckError
 from tutorial_lib.checks.given.half import run_in_place
 from tutorial_lib.checks.vocabulary.exercise import SEED_VARIABLE
@@ -69,7 +69,7 @@ class Exercise:
 
     @property
     def file(self):
-        return ROOT / "tests/wrong_answers" / self.lab / f"ex{self.number.replace('.', '_')}.py"
+        return ROOT / "solutions/answers" / self.lab / f"ex{self.number.replace('.', '_')}.py"
 
     @functools.cached_property
     def names(self):
@@ -81,7 +81,7 @@ class Exercise:
     @functools.cached_property
     def answers(self):
         """The answers themselves, by name."""
-        module = importlib.import_module(f"wrong_answers.{self.lab}.{self.file.stem}")
+        module = importlib.import_module(f"solutions.answers.{self.lab}.{self.file.stem}")
         return {name: self.whole(getattr(module, name)) for name in self.names}
 
     def whole(self, answer):
@@ -192,7 +192,7 @@ def test_every_exercise_has_wrong_and_right_answers(exercise):
 
 @each_exercise
 def test_every_marked_answer_is_found(exercise):
-    module = importlib.import_module(f"wrong_answers.{exercise.lab}.{exercise.file.stem}")
+    module = importlib.import_module(f"solutions.answers.{exercise.lab}.{exercise.file.stem}")
     marked = {name for name, value in vars(module).items() if hasattr(value, "refused_with")}
     assert marked == set(exercise.names)
     for name, answer in exercise.answers.items():

@@ -29,7 +29,8 @@ PICTURES = {  # a notebook, and of its cells those that are run; the last one is
 def cells_of(picture):
     """The code behind a picture, cell by cell; a lab's answer has a slip that its check knows."""
     from grading_selftest.known_answers import changed
-    from wrong_answers.lab03.ex3_1 import SetsTheInputsOnCtx
+
+    from solutions.answers.lab03.ex3_1 import SetsTheInputsOnCtx
 
     notebook, *names = PICTURES[picture]
     cells = {cell.id: cell.source for cell in nbformat.read(ROOT / f"{notebook}.ipynb", 4).cells}

@@ -1,4 +1,4 @@
-"""Answers to a lab whose verdict is known: tests/wrong_answers/labNN; and a class made of them."""
+"""Answers to a lab whose verdict is known: solutions/answers/labNN; and a class made of them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tutorial_lib.school.grading.errors import GradingError
 from tutorial_lib.school.grading.lab import Lab, load_lab
 from tutorial_lib.school.grading.submissions.slice_cells import bound_names, statements, used_names
 
-_PACKAGE = "wrong_answers"
+_PACKAGE = "solutions.answers"
 _MARKS = ("wrong", "right")
 _NAMES = (
     *("ann", "bob", "chloé", "david", "émile", "fatma", "grace", "hùng", "ines", "jürgen"),
@@ -42,8 +42,8 @@ class KnownAnswer:
 
 
 def known_answers(root: Path, lab: Lab) -> list[KnownAnswer]:
-    """Read the wrong and right answers to a lab; none where the course folder has no tests."""
-    folder = root / "tests" / _PACKAGE / lab.name.split("_")[0]
+    """Read the wrong and right answers to a lab; none where there are none."""
+    folder = root / "solutions" / "answers" / lab.name.split("_")[0]
     found = []
     for number in lab.exercises:
         file = folder / f"ex{number.replace('.', '_')}.py"
@@ -100,9 +100,9 @@ def _plain(folder: Path, body: Sequence[ast.stmt]) -> list[ast.stmt]:
     """Take the marks off, and put what is imported from a lab's `__init__` in its place."""
     kept: list[ast.stmt] = []
     for node in body:
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(_PACKAGE):
-            if node.module != _PACKAGE:
-                shared = folder / (node.module or "").split(".")[1] / "__init__.py"
+        if isinstance(node, ast.ImportFrom) and (module := node.module or "").startswith(_PACKAGE):
+            if module != _PACKAGE:
+                shared = folder / module.split(".")[2] / "__init__.py"
                 kept += _plain(folder, ast.parse(shared.read_text(encoding="utf-8")).body)
             continue
         if isinstance(node, ast.FunctionDef | ast.ClassDef):

@@ -18,7 +18,7 @@ HANDFUL = ("course/0[04]_*.ipynb", "solutions/lab0[13]_*.ipynb")
 FEW = 2  # files of tests for a module without one of its own
 _NOTEBOOK = re.compile(r"(course|solutions)/[^/]+\.ipynb")
 _READS_RECORDINGS = re.compile(r"^from tutorial_lib\.instruments.*\brecorded\b", re.MULTILINE)
-_ANSWERS = re.compile(r"(?:labs/checks|tests/wrong_answers)/(lab\d\d)/(?:ex(\d+)_(\d+))?.*")
+_ANSWERS = re.compile(r"(?:labs/checks|solutions/answers)/(lab\d\d)/(?:ex(\d+)_(\d+))?.*")
 
 
 def daily_notebooks(root: Path) -> list[str]:

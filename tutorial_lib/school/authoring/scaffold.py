@@ -100,7 +100,7 @@ $name = Exercise(
 ''')
 _WRONG = Template('''"""Answers to $number."""
 
-from wrong_answers import right, wrong
+from solutions.answers import right, wrong
 
 
 @wrong("The last number is missing")
@@ -142,7 +142,7 @@ def new_lab(root: Path, stem: str, exercises: Sequence[str]) -> list[Path]:
         )
     lab, digits = found[1], found[2]
     files = {root / path: text.encode() for path, text in _files(stem, lab, digits, exercises)}
-    for folder in (root / "labs/checks" / lab, root / "tests/wrong_answers" / lab):
+    for folder in (root / "labs/checks" / lab, root / "solutions/answers" / lab):
         if folder.exists():
             raise AuthoringError(f"{folder.relative_to(root)} is there already: choose a number.")
     write_files(files)
@@ -161,8 +161,8 @@ def _files(stem: str, lab: str, digits: str, names: Sequence[str]) -> Iterator[t
     yield f"{checks}/__init__.py", _LAB_CHECKS.substitute(digits=digits)
     halves = "".join(map(_HALF.substitute, exercises))
     yield f"{checks}/given.py", _GIVEN.substitute(digits=digits, halves=halves)
-    yield f"tests/wrong_answers/{lab}/__init__.py", ""
+    yield f"solutions/answers/{lab}/__init__.py", ""
     for words in exercises:
         module = f"ex{words['number'].replace('.', '_')}"
         yield f"{checks}/{module}.py", _CHECK.substitute(words)
-        yield f"tests/wrong_answers/{lab}/{module}.py", _WRONG.substitute(words)
+        yield f"solutions/answers/{lab}/{module}.py", _WRONG.substitute(words)

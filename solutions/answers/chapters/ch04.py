@@ -1,0 +1,112 @@
+"""Chapter 04: the ten lines, what forward's surroundings were, and the Function with all fixes."""
+
+from solutions.answers import right, wrong
+
+FILLINGS = {
+    "ten-lines": {
+        "keeps_x_as_an_attribute": wrong(
+            "Autograd keeps nothing: give x to ctx.save_for_backward",
+            *("ctx.save_for_backward(x)", "ctx.x = x", "ctx.saved_tensors[0]", "ctx.x"),
+        ),
+        "keeps_the_output_too": wrong(
+            "Autograd keeps 2 units: keep x, 1 unit, and nothing else",
+            *("ctx.save_for_backward(x)", "y = function(x)\n        ctx.save_for_backward(x, y)"),
+            *("return function(x)", "return y"),
+        ),
+        "runs_forward_with_gradients_on": wrong(
+            "Autograd keeps 3.5 units",
+            *("return function(x)", "with torch.enable_grad():\n            return function(x)"),
+        ),
+        "does_not_detach": wrong("The gradient is doubled: detach x", ".detach()", ""),
+        "takes_no_grad": wrong(
+            "is `grad` used?", "y.backward(grad)", "y.backward(torch.ones_like(grad))"
+        ),
+        "runs_again_with_gradients_off": wrong(
+            "does not require grad", "torch.enable_grad()", "torch.no_grad()"
+        ),
+        "gives_one_gradient_for_two_arguments": wrong(
+            "returned an incorrect number of gradients",
+            *("return None, x.grad", "return x.grad"),
+        ),
+        "goes_by_autograd_grad": right(
+            *(
+                "y.backward(grad)\n        return None, x.grad",
+                "return None, torch.autograd.grad(y",
+            ),
+            *("  # one for each argument of forward", ", x, grad)[0]"),
+        ),
+    },
+    "remember": {
+        "sets_no_state": wrong(
+            "Inside, the old RNG state is not set", "torch.set_rng_state(rng_state)", "pass"
+        ),
+        "puts_no_state_back": wrong(
+            "Afterwards the RNG state is another",
+            *("torch.random.fork_rng(devices=[])", "contextlib.nullcontext()"),
+        ),
+        "always_enters_autocast": wrong(
+            "Autocast: False in forward, True in the second run", ", enabled=enabled", ""
+        ),
+        "forgets_autocast": wrong(
+            "Autocast: True in forward, False in the second run",
+            *('torch.autocast("cpu", dtype, enabled=enabled)', "contextlib.nullcontext()"),
+        ),
+        "forgets_the_dtype": wrong(
+            "Autocast: torch.float16 in forward, then torch.bfloat16", "dtype, enabled", "enabled"
+        ),
+        "does_not_yield": wrong("makes the context `as_it_was`", "yield", "return"),
+        "restores_by_hand": right(
+            *(
+                "with torch.random.fork_rng(devices=[]):",
+                "now = torch.get_rng_state()\n        if 1:",
+            ),
+            *(
+                "                yield",
+                "                yield\n            torch.set_rng_state(now)",
+            ),
+        ),
+    },
+    "discard": {
+        "asks_every_tensor_for_a_gradient": wrong(
+            "only Tensors of floating point dtype can require gradients",
+            *("requires_grad_(t.requires_grad)", "requires_grad_()"),
+        ),
+        "asks_none_for_a_gradient": wrong(
+            "x has no gradient: requires_grad_ is missing", ".requires_grad_(t.requires_grad)", ""
+        ),
+        "takes_the_first_output_alone": wrong(
+            "their gradients have to go through the graph at once",
+            *("list(compress(outputs, used)), list(compress(grads, used))", "outputs[0], grads[0]"),
+        ),
+        "sends_them_one_after_the_other": wrong(
+            "Trying to backward through the graph a second time",
+            *("torch.autograd.backward(\n", "for out, grad in zip(\n"),
+            *("compress(grads, used))\n        )", "compress(grads, used))\n        ):"),
+            *("        return None, *(", "            out.backward(grad)\n        return None, *("),
+        ),
+        "leaves_no_output_out": wrong(
+            "stopped at AssertionError: Expected output to be a torch.Tensor",
+            *("[torch.is_tensor(out) and out.requires_grad for out in outputs]", "[1] * 4"),
+        ),
+        "draws_another_mask": wrong(
+            "run under ctx.as_it_was()",
+            "torch.enable_grad(), ctx.as_it_was()",
+            "torch.enable_grad()",
+        ),
+        "gives_no_none_for_the_function": wrong(
+            "returned an incorrect number of gradients",
+            *("return None, *(tensor.grad for", "return tuple(tensor.grad for"),
+        ),
+        "asks_every_float_for_a_gradient": right(
+            *("requires_grad_(t.requires_grad)", "requires_grad_(t.is_floating_point())")
+        ),
+        "sends_them_one_by_one_and_keeps_the_graph": right(
+            *("torch.autograd.backward(\n", "for out, grad in zip(\n"),
+            *("compress(grads, used))\n        )", "compress(grads, used))\n        ):"),
+            *(
+                "        return None, *(",
+                "            out.backward(grad, retain_graph=True)\n        return None, *(",
+            ),
+        ),
+    },
+}

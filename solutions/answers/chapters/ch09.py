@@ -1,0 +1,154 @@
+"""Chapter 09: who depends on whom, two fixes for BatchNorm, and cached gradients."""
+
+from solutions.answers import right, wrong
+
+FILLINGS = {
+    "influence": {
+        "exchanges_rows_and_columns": wrong(
+            "A row has to be a loss", "for row in rows])", "for row in rows]).T"
+        ),
+        "adds_up": wrong(
+            "Loss 0: lengths 5 at sample 0 and 1 at sample 1, not [7.0, 1.0",
+            ".norm(dim=1)",
+            ".sum(dim=1)",
+        ),
+        "takes_one_norm": wrong("[8, 8], not [8].", ".flatten(1).norm(dim=1)", ".norm()"),
+        "forgets_to_flatten": wrong("[8, 8], not [8, 8, 8, 8]", ".flatten(1)", ""),
+        "squares": wrong("not [25.0, 1.0", ".norm(dim=1)", ".square().sum(1)"),
+        "ignores_pieces": wrong(
+            "`losses_of` takes one piece at a time",
+            *("pixels.chunk(pieces)", "pixels.chunk(1)"),
+            *("y[:8].chunk(pieces)", "y[:8].chunk(1)"),
+        ),
+        "adds_to_the_loss_before": wrong(
+            "Loss 7: lengths 5 at sample 7",
+            *(
+                "grad(loss, pixels, retain_graph=True)[0] for loss in found",
+                "grad(found[: i + 1].sum(), pixels, retain_graph=True)[0] for i in range(8)",
+            ),
+        ),
+        "frees_the_graph": wrong(
+            "backward through the graph a second time", ", retain_graph=True", ""
+        ),
+        "goes_backward": right(
+            *(
+                "[grad(loss, pixels, retain_graph=True)[0] for loss in found]",
+                "[]\n    for loss in found:\n        pixels.grad = None\n"
+                "        loss.backward(retain_graph=True)\n        rows.append(pixels.grad)",
+            ),
+        ),
+        "takes_all_losses_at_once": right(
+            *(
+                "[grad(loss, pixels, retain_graph=True)[0] for loss in found]",
+                "grad(found, pixels, torch.eye(8).double(), is_grads_batched=True)[0]",
+            ),
+        ),
+    },
+    "mend": {
+        "puts_all_into_eval": wrong(
+            "Other layers are in eval()", "return model", "return model.eval()"
+        ),
+        "freezes_weight_and_bias": wrong(
+            "only the statistics",
+            *("module.eval()", "module.eval().requires_grad_(False)"),
+        ),
+        "freezes_instead": wrong(
+            "10 of 10 BatchNorms are still", "module.eval()", "module.requires_grad_(False)"
+        ),
+        "resets_the_statistics": wrong(
+            "Running statistics have changed",
+            *("module.eval()", "module.eval().reset_running_stats()"),
+        ),
+        "takes_them_out": wrong(
+            "0 of 10 BatchNorms are left",
+            *("model.modules()", "list(model.modules())"),
+            *("isinstance(module, nn.BatchNorm2d)", "True"),
+            *(
+                "module.eval()",
+                "module._modules.update({name: nn.Identity() for name, of in"
+                " module.named_children() if isinstance(of, nn.BatchNorm2d)})",
+            ),
+        ),
+        "asks_for_another_class": wrong("It returned None", "    return model", "    return None"),
+        "names_train": right("module.eval()", "module.train(False)"),
+    },
+    "with-groups": {
+        "takes_four_groups": wrong(
+            "channels=4: 4 channels are in 4 group(s)", "width // channels", "channels"
+        ),
+        "takes_four_groups_always": wrong(
+            "channels=2: 4 channels are in 1 group(s)", "width // channels", "width // 4"
+        ),
+        "stays_in_float32": wrong("is in float32", ".double()", ""),
+        "makes_one_group": wrong("channels=4: 16 channels are in 1", "width // channels", "1"),
+        "learns_no_scale": wrong(
+            "no weight and bias that train", "channels, width)", "channels, width, affine=False)"
+        ),
+        "sets_nothing": wrong(
+            "10 BatchNorms and 0 GroupNorms", "model.set_submodule(name, ", "print(end='') or ("
+        ),
+        "keeps_the_weights": right(
+            *(
+                "model.set_submodule(name, nn.GroupNorm(width // channels, width).double())",
+                "new = nn.GroupNorm(width // channels, width).double()\n"
+                "            new.load_state_dict(module.state_dict(), strict=False)\n"
+                "            model.set_submodule(name, new)",
+            ),
+        ),
+    },
+    "cached": {
+        "draws_masks_again": wrong(
+            "replay=True: both passes draw other masks",
+            "torch.set_rng_state(state)",
+            "pass",
+        ),
+        "always_replays": wrong(
+            "replay=False: both passes draw the same masks", "if replay:", "if True:"
+        ),
+        "leaves_the_scale_out": wrong(
+            "The gradient of log_scale", "model.log_scale)", "model.log_scale.detach())"
+        ),
+        "updates_each_time": wrong(
+            "step() ran 3 times", "\n    optimizer.step()", "\n        optimizer.step()"
+        ),
+        "forgets_the_update": wrong("step() ran 0 times", "\n    optimizer.step()", ""),
+        "means_over_parts": wrong(
+            "The gradient of left.1.0.weight", "backward(cache)", "backward(cache / len(parts))"
+        ),
+        "goes_backward_from_the_loss": wrong(
+            "through the model 6 times, not 3",
+            "model(part).backward(cache)",
+            "pass",
+        ),
+        "keeps_the_graphs_of_step_one": wrong(
+            "Pass 2 of 6 begins with",
+            *("with torch.no_grad():", "if True:"),
+            *("torch.cat(rows)", "torch.cat(rows).detach()"),
+        ),
+        "goes_backward_at_the_end": wrong(
+            "Pass 5 of 6 begins with",
+            *("    caches = ", "    outs = []\n    caches = "),
+            *("model(part).backward(cache)", "outs.append(model(part))"),
+            *(
+                "    optimizer.step()",
+                "    torch.autograd.backward(outs, caches)\n    optimizer.step()",
+            ),
+        ),
+        "never_clears": wrong("An older gradient is in the sum", "optimizer.zero_grad()", "pass"),
+        "clears_at_the_end": wrong(
+            "clear it at the beginning",
+            *("    return loss", "    optimizer.zero_grad()\n    return loss"),
+        ),
+        "gives_the_sum": wrong(
+            "came back", "return loss.item()", "return loss.item() * len(parts)"
+        ),
+        "detaches_each": right(
+            *("with torch.no_grad():", "if True:"),
+            *("rows.append(model(part))", "rows.append(model(part).detach())"),
+        ),
+        "gives_a_tensor": right("loss.item()", "loss.detach()"),
+        "takes_a_product": right(
+            "model(part).backward(cache)", "(model(part) * cache).sum().backward()"
+        ),
+    },
+}

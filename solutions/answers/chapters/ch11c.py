@@ -1,0 +1,93 @@
+"""Chapter 11c: a DiT block, runs of layers, boundaries, and the loss of rectified flow."""
+
+from solutions.answers import right, wrong
+
+FILLINGS = {
+    "run-block": {
+        "forgets_silu": wrong("With attention alone it is 10.", "F.silu(c)", "c"),
+        "swaps_shift_and_scale": wrong(
+            "With attention alone it is 5",
+            "shift, scale, gate, shift_2",
+            "scale, shift, gate, shift_2",
+        ),
+        "takes_the_gate_of_attention_twice": wrong(
+            "With attention and MLP it is 10.", "gate_2 * block.ff", "gate * block.ff"
+        ),
+        "forgets_the_one": wrong("With attention alone it is 3.", "(1 + scale) +", "scale +"),
+        "forgets_the_residual": wrong(
+            "With attention alone it is 100.", "x = x + gate", "x = gate"
+        ),
+        "has_no_axis_for_tokens": wrong(
+            "The size of tensor a (9) must match", "F.silu(c))[:, None]", "F.silu(c))"
+        ),
+        "unsqueezes": right("(F.silu(c))[:, None]", "(F.silu(c)).unsqueeze(1)"),
+    },
+    "count-runs": {
+        "counts_containers": wrong(
+            "Module 1 has children", "if not list(layer.children()):", "if name:"
+        ),
+        "leaves_the_hooks": wrong(
+            "the hooks are still there", "        handle.remove()", "        pass"
+        ),
+        "never_steps": wrong("`step` was called 0 times", "    step()\n", ""),
+        "steps_twice": wrong(
+            "`step` was called 2 times", "    step()\n", "    step()\n    step()\n"
+        ),
+        "counts_types": wrong(
+            "and you count {'Linear'",
+            "runs.update([name]), name",
+            "runs.update([name]), type(layer).__name__",
+        ),
+        "counts_after_forward": right("register_forward_pre_hook", "register_forward_hook"),
+    },
+    "boundaries": {
+        "leaves_out_single_blocks": wrong(
+            "'num_single_layers': 5}, 10 tokens, {}: 1920 bytes",
+            *('config["num_layers"] + config.get("num_single_layers", 0)', 'config["num_layers"]'),
+        ),
+        "wants_single_blocks": wrong(
+            "stopped at KeyError: 'num_single_layers'",
+            *('config.get("num_single_layers", 0)', 'config["num_single_layers"]'),
+        ),
+        "takes_the_width_of_a_head": wrong(
+            "10 tokens, {}: 960 bytes",
+            *(
+                'config["num_attention_heads"] * config["attention_head_dim"]',
+                'config["attention_head_dim"]',
+            ),
+        ),
+        "is_always_float32": wrong("{'num_bytes': 2}: 1920 bytes", "* num_bytes", "* 4"),
+        "has_one_block_less": wrong(
+            "10 tokens, {}: 1280 bytes", "blocks * tokens", "(blocks - 1) * tokens"
+        ),
+        "adds_up_in_two_parts": right(
+            *("return blocks * tokens", "return sum(tokens for _ in range(blocks))")
+        ),
+    },
+    "flow-loss": {
+        "tells_the_share": wrong(
+            "told the times [0.25, 0.75]", "1000 * share).sample\n", "share).sample\n"
+        ),
+        "mixes_the_other_way": wrong(
+            "the mixture is [0.75, 0.25]",
+            *("(1 - part) * latents + part * noise", "part * latents + (1 - part) * noise"),
+        ),
+        "wants_the_noise": wrong("not 0.3125.", "noise - latents", "noise"),
+        "walks_the_other_way": wrong(
+            "has a loss of 0.3125, not 2.3125", "noise - latents", "latents - noise"
+        ),
+        "tells_the_shares_as_images": wrong(
+            "told the times [[[[250.0", "1000 * share).sample\n", "1000 * part).sample\n"
+        ),
+        "forgets_sample": wrong("'types.SimpleNamespace'", ").sample\n", ")\n"),
+        "gives_all_words": wrong(
+            "The summary is not",
+            "seen = model(noisy, words, words[:, 0]",
+            "seen = model(noisy, words, words",
+        ),
+        "lerps": right("(1 - part) * latents + part * noise", "latents.lerp(noise, part)"),
+        "squares_by_hand": right(
+            "F.mse_loss(seen, noise - latents)", "(seen - noise + latents).square().mean()"
+        ),
+    },
+}

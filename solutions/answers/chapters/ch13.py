@@ -1,0 +1,139 @@
+"""Chapter 13: no_sync, a step in micro-batches, and a model divided over all ranks."""
+
+from solutions.answers import right, wrong
+
+FILLINGS = {
+    "no-sync": {
+        "puts_no_sync_around_nothing": wrong(
+            "skip=True: 8 all-reduces, not 2",
+            *("model.no_sync() if skip else nullcontext()", "nullcontext()"),
+        ),
+        "puts_no_sync_around_all": wrong(
+            "skip=True: 0 all-reduces, not 2",
+            *("            loss_of(model(last)", "                loss_of(model(last)"),
+        ),
+        "skips_where_it_should_not": wrong(
+            "skip=False: 2 all-reduces, not 8", "if skip else", "if not skip else"
+        ),
+        "leaves_the_last_out": wrong(
+            "sends 0 P of gradients",
+            *("            loss_of(model(last), last).backward()\n", ""),
+        ),
+        "sends_with_the_first": wrong(
+            "2 all-reduces begin before the last micro-batch's forward",
+            *(
+                "            with model.no_sync()",
+                "            loss_of(model(last), last).backward()\n"
+                "            with model.no_sync()",
+            ),
+            *("            loss_of(model(last), last).backward()\n    return", "    return"),
+        ),
+        "skips_the_others": wrong(
+            "skip=True: 2 losses in two updates",
+            *("for part in others:", "for part in [] if skip else others:"),
+        ),
+        "forgets_the_others": wrong(
+            "skip=False: 2 all-reduces, not 8",
+            *("loss_of(model(part), part).backward()", "loss_of(model(part), part)"),
+        ),
+        "enters_it_for_each": right(
+            *("with model.no_sync() if skip else nullcontext():\n", "for part in others:\n"),
+            *(
+                "                for part in others:\n                    loss_of",
+                "                with model.no_sync() if skip else nullcontext():\n"
+                "                    loss_of",
+            ),
+        ),
+    },
+    "training-step": {
+        "goes_backward_within_the_context": wrong(
+            "Backward runs within the context",
+            *("            loss.backward()", "                loss.backward()"),
+        ),
+        "forgets_the_division": wrong(
+            "first update's gradient is off by 100%",
+            *("part) / num_parts", "part)"),
+            *("return total", "return total / num_parts"),
+        ),
+        "never_clears": wrong(
+            "second update's gradient is off", "        optimizer.zero_grad()\n", ""
+        ),
+        "clears_afterwards": wrong(
+            "After the step `.grad` is empty",
+            *("        optimizer.zero_grad()\n", ""),
+            *("        return total", "        optimizer.zero_grad()\n        return total"),
+        ),
+        "gives_the_last_ones_loss": wrong(
+            "and the mean of all lines is", "return total", "return loss.item() * num_parts"
+        ),
+        "enters_no_context": wrong(
+            "2 micro-batches enter the context 0 times", "context():", "nullcontext():"
+        ),
+        "holds_all_graphs": wrong(
+            "both graphs are in memory at once",
+            *(
+                "            loss.backward()\n            total += loss.item()",
+                "            total += loss",
+            ),
+            *("        optimizer.step()", "        total.backward()\n        optimizer.step()"),
+            *("return total", "return total.item()"),
+        ),
+        "enters_one_context_again": wrong(
+            "enter a new context for each micro-batch",
+            *("        for part", "        once = context()\n        for part"),
+            *("with context():", "with once:"),
+        ),
+        "updates_after_each": wrong(
+            "gradient is off by 60%", "        optimizer.step()", "            optimizer.step()"
+        ),
+        "forgets_the_update": wrong(
+            "first update moves the weights elsewhere", "        optimizer.step()\n", ""
+        ),
+        "computes_the_loss_outside": right(
+            *("loss = loss_of(model(part), part) / num_parts", "logits = model(part)"),
+            *(
+                "loss.backward()",
+                "loss = loss_of(logits, part) / num_parts\n            loss.backward()",
+            ),
+        ),
+        "splits_by_rows": right("batch.chunk(num_parts)", "batch.split(len(batch) // num_parts)"),
+    },
+    "fsdp": {
+        "forgets_the_root": wrong(
+            "Each rank has all of token_embedding.weight, position_embedding.weight",
+            "(*model.blocks, model)",
+            "model.blocks",
+        ),
+        "divides_the_root_alone": wrong(
+            "a step gathers 2 times", "(*model.blocks, model)", "(model,)"
+        ),
+        "never_gathers_again": wrong(
+            "twice=True: a step gathers 9 times",
+            "reshard_after_forward=twice",
+            "reshard_after_forward=False",
+        ),
+        "forgets_the_choices": wrong(
+            "and mp_policy says bfloat16", "=twice, **choices)", "=twice)"
+        ),
+        "forgets_recomputed": wrong(
+            "recomputed=True: a block runs 1 times", "make_gpt(recomputed)", "make_gpt()"
+        ),
+        "divides_after_the_optimizer": wrong(
+            "The optimizer holds other tensors",
+            *("    for module", "    made = training_step(model, my_lines())\n    for module"),
+            *("return training_step(model, my_lines())", "return made"),
+        ),
+        "divides_the_root_first": wrong(
+            "divide each block, then the model", "(*model.blocks, model)", "(model, *model.blocks)"
+        ),
+        "trains_on_all_lines": wrong("has 8 of the 8 lines", "my_lines()", "lines"),
+        "divides_in_two_calls": right(
+            *("(*model.blocks, model)", "model.blocks"),
+            *(
+                "    return training_step",
+                "    fully_shard(model, mesh=mesh, reshard_after_forward=twice, **choices)\n"
+                "    return training_step",
+            ),
+        ),
+    },
+}

@@ -1,0 +1,122 @@
+"""The loss in checkpointed pieces."""
+
+import torch
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+from solutions.answers import right, solved, wrong
+
+usual_loss = solved("lab10").usual_loss
+
+
+keeps_the_logits_of_all_pieces = wrong(
+    "what of a piece lives on",
+    "checkpoint(\n            usual_loss, rows, theirs, weight, use_reentrant=False\n        )",
+    "usual_loss(rows, theirs, weight)",
+)
+takes_pieces_of_its_own = wrong(
+    "a piece is to have as many tokens as piece says",
+    "hidden.split(piece), targets.split(piece)",
+    "hidden.split(16), targets.split(16)",
+)
+keeps_the_last_alone = wrong("it is the last piece's alone", "total = total + ", "total = ")
+takes_means = wrong(
+    "it is the mean of the pieces' means",
+    "checkpoint(\n            usual_loss, rows, theirs, weight, use_reentrant=False\n        )",
+    "checkpoint(\n"
+    "            usual_loss, rows, theirs, weight, use_reentrant=False\n"
+    "        ) / len(theirs) / -(-len(hidden) // piece)",
+)
+adds_means = wrong(
+    "the means of the pieces are added up",
+    "checkpoint(\n            usual_loss, rows, theirs, weight, use_reentrant=False\n        )",
+    "checkpoint(\n"
+    "            usual_loss, rows, theirs, weight, use_reentrant=False\n"
+    "        ) / len(theirs)",
+)
+divides_by_the_tokens = wrong(
+    "it is the mean over the tokens", "return total", "return total / len(targets)"
+)
+detaches_the_rows = wrong("hidden got none", "hidden.split", "hidden.detach().split")
+detaches_the_matrix = wrong("the matrix got none", "theirs, weight", "theirs, weight.detach()")
+gives_a_number = wrong("and float came", "return total", "return total.item()")
+drops_the_rest = wrong(
+    "the last piece, smaller than the others, is missing",
+    "        total = total",
+    "        if len(rows) < piece < len(hidden):\n            continue\n        total = total",
+)
+
+
+@wrong("the matrix would learn nothing, without an error")
+def hides_the_matrix_from_a_reentrant_checkpoint(hidden, targets, weight, piece):
+    return sum(
+        checkpoint(lambda h, t: usual_loss(h, t, weight), *pair, use_reentrant=True)
+        for pair in zip(hidden.split(piece), targets.split(piece), strict=True)
+    )
+
+
+@wrong("a tensor of")
+def makes_all_logits_before_the_pieces(hidden, targets, weight, piece):
+    logits = (hidden @ weight.T).split(piece)
+    pairs = zip(logits, targets.split(piece), strict=True)
+    parts = [checkpoint(lambda x, y: F.cross_entropy(x, y, reduction="sum"), *pair,
+                        use_reentrant=False) for pair in pairs]  # fmt: skip
+    return torch.stack(parts).sum()
+
+
+@right
+def reentrant(hidden, targets, weight, piece):
+    starts = range(0, len(hidden), piece)
+    parts = [slice(start, start + piece) for start in starts]
+    return sum(
+        checkpoint(usual_loss, hidden[p], targets[p], weight, use_reentrant=True) for p in parts
+    )
+
+
+class Recomputed(torch.autograd.Function):
+    """Keep the logarithms of the sums alone, as Wijmans et al. (2024) do."""
+
+    @staticmethod
+    def forward(ctx, hidden, targets, weight, piece):
+        ends = torch.cat([(rows @ weight.T).logsumexp(1) for rows in hidden.split(piece)])
+        ctx.save_for_backward(hidden, targets, weight, ends)
+        ctx.piece = piece
+        return (ends - (hidden * weight[targets]).sum(1)).sum()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        of_rows, of_weight = [], 0
+        for rows, theirs, ends in zip(
+            *[x.split(ctx.piece) for n, x in enumerate(ctx.saved_tensors) if n != 2], strict=True
+        ):
+            slope = (rows @ ctx.saved_tensors[2].T - ends[:, None]).exp_().mul_(gradient)
+            slope[torch.arange(len(rows)), theirs] -= gradient
+            of_rows.append(slope @ ctx.saved_tensors[2])
+            of_weight = of_weight + slope.T @ rows
+        return torch.cat(of_rows), None, of_weight, None
+
+
+@right
+def by_hand(hidden, targets, weight, piece):
+    return Recomputed.apply(hidden, targets, weight, piece)
+
+
+@right
+def pieces_of_the_vocabulary(hidden, targets, weight, piece):
+    size = max(1, len(weight) * piece // len(hidden))
+    ends = hidden.new_full((len(hidden),), -torch.inf)
+    for words in weight.split(size):
+        ends = checkpoint(
+            lambda ends, h, w: torch.logaddexp(ends, (h @ w.T).logsumexp(1)),
+            ends, hidden, words, use_reentrant=False,
+        )  # fmt: skip
+    return (ends - (hidden * weight[targets]).sum(1)).sum()
+
+
+@right
+def recursive_halves(hidden, targets, weight, piece):
+    if len(hidden) <= piece:
+        return checkpoint(usual_loss, hidden, targets, weight, use_reentrant=False)
+    half = len(hidden) // 2
+    first = recursive_halves(hidden[:half], targets[:half], weight, piece)
+    return first + recursive_halves(hidden[half:], targets[half:], weight, piece)

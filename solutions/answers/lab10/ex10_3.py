@@ -1,0 +1,204 @@
+"""Gradients that forward makes."""
+
+import torch
+
+from solutions.answers import right, wrong
+
+trusts_once_differentiable = wrong(
+    "that part of the loss is lost in silence",
+    "        @staticmethod\n        def backward",
+    "        @staticmethod\n        @torch.autograd.function.once_differentiable\n"
+    "        def backward",
+)
+says_little = wrong(
+    "and a RuntimeError is wanted that names create_graph",
+    '"this loss has first gradients alone, and create_graph asks for a "\n'
+    '                    "second one: take checkpointed_loss."',
+    '"not twice."',
+)
+leaves_out_what_arrives = wrong("backward leaves out the gradient that arrives", "slope * s", "s")
+keeps_the_last_sum = wrong(
+    "the gradients of the last piece alone", "total += gradient", "total.copy_(gradient)"
+)
+gives_the_weights_none = wrong(
+    "the weights got none",
+    "(None if s is None else slope * s for s in ctx.saved_tensors)",
+    "(slope * s if i == 0 else None for i, s in enumerate(ctx.saved_tensors))",
+)
+gives_hidden_none = wrong(
+    "hidden got none",
+    "(None if s is None else slope * s for s in ctx.saved_tensors)",
+    "(slope * s if i and s is not None else None for i, s in enumerate(ctx.saved_tensors))",
+)
+multiplies_in_place = wrong(
+    "the sums were multiplied in place",
+    "ctx.save_for_backward(of_rows, *sums)",
+    "ctx.sums = of_rows, *sums",
+    "slope * s for s in ctx.saved_tensors",
+    "s.mul_(slope) for s in ctx.sums",
+)
+stumbles_over_none = wrong(
+    "unsupported operand",
+    "                    if total is not None:\n                        total += gradient\n",
+    "                    total += gradient\n",
+)
+takes_it_whole = wrong("piece_of was given", "x.split(piece)", "[x]")
+divides_by_the_tokens = wrong(
+    "it is the mean over the tokens",
+    "ctx.save_for_backward(of_rows, *sums)\n",
+    "ctx.save_for_backward(of_rows, *sums)\n            loss = loss / len(hidden)\n",
+)
+keeps_the_last_loss = wrong(
+    "it is the last piece's alone",
+    "sum(add(*part) for part in parts)",
+    "[add(*part) for part in parts][-1]",
+)
+
+
+@wrong("in backward: the gradients of a piece are made with its loss")
+def recomputes(piece_of, piece, hidden, targets, *weights):
+    class Late(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, hidden, *weights):
+            ctx.save_for_backward(hidden, *weights)
+            pairs = zip(hidden.split(piece), targets.split(piece), strict=True)
+            return sum(piece_of(*pair, *weights)[0] for pair in pairs)
+
+        @staticmethod
+        def backward(ctx, slope):
+            hidden, *weights = ctx.saved_tensors
+            pairs = zip(hidden.split(piece), targets.split(piece), strict=True)
+            of_rows, *others = zip(*(piece_of(*p, *weights)[1:] for p in pairs), strict=True)
+            return slope * torch.cat(of_rows), *(slope * sum(gradients) for gradients in others)
+
+    return Late.apply(hidden, *weights)
+
+
+@wrong("add each piece's gradients to the sum at once, and keep none")
+def keeps_the_gradients_of_all_pieces(piece_of, piece, hidden, targets, *weights):
+    class Kept(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, hidden, *weights):
+            pairs = zip(hidden.split(piece), targets.split(piece), strict=True)
+            losses, of_rows, *ctx.others = zip(
+                *(piece_of(*p, *weights) for p in pairs), strict=True
+            )
+            ctx.save_for_backward(torch.cat(of_rows))
+            return sum(losses)
+
+        @staticmethod
+        def backward(ctx, slope):
+            if torch.is_grad_enabled():
+                raise RuntimeError("create_graph is not for this loss.")
+            sums = [None if g[0] is None else slope * sum(g) for g in ctx.others]
+            return slope * ctx.saved_tensors[0], *sums
+
+    return Kept.apply(hidden, *weights)
+
+
+@wrong("it alone knows the loss")
+def knows_the_loss_itself(piece_of, piece, hidden, targets, *weights):
+    return torch.nn.functional.cross_entropy(hidden @ weights[0].T, targets, reduction="sum")
+
+
+@wrong("lives as long as the loss")
+def sums_on_ctx(piece_of, piece, hidden, targets, *weights):
+    class OnCtx(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, *leaves):
+            total, ctx.sums = 0, [torch.zeros_like(leaf) for leaf in leaves]
+            for start in range(0, len(targets), piece):
+                part = slice(start, start + piece)
+                loss, of_rows, *others = piece_of(leaves[0][part], targets[part], *leaves[1:])
+                ctx.sums[0][part] = of_rows
+                for one, more in zip(ctx.sums[1:], others, strict=True):
+                    if more is not None:
+                        one.add_(more)
+                total += loss
+            return total
+
+        @staticmethod
+        def backward(ctx, slope):
+            if slope.requires_grad or torch.is_grad_enabled():
+                raise RuntimeError("create_graph=True: there is no second gradient here.")
+            return (*(slope * s for s in ctx.sums),)
+
+    return OnCtx.apply(hidden, *weights)
+
+
+@wrong("a forward whose loss goes nowhere has then trained the weights")
+def writes_the_gradients_in_forward(piece_of, piece, hidden, targets, *weights):
+    with torch.no_grad():
+        pairs = zip(hidden.split(piece), targets.split(piece), strict=True)
+        total = 0
+        for n, pair in enumerate(pairs):
+            loss, of_rows, *others = piece_of(*pair, *weights)
+            total += loss
+            hidden.grad[n * piece : (n + 1) * piece] += of_rows
+            for weight, gradient in zip(weights, others, strict=True):
+                if gradient is not None:
+                    weight.grad += gradient
+    return total + 0 * hidden.sum()
+
+
+@right
+def refuses_to_go_backward_twice(piece_of, piece, hidden, targets, *weights):
+    class Spent(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, hidden, *weights):
+            pairs = zip(hidden.split(piece), targets.split(piece), strict=True)
+            total, of_rows, sums = 0, [], None
+            for pair in pairs:
+                loss, row, *others = piece_of(*pair, *weights)
+                total, sums = total + loss, [
+                    b if a is None else a + b if b is not None else None
+                    for a, b in zip(sums or [None] * len(others), others, strict=True)
+                ]  # fmt: skip
+                of_rows.append(row)
+            ctx.spent = [torch.cat(of_rows), *sums]
+            return total
+
+        @staticmethod
+        def backward(ctx, slope):
+            if torch.is_grad_enabled():
+                raise RuntimeError("no create_graph, please")
+            if ctx.spent is None:
+                raise RuntimeError("backward once: the gradients are spent")
+            spent, ctx.spent = ctx.spent, None
+            return (*(None if s is None else s.mul_(slope) for s in spent),)
+
+    return Spent.apply(hidden, *weights)
+
+
+@right
+def with_a_generator_and_a_function_without_work(piece_of, piece, hidden, targets, *weights):
+    leaves = [hidden, *weights]
+    with torch.no_grad():
+
+        def parts():
+            for pair in zip(hidden.split(piece), targets.split(piece), strict=True):
+                yield piece_of(*pair, *weights)
+
+        total, of_rows, sums = 0, [], [0] * len(weights)
+        for loss, row, *others in parts():
+            total = total + loss
+            of_rows.append(row)
+            sums = [s if o is None else s + o for s, o in zip(sums, others, strict=True)]
+        gradients = [
+            torch.cat(of_rows),
+            *(s if isinstance(s, torch.Tensor) else None for s in sums),
+        ]
+
+    class Attach(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, gradients, *leaves):
+            ctx.save_for_backward(*gradients)
+            return total.clone()
+
+        @staticmethod
+        def backward(ctx, slope):
+            if torch.is_grad_enabled():
+                raise RuntimeError("create_graph: only first gradients are known")
+            return None, *(None if g is None else slope * g for g in ctx.saved_tensors)
+
+    return Attach.apply(gradients, *leaves)
