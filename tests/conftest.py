@@ -35,7 +35,7 @@ def lab(tmp_path_factory):
     """The toy lab that the grader is tried on."""
     import toy
 
-    from tutorial_lib.school.grading.lab import load_lab
+    from solutions.grader.lab import load_lab
 
     return load_lab(toy.make_course(tmp_path_factory.mktemp("course")), "lab90")
 

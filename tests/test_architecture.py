@@ -21,7 +21,8 @@ ROOT = Path(__file__).resolve().parent.parent
 LIBRARY = ROOT / "tutorial_lib"
 # Where our modules are, and what their names begin with, below the library: notebooks write
 # `checks.lab03` for what is content of `labs/`.
-PLACES = {LIBRARY: "", ROOT / "labs/checks": "checks."}
+GRADER = "solutions.grader"
+PLACES = {LIBRARY: "", ROOT / "labs/checks": "checks.", ROOT / "solutions/grader": f"{GRADER}."}
 MODULES = sorted(path for place in PLACES for path in place.rglob("*.py"))
 
 # Room by room: which other rooms it may import, inside functions too. CONTRIBUTING.md shows it:
@@ -75,17 +76,24 @@ SCHOOL = {
     "changed": {"bootstrap"},
     "authoring": {"claims", "marks", "pythons"},
     "site": {"claims", "planning", "widgets", "authoring"},
-    "grading": {"units", "private_torch", "checks", "marks"},
-    "emulated_tests": {"device", "grading", "marks"},
     "commands": {
         *("units", "device", "memory", "segments", "published", "training", "planning"),
         *("emulated", "recorded", "pythons", "installer", "workbook", "bootstrap", "changed"),
-        *("authoring", "site", "grading", "progress"),
+        *("authoring", "site", "progress"),
     },
 }
-WINGS = {"": LEARNERS, "instruments": INSTRUMENTS, "checks": CHECKS, "labs": LABS, "school": SCHOOL}
-# The one arrow upward: `memory.predict` and `memory.capped` load these when they are first used.
-UPWARD = {"memory": {"predicting", "cap"}}
+SOLUTIONS = {"grader": {"units", "private_torch", "checks", "marks"}}
+WINGS = {
+    "": LEARNERS,
+    "instruments": INSTRUMENTS,
+    "checks": CHECKS,
+    "labs": LABS,
+    "school": SCHOOL,
+    "solutions": SOLUTIONS,
+}
+# Arrows upward: `memory.predict` and `memory.capped` load these when they are first used, and the
+# command `grade` loads the grader from the solutions.
+UPWARD = {"memory": {"predicting", "cap"}, "commands": {"grader"}}
 # A chapter's imports load at most so many lines of ours (`checks` left out).
 MOST_LINES = 4500
 # What learners write; the library must not hold it under any such name.
@@ -136,8 +144,9 @@ def named_in(node, name="", *, is_package=False):
             around = ["tutorial_lib", *name.split("."), *[""] * is_package][: -node.level]
             module = ".".join([*around, *filter(None, [module])])
         found = {module, *(f"{module}.{name}" for name in found)}
-    ours = {name.removeprefix("tutorial_lib.") for name in found if name.startswith("tutorial_lib")}
-    return {name for name in ours if is_module(name)} - {"school", "instruments"}  # wings, no rooms
+    begins = ("tutorial_lib", GRADER)
+    ours = {name.removeprefix("tutorial_lib.") for name in found if name.startswith(begins)}
+    return {name for name in ours if is_module(name)} - {"school", "instruments"}  # no rooms
 
 
 def is_module(name):
@@ -151,6 +160,8 @@ def room_of(name):
     first, _, rest = name.partition(".")
     if re.match(r"lab\d\d", rest):
         return "labs", "labNN"
+    if name.startswith(GRADER):
+        return "solutions", "grader"
     wing = first if first in ("instruments", "school") else "checks" if first == "checks" else ""
     return wing, (rest if wing in ("instruments", "school") else first).partition(".")[0]
 
@@ -191,6 +202,7 @@ TITLES = {
     "checks": "tutorial_lib/checks/: what the checks of all labs share",
     "labs": "labs/checks/: the checks of each lab, imported as checks.labNN",
     "school": "tutorial_lib/school/: what runs the school",
+    "solutions": "solutions/grader/: what grades a class; `commands/grade` is the one arrow to it",
 }
 
 
@@ -243,6 +255,7 @@ def test_the_folders_of_planning_import_from_those_before():
 
 def file_of(name):
     place = ROOT / "labs" if re.match(r"checks\.lab\d\d", name) else LIBRARY
+    place = ROOT if name.startswith(GRADER) else place
     path = place / name.replace(".", "/")
     return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
 
@@ -322,9 +335,9 @@ def test_no_two_modules_import_each_other():
 def test_a_lazy_import_is_seen(tmp_path):
     path = tmp_path / "module.py"
     path.write_text(
-        "def f():\n    from tutorial_lib.school import grading\n    import tutorial_lib.claims"
+        "def f():\n    from solutions.grader import lab\n    import tutorial_lib.claims"
     )
-    assert imports_of(path) == {"school.grading", "claims"}
+    assert imports_of(path) == {GRADER, f"{GRADER}.lab", "claims"}
 
 
 @functools.cache
@@ -397,7 +410,7 @@ def test_sizes():
 def test_every_room_has_a_test_file():
     under_another_name = {
         *("memory.timeline", "memory", "models", "planning", "figures"),  # several, by their parts
-        *("installer", "pythons", "emulated_tests", "labNN"),
+        *("installer", "pythons", "labNN", "grader"),
     }
     rooms = {room for wing in WINGS.values() for room in wing} - under_another_name
     assert [room for room in sorted(rooms) if not [*ROOT.glob(f"tests/test_{room}*.py")]] == []

@@ -786,8 +786,8 @@ def test_a_figure_without_a_file_is_refused(tmp_path):
 
 def test_the_zip_holds_the_course_and_no_solution(built, tmp_path):
     make_package(built)
-    left_out = ["authoring/build.py", "grading/run.py", "site/make.py", "changed.py"]
-    left_out += [f"commands/{name}.py" for name in ("grade", "gradebook", "test")]
+    left_out = ["authoring/build.py", "site/make.py", "changed.py"]
+    left_out += [f"commands/{name}.py" for name in ("grade", "test")]
     for name in (
         *("tests/test_x.py", "tutorial_lib/__pycache__/x.pyc", "course/figures/a.svg"),
         *(f"tutorial_lib/school/{name}" for name in [*left_out, "commands/lab.py"]),

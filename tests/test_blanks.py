@@ -10,13 +10,13 @@ import torch
 from grading_selftest.known_answers import changed
 
 from solutions.answers import ROOT
+from solutions.grader.submissions.slice_cells import needed, used_names
 from tutorial_lib import blanks
 from tutorial_lib.school import marks
 from tutorial_lib.school.authoring.answers import take_apart_blanks
 from tutorial_lib.school.authoring.files import read_notebook
 from tutorial_lib.school.authoring.run import execute
 from tutorial_lib.school.authoring.source import read_source
-from tutorial_lib.school.grading.submissions.slice_cells import needed, used_names
 
 # Chapter 16 computes nothing of its own: there the reader answers the ten questions again.
 CORE = [*(f"{number:02}" for number in range(16)), "10d", "11c"]

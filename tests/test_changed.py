@@ -30,7 +30,7 @@ def runs(root, *files):
         ),
         ("tutorial_lib/memory/lines.py", "tests/test_meter.py", "tests/test_plan_fit.py"),
         (
-            "tutorial_lib/school/grading/report/pages.py",
+            "solutions/grader/report/pages.py",
             "tests/test_grading_report.py",
             "tests/test_report.py",
         ),

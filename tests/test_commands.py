@@ -191,7 +191,7 @@ def test_build_stamps_builds_and_packs(capsys, monkeypatch, tmp_path):
 def test_grade_passes_its_options_on(capsys, monkeypatch, tmp_path):
     import pandas as pd
 
-    from tutorial_lib.school import grading
+    from solutions import grader
 
     asked = {}
 
@@ -202,7 +202,7 @@ def test_grade_passes_its_options_on(capsys, monkeypatch, tmp_path):
         table.attrs["said"] = ["isolation: none."]
         return table
 
-    monkeypatch.setattr(grading, "grade", grade, raising=False)
+    monkeypatch.setattr(grader, "grade", grade, raising=False)
     words = ["grade", "lab01", str(tmp_path), "--out", "report", "--workers", "2", "--only", "ann"]
     assert run([*words, "--seed", "7"]) == 0  # of an appeal
     assert (asked["lab"], asked["workers"], asked["only"]) == ("lab01", 2, ["ann"])

@@ -13,13 +13,14 @@ from importlib.metadata import version
 from pathlib import Path
 from unittest import mock
 
+import emulated_cells
 import nbformat
 import pytest
 
 from tutorial_lib import memory
 from tutorial_lib.instruments.emulated import build, cards, environment, run, stubs
 from tutorial_lib.instruments.emulated.inside import card_watcher
-from tutorial_lib.school import bootstrap, emulated_tests
+from tutorial_lib.school import bootstrap
 from tutorial_lib.school.commands import main as command_line
 from tutorial_lib.units import MIB
 
@@ -1092,7 +1093,7 @@ def test_cells_that_speak_of_a_gpu_are_run_with_what_they_need():
         "%%memory\nsum(slow)",
         "if torch.cuda.is_available():\n    print(make().cuda())",
     ]
-    assert emulated_tests.needed(sources) == [0, 2, 3, 5]
+    assert emulated_cells.needed(sources) == [0, 2, 3, 5]
 
 
 def test_a_gpu_cell_that_fails_is_named(cuda_torch, tmp_path, monkeypatch):
@@ -1106,8 +1107,9 @@ def test_a_gpu_cell_that_fails_is_named(cuda_torch, tmp_path, monkeypatch):
     notebook.cells = [nbformat.v4.new_code_cell(text, id=name) for name, text in cells.items()]
     nbformat.write(notebook, folder / "99_bad.ipynb")
     code = (
-        "import sys; from pathlib import Path; from tutorial_lib.school import emulated_tests; "
-        f"emulated_tests.ROOT = Path({str(tmp_path)!r}); sys.exit(emulated_tests.main(['99']))"
+        f"import sys; from pathlib import Path; sys.path.insert(0, {str(ROOT / 'tests')!r}); "
+        "import emulated_cells; "
+        f"emulated_cells.ROOT = Path({str(tmp_path)!r}); sys.exit(emulated_cells.main(['99']))"
     )
     done = run.emulate(["python", "-c", code], cards.CARDS["t4"], cuda_torch, watch=False)
     assert done.status == 1

@@ -14,19 +14,19 @@ import pytest
 import torch
 import toy
 
+from solutions.grader import GradingError, wire
+from solutions.grader.judging.judge import judge_notebook
+from solutions.grader.lab import load_lab
+from solutions.grader.report import pages
+from solutions.grader.report import report_class as report
+from solutions.grader.report.class_list import Entry
+from solutions.grader.results import Graded, Verdict
+from solutions.grader.submissions.answers import student_steps
+from solutions.grader.submissions.cells import read_cells
+from solutions.grader.submissions.class_folder import find_submissions
+from solutions.grader.submissions.match_cells import match_answers
+from solutions.grader.submissions.slice_cells import cut, needed
 from tutorial_lib.checks.given.values import Opaque
-from tutorial_lib.school.grading import GradingError, wire
-from tutorial_lib.school.grading.judging.judge import judge_notebook
-from tutorial_lib.school.grading.lab import load_lab
-from tutorial_lib.school.grading.report import pages
-from tutorial_lib.school.grading.report import report_class as report
-from tutorial_lib.school.grading.report.class_list import Entry
-from tutorial_lib.school.grading.results import Graded, Verdict
-from tutorial_lib.school.grading.submissions.answers import student_steps
-from tutorial_lib.school.grading.submissions.cells import read_cells
-from tutorial_lib.school.grading.submissions.class_folder import find_submissions
-from tutorial_lib.school.grading.submissions.match_cells import match_answers
-from tutorial_lib.school.grading.submissions.slice_cells import cut, needed
 
 CORPUS = Path(__file__).parent / "grading_corpus"
 

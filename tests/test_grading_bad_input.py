@@ -10,16 +10,16 @@ from urllib.parse import unquote
 import pytest
 import toy
 
-from tutorial_lib.school.grading.errors import GradingError, NotGradable
-from tutorial_lib.school.grading.report import report_class as report
-from tutorial_lib.school.grading.report.class_list import class_entries
-from tutorial_lib.school.grading.report.roster import Roster
-from tutorial_lib.school.grading.results import Graded, Verdict
-from tutorial_lib.school.grading.submissions.class_folder import (
+from solutions.grader.errors import GradingError, NotGradable
+from solutions.grader.report import report_class as report
+from solutions.grader.report.class_list import class_entries
+from solutions.grader.report.roster import Roster
+from solutions.grader.results import Graded, Verdict
+from solutions.grader.submissions.class_folder import (
     find_submissions,
     read_content,
 )
-from tutorial_lib.school.grading.submissions.reader import read_submission
+from solutions.grader.submissions.reader import read_submission
 
 FULL = json.dumps(toy.full())
 CELLS = toy.full()["cells"]

@@ -17,17 +17,17 @@ import psutil
 import pytest
 import toy
 
-from tutorial_lib.school.grading import GradingError, journal, judge_class
-from tutorial_lib.school.grading.read_class import match_class, read_class
-from tutorial_lib.school.grading.report.class_list import Entry
-from tutorial_lib.school.grading.report.report_class import write_report
-from tutorial_lib.school.grading.results import Graded, Submission, Verdict
+from solutions.grader import GradingError, journal, judge_class
+from solutions.grader.read_class import match_class, read_class
+from solutions.grader.report.class_list import Entry
+from solutions.grader.report.report_class import write_report
+from solutions.grader.results import Graded, Submission, Verdict
 
 CORPUS = Path(__file__).parent / "grading_corpus"
 RUN = """
 import sys
 from pathlib import Path
-from tutorial_lib.school.grading import grade
+from solutions.grader import grade
 folder, corpus = map(Path, sys.argv[1:])
 grade("lab90", folder / "class", folder / "report", root=folder / "course", workers=1, seconds=50,
       checks_package="toychecks", import_path=[corpus])
@@ -119,7 +119,7 @@ def test_a_stopped_run_leaves_no_process_and_its_results(stopped, monkeypatch):
     assert not (folder / "report.unfinished.jsonl").exists()
 
     if number == "SIGTERM":  # a roster that came later: nothing is started for it
-        monkeypatch.setattr("tutorial_lib.school.grading.judge_class.open_bench", None)
+        monkeypatch.setattr("solutions.grader.judge_class.open_bench", None)
         (folder / "roster.csv").write_text("name\nann\na\n")
         again = grade_toy(folder, roster=folder / "roster.csv")
         assert list(again["student"]) == ["a", "ann", "ann", ""]
@@ -190,7 +190,7 @@ def test_a_few_are_not_put_into_a_report_of_another_course(lab, tmp_path):
 
 def test_only_cores_that_may_be_used_are_counted():
     program = "import os; os.sched_setaffinity(0, list(os.sched_getaffinity(0))[:1]); "
-    program += "from tutorial_lib.school.grading import request; print(request.default_workers(1))"
+    program += "from solutions.grader import request; print(request.default_workers(1))"
     if not hasattr(os, "sched_setaffinity"):
         pytest.skip("this system has no affinity")
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)

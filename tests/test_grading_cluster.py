@@ -13,8 +13,8 @@ import pytest
 from grading_selftest import write_example
 from grading_selftest.known_answers import handed_in
 
-from tutorial_lib.school.grading import GradingError, grade
-from tutorial_lib.school.grading.lab import load_lab
+from solutions.grader import GradingError, grade
+from solutions.grader.lab import load_lab
 
 # Each stands before the solution's answer to 1.1.
 HOSTILE = {
@@ -28,7 +28,7 @@ HOSTILE = {
 RUN = """
 import sys
 from pathlib import Path
-from tutorial_lib.school.grading import grade
+from solutions.grader import grade
 folder, root = map(Path, sys.argv[1:])
 grade("lab01", folder / "class", folder / "stopped", root=root, seed=3, seconds=6.0, workers=2)
 """
@@ -38,7 +38,7 @@ grade("lab01", folder / "class", folder / "stopped", root=root, seed=3, seconds=
 def cluster():
     """The module, imported when it is asked for: Dask's import takes a while."""
     pytest.importorskip("distributed")
-    from tutorial_lib.school.grading import cluster
+    from solutions.grader import cluster
 
     return cluster
 

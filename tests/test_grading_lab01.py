@@ -7,8 +7,8 @@ import psutil
 import pytest
 from grading_selftest.known_answers import handed_in
 
+from solutions.grader.lab import load_lab
 from tutorial_lib.school.commands.main import run
-from tutorial_lib.school.grading.lab import load_lab
 
 pytestmark = [pytest.mark.slow, pytest.mark.weekly]
 

@@ -6,7 +6,7 @@ import nbgrader_run
 import pytest
 from grading_selftest.known_answers import handed_in
 
-from tutorial_lib.school.grading.lab import load_lab
+from solutions.grader.lab import load_lab
 
 pytestmark = pytest.mark.weekly
 

@@ -11,14 +11,14 @@ from dataclasses import replace
 import pytest
 import toy
 
-from tutorial_lib.school.commands.gradebook import open_gradebook
-from tutorial_lib.school.grading import GradingError
-from tutorial_lib.school.grading.report import class_list, pages
-from tutorial_lib.school.grading.report import report_class as report
-from tutorial_lib.school.grading.report.class_list import Entry, class_entries, roster_warnings
-from tutorial_lib.school.grading.report.roster import Roster
-from tutorial_lib.school.grading.report.tables import as_csv, readable
-from tutorial_lib.school.grading.results import Graded, Verdict
+from solutions.grader import GradingError
+from solutions.grader.gradebook import open_gradebook
+from solutions.grader.report import class_list, pages
+from solutions.grader.report import report_class as report
+from solutions.grader.report.class_list import Entry, class_entries, roster_warnings
+from solutions.grader.report.roster import Roster
+from solutions.grader.report.tables import as_csv, readable
+from solutions.grader.results import Graded, Verdict
 
 NAMES = ["ann/a.ipynb", "ann/b.ipynb", "bob.ipynb", "=cmd().ipynb"]
 

@@ -10,11 +10,11 @@ from grading_selftest import selftest, write_example
 from grading_selftest.known_answers import known_answers
 from grading_selftest.self_test import Case, only
 
+from solutions.grader import GradingError
+from solutions.grader.lab import load_lab
+from solutions.grader.results import Graded, Verdict
+from solutions.grader.submissions.answers import Answers
 from tutorial_lib.school.commands.grade import load_selftest
-from tutorial_lib.school.grading import GradingError
-from tutorial_lib.school.grading.lab import load_lab
-from tutorial_lib.school.grading.results import Graded, Verdict
-from tutorial_lib.school.grading.submissions.answers import Answers
 
 CORPUS = Path(__file__).parent / "grading_corpus"
 KNOWN = """

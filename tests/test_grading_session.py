@@ -21,13 +21,13 @@ sys.path.insert(0, str(CORPUS))
 import toy  # noqa: E402
 from toychecks import lab90  # noqa: E402
 
+from solutions.grader import launch, wire  # noqa: E402
+from solutions.grader.inside import processes, sandbox, seccomp, view, watch  # noqa: E402
+from solutions.grader.judging import judge, remote_function  # noqa: E402
+from solutions.grader.lab import load_lab  # noqa: E402
+from solutions.grader.report.report_class import isolation  # noqa: E402
+from solutions.grader.submissions.answers import one_part_each  # noqa: E402
 from tutorial_lib.checks import CheckError  # noqa: E402
-from tutorial_lib.school.grading import launch, wire  # noqa: E402
-from tutorial_lib.school.grading.inside import processes, sandbox, seccomp, view, watch  # noqa: E402
-from tutorial_lib.school.grading.judging import judge, remote_function  # noqa: E402
-from tutorial_lib.school.grading.lab import load_lab  # noqa: E402
-from tutorial_lib.school.grading.report.report_class import isolation  # noqa: E402
-from tutorial_lib.school.grading.submissions.answers import one_part_each  # noqa: E402
 
 NUMBERS = itertools.count()
 SECONDS = 3.0
@@ -221,7 +221,7 @@ SPOILERS = {
     "allclose": "import torch\ntorch.allclose = lambda *a, **k: True",
     "frames": "import os\nfor fd in range(3, 60):\n    try: os.write(fd, b'R' + b'\\0' * 8)\n"
     "    except OSError: pass",
-    "a claim": "import tutorial_lib.school.grading.inside.student as s\n"
+    "a claim": "import solutions.grader.inside.student as s\n"
     "s.run_in_place = lambda *a: {'area': True, 'passed': True}",
 }
 
@@ -616,14 +616,14 @@ def test_the_time_of_threads_and_of_other_processes_counts(course, body):
 
 def with_patch(monkeypatch, patch):
     """Have the fork server run a line as soon as it has entered its view."""
-    line = "import tutorial_lib.school.grading.inside.view as v; enter = v.enter; "
+    line = "import solutions.grader.inside.view as v; enter = v.enter; "
     line += f"patch = {patch!r}; "
     line += "v.enter = lambda *asked: (enter(*asked), exec(patch))[0]"
     monkeypatch.setattr(launch, "_START", f"{line}; {launch._START}")
 
 
 def test_what_waits_for_ever_is_stopped_by_the_clock(tmp_path_factory, monkeypatch):
-    patch = "import tutorial_lib.school.grading.inside.watch as w; w._CLOCK_MORE = -13.0"
+    patch = "import solutions.grader.inside.watch as w; w._CLOCK_MORE = -13.0"
     with_patch(monkeypatch, patch)
     wait = "import threading\ndef area(w, h):\n    threading.Event().wait()"
     with start(tmp_path_factory) as running, using(running, monkeypatch) as course:
@@ -638,7 +638,7 @@ def test_what_waits_for_ever_is_stopped_by_the_clock(tmp_path_factory, monkeypat
 def test_where_no_cpu_time_is_seen_the_kernel_ends_a_loop(tmp_path_factory, monkeypatch):
     with_patch(
         monkeypatch,
-        "import tutorial_lib.school.grading.inside.processes as p; p.cpu_seconds = lambda *_: 0.0",
+        "import solutions.grader.inside.processes as p; p.cpu_seconds = lambda *_: 0.0",
     )
     with start(tmp_path_factory, 1.0) as running, using(running, monkeypatch) as course:
         course.session(area="def area(w, h):\n    while True: pass")
@@ -697,7 +697,7 @@ def test_layers_that_were_found_are_named(running):
 def test_without_landlock_and_namespaces_grading_still_works_and_says_so(
     tmp_path_factory, monkeypatch
 ):
-    weak = "import tutorial_lib.school.grading.inside.sandbox as s; "
+    weak = "import solutions.grader.inside.sandbox as s; "
     with_patch(monkeypatch, weak + "s.landlock_version = lambda: 0; s.NAMESPACE_CHOICES = (0,)")
     with start(tmp_path_factory) as running, using(running, monkeypatch) as course:
         layers = running[3]
@@ -714,7 +714,7 @@ def test_without_landlock_and_namespaces_grading_still_works_and_says_so(
 
 
 UNSEEN = {
-    "the grader": "import tutorial_lib.school.grading",
+    "the grader": "import solutions.grader",
     "the judge": "from toychecks.lab90.ex import _judge_area",
     "the judge by name": "from toychecks.lab90 import _judge_area",
     "the check's judge": "from toychecks import lab90\n    lab90.area.judge({}, {})",

@@ -9,10 +9,10 @@ import pytest
 import toy
 import unusual
 
-from tutorial_lib.school.grading import grade
-from tutorial_lib.school.grading.lab import load_lab
-from tutorial_lib.school.grading.submissions.cells import read_cells
-from tutorial_lib.school.grading.submissions.match_cells import match_answers
+from solutions.grader import grade
+from solutions.grader.lab import load_lab
+from solutions.grader.submissions.cells import read_cells
+from solutions.grader.submissions.match_cells import match_answers
 
 CORPUS = Path(__file__).parent / "grading_corpus"
 

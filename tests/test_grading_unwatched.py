@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 import toy
 
-from tutorial_lib.school.grading.inside import processes
+from solutions.grader.inside import processes
 
 RUN = """
 import sys
 from pathlib import Path
-from tutorial_lib.school.grading import grade
+from solutions.grader import grade
 folder, corpus = map(Path, sys.argv[1:])
 table = grade("lab90", folder / "class", folder / "report", root=folder / "course", workers=2,
               seconds=2, checks_package="toychecks", import_path=[corpus])

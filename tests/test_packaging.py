@@ -20,6 +20,7 @@ from packaging.utils import canonicalize_name
 
 from tutorial_lib import __version__
 from tutorial_lib.school import bootstrap, installer, pythons, workbook
+from tutorial_lib.school.commands import grade
 
 # Colab has none of these, so an install of an extra there may bring any version.
 NOT_ON_COLAB = {
@@ -209,6 +210,11 @@ def test_the_wheel_holds_the_package_and_nothing_else(clone, tmp_path):
     assert "tutorial_lib/py.typed" in packed
     for name in ("LICENSE", "stix-two-math-license.txt"):
         assert any(".dist-info/" in path and path.endswith(f"/{name}") for path in names)
+
+
+def test_the_package_alone_says_where_the_grader_is(clone):
+    with pytest.raises(ValueError, match="needs solutions/ of the course's repository"):
+        grade.find_grader(clone)
 
 
 def test_the_package_alone_says_where_the_checks_of_a_lab_are(clone, run_python):

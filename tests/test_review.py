@@ -7,13 +7,13 @@ import answers
 import pytest
 import toy
 
-from tutorial_lib.school.grading.lab import load_lab
-from tutorial_lib.school.grading.results import Graded
-from tutorial_lib.school.grading.submissions.cells import read_cells
-from tutorial_lib.school.grading.submissions.inspect_submission import inspect_submission
-from tutorial_lib.school.grading.submissions.match_cells import match_answers
-from tutorial_lib.school.grading.submissions.reader import read_submission
-from tutorial_lib.school.grading.submissions.review import findings, imported
+from solutions.grader.lab import load_lab
+from solutions.grader.results import Graded
+from solutions.grader.submissions.cells import read_cells
+from solutions.grader.submissions.inspect_submission import inspect_submission
+from solutions.grader.submissions.match_cells import match_answers
+from solutions.grader.submissions.reader import read_submission
+from solutions.grader.submissions.review import findings, imported
 
 LABS = tuple(f"lab{number:02}" for number in range(1, 11))
 # What the set-up of a lab imports.
@@ -69,7 +69,7 @@ TRICKS = {
     "class M:\n    def __torch_dispatch__(self): pass": "__torch_dispatch__",
     "checks.lab01.ex1_1": "tutorial_lib.checks.lab01.ex1_1",
     "memory.storages.StorageLog": "tutorial_lib.memory.storages.StorageLog",
-    "from tutorial_lib.school import grading; grading": "tutorial_lib.school.grading",
+    "from solutions import grader; grading": "solutions.grader",
     "from unittest import mock; mock.patch('torch.sum', max)": "unittest.mock.patch(",
     "from unittest.mock import patch as p; p.object(torch, 'sum', max)": "unittest.mock.patch.obj",
     "import importlib as i; i.reload(torch)": "importlib",

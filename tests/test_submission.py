@@ -10,17 +10,17 @@ import zipfile
 import pytest
 import toy
 
-from tutorial_lib.school.grading.errors import GradingError, NotGradable
-from tutorial_lib.school.grading.lab import load_lab
-from tutorial_lib.school.grading.submissions.answers import student_steps
-from tutorial_lib.school.grading.submissions.cells import read_cells
-from tutorial_lib.school.grading.submissions.class_folder import (
+from solutions.grader.errors import GradingError, NotGradable
+from solutions.grader.lab import load_lab
+from solutions.grader.submissions.answers import student_steps
+from solutions.grader.submissions.cells import read_cells
+from solutions.grader.submissions.class_folder import (
     check_is_notebook,
     find_submissions,
 )
-from tutorial_lib.school.grading.submissions.match_cells import match_answers
-from tutorial_lib.school.grading.submissions.reader import read_submission
-from tutorial_lib.school.grading.submissions.slice_cells import cut
+from solutions.grader.submissions.match_cells import match_answers
+from solutions.grader.submissions.reader import read_submission
+from solutions.grader.submissions.slice_cells import cut
 
 LABS = tuple(f"lab{number:02}" for number in range(1, 11))
 

@@ -15,13 +15,13 @@ import pytest
 from grading_selftest.known_answers import changed, marked_in
 
 from solutions.answers import ROOT, Change, solved
+from solutions.grader.errors import GradingError
+from solutions.grader.inside.student import find_half
+from solutions.grader.wire import decode, encode
 from tutorial_lib.checks import CheckError
 from tutorial_lib.checks.given.half import run_in_place
 from tutorial_lib.checks.vocabulary.exercise import SEED_VARIABLE
 from tutorial_lib.school import authoring
-from tutorial_lib.school.grading.errors import GradingError
-from tutorial_lib.school.grading.inside.student import find_half
-from tutorial_lib.school.grading.wire import decode, encode
 from tutorial_lib.school.marks import cell_mark
 
 SEEDS = range(5)

@@ -26,9 +26,9 @@ sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests" / "grading_corpus")]
 import nbgrader_run  # noqa: E402
 from grading_selftest import write_example  # noqa: E402
 
-from tutorial_lib.school import grading  # noqa: E402
-from tutorial_lib.school.grading import launch  # noqa: E402
-from tutorial_lib.school.grading.lab import load_lab  # noqa: E402
+from solutions import grader  # noqa: E402
+from solutions.grader import launch  # noqa: E402
+from solutions.grader.lab import load_lab  # noqa: E402
 
 FEW = 4  # for nbgrader
 # In the two servers: each fork writes its CPU seconds as it ends, into a file that stays open.
@@ -52,7 +52,7 @@ def ours(lab, folder, size, workers):
     start, hook = launch._START, HOOK.format(log=str(log))
     launch._START = f"exec({hook!r}, {{{{}}}}); {start}"
     began = time.monotonic()
-    table = grading.grade(lab, folder / "class", folder / "report", root=ROOT, workers=workers)
+    table = grader.grade(lab, folder / "class", folder / "report", root=ROOT, workers=workers)
     seconds, launch._START = time.monotonic() - began, start
     facts = json.loads((folder / "report" / "run.json").read_text(encoding="utf-8"))
     assert len(table) == size

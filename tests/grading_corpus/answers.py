@@ -14,9 +14,9 @@ from grading_selftest.known_answers import handed_in
 from grading_selftest.self_test import Case, only
 from toy import code
 
-from tutorial_lib.school.grading.bench import Order, open_bench
-from tutorial_lib.school.grading.lab import load_lab
-from tutorial_lib.school.grading.submissions.reader import read_submission
+from solutions.grader.bench import Order, open_bench
+from solutions.grader.lab import load_lab
+from solutions.grader.submissions.reader import read_submission
 from tutorial_lib.units import GIB
 
 FOLDER = Path(__file__).parent / "answers"

@@ -73,7 +73,7 @@ HOSTILE = {
         "import tutorial_lib.checks.given.values as c\n"
         "c.CheckError = type('Quiet', (Exception,), {'__init__': lambda *a: None})"
     ),
-    "patched wire": "import tutorial_lib.school.grading.wire as w; w.encode = lambda v: b'{}'",
+    "patched wire": "import solutions.grader.wire as w; w.encode = lambda v: b'{}'",
     "patched builtins": "import builtins; builtins.isinstance = lambda *a: True",
     "patched json": "import json; json.dumps = lambda *a, **k: '{}'",
     "showtraceback": (

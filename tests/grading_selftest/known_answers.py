@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tutorial_lib.school.grading.errors import GradingError
-from tutorial_lib.school.grading.lab import Lab, load_lab
-from tutorial_lib.school.grading.submissions.slice_cells import bound_names, statements, used_names
+from solutions.grader.errors import GradingError
+from solutions.grader.lab import Lab, load_lab
+from solutions.grader.submissions.slice_cells import bound_names, statements, used_names
 
 _PACKAGE = "solutions.answers"
 _MARKS = ("wrong", "right")

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from grading_selftest.known_answers import KnownAnswer, known_answers
-from tutorial_lib.school.grading.bench import Order, blank, open_bench, solution
-from tutorial_lib.school.grading.inside.processes import interruptible
-from tutorial_lib.school.grading.lab import Lab, load_lab
-from tutorial_lib.school.grading.request import check_request
-from tutorial_lib.school.grading.results import Graded
-from tutorial_lib.school.grading.submissions.answers import Answers, one_part_each
+from solutions.grader.bench import Order, blank, open_bench, solution
+from solutions.grader.inside.processes import interruptible
+from solutions.grader.lab import Lab, load_lab
+from solutions.grader.request import check_request
+from solutions.grader.results import Graded
+from solutions.grader.submissions.answers import Answers, one_part_each
 from tutorial_lib.units import GIB
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""The school: the command line, set-up, building notebooks, grading.
+"""The school: the command line, set-up, building notebooks.
 
 Nothing that learners import stands here, and nothing that they import uses it.
 """

@@ -29,8 +29,8 @@ REQUIRED = ("pyproject.toml", "tutorial_lib/__init__.py")
 # Hidden files, waste, what builds, tests and grades: `table` lists the commands that are there.
 _LEFT_OUT = re.compile(
     r"(^|/)\.|(__pycache__|\.pyc|\.pyo|\.part)(/|$)|"
-    r"school/((authoring|grading|site)/|emulated_tests|changed|"
-    r"commands/(build|grade|gradebook|new|site|test)\.)"
+    r"school/((authoring|site)/|changed|"
+    r"commands/(build|grade|new|site|test)\.)"
 )
 # In the zip, in place of the section of that name in README.md.
 _BEGIN = f"""\

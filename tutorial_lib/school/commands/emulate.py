@@ -83,7 +83,7 @@ def on_cards(command: str, options: argparse.Namespace) -> int:
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--emulated")
     _, others = parser.parse_known_args(options.words)
-    return _on_each(options.emulated, ["tutorial_lib", command, *others])
+    return _on_each(options.emulated, ["-m", "tutorial_lib", command, *others])
 
 
 def run_gpu_cells(notebooks: Sequence[str]) -> int:
@@ -93,18 +93,19 @@ def run_gpu_cells(notebooks: Sequence[str]) -> int:
         notebooks: Beginnings of their names; none means all.
     """
     try:
-        return _on_each("t4,a100", ["tutorial_lib.school.emulated_tests", *notebooks])
+        program = str(bootstrap.ROOT / "tests" / "emulated_cells.py")
+        return _on_each("t4,a100", [program, *notebooks])
     except ValueError as error:
         raise bootstrap.SetupError(str(error)) from error
 
 
 def _on_each(keys: str, words: list[str]) -> int:
-    """Run a module of the course on each of some cards; give the highest exit status."""
+    """Run Python on each of some cards; give the highest exit status."""
     cards = [find_card(key) for key in keys.split(",")]
     torch = environment.find_cuda_torch(bootstrap.ROOT)
     statuses = []
     for card in cards:
-        command = ["python", "-m", *words]
+        command = ["python", *words]
         result = emulated.emulate(command, card, torch, watch=False)
         crashed = result.refused or result.status < 0
         if crashed:

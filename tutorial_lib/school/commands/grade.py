@@ -48,9 +48,10 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Grade, or do what one of the two other forms asks for."""
-    from tutorial_lib.school import grading
-    from tutorial_lib.school.commands.gradebook import open_gradebook, write_gradebook
-    from tutorial_lib.school.grading.lab import load_lab
+    find_grader(ROOT)
+    from solutions import grader
+    from solutions.grader.gradebook import open_gradebook, write_gradebook
+    from solutions.grader.lab import load_lab
 
     lab, given, out = options.lab, options.folders, options.out
     if options.selftest and not given:
@@ -69,7 +70,7 @@ def run(options: argparse.Namespace) -> int:
     else:
         if options.gradebook:
             open_gradebook(options.gradebook).close()  # now, and not after an hour of grading
-        table = grading.grade(
+        table = grader.grade(
             lab,
             given[0],
             out,
@@ -85,6 +86,17 @@ def run(options: argparse.Namespace) -> int:
             write_gradebook(options.gradebook, load_lab(ROOT, lab), table)
         _say(table, out)
     return 0
+
+
+def find_grader(root: Path) -> None:
+    """Have this Python import the grader, which is beside the solutions that it grades against."""
+    if not (root / "solutions" / "grader").is_dir():
+        raise ValueError(
+            "grade needs solutions/ of the course's repository, which an installed package and the "
+            "zip for a class leave out: run this in a clone of it."
+        )
+    if str(root) not in sys.path:
+        sys.path.insert(0, str(root))
 
 
 def load_selftest(root: Path) -> Any:

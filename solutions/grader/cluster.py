@@ -1,0 +1,108 @@
+"""Judging on a Dask cluster: a bench in each of its workers, a task for each submission."""
+
+import contextlib
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from solutions.grader.bench import Bench, Order, open_bench
+from solutions.grader.errors import GradingError
+from solutions.grader.journal import library_version
+from solutions.grader.results import Graded
+from solutions.grader.submissions.answers import Answers
+
+try:
+    import distributed
+    from distributed.diagnostics.plugin import WorkerPlugin
+except ImportError:  # the extra `dask` is not installed
+    distributed = None
+    WorkerPlugin = object
+
+_NAME = "tutorial_lib-grading"
+_CONNECT_SECONDS = 20
+
+
+class BenchPlugin(WorkerPlugin):  # type: ignore[misc]
+    """Opens a bench when a worker starts or joins, and closes it with the run."""
+
+    name = _NAME
+
+    def __init__(self, order: Order) -> None:
+        self.order, self.version = order, library_version(order.import_path)
+
+    def setup(self, worker: Any) -> None:
+        """Start the worker's own servers."""
+        if library_version(self.order.import_path) != self.version:
+            raise GradingError(
+                f"the Dask worker {worker.address} has another version of the course: install "
+                "the same one on every machine."
+            )
+        self.closing = contextlib.ExitStack()
+        self.bench = self.closing.enter_context(open_bench(self.order))
+
+    def teardown(self, worker: Any) -> None:
+        """End them, and what they are still doing."""
+        self.bench.stop()
+        self.closing.close()
+
+
+def _judge(answers: Answers) -> Graded:
+    bench: Bench = distributed.get_worker().plugins[_NAME].bench
+    return bench.judge(answers)
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Judges submissions on the workers of a cluster; what a lost worker had is done by another."""
+
+    client: Any
+    layers: Sequence[str]  # what holds a submission back on every worker
+    workers: int  # submissions that it can judge at the same time
+
+    def judge(self, answers: Answers) -> Graded:
+        """Judge answers."""
+        # not pure: what ran out of time is judged a second time
+        result: Graded = self.client.submit(_judge, answers, pure=False).result()
+        return result
+
+    def stop(self) -> None:
+        """Give up all that is under way."""
+        threading.Thread(target=self.client.close, daemon=True).start()
+
+
+@contextlib.contextmanager
+def open_cluster(address: str, order: Order) -> Iterator[Cluster]:
+    """Open a bench on every worker of a Dask cluster, and close them afterwards.
+
+    Raises:
+        GradingError: When Dask is missing, nobody answers there, or a bench cannot be opened.
+    """
+    if distributed is None:
+        raise GradingError("--dask needs a package: install with pip install -e '.[dask]'.")
+    try:
+        client = distributed.Client(address, timeout=_CONNECT_SECONDS)
+    except (OSError, ValueError) as error:
+        raise GradingError(
+            f"no Dask scheduler answers at {address} ({error}): start one with `dask scheduler`, "
+            "and `dask worker ADDRESS` on each machine."
+        ) from error
+    with client:
+        threads = client.nthreads()
+        if not threads:
+            raise GradingError(f"the Dask scheduler at {address} has no worker: start some.")
+        try:
+            client.register_plugin(BenchPlugin(order))
+        except Exception as error:  # whatever a worker could not do
+            raise GradingError(f"a Dask worker cannot grade: {error}") from error
+        first, *others = client.run(_layers).values()
+        common = [one for one in first if all(one in some for some in others)]
+        try:
+            yield Cluster(client, common, sum(threads.values()))
+        finally:
+            with contextlib.suppress(Exception):  # the client of a stopped run is closed
+                client.unregister_worker_plugin(_NAME)
+
+
+def _layers(dask_worker: Any) -> list[str]:
+    return list(dask_worker.plugins[_NAME].bench.layers)

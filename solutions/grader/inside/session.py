@@ -1,0 +1,171 @@
+"""One submission's session: answers the judge's requests by runs in fresh, shut-in processes."""
+
+import contextlib
+import json
+import os
+import signal
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from solutions.grader import wire
+from solutions.grader.inside import processes, sandbox, student
+from solutions.grader.inside.watch import Spent, Watch
+from solutions.grader.submissions.slice_cells import up_to
+from tutorial_lib.checks.given.half import EXAM_BYTES
+
+_ACCEPT_SECONDS = 120
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What is the same for every submission of a class."""
+
+    limits: sandbox.Limits  # of one check; a function has the seconds for all its cases together
+    readable: Mapping[Path, bool]  # what a student's code may read, as `sandbox.confine` wants it
+    package: str  # where checks are found
+    namespaces: int  # one of `sandbox.NAMESPACE_CHOICES`, tried beforehand
+    holds_exams: bool = False  # whether this machine can hold a memory exam
+
+
+def start_session(folder: Path, setting: Setting) -> None:
+    """Serve one judge, in namespaces of its own, until it hangs up."""
+    sandbox.die_with_parent()
+    student.quiet([0, 1])  # what goes wrong here stands in the server's log
+    bundle = json.loads((folder / "bundle.json").read_text())
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(folder / "socket"))
+        listener.listen(1)
+        listener.settimeout(_ACCEPT_SECONDS)
+        connection = listener.accept()[0]
+    (folder / "socket").unlink()  # nobody else may connect
+    connection.settimeout(None)
+    sandbox.enter_namespaces(setting.namespaces)
+    first = os.fork()  # the first process of the new process namespace
+    if first:
+        connection.close()
+        os.waitpid(first, 0)
+        return
+    sandbox.die_with_parent()
+    os.setsid()
+    sandbox.adopt_orphans_and_hide_memory()
+    Session(connection, folder, setting, **bundle).serve()
+
+
+@dataclass
+class Session:
+    """Runs checks of one submission, and remembers which of its cells cannot be run."""
+
+    connection: socket.socket  # to the judge
+    folder: Path  # the submission's own, in the run's directory
+    setting: Setting
+    steps: list[dict[str, Any]]  # as `answers.student_steps` makes them
+    cuts: dict[str, list[str]]  # what of them is run, by exercise, where that is known
+    problems: dict[str, str]  # exercises without an answer, and why
+    spent: dict[str, Spent] = field(default_factory=dict)
+    late: set[str] = field(default_factory=set)  # what among the problems ran out of time
+    runs: int = 0
+    counts: Mapping[str, int] = field(default_factory=dict)  # what the last run has reported
+
+    def serve(self) -> None:
+        """Answer requests until the judge hangs up."""
+        while True:
+            kind, content = wire.read_frame(self.connection.recv)
+            if not kind:
+                return
+            answer = wire.frame(*self._answer(wire.Request(**wire.decode(content))))
+            self.connection.sendall(
+                wire.frame(wire.COUNTS, json.dumps(self.counts).encode()) + answer
+            )
+
+    def _answer(self, request: wire.Request, whole: bool = False) -> tuple[bytes, bytes]:
+        """Run a request; `whole` leaves the student's own cells as they are."""
+        exercise = request.exercise
+        if EXAM_BYTES in request.case and not self.setting.holds_exams:
+            return wire.NOT_HELD, b""
+        if exercise in self.problems:
+            return self._failure([exercise]), self.problems[exercise].encode("utf-8", "replace")
+        above = up_to(self.steps, exercise)
+        steps = [step for step in above if _name(step) not in self.problems]
+        is_cut = len(steps) == len(above) and not whole
+        work = student.Work(steps, request, whole, self.cuts.get(exercise) if is_cut else None)
+        spent = self.spent.setdefault(request.check, Spent())
+        kind, content, last = self._run(work, spent)
+        if not kind and b"(SIGSEGV)" in content:  # once in thousands of runs a library crashes
+            kind, content, last = self._run(work, spent)
+        own = any("keep" in step for step in steps)
+        if kind == wire.FAILURE and own and not whole and b"not define" in content:
+            # a name that no statement of an own cell seems to define: now these cells run whole
+            return self._answer(request, whole=True)
+        if kind in (wire.RESULT, wire.FAILURE):
+            left_out = [_name(step) for step in above if step not in steps]
+            if kind == wire.FAILURE and left_out:
+                said = ", ".join(n if n[0] == "<" else f"exercise {n}" for n in left_out)
+                content += f"\n(Left out above it: {said}.)".encode("utf-8", "replace")
+                kind = self._failure(left_out)
+            return kind, content
+        culprit = _name(steps[last]) if last < len(steps) else None
+        what = f"{'answer cell' if culprit else 'function'} of exercise {culprit or exercise}"
+        message = f"the {what} {content.decode()}"
+        if culprit:
+            self.problems[culprit] = f"{message} It was left out from then on."
+            if kind == wire.TIMED_OUT:
+                self.late.add(culprit)
+            if culprit != exercise:  # an earlier cell is to blame: go on without it
+                del self.spent[request.check]
+                return self._answer(request, whole)
+        return kind or wire.FAILURE, message.encode()
+
+    def _failure(self, names: Sequence[str]) -> bytes:
+        """Choose the kind of an answer that cells which were left out are to blame for."""
+        return wire.FAILURE if self.late.isdisjoint(names) else wire.TIMED_OUT
+
+    def _run(self, work: student.Work, spent: Spent) -> tuple[bytes, bytes, int]:
+        """Fork, wait, clean up; what comes back is `Watch.outcome`."""
+        if self.setting.namespaces:
+            # over the whole run's directory: the sockets of other submissions stand in it
+            sandbox.mount_scratch(self.folder.parent)
+        self.runs += 1
+        scratch = self.folder / "scratch" / str(self.runs)
+        scratch.mkdir(parents=True)
+        reading, writing = os.pipe()
+        limits = self.setting.limits
+        if exam_bytes := work.request.case.get(EXAM_BYTES):
+            limits = limits.in_exam(exam_bytes)
+        child = os.fork()
+        if not child:
+            os.close(reading)
+            self._run_as_student(writing, scratch, work, limits)
+        os.close(writing)
+        watch = Watch(reading, child, len(work.steps), spent, limits)
+        try:
+            return watch.outcome()
+        finally:
+            self.counts = watch.counts
+            os.close(reading)
+            with contextlib.suppress(OSError):
+                os.killpg(child, signal.SIGKILL)
+            processes.end_everything_below(first_of_namespace=bool(self.setting.namespaces))
+            watch.charge(ended=True)
+
+    def _run_as_student(
+        self, writing: int, scratch: Path, work: student.Work, limits: sandbox.Limits
+    ) -> None:
+        try:
+            os.setsid()  # a signal to its own group must reach nobody else
+            student.quiet([0, 1, 2])
+            self.connection.close()
+            os.closerange(3, writing)
+            os.closerange(writing + 1, 2**20)
+            setting = self.setting
+            sandbox.confine(limits, setting.readable, scratch, flags=setting.namespaces)
+            student.do(work, setting.package, writing)
+        finally:
+            os._exit(1)
+
+
+def _name(step: Mapping[str, Any]) -> str:
+    """Name an exercise, or a cell of the student's own; empty for a cell of the course."""
+    return str(step["exercise"] or (step["file"] if "keep" in step else ""))

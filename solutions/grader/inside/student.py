@@ -1,0 +1,206 @@
+"""What happens in a student's process: set-up, answer cells, then the `run` half of one check.
+
+Nothing here decides anything. Everything that this process sends is a claim, which the judge
+weighs elsewhere; a student's code may therefore change whatever it likes in here.
+"""
+
+from __future__ import annotations
+import __future__
+
+import ast
+import asyncio
+import contextlib
+import dataclasses
+import functools
+import importlib
+import inspect
+import linecache
+import math
+import os
+import signal
+import sys
+import time
+import types
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from IPython.core.inputtransformer2 import TransformerManager
+
+from solutions.grader.submissions.slice_cells import WRITES_A_FILE, cut, untimed
+from solutions.grader.wire import FAILURE, REPORT, RESULT, STEP, Request, encode, frame
+from tutorial_lib.checks.given import CheckError, RunHalf, forbid, outside
+from tutorial_lib.checks.given.half import run_in_place
+from tutorial_lib.checks.given.seal import EXCHANGED, Seal, places
+
+ERROR_CHARACTERS = 4000
+_NAP_SECONDS = 0.01
+_FUTURE = __future__.annotations.compiler_flag  # the others are no choice any more
+
+
+class Shell:
+    """What `get_ipython()` gives an answer cell: magics do nothing, timed cells still run."""
+
+    def __init__(self, namespace: dict[str, Any]) -> None:
+        self.user_ns = namespace
+
+    def run_line_magic(self, name: str, line: str) -> None:
+        """Run a file that an earlier cell has written; do nothing for any other magic."""
+        if name == "run":
+            run_cell(Path(line.split()[0]).read_text("utf-8"), line.split()[0], self.user_ns)
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        """Take any other call, such as `!command`, and do nothing."""
+        return lambda *arguments, **options: None
+
+
+def run_cell(source: str, name: str, namespace: dict[str, Any], flags: int = 0) -> int:
+    """Execute a cell as a notebook would; `inspect.getsource` works on what it defines.
+
+    The flags say what the cells above imported from `__future__`; those for the cells below
+    are returned.
+    """
+    if source.lstrip().startswith(WRITES_A_FILE):
+        magic, _, text = source.lstrip().partition("\n")
+        with Path(magic.split()[-1]).open("a" if "-a" in magic.split() else "w") as file:
+            file.write(text)
+        return flags
+    python, flags_here = untimed(source), flags | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+    try:
+        code = compile(python, name, "exec", flags_here, dont_inherit=True)
+    except SyntaxError:
+        python = TransformerManager().transform_cell(python)  # magics become calls
+        code = compile(python, name, "exec", flags_here, dont_inherit=True)
+    linecache.cache[name] = (len(python), None, python.splitlines(keepends=True), name)
+    if code.co_flags & inspect.CO_COROUTINE:
+        asyncio.run(eval(code, namespace))
+    else:
+        exec(code, namespace)
+    return flags | int(code.co_flags & _FUTURE)
+
+
+def find_half(package: str, name: str) -> RunHalf:
+    """Find the run half of a check, as in `lab01.parameter_bytes`; all else is a LookupError."""
+    lab, _, attribute = name.partition(".")
+    if not (lab.isidentifier() and attribute.isidentifier()):
+        raise LookupError(f"{name!r} is not the name of a check.")
+    found = getattr(importlib.import_module(f"{package}.{lab}"), attribute, None)
+    half = getattr(found, "half", found)  # with a whole check around it, where there is one
+    if not isinstance(half, RunHalf):
+        raise LookupError(f"{package}.{name} is not a check.")
+    return half
+
+
+watched_places = functools.cache(lambda: places(globals()))  # found once, before any fork
+
+
+@dataclasses.dataclass(frozen=True)
+class Work:
+    """What a student's process does."""
+
+    steps: Sequence[Mapping[str, Any]]  # cells in order, as `answers.student_steps` makes them
+    request: Request  # what the `RemoteFunction` asked
+    whole: bool  # whether the student's own cells are left whole
+    sources: Sequence[str] | None  # what of the cells is run, where that is known
+
+
+def do(work: Work, package: str, pipe: int) -> NoReturn:
+    """Run the cells, then the check; send what came of it through the pipe; end the process."""
+
+    def send(kind: bytes, content: bytes) -> None:
+        rest = memoryview(frame(kind, content))
+        while rest:
+            rest = rest[os.write(pipe, rest) :]
+
+    def fail(why: str) -> None:
+        send(FAILURE, why[:ERROR_CHARACTERS].encode("utf-8", "replace"))
+
+    try:
+        send(RESULT, encode(_result(work, package, send)))
+    except CheckError as error:
+        fail(str(error))
+    except BaseException as error:  # whatever it is, the process ends with a message
+        fail(f"your code stopped with {describe(error)}")
+    finally:
+        os._exit(0)
+
+
+def _result(work: Work, package: str, send: Callable[[bytes, bytes], None]) -> Any:
+    request = work.request
+    half = find_half(package, request.check)
+    used: list[str] = []
+    forbid.remove(half.forbidden, CheckError, used)  # for good, before any line of the student's
+    half = dataclasses.replace(half, forbidden=())
+    sys.modules["__main__"] = main = types.ModuleType("__main__")
+    namespace = vars(main)
+    namespace["get_ipython"] = lambda: Shell(namespace)
+    namespace["display"] = lambda *things, **options: None
+    sleep, in_cells = time.sleep, [True]  # cells run anew for each case, and so would each sleep
+    time.sleep = lambda s: sleep(min(float(s), _NAP_SECONDS if in_cells else math.inf))
+    # A student's cell may call a check, which has nothing to judge by in here.
+    RunHalf.__call__ = lambda self, answer: None  # type: ignore[method-assign, misc]
+    sys.path.append("")  # for modules that a cell writes
+    seal, stopped, flags = Seal(watched_places()), "", 0
+
+    def begin(number: int) -> None:
+        send(STEP, str(number).encode())
+
+    sources = work.sources or cut(work.steps, begin, work.whole)
+    for number, (step, source) in enumerate(zip(work.steps, sources, strict=True)):
+        if not source:
+            continue
+        begin(number)
+        known = set(namespace)
+        try:
+            flags = run_cell(source, step["file"], namespace, flags)
+        except BaseException as error:  # sys.exit() included: later cells still run in a notebook
+            if step["exercise"] == request.exercise:
+                stopped = describe(error)
+                if isinstance(error, CheckError):
+                    stopped += " (keep what you try out in a cell of your own)"
+            if isinstance(error, MemoryError):  # what fills it would stop the cells below, too
+                full = [k for k, v in namespace.items() if k not in known and not callable(v)]
+                namespace.update(dict.fromkeys(full))
+    begin(len(work.steps))
+    in_cells.clear()
+    if (name := request.name) not in namespace:
+        reason = f"stopped with {stopped}" if stopped else f"does not define {name}"
+        raise CheckError(f"your answer cell for exercise {request.exercise} {reason}.")
+    answer = seal.around(namespace[name])
+    if request.before is not None:  # as in a notebook, where it is not the first call
+        with contextlib.suppress(BaseException):
+            run_in_place(half, answer, request.before)
+    used.clear()  # what cells try out is not the function's doing
+    outside.listen(lambda name: send(REPORT, name.encode()))
+    seal.check()
+    result = {**run_in_place(half, answer, request.case)}
+    seal.check()
+    result[EXCHANGED] = seal.broken
+    if used:  # and the answer has caught the error
+        raise CheckError(used[0])
+    return result
+
+
+def describe(error: BaseException) -> str:
+    """Name an error in one line, with the line of the cell where that is known."""
+    message = "(it has no readable message)"
+    with contextlib.suppress(BaseException):
+        message = str(error)
+    line = getattr(error, "lineno", None)
+    trace = error.__traceback__
+    while line is None and trace is not None:
+        if trace.tb_frame.f_code.co_filename.startswith("<"):
+            line = trace.tb_lineno
+        trace = trace.tb_next
+    where = f" in line {line}" if isinstance(line, int) else ""
+    return f"{type(error).__name__}{where}: {message}"
+
+
+def quiet(descriptors: Sequence[int]) -> None:
+    """Send what is read and printed nowhere, and give signals their plain meaning back."""
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for descriptor in descriptors:
+        os.dup2(nowhere, descriptor)
+    os.close(nowhere)
+    for number in (signal.SIGINT, signal.SIGCHLD, signal.SIGPIPE):
+        signal.signal(number, signal.SIG_DFL)

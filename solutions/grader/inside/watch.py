@@ -1,0 +1,189 @@
+"""Watching one run of a student's code: its messages, its time, its memory, its processes.
+
+CPU time decides, so that other programs on the machine cost nobody points. The clock is a backstop
+behind it, and generous: code that sleeps or waits for ever uses no CPU time.
+"""
+
+import operator
+import os
+import select
+import signal
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import psutil
+
+from solutions.grader import wire
+from solutions.grader.inside import processes, sandbox, student
+from tutorial_lib.units import human_bytes, human_seconds
+
+_TICK_SECONDS = 0.1
+# What stands outside of functions runs anew for each case: it may take a check's seconds once, and
+# so many times over all its cases.
+_CELLS_TIMES = 3
+# What the clock may show: so many times the CPU seconds, and so much more.
+_CLOCK_TIMES, _CLOCK_MORE = 5, 60.0
+_MOST_COUNTS, _NAME_BYTES = 1000, 100  # of what a process reports
+_EACH_TIME = (
+    " What stands outside of functions runs anew for each case of a check: keep what you try out "
+    "in cells of your own."
+)
+
+
+class Time(NamedTuple):
+    """Seconds of CPU time, of all processes and threads of a run together, and on the clock."""
+
+    cpu: float = 0.0
+    clock: float = 0.0
+
+
+def allowed_time(seconds: float) -> Time:
+    """Give the time that a function has in one check, all its cases together."""
+    return Time(seconds, _CLOCK_TIMES * seconds + _CLOCK_MORE)
+
+
+def longest(seconds: float) -> float:
+    """Give what the clock shows at most when a check has ended, whatever an answer does."""
+    return (1 + _CELLS_TIMES) * allowed_time(seconds).clock
+
+
+@dataclass
+class Spent:
+    """What a check has spent, over all its cases."""
+
+    in_cells: Time = field(default_factory=Time)
+    in_function: Time = field(default_factory=Time)
+
+
+class Watch:
+    """Waits for what a student's process writes to `pipe`, while it keeps within its limits.
+
+    It runs `num_cells` cells before the function; `charge` adds to what the check has spent so far.
+    """
+
+    def __init__(
+        self, pipe: int, child: int, num_cells: int, spent: Spent, limits: sandbox.Limits
+    ) -> None:
+        self.pipe, self.child, self.num_cells = pipe, child, num_cells
+        self.spent, self.limits = spent, limits
+        self.allowed = allowed_time(limits.seconds)
+        self.in_function = False
+        self.number = processes.number_outside()
+        self.began = self._now([])  # of the child itself, all counts
+        self.started_with = processes.held_bytes(self.number)
+        self.last = 0
+        self.broken = ""
+        self.timed_out = False
+        self.counts: Counter[str] = Counter()
+        self.looked_at = time.monotonic()
+
+    def outcome(self) -> tuple[bytes, bytes, int]:
+        """Wait for the last message: kind, content, and the number of the step then under way.
+
+        The kind is `wire.TIMED_OUT`, or empty, when the process gave neither a result nor an error.
+        """
+        while True:
+            try:
+                kind, content = wire.read_frame(self._read)
+            except wire.WireError as error:
+                if self.broken:
+                    return self._stopped(self.broken)
+                return wire.FAILURE, f"the result cannot be read: {error}".encode(), self.last
+            if kind == wire.STEP:
+                self.last = int(content) if content.isdigit() and len(content) < 6 else 0
+                if self.last == self.num_cells and not self.in_function:
+                    self.charge()
+                    self.in_function = True
+            elif kind == wire.REPORT:
+                if len(self.counts) < _MOST_COUNTS:
+                    self.counts[content[:_NAME_BYTES].decode("utf-8", "replace")] += 1
+            elif kind == wire.RESULT:
+                return kind, content, self.last
+            elif kind == wire.FAILURE:
+                return kind, content[: 4 * student.ERROR_CHARACTERS], self.last
+            else:
+                return self._stopped(self.broken or self._how_it_ended())
+
+    def _stopped(self, reason: str) -> tuple[bytes, bytes, int]:
+        return wire.TIMED_OUT if self.timed_out else b"", reason.encode(), self.last
+
+    def charge(self, *, ended: bool = False) -> None:
+        """Add the time since the last call to what the check has spent."""
+        # where all has ended, the system has added up the time of what was reaped
+        now = self._now([] if ended else processes.descendants(self.number))
+        phase = "in_function" if self.in_function else "in_cells"
+        used = map(operator.sub, now, self.began)
+        setattr(self.spent, phase, Time(*map(operator.add, self._before(), used)))
+        self.began = now
+
+    def _now(self, below: list[psutil.Process]) -> Time:
+        return Time(processes.cpu_seconds(below, self.child), time.monotonic())
+
+    def _read(self, length: int) -> bytes:
+        while not self.broken:
+            ready = select.select([self.pipe], [], [], _TICK_SECONDS)[0]
+            # looked at when something came, too: a flood of messages must not keep the watch busy
+            if not ready or time.monotonic() > self.looked_at + _TICK_SECONDS:
+                self.broken = self._over_the_limit()
+                self.looked_at = time.monotonic()
+            elif ready:
+                return os.read(self.pipe, length)
+        return b""
+
+    def _over_the_limit(self) -> str:
+        below = processes.descendants(self.number)
+        if late := self._out_of_time(below):
+            return late
+        if len(below) > self.limits.processes:
+            return f"was stopped: it started more than {self.limits.processes} processes."
+        used = sum(max(0, processes.held_bytes(one) - self.started_with) for one in below)
+        if used > self.limits.memory_bytes:
+            allowed = human_bytes(self.limits.memory_bytes)
+            return f"was stopped: it used {human_bytes(used)} of memory, and {allowed} are allowed."
+        return ""
+
+    def _out_of_time(self, below: list[psutil.Process]) -> str:
+        """Say which of the two times is over, and remember it; empty when neither is."""
+        cpu, clock = map(self._exceeded, self.allowed, self._now(below), self.began, self._before())
+        self.timed_out = bool(cpu or clock)
+        again = "" if self.in_function else _EACH_TIME
+        if cpu:
+            seconds = f"{human_seconds(cpu)} of CPU time"
+            return f"was stopped after {seconds}: is there a loop that does not end?{again}"
+        if clock:
+            seconds = f"{human_seconds(clock)} on the clock, before its CPU time was used up"
+            return f"was stopped after {seconds}: does it wait for what never comes?{again}"
+        return ""
+
+    def _before(self) -> Time:
+        return self.spent.in_function if self.in_function else self.spent.in_cells
+
+    def _exceeded(self, allowed: float, now: float, began: float, before: float) -> float:
+        """Give the limit that one of the two times has passed; 0 when it has passed none."""
+        used, several = now - began, 1 if self.in_function else _CELLS_TIMES
+        if used > allowed:
+            return allowed
+        return several * allowed if before + used > several * allowed else 0.0
+
+    def _how_it_ended(self) -> str:
+        if late := self._out_of_time(processes.descendants(self.number)):
+            return late
+        # The pipe may have been closed by a process that lives on: it gets a moment to end.
+        give_up = time.monotonic() + 1
+        while time.monotonic() < give_up:
+            pid, status = os.waitpid(self.child, os.WNOHANG)
+            if pid:
+                return self._described(os.waitstatus_to_exitcode(status))
+            time.sleep(0.01)
+        return "closed the pipe to the grader."
+
+    def _described(self, code: int) -> str:
+        if code == -signal.SIGXCPU:  # where this watch sees no CPU times
+            self.timed_out = True
+            return "was stopped: its CPU time is used up. Is there a loop that does not end?"
+        how = f"exit code {code}" if code >= 0 else f"signal {-code}"
+        if -code in set(signal.Signals):  # real-time signals have no name
+            how = signal.Signals(-code).name
+        return f"ended the whole Python process ({how})."

@@ -1,0 +1,125 @@
+"""The judge: the pristine notebook with remote functions for the answers, run by nbval.
+
+The notebook that nbval runs holds three kinds of cells, in their old order: what the check cells
+need of the set-up, one cell of remote functions for each answer cell, and the check cells with
+their stored outputs, untouched. No line of a submission is in it.
+"""
+
+import ast
+import contextlib
+import json
+import os
+import select
+import signal
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from solutions.grader.errors import NotGradable
+from solutions.grader.inside.watch import longest
+from solutions.grader.lab import Lab
+from solutions.grader.launch import Server
+from solutions.grader.results import Verdict
+from solutions.grader.submissions.answers import Answers, student_steps
+from solutions.grader.submissions.slice_cells import needed, statements, used_names
+
+_SPARE_SECONDS = 60.0  # for the judge's own work in one cell, on a busy machine
+_POLL_SECONDS = 0.05
+_REMOTE_FUNCTION = "solutions.grader.judging.remote_function"
+PYTEST = ["judge.ipynb", "-c", "judge.ini", "--rootdir=.", "-q", "--color=no", "--noconftest"]
+PYTEST += ["-p", "no:cacheprovider", "-p", "solutions.grader.judging.nbval_plugin"]
+PYTEST += ["-p", "nbval.plugin", "--nbval", "--nbval-current-env"]
+_OURS = "judge-"  # begins the id of every cell that is not the pristine notebook's
+
+
+def judge_notebook(lab: Lab) -> dict[str, Any]:
+    """Build the notebook that nbval runs; the same for every submission."""
+    code = [cell for cell in lab.cells if cell.kind == "code"]
+    sources = ["" if cell.mark else cell.source for cell in code]
+    checks = [cell.source if cell.mark and not cell.number else "" for cell in code]
+    cells: list[Any] = []
+    for cell, setup in zip(code, needed(sources, map(used_names, checks)), strict=True):
+        if setup:
+            cells.append(_code_cell(f"setup-{len(cells)}", setup))
+        elif cell.number:
+            lines = [
+                f"{name} = RemoteFunction({cell.number!r}, {name!r})"
+                for name in lab.answers[cell.number].names
+            ]
+            lines.insert(0, f"from {_REMOTE_FUNCTION} import RemoteFunction")
+            cells.append(_code_cell(f"answer-{len(cells)}", "\n".join(lines)))
+        elif cell.mark:
+            cells.append(dict(cell.raw))
+    return {"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 5}
+
+
+def preload(lab: Lab) -> list[str]:
+    """List the modules, and names in them, that the pristine notebook imports."""
+    modules: list[str] = []
+    tops = (top for cell in lab.cells if cell.kind == "code" for top in statements(cell.source))
+    for node in (node for top in tops for node in ast.walk(top)):
+        if isinstance(node, ast.Import):
+            modules += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            modules += [node.module, *(f"{node.module}.{a.name}" for a in node.names)]
+    return list(dict.fromkeys(modules))
+
+
+def _code_cell(cell_id: str, source: str) -> dict[str, Any]:
+    empty: dict[str, Any] = {"metadata": {}, "execution_count": None, "outputs": []}
+    return {"cell_type": "code", "id": f"{_OURS}{cell_id}", "source": source, **empty}
+
+
+def prepare(folder: Path, lab: Lab, answers: Answers) -> None:
+    """Write what one submission's judge and session need into a fresh folder."""
+    folder.mkdir(parents=True)
+    (folder / "judge.ini").write_text("[pytest]\n")
+    (folder / "judge.ipynb").write_text(json.dumps(judge_notebook(lab)), encoding="utf-8")
+    bundle: dict[str, Any] = {"problems": answers.problems, "cuts": answers.cuts}
+    bundle["steps"] = student_steps(lab, answers)
+    (folder / "bundle.json").write_text(json.dumps(bundle), encoding="utf-8")
+
+
+def run_judge(
+    judges: Server, folder: Path, lab: Lab, *, seconds: float, stopped: threading.Event
+) -> Mapping[str, Verdict]:
+    """Run nbval on a prepared folder, in a process of its own: a verdict for every check cell.
+
+    Raises:
+        NotGradable: When nbval did not come to an end, or left out a check.
+    """
+    outcomes = folder / "outcomes.jsonl"
+    limit = longest(seconds) + _SPARE_SECONDS
+    arguments = [*PYTEST, f"--nbval-cell-timeout={limit}", f"--outcomes={outcomes}"]
+    give_up = time.monotonic() + _SPARE_SECONDS + limit * len(lab.checks)
+    judge, alive = judges.fork(folder, *arguments)
+    ended = False
+    try:
+        while not ended:
+            ended = bool(select.select([alive], [], [], _POLL_SECONDS)[0])
+            if time.monotonic() > give_up:
+                raise NotGradable("timed out", "Grading this file took too long.")
+            if stopped.is_set():
+                raise NotGradable("stopped", "Grading was stopped.")
+    finally:
+        os.close(alive)
+        if not ended:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(judge, signal.SIGKILL)
+    return _verdicts(outcomes, lab)
+
+
+def _verdicts(outcomes: Path, lab: Lab) -> Mapping[str, Verdict]:
+    lines = []
+    if outcomes.exists():
+        lines = [json.loads(line) for line in outcomes.read_text(encoding="utf-8").splitlines()]
+    if any(line["lost"] for line in lines):
+        raise NotGradable("crashed", "The process for this submission's code was lost.")
+    if any(line["id"].startswith(_OURS) and not line["verdict"]["passed"] for line in lines):
+        raise NotGradable("crashed", "The judge's own set-up failed.")
+    verdicts = {line["id"]: Verdict(**line["verdict"]) for line in lines}
+    if any(check.id not in verdicts for check in lab.checks):
+        raise NotGradable("crashed", "The judge stopped before it had run every check.")
+    return {check.id: verdicts[check.id] for check in lab.checks}

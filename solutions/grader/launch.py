@@ -1,0 +1,189 @@
+"""Servers of a run, which fork a process when asked, and the run's directory.
+
+Grader and server speak JSON over a socket: an order and what is ready; then, for each process, its
+arguments, with a pipe that it holds open while it lives, and its number.
+"""
+
+import contextlib
+import gc
+import json
+import os
+import shutil
+import signal
+import site
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from solutions.grader.errors import GradingError
+
+# All that a process of ours finds where programs look for their files.
+FOLDER_VARIABLES = (
+    *("HOME", "TMPDIR", "IPYTHONDIR"),
+    *("JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR"),
+)
+_LONGEST_PATH = 68  # a socket's path may have 104 bytes on macOS, and 26 come behind the folder
+_START = "from solutions.grader.{} import serve; serve()"
+_MOST_BYTES = 2**16
+# Where some machines find torch's libraries; and what changes the last bit of a sum, or the numbers
+# that a seed draws, which must be the same on both sides of the wall.
+_KEPT = (
+    *("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "ATEN_CPU_CAPABILITY", "TORCH_", "NPY_"),
+    *("MKL_", "OMP_", "KMP_", "OPENBLAS_", "DNNL_", "ONEDNN_"),
+)
+_COURSE = Path(__file__).resolve().parents[2]
+
+
+@contextlib.contextmanager
+def run_directory() -> Iterator[Path]:
+    """Make a folder that only this user can enter, and remove it whatever has been put there.
+
+    Submissions get folders in the one that is given. An answer's process finds something else in
+    its place, and sees the course's copy, which lies beside it.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="grade-")).resolve()
+    try:
+        if len(os.fsencode(folder)) > _LONGEST_PATH:
+            raise GradingError(
+                f"{folder} is too long a name for the sockets in it: set TMPDIR to a shorter one."
+            )
+        (folder / "r").mkdir()
+        yield folder / "r"
+    finally:
+        try:
+            shutil.rmtree(folder)
+        except (OSError, RecursionError):  # a submission may nest folders deeper than Python can
+            subprocess.run(["rm", "-rf", "--", folder], check=False)
+
+
+@dataclass(frozen=True)
+class Server:
+    """A process of ours that has what a run needs in memory, and forks."""
+
+    process: subprocess.Popen[bytes]
+    channel: socket.socket
+    ready: Any  # what it said when it was ready
+    _asking: threading.Lock = field(default_factory=threading.Lock)
+
+    def fork(self, folder: Path, *arguments: str) -> tuple[int, int]:
+        """Have a process forked for a prepared folder: its number, and a pipe that ends with it."""
+        message = json.dumps([str(folder), *arguments]).encode()
+        reading, writing = os.pipe()
+        try:
+            with self._asking:
+                socket.send_fds(self.channel, [message], [writing])
+                answer = self.channel.recv(64)
+        except OSError:
+            answer = b""
+        finally:
+            os.close(writing)
+        if not answer:
+            os.close(reading)
+            raise GradingError(
+                "a process that forks has ended: grade once more, and what is done so far is kept."
+            )
+        return int(answer), reading
+
+
+@contextlib.contextmanager
+def open_server(
+    module: str, folder: Path, order: dict[str, Any], **environment: str
+) -> Iterator[Server]:
+    """Start the `serve` of a module, as in `inside.server`, in a process; end all of its group.
+
+    Raises:
+        GradingError: When it does not start.
+    """
+    place = folder / module
+    (place / "home").mkdir(parents=True)
+    ours, theirs = socket.socketpair()
+    with ours, theirs, (place / "log").open("wb") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-c", _START.format(module)],
+            cwd=place / "home",
+            env=clean_environment(place / "home", order["import_path"]) | environment,
+            stdin=theirs.fileno(),
+            stdout=log,  # an import may print
+            stderr=log,
+            start_new_session=True,
+        )
+        theirs.close()
+        try:
+            ready = b""
+            with contextlib.suppress(OSError):  # it has ended: its log says why
+                ours.sendall(json.dumps(order).encode())
+                ready = ours.recv(_MOST_BYTES)
+            if not ready:
+                last = (place / "log").read_text(errors="replace").strip()[-500:]
+                raise GradingError(f"the process of {module} did not start: {last}")
+            yield Server(process, ours, json.loads(ready))
+        finally:
+            # killed together: what it forked would end by itself, but only a moment later
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def take_order() -> tuple[socket.socket, dict[str, Any]]:
+    """Read the order in a server, from its standard input, which is a socket."""
+    channel = socket.socket(fileno=os.dup(0))
+    return channel, json.loads(channel.recv(_MOST_BYTES))
+
+
+def serve_forks(channel: socket.socket, ready: Any, begin: Callable[..., None]) -> None:
+    """Say what is ready, then fork for each message until the grader hangs up.
+
+    Each new process calls `begin` with its pipe and its arguments.
+    """
+    gc.collect()
+    gc.freeze()  # what was imported is shared by all forks, and collected by none
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # forks are reaped by the kernel
+    channel.sendall(json.dumps(ready).encode())
+    while True:
+        message, pipes, *_ = socket.recv_fds(channel, _MOST_BYTES, 1)
+        if not message:
+            return
+        child = os.fork()
+        if not child:
+            channel.close()
+            try:
+                begin(pipes[0], *json.loads(message))
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                sys.stdout.flush()
+                sys.stderr.flush()
+                os._exit(0)
+        os.close(pipes[0])
+        channel.sendall(str(child).encode())
+
+
+def clean_environment(home: Path, import_path: Sequence[str]) -> dict[str, str]:
+    """Make the environment of a process of ours: the caller's PATH, and what sets arithmetic."""
+    here = [str(_COURSE), *import_path]
+    environment = {
+        "PATH": os.environ.get("PATH", os.defpath),
+        "PYTHONPATH": os.pathsep.join(here),
+        "PYTHONSAFEPATH": "1",
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "PYTHONHASHSEED": "0",
+        "LANG": "C.UTF-8",
+        "MPLBACKEND": "Agg",
+        "HF_HUB_OFFLINE": "1",
+        "CUDA_VISIBLE_DEVICES": "",  # every submission on the same kind of device
+        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+        "TORCHDYNAMO_DISABLE": "1",  # torch.compile gives its argument back: there is no compiler
+    }
+    environment |= {name: os.environ[name] for name in os.environ if name.startswith(_KEPT)}
+    if site.ENABLE_USER_SITE:  # packages below the real home stay importable
+        environment["PYTHONUSERBASE"] = site.getuserbase()
+    threads = (f"{name}_NUM_THREADS" for name in ("OMP", "OPENBLAS", "MKL"))
+    environment |= dict.fromkeys([*threads, "VECLIB_MAXIMUM_THREADS"], "1")
+    return environment | dict.fromkeys(FOLDER_VARIABLES, str(home))

@@ -1,0 +1,140 @@
+"""Fourth step of grading: report the results, to students and instructor, in words and files.
+
+A report is written beside its place, then put there whole.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from solutions.grader.errors import GradingError
+from solutions.grader.lab import Lab
+from solutions.grader.report import class_list, pages
+from solutions.grader.report.class_list import Entry, class_entries, roster_warnings
+from solutions.grader.report.roster import Roster
+from solutions.grader.report.tables import as_csv
+from solutions.grader.results import Graded
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_ADVICE = {
+    "landlock+namespaces": "",
+    "landlock": " No own network and process space could be made: a submission may reach the "
+    "network and end other processes of yours.",
+    "namespaces": " Submissions can read your files: this kernel has no usable Landlock.",
+    "limits only": " Submissions can read your files and reach the network: grade only files "
+    "of people you trust, or use Linux 5.13 or later.",
+    "none": " Nothing holds a submission back: grade only files of people you trust.",
+}
+_UNWATCHED = (
+    " This machine has no /proc: each answer has one process, whose memory the system limits, and "
+    "an answer that starts processes gets an error."
+)
+_NO_EXAM = (
+    " Memory exam not held: this machine cannot limit what one process maps. Memory was judged by "
+    "meters alone, which an answer can change, and nobody lost points."
+)
+
+_REPORT = {"scores.csv", "scores-canvas.csv", "scores-moodle.csv", "index.html", "run.json"}
+_REPORT |= {"feedback", "answers"}
+
+
+def report_class(
+    out: Path,
+    lab: Lab,
+    results: Sequence[Graded],
+    roster: Roster,
+    names: Sequence[str],
+    facts: Mapping[str, Any],
+) -> pd.DataFrame:
+    """Write the report of a class, and give the table of `scores.csv`; see `run.grade`.
+
+    Args:
+        results: Graded now, or kept of an older report.
+        names: Of all submissions in the class's folder.
+        facts: About the run, for `run.json`; `layers` lists what held a submission back.
+    """
+    import pandas as pd
+
+    results = sorted(results, key=lambda one: one.name)
+    entries = class_entries(results, roster, names)
+    layers, walls = facts["layers"], isolation(facts["layers"])
+    unwatched, no_exam = "unwatched" in layers, "memory exam" not in layers
+    advice = f"{_ADVICE[walls]}{_UNWATCHED * unwatched}{_NO_EXAM * no_exam}"
+    said = [f"isolation: {walls}.{advice}", *roster_warnings(entries)]
+    versions = {name: metadata.version(name) for name in ("torch", "nbval", "pytest")}
+    versions |= {"python": platform.python_version(), "system": platform.platform()}
+    graded = list(map(asdict, results))
+    more = {"isolation": walls, "versions": versions, "submissions": graded}
+    write_report(out, lab, entries, said, {**facts, **more})
+    table = pd.DataFrame(class_list.rows(lab, entries))
+    table.attrs["said"] = said
+    return table
+
+
+def isolation(layers: Sequence[str]) -> str:
+    """Name the walls around a submission, as the report does."""
+    holes = {"solutions readable", "files writable"}
+    landlock = "landlock" in layers and holes.isdisjoint(layers)
+    names = ["landlock"] * landlock + ["namespaces"] * ("namespaces" in layers)
+    if names:
+        return "+".join(names)
+    return "limits only" if "limits" in layers else "none"
+
+
+def check_folder(out: Path, submissions: Path) -> None:
+    """Refuse to put a report where anything but an older report stands.
+
+    Raises:
+        GradingError: When it would overwrite something else, or stand among the submissions.
+    """
+    if out.resolve().is_relative_to(submissions.resolve()):
+        raise GradingError(f"{out} is in {submissions}, which is only read: put it elsewhere.")
+    if out.is_symlink() or (out.exists() and not out.is_dir()):
+        raise GradingError(f"{out} is not a folder: give a new folder for the report.")
+    there = {entry.name for entry in out.iterdir()} if out.exists() else set()
+    if there and (there - _REPORT or "run.json" not in there):
+        raise GradingError(f"{out} holds other files: give a new folder for the report.")
+    try:  # now, and not after an hour of grading
+        out.parent.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryDirectory(dir=out.parent).cleanup()
+    except OSError as error:
+        raise GradingError(
+            f"{out} cannot be written ({error.strerror}): choose another."
+        ) from error
+
+
+def write_report(
+    out: Path, lab: Lab, entries: Sequence[Entry], said: Sequence[str], facts: Mapping[str, Any]
+) -> None:
+    """Write the whole report beside its place, then put it there: nothing is ever half-written."""
+    with tempfile.TemporaryDirectory(prefix=f".{out.name}-", dir=out.parent) as beside:
+        new = Path(beside, "new")
+        (new / "answers").mkdir(parents=True)
+        for entry in entries:
+            page = new / "feedback" / pages.feedback_name(entry.result.name)
+            page.parent.mkdir(parents=True, exist_ok=True)
+            _write(page, pages.feedback_page(lab, entry, str(facts.get("version", ""))))
+        for exercise in lab.exercises:
+            _write(new / "answers" / f"{exercise}.html", pages.answers_page(lab, exercise, entries))
+        rows = class_list.rows(lab, entries)
+        _write(new / "scores.csv", as_csv(rows))
+        _write(new / "scores-canvas.csv", class_list.canvas_csv(lab, entries))
+        _write(new / "scores-moodle.csv", class_list.moodle_csv(lab, entries))
+        _write(new / "index.html", pages.index_page(lab, entries, said))
+        _write(new / "run.json", json.dumps({**facts, "rows": rows}, indent=2) + "\n")
+        if out.exists():
+            out.rename(Path(beside, "old"))
+        new.rename(out)
+
+
+def _write(path: Path, text: str) -> None:
+    path.write_text(text, encoding="utf-8")

@@ -1,0 +1,119 @@
+"""Roster of a class: students by name, folder, id or e-mail, and whose a submission is."""
+
+import itertools
+import re
+import unicodedata
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from solutions.grader.errors import GradingError
+from solutions.grader.report.tables import read_table
+from solutions.grader.submissions.class_folder import stem
+
+# In these spellings, the first that is there and filled in: Canvas' and Moodle's exports fit.
+_NAME = ("name", "student", "full name")
+_FOLDER = ("folder", "username", "sis login id")
+_ID = ("sis user id", "student id", "id number", "id")  # Canvas' "ID" is none of the school's
+_EMAIL = ("email", "e-mail", "email address", "e-mail address")
+# What Moodle and Canvas call the files of a class that they pack for an instructor.
+_MOODLE = re.compile(r"(.+?)_(\d+)_assignsubmission_.*")
+_CANVAS = re.compile(r"([^_/]+)_(?:LATE_)?(\d+)_\d+_.*")
+_MOST_WORDS = 5  # of a name, in any order
+
+
+@dataclass(frozen=True)
+class Student:
+    """One student; what is not known is empty."""
+
+    name: str  # as the roster has it; without one, as the folder or file is called
+    folder: str = ""  # how the folder or file is called
+    id: str = ""
+    email: str = ""
+    canvas_id: str = ""  # Canvas' own number, as its exports and the files that it packs have it
+    section: str = ""
+
+
+def student_key(name: str) -> str:
+    """Name the student of a submission: its folder, or else what its file is called."""
+    folder, slash, _ = name.partition("/")
+    return folder if slash else stem(folder)
+
+
+class Roster:
+    """The students of a class; without a file, those who handed something in.
+
+    Args:
+        path: A CSV file with a column for the name or the folder; id and e-mail may stand beside.
+
+    Raises:
+        GradingError: When it is no such file, or two lines cannot be told apart.
+    """
+
+    def __init__(self, path: Path | None) -> None:
+        self.path = path
+        self.students: list[Student] = []
+        self._by_key: dict[str, Student] = {}
+        self._by_name: dict[str, set[Student]] = {}
+        if path is None:
+            return
+        for number, cells in read_table(path, (*_NAME, "first name", *_FOLDER)):
+            if student := _student(cells):
+                self._add(student, number)
+        if not self.students:
+            raise GradingError(f"{path} names no student: give a line for each.")
+
+    def _add(self, student: Student, number: int) -> None:
+        keys = (student.name, student.folder, student.id, student.email, student.canvas_id)
+        for key in {_normal(key) for key in keys if key}:
+            if key in self._by_key:
+                raise GradingError(
+                    f"line {number} of {self.path} has {key!r}, as an earlier line has: each "
+                    "student needs a name, a folder and an id of their own."
+                )
+            self._by_key[key] = student
+        words = _words(student.name)[:_MOST_WORDS]
+        for some in itertools.permutations(words):
+            self._by_name.setdefault("".join(some), set()).add(student)
+        self.students.append(student)
+
+    def find(self, name: str) -> Student | None:
+        """Find whose submission this is; None when the roster does not say."""
+        key = student_key(name)
+        packed = _MOODLE.fullmatch(key) or _CANVAS.fullmatch(key)
+        called, number = packed.groups() if packed else (key, "")
+        if self.path is None:
+            return Student(called, key, canvas_id="" if _MOODLE.fullmatch(key) else number)
+        for word in (key, called):
+            if student := self._by_key.get(_normal(word)):
+                return student
+        # Canvas writes all words as one. A number may be another student's, of another kind.
+        whole, found = "".join(_words(called)), self._by_key.get(number)
+        if found and (found.canvas_id == number or any(w in whole for w in _words(found.name))):
+            return found
+        same = self._by_name.get(whole, ())
+        return next(iter(same)) if len(same) == 1 else None
+
+
+def _student(cells: Mapping[str, str]) -> Student | None:
+    def first(names: tuple[str, ...]) -> str:
+        return next((cells[name] for name in names if cells.get(name)), "")
+
+    parts = (cells.get("first name", ""), first(("last name", "surname")))
+    folder = first(_FOLDER)
+    name = first(_NAME) or " ".join(part for part in parts if part) or folder
+    if not name or name.lower() == "points possible":  # the second line of Canvas' export
+        return None
+    canvas_id = cells.get("id", "") if "sis user id" in cells else ""
+    return Student(name, folder, first(_ID), first(_EMAIL), canvas_id, cells.get("section", ""))
+
+
+def _words(name: str) -> list[str]:
+    """List the words of a name in plain letters, as an LMS or a file system may write them."""
+    plain = "".join(c for c in unicodedata.normalize("NFKD", name) if not unicodedata.combining(c))
+    return re.findall(r"\w+", plain.casefold())
+
+
+def _normal(text: str) -> str:
+    # macOS writes accents as characters of their own
+    return unicodedata.normalize("NFC", text).strip().casefold()

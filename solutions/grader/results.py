@@ -1,0 +1,110 @@
+"""Results of grading: a verdict for each check, and all that was found about one submission."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from solutions.grader.errors import GradingError, NotGradable
+from solutions.grader.lab import Lab
+from solutions.grader.submissions.answers import NOT_PYTHON, Answers
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The judge's decision about one check cell."""
+
+    passed: bool
+    evidence: str
+    timed_out: bool = False
+
+
+@dataclass(frozen=True)
+class Graded:
+    """Result of one submission, graded or not."""
+
+    name: str  # relative to the class's folder
+    status: str  # `graded`, or why not, in a word or two
+    verdicts: Mapping[str, Verdict] = field(default_factory=dict)  # by check cell
+    reason: str = ""  # one sentence when not graded
+    notes: Sequence[str] = ()  # what the student should know about the notebook
+    findings: Mapping[str, Sequence[str]] = field(default_factory=dict)  # for the instructor alone
+    sources: Mapping[str, str] = field(default_factory=dict)  # the student's own, by exercise
+    seconds: float = 0.0  # what judging it took
+    seed: int | None = None  # the one that the checks' cases were drawn from
+    alone: bool = False  # no other submission was judged at the same time
+    file: str = ""  # digest of what was graded; empty where it should be graded again
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Graded:
+        """Make a result from what `dataclasses.asdict` gave, and JSON gave back."""
+        verdicts = {name: Verdict(**verdict) for name, verdict in data["verdicts"].items()}
+        return cls(**{**data, "verdicts": verdicts})
+
+    @property
+    def ran_out_of_time(self) -> bool:
+        """Tell whether a result may say more of a busy machine than of the submission."""
+        late = any(verdict.timed_out for verdict in self.verdicts.values())
+        return late or self.status == "timed out"
+
+    def with_findings(self, lab: Lab, answers: Answers) -> Graded:
+        """Add what a person should read in the answers."""
+        lines: dict[str, list[str]] = {}
+        for number, found in answers.findings.items():
+            for line, what, why in found:
+                # a slip that cost all points is nothing to read
+                if what != NOT_PYTHON or self.points(lab, number):
+                    place = f"line {line}" if line else "a cell beside the answer"
+                    lines.setdefault(number, []).append(f"{place}: {what} {why}.")
+        return replace(self, findings=lines)
+
+    def points(self, lab: Lab, exercise: str | None = None) -> int:
+        """Sum the points of the checks that passed, of one exercise or of all."""
+        return sum(
+            check.points
+            for check in lab.checks
+            if exercise in (None, check.exercise)
+            and (verdict := self.verdicts.get(check.id))
+            and verdict.passed
+        )
+
+    def grade(self, lab: Lab, exercise: str | None = None) -> int | None:
+        """Give the points for a score sheet: None where nothing was graded, which is no 0."""
+        return self.points(lab, exercise) if self.status == "graded" else None
+
+    def message(self, lab: Lab, exercise: str) -> str:
+        """Give what the first check of an exercise said that did not pass; empty when all did."""
+        for check in lab.checks:
+            verdict = self.verdicts.get(check.id)
+            if check.exercise == exercise and verdict and not verdict.passed:
+                return verdict.evidence or "The check did not pass."
+        return ""
+
+
+@dataclass(frozen=True)
+class Submission:
+    """One submission on its way: a file, then its answers, then a result."""
+
+    name: str  # relative to the class's folder
+    path: Path
+    digest: str = ""  # of its content
+    answers: Answers | None = None
+    result: Graded | None = None  # the end: later steps pass it by
+
+    def through(self, step: Callable[[Submission], Submission]) -> Submission:
+        """Take one step, unless there is a result already.
+
+        A failure is a result, and stops no other submission; a GradingError stops the whole run.
+        """
+        try:
+            return self if self.result else step(self)
+        except NotGradable as finding:
+            status, reason = finding.status, finding.reason
+        except GradingError:
+            raise
+        except Exception as error:
+            status = "crashed"
+            reason = f"Grading stopped with {type(error).__name__}: tell the instructor."
+        return replace(self, result=Graded(self.name, status, reason=reason))

@@ -1,0 +1,126 @@
+"""The folder of a class: submissions by name, and their bytes, whatever they are."""
+
+import os
+import stat
+from collections.abc import Sequence
+from pathlib import Path
+
+from solutions.grader.errors import GradingError, NotGradable
+from tutorial_lib.units import MIB, human_bytes
+
+MAX_BYTES = 20 * MIB
+# What an operating system leaves behind; hidden files are left out by their leading dot.
+_LEFT_BEHIND = {"__macosx", "thumbs.db", "desktop.ini", "__pycache__"}
+_MISSING = "no notebook found"
+READ = (".ipynb", ".zip", ".py")  # what is read; of a student's folder the first that is there
+_NAMED = 5  # entries that a reason lists
+
+
+def find_submissions(folder: Path, only: Sequence[str] = (), lab: str = "") -> list[str]:
+    """List the submissions of a class: notebooks in the folder and, at any depth, in its folders.
+
+    Where a student's folder has none, an archive counts, else a script. So that nobody is lost,
+    everything else in the folder is listed too, and so is every sub-folder that holds none of them.
+
+    Args:
+        folder: Of the class.
+        only: Names, or stems of names, of the few to grade; all when empty.
+        lab: As in `lab01_ledger`. Where a student has a folder `lab01`, as nbgrader makes one for
+            each lab, the others do not count.
+
+    Raises:
+        GradingError: When the folder is none, or holds no notebook, or `only` matches none.
+    """
+    if not folder.is_dir():
+        raise GradingError(f"{folder} is not a folder: give the folder that holds the notebooks.")
+    names = []
+    for entry in _entries(folder):
+        inner: list[str] = []
+        if entry.is_dir(follow_symlinks=False) and not entry.name.lower().endswith(READ):
+            files = _files(folder / entry.name)
+            own = f"{entry.name}/{lab.partition('_')[0]}/"
+            files = [name for name in files if name.startswith(own)] or files
+            for kind in READ:  # the outermost ones: what lies below them is older
+                of_kind = [name for name in files if name.lower().endswith(kind)]
+                inner = inner or [n for n in of_kind if n.count("/") == of_kind[0].count("/")]
+        names += inner or [entry.name]
+    if not any(name.lower().endswith(READ) for name in names):
+        raise GradingError(f"{folder} holds no .ipynb file, neither itself nor further down.")
+    for wanted in only:
+        if not any(_is_called(name, wanted) for name in names):
+            raise GradingError(f"no submission in {folder} is called {wanted!r}.")
+    chosen = [name for name in names if not only or any(_is_called(name, one) for one in only)]
+    return sorted(chosen)
+
+
+def _files(folder: Path) -> list[str]:
+    """List the files of a folder and of those in it, by name, the outermost first."""
+    names: list[str] = []
+    for place, folders, files in os.walk(folder):
+        folders[:] = filter(_counts, folders)
+        names += [Path(place, name).relative_to(folder.parent).as_posix() for name in files]
+    return sorted(filter(_counts, names), key=lambda name: (name.count("/"), name))
+
+
+def _entries(folder: Path) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as entries:
+            return [entry for entry in entries if _counts(entry.name)]
+    except OSError:
+        return []
+
+
+def _counts(name: str) -> bool:
+    """Tell what a student handed in from what Jupyter or a system has left, by its last name."""
+    last = name.rpartition("/")[2]
+    return not last.startswith(".") and last.lower() not in _LEFT_BEHIND
+
+
+def stem(name: str) -> str:
+    """Take the ending off the name of what is read."""
+    return next((name[: -len(kind)] for kind in READ if name.lower().endswith(kind)), name)
+
+
+def _is_called(name: str, wanted: str) -> bool:
+    """Tell whether a submission may be meant: by name, by stem, by file or by folder."""
+    return wanted in (name, stem(name), Path(name).name, name.split("/")[0])
+
+
+def check_is_notebook(path: Path) -> None:
+    """Refuse what is not called like a notebook, and say in a `NotGradable` what lies there."""
+    if path.name.lower().endswith(READ):
+        return
+    what = f"This file is called {path.name!r}, and the name of a notebook ends in .ipynb"
+    if path.is_dir() and not path.is_symlink():
+        inside = sorted(entry.name + "/" * entry.is_dir() for entry in _entries(path))
+        there = ", ".join(inside[:_NAMED]) + ", ..." * (len(inside) > _NAMED)
+        what = f"This folder holds {there or 'nothing'}, and no .ipynb file"
+    raise NotGradable(_MISSING, f"{what}: hand in the notebook itself.")
+
+
+def read_content(path: Path) -> bytes:
+    """Read a submitted file.
+
+    Raises:
+        NotGradable: When it is no notebook by its name, no regular file, too large or unreadable.
+    """
+    check_is_notebook(path)
+    try:
+        status = path.lstat()
+        if not stat.S_ISREG(status.st_mode):
+            said = "This is a folder, a link, or no file at all: hand in the notebook itself."
+            raise NotGradable("not a notebook", said)
+        # Not blocking: a named pipe would wait for ever. Not following: a link may lead anywhere.
+        flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+        with os.fdopen(os.open(path, flags), "rb") as file:
+            regular = stat.S_ISREG(os.fstat(file.fileno()).st_mode)
+            content = file.read(MAX_BYTES + 1) if regular else b""
+    except OSError as error:
+        raise NotGradable("unreadable", f"The file cannot be read: {error.strerror}.") from error
+    if len(content) > MAX_BYTES:
+        raise NotGradable(
+            "too large",
+            f"The file has {human_bytes(status.st_size)}, and {human_bytes(MAX_BYTES)} are "
+            "allowed: clear the outputs and save it again.",
+        )
+    return content

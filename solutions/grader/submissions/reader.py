@@ -1,0 +1,145 @@
+"""The reader of one submission: its answers, and findings in them, without running them.
+
+What JSON holds can take thirty times its bytes in memory, and parsing hostile text can end the
+process that does it. So the grader runs this file as a program, which limits its own memory and
+time. It reads the lab and the file from its standard input, and writes the answers in JSON, before
+they are inspected and once more behind it. If it ends in between, the first line is judged.
+"""
+
+import contextlib
+import dataclasses
+import gc
+import io
+import json
+import pickle
+import re
+import subprocess
+import sys
+import zipfile
+import zlib
+from pathlib import Path
+from typing import Any
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
+
+from solutions.grader.errors import NotGradable
+from solutions.grader.lab import Lab
+from solutions.grader.submissions.answers import NOT_PYTHON, Answers
+from solutions.grader.submissions.cells import read_cells, read_script
+from solutions.grader.submissions.class_folder import MAX_BYTES
+from solutions.grader.submissions.inspect_submission import inspect_submission
+from solutions.grader.submissions.match_cells import match_answers
+
+MEMORY_BYTES, _CPU_SECONDS = 256 * 1024**2, 20
+_CLOCK_SECONDS = 120  # for a machine that is busy
+_MOST_CELLS, _MOST_CHARACTERS = 5_000, 4_000_000
+_TOO_LONG = "takes too long to read: clear the outputs, save it again and hand that in"
+
+
+def read_submission(lab: Lab, content: bytes) -> Answers:
+    """Read a submitted file, in a process of its own with little memory and time.
+
+    Raises:
+        NotGradable: When nothing in it can be judged.
+    """
+    # without site packages it starts in a few hundredths of a second
+    command = [sys.executable, "-I", "-S", __file__]
+    said = inspected = b""
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        asked = pickle.dumps(lab) + content
+        done = subprocess.run(command, input=asked, capture_output=True, timeout=_CLOCK_SECONDS)
+        said, _, inspected = done.stdout.partition(b"\n")
+    if not said:
+        raise NotGradable("unreadable", f"The file {_TOO_LONG}.")
+    facts: dict[str, Any] = json.loads(said)
+    if "status" in facts:
+        raise NotGradable(facts["status"], facts["reason"])
+    with contextlib.suppress(ValueError):
+        return Answers.from_json(json.loads(inspected))
+    reason = (1, NOT_PYTHON, "to parse these cells ends the process that does it")
+    return Answers.from_json(facts | {"findings": {number: [reason] for number in facts["parts"]}})
+
+
+def _unpacked(content: bytes) -> bytes:
+    """Take the one notebook, or else the one script, out of an archive."""
+    if not content.startswith(b"PK"):
+        return content
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        files = [name for name in archive.namelist() if not re.search(r"(^|/)(\.|__MACOSX)", name)]
+        scripts = [name for name in files if name.lower().endswith(".py")]
+        found = [name for name in files if name.lower().endswith(".ipynb")] or scripts
+        if len(found) == 1:
+            if archive.getinfo(found[0]).file_size > MAX_BYTES:
+                raise NotGradable("too large", "Unpacked it is too large: clear the outputs.")
+            return archive.open(found[0]).read(MAX_BYTES)
+    said = f"The archive holds {len(found) or 'no'} notebooks: hand in one, that which counts."
+    raise NotGradable("no notebook found", said)
+
+
+def _read(lab: Lab, content: bytes) -> Answers:
+    try:
+        content = _unpacked(content).removeprefix(b"\xef\xbb\xbf")
+        # bytes, not text: json then accepts a byte order mark, and UTF-16 by its zeros
+        is_script = content.lstrip()[:1] not in b"{[\xef\xff\xfe" and b"# exercise" in content
+        cells = read_script(content) if is_script else read_cells(json.loads(content))
+    except (ValueError, RuntimeError, MemoryError, zipfile.BadZipFile, zlib.error) as error:
+        wrong = _what_is_wrong(content, error)
+        raise NotGradable(
+            "unreadable", f"The file {wrong}: save the notebook again and hand that in."
+        ) from error
+    if cells is None:
+        raise NotGradable("not a notebook", "The file is JSON, but it has no list of cells.")
+    total = sum(len(cell.source) for cell in cells[:_MOST_CELLS] if not cell.is_too_long)
+    if len(cells) > _MOST_CELLS or total > _MOST_CHARACTERS:
+        raise NotGradable(
+            "too large",
+            f"The file has {len(cells):,} cells, and {total:,} characters in the first of them: "
+            f"{_MOST_CELLS:,} cells and {_MOST_CHARACTERS:,} characters are read. Delete what is "
+            "no part of the lab.",
+        )
+    return match_answers(lab, cells)
+
+
+def _what_is_wrong(content: bytes, error: BaseException) -> str:
+    if not content.strip(b"\0 \t\r\n"):
+        return "is empty"
+    before, marker, _ = content.partition(b"\n<<<<<<< ")
+    if marker:
+        line = before.count(b"\n") + 2
+        return f"holds two versions at once (a conflict mark of git stands in line {line})"
+    if content.startswith(b"PK"):
+        return "is an archive that is damaged, or has a password"
+    if isinstance(error, MemoryError):
+        return "takes too much memory to read"
+    if isinstance(error, UnicodeDecodeError):
+        byte = error.object[error.start]
+        return f"is not in UTF-8 (byte 0x{byte:02x} at position {error.start})"
+    if b"\0" in content:
+        return f"is damaged (a zero byte at position {content.index(0)})"
+    if isinstance(error, json.JSONDecodeError):
+        return f"is not valid JSON (line {error.lineno}, column {error.colno})"
+    return "is not valid JSON"
+
+
+def main() -> None:
+    """Answer for one file."""
+    lab: Lab = pickle.load(sys.stdin.buffer)  # the grader's own; the rest is anybody's
+    # ended by the system where too much memory or time would be taken
+    with contextlib.suppress(ImportError, OSError, ValueError):
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+        resource.setrlimit(resource.RLIMIT_CPU, (_CPU_SECONDS, _CPU_SECONDS))
+    gc.disable()  # JSON holds no circles, and looking for them takes seconds
+    try:
+        answers = _read(lab, sys.stdin.buffer.read())
+    except NotGradable as finding:
+        print(json.dumps(vars(finding)))
+    else:
+        print(json.dumps(dataclasses.asdict(answers)), flush=True)
+        print(json.dumps(dataclasses.asdict(inspect_submission(lab, answers))))
+
+
+if __name__ == "__main__":
+    main()
