@@ -1,7 +1,7 @@
 """Models and steps that nobody here built the instruments for: name -> function that builds a step.
 
 All are small random configurations of published architectures, or ways to train that people use.
-`timm`'s are tried where it is installed. tests/benchmarks/foreign.py prints the whole table.
+`timm`'s are tried where it is installed. course/recorded/make/foreign.py prints the whole table.
 """
 
 import copy

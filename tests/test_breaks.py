@@ -2,7 +2,6 @@
 
 import importlib
 from functools import partial
-from pathlib import Path
 from types import SimpleNamespace
 
 import pandas as pd
@@ -301,7 +300,6 @@ def test_10d_the_usual_loop_keeps_the_logits_of_its_out():
     ],
 )
 def test_10b_open_misses_are_one_copy_of_the_logits(monkeypatch, row, below):
-    monkeypatch.syspath_prepend(str(Path(__file__).parent / "benchmarks"))
     published_steps = importlib.import_module("published_steps")
     plain = published_steps.old_loss
 

@@ -1,7 +1,7 @@
 """Does it fit: our answers against what training steps did on real GPUs, free and capped.
 
-`python tests/benchmarks/fits.py` made the answers to 47 loops that others ran, and says where they
-come from; `least_room.py` beside it looked for the least room on an H200.
+`python course/recorded/make/fits.py` made the answers to 47 loops that others ran, and says where
+they come from; `least_room.py` beside it looked for the least room on an H200.
 """
 
 import csv

@@ -19,7 +19,7 @@ from tutorial_lib.device import seed_everything
 from tutorial_lib.instruments import ranks
 
 ROOT = Path(__file__).resolve().parent.parent
-TABLE = ROOT / "course/recorded/foreign.csv"  # by tests/benchmarks/foreign.py --write
+TABLE = ROOT / "course/recorded/foreign.csv"  # by course/recorded/make/foreign.py --write
 
 
 @dataclass
@@ -126,8 +126,8 @@ def test_the_table_has_every_kind_and_the_readme_its_score():
     equal = len(verdicts) - len(REFUSED) - len(differ)
     score = (
         f"| {len(verdicts)} models and steps that others wrote "
-        f"(`python3 tests/benchmarks/foreign.py`) | | right to the byte for {equal}, differs for a "
-        f"known reason for {len(differ)}, refuses {len(REFUSED)} |"
+        f"(`python3 course/recorded/make/foreign.py`) | | right to the byte for {equal}, differs "
+        f"for a known reason for {len(differ)}, refuses {len(REFUSED)} |"
     )
     assert score in " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
 

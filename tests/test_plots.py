@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import screenshots
 import torch
-from browser import screenshots
-from browser.figures import FIGURES, is_current
+from figures import FIGURES, is_current
 from matplotlib.colors import to_rgb
 from matplotlib.patches import Rectangle
 from test_meter import gpt_step
@@ -204,9 +204,11 @@ def test_two_peaks_are_two_bars_and_the_alt_text_names_the_higher():
 
 @pytest.mark.parametrize("drawing", sorted(FIGURES.glob("*.svg")), ids=lambda path: path.stem)
 def test_the_picture_of_a_drawing_is_of_today(drawing):
-    assert is_current(drawing), "python tests/browser/figures.py makes it anew"
+    assert is_current(drawing), "python course/recorded/make/figures.py makes it anew"
 
 
 @pytest.mark.parametrize("picture", screenshots.PICTURES)
 def test_a_screenshot_is_of_todays_cells(picture):
-    assert screenshots.is_current(picture), "python tests/browser/screenshots.py takes it anew"
+    assert screenshots.is_current(picture), (
+        "python course/recorded/make/screenshots.py takes it anew"
+    )

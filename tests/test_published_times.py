@@ -5,14 +5,9 @@ import json
 import math
 import re
 import statistics
-import sys
-from pathlib import Path
-
-import pytest
-
-sys.path.insert(0, str(Path(__file__).parent / "benchmarks"))
 
 import published_times as times
+import pytest
 
 from tutorial_lib.instruments.planning import Speed
 from tutorial_lib.instruments.training import Recipe

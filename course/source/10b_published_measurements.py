@@ -46,7 +46,7 @@ for source, number in sources.most_common():
 # Some sources used an older PyTorch. Before 1.11, softmax kept its input as well as its result.
 # Some used DistributedDataParallel, which holds a copy of the gradients. For those a third figure
 # includes the same: *emulated, as then*. The file `recorded/published.csv` has every condition and
-# address, and `tests/benchmarks/published.py` runs all of it again.
+# address, and `course/recorded/make/published.py` runs all of it again.
 #
 # **Predict.** For peaks read from PyTorch's allocator, by how many per cent is the emulated card
 # off, in the median?
@@ -288,7 +288,7 @@ for column in ("emulated_ran", "emulated_ran_cudnn"):
 #
 # What is the least room in which a step runs? On an H200 we bisected between a cap that was too
 # small and one that was enough, for steps of this course and loops of xMem's
-# (`tests/benchmarks/least_room.py`). An emulated H200 with the same PyTorch then did the same.
+# (`course/recorded/make/least_room.py`). An emulated H200 with the same PyTorch then did the same.
 #
 # **Predict.** By how many per cent is the least room above the predicted peak, in the median?
 
@@ -359,7 +359,7 @@ medians
 # For every block the rule is mostly a ceiling: embedding, head and optimizer run once, and early
 # stop saves a matmul. Where no matmul runs again FLOPs predict nothing, and the price is mostly
 # small. Here is each row whose step took more than 1.1 times what the rule says, and why.
-# (`tests/benchmarks/published_times.py` predicts the rows by model, too.)
+# (`course/recorded/make/published_times.py` predicts the rows by model, too.)
 
 # %% id="seconds-misses"
 for name in prices.index[slower > 1.1 * rule]:

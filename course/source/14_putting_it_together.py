@@ -420,8 +420,8 @@ pd.DataFrame(missed, index=["on paper", "needed"]).T
 #
 # The ladder has six rungs; the planner has many more. It keeps weights and states in float32. It
 # takes the plan with the shortest predicted time, most often the one that recomputes least. The
-# table has its answers for 64 samples an update (`python tests/benchmarks/plan_pairs.py` recorded
-# them). You get one of them with
+# table has its answers for 64 samples an update, recorded by
+# `python course/recorded/make/plan_pairs.py`. You get one of them with
 #
 # ```bash
 # python -m tutorial_lib plan gpt2-xl --budget 24GiB --effective-batch 64

@@ -1,6 +1,6 @@
 """Peaks that others measured on real GPUs and published, with predicted and emulated beside them.
 
-`tests/benchmarks/published.py` runs every row of the file anew.
+`course/recorded/make/published.py` runs every row of the file anew.
 """
 
 import csv

@@ -174,7 +174,7 @@ def attach_figures(cell: NotebookNode, folder: Path) -> None:
         if not path.is_file():
             raise AuthoringError(
                 f"cell {cell.id!r}: figure {path.name} is not in {folder}. It is made from "
-                f"{name}.svg there by tests/browser/figures.py."
+                f"{name}.svg there by course/recorded/make/figures.py."
             )
         attached[path.name] = {"image/png": base64.b64encode(path.read_bytes()).decode()}
     if attached:

@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-COURSE = Path(__file__).resolve().parent.parent.parent
+_ROOT = Path(__file__).resolve().parents[3]
+_OURS = [_ROOT / name for name in ("tutorial_lib", "labs/checks", "solutions/grader")]
 _NO_GPU = (
     "Without a GPU, leave this out, or give your function a parameter `device` and place things\n"
     'there: the command fills it in. (`predict` and `plan` ignore .cuda() and .to("cuda").)\n'
@@ -38,17 +39,20 @@ def foreseen(error: Exception) -> str | None:
 def is_own(error: Exception) -> bool:
     """Tell whether the user's code raised it, or code that it called, and not the course."""
     frames = traceback.extract_tb(error.__traceback__)
-    return bool(_own_frames(error)) and COURSE not in Path(frames[-1].filename).resolve().parents
+    return bool(_own_frames(error)) and not _is_in(_OURS, frames[-1])
 
 
 def _own_frames(error: Exception) -> list[traceback.FrameSummary]:
-    libraries = [COURSE, *(Path(sysconfig.get_path(key)) for key in ("stdlib", "purelib"))]
+    libraries = [*_OURS, *(Path(sysconfig.get_path(key)) for key in ("stdlib", "purelib"))]
     return [
         frame
         for frame in traceback.extract_tb(error.__traceback__)
-        if Path(frame.filename).is_file()
-        and not any(place in Path(frame.filename).resolve().parents for place in libraries)
+        if Path(frame.filename).is_file() and not _is_in(libraries, frame)
     ]
+
+
+def _is_in(folders: list[Path], frame: traceback.FrameSummary) -> bool:
+    return not {*folders}.isdisjoint(Path(frame.filename).resolve().parents)
 
 
 def of_own_code(error: Exception) -> str | None:

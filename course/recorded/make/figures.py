@@ -11,7 +11,7 @@ from pathlib import Path
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
-ROOT = Path(__file__).resolve().parent.parent.parent
+ROOT = Path(__file__).resolve().parents[3]
 FIGURES = ROOT / "course" / "figures"
 MADE_OF = "SHA-256 of its SVG"
 SCALE = 1.5  # sharp where a cell is 1,200 pixels wide

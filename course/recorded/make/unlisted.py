@@ -1,6 +1,6 @@
 """Hold `predict` against an emulated card on twelve training steps that no other list has.
 
-python -m tutorial_lib emulate --card a100 -- python tests/benchmarks/unlisted.py [swin ...]
+python -m tutorial_lib emulate --card a100 -- python course/recorded/make/unlisted.py [swin ...]
 
 What is left stands beside cuBLAS's workspaces, one for each thread that multiplies.
 """

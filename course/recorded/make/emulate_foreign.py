@@ -1,6 +1,6 @@
 """Run training scripts that others wrote on an emulated card: random weights, random data.
 
-    python tests/benchmarks/emulate_foreign.py [--card t4] [--folder FOLDER] [NAMES ...]
+    python course/recorded/make/emulate_foreign.py [--card t4] [--folder FOLDER] [NAMES ...]
 
 Needs `.venv-cuda` (emulate --setup) and the network once, for the packages and the page that
 hold the scripts: they are kept in FOLDER. Each script runs for three updates with a batch that
@@ -22,7 +22,7 @@ from pathlib import Path
 from tutorial_lib.instruments.emulated import Emulated, emulate, find_card, find_cuda_torch
 from tutorial_lib.units import human_bytes
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 # Without what they depend on: PyTorch and transformers are those of .venv-cuda.
 PACKAGES = (
     *("trl==1.16.0", "datasets==5.2.0", "pyarrow", "dill", "multiprocess", "xxhash", "aiohttp"),

@@ -1,6 +1,6 @@
 """Take the README's pictures of JupyterLab; run after one of their cells has changed.
 
-    python tests/browser/screenshots.py
+    python course/recorded/make/screenshots.py
 
 `course/figures/` then holds a chapter's cell with its figure, and a lab's check that refuses a
 wrong answer. Each picture notes the cells that it was made of.
@@ -16,7 +16,7 @@ import nbformat
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 FIGURES = ROOT / "course" / "figures"
 MADE_OF = "SHA-256 of its cells"
 CALM = ".jp-cell-toolbar, .jp-Collapser { visibility: hidden !important }"  # of the selected cell

@@ -1,6 +1,6 @@
 """Print what `measure`, PyTorch's MemTracker and `predict` say of foreign models, and a verdict.
 
-python tests/benchmarks/foreign.py [--write] [NAMES ...]
+python course/recorded/make/foreign.py [--write] [NAMES ...]
 
 With `--write` the table goes to course/recorded/foreign.csv. The models of `timm` are tried where
 it is installed.
@@ -10,7 +10,7 @@ import csv
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "tests"))
 
 from foreign_models import KINDS
 from test_foreign import TABLE, compared

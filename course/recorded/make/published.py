@@ -1,7 +1,7 @@
 """Hold predicted and emulated peaks against what others measured on real GPUs, and published.
 
-    python tests/benchmarks/published.py          all rows; needs .venv-cuda (emulate --setup)
-    python tests/benchmarks/published.py 'lk_*'   these rows
+    python course/recorded/make/published.py          all rows; needs .venv-cuda (emulate --setup)
+    python course/recorded/make/published.py 'lk_*'   these rows
 
 Reads `course/recorded/published.csv` and fills in its columns `predicted_gib`, `emulated_gib`,
 `emulated_reserved_gib` and `as_then_gib`, each row run whole, on the card of its column `card`.
@@ -29,7 +29,7 @@ from tutorial_lib.instruments.emulated import emulate, find_card, find_cuda_torc
 from tutorial_lib.memory import private_torch
 from tutorial_lib.units import GIB
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 TABLE = ROOT / "course" / "recorded" / "published.csv"
 STEPS = 3  # gradients and optimizer state are there from the second on
 

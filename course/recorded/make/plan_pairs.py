@@ -1,6 +1,6 @@
 """Ask `plan` for nine pairs of model and budget, and keep the answers for chapter 14.
 
-    python tests/benchmarks/plan_pairs.py
+    python course/recorded/make/plan_pairs.py
 
 Each answer is the command's own. Where nothing fits that keeps weights and states in float32, the
 row is what fits otherwise, and says what that changes.
@@ -15,7 +15,7 @@ from pathlib import Path
 
 from tutorial_lib.school.commands.main import run
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 OUT = ROOT / "course/recorded/plans.csv"
 MODELS = ("gpt2-xl", "llama-2-7b", "sd21-unet")
 BUDGETS_GIB = (16, 24, 80)

@@ -2,7 +2,7 @@
 
 One step of training, plain and with every block checkpointed:
 
-    python tests/benchmarks/readme_picture.py
+    python course/recorded/make/readme_picture.py
 
 Both are counted, on the step of chapter 00, so every machine draws the same curves.
 """
@@ -19,7 +19,7 @@ from tutorial_lib.instruments import segments
 from tutorial_lib.models.gpt import GPT, GPTConfig
 from tutorial_lib.units import MIB, human_bytes
 
-FIGURES = Path(__file__).resolve().parents[2] / "course/figures"
+FIGURES = Path(__file__).resolve().parents[3] / "course/figures"
 SHOWN = ("parameters", "gradients", "optimizer_state", "activations", "recomputed", "temporary")
 
 

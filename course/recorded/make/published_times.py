@@ -1,8 +1,8 @@
 """Hold predicted prices of checkpointing against times that others measured and published.
 
-    python tests/benchmarks/published_times.py              all rows; some minutes, no GPU
-    python tests/benchmarks/published_times.py 'llama*'     these rows
-    python tests/benchmarks/published_times.py --own        our own: own_times.csv anew
+    python course/recorded/make/published_times.py              all rows; some minutes, no GPU
+    python course/recorded/make/published_times.py 'llama*'     these rows
+    python course/recorded/make/published_times.py --own        our own: own_times.csv anew
 
 A row of `course/recorded/published_times.csv` has two published times (or rates) of one step, and
 what runs again: `again` is the share of the blocks' forward, 0 for none and 1 for all. The price
@@ -29,7 +29,7 @@ from tutorial_lib.instruments import recorded
 from tutorial_lib.instruments.planning.run.roofline import Roofline, Speed
 from tutorial_lib.instruments.training import Recipe
 
-TABLE = Path(__file__).resolve().parents[2] / "course" / "recorded" / "published_times.csv"
+TABLE = Path(__file__).resolve().parents[1] / "published_times.csv"
 Row = dict[str, str]
 
 # Forwards in a step that keeps everything.

@@ -1,6 +1,6 @@
 """What `save_on_cpu` leaves on a card and puts into the host's pinned memory, for chapter 07d.
 
-    python -m tutorial_lib emulate --card a100 -- python tests/benchmarks/offload.py
+    python -m tutorial_lib emulate --card a100 -- python course/recorded/make/offload.py
 
 Writes course/recorded/snapshots/offload.json: forward and backward of ViT-B/16, 16 images.
 """

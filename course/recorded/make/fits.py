@@ -3,10 +3,10 @@
     .venv-cuda/bin/pip install --no-deps torchvision==0.28.0
     .venv-cuda/bin/pip install --no-deps --target OLD transformers==4.51.3 \
         'huggingface_hub<1' 'tokenizers<0.22'
-    PYTHONPATH=OLD .venv-cuda/bin/python tests/benchmarks/fits.py            all rows
-    PYTHONPATH=OLD .venv-cuda/bin/python tests/benchmarks/fits.py 'VGG*'     these models
-    PYTHONPATH=OLD .venv-cuda/bin/python tests/benchmarks/fits.py --cudnn    and cuDNN is asked
-    python tests/benchmarks/fits.py --table                                  what is kept
+    PYTHONPATH=OLD .venv-cuda/bin/python course/recorded/make/fits.py            all rows
+    PYTHONPATH=OLD .venv-cuda/bin/python course/recorded/make/fits.py 'VGG*'     these models
+    PYTHONPATH=OLD .venv-cuda/bin/python course/recorded/make/fits.py --cudnn    and cuDNN is asked
+    python course/recorded/make/fits.py --table                                  what is kept
 
 `course/recorded/peers.csv` holds what xMem's authors published (Shi, Pezaros, Elkhatib, Middleware
 2025, arXiv 2510.21048, github.com/Stone-ResearchLife/xMem, MIT): for each row what NVML saw of a
@@ -41,7 +41,7 @@ from tutorial_lib import memory
 from tutorial_lib.instruments.emulated import Card, emulate, find_card, find_cuda_torch
 from tutorial_lib.memory import private_torch
 
-FOLDER = Path(__file__).resolve().parents[2] / "course" / "recorded"
+FOLDER = Path(__file__).resolve().parents[1]
 ROOT = FOLDER.parents[1]
 CARDS = {"RTX-3060": "rtx-3060", "RTX-4060": "rtx-4060", "A100-40GB": "a100-40"}
 CAPS = ("xmem", "dnnmem", "schedtune")

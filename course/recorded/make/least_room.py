@@ -1,8 +1,8 @@
 """The least room in which a training step runs, on this machine's GPU or on an emulated card.
 
-    python tests/benchmarks/least_room.py                       all steps, on a GPU
-    python tests/benchmarks/least_room.py 'gpt2*'               these steps
-    python -m tutorial_lib emulate --card h200 -- python tests/benchmarks/least_room.py ...
+    python course/recorded/make/least_room.py                       all steps, on a GPU
+    python course/recorded/make/least_room.py 'gpt2*'               these steps
+    python -m tutorial_lib emulate --card h200 -- python course/recorded/make/least_room.py ...
 
 A step runs four times free, then in one cap after the other, each halving the gap between the
 largest that it ran out in and the least that it ran in, down to a five-hundredth. Steps are the
