@@ -85,7 +85,7 @@ def open_cluster(address: str, order: Order) -> Iterator[Cluster]:
     except (OSError, ValueError) as error:
         raise GradingError(
             f"no Dask scheduler answers at {address} ({error}): start one with `dask scheduler`, "
-            "and `dask worker ADDRESS` on each machine."
+            "and `PYTHONPATH=. dask worker ADDRESS` in the course's folder on each machine."
         ) from error
     with client:
         threads = client.nthreads()
