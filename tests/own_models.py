@@ -583,21 +583,35 @@ class Experts(nn.Module):
         super().__init__()
         self.layers, self.head = nn.ModuleList(Expert() for _ in range(4)), nn.Linear(32, 32)
 
-    def forward(self, x):
+    def forward(self, x, when):
+        balance = 0.0
         for layer in self.layers:
             x = layer(x)
-        return self.head(x), sum(layer.balance for layer in self.layers)
+            balance += layer.balance if when == "at once" else 0.0
+        x = self.head(x) if when == "after the head" else x
+        balance += sum(layer.balance for layer in self.layers) if when != "at once" else 0.0
+        return x, balance
 
 
-def balanced(micro_batch=64):
+def balanced(micro_batch=64, when="after the head"):
     """Run again, a layer would hold its balancing loss with all that was recomputed for it."""
     model, x = Experts(), torch.randn(micro_batch, 32)
 
     def loss():
-        out, balance = model(x)
+        out, balance = model(x, when)
         return out.square().mean() + balance
 
     return loss, model
+
+
+def balanced_at_once(micro_batch=64):
+    """The model reads each layer's balancing loss right after the layer."""
+    return balanced(micro_batch, "at once")
+
+
+def balanced_after_layers(micro_batch=64):
+    """The model reads them after the last layer, before it touches the output."""
+    return balanced(micro_batch, "after the layers")
 
 
 class DownAndUp(nn.Module):

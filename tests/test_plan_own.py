@@ -33,7 +33,8 @@ LOWEST = {"graph": 0.93}
 KINDS = [
     *("segmentation", "residual", "two_views", "rollout", "recycling", "preferences"),
     *("called_by_the_loss", "autocast_inside", "graph", "packed", "windows"),
-    *("shared_weights", "pyramid", "looking", "straight_through", "balanced", "two_lists"),
+    *("shared_weights", "pyramid", "looking", "straight_through", "two_lists"),
+    *("balanced", "balanced_at_once", "balanced_after_layers"),
 ]
 
 

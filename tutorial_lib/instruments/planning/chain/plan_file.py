@@ -98,7 +98,9 @@ def _output(form: Mapping[str, Any]) -> Any:
 
 def _call(data: dict[str, Any]) -> Call:
     name, count = data["kind"]
-    return Call(**{**data, "kind": (name, count), "output": _output(data["output"])})
+    attributes = tuple((path, key) for path, key in data.get("attributes", ()))
+    form = {"kind": (name, count), "output": _output(data["output"]), "attributes": attributes}
+    return Call(**{**data, **form})
 
 
 def _stage(data: dict[str, Any]) -> Stage:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -29,10 +29,14 @@ class Call:
     output: Any  # each tensor in it without memory
     is_profiled: bool = True  # whether the output is known from a run, or only supposed
     matmuls: int = 0  # those before the last tensor that its backward needs
+    # results that it leaves in attributes, by path and name: they come second in `output` then
+    attributes: tuple[tuple[str, str], ...] = ()
 
     @classmethod
-    def of(cls, name: str, module: nn.Module, output: Any) -> Call:
-        """Note a call and the form of its output.
+    def of(
+        cls, name: str, module: nn.Module, output: Any, left: Mapping[tuple[str, str], Tensor] = {}
+    ) -> Call:
+        """Note a call and the form of its output, with the results that it left in attributes.
 
         Raises:
             ValueError: When the output is an object of the user's own class with tensors in it.
@@ -42,7 +46,9 @@ class Call:
                 f"The stage {name} returns a {holder} with tensors among its attributes, and a "
                 "plan must know them: return a tensor, or a tuple, dict or dataclass of tensors."
             )
-        return cls(name, kind_of(module), map_leaves(Tensor, _without_memory, output))
+        output = (output, [*left.values()]) if left else output
+        form = map_leaves(Tensor, _without_memory, output)
+        return cls(name, kind_of(module), form, attributes=tuple(left))
 
     @classmethod
     def supposed(cls, name: str, module: nn.Module) -> Call:
@@ -84,6 +90,34 @@ class Call:
         """Return an output of this form with other values in place of its tensors."""
         rest = iter(results)
         return map_leaves(Tensor, lambda _: next(rest), self.output)
+
+    def given(self, module: nn.Module, output: Any) -> Any:
+        """Return what a module's call gave, results in its attributes included, in this form."""
+        held = [getattr(module.get_submodule(path), name) for path, name in self.attributes]
+        return (output, held) if held else output
+
+    def handed_out(self, module: nn.Module, results: Sequence[Any]) -> Any:
+        """Return an output with these tensors; those for attributes are put there."""
+        if not self.attributes:
+            return self.filled(results)
+        output, left = self.filled(results)
+        for (path, name), result in zip(self.attributes, left, strict=True):
+            vars(module.get_submodule(path))[name] = result
+        return output
+
+
+def results_in(module: nn.Module) -> dict[tuple[str, str], Tensor]:
+    """Return the results of operations that a module has in attributes, by path and name.
+
+    A weight that `weight_norm` makes anew for each call is none.
+    """
+    return {
+        (path, name): value
+        for path, part in module.named_modules()
+        for name, value in vars(part).items()
+        if isinstance(value, Tensor) and value.grad_fn is not None
+        if not any(key.startswith(f"{name}_") for key, _ in part.named_parameters(recurse=False))
+    }
 
 
 def _without_memory(leaf: Tensor) -> Tensor:

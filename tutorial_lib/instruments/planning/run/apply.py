@@ -16,6 +16,7 @@ from tutorial_lib.instruments.planning.run.find_stages import (
     CannotPlanError,
     find_stages,
     replaced,
+    run_stage,
 )
 from tutorial_lib.instruments.planning.run.matmuls import selective
 from tutorial_lib.instruments.planning.run.recording import containers, has_own_weights
@@ -23,6 +24,7 @@ from tutorial_lib.instruments.private_torch import CALL
 from tutorial_lib.instruments.segments.deferred import DeferredRun
 from tutorial_lib.instruments.segments.execution import Execution, Observe, Values
 from tutorial_lib.instruments.segments.placeholder import (
+    DeferredTensor,
     deferring_functions,
     tensors_of,
     with_values,
@@ -154,24 +156,6 @@ def _read(call: Call, output: Any) -> list[Tensor]:
     return tensors_of(output)
 
 
-def _run_stage(module: nn.Module, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Run a stage; in a second run, leave results in its attributes as the first one's.
-
-    A balancing loss that a layer of experts puts there would hold all that was recomputed for it.
-    """
-    if not in_backward():
-        return function(*args, **kwargs)
-    before = [(vars(part), {**vars(part)}) for part in module.modules()]
-    try:
-        return function(*args, **kwargs)
-    finally:
-        for held, first in before:
-            for name in [n for n, value in held.items() if value is not first.get(n)]:
-                if isinstance(held[name], Tensor) and held[name].requires_grad:
-                    del held[name]
-                    held |= {name: first[name]} if name in first else {}
-
-
 class OtherStagesError(RuntimeError):
     """The model calls other stages than the plan has."""
 
@@ -185,10 +169,11 @@ class _Running:
         self.part = self.parts[0]
         self.run: DeferredRun | None = None
         self.is_running = False
+        self.left: list[tuple[nn.Module, str]] = []  # attributes that hold a placeholder now
 
     def stage(self, name: str, module: nn.Module) -> Callable[..., Any]:
         """Make a call that is only recorded."""
-        function = functools.partial(_run_stage, module, getattr(module, CALL))
+        function = getattr(module, CALL)
 
         def stage(*args: Any, **kwargs: Any) -> Any:
             if not torch.is_grad_enabled() or not has_own_weights(module):
@@ -205,8 +190,10 @@ class _Running:
                 )
             likes = [like if call.is_profiled else None for like in call.tensors]
             read = functools.partial(_read, call)
-            made = run.call(f"The stage {name}", function, args, kwargs, likes, read)
-            return call.filled(made)
+            run_it = functools.partial(run_stage, module, function, call)
+            made = run.call(f"The stage {name}", run_it, args, kwargs, likes, read)
+            self.left += [(module.get_submodule(path), key) for path, key in call.attributes]
+            return call.handed_out(module, made)
 
         return stage
 
@@ -249,6 +236,7 @@ class _Running:
             self.next = 0
             raise
         finally:
+            self._take_back()
             self.run, self.is_running = None, False
 
     def _goes_on(self) -> bool:
@@ -275,7 +263,15 @@ class _Running:
         if tensor is not None:
             tensor.register_hook(begin)  # type: ignore[no-untyped-call]
 
+    def _take_back(self) -> None:
+        """Remove placeholders from attributes: a value that the model hasn't read isn't wanted."""
+        for module, name in self.left:
+            if isinstance(vars(module).get(name), DeferredTensor):
+                del vars(module)[name]
+        self.left.clear()
+
     def _execute(self, part: _Part, run: DeferredRun) -> Values:
+        self._take_back()
         contexts = lambda piece: selective(part.calls[piece].matmuls)  # noqa: E731
         return Execution(run, contexts).all(part.tree, self.observe)
 

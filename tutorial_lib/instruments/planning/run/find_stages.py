@@ -14,6 +14,7 @@ from tutorial_lib.instruments.planning.chain.profiled import Call
 from tutorial_lib.instruments.planning.chain.stages import Stage
 from tutorial_lib.instruments.private_torch import CALL
 from tutorial_lib.instruments.segments.structure import list_leaves
+from tutorial_lib.memory.private_torch import in_backward
 
 # What a U-Net of diffusers has between its blocks, at the same level.
 _BETWEEN = {"Downsample2D", "Upsample2D"}
@@ -149,6 +150,24 @@ def replaced(
     return undo
 
 
+def run_stage(
+    module: nn.Module, function: Callable[..., Any], call: Call, *args: Any, **kwargs: Any
+) -> Any:
+    """Run a stage; in a second run, leave results in its attributes as the first one's.
+
+    A balancing loss that a layer of experts puts there would hold all that was recomputed for it.
+    """
+    before = [(vars(part), {**vars(part)}) for part in module.modules() if in_backward()]
+    try:
+        return call.given(module, function(*args, **kwargs))
+    finally:
+        for held, first in before:
+            for name in [n for n, value in held.items() if value is not first.get(n)]:
+                if isinstance(held[name], Tensor) and held[name].requires_grad:
+                    del held[name]
+                    held |= {name: first[name]} if name in first else {}
+
+
 def first_alike(calls: Sequence[Call], stages: Sequence[Stage]) -> list[int]:
     """Say for each stage which one stands for it: the first of its kind with the same numbers."""
     times = Counter(call.name for call in calls)
@@ -174,21 +193,26 @@ def left_out(
     absent = {call.name: (call, keeps) for call, keeps in calls}
     parts = {name: stages[name] for name in absent}
 
-    def make(name: str, _: nn.Module) -> Callable[..., Any]:
+    def make(name: str, module: nn.Module) -> Callable[..., Any]:
         call, keeps = absent[name]
-        return lambda *args, **kwargs: _worked(call, keeps, list_leaves(Tensor, (args, kwargs)))
+
+        def stage(*args: Any, **kwargs: Any) -> Any:
+            made = _worked(call, keeps, list_leaves(Tensor, (args, kwargs)))
+            return call.handed_out(module, made)
+
+        return stage
 
     return replaced(parts, make)
 
 
 def without_work(call: Call, *inputs: Tensor) -> Any:
     """Output of a call for fake inputs, and gradients of these, by no operation."""
-    return _worked(call, False, inputs)
+    return call.filled(_worked(call, False, inputs))
 
 
-def _worked(call: Call, keeps: bool, inputs: Sequence[Tensor]) -> Any:
+def _worked(call: Call, keeps: bool, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
     made = _WithoutWork.apply(call.tensors, keeps, *inputs)  # type: ignore[no-untyped-call]
-    return call.filled(made)
+    return tuple(made)
 
 
 class _WithoutWork(torch.autograd.Function):

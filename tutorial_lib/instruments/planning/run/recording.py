@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
 from tutorial_lib.device import seed_everything, set_python_random_states
-from tutorial_lib.instruments.planning.chain.profiled import WHOLE, WITHIN, Call
+from tutorial_lib.instruments.planning.chain.profiled import WHOLE, WITHIN, Call, results_in
 from tutorial_lib.instruments.planning.run.find_stages import CannotPlanError, replaced
 from tutorial_lib.instruments.private_torch import CALL
 from tutorial_lib.memory.timeline import Life
@@ -165,9 +165,12 @@ class Recorder:
                 return function(*args, **kwargs)
             with contextlib.nullcontext() if self._is_running else self._running():
                 self._begin()
+                before = {id(result) for result in results_in(module).values()}
                 output = function(*args, **kwargs)
                 self.ends.append(self.read())
-                self.calls.append(Call.of(name, module, output))
+                found = results_in(module).items()
+                left = {at: result for at, result in found if id(result) not in before}
+                self.calls.append(Call.of(name, module, output, left))
                 return output
 
         return stage
