@@ -75,18 +75,18 @@ def profile(
     is_fake = any(map(is_fake_tensor, list_tensors(model.parameters())))  # FSDP's parts too
     method: Method = "predicted" if speed or is_fake else "measured"
     with model_untouched(model, device):
+        seen, again = _forward_alone(model, found, loss, device)
         if found and not (is_fake and (is_judged or like)):
             _check_repeatable(model, loss, found, keep)
-        seen, loss = _forward_alone(model, found, loss, device)
         forms, skips = list[tuple[Stage, ...]](), tuple[Skip, ...]()
         for kept in (int, Selective)[: 1 + selective]:
             _set_gradients(model, gradients)
             known = (forms[0] if forms else like.stages if like else None) if is_fake else None
-            if not (run := _run_if_able(seen, loss, device, speed or Speed(), kept, known)):
+            if not (run := _run_if_able(seen, again, device, speed or Speed(), kept, known)):
                 break
             timed = (clocked := run.clocked.take(_SECONDS)).durations(0.0)
             if method == "measured":
-                timed = measure_times(model, seen.calls, loss, device, repeats, kept)
+                timed = measure_times(model, seen.calls, again, device, repeats, kept)
             ticks = run.clocked.take(_TICKS)
             counted, more = measure_stages(ticks, run.flow, run.lives, seen.lives, seen.ends)
             form = _with_times(counted, seen.names, (*timed, clocked.early_stops()), keep)
