@@ -110,7 +110,7 @@ def test_every_other_command_says_so_too(monkeypatch, capsys, command):
     assert "is Python 3.8, and the course needs 3.11 to 3.14" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("version", [(2, 7, 18), (3, 7, 16)])
+@pytest.mark.parametrize("version", [(3, 6, 15), (3, 7, 16)])
 def test_a_python_that_cannot_read_the_course_gets_one_sentence(monkeypatch, capsys, version):
     monkeypatch.setattr(sys, "version_info", version)
     monkeypatch.setattr(pythons, "suitable", lambda: "python3.12")

@@ -1,38 +1,34 @@
 """The instruments of the course "Training that fits".
 
-Importing this package needs nothing but Python, from 2.7 on: a submodule loads when it is first
-used, so that `python -m tutorial_lib --help` works before anything is installed.
+A submodule loads when it is first used, so `python -m tutorial_lib --help` needs no package.
 """
 
 import importlib
 import pkgutil
+from types import ModuleType
 
 __version__ = "0.1.0"
 
 
-def __getattr__(name):
-    # type: (str) -> object
+def __getattr__(name: str) -> ModuleType:
     """Load a submodule when it is first used, as in `tutorial_lib.memory`."""
+    full_name = f"{__name__}.{name}"
     if not name.startswith("_"):
-        full_name = __name__ + "." + name
         try:
             return importlib.import_module(full_name)
         except ModuleNotFoundError as error:
-            # Only this very module's absence is an unknown name; a missing torch is not.
-            if error.name != full_name:
+            if error.name != full_name:  # a package that the submodule needs is missing
                 raise
-    raise AttributeError("module %r has no attribute %r" % (__name__, name))
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-def __dir__():
-    # type: () -> list[str]
+def __dir__() -> "list[str]":
     """List the submodules as well, for tab completion."""
-    return sorted(set(globals()) | {module.name for module in pkgutil.iter_modules(__path__)})
+    return sorted({*globals(), *(module.name for module in pkgutil.iter_modules(__path__))})
 
 
-def load_ipython_extension(ipython):
-    # type: (object) -> None
-    """Give the notebook the `%%memory` cell magic; `%load_ext tutorial_lib` calls this."""
+def load_ipython_extension(ipython: object) -> None:
+    """Add the cell magic `%%memory` to a notebook; `%load_ext tutorial_lib` calls this."""
     from tutorial_lib.memory.magic import load_ipython_extension as load
 
     load(ipython)

@@ -1,19 +1,15 @@
-"""`python -m tutorial_lib COMMAND`: the one door to the course.
-
-Every Python can read this file and `pythons`, back to 2.7, so that an old one gets a sentence.
-"""
+"""`python -m tutorial_lib COMMAND`: the one door to the course."""
 
 import sys
 
 from tutorial_lib.school import pythons
 
 
-def main():
-    # type: () -> int
+def main() -> int:
     """Run one command, or say which Python to run it with."""
-    if sys.version_info < (3, 8):  # it could not even read the rest
-        whose = "This (%s)" % sys.executable
-        sys.stderr.write("%s\n" % pythons.refusal(sys.version_info[:2], whose))
+    if sys.version_info < (3, 8):  # noqa: UP036 - too old to read the rest
+        whose = f"This ({sys.executable})"
+        print(pythons.refusal(sys.version_info[:2], whose), file=sys.stderr)
         return 2
     from tutorial_lib.school.commands.main import main as run
 

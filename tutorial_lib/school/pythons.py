@@ -1,4 +1,4 @@
-"""Pythons that run the course. Standard library only; every Python from 2.7 on can read this."""
+"""Pythons that run the course. Standard library only, and no syntax newer than Python 3.6."""
 
 import os
 import subprocess
@@ -6,31 +6,33 @@ import subprocess
 OLDEST, NEWEST = (3, 11), (3, 14)
 
 
-def refusal(version, whose):
-    # type: (tuple[int, ...], str) -> str | None
-    """Say in a sentence that a Python does not suit, and which one here does; else None."""
+def refusal(version: "tuple[int, ...]", whose: str) -> "str | None":
+    """Return why a Python does not suit, and which one here does; None where it suits."""
     if OLDEST <= tuple(version[:2]) <= NEWEST:
         return None
     found = suitable()
-    advice = "try `%s -m tutorial_lib ...`" % found if found else "install one from python.org"
-    return "%s is Python %d.%d, and the course needs 3.%d to 3.%d: %s." % (
-        (whose, version[0], version[1], OLDEST[1], NEWEST[1], advice)
+    advice = f"try `{found} -m tutorial_lib ...`" if found else "install one from python.org"
+    return (
+        f"{whose} is Python {version[0]}.{version[1]}, and the course needs "
+        f"3.{OLDEST[1]} to 3.{NEWEST[1]}: {advice}."
     )
 
 
-def suitable():
-    # type: () -> str | None
-    """Find a command that starts a Python for the course, by starting it; None without one.
+def suitable() -> "str | None":
+    """Return a command that starts a Python for the course, found by starting it, or None.
 
     A name alone says little: a version manager's stand-in may have no Python behind it, and
     Debian's Python may lack what makes environments.
     """
     for minor in range(NEWEST[1], OLDEST[1] - 1, -1):
-        command = ["py", "-3.%d" % minor] if os.name == "nt" else ["python3.%d" % minor]
+        command = ["py", f"-3.{minor}"] if os.name == "nt" else [f"python3.{minor}"]
         try:
-            with open(os.devnull, "w") as nowhere:
-                code = "import ensurepip, venv"
-                subprocess.check_call(command + ["-c", code], stdout=nowhere, stderr=nowhere)
+            subprocess.run(
+                [*command, "-c", "import ensurepip, venv"],
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                check=True,
+            )
         except (OSError, subprocess.CalledProcessError):
             continue
         return " ".join(command)
