@@ -155,7 +155,7 @@ report.figure()
 # of them. By how many per cent does the peak fall?
 
 # %% id="guess-flatten"
-guess = None  # per cent of the peak
+guess = None  # % of the peak
 
 # %% id="flatten"
 with segments.applied(model, "per-block"):

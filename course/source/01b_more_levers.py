@@ -116,7 +116,7 @@ def estimate(shape, precision, optimizer, *, micro_batch, seq_len, checkpointing
 # estimate off from `memory.predict` under autocast?
 
 # %% id="guess-calculator"
-guess = None  # per cent
+guess = None  # %
 
 
 # %% id="make-wide"
@@ -202,7 +202,7 @@ def with_lora(model):
 # (The backward pass no longer needs the gradient of the frozen weights.)
 
 # %% id="guess-lora"
-guess = None  # per cent
+guess = None  # %
 
 
 # %% id="measure-lora"

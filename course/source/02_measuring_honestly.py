@@ -107,7 +107,7 @@ print(f"checkpointing saves {savings['as published']} % of the peak")
 # cent does checkpointing save now?
 
 # %% id="guess-order"
-guess = None  # per cent of the peak
+guess = None  # % of the peak
 
 # %% id="two-orders"
 model = GPT(config)
@@ -253,7 +253,7 @@ pd.DataFrame({"saved, %": savings})
 # these bytes does `tracemalloc` see?
 
 # %% id="guess-traced"
-guess = None  # per cent
+guess = None  # %
 
 # %% id="tracemalloc"
 tracemalloc.start()
@@ -284,7 +284,7 @@ print(f"of NumPy's array {seen['numpy']} %")
 # fall?
 
 # %% id="guess-segments"
-guess = None  # per cent
+guess = None  # %
 
 # %% id="segments"
 blocks = nn.Sequential(*(Block(config) for _ in range(8)))

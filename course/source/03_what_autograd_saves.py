@@ -424,7 +424,7 @@ figures.lifetimes({"none": plain})
 # **Predict.** For how many per cent of the step does a tensor of the first block live, on average?
 
 # %% id="guess-lives"
-guess = None  # per cent of the step
+guess = None  # % of the step
 
 
 # %% id="lives"

@@ -180,7 +180,7 @@ compare(TenLines.apply, gpt, lambda: gpt.loss(tokens))
 # `None`.
 
 # %% id="guess-peak"
-guess = None  # per cent
+guess = None  # %
 
 
 # %% id="measured"

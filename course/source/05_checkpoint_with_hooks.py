@@ -307,7 +307,7 @@ def recomputes_once():
 # **Predict.** With `alias` returning the tensor itself: by how many per cent does the peak rise?
 
 # %% id="guess-alias"
-guess = None  # per cent
+guess = None  # %
 
 # %% id="alias"
 gpt.train()

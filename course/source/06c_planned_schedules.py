@@ -177,7 +177,7 @@ table.assign(share_of_forward=share.map("{:.1%}".format))
 # half the peak. How many per cent slower is the fastest plan?
 
 # %% id="guess-half"
-guess = None  # per cent
+guess = None  # %
 
 # %% id="plans"
 # room for all: nothing is recomputed

@@ -51,7 +51,7 @@ aten = torch.ops.aten
 # of its saved bytes, in per cent, can be recomputed *without any matmul*?
 
 # %% id="guess-cheap"
-guess = None  # per cent
+guess = None  # %
 
 
 # %% id="makers"
@@ -347,7 +347,7 @@ pd.DataFrame(table).T
 # `per_block` do `halves` save?
 
 # %% id="guess-host"
-guess = None  # per cent
+guess = None  # %
 
 # %% id="host"
 KINDS = {"fused": {}, "eager": {"attention": "eager"}, "dropout": {"dropout": 0.1}}
@@ -491,7 +491,7 @@ def by_hand(keep, block, x):
 # loss are counted in both.)
 
 # %% id="guess-policy"
-guess = None  # per cent
+guess = None  # %
 
 # %% id="policies"
 matmuls = {"qkv", "attention", "out", "up"}

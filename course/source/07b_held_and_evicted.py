@@ -32,7 +32,7 @@ from tutorial_lib.models.gpt import GPT, GPTConfig
 # of the peak *without* checkpointing?
 
 # %% id="guess-kept"
-guess = None  # per cent
+guess = None  # %
 
 
 # %% id="references"
@@ -153,7 +153,7 @@ def forward_and_backward(length, room):
 # rule run more operations than the best plan?
 
 # %% id="guess-on-demand"
-guess = None  # per cent
+guess = None  # %
 
 
 # %% id="on-demand-best"

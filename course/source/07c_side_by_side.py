@@ -129,7 +129,7 @@ def cost_compiled(whole, budget):
 # cent of the switch's recomputed FLOPs does it recompute?
 
 # %% id="guess-sides"
-guess = None  # per cent
+guess = None  # %
 
 
 # %% id="sides-planned"

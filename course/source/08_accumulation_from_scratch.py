@@ -112,7 +112,7 @@ def accumulates():
         return (
             calls,
             back,
-            parameters_to_vector(p.grad for p in model.parameters()).norm(),
+            parameters_to_vector(p.grad for p in model.parameters()),
         )
 
     *_, wanted = trained(big_batch)
@@ -125,10 +125,11 @@ def accumulates():
             "Call backward for each micro-batch before the next one's forward: "
             "otherwise both graphs are in memory at once."
         )
-        assert seen < 1e6, "The gradient before is still in the sum: clear it first."
-        assert abs(seen / wanted - factor) < 1e-9, (
-            f"num=2, divisor={divisor}: {seen / wanted:.3g} times the big batch's "
-            f"gradient, and it should be {factor}."
+        assert seen.norm() < 1e6, "The gradient before is still in the sum: clear it."
+        times = seen @ wanted / wanted.norm() ** 2
+        assert (seen - factor * wanted).norm() < 1e-9 * wanted.norm(), (
+            f"num=2, divisor={divisor}: {times:.3g} times the big batch's gradient, "
+            f"and it should be {factor}."
         )
 
 
@@ -141,7 +142,7 @@ def accumulates():
 # **Predict.** By how many per cent does the peak of the *whole step* fall?
 
 # %% id="guess-memory"
-guess = None  # per cent
+guess = None  # %
 
 
 # %% id="measured-gpt"
@@ -277,7 +278,7 @@ pd.DataFrame(distances).T.map("{:.0e}".format)
 # **Predict.** With AdamW, how many per cent of the distance that the correct loop moved them?
 
 # %% id="guess-forgotten"
-guess = None  # per cent
+guess = None  # %
 
 
 # %% id="forget-division"
@@ -368,7 +369,7 @@ def mended_epoch(model, optimizer, size=64, num=4):
 @blanks.check("mended_epoch", "train on each window, in micro-batches of `size`")
 def epoch_is_mended():
     (model, optimizer), sizes, seen, back = make_vit(), [], [], []
-    loss_of, windows = model.loss, torch.arange(517).split(256)
+    loss_of, windows = model.loss, torch.arange(517).split(180)
 
     def loss(pixels, targets):
         sizes.append(len(targets))
@@ -385,12 +386,12 @@ def epoch_is_mended():
     model.loss = loss
     next(model.parameters()).register_hook(lambda _: back.append(len(sizes)))
     optimizer.register_step_pre_hook(look)
-    mended_epoch(model, optimizer)
-    assert sizes == 8 * [64] + [5], (
-        f"The micro-batches are 8 of 64 images and one of 5, not {sizes}."
+    mended_epoch(model, optimizer, size=60, num=3)
+    assert sizes == 8 * [60] + [37], (
+        f"With size=60 there are 8 micro-batches of 60 and one of 37, not {sizes}."
     )
     assert len(seen) == 3, (
-        f"517 images in windows of 256 are 3 updates, not {len(seen)}."
+        f"517 images in windows of 3 x 60 are 3 updates, not {len(seen)}."
     )
     assert back == [*range(1, 10)], (
         "Call backward for each micro-batch before the next one's forward: otherwise "
@@ -537,7 +538,7 @@ def ragged_is_right():
 # **Predict.** By how many per cent is the gradient of the mean of means wrong?
 
 # %% id="guess-ragged"
-guess = None  # per cent
+guess = None  # %
 
 
 # %% id="measure-ragged"
@@ -664,10 +665,9 @@ slower.round(2).rename_axis("micro-batches").to_frame("times as long as one batc
 # %% [markdown] id="read-time"
 # The FLOPs are the same, the clock disagrees. Each call has a fixed cost, and small matrices leave
 # a machine partly idle. One CPU core is busy with a few rows; a GPU needs thousands. The size from
-# which on that no longer matters depends on model and machine, and with a wider model a middle
-# size can be the fastest. So time a few that divide the effective batch, as the cell does, and take
-# the smallest that is within a few % of the fastest: it needs the least memory. (With BatchNorm see
-# chapter 09.)
+# which on that no longer matters depends on model and machine. So time a few that divide the
+# effective batch, as the cell does, and take the smallest that is within a few % of the fastest: it
+# needs the least memory. (With BatchNorm see chapter 09.)
 #
 # ## Verdicts
 

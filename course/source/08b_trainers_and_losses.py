@@ -278,7 +278,7 @@ def as_packed(gpt, masked=False):
 # does packing save?
 
 # %% id="guess-packed"
-guess = None  # per cent
+guess = None  # %
 
 # %% id="packed-table"
 gpt, table, losses, each = OwnModel().gpt.double(), {}, [], []

@@ -36,7 +36,7 @@ torch.set_num_threads(1)
 # **Predict.** How many per cent of its numbers become zero in float16?
 
 # %% id="guess-underflow"
-guess = None  # per cent
+guess = None  # %
 
 # %% id="vit"
 images, labels = data.digits()
@@ -122,7 +122,7 @@ f"parameters moved: {moved}; scale: 2**40, then 2**{math.log2(scaler.get_scale()
 # **Predict.** By how many per cent is the sum in bfloat16 wrong?
 
 # %% id="guess-low"
-guess = None  # per cent
+guess = None  # %
 
 # %% id="accumulate-low"
 # NBVAL_IGNORE_OUTPUT
@@ -232,7 +232,7 @@ def train_low(dtype, write, epochs=25):
 # as they are?
 
 # %% id="guess-stay"
-guess = None  # per cent
+guess = None  # %
 
 # %% id="stalled"
 # NBVAL_IGNORE_OUTPUT

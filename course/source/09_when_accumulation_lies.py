@@ -141,7 +141,7 @@ plots.influence(pictures)
 # **Predict.** Four micro-batches of 16: by how many per cent is the ResNet's gradient wrong?
 
 # %% id="guess-batch-norm"
-guess = None  # per cent
+guess = None  # %
 
 
 # %% id="steps"
@@ -413,7 +413,7 @@ plots.influence(
 # two different pairs are still made?
 
 # %% id="guess-naive"
-guess = None  # per cent
+guess = None  # %
 
 
 # %% id="naive"
@@ -606,7 +606,7 @@ pd.DataFrame(off).T.map("{:.0%}".format).rename_axis(columns="off after n draws"
 # **Predict.** By how many per cent do the FLOPs of cached gradients exceed those of the big batch?
 
 # %% id="guess-flops"
-guess = None  # per cent
+guess = None  # %
 
 
 # %% id="as-checkpointing-costs"

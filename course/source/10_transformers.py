@@ -93,7 +93,7 @@ rows = [{"input_ids": row, "labels": row} for row in text[: 2 * batch_size]]
 # **Predict.** How many per cent of the peak do both lines together save?
 
 # %% id="guess-own"
-guess = None  # per cent
+guess = None  # %
 
 # %% id="trainer-arguments"
 has_gpu = torch.cuda.is_available()
@@ -364,7 +364,7 @@ pd.Series(keeps).map(human_bytes).to_frame("kept for backward")
 # step?
 
 # %% id="guess-offload"
-guess = None  # per cent
+guess = None  # %
 
 # %% id="offload-price"
 layer = Recipe("llama-2-7b").make_model("meta").model.layers[0]
@@ -392,7 +392,7 @@ price.astype(float).round(1).add_suffix(", %")
 # **Predict.** How many per cent of the peak does the switch save there?
 
 # %% id="guess-eval"
-guess = None  # per cent
+guess = None  # %
 
 # %% id="measure-eval"
 tokens = next(data.text_batches(16, 64))  # (batch, sequence)

@@ -244,7 +244,7 @@ shown.assign(equal=(off == 0).sum(), rows=len(off))
 # less." For how many per cent of the capped runs is that right?
 
 # %% id="guess-fits"
-guess = None  # per cent
+guess = None  # %
 
 # %% id="fits"
 theirs = ["schedtune_bytes", "dnnmem_bytes", "xmem_bytes"]
@@ -293,7 +293,7 @@ for column in ("emulated_ran", "emulated_ran_cudnn"):
 # **Predict.** By how many per cent is the least room above the predicted peak, in the median?
 
 # %% id="guess-least"
-guess = None  # per cent
+guess = None  # %
 
 # %% id="least"
 least = pd.read_csv(FOLDER / "least_room.csv")
@@ -337,7 +337,7 @@ pd.crosstab(answers, runs.ran.map({0: "ran out", 1: "ran"}))
 # of the published prices, in per cent?
 
 # %% id="guess-seconds"
-guess = None  # per cent
+guess = None  # %
 
 # %% id="seconds"
 times = pd.read_csv(FOLDER / "published_times.csv", index_col="id")
@@ -379,7 +379,7 @@ for name in prices.index[slower > 1.1 * rule]:
 # cent?
 
 # %% id="guess-own"
-guess = None  # per cent
+guess = None  # %
 
 # %% id="own"
 timed = pd.read_csv(FOLDER / "own_times.csv")

@@ -47,7 +47,7 @@ def switch_on(model, **options):
 # more FLOPs does the switch cost here?
 
 # %% id="guess-swin"
-guess = None  # per cent
+guess = None  # %
 
 
 # %% id="swin-model"

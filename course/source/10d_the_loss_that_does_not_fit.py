@@ -11,6 +11,7 @@
 
 # %% id="imports"
 from functools import partial
+from unittest.mock import patch
 
 import pandas as pd
 import torch
@@ -239,8 +240,11 @@ def is_in_forward():
     ):
         off = ((mine - exact).norm() / exact.norm()).item()
         assert off < 1e-5, f"The gradient of {name} is {off:.0%} off."
-    saved = memory.saved(lambda: InForward.apply(hidden, weight, targets, 8)).num_bytes
-    assert saved == 316 * 4 * 4, f"The sums take 4.94 KiB, and {saved} are kept."
+    kept = InForward.apply(hidden, weight, targets, 8).grad_fn.saved_tensors
+    saved = sum(tensor.nbytes for tensor in kept)
+    assert saved == 316 * 4 * 4, (
+        f"The sums take 4.94 KiB, and {human_bytes(saved)} are kept."
+    )
 
 
 # %% id="call"
@@ -365,16 +369,33 @@ def mean_loss(head, hidden, targets, size=64):
 
 # %% id="check-mean"
 # @title Check: run this cell
-@blanks.check("mean_loss", "return the mean loss, a tensor")
+@blanks.check("mean_loss", "return the mean loss, a tensor with a graph")
 def is_the_mean():
-    head, hidden = nn.Linear(4, 16, bias=False), torch.randn(20, 4)
-    targets = torch.randint(16, (20,))
+    head, hidden = nn.Linear(4, 16, bias=False), torch.randn(20, 4, requires_grad=True)
+    targets, given, real = torch.randint(16, (20,)), [], in_forward
+
+    def spied(head, hidden, targets, size=512):
+        given.append((len(hidden), size))
+        return real(head, hidden, targets, size)
+
     for few in (20, 5, 0):
         targets[few:] = -100
         true = F.cross_entropy(head(hidden), targets, reduction="sum") / max(few, 1)
-        seen = mean_loss(head, hidden, targets, size=8)
+        given.clear()
+        with patch.dict(globals(), in_forward=spied):
+            seen = mean_loss(head, hidden, targets, size=8)
         assert torch.allclose(seen, true), (
             f"{few} of 20 tokens count: the mean is {true:.4f}, and not {seen:.4f}."
+        )
+        assert given == [(few, 8)] or not few, (
+            f"`in_forward` needs the {few} tokens that count, and size 8: it got {given}."
+        )
+        slopes, right = (
+            torch.autograd.grad(loss, (hidden, head.weight), materialize_grads=True)
+            for loss in (seen, true)
+        )
+        assert all(map(partial(torch.allclose, atol=1e-6), slopes, right)), (
+            f"With {few} tokens of 20, the loss is right, and its gradient is not."
         )
 
 
@@ -473,7 +494,7 @@ print(f"{(difference.norm() / tied_gradient(usual).norm()).item() < 1e-6}")
 # how many per cent with a decorated `InForward`?
 
 # %% id="guess-second"
-guess = None  # per cent
+guess = None  # %
 
 
 # %% id="second"

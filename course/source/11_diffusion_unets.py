@@ -129,7 +129,7 @@ pd.DataFrame({"layers": once}).sort_index()
 # with fused attention?
 
 # %% id="guess-sdxl"
-guess = None  # per cent
+guess = None  # %
 
 # %% id="full-step"
 table, saves = recorded.load("predicted").rows, {}
@@ -352,12 +352,17 @@ def denoising_loss(unet, pixels, words, noise, times):
 def is_right_by_hand():
     trained = torch.full((2, 2, 8, 8), 3.0, requires_grad=True)
     posterior = SimpleNamespace(mode=lambda: trained * 1, sample=lambda: trained * 9)
-    encoder = SimpleNamespace(encode=lambda x: SimpleNamespace(latent_dist=posterior))
     asked = {}
 
-    def silent(sample, timestep, encoder_hidden_states):
+    def encode(_, return_dict=True):
+        return SimpleNamespace(latent_dist=posterior) if return_dict else (posterior,)
+
+    encoder = SimpleNamespace(encode=encode)
+
+    def silent(sample, timestep, encoder_hidden_states, return_dict=True):
         asked.update(x=sample, times=timestep, words=encoder_hidden_states)
-        return SimpleNamespace(sample=torch.zeros_like(sample, requires_grad=True))
+        nothing = torch.zeros_like(sample, requires_grad=True)
+        return SimpleNamespace(sample=nothing) if return_dict else (nothing,)
 
     times, words = torch.tensor([10, 900]), torch.randn(2, 1, 32)
     kept = noising.alphas_cumprod[times]

@@ -89,6 +89,7 @@ def runs_as_diffusers_does():
         assert seen.shape == x.shape, (
             f"x is {tuple(x.shape)}, and you return {seen.shape}."
         )
+        assert seen.requires_grad, "What you return has no graph."
         off = ((seen - right).norm() / right.norm()).item()
         assert off < 1e-5, f"{part} it is {off:.1%} away from what diffusers computes."
 
@@ -99,7 +100,7 @@ def runs_as_diffusers_does():
 # **Predict.** Which share of a block's parameters belongs to the modulation?
 
 # %% id="guess-modulation"
-guess = None  # per cent
+guess = None  # %
 
 
 # %% id="modulation"
@@ -438,24 +439,36 @@ def flow_loss(model, latents, noise, share, words):
 # @title Check: run this cell
 @blanks.check("flow_loss", "return a loss")
 def is_right_by_hand():
-    asked = []
+    asked, one = {}, torch.ones(1, requires_grad=True)
 
-    def echo(hidden_states, encoder_hidden_states, pooled_projections, timestep):
-        asked.append((hidden_states, pooled_projections, timestep))
-        return SimpleNamespace(sample=hidden_states)
+    def echo(hidden_states, encoder_hidden_states, pooled_projections, timestep,
+             return_dict=True):  # fmt: skip
+        asked.update(x=hidden_states, words=encoder_hidden_states,
+                     summary=pooled_projections, times=timestep)  # fmt: skip
+        seen = one * hidden_states
+        return SimpleNamespace(sample=seen) if return_dict else (seen,)
 
-    ones, share = torch.ones(2, 1, 8, 8), torch.tensor([0.25, 0.75])
-    for noise, mixed, by_hand in ((1, share, 0.3125), (0, 1 - share, 2.3125)):
-        seen = flow_loss(echo, (1 - noise) * ones, noise * ones, share, prompts[:2])
-        noisy, summary, times = asked[-1]
-        of = f"Latents of {1 - noise}, noise of {noise}, shares of 0.25 and 0.75"
-        found = noisy.flatten(1)[:, 0].tolist()
+    ones, share, words = (
+        torch.ones(2, 1, 8, 8),
+        torch.tensor([1 / 16, 0.5]),
+        prompts[:2],
+    )
+    for noise, mixed, by_hand in ((1, share, 0.564453125), (0, 1 - share, 3.001953125)):
+        seen = flow_loss(echo, (1 - noise) * ones, noise * ones, share, words)
+        of = f"Latents of {1 - noise}, noise of {noise}, shares of 1/16 and 1/2"
+        found = asked["x"].flatten(1)[:, 0].tolist()
         assert found == mixed.tolist(), f"{of}: the mixture is {found}."
-        told = times.tolist()
-        assert told == [250, 750], f"The model is told the times {told}, not 250, 750."
-        assert torch.equal(summary, prompts[:2, 0]), "The summary is not words[:, 0]."
+        told = asked["times"].tolist()
+        assert told == [62.5, 500], (
+            f"The model is told the times {told}, not 62.5, 500."
+        )
+        assert torch.equal(asked["words"], words), "The model is told other words."
+        assert torch.equal(asked["summary"], words[:, 0]), (
+            "The summary is not words[:, 0]."
+        )
         said = f"{of}: a model that returns what it sees has a loss of {by_hand}"
         assert seen == by_hand, f"{said}, not {seen:.4f}."
+        assert seen.requires_grad, "The loss has no graph."
 
 
 # %% id="update"
@@ -493,7 +506,7 @@ assert_same_training(plain, both, make=make)
 # plain window's activations do they fall, at the peak?
 
 # %% id="guess-falls"
-guess = None  # per cent
+guess = None  # %
 
 # %% id="peaks"
 kinds, table = ("activations", "recomputed", "temporary"), {}

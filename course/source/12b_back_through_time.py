@@ -295,7 +295,7 @@ def task_loss(way, reader, xs, answers):
 # length?
 
 # %% id="guess-truncated"
-guess = None  # per cent
+guess = None  # %
 
 
 # %% id="first-gradient"

@@ -249,7 +249,7 @@ outcomes(saving)
 # per cent of the bytes of the block's input, 64 numbers in float32 for each token, is that?
 
 # %% id="guess-routing"
-guess = None  # per cent
+guess = None  # %
 
 
 # %% id="routing-bytes"
@@ -369,14 +369,14 @@ def to_8_bits(tensor, block=64):
 def rounds_to_the_nearest_step():
     numbers = torch.linspace(-1, 1, 256).view(2, 128)
     numbers[1, 3] = 100  # an outlier
-    for tensor in (numbers, torch.zeros(2, 128)):
-        steps, scale, shape = to_8_bits(tensor)
+    for tensor, block in ((numbers, 64), (numbers.T, 64), (torch.zeros(2, 128), 32)):
+        steps, scale, shape = to_8_bits(tensor, block)
         kind = str(steps.dtype)
         assert kind == "torch.int8", f"The steps are {kind}, and not int8."
         sizes = tuple(steps.shape), tuple(scale.shape), tuple(shape)
-        right = (4, 64), (4, 1), (2, 128)
+        rows = tensor.reshape(-1, block)
+        right = tuple(rows.shape), (len(rows), 1), tuple(tensor.shape)
         assert sizes == right, f"Steps, sizes and shape are {sizes}, not {right}."
-        rows = tensor.reshape(4, 64)
         off = (steps * scale - rows).abs().amax(1)
         allowed = 0.501 * rows.abs().amax(1) / 127
         few = f"Off by at most {off.tolist()}; half a step is {allowed.tolist()}."
@@ -457,7 +457,7 @@ def gpt_step(way):
 # nobody minds, is in the line above the table.)
 
 # %% id="guess-8-bits"
-guess = None  # per cent
+guess = None  # %
 
 
 # %% id="by-block"

@@ -9,6 +9,7 @@ FILLINGS = {
         ),
         "forgets_the_division": wrong("divisor=None: 2 times", " / (divisor or num)", ""),
         "takes_no_divisor": wrong("divisor=1: 1 times", "(divisor or num)", "num"),
+        "climbs": wrong("divisor=None: -1 times", "loss = model", "loss = -model"),
         "forgets_the_update": wrong(
             "12 rows and a step, not [12, 12].", "\n    optimizer.step()", ""
         ),
@@ -54,20 +55,22 @@ FILLINGS = {
     },
     "mended-epoch": {
         "divides_by_the_full_window": wrong(
-            "of 5 images: 0.0195 times", "len(rows) / len(window)", "len(rows) / (size * num)"
+            "of 157 images: 0.872 times", "len(rows) / len(window)", "len(rows) / (size * num)"
         ),
-        "divides_by_num": wrong("of 5 images: 0.25 times", "len(rows) / len(window)", "1 / num"),
+        "divides_by_num": wrong("of 157 images: 1.21 times", "len(rows) / len(window)", "1 / num"),
         "does_not_divide": wrong(
-            "Update 1, of 256 images: 4 times", "len(rows) / len(window)", "1"
+            "Update 1, of 180 images: 3 times", "len(rows) / len(window)", "1"
         ),
-        "never_clears": wrong("Update 2, of 256 images: ", "optimizer.zero_grad()", "pass"),
-        "takes_a_window_at_once": wrong("not [256, 256, 5]", "window.split(size)", "[window]"),
+        "never_clears": wrong("Update 2, of 180 images: ", "optimizer.zero_grad()", "pass"),
+        "knows_one_size": wrong("not [64, 64, 52, ", "window.split(size)", "window.split(64)"),
+        "knows_one_number": wrong("are 3 updates, not 5", "size * num)", "size * 2)"),
+        "takes_a_window_at_once": wrong("not [180, 180, 157]", "window.split(size)", "[window]"),
         "updates_each_time": wrong(
             "3 updates, not 9", "\n        optimizer.step()", "\n            optimizer.step()"
         ),
         "forgets_the_update": wrong("3 updates, not 0", "\n        optimizer.step()", ""),
         "leaves_the_last_window_out": wrong(
-            "64, 64, 64].", ".split(size * num)", ".split(size * num)[:2]"
+            "60, 60, 60].", ".split(size * num)", ".split(size * num)[:2]"
         ),
         "holds_all_graphs": wrong(
             "graphs are all in memory at once",
@@ -81,8 +84,17 @@ FILLINGS = {
                 "\n        sum(losses).backward()\n        optimizer.step()",
             ),
         ),
-        "counts_micro_batches": right(
-            *("len(rows) / len(window)", "1 / len(window.split(size))"),
+        "counts_micro_batches": wrong(
+            *("of 157 images: 1.21 times", "len(rows) / len(window)"),
+            "1 / len(window.split(size))",
+        ),
+        "divides_in_the_end": right(
+            *("share = len(rows) / len(window)", "share = len(rows)"),
+            *(
+                "\n        optimizer.step()",
+                "\n        for p in model.parameters():\n            p.grad /= len(window)"
+                "\n        optimizer.step()",
+            ),
         ),
     },
     "ragged-steps": {

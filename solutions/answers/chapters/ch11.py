@@ -25,6 +25,10 @@ FILLINGS = {
             "The loss has no graph",
             *("    return F.", "    with torch.no_grad():\n        return F."),
         ),
+        "takes_tuples": right(
+            *("(pixels).latent_dist.mode() -", "(pixels, return_dict=False)[0].mode() -"),
+            *("encoder_hidden_states=words).sample", "words, return_dict=False)[0]"),
+        ),
         "squares_by_hand": right("F.mse_loss(seen, noise)", "(seen - noise).square().mean()"),
     },
     "update": {

@@ -20,6 +20,22 @@ FILLINGS = {
         "has_no_axis_for_tokens": wrong(
             "The size of tensor a (9) must match", "F.silu(c))[:, None]", "F.silu(c))"
         ),
+        "cuts_the_graph": wrong(
+            "has no graph",
+            "    rows = block.norm1",
+            "    x, block = x, block.requires_grad_(False)\n    rows = block.norm1",
+        ),
+        "asks_the_norm": right(
+            *(
+                "rows = block.norm1.linear(F.silu(c))[:, None].chunk(6, dim=-1)",
+                "y, *rows = block.norm1(x, emb=c)",
+            ),
+            *(
+                "shift, scale, gate, shift_2, scale_2, gate_2 = rows",
+                "gate, shift_2, scale_2, gate_2 = (row[:, None] for row in rows)",
+            ),
+            *("block.norm2(x) * (1 + scale) + shift)\n", "y)\n"),
+        ),
         "unsqueezes": right("(F.silu(c))[:, None]", "(F.silu(c)).unsqueeze(1)"),
     },
     "count-runs": {
@@ -66,18 +82,16 @@ FILLINGS = {
     },
     "flow-loss": {
         "tells_the_share": wrong(
-            "told the times [0.25, 0.75]", "1000 * share).sample\n", "share).sample\n"
+            "told the times [0.0625, 0.5]", "1000 * share).sample\n", "share).sample\n"
         ),
         "mixes_the_other_way": wrong(
-            "the mixture is [0.75, 0.25]",
+            "the mixture is [0.9375, 0.5]",
             *("(1 - part) * latents + part * noise", "part * latents + (1 - part) * noise"),
         ),
-        "wants_the_noise": wrong("not 0.3125.", "noise - latents", "noise"),
-        "walks_the_other_way": wrong(
-            "has a loss of 0.3125, not 2.3125", "noise - latents", "latents - noise"
-        ),
+        "wants_the_noise": wrong("not 0.5645.", "noise - latents", "noise"),
+        "walks_the_other_way": wrong("not 1.6895.", "noise - latents", "latents - noise"),
         "tells_the_shares_as_images": wrong(
-            "told the times [[[[250.0", "1000 * share).sample\n", "1000 * part).sample\n"
+            "told the times [[[[62.5", "1000 * share).sample\n", "1000 * part).sample\n"
         ),
         "forgets_sample": wrong("'types.SimpleNamespace'", ").sample\n", ")\n"),
         "gives_all_words": wrong(
@@ -85,6 +99,16 @@ FILLINGS = {
             "seen = model(noisy, words, words[:, 0]",
             "seen = model(noisy, words, words",
         ),
+        "rounds_the_times": wrong(
+            "told the times [62, 500]", "1000 * share).sample\n", "(1000 * share).long()).sample\n"
+        ),
+        "gives_rows_of_words": wrong(
+            "told other words", "seen = model(noisy, words,", "seen = model(noisy, words[:, 0],"
+        ),
+        "returns_a_number": wrong(
+            "no attribute 'requires_grad'", "noise - latents)", "noise - latents).item()"
+        ),
+        "takes_a_tuple": right("1000 * share).sample\n", "1000 * share, return_dict=False)[0]\n"),
         "lerps": right("(1 - part) * latents + part * noise", "latents.lerp(noise, part)"),
         "squares_by_hand": right(
             "F.mse_loss(seen, noise - latents)", "(seen - noise + latents).square().mean()"

@@ -37,6 +37,10 @@ FILLINGS = {
             "rows.abs().amax()[None, None]",
         ),
         "cuts_off": wrong("0.49803", ".round_()", ""),
+        "wants_one_stretch": wrong(
+            "view size is not compatible", "tensor.reshape(", "tensor.view("
+        ),
+        "knows_one_block": wrong("((4, 64), (4, 1), (2, 128)), not ((8", "(-1, block)", "(-1, 64)"),
         "divides_by_128": wrong("200.0, 2.0", "/ 127\n", "/ 128\n"),
         "divides_zeros_by_zero": right(".clamp(min=1e-12)", ""),
         "keeps_16_bits": wrong("torch.int16, and not int8", "torch.int8", "torch.int16"),
