@@ -508,7 +508,8 @@ def is_cached():
         class Saved:
             def __init__(self, tensor):
                 self.tensor = tensor.detach()
-                graphs.add(self)
+                if len(at_forward) > len(outs):  # within the model, not in the loss
+                    graphs.add(self)
 
         model.register_forward_pre_hook(lambda *_: at_forward.append(len(graphs)))
         for q in model.parameters():

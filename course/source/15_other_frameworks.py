@@ -23,14 +23,16 @@ from collections import Counter
 from contextlib import redirect_stdout
 from functools import partial
 from operator import itemgetter
+from unittest.mock import patch
 
 import numpy as np
 import pandas as pd
 import torch
 from IPython.display import display
+from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from tutorial_lib import claims, data, memory, plots
+from tutorial_lib import blanks, claims, data, memory, plots
 from tutorial_lib.instruments import frameworks
 from tutorial_lib.guesses import beside
 from tutorial_lib.models.gpt import GPT, Block, GPTConfig
@@ -105,7 +107,8 @@ def flat(blocks):
 
 # %% [markdown] id="write-compare"
 # **Write.** `relative_error`, against the list `wanted`. `np.asarray` takes any framework's array.
-# Python's `max` may let a NaN pass; NumPy's does not.
+# Python's `max` may let a NaN pass; NumPy's does not. A list with a gradient missing must raise a
+# `ValueError`, not compare what is left.
 
 
 # %% id="compare"
@@ -116,6 +119,34 @@ def relative_error(gradients):
     errors = [abs(ours - right).max() / abs(right).max() for ours, right in pairs]
     return np.max(errors)
     ### END SOLUTION
+
+
+# %% id="check-compare"
+# @title Check: run this cell
+@blanks.check("relative_error", "return the largest relative error, a number")
+def finds_the_worst_weight():
+    known = [np.array([1.0, 2.0]), np.array([[-4.0]])]
+    with patch.dict(globals(), wanted=known):
+        for first, last, right in (
+            ([1.0, 2.0], -4.0, 0), ([1.0, 2.0], -3.0, 0.25), ([1.0, 2.0], -5.0, 0.25),
+            ([1.5, 2.0], -4.0, 0.25), ([1.0, 0.0], -5.0, 1), ([1.0, 2.0], 4.0, 2),
+        ):  # fmt: skip
+            seen = relative_error([np.array(first), torch.tensor([[last]])])
+            assert abs(seen - right) < 1e-6, (
+                f"Wanted are [1, 2] and [[-4]]. From {first} and [[{last}]] it is {right}, "
+                f"and not {seen}."
+            )
+        for gradients in (
+            [known[0], np.array([[np.nan]])],
+            [known[0] * np.nan, known[1]],
+        ):
+            seen = relative_error(gradients)
+            assert not seen < 1, f"A gradient is nan, and the largest error is {seen}."
+        try:
+            seen = relative_error(known[:1])
+        except ValueError:
+            return
+        raise AssertionError(f"One gradient of two is missing, and it returns {seen}.")
 
 
 # %% id="report"
@@ -202,6 +233,28 @@ def jax_block(w, x):
     ### END SOLUTION
 
 
+# %% id="check-jax-block"
+# needs jax
+# @title Check: run this cell
+@blanks.check("jax_block", "return an array of the shape of x")
+def runs_as_pytorch_does():
+    torch.manual_seed(0)
+    drawn = GPT(GPTConfig(**sizes | {"num_layers": 1}, attention="eager"))
+    for weight in drawn.parameters():  # else biases are zeros, and all norms alike
+        nn.init.normal_(weight, std=0.2)
+    (block,) = drawn.blocks
+    down = block.mlp.down.weight.clone()
+    for part, factor in (("With attention alone", 0), ("With attention and MLP", 1)):
+        block.mlp.down.weight.data = factor * down
+        with patch.dict(globals(), gpt=drawn), torch.no_grad():
+            right = block(torch.from_numpy(x)).numpy()
+            weights = jax.tree.map(jnp.array, arrays(torch.Tensor.detach)[0])
+        seen = np.asarray(jax_block(weights, jnp.array(x)))
+        assert seen.shape == x.shape, f"x is {x.shape}, and you return {seen.shape}."
+        off = np.linalg.norm(seen - right) / np.linalg.norm(right)
+        assert off < 1e-5, f"{part} it is {off:.2%} away from what PyTorch computes."
+
+
 # %% id="jax-loss"
 # needs jax
 jax_weights, jax_x, jax_y = jax.tree.map(jnp.array, (weights, x, y))
@@ -234,6 +287,25 @@ def jax_kept(model, w):
     leaves = jax.tree.leaves(forward(w)[1])
     return sum(leaf.nbytes for leaf in leaves if leaf.ndim > 2)
     ### END SOLUTION
+
+
+# %% id="check-jax-kept"
+# needs jax
+# @title Check: run this cell
+@blanks.check("jax_kept", "return a number of bytes")
+def counts_what_waits():
+    def waves(w, x):  # for backward: a cosine, and the distances of the loss
+        return jnp.sin(x + w)
+
+    wrapped = partial(jax_model, jax.checkpoint(jax_block))
+    for name, model, w, right in (
+        ("a sine", waves, jnp.ones(WIDTH), 2),
+        ("three wrapped blocks", wrapped, jax_weights, 4),
+    ):
+        seen = jax_kept(model, w)
+        assert seen == right * UNIT, (
+            f"Of {name} {right} units wait, {right * UNIT} bytes, and not {seen}."
+        )
 
 
 # %% id="jax"

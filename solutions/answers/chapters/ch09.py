@@ -97,6 +97,9 @@ FILLINGS = {
         ),
     },
     "cached": {
+        "keeps_the_losss_graph": right(
+            "loss.backward()  # step two", "loss.backward(retain_graph=True)  # step two"
+        ),
         "draws_masks_again": wrong(
             "replay=True: both passes draw other masks",
             "torch.set_rng_state(state)",
