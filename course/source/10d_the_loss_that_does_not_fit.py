@@ -388,7 +388,8 @@ def is_the_mean():
             f"{few} of 20 tokens count: the mean is {true:.4f}, and not {seen:.4f}."
         )
         assert given == [(few, 8)] or not few, (
-            f"`in_forward` needs the {few} tokens that count, and size 8: it got {given}."
+            f"`in_forward` needs the {few} tokens that count, and size 8: it got "
+            f"{given}."
         )
         slopes, right = (
             torch.autograd.grad(loss, (hidden, head.weight), materialize_grads=True)

@@ -133,8 +133,8 @@ def finds_the_worst_weight():
         ):  # fmt: skip
             seen = relative_error([np.array(first), torch.tensor([[last]])])
             assert abs(seen - right) < 1e-6, (
-                f"Wanted are [1, 2] and [[-4]]. From {first} and [[{last}]] it is {right}, "
-                f"and not {seen}."
+                f"Wanted are [1, 2] and [[-4]]. From {first} and [[{last}]] it is "
+                f"{right}, and not {seen}."
             )
         for gradients in (
             [known[0], np.array([[np.nan]])],
