@@ -73,7 +73,7 @@ SCHOOL = {
     "workbook": set(),
     "progress": {"workbook"},
     "bootstrap": {"pythons", "installer"},
-    "changed": {"bootstrap"},
+    "changed": set(),
     "authoring": {"claims", "marks", "pythons"},
     "site": {"claims", "planning", "widgets", "authoring"},
     "commands": {

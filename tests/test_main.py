@@ -279,8 +279,8 @@ def test_pytest_gets_what_test_does_not_know_in_its_order(started):
 @pytest.mark.parametrize("word", ["-h", "--help"])
 def test_help_of_test_installs_nothing(started, monkeypatch, capsys, word):
     monkeypatch.setattr(bootstrap, "python_with_course", lambda *_: pytest.fail("set up"))
-    assert main(["test", "--changed", word]) == 0
-    assert "--changed   name stale notebooks" in capsys.readouterr().out
+    assert main(["test", "--all", word]) == 0
+    assert "--all       every notebook and test" in capsys.readouterr().out
     assert started == []
 
 

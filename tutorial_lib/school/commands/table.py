@@ -31,8 +31,8 @@ class Command:
 
 
 _TEST = """\
-run the daily tests, those of what changed, or all
-[--changed] [--all] [--emulated] [arguments of pytest]"""
+run the daily tests, or all
+[--all] [--emulated] [arguments of pytest]"""
 _PREDICT = """\
 the same number without allocating anything
 MODEL [--batch N] [--json] [--ranks 8 --shard fsdp]"""

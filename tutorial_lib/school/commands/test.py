@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import subprocess
 
 from tutorial_lib.school import bootstrap, changed
 from tutorial_lib.school.commands import process
@@ -20,9 +19,6 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.epilog = (
         "All else goes to pytest: tests/test_units.py runs only these tests; -k WORD, -x. "
         "`pytest --help` lists pytest's own options."
-    )
-    parser.add_argument(
-        "--changed", action="store_true", help="name stale notebooks, and test what changed"
     )
     parser.add_argument(
         "--all", action="store_true", help="every notebook and test, the weekly ones too: hours"
@@ -54,8 +50,6 @@ def run(options: argparse.Namespace) -> int:
     }
     if "gpu" not in options.rest:  # all but `-m gpu` is about the CPU, on every machine
         changes["CUDA_VISIBLE_DEVICES"] = ""
-    if options.changed:
-        return _test_changed(python, options.rest, {**os.environ, **changes})
     words = options.rest
     named = [word.split("::")[0] for word in words if word[:1] != "-"]
     chosen = any((bootstrap.ROOT / name).exists() for name in named)
@@ -66,14 +60,3 @@ def run(options: argparse.Namespace) -> int:
     workers = str(min(4, (os.cpu_count() or 1) + 1))  # one more, since some tests wait
     command = [python, "-m", "pytest", "--nbval", "-n", workers, "--dist", "loadfile"]
     return process.become([*command, *paths, *words], changes)
-
-
-def _test_changed(python: str, words: list[str], environment: dict[str, str]) -> int:
-    """Say which notebooks are stale, and run the tests of what differs from the last commit."""
-    root = bootstrap.ROOT
-    files = changed.changed_files(root)
-    print(f"{len(files)} files differ from the last commit.", flush=True)
-    check = [python, "-m", "tutorial_lib", "build", "--check"]
-    pytest = [python, "-m", "pytest", "--deselect", changed.SAME_AS_CHECK]
-    runs = [[*pytest, *run, *words] for run in changed.pytest_runs(root, files)]
-    return max(subprocess.call(run, cwd=root, env=environment) for run in [check, *runs])
