@@ -398,7 +398,7 @@ print(f"on paper: {Bytes(paper)} of activations{beside(guess, paper / 2**30)}")
 
 # %% [markdown] id="llama-table"
 # The course keeps a table of predictions for hundreds of such steps, made with the command `python
-# -m tutorial_lib record --predict`. Two questions for it. Does the whole model of 32 layers keep
+# -m tutorial_lib record --predict`. We ask it two things. Does the whole model of 32 layers keep
 # what the line says? And what do two techniques do: checkpointing, and *fused* AdamW, which updates
 # in one kernel and needs no temporary copy?
 

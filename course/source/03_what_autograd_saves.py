@@ -42,7 +42,7 @@ torch.set_num_threads(1)  # small tensors: more threads would wait for each othe
 # three sums for a GPT of twelve layers?
 #
 # **Write.** `packed`. `saved_tensors_hooks(pack, unpack)` is a context; here `unpack` gives back
-# what it gets. Further down, your bytes are held against the library's: 0 bytes apart.
+# what it gets. Further down we compare your count with the library's: they must agree to the byte.
 
 
 # %% id="by-hand"
@@ -347,8 +347,8 @@ claims.Verdicts(
 # causal mask. First we compare the parts of our block with it, in bytes for each element; then the
 # whole block at three sizes, the last one GPT-3's, with the kernels of a GPU and of a CPU.
 #
-# **Write.** `block_saved`: `memory.saved`, within `memory.predicting(kernels)`. The paper's formula
-# checks you.
+# **Write.** `block_saved`: `memory.saved`, within `memory.predicting(kernels)`. The cell below
+# compares your numbers with the paper's formula.
 
 
 # %% id="block-saved"

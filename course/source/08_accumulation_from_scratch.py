@@ -207,9 +207,10 @@ pd.DataFrame({"GiB": gpt2_peaks}).round(2).T
 # %% [markdown] id="read-number"
 # It does not. Four of the six columns are an effective batch of 32, with four different peaks. From
 # two micro-batches on, the micro-batch decides the memory, and the effective batch does not (8 x 1
-# holds one copy of the gradients less). Nor do more GPUs, as long as each holds the whole model;
-# DDP's buckets and FSDP change that (chapter 13). How much of the 75 % arrives depends on what else
-# the peak holds: `08b_trainers_and_losses` compares long and short sequences.
+# holds one fewer copy of the gradients). Adding data-parallel GPUs doesn't change a GPU's peak
+# either, as long as each holds the whole model; DDP's buckets and FSDP change that (chapter 13).
+# How much of the 75 % you see in the peak depends on what else it holds: `08b_trainers_and_losses`
+# compares long and short sequences.
 #
 # ## Is it the same update?
 #
@@ -339,8 +340,8 @@ def published_epoch(model, optimizer, num=4):
 # %% [markdown] id="read-last"
 # Their gradient is computed and stays in `.grad`. If the next epoch begins with `zero_grad`, the
 # five images are lost; with shuffled data, each epoch loses others. If it does not, an old gradient
-# leaks into the next epoch. The usual fix is an extra `step()` at the end. But the loop divided
-# the loss of the last micro-batch by 4, and this window has no other three.
+# leaks into the next epoch. The usual fix is an extra `step()` at the end. But the loop divided the
+# loss of the last micro-batch by 4, and this window has only one micro-batch.
 #
 # The exact fix: know the window first, and weigh each micro-batch by its share of the window's
 # images.
@@ -732,9 +733,9 @@ claims.Verdicts(
 #
 # - Write the loop from the formula, and weigh each micro-batch by its share of the whole window.
 # - Compare two loops by their gradients, in float64, within a tolerance that you can derive.
-# - Say what accumulation saves (activations, against the big batch), what it costs (one copy of the
-#   gradients, and time in small micro-batches), and what it leaves alone where each sample has a
-#   loss of its own: the update.
+# - Say what accumulation saves (activations, compared with the big batch) and what it costs (one
+#   copy of the gradients, and time if micro-batches are small). If every sample has its own loss,
+#   the update is unchanged.
 #
 # In chapter 09 the premise fails: BatchNorm and contrastive losses are no sums over samples. In lab
 # 06, `lab06_exact_accumulation`, you write the step that passes all of this. The companion

@@ -253,11 +253,11 @@ plots.training_curves(
 # %% [markdown] id="read-stalled"
 # Rounded to nearest, the loss stalls: most updates are lost, each time for the same weights. A
 # smaller learning rate makes it worse. The other two learn as float32 does. Stochastic rounding
-# costs no byte and makes each run depend on the random state. Kahan costs 2 bytes a parameter, and
-# then weights take 4, as in float32; the copy that forward and backward use stays at 2.
+# costs no byte and makes each run depend on the random state. Kahan adds a 2-byte remainder to each
+# weight: 4 bytes in all, as in float32. The copy that forward and backward use is still 2.
 #
-# (With float32 weights under autocast nothing of this happens. But transformers 5 loads weights in
-# the type of their file, often bfloat16, and `bf16=True` leaves them so: load with
+# (None of this happens with float32 weights under autocast. But transformers 5 loads weights in the
+# type of their file, often bfloat16, and `bf16=True` leaves them so: load with
 # `dtype=torch.float32`, and look at `next(model.parameters()).dtype`.)
 
 # %% id="verdicts"

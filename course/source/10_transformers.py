@@ -251,7 +251,7 @@ for name in names:
 pd.DataFrame(wraps).T
 
 # %% [markdown] id="read-switch"
-# Each block is one segment, in both encoders of CLIP too. The switch does not touch what stands
+# Each block is one segment, in both encoders of CLIP too. The switch does not touch what comes
 # before and after the blocks: embeddings, last norm, head, loss.
 #
 # **Predict.** Take GPT-2 (12 blocks, width 768, 50257 tokens in its vocabulary) and 8 sequences of
@@ -444,9 +444,9 @@ print(*{str(one.message) for one in said if one.category is memory.MeterWarning}
 #   everything in bfloat16, optimizer states too;
 # - *optimizer*: PyTorch's AdamW, or AdamW with 8-bit states.
 #
-# The numbers were *predicted* before, for the kernels of a GPU. Beside them stand *emulated* ones:
-# PyTorch's own allocator handed out the memory of a card of 80 GiB, and no kernel ran. Where it
-# refused, the table says "does not fit". What an H200 measured stands in 10b; yours can join it
+# The numbers were *predicted* before, for the kernels of a GPU. The next column is *emulated*:
+# PyTorch's own allocator handed out the memory of an 80 GiB card, and no kernel ran. Where it
+# refused, the table says "does not fit". 10b has what an H200 measured; you can add your GPU
 # (`extra_record_your_gpu`).
 
 # %% id="gigabytes"
@@ -520,9 +520,9 @@ shown(pd.concat({"without": xl, "checkpointed": xl_lean}, axis=1))
 #
 # Source 1 goes on: as 8 x 4, checkpointed, 22 GB "fits a consumer GPU" of 24. From the second
 # micro-batch on, accumulation holds gradients at the peak (chapter 08). So 8 x 2, printed above,
-# has the same peak as 8 x 4. With everything in bfloat16 it is below 22. With float32 parameters it
-# is not true: AdamW's 16 bytes a weight alone are more, and with 8-bit states the whole step is
-# (above).
+# has the same peak as 8 x 4. With everything in bfloat16 it is below 22. With float32 parameters
+# the claim isn't true: AdamW's 16 bytes a weight alone are more than 22 GB. With 8-bit states they
+# aren't, but the whole step is (see the table above).
 #
 # ### "Saves 58 %", "saves 71 %": of what?
 #

@@ -30,8 +30,8 @@ torch.set_num_threads(1)  # sums in one order, and no waiting for a busy core
 # %% [markdown] id="picture"
 # ## Why is the loss so large?
 #
-# A *token* is a place in the text, a *word* an entry of the vocabulary. The *head*, the last linear
-# layer, turns the hidden row of a token into one *logit* a word.
+# A *token* is a position in the text, and a *word* is an entry of the vocabulary. For each token,
+# the *head*, the model's last linear layer, turns the hidden row into one *logit* a word.
 #
 # ![Above, the logits of all tokens are made and kept until backward. Below, the logits of one piece
 # are made, give a loss and gradients at once, and are dropped.](figures/10d-pieces.svg)
@@ -147,9 +147,10 @@ pd.DataFrame.from_dict(rows, orient="index", columns=heads)
 
 # %% [markdown] id="read-ledgers"
 # Plain, the blocks are far larger than the loss. Checkpointed, they leave their boundaries, and one
-# block is recomputed at a time, when the logits are gone. So at the peak of activations stand the
-# boundaries and the loss, and the loss is most of it. (Gemma-2 caps the scores of attention too.
-# For that the library takes eager attention, so a block grows with the square of the tokens.)
+# block is recomputed at a time, when the logits are gone. So at the activation peak the model holds
+# its boundaries and the logits, and the logits are most of it. (Gemma-2 caps the scores of
+# attention too. For that the library takes eager attention, so a block grows with the square of the
+# tokens.)
 #
 # If all weights are trained, the end of backward may be higher still, with the gradients of all
 # weights. The loss is the peak of the *step* where gradients are few or already there: with LoRA,
@@ -296,10 +297,11 @@ pd.DataFrame.from_dict(rows, orient="index", columns=columns)
 
 # %% [markdown] id="read-compare"
 # The gradients agree to rounding, the bytes fall to a fraction, and `InForward` does the arithmetic
-# of the usual loss. A formula gives the peak. Both sums of gradients are there all the time. Beside
-# them stand a piece's logits and log-probabilities, which become the slope in place; a moment later
-# the slope and the piece's gradient of the head; and in backward both sums once more, multiplied.
-# Below some size of a piece that is the peak, and smaller pieces only make smaller, slower matmuls.
+# of the usual loss. A formula gives the peak. Both sums of gradients are in memory all the time. At
+# first you also hold a piece's logits and its log-probabilities, which become the slope in place. A
+# moment later you hold the slope and the piece's gradient of the head. Backward multiplies both
+# sums, so it holds them twice. For small pieces that is the peak, and making pieces smaller still
+# only gives smaller, slower matmuls.
 
 
 # %% id="formula"
@@ -351,8 +353,8 @@ print(f"{times:.0f} times{beside(guess, times)}")
 
 # %% [markdown] id="ragged-read"
 # So: sum in each piece, one division at the end. A token that does not count needs no logits
-# either, so the cheapest way is to choose the others first, `hidden[targets != -100]`. A piece
-# without any is then no piece at all, instead of a mean over nothing, which is `nan`.
+# either, so the cheapest way is to choose the others first, `hidden[targets != -100]`. A piece with
+# no such token then simply disappears. Its mean would be a mean over nothing, which is `nan`.
 #
 # **Write.** `mean_loss`, three lines. Where no token counts, it is 0.
 
@@ -588,8 +590,8 @@ else:
 # The two models again, with pieces of 512 tokens, predicted. The third column freezes the head, as
 # LoRA does: nobody wants its gradient then, and the usual loss and its pieces lose a matmul and a
 # sum. (`InForward` would have to ask `ctx.needs_input_grad`; checkpointed pieces do it by
-# themselves.) The sums have the weights' type here; in float32 that of the head would be twice as
-# large. Gemma-2 also caps its logits, `30 * tanh(logits / 30)`, which the table leaves out: eager,
+# themselves.) The sums have the weights' type here. In float32 the head's sum would take twice the
+# memory. Gemma-2 also caps its logits, `30 * tanh(logits / 30)`, which the table leaves out: eager,
 # that makes more tensors of tokens x words, and in pieces it is one more line for a piece.
 
 # %% id="real"

@@ -82,11 +82,11 @@ title = "SD 2.1's U-Net, one image of 768 pixels, float32, predicted"
 plots.opposite_bars(levels, title=title)
 
 # %% [markdown] id="read-levels"
-# Most parameters lie deep, where an image is 12 or 24 to a side. Most activations lie at the top,
-# and more on the way up than on the way down: there each level has one block more, and each block
-# also reads a skip. So here the first and the last level decide what checkpointing saves, and the
-# others what an optimizer costs. (SDXL's transformer blocks lie deep, as do most of its
-# activations.)
+# Most parameters are in the deep levels, where an image is 12 or 24 to a side. Most activations are
+# at the top, and there are more on the way up than on the way down: there each level has one more
+# block, and each block also reads a skip. So here the first and the last level decide what
+# checkpointing saves, and the others decide what an optimizer costs. (SDXL's transformer blocks are
+# in its deep levels, and so are most of its activations.)
 #
 # ## What does `enable_gradient_checkpointing()` wrap?
 #
@@ -175,10 +175,11 @@ print(f"SD 2.1 with latents of 64 x 64, the call: {call}; SDXL, a step: {spread}
 pd.concat(best)
 
 # %% [markdown] id="read-grid"
-# Both shares are reached with 8-bit states: SDXL's with eager attention; SD 2.1's in float32 with
-# 15 images and latents of 64 x 64 (`size 64`), with fused attention, and nearly with eager. The
-# source's code has such latents, and with them both of its batches fit. At 768 pixels its batch 4
-# with eager attention and without checkpointing fits only in float32 with 8-bit states.
+# With 8-bit states both shares are reached. SDXL's is reached with eager attention. SD 2.1's is
+# reached in float32, with 15 images and latents of 64 x 64 (`size 64`), if attention is fused;
+# eager attention comes near. The source's code has such latents, and with them both of its batches
+# fit. At 768 pixels, with eager attention and without checkpointing, its batch of 4 fits only in
+# float32 with 8-bit states.
 #
 # What does the call save under the conditions of the tutorial's own code?
 
@@ -456,9 +457,9 @@ def updates_once():
 # %% [markdown] id="same-text"
 # Does it learn the same with checkpointing and accumulation? A U-Net normalizes channels within one
 # image, not over the batch, and the random numbers are those of the effective batch. So
-# accumulation changes only the order of a sum, and checkpointing (on a CPU) no bit. First the
-# training is compared, then the memory: `update` alone keeps all activations, and `num` is the
-# number of micro-batches.
+# accumulation changes only the order of a sum. Checkpointing changes nothing; on a CPU, not even a
+# bit. First the training is compared, then the memory: `update` alone keeps all activations, and
+# `num` is the number of micro-batches.
 
 
 # %% id="same"
@@ -485,7 +486,7 @@ in_mib.loc[:, in_mib.max() >= 0.05].T.round(1).rename_axis("MiB")
 # %% [markdown] id="read-trainer-peaks"
 # Activations fall; gradients rise. `parameters` are the U-Net's and the autoencoder's. `inputs` are
 # the images and **the average: one more copy of the U-Net's weights**, which no technique of this
-# course makes smaller. (It is used once an update, so it may also lie in the host's memory.)
+# course makes smaller. (It's used once an update, so you can also keep it in the host's memory.)
 #
 # Now train, with checkpointing and two micro-batches. There is time for few updates, so the U-Net
 # sees the 30 most typical images of each digit: those nearest to their mean. Other

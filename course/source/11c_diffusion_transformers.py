@@ -179,9 +179,9 @@ plots.opposite_bars(found, title=title)
 
 # %% [markdown] id="read-depth"
 # Chapter 11's U-Net has a first and a last level that decide most. This transformer is flat: every
-# block keeps about the same, and parameters lie where activations lie. So no block is the one to
-# checkpoint, and a segment costs the same everywhere. Chapter 06's rule for equal blocks holds: one
-# segment a block.
+# block keeps about the same, and parameters and activations are both spread evenly. So no block is
+# the one to checkpoint, and a segment costs the same everywhere. Chapter 06's rule for equal blocks
+# holds: one segment a block.
 #
 # ## What does the switch wrap?
 #

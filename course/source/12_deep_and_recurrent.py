@@ -154,8 +154,8 @@ print("every weight equal:", torch.equal(*weights))
 # %% [markdown] id="predict-evaluate"
 # Forty losses and every weight are equal to the last bit.
 #
-# **Predict.** Now `eval()`, on 297 images that neither twin has seen. How many percentage points
-# lie between the two accuracies?
+# **Predict.** Now `eval()`, on 297 images that neither twin has seen. By how many percentage points
+# do the two accuracies differ?
 
 # %% id="guess-evaluate"
 guess = None  # percentage points
@@ -376,8 +376,8 @@ print("weights, statistics, counters equal:", all(map(torch.equal, *states)))
 #
 # BatchNorm is one case of a rule. *Recomputation repeats everything that a forward does, not only
 # its output. And what a forward reads besides its arguments may have changed by then.* Here are
-# eight functions around one linear layer, with habits of real models. Each runs plainly and under a
-# checkpoint, and we compare the layer's gradient. A ninth row is dropout with
+# eight functions around one linear layer. Each does something that real models do. Each runs
+# plainly and under a checkpoint, and we compare the layer's gradient. A ninth row is dropout with
 # `preserve_rng_state=False`.
 #
 # **Predict.** How many of the nine give a wrong gradient without any error?
@@ -602,9 +602,10 @@ sizes["one table of scores, float32"] = tokens * vocabulary * 4
 pd.DataFrame({"bytes": {name: str(Bytes(size)) for name, size in sizes.items()}})
 
 # %% [markdown] id="head-read"
-# Besides the blocks' inputs it is the head: a score for each of 32,000 words at each of 131,072
-# positions, in 32 bits, more than once. No block contains the head, so no checkpoint around a block
-# helps. Chapter 10d takes the loss in pieces of the positions, and never holds all scores.
+# The blocks' inputs are left, and the rest is the output head: a score for each of 32,000 words at
+# each of 131,072 positions, in 32 bits, more than once. No block contains the head, so no
+# checkpoint around a block helps. Chapter 10d takes the loss in pieces of the positions, and never
+# holds all scores.
 #
 # ## Any architecture?
 #

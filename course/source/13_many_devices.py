@@ -518,11 +518,11 @@ pd.DataFrame.from_dict(table, orient="index", columns=heads)
 #
 # ## FSDP2 with accumulation
 #
-# FSDP2's `no_sync` is `set_requires_gradient_sync(False)`. (Under DDP without views, leaving out an
-# exchange costs no memory. With views it costs one P: gradients that were set to `None` are made
-# anew, beside the buckets.) Here it leaves out the reduce-scatter, so that a rank holds the whole
-# gradient. The next cell accumulates two micro-batches: with that exchange in each of them, or in
-# the last alone.
+# Under FSDP2, `set_requires_gradient_sync(False)` does what `no_sync` does under DDP: it skips the
+# reduce-scatter, so each rank holds the whole gradient. (Under DDP without views, skipping an
+# exchange costs no memory. With views it costs one P: gradients that were set to `None` are
+# allocated anew, beside the buckets.) The next cell accumulates two micro-batches. It exchanges
+# gradients after each of them, or only after the last.
 
 
 # %% id="fsdp-accumulation"

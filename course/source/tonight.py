@@ -29,8 +29,8 @@
 #     return lambda: F.cross_entropy(model(images), labels), model
 # ```
 #
-# A function that gives `step, model, optimizer` is taken too. It is predicted as it is, and levers
-# that belong inside the step cannot be tried from here.
+# A function that gives `step, model, optimizer` is taken too. It's predicted as it is, but the
+# levers that change the inside of your step can't be applied to it.
 #
 # </details>
 
@@ -91,7 +91,8 @@ report
 # autocast, for one, adds 16-bit copies.
 # *FLOPs* is the arithmetic that the levers add. *Training* says whether it is still the same:
 #
-# - **exact**: the same operations, so the same gradients, as far as your GPU repeats itself (02);
+# - **exact**: the same operations, so the same gradients, up to your GPU's run-to-run
+#   nondeterminism (02);
 # - **rounding**: the same mathematics, other last digits;
 # - **redrawn**: the same, but dropout or noise draws other random numbers;
 # - **another**: another update. So is a smaller micro-batch where BatchNorm or the loss (as CLIP's)
