@@ -16,7 +16,7 @@
 # - written gradient checkpointing yourself, equal to PyTorch's own in gradients, bytes and time;
 # - written gradient accumulation that equals the large batch exactly, and listed the cases in which
 #   it does not;
-# - tested about eighty published claims about the two, each with a number of your own.
+# - tested the claims that are published about the two, each with a number of your own.
 #
 # ## Three ways in
 #
