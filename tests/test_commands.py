@@ -374,6 +374,13 @@ def test_the_largest_is_found_on_lines_steps_and_bends(peak, limit):
     assert len(tried) <= 14  # each is a prediction of seconds
 
 
+def test_what_fits_nothing_advises_no_option_that_was_given():
+    with pytest.raises(ValueError, match=r"bf16 or --fits [0-9.]+MiB.$"):
+        largest_micro_batch(lambda n: 200 * n, 100, ["precision"])
+    with pytest.raises(ValueError, match=r"try --fits [0-9.]+MiB.$"):
+        largest_micro_batch(lambda n: 200 * n, 100, [])
+
+
 def test_a_table_by_module_is_short_and_names_what_is_wrapped(capsys, folder):
     words = ["measure", str(folder / "llama"), "--checkpointing", "per-block", "--by", "module"]
     assert run([*words, "--set", "num_hidden_layers=21"]) == 0

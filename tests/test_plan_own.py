@@ -174,6 +174,12 @@ def test_all_lists_of_blocks_are_stages():
     assert names[1:-1] == ("down.0", "down.1", "down.2", "up.0", "up.1")
 
 
+def test_a_stage_inside_another_is_refused_by_both_names():
+    loss, model = own_models.two_lists()
+    with pytest.raises(ValueError, match=r"The stage up\.0 lies inside the stage DownAndUp"):
+        planning.profile(model, loss, stages=[model, "up.0"])
+
+
 def test_stages_are_taken_by_name():
     name, stages = f"{OWN}:residual", ["blocks.1", "blocks.3"]
     found = planning.fit(

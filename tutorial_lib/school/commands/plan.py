@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tutorial_lib.instruments.emulated import Room, Verdict
+from tutorial_lib.instruments.emulated.verdict import WORKSPACES
 from tutorial_lib.instruments.training import Recipe
 from tutorial_lib.school import bootstrap
 from tutorial_lib.school.commands.messages import is_own, sign_of_life
@@ -93,7 +94,7 @@ def run(options: argparse.Namespace) -> int:
             precisions=options.precision,
             optimizers=options.optimizer,
             speed=Speed.of(room.card.name if room.card else None),
-            stages=options.stages.split(",") if options.stages else None,
+            stages=[name for name in (options.stages or "").split(",") if name] or None,
             tell=tell,
         )
     rows = [_on_card(found, card) for card in cards if found.best]
@@ -118,8 +119,11 @@ def _show(
     found: Fit, room: Room, rows: Sequence[dict[str, str | int]], options: argparse.Namespace
 ) -> None:
     left, sure = human_bytes(room.free - room.sure), human_bytes(room.sure)
-    print(f"Of {human_bytes(room.free)}, {left} stay free for workspaces and fragmentation,")
-    print(f"and {sure} are planned:")
+    if room.free > WORKSPACES:
+        print(f"Of {human_bytes(room.free)}, {left} stay free for workspaces and fragmentation,")
+        print(f"and {sure} are planned:")
+    else:
+        print(f"Workspaces alone may take {human_bytes(WORKSPACES)}, so nothing can be planned:")
     enough = f"--budget {to_type(Room.for_sure(found.smallest_bytes or 0))}"
     if room.card and not options.precision:  # a size may be planned in another one than this card
         enough += f" --precision {found.asked[0][0]}"

@@ -4,7 +4,7 @@ import argparse
 import functools
 import json
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -153,7 +153,13 @@ def to_type(room: Room) -> str:
     return human_bytes(room.free, up=True).replace(" ", "")
 
 
-def largest_micro_batch(peak: Callable[[int], int], limit: int) -> int:
+# What makes a step need less, by the recipe's field.
+_LESS = {"checkpointing": "per-block", "optimizer": "adamw-8bit", "precision": "bf16"}
+
+
+def largest_micro_batch(
+    peak: Callable[[int], int], limit: int, untried: Sequence[str] = tuple(_LESS)
+) -> int:
     """Find the largest micro-batch whose step stays within a budget.
 
     A peak grows along straight lines with bends. Once a size that fits and one that does not are
@@ -163,13 +169,15 @@ def largest_micro_batch(peak: Callable[[int], int], limit: int) -> int:
     Args:
         peak: Predicts the bytes of a step with so many samples.
         limit: Bytes.
+        untried: Options that an error may advise.
     """
     peak = functools.cache(peak)
     if peak(1) > limit:
+        ways = [f"--{name} {_LESS[name]}" for name in untried]
+        ways = [*ways, f"--fits {to_type(Room.for_sure(peak(1)))}"]
         raise ValueError(
             f"One sample takes {human_bytes(peak(1))}, and {human_bytes(limit)} are sure to fit: "
-            f"try --fits {to_type(Room.for_sure(peak(1)))}, --checkpointing per-block, "
-            "--optimizer adamw-8bit or --precision bf16."
+            f"try {', '.join(ways[:-1])}{' or ' if ways[1:] else ''}{ways[-1]}."
         )
     fits, too_large, turn = 1, 0, 0  # too_large is 0 while none is known
     while too_large != fits + 1:
@@ -200,7 +208,9 @@ def fitting(
         tell(f"the largest that fits: trying micro-batch {micro_batch}")
         return predicted(replace(recipe, micro_batch=micro_batch), kernels).peak_bytes
 
-    return replace(recipe, micro_batch=largest_micro_batch(peak, Room.of(options.fits).sure))
+    untried = [name for name, less in _LESS.items() if getattr(recipe, name) != less]
+    found = largest_micro_batch(peak, Room.of(options.fits).sure, untried)
+    return replace(recipe, micro_batch=found)
 
 
 def sequence_length(recipe: Recipe) -> int | None:

@@ -59,7 +59,8 @@ def find_stages(
             (part for part in module.modules() if part in found and part is not module), 0
         )
         if isinstance(inside, nn.Module):
-            raise ValueError(f"The stage {names[inside]} lies inside the stage {names[module]}.")
+            outer = names[module] or type(module).__name__
+            raise ValueError(f"The stage {names[inside]} lies inside the stage {outer}.")
     return named
 
 
