@@ -1,74 +1,527 @@
 # %% [markdown] id="title"
 # # Measuring honestly
 #
-# One model, one technique, one instrument that counts every byte: by how much does checkpointing
-# lower the peak? In this chapter you get six answers, from a quarter to nine tenths. Each is the
-# same on every machine.
+# One model, one technique, one meter that counts every byte: by how much does checkpointing lower
+# the peak? In this chapter you get six answers, from a quarter to nine tenths.
 #
-# You reproduce five ways to measure wrongly that stand in published notebooks, find what each of
-# them really measured, and fix it.
+# First you write the meter, in five small steps. Then you use it to reproduce five ways to measure
+# wrongly, all found in published notebooks.
 #
-# **Budget:** 65 minutes, 1 GiB of memory, no GPU needed.
+# **Budget:** 70 minutes, 1 GiB of memory, no GPU needed.
 
 # %% id="imports"
-import json
-import statistics
-import time
-import tracemalloc
-from concurrent.futures import ThreadPoolExecutor, wait
+import weakref
+from collections import Counter
+from dataclasses import dataclass
 from functools import partial
 
-import numpy as np
 import pandas as pd
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
-from tutorial_lib import claims, memory, plots
+from tutorial_lib import blanks, claims, memory, plots
 from tutorial_lib.instruments import segments
 from tutorial_lib.guesses import beside
 from tutorial_lib.models.gpt import GPT, Block, GPTConfig
-from tutorial_lib.instruments.recorded import fragmentation
 from tutorial_lib.units import human_bytes
 
-torch.set_num_threads(1)  # steadier times on a machine that does other things too
+# %% [markdown] id="meter-text"
+# ## Build the meter
+#
+# ### 1. See every tensor
+#
+# A `TorchDispatchMode` sits below autograd. While it's active, PyTorch calls its
+# `__torch_dispatch__` in place of every operation: those of forward, of backward, and of the
+# optimizer. The method has to run the operation itself. It may look at what goes in and what comes
+# out.
+#
+# **Write.** The body of `__torch_dispatch__`. Later steps say what `see` does with a tensor.
 
-# %% [markdown] id="subject"
-# ## First: do both compute the same?
-#
-# Here is a GPT of eight blocks, with PyTorch's own checkpoint around each or around none. Are the
-# gradients equal? Most benchmarks leave this check out.
-#
-# > **Compare A with A before A with B.** May we ask for equal *bits*? Only where the same step, run
-# > twice, gives the same bits. On a GPU it need not: the backward of fused attention, among others,
-# > adds with atomic operations, in an order that changes from run to run. On a CPU the last bit
-# > depends on the vector instructions of the machine and on the number of threads. A library's
-# > switch can change the operations too: with checkpointing on, transformers' T5 keeps no cache. So
-# > run the plain step twice first. If it differs from itself, switch on
-# > `torch.use_deterministic_algorithms`, or allow B to differ from A about as much as A differs
-# > from itself. Chapter 05 has code for it.
-#
-# **Write.** `gradients`, four lines. If it is right, the cell below it says `True` twice: A with A,
-# A with B.
 
-# %% id="subject-model"
+# %% id="tensors-in"
+def tensors_in(value):
+    """The tensors in lists, tuples and dicts, however they are nested."""
+    return [leaf for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor)]
+
+
+# %% id="operations"
+class Operations(TorchDispatchMode):
+    """Run each operation, and show `see` the tensors that go in and come out."""
+
+    def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
+        """The result of `operation(*args, **kwargs)`; `kwargs` may be None.
+
+        Before it runs, call `self.see(tensor, "inputs")` for each tensor of its
+        arguments, those in `kwargs` too. After it, `self.see(tensor, "made")` for each
+        tensor of its result.
+        """
+        ### BEGIN SOLUTION
+        for tensor in tensors_in((args, kwargs)):
+            self.see(tensor, "inputs")
+        result = operation(*args, **(kwargs or {}))
+        for tensor in tensors_in(result):
+            self.see(tensor, "made")
+        return result
+        ### END SOLUTION
+
+    def see(self, tensor, category):
+        print(f"{category:7}{list(tensor.shape)}")
+
+
+# %% id="check-operations"
+# @title Check: run this cell
+@blanks.check("Operations", "run the operation and return its result")
+def operations_are_seen():
+    class Seen(Operations):
+        def __init__(self):
+            super().__init__()
+            self.told = []
+
+        def see(self, tensor, category):
+            self.told.append((category, tensor))
+
+    def told(work):
+        with Seen() as mode:
+            result = work()
+        return result, mode.told
+
+    x, y = torch.ones(2, 3), torch.ones(2, 3)
+    total, seen = told(lambda: torch.add(x, y, alpha=2))
+    assert total is not None, "The result of an operation is lost: return it."
+    assert total.sum() == 18, (
+        "torch.add(x, y, alpha=2) adds y once: where did alpha go?"
+    )
+    words = [category for category, _ in seen]
+    assert words.count("inputs") == 2, (
+        f"x + y has two tensors among its arguments, and `see` was told of {words}."
+    )
+    assert words == ["inputs", "inputs", "made"], (
+        f"x + y: arguments first, then the result, and not {words}."
+    )
+    _, seen = told(lambda: torch._foreach_add([x, y], 1))
+    sizes = [getattr(tensor, "shape", type(tensor)) for _, tensor in seen]
+    assert sizes == [(2, 3)] * 4, (
+        "Some operations take and return lists: `see` needs the tensors in them, "
+        f"and got {sizes}."
+    )
+    out = torch.empty(2, 3)
+    _, seen = told(lambda: torch.add(x, y, out=out))
+    assert ("inputs", id(out)) in [(category, id(t)) for category, t in seen], (
+        "The tensors in kwargs go in too: `out=` was not shown."
+    )
+
+
+# %% id="operations-seen"
+a = torch.ones(512, 512)  # 1 MiB
+with Operations():
+    (a.T @ a).relu_()
+
+# %% [markdown] id="storages-text"
+# Seven times 1 MiB. But only two pieces of memory are behind them: `a`, whose transpose is a *view*
+# of it, and the product, which `relu_` changes in place. So the meter must count storages rather
+# than tensors.
+#
+# ### 2. Each storage once, until it's freed
+#
+# Every tensor has an `untyped_storage()`: the bytes themselves, which its views share. PyTorch
+# frees it when the last of these tensors is gone. How can the meter know when that is? If it kept
+# a reference of its own, the storage would never be freed. A *weak* reference doesn't keep it
+# alive: `weakref.finalize(storage, function, *args)` calls `function(*args)` when the storage is
+# freed.
+#
+# **Write.** `see`, with these four: `storage.nbytes()`; `storage._cdata`, an integer that
+# identifies a storage as long as it is alive; `weakref.finalize`; and `self.alive.pop`.
+
+
+# %% id="record"
+@dataclass
+class Record:
+    num_bytes: int
+    category: str
+
+
+# %% id="storages"
+class Storages(Operations):
+    """Keep a record of each storage that is alive."""
+
+    def __init__(self):
+        super().__init__()
+        self.alive = {}  # from a storage's _cdata to its Record
+
+    def see(self, tensor, category):
+        """If the tensor's storage has no record in `self.alive` yet, make one.
+
+        A record that is there stays as it is. When the storage is freed, its record
+        has to leave `self.alive`.
+        """
+        ### BEGIN SOLUTION
+        storage = tensor.untyped_storage()
+        key = storage._cdata
+        if key not in self.alive:
+            self.alive[key] = Record(storage.nbytes(), category)
+            weakref.finalize(storage, self.alive.pop, key)
+        ### END SOLUTION
+
+    def alive_bytes(self):
+        return sum(record.num_bytes for record in self.alive.values())
+
+
+# %% id="check-storages"
+# @title Check: run this cell
+@blanks.check("Storages", "keep a Record for each storage in `self.alive`")
+def storages_are_counted():
+    seen = Storages()
+
+    def bytes_now(tensor, category="made"):
+        seen.see(tensor, category)
+        return seen.alive_bytes()
+
+    base = torch.ones(100)
+    row = base[10:20]
+    first = bytes_now(row)
+    assert first == 400, (
+        f"A view of 40 bytes keeps its storage of 400 bytes alive, not {first} bytes."
+    )
+    again = bytes_now(base, "inputs")
+    assert again == 400, f"Two tensors of one storage are 400 bytes and not {again}."
+    found = [record.category for record in seen.alive.values()]
+    assert found == ["made"], f"Seen as made, then as inputs, a record says {found}."
+    del base
+    left = seen.alive_bytes()
+    assert left == 400, (
+        f"A view is left, its storage too, but {left} bytes are counted."
+    )
+    del row
+    left = seen.alive_bytes()
+    assert left == 0, f"The last tensor is gone, and {left} bytes are still counted."
+    whole = torch.ones(7, dtype=torch.float64)
+    part = whole.detach()[:2]
+    assert bytes_now(whole) == 56, "Seven float64 numbers are 56 bytes."
+    del whole
+    left = seen.alive_bytes()
+    assert left == 56, f"{part.nbytes} bytes of a storage are left, but {left} counted."
+
+
+# %% id="storages-seen"
+with Storages() as seen:
+    product = (a.T @ a).relu_()
+    print(human_bytes(seen.alive_bytes()), "while the product is there")
+    del product
+print(human_bytes(seen.alive_bytes()), "afterwards")
+
+# %% [markdown] id="peak-text"
+# ### 3. The peak, and its moment
+#
+# Bytes only grow when an operation makes a storage. So it's enough to look after each operation.
+#
+# **Write.** The rest of `__torch_dispatch__`, whose first line runs the operation by the code of
+# step 1; and `by_category`, which adds up the records in `at_peak`.
+
+
+# %% id="peak"
+class Peak(Storages):
+    """Remember the moment at which most bytes were alive."""
+
+    peak_bytes = 0
+    peak_at = None  # the operation after which that was
+    at_peak = ()  # the records that were alive then, a list of its own
+
+    def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
+        """If more bytes are alive now than ever before, note all three."""
+        result = super().__torch_dispatch__(operation, types, args, kwargs)
+        ### BEGIN SOLUTION
+        alive = self.alive_bytes()
+        if alive > self.peak_bytes:
+            self.peak_bytes, self.peak_at = alive, operation
+            self.at_peak = list(self.alive.values())
+        return result
+        ### END SOLUTION
+
+    def by_category(self):
+        """A Counter: bytes at the peak, by category."""
+        ### BEGIN SOLUTION
+        totals = Counter()
+        for record in self.at_peak:
+            totals[record.category] += record.num_bytes
+        return totals
+        ### END SOLUTION
+
+
+# %% id="check-peak"
+# @title Check: run this cell
+@blanks.check("Peak", "note the peak, and return the operation's result")
+def the_peak_is_noted():
+    x = torch.ones(1000)
+    with Peak() as seen:
+        y = x + 1
+        assert torch.is_tensor(y), "The result of an operation is lost: return it."
+        z = y * 2
+        del y, z
+        x.sum()
+    peak = seen.peak_bytes
+    assert peak == 12000, f"x, y and z of 4000 bytes are 12000 at the peak, not {peak}."
+    held = sum(record.num_bytes for record in seen.at_peak)
+    assert held == 12000, f"`at_peak` holds {held} bytes: it changed after the peak."
+    by_category = dict(seen.by_category())
+    assert by_category == {"inputs": 4000, "made": 8000}, (
+        f"At the peak are 4000 bytes of inputs, 8000 made, and not {by_category}."
+    )
+    name = getattr(seen.peak_at, "overloadpacket", seen.peak_at)
+    assert name is torch.ops.aten.mul, f"The peak is after `y * 2`, not at {name}."
+    with seen:
+        torch.ones(10)
+    assert seen.peak_bytes == 12000, "A smaller step later made the peak smaller."
+
+
+# %% id="gpt"
 config = GPTConfig(num_layers=8)  # width 128, sequences of 128
 tokens = torch.zeros(4, 128, dtype=torch.long)  # (batch, sequence)
 model = GPT(config)
+parameter_bytes = sum(p.nbytes for p in model.parameters())
+with Peak() as seen:
+    model.loss(tokens).backward()
+times = seen.peak_bytes / parameter_bytes
+print(f"{times:.1f} times the parameters, after {seen.peak_at}")
+
+# %% [markdown] id="categories-text"
+# ### 4. What is it?
+#
+# A few storages are known: the model has the parameters and their gradients, the optimizer has its
+# states. What an operation made while autograd was recording (`torch.is_grad_enabled()`), and what
+# is still alive at the peak of backward, is an activation. Backward and the optimizer run with
+# recording off. What they make is temporary, unless it turns out later to be a gradient or a state:
+# when a gradient is made, it isn't in `parameter.grad` yet. So the record is changed afterwards.
+# Since `at_peak` holds the same record, it's then right there too.
+#
+# **Write.** Both bodies. In `see`, change the category and leave the rest to step 2, by
+# `super().see`. In `know`, a value of the dict may hold None: `tensors_in` leaves it out.
+
+
+# %% id="meter"
+class Meter(Peak):
+    """Know what the storages are."""
+
+    def see(self, tensor, category):
+        """Keep a record, as before; but "made" becomes "activations" or "temporary"."""
+        ### BEGIN SOLUTION
+        if category == "made":
+            category = "activations" if torch.is_grad_enabled() else "temporary"
+        super().see(tensor, category)
+        ### END SOLUTION
+
+    def know(self, model, optimizer=None):
+        """Put the right category on what is known, seen before or not."""
+        known = {
+            "parameters": list(model.parameters()),
+            "gradients": [parameter.grad for parameter in model.parameters()],
+            "optimizer_state": list(optimizer.state.values()) if optimizer else [],
+        }
+        ### BEGIN SOLUTION
+        for category, values in known.items():
+            for tensor in tensors_in(values):
+                self.see(tensor, category)
+                self.alive[tensor.untyped_storage()._cdata].category = category
+        ### END SOLUTION
+
+
+# %% id="check-meter"
+# @title Check: run this cell
+@blanks.check("Meter", "put a category on each record")
+def categories_are_right():
+    layer = nn.Linear(100, 100, bias=False)
+    optimizer = torch.optim.SGD(layer.parameters(), momentum=0.9)
+    x = torch.ones(5, 100)
+    meter = Meter()
+    meter.know(layer)
+    known = meter.alive_bytes()
+    assert known == 40000, f"A layer of 40000 bytes is known, and {known} are counted."
+    with meter:
+        hidden = layer(x)
+        hidden.sin().sum().backward()
+
+    def named(tensor):
+        return meter.alive[tensor.untyped_storage()._cdata].category
+
+    assert named(layer.weight) == "parameters", (
+        f"The weight is {named(layer.weight)!r}."
+    )
+    assert named(x) == "inputs", f"The layer's input is {named(x)!r}."
+    assert named(hidden) == "activations", f"Forward's output is {named(hidden)!r}."
+    grad = layer.weight.grad
+    assert named(grad) == "temporary", f"A new gradient is {named(grad)!r}."
+    optimizer.step()
+    meter.know(layer, optimizer)
+    assert named(grad) == "gradients", f"Known, the gradient is still {named(grad)!r}."
+    state = optimizer.state[layer.weight]["momentum_buffer"]
+    assert named(state) == "optimizer_state", f"SGD's momentum is {named(state)!r}."
+    at_peak = meter.by_category()
+    assert at_peak.get("gradients") == 40000, (
+        f"The records of the peak don't know the gradient: {at_peak}."
+    )
+
+
+# %% [markdown] id="metered-text"
+# ### 5. One step
+#
+# **Write.** `metered`. Name what is known twice: before the step, since parameters and states may
+# never be seen otherwise; and after it, when the gradients exist.
+
+
+# %% id="metered"
+def metered(step, model, optimizer=None):
+    """A new `Meter` that has watched `step()` and knows the model and the optimizer."""
+    ### BEGIN SOLUTION
+    meter = Meter()
+    meter.know(model, optimizer)
+    with meter:
+        step()
+    meter.know(model, optimizer)
+    return meter
+    ### END SOLUTION
+
+
+# %% id="check-metered"
+# @title Check: run this cell
+@blanks.check("metered", "return the meter")
+def a_step_is_metered():
+    layer = nn.Linear(4, 4, bias=False)  # 64 bytes, its gradient and momentum too
+    optimizer = torch.optim.SGD(layer.parameters(), momentum=0.9)
+    ran = []
+
+    def step():
+        layer(torch.ones(2, 4)).sum().backward()
+        optimizer.step()
+        ran.append(1)
+
+    meter = metered(step, layer, optimizer)
+    assert isinstance(meter, Meter), (
+        f"A Meter has to come back, and not a {type(meter).__name__}."
+    )
+    assert len(ran) == 1, f"The step ran {len(ran)} times and not once."
+    assert meter.peak_bytes, "The meter saw nothing: the step ran outside it."
+    found = Counter(record.category for record in meter.alive.values())
+    for category in ("parameters", "gradients", "optimizer_state"):
+        assert found[category] == 1, f"After the step, the meter knows no {category}."
+    known = []
+
+    class Sleeping(nn.Linear):
+        def parameters(self, recurse=True):
+            known.append(len(ran))
+            return super().parameters(recurse)
+
+    layer = Sleeping(4, 4, bias=False)
+    ran.clear()
+    metered(lambda: ran.append(1), layer)
+    assert set(known) == {0, 1}, "A weight that no operation touches was named once."
+
+
+# %% [markdown] id="equal-text"
+# ## Is it right?
+#
+# A meter needs a control. You'll compare it with the course's own, `memory.measure`, on four
+# training steps: with and without checkpoints, with and without AdamW.
+#
+# **Write.** `step_of`, one whole training step.
+
+
+# %% id="step-of"
+def step_of(model, optimizer=None):
+    """A function of no arguments that trains `model` once on `tokens`.
+
+    It clears the gradients first, so that they're still there at its end. Then come
+    `model.loss(tokens)`, its backward, and the update, if there is an optimizer.
+    """
+
+    ### BEGIN SOLUTION
+    def step():
+        model.zero_grad()
+        model.loss(tokens).backward()
+        if optimizer:
+            optimizer.step()
+
+    return step
+    ### END SOLUTION
+
+
+# %% id="check-step-of"
+# @title Check: run this cell
+@blanks.check("step_of", "return a function that trains the model once")
+def a_step_trains_once():
+    other = GPT(GPTConfig(num_layers=1))
+    weight = next(other.parameters())
+    step_of(other)()
+    assert weight.grad is not None, (
+        "The step left no gradients: clear them first, not last."
+    )
+    first = weight.grad.norm()
+    step_of(other)()
+    times = weight.grad.norm() / first
+    assert times < 1.5, (
+        f"The second step's gradients are {times:.1f} times the first's."
+    )
+    before = weight.detach().clone()
+    step_of(other, torch.optim.SGD(other.parameters(), lr=1.0))()
+    moved = (before - weight).norm() / weight.grad.norm()
+    assert abs(moved - 1) < 1e-3, (
+        f"SGD with a rate of 1 moves by the gradient, this one by {moved:.2f} of it."
+    )
+
+
+# %% id="equal"
+reports = {}
+for strategy in ("none", "per-block"):
+    for end in ("backward", "AdamW"):
+        model = GPT(config)
+        adamw = torch.optim.AdamW(model.parameters(), foreach=True)  # as a GPU updates
+        optimizer = adamw if end == "AdamW" else None
+        step = step_of(model, optimizer)
+        with segments.applied(model, strategy):
+            step()
+            yours = metered(step, model, optimizer).by_category()
+            theirs = memory.measure(step, model=model, optimizer=optimizer).at_peak
+        course = Counter(theirs)
+        course["activations"] += course.pop("recomputed")
+        assert yours == course, f"{strategy}: yours {yours}, the course's {course}"
+        reports[f"{strategy}, to {end}"] = yours
+print("Your meter and the course's agree, to the byte.")
+plots.ledger_bars(
+    reports, title="Peaks of one step by category, by your meter, counted"
+)
+
+# %% [markdown] id="library-adds"
+# So you have the instrument of this course. The course's own meter has more lines, which let it
+#
+# - look back when the step is over: what died before backward was temporary, and what a checkpoint
+#   made again is `recomputed`;
+# - note phase, module, operation and line of code, for `report.phases` and for figures;
+# - keep Python's garbage collector from moving the peak;
+# - follow storages that change their size, sparse tensors and sharded ones;
+# - ask CUDA's allocator too, and work on tensors without memory (`memory.predict`);
+# - put everything back after an error, and warn of compiled code or a missing backward.
+#
+# Both count tensors. Neither sees a kernel's workspace, or the free blocks that a GPU's allocator
+# keeps. So a step *needs* its peak at least, and *takes* more; `nvidia-smi` shows what it takes.
+# [02b](02b_allocator_and_profilers.ipynb) measures both.
+#
+# ## First: do both compute the same?
+#
+# Now the meter goes to work: PyTorch's own checkpoint around each block, against none. Are the
+# gradients equal? Most benchmarks leave this check out.
+#
+# > **Compare A with A before A with B.** You may ask for equal *bits* only if the same step, run
+# > twice, gives the same bits. On a GPU it may not: some kernels add in an order that changes from
+# > run to run. Then switch on `torch.use_deterministic_algorithms`, or allow B to differ from A
+# > about as much as A differs from itself. Chapter 05 has code for it.
 
 
 # %% id="gradients"
 def gradients(strategy):
-    """Copies of the gradients of `model.loss(tokens)`; clear earlier gradients first.
-
-    Forward and backward run within `segments.applied(model, strategy)`.
-    """
-    ### BEGIN SOLUTION
-    model.zero_grad()
     with segments.applied(model, strategy):
-        model.loss(tokens).backward()
+        step_of(model)()
     return [p.grad.clone() for p in model.parameters()]
-    ### END SOLUTION
 
 
 # %% id="same-gradients"
@@ -76,18 +529,16 @@ plain = gradients("none")
 [all(map(torch.equal, plain, gradients(way))) for way in ("none", "per-block")]
 
 # %% [markdown] id="published-text"
-# Now a function as tutorials have it: reset the peak counter, forward, backward, read the counter.
-# There it reads CUDA's counter, here our meter. So whatever goes wrong is the fault of the
-# function.
+# Next comes a function as tutorials have it: reset the peak counter, forward, backward, read the
+# counter. There it's CUDA's counter, here it's your meter.
 
 
 # %% id="published"
 def profile_memory(model, strategy):
     # there: torch.cuda.reset_peak_memory_stats()
-    with memory.watch(model=model) as report, segments.applied(model, strategy):
-        loss = model.loss(tokens)
-        loss.backward()
-    return report  # there: torch.cuda.max_memory_allocated()
+    with segments.applied(model, strategy):
+        return metered(lambda: model.loss(tokens).backward(), model)
+    # there: torch.cuda.max_memory_allocated()
 
 
 def saving(standard, checkpointed):
@@ -103,8 +554,8 @@ savings["as published"] = saving(standard, checkpointed)
 print(f"checkpointing saves {savings['as published']} % of the peak")
 
 # %% [markdown] id="predict-order"
-# **Predict.** Swap the two measurements: the checkpointed one first, on a fresh model. How many per
-# cent does checkpointing save now?
+# **Predict.** Swap the two measurements: the checkpointed one first, on a fresh model. How many %
+# of the peak does checkpointing save now?
 
 # %% id="guess-order"
 guess = None  # % of the peak
@@ -117,20 +568,19 @@ savings["the other order"] = swapped
 print(f"in the other order it saves {swapped} %{beside(guess, swapped)}")
 
 # %% [markdown] id="read-order"
-# Nothing changed but the order, and the saving is larger. So the variant that runs second pays for
-# something. The categories show what:
+# So the variant that runs second pays for something. Your categories show what:
 
 # %% id="leftover-gradients"
-first, second = standard.at_peak, checkpointed.at_peak
+first, second = standard.by_category(), checkpointed.by_category()
 bars = {"first run: none": first, "second run: per block": second}
 plots.ledger_bars(bars, title="As published: the second run carries gradients, counted")
 
 # %% [markdown] id="read-leftover"
 # ## Fault 1: what the last run left behind
 #
-# The second run carries the gradients of the first. They are as large as the parameters, and
-# nothing frees them. So the technique under test is charged for the other run's gradients. The cure
-# is one line between the runs:
+# The second run carries the gradients of the first. They're as large as the parameters, and
+# nothing frees them. So the technique under test is charged for the other run's gradients. One line
+# between the runs fixes it:
 
 # %% id="mended-leftovers"
 model = GPT(config)
@@ -140,38 +590,15 @@ savings["without leftovers"] = saving(standard, profile_memory(model, "per-block
 savings
 
 # %% [markdown] id="kept-text"
-# Gradients are the visible leftovers. Others are kept by a name: a list of outputs kept for a plot,
-# a notebook's `Out[7]`, a `loss` in the outer scope. Three steps keep their logits "for later".
-# What do they leave behind?
-
-# %% id="kept"
-history = []
-
-
-def careless_step():
-    model.zero_grad()
-    logits = model(tokens)
-    history.append(logits)  # history.append(logits.detach()) would be enough
-    logits.logsumexp(-1).mean().backward()
-
-
-report = memory.measure(careless_step, model=model, warmup=0, steps=3)
-history.clear()
-leaks = pd.DataFrame(report.leaks())[["num_bytes", "op", "module"]]
-leaks.assign(num_bytes=leaks.num_bytes.map(human_bytes))
-
-# %% [markdown] id="read-kept"
-# Three tensors of logits and no more: each backward pass let go of what autograd had saved. A step
-# without a backward pass would have kept all of it, except under `torch.no_grad()`.
-# `report.leaks()` names the operation and the module to look for. An honest comparison checks that
-# nothing is left, or runs each variant in a process of its own.
+# Other leftovers have a name: a list of outputs kept for a plot, a notebook's `Out[7]`, a `loss` in
+# the outer scope. `memory.measure(step, steps=3).leaks()` lists what three steps leave behind, by
+# operation and module (lab 02 has you write such a detector).
 #
 # ## Fault 2: no warm-up
 #
 # The published function has no optimizer. Most training steps do, and Adam makes its two states in
-# the first `step()`.
-#
-# **Write.** `training`, with AdamW and `foreach=True`, as a GPU updates.
+# the first `step()`. From here on, the course's meter measures: it runs `warmup` steps before the
+# one that counts.
 #
 # **Predict.** The same step is measured twice: when it runs first, and when it runs for the second
 # time. By how many P (bytes of the parameters) is the peak of the backward pass higher the second
@@ -183,22 +610,11 @@ guess = None  # P
 
 # %% id="first-and-steady"
 def training(strategy, warmup):
-    """Measure a whole step of a new `GPT(config)`, within `segments.applied`.
-
-    `memory.measure` takes `warmup`, the number of steps before the measured one.
-    """
-    ### BEGIN SOLUTION
     model = GPT(config)
     optimizer = torch.optim.AdamW(model.parameters(), foreach=True)
-
-    def step():
-        optimizer.zero_grad()
-        model.loss(tokens).backward()
-        optimizer.step()
-
+    step = step_of(model, optimizer)
     with segments.applied(model, strategy):
         return memory.measure(step, model=model, optimizer=optimizer, warmup=warmup)
-    ### END SOLUTION
 
 
 # %% id="first-and-steady-phases"
@@ -210,10 +626,8 @@ phases = pd.DataFrame({"first step": first.phases, "steady step": steady.phases}
 phases.round(2)  # peaks in P
 
 # %% [markdown] id="read-warmup"
-# A job can survive its first step and run out of memory in its second for this reason. And a
-# benchmark of Adam without warm-up reads up to 2 P too low. A variant whose peak is the update
-# reads right, because the optimizer states are there by then. So the ratio of two variants can be
-# wrong too.
+# So a job can survive its first step and run out of memory in its second. And a benchmark of Adam
+# without warm-up reads up to 2 P too low, unless the variant's peak is the update.
 #
 # ## Six ways to state one saving
 #
@@ -233,58 +647,23 @@ savings["of activations alone"] = round(100 * (1 - waiting[1] / waiting[0]))
 pd.DataFrame({"saved, %": savings})
 
 # %% [markdown] id="read-savings"
-# The first two are wrong: they answer no question. The other four are correct answers to four
-# questions.
+# The first two are wrong: they answer no question. The other four are correct, each for a question
+# of its own: the peak of forward and backward alone; of the very first step; of every later step,
+# and **this one tells whether the job fits**; and of what autograd keeps.
 #
-# | saving | of what? |
-# |---|---|
-# | without leftovers | the peak of forward and backward, no optimizer |
-# | with AdamW, first step | the peak of the very first step |
-# | with AdamW, steady | the peak of every later step: **this one tells whether the job fits** |
-# | of activations alone | what autograd keeps |
-#
-# ## Fault 3: `tracemalloc`
+# ## Fault 3: an instrument that does not see it
 #
 # A well-known notebook reports that checkpointing saves 22 %. A reader who ran it again got a
 # slightly *larger* peak (rasbt/deeplearning-models, issue 74). The notebook had asked
-# `tracemalloc`, which watches Python's own allocator.
-#
-# **Predict.** A PyTorch tensor of eight million float32 numbers is 32 MiB. How many per cent of
-# these bytes does `tracemalloc` see?
-
-# %% id="guess-traced"
-guess = None  # %
-
-# %% id="tracemalloc"
-tracemalloc.start()
-seen = {}
-for name, make in (("torch", torch.ones), ("numpy", np.ones)):
-    before, _ = tracemalloc.get_traced_memory()
-    array = make(2**23)
-    traced = tracemalloc.get_traced_memory()[0] - before
-    seen[name] = round(100 * traced / array.nbytes)
-tracemalloc.stop()
-del array
-print(f"of PyTorch's tensor {seen['torch']} %{beside(guess, seen['torch'])}")
-print(f"of NumPy's array {seen['numpy']} %")
-
-# %% [markdown] id="read-tracemalloc"
-# NumPy reports its arrays to `tracemalloc`. PyTorch gets its memory in C++ and reports nothing. So
-# a comparison of two training steps compares Python objects: frames, closures, the bookkeeping of
-# checkpointing itself. For this instrument checkpointing *costs* memory
-# ([02b](02b_allocator_and_profilers.ipynb) shows it). Every instrument needs a positive control.
-# Before you believe what it says of your change, show that it sees a change whose size you know.
+# `tracemalloc`, which watches Python's own allocator. PyTorch gets its memory in C++ and tells
+# `tracemalloc` nothing, so the notebook compared Python objects
+# ([02b](02b_allocator_and_profilers.ipynb) repeats it). Every instrument needs a positive control:
+# a change of known size. Your meter's checks were such controls.
 #
 # ## Fault 4: one segment
 #
-# The notebook of fault 3 called `checkpoint_sequential(..., segments=1)`. Others call
-# `checkpoint(model, x)`, once, around everything.
-#
-# **Predict.** Eight blocks, one `checkpoint` around all of them. By how many per cent does the peak
-# fall?
-
-# %% id="guess-segments"
-guess = None  # %
+# The same notebook called `checkpoint_sequential(..., segments=1)`. Others call
+# `checkpoint(model, x)`, once, around everything. Which of the two does less?
 
 # %% id="segments"
 blocks = nn.Sequential(*(Block(config) for _ in range(8)))
@@ -294,205 +673,36 @@ runs = {
     "none": lambda: blocks(x),
     "checkpoint_sequential, 1": partial(segmented, segments=1),
     "checkpoint, around all": lambda: checkpoint(blocks, x, use_reentrant=False),
-    "checkpoint_sequential, 8": partial(segmented, segments=8),
 }
-
-# %% id="segments-count"
-calls = []
-blocks[0].register_forward_pre_hook(lambda module, args: calls.append(module))
-
-
-def step(forward):
-    blocks.zero_grad()
-    calls.clear()
-    forward().sum().backward()
-
-
-# %% id="segments-table"
-reports, rows = {}, {}
+rows = {}
 for name, forward in runs.items():
-    way = partial(step, forward)
-    reports[name] = report = memory.measure(way, model=blocks, flops=True)
-    factor = report.flops / reports["none"].flops
-    rows[name] = str(report.peak_bytes), f"{factor:.2f}", len(calls)
-fallen = saving(reports["none"], reports["checkpoint, around all"])
-print(f"around all: the peak falls by {fallen} %{beside(guess, fallen)}")
-pd.DataFrame(rows, index=["peak", "FLOPs, times", "runs of the first block"]).T
+    way = partial(lambda run: run().sum().backward(), forward)
+    report = memory.measure(way, model=blocks, flops=True)
+    rows[name] = str(report.peak_bytes), f"{report.flops / 1e9:.2f}"
+pd.DataFrame(rows, index=["peak", "billion FLOPs"]).T
 
 # %% [markdown] id="read-segments"
 # Row two did nothing: `checkpoint_sequential` leaves the last segment alone, and the only segment
-# is the last. Row three paid a third more FLOPs for not one byte (chapter 06 says why). Row four
-# pays less, mostly because recomputation stops early (chapter 05). Peak memory cannot tell rows two
-# and three apart. The count of forward runs does. So look at **both sides of the trade**: what you
-# got, and what you paid. If a technique that costs time costs none here, it is probably not
-# switched on.
+# is the last. Row three paid a third more FLOPs for not one byte (chapter 06 says why). Peak memory
+# can't tell these two apart. So look at **both sides of the trade**: what you got, and what you
+# paid. If a technique that costs time costs none here, it is probably not switched on.
 #
-# ## Fault 5: no synchronise
+# ## Fault 5: a clock that does not wait
 #
-# A GPU works through a queue. Python puts an operation in and goes on. A clock that is read without
-# `torch.cuda.synchronize()` therefore times only the putting in. On a CPU, PyTorch returns when the
-# work is done, so PyTorch cannot show this fault here. A queue with one worker behind it can. We
-# put in twenty matmuls and read the clock at once. By what factor is the reading too small?
-
-# %% id="queue"
-# NBVAL_IGNORE_OUTPUT
-a = torch.randn(512, 512)
-
-
-def seconds(work):
-    start = time.perf_counter()
-    work()
-    return time.perf_counter() - start
-
-
-def submitted():
-    return [queue.submit(torch.mm, a, a) for _ in range(20)]
-
-
-with ThreadPoolExecutor(max_workers=1) as queue:
-    unwaited = seconds(submitted)
-    waited = seconds(lambda: wait(submitted()))
-print(f"without waiting {1000 * unwaited:.1f} ms, with {1000 * waited:.1f} ms")
-
-# %% [markdown] id="times"
-# (Your numbers differ; 02b takes the same two readings on a GPU.) Does the *memory* peak need a
-# synchronise too? It does not. The allocator counts on the host when an operation is launched, so
-# the peak is final as soon as the last line of Python has run.
+# A GPU works through a queue. Python puts an operation in and goes on. If you read a clock without
+# `torch.cuda.synchronize()`, it has timed only the putting in;
+# [02b](02b_allocator_and_profilers.ipynb) takes both readings on a GPU of yours. The *memory* peak
+# needs no synchronise: the allocator counts on the host when an operation is launched.
 #
-# ## Times: in pairs, and by the median
-#
-# Bytes repeat exactly; times do not. The first run is cold, other programs run beside it, and one
-# slow run in ten spoils a mean. The control is an **A/A test**: compare a step with *itself*. The
-# right ratio is 1.00, so everything else is the error of the method. Each method answers seven
-# times; the table has its answers in order of size. Whose answers lie closest together?
-
-# %% id="paired"
-# NBVAL_IGNORE_OUTPUT
-timed = partial(seconds, lambda: model.loss(tokens[:1, :16]).backward())
-
-
-def ratio(num):
-    first, second = [timed() for _ in range(num)], [timed() for _ in range(num)]
-    return sum(first) / sum(second)
-
-
-methods = {
-    "each once": lambda: ratio(1),
-    "ten, then ten, means": lambda: ratio(10),
-    "ten pairs, median ratio": lambda: statistics.median(ratio(1) for _ in range(10)),
-}
-answers = {name: sorted(method() for _ in range(7)) for name, method in methods.items()}
-pd.DataFrame(answers, index=range(1, 8)).T.round(2)  # from the lowest to the highest
-
-# %% [markdown] id="read-paired"
-# The runs of a pair mostly meet the same machine; the median ignores a pair that did not. (On a
-# busy machine all three wander: run the cell again.) The distance of the worst answer from 1.00 is
-# the smallest difference that you may claim. `memory.measure(..., repeats=10)` times a step with a
-# warm-up and gives median and spread.
-#
-# ## Allocated, reserved, and what the driver says
-#
-# On a GPU three different figures are called "memory used". Which one is yours?
-#
-# | figure | what it holds | who says it |
-# |---|---|---|
-# | allocated | all tensors, each rounded up a little | `torch.cuda.memory_allocated` |
-# | reserved | what PyTorch's allocator got from the driver | `torch.cuda.memory_reserved` |
-# | the driver's | reserved memory of all processes, plus CUDA's own | `nvidia-smi` |
-#
-# When a tensor is freed, its block stays reserved, so that the next tensor can use it. But a free
-# block of 10 MiB cannot hold a tensor of 12 MiB. Then the allocator gets one more block from the
-# driver. Reserved memory that no tensor can use is called *fragmentation*. (Chapter 02b draws a map
-# of it.)
-#
-# How much memory can that cost? We train GPT-2 for thirty steps, each on a batch of eight texts.
-# Every run has the same longest batch; lengths and their order differ. The runs are
-# *emulated* and were recorded: PyTorch's own allocator, on an A100 that is not there, and no kernel
-# ran.
-#
-# **Predict.** How many times as large as *allocated* does *reserved* get, in the worst order?
-
-# %% id="guess-orders"
-guess = None  # times
-
-# %% id="orders"
-emulated = json.loads(fragmentation.PATH.read_text())
-DEFAULT, GROWING = "default", "expandable_segments:True"
-peaks = {}
-for order, steps in emulated[DEFAULT].items():
-    _, allocated, reserved = steps[-1]
-    peaks[order] = allocated, reserved, emulated[GROWING][order][-1][2]
-worst = max(reserved / allocated for allocated, reserved, _ in peaks.values())
-growing = max(reserved / allocated for allocated, _, reserved in peaks.values())
-print(f"up to {worst:.1f} times what is allocated{beside(guess, worst)}")
-apart = [reserved > 1.1 * allocated for allocated, reserved, _ in peaks.values()]
-print(
-    f"a tenth more or above it in {sum(apart)} of {len(apart)} orders; "
-    f"with growing segments {growing:.2f} times at most"
-)
-columns = ["allocated", "reserved", f"reserved, {GROWING}"]
-pd.DataFrame(peaks, index=columns).T.map(human_bytes)
-
-# %% id="orders-figure"
-curves = {
-    order: {step: row[2] for step, row in enumerate(emulated[DEFAULT][order], 1)}
-    for order in ("ascending", "as drawn", "always 1024")
-}
-growing_rows = enumerate(emulated[GROWING]["ascending"], 1)
-curves[f"ascending, {GROWING}"] = {step: row[2] for step, row in growing_rows}
-plots.growth(
-    curves,
-    xlabel="step",
-    title="GPT-2, reserved, emulated A100: the order of lengths decides",
-    log=False,
-)
-
-# %% [markdown] id="gpu-figures-text"
-# In the worst order each batch is longer than the one before. Then no block of an earlier step is
-# large enough, so every step gets new blocks from the driver, and the old ones stay reserved. At
-# some step the card is full. The allocator then gives all free blocks back to the driver and starts
-# again. That is slow, but training goes on. `empty_cache()` gives the same blocks back, if you call
-# it before the card is full. ([Issue 1529](https://github.com/pytorch/pytorch/issues/1529) of
-# PyTorch reports this case.)
-#
-# So a step *needs* its allocated peak at least, and *takes* what was reserved; `nvidia-smi` shows
-# what it takes. Between the two, the sizes of free blocks decide: chapter 10b shows how little room
-# was enough on an H200. Lab 02 tests both ends with runs on real GPUs.
-#
-# Two cures cost nothing:
-#
-# - Begin with the longest batch. Its blocks are large enough for all others, and much of the waste
-#   is gone.
-# - On Linux, set `PYTORCH_ALLOC_CONF=expandable_segments:True` (older PyTorch:
-#   `PYTORCH_CUDA_ALLOC_CONF`). The allocator then makes a block longer instead of getting another
-#   one, and nearly all of the waste is gone.
-#
-# ## What this course's counter does not see
-#
-# The meter counts tensors. It does not see three things:
-#
-# - **Workspace.** A kernel may allocate memory and release it again within one operation. Chapter
-#   02b measures that on your machine, for a transformer, a convolution, an LSTM and a sort.
-# - **Compiled code.** The meter is a dispatch mode: PyTorch calls it for every operation. While one
-#   is active, PyTorch runs a compiled model without its compiled code. The meter warns you, and
-#   counts the model as if it had not been compiled.
-# - **Other allocators.** Some libraries allocate memory without PyTorch, such as NCCL its buffers.
+# Bytes repeat exactly; times don't. So time two variants in turn, and take the median of the pairs'
+# ratios. Then compare a step with *itself* in the same way, an **A/A test**: how far that ratio is
+# from 1.00 is the smallest difference that you may claim. `memory.measure(..., repeats=10)` times a
+# step with a warm-up and gives median and spread. Lab 02 has you write both.
 #
 # ## Verdicts
 
 # %% id="verdicts"
 claims.Verdicts(
-    claims.Verdict(
-        "D17",
-        "holds if",
-        "Allocated against reserved shows fragmentation; longer batches first or "
-        "growing segments cure it, and empty_cache helps only the next run, or others.",
-        f"reserved up to {worst:.1f} times allocated, growing segments {growing:.2f}",
-        "emulated",
-        "orders",
-        device="emulated A100",
-        held=(sum(apart), len(apart), "orders of the batches"),
-    ),
     claims.Verdict(
         "E13",
         "built",
@@ -513,6 +723,6 @@ claims.Verdicts(
 # 5. What was paid: FLOPs, forward runs, time?
 # 6. Times in pairs, median, and an A/A test beside them.
 #
-# Lab 02, `lab02_measurement_clinic`, gives you benchmarks that break these rules. Chapter 02b,
-# `02b_allocator_and_profilers`, is optional: who holds the peak, holes in the allocator, snapshots,
-# profilers. Chapter 03 looks at the largest item of the peak, operation by operation.
+# Lab 02, `lab02_measurement_clinic`, gives you benchmarks that break these rules. Chapter 02b is
+# optional: the allocator, snapshots, other instruments. Chapter 03 looks at the largest item of the
+# peak, operation by operation.

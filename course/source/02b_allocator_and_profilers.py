@@ -11,11 +11,12 @@
 # 5. What do PyTorch's profiler, its other counters and Python's own see that this course's meter
 #    does not, and what do they miss?
 #
-# **Budget:** 60 minutes, 1 GiB of memory, no GPU needed.
+# **Budget:** 55 minutes, 1 GiB of memory, no GPU needed.
 
 # %% id="imports"
 import contextlib
 import gc
+import json
 import os
 import pickle
 import time
@@ -32,13 +33,13 @@ from torch import nn
 from torch.distributed._tools.mem_tracker import MemTracker
 from torch.utils.flop_counter import FlopCounterMode
 
-from tutorial_lib import claims, device, memory
+from tutorial_lib import claims, device, memory, plots
 from tutorial_lib.instruments import recorded, segments
 from tutorial_lib.guesses import beside
 from tutorial_lib.models.gpt import GPT, GPTConfig
-from tutorial_lib.instruments.recorded import snapshots
+from tutorial_lib.instruments.recorded import fragmentation, snapshots
 from tutorial_lib.instruments.training import Recipe
-from tutorial_lib.units import MIB, Bytes, human_bytes
+from tutorial_lib.units import Bytes, human_bytes
 
 torch.set_num_threads(1)
 
@@ -84,86 +85,80 @@ holders.nlargest(6, "num_bytes").map(human_bytes)
 # neighbours, and a tensor of 4 MiB gets a fourth segment from the
 # driver.](figures/02-holes.svg)
 #
-# The main rules fit into thirty lines, so you can check the drawing without a GPU. This is a
-# simulation: one stream, default options, large blocks only. A segment is a list of blocks
-# (bytes, owner); the owner of a free block is `None`.
+# Half of the 60 MiB is free, and a tensor of 4 MiB fits nowhere: no two free blocks are neighbours,
+# so a new segment is taken. `empty_cache()` finds nothing to give back, because every segment holds
+# a tensor. Nor can it save you from PyTorch's own out-of-memory error: the allocator does the same
+# by itself before it raises one. It is useful between two benchmarks, after the tensors are gone,
+# and where NCCL or another process needs the memory.
+#
+# On a GPU three different figures are therefore called "memory used". Which one is yours?
+#
+# | figure | what it holds | who says it |
+# |---|---|---|
+# | allocated | all tensors, each rounded up a little | `torch.cuda.memory_allocated` |
+# | reserved | what PyTorch's allocator got from the driver | `torch.cuda.memory_reserved` |
+# | the driver's | reserved memory of all processes, plus CUDA's own | `nvidia-smi` |
+#
+# Reserved memory that no tensor can use is called *fragmentation*. How much can that be? We train
+# GPT-2 for thirty steps, each on a batch of eight texts. Every run has the same longest batch;
+# lengths and their order differ. The runs are *emulated* and were recorded: PyTorch's own
+# allocator, on an A100 that is not there, and no kernel ran.
+#
+# **Predict.** How many times as large as *allocated* does *reserved* get, in the worst order?
 
+# %% id="guess-orders"
+guess = None  # times
 
-# %% id="best-fit"
-def best_fit(segments, size):
-    """The smallest free block that fits: its size, and where it is."""
-    fits = [
-        (block[0], number, place)
-        for number, blocks in enumerate(segments)
-        for place, block in enumerate(blocks)
-        if block[1] is None and block[0] >= size
-    ]
-    return min(fits, default=None)
+# %% id="orders"
+emulated = json.loads(fragmentation.PATH.read_text())
+DEFAULT, GROWING = "default", "expandable_segments:True"
+peaks = {}
+for order, steps in emulated[DEFAULT].items():
+    _, allocated, reserved = steps[-1]
+    peaks[order] = allocated, reserved, emulated[GROWING][order][-1][2]
+worst = max(reserved / allocated for allocated, reserved, _ in peaks.values())
+growing = max(reserved / allocated for allocated, _, reserved in peaks.values())
+print(f"up to {worst:.1f} times what is allocated{beside(guess, worst)}")
+apart = [reserved > 1.1 * allocated for allocated, reserved, _ in peaks.values()]
+print(
+    f"a tenth more or above it in {sum(apart)} of {len(apart)} orders; "
+    f"with growing segments {growing:.2f} times at most"
+)
+columns = ["allocated", "reserved", f"reserved, {GROWING}"]
+pd.DataFrame(peaks, index=columns).T.map(human_bytes)
 
+# %% id="orders-figure"
+curves = {
+    order: {step: row[2] for step, row in enumerate(emulated[DEFAULT][order], 1)}
+    for order in ("ascending", "as drawn", "always 1024")
+}
+growing_rows = enumerate(emulated[GROWING]["ascending"], 1)
+curves[f"ascending, {GROWING}"] = {step: row[2] for step, row in growing_rows}
+plots.growth(
+    curves,
+    xlabel="step",
+    title="GPT-2, reserved, emulated A100: the order of lengths decides",
+    log=False,
+)
 
-# %% id="allocate"
-def allocate(segments, owner, size):
-    """Cut a tensor's block out of the best fit, or out of a new segment."""
-    if not best_fit(segments, size):
-        taken = 20 * MIB if size < 10 * MIB else -(-size // (2 * MIB)) * 2 * MIB
-        segments.append([(taken, None)])
-    available, number, place = best_fit(segments, size)
-    rest = available - size
-    new = [(size, owner), (rest, None)] if rest > MIB else [(available, owner)]
-    segments[number][place : place + 1] = new
-
-
-# %% id="release"
-def free(segments, owner):
-    """Free a tensor's block and merge it with free neighbours."""
-    for blocks in segments:
-        merged = []
-        for size, holder in blocks:
-            holder = None if holder == owner else holder
-            if merged and holder is None and merged[-1][1] is None:
-                size += merged.pop()[0]
-            merged.append((size, holder))
-        blocks[:] = merged
-
-
-def empty_cache(segments):
-    """Give segments back to the driver that hold no tensor."""
-    segments[:] = [s for s in segments if any(owner is not None for _, owner in s)]
-
-
-# %% [markdown] id="predict-holes"
-# **Predict.** Half of the reserved 60 MiB is free. How many MiB are reserved after `empty_cache()`
-# and one more tensor of 4 MiB?
-
-# %% id="guess-holes"
-guess = None  # MiB
-
-
-# %% id="holes"
-def reserved(segments):
-    return sum(size for blocks in segments for size, _ in blocks)
-
-
-gpu, seen = [], {}
-for owner in range(30):
-    allocate(gpu, owner, 2 * MIB)
-for owner in range(0, 30, 2):
-    free(gpu, owner)
-seen["every second one freed"] = reserved(gpu)
-empty_cache(gpu)
-seen["after empty_cache()"] = reserved(gpu)
-allocate(gpu, "large", 4 * MIB)
-seen["one more tensor, 4 MiB"] = reserved(gpu)
-print(f"{reserved(gpu) // MIB} MiB{beside(guess, reserved(gpu) / MIB)}")
-pd.Series(seen).map(human_bytes).to_frame("reserved")
-
-# %% [markdown] id="read-holes"
-# There are fifteen holes of 2 MiB, no two of them neighbours, so a new segment is taken.
-# `empty_cache()` found nothing to give back, because every segment holds a tensor. Nor can it save
-# you from PyTorch's own out-of-memory error, because the allocator does the same by itself before
-# it raises one. `empty_cache()` is useful between two benchmarks, after the tensors are gone, and
-# where NCCL or another process needs the memory. Chapter 02 shows PyTorch's own allocator in this
-# state.
+# %% [markdown] id="orders-read"
+# In the worst order each batch is longer than the one before. Then no block of an earlier step is
+# large enough, so every step gets new blocks from the driver, and the old ones stay reserved. At
+# some step the card is full. The allocator then gives all free blocks back to the driver and starts
+# again. That is slow, but training goes on.
+# ([Issue 1529](https://github.com/pytorch/pytorch/issues/1529) of PyTorch reports this case.)
+#
+# So a step *needs* its allocated peak at least, and *takes* what was reserved; `nvidia-smi` shows
+# what it takes. Chapter 10b shows how little room between the two was enough on an H200. Lab 02
+# tests both ends with runs on real GPUs.
+#
+# Two cures cost nothing:
+#
+# - Begin with the longest batch. Its blocks are large enough for all others, and much of the waste
+#   is gone.
+# - On Linux, set `PYTORCH_ALLOC_CONF=expandable_segments:True` (older PyTorch:
+#   `PYTORCH_CUDA_ALLOC_CONF`). The allocator then makes a block longer instead of getting another
+#   one, and nearly all of the waste is gone.
 #
 # ## A snapshot
 #
@@ -371,11 +366,8 @@ print(f"peak {ours}; equal but for the loss, 4 bytes: {abs(ours - theirs) <= 4}"
 #
 # ## Two instruments at once
 #
-# **Predict.** You count FLOPs and bytes of a checkpointed step at once, to save time. By what
-# factor does the FLOP counter change the bytes of forward and backward?
-
-# %% id="guess-together"
-guess = None  # times
+# You count FLOPs and bytes of a checkpointed step at once, to save time. Does the FLOP counter
+# change the bytes of forward and backward?
 
 # %% id="flop-counter"
 with (
@@ -387,7 +379,7 @@ with (
     with FlopCounterMode(display=False):
         together = memory.measure(step, model=model).forward_backward_bytes
 times = together / alone
-print(f"{alone} alone, {together} under a FLOP counter{beside(guess, times)}")
+print(f"{alone} alone, {together} under a FLOP counter")
 warned = {str(w.message) for w in said if w.category is memory.MeterWarning}
 print(*warned)
 
@@ -399,7 +391,20 @@ print(*warned)
 #
 # ## `tracemalloc` and two training steps
 #
-# Chapter 02 shows that `tracemalloc` does not see PyTorch's tensors. What does it compare, then,
+# Does `tracemalloc`, which watches Python's own allocator, see eight million float32 numbers?
+
+# %% id="tracemalloc"
+tracemalloc.start()
+for name, make in (("PyTorch's tensor", torch.ones), ("NumPy's array", np.ones)):
+    before, _ = tracemalloc.get_traced_memory()
+    array = make(2**23)
+    traced = tracemalloc.get_traced_memory()[0] - before
+    print(f"of {name} it sees {traced / array.nbytes:.0%}")
+tracemalloc.stop()
+del array
+
+# %% [markdown] id="traced-text"
+# NumPy reports its arrays to `tracemalloc`, and PyTorch reports nothing. So what does it compare
 # when it compares a plain and a checkpointed step?
 
 
@@ -425,8 +430,8 @@ print(f"the checkpointed step looks larger: {recomputing > plain}")
 #
 # ## No synchronise, on a GPU
 #
-# The two readings of chapter 02's queue, on a GPU of yours: a clock that does not wait, and one
-# that does. The last line says that the peak needs no waiting.
+# Two readings on a GPU of yours: a clock that does not wait, and one that does. The last line says
+# that the peak needs no waiting.
 
 
 # %% id="gpu-queue"
@@ -461,6 +466,17 @@ if torch.cuda.is_available():
 
 # %% id="verdicts"
 claims.Verdicts(
+    claims.Verdict(
+        "D17",
+        "holds if",
+        "Allocated against reserved shows fragmentation; longer batches first or "
+        "growing segments cure it, and empty_cache helps only the next run, or others.",
+        f"reserved up to {worst:.1f} times allocated, growing segments {growing:.2f}",
+        "emulated",
+        "orders",
+        device="emulated A100",
+        held=(sum(apart), len(apart), "orders of the batches"),
+    ),
     claims.Verdict(
         "D17",
         "holds if",
