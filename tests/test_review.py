@@ -69,7 +69,7 @@ TRICKS = {
     "class M:\n    def __torch_dispatch__(self): pass": "__torch_dispatch__",
     "checks.lab01.ex1_1": "tutorial_lib.checks.lab01.ex1_1",
     "memory.storages.StorageLog": "tutorial_lib.memory.storages.StorageLog",
-    "from solutions import grader; grading": "solutions.grader",
+    "from solutions import grader; grader": "solutions.grader",
     "from unittest import mock; mock.patch('torch.sum', max)": "unittest.mock.patch(",
     "from unittest.mock import patch as p; p.object(torch, 'sum', max)": "unittest.mock.patch.obj",
     "import importlib as i; i.reload(torch)": "importlib",
