@@ -236,7 +236,7 @@ def case(number, asks, caught_by, shows, **about):
 
 
 # %% id="instruments"
-def verdict(right, step, make):
+def difference(right, step, make):
     """Ask the course's judge: what differs between the two steps?"""
     try:
         with redirect_stdout(StringIO()):
@@ -590,7 +590,7 @@ def late_lambda(cured):
             x = how(run, x)
         return update(optimizer, model.head(x).logsumexp(-1).mean())
 
-    return verdict(partial(step, how=plain), step, make_gpt)
+    return difference(partial(step, how=plain), step, make_gpt)
 
 
 # %% id="other-dropout"
@@ -602,7 +602,7 @@ def late_lambda(cured):
 def other_dropout(cured):
     run = partial(non_reentrant, preserve_rng_state=cured)
     step = lambda model, how: update(how, gpt_loss(model, run))  # noqa: E731
-    return verdict(plain_step, step, partial(make_gpt, dropout=0.1))
+    return difference(plain_step, step, partial(make_gpt, dropout=0.1))
 
 
 # %% id="layer-drop"
@@ -644,7 +644,9 @@ def batch_counted_twice(cured):
             x = how(block, x, **cure)
         return update(optimizer, model.head(x.mean((2, 3))).logsumexp(-1).mean())
 
-    return verdict(partial(step, how=lambda block, x, **_: block(x)), step, make_resnet)
+    return difference(
+        partial(step, how=lambda block, x, **_: block(x)), step, make_resnet
+    )
 
 
 # %% id="replayed"
@@ -705,7 +707,7 @@ def changed_meanwhile(cured):
         settings["scale"] = 0.5  # for the next step
         return update(optimizer, loss)
 
-    return verdict(partial(step, how=lambda f, *a: f(*a)), step, make_gpt)
+    return difference(partial(step, how=lambda f, *a: f(*a)), step, make_gpt)
 
 
 # %% id="frame-cache"
@@ -731,7 +733,7 @@ def frame_cache(cured):
             cache[0] = x[:, :, -1:]  # for the chunk that follows
         return update(optimizer, total)
 
-    return verdict(partial(step, how=lambda f, *a: f(*a)), step, make_video)
+    return difference(partial(step, how=lambda f, *a: f(*a)), step, make_video)
 
 
 def make_video():
@@ -762,7 +764,7 @@ def state_moved_on(cured):
         return non_reentrant(block, x, **cure)
 
     step = lambda model, how: update(how, gpt_loss(model, run))  # noqa: E731
-    return verdict(plain_step, step, make)
+    return difference(plain_step, step, make)
 
 
 # %% id="swapped-weights"
@@ -785,7 +787,7 @@ def swapped_weights(cured):
     def step(model, optimizer, how=non_reentrant):
         return update(optimizer, gpt_loss(model, partial(run, how)))
 
-    return verdict(partial(step, how=lambda f, *a: f(*a)), step, make_gpt)
+    return difference(partial(step, how=lambda f, *a: f(*a)), step, make_gpt)
 
 
 # %% id="experts-counted-twice"
@@ -913,7 +915,7 @@ def mean_of_means(cured):
         optimizer.step()
         return total
 
-    return verdict(partial(step, num=1), step, make_gpt)
+    return difference(partial(step, num=1), step, make_gpt)
 
 
 # %% id="not-divided"
@@ -933,7 +935,7 @@ def not_divided(cured):
         optimizer.step()
         return sum(loss.item() for loss in losses)
 
-    return verdict(whole_step, step, partial(make_gpt, AdamW))
+    return difference(whole_step, step, partial(make_gpt, AdamW))
 
 
 def whole_step(model, optimizer):
@@ -959,7 +961,7 @@ def divided_twice(cured):
         optimizer.step()
         return sum(loss.item() for loss in losses)
 
-    return verdict(whole_step, step, make_gpt)
+    return difference(whole_step, step, make_gpt)
 
 
 # %% id="stepped-in-hooks"
@@ -1007,7 +1009,7 @@ def logged_loss(cured):
         optimizer.step()
         return total
 
-    return verdict(partial(step, num=1), step, make_gpt)
+    return difference(partial(step, num=1), step, make_gpt)
 
 
 # %% id="last-window"
@@ -1029,7 +1031,7 @@ def last_window(cured):
                 optimizer.step()
                 optimizer.zero_grad()
 
-    return verdict(partial(step_all, size=8), step, make_gpt)
+    return difference(partial(step_all, size=8), step, make_gpt)
 
 
 def step_all(model, optimizer, size):
@@ -1053,7 +1055,7 @@ def clipped_pieces(cured):
         nn.utils.clip_grad_norm_(model.parameters(), 0.1)
         optimizer.step()
 
-    return verdict(partial(step, num=1), step, make_gpt)
+    return difference(partial(step, num=1), step, make_gpt)
 
 
 # %% id="contrastive"
@@ -1089,7 +1091,7 @@ def contrastive(cured):
         optimizer.step()
         return loss.item()
 
-    return verdict(partial(pieces, num=1), cached if cured else pieces, make_vit)
+    return difference(partial(pieces, num=1), cached if cured else pieces, make_vit)
 
 
 # %% id="batch-statistics"
@@ -1111,7 +1113,7 @@ def batch_statistics(cured):
         return total
 
     make = partial(make_resnet, partial(nn.GroupNorm, 4) if cured else None)
-    return verdict(partial(step, num=1), step, make)
+    return difference(partial(step, num=1), step, make)
 
 
 # %% id="low-precision-sum"
@@ -1228,7 +1230,7 @@ def dictionary(cured):
     step = lambda model, how: update(how, gpt_loss(model, run))  # noqa: E731
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return verdict(plain_step, step, make_gpt)
+        return difference(plain_step, step, make_gpt)
 
 
 # %% id="flag-left-out"
