@@ -515,10 +515,10 @@ pd.DataFrame(table).T.rename_axis("kept")
 # `qkv, up` repeats `out`, because the second norm's input depends on it.
 #
 # The last row is a trap. `down` has the most expensive result of the block, so a rule "keep what is
-# expensive" keeps it. It costs one more unit per block and saves nothing. Nobody needs that result
-# again: it is only added to the rest, and it is the last matmul of its segment. (With dropout after
-# it, the recomputation runs through `down`, and keeping it saves a matmul.) **A price matters only
-# for tensors that backward asks for, or that lie on the way to one.**
+# expensive" keeps it. It costs one more unit per block and saves nothing. No operation needs that
+# result again: it is only added to the rest, and it is the last matmul of its segment. (With
+# dropout after it, the recomputation runs through `down`, and keeping it saves a matmul.) **A price
+# matters only for tensors that backward needs, or that must be recomputed to get one of those.**
 #
 # ### PyTorch's own
 #

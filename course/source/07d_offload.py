@@ -153,10 +153,10 @@ table.map("{:.1f}".format).replace("nan", "")  # in units
 # back while the block after it goes backward. Only the last block's input is waited
 # for.](figures/07d-two-streams.svg)
 #
-# Here is such a checkpoint. Its hooks stand *around* PyTorch's checkpoint, so the only saved tensor
-# that they are asked about is the block's input. `record_stream` tells the allocator that a second
-# stream still uses a tensor's memory. On a CPU a stream does nothing, so the order of the copies
-# can be tried here, and the time cannot.
+# Here is such a checkpoint. Its hooks are *outside* PyTorch's checkpoint, so the only saved tensor
+# they see is the block's input. `record_stream` tells the allocator that a second stream still uses
+# a tensor's memory. On a CPU a stream does nothing, so here you can try the order of the copies,
+# but not their time.
 
 
 # %% id="prefetching"

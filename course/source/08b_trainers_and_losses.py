@@ -221,9 +221,9 @@ for how in ("mean", "sum"):
 #          third . . . . . . . .
 # ```
 #
-# Packed, all lines lie end to end in one long row, and no position is padding. Two things must be
-# as before: positions count from each line's start, and attention does not cross a line's end. The
-# `GPT` does neither, so its forward pass is written once more, over its own layers.
+# Packed, all lines are concatenated into one long row, and no position is padding. Two things must
+# be as before: positions count from each line's start, and attention does not cross a line's end.
+# The `GPT` does neither, so its forward pass is written once more, over its own layers.
 
 
 # %% id="packed"
@@ -376,7 +376,7 @@ f"{counted} updates{beside(guess, counted)}"
 #
 # Train digits with AdamW and an effective batch of 64, three times from one start: the big batch, a
 # right loop (16 x 4), and a loop without the division, which logs its loss correctly. **Which of
-# the loss curves lie on each other?**
+# the loss curves coincide?**
 
 
 # %% id="vit"

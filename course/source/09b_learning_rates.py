@@ -376,7 +376,8 @@ claims.Verdicts(
 # %% [markdown] id="summary"
 # ## What you can now do
 #
-# - Choose a learning rate for a larger effective batch by where the old rate stands.
+# - Choose a learning rate for a larger effective batch: ask first whether the old rate was below
+#   its best or at it.
 # - Check a copied schedule against the run's length, and count BatchNorm's momentum in updates.
 #
 # Back to the core: chapter 10, `10_transformers`.

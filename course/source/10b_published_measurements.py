@@ -85,7 +85,7 @@ figures.agreement(points, title="max_memory_allocated: ours against published")
 #
 # ## The misses
 #
-# Here is every row that the emulated card, as then, misses by more than one per cent, and why.
+# Here is every row that the emulated card, as it was then, misses by more than 1 %, and why.
 
 # %% id="misses"
 for peak, miss in zip(peaks, misses(peaks, "then"), strict=True):
@@ -368,12 +368,12 @@ for name in prices.index[slower > 1.1 * rule]:
     print(f"{name}: {price}, {times.why[name]}")
 
 # %% [markdown] id="own-text"
-# And on the H200? There each model's step was timed with no block checkpointed and with every one
-# (bfloat16, the median of five): `price`, in per cent. Beside it stand those by FLOPs and by a
-# roofline, where each operation takes as long as its arithmetic or its bytes, whichever is longer.
-# The roofline also says for which part of the step the card is busy. `launching` is an estimate of
-# the CPU's part, in ms: the number of operations, times one time for a launch that was fitted to
-# these rows.
+# And on the H200? There each model's step was timed with no block checkpointed and with every block
+# checkpointed (bfloat16, the median of five). `price` is the difference in %. The next columns are
+# the prices by FLOPs and by a roofline. In a roofline each operation takes as long as its
+# arithmetic or its bytes, whichever is longer. The roofline also says for which part of the step
+# the card is busy. `launching` is an estimate of the CPU's part, in ms: the number of operations,
+# times one time for a launch that was fitted to these rows.
 #
 # **Predict.** By FLOPs no price is above a third. What is the largest that was measured, in per
 # cent?
@@ -431,6 +431,6 @@ pd.DataFrame(
 # %% [markdown] id="what-follows"
 # ## What follows
 #
-# Two things. If a prediction is a few per cent below `max_memory_allocated`, look for a workspace,
-# another model class or an older PyTorch. And a figure of `nvidia-smi` can be far above the tensors
-# of the same run, so ask which of the two you have before you compare.
+# Two things. If a prediction is a few % below `max_memory_allocated`, look for a workspace, another
+# model class or an older PyTorch. And a figure of `nvidia-smi` can be far above the tensors of the
+# same run, so ask which of the two you have before you compare.

@@ -37,7 +37,7 @@ def switch_on(model, **options):
 
 
 # %% [markdown] id="swin"
-# ## Swin: what if layers that can be checkpointed stand inside each other?
+# ## Swin: what if layers that can be checkpointed are nested?
 #
 # Swin is a vision transformer in four stages. In transformers both its stages and the blocks
 # inside them can be checkpointed. We compare the switch on a small Swin with checkpointing the

@@ -46,7 +46,7 @@ def checkpoint(function, *args, **options):
 # right half, and treat each half in the same way. While backward is in the last step, only the
 # inputs of $\log_2 T$ left halves wait.
 #
-# The price is recomputation. On each of the $\log_2 T$ levels, half of the steps stand in a left
+# The price is recomputation. On each of the $\log_2 T$ levels, half of the steps belong to a left
 # half and run once more. So a step runs $1 + \frac12 \log_2 T$ times on average.
 
 
@@ -321,7 +321,7 @@ pd.DataFrame({"peak": peaks})
 # %% [markdown] id="gradient-read"
 # The checkpointed version needs hardly more memory than the truncated one: it also keeps the state
 # at the start of each window. It has the true gradient, to the last bit. The truncated gradient has
-# only the part from the last ten steps, in which no mark ever stands. Can it learn the task? Both
+# only the part from the last ten steps, and those never contain a mark. Can it learn the task? Both
 # train for 120 updates with Adam on the same batches:
 
 # %% id="train-readers"

@@ -427,8 +427,8 @@ show(tensor_ways)
 # parallelism stays inside one machine with fast links.
 #
 # **Context parallelism** divides the tokens inside the pairs as well, for sequences that fit on no
-# rank. Then most of a query's keys lie on other ranks: keys and values travel around the ranks, one
-# part at a time (ring attention, Liu et al., 2023).
+# rank. Then most of the keys that a query needs are on other ranks: keys and values travel around
+# the ranks, one part at a time (ring attention, Liu et al., 2023).
 #
 # ## Both beside one process
 

@@ -532,8 +532,8 @@ tf_report("TensorFlow", steps)
 # the next sentence, "Rematerialization applies at execution time, not at creation time". So we try
 # both: the scope around making the layers, and around calling them.
 #
-# **Predict.** `list_of_layers` names the three blocks. How many units wait if the scope stands
-# around the *call* only?
+# **Predict.** `list_of_layers` names the three blocks. How many units wait if only the *call* is
+# inside the scope?
 
 # %% id="guess-keras"
 guess = None
