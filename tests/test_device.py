@@ -65,7 +65,6 @@ def test_a_fake_a100_is_a_large_gpu_with_bfloat16(monkeypatch):
     fake_gpu(monkeypatch, "NVIDIA A100-SXM4-40GB", int(39.4 * GIB), major=8)
     assert device.tier("cuda") is device.Tier.LARGE_GPU
     assert device.pick_by_tier(cpu=1, small_gpu=2, large_gpu=3) == 3
-    assert device.pick_by_tier(cpu=1, small_gpu=2, large_gpu=3, device="cpu") == 1
     assert device.supports_bfloat16("cuda")
 
 

@@ -215,14 +215,12 @@ def test_flux_is_told_where_each_patch_stands():
     assert batch["txt_ids"].tolist() == 4 * [[0, 0, 0]]
 
 
-def test_batches_repeat_with_their_seed_and_leave_the_global_state_alone():
+def test_batches_repeat_and_leave_the_global_state_alone():
     torch.manual_seed(0)
     before = torch.get_rng_state()
     for name in published.PUBLISHED:
-        one, same = (published.batch(name, 2, seed=3) for _ in range(2))
-        other = published.batch(name, 2, seed=4)
+        one, same = (published.batch(name, 2) for _ in range(2))
         assert all(torch.equal(one[key], same[key]) for key in one)
-        assert any(not torch.equal(one[key], other[key]) for key in one)
     assert torch.equal(torch.get_rng_state(), before)
 
 

@@ -114,21 +114,18 @@ def tier(device: torch.device | str | None = None) -> Tier:
     return Tier.LARGE_GPU if memory >= LARGE_GPU_BYTES else Tier.SMALL_GPU
 
 
-def pick_by_tier(
-    *, cpu: T, small_gpu: T, large_gpu: T, device: torch.device | str | None = None
-) -> T:
+def pick_by_tier(*, cpu: T, small_gpu: T, large_gpu: T) -> T:
     """Choose the value that suits this machine, as in `pick_by_tier(cpu=2, small_gpu=8, ...)`.
 
     Args:
         cpu: The value for a machine without a GPU.
         small_gpu: The value for a GPU below 32 GiB, such as Colab's T4.
         large_gpu: The value for a larger GPU.
-        device: A device; `None` means the one that `pick()` gives.
 
     Returns:
         One of the three values, unchanged.
     """
-    return {Tier.CPU: cpu, Tier.SMALL_GPU: small_gpu, Tier.LARGE_GPU: large_gpu}[tier(device)]
+    return {Tier.CPU: cpu, Tier.SMALL_GPU: small_gpu, Tier.LARGE_GPU: large_gpu}[tier()]
 
 
 def supports_bfloat16(device: torch.device | str) -> bool:

@@ -31,7 +31,6 @@ def batch(
     seq: int | None = None,
     size: int | None = None,
     device: torch.device | str = "cpu",
-    seed: int = 0,
     **overrides: Any,
 ) -> Batch:
     """Make a random batch of what a published model is trained on.
@@ -43,11 +42,10 @@ def batch(
         size: Height and width of images, in latents for a U-Net or a transformer of diffusers, and
             the depth too of volumes; `None` means the model's own.
         device: Where the tensors are wanted.
-        seed: The same seed gives the same batch; the global random state is not touched.
         **overrides: The same as were given to `build`.
 
     Returns:
-        Tensors by name, for `loss`.
+        Tensors by name, for `loss`: the same ones each time; the global RNG is not touched.
 
     Raises:
         ValueError: When the name is not known, or a size is below 1 or beyond the model's.
@@ -64,7 +62,7 @@ def batch(
         if value is not None and value < 1:  # 1 is too small for some
             raise ValueError(f"{key} (={value}) must be at least 1: leave it out for {name}'s own.")
     order = batches.Order(
-        model, overrides, micro_batch, seq, size, torch.Generator().manual_seed(seed)
+        model, overrides, micro_batch, seq, size, torch.Generator().manual_seed(0)
     )
     made = _FAMILIES[model.family].make(order)
     return {key: value.to(device) for key, value in made.items()}

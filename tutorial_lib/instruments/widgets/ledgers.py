@@ -12,6 +12,7 @@ from tutorial_lib.units import GIB, human_bytes
 
 MODELS = {"124M": 124 * 10**6, "1.5B": 15 * 10**8, "7B": 7 * 10**9, "13B": 13 * 10**9}
 MODELS["70B"] = 70 * 10**9
+_SEQ_LENS = (512, 1024, 2048, 4096, 8192, 16384, 32768)
 _CHOICES = ("model", "micro_batch", "precision", "optimizer", "checkpointing")
 _USUAL = {"attention": "sdpa", "accumulation": 1, "ranks": 1, "lora_rank": None, "overrides": {}}
 
@@ -29,7 +30,6 @@ def memory_calculator(
     precisions: Sequence[str] = ("fp32", "bf16 mixed", "bf16"),
     optimizers: Sequence[str] = ("SGD", "SGD momentum", "AdamW", "AdamW 8-bit"),
     micro_batches: Sequence[int] = (1, 2, 4, 8, 16, 32, 64),
-    seq_lens: Sequence[int] = (512, 1024, 2048, 4096, 8192, 16384, 32768),
     cards_gib: Sequence[int] = CARDS_GIB,
 ) -> Explorer:
     """Explore what your own ledger says: the bytes of a training step, beside graphics cards.
@@ -39,7 +39,7 @@ def memory_calculator(
             seq_len, checkpointing)`, which returns bytes by category, the keys of `plots.COLORS`.
         model, precision, optimizer, micro_batch, seq_len, checkpointing: The first setting.
         models: Number of parameters by name.
-        precisions, optimizers, micro_batches, seq_lens: Options; the ledger gets one of each.
+        precisions, optimizers, micro_batches: Options; the ledger gets one of each.
         cards_gib: Memory of the cards to compare with, in GiB.
     """
 
@@ -58,7 +58,7 @@ def memory_calculator(
         "precision": Control("precision", precisions, precision, menu=True),
         "optimizer": Control("optimizer", optimizers, optimizer, menu=True),
         "micro_batch": Control("micro-batch", micro_batches, micro_batch),
-        "seq_len": Control("sequence length", seq_lens, seq_len),
+        "seq_len": Control("sequence length", _SEQ_LENS, seq_len),
         "checkpointing": Control("checkpointing", (False, True), checkpointing),
     }
     return Explorer(draw, controls)
