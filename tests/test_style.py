@@ -39,13 +39,3 @@ def test_a_long_line_of_code_is_found_and_one_of_prose_is_not():
     line = f"x = '{'a' * 85}'"
     text = f"# %% [markdown]\n# {line}\n\n# %%\n{line}\n"
     assert long_lines(jupytext.reads(text, fmt="py:percent")) == [line]
-
-
-def test_a_fault_is_found(root, tmp_path):
-    (tmp_path / "faulty.py").write_text("import os\ndef f(x): return x\n")
-    settings = ["--config", str(root / "pyproject.toml"), str(tmp_path)]
-    done = subprocess.run(
-        [sys.executable, "-m", "ruff", "check", *settings], capture_output=True, text=True
-    )
-    assert done.returncode == 1
-    assert all(rule in done.stdout for rule in ("F401", "ANN"))
