@@ -44,10 +44,12 @@ def _faults(case: Case, key: str) -> Faults:
         ),
     }.items()
     if key == "optimizer_state":
-        yield from _state_faults(case["optimizer"], one=size_with(optimizer="momentum")).items()
+        one, adam = (size_with(optimizer=name) for name in ("momentum", "adamw"))
+        yield from _state_faults(case["optimizer"], one, adam - 2 * one).items()
 
 
-def _state_faults(optimizer: str, one: int) -> dict[str, int]:
+def _state_faults(optimizer: str, one: int, step_counts: int) -> dict[str, int]:
+    counted = "Counts of steps are in it: AdamW keeps them, and SGD none, with momentum or without."
     if optimizer == "adamw":
         return {
             "It is one tensor a parameter: Adam keeps two averages.": one,
@@ -59,8 +61,9 @@ def _state_faults(optimizer: str, one: int) -> dict[str, int]:
         return {
             "It is what AdamW keeps: momentum keeps one tensor a parameter.": 2 * one,
             "Momentum remembers something between two updates, so 0 cannot be.": 0,
+            counted: one + step_counts,
         }
-    return {"Plain SGD remembers nothing between two updates.": one}
+    return {"Plain SGD remembers nothing between two updates.": one, counted: step_counts}
 
 
 gradient_and_state_bytes = Exercise(

@@ -50,6 +50,11 @@ def _faults(case: Case, saved: int) -> Faults:
         swapped = [[new] if layer == [old] else layer for layer in case["layers"]]
         return saved_by({**case, "layers": swapped})
 
+    rows, width, by_feature = torch.Size(case["shape"][:-1]).numel(), case["shape"][-1], saved
+    for kind, *features in case["layers"]:
+        width = features[0] if features else width
+        by_feature += 4 * 2 * (width - rows) * (kind == "norm")
+
     yield from {
         "It is the number of elements: float32 takes four bytes.": saved // 4,
         "The input of the first layer is missing: its weight's gradient needs it.": saved - x,
@@ -66,6 +71,8 @@ def _faults(case: Case, saved: int) -> Faults:
         "LayerNorm keeps something beside its input: what did it compute for each row?": saved_with(
             "norm", "gelu"
         ),
+        "LayerNorm's two numbers were counted for each feature: it normalises over a row's "
+        "features, so each row has its own two.": by_feature,
         "It is the sum of all outputs: autograd does not keep what each layer makes, but what "
         "each backward needs.": sum(outputs),
         "It is the input and all outputs: who would need the output of the last layer?": x

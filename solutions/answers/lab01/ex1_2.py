@@ -12,6 +12,9 @@ gives_momentum_two_tensors = wrong(
 gives_adam_one_average = wrong(
     "It is one tensor a parameter: Adam keeps two", "2 * gradients + step_counts", "gradients"
 )
+counts_steps_of_momentum = wrong(
+    "Counts of steps are in it", '"momentum": gradients', '"momentum": gradients + step_counts'
+)
 forgets_the_step_counts = wrong("Something small is missing", " + step_counts", "")
 counts_steps_once = wrong("One count of steps is in it", "4 * len(trained)", "4")
 gives_frozen_parameters_a_gradient = wrong(

@@ -20,6 +20,11 @@ lets_gelu_keep_its_output = wrong(
     "A GELU is no ReLU", "isinstance(layer, nn.ReLU)", "isinstance(layer, nn.ReLU | nn.GELU)"
 )
 counts_one_statistic = wrong("LayerNorm keeps two numbers for each row", "2 * num_rows", "num_rows")
+counts_statistics_of_features = wrong(
+    "were counted for each feature",
+    "2 * num_rows if isinstance",
+    "2 * widths[-1] if isinstance",
+)
 forgets_the_statistics = wrong("LayerNorm keeps something beside its input", " + statistics)", ")")
 adds_up_the_outputs = wrong(
     "It is the sum of all outputs",
