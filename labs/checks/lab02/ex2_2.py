@@ -44,13 +44,15 @@ def _faults(case: Case, seen: float, order: Sequence[Any]) -> Faults:
     if len(order) == 4 * case["repeats"] and order[::2] == order[1::2]:
         warm = "An untimed run comes before every timed one, and the machine changes meanwhile"
         yield f"{warm}: run each step once before the first pair, and no more.", seen
+    if case["repeats"] == 1:
+        cold = "The first run of each is cold, and yours is timed: run each once before."
+        yield cold, wanted * _COLD[1] / _COLD[0]
+        alone = "One of the two was cold when it was timed: run each once before, plain and other."
+        yield from ((alone, wanted * ratio) for ratio in (1 / _COLD[1], _COLD[1]))
     pairs = [order[i : i + 2] for i in range(0, len(order), 2)]
     if not all(sorted(map(str, pair)) == ["other", "plain"] for pair in pairs):
         slowed = "The two did not run in turn, and the machine has slowed down in between"
         yield f"{slowed}: run a pair, then the next pair.", seen
-    if case["repeats"] == 1:
-        cold = "The first run of each is cold, and yours is timed: run each once before."
-        yield cold, wanted * _COLD[1] / _COLD[0]
     times = [case["seconds"] * factor for factor in case["slowness"][2:]]
     plain, other = times[::2], [wanted * seconds for seconds in times[1::2]]
     mean = statistics.mean(b / a for a, b in zip(plain, other, strict=True))

@@ -12,7 +12,8 @@ from . import given
 
 
 def _cases(draw: Draw) -> Cases:
-    yield {"kind": "picker", "width": draw.randint(20, 40), "rows": draw.randint(30, 60)}
+    rows = 2 * draw.randint(20, 30) + 1  # no multiple of the width: then faults are told apart
+    yield {"kind": "picker", "width": draw.randint(20, 40), "rows": rows}
     yield {"kind": "gpt", "width": 4 * draw.randint(6, 10), "rows": draw.randint(3, 6)}
 
 
@@ -23,6 +24,13 @@ def _saved(case: Case) -> int:
 
 def _judge(case: Case, result: Result, saved: int) -> None:
     name = f"activation_bytes of a {case['kind']}"
+    fact(
+        read.integer(result["held"], "bytes held") >= saved
+        or read.integer(result["bytes"], name) > saved,
+        f"{name}: what was saved is gone before forward is over, since neither your function nor "
+        "what pack returns holds it. Its address, and the id of its storage, then come again with "
+        "another tensor. Keep the storages themselves, or return tensor.detach() from pack.",
+    )
     expect.number_of_bytes(result["bytes"], saved, name, _faults(case, saved))
     fact(
         not read.flag(result, "went_backward"),
@@ -42,11 +50,13 @@ def _faults(case: Case, saved: int) -> expect.Faults:
     model, forward = given.make_forward(case)
     parameters, there = [*model.parameters()], [*model.parameters(), *model.buffers()]
     packed: list[Tensor] = []
-    ids: list[int] = []  # of what was packed, which may die
+    ids: list[int] = []  # of what was packed
+    held: list[Tensor] = []  # it, so that no id comes again
     outputs: list[int] = []
 
     def pack(tensor: Tensor) -> Tensor:
         ids.append(id(tensor))
+        held.append(tensor)
         packed.append(tensor.detach())
         return packed[-1]
 
@@ -58,9 +68,14 @@ def _faults(case: Case, saved: int) -> expect.Faults:
         module.register_forward_hook(lambda module, args, out: outputs.append(out.nbytes))
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         forward()
+    places = [t.data_ptr() for t in held]
+    held.clear()
     resident, buffers = _storages(there), _storages(model.buffers())
     own = [t for t in packed if t.untyped_storage() not in resident]
     first_views = {t.untyped_storage(): t.nbytes for t in reversed(own)}
+    known_ids, known_places = {*map(id, there)}, {t.data_ptr() for t in there}
+    by_tensor = {i: t for i, t in zip(ids, packed, strict=True) if i not in known_ids}
+    by_place = {a: t for a, t in zip(places, packed, strict=True) if a not in known_places}
     unsaved = buffers - _storages(model.state_dict().values())
     yield from {
         "It is the number of elements: ask each storage for its bytes.": saved // 4,
@@ -81,12 +96,20 @@ def _faults(case: Case, saved: int) -> expect.Faults:
         "the same storage. Compare storages.": _total(storages_but_for(there)),
         "Weights and buffers are in it: what is saved of a Linear is a transposed view, another "
         "tensor with the same storage. Compare storages.": _total(storages_but_for(parameters)),
+        "A storage is in it once for each tensor object: two views of one memory, or a weight and "
+        "its transpose, are two objects. Compare storages.": _whole(by_tensor.values()),
+        "A storage is in it once for each data_ptr of a tensor: a view of its second half begins "
+        "elsewhere. Compare storages.": _whole(by_place.values()),
         "It is the outputs of all modules: not what autograd keeps of them.": sum(outputs),
     }.items()
 
 
 def _storages(tensors: Iterable[Tensor]) -> set[torch.UntypedStorage]:
     return {tensor.untyped_storage() for tensor in tensors}
+
+
+def _whole(tensors: Iterable[Tensor]) -> int:
+    return sum(tensor.untyped_storage().nbytes() for tensor in tensors)
 
 
 def _total(storages: Iterable[torch.UntypedStorage]) -> int:

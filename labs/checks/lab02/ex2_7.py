@@ -45,6 +45,11 @@ def _judge(case: Case, result: Result) -> None:
 
 def _faults(case: Case) -> Faults:
     enough = [m for m, held in case["cards"] if m - held >= case["run"]["allocated"]]
+    exact = [m for m, held in case["cards"] if m - held > case["run"]["allocated"]]
+    yield (
+        "One that leaves PyTorch exactly what the step needs is enough: >=, not >.",
+        min(exact, default=0),
+    )
     yield (
         "PyTorch cannot have what CUDA's context holds: take it off.",
         _smallest(case, context=False),

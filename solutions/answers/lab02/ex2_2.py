@@ -19,6 +19,7 @@ gives_what_comes_on_top = wrong("It is what comes on top", "second / first", "se
 times_the_cold_runs = wrong(
     "The first run of each is cold, and yours", "    plain()\n    other()\n", ""
 )
+warms_up_plain_alone = wrong("One of the two was cold", "    other()\n", "")
 
 
 def pairs(plain, other, gpu, clock, repeats):

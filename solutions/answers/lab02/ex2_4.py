@@ -45,6 +45,38 @@ takes_the_state_dict_for_all = wrong(
     "model.state_dict().values()",
 )
 goes_backward = wrong("run no backward", "        forward()", "        forward().backward()")
+remembers_addresses_alone = wrong(
+    "what was saved is gone before forward is over",
+    "saved = set()",
+    "saved = {}",
+    "saved.add(tensor.untyped_storage())",
+    "storage = tensor.untyped_storage()\n"
+    "        saved[storage.data_ptr()] = storage.nbytes() if storage not in resident else 0",
+    "return tensor.detach()",
+    "return tensor.shape",
+    "sum(storage.nbytes() for storage in saved - resident)",
+    "sum(saved.values())",
+)
+takes_tensors_for_storages = wrong(
+    "once for each tensor object",
+    "t.untyped_storage() for t",
+    "t for t",
+    "saved.add(tensor.untyped_storage())",
+    "saved.add(tensor)",
+    "storage.nbytes() for",
+    "storage.untyped_storage().nbytes() for",
+)
+compares_where_tensors_begin = wrong(
+    "once for each data_ptr of a tensor",
+    "t.untyped_storage() for t",
+    "t.data_ptr() for t",
+    "saved = set()",
+    "saved = {}",
+    "saved.add(tensor.untyped_storage())",
+    "saved[tensor.data_ptr()] = tensor.untyped_storage()",
+    "storage.nbytes() for storage in saved - resident",
+    "saved[place].nbytes() for place in saved.keys() - resident",
+)
 ties_a_knot = wrong("bytes were left behind. Either", "tensor.detach()", "tensor")
 
 
@@ -109,6 +141,22 @@ def by_their_addresses(forward, model):
     resident = {s.data_ptr() for s in storages([*model.parameters(), *model.buffers()])}
     found = {s.data_ptr(): s.nbytes() for s in storages(saved_by(forward))}
     return sum(size for address, size in found.items() if address not in resident)
+
+
+@right
+def by_addresses_that_the_graph_holds(forward, model):
+    sizes = {}
+
+    def pack(tensor):
+        storage = tensor.untyped_storage()
+        sizes[storage.data_ptr()] = storage.nbytes()
+        return tensor.detach()
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        forward()
+    for tensor in (*model.parameters(), *model.buffers()):
+        sizes.pop(tensor.untyped_storage().data_ptr(), None)
+    return sum(sizes.values())
 
 
 @right

@@ -26,6 +26,7 @@ leaves_a_share_free = wrong(
     "are not the memory of the smallest", 'run["allocated"]', 'run["allocated"] * 1.05'
 )
 gives_none = wrong("should be an int, and is None", "default=0", "default=None")
+wants_more_than_enough = wrong("exactly what the step needs is enough", ">=", ">")
 takes_the_least_room = wrong(
     "the least room that is enough",
     "return min(enough, default=0)",

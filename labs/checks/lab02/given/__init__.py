@@ -242,12 +242,16 @@ def activation_bytes(answer: Answer, case: Case) -> Result:
     with PretendGPU(model) as gpu:
         forward()  # makes the inputs known
         before = gpu.memory_allocated()
+        gpu.reset_peak_memory_stats()
         with without_instruments():
             num_bytes = answer(forward, model)
         gc.collect()
+        resident = {t.untyped_storage() for t in (*model.parameters(), *model.buffers())}
+        held = gpu.max_memory_allocated() - sum(storage.nbytes() for storage in resident)
         went_backward = any(parameter.grad is not None for parameter in model.parameters())
         left_behind = gpu.memory_allocated() - before
-    return {"bytes": num_bytes, "left_behind": left_behind, "went_backward": went_backward}
+    seen = {"bytes": num_bytes, "left_behind": left_behind, "went_backward": went_backward}
+    return {**seen, "held": held}
 
 
 @run_half("2.5", forbidden=NO_INSTRUMENTS)
