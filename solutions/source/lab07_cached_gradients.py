@@ -242,8 +242,8 @@ print(f"gradients off by up to {relative_error(seen, exact):.0%} of their norm")
 #
 # Difficulty 2/5 · importance 4/5 · 8 minutes
 #
-# Embed all rows, with one micro-batch in memory at a time. The goal: no graph at the end, and a
-# peak that grows with the number of micro-batches by their embeddings alone.
+# Embed all rows, with one micro-batch in memory at a time. The goal: no graph, not even for a
+# single micro-batch, and a peak to which each further micro-batch adds its embeddings alone.
 #
 # Before each run of the tower, call `remember(tower)` and keep what it returns, the run's *moment*.
 # In 7.5 you write `remember`. A moment will restore the random state and the buffers that the run

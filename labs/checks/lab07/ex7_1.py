@@ -87,6 +87,7 @@ def _faults(images: Tensor, texts: Tensor, log_scale: Tensor) -> Faults:
         mean(raw, raw.diagonal()),
         towers.in_batch_loss(images, texts, log_scale),
     )
+    by_feature = scale * F.normalize(images, dim=0) @ F.normalize(texts, dim=0).T
     alone = mean(logits - torch.diag_embed(torch.full_like(hits, math.inf)), hits)
     yield from {
         "that is one direction, in which an image looks for its text. Add the other and "
@@ -96,6 +97,9 @@ def _faults(images: Tensor, texts: Tensor, log_scale: Tensor) -> Faults:
         "it is twice what is wanted: the mean of the two directions, not their sum.": both,
         "it is a sum over the pairs: a batch twice as large would count twice.": both * pairs / 2,
         "embeddings are compared by their cosine: give each row length 1 first.": unscaled,
+        "each column was given length 1: a row is an embedding, and dim=1 goes along it.": mean(
+            by_feature, by_feature.diagonal()
+        ),
         "log_scale is the logarithm of the scale: take its exponential.": by_logarithm,
         "the similarities are multiplied by the scale, not divided: it is one over a "
         "temperature.": towers.in_batch_loss(images, texts, 1 / scale),

@@ -52,6 +52,11 @@ def _judge(case: Case, result: Result) -> None:
         f"{embeddings}: turn gradients off while the tower runs, or the graph of a micro-batch "
         "lives as long as its embeddings.",
     )
+    expect.fact(
+        not read.flag(result, "had_graph"),
+        "the embeddings come without a graph, and a run of the tower had made one, with all that a "
+        "micro-batch saves for backward. detach drops it afterwards: turn gradients off before.",
+    )
 
 
 embed = Exercise(

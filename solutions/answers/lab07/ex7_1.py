@@ -43,6 +43,11 @@ leaves_the_pair_out = wrong(
     "    both = torch.logsumexp(others, 1) + torch.logsumexp(others, 0)\n"
     "    return (both / 2 - logits.diagonal()).mean()",
 )
+normalises_columns = wrong(
+    "each column was given length 1",
+    "F.normalize(images, dim=1), F.normalize(texts, dim=1)",
+    "F.normalize(images, dim=0), F.normalize(texts, dim=0)",
+)
 overflows = wrong(
     "is no float32 any more",
     "    return (F.cross_entropy(logits, labels) + F.cross_entropy(logits.T, labels)) / 2",

@@ -43,6 +43,11 @@ takes_batch_norm_of_images = wrong(
     "    norms = batch_norms(towers)\n"
     "    if norms and not any(isinstance(module, nn.BatchNorm2d) for module in modules)",
 )
+refuses_batch_norm_in_evaluation = wrong(
+    "nothing is to be refused where a BatchNorm is in eval mode",
+    "batch_norms(towers):",
+    "[m for t in towers for m in t.modules() if type(m).__name__.startswith('BatchNorm')]:",
+)
 names_no_batch_norm = wrong(
     "BatchNorm in training: ...'",
     'f"{norms[0]} is a BatchNorm in training: call its eval()."',

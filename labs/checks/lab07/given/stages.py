@@ -114,6 +114,7 @@ def embed(answer: Answer, case: Case) -> Result:
         "asked_after": list(asked_after),
         "rows": list(tower.rows_seen),
         "was_evaluated": tower.was_evaluated,
+        "had_graph": tower.had_graph,
         "changed": changed,
         "random_state": torch.get_rng_state(),
     }

@@ -39,7 +39,8 @@ class Inner(nn.Module):
 
 
 class CountingTower(nn.Module):
-    """Maps rows to embeddings; lists how many came each time, and whether it ever was in eval mode.
+    """Maps rows to embeddings; lists how many came each time, whether it ever was in eval mode,
+    and whether it ever made a graph.
 
     Wide layers make its activations large beside its embeddings. Its buffers move with every
     forward in training where the case says so, as a power iteration's vector or a moving average
@@ -61,7 +62,7 @@ class CountingTower(nn.Module):
         self.register_buffer("drift", torch.ones(()))
         self.inner = Inner()
         self.rows_seen: list[int] = []
-        self.was_evaluated = False
+        self.was_evaluated = self.had_graph = False
         observe.fill_gradients(self.to(getattr(torch, case["dtype"])))
 
     def forward(self, rows: Tensor) -> Tensor:
@@ -76,6 +77,7 @@ class CountingTower(nn.Module):
         moved = self.drift.clone() + self.inner.hidden.clone() + self.inner.turned
         scale = 1 + moved if self.moves else 1.0
         out: Tensor = self.narrow(self.dropout(F.gelu(self.middle(hidden)))) * scale
+        self.had_graph |= out.requires_grad
         return out * self.drift if self.saves else out
 
 

@@ -5,11 +5,15 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from tutorial_lib.checks.given import Answer, Case, Result, exam, observe, run_half
+from tutorial_lib.checks.given import Answer, Case, CheckError, Result, exam, observe, run_half
 from tutorial_lib.checks.given.surroundings import watched
 
 from .towers import NO_CHECKPOINT, NOT_FINITE, CountingTower, InBatch
 
+_NOT_REFUSED = (
+    "nothing is to be refused where a BatchNorm is in eval mode, since its statistics are then "
+    "fixed, nor where micro_batch is more than all rows."
+)
 Handed = tuple[list[CountingTower], list[Tensor], InBatch, int]
 
 
@@ -40,7 +44,12 @@ def _gradients(answer: Answer, case: Case) -> Result:
         watched([*once, loss_of], inputs, but=moved) as changed,
         torch.autocast("cpu", torch.bfloat16, enabled=bool(case.get("autocast"))),
     ):
-        loss = answer(*handed)
+        try:
+            loss = answer(*handed)
+        except ValueError as error:
+            if not case.get("frozen"):
+                raise
+            raise CheckError(f"{_NOT_REFUSED} And this came: {error}") from error
     return {
         "changed": changed,
         "loss": loss,
