@@ -1,5 +1,6 @@
 """The check of 8.6: an update that is made again, smaller, when it runs out of memory."""
 
+import re
 from typing import Any
 
 import torch
@@ -80,7 +81,7 @@ def _judge_refusal(result: Result, said: str, rows: list[int]) -> None:
         ),
         f"it gave up after forwards of {rows} images: the last to try is 1.": 1 not in rows,
         f"the error says {said[:150]!r}: say that a micro-batch of 1 does not fit, and what to "
-        "try.": "micro" not in said or "1" not in said,
+        "try.": not re.search("micro|batch|image", said) or not re.search(r"\b(1|one)\b", said),
     }
     expect.no_fault(faults)
     expect.unchanged(result, _NOTHING_FITS)
