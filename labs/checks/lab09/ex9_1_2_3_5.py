@@ -18,9 +18,14 @@ _SLACK = 1.5  # of the peak: a script may hold its logits while it goes backward
 _FLOOR = 0.85  # of the peak: without what one block recomputes, less would be left
 
 
-def _script(cause: str, reading: float, asked: str, symptom: str) -> BrokenScript:
-    """Make a broken script; a symptom is told where gradients or buffers are wrong."""
-    return BrokenScript(cause, reading, asked, _oracle, partial(_judge, symptom))
+_FORWARD = "Are modes, values and the order of the blocks those of the plain model?"
+
+
+def _script(
+    cause: str, reading: float, asked: str, symptom: str, forward: str = _FORWARD
+) -> BrokenScript:
+    """Make a broken script; words for another forward, or else other gradients or buffers."""
+    return BrokenScript(cause, reading, asked, _oracle, partial(_judge, symptom, forward))
 
 
 def _oracle(case: Case) -> tuple[Result, int]:
@@ -31,11 +36,11 @@ def _oracle(case: Case) -> tuple[Result, int]:
 def _sits(letters: str) -> Callable[[], dict[str, Any]]:
     """Answer as the memory exam wants it, for each case."""
 
-    def step(model: Any, *handed: Any) -> None:
-        _checkpoint(model.blocks)
-        _step("A", model, *handed)
+    def step(letter: str, model: Any, *handed: Any) -> None:
+        _checkpoint(steps.library_layers(model) if letter == "F" else model.blocks)
+        _step(letter, model, *handed)
 
-    return lambda: dict.fromkeys(letters, ("", 0, step))
+    return lambda: {letter: ("", 0, partial(step, letter)) for letter in letters}
 
 
 def _reference(case: Case, is_checkpointed: bool) -> Result:
@@ -72,7 +77,9 @@ def _loss(letter: str, model: Any, *batch: Any) -> Any:
     return loss
 
 
-def _judge(symptom: str, case: Case, result: Result, right: tuple[Result, int]) -> None:
+def _judge(
+    symptom: str, forward: str, case: Case, result: Result, right: tuple[Result, int]
+) -> None:
     where, (plain, enough) = f"case {case['case']}: ", right
     size, once = len(plain["parameters"]), plain["counts"]
     counts = read.integers(result["counts"], f"{where}runs of the blocks", len(once))
@@ -84,7 +91,7 @@ def _judge(symptom: str, case: Case, result: Result, right: tuple[Result, int]) 
         expect.fact(
             expect.is_close(loss, plain["returned"], 1e-6),
             f"{where}the loss is {loss / plain['returned']:.4g} times that of the plain model, so "
-            f"forward differs already. {symptom}",
+            f"forward differs already. {forward}",
         )
         raise CheckError(f"{where}gradients are off by {error:.2g} of their norm. {symptom}")
     buffers = read.tensors(result["buffers"], len(plain["buffers"]), f"{where}the buffers")
@@ -126,6 +133,12 @@ def _judge(symptom: str, case: Case, result: Result, right: tuple[Result, int]) 
     )
 
 
+_SCALE = (
+    "Which scale is read? Forward and recomputation need the one that the step began with, and a "
+    "line between them changes it."
+)
+_NO_DROPOUT = "Is any dropout at work? It was switched off, and has to stay so."
+
 changed_in_between = diagnosis(
     given.changed_in_between,
     "cases A and B train as without checkpoints, in the memory of a checkpointed run",
@@ -140,8 +153,8 @@ changed_in_between = diagnosis(
             "changed state",
             0.5,
             "the scale that a recomputation of broken_b reads, where forward read 1",
-            "Which scale is read? Forward and recomputation need the one that the step began with, "
-            "and a line between them changes it.",
+            _SCALE,
+            _SCALE,
         ),
     },
     sits=_sits("AB"),
@@ -157,6 +170,8 @@ repeated_work = diagnosis(
             "the number of different random states (torch.get_rng_state) in which the five blocks "
             "of make_c begin, forward or again, in one step of broken_c",
             "Does a recomputation draw the masks of its forward?",
+            "Was dropout switched off, or a seed set? A step draws its masks from the random state "
+            "that it finds.",
         ),
         "D": _script(
             "counted twice",
@@ -182,7 +197,8 @@ untrained_parts = diagnosis(
             "not checkpointed",
             1,
             "how often a layer's first norm runs in one step of broken_f",
-            "Is any dropout at work? It was switched off, and has to stay so.",
+            _NO_DROPOUT,
+            _NO_DROPOUT,
         ),
     },
     sits=_sits("EF"),

@@ -27,6 +27,13 @@ def in_evaluation(model, optimizer, *batch):
     return checkpointed_step(model, optimizer, *batch)
 
 
+def without_dropout(model, optimizer, *batch):
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
+    return checkpointed_step(model, optimizer, *batch)
+
+
 def with_less_momentum(model, optimizer, *batch, back=True):
     """Two moves make one: (1 - s)^2 = 1 - m."""
     inside = [m for block in model.blocks for m in block.modules()]
@@ -63,6 +70,9 @@ c_still_broken = wrong("case C: gradients are off by")(answer("C", mended=LAB.br
 c_plain = wrong("case C: this is the training of the plain model")(answer("C", mended=plain))
 c_nested = wrong("case C: the training is right. The peak")(
     answer("C", mended=partial(checkpointed_step, parts=blocks_and_their_parts))
+)
+c_without_dropout = wrong("Was dropout switched off, or a seed set?")(
+    answer("C", mended=without_dropout)
 )
 
 d_other_cause = wrong("case D: the cause is not 'random state'")(answer("D", cause="random state"))

@@ -105,6 +105,9 @@ def _run(returned: Any, case: Case, letters: str) -> Result:
     return {"cause": cause, "reading": reading, **run_mended(mended, case)}
 
 
+_KEPT = "What does your step keep until backward?"
+
+
 def _finding(returned: Any, letter: str, letters: str) -> list[Any]:
     names = "cause, reading, mended function"
     finding = answered.several(answered.fields(returned, list(letters))[letter], 3, names)
@@ -113,52 +116,67 @@ def _finding(returned: Any, letter: str, letters: str) -> list[Any]:
     return finding
 
 
-def _exam(
-    letter: str, letters: str, make: Callable[[Case], tuple[Any, Sequence[Any]]], **more: str
-) -> Run:
+def _exam(letter: str, letters: str, make: Callable[[Case], tuple[Any, Sequence[Any]]]) -> Run:
     """Make the exam of one case: of a step of its mended function."""
 
     def train(answer: Answer, model: nn.Module, optimizer: Optimizer, batch: Sequence[Any]) -> None:
         _finding(answer(), letter, letters)[2](model, optimizer, *batch)
 
-    return exam.of_update(train, make, **more)
+    return exam.of_update(train, make, f"Case {letter} does not fit without checkpoints. {_KEPT}")
+
+
+def _each(*sits: Run) -> Run:
+    """Make one exam of several, one after the other."""
+
+    def sit_all(answer: Answer, case: Case) -> Result:
+        sat = [sit(answer, case) for sit in sits]
+        return {"gradients": [gradient for one in sat for gradient in one["gradients"]]}
+
+    return sit_all
+
+
+def _exams(**models: Callable[[Case], tuple[Any, Sequence[Any]]]) -> Run:
+    """Make the exam of an exercise from the models of its cases."""
+    return _each(*(_exam(letter, "".join(models), make) for letter, make in models.items()))
 
 
 def _sit_on_a_window(answer: Answer, *handed: Any) -> None:
     sit_on_tokens(_finding(answer(), "H", "GH")[2], *handed)
 
 
-@run_half("9.1", exam=_exam("A", "AB", exam.make_gpt))
+@run_half("9.1", exam=_exams(A=exam.make_gpt, B=steps.sit_lstm))
 def changed_in_between(answer: Answer, case: Case) -> Result:
     return _run(answer(), case, "AB")
 
 
-_IMAGES = "Without checkpoints it does not fit. What does your step keep until backward?"
-
-
-def _two_exams(answer: Answer, case: Case) -> Result:
-    models = {"C": steps.sit_unet, "D": steps.sit_resnet}
-    sits = [_exam(letter, "CD", make, words=_IMAGES) for letter, make in models.items()]
-    sat = [sit(answer, case) for sit in sits]
-    return {"gradients": [gradient for one in sat for gradient in one["gradients"]]}
-
-
-@run_half("9.2", exam=_two_exams)
+@run_half("9.2", exam=_exams(C=steps.sit_unet, D=steps.sit_resnet))
 def repeated_work(answer: Answer, case: Case) -> Result:
     return _run(answer(), case, "CD")
 
 
-@run_half("9.3", exam=_exam("E", "EF", steps.sit_frozen_gpt))
+@run_half("9.3", exam=_exams(E=steps.sit_frozen_gpt, F=steps.sit_library_vit))
 def untrained_parts(answer: Answer, case: Case) -> Result:
     return _run(answer(), case, "EF")
 
 
-@run_half("9.4", exam=exam.of_update(_sit_on_a_window, exam.make_gpt))
+def _large_validation(answer: Answer, case: Case) -> Result:
+    lstm, (tokens, _) = steps.sit_lstm(case)
+    mean = _finding(answer(), "G", "GH")[2](lstm, [tokens, tokens[:99, :50]])
+    return {"gradients": [torch.tensor(mean)]}
+
+
+_GRAPH = "Nothing goes backward in case G, so no graph is needed. What of a batch is kept?"
+_EXAMS_OF_WINDOWS = _each(
+    exam.of(_large_validation, _GRAPH), exam.of_update(_sit_on_a_window, exam.make_gpt)
+)
+
+
+@run_half("9.4", exam=_EXAMS_OF_WINDOWS)
 def memory_and_windows(answer: Answer, case: Case) -> Result:
     return _run(answer(), case, "GH")
 
 
-@run_half("9.5", exam=_exam("I", "I", steps.sit_vit))
+@run_half("9.5", exam=_exams(I=steps.sit_vit))
 def died_in_backward(answer: Answer, case: Case) -> Result:
     return _run(answer(), case, "I")
 

@@ -73,18 +73,26 @@ def _frozen(gpt: Any) -> Any:
     return gpt
 
 
-def _library_vit(seed: int) -> Made:
+def _switched_vit(num_layers: int) -> nn.Module:
     sizes = {"hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 2}
     image = {"image_size": 8, "patch_size": 2, "num_channels": 1, "num_labels": 10}
-    layers = {"num_hidden_layers": 3 + seed % 2, "hidden_dropout_prob": 0.2}
-    config = LibraryViTConfig(**sizes, **image, **layers)
-    vit: nn.Module = ViTForImageClassification(config).double()
+    layers = {"num_hidden_layers": num_layers, "hidden_dropout_prob": 0.2}
+    vit: nn.Module = ViTForImageClassification(LibraryViTConfig(**sizes, **image, **layers))
     new = getattr(vit, "activation_checkpointing_enable", None)
     (new or vit.gradient_checkpointing_enable)({"use_reentrant": False})  # type: ignore[operator]
+    return vit
+
+
+def library_layers(vit: nn.Module) -> list[nn.Module]:
+    """List the layers of a library's ViT."""
+    return [module for module in vit.modules() if hasattr(module, "layernorm_before")]
+
+
+def _library_vit(seed: int) -> Made:
+    vit = _switched_vit(3 + seed % 2).double()
     batch = torch.randn(4, 1, 8, 8, dtype=torch.float64), torch.randint(10, (4,))
-    blocks = [m for m in vit.modules() if hasattr(m, "layernorm_before")]
     # counts of a part: the library keeps a layer's own hooks out of its checkpoint
-    return Made(vit, blocks, "layernorm_before", batch, frozenset({"modes"}))
+    return Made(vit, library_layers(vit), "layernorm_before", batch, frozenset({"modes"}))
 
 
 def _vit(seed: int) -> Made:
@@ -97,6 +105,19 @@ def sit_frozen_gpt(case: Case) -> tuple[GPT, Sequence[Any]]:
     """Make the GPT of a memory exam and its batch, with frozen embeddings."""
     gpt, batch = exam.make_gpt(case)
     return _frozen(gpt), batch
+
+
+def sit_lstm(case: Case) -> tuple[LSTM, Sequence[Any]]:
+    """Make an LSTM for a memory exam and its batch: 241 MiB at the peak, 66 with checkpoints."""
+    torch.manual_seed(case["seed"])
+    lstm = LSTM(LSTMConfig(vocab_size=32, d_model=32, chunk_len=16))
+    return lstm, (torch.randint(32, (768, 129)), {"scale": 1.5})
+
+
+def sit_library_vit(case: Case) -> tuple[nn.Module, Sequence[Any]]:
+    """Make a library's ViT for a memory exam: 275 MiB at the peak, 36 with checkpoints."""
+    torch.manual_seed(case["seed"])
+    return _switched_vit(24), (torch.randn(448, 1, 8, 8), torch.randint(10, (448,)))
 
 
 def sit_vit(case: Case) -> tuple[ViT, Sequence[Any]]:
