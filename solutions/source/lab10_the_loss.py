@@ -100,7 +100,7 @@ plots.step_timeline(report_of(usual_loss))
 # $-\log p_y$, and its gradient by the logits is $p - e_y$: the probabilities, less 1 at the target.
 # Two matmuls carry it on, to the rows and to the matrix. The goal: both gradients within 1e-12 of
 # autograd's, also where logits are large. By hand means without autograd: your function is called
-# with gradients off, and may call neither `torch.autograd.grad` nor `backward`.
+# with gradients off, and may call nothing of `torch.autograd` or `torch.func` that differentiates.
 
 
 # %% id="answer-10-1"
@@ -246,7 +246,8 @@ def fused_loss(
 
     Args:
         piece_of: Called with rows, their targets and all weights. Gives the sum of
-            their losses, its gradient by the rows, and one by each weight, or None.
+            their losses, its gradient by the rows, which is always a tensor, and one by
+            each weight, or None for a weight that is frozen.
         piece: Tokens in a piece; the last one may have fewer.
         hidden: `(tokens, width)`.
         targets: `(tokens,)`.
@@ -489,7 +490,8 @@ checks.lab10.head_loss(head_loss)
 # </details>
 # <details><summary>Hint 4: frozen parameters</summary>
 #
-# None in the place of a gradient that nobody wants spares a matmul and a sum.
+# None in the place of a frozen parameter's gradient spares a matmul and a sum. The rows' gradient
+# is never None.
 # </details>
 
 # %% [markdown] id="predict-tied"

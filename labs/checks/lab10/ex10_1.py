@@ -18,6 +18,7 @@ def _cases(draw: Draw) -> Cases:
 
 
 def _judge(case: Case, result: Result, right: Right) -> None:
+    expect.unchanged(result)
     loss, gradients = result["loss"], read.tensors(result["gradients"], 2, "the gradients")
     if isinstance(loss, Tensor):
         shape = tuple(loss.shape)
@@ -33,7 +34,6 @@ def _judge(case: Case, result: Result, right: Right) -> None:
     of_hidden, of_weight, _ = right.gradients
     faults = _faults(right.scene, of_hidden, of_weight)
     expect_gradients(result, [of_hidden, of_weight], ["hidden", "weight"], faults)
-    expect.unchanged(result)
 
 
 def _loss_faults(right: Right, tokens: int) -> Faults:
@@ -42,7 +42,7 @@ def _loss_faults(right: Right, tokens: int) -> Faults:
     yield from {
         "it is the mean over the tokens: the sum is wanted.": right.loss / tokens,
         "its sign is the other one: the loss is minus a logarithm.": -right.loss,
-        "it is the targets' logits alone: their log-probabilities are wanted.": -float(picked),
+        "it is the targets' logits alone: their log-probabilities are wanted.": -picked.item(),
     }.items()
 
 

@@ -10,6 +10,7 @@ from .right import (
     draw_large,
     draw_sizes,
     expect_gradients,
+    expect_late,
     expect_loss,
     expect_no_whole,
 )
@@ -27,6 +28,7 @@ def _cases(draw: Draw) -> Cases:
 def _judge(case: Case, result: Result, right: Right) -> None:
     exact = case.get("dtype") == "float64"
     tokens, size = case["tokens"], case["piece"]
+    expect_late(result)
     expect_loss(result["loss"], right.loss, _loss_faults(right, size), 1e-9 if exact else 1e-5)
     of_hidden, of_weight, _ = right.gradients
     of_hidden = 0 * of_hidden if case.get("frozen") else of_hidden

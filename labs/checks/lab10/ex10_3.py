@@ -10,10 +10,15 @@ from .right import (
     draw_large,
     draw_sizes,
     expect_gradients,
+    expect_late,
     expect_loss,
 )
 
 _SMALL = 64  # bytes: a loss or two
+_ADVICE = (
+    "have piece_of give numbers that you know, and follow them. The rows' gradients are side by "
+    "side, in the order of the pieces; a weight's are added to zeros; neither is divided."
+)
 _NAMES = ["hidden", "weight", "bias"]
 
 
@@ -36,18 +41,17 @@ def _judge(case: Case, result: Result, right: Right) -> None:
         return  # PyTorch's own form of this loss refuses that as well
     expect.no_fault({f"this came: {said[:300]}": bool(said)})
     _judge_calls(case, result)
-    expect_loss(result["loss"], right.loss, _loss_faults(case, right), 1e-9 if exact else 1e-5)
-    expect.fact(
-        not read.flag(result, "early"),
-        ".grad was written before backward began: a forward whose loss goes nowhere has then "
-        "trained the weights. backward returns the gradients, and autograd adds them to .grad.",
+    near = 1e-9 if exact else 1e-5
+    expect_loss(
+        result["loss"], right.loss, _loss_faults(case, right), near, "the sum of piece_of's"
     )
+    expect_late(result)
     times = case["factor"] * (2 if is_twice else 1)
     wanted = [1 + times * gradient for gradient in right.gradients]
     if case.get("frozen"):
         wanted[2] = 1 + 0 * wanted[2]
     faults = _faults(case, right, is_twice)
-    expect_gradients(result, wanted, _NAMES, faults, 1e-12 if exact else 1e-5)
+    expect_gradients(result, wanted, _NAMES, faults, 1e-12 if exact else 1e-5, _ADVICE)
     expect.unchanged(result)
     if not exact:
         _judge_peak(case, result)
@@ -92,6 +96,7 @@ def _loss_faults(case: Case, right: Right) -> Faults:
     tokens, size = case["tokens"], case["piece"]
     yield "it is the mean over the tokens: the sum is wanted.", right.loss / tokens
     yield "it is the last piece's alone: add them up.", right.of(slice(-(tokens % size), None))[0]
+    yield "it is divided by the pieces: the sum is wanted.", right.loss / -(-tokens // size)
     yield "it is multiplied by a factor that belongs to backward.", right.loss * case["factor"]
 
 
@@ -151,4 +156,5 @@ fused_loss = Exercise(
     cases=_cases,
     judge=_judge,
     oracle=lambda case: Right(case, squares),
+    sits=lambda piece_of, piece, hidden, targets, *weights: squares(hidden, targets, *weights),
 )

@@ -118,6 +118,13 @@ def _faults(case: Case) -> Faults:
         "need fewer bytes.",
         needs.largest(room),
     )
+    largest = needs.largest(room)
+    if pieces := largest and math.ceil(needs.tokens / largest):
+        yield (
+            "tokens over pieces was rounded down, or to the nearest: a few tokens are then one "
+            "piece more. Round up.",
+            round(needs.tokens / pieces),
+        )
     yield (
         "a piece's logits count once in it: they are there in hidden's type and in float32.",
         needs.even(needs.largest(room, low)),

@@ -14,8 +14,8 @@ from . import given
 
 _NARROW = 1e-6  # relative, about what float32 makes of float64
 _NARROWED = (
-    ", as float32 rounds, and what came is float64: was something made narrower? .float() narrows "
-    "float64, too."
+    ", and what came is float64: was something made narrower (.float() narrows float64, too), or "
+    "is it an approximation, by finite differences or a small number added?"
 )
 _FAULT = 1e-6  # relative, where a fault's own value is compared
 
@@ -65,14 +65,20 @@ class Right:
         return loss.item(), [torch.zeros_like(p) if g is None else g for g, p in pairs]
 
 
-def expect_loss(seen: Any, wanted: float, faults: Faults = (), tolerance: float = 1e-9) -> None:
-    """Expect the loss, as a number."""
+def expect_loss(
+    seen: Any,
+    wanted: float,
+    faults: Faults = (),
+    tolerance: float = 1e-9,
+    beside: str = "F.cross_entropy",
+) -> None:
+    """Expect the loss, as a number; `beside` says what a learner compares it with."""
 
     def otherwise(found: float) -> str:
         ratio = found / wanted if wanted else 0.0
         if abs(ratio - 1) < _NARROW:
             return f"it is off by {abs(ratio - 1):.1g} of it{_NARROWED}"
-        return f"{found:.9g} is {ratio:.9g} times the right one: compare it with F.cross_entropy."
+        return f"{found:.9g} is {ratio:.9g} times the right one: compare it with {beside}."
 
     expect.value(
         seen,
@@ -91,6 +97,7 @@ def expect_gradients(
     names: Sequence[str],
     faults: Faults = (),
     tolerance: float = expect.EXACT,
+    advice: str = "take two tokens and three words, and compare each entry with autograd's.",
 ) -> None:
     """Expect one gradient after the other; faults are those of all of them."""
     seen = [
@@ -114,13 +121,18 @@ def expect_gradients(
         wanted,
         faults,
         otherwise=f"the gradient of {' and of '.join(off)} is "
-        + (
-            f"off by {error:.1g} of its norm{_NARROWED}"
-            if error < _NARROW
-            else "wrong: take two tokens and three words, and compare each entry with autograd's."
-        ),
+        + (f"off by {error:.1g} of its norm{_NARROWED}" if error < _NARROW else f"wrong: {advice}"),
         tolerance=tolerance,
         fault_tolerance=max(_FAULT, tolerance),
+    )
+
+
+def expect_late(result: Result) -> None:
+    """Expect that no gradient was written before backward began."""
+    expect.fact(
+        not read.flag(result, "early"),
+        ".grad was written before backward began: a forward whose loss goes nowhere has then "
+        "trained the weights. backward returns the gradients, and autograd adds them to .grad.",
     )
 
 

@@ -20,6 +20,11 @@ divides_the_gradients = wrong(
     "return loss, slope @",
     "slope /= len(targets)\n    return loss, slope @",
 )
+adds_a_little = wrong(
+    "or a small number added",
+    "-log_chances.gather(1, targets[:, None]).sum()",
+    "-(log_chances.gather(1, targets[:, None]).exp() + 1e-8).log().sum()",
+)
 overflows = wrong(
     "exp of a large number is infinite",
     "log_chances = (hidden @ weight.T).log_softmax(1)  # (tokens, words)",
@@ -43,8 +48,8 @@ picks_logits = wrong(
 )
 halves_the_rows_it_was_given = wrong(
     "your call changed weights",
-    "    return loss, slope @ weight, slope.T @ hidden",
-    "    found = loss, slope @ weight, slope.T @ hidden\n    hidden.div_(2)\n    return found",
+    "    log_chances = (hidden",
+    "    hidden.div_(2)\n    log_chances = (hidden",
 )
 
 

@@ -55,6 +55,16 @@ def hides_the_matrix_from_a_reentrant_checkpoint(hidden, targets, weight, piece)
     )
 
 
+@wrong(".grad was written before backward began")
+def goes_backward_at_once(hidden, targets, weight, piece):
+    total = 0.0
+    for pair in zip(hidden.split(piece), targets.split(piece), strict=True):
+        loss = usual_loss(*pair, weight)
+        loss.backward()
+        total += loss.detach()
+    return total.requires_grad_()
+
+
 @wrong("a tensor of")
 def makes_all_logits_before_the_pieces(hidden, targets, weight, piece):
     logits = (hidden @ weight.T).split(piece)

@@ -48,6 +48,16 @@ divides_by_the_tokens = wrong(
     "ctx.save_for_backward(of_rows, *sums)\n",
     "ctx.save_for_backward(of_rows, *sums)\n            loss = loss / len(hidden)\n",
 )
+divides_by_the_pieces = wrong(
+    "it is divided by the pieces",
+    "ctx.save_for_backward(of_rows, *sums)\n",
+    "ctx.save_for_backward(of_rows, *sums)\n            loss = loss / -(-len(hidden) // piece)\n",
+)
+begins_with_the_weights = wrong(
+    "have piece_of give numbers that you know",
+    "torch.zeros_like(w, dtype=kind)",
+    "w.detach().to(kind, copy=True)",
+)
 keeps_the_last_loss = wrong(
     "it is the last piece's alone",
     "sum(add(*part) for part in parts)",
@@ -139,6 +149,38 @@ def writes_the_gradients_in_forward(piece_of, piece, hidden, targets, *weights):
                 if gradient is not None:
                     weight.grad += gradient
     return total + 0 * hidden.sum()
+
+
+@right
+def with_setup_context(piece_of, piece, hidden, targets, *weights):
+    class Fused(torch.autograd.Function):
+        @staticmethod
+        def forward(hidden, *weights):
+            total, found = torch.zeros_like(hidden[0, 0]), [torch.empty_like(hidden)]
+            found += [torch.zeros_like(w) if w.requires_grad else None for w in weights]
+            for start in range(0, len(hidden), piece):
+                part = slice(start, start + piece)
+                loss, rows, *gradients = piece_of(hidden[part], targets[part], *weights)
+                total += loss
+                found[0][part] = rows
+                for one, more in zip(found[1:], gradients, strict=True):
+                    if one is not None:
+                        one += more
+                del rows, gradients, more
+            return total, *found
+
+        @staticmethod
+        def setup_context(ctx, inputs, output):
+            ctx.save_for_backward(*output[1:])
+            ctx.mark_non_differentiable(*[one for one in output[1:] if one is not None])
+
+        @staticmethod
+        def backward(ctx, slope, *_):
+            if torch.is_grad_enabled():
+                raise RuntimeError("create_graph: this loss has no second gradient")
+            return tuple(None if one is None else one * slope for one in ctx.saved_tensors)
+
+    return Fused.apply(hidden, *weights)[0]
 
 
 @right

@@ -43,6 +43,11 @@ accepts_no_room = wrong(
 rounds_the_pieces_down = wrong(
     "more than the budget", "pieces = -(-tokens // largest)", "pieces = max(1, tokens // largest)"
 )
+rounds_to_the_nearest = wrong(
+    "a few tokens are then one piece more",
+    "return -(-tokens // pieces)",
+    "return round(tokens / pieces)",
+)
 
 
 def needs(head, hidden, piece):

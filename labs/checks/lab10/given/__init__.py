@@ -31,6 +31,8 @@ _EXAM: Case = {"tokens": 2048, "words": 32_768, "width": 8, "piece": 64}
 _BATCH_OF_EXAM = (4, _EXAM["tokens"] // 4)  # (batch, seq)
 _EXAM_BYTES = _EXAM["tokens"] * _EXAM["words"] * 4
 _WHOLE = f"The logits of all tokens take {_EXAM_BYTES >> 20} MiB here. Which of them live at once?"
+_FUSED_EXAM: Case = {"tokens": 2048, "words": 4096, "width": 128, "piece": 8}
+_ALL_PIECES = "The gradients of all 256 pieces take 516 MiB here. Which of them live at once?"
 _MAY_CHANGE = ("gradients", "random state")
 
 
@@ -77,7 +79,7 @@ def _noted(scene: nn.Module, result: dict[str, Any]) -> Iterator[None]:
 _BY_HAND = forbid.Forbidden(
     "by hand is the exercise: your gradients are compared with autograd's, so your function may "
     "not have autograd compute them. The text above gives the gradient by a token's logits.",
-    ("torch.autograd:grad", "torch.autograd:backward"),  # torch.func calls the first
+    ("torch.autograd:grad", "torch.autograd:backward", "torch.autograd.forward_ad:make_dual"),
 )
 
 
@@ -110,6 +112,7 @@ def _by_pieces(answer: Answer, case: Case) -> Result:
         if case.get("frozen") and isinstance(loss, Tensor) and not loss.requires_grad:
             raise CheckError(_NO_GRAPH)
         loss = _graph_of(loss)
+        result["early"] = not observe.is_filled(scene)
         result["loss"] = loss.item()
         (loss * case["factor"]).backward()
         del loss
@@ -137,7 +140,14 @@ def checkpointed_loss(answer: Answer, case: Case) -> Result:
     return _by_pieces(answer, case)
 
 
-@run_half("10.3")
+def _step_of_fused_exam(answer: Answer, case: Case) -> Result:
+    scene = Scene({**_FUSED_EXAM, **case})
+    hidden, *weights = leaves = scene.hidden, scene.weight, scene.bias
+    answer(squares_of_piece, _FUSED_EXAM["piece"], hidden, scene.targets, *weights).backward()
+    return {"gradients": [leaf.grad for leaf in leaves]}
+
+
+@run_half("10.3", exam=exam.of(_step_of_fused_exam, _ALL_PIECES))
 def fused_loss(answer: Answer, case: Case) -> Result:
     scene, result, sizes = Scene(case), dict[str, Any](), list[int]()
     scene.bias.requires_grad_(not case.get("frozen"))
