@@ -38,12 +38,12 @@ class ClaimError(ValueError):
 
 
 def claims(column: str = "claim") -> dict[str, str]:
-    """Give every claim's words by its id, or its `kind`, as `course/claims/claims.csv` has them."""
+    """Return every claim's words by its id, or its `kind`, as in `course/claims/claims.csv`."""
     return {row["id"]: row[column] for row in _rows("claims.csv")}
 
 
 def figures(claim: str) -> list[dict[str, Any]]:
-    """Give a claim's figures: part, low, high (infinite: "at least"), unit, place, quote.
+    """Return a claim's figures: part, low, high (infinite: "at least"), unit, place, quote.
 
     Those of one quotation belong together: they are true only if one condition gives them all.
     """
@@ -58,7 +58,7 @@ def _rows(name: str) -> list[dict[str, str]]:
 
 
 def word(claim: str, tried: Mapping[str, Mapping[str, float]]) -> str:
-    """Give the verdict that values allow: how near they come to the figures of the claim.
+    """Return the verdict that values allow: how near they come to the figures of the claim.
 
     Args:
         claim: Its id.

@@ -224,7 +224,7 @@ def synchronize(device: torch.device | str) -> None:
 
 
 def reset_peak(device: torch.device | str) -> None:
-    """Let the GPU's peak counters begin anew from what is allocated now; no effect elsewhere."""
+    """Reset the GPU's peak counters to what is allocated now; no effect elsewhere."""
     device = torch.device(device)
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
@@ -232,7 +232,7 @@ def reset_peak(device: torch.device | str) -> None:
 
 @contextlib.contextmanager
 def memory_limit(device: torch.device | str, limit_bytes: int) -> Iterator[None]:
-    """Let this process have no more of a GPU's memory than so many bytes, until the block ends.
+    """Limit this process to so many bytes of a GPU's memory, until the block ends.
 
     Args:
         device: A CUDA device; without an index the current one.

@@ -107,12 +107,12 @@ def open_bench(order: Order) -> Iterator[Bench]:
 
 
 def solution(lab: Lab) -> Answers:
-    """Give the solution's own answers."""
+    """Return the solution's own answers."""
     return one_part_each({answer.exercise: answer.reference for answer in lab.answers.values()})
 
 
 def blank(lab: Lab) -> Answers:
-    """Give answers that define what is asked for and do nothing."""
+    """Return answers that define what is asked for and do nothing."""
     body = "(*_, **__):\n    raise NotImplementedError"
     sources = {
         answer.exercise: "\n".join(f"def {name}{body}" for name in answer.names)

@@ -67,7 +67,7 @@ class Cluster:
         return result
 
     def stop(self) -> None:
-        """Give up all that is under way."""
+        """Cancel all that is under way."""
         threading.Thread(target=self.client.close, daemon=True).start()
 
 

@@ -89,11 +89,11 @@ class Journal:
         return {}
 
     def facts(self) -> dict[str, Any]:
-        """Give what `run.json` says about the order."""
+        """Return what `run.json` says about the order."""
         return self._order | {"seed": self.seed, "taken_over": self.taken_over}
 
     def kept(self, names: Collection[str]) -> list[Graded]:
-        """Give the results of the older report that a run of a few submissions leaves alone.
+        """Return the results of the older report that a run of a few submissions leaves alone.
 
         Raises:
             GradingError: When the older report cannot go on in the new one.
@@ -109,7 +109,7 @@ class Journal:
         return [result for result in results if result.name not in names]
 
     def take_over(self, submissions: Sequence[Submission]) -> list[Submission]:
-        """Give each submission the result of an earlier run that graded the same content."""
+        """Return each submission with the result of an earlier run that graded the same content."""
 
         def earlier(one: Submission) -> Submission:
             done = self._done.get(one.digest)

@@ -48,7 +48,7 @@ class Lab:
 
     @property
     def titles(self) -> Mapping[str, str]:
-        """Give what the table at the lab's top says of each exercise."""
+        """Return what the table at the lab's top says of each exercise."""
         texts = (cell.source for cell in self.cells if cell.kind == "markdown")
         return dict(_TITLE.findall(next(texts, "")))
 

@@ -35,7 +35,7 @@ def check_request(seconds: float, memory_bytes: int, workers: int | None) -> Non
 
 
 def default_workers(memory_bytes: int) -> int:
-    """Give the number of submissions to grade at once, each using `memory_bytes` at most.
+    """Return the number of submissions to grade at once, each using `memory_bytes` at most.
 
     One for each core that this process may use, by its affinity and by its container's quota, and
     only as many as find room in the free memory.

@@ -71,11 +71,11 @@ class Graded:
         )
 
     def grade(self, lab: Lab, exercise: str | None = None) -> int | None:
-        """Give the points for a score sheet: None where nothing was graded, which is no 0."""
+        """Return the points for a score sheet: None where nothing was graded, which is no 0."""
         return self.points(lab, exercise) if self.status == "graded" else None
 
     def message(self, lab: Lab, exercise: str) -> str:
-        """Give what the first check of an exercise said that did not pass; empty when all did."""
+        """Return what the first check of an exercise said that did not pass; empty when all did."""
         for check in lab.checks:
             verdict = self.verdicts.get(check.id)
             if check.exercise == exercise and verdict and not verdict.passed:

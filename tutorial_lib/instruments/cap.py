@@ -82,7 +82,7 @@ class _Capped(TorchDispatchMode):  # type: ignore[no-untyped-call]
 def capped(
     limit_bytes: int, *, model: nn.Module | None = None, optimizer: Optimizer | None = None
 ) -> Iterator[Cap]:
-    """Let tensors take no more than so many bytes until the end of the `with` block.
+    """Limit the bytes that tensors take until the end of the `with` block.
 
     On a CPU, the bytes of tensors are counted: those of the model, its gradients and the
     optimizer's state, what the block uses, and what it makes. On a GPU, it is PyTorch's own limit

@@ -20,7 +20,7 @@ _QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONEDNN_OPTS": "0"}
 
 
 def leave_out_cells(*names: str) -> None:
-    """Let this notebook pass over cells that need a package, named as imported, which is not here.
+    """Skip this notebook's cells that need a package, named as imported, which isn't installed.
 
     Such a cell begins with `# needs jax`, or with several names. A printed line names each package
     that is missing.

@@ -179,7 +179,7 @@ def in_recomputation(frame: FrameType | None) -> bool:
 
 
 def leaves_of(tensor: Tensor) -> Iterator[Tensor]:
-    """Give the leaves that the graph behind a tensor holds, for their gradients.
+    """Yield the leaves that the graph behind a tensor holds, for their gradients.
 
     `variable` of an AccumulateGrad node: torch/csrc/autograd/functions/accumulate_grad.h.
     """
@@ -210,7 +210,7 @@ def sparse_parts(tensor: Any) -> list[Tensor]:
 
 
 def release_cublas_workspaces() -> None:
-    """Give back the memory that cuBLAS keeps (torch/_C/__init__.pyi)."""
+    """Free the memory that cuBLAS keeps (torch/_C/__init__.pyi)."""
     torch._C._cuda_clearCublasWorkspaces()
 
 
@@ -225,7 +225,7 @@ def write_snapshot(path: str) -> None:
 
 
 def recorded_allocations() -> list[dict[str, Any]]:
-    """Give what was recorded on the first GPU, in order (`_snapshot`: torch/cuda/memory.py)."""
+    """Return what was recorded on the first GPU, in order (`_snapshot`: torch/cuda/memory.py)."""
     events: list[dict[str, Any]] = torch.cuda.memory._snapshot()["device_traces"][0]
     return events
 
@@ -256,7 +256,7 @@ def before_each_peak_reset(action: Callable[[], Any]) -> None:
 
 
 def kernels_of_cuda() -> Iterator[tuple[Any, str]]:
-    """Give each operation that has a kernel for a GPU, and `copy_`: its schema and full name.
+    """Yield each operation that has a kernel for a GPU, and `copy_`: its schema and full name.
 
     What makes a view, or takes no tensor, is left out. `_jit_get_all_schemas` and
     `_dispatch_get_registrations_for_dispatch_key`: torch/csrc/jit/python/init.cpp,
@@ -283,7 +283,7 @@ _LIKE_ON_GPU = {
 
 
 def flops_of(operation: Any) -> Callable[..., int] | None:
-    """Give what counts the FLOPs of an operation; `None` for one that is no matmul."""
+    """Return what counts the FLOPs of an operation; `None` for one that is no matmul."""
     packet = operation.overloadpacket
     return flop_registry.get(_LIKE_ON_GPU.get(packet, packet))
 

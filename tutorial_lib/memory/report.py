@@ -82,7 +82,7 @@ class MemoryReport(StepMemory):
         return f"{what} {self.peak_bytes}{during} ({where})"
 
     def rows(self) -> list[tuple[str, str, str]]:
-        """Give what is held at the peak: of each category its name, its bytes and its share."""
+        """Return what is held at the peak: of each category its name, its bytes and its share."""
         return [
             (name.replace("_", " "), str(size), f"{size / self.peak_bytes:.0%}")
             for name, size in self.at_peak.items()

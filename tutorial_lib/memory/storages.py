@@ -174,7 +174,7 @@ class StorageLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
             record.waits_for_backward |= record.is_of_a_graph() and record.with_grad
 
     def lives(self) -> list[Life]:
-        """Give every storage's life, labelled."""
+        """Return every storage's life, labelled."""
         return [
             Life(r.num_bytes, r.born, r.died, r.category(), r.phase, r.op, r.module, r.line)
             for r in self.records

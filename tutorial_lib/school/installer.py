@@ -113,7 +113,7 @@ def _options_without_cuda() -> list[str]:
 
 
 def _settings_for_uv(root: Path) -> dict[str, str]:
-    """Give uv what pip is told about package indexes, which uv does not read by itself."""
+    """Return pip's settings of package indexes as uv's, which it does not read by itself."""
     status, said = run([sys.executable, "-m", "pip", "config", "list"], root)
     names = {
         "index-url": "UV_DEFAULT_INDEX",

@@ -70,7 +70,7 @@ def _faults(case: Case, report: memory.MemoryReport, seen: int) -> Faults:
 
 
 def _sums(case: Case, report: memory.MemoryReport) -> dict[str, int]:
-    """Give the sums that forget a term or take one too many, by words for each."""
+    """Return the sums that forget a term or take one too many, by words for each."""
     model, loss_fn = given.make_training(case)
     saved, with_weights = memory.saved(loss_fn, params_of=model), memory.saved(loss_fn)
     left = report.curve()[-1]
@@ -122,7 +122,7 @@ def _sums(case: Case, report: memory.MemoryReport) -> dict[str, int]:
 def _walks(
     model: nn.Module, saved: memory.SavedTensors, fixed: int, gradients: int
 ) -> dict[str, int]:
-    """Give the peaks of walks that forget gradients, by words for each."""
+    """Return the peaks of walks that forget gradients, by words for each."""
     sizes, of_leaves = [row.num_bytes for row in saved.rows], _gradients_left(model)
     pairs = zip(itertools.accumulate(sizes), sizes, strict=True)
     walk = [still + 2 * size for still, size in pairs]
@@ -138,7 +138,7 @@ def _walks(
 
 
 def _gradients_left(model: nn.Module) -> dict[str, int]:
-    """Give the bytes of gradients there when backward comes to a module without modules."""
+    """Count the bytes of gradients there when backward comes to a module without modules."""
     leaves = [(name, module) for name, module in model.named_modules() if not [*module.children()]]
     sizes = [sum(parameter.nbytes for parameter in module.parameters()) for _, module in leaves]
     return {name: sum(sizes[place:]) for place, (name, _) in enumerate(leaves)}

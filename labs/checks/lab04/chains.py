@@ -61,7 +61,7 @@ class KeptAtTheEnd(Costs):
     """A kept stage whose part always ends with the chain: no gradient waits for it."""
 
     def kept(self, index: int, end: int) -> int:
-        """Give the bytes that the stage needs at the chain's end."""
+        """Return the bytes that the stage needs at the chain's end."""
         return super().kept(index, len(self) - 1)
 
 
@@ -69,7 +69,7 @@ class DroppedAtTheEnd(Costs):
     """The same for dropped stages."""
 
     def dropped(self, start: int, stop: int, end: int) -> Bytes:
-        """Give the bytes that the stages need at the chain's end."""
+        """Return the bytes that the stages need at the chain's end."""
         return super().dropped(start, stop, len(self) - 1)
 
 
@@ -84,7 +84,7 @@ AT_THE_END: dict[str, type[Costs]] = {
 
 
 def in_segments(count: int, length: int) -> Tree:
-    """Give the tree of segments of one length; the last, which may be shorter, is kept."""
+    """Return the tree of segments of one length; the last, which may be shorter, is kept."""
     parts = [tuple(range(at, min(at + length, count))) for at in range(0, count, length)]
     return (*parts[:-1], *parts[-1])
 
@@ -123,7 +123,7 @@ def shown(tree: Tree) -> str:
 
 
 def single_trees(count: int, start: int = 0) -> Iterator[Tree]:
-    """Give each tree of the stages from `start` on without a segment inside a segment."""
+    """Yield each tree of the stages from `start` on without a segment inside a segment."""
     if start == count:
         yield ()
         return
@@ -142,7 +142,7 @@ def chain_of(layers: nn.Sequential, rows: Tensor) -> list[Stage]:
 
 
 def binomial(num_stages: int, num_places: int) -> int:
-    """Give the fewest forwards that a chain can be done with.
+    """Return the fewest forwards that a chain can be done with.
 
     Source:
         Griewank and Walther (2000), Algorithm 799: revolve, with each stage's own forward added.

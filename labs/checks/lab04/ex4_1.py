@@ -75,7 +75,7 @@ def _time_faults(right: Simulation, length: int) -> Faults:
 
 
 def _peaks(case: Case) -> Iterable[int]:
-    """Give the right peak, and those of all faults."""
+    """Return the right peak, and those of all faults."""
     right = _simulated(case)
     return right.peak_bytes, *dict(_peak_faults(right, case["length"])).values()
 

@@ -34,7 +34,7 @@ def _cases(draw: Draw) -> Cases:
 
 
 def _in_kilobytes(case: Case) -> Case:
-    """Give a case at its floor so much more memory that a rounded number is not the floor's."""
+    """Scale up a case at its floor, so that a floor rounded to kilobytes isn't its floor."""
     by = 4099
     stages = [
         {name: value * by if name.endswith("_bytes") else value for name, value in stage.items()}
@@ -95,7 +95,7 @@ class Best:
         return [(run.peak_bytes, run.seconds) for run in runs]
 
     def single_seconds(self, budget: int) -> float:
-        """Give the least seconds of those trees within a budget."""
+        """Return the least seconds of those trees within a budget."""
         fitting = [seconds for peak, seconds in self.single if peak <= budget]
         return min(fitting, default=math.inf)
 

@@ -54,7 +54,7 @@ class MeanSquare(nn.Module):
     """The loss: one number."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """Give the mean of the squares."""
+        """Return the mean of the squares."""
         return x.square().mean()
 
 

@@ -32,7 +32,7 @@ class _Remade(nn.Module):
 
 
 def _plain_and_exchanged(case: Case) -> tuple[Step, Step]:
-    """Give the plain step, and that of a model whose chosen modules are exchanged."""
+    """Count the plain step, and that of a model whose chosen modules are exchanged."""
     plain = counted(*make_model(case), case)
     model, loss = make_model(case)
     chosen = set(modules_of(model, case["part"]))

@@ -61,7 +61,7 @@ class Cost:
         stop: bool = True,
         late: bool = False,
     ) -> int:
-        """Give the FLOPs for wanted tensors, one operation added after the other.
+        """Count the FLOPs for wanted tensors, one operation added after the other.
 
         Without `stop` what is kept is made too; `late`, also what was read before an operation.
         """

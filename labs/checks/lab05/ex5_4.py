@@ -63,7 +63,7 @@ class Best:
 
 
 def peak_bytes(chosen: Sequence[Option]) -> int:
-    """Give the most bytes held at once: those kept by the parts before, and one part at work."""
+    """Return the most bytes held at once: those kept by the parts before, and one part at work."""
     kept = itertools.accumulate((option.kept_bytes for option in chosen), initial=0)
     return max(k + option.working_bytes for k, option in zip(kept, chosen, strict=False))
 

@@ -53,7 +53,7 @@ def _cases(draw: Draw) -> Cases:
 
 
 def _difference(case: Case) -> float:
-    """Give the difference in the part where the steps first differ, or else the largest."""
+    """Return the difference in the part where the steps first differ, or else the largest."""
     first, second = (_parts_after(step, case) for step in pairs.steps_of(case))
     part = _WANTED[case["kind"]]
     names = first if part == "nothing" else [part]

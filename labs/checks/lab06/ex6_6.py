@@ -42,7 +42,7 @@ class _Oracle:
         self.optional = [right_sums.without_targets(window) for window in of_ranks]
 
     def faults(self) -> expect.Faults:
-        """Give a rank's update by each fault."""
+        """Yield each fault, and a rank's update by it."""
         ranks, of_each = self.ranks, self.gradients
         num = len(of_each)
         yield from {

@@ -16,18 +16,18 @@ from .given.models import MicroBatch
 
 
 def image_sums(model: nn.Module, window: Sequence[MicroBatch]) -> tuple[Window, Window]:
-    """Give the gradients, and the losses, of micro-batches of images."""
+    """Return the gradients, and the losses, of micro-batches of images."""
     return _sums(model, window, models.image_loss_sum, [len(labels) for _, labels in window])
 
 
 def token_sums(model: nn.Module, window: Sequence[MicroBatch]) -> tuple[Window, Window]:
-    """Give the gradients, and the losses, of micro-batches of tokens."""
+    """Return the gradients, and the losses, of micro-batches of tokens."""
     counts = [models.num_targets(*part) for part in window]
     return _sums(model, window, models.token_loss_sum, counts)
 
 
 def without_targets(window: Sequence[MicroBatch]) -> list[int]:
-    """Give the rows of the micro-batches of tokens that add nothing."""
+    """Count the rows of the micro-batches of tokens that add nothing."""
     return [len(part[0]) for part in window if not models.num_targets(*part)]
 
 
@@ -54,7 +54,7 @@ def _sums(
 def peak_allowed(
     model: nn.Module, window: Sequence[MicroBatch], loss_sum: Callable[..., Tensor]
 ) -> int:
-    """Give 2.25 times the bytes of a loop that frees each graph before the next forward."""
+    """Return 2.25 times the peak of a loop that frees each graph before the next forward."""
     largest = max(window, key=lambda part: len(part[0]))
     observe.fill_gradients(model)
     with torch.enable_grad(), capped(2**62, model=model) as cap:

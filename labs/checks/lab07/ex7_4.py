@@ -51,7 +51,7 @@ def _one_backward(case: Case, cached: Tensor, moment: Callable[[int], int] = int
 
 
 def _of_one(case: Case, number: int) -> list[Tensor]:
-    """Give the addition of one micro-batch to the gradients."""
+    """Return the addition of one micro-batch to the gradients."""
     parts = torch.split(stages.gradients_to_push(case), case["sizes"])
     alone = torch.cat([part * (place == number) for place, part in enumerate(parts)])
     return [gradient - 1 for gradient in _one_backward(case, alone)]

@@ -32,7 +32,7 @@ def _cases(draw: Draw) -> Cases:
 
 
 def _wrongs(rows: int) -> Cases:
-    """Give the changes of a case, why they are refused, and the names that the error must have."""
+    """Yield the changes of a case, why they are refused, and the names that the error must have."""
 
     def wrong(reason: str, *names: int | str, **another: Any) -> Case:
         return {**another, "refused": reason, "names": [*names]}
@@ -65,7 +65,7 @@ def _one_graph(towers: Modules, inputs: Inputs, loss_of: nn.Module, size: int) -
 
 
 def _embedded_in_turn(towers: Modules, inputs: Inputs, size: int) -> list[list[Tensor]]:
-    """Give the embeddings of each micro-batch, run through all towers before the next."""
+    """Return the embeddings of each micro-batch, run through all towers before the next."""
     parts = zip(*[torch.split(rows, size) for rows in inputs], strict=True)
     return [[tower(part) for tower, part in zip(towers, ours, strict=True)] for ours in parts]
 
@@ -83,7 +83,7 @@ def _accumulated(towers: Modules, inputs: Inputs, loss_of: nn.Module, size: int)
 
 
 def _right(case: Case) -> Result:
-    """Give the outcome of one large graph in a case of gradients."""
+    """Return the outcome of one large graph in a case of gradients."""
     if case["kind"] != "gradients":
         return {}
     size = case["rows"] if case.get("whole") else case["micro_batch"]

@@ -20,7 +20,7 @@ def _cases(draw: Draw) -> Cases:
 
 
 def _right(case: Case) -> tuple[Window, float, int]:
-    """Give each micro-batch's gradient, the loss of all images, and a loop's peak."""
+    """Return each micro-batch's gradient, the loss of all images, and a loop's peak."""
     unet, looped = models.make_unet(case), models.make_unet(case)
     drawn, size = models.make_drawn(case, case["num"]), case["micro_batch"]
     parts = list(zip(*(torch.split(tensor, size) for tensor in drawn), strict=True))

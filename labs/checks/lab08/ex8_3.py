@@ -103,7 +103,7 @@ def _explain(case: Case, floor: int) -> None:
 
 
 def _faults(differences: dict[str, tuple[str, int]], wanted: int) -> Faults:
-    """Give each fault, then two and three at once: a first answer often has several."""
+    """Yield each fault, then two and three at once: a first answer often has several."""
     yield from ((words, wanted + difference) for words, difference in differences.values())
     for together in (2, 3):
         for names in combinations(differences, together):

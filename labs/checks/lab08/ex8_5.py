@@ -66,7 +66,7 @@ class Plans(room.Peaks):
         self.least = min(map(self.peak, self.all))
 
     def time(self, plan: Plan) -> int:
-        """Give the time of an update, in FLOPs at full speed."""
+        """Return the time of an update, in FLOPs at full speed."""
         size, choice = plan
         per_image = self.case["plain"] + sum(self.case["prices"][name] for name in choice)
         return int(-(-self.case["num"] // size) * max(size, self.case["full"]) * per_image)
@@ -88,7 +88,7 @@ class Plans(room.Peaks):
         return bool(best[1] and others and is_led_astray and one_time_each)
 
     def by_price(self) -> Plan | None:
-        """Give the plan of who adds one block after the other, the cheapest first."""
+        """Return the plan of who adds one block after the other, the cheapest first."""
         return self._greedy(lambda name: self.case["prices"][name])
 
     def _greedy(self, key: Callable[[str], float]) -> Plan | None:

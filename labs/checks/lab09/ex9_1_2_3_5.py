@@ -63,7 +63,7 @@ def _step(letter: str, model: nn.Module, optimizer: torch.optim.Optimizer, *batc
 
 
 def _loss(letter: str, model: Any, *batch: Any) -> Any:
-    """Give the right loss, without any checkpoint of its own."""
+    """Return the right loss, without any checkpoint of its own."""
     if letter == "F":
         images, labels = batch
         return model.eval()(pixel_values=images, labels=labels).loss

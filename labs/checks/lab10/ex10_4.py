@@ -30,7 +30,7 @@ def _count(window: list[list[int]]) -> int:
 
 
 def _losses(case: Case) -> tuple[Tensor, list[Tensor], list[Tensor], list[int]]:
-    """Give the matrix, the rows, each micro-batch's sum of losses, and how many count in it."""
+    """Return the matrix, the rows, each micro-batch's sum of losses, and how many count in it."""
     torch.manual_seed(case["seed"])
     weight = torch.randn(case["words"], case["width"], dtype=torch.float64, requires_grad=True)
     hidden, targets = given.window_of(case)

@@ -42,7 +42,7 @@ def _cases(draw: Draw) -> Cases:
 
 
 def _whole(head: nn.Linear, hidden: Tensor, targets: Tensor, num_counted: int | None) -> Tensor:
-    """Give the loss of all logits at once."""
+    """Return the loss of all logits at once."""
     logits = head(hidden).flatten(0, -2)
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     total = F.cross_entropy(logits, targets.flatten(), reduction="sum")

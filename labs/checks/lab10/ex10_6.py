@@ -24,11 +24,11 @@ class Needs:
         self.floor = self.rows + self.sums
 
     def largest(self, room: int, token: int | None = None) -> int:
-        """Give the most tokens of a piece for these bytes."""
+        """Return the most tokens of a piece for these bytes."""
         return min(room // (token or self.token), self.tokens)
 
     def even(self, largest: int) -> int:
-        """Give the smallest piece that makes as few pieces."""
+        """Return the smallest piece that makes as few pieces."""
         if largest < 1:
             return 0
         return math.ceil(self.tokens / math.ceil(self.tokens / largest))
@@ -51,7 +51,7 @@ def _cases(draw: Draw) -> Cases:
 
 
 def _with_room(case: Case, tokens: int, less: int = 0) -> dict[str, Any]:
-    """Give a case the budget in which a piece of so many tokens just fits, or some bytes less."""
+    """Return a case whose budget just fits a piece of so many tokens, or some bytes less."""
     needs = Needs(case)
     return {**case, "budget": needs.floor + tokens * needs.token - less}
 

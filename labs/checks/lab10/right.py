@@ -56,7 +56,7 @@ class Right:
         self.loss, self.gradients = self.of(slice(None))
 
     def of(self, part: slice) -> tuple[float, list[Tensor]]:
-        """Give loss and gradients of some of the tokens."""
+        """Return loss and gradients of some of the tokens."""
         scene = self.scene
         leaves = [scene.hidden, scene.weight, scene.bias]
         loss = self.loss_of(scene.hidden[part], scene.targets[part], scene.weight, scene.bias)
@@ -163,7 +163,7 @@ def expect_no_whole(result: Result, case: Case, tokens: int, allowed: int) -> No
 
 
 def allowed_bytes(case: Case, pieces: int = 6, matrices: int = 5) -> int:
-    """Give the bytes of some pieces' logits, and of some gradients of everything."""
+    """Return the bytes of some pieces' logits, and of some gradients of everything."""
     of_all: int = (case["tokens"] + case["words"]) * case["width"] + case["words"]
     of_piece: int = case["piece"] * case["words"]
     return 4 * (pieces * of_piece + matrices * of_all)

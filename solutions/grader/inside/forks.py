@@ -73,7 +73,7 @@ def serve(order: dict[str, Any], hidden: list[Path], channel: socket.socket) -> 
 
 
 def _often_imported() -> Iterator[str]:
-    """Give the libraries for which a memory exam has no room, where an answer imports them."""
+    """Yield the libraries for which a memory exam has no room, where an answer imports them."""
     if any(half.exam for half in view.halves()):
         yield from ("numpy", "pandas", "matplotlib.pyplot", "scipy.stats", "sklearn.linear_model")
 

@@ -57,7 +57,7 @@ class Limits:
     exam_bytes: int = 0
 
     def in_exam(self, exam_bytes: int) -> Limits:
-        """Give the limits of a memory exam; pipes hold data too, so there are few of them."""
+        """Return the limits of a memory exam; pipes hold data too, so there are few of them."""
         return replace(self, exam_bytes=exam_bytes, file_bytes=0, open_files=32)
 
 

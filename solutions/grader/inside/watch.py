@@ -40,12 +40,12 @@ class Time(NamedTuple):
 
 
 def allowed_time(seconds: float) -> Time:
-    """Give the time that a function has in one check, all its cases together."""
+    """Return the time that a function has in one check, all its cases together."""
     return Time(seconds, _CLOCK_TIMES * seconds + _CLOCK_MORE)
 
 
 def longest(seconds: float) -> float:
-    """Give what the clock shows at most when a check has ended, whatever an answer does."""
+    """Return the most that the clock shows when a check has ended, whatever an answer does."""
     return (1 + _CELLS_TIMES) * allowed_time(seconds).clock
 
 
@@ -161,7 +161,7 @@ class Watch:
         return self.spent.in_function if self.in_function else self.spent.in_cells
 
     def _exceeded(self, allowed: float, now: float, began: float, before: float) -> float:
-        """Give the limit that one of the two times has passed; 0 when it has passed none."""
+        """Return the limit that one of the two times has passed; 0 when it has passed none."""
         used, several = now - began, 1 if self.in_function else _CELLS_TIMES
         if used > allowed:
             return allowed

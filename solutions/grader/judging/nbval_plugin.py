@@ -29,7 +29,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Let nbval notice a dead kernel at once, and not after the whole time limit."""
+    """Make nbval notice a dead kernel at once, and not after the whole time limit."""
     RunningKernel.await_reply = _await_reply
 
 
@@ -55,7 +55,7 @@ def pytest_collectstart(collector: Any) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give every cell time to hand over its output."""
+    """Extend each cell's time to hand over its output."""
     for item in items:
         item.output_timeout = _OUTPUT_SECONDS  # type: ignore[attr-defined]
 

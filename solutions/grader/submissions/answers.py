@@ -38,7 +38,7 @@ class Answers:
 
     @property
     def sources(self) -> dict[str, str]:
-        """Give the student's answer by exercise, without the cells beside it."""
+        """Return the student's answer by exercise, without the cells beside it."""
         return {
             number: "\n\n".join(part.source for part in parts if not part.own)
             for number, parts in self.parts.items()

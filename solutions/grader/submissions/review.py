@@ -288,12 +288,12 @@ def _named(node: ast.Call) -> str:
 
 
 def _text(node: ast.expr) -> str:
-    """Give a text that is written out; empty for anything else."""
+    """Return a text that is written out; empty for anything else."""
     value = node.value if isinstance(node, ast.Constant) else ""
     value = value.decode("latin-1") if isinstance(value, bytes) else value
     return value if isinstance(value, str) else ""
 
 
 def _literal(node: ast.Call) -> str:
-    """Give the second argument of getattr and the like, where it is written out."""
+    """Return the second argument of getattr and the like, where it is written out."""
     return _text(node.args[1]) if len(node.args) > 1 else ""

@@ -53,7 +53,7 @@ class HalfSquares(nn.Module):
     """The loss of one or more outputs: half the sum of all squares."""
 
     def forward(self, *outputs: Tensor) -> Tensor:
-        """Give a scalar."""
+        """Return half the sum of the outputs' squares."""
         return torch.stack([out.square().sum() for out in outputs]).sum() / 2
 
 
@@ -69,7 +69,7 @@ class Chain(nn.Sequential):
         return loss
 
     def loss(self, rows: Tensor, *_: Tensor) -> Tensor:
-        """Give the mean over the rows."""
+        """Return the mean loss over the rows."""
         return self.loss_sum(rows) / len(rows)
 
 
@@ -92,7 +92,7 @@ def make_gpt(case: Case) -> tuple[GPT, tuple[Tensor]]:
 
 
 def gradients(chain: nn.Module) -> dict[str, Any]:
-    """Give the result of an exam: the gradients of all blocks."""
+    """Return the result of an exam: the gradients of all blocks."""
     return {"gradients": [parameter.grad for parameter in chain.parameters()]}
 
 

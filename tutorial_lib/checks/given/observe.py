@@ -14,7 +14,7 @@ from tutorial_lib.checks.given.values import CheckError
 
 
 def fill_gradients(model: nn.Module) -> None:
-    """Give every parameter a gradient of ones, as an earlier backward may have left it."""
+    """Set every parameter's gradient to ones, as an earlier backward may have left it."""
     for parameter in model.parameters():
         parameter.grad = torch.ones_like(parameter)
 
@@ -104,7 +104,7 @@ def training_step(loss: Callable[[], Tensor], optimizer: Optimizer) -> Callable[
 def peak_above(
     call: Callable[[], Any], modules: nn.Module | Sequence[nn.Module], **others: Any
 ) -> tuple[int, int]:
-    """Give the most bytes that a call held above what was there before, and those that it left."""
+    """Count the most bytes that a call held above what was there before, and those that it left."""
     model = modules if isinstance(modules, nn.Module) else nn.ModuleList(modules)
     with memory.watch(model=model, **others) as report:
         returned = call()

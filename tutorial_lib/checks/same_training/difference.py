@@ -167,7 +167,7 @@ def _worst(wanted: Leaves, seen: Leaves, allowed: Mapping[str, float]) -> str:
 
 
 def _distance(a: Tensor, b: Tensor) -> tuple[float, float]:
-    """Give the norms of the difference and of the first; numbers not finite must be the same."""
+    """Return the norms of the difference and of the first; numbers not finite must be the same."""
     rest = ~a.isfinite()
     if not equal(a[rest], b[rest]):
         return math.inf, norm(a.masked_fill(rest, 0))

@@ -36,7 +36,7 @@ _OTHER_DIRECTIONS = 4
 
 
 def summation_tolerance(dtype: torch.dtype, num_terms: int) -> float:
-    """Give the relative difference that two orders of summing the same numbers may make.
+    """Return the relative difference that two orders of summing the same numbers may make.
 
     Args:
         dtype: Type in which the sums are done.

@@ -16,12 +16,12 @@ _NUMBERS = (int, float, complex, np.number)
 
 
 def wide(tensor: Tensor) -> Tensor:
-    """Give a tensor's numbers in float64, or complex128."""
+    """Return a tensor's numbers in float64, or complex128."""
     return tensor.detach().to(torch.complex128 if tensor.is_complex() else torch.float64)
 
 
 def norm(tensor: Tensor) -> float:
-    """Give the Euclidean norm of all numbers of a tensor of any type, as a float64."""
+    """Return the Euclidean norm of all numbers of a tensor of any type, computed in float64."""
     return float(wide(tensor).norm())
 
 

@@ -64,7 +64,7 @@ class Window:
 def faults(
     window: Window, what: str, change: Callable[[Any], Any] = lambda gradient: gradient
 ) -> expect.Faults:
-    """Give a window's gradient, changed as by clipping, under each usual fault of a loop.
+    """Yield each usual fault of a loop, and a window's gradient under it, changed as by clipping.
 
     `what` names the unit that counts, as in `images`.
     """

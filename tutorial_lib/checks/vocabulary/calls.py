@@ -33,7 +33,7 @@ class Call:
 
 
 def exercises_of(lab: str) -> dict[str, Any]:
-    """Give the names of a lab's package: its exercises, and `case`, which gives their calls."""
+    """Return the names of a lab's package: its exercises, and `case`, which returns their calls."""
     folder = importlib.import_module(lab).__path__
     names = sorted(m.name for m in pkgutil.iter_modules(folder) if m.name.startswith("ex"))
     modules = [importlib.import_module(f"{lab}.{name}") for name in names]
@@ -46,7 +46,7 @@ def case_of(exercises: list[Exercise]) -> Callable[..., Call]:
     """Make the function `case` of a lab's checks."""
 
     def case(exercise: str, number: int = 0, *, seed: int = 0) -> Call:
-        """Give the arguments with which an exercise's check first calls the answer.
+        """Return the arguments with which an exercise's check first calls the answer.
 
         Args:
             exercise: As in `3.1`.

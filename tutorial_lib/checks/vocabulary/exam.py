@@ -20,7 +20,7 @@ def draw_case(seed: int) -> Case:
 
 
 def exact(half: RunHalf, sits: Answer | None, case: Case) -> Sequence[Tensor | None]:
-    """Give the gradients of an answer that passes; without one, those of the chain, plain."""
+    """Return the gradients of an answer that passes; without one, those of the chain, plain."""
     if sits is not None:
         gradients: list[Tensor | None] = half.run(sits, case)["gradients"]
         return gradients

@@ -39,7 +39,7 @@ class Seen(dict[str, Any]):
     """A result as a judge reads it: a missing entry is None, which is no value of any kind."""
 
     def __missing__(self, key: str) -> None:
-        """Give None."""
+        """Return None."""
 
 
 class Exercise:
@@ -76,7 +76,7 @@ class Exercise:
         self._sat = lru_cache(lambda text: exam.exact(run, sits, json.loads(text)))
 
     def __repr__(self) -> str:
-        """Give the name."""
+        """Return the name."""
         return self.name
 
     def cases(self, seed: int) -> list[Case]:

@@ -21,7 +21,7 @@ Faults = Iterable[tuple[str, Any]]
 
 
 def relative_error(seen: Any, wanted: Any) -> float:
-    """Give the relative difference of two numbers, two tensors (in norm) or two lists of tensors.
+    """Return the relative difference of two numbers, two tensors (in norm) or two lists of tensors.
 
     Args:
         seen: A value of the kind of `wanted`, or None in the place of a tensor.

@@ -41,7 +41,7 @@ class Emulated:
 
     @property
     def exit_status(self) -> int:
-        """Give what the command returns: 0, `OUT_OF_MEMORY`, the program's own status, or 2."""
+        """Return the command's exit status: 0, `OUT_OF_MEMORY`, the program's own status, or 2."""
         return self._end()[0]
 
     @property
@@ -88,7 +88,7 @@ class Emulated:
         return 0, ""
 
     def as_data(self) -> dict[str, Any]:
-        """Give the result as plain data, for JSON."""
+        """Return the result as plain data, for JSON."""
         words: dict[str, Any] = {"card": self.card.name, "memory": self.card.memory}
         words["method"] = "emulated"
         words |= {"context": self.card.context, "exit_status": self.exit_status}

@@ -74,7 +74,7 @@ def _declared_arguments(name: str, headers: str) -> list[str]:
 
 
 def _sizes(declared: Sequence[str]) -> tuple[str, str]:
-    """Give the arguments of a stub, and the statements that set each size among them to 0."""
+    """Return the arguments of a stub, and the statements that set each size among them to 0."""
     arguments, body = [], ""
     for number, text in enumerate(declared):
         size = _SIZE_POINTER.search(text)

@@ -51,7 +51,7 @@ class Room:
 
     @classmethod
     def for_sure(cls, needs: int) -> Room:
-        """Give the least room of which `sure` is so many bytes."""
+        """Return the least room of which `sure` is so many bytes."""
         return cls(math.ceil(needs * (1 + JOINED)) + WORKSPACES + 1)
 
     @property
@@ -100,7 +100,7 @@ class Verdict:
         return max(low, self.needs) + context, high + context
 
     def as_data(self) -> dict[str, Any]:
-        """Give the verdict as plain data, for JSON."""
+        """Return the verdict as plain data, for JSON."""
         return {
             "fits": self.answer,
             "needs_bytes": self.needs,

@@ -176,7 +176,7 @@ def _draw_bytes(axes: Axes, events: Sequence[Event], last: int, unit: int) -> No
 
 
 def _bars(events: Sequence[Event]) -> Iterator[Bar]:
-    """Give what is held, from the event that makes it to the last one that needs it."""
+    """Yield what is held, from the event that makes it to the last one that needs it."""
     for stage in range(max(event.stage for event in events) + 1):
         uses = [t for t, event in enumerate(events) if event.stage == stage]
         makes = [t for t, e in enumerate(events) if e.stage == stage - 1 and e.kind != "backward"]

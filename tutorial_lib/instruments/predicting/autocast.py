@@ -52,7 +52,7 @@ Rule = Callable[..., Any]
 
 @contextlib.contextmanager
 def cuda_autocast_policy() -> Iterator[None]:
-    """Let the CPU's autocast do what CUDA's does, until the block ends."""
+    """Make the CPU's autocast do what CUDA's does, until the block ends."""
     cached: dict[Tensor, Tensor] = {}  # weights in 16 bits, while a block of autocast lasts
     rules: dict[str, Rule] = {
         **dict.fromkeys(_FLOAT32.split(), _in_float32),

@@ -51,7 +51,7 @@ _HALVES = (torch.float16, torch.bfloat16)
 
 
 class RealSizes(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Give the results of some operations the bytes that their kernels return.
+    """Return the results of some operations with the bytes that their kernels return.
 
     Args:
         kernels: Whose kernels, `cuda` or `cpu`: they differ in the statistics of a norm.
@@ -94,7 +94,7 @@ class RealSizes(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _as_many(func: Any, args: tuple[Any, ...], out: Tensor) -> Tensor:
-    """Give a sparse result as many entries as its inputs have, and fake tensors lose.
+    """Return a sparse result with as many entries as its inputs have, which fake tensors lose.
 
     Too many where entries of one place are added up, and where a bag has padding, whose entries a
     kernel drops. (`sparse bags` and its like in tests/foreign_models.py)
@@ -113,7 +113,7 @@ def _as_many(func: Any, args: tuple[Any, ...], out: Tensor) -> Tensor:
 
 
 def _laid_out(func: Any, args: tuple[Any, ...], out: Tensor) -> Tensor:
-    """Give an image the strides of C++: that of a side of 1 decides on later memory formats.
+    """Return an image with the strides of C++: a side of 1 decides on later memory formats.
 
     Fake tensors have others there. (test_rows_lie_as_kernels_lay_them)
     """
@@ -134,7 +134,7 @@ def _laid_out(func: Any, args: tuple[Any, ...], out: Tensor) -> Tensor:
 
 
 def _not_shrunk(out: Tensor, one: Tensor, other: Tensor) -> Tensor:
-    """Give a mean or sum of losses the storage that held all the losses before."""
+    """Return a mean or sum of losses in the storage that held all the losses before."""
     shape = torch.broadcast_shapes(one.shape, other.shape)  # type: ignore[no-untyped-call]
     if out.dim() or math.prod(shape) <= 1:
         return out
@@ -173,5 +173,5 @@ def _lstm_workspace(kernels: str, x: Tensor, hidden: int) -> int:
 
 
 def _in_order(out: Tensor) -> Tensor:
-    """Give a result the memory format that a kernel chooses: contiguous, or channels last."""
+    """Return a result in the memory format that a kernel chooses: contiguous, or channels last."""
     return out.contiguous(memory_format=suggest_memory_format(out))

@@ -35,7 +35,7 @@ _start_autocast = torch.autocast.__init__
 
 @contextlib.contextmanager
 def cuda_kernels() -> Iterator[None]:
-    """Let CPU operations save what their CUDA kernels save, until the block ends."""
+    """Make CPU operations save what their CUDA kernels save, until the block ends."""
     with contextlib.ExitStack() as stack:
         stack.enter_context(mock.patch.object(F, "scaled_dot_product_attention", _attention))
         stack.enter_context(mock.patch.object(F, "rms_norm", _rms_norm))
@@ -124,7 +124,7 @@ def _are_alike(query: Tensor, key: Tensor, value: Tensor) -> bool:
 
 
 def _save_elsewhere(hooks: Any, pin_memory: bool = False, device_type: str = "cuda") -> None:
-    """Let `save_on_cpu` take what is saved off the card, and make it anew for backward."""
+    """Make `save_on_cpu` take what is saved off the card, and allocate it again for backward."""
     values = next((mode for mode in active_modes() if isinstance(mode, Values)), None)
 
     def pack(tensor: Tensor) -> Tensor:

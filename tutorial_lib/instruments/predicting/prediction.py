@@ -152,7 +152,7 @@ def _predicting(kernels: str, values: Values) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _workarounds() -> Iterator[None]:
-    """Let a training step do what fake tensors cannot."""
+    """Patch what fake tensors cannot do in a training step."""
     with (
         patches.without_truncated_normal(),
         patches.with_weak_references(),
@@ -178,7 +178,7 @@ def _never(_: Any) -> bool:
 
 
 def _with_values() -> contextlib.AbstractContextManager[Any]:
-    """Let transformers look at masks and positions, as it does in a real step.
+    """Make transformers look at masks and positions, as it does in a real step.
 
     It looks whether a mask hides anything and whether texts are packed, and not at fake tensors.
 

@@ -46,7 +46,7 @@ class _Known:
 
 
 class Values(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Let a step look at the values of fake tensors.
+    """Know or assume the values of fake tensors that a step looks at.
 
     A tensor is known when constants, ranges and random integers made it. Where an operation turns
     unknown numbers into integers or truth values (a choice of experts, a check for infinity), it
@@ -258,7 +258,7 @@ class Values(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return fake
 
     def _positions(self, index: Tensor | None) -> list[Tensor | None]:
-        """Give a mask as the positions where it is true, as its kernel does."""
+        """Return a mask as the positions where it is true, as its kernel does."""
         if index is None or index.dtype not in (torch.bool, torch.uint8):
             return [index]
         return list(self._looked_at(_aten.nonzero.default, (index,), {}).unbind(1))

@@ -36,7 +36,7 @@ def fake_store() -> Any:
 
 @contextlib.contextmanager
 def with_ddp_on_the_fake_backend() -> Iterator[None]:
-    """Let DDP train where no gradient is sent: the fake backend's answer is not what it expects.
+    """Make DDP train where no gradient is sent: the fake backend's answer is not what it expects.
 
     `_comm_hooks`, `_verify_param_shape_across_processes`: torch/nn/parallel/distributed.py. What
     a hook gets and gives back has the bytes of the built-in all-reduce.
@@ -64,7 +64,7 @@ def with_ddp_on_the_fake_backend() -> Iterator[None]:
 
 
 def without_truncated_normal() -> Patch:
-    """Let `trunc_normal_` leave tensors as they are: its rejection sampling looks at values.
+    """Make `trunc_normal_` leave tensors as they are: its rejection sampling looks at values.
 
     `_no_grad_trunc_normal_`: torch/nn/init.py (2.12 and up).
     """
@@ -80,7 +80,7 @@ def without_tracebacks_of_fake_tensors() -> Patch:
 
 
 def with_weak_references() -> Patch:
-    """Let `module.to` swap parameters that have weak references, as all fake ones have.
+    """Make `module.to` swap parameters that have weak references, as all fake ones have.
 
     `getweakrefs`, asked by `swap_tensors`: torch/utils/__init__.py.
     """
@@ -100,7 +100,7 @@ def _none_of(_: Any) -> list[Any]:
 
 
 def with_finite_gradients() -> Patch:
-    """Let a gradient scaler update without a look whether all gradients are finite.
+    """Make a gradient scaler update without a look whether all gradients are finite.
 
     `_maybe_opt_step`: torch/amp/grad_scaler.py.
     """
@@ -149,7 +149,7 @@ def with_packed_sequences(
 
 
 def without_new_buckets() -> Patch:
-    """Let DDP keep its first buckets: to choose others it looks into a tensor's memory.
+    """Make DDP keep its first buckets: to choose others it looks into a tensor's memory.
 
     All buckets together have the same bytes. `_rebuild_buckets`: torch/_C/_distributed_c10d.pyi.
     """
@@ -169,7 +169,7 @@ def with_gradient_scaler() -> Patch:
 
 @contextlib.contextmanager
 def with_optimizers_of_cuda() -> Iterator[None]:
-    """Let optimizers choose for tensors on the CPU, fake ones too, what they choose on CUDA.
+    """Make optimizers choose for tensors on the CPU, fake ones too, what they choose on CUDA.
 
     That is `foreach`, where the user chose nothing and PyTorch has it for the optimizer, and
     `capturable`, where the user asked for it. `_default_to_fused_or_foreach`,

@@ -78,7 +78,7 @@ def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
 
 
 def _fake_safe_init() -> contextlib.AbstractContextManager[Any]:
-    """Let `trunc_normal_` pass on fake tensors, whose values it would look at."""
+    """Make `trunc_normal_` pass on fake tensors, whose values it would look at."""
     if isinstance(torch.empty(0), private_torch.FakeTensor):
         return patches.without_truncated_normal()
     return contextlib.nullcontext()

@@ -103,7 +103,7 @@ def quiet() -> Iterator[None]:
 
 @contextlib.contextmanager
 def making_lora() -> Iterator[None]:
-    """Let peft make LoRA layers, without warnings and without a torchao that it is too new for.
+    """Make peft build LoRA layers, without warnings and without a torchao that it is too new for.
 
     peft refuses to make any LoRA layer where torchao is installed and older than 0.16, as it is on
     Colab, although torchao has no part in a LoRA of plain layers. Nothing is replaced: peft is

@@ -10,7 +10,7 @@ from tutorial_lib.instruments.private_torch import patches
 
 @contextlib.contextmanager
 def pretend(num_ranks: int, *, rank: int = 0) -> Iterator[None]:
-    """Let this process be one rank of a group whose other ranks do not exist.
+    """Make this process one rank of a group whose other ranks do not exist.
 
     DDP, `fully_shard` and tensor parallelism build their collectives on it, with real shapes. No
     collective moves a number, so values are wrong; bytes are right. For `memory.predict`:

@@ -114,7 +114,7 @@ class Ranks:
         self._end()
 
     def __enter__(self) -> Ranks:
-        """Give the ranks themselves."""
+        """Return the ranks themselves."""
         return self
 
     def __exit__(self, *error: object) -> None:

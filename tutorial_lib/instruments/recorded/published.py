@@ -67,7 +67,7 @@ def _peak(row: dict[str, str]) -> PublishedPeak:
 
 
 def misses(peaks: Sequence[PublishedPeak], figure: str) -> list[float]:
-    """Give how far a figure (`predicted`, `emulated`, `then`) is from each published one."""
+    """Return how far a figure (`predicted`, `emulated`, `then`) is from each published one."""
     return [getattr(peak, figure) / peak.published - 1 for peak in peaks]
 
 

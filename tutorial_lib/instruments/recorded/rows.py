@@ -92,7 +92,7 @@ def find_rows(pattern: str = "*") -> list[Row]:
 
 
 def _all() -> Iterator[Row]:
-    """Give every row; one that a claim speaks of comes before the same one of the grid."""
+    """Yield every row; one that a claim speaks of comes before the same one of the grid."""
     yield from _claimed()
     for model, sizes in SIZES.items():
         base = Recipe(model, **sizes)
@@ -198,7 +198,7 @@ def _levers() -> Iterator[Row]:
 
 
 def _court() -> Iterator[Row]:
-    """Give what else the claims court tries: the library's call, and 8-bit states everywhere."""
+    """Yield what else the claims court tries: the library's call, and 8-bit states everywhere."""
     for attention, precision in product(("eager", "sdpa"), ("bf16-amp", "fp32")):
         kernels: dict[str, Any] = {"attention": attention, "precision": precision}
         lean = kernels | {"optimizer": "adamw-8bit"}

@@ -143,7 +143,7 @@ def _ranks_of(
 
 
 def _card_of(gib: int | None, device: torch.device) -> contextlib.AbstractContextManager[None]:
-    """Let the allocator have no more than a smaller card would.
+    """Limit the allocator to what a smaller card would have.
 
     Raises:
         ValueError: When this card is the smaller one.

@@ -153,7 +153,7 @@ def _judged(
 
 
 def stop_caching(model: nn.Module, undo: contextlib.ExitStack) -> bool:
-    """Let no part of a model keep keys and values for generation until `undo` closes.
+    """Stop all parts of a model from keeping keys and values for generation until `undo` closes.
 
     Returns:
         Whether one did: its configuration has a true `use_cache`.
@@ -286,7 +286,7 @@ def called_through(checkpoint: Callable[..., Any], modules: Iterable[nn.Module])
 def replace_method(
     module: nn.Module, forward: Forward, undo: contextlib.ExitStack, method: str = "forward"
 ) -> None:
-    """Give a module another method until a stack closes."""
+    """Replace a module's method until a stack closes."""
     before = {method: vars(module)[method]} if method in vars(module) else {}
     undo.callback(_put_back, module, (method,), before)
     vars(module)[method] = functools.wraps(getattr(module, method))(forward)

@@ -59,7 +59,7 @@ class Operation:
         return [value.number for value in list_leaves(Value, (self.args, self.kwargs))]
 
     def arguments(self, values: dict[int, Any]) -> tuple[Any, Any]:
-        """Give its arguments with their tensors."""
+        """Return its arguments with their tensors."""
         given = (self.args, self.kwargs)
         args, kwargs = map_leaves(Value, lambda value: values[value.number], given)
         return args, kwargs
@@ -208,7 +208,7 @@ Read = Callable[[Any], Sequence[Any]]
 
 
 def _form_of(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-    """Give an operation's results without memory; `None` where their shapes are not known."""
+    """Return an operation's results without memory; `None` where their shapes are not known."""
 
     def form(leaf: Any) -> Tensor:
         if isinstance(leaf, DeferredTensor):

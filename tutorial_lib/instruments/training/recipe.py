@@ -62,7 +62,7 @@ class Recipe(RecipeFields):
         return sum(p.numel() for p in self.make_model("meta").parameters())
 
     def one_rank(self) -> contextlib.AbstractContextManager[None]:
-        """Let this process be one of the recipe's ranks in a block, where they are several."""
+        """Make this process one of the recipe's ranks in a block, where they are several."""
         if self.shard is None:
             return contextlib.nullcontext()
         from tutorial_lib.instruments.ranks.pretended import pretend

@@ -104,7 +104,7 @@ def compared_samples(recipe: RecipeFields) -> Literal["", "pairs", "loads"] | No
 
 
 def _divided(recipe: RecipeFields, model: nn.Module) -> nn.Module:
-    """Give what runs forward on one of several ranks: the model itself, or DDP around it."""
+    """Return what runs forward on one of several ranks: the model itself, or DDP around it."""
     if recipe.shard is None:
         return model
     from tutorial_lib.instruments.training.shard import sharded  # its imports take a second
@@ -149,7 +149,7 @@ def _whole(recipe: RecipeFields, step: Any, model: nn.Module, optimizer: Any) ->
 
 
 def _adapted(recipe: RecipeFields, model: nn.Module) -> nn.Module:
-    """Give a model the type of the recipe's numbers, and LoRA where asked for."""
+    """Return a model in the type of the recipe's numbers, with LoRA where asked for."""
     floats = (p.dtype for p in model.parameters() if p.is_floating_point())
     if recipe.precision == Precision.BF16 and set(floats) - {torch.bfloat16}:
         with quiet():  # published models are built in it

@@ -76,7 +76,7 @@ class Explorer:
         self._show(draw(**self.values))
 
     def _fit(self) -> None:
-        """Let each slider end where the other controls' values say, and stand no further."""
+        """End each slider where the other controls' values say, and move its value below that."""
         for name, control in self._controls.items():
             if control.last:
                 last = control.last(self.values)

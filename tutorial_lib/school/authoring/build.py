@@ -202,7 +202,7 @@ def _chosen(root: Path, names: Sequence[str]) -> list[Path]:
 
 
 def _filled(notebook: NotebookNode, path: Path, *, force: bool) -> bool:
-    """Give a notebook its outputs; False, and a note, where a package that it needs is missing."""
+    """Fill in a notebook's outputs; return False, and print a note, if a package is missing."""
     name = f"{path.parent.name}/{path.name}"
     missing = marks.missing_packages(
         cell.source for cell in notebook.cells if cell.cell_type == "code"

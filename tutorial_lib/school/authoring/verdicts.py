@@ -156,5 +156,5 @@ def _argument(call: ast.Call, position: int, name: str) -> ast.expr | None:
 
 
 def _text(rows: list[dict[str, Any]]) -> str:
-    """Give one row a line, so that a diff shows the verdicts that moved."""
+    """Return JSON with one row a line, so that a diff shows the verdicts that moved."""
     return "[\n" + ",\n".join(json.dumps(row, ensure_ascii=False) for row in rows) + "\n]\n"

@@ -198,7 +198,7 @@ def fitting(
     kernels: Literal["cuda", "cpu"],
     tell: Callable[[str], None],
 ) -> Recipe:
-    """Give a recipe the largest micro-batch that is sure to fit, unless --batch names one."""
+    """Return a recipe with the largest micro-batch sure to fit, unless --batch names one."""
     from tutorial_lib.instruments.planning.fitting.predictions import predicted
 
     if options.fits is None or options.batch is not None:

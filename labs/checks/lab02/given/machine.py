@@ -71,11 +71,11 @@ class PretendGPU(StorageLog):  # type: ignore[no-untyped-call]
         self._host_seconds = max(self._host_seconds, self._queue_empty_at)
 
     def memory_allocated(self) -> int:
-        """Give the bytes of all tensors that are there now."""
+        """Count the bytes of all tensors that are there now."""
         return self.alive_bytes()
 
     def max_memory_allocated(self) -> int:
-        """Give the most bytes there were at once since the last reset."""
+        """Count the most bytes there were at once since the last reset."""
         changes: Counter[int] = Counter()
         for record in self.records:
             if record.died is None or record.died >= self._counted_from:

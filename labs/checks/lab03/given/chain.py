@@ -106,7 +106,7 @@ def run(call: Call, case: Case, run_name: str = "") -> Result:
 
 
 def run_with_and_without_early_stop(call: Call, case: Case) -> Result:
-    """Give the result of `run`, and under `ended_without_stop` how often the blocks ended then."""
+    """Return the result of `run`, and as `ended_without_stop` how often the blocks ended then."""
     ended = run(partial(call, early_stop=False), case, "_without_stop")["ended"]
     return {**run(call, case), "ended_without_stop": ended}
 

@@ -44,7 +44,7 @@ def make_gpt(case: Case) -> tuple[GPT, Tensor]:
 
 
 def fill_with_zeros(model: nn.Module) -> None:
-    """Give each parameter a gradient of zeros: their arrival would hide what activations take."""
+    """Set each gradient to zeros: their arrival would hide what activations take."""
     for parameter in model.parameters():
         parameter.grad = torch.zeros_like(parameter)
 

@@ -23,7 +23,7 @@ class Trace:
     needed: set[str]
 
     def __iter__(self) -> Iterator[Any]:
-        """Give the three in order, as the notebook's named tuple does."""
+        """Yield the three in order, as the notebook's named tuple does."""
         return iter((self.ops, self.num_bytes, self.needed))
 
 

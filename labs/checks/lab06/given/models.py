@@ -148,14 +148,14 @@ class Task:
         self.loss_sum = with_side_effects
 
     def call(self, answer: Answer, optimizer: Optimizer, case: Case) -> Any:
-        """Give everything to an answer."""
+        """Call an answer with everything it takes."""
         options = {"loss_sum": self.loss_sum, "count_terms": self.count_terms}
         steps, max_norm = case["num_steps"], case["max_norm"]
         return answer(self.model, optimizer, self.batch, steps, max_norm=max_norm, **options)
 
 
 def task_of(case: Case) -> Task:
-    """Give a GPT and rows of different lengths, perhaps without a target; a ViT; or a U-Net."""
+    """Return a GPT and rows of different lengths, perhaps without a target; a ViT; or a U-Net."""
     seed, rows, dtype = case["seed"], case["rows"], getattr(torch, case["dtype"])
     generator = torch.Generator().manual_seed(seed)
     if case["model"] == "GPT":

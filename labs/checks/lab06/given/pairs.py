@@ -29,7 +29,7 @@ def model_of(case: Case) -> nn.Module:
 
 
 def optimizer_of(case: Case) -> Callable[[Iterator[nn.Parameter]], Optimizer]:
-    """Give the factory of a pair's optimizers."""
+    """Return the factory of a pair's optimizers."""
     if case["kind"] == "factor":
         return lambda parameters: AdamW(parameters, lr=1e-3)
     return lambda parameters: SGD(parameters, lr=0.1)

@@ -61,7 +61,7 @@ def contrastive_loss(answer: Answer, case: Case) -> Result:
 
 
 def _devices_mixed(answer: Answer, inputs: Sequence[Tensor]) -> str:
-    """Give the error of tensors on two devices, from inputs on one that only knows shapes."""
+    """Return the error of tensors on two devices, from inputs on one that only knows shapes."""
     try:
         answer(*(x.detach().to("meta").requires_grad_() for x in inputs))
     except NotImplementedError:  # of an operation that this device lacks
@@ -87,7 +87,7 @@ def embed(answer: Answer, case: Case) -> Result:
     asked_after: list[int] = []
 
     def note_moment(asked: nn.Module) -> int:
-        """Give moments that are numbers, and write down how many runs came before each."""
+        """Return moments that are numbers, and write down how many runs came before each."""
         if asked is not tower:
             raise CheckError("remember is called with the tower, and something else came.")
         asked_after.append(len(tower.rows_seen))

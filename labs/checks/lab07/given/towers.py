@@ -103,7 +103,7 @@ class InBatch(nn.Module):
 
 
 def in_batch_loss(some: Tensor, others: Tensor, scale: Tensor) -> Tensor:
-    """Give the symmetric contrastive loss of pairs `(rows, features)`, from its definition.
+    """Return the symmetric contrastive loss of pairs `(rows, features)`, from its definition.
 
     Source:
         Radford et al. (2021), figure 3, with logsumexp written out.

@@ -42,7 +42,7 @@ def make_drawn(case: Case, num: int) -> Drawn:
 
 
 def loss_of(unet: nn.Module, noisy: Tensor, times: Tensor, noise: Tensor) -> Tensor:
-    """Give the mean squared error of the guessed noise."""
+    """Return the mean squared error of the guessed noise."""
     return F.mse_loss(unet(noisy, times).sample, noise)
 
 

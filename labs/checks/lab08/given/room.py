@@ -32,7 +32,7 @@ def with_buffers(case: Case) -> nn.Module:
 
 
 def multiple_of(case: Case) -> int:
-    """Give the number that the side of an image must be a multiple of."""
+    """Return the number that the side of an image must be a multiple of."""
     return int(2 ** (case["levels"] - 1))
 
 
@@ -60,7 +60,7 @@ class Peaks:
         self.case = case
 
     def peak(self, plan: Plan) -> int:
-        """Give a peak as a real one behaves: savings add up, and one whole segment comes back."""
+        """Return a peak as a real one behaves: savings add up, and one whole segment comes back."""
         report(MEASURED)
         saved = sum(self.case["saved"][name] for name in plan[1])
         back = max((self.case["whole"][name] for name in plan[1]), default=0)

@@ -113,7 +113,7 @@ def make_training(case: Case) -> tuple[nn.Module, SGD, models.Drawn]:
 
 
 def peak_of(case: Case, micro_batch: int) -> int:
-    """Give the peak of an update."""
+    """Return the peak of an update."""
     unet, optimizer, drawn = make_training(case)
     optimizer.zero_grad()
     with capped(2**40, model=unet, optimizer=optimizer) as cap:
@@ -132,7 +132,7 @@ def sizes_tried(case: Case) -> list[int]:
 
 @cache
 def limit_of(case_text: str) -> int:
-    """Give a cap under which the last attempt to fail fails late, with gradients in `.grad`."""
+    """Return a cap under which the last attempt to fail fails late, with gradients in `.grad`."""
     case = json.loads(case_text)
     failing = [size for size in sizes_tried(case) if size > case["fits"]]
     return peak_of(case, failing[-1]) - _LEANER if failing else 2 * peak_of(case, case["begin"])

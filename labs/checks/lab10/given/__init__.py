@@ -260,7 +260,7 @@ class Tied(nn.Module):
         self.targets[:, -case["ignored"] :] = IGNORED
 
     def forward(self) -> Tensor:
-        """Give what the head is given, `(rows, seq, width)`."""
+        """Return the head's input, `(rows, seq, width)`."""
         hidden: Tensor = self.layer(self.embedding(self.tokens)).tanh()
         return hidden
 

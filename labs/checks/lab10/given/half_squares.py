@@ -4,7 +4,7 @@ from torch import Tensor
 
 
 def squares(hidden: Tensor, targets: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """Give half the sum of the squares of `hidden @ weight.T + bias - targets`."""
+    """Return half the sum of the squares of `hidden @ weight.T + bias - targets`."""
     rest = hidden @ weight.T + bias - targets[:, None]
     loss: Tensor = rest.square().sum() / 2
     return loss
@@ -13,7 +13,7 @@ def squares(hidden: Tensor, targets: Tensor, weight: Tensor, bias: Tensor) -> Te
 def squares_of_piece(
     hidden: Tensor, targets: Tensor, weight: Tensor, bias: Tensor
 ) -> tuple[Tensor | None, ...]:
-    """Give the same of a piece, and its gradients; None for a bias that is frozen."""
+    """Return the same of a piece, and its gradients; None for a bias that is frozen."""
     rest = (hidden @ weight.T).add_(bias).sub_(targets[:, None])
     of_bias = rest.sum(0) if bias.requires_grad else None
     return rest.square().sum() / 2, rest @ weight, rest.T @ hidden, of_bias

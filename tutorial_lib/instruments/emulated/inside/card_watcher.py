@@ -227,7 +227,7 @@ def _phase(frames: list[dict[str, Any]]) -> str:
 
 
 def _frames_near(events: list[dict[str, Any]], at: int) -> list[dict[str, Any]]:
-    """Give an allocation's frames; in autograd's own thread, which has none, a guess.
+    """Return an allocation's frames; in autograd's own thread, which has none, a guess.
 
     The next tensor that is freed there was saved by the operation that goes backward, so the
     frames that made it show the line of that operation.
@@ -242,7 +242,7 @@ def _frames_near(events: list[dict[str, Any]], at: int) -> list[dict[str, Any]]:
 
 
 def _frames(event: dict[str, Any]) -> list[dict[str, Any]]:
-    """Give the frames of an event, but for those of this folder."""
+    """Return the frames of an event, but for those of this folder."""
     frames = event.get("frames") or []
     return [frame for frame in frames if not frame["filename"].startswith(_FOLDER)]
 

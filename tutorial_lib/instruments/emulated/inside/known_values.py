@@ -85,7 +85,7 @@ class KnownValues:
             self.note_read(reading == _NUMBER)
 
     def _following(self, plain: Any, unknown_number: Callable[[float], float]) -> Any:
-        """Let `Tensor.item` give a number that tells when something is decided by it."""
+        """Wrap `Tensor.item`, so that its number tells when something is decided by it."""
 
         def item(tensor: Any) -> Any:
             if not (tensor.is_cuda and tensor.is_floating_point()):
@@ -138,7 +138,7 @@ class KnownValues:
         return self._as_result(out, result)
 
     def _as_result(self, out: Any, value: Any) -> Any:
-        """Give what the program gets: the kernel's tensor, or a number that is known."""
+        """Return what the program gets: the kernel's tensor, or a number that is known."""
         if not isinstance(value, self.torch.Tensor):
             return value
         if value.shape != out.shape:  # it depends on the values
@@ -172,12 +172,12 @@ class KnownValues:
             self._on_host(tensor).copy_(value)
 
     def _on_host_or_zeros(self, tensor: Any) -> Any:
-        """Give the host's copy of a tensor, or zeros where another input settles the result."""
+        """Return the host's copy of a tensor, or zeros where another input settles the result."""
         known = self._is_known(tensor)
         return self._on_host(tensor) if known else self.torch.zeros_like(tensor, device="cpu")
 
     def _on_host(self, tensor: Any) -> Any:
-        """Give the host's copy of a tensor: of the same shape and strides."""
+        """Return the host's copy of a tensor: of the same shape and strides."""
         if not tensor.is_cuda:
             return tensor
         if not self._is_known(tensor):  # cuDNN's flat weights
@@ -211,7 +211,7 @@ class _Operation:
         return None if at_random or self.name in _CHANGE_THE_STORAGE else found
 
     def tensors(self, args: tuple[Any, ...], named: dict[str, Any]) -> tuple[list[Any], list[Any]]:
-        """Give the tensors whose values count, and those that are written."""
+        """Return the tensors whose values count, and those that are written."""
         inputs, written = [], []
         for name, value in [*zip(self.names, args, strict=False), *named.items()]:
             found = list(_tensors(self.torch, value))

@@ -94,7 +94,7 @@ def simulate(stages: Sequence[Stage], tree: Tree, skips: Sequence[Skip] = ()) ->
 
 
 def _as_held(skips: Sequence[Skip], tree: Tree) -> tuple[Skip, ...]:
-    """Let skips be saved until the backward of those that take them and are recomputed."""
+    """Return skips as saved until the backward of those that take them and are recomputed."""
     again = [[*leaves((item,))] for item in tree if isinstance(item, tuple | Selective)]
     begins = {index: segment[0] for segment in again for index in segment}
     held = []

@@ -72,7 +72,7 @@ class _Table:
         return tuple(tree)
 
     def _kept(self, start: int) -> Iterator[tuple[int, int, int, NDArray[np.float32]]]:
-        """Give each way to keep a stage: what stands in the tree, slots, and times from there."""
+        """Yield each way to keep a stage: what stands in the tree, slots, and times from there."""
         count = len(self.costs)
         for way in self.costs.ways(count - 1):
             kept = self._slots(int(way.saved[start])) if start + 1 < count else 0

@@ -1,4 +1,4 @@
-"""Let a model run by a plan, and give it back as it was."""
+"""Run a model by a plan, and restore it."""
 
 import functools
 import itertools
@@ -41,7 +41,7 @@ _PUT_BACK = "_without_plan"
 
 
 def apply(model: nn.Module, plan: Plan) -> nn.Module:
-    """Let a model run by a plan from now on, in training.
+    """Make a model run by a plan from now on, in training.
 
     Gradients are the same, bit for bit, dropout included, as long as no recomputed stage reads what
     it changes: `profile` refuses such a stage, and `fit` keeps it. A model of two towers, as T5,
@@ -94,7 +94,7 @@ def _shifted(tree: Tree, by: int) -> Tree:
 
 
 def undo(model: nn.Module) -> nn.Module:
-    """Give a model back as it was before `apply`; one without a plan is left alone."""
+    """Restore a model as it was before `apply`; one without a plan is left alone."""
     vars(model).pop(_PUT_BACK, lambda: None)()
     return model
 
@@ -102,7 +102,7 @@ def undo(model: nn.Module) -> nn.Module:
 def install(
     model: nn.Module, calls: Sequence[Call], tree: Tree, observe: Observe | None = None
 ) -> None:
-    """Let the stages of a model run by a tree, whose numbers are places in `calls`.
+    """Make the stages of a model run by a tree, whose numbers are places in `calls`.
 
     `undo` puts back what was there; `observe` is called as `Execution.all` says.
     """

@@ -59,7 +59,7 @@ class ClockedStep:
         )
 
     def forward_spans(self, start: Reading) -> list[tuple[Reading, Reading]]:
-        """Give where each stage's forward begins and ends."""
+        """Return where each stage's forward begins and ends."""
         return list(zip([start, *self.forward[:-1]], self.forward, strict=True))
 
     def early_stops(self) -> list[float]:
@@ -72,7 +72,7 @@ class ClockedStep:
         ]
 
     def backward_spans(self) -> list[tuple[Reading, Reading]]:
-        """Give where each stage's backward begins and ends."""
+        """Return where each stage's backward begins and ends."""
         starts, last = [], self.end
         for stage in range(len(self.forward)):
             # no gradient comes by where nothing before needs one: the next stage's is the last

@@ -140,7 +140,7 @@ def replaced(
     make: Callable[[str, nn.Module], Callable[..., Any]],
     method: str = CALL,
 ) -> contextlib.ExitStack:
-    """Give modules another method, made from name and module, until what is returned closes.
+    """Replace a method of modules, made from name and module, until the returned stack closes.
 
     `CALL` is the whole call, hooks included: FSDP gathers weights in one.
     """

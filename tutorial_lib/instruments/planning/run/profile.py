@@ -139,7 +139,7 @@ def _with_times(
 def _either(
     whole: tuple[Stage, ...], selective: tuple[Stage, ...] | None = None
 ) -> tuple[Stage, ...]:
-    """Let each stage be kept selectively that may run twice, and keeps less then."""
+    """Return each stage, kept selectively if it may run twice and then keeps less."""
     if selective is None:
         return whole
     return tuple(

@@ -63,7 +63,7 @@ class Flow:
         return cls(tuple(boundaries), tuple(skips), values, tuple(handed), (0, *ends))
 
     def priced(self, clocked: ClockedStep, curve: Curve) -> Flow:
-        """Give each skip the bytes of its gradient, and how long its value is there."""
+        """Return the flow with each skip's gradient bytes, and how long its value is there."""
         forwards, backwards = clocked.forward_spans(0), clocked.backward_spans()
         skips = []
         for index, skip in enumerate(self.skips):
