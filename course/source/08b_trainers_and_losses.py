@@ -159,7 +159,10 @@ print(f"TakesAnything off by {anything:.1f}{beside(guess, anything)}")
 # `OwnModel` gets the mean of means, today, from the repaired `Trainer`. `TakesAnything` gets a
 # gradient that is too large by the number of micro-batches. The `Trainer` reads `**_` as a promise
 # that the model divides by the count, so it does not divide by the number of micro-batches either.
-# AdamW and clipping hide that. The fix is to keep the promise: divide by the count.
+# AdamW and clipping hide that. The fix is to keep the promise: divide by the count. The library's
+# own classification, regression and BERT masked-language heads break it too in transformers
+# 5.23.0: four accumulation steps give four times the gradient, and a logged loss four times too
+# large (`findings/trainer_multiplies_classification_heads.sh`).
 
 
 # %% id="mended-trainer"
