@@ -17,7 +17,7 @@ folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 python3 -m venv "$folder/venv"
 "$folder/venv/bin/pip" --quiet --disable-pip-version-check install "torch==2.13.0" "numpy==2.4.6" \
-    "torch-optimi==0.3.3"
+    "torch-optimi==0.3.3" "packaging==26.4"
 "$folder/venv/bin/python" - <<'PYTHON'
 import optimi
 import torch
