@@ -15,6 +15,7 @@
 import inspect
 from functools import partial
 from itertools import permutations
+from unittest.mock import patch
 
 import pandas as pd
 import torch
@@ -218,15 +219,48 @@ pd.DataFrame({"GiB": gpt2_peaks}).round(2).T
 # gradient of the big batch with those of 2, 4, 8 and 24 micro-batches. It shows how far the two are
 # apart, as a share of the gradient's norm. (Where a cell begins with `NBVAL_IGNORE_OUTPUT`, the
 # last digits depend on your machine.)
+#
+# **Write.** `gradient`. `parameters_to_vector` makes one vector of many tensors.
 
 
 # %% id="gradient"
 def gradient(step, dtype=torch.float32):
+    """The gradient that one call of `step` leaves: one vector, in float64.
+
+    `make_gpt(dtype)` makes the two arguments of `step`.
+    """
+    ### BEGIN SOLUTION
     model, optimizer = make_gpt(dtype)
     step(model, optimizer)
     return parameters_to_vector(p.grad.double() for p in model.parameters())
+    ### END SOLUTION
 
 
+# %% id="check-gradient"
+# @title Check: run this cell
+@blanks.check("gradient", "return one vector")
+def gradient_is_a_vector():
+    calls = []
+
+    def step(model, optimizer):
+        calls.append(next(model.parameters()).dtype)
+        optimizer.zero_grad()
+        sum(p.square().sum() for p in model.parameters()).backward()
+
+    weights = parameters_to_vector(make_gpt()[0].parameters()).detach()
+    seen = gradient(step)
+    assert len(calls) == 1, f"It called `step` {len(calls)} times, not once."
+    gradient(step, torch.bfloat16)
+    assert calls == [torch.float32, torch.bfloat16], f"The models' dtypes were {calls}."
+    assert seen.shape == weights.shape, (
+        f"The model has {len(weights)} weights, the result's shape is {[*seen.shape]}."
+    )
+    assert not torch.equal(seen, weights.to(seen)), "That's the weights themselves."
+    assert torch.allclose(seen.float(), 2 * weights), "That isn't the step's gradient."
+    assert seen.dtype == torch.float64, f"The vector is {seen.dtype}, not float64."
+
+
+# %% id="error"
 def error(seen, wanted):
     return float((seen - wanted).norm() / wanted.norm())
 
@@ -246,20 +280,18 @@ pd.DataFrame(distances).T.map("{:.0e}".format)
 
 # %% [markdown] id="read-distances"
 # The gradients are not equal to the last bit: the loops add the same numbers in different orders,
-# and each addition rounds.
-#
-# How far apart may two correct loops be? A sum of $n$ terms is rounded $n$ times, each time by at
-# most a share $u$, half of the type's epsilon. The roundings go up and down, so they grow with
+# and each addition rounds. How far apart may two correct loops be? A sum of $n$ terms is rounded
+# $n$ times, each time by at most a share $u$, half of the type's epsilon. The roundings go up and
+# down, so they grow with
 # $\sqrt n$ and not with $n$. Higham and Mary (2019) prove such bounds for independent roundings.
 # Our rule of thumb follows theirs: as a share of the sum of the terms' *sizes*, two orders of
 # adding differ by less than
 #
 # $$ 2 \, \lambda \sqrt{n} \, u, \qquad \lambda = 4 $$
 #
-# The $\lambda$ says how sure we want to be: with 4, fewer than one in 1000 products of $n$
-# roundings break the bound of their theorem 2.4. A gradient contains many such products, so for it
-# this is no proof. It has one term per token here, so $n = 24 \cdot 64$. That is the column
-# "bound", and every distance in the table is below it.
+# The $\lambda$ says how sure we want to be. A gradient has one term per token here, so
+# $n = 24 \cdot 64$. That is the column "bound", and every distance in the table is below it. (Their
+# theorem is about one product of $n$ roundings, and a gradient has many, so this is no proof.)
 #
 # `assert_same_training`, which `verdict` calls below, uses this bound as its tolerance. It calls
 # both loops twice and compares all that training changes: loss, gradients, parameters, optimizer
@@ -276,22 +308,57 @@ pd.DataFrame(distances).T.map("{:.0e}".format)
 # Leave `/ num` out, and the gradient is four times too large. Train five updates, once with the
 # division and once without it. How far apart do the weights end?
 #
+# **Write.** `moved`.
+#
 # **Predict.** With AdamW, how many per cent of the distance that the correct loop moved them?
 
 # %% id="guess-forgotten"
 guess = None  # %
 
 
-# %% id="forget-division"
-# NBVAL_IGNORE_OUTPUT
+# %% id="moved"
 def moved(step, optimizer, updates=5):
+    """How far `updates` calls of `step` move the weights: one vector, end less start.
+
+    `make_gpt(torch.float64, optimizer)` makes the two arguments of `step`.
+    """
+    ### BEGIN SOLUTION
     model, optimizer = make_gpt(torch.float64, optimizer)
     start = parameters_to_vector(model.parameters()).detach()
     for _ in range(updates):
         step(model, optimizer)
     return parameters_to_vector(model.parameters()).detach() - start
+    ### END SOLUTION
 
 
+# %% id="check-moved"
+# @title Check: run this cell
+@blanks.check("moved", "return one vector, the end less the start")
+def distance_is_right():
+    calls = []
+
+    def step(model, optimizer):
+        calls.append(next(model.parameters()).dtype)
+        optimizer.zero_grad()
+        sum(p.sum() for p in model.parameters()).backward()  # every gradient is 1
+        optimizer.step()
+
+    seen = moved(step, plain_sgd, updates=3)
+    assert len(calls) == 3, f"Asked for 3 updates, it called `step` {len(calls)} times."
+    assert set(calls) == {torch.float64}, f"The weights are {calls[0]}, not float64."
+    size = sum(p.numel() for p in make_gpt()[0].parameters())
+    assert seen.shape == (size,), (
+        f"The model has {size} weights, and the result has the shape {[*seen.shape]}."
+    )
+    assert not seen.requires_grad, "The result has a graph: detach it."
+    far = seen.mean().item()
+    assert abs(far + 0.3) < 1e-6, (
+        f"Three steps of SGD with gradients of 1 move a weight by -0.3, not {far:.3g}."
+    )
+
+
+# %% id="forget-division"
+# NBVAL_IGNORE_OUTPUT
 forgot = partial(accumulated, divisor=1)
 sgd_off = 100 * error(moved(forgot, plain_sgd), moved(accumulated, plain_sgd))
 adamw_off = 100 * error(moved(forgot, adamw), moved(accumulated, adamw))
@@ -431,20 +498,50 @@ verdict(big_epoch, mended_epoch, make=make_vit, calls=1)
 #
 # A language model's loss is a mean over *tokens*, and rows have different lengths. Below, a row is
 # a line of the model's own code, padded to the longest. Padding has the target -100, which PyTorch
-# leaves out of the loss. The function returns the *sum* of the loss over tokens, so that the loop
-# can choose what to divide by.
+# leaves out of the loss.
+#
+# **Write.** The rest of `loss_sum`: the *sum* over tokens, so that the loop can choose what to
+# divide by. The logits at a position score the next token. A model takes no -100:
+# `rows.clamp(min=0)`.
 
 # %% id="rows"
 source = inspect.getsource(inspect.getmodule(GPT)).splitlines()
 lines = [line for line in source if 2 <= len(line) <= 63][-32:]
 
 
+# %% id="loss-sum"
 def loss_sum(model, lines):
+    """The loss's sum over all tokens but each line's first, by `F.cross_entropy`."""
     rows = [data.encode(line) for line in lines]
     rows = nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=-100)
+    ### BEGIN SOLUTION
     logits = model(rows.clamp(min=0))  # (B, T, V)
-    pairs = logits[:, :-1].flatten(0, 1), rows[:, 1:].flatten()
-    return F.cross_entropy(*pairs, reduction="sum")
+    scores, targets = logits[:, :-1].flatten(0, 1), rows[:, 1:].flatten()
+    return F.cross_entropy(scores, targets, reduction="sum")
+    ### END SOLUTION
+
+
+# %% id="check-loss-sum"
+# @title Check: run this cell
+@blanks.check("loss_sum", "return the sum of the loss, a tensor")
+def loss_is_a_sum():
+    model, _ = make_gpt(torch.float64)
+    for some in (lines[:1], lines[:3]):
+        seen, alone, count = loss_sum(model, some), 0, 0
+        for line in some:
+            row = data.encode(line)
+            logs = model(row[None])[0].log_softmax(-1)
+            alone -= logs[:-1].gather(1, row[1:, None]).sum()
+            count += len(row) - 1
+        assert seen.shape == (), f"One number, and not a tensor of {[*seen.shape]}."
+        assert abs(seen * count / alone - 1) > 1e-9 or count == 1, (
+            "The mean over tokens came back: the loop needs the sum."
+        )
+        off = (seen / alone).item()
+        assert abs(off - 1) < 1e-9, (
+            f"{len(some)} lines, {count + len(some)} tokens: {off:.3f} times their sum."
+        )
+    assert torch.autograd.grad(seen, model.head.weight)[0].norm() > 0
 
 
 # %% id="num-targets"
@@ -567,36 +664,103 @@ print(f"a plain average is right in {sum(right)} of {len(right)}, all of equal r
 # ## What happens once per update
 #
 # A real loop also scales the loss (for float16), clips gradients and steps a scheduler. Only the
-# scaling belongs in the loop over micro-batches; all else comes once, after it. Two functions keep
-# the two apart. They are right when `wrong` is empty, and `wrong` names one of four mistakes:
+# scaling belongs in the loop over micro-batches; all else comes once, after it.
+#
+# **Write.** `update`, twelve lines. You need `scaler.scale(loss)`, `scaler.unscale_(optimizer)`,
+# `nn.utils.clip_grad_norm_(model.parameters(), 0.1)`, `scaler.step(optimizer)`, `scaler.update()`
+# and `scheduler.step()`. Gradients that are still multiplied by the scale must not be clipped.
 
 
-# %% id="window"
-def add_gradients(model, scaler, num, wrong):  # once per micro-batch
+# %% id="update"
+def update(model, optimizer, scheduler, scaler, num=4):
+    """Do one update on 64 digits, in `num` micro-batches; return the logged loss.
+
+    A micro-batch's loss is `model.loss(images[rows].float(), labels[rows])`, a mean.
+    The logged loss is the mean over all 64, as a number.
+    """
+    ### BEGIN SOLUTION
+    optimizer.zero_grad()
     logged = 0.0
     for rows in torch.arange(64).chunk(num):
-        divisor = 1 if wrong == "no division" else num
-        loss = model.loss(images[rows].float(), labels[rows]) / divisor
+        loss = model.loss(images[rows].float(), labels[rows]) / num
         scaler.scale(loss).backward()
         logged += loss.item()
-        if wrong == "clip each":
-            nn.utils.clip_grad_norm_(model.parameters(), 0.1 * scaler.get_scale())
-    return logged
-
-
-# %% id="finish"
-def update(model, optimizer, scheduler, scaler, num=4, wrong=""):
-    optimizer.zero_grad()
-    logged = add_gradients(model, scaler, num, wrong)
-    if wrong != "never unscaled":
-        scaler.unscale_(optimizer)
-    if wrong != "clip each":
-        nn.utils.clip_grad_norm_(model.parameters(), 0.1)
-    scaler.step(optimizer)  # unscales now what was not unscaled before
+    scaler.unscale_(optimizer)
+    nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+    scaler.step(optimizer)
     scaler.update()
-    for _ in range(num if wrong == "schedule each" else 1):
-        scheduler.step()
+    scheduler.step()
     return logged
+    ### END SOLUTION
+
+
+# %% id="check-update"
+# @title Check: run this cell
+@blanks.check("update", "return the logged loss, a number")
+def update_is_right():
+    def make(scale):
+        model, optimizer = make_vit()
+        model.float()
+        schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, gamma=0.9)
+        return model, optimizer, schedule, torch.amp.GradScaler("cpu", init_scale=scale)
+
+    (model, optimizer, schedule, scaler), sizes, norms = make(1024.0), [], []
+    true = model.loss(images[:64].float(), labels[:64])
+    exact = parameters_to_vector(torch.autograd.grad(true, model.parameters()))
+    calls, clips, loss_of = [], [], model.loss
+    clip = nn.utils.clip_grad_norm_
+
+    def loss(pixels, targets):
+        sizes.append(len(targets))
+        return loss_of(pixels, targets)
+
+    def clipped(parameters, most):
+        parameters = list(parameters)
+        clips.append((len(sizes), most))
+        return clip(parameters, most)
+
+    def look(*_):
+        norms.append(parameters_to_vector(p.grad for p in model.parameters()))
+
+    def spied(name):
+        of, real = (schedule if name == "schedule" else scaler), None
+        real = getattr(of, "step" if name == "schedule" else name)
+
+        def call(*args):
+            calls.append(name)
+            return real(*args)
+
+        setattr(of, "step" if name == "schedule" else name, call)
+
+    model.loss = loss
+    optimizer.register_step_pre_hook(look)
+    for name in ("scale", "step", "update", "schedule"):
+        spied(name)
+    for p in model.parameters():
+        p.grad = torch.full_like(p, 1e9)  # of an update before
+    with patch.object(nn.utils, "clip_grad_norm_", clipped):
+        logged = update(model, optimizer, schedule, scaler, num=2)
+    assert sizes == [32, 32], f"Two micro-batches of 32 digits, and not {sizes}."
+    assert calls.count("scale") == 2, "Scale each loss: backward comes after it."
+    assert clips == [(2, 0.1)], (
+        "Clip to 0.1 once, after the last backward. It came after micro-batches "
+        f"{[number for number, _ in clips]}."
+    )
+    assert len(norms) == 1, f"One window makes one update, and not {len(norms)}."
+    assert calls.count("step") == 1, "Not the optimizer, `scaler.step` does the update."
+    size, along = norms[0].norm().item(), F.cosine_similarity(norms[0], exact, 0)
+    assert along > 0.999, "The gradient of an update before is in the sum: clear it."
+    assert abs(size - 0.1) < 1e-4, (
+        f"At the update, the gradient's norm is {size:.1g}, not 0.1: clipped scaled?"
+    )
+    for name in ("update", "schedule"):
+        number = calls.count(name)
+        assert number == 1, (
+            f"The {name} belongs once in an update, and not {number} times."
+        )
+    assert abs(logged - true.item()) < 1e-5, (
+        f"The mean loss is {true.item():.4f}, and {logged:.4f} came back."
+    )
 
 
 # %% id="mistakes"
@@ -608,35 +772,23 @@ def make_all():
     return model, optimizer, scheduler, torch.amp.GradScaler("cpu", init_scale=1024.0)
 
 
-judge = partial(verdict, partial(update, num=1), make=make_all)
-judge(update)
-shows = {"clip each": "gradients", "never unscaled": "gradients",
-         "schedule each": "optimizer state", "no division": "loss"}  # fmt: skip
-for wrong, part in shows.items():
-    print(f"{wrong}: ", end="")
-    judge(partial(update, wrong=wrong), differs=part)
-judge(partial(update, wrong="no division"), ignore=["loss"])
+verdict(partial(update, num=1), update, make=make_all)
 
 # %% [markdown] id="read-mistakes"
-# - *Clip each* is the only one that turns the gradient: it clips the sum so far, so the first
-#   micro-batches are shrunk again and again, and the last one counts most.
-# - *Never unscaled* clips gradients that are still multiplied by the scale. Divided by it
-#   afterwards, they are nearly nothing.
-# - *Schedule each* runs through the schedule four times too fast.
-# - *No division* shows in the logged loss only. The last line compares all but the loss, and finds
-#   the same training. Every gradient here is longer than the clip's limit, so the clip keeps only
-#   its direction, and the factor of four is gone.
+# Four mistakes are frequent, and none raises an error:
+#
+# - *Clip each micro-batch* is the only one that turns the gradient: it clips the sum so far, so the
+#   first micro-batches are shrunk again and again, and the last one counts most.
+# - *Never unscale, or too late*: gradients that are still multiplied by the scale are clipped.
+#   Divided by it afterwards, they are nearly nothing.
+# - *Step the scheduler each time*: it runs through its schedule `num` times too fast.
+# - *No division* shows in the logged loss only, as long as every gradient is longer than the clip's
+#   limit. The clip keeps only its direction, and the factor is gone.
 #
 # ## The other price: time
 #
 # "Accumulation adds no computation." Count it: the same 32 samples as one batch, and as 32
 # micro-batches of 1. Then time it.
-#
-# **Predict.** By the clock, on your machine: the 32 micro-batches take how many times as long as
-# the one batch?
-
-# %% id="guess-time"
-guess = None  # times as long
 
 
 # %% id="flops"
@@ -659,8 +811,7 @@ timers = {n: Timer(f"gpt_step(model, ids, {n})", globals=names) for n in (1, 4, 
 rounds = [{n: timer.timeit(1).mean for n, timer in timers.items()} for _ in range(3)]
 seconds = pd.DataFrame(rounds)  # each round in turn: all see the same machine
 slower = seconds.div(seconds[1], axis="index").median()
-times = f"{slower[32]:.1f} times as long{beside(guess, slower[32])}"
-print(f"{device.describe(place)}: {times}")
+print(f"{device.describe(place)}: {slower[32]:.1f} times as long in 32 micro-batches")
 slower.round(2).rename_axis("micro-batches").to_frame("times as long as one batch")
 
 # %% [markdown] id="read-time"

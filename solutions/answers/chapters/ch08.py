@@ -1,4 +1,4 @@
-"""Chapter 08: the loop, the last window, and the divisor of ragged rows."""
+"""Chapter 08: the loop and its gradient, the last window, ragged rows, and one whole update."""
 
 from solutions.answers import right, wrong
 
@@ -53,6 +53,51 @@ FILLINGS = {
             ),
         ),
     },
+    "gradient": {
+        "forgets_the_dtype": wrong(
+            "The models' dtypes were", "optimizer = make_gpt(dtype)", "optimizer = make_gpt()"
+        ),
+        "gives_the_weights": wrong(
+            "That's the weights themselves", "p.grad.double()", "p.double()"
+        ),
+        "stays_in_float32": wrong("not float64", "p.grad.double()", "p.grad"),
+        "takes_two_steps": wrong(
+            "times, not once",
+            *(
+                "    step(model, optimizer)",
+                "    step(model, optimizer)\n    step(model, optimizer)",
+            ),
+        ),
+        "joins_by_hand": right(
+            "parameters_to_vector(p.grad.double() for p in model.parameters())",
+            "torch.cat([p.grad.double().flatten() for p in model.parameters()])",
+        ),
+    },
+    "moved": {
+        "gives_the_end": wrong("by -0.3, not -", ".detach() - start", ".detach()"),
+        "goes_the_other_way": wrong(
+            "by -0.3, not 0.3",
+            *(
+                "return parameters_to_vector(model.parameters()).detach() - start",
+                "return start - parameters_to_vector(model.parameters()).detach()",
+            ),
+        ),
+        "makes_one_update": wrong(
+            "Asked for 3 updates, it called `step` 1 times", "range(updates)", "range(1)"
+        ),
+        "stays_in_float32": wrong(
+            "not float64", "= make_gpt(torch.float64", "= make_gpt(torch.float32"
+        ),
+        "keeps_the_graph": wrong(
+            "The result has a graph",
+            "(model.parameters()).detach() - start",
+            "(model.parameters()) - start",
+        ),
+        "joins_by_hand": right(
+            "start = parameters_to_vector(model.parameters()).detach()",
+            "start = torch.cat([p.detach().flatten() for p in model.parameters()])",
+        ),
+    },
     "mended-epoch": {
         "divides_by_the_full_window": wrong(
             "of 157 images: 0.872 times", "len(rows) / len(window)", "len(rows) / (size * num)"
@@ -97,6 +142,25 @@ FILLINGS = {
             ),
         ),
     },
+    "loss-sum": {
+        "scores_its_own_token": wrong(
+            "times their sum", *("logits[:, :-1]", "logits"), *("rows[:, 1:]", "rows")
+        ),
+        "scores_the_token_before": wrong(
+            "times their sum",
+            *("logits[:, :-1]", "logits[:, 1:]"),
+            *("rows[:, 1:]", "rows[:, :-1]"),
+        ),
+        "gives_the_mean": wrong("The mean over tokens came back", ', reduction="sum"', ""),
+        "gives_every_token": wrong("One number, and not a tensor", '"sum"', '"none"'),
+        "counts_the_padding": wrong(
+            "times their sum", "rows[:, 1:].flatten()", "rows.clamp(min=0)[:, 1:].flatten()"
+        ),
+        "feeds_the_padding": wrong("index out of range", "rows.clamp(min=0)", "rows"),
+        "takes_logs": right(
+            "F.cross_entropy(scores, targets,", "F.nll_loss(scores.log_softmax(-1), targets,"
+        ),
+    },
     "ragged-steps": {
         "forgets_the_number": wrong(
             "mean_of_means=True: the gradient is 200% off",
@@ -126,5 +190,48 @@ FILLINGS = {
             *("return total", "return total.item()"),
         ),
         "returns_a_tensor": right("loss.item()", "loss.detach()"),
+    },
+    "update": {
+        "clips_each": wrong(
+            "It came after micro-batches [1, 2]",
+            *("    nn.utils.clip_grad_norm_(model.parameters(), 0.1)\n", ""),
+            *(
+                "        logged += loss.item()",
+                "        logged += loss.item()\n"
+                "        nn.utils.clip_grad_norm_(model.parameters(), 0.1 * scaler.get_scale())",
+            ),
+        ),
+        "never_clips": wrong(
+            "It came after micro-batches []",
+            *("    nn.utils.clip_grad_norm_(model.parameters(), 0.1)\n", ""),
+        ),
+        "never_unscales": wrong("clipped scaled?", "    scaler.unscale_(optimizer)\n", ""),
+        "unscales_after_the_clip": wrong(
+            "clipped scaled?",
+            *("    scaler.unscale_(optimizer)\n", ""),
+            *("    scaler.step", "    scaler.unscale_(optimizer)\n    scaler.step"),
+        ),
+        "does_not_scale": wrong(
+            "_scale is None", "scaler.scale(loss).backward()", "loss.backward()"
+        ),
+        "steps_the_schedule_each_time": wrong(
+            "The schedule belongs once in an update",
+            *("    scheduler.step()\n", ""),
+            *(
+                "        logged += loss.item()",
+                "        logged += loss.item()\n        scheduler.step()",
+            ),
+        ),
+        "forgets_the_scalers_update": wrong(
+            "The update belongs once in an update", "    scaler.update()\n", ""
+        ),
+        "does_not_divide": wrong("The mean loss is", " / num", ""),
+        "updates_past_the_scaler": wrong(
+            "`scaler.step` does the update", "scaler.step(optimizer)", "optimizer.step()"
+        ),
+        "never_clears": wrong("of an update before is in the sum", "optimizer.zero_grad()", "pass"),
+        "takes_all_at_once": wrong("32 digits", "chunk(num)", "chunk(1)"),
+        "logs_apart": right("logged += loss.item()", "logged = logged + float(loss)"),
+        "splits": right("torch.arange(64).chunk(num)", "torch.arange(64).split(64 // num)"),
     },
 }
