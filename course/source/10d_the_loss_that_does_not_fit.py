@@ -16,7 +16,6 @@ from unittest.mock import patch
 import pandas as pd
 import torch
 from torch import nn
-from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
@@ -54,17 +53,37 @@ for name, model in built.items():
 pd.DataFrame(shapes).T
 
 # %% [markdown] id="usual-text"
-# In a library the usual loss reads like this. The logits are bfloat16, and the loss wants float32,
-# since `exp` and a sum over thousands of tokens need the digits. The second function predicts what
-# the end of a model takes, from its hidden rows to their gradient.
+# The usual loss of a library has two lines. The logits are bfloat16, and the loss wants float32,
+# since `exp` and a sum over thousands of tokens need the digits. `end_of` predicts what the end of
+# a model takes, from its hidden rows to their gradient.
+#
+# **Write.** `usual`, two lines.
 
 
 # %% id="usual"
 def usual(head, hidden, targets):
+    """The sum of the loss over tokens, by `F.cross_entropy`, from float32 logits."""
+    ### BEGIN SOLUTION
     logits = head(hidden).float()
     return F.cross_entropy(logits, targets, reduction="sum")
+    ### END SOLUTION
 
 
+# %% id="check-usual"
+# @title Check: run this cell
+@blanks.check("usual", "return the sum of the loss, a tensor")
+def is_usual():
+    head, hidden = nn.Linear(4, 6, dtype=torch.bfloat16), torch.randn(3, 4).bfloat16()
+    targets = torch.tensor([5, 0, 2])
+    seen, logits = usual(head, hidden, targets), head(hidden).float()
+    rows = logits.log_softmax(1)[range(3), targets]
+    assert seen.shape == (), f"One number, and not a tensor of {[*seen.shape]}."
+    assert seen.dtype == torch.float32, f"The loss is {seen.dtype}, not float32."
+    true = -rows.sum()
+    assert torch.allclose(seen, true), f"The sum is {true:.3f}, and not {seen:.3f}."
+
+
+# %% id="end-of"
 def end_of(name, tokens, loss_of=usual, frozen=False):
     """Predict the end of a model: from the hidden rows to their gradient."""
 
@@ -160,15 +179,47 @@ pd.DataFrame.from_dict(rows, orient="index", columns=heads)
 # ## A piece at a time
 #
 # The loss is a sum over tokens, and each term needs one row of logits. So accumulate it in pieces.
-# A piece's logits can be made again, so checkpoint each piece:
+# A piece's logits can be made again, so checkpoint each piece.
+#
+# **Write.** `checkpointed`, four lines.
 
 
 # %% id="checkpointed"
 def checkpointed(head, hidden, targets, size=512):
+    """The sum of `usual` over pieces of `size` tokens, a checkpoint around each."""
+    ### BEGIN SOLUTION
     total = 0
     for rows, theirs in zip(hidden.split(size), targets.split(size), strict=True):
         total = total + checkpoint(usual, head, rows, theirs, use_reentrant=False)
     return total
+    ### END SOLUTION
+
+
+# %% id="check-checkpointed"
+# @title Check: run this cell
+@blanks.check("checkpointed", "return the sum of the pieces' losses")
+def is_checkpointed():
+    head, hidden = nn.Linear(4, 64, bias=False), torch.randn(20, 4, requires_grad=True)
+    targets, made = torch.randint(64, (20,)), []
+    hook = head.register_forward_hook(lambda _, __, out: made.append(len(out)))
+    with memory.watch() as report:
+        loss = checkpointed(head, hidden, targets, size=8)
+    forward, true = list(made), usual(head, hidden, targets)
+    assert torch.allclose(loss, true), f"The loss is {true:.2f}, and not {loss:.2f}."
+    assert forward == [8, 8, 4], f"The pieces have 8, 8 and 4 tokens, not {forward}."
+    kept = report.timeline[-1:] and sum(
+        life.num_bytes for life in report.timeline if life.died is None and life.born
+    )
+    assert kept < 8 * 64 * 4, (
+        f"{kept} bytes wait for backward: more than one piece's logits, 2048 bytes."
+    )
+    made.clear()
+    seen = torch.autograd.grad(loss, hidden)[0]
+    hook.remove()
+    assert torch.allclose(seen, torch.autograd.grad(true, hidden)[0], atol=1e-6), (
+        "The loss is right, and its gradient is not."
+    )
+    assert made == [8] * 0 + forward[::-1], f"Backward made logits of {made} tokens."
 
 
 # %% [markdown] id="once-text"
@@ -176,20 +227,51 @@ def checkpointed(head, hidden, targets, size=512):
 # nothing more is needed for its gradients. They can be taken at once, in forward. Backward then
 # gets one number, the gradient of the sum, and multiplies them all by it.
 #
-# **Write.** The rest of `InForward.forward`. `loss_and_slope` takes the logits of `size` rows at a
+# **Write.** First the rest of `loss_and_slope`. The gradient of the sum by the logits is their
+# softmax, less 1 at each target. `logs.exp_()` is the softmax, in place.
+#
+# Then the rest of `InForward`. `loss_and_slope` takes the logits of `size` rows at a
 # time, `rows @ weight.T`. By the chain rule the gradients are `slope @ weight` for these rows, and
 # for the weight a sum of `slope.T @ rows`. Save both sums for backward, and return the loss.
+# Backward multiplies them by the gradient that arrives.
 
 
 # %% id="slope"
 def loss_and_slope(logits, targets):
-    """Give a piece's loss, and its gradient by the logits: softmax less one-hot."""
+    """A piece's loss, a sum in float32, and its gradient by the logits.
+
+    The gradient has the logits' dtype.
+    """
     logs = logits.log_softmax(1, dtype=torch.float32)
     picked = targets[:, None]
+    ### BEGIN SOLUTION
     loss = -logs.gather(1, picked).sum()
     ones = torch.ones_like(picked, dtype=logs.dtype)
     slope = logs.exp_().scatter_add_(1, picked, -ones)
     return loss, slope.to(logits.dtype)
+    ### END SOLUTION
+
+
+# %% id="check-slope"
+# @title Check: run this cell
+@blanks.check("loss_and_slope", "return a loss and a tensor shaped like the logits")
+def slope_is_right():
+    logits = (torch.arange(35.0).reshape(5, 7) / 10).requires_grad_()
+    targets = torch.tensor([6, 0, 0, 3, 1])
+    true = F.cross_entropy(logits, targets, reduction="sum")
+    exact = torch.autograd.grad(true, logits)[0]
+    loss, slope = loss_and_slope(logits.detach(), targets)
+    assert torch.allclose(loss, true), f"The loss is {true:.3f}, and not {loss:.3f}."
+    assert slope.shape == exact.shape, f"The slope has the shape {[*slope.shape]}."
+    sums = slope.sum(1)
+    assert sums.abs().max() < 1e-5, (
+        f"A row of the slope sums to 0, and here to {sums.abs().max():.3f}."
+    )
+    assert torch.allclose(slope, exact, atol=1e-6), (
+        f"The slope at a target is {exact[0, 6]:.3f}, and here {slope[0, 6]:.3f}."
+    )
+    _, low = loss_and_slope(logits.detach().bfloat16(), targets)
+    assert low.dtype == torch.bfloat16, f"Of bfloat16 logits the slope is {low.dtype}."
 
 
 # %% id="in-forward"
@@ -215,7 +297,10 @@ class InForward(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, gradient):
-        return *(gradient * s for s in ctx.saved_tensors), None, None
+        ### BEGIN SOLUTION
+        of_hidden, of_weight = ctx.saved_tensors
+        return gradient * of_hidden, gradient * of_weight, None, None
+        ### END SOLUTION
 
 
 # %% id="check-in-forward"
@@ -256,6 +341,9 @@ def in_forward(head, hidden, targets, size=512):
 # %% [markdown] id="predict-pieces"
 # First at a size that can be run and counted: 1024 tokens, 8192 words, a width of 64, float32.
 #
+# **Write.** The rest of `run`. A report has `peak_bytes` and `baseline_bytes`, a FLOP counter
+# `get_total_flops()`.
+#
 # **Predict.** The usual loss makes three matmuls of tokens x words x width: for the logits and for
 # two gradients. How many does `InForward` make?
 
@@ -273,13 +361,35 @@ few = partial(checkpointed, size=64), partial(in_forward, size=64)
 ways = dict(zip(("usual", "checkpointed", "in forward"), (usual, *few), strict=True))
 
 
+# %% id="run"
 def run(loss_of, head=head, hidden=hidden, targets=targets):
+    """Peak bytes above the baseline, FLOPs, and the gradients of rows and head.
+
+    `memory.watch(model=end)` and `memory.flop_counter()` watch forward and backward.
+    """
     for tensor in (hidden, head.weight):  # a later micro-batch: gradients are there
         tensor.grad = torch.zeros_like(tensor)
+    ### BEGIN SOLUTION
     with memory.watch(model=end) as report, memory.flop_counter() as counter:
         loss_of(head, hidden, targets).backward()
     peak = report.peak_bytes - report.baseline_bytes
     return peak, counter.get_total_flops(), [hidden.grad, head.weight.grad]
+    ### END SOLUTION
+
+
+# %% id="check-run"
+# @title Check: run this cell
+@blanks.check("run", "return bytes, FLOPs, and a list of two gradients")
+def run_is_right():
+    peak, flops, (of_hidden, of_head) = run(usual)
+    product, logits = 2 * 1024 * 8192 * 64, 1024 * 8192 * 4
+    assert flops == 3 * product, f"Three matmuls have {3 * product} FLOPs, not {flops}."
+    assert of_hidden.shape == hidden.shape, f"Rows' gradient: {[*of_hidden.shape]}."
+    assert of_head.shape == head.weight.shape, f"Head's gradient: {[*of_head.shape]}."
+    assert of_hidden.norm() * of_head.norm() > 0, "A gradient is 0: call backward."
+    assert 2 * logits < peak < 4 * logits, (
+        f"The peak is {peak / logits:.1f} times the logits: whole, and no baseline?"
+    )
 
 
 # %% id="compare"
@@ -302,14 +412,36 @@ pd.DataFrame.from_dict(rows, orient="index", columns=columns)
 # moment later you hold the slope and the piece's gradient of the head. Backward multiplies both
 # sums, so it holds them twice. For small pieces that is the peak, and making pieces smaller still
 # only gives smaller, slower matmuls.
+#
+# **Write.** `formula`, four lines.
 
 
 # %% id="formula"
 def formula(size, tokens=1024, words=8192, width=64):
-    sums, piece = (tokens + words) * width, size * words
-    return 4 * (sums + max(2 * piece, piece + words * width, sums))
+    """Bytes of `InForward` at its peak, in float32: the largest of three moments."""
+    ### BEGIN SOLUTION
+    sums = (tokens + words) * width
+    logits, of_head = size * words, words * width
+    moments = 2 * logits, logits + of_head, sums
+    return 4 * (sums + max(moments))
+    ### END SOLUTION
 
 
+# %% id="check-formula"
+# @title Check: run this cell
+@blanks.check("formula", "return a number of bytes")
+def formula_is_right():
+    cases = {(10, 1, 1, 1): 88, (5, 1, 10, 10): 1040, (0, 10, 10, 1): 160}
+    moments = ("two pieces", "a piece and the head's gradient", "both sums again")
+    for (case, true), moment in zip(cases.items(), moments, strict=True):
+        seen = formula(*case)
+        assert seen == true, (
+            f"size, tokens, words, width = {case}: {true} bytes, {moment} beside the "
+            f"sums, and not {seen}."
+        )
+
+
+# %% id="peaks"
 print(f"formula: {human_bytes(formula(64))}")
 print(f"counted: {human_bytes(found['in forward'][0])}")
 sizes = [2**n for n in range(2, 11)]
@@ -331,27 +463,9 @@ plots.growth(
 # micro-batches of a window. Padding and the question of a fine-tuning example have the target -100,
 # and do not count.
 #
-# **Predict.** Four pieces of 256 tokens. In the last one, 8 tokens count. The mean of the pieces'
-# means gives each of these 8 how many times the weight of the others?
-
-# %% id="guess-ragged"
-guess = None  # times
-
-# %% id="ragged"
-ragged = targets.clone()
-ragged[768 + 8 :] = -100
-pairs = zip(hidden.split(256), ragged.split(256), strict=True)
-means = [F.cross_entropy(head(rows), theirs) for rows, theirs in pairs]
-whole = F.cross_entropy(head(hidden), ragged, reduction="sum")  # each with weight 1
-one, mean = (
-    torch.autograd.grad(loss, hidden)[0].norm(dim=1)[: 768 + 8]
-    for loss in (whole, sum(means) / 4)
-)
-weights = mean / one
-times = (weights[768:].mean() / weights[:768].mean()).item()
-print(f"{times:.0f} times{beside(guess, times)}")
-
-# %% [markdown] id="ragged-read"
+# A mean of the pieces' means would be wrong, as in chapter 08: in a piece where 8 of 256 tokens
+# count, each of them would weigh 32 times as much as elsewhere.
+#
 # So: sum in each piece, one division at the end. A token that does not count needs no logits
 # either, so the cheapest way is to choose the others first, `hidden[targets != -100]`. A piece with
 # no such token then simply disappears. Its mean would be a mean over nothing, which is `nan`.
@@ -408,57 +522,18 @@ def is_the_mean():
 # With bfloat16 logits the piece's softmax is float32, as in the usual loss. But what type has
 # `of_weight`, a sum over many pieces?
 #
-# **Predict.** A sum in bfloat16, which has 8 significant bits, begins with 0 and gets 1 added 1000
-# times. What is it at the end?
-
-# %% id="guess-sum"
-guess = None  # the sum
+# Begin a sum in bfloat16, which has 8 significant bits, with 0, and add 1 a thousand times:
 
 # %% id="stagnates"
 total = torch.zeros((), dtype=torch.bfloat16)
 for _ in range(1000):
     total += 1
-print(f"{total.item():.0f}{beside(guess, total.item())}")
+print(f"{total.item():.0f}")
 
 # %% [markdown] id="digits-text"
 # From 256 on the numbers of bfloat16 are 2 apart, and 257 is rounded to 256 again. So many pieces,
-# added up in bfloat16, lose what the last ones bring. Here is the head's gradient, as bfloat16, in
-# three ways, against float64: pieces of 4 tokens added up in bfloat16, in float32, and the usual
-# loss, whose one matmul adds up wide.
-
-# %% id="digits"
-low = nn.Linear(64, 8192, bias=False, dtype=torch.bfloat16)
-low.load_state_dict(head.state_dict())
-low_hidden = nn.Parameter(hidden.detach().bfloat16())
-double = nn.Linear(64, 8192, bias=False).double()
-double.load_state_dict(low.state_dict())
-wide = nn.Parameter(low_hidden.detach().double())
-right = torch.autograd.grad(
-    F.cross_entropy(double(wide), targets, reduction="sum"), double.weight
-)[0]
-
-
-def error_of(gradient):
-    return f"{((gradient.double() - right).norm() / right.norm()).item():.2%}"
-
-
-# %% id="digits-table"
-@torch.no_grad()
-def summed_in(kind, size=4):
-    total = torch.zeros(8192, 64, dtype=kind)
-    pairs = zip(low_hidden.split(size), targets.split(size), strict=True)
-    for rows, theirs in pairs:
-        _, slope = loss_and_slope(low(rows), theirs)
-        total += slope.T @ rows
-    return total.to(low.weight.dtype)  # as .grad has it
-
-
-errors = {f"pieces, sum in {kind}": error_of(summed_in(kind))
-          for kind in (torch.bfloat16, torch.float32)}  # fmt: skip
-once = torch.autograd.grad(usual(low, low_hidden, targets), low.weight)[0]
-pd.Series(errors | {"usual": error_of(once)}).to_frame("error of the gradient")
-
-# %% [markdown] id="digits-read"
+# added up in bfloat16, lose what the last ones bring.
+#
 # So keep the sum in float32, and give it the weight's type at the end. The price is a sum of twice
 # the bytes; PyTorch's function, below, calls the choice `acc_dtype`. Under autocast the weight is
 # float32 anyway, and so is a sum shaped after it. (Checkpointed pieces are worse off there:
@@ -471,19 +546,43 @@ pd.Series(errors | {"usual": error_of(once)}).to_frame("error of the gradient")
 # It returns a gradient, and autograd adds it to what comes back from the embeddings, as for any
 # tensor that is used twice. (A loss that writes into `weight.grad` itself would miss the factor
 # that comes to backward.)
+#
+# **Write.** The rest of `tied_gradient`: share the matrix, go backward, return the gradient.
 
 # %% id="tied"
 tokens = torch.randint(8192, (1024,))
 
 
+# %% id="tied-gradient"
 def tied_gradient(loss_of, factor=3.0):
+    """Return the gradient, by the shared matrix, of `factor` times the loss.
+
+    The hidden rows are the embeddings of `tokens`: `embedding(tokens)`.
+    """
     embedding = nn.Embedding.from_pretrained(head.weight.detach().clone(), freeze=False)
     tied = nn.Linear(64, 8192, bias=False)
+    ### BEGIN SOLUTION
     tied.weight = embedding.weight
     (factor * loss_of(tied, embedding(tokens), targets)).backward()
     return embedding.weight.grad
+    ### END SOLUTION
 
 
+# %% id="check-tied-gradient"
+# @title Check: run this cell
+@blanks.check("tied_gradient", "return a gradient shaped like the matrix")
+def is_tied():
+    shared = head.weight.detach().clone().requires_grad_()
+    twice = 2 * usual(partial(F.linear, weight=shared), shared[tokens], targets)
+    exact = torch.autograd.grad(twice, shared)[0]
+    seen = tied_gradient(usual, factor=2.0)
+    assert seen is not None, "The embedding has no gradient: does the loss use it?"
+    assert seen.shape == exact.shape, f"The gradient has the shape {[*seen.shape]}."
+    off = ((seen - exact).norm() / exact.norm()).item()
+    assert off < 1e-5, f"The gradient of the shared matrix is {off:.0%} off."
+
+
+# %% id="tied-compare"
 difference = tied_gradient(ways["in forward"]) - tied_gradient(usual)
 print(f"{(difference.norm() / tied_gradient(usual).norm()).item() < 1e-6}")
 
@@ -491,20 +590,16 @@ print(f"{(difference.norm() / tied_gradient(usual).norm()).item() < 1e-6}")
 # ## What it cannot do
 #
 # `InForward` knows first gradients only. A gradient penalty, or any loss that asks for the gradient
-# of a gradient, needs more. PyTorch's decorator `once_differentiable` is made to refuse that.
+# of a gradient, needs more.
 #
 # **Predict.** Adding the square of a gradient to the loss changes the gradient of the weights. By
-# how many per cent with a decorated `InForward`?
+# how many % with `InForward`?
 
 # %% id="guess-second"
 guess = None  # %
 
 
 # %% id="second"
-class Once(InForward):
-    backward = staticmethod(once_differentiable(InForward.backward))
-
-
 def penalised(loss_of, strength):
     loss = loss_of(head, hidden, targets)
     (slope,) = torch.autograd.grad(loss, hidden, create_graph=True)
@@ -512,37 +607,63 @@ def penalised(loss_of, strength):
     return torch.autograd.grad(loss, head.weight)[0]
 
 
-def once(head, hidden, targets):
-    return Once.apply(hidden, head.weight, targets, 64)
-
-
 changes = {}
-for name, way in {"usual": usual, "once_differentiable": once}.items():
+for name, way in {"usual": usual, "in forward": in_forward}.items():
     without, with_it = penalised(way, 0), penalised(way, 1)
     changes[name] = 100 * ((with_it - without).norm() / without.norm()).item()
-change = changes["once_differentiable"]
-print(f"decorated: {change:.0f} %{beside(guess, change)}")
+change = changes["in forward"]
+print(f"in forward: {change:.0f} %{beside(guess, change)}")
 print(f"usual: {changes['usual']:.0f} %")
 
 # %% [markdown] id="second-read"
-# Nothing was refused: the penalty is lost in silence. The decorator raises only where the gradient
-# that *arrives* has a graph, and that of `loss` itself is the number 1. So ask another question. In
-# `backward`, gradients are on if and only if somebody said `create_graph=True`. (Inside a reentrant
-# checkpoint they are off even then.)
+# Nothing was refused: the penalty is lost in silence. (PyTorch's decorator `once_differentiable`
+# does not help: it raises only where the gradient that *arrives* has a graph, and that of `loss`
+# itself is the number 1.) So ask another question. In `backward`, gradients are on if and only if
+# somebody said `create_graph=True`. (Inside a reentrant checkpoint they are off even then.)
+#
+# **Write.** `Refusing.backward`: raise a `RuntimeError` with a sentence that says what to do
+# instead, or do what `InForward` does.
 
 
 # %% id="refusing"
 class Refusing(InForward):
+    """The same loss; it refuses, by a RuntimeError, a backward with `create_graph`."""
+
     @staticmethod
     def backward(ctx, gradient):
+        ### BEGIN SOLUTION
         if torch.is_grad_enabled():
             raise RuntimeError(
                 "this loss has first gradients alone, and create_graph asks for a "
                 "second one: take the loss in checkpointed pieces."
             )
         return InForward.backward(ctx, gradient)
+        ### END SOLUTION
 
 
+# %% id="check-refusing"
+# @title Check: run this cell
+@blanks.check("Refusing", "raise a RuntimeError, or return InForward's gradients")
+def refuses():
+    hidden, weight = (torch.randn(n, 4, requires_grad=True) for n in (6, 16))
+    targets = torch.randint(16, (6,))
+
+    def gradients(kind, **settings):
+        loss = kind.apply(hidden, weight, targets, 4)
+        return torch.autograd.grad(loss, (hidden, weight), **settings)
+
+    seen, exact = gradients(Refusing), gradients(InForward)
+    assert all(map(torch.equal, seen, exact)), "A plain backward has other gradients."
+    said = ""
+    try:
+        gradients(Refusing, create_graph=True)
+    except RuntimeError as error:
+        said = str(error)
+    assert said, "`create_graph=True` was not refused by a RuntimeError with words."
+    assert len(said.split()) > 3, f"{said!r} does not say what to do instead."
+
+
+# %% id="refused"
 def refusing(head, hidden, targets):
     return Refusing.apply(hidden, head.weight, targets, 64)
 
@@ -605,15 +726,6 @@ columns = ["usual", "in forward", "checkpointed, head frozen"]
 print("GiB beyond head, rows and their gradients, predicted")
 pd.DataFrame.from_dict(rows, orient="index", columns=columns)
 
-
-# %% id="cap"
-def capped(head, hidden, targets):
-    logits = 30 * torch.tanh(head(hidden) / 30)
-    return F.cross_entropy(logits.float(), targets, reduction="sum")
-
-
-gemma = [added(end_of("Gemma-2-9B", 8192, loss)) for loss in (usual, capped)]
-print(f"the cap adds {(gemma[1] - gemma[0]) / GIB:.1f} GiB, predicted")
 
 # %% [markdown] id="end"
 # Where does the peak go? `InForward` holds what does not depend on the tokens: the head's gradient,

@@ -1,8 +1,50 @@
-"""Chapter 10d: the loss whose forward takes the gradients, and its mean over what counts."""
+"""Chapter 10d: the usual loss, the one whose forward takes the gradients, and what is around it."""
 
 from solutions.answers import right, wrong
 
 FILLINGS = {
+    "usual": {
+        "stays_in_bfloat16": wrong("not float32", "head(hidden).float()", "head(hidden)"),
+        "gives_the_mean": wrong("The sum is", ', reduction="sum"', ""),
+        "gives_each": wrong("One number, and not a tensor", '"sum"', '"none"'),
+        "takes_logs": right(
+            "F.cross_entropy(logits, targets,", "F.nll_loss(logits.log_softmax(1), targets,"
+        ),
+    },
+    "checkpointed": {
+        "checkpoints_nothing": wrong(
+            "bytes wait for backward",
+            *(
+                "checkpoint(usual, head, rows, theirs, use_reentrant=False)",
+                "usual(head, rows, theirs)",
+            ),
+        ),
+        "checkpoints_the_whole": wrong(
+            "The pieces have 8, 8 and 4 tokens, not [20]",
+            *("hidden.split(size), targets.split(size)", "[hidden], [targets]"),
+        ),
+        "keeps_the_last": wrong("The loss is ", "total = total + ", "total = "),
+        "has_a_size_of_its_own": wrong(
+            "not [16, 4]",
+            *("hidden.split(size), targets.split(size)", "hidden.split(16), targets.split(16)"),
+        ),
+        "cuts_the_rows_off": wrong(
+            "appears to not have been used in the graph",
+            *("head, rows, theirs", "head, rows.detach(), theirs"),
+        ),
+        "adds_in_place": right("total = total + ", "total += "),
+    },
+    "slope": {
+        "forgets_the_one": wrong("and here to 1.0", ".scatter_add_(1, picked, -ones)", ""),
+        "adds_the_one": wrong("and here to 2.0", "-ones", "ones"),
+        "gives_the_mean": wrong("The loss is ", ".sum()", ".mean()"),
+        "loses_the_dtype": wrong("Of bfloat16 logits", "slope.to(logits.dtype)", "slope"),
+        "stops_at_the_logs": wrong("and here to 14.", "logs.exp_()", "logs"),
+        "goes_by_one_hot": right(
+            "logs.exp_().scatter_add_(1, picked, -ones)",
+            "logs.exp() - F.one_hot(targets, logits.shape[1])",
+        ),
+    },
     "in-forward": {
         "keeps_the_last_sum": wrong(
             "The gradient of weight is", "of_weight += slope", "of_weight = slope"
@@ -19,7 +61,11 @@ FILLINGS = {
         "writes_over_the_first_rows": wrong(
             "The gradient of hidden is", "of_hidden[part] =", "of_hidden[:len(slope)] ="
         ),
-        "saves_the_rows_too": wrong("and 5.88 KiB are kept", "of_weight)", "of_weight, hidden)"),
+        "saves_the_rows_too": wrong(
+            "and 5.88 KiB are kept",
+            *("of_weight)\n        return", "of_weight, hidden)\n        return"),
+            *("of_hidden, of_weight = ctx", "of_hidden, of_weight, _ = ctx"),
+        ),
         "exchanges_the_sums": wrong(
             "returned an invalid gradient", "(of_hidden, of_weight)", "(of_weight, of_hidden)"
         ),
@@ -38,6 +84,43 @@ FILLINGS = {
             *("range(0, len(hidden), size)", "torch.arange(len(hidden)).split(size)"),
             *("slice(start, start + size)", "start"),
         ),
+    },
+    "run": {
+        "goes_nowhere": wrong("not 1073741824", ".backward()", ""),
+        "forgets_the_baseline": wrong(
+            "times the logits: whole",
+            "report.peak_bytes - report.baseline_bytes",
+            "report.peak_bytes * 9",
+        ),
+        "watches_forward_alone": wrong(
+            "not 1073741824",
+            *(
+                "        loss_of(head, hidden, targets).backward()",
+                "        loss = loss_of(head, hidden, targets)",
+            ),
+            *("    peak =", "    loss.backward()\n    peak ="),
+        ),
+        "exchanges_the_gradients": wrong(
+            "Rows' gradient: [8192, 64]",
+            "[hidden.grad, head.weight.grad]",
+            "[head.weight.grad, hidden.grad]",
+        ),
+        "counts_first": right(
+            "memory.watch(model=end) as report, memory.flop_counter() as counter",
+            "memory.flop_counter() as counter, memory.watch(model=end) as report",
+        ),
+    },
+    "formula": {
+        "forgets_a_float": wrong("and not 22", "4 * (sums", "(sums"),
+        "has_one_piece": wrong("and not 52", "2 * logits", "logits"),
+        "forgets_the_heads_gradient": wrong(
+            "a piece and the head's gradient beside the sums", "logits + of_head", "logits"
+        ),
+        "holds_the_sums_once": wrong(
+            "both sums again beside the sums", "logits + of_head, sums", "logits + of_head"
+        ),
+        "adds_the_moments": wrong("and not 140", "max(moments)", "sum(moments)"),
+        "goes_by_sorted": right("max(moments)", "sorted(moments)[-1]"),
     },
     "mean": {
         "divides_by_all": wrong(
@@ -64,6 +147,56 @@ FILLINGS = {
         ),
         "asks_whether_any_counts": right(
             *("counts.sum().clamp(min=1)", "max(1, int((targets >= 0).sum()))"),
+        ),
+    },
+    "tied-gradient": {
+        "copies_the_matrix": wrong(
+            "matrix is 71% off",
+            "tied.weight = embedding.weight",
+            "tied.weight.data = embedding.weight.data",
+        ),
+        "forgets_the_factor": wrong("matrix is 50% off", "(factor * loss_of", "(loss_of"),
+        "gives_the_heads_own": wrong(
+            "matrix is 71% off",
+            *(
+                "tied.weight = embedding.weight",
+                "tied.weight = nn.Parameter(embedding.weight.detach())",
+            ),
+            *("return embedding.weight.grad", "return tied.weight.grad"),
+        ),
+        "cuts_the_embeddings_off": wrong(
+            "matrix is 71% off",
+            "(tied, embedding(tokens)",
+            "(tied, embedding(tokens).detach()",
+        ),
+        "asks_autograd": right(
+            *("(factor * loss_of(", "loss = factor * loss_of("),
+            *("targets)).backward()", "targets)"),
+            *(
+                "return embedding.weight.grad",
+                "return torch.autograd.grad(loss, embedding.weight)[0]",
+            ),
+        ),
+    },
+    "refusing": {
+        "refuses_always": wrong(
+            "this loss has first gradients alone", "if torch.is_grad_enabled():", "if True:"
+        ),
+        "refuses_never": wrong(
+            "was not refused by a RuntimeError", "if torch.is_grad_enabled():", "if False:"
+        ),
+        "asks_the_arriving": wrong(
+            "was not refused by a RuntimeError", "torch.is_grad_enabled()", "gradient.requires_grad"
+        ),
+        "loses_the_factor": wrong(
+            "A plain backward has other gradients",
+            *("InForward.backward(ctx, gradient)", "InForward.backward(ctx, 0 * gradient)"),
+        ),
+        "turns_it_round": wrong(
+            "this loss has first gradients alone", "if torch.is_grad", "if not torch.is_grad"
+        ),
+        "asks_by_super": right(
+            "InForward.backward(ctx, gradient)", "super(Refusing, Refusing).backward(ctx, gradient)"
         ),
     },
 }
