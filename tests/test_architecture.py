@@ -79,7 +79,7 @@ SCHOOL = {
     "commands": {
         *("units", "device", "memory", "segments", "published", "training", "planning"),
         *("emulated", "recorded", "pythons", "installer", "workbook", "bootstrap", "changed"),
-        *("authoring", "site", "progress"),
+        *("authoring", "site", "progress", "predicting"),
     },
 }
 SOLUTIONS = {"grader": {"units", "private_torch", "checks", "marks"}}

@@ -74,6 +74,8 @@ def test_every_choice_reaches_the_recipe(capsys, tiny):
     recipe = Recipe(tiny, 2, 8, **choices)
     assert asked.items() >= recipe.as_data().items()
     assert asked["phases"] == memory.predict(recipe.make_step).phases
+    of_newer = report_of(capsys, "predict", tiny, *sizes, *words, "--torch", "2.15")
+    assert of_newer["phases"] == memory.predict(recipe.make_step, release="2.15").phases
     measured = report_of(capsys, "measure", tiny, *sizes, *words, "--device", "cpu")
     assert measured["optimizer"] == "adamw-8bit"
 

@@ -181,9 +181,66 @@ def attend_in_groups(dtype):
 )
 def test_what_a_kernel_takes_and_gives_back(work, num_bytes):
     step = lambda: (work(), torch.ones(1, requires_grad=True).sum().backward())  # noqa: E731
-    report = memory.predict(lambda: (step, torch.nn.Identity(), None), warmup=0)
+    report = memory.predict(lambda: (step, torch.nn.Identity(), None), warmup=0, release="2.13")
     seen = [life.num_bytes for life in report.timeline if life.category == "other"]
     assert max(seen, default=0) == num_bytes
+
+
+def peak_of(work, release):
+    report = memory.predict(lambda: (work, torch.nn.Identity(), None), warmup=0, release=release)
+    return report.peak_bytes
+
+
+BOUND_AT_IMPORT = F.scaled_dot_product_attention
+
+
+def attend(heads, others, length=1024):
+    query, key = (torch.zeros(*h, length, 64, requires_grad=True) for h in (heads, others))
+    BOUND_AT_IMPORT(query, key, key, enable_gqa=heads != others).sum().backward()
+
+
+@pytest.mark.parametrize("shapes", [((1, 8), (1, 2)), ((8,), (8,)), ((8,), (2,))], ids=str)
+def test_from_2_14_on_grouped_and_single_attention_writes_no_scores(shapes):
+    """As PyTorch's CUDA builds 2.13, 2.14.1 and 2.15 asked an emulated A100 for them."""
+    scores = 8 * 1024 * 1024 * 4
+    written, fused, same = (peak_of(lambda: attend(*shapes), r) for r in ("2.13", "2.14", "2.15"))
+    assert written > 2 * scores > 2 * fused
+    assert fused == same
+
+
+def test_attention_is_fused_under_a_name_that_was_bound_at_import():
+    assert peak_of(lambda: attend((1, 8), (1, 8)), "2.13") < 8 * 1024 * 1024 * 4
+
+
+@pytest.mark.parametrize(
+    ("work", "workspace"),
+    [
+        (lambda x, b: x @ x, 8.125 * MIB),
+        (lambda x, b: F.linear(x, x, b), MIB),  # cuBLASLt adds the bias
+        (lambda x, b: F.linear(x, x[:1], b[:1]), 8.125 * MIB),
+        (lambda x, b: torch.addmm(x, x, x), 8.125 * MIB),
+        (lambda x, b: torch.addmm(x.half(), x.half(), x.half()), MIB),
+        (lambda x, b: x[:0] @ x, 0),
+        (lambda x, b: x + x, 0),
+    ],
+)
+def test_cublas_gives_its_workspace_back_from_2_15_on(work, workspace, monkeypatch):
+    """As cublas_workspace_size() says, and an emulated A100 was asked for."""
+
+    def transient(release):
+        step = lambda: work(torch.ones(64, 64), torch.ones(64))  # noqa: E731
+        report = memory.predict(lambda: (step, torch.nn.Identity(), None), release=release)
+        return report.at_peak.get("other", 0)
+
+    assert (transient("2.14"), transient("2.15.0")) == (0, workspace)
+    monkeypatch.setenv("TORCH_CUBLAS_WORKSPACE_CACHE", "1")
+    assert transient("2.15.0") == 0
+
+
+@pytest.mark.parametrize("release", ["2.9", "2.16", "3.0", "two"])
+def test_a_release_that_was_not_tried_is_refused(release):
+    with pytest.raises(ValueError, match=r"must be one of 2.10, .*2.15"):
+        peak_of(lambda: None, release)
 
 
 def predicted_with(around, make_loss):

@@ -216,9 +216,19 @@ def test_softmax_reads_float16_and_writes_float32_in_one_kernel():
     """Else a predicted float16 softmax keeps a copy of its input that no GPU keeps."""
     with meters.FakeTensorMode():
         x = torch.zeros(2, 3, dtype=torch.float16, device="cuda")
-        for operation in (torch.ops.aten.softmax.int, torch.ops.aten.log_softmax.int):
-            assert operations.half_to_float_softmax(operation)(x, -1, True).dtype is torch.float32
-    assert operations.half_to_float_softmax(torch.ops.aten.sum.default) is None
+        for fused in operations.HALF_TO_FLOAT.values():
+            assert fused(x, -1, True).dtype is torch.float32
+
+
+def test_a_composite_is_replaced_and_can_be_called():
+    """Else a prediction takes a CPU's kernel of attention, norms and softmax."""
+    x = torch.ones(1, 1, 4, 8)
+    with operations.overriding_kernels() as library:
+        operations.replace_composite(
+            library, "group_norm", lambda plain, x, *settings: 2 * plain(x, *settings)
+        )
+        assert torch.equal(nn.functional.group_norm(x, 1, bias=x.new_ones(1)), 2 * x)
+    assert torch.equal(nn.functional.group_norm(x, 1, bias=x.new_ones(1)), x)
 
 
 def test_a_fake_tensor_that_refuses_prints_nothing(caplog, monkeypatch):

@@ -226,9 +226,11 @@ shown.columns = ["median, %", "nine in ten, %", "worst, %"]
 shown.assign(equal=(off == 0).sum(), rows=len(off))
 
 # %% [markdown] id="read-h200"
-# What `predict` lacks are mostly workspaces: cuBLAS's, which weigh in small steps, and cuDNN's. The
-# emulated card asks for the same bytes as the real one but for cuDNN's (at worst, for a 3-D U-Net),
-# and mostly reserves nearly the same.
+# What `predict` lacks are mostly workspaces: cuBLAS's, which weigh in small steps, and cuDNN's.
+# These rows are of a PyTorch that keeps cuBLAS's. Since 2.15 it gives them back after each matmul,
+# and `predict` counts them there (`predict --torch` names a release). The emulated card asks for
+# the same bytes as the real one but for cuDNN's (at worst, for a 3-D U-Net), and mostly reserves
+# nearly the same.
 
 # %% [markdown] id="fits-text"
 # ## What it needs, and what it takes
@@ -316,8 +318,9 @@ shown.round(1)
 # misses are convolutions.
 #
 # *Expandable segments* join such pieces. `predict --fits` and `plan` count on them, name the
-# setting, and leave a tenth and cuBLAS's workspaces: *yes*. Less room than the predicted peak is
-# *no*; between the two is *close*: ask `emulate`. Here are xMem's runs, without the setting:
+# setting, and leave a tenth and the workspaces that cuBLAS keeps up to PyTorch 2.14: *yes*. Less
+# room than the predicted peak is *no*; between the two is *close*: ask `emulate`. Here are xMem's
+# runs, without the setting:
 
 # %% id="bands"
 sure = runs.predicted * (1 + JOINED) + WORKSPACES <= runs.cap

@@ -24,8 +24,8 @@ class AllocatorReading:
     def take(cls, device: torch.device) -> AllocatorReading | None:
         """Take a reading and reset the peaks; None where no CUDA allocator is at work.
 
-        cuBLAS keeps its workspaces once it has them. They are given back first, so that a step
-        that needs them has them in its own peak, whatever ran before.
+        Up to PyTorch 2.14 cuBLAS keeps its workspaces once it has them. They are given back first,
+        so that a step that needs them has them in its own peak, whatever ran before.
         """
         if device.type != "cuda":
             return None

@@ -17,7 +17,8 @@ from tutorial_lib.instruments.emulated.cards import CARDS, Card, find_card
 from tutorial_lib.units import MIB, human_bytes, parse_bytes
 
 # With expandable segments, which join free blocks, steps needed at most this share more than was
-# predicted, besides what cuBLAS takes for its workspaces (65 MiB on an H200, 16 on older cards).
+# predicted, besides the workspaces that cuBLAS keeps up to PyTorch 2.14 (65 MiB on an H200, 16 on
+# older cards; since 2.15 one at most, which is predicted).
 JOINED, WORKSPACES = 0.1, 65 * MIB
 # Without them, what is free may lie in blocks too small for the next tensor: up to half more, tried
 # on emulated cards (BERT, 24 x 384 tokens, bf16 autocast, blocks checkpointed: 48 %, with them 7).

@@ -148,10 +148,6 @@ def _to_float32(op: Any, first: Any, *args: Any, **kwargs: Any) -> Any:
     given = {**dict(zip(names, args, strict=False)), **kwargs}
     if given.get("dtype") is None and _is_eligible(first):
         given["dtype"] = torch.float32
-    # CUDA's softmax reads float16 and writes float32 in one kernel (ATen/native/SoftMax.cpp, 2.13).
-    softmax = operations.half_to_float_softmax(op)
-    if softmax and (first.dtype, given.get("dtype")) == (torch.float16, torch.float32):
-        return softmax(first, given["dim"], True)
     return op(first, **given)
 
 

@@ -6,10 +6,12 @@ when there is dropout, and autocast computes norms and softmax in float32 on a G
 `cuda_kernels()` operations on CPU tensors save what they would save on an Ampere GPU or newer.
 
 What each rule says is shown by `test_predicted_kernels_save_what_a_cuda_build_saves` in
-tests/test_emulated.py: PyTorch's CUDA build (2.13), on an emulated card, saves the same bytes.
+tests/test_emulated.py: PyTorch's CUDA builds (2.13 and 2.15), on an emulated card, save the same
+bytes.
 """
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
@@ -20,16 +22,14 @@ from torch.autograd.graph import save_on_cpu, saved_tensors_hooks
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from tutorial_lib.instruments.predicting.autocast import casts_on_cuda, cuda_autocast_policy
+from tutorial_lib.instruments.predicting.autocast import cuda_autocast_policy
+from tutorial_lib.instruments.predicting.release import is_since
 from tutorial_lib.instruments.predicting.values import Values
 from tutorial_lib.instruments.predicting.workspace import workspace_bytes
 from tutorial_lib.instruments.private_torch import operations, patches, without_modes
 from tutorial_lib.memory.private_torch import active_modes
 from tutorial_lib.memory.storages import StorageLog
 
-_math_attention = F.scaled_dot_product_attention
-_composite_rms_norm = F.rms_norm
-_norm_of_groups = F.group_norm
 _start_autocast = torch.autocast.__init__
 
 
@@ -37,11 +37,6 @@ _start_autocast = torch.autocast.__init__
 def cuda_kernels() -> Iterator[None]:
     """Make CPU operations save what their CUDA kernels save, until the block ends."""
     with contextlib.ExitStack() as stack:
-        stack.enter_context(mock.patch.object(F, "scaled_dot_product_attention", _attention))
-        stack.enter_context(mock.patch.object(F, "rms_norm", _rms_norm))
-        stack.enter_context(mock.patch.object(F, "group_norm", _group_norm))
-        for name in ("softmax", "log_softmax"):
-            stack.enter_context(mock.patch.object(F, name, _softmax(name)))
         told = staticmethod(workspace_bytes)
         stack.enter_context(mock.patch.object(StorageLog, "workspace_of", told))
         stack.enter_context(mock.patch.object(torch.autocast, "__init__", _autocast))
@@ -61,6 +56,7 @@ def _dropout(input: Tensor, p: float, train: bool) -> Tensor:
 
 
 def _attention(
+    written_out: Callable[..., Tensor],
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -75,27 +71,27 @@ def _attention(
     Source:
         Who is eligible for which: torch/nn/attention/__init__.py and the warnings of
         `torch.backends.cuda.can_use_flash_attention` (2.13). Flash takes 16-bit types, no mask,
-        and heads of up to 256; the efficient kernel a head's width in steps of 16 bytes, and no
-        groups of heads (`minimum_gemm_alignment`, `check_batch_size_and_num_heads_dense` in
-        aten/src/ATen/native/transformers/cuda/sdp_utils.cpp).
+        and heads of up to 256; the efficient kernel a head's width in steps of 16 bytes, and
+        groups of heads from 2.14 on (`minimum_gemm_alignment` and
+        `check_batch_size_and_num_heads_dense` in aten/src/ATen/native/transformers/cuda/
+        sdp_utils.cpp). From then on both take three dimensions too.
     """
-    if torch.is_autocast_enabled("cpu"):
-        dtype = torch.get_autocast_dtype("cpu")
-        query, key, value = query.to(dtype), key.to(dtype), value.to(dtype)
-        if attn_mask is not None and attn_mask.is_floating_point():
-            attn_mask = attn_mask.to(dtype)
+    options: dict[str, Any] = {"scale": scale, "enable_gqa": enable_gqa}
+    if query.dim() == 3 and is_since("2.14"):
+        if attn_mask is not None and attn_mask.dim() == 3:
+            attn_mask = attn_mask.unsqueeze(0)
+        q, k, v = (x.unsqueeze(0) for x in (query, key, value))
+        out = _attention(written_out, q, k, v, attn_mask, dropout_p, is_causal, **options)
+        return out.squeeze(0)
     half = query.dtype in (torch.float16, torch.bfloat16)
     width = query.size(-1)
     flash = half and attn_mask is None and width <= 256
-    grouped = query.dim() == 4 and query.size(-3) != key.size(-3)
     aligned = all(x.size(-1) % (8 if half else 4) == 0 for x in (query, value))
-    if not _are_alike(query, key, value) or not (flash or (aligned and not grouped)):
+    grouped = query.dim() == 4 and query.size(1) != key.size(1)
+    efficient = aligned and (not grouped or is_since("2.14"))
+    if not _are_alike(query, key, value) or not (flash or efficient):
         with sdpa_kernel(SDPBackend.MATH):
-            return _math_attention(
-                *(query, key, value, attn_mask, dropout_p, is_causal),
-                scale=scale,
-                enable_gqa=enable_gqa,
-            )
+            return written_out(query, key, value, attn_mask, dropout_p, is_causal, **options)
     if flash:
         pad = (0, -width % 8)  # the kernel takes widths in steps of 8
         q, k, v = (F.pad(x, pad) if width % 8 else x for x in (query, key, value))
@@ -148,33 +144,26 @@ def _save_elsewhere(hooks: Any, pin_memory: bool = False, device_type: str = "cu
     saved_tensors_hooks.__init__(hooks, pack, unpack)
 
 
-def _softmax(name: str) -> Callable[..., Tensor]:
+def _softmax(
+    fused: Callable[..., Tensor],
+    composite: Callable[..., Tensor],
+    input: Tensor,
+    dim: int,
+    dtype: torch.dtype | None = None,
+) -> Tensor:
     """Read float16 and write float32 in one kernel (aten/src/ATen/native/SoftMax.cpp, 2.13)."""
-    plain, op = getattr(F, name), getattr(torch.ops.aten, name).int
-
-    def softmax(
-        input: Tensor,
-        dim: int | None = None,
-        _stacklevel: int = 3,
-        dtype: torch.dtype | None = None,
-    ) -> Tensor:
-        fused = operations.half_to_float_softmax(op)
-        if fused and dim is not None and (input.dtype, dtype) == (torch.float16, torch.float32):
-            return fused(input, dim, True)
-        softened: Tensor = plain(input, dim, _stacklevel, dtype)
-        return softened
-
-    return softmax
+    if (input.dtype, dtype) == (torch.float16, torch.float32):
+        return fused(input, dim, True)
+    return composite(input, dim, dtype)
 
 
-def _group_norm(input: Tensor, num_groups: int, *args: Any, **kwargs: Any) -> Tensor:
+def _group_norm(composite: Callable[..., Tensor], input: Tensor, *settings: Any) -> Tensor:
     """Lay channels-last images out anew (aten/src/ATen/native/group_norm.cpp, 2.13)."""
-    if torch.is_autocast_enabled("cpu"):
-        input = input.float()
-    return _norm_of_groups(input.contiguous(), num_groups, *args, **kwargs)
+    return composite(input.contiguous(), *settings)
 
 
 def _rms_norm(
+    composite: Callable[..., Tensor],
     input: Tensor,
     normalized_shape: list[int],
     weight: Tensor | None = None,
@@ -184,10 +173,8 @@ def _rms_norm(
 
     Mixed types take the written-out one, as the warning of `F.rms_norm` says (2.13).
     """
-    if torch.is_autocast_enabled("cpu") and casts_on_cuda("rms_norm"):
-        input, weight = input.float(), None if weight is None else weight.float()
     if weight is not None and weight.dtype != input.dtype:
-        return _composite_rms_norm(input, normalized_shape, weight, eps)
+        return composite(input, normalized_shape, weight, eps)
     if weight is None:
         weight = input.new_ones(normalized_shape)
     normalised: Tensor = _FusedRMSNorm.apply(input, weight, eps or torch.finfo(input.dtype).eps)  # type: ignore[no-untyped-call]
@@ -214,7 +201,9 @@ class _FusedRMSNorm(torch.autograd.Function):
 
 @contextlib.contextmanager
 def _fused_operations() -> Iterator[None]:
-    """Take the fused kernels of dropout, in C++ too, and of cells, whose autograd keeps each gate.
+    """Take CUDA's kernels, whatever name an operation is called by, in C++ too.
+
+    Those of cells keep each gate.
 
     Source:
         `LSTMCell` and `GRUCell` in aten/src/ATen/native/RNN.cpp, aten/src/ATen/native/cuda/RNN.cu
@@ -240,7 +229,15 @@ def _fused_operations() -> Iterator[None]:
         biases = [gate.sum(0) if has_bias else None for gate in gates]
         return [*gates, torch.empty_like(grad), *biases]
 
+    composites: dict[str, Callable[..., Tensor]] = {
+        "scaled_dot_product_attention": _attention,
+        "rms_norm": _rms_norm,
+        "group_norm": _group_norm,
+        **{n: functools.partial(_softmax, op) for n, op in operations.HALF_TO_FLOAT.items()},
+    }
     with operations.overriding_kernels() as library:
+        for name, instead in composites.items():
+            operations.replace_composite(library, name, instead)
         for fused in (_dropout, lstm_cell, gru_cell):
             name = fused.__name__.lstrip("_")
             library.impl(name, fused, "CompositeImplicitAutograd", allow_override=True)

@@ -18,6 +18,7 @@ from tutorial_lib.instruments.predicting import reading
 from tutorial_lib.instruments.predicting.corrections import RealSizes
 from tutorial_lib.instruments.predicting.kernels import cuda_kernels
 from tutorial_lib.instruments.predicting.placement import ignoring_gpu
+from tutorial_lib.instruments.predicting.release import following
 from tutorial_lib.instruments.predicting.values import Values
 from tutorial_lib.instruments.private_torch import patches
 from tutorial_lib.memory.lines import line_in_words
@@ -40,6 +41,7 @@ def predict(
     label: str = "",
     warmup: int = 1,
     lines: bool = False,
+    release: str | None = None,
 ) -> MemoryReport:
     """Run a training step on tensors that have a shape and no memory, and meter it.
 
@@ -52,17 +54,21 @@ def predict(
         label: Words for the report.
         warmup: Steps before the predicted one; 1 brings the optimizer's state.
         lines: Whether to note which line of code made each tensor, for `report.by("line")`.
+        release: PyTorch's release, as in `2.13`, whose kernels for CUDA the step is to take; the
+            installed one's by default. They differ in attention with grouped heads or without a
+            batch, and in cuBLAS's workspaces.
 
     Returns:
         The report, `method` being `predicted`: with `cpu` byte for byte what the meter counts when
         the step is run; with `cuda` the bytes that tensors request and, as `other`, the buffers of
-        PyTorch's own kernels on an A100; without the workspace of cuBLAS (two of 8.125 MiB, of 32
-        MiB on an H100) and cuDNN, and the allocator's rounding. What cuDNN keeps of a recurrent
-        layer is a guess. On a T4 nothing attends in bfloat16 without writing the scores out.
+        PyTorch's own kernels on an A100, which since PyTorch 2.15 include cuBLAS's workspace
+        where the peak is inside a matmul. Not counted are the two that PyTorch up to 2.14 keeps
+        (8.125 MiB, 32 MiB on an H100), cuDNN's workspace, and the allocator's rounding. What cuDNN
+        keeps of a recurrent layer is a guess. A T4 writes scores out in bfloat16.
 
     Raises:
-        ValueError: When a tensor was made outside `make_step` or is not on the CPU, or when one is
-            too large to be addressed.
+        ValueError: When a tensor was made outside `make_step` or is not on the CPU, when one is
+            too large to be addressed, or when the release is none that was tried.
         RuntimeError: When the step does what fake tensors cannot: the message names the line.
 
     Warns:
@@ -75,7 +81,8 @@ def predict(
     while True:
         values = Values(decisions)
         try:
-            report = _predicted(make_step, kernels, values, label, warmup, lines)
+            with following(release):
+                report = _predicted(make_step, kernels, values, label, warmup, lines)
             break
         except Exception as error:
             first_error = first_error or error

@@ -5,20 +5,30 @@ against what PyTorch's own allocator was asked for.
 """
 
 import math
+import os
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from tutorial_lib.instruments.predicting.release import is_since
 from tutorial_lib.instruments.private_torch import operations
 
 _FLOAT_BYTES = 4
 _MULTIPROCESSORS, _THREADS = 108, 2048  # of an A100, and of each of its multiprocessors
-_SUMS = {torch.ops.aten.sum.dim_IntList, torch.ops.aten.mean.dim}
+_aten = torch.ops.aten
+_SUMS = {_aten.sum.dim_IntList, _aten.mean.dim}
+_MATMULS = {
+    *(_aten.mm, _aten.bmm, _aten.addmm, _aten.addmm_, _aten.baddbmm, _aten.baddbmm_),
+    *(_aten.mv, _aten.addmv, _aten.dot, _aten.vdot),
+}
+_CUBLAS, _CUBLASLT = 8320 * 1024, 1024 * 1024  # of an A100; a Hopper's cuBLAS takes 32 MiB
 
 
 def workspace_bytes(func: Any, args: tuple[Any, ...]) -> int:
     """Bytes that an operation's kernel needs on a GPU, beside arguments and result."""
+    if func.overloadpacket in _MATMULS:
+        return _of_a_matmul(func, args)
     if func in _SUMS:
         return _of_a_sum(args[0], args[1])
     if func is operations.LSTM_CELL_BACKWARD:
@@ -38,6 +48,24 @@ def workspace_bytes(func: Any, args: tuple[Any, ...]) -> int:
     if func is operations.EFFICIENT_BACKWARD:
         return _of_efficient_backward(*args[1:4]) + _laid_out(args[0])
     return 0
+
+
+def _of_a_matmul(func: Any, args: tuple[Any, ...]) -> int:
+    """Bytes that cuBLAS gives back after each call, since 2.15; before, it kept them.
+
+    Source:
+        `getChosenWorkspaceSize` and `isCUDABlasWorkspaceCachingEnabled` in aten/src/ATen/cuda/
+        CublasHandlePool.cpp, and `addmm_out_cuda_impl` in aten/src/ATen/native/cuda/Blas.cpp, which
+        takes cuBLASLt to add a bias, or a matrix of 16-bit numbers (2.15).
+    """
+    kept = not is_since("2.15") or os.environ.get("TORCH_CUBLAS_WORKSPACE_CACHE") == "1"
+    if kept or not all(one.numel() for one in args if isinstance(one, Tensor)):
+        return 0
+    if func is not _aten.addmm.default:
+        return _CUBLAS
+    added, _, other = args
+    fused = added.is_contiguous() and (added.dim() == 1 or added.element_size() == 2)
+    return _CUBLASLT if fused and min(other.shape) > 1 else _CUBLAS
 
 
 def _laid_out(tensor: Tensor) -> int:
@@ -111,7 +139,9 @@ def _of_efficient_backward(query: Tensor, key: Tensor, value: Tensor) -> int:
         floats += splits * wide * (_round_up(width, high) + _round_up(value.size(-1), high))
     delta = _FLOAT_BYTES * batch * heads * rows
     workspace = delta + _FLOAT_BYTES * batch * heads * floats
-    return workspace if half else max(workspace, delta * (value.size(-1) + 2))
+    groups = batch * heads * key.size(2) * (width + value.size(-1)) * query.element_size()
+    groups *= heads != key.size(1)  # keys' and values' gradients for each head of a group (2.14)
+    return groups + (workspace if half else max(workspace, delta * (value.size(-1) + 2)))
 
 
 def _of_a_sum(tensor: Tensor, dims: list[int] | None) -> int:

@@ -31,6 +31,8 @@ FUSED_CELLS = (_aten._thnn_fused_lstm_cell.default, _aten._thnn_fused_gru_cell.d
 PACK = _aten._pack_padded_sequence.default
 LSTM_CELL_BACKWARD = _aten._thnn_fused_lstm_cell_backward_impl.default
 GRU_CELL_BACKWARD = _aten._thnn_fused_gru_cell_backward.default
+# Kernels that read float16 and write float32, `(input, dim, half_to_float)` (the same file).
+HALF_TO_FLOAT = {"softmax.int": _aten._softmax, "log_softmax.int": _aten._log_softmax}
 # What autograd runs for an `EmbeddingBag` (the same file).
 BAG_BACKWARD = _aten._embedding_bag_backward.default
 
@@ -65,6 +67,20 @@ def overriding_kernels() -> contextlib.AbstractContextManager[Any]:
     """
     library: contextlib.AbstractContextManager[Any] = torch.library._scoped_library("aten", "IMPL")
     return library
+
+
+def replace_composite(library: Any, name: str, instead: Callable[..., Any]) -> None:
+    """Run a function in the place of an operation's kernel, and give it that kernel first.
+
+    `get_kernel` and what it returns: torch/library.py.
+    """
+    kernel = torch.library.get_kernel(f"aten::{name}", "AutogradCPU")
+
+    def run(keys: Any, *args: Any, **kwargs: Any) -> Any:
+        return instead(functools.partial(kernel.call_boxed, keys), *args, **kwargs)
+
+    key = "CompositeImplicitAutograd"
+    library.impl(name, run, key, with_keyset=True, allow_override=True)
 
 
 def below_cpu_autocast() -> contextlib.AbstractContextManager[Any]:
@@ -158,16 +174,6 @@ def efficient_attention(*args: Any, **settings: Any) -> Tensor:
 def grouped_matmul() -> Any:
     """Matmul of several groups of rows, each with its matrix (native_functions.yaml)."""
     return torch.ops.aten._grouped_mm.default
-
-
-def half_to_float_softmax(operation: Any) -> Callable[[Tensor, int, bool], Tensor] | None:
-    """Find the kernel that reads float16 and writes float32, for softmax and log_softmax alone.
-
-    `_softmax(input, dim, half_to_float)`: aten/src/ATen/native/native_functions.yaml.
-    """
-    aten = torch.ops.aten
-    kernels = {aten.softmax.int: aten._softmax, aten.log_softmax.int: aten._log_softmax}
-    return kernels.get(operation)
 
 
 # ---- sparse tensors ----

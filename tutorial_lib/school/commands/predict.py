@@ -24,16 +24,23 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--kernels", choices=["cuda", "cpu"], default="cuda", help="whose kernels the step takes"
     )
+    parser.add_argument(
+        "--torch",
+        metavar="RELEASE",
+        help="whose CUDA kernels, as in 2.13; else the installed one's",
+    )
 
 
 def run(options: argparse.Namespace) -> int:
     """Predict the step's memory."""
     from tutorial_lib import memory
+    from tutorial_lib.instruments.predicting.release import following
     from tutorial_lib.school.commands.show import show
 
     recipe = step_of(options)
     built: list[nn.Module] = []
-    with recipe.one_rank(), sign_of_life(f"Predicting {recipe.model}") as tell:
+    told = sign_of_life(f"Predicting {recipe.model}")
+    with recipe.one_rank(), following(options.torch), told as tell:
         recipe = fitting(recipe, options, options.kernels, tell)
 
         def make_step() -> Any:
