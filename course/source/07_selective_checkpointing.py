@@ -246,8 +246,8 @@ CHOICES = (none, attention_only, mlp_only, both_modules, halves, per_block)
 # %% [markdown] id="result-text"
 # For each choice we count the bytes that wait for backward, the peak of all activations (waiting,
 # recomputed, temporary; weights and their gradients left out), and the FLOPs of the step. The unit
-# of bytes is one block's input. PyTorch's FLOP counter does not know the fused attention of a CPU,
-# so we give it the formulas that it has for a GPU's.
+# of bytes is one block's input. Up to 2.14 PyTorch's FLOP counter does not know the fused attention
+# of a CPU, so we give it the formulas that it has for a GPU's.
 
 # %% id="result"
 tokens = next(data.text_batches(2, 128))  # (batch, sequence)

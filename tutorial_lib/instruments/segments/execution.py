@@ -1,5 +1,6 @@
 """Run a deferred run: stages that are kept run plainly, segments in PyTorch's own checkpoint."""
 
+import inspect
 import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -13,6 +14,9 @@ from tutorial_lib.instruments.segments.tree import Selective, Tree, leaves
 Values = dict[int, Any]
 Observe = Callable[["Execution", int, Values], None]
 Contexts = Callable[[int], Callable[[], Any]]
+# What a selective checkpoint saves passes hooks by, as plans count it; since 2.14 that is asked.
+_HAS_CHOICE = "respect_saved_tensors_hooks" in inspect.signature(checkpoint).parameters
+_BYPASSING_HOOKS: dict[str, Any] = {"respect_saved_tensors_hooks": False} if _HAS_CHOICE else {}
 
 
 class Execution:
@@ -135,7 +139,8 @@ class Execution:
 
         arguments = [values[number] for number in inputs]
         self._forget(pieces[-1], values)
-        results = checkpoint(segment, *arguments, use_reentrant=False, context_fn=contexts)
+        options: dict[str, Any] = {"use_reentrant": False, "context_fn": contexts}
+        results = checkpoint(segment, *arguments, **options, **_BYPASSING_HOOKS)
         values.update(zip(outputs, results, strict=True))
 
     def _run_piece(self, piece: int, values: Values) -> None:
