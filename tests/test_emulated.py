@@ -25,6 +25,7 @@ from tutorial_lib.school.commands import main as command_line
 from tutorial_lib.units import MIB
 
 # PyTorch 2.10 takes other kernels there: flash attention, and one that asks for 1 MiB more.
+TRANSIENT_WORKSPACES = version("torch") >= "2.15"
 not_2_10 = pytest.mark.skipif(version("torch").startswith("2.10."), reason="PyTorch 2.10")
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -526,12 +527,14 @@ TRAIN = """
 def test_a_training_script_runs_and_its_peak_is_placed(succeed):
     (process,), said = succeed(TRAIN.format(steps=100, batch=8), "--steps", "3")
     assert "NVIDIA A100" in said
-    # parameters, gradients and two moments at least; foreach makes one more of them
+    # parameters, gradients and two moments at least; foreach makes one more of them, while up to
+    # 2.14 cuBLAS keeps two workspaces: since 2.15 a matmul of backward with its own is the peak
     assert 16 * MIB <= process["peaks"]["requested"] < 50 * MIB
     assert process["updates"] == 3
-    assert process["moment"]["phase"] == "optimizer step"
+    phase, line = ("backward", 6) if TRANSIENT_WORKSPACES else ("optimizer step", 8)
+    assert process["moment"]["phase"] == phase
     assert process["moment"]["bytes"] == process["peaks"]["requested"]
-    assert process["moment"]["line"].split(":")[1].startswith("8 in")
+    assert process["moment"]["line"].split(":")[1].startswith(f"{line} in")
 
 
 def test_memory_is_counted_as_the_allocator_does(succeed):
@@ -955,7 +958,8 @@ def make_step(name, dtype, mask, device):
 def test_masks_decide_on_an_emulated_card_as_in_a_prediction(succeed, tmp_path):
     """Requested bytes are the predicted ones and cuBLAS's workspaces, whatever the mask is.
 
-    One of them where forward is the peak: backward has its own, which is not there yet.
+    One of them where forward is the peak: backward has its own, which is not there yet. Since 2.15
+    a prediction has them.
     """
     out = tmp_path / "peaks.json"
     script = f"""{FAMILIES}
@@ -974,7 +978,8 @@ open({str(out)!r}, "w").write(json.dumps(peaks))
     for case in names["CASES"]:
         predicted = memory.predict(lambda case=case: names["make_step"](*case, "cpu")).peak_bytes
         extra = (peaks[" ".join(case)] - predicted) / MIB
-        assert min(abs(extra - 8.125), abs(extra - 16.25)) < 0.05, (case, extra)
+        wanted = [0] if TRANSIENT_WORKSPACES else [8.125, 16.25]
+        assert min(abs(extra - one) for one in wanted) < 0.05, (case, extra)
 
 
 @pytest.mark.parametrize(

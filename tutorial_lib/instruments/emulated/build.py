@@ -20,7 +20,7 @@ from tutorial_lib.instruments.emulated import stubs
 
 SOURCES = Path(__file__).parent / "c"
 LIBRARY, NVML = "libcuda.so.1", "libnvidia-ml.so.1"
-TRIED = "2.13."  # the PyTorch that all of this was tried with
+TRIED = ("2.13.", "2.14.", "2.15.")  # the PyTorch that this was tried with
 _CUDA = ("12", "13")
 ADVICE = "run `python -m tutorial_lib emulate --setup`, which makes .venv-cuda (about 6 GB)."
 _IMPORTERS = (

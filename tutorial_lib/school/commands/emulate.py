@@ -68,7 +68,8 @@ def run(options: argparse.Namespace) -> int:
     card = find_card(options.card, options.memory, options.context)
     torch = environment.find_cuda_torch(bootstrap.ROOT)
     if not torch.version.startswith(TRIED):
-        print(f"Not tried with PyTorch {torch.version}, only with {TRIED}x.", file=sys.stderr)
+        tried = ", ".join(f"{one}x" for one in TRIED)
+        print(f"Not tried with PyTorch {torch.version}, only with {tried}.", file=sys.stderr)
     print(_NOTICE, file=sys.stderr, flush=True)
     wishes = {"steps": options.steps, "snapshot": options.snapshot, "cudnn": options.cudnn}
     result = emulated.emulate(program, card, torch, **wishes)
