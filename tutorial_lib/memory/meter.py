@@ -164,7 +164,9 @@ def _watched(
     if device.type != "cpu":
         gc.collect()  # An allocator counts garbage; a step on the CPU cannot touch it.
     before = AllocatorReading.take(device)
-    with contextlib.ExitStack() as stack:
+    from tutorial_lib.memory.release import naming_what_is_gone  # may warn, once
+
+    with naming_what_is_gone(), contextlib.ExitStack() as stack:
         _Watching.now = label or "measure"
         stack.callback(setattr, _Watching, "now", None)
         _Watching.clock = lambda: log.clock

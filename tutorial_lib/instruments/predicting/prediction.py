@@ -24,6 +24,7 @@ from tutorial_lib.instruments.private_torch import patches
 from tutorial_lib.memory.lines import line_in_words
 from tutorial_lib.memory.meter import MeterWarning, measure
 from tutorial_lib.memory.private_torch import FakeTensor, FakeTensorMode
+from tutorial_lib.memory.release import naming_what_is_gone
 from tutorial_lib.memory.report import MemoryReport
 
 Step = tuple[Callable[[], Any], nn.Module, Optimizer | None]
@@ -152,6 +153,7 @@ def _predicting(kernels: str, values: Values) -> Iterator[None]:
         torch.compiler.set_stance("force_eager"),  # code compiled before knows real tensors alone
         kernel_mode,
         RealSizes(kernels),
+        naming_what_is_gone(),
         _explain_refusals(),
     ):
         yield
