@@ -24,7 +24,7 @@ from torch.utils.checkpoint import (
 )
 
 from tutorial_lib.instruments import private_torch as private
-from tutorial_lib.instruments.private_torch import operations, patches
+from tutorial_lib.instruments.private_torch import fakes, operations, patches
 from tutorial_lib.memory import private_torch as meters
 
 STUBS = Path(torch.__file__).parent / "_C" / "__init__.pyi"
@@ -39,6 +39,43 @@ def test_fake_tensors_have_a_shape_and_refuse_their_values():
             x.sum().item()
         with pytest.raises(private.DynamicOutputShapeException):
             x.nonzero()
+
+
+def test_a_fake_tensor_is_made_as_its_constructor_makes_it():
+    """Else remembered operations answer with tensors that later ones take for something else."""
+    with meters.FakeTensorMode() as mode:
+        plain = torch.empty(4, 3)
+        view = plain.t()[1:]
+    maker = fakes.FakeMaker(mode)
+    with fakes.asking_no_mode():
+        made = maker.make(plain.dtype, plain.shape, plain.stride())
+        of = maker.make_view(made, view.dtype, view.shape, view.stride(), 1)
+    for mine, theirs in ((made, plain), (of, view)):
+        assert type(mine) is meters.FakeTensor
+        assert maker.makes(mine) is maker.makes(theirs) is True
+        assert vars(mine) == vars(theirs)
+        assert (mine.shape, mine.stride()) == (theirs.shape, theirs.stride())
+        assert (mine.dtype, mine.device) == (theirs.dtype, theirs.device)
+        assert torch._C._dispatch_key_set(mine) == torch._C._dispatch_key_set(theirs)
+        with pytest.raises(RuntimeError):
+            mine.data_ptr()
+    assert meters.storage_key(made.untyped_storage()) == meters.storage_key(of.untyped_storage())
+
+
+def test_a_fake_number_is_made_with_its_value_and_its_memory():
+    """Else `torch.tensor(1.0).item()` is unknown, or a view of it takes memory of its own."""
+    with meters.FakeTensorMode() as mode:
+        maker = fakes.FakeMaker(mode)
+        with fakes.asking_no_mode():
+            number = maker.make_constant(torch.tensor(2.5))
+            same = maker.make_constant(number.constant.detach(), number)
+        view = number.view(1)
+        same.add_(1)
+        assert number.item() == same.item() == view.item() == 3.5
+        keys = {meters.storage_key(x.untyped_storage()) for x in (number, same, view)}
+        assert len(keys) == 1
+        number.add_(torch.empty(()))
+        assert number.constant is same.constant is None
 
 
 class Seen(meters.TorchDispatchMode):

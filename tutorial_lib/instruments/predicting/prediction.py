@@ -19,6 +19,7 @@ from tutorial_lib.instruments.predicting.corrections import RealSizes
 from tutorial_lib.instruments.predicting.kernels import cuda_kernels
 from tutorial_lib.instruments.predicting.placement import ignoring_gpu
 from tutorial_lib.instruments.predicting.release import following
+from tutorial_lib.instruments.predicting.repeats import Repeats
 from tutorial_lib.instruments.predicting.values import Values
 from tutorial_lib.instruments.private_torch import patches
 from tutorial_lib.memory.lines import line_in_words
@@ -147,13 +148,15 @@ def _predicting(kernels: str, values: Values) -> Iterator[None]:
     with (
         torch.random.fork_rng(devices=[]),
         keeping_python_random_states(),
-        FakeTensorMode(),
+        FakeTensorMode() as mode,
+        Repeats(mode),
         values,
         _workarounds(),
         torch.compiler.set_stance("force_eager"),  # code compiled before knows real tensors alone
         kernel_mode,
         RealSizes(kernels),
         naming_what_is_gone(),
+        Repeats(mode, kernels, values),
         _explain_refusals(),
     ):
         yield

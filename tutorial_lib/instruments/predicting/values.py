@@ -18,7 +18,7 @@ from torch import Tensor
 from tutorial_lib.instruments import private_torch
 from tutorial_lib.instruments.predicting import refusals
 from tutorial_lib.instruments.predicting.placement import without_gpu
-from tutorial_lib.instruments.private_torch import operations, tree_map_only
+from tutorial_lib.instruments.private_torch import fakes, operations, tree_map_only
 from tutorial_lib.memory.lines import line_in_words
 from tutorial_lib.memory.private_torch import TorchDispatchMode, is_fake, storage_key
 from tutorial_lib.memory.storages import list_tensors
@@ -60,8 +60,9 @@ class Values(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self.assumptions: dict[str, str] = {}
         self.decided: dict[str, bool] = {}
+        self.looks = 0  # how often values decided, or may have
         self._decisions = decisions or {}
-        self._known: dict[int, _Known] = {}
+        self.known: dict[int, _Known] = {}  # by a storage's key
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -73,8 +74,7 @@ class Values(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if func in refusals.INDEXED:
             refusals.check_indices(func, args, self._certain)
         if func is _aten.index.Tensor:
-            args = (args[0], [self._positions(index) for index in args[1]])
-            args = args[0], [one for part in args[1] for one in part]
+            args = args[0], [one for index in args[1] for one in self._positions(index)]
         try:
             out = func(*args, **kwargs)
         except private_torch.LOOKS_AT_VALUES:
@@ -100,13 +100,12 @@ class Values(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if not fresh and not written:
             return
         known = [self.knows(tensor) for tensor in inputs]
-        if func in _OVERWRITES and all(known[1:]) and _is_whole(args[0]) and _is_small(args[0]):
-            self._keep(args[0], torch.zeros_like, assumed=False)
+        if func in _OVERWRITES and all(known[1:]) and _is_small(args[0]) and _is_whole(args[0]):
+            self._keep(args[0], None, assumed=False)
             known[0] = True
         if operations.is_uninitialised(func):  # integers are zeros, whatever is in memory
-            for unset in fresh:
-                if _is_small(unset) and not unset.is_floating_point():
-                    self._keep(unset, None, assumed=True)
+            for unset in (one for one in fresh if _is_small(one) and not one.is_floating_point()):
+                self._keep(unset, None, assumed=True)
             return
         followed = all(known) and all(map(_is_small, fresh))
         if not followed:
@@ -114,9 +113,8 @@ class Values(TorchDispatchMode):  # type: ignore[no-untyped-call]
             fresh = [] if written else self._discrete(func, inputs, fresh)
         if not followed and not fresh:
             return
-        assumed = any(self._is_assumed(tensor) for tensor in inputs) or not all(known)
-        if operations.ignores_values(func):
-            assumed = False
+        assumed = not all(known) or any(map(self._is_assumed, inputs))
+        assumed &= not operations.ignores_values(func)
         if operations.is_random(func):  # drawn floats decide by chance, as LayerDrop does
             assumed |= any(tensor.is_floating_point() for tensor in fresh)
         try:
@@ -145,38 +143,46 @@ class Values(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def knows(self, tensor: Tensor) -> bool:
         """Tell whether a tensor's values are known, or assumed."""
-        return not is_fake(tensor) or _key(tensor) in self._known
+        return not is_fake(tensor) or _key(tensor) in self.known
 
     def _is_assumed(self, tensor: Tensor) -> bool:
-        found = self._known.get(_key(tensor)) if is_fake(tensor) else None
-        return found is not None and found.assumed
+        found = self.known.get(_key(tensor))
+        return is_fake(tensor) and found is not None and found.assumed
 
     def _certain(self, tensor: Tensor) -> Tensor | None:
         """Values of a tensor that follow from constants alone; no mode may be active."""
-        found = self._known.get(_key(tensor)) if is_fake(tensor) else None
+        found = self.known.get(_key(tensor)) if is_fake(tensor) else None
+        self.looks += found is not None
         return None if found is None or found.assumed else _view(tensor, found.storage)
 
     def _keep(self, fake: Tensor, real: Any, *, assumed: bool) -> None:
         """Remember the values of a fake tensor until its storage dies."""
         key, storage = _key(fake), fake.untyped_storage()
-        with private_torch.without_modes():
+        with fakes.asking_no_mode():
             held = torch.zeros(storage.nbytes(), dtype=torch.uint8).untyped_storage()
-            if isinstance(real, Tensor):
+            if real is not None:
                 _view(fake, held).copy_(real)
-        alive = weakref.ref(storage, lambda _: self._known.pop(key, None))
-        self._known[key] = _Known(held, assumed, alive)
+        alive = weakref.ref(storage, lambda _: self.known.pop(key, None))
+        self.known[key] = _Known(held, assumed, alive)
+
+    def fill(self, fake: Tensor, number: float, inputs: list[Tensor]) -> None:
+        """Know a tensor to be full of one number, as if its operation had been computed."""
+        with fakes.asking_no_mode():
+            self._keep(fake, torch.full((), number, dtype=fake.dtype), assumed=False)
+            for tensor in inputs:
+                self._value(tensor)  # draws the stand-in of one that is unknown
 
     def forget(self, tensors: Iterable[Tensor]) -> None:
         """Know the values of these tensors no longer."""
         for tensor in tensors:
-            self._known.pop(_key(tensor), None)
+            self.known.pop(_key(tensor), None)
 
     def _value(self, tensor: Tensor, *, zeros: bool = False) -> Tensor:
         """Values of a tensor, or a stand-in for them; no mode may be active."""
         if not is_fake(tensor):
             return tensor
-        shape, dtype = tuple(tensor.shape), tensor.dtype
-        if (found := self._known.get(_key(tensor))) is not None:
+        shape, dtype = tensor.shape, tensor.dtype
+        if (found := self.known.get(_key(tensor))) is not None:
             value = _view(tensor, found.storage)
             if not zeros or not found.assumed:
                 return value
@@ -190,7 +196,8 @@ class Values(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return torch.rand(shape, dtype=torch.float32).to(dtype)
 
     def _compute(self, func: Any, args: Any, kwargs: Any, *, zeros: bool = False) -> Any:
-        with private_torch.without_modes(), torch.no_grad():
+        self.looks += 1
+        with fakes.asking_no_mode(), torch.no_grad():
             seen: dict[int, Tensor] = {}  # a tensor that is compared with itself is equal
 
             def value(tensor: Tensor) -> Tensor:
@@ -244,8 +251,7 @@ class Values(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if not isinstance(number, bool):
             self._note(f"asks for the value of a tensor: {number:.3g}")
             return number
-        line = _calling_line()
-        number = self._decisions.get(line, number)
+        number = self._decisions.get(line := _calling_line(), number)
         self.decided.pop(line, None)
         self.decided[line] = number  # the last one decided is the last one here
         self._note(f"decides by the value of a tensor: {number}")
@@ -282,7 +288,7 @@ def _is_small(tensor: Tensor) -> bool:
 
 
 def _is_whole(tensor: Tensor) -> bool:
-    return tensor.numel() * tensor.element_size() == tensor.untyped_storage().nbytes()
+    return tensor.nbytes == tensor.untyped_storage().nbytes()
 
 
 def _view(like: Tensor, storage: torch.UntypedStorage) -> Tensor:

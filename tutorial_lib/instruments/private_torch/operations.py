@@ -28,6 +28,8 @@ FLASH_BACKWARD = _aten._scaled_dot_product_flash_attention_backward.default
 EFFICIENT_BACKWARD = _aten._scaled_dot_product_efficient_attention_backward.default
 # CUDA's cells of an LSTM and a GRU, and what autograd runs for them (the same file).
 FUSED_CELLS = (_aten._thnn_fused_lstm_cell.default, _aten._thnn_fused_gru_cell.default)
+READ_NUMBER = _aten._local_scalar_dense.default
+LIFT, DETACH = _aten.lift_fresh.default, _aten.detach.default
 PACK = _aten._pack_padded_sequence.default
 LSTM_CELL_BACKWARD = _aten._thnn_fused_lstm_cell_backward_impl.default
 GRU_CELL_BACKWARD = _aten._thnn_fused_gru_cell_backward.default
@@ -128,6 +130,21 @@ def written_arguments(
     return [leaf for leaf in tree_leaves(written) if isinstance(leaf, Tensor)]
 
 
+@functools.cache
+def may_follow_from_shapes(operation: Any) -> bool:
+    """Tell whether shapes of arguments may decide on those of results (`tags`: torch/_ops.py)."""
+    by_values = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
+    odd = by_values.intersection(operation.tags) or torch.Tag.inplace_view in operation.tags
+    return operation.namespace == "aten" and not odd and "lift" not in operation._schema.name
+
+
+@functools.cache
+def is_foreach(operation: Any) -> bool:
+    """Tell whether an operation takes lists of tensors and numbers (`_schema`: torch/_ops.py)."""
+    return "::_foreach_" in operation._schema.name
+
+
+@functools.cache
 def is_random(operation: Any) -> bool:
     """Tell whether an operation draws random numbers (`tags`: torch/_ops.py)."""
     return torch.Tag.nondeterministic_seeded in operation.tags
@@ -138,25 +155,41 @@ def makes_new(operation: Any) -> bool:
     return not operation._schema.is_mutable and not gives_view(operation)
 
 
+@functools.cache
 def is_elementwise(operation: Any) -> bool:
     """Tell whether an operation takes its arguments number by number (`tags`: torch/_ops.py)."""
     return torch.Tag.pointwise in operation.tags
 
 
+@functools.cache
 def is_uninitialised(operation: Any) -> bool:
     """Tell whether an operation gives memory as it finds it (`_schema`: torch/_ops.py)."""
     return "empty" in operation._schema.name
 
 
+@functools.cache
 def gives_indices(operation: Any) -> bool:
     """Tell whether a result says where values were, as `topk`'s does (`_schema`: torch/_ops.py)."""
     return any(result.name == "indices" for result in operation._schema.returns)
 
 
+@functools.cache
 def ignores_values(operation: Any) -> bool:
     """Tell whether an operation takes a tensor for its shape alone, as `ones_like` does."""
     name = operation._schema.name.removeprefix("aten::")
     return name.startswith("new_") or (name.endswith("_like") and "rand" not in name)
+
+
+_ZEROS = {_aten.zeros.default, _aten.zeros_like.default, _aten.zero_.default}
+_ONES = {_aten.ones.default, _aten.ones_like.default}
+_FILLED = {_aten.fill_.Scalar, _aten.full.default, _aten.full_like.default}
+
+
+def fills_with(operation: Any, args: tuple[Any, ...]) -> float | None:
+    """Return the number that an operation's result is full of, None where it isn't of one."""
+    if operation in _ZEROS:
+        return 0
+    return 1 if operation in _ONES else args[1] if operation in _FILLED else None
 
 
 def flash_attention(*args: Any, **settings: Any) -> Tensor:
