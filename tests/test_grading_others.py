@@ -7,6 +7,7 @@ import pytest
 from grading_selftest.known_answers import handed_in
 
 from solutions.grader.lab import load_lab
+from solutions.grader.submissions.reader import read_submission
 
 pytestmark = pytest.mark.weekly
 
@@ -59,16 +60,14 @@ def test_nbgrader_gives_the_same_points(nbgrader, lab, handed, wanted, tmp_path)
     assert points == wanted
 
 
-@pytest.mark.parametrize("released", [True, False])
-def test_nbgrader_holds_the_points_of_grade(nbgrader, lab, handed, wanted, tmp_path, released):
-    course, book = tmp_path / "class", tmp_path / "class" / "gradebook.db"
-    nbgrader_run.make_course(course, lab.path, handed)
-    if released:
-        nbgrader_run.run(nbgrader, course, "nbgrader", "generate_assignment", "lab01", "--create")
-    other = course / "submitted" / "some" / "lab02"  # in nbgrader a folder of each lab
-    other.mkdir()
-    (other / "lab02.ipynb").write_text("{}")
-    words = ("submitted", "--out", "report", "--gradebook", book.name)
-    for _ in range(2):  # again changes nothing
-        nbgrader_run.run(nbgrader, course, "tutorial_lib", "grade", "lab01", *words)
-        assert nbgrader_run.exported(nbgrader, course) == wanted
+def test_a_copied_check_stops_nbgrader_and_not_grade(nbgrader, lab, handed, solved, tmp_path):
+    """nbgrader 0.9.6 ends there, for the class, and says that the metadata is old."""
+    copied = handed_in(lab, solved)
+    check = next(c for c in copied["cells"] if "check" in str(c["metadata"].get("nbgrader")))
+    copied["cells"].append({**check, "id": "another"})
+    assert read_submission(lab, json.dumps(copied).encode()).problems == {}
+    with pytest.raises(AssertionError, match="old version"):
+        nbgrader_run.autograde(
+            nbgrader, tmp_path / "class", lab.path, {"a": copied, "full": handed["full"]}
+        )
+    assert not (tmp_path / "class" / "autograded" / "full").exists()

@@ -5,28 +5,21 @@ import csv
 import hashlib
 import io
 import json
-import sys
 from dataclasses import replace
 
 import pytest
 import toy
 
 from solutions.grader import GradingError
-from solutions.grader.gradebook import open_gradebook
 from solutions.grader.report import class_list, pages
 from solutions.grader.report import report_class as report
 from solutions.grader.report.class_list import Entry, class_entries, roster_warnings
+from solutions.grader.report.marks import read_marks
 from solutions.grader.report.roster import Roster
 from solutions.grader.report.tables import as_csv, readable
 from solutions.grader.results import Graded, Verdict
 
 NAMES = ["ann/a.ipynb", "ann/b.ipynb", "bob.ipynb", "=cmd().ipynb"]
-
-
-def test_a_gradebook_needs_nbgrader(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "nbgrader.api", None)
-    with pytest.raises(GradingError, match="pip install nbgrader"):
-        open_gradebook(tmp_path / "gradebook.db")
 
 
 def graded(lab, name, passed=(), said="area(3, 4) is 7"):
@@ -159,11 +152,79 @@ def test_the_instructor_alone_sees_why_an_answer_is_to_be_read(lab, tmp_path):
     index = pages.index_page(lab, entries, [])
     place = index.split('<a href="answers/1.2.html#')[1].partition('"')[0]
     assert f'<article id="{place}"' in pages.answers_page(lab, "1.2", entries)
-    assert "1.2</a> line 2: uses &lt;sys&gt;." in index
+    assert "<li>uses &lt;sys&gt;." in index
+    assert ">ann, 1.2, line 2</a>" in index
     assert "Please read:</strong> line 2: uses &lt;sys&gt;." in pages.answers_page(
         lab, "1.2", entries
     )
     assert "line 2" not in pages.feedback_page(lab, entries[0], "v1")
+
+
+def test_marks_by_hand_go_before_those_of_the_checks(lab, tmp_path):
+    zip_file = Graded("zoe.zip", "unreadable", reason="It is empty.")
+    found = [*results(lab), zip_file]
+    names = [one.name for one in found]
+    path = write(
+        tmp_path / "m.csv",
+        "Student;Exercise;Points;Comment",
+        "BOB;1.2;2,5;Half of it: see me",
+        "ann;1.1;;Shorter!",
+        "ann;2.1;5;",
+        "zoe;1.1;2;From <paper>",
+        "zoe;;;Hand in a notebook.",
+    )
+    marks = read_marks(path, lab, names, Roster(None))
+    entries = class_entries(found, Roster(None), names, marks)
+    rows = {row["name"]: row for row in class_list.rows(lab, entries)}
+    bob, zoe, ann = (rows[name] for name in ("bob.ipynb", "zoe.zip", "ann/b.ipynb"))
+    assert (bob["points"], bob["by checks"], bob["1.2"], bob["by hand"]) == (9.5, 10, 2.5, "1.2")
+    assert bob["comment"] == "1.2: Half of it: see me"
+    assert (zoe["points"], zoe["by checks"], zoe["1.2"]) == (2, None, None)
+    assert zoe["comment"] == "1.1: From <paper> Hand in a notebook."
+    assert (ann["points"], ann["by hand"], ann["comment"]) == (7, "2.1", "1.1: Shorter!")
+    page = pages.feedback_page(lab, entries[2], "v1")
+    assert "<strong>9.5 of 10 points</strong>" in page
+    assert "by hand; the checks gave 3" in page
+    assert "From &lt;paper&gt;" in pages.feedback_page(lab, entries[-1], "v1")
+    assert '<td class="number">2.5*</td>' in pages.index_page(lab, entries, [])
+    assert "<strong>2.5 of 3</strong> by hand" in pages.answers_page(lab, "1.2", entries)
+    assert "bob,,,bob,,9.5" in class_list.canvas_csv(lab, entries)
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (
+            "anne,1.1,1,",
+            r"Line 3 of .*m.csv has 'anne', who is no student here: did you mean 'ann'",
+        ),
+        ("zzz,1.1,1,", r"has 'zzz', who is no student here\."),
+        (",1.1,1,", "has '', who is no student here"),
+        ("ann,1.3,1,", r"has exercise '1.3', and lab90_toy has 1.1, 1.2, 2.1\."),
+        ("ann,1.1,two,", r"has 'two' points: give a number from 0 to 2\."),
+        ("ann,1.1,nan,", "has 'nan' points"),
+        ("ann,1.1,3,", "has '3' points"),
+        ("ann,1.1,-1,", "has '-1' points"),
+        ("ann,1.1,,", "has neither points nor a comment"),
+        ("ann,,1,", "has points for no exercise"),
+        ("bob,1.1,1,", "has 1.1 of 'bob' for a second time"),
+    ],
+)
+def test_a_line_of_marks_that_fits_nothing_is_named(lab, tmp_path, line, said):
+    path = write(
+        tmp_path / "m.csv", "student,exercise,points,comment", "bob,1.1,1,", line, "b,9,9,"
+    )
+    with pytest.raises(GradingError, match=said) as error:
+        read_marks(path, lab, NAMES, Roster(None))
+    assert len(str(error.value).splitlines()) == 3  # of both lines, and what to do
+    assert "Nothing was graded or changed" in str(error.value)
+
+
+def test_a_name_of_two_students_marks_neither(lab, tmp_path):
+    names = [f"Ann Lee_{number}_assignsubmission_file_/x.ipynb" for number in (1, 2)]
+    marks = write(tmp_path / "m.csv", "name,exercise,points", "ann lee,1.1,1")
+    with pytest.raises(GradingError, match="has 'ann lee', who is no student here"):
+        read_marks(marks, lab, names, Roster(None))
 
 
 def test_what_was_not_graded_is_no_zero(lab, tmp_path):
@@ -203,7 +264,7 @@ def test_the_commonest_message_counts_numbers_as_equal(lab):
     found = [graded(lab, name, said=f"area(3, {name}) is 7") for name in "1234"]
     entries = list(map(Entry, [*found, graded(lab, "x", said="another")]))
     first = pages.by_exercise(lab, entries)[0]
-    assert (first["said"], first["points"], first["blank"]) == (4, [0] * 5, 0)
+    assert (first["said"], first["kinds"][2], first["blank"]) == (4, ("none", 5), 0)
 
 
 def test_blanks_are_counted_and_hide_no_message(lab):

@@ -47,6 +47,12 @@ class Lab:
     given: Sequence[Cell] = ()  # the cells of the lab as students get it, where there is one
 
     @property
+    def heading(self) -> str:
+        """Return the heading at the lab's top, as in `Lab 01: the memory ledger`."""
+        texts = (cell.source for cell in self.cells if cell.kind == "markdown")
+        return next(texts, "").partition("\n")[0].removeprefix("# ") or self.name
+
+    @property
     def titles(self) -> Mapping[str, str]:
         """Return what the table at the lab's top says of each exercise."""
         texts = (cell.source for cell in self.cells if cell.kind == "markdown")

@@ -32,6 +32,7 @@ class Graded:
     notes: Sequence[str] = ()  # what the student should know about the notebook
     findings: Mapping[str, Sequence[str]] = field(default_factory=dict)  # for the instructor alone
     sources: Mapping[str, str] = field(default_factory=dict)  # the student's own, by exercise
+    structures: Mapping[str, Sequence[int]] = field(default_factory=dict)  # of these
     seconds: float = 0.0  # what judging it took
     seed: int | None = None  # the one that the checks' cases were drawn from
     alone: bool = False  # no other submission was judged at the same time
@@ -58,7 +59,7 @@ class Graded:
                 if what != NOT_PYTHON or self.points(lab, number):
                     place = f"line {line}" if line else "a cell beside the answer"
                     lines.setdefault(number, []).append(f"{place}: {what} {why}.")
-        return replace(self, findings=lines)
+        return replace(self, findings=lines, structures=answers.structures)
 
     def points(self, lab: Lab, exercise: str | None = None) -> int:
         """Sum the points of the checks that passed, of one exercise or of all."""

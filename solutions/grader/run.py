@@ -18,6 +18,7 @@ from solutions.grader.journal import Journal, course_version
 from solutions.grader.judge_class import judge_class
 from solutions.grader.lab import load_lab
 from solutions.grader.read_class import match_class, read_class
+from solutions.grader.report.marks import read_marks
 from solutions.grader.report.report_class import check_folder, report_class
 from solutions.grader.report.roster import Roster
 from solutions.grader.request import check_request
@@ -41,25 +42,25 @@ def grade(
     only: Sequence[str] = (),
     seed: int | None = None,
     roster: Path | None = None,
+    marks: Path | None = None,
     checks_package: str = "tutorial_lib.checks",
     import_path: Sequence[Path] = (),
 ) -> pd.DataFrame:
     """Grade a folder of submissions of one lab, and write scores and feedback.
 
-    What a stopped run or an older report in `out` has graded, and is the same, is taken over.
-
     Args:
         lab: As in `lab01`.
         submissions: Folder with notebooks, or with one folder a student.
-        out: Folder for the report: a new one, or that of an older report, which is replaced.
+        out: Folder for the report; what an older report or a stopped run graded there is kept.
         root: The course folder.
-        workers: Submissions graded at the same time; as many as cores and memory allow when None.
+        workers: Submissions graded at once; as many as cores and memory allow when None.
         dask: Address of a Dask scheduler, whose workers judge in place of this machine.
         seconds: CPU time of a function in one check, all its cases together.
         memory_bytes: What a student's process may use beyond its imports.
         only: Names of the few to grade; an older report keeps the others. All when empty.
         seed: For repeating a run; by default a secret one is drawn, or that of the stopped run.
         roster: A CSV file of the students.
+        marks: A CSV file of points and comments by hand, which go before those of the checks.
         checks_package: Where the names of checks are looked up.
         import_path: More places where Python looks for modules.
 
@@ -77,13 +78,14 @@ def grade(
     with interruptible():
         files = read_class(submissions, only, course.name)
         check_folder(out, submissions)
-        students = Roster(roster)
+        students, names = Roster(roster), find_submissions(submissions, lab=course.name)
+        by_hand = read_marks(marks, course, names, students)
         journal = Journal(out, identity, seed, again=bool(only))
         kept = journal.kept([one.name for one in files]) if only else []
         matched = match_class(course, journal.take_over(files))
         order = Order(course, journal.seed, seconds, memory_bytes, checks_package, paths)
         results, judging = judge_class(order, matched, journal, workers, dask)
-    names, facts = find_submissions(submissions, lab=course.name), journal.facts() | judging
-    table = report_class(out, course, [*kept, *results], students, names, facts)
+    facts = journal.facts() | judging
+    table = report_class(out, course, [*kept, *results], students, names, facts, by_hand)
     journal.remove()
     return table

@@ -9,7 +9,7 @@ for (const table of document.querySelectorAll("table.sortable")) {
       for (const other of head.parentNode.cells) other.removeAttribute("aria-sort");
       head.setAttribute("aria-sort", down ? "descending" : "ascending");
       const text = (row) => row.cells[column].textContent;
-      const rows = [...body.rows].sort((a, b) => text(a).localeCompare(text(b), "en", { numeric: true }));
+      const rows = [...body.rows].sort((a, b) => text(a) - text(b) || text(a).localeCompare(text(b), "en", { numeric: true }));
       body.append(...(down ? rows.reverse() : rows));
     });
   });

@@ -1,8 +1,8 @@
 """Rows of a class, and its score sheets: the instructor's own, and those for Canvas and Moodle."""
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from solutions.grader.lab import Lab
@@ -19,23 +19,60 @@ _MOODLE = ["First name", "Last name", "ID number", "Email address"]
 
 
 @dataclass(frozen=True)
+class Mark:
+    """What an instructor writes about an answer."""
+
+    points: float | None  # None leaves the points of the checks
+    comment: str
+
+
+@dataclass(frozen=True)
 class Entry:
     """One row of the class."""
 
     result: Graded
     student: Student | None = None  # None when the roster does not say
+    marks: Mapping[str, Mark] = field(default_factory=dict)  # by exercise; "" is the whole lab
+
+    @property
+    def name(self) -> str:
+        """Return the student's name, or the name of the file where the student is not known."""
+        return self.student.name if self.student else self.result.name
+
+    def by_hand(self, exercise: str) -> float | None:
+        """Return the points that an instructor gave; None where the checks' count."""
+        return self.marks[exercise].points if exercise in self.marks else None
+
+    def grade(self, lab: Lab, exercise: str | None = None) -> float | None:
+        """Return the points of one exercise or of all; None where nobody graded anything."""
+        if exercise:
+            points = self.by_hand(exercise)
+            return self.result.grade(lab, exercise) if points is None else points
+        grades = [self.grade(lab, one) for one in lab.exercises]
+        return sum(one or 0 for one in grades) if any(one is not None for one in grades) else None
 
 
 def class_entries(
-    results: Sequence[Graded], roster: Roster, names: Sequence[str] = ()
+    results: Sequence[Graded],
+    roster: Roster,
+    names: Sequence[str] = (),
+    marks: Mapping[str, Mapping[str, Mark]] | None = None,
 ) -> list[Entry]:
-    """List the rows of a class; behind them the students of whom no file is among `names`."""
-    found = [Entry(result, roster.find(result.name)) for result in results]
+    """List the rows of a class; behind them the students of whom no file is among `names`.
+
+    Args:
+        results: Of what was handed in.
+        roster: The students.
+        names: Of all submissions.
+        marks: By the name of a row, as `read_marks` returns them.
+    """
+    marks = marks or {}
+    found = [Entry(one, roster.find(one.name), marks.get(one.name, {})) for one in results]
     there = [roster.find(name) for name in names]
+    missing = {one.folder or one.name: one for one in roster.students if one not in there}
     nothing = [
-        Entry(Graded(one.folder or one.name, NOTHING, reason="No file was found."), one)
-        for one in roster.students
-        if one not in there
+        Entry(Graded(name, NOTHING, reason="No file was found."), one, marks.get(name, {}))
+        for name, one in missing.items()
     ]
     return [*found, *nothing]
 
@@ -75,9 +112,18 @@ def rows(lab: Lab, entries: Sequence[Entry]) -> list[dict[str, Any]]:
             "student": readable(entry.student.name if entry.student else ""),
             "id": readable(entry.student.id if entry.student else ""),
             "status": entry.result.status,
-            "points": entry.result.grade(lab),
+            "points": entry.grade(lab),
             "maximum": lab.maximum,
-            **{exercise: entry.result.grade(lab, exercise) for exercise in lab.exercises},
+            **{exercise: entry.grade(lab, exercise) for exercise in lab.exercises},
+            "by checks": entry.result.grade(lab),
+            "by hand": " ".join(one for one in entry.marks if entry.by_hand(one) is not None),
+            "comment": readable(
+                " ".join(
+                    f"{exercise}: {mark.comment}".removeprefix(": ")
+                    for exercise, mark in entry.marks.items()
+                    if mark.comment
+                )
+            ),
             "review": " ".join(sorted(entry.result.findings)),
             "reason": readable(entry.result.reason),
         }
@@ -106,8 +152,8 @@ def moodle_csv(lab: Lab, entries: Sequence[Entry]) -> str:
     return as_csv(lines)
 
 
-def _grades(lab: Lab, entries: Sequence[Entry]) -> list[tuple[Student, int | None]]:
+def _grades(lab: Lab, entries: Sequence[Entry]) -> list[tuple[Student, float | None]]:
     """List the students with one row, and the points of each; None where nothing was graded."""
     several = several_rows(entries)
-    found = [(one.student, one.result.grade(lab)) for one in entries if one.student]
+    found = [(one.student, one.grade(lab)) for one in entries if one.student]
     return [(student, points) for student, points in found if student not in several]

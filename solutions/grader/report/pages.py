@@ -16,11 +16,13 @@ import jinja2
 from markupsafe import Markup
 
 from solutions.grader.lab import Lab
+from solutions.grader.report.alike import Group
 from solutions.grader.report.class_list import Entry
 from solutions.grader.report.roster import student_key
 from solutions.grader.report.tables import readable
 
 _BLANK = "is still blank"  # in a check's message, about this exercise or one that it calls
+_KINDS = ("all points", "some", "none", "blank")
 _NUMBER = re.compile(r"\d[\d,.]*")
 _TEMPLATES = Path(__file__).resolve().parents[1] / "pages"
 
@@ -36,31 +38,51 @@ def feedback_name(name: str) -> str:
 
 def feedback_page(lab: Lab, entry: Entry, version: str) -> str:
     """Write a student's page: points, messages, the code they are about. All is escaped."""
-    title = f"{lab.name}: {entry.student.name if entry.student else entry.result.name}"
+    title = f"{lab.heading} ({entry.name})"
     return _page("feedback.html", title=title, lab=lab, entry=entry, version=version)
 
 
 def answers_page(lab: Lab, exercise: str, entries: Sequence[Entry]) -> str:
     """Write the instructor's page of one exercise: all answers side by side."""
     blank = (lab.answers[exercise].blank or "").split()
-    results = [entry.result for entry in entries]
-    answers = [one for one in results if one.sources.get(exercise, "").split() not in ([], blank)]
-    answers.sort(key=lambda one: (one.points(lab, exercise), one.message(lab, exercise)))
-    facts = {"lab": lab, "exercise": exercise, "answers": answers, "num_rows": len(entries)}
-    return _page("answers.html", title=f"{lab.name}, exercise {exercise}", **facts)
+    given = [
+        one for one in entries if one.result.sources.get(exercise, "").split() not in ([], blank)
+    ]
+    given.sort(key=lambda one: (one.grade(lab, exercise) or 0, one.result.message(lab, exercise)))
+    facts = {"lab": lab, "exercise": exercise, "answers": given, "num_rows": len(entries)}
+    return _page("answers.html", title=f"{lab.heading}, exercise {exercise}", **facts)
 
 
-def index_page(lab: Lab, entries: Sequence[Entry], said: Sequence[str]) -> str:
+def alike_page(lab: Lab, groups: Sequence[Group]) -> str:
+    """Write the instructor's page of answers that are alike, two side by side."""
+    return _page("alike.html", title=f"{lab.heading}, answers alike", lab=lab, groups=groups)
+
+
+def index_page(
+    lab: Lab,
+    entries: Sequence[Entry],
+    said: Sequence[str],
+    groups: Sequence[Group] = (),
+) -> str:
     """Write the instructor's page: the class at a glance, and a row a submission."""
     best = {
         entry.student or student_key(entry.result.name): entry
-        for entry in sorted(entries, key=lambda one: one.result.points(lab))
+        for entry in sorted(entries, key=lambda one: one.grade(lab) or 0)
         if entry.result.status == "graded"
     }
     counted = [*best.values()]
-    facts = {"lab": lab, "entries": entries, "said": said, "counted": len(counted)}
-    facts["mean"] = fmean([one.result.points(lab) for one in counted] or [0])
-    return _page("index.html", title=lab.name, summary=by_exercise(lab, counted), **facts)
+    facts = {"lab": lab, "entries": entries, "said": said, "groups": groups}
+    points = [one.grade(lab) or 0 for one in counted]
+    facts |= {"counted": len(counted), "mean": fmean(points or [0]), "kinds": _KINDS}
+    facts["totals"] = Counter(int(one) for one in points)
+    findings: dict[str, list[tuple[Entry, str, str]]] = {}
+    for entry in entries:
+        for exercise, lines in entry.result.findings.items():
+            for line in lines:
+                place, _, what = line.partition(": ")
+                findings.setdefault(what, []).append((entry, exercise, place))
+    facts["findings"] = sorted(findings.items(), key=lambda one: -len(one[1]))
+    return _page("index.html", title=lab.heading, summary=by_exercise(lab, counted), **facts)
 
 
 def by_exercise(lab: Lab, entries: Sequence[Entry]) -> list[dict[str, Any]]:
@@ -70,7 +92,7 @@ def by_exercise(lab: Lab, entries: Sequence[Entry]) -> list[dict[str, Any]]:
     """
     found = []
     for exercise in lab.exercises:
-        points = [entry.result.points(lab, exercise) for entry in entries]
+        points = [entry.grade(lab, exercise) or 0 for entry in entries]
         texts = [entry.result.message(lab, exercise) for entry in entries]
         messages = [text for text in texts if text and _BLANK not in text]
         example = {_NUMBER.sub("0", text): text for text in messages}
@@ -78,7 +100,13 @@ def by_exercise(lab: Lab, entries: Sequence[Entry]) -> list[dict[str, Any]]:
         ((message, said),) = alike or [("", 0)]
         facts = {"exercise": exercise, "said": said, "message": example.get(message, "")}
         facts["blank"] = sum(_BLANK in text for text in texts)
-        found.append(facts | {"mean": fmean(points or [0]), "points": points})
+        most = lab.maximum_of(exercise)
+        kinds = Counter(
+            _KINDS[0 if point == most else 1 if point else 2 + (_BLANK in text)]
+            for point, text in zip(points, texts, strict=True)
+        )
+        facts["kinds"] = [(kind, kinds[kind]) for kind in _KINDS]
+        found.append(facts | {"mean": fmean(points or [0])})
     return found
 
 

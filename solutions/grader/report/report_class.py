@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 from solutions.grader.errors import GradingError
 from solutions.grader.lab import Lab
 from solutions.grader.report import class_list, pages
-from solutions.grader.report.class_list import Entry, class_entries, roster_warnings
+from solutions.grader.report.alike import alike
+from solutions.grader.report.class_list import Entry, Mark, class_entries, roster_warnings
 from solutions.grader.report.roster import Roster
 from solutions.grader.report.tables import as_csv
 from solutions.grader.results import Graded
@@ -26,7 +27,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _ADVICE = {
-    "landlock+namespaces": "",
+    "landlock+namespaces": " Submissions could not read or change your files, nor reach the "
+    "network.",
     "landlock": " No own network and process space could be made: a submission may reach the "
     "network and end other processes of yours.",
     "namespaces": " Submissions can read your files: this kernel has no usable Landlock.",
@@ -44,7 +46,7 @@ _NO_EXAM = (
 )
 
 _REPORT = {"scores.csv", "scores-canvas.csv", "scores-moodle.csv", "index.html", "run.json"}
-_REPORT |= {"feedback", "answers"}
+_REPORT |= {"feedback", "answers", "alike.html"}
 
 
 def report_class(
@@ -54,6 +56,7 @@ def report_class(
     roster: Roster,
     names: Sequence[str],
     facts: Mapping[str, Any],
+    marks: Mapping[str, Mapping[str, Mark]] | None = None,
 ) -> pd.DataFrame:
     """Write the report of a class, and give the table of `scores.csv`; see `run.grade`.
 
@@ -61,11 +64,12 @@ def report_class(
         results: Graded now, or kept of an older report.
         names: Of all submissions in the class's folder.
         facts: About the run, for `run.json`; `layers` lists what held a submission back.
+        marks: An instructor's own, as `read_marks` returns them.
     """
     import pandas as pd
 
     results = sorted(results, key=lambda one: one.name)
-    entries = class_entries(results, roster, names)
+    entries = class_entries(results, roster, names, marks)
     layers, walls = facts["layers"], isolation(facts["layers"])
     unwatched, no_exam = "unwatched" in layers, "memory exam" not in layers
     advice = f"{_ADVICE[walls]}{_UNWATCHED * unwatched}{_NO_EXAM * no_exam}"
@@ -129,7 +133,9 @@ def write_report(
         _write(new / "scores.csv", as_csv(rows))
         _write(new / "scores-canvas.csv", class_list.canvas_csv(lab, entries))
         _write(new / "scores-moodle.csv", class_list.moodle_csv(lab, entries))
-        _write(new / "index.html", pages.index_page(lab, entries, said))
+        groups = alike(lab, entries)
+        _write(new / "alike.html", pages.alike_page(lab, groups))
+        _write(new / "index.html", pages.index_page(lab, entries, said, groups))
         _write(new / "run.json", json.dumps({**facts, "rows": rows}, indent=2) + "\n")
         if out.exists():
             out.rename(Path(beside, "old"))

@@ -29,6 +29,7 @@ class Answers:
     # what a person should read: line, what stands there, and why
     findings: dict[str, list[tuple[int, str, str]]] = field(default_factory=dict)
     cuts: dict[str, list[str]] = field(default_factory=dict)  # what of the `student_steps` is run
+    structures: dict[str, list[int]] = field(default_factory=dict)  # to find answers that are alike
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:

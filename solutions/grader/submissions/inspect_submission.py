@@ -11,9 +11,7 @@ from pathlib import Path
 from solutions.grader.lab import Lab
 from solutions.grader.submissions import review, slice_cells
 from solutions.grader.submissions.answers import NOT_PYTHON, Answers, Step, student_steps
-
-_LONG = 80  # parts of a syntax tree that the solution adds to the blank
-_COPIED = "is the solution's, word for word, but for comments and names"
+from solutions.grader.submissions.structure import structures
 
 
 def inspect_submission(lab: Lab, answers: Answers) -> Answers:
@@ -56,17 +54,13 @@ def inspect_submission(lab: Lab, answers: Answers) -> Answers:
             runs = slice_cells.RUNS_A_FILE.findall(step["source"])
             if not {Path(file).stem for file in runs} <= written:
                 new.append(review.Finding(1, "%run", "runs a file that no cell shows"))
-            if step["exercise"]:
-                whole = _shape(references[number])
-                blank = slice_cells.tree_of(lab.answers[number].blank or "") or tree
-                if len(whole) - len(_shape(blank)) >= _LONG and _shape(tree) == whole:
-                    new.append(review.Finding(1, "this answer", _COPIED))
         if new:
             new = new if step["exercise"] else [one._replace(line=0) for one in new]
             found.setdefault(number, []).extend(new)
     cuts = {number: slice_cells.cut(slice_cells.up_to(steps, number)) for number in answers.parts}
     notes = [*answers.notes, *_notes(course, steps)]
-    return replace(answers, findings=found, notes=notes, cuts=cuts)
+    shapes = structures(lab, answers)
+    return replace(answers, findings=found, notes=notes, cuts=cuts, structures=shapes)
 
 
 def _cells(steps: Sequence[Step]) -> list[tuple[str, Step, ast.Module | None]]:
@@ -81,23 +75,6 @@ def _cells(steps: Sequence[Step]) -> list[tuple[str, Step, ast.Module | None]]:
                 source = source.lstrip().partition("\n")[2]
             cells.append((group, step, slice_cells.tree_of(source)))
     return cells[::-1]
-
-
-def _shape(tree: ast.AST) -> list[tuple[object, ...]]:
-    """List the parts of a cell without its docstrings; its own variables become numbers."""
-    nodes = list(ast.walk(tree))
-    texts = (n for n in nodes if isinstance(n, ast.Expr) and isinstance(n.value, ast.Constant))
-    prose = {id(part) for text in texts for part in (text, text.value)}
-    kinds = (ast.arg, ast.FunctionDef, ast.ClassDef)
-    own = [getattr(n, "arg", getattr(n, "name", "")) for n in nodes if isinstance(n, kinds)]
-    own += [n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)]
-    number = {name: place for place, name in enumerate(dict.fromkeys(own))}
-    found: list[tuple[object, ...]] = []
-    for node in nodes:
-        word = getattr(node, "attr", getattr(node, "value", None))
-        word = number.get(node.id, node.id) if isinstance(node, ast.Name) else word
-        found += [(type(node), word if isinstance(word, str | float | int) else None)]
-    return [one for one, node in zip(found, nodes, strict=True) if id(node) not in prose]
 
 
 def _notes(course: Sequence[ast.Module], steps: Sequence[Step]) -> list[str]:

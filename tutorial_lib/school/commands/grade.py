@@ -41,7 +41,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     )
     add("--seed", type=int, help="as in an older run.json: draws the same cases again")
     add("--roster", type=Path, metavar="CSV", help="name or folder, id, email")
-    add("--gradebook", type=Path, metavar="DB", help="nbgrader's, which gets the points too")
+    add("--marks", type=Path, metavar="CSV", help="by hand: student, exercise, points, comment")
     add("--selftest", action="store_true", help="grade answers whose verdict is known")
     add("--example", action="store_true", help="write a class of thirty into the folder")
 
@@ -50,8 +50,6 @@ def run(options: argparse.Namespace) -> int:
     """Grade, or do what one of the two other forms asks for."""
     find_grader(ROOT)
     from solutions import grader
-    from solutions.grader.gradebook import open_gradebook, write_gradebook
-    from solutions.grader.lab import load_lab
 
     lab, given, out = options.lab, options.folders, options.out
     if options.selftest and not given:
@@ -68,8 +66,6 @@ def run(options: argparse.Namespace) -> int:
             "`grade --help` shows what goes with --selftest and --example."
         )
     else:
-        if options.gradebook:
-            open_gradebook(options.gradebook).close()  # now, and not after an hour of grading
         table = grader.grade(
             lab,
             given[0],
@@ -81,9 +77,8 @@ def run(options: argparse.Namespace) -> int:
             only=options.only,
             seed=options.seed,
             roster=options.roster,
+            marks=options.marks,
         )
-        if options.gradebook:
-            write_gradebook(options.gradebook, load_lab(ROOT, lab), table)
         _say(table, out)
     return 0
 
