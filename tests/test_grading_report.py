@@ -196,7 +196,7 @@ def test_marks_by_hand_go_before_those_of_the_checks(lab, tmp_path):
     [
         (
             "anne,1.1,1,",
-            r"Line 3 of .*m.csv has 'anne', who is no student here: did you mean 'ann'",
+            r"Line 3 of .*m.csv has 'anne', who is no student here \(did you mean 'ann'\?\)\.",
         ),
         ("zzz,1.1,1,", r"has 'zzz', who is no student here\."),
         (",1.1,1,", "has '', who is no student here"),

@@ -87,4 +87,4 @@ def _mark(lab: Lab, cells: dict[str, str]) -> tuple[str, Mark]:
 
 def _near(who: str, keys: dict[str, list[str]]) -> str:
     near = difflib.get_close_matches(who.casefold(), keys, 1)
-    return f": did you mean {near[0]!r}?" if near else ""
+    return f" (did you mean {near[0]!r}?)" if near else ""
