@@ -28,6 +28,8 @@ from tutorial_lib.guesses import beside
 from tutorial_lib.models.gpt import GPT, Block, GPTConfig
 from tutorial_lib.units import human_bytes
 
+torch.set_num_threads(1)  # sums in one order, and no waiting for a busy core
+
 # %% [markdown] id="meter-text"
 # ## Build the meter
 #
