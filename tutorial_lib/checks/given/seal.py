@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import builtins
 import functools
+import itertools
+import operator
 import sys
 from collections.abc import Iterator, Mapping
 from types import FunctionType, ModuleType
@@ -24,6 +26,7 @@ EXCHANGED = "exchanged"  # in a result: the first thing that was found to be ano
 # How a value is shown decides nothing, and torch.Storage follows the default dtype.
 _FREE = {"__repr__", "__str__", "showwarning", "Storage"}
 _OTHERS = "PyTorch's own operations (a mode that is still on, or a kernel of yours)"
+_GONE = object()  # where a name was taken away before any line of an answer
 _WATCHERS = ("setprofile", "settrace", "monitoring")  # of each call, and of what it returns
 
 
@@ -40,9 +43,11 @@ class Seal:
         for names, name in ((sys.modules, __name__), (vars(sys.modules[package]), own)):
             names.pop(name, None)  # what is imported anew is another
         noted = [
-            (p, n, {k: n[k] for k in keys if k in n}, hidden) for p, n, keys, hidden in where[0]
+            (p, n, keys, hidden, tuple([n.get(key, _GONE) for key in keys]))
+            for p, n, keys, hidden in where[0]
         ]
-        code = [(name, function, _code(function)) for name, function in where[1]]
+        functions = [function for _, function in where[1]]
+        code = [name for name, _ in where[1]], functions, [*map(_code, functions)]
         self.broken, self.interceptors = "", interceptors()
         self.look = functools.partial(_first_exchanged, noted, code)
 
@@ -124,19 +129,27 @@ def _inside(value: Any) -> Iterator[FunctionType]:
     return (part for part in parts if isinstance(part, FunctionType))
 
 
-def _code(function: FunctionType) -> tuple[Any, ...]:
-    return function.__code__, function.__defaults__, function.__kwdefaults__
+_code = operator.attrgetter("__code__", "__defaults__", "__kwdefaults__")
 
 
-def _first_exchanged(places: list[Any], code: list[Any], gone: object = object()) -> str:
-    """Name what is another now; nothing is looked up here that an answer could exchange."""
-    for place, names, values, hidden in places:
-        for name, value in values.items():
-            if names.get(name, gone) is not value:
-                return f"{place}.{name}"
-        for name in names.keys() & hidden:
-            return f"{place}.{name}"
-    for name, function, before in code:
-        if (function.__code__, function.__defaults__, function.__kwdefaults__) != before:
-            return f"{name}"
+def _first_exchanged(
+    places: list[Any],
+    functions: tuple[list[str], list[Any], list[Any]],
+    gone: Any = itertools.repeat(_GONE),  # noqa: B008
+    kept: Any = (map, all, zip, next, list, operator.is_, _code),
+) -> str:
+    """Name what is another now; nothing is looked up here that an answer could exchange.
+
+    It goes over ten thousand names several times a case, so its loops are those of Python's own C.
+    """
+    map_, all_, zip_, next_, list_, is_, code = kept
+    for place, names, keys, hidden, values in places:
+        if not all_(map_(is_, map_(names.get, keys, gone), values)):
+            changed = map_(is_, map_(names.get, keys, gone), values)
+            return f"{place}.{next_(key for key, same in zip_(keys, changed) if not same)}"
+        if not names.keys().isdisjoint(hidden):
+            return f"{place}.{next_(name for name in names.keys() & hidden)}"
+    called, now, before = functions[0], list_(map_(code, functions[1])), functions[2]
+    if now != before:
+        return next_(name for name, new, old in zip_(called, now, before) if new != old)
     return ""
