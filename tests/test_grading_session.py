@@ -129,7 +129,7 @@ def test_what_sets_arithmetic_reaches_an_answer_and_nothing_else_does(
         assert course.area() == ""
 
 
-# Finds the pipe to the grader and writes messages of its own into it.
+# Finds the channel to the grader and writes messages of its own into it.
 PIPE = (
     "import os, struct\n"
     "def send(kind, content, length=None):\n"
@@ -140,6 +140,12 @@ PIPE = (
     "    try: return bool(os.fstat(fd))\n"
     "    except OSError: return False\n"
 )
+# The message of a right result, as the check itself would write it.
+FRAME = (
+    "import json\ndef area(w, h):\n    text = json.dumps({'dict': {'area': w * h}}).encode()\n"
+    "    found = struct.pack('<Q', len(text)) + text\n"
+)
+WROTE = "cannot be read: it is not what the check has sent: your code wrote in its place"
 
 
 @pytest.mark.parametrize(
@@ -175,8 +181,15 @@ PIPE = (
         ("def area(w, h):\n    raise ValueError('\\x1b[31mred <b>')", "ValueError"),
         ("def area(w, h):\n    def deep(x): return [deep(x)]\n    return deep(1)", "Recursion"),
         ("def area(w, h):\n    return 10**100000", "ValueError|digits|cannot be read"),
-        (PIPE + "def area(w, h):\n    send(b'F', 2**25 * b'x')\n    os._exit(0)", "^x{1000}"),
-        (PIPE + "def area(w, h):\n    while True: send(b'S', b'0')", "was stopped after 3.00 s"),
+        (PIPE + "def area(w, h):\n    send(b'F', 2**25 * b'x')\n    os._exit(0)", WROTE),
+        (PIPE + "def area(w, h):\n    while True: send(b'S', b'0')", WROTE),
+        (PIPE + FRAME + "    send(b'R', found)\n    os._exit(0)", WROTE),
+        (PIPE + FRAME + "    send(b'C', b'done')\n    return w * h", WROTE),
+        (
+            PIPE + "def area(w, h):\n    place = next(fd for fd in range(3, 99) if is_open(fd))\n"
+            "    open(f'/proc/self/fd/{place}', 'wb').write(b'x')\n    return w * h",
+            "OSError|FileNotFoundError",
+        ),
         pytest.param(
             PIPE + "def area(w, h):\n    send(b'R', b'x', 99)\n    while True: pass",
             "was stopped",
@@ -542,7 +555,7 @@ def test_cells_have_their_time_for_each_case_and_a_sum_for_all(monkeypatch, prog
     spent = watch.Spent(in_cells=watch.Time(*spent))
     limits = sandbox.Limits(seconds=0.2, memory_bytes=MEMORY)
     with subprocess.Popen([sys.executable, "-c", program]) as child:
-        seen = watch.Watch(reading, child.pid, 1, spent, limits)
+        seen = watch.Watch(reading, wire.Marks(), child.pid, 1, spent, limits)
         monkeypatch.setattr(processes, "descendants", lambda _: [psutil.Process(child.pid)])
         kind, content, _ = seen.outcome()
         seen.charge()

@@ -1,6 +1,7 @@
 """Messages between judge, session and a student's process: JSON and raw bytes, never pickle.
 
-A message is one byte for its kind, eight for its length, and its content. A value is JSON in which
+A message is one byte for its kind, eight for its length, and its content. From a student's process
+a mark follows each, which nobody can make who does not hold the run's `Marks`. A value is JSON in which
 every object is a tag (`dict`, `tensor` or `opaque`), followed by the bytes of its tensors.
 
 | kind | from, to | content |
@@ -15,8 +16,10 @@ every object is a tag (`dict`, `tensor` or `opaque`), followed by the bytes of i
 | N | session, judge | nothing: this machine cannot hold the memory exam |
 """
 
+import hashlib
 import json
 import math
+import secrets
 import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -68,6 +71,32 @@ def read_frame(read: Callable[[int], bytes], limit: int = VALUE_BYTES) -> tuple[
     if len(content) < length:
         raise WireError(f"a message of {length} bytes ended after {len(content)}.")
     return kind, content
+
+
+class Marks:
+    """Marks of one run's messages: each is a keyed digest of its message and of all before it.
+
+    So what something else has written into the channel, or has sent again, has a wrong mark. The
+    key is drawn here, for one run, and is in no value that Python could read.
+    """
+
+    _BYTES = 16
+
+    def __init__(self) -> None:
+        self._chain = hashlib.blake2b(key=secrets.token_bytes(32), digest_size=self._BYTES)
+
+    def marked(self, kind: bytes, content: bytes) -> bytes:
+        """Return the next message to send, with its mark."""
+        message = frame(kind, content)
+        self._chain.update(message)
+        return message + self._chain.digest()
+
+    def read(self, read: Callable[[int], bytes]) -> tuple[bytes, bytes]:
+        """Read the next message as `read_frame` does; with a wrong mark it is a `WireError`."""
+        kind, content = read_frame(read)
+        if kind and _read_exactly(read, self._BYTES) != self.marked(kind, content)[-self._BYTES :]:
+            raise WireError("it is not what the check has sent: your code wrote in its place.")
+        return kind, content
 
 
 def _read_exactly(read: Callable[[int], bytes], length: int) -> bytes:

@@ -33,7 +33,7 @@ def _cases(draw: Draw) -> Cases:
     yield {**case, "bias": True, "tied": False, "frozen": True}
     yield {**case, "bias": True, "ignored": case["seq"], "num_counted": draw.choice([None, 40])}
     low = {**case, "dtype": "float32", "autocast": True, "bias": True, "width": 16}
-    low |= {"words": 12, "rows": 32, "seq": 33, "ignored": 1, "piece": 2}
+    low |= {"words": 12, "rows": 32, "seq": 33, "ignored": 1, "piece": 6}
     yield low
     yield {**low, "autocast": False, "dtype": "bfloat16"}
     large = {**low, **draw_large(draw), "autocast": False, "bias": False}

@@ -130,16 +130,18 @@ class Session:
         self.runs += 1
         scratch = self.folder / "scratch" / str(self.runs)
         scratch.mkdir(parents=True)
-        reading, writing = os.pipe()
+        # a socket, which unlike a pipe has no name in /proc that could be opened again
+        reading, writing = (end.detach() for end in socket.socketpair())
+        marks = wire.Marks()
         limits = self.setting.limits
         if exam_bytes := work.request.case.get(EXAM_BYTES):
             limits = limits.in_exam(exam_bytes)
         child = os.fork()
         if not child:
             os.close(reading)
-            self._run_as_student(writing, scratch, work, limits)
+            self._run_as_student(writing, marks, scratch, work, limits)
         os.close(writing)
-        watch = Watch(reading, child, len(work.steps), spent, limits)
+        watch = Watch(reading, marks, child, len(work.steps), spent, limits)
         try:
             return watch.outcome()
         finally:
@@ -151,7 +153,12 @@ class Session:
             watch.charge(ended=True)
 
     def _run_as_student(
-        self, writing: int, scratch: Path, work: student.Work, limits: sandbox.Limits
+        self,
+        writing: int,
+        marks: wire.Marks,
+        scratch: Path,
+        work: student.Work,
+        limits: sandbox.Limits,
     ) -> None:
         try:
             os.setsid()  # a signal to its own group must reach nobody else
@@ -161,7 +168,7 @@ class Session:
             os.closerange(writing + 1, 2**20)
             setting = self.setting
             sandbox.confine(limits, setting.readable, scratch, flags=setting.namespaces)
-            student.do(work, setting.package, writing)
+            student.do(work, setting.package, writing, marks)
         finally:
             os._exit(1)
 

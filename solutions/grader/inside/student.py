@@ -19,6 +19,7 @@ import math
 import os
 import signal
 import sys
+import threading
 import time
 import types
 from collections.abc import Callable, Mapping, Sequence
@@ -28,7 +29,7 @@ from typing import Any, NoReturn
 from IPython.core.inputtransformer2 import TransformerManager
 
 from solutions.grader.submissions.slice_cells import WRITES_A_FILE, cut, untimed
-from solutions.grader.wire import FAILURE, REPORT, RESULT, STEP, Request, encode, frame
+from solutions.grader.wire import FAILURE, REPORT, RESULT, STEP, Marks, Request, encode
 from tutorial_lib.checks.given import CheckError, RunHalf, forbid, outside
 from tutorial_lib.checks.given.half import run_in_place
 from tutorial_lib.checks.given.seal import EXCHANGED, Seal, places
@@ -104,13 +105,15 @@ class Work:
     sources: Sequence[str] | None  # what of the cells is run, where that is known
 
 
-def do(work: Work, package: str, pipe: int) -> NoReturn:
-    """Run the cells, then the check; send what came of it through the pipe; end the process."""
+def do(work: Work, package: str, channel: int, marks: Marks) -> NoReturn:
+    """Run the cells, then the check; send what came of it, with its mark; end the process."""
+    one_by_one = threading.Lock()  # threads of an answer may call what is counted
 
     def send(kind: bytes, content: bytes) -> None:
-        rest = memoryview(frame(kind, content))
-        while rest:
-            rest = rest[os.write(pipe, rest) :]
+        with one_by_one:
+            rest = memoryview(marks.marked(kind, content))
+            while rest:
+                rest = rest[os.write(channel, rest) :]
 
     def fail(why: str) -> None:
         send(FAILURE, why[:ERROR_CHARACTERS].encode("utf-8", "replace"))

@@ -58,15 +58,21 @@ class Spent:
 
 
 class Watch:
-    """Waits for what a student's process writes to `pipe`, while it keeps within its limits.
+    """Waits for what a student's process writes to `channel`, while it keeps within its limits.
 
     It runs `num_cells` cells before the function; `charge` adds to what the check has spent so far.
     """
 
     def __init__(
-        self, pipe: int, child: int, num_cells: int, spent: Spent, limits: sandbox.Limits
+        self,
+        channel: int,
+        marks: wire.Marks,
+        child: int,
+        num_cells: int,
+        spent: Spent,
+        limits: sandbox.Limits,
     ) -> None:
-        self.pipe, self.child, self.num_cells = pipe, child, num_cells
+        self.channel, self.marks, self.child, self.num_cells = channel, marks, child, num_cells
         self.spent, self.limits = spent, limits
         self.allowed = allowed_time(limits.seconds)
         self.in_function = False
@@ -86,7 +92,7 @@ class Watch:
         """
         while True:
             try:
-                kind, content = wire.read_frame(self._read)
+                kind, content = self.marks.read(self._read)
             except wire.WireError as error:
                 if self.broken:
                     return self._stopped(self.broken)
@@ -123,13 +129,13 @@ class Watch:
 
     def _read(self, length: int) -> bytes:
         while not self.broken:
-            ready = select.select([self.pipe], [], [], _TICK_SECONDS)[0]
+            ready = select.select([self.channel], [], [], _TICK_SECONDS)[0]
             # looked at when something came, too: a flood of messages must not keep the watch busy
             if not ready or time.monotonic() > self.looked_at + _TICK_SECONDS:
                 self.broken = self._over_the_limit()
                 self.looked_at = time.monotonic()
             elif ready:
-                return os.read(self.pipe, length)
+                return os.read(self.channel, length)
         return b""
 
     def _over_the_limit(self) -> str:
@@ -170,14 +176,14 @@ class Watch:
     def _how_it_ended(self) -> str:
         if late := self._out_of_time(processes.descendants(self.number)):
             return late
-        # The pipe may have been closed by a process that lives on: it gets a moment to end.
+        # The channel may have been closed by a process that lives on: it gets a moment to end.
         give_up = time.monotonic() + 1
         while time.monotonic() < give_up:
             pid, status = os.waitpid(self.child, os.WNOHANG)
             if pid:
                 return self._described(os.waitstatus_to_exitcode(status))
             time.sleep(0.01)
-        return "closed the pipe to the grader."
+        return "closed its channel to the grader."
 
     def _described(self, code: int) -> str:
         if code == -signal.SIGXCPU:  # where this watch sees no CPU times

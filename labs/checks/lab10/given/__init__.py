@@ -27,11 +27,11 @@ from .half_squares import squares_of_piece
 from .matmuls import Matmuls
 
 IGNORED = -100  # the target of a token that does not count, as F.cross_entropy has it
-_EXAM: Case = {"tokens": 2048, "words": 32_768, "width": 8, "piece": 64}
+_EXAM: Case = {"tokens": 1280, "words": 32_768, "width": 8, "piece": 64}
 _BATCH_OF_EXAM = (4, _EXAM["tokens"] // 4)  # (batch, seq)
 _EXAM_BYTES = _EXAM["tokens"] * _EXAM["words"] * 4
 _WHOLE = f"The logits of all tokens take {_EXAM_BYTES >> 20} MiB here. Which of them live at once?"
-_FUSED_EXAM: Case = {"tokens": 2048, "words": 4096, "width": 128, "piece": 8}
+_FUSED_EXAM: Case = {"tokens": 1280, "words": 4096, "width": 128, "piece": 8}
 _ALL_PIECES = "The gradients of all 256 pieces take 516 MiB here. Which of them live at once?"
 _MAY_CHANGE = ("gradients", "random state")
 
