@@ -37,9 +37,7 @@ _SCRATCH_BYTES, _SCRATCH_FILES = 64 * 1024**2, 4096
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_CAPBSET_DROP = 1, 4, 24
 _PR_SET_SECCOMP, _PR_SET_CHILD_SUBREAPER, _PR_SET_NO_NEW_PRIVS, _PR_CAP_AMBIENT = 22, 36, 38, 47
 _MS_NOSUID, _MS_NODEV, _MS_REC, _MS_PRIVATE, _MNT_DETACH = 2, 4, 0x4000, 1 << 18, 2
-# M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX: what a piece of a step frees, the next one takes
-# without the kernel's clearing its pages anew, and a larger block goes back at once.
-_MALLOC = {-1: 2**24, -3: 2**24, -8: 1}
+_MALLOC = {-1: 2**16, -3: 2**16, -8: 1}  # M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX
 _SYS_LANDLOCK = 444  # create_ruleset, add_rule (445), restrict_self (446) on every architecture
 
 
@@ -169,7 +167,7 @@ def _set_limits(limits: Limits, flags: int) -> None:
     if not processes.sees_memory():  # no watch counts what is shared
         wanted["RLIMIT_AS"] = processes.mapped_bytes("VmSize") + limits.memory_bytes
     if limits.exam_bytes:
-        with contextlib.suppress(AttributeError):  # glibc
+        with contextlib.suppress(AttributeError):  # glibc: a large block goes back once it is free
             for option, size in _MALLOC.items():
                 _libc().mallopt(option, size)
         wanted["RLIMIT_AS"] = processes.mapped_bytes("VmSize") + limits.exam_bytes
