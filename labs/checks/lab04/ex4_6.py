@@ -1,7 +1,6 @@
 """The check of 4.6: the fastest tree within a budget."""
 
 import math
-import re
 from functools import cached_property
 from typing import Any
 
@@ -133,8 +132,7 @@ def _judge_refusal(said: str, where: str, floor: int) -> None:
             f"{where}a tree came back for a budget that no tree fits into: raise a ValueError. If "
             "you do where `smallest_budget` says so, that answer to 4.5 is too small here."
         )
-    numbers = {int(number) for number in re.findall(r"\d+", re.sub(r"(?<=\d)[,_](?=\d)", "", said))}
-    if not said.startswith("ValueError") or floor not in numbers:
+    if not said.startswith("ValueError") or floor not in expect.numbers_named(said):
         raise CheckError(
             f"{where}a ValueError that names the smallest budget in bytes is wanted, to the byte, "
             f"as 4.5 gives it, and this came: {said[:160]!r}"

@@ -68,4 +68,9 @@ def judge(case: Case, result: Result) -> None:
     words = {"no steps": ["0"], "too many steps": [str(case["rows"]), str(case["num_steps"])]}
     words |= {"backward": [SAID], "raises": [SAID], "all masked": []}
     is_named = all(word in said for word in words.get(how, ["3"]))
+    every = {*range(1, case["num_steps"] + 1)}
+    fact(
+        how not in ("nan", "inf") or not every <= expect.numbers_named(said),
+        f"{what}: the message {said[:120]!r} names every micro-batch: which one is it?",
+    )
     fact(is_named, f"{what}: the message {said[:120]!r} does not name {named}.")

@@ -22,6 +22,11 @@ names_no_floor = wrong(
     "{floor} bytes",
     "{floor / 1024:.1f} KiB",
 )
+names_everything = wrong(
+    "the error has 1002 numbers",
+    "{floor} bytes.",
+    "{[*range(floor - 500, floor + 501)]} bytes.",
+)
 refuses_the_floor_itself = wrong(
     "the budget is the smallest one, and that is enough", "< floor", "<= floor"
 )

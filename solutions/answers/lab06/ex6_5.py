@@ -33,6 +33,11 @@ names_nothing = wrong(
     "micro-batch {number} of {num_steps}: {loss.item()}",
     "the loss is not finite",
 )
+names_all = wrong(
+    "names every micro-batch: which one is it?",
+    "micro-batch {number} of {num_steps}: {loss.item()}",
+    "not finite in one of the micro-batches {[*range(1, num_steps + 1)]}",
+)
 means_of_means = wrong(
     "however many terms it has", "/ num_terms", "/ max(1, count_terms(*micro_batch)) / num_steps"
 )

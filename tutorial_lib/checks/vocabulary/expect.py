@@ -18,6 +18,7 @@ from tutorial_lib.checks.vocabulary import read
 
 EXACT = 1e-12  # relative, for sums of the same terms in another order, in float64
 Faults = Iterable[tuple[str, Any]]
+_MOST_NUMBERS = 10  # in an error
 
 
 def relative_error(seen: Any, wanted: Any) -> float:
@@ -157,12 +158,26 @@ def refuses(said: Any, kind: type[Exception], reason: str, names: Sequence[int |
         names: What the text must hold: whole numbers, with commas or without, or text.
     """
     text = str(said)
-    numbers = re.findall(r"\d+", f"{text} {re.sub('[,_]', '', text)}")
+    numbers = [*map(str, numbers_named(text)), *re.findall(r"\d+", text)]
     is_named = [str(n) in (numbers if isinstance(n, int) else text.lower()) for n in names]
     if not text.startswith(kind.__name__) or not all(is_named):
         named = f" that names {' and '.join(dict.fromkeys(map(str, names)))}" if names else ""
         came = f"this came: {text[:200]!r}" if text else "it went through"
         raise CheckError(f"{reason}, and {came}: a {kind.__name__}{named} is wanted.")
+
+
+def numbers_named(said: str) -> set[int]:
+    """Return the whole numbers that an error names, with commas or without; too many are refused.
+
+    An error that names every number there is names none.
+    """
+    found = re.findall(r"\d+(?:\.\d+)?", re.sub(r"(?<=\d)[,_](?=\d)", "", said))
+    fact(
+        len(found) <= _MOST_NUMBERS,
+        f"the error has {len(found)} numbers, and says {said[:120]!r} ...: name the ones that are "
+        f"meant. {_MOST_NUMBERS} are enough to say what came, and what would do.",
+    )
+    return {int(number) for number in found if "." not in number}
 
 
 def number_of_bytes(seen: Any, wanted: int, name: str, faults: Faults = ()) -> None:
