@@ -87,7 +87,7 @@ def _judge(case: Case, result: Result, kept: _Kept) -> None:
     where = f"{step}: "
     if step in ("one step", "parts of a storage"):
         expect.value(
-            result["copied"],
+            read.total(result, "copied"),
             wanted,
             _copy_faults(kept),
             name=f"{where}copied bytes",

@@ -125,6 +125,14 @@ def counts(result: Result, key: str, number: int, words: str) -> list[int]:
     return integers(seen, words, number)
 
 
+def total(result: Result, key: str) -> Any:
+    """Read the sum of the numbers that were reported, as in `copied 512`; else the result's own."""
+    if not isinstance(counted := result.get(COUNTS), dict):
+        return result.get(key)
+    named = ((name.partition(" "), times) for name, times in counted.items())
+    return sum(int(number) * times for (name, _, number), times in named if name == key)
+
+
 def _is_vector(value: Any, size: int) -> bool:
     return isinstance(value, Tensor) and value.shape == (size,) and value.is_floating_point()
 
