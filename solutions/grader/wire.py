@@ -1,8 +1,8 @@
 """Messages between judge, session and a student's process: JSON and raw bytes, never pickle.
 
-A message is one byte for its kind, eight for its length, and its content. From a student's process
-a mark follows each, which nobody can make who does not hold the run's `Marks`. A value is JSON in which
-every object is a tag (`dict`, `tensor` or `opaque`), followed by the bytes of its tensors.
+A message is one byte for its kind, eight for its length, and its content; from a student's process
+a mark follows (see `Marks`). A value is JSON in which every object is a tag (`dict`, `tensor` or
+`opaque`), followed by the bytes of its tensors.
 
 | kind | from, to | content |
 |---|---|---|
