@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,10 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tutorial_lib.instruments.planning.chain.stages import Skip, Stage, outputs
-from tutorial_lib.instruments.segments.tree import Selective
+from tutorial_lib.instruments.segments.tree import Selective, Tree
 
 Bytes = NDArray[np.int64]
 Seconds = NDArray[np.float64]
+Choose = Callable[[int, int, int], "Costs | int"]
+Slots = Callable[[Any], int]
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,19 +90,19 @@ class Costs:
             more = [_kept_seconds(a) - _kept_seconds(b) for a, b in zip(forms, stages, strict=True)]
             selective = replace(cls.of(forms, skips, handed), extra=np.array(more))
         return cls(
-            np.where(may_repeat, column("forward_seconds", np.float64), np.inf),
-            boundary,
-            saved - pinned - released,
-            keep,
-            stop.astype(np.int64),
-            later + boundary + output,
-            back,
-            waiting,
-            first,
-            column("early_stop_seconds", np.float64),
-            released,
-            np.zeros(count),
-            selective,
+            forward=np.where(may_repeat, column("forward_seconds", np.float64), np.inf),
+            boundary=boundary,
+            saved=saved - pinned - released,
+            keep=keep,
+            stop=stop.astype(np.int64),
+            drop=later + boundary + output,
+            back=back,
+            waiting=waiting,
+            first=first,
+            early=column("early_stop_seconds", np.float64),
+            released=released,
+            extra=np.zeros(count),
+            selective=selective,
         )
 
     def ways(self, end: int) -> tuple[Costs, ...]:
@@ -112,9 +114,30 @@ class Costs:
         both = self.selective is not None and end == len(self) - 1
         return (self, self.selective) if both and self.selective else (self,)
 
-    def leaf(self, way: Costs, index: int) -> int:
-        """Item of a tree for a stage that is kept in one of the ways."""
-        return index if way is self else Selective(index)
+    def tree(self, choose: Choose, end: int, slots: int, size: Slots = int, start: int = 0) -> Tree:
+        """Return the best tree of a part, as a solver's table tells when it is asked again.
+
+        Args:
+            choose: Which way to keep the first stage of a part, or where the segment before the
+                rest ends, from the part's start and end and the slots that are left.
+            end: The part's last stage.
+            slots: What is left for the part, besides its input.
+            size: Slots of a number of bytes.
+            start: The part's first stage.
+        """
+        items: list[int | Tree] = []
+        while start <= end:
+            chosen = choose(start, end, slots)
+            if isinstance(chosen, Costs):  # a selective stage has a leaf of its own
+                items.append(start if chosen is self else Selective(start))
+                slots -= size(chosen.saved[start])
+                start += 1
+            else:
+                inside = slots - size(self.released[start])  # a segment holds its input
+                items.append(self.tree(choose, chosen - 1, inside, size, start))
+                slots -= size(self.boundary[chosen])
+                start = chosen
+        return tuple(items)
 
     def recomputed(self, start: int, stop: int) -> float:
         """Seconds of recomputing a segment, up to where PyTorch stops."""
@@ -163,20 +186,21 @@ class Costs:
         for part in parts:
             later = self.drop[part][1:] + self.boundary[part][0]
             running.append(max(self.drop[part][0], later.max(initial=0)))
+        starts, ends = [part.start for part in parts], [part.stop - 1 for part in parts]
         return Costs(
-            np.array([self.forward[part].sum() for part in parts]),
-            np.array([self.boundary[part][0] for part in parts], np.int64),
-            np.array([self.saved[part].sum() for part in parts], np.int64),
-            largest(self.keep),
-            stop,
-            np.array(running, np.int64),
-            largest(self.back),
-            np.array([self.waiting[part][-1] for part in parts], np.int64),
-            np.array([self.first[part].max() for part in parts], np.int64),
-            np.array([self.early[part][-1] for part in parts]),
-            np.array([self.released[part][0] for part in parts], np.int64),
-            np.array([self.extra[part].sum() for part in parts]),
-            None if self.selective is None else self.selective.grouped(groups),
+            forward=np.array([self.forward[part].sum() for part in parts]),
+            boundary=self.boundary[starts],
+            saved=np.array([self.saved[part].sum() for part in parts], np.int64),
+            keep=largest(self.keep),
+            stop=stop,
+            drop=np.array(running, np.int64),
+            back=largest(self.back),
+            waiting=self.waiting[ends],
+            first=np.array([self.first[part].max() for part in parts], np.int64),
+            early=self.early[ends],
+            released=self.released[starts],
+            extra=np.array([self.extra[part].sum() for part in parts]),
+            selective=None if self.selective is None else self.selective.grouped(groups),
         )
 
 

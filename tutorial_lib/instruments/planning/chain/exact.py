@@ -8,7 +8,7 @@ import math
 from typing import NamedTuple
 
 from tutorial_lib.instruments.planning.chain.costs import Costs
-from tutorial_lib.instruments.segments.tree import Tree
+from tutorial_lib.instruments.segments.tree import Selective, Tree
 
 
 class Way(NamedTuple):
@@ -42,7 +42,8 @@ def best_ways(costs: Costs) -> list[Way]:
 def _kept(costs: Costs, best: dict[tuple[int, int], list[Way]], start: int, end: int) -> list[Way]:
     found = []
     for way in costs.ways(end):
-        needs, extra, leaf = way.kept(start, end), float(way.extra[start]), costs.leaf(way, start)
+        needs, extra = way.kept(start, end), float(way.extra[start])
+        leaf = start if way is costs else Selective(start)
         kept = int(way.saved[start])
         if start == end:
             found.append(Way(needs, extra, (leaf,)))

@@ -30,22 +30,13 @@ class Floor:
 
     def tree(self) -> Tree:
         """Plan with that peak."""
-        return self._tree(0, len(self.costs) - 1, self.num_bytes)
+        return self.costs.tree(self._choice, len(self.costs) - 1, self.num_bytes)
 
-    def _tree(self, start: int, end: int, allowed: int) -> Tree:
-        items: list[int | Tree] = []
-        while start <= end:
-            way = min(self.costs.ways(end), key=lambda way: self._kept_as(way, start, end))
-            if self._kept_as(way, start, end) <= allowed:
-                items.append(self.costs.leaf(way, start))
-                allowed -= int(way.saved[start])
-                start += 1
-                continue
-            split = start + 1 + int(np.flatnonzero(self._dropped(start, end) <= allowed)[0])
-            items.append(self._tree(start, split - 1, allowed - int(self.costs.released[start])))
-            allowed -= int(self.costs.boundary[split])
-            start = split
-        return tuple(items)
+    def _choice(self, start: int, end: int, allowed: int) -> Costs | int:
+        way = min(self.costs.ways(end), key=lambda way: self._kept_as(way, start, end))
+        if self._kept_as(way, start, end) <= allowed:
+            return way
+        return start + 1 + int(np.flatnonzero(self._dropped(start, end) <= allowed)[0])
 
     def _kept(self, start: int, end: int) -> int:
         return min(self._kept_as(way, start, end) for way in self.costs.ways(end))

@@ -5,6 +5,8 @@ thousand equal layers takes seconds. Bytes are rounded to the nearest slot, so w
 is checked by whoever reads it.
 """
 
+from dataclasses import fields
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -32,7 +34,6 @@ class NestedTable:
         self.run_end = _run_ends(costs)
         may_repeat = np.isfinite(costs.forward)
         self.before = np.concatenate([[0.0], np.cumsum(np.where(may_repeat, costs.forward, 0.0))])
-        self.boundary = self._slots(costs.boundary)
         # parts that are alike have one number, and one row of each table; the shortest come first
         count, parts = len(costs), dict[Part, int]()
         self.number = np.zeros((count, count), np.int32)
@@ -44,7 +45,7 @@ class NestedTable:
         self.after = self.rows.copy()  # the same times, by the slots with the input held too
         for (start, end), number in parts.items():
             row = self.rows[number] = self._row(start, end)
-            held = min(int(self.boundary[start]), len(row))
+            held = min(self._slots_of(costs.boundary[start]), len(row))
             self.after[number, held:] = row[: len(row) - held]
 
     def canonical(self, start: int, end: int) -> Part:
@@ -60,24 +61,14 @@ class NestedTable:
 
     def read(self, slots: int) -> Tree:
         """Write down the best plan for the whole chain and so many slots."""
-        return self._read(0, len(self.costs) - 1, slots)
+        return self.costs.tree(self._choice, len(self.costs) - 1, slots, self._slots_of)
 
-    def _read(self, start: int, end: int, slots: int) -> Tree:
-        items: list[int | Tree] = []
-        while start <= end:
-            target = self.rows[self.number[start, end], slots]
-            kept = [way for way in self.costs.ways(end)
-                    if self._kept(way, start, end)[slots] <= target]  # fmt: skip
-            if kept:
-                items.append(self.costs.leaf(kept[0], start))
-                slots -= int(self._slots(kept[0].saved[start])) if start < end else 0
-                start += 1
-                continue
-            split = start + 1 + int(np.argmin(self._splits(start, end)[:, slots]))
-            items.append(self._read(start, split - 1, slots - self._input_too(start)))
-            slots -= int(self.boundary[split])
-            start = split
-        return tuple(items)
+    def _choice(self, start: int, end: int, slots: int) -> Costs | int:
+        target = self.rows[self.number[start, end], slots]
+        for way in self.costs.ways(end):
+            if self._kept(way, start, end)[slots] <= target:
+                return way
+        return start + 1 + int(np.argmin(self._splits(start, end)[:, slots]))
 
     def _row(self, start: int, end: int) -> Row:
         rows = [self._kept(way, start, end) for way in self.costs.ways(end)]
@@ -86,13 +77,13 @@ class NestedTable:
         return np.minimum(row, splits.min(0)) if len(splits) else row
 
     def _kept(self, way: Costs, start: int, end: int) -> Row:
-        first = int(self._slots(way.kept(start, end)))
+        first = self._slots_of(way.kept(start, end))
         row = np.full(self.num_slots + 1, np.inf, np.float32)
         extra = np.float32(way.extra[start])
         if start == end:
             row[first:] = extra
             return row
-        kept = int(self._slots(way.saved[start]))
+        kept = self._slots_of(way.saved[start])
         first = max(first, kept)
         if first <= self.num_slots:
             slots = np.arange(first, self.num_slots + 1) - kept  # more than all are none more
@@ -108,7 +99,8 @@ class NestedTable:
         last = start + int(barred[0]) if len(barred) else end
         stops = slice(start + 1, last + 1)
         inside = self.rows[self.number[start, start:last]]
-        input_too = min(self._input_too(start), self.num_slots + 1)
+        # a segment holds its input, and a kept stage does not
+        input_too = min(self._slots_of(costs.released[start]), self.num_slots + 1)
         times: Row = np.full_like(inside, np.inf)
         times[:, input_too:] = inside[:, : self.num_slots + 1 - input_too]
         times += self.after[self.number[stops, end]]
@@ -118,12 +110,11 @@ class NestedTable:
             row[:peak] = np.inf
         return times
 
-    def _input_too(self, start: int) -> int:
-        """Slots that a segment holds of its input, and a kept stage does not."""
-        return int(self._slots(self.costs.released[start]))
+    def _slots(self, num_bytes: NDArray[np.int64]) -> NDArray[np.int64]:
+        return np.rint(num_bytes / self.slot).astype(np.int64)
 
-    def _slots(self, num_bytes: NDArray[np.int64] | int) -> NDArray[np.int64]:
-        return np.rint(np.asarray(num_bytes) / self.slot).astype(np.int64)
+    def _slots_of(self, num_bytes: int) -> int:
+        return round(num_bytes / self.slot)
 
 
 def parts_to_solve(costs: Costs) -> int:
@@ -140,9 +131,9 @@ def parts_to_solve(costs: Costs) -> int:
 
 def _run_ends(costs: Costs) -> list[int]:
     """Say for each stage where its run of equal stages ends."""
-    some = (costs.forward, costs.boundary, costs.saved, costs.keep, costs.stop, costs.drop)
-    kinds = list(zip(*some, costs.back, costs.waiting, costs.first, costs.early,
-                     costs.released, strict=True))  # fmt: skip
+    kept_apart = ("extra", "selective")  # of the last part alone, which is like no other
+    names = [field.name for field in fields(costs) if field.name not in kept_apart]
+    kinds = list(zip(*(getattr(costs, name) for name in names), strict=True))
     ends = list(range(len(kinds)))
     for index in reversed(range(len(kinds) - 2)):  # the last stage ends the first forward
         if kinds[index] == kinds[index + 1]:

@@ -21,7 +21,10 @@ def best_single(costs: Costs, budget: int, num_slots: int) -> Tree | None:
     table = _Table(costs, budget, num_slots)
     for start in reversed(range(len(costs))):
         table.add(start)
-    return table.read()
+    slots = table.num_slots
+    if not np.isfinite(table.extra[0, slots]):
+        return None
+    return costs.tree(table.choice, len(costs) - 1, slots, table.slots_of)
 
 
 class _Table:
@@ -47,55 +50,44 @@ class _Table:
     def add(self, start: int) -> None:
         """Fill the row of a stage; those of all later stages are there."""
         row = self.extra[start]
-        for _, first, _, times in self._kept(start):
+        for _, first, times in self._kept(start):
             np.minimum(row[first:], times, out=row[first:])
         for stop, need in enumerate(self._shortest(start), start + 1):
             part = row[need:]
             np.minimum(part, self.after[stop, need:] - np.float32(self.before[start]), out=part)
         if start:
-            cost = self._slots(int(self.costs.boundary[start]))
+            cost = self.slots_of(int(self.costs.boundary[start]))
             if cost <= self.num_slots:
                 held = row[: self.num_slots + 1 - cost]
                 stop_there = self.before[start] - self.costs.early[start - 1]
                 self.after[start, cost:] = held + np.float32(stop_there)
 
-    def read(self) -> Tree | None:
-        """Go through the table again, and write down what was best."""
-        slots, start = self.num_slots, 0
-        tree: list[int | Tree] = []
-        if not np.isfinite(self.extra[0, slots]):
-            return None
-        while start < len(self.costs):
-            item, taken, start = self._choice(start, slots)
-            tree.append(item)
-            slots -= taken
-        return tuple(tree)
-
-    def _kept(self, start: int) -> Iterator[tuple[int, int, int, NDArray[np.float32]]]:
-        """Yield each way to keep a stage: what stands in the tree, slots, and times from there."""
-        count = len(self.costs)
-        for way in self.costs.ways(count - 1):
-            kept = self._slots(int(way.saved[start])) if start + 1 < count else 0
-            first = max(kept, self._slots(way.kept(start, count - 1)))
-            if first <= self.num_slots:
-                slots = np.arange(first, self.num_slots + 1) - kept  # more than all are none more
-                rest = self.extra[start + 1, np.minimum(slots, self.num_slots)]
-                yield self.costs.leaf(way, start), first, kept, rest + np.float32(way.extra[start])
-
-    def _choice(self, start: int, slots: int) -> tuple[int | Tree, int, int]:
-        """Best item, the slots that it takes, and the stage after it."""
+    def choice(self, start: int, end: int, slots: int) -> Costs | int:
+        """Return the best way to keep a stage, or the stage after the best segment."""
+        if end + 1 < len(self.costs):
+            return self.costs  # all of a segment is kept
         best = np.inf
-        found: tuple[int | Tree, int, int] | None = None
-        for leaf, first, kept, times in self._kept(start):
+        found: Costs | int | None = None
+        for way, first, times in self._kept(start):
             if first <= slots and times[slots - first] < best:
-                best, found = times[slots - first], (leaf, kept, start + 1)
+                best, found = times[slots - first], way
         for stop, need in enumerate(self._shortest(start), start + 1):
             value = self.after[stop, slots] - np.float32(self.before[start])
             if need <= slots and value < best:
-                cost = self._slots(int(self.costs.boundary[stop]))
-                best, found = value, (tuple(range(start, stop)), cost, stop)
+                best, found = value, stop
         assert found is not None
         return found
+
+    def _kept(self, start: int) -> Iterator[tuple[Costs, int, NDArray[np.float32]]]:
+        """Yield each way to keep a stage, the fewest slots for it, and times from there."""
+        count = len(self.costs)
+        for way in self.costs.ways(count - 1):
+            kept = self.slots_of(int(way.saved[start])) if start + 1 < count else 0
+            first = max(kept, self.slots_of(way.kept(start, count - 1)))
+            if first <= self.num_slots:
+                slots = np.arange(first, self.num_slots + 1) - kept  # more than all are none more
+                rest = self.extra[start + 1, np.minimum(slots, self.num_slots)]
+                yield way, first, rest + np.float32(way.extra[start])
 
     def _shortest(self, start: int) -> list[int]:
         """Slots that a segment from `start` needs, for each place where it may end."""
@@ -118,5 +110,6 @@ class _Table:
         fits = np.flatnonzero(slots <= self.num_slots)
         return slots[: fits[-1] + 1].tolist() if len(fits) else []
 
-    def _slots(self, num_bytes: int) -> int:
+    def slots_of(self, num_bytes: int) -> int:
+        """Return the slots of so many bytes, rounded up."""
         return int(-(-num_bytes // self.slot))

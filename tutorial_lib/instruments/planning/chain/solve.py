@@ -52,18 +52,18 @@ def solve(
     Source:
         The recursion of Beaumont et al. (2019), Optimal checkpointing for heterogeneous chains.
     """
-    stages, skips, evaluate = _taken(stages, skips, int(budget_bytes))
+    budget = int(budget_bytes)
+    stages, skips, evaluate = _taken(stages, skips, budget)
     costs = Costs.of(stages, skips)
-    spare = int(budget_bytes) - stages[0].input_bytes
     whole = evaluate(tuple(range(len(stages))))
-    found = [whole] if whole.peak_bytes <= budget_bytes else []
+    found = [whole] if whole.peak_bytes <= budget else []
     if len(stages) <= SHORT:
-        fitting = [way for way in best_ways(costs) if way.needs <= spare]
+        fitting = [w for w in best_ways(costs) if w.needs <= budget - stages[0].input_bytes]
         found += [evaluate(fitting[-1].tree)] if fitting else []
     elif not found:
-        found = _long(costs, spare, evaluate)
+        found = _long(costs, budget, evaluate)
     if not found:
-        found = [_frugal(costs, evaluate)]
+        found = [_frugal(costs, budget, evaluate)]
     return min(found, key=lambda plan: (plan.seconds, plan.peak_bytes))
 
 
@@ -92,34 +92,35 @@ def _taken(
     return chain, skips, lambda tree: Plan(chain, tree, tuple(skips), names, budget, calls)
 
 
-def _long(costs: Costs, spare: int, evaluate: Evaluate) -> list[Plan]:
+def _long(costs: Costs, budget: int, evaluate: Evaluate) -> list[Plan]:
     """Try a single recomputation, and nested ones where they can be needed."""
+    spare = budget - int(costs.boundary[0])  # the chain's input
     if spare < 1:
         return []
     slots = max(SINGLE_SLOTS, SLOTS_A_STAGE * len(costs))
     single = best_single(costs, spare, slots)
     found = [evaluate(single)] if single is not None else []
-    found = [plan for plan in found if plan.peak_bytes <= (plan.budget_bytes or 0)]
+    found = [plan for plan in found if plan.peak_bytes <= budget]
     if not found or len(costs) <= MIDDLE:
-        nested = _nested(costs, spare, evaluate)
+        nested = _nested(costs, budget, evaluate)
         found += [nested] if nested else []
     return found
 
 
-def _nested(costs: Costs, spare: int, evaluate: Evaluate) -> Plan | None:
+def _nested(costs: Costs, budget: int, evaluate: Evaluate) -> Plan | None:
     """Read nested plans off one table, the fastest first, until one really fits."""
     groups = [[index] for index in range(len(costs))]
     if parts_to_solve(costs) > MOST_SPLITS:
         parts = np.array_split(np.arange(len(costs)), GROUPS)
         groups = [[int(index) for index in part] for part in parts]
         costs = costs.grouped(groups)
-    table = NestedTable(costs, spare, NESTED_SLOTS)
+    table = NestedTable(costs, budget - int(costs.boundary[0]), NESTED_SLOTS)
     levels, best = table.levels(), None
     low, high = 0, len(levels) - 1
     while low <= high:
         middle = (low + high + 1) // 2
         plan = evaluate(_ungrouped(table.read(levels[middle]), groups))
-        if plan.peak_bytes <= (plan.budget_bytes or 0):
+        if plan.peak_bytes <= budget:
             best, low = plan, middle + 1
         else:
             high = middle - 1
@@ -144,10 +145,9 @@ def _least(costs: Costs, evaluate: Evaluate) -> Plan:
     return whole if whole.peak_bytes < frugal.peak_bytes else frugal
 
 
-def _frugal(costs: Costs, evaluate: Evaluate) -> Plan:
+def _frugal(costs: Costs, budget: int, evaluate: Evaluate) -> Plan:
     """Plan with the smallest peak; refused where even that does not fit."""
     frugal = _least(costs, evaluate)
-    budget = frugal.budget_bytes or 0
     if frugal.peak_bytes > budget:
         raise ValueError(
             f"budget_bytes (={budget}, {human_bytes(budget)}) is below the floor: no plan for "
