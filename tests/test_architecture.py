@@ -75,7 +75,7 @@ SCHOOL = {
     "bootstrap": {"pythons", "installer"},
     "changed": set(),
     "authoring": {"claims", "marks", "pythons"},
-    "site": {"claims", "planning", "widgets", "authoring"},
+    "site": {"planning", "widgets", "authoring"},
     "commands": {
         *("units", "device", "memory", "segments", "published", "training", "planning"),
         *("emulated", "recorded", "pythons", "installer", "workbook", "bootstrap", "changed"),
