@@ -26,12 +26,7 @@ CONTENT = (
     "course/recorded/**/*",
 )
 REQUIRED = ("pyproject.toml", "tutorial_lib/__init__.py")
-# Hidden files, waste, what builds, tests and grades: `table` lists the commands that are there.
-_LEFT_OUT = re.compile(
-    r"(^|/)\.|(__pycache__|\.pyc|\.pyo|\.part)(/|$)|"
-    r"school/((authoring|site)/|changed|"
-    r"commands/(build|grade|new|site|test)\.)"
-)
+_LEFT_OUT = re.compile(r"(^|/)\.|(__pycache__|\.pyc|\.pyo|\.part)(/|$)")  # hidden files, waste
 # In the zip, in place of the section of that name in README.md.
 _BEGIN = f"""\
 ## Begin
@@ -55,7 +50,7 @@ _LONG_AGO = (1980, 1, 1, 0, 0, 0)
 
 
 def make_zip(root: Path, out: Path, *, solutions: bool = False) -> Path:
-    """Pack what a learner needs to run every notebook; nothing that builds, tests or grades.
+    """Pack what a learner needs to run every notebook: no solutions, no tests, no grader.
 
     Args:
         root: The course's folder.

@@ -49,26 +49,20 @@ measure or predict the tables that the course quotes
 _GRADE = "LAB SUBMISSIONS --out REPORT"
 _BUILD = "[NAMES] [--check] [--zip]"
 
-
-def _there(*commands: Command) -> tuple[Command, ...]:
-    """Leave out commands whose module is not here: a zip for a class neither builds nor grades."""
-    return tuple(c for c in commands if Path(__file__).with_name(f"{c.name}.py").exists())
-
-
 GROUPS = {
-    "To learn (.venv is made first, and the second time nothing is installed):": _there(
+    "To learn (.venv is made first, and the second time nothing is installed):": (
         Command("lab", "open the course in JupyterLab   [--no-browser] [--port N]", "this"),
         Command("progress", "show what you have done: cells, blanks, points of the labs", "this"),
         Command("test", _TEST, "this"),
     ),
-    "To use:": _there(
+    "To use:": (
         Command("doctor", "show Python, torch, GPU, versions and free disk   [--json]", "found"),
         Command("measure", "measure a training step   MODEL [--batch N] [--json] [--emulated t4]"),
         Command("predict", _PREDICT),
         Command("plan", _PLAN),
         Command("emulate", _EMULATE, "this"),  # in the environment with PyTorch's CUDA build
     ),
-    "To teach and maintain:": _there(
+    "To teach and maintain:": (
         Command("record", _RECORD),
         Command("grade", f"grade a folder of submissions     {_GRADE}", extra="grade"),
         Command("build", f"make the notebooks from their sources   {_BUILD}", extra="author"),
