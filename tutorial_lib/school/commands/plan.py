@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import pickle
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -40,6 +39,7 @@ from tutorial_lib.units import human_bytes
 
 if TYPE_CHECKING:
     from tutorial_lib.instruments.emulated.cards import Card
+    from tutorial_lib.instruments.planning.chain.plan import Plan
     from tutorial_lib.instruments.planning.fitting.candidates import Fit
 
 
@@ -97,18 +97,20 @@ def run(options: argparse.Namespace) -> int:
             stages=[name for name in (options.stages or "").split(",") if name] or None,
             tell=tell,
         )
-    rows = [_on_card(found, card) for card in cards if found.best]
+    best = found.best
+    planned = best.plan if best else None
+    rows = [_on_card(found.recipe_of(best), planned, c) for c in cards if best and planned]
     if options.json:
-        needs = found.best.peak_bytes if found.best else found.smallest_bytes or 0
+        needs = best.peak_bytes if best else found.smallest_bytes or 0
         verdict = Verdict(needs, room).as_data()
         emulated = {"emulated": rows} if rows else {}
         print(json.dumps(found.as_data() | {"verdict": verdict} | emulated, indent=1))
     else:
         _show(found, room, rows, options)
-    if found.best is None or found.best.plan is None:
+    if planned is None:
         return 1
     if save is not None:
-        found.best.plan.save(save)
+        planned.save(save)
         if not options.json:
             load = f"planning.Plan.load({str(save)!r})"
             print(f"In a script that trains as the first row: planning.apply(model, {load})")
@@ -166,40 +168,41 @@ def refuse_whole_step(recipe: Recipe) -> None:
 _PEAKS = ("requested", "peak", "reserved")
 
 
-def _on_card(found: Fit, card: Card) -> dict[str, str | int]:
-    """Run the best plan on an emulated card, and give the peaks of PyTorch's allocator."""
+def _on_card(recipe: Recipe, planned: Plan, card: Card) -> dict[str, str | int]:
+    """Run a plan on an emulated card, and return the peaks of PyTorch's allocator."""
     from tutorial_lib.instruments.emulated import environment
     from tutorial_lib.instruments.emulated.run import emulate
 
     torch = environment.find_cuda_torch(bootstrap.ROOT)
-    assert found.best is not None
-    recipe = found.recipe_of(found.best)
     # The third of several micro-batches peaks as the second.
     recipe = replace(recipe, accumulation=min(2, recipe.accumulation))
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "plan"
-        path.write_bytes(pickle.dumps((recipe, found.best.plan)))
-        command = ["python", "-m", "tutorial_lib.school.commands.plan", str(path)]
+        planned.save(Path(folder) / "plan.json")
+        path = Path(folder) / "recipe.json"
+        path.write_text(json.dumps(recipe.as_data()), encoding="utf-8")
+        command = ["python", "-m", "tutorial_lib.school.commands.plan", folder]
         result = emulate(command, card, torch, watch=False)
         if result.status:
             raise ValueError(
                 f"The plan did not run on the emulated {card.name} "
                 f"({human_bytes(card.memory)}): see above. {result.reason}"
             )
-        return {"card": card.name, **json.loads(path.read_text(encoding="utf-8"))}
+        peaks = json.loads((Path(folder) / "peaks.json").read_text(encoding="utf-8"))
+        return {"card": card.name, **peaks}
 
 
-def run_here(path: Path) -> None:
-    """Run a pickled recipe and plan on this process's GPU, and write the peaks in its place."""
+def run_here(folder: Path) -> None:
+    """Run a folder's recipe and plan on this process's GPU, and write the peaks beside them."""
     from tutorial_lib import memory
+    from tutorial_lib.instruments.planning.chain.plan import Plan
     from tutorial_lib.instruments.planning.run.apply import apply
 
-    recipe, found = pickle.loads(path.read_bytes())  # written by `_on_card`, in our own folder
+    recipe = Recipe(**json.loads((folder / "recipe.json").read_text(encoding="utf-8")))
     step, model, optimizer = recipe.make_step("cuda")
-    apply(model, found)
+    apply(model, Plan.load(folder / "plan.json"))
     report = memory.measure(step, model=model, optimizer=optimizer)
     peaks = {f"{name}_bytes": int(getattr(report, f"{name}_bytes")) for name in _PEAKS}
-    path.write_text(json.dumps(peaks), encoding="utf-8")
+    (folder / "peaks.json").write_text(json.dumps(peaks), encoding="utf-8")
 
 
 if __name__ == "__main__":
