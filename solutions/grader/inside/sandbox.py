@@ -137,8 +137,10 @@ def confine(
     names = ("HOME", "TMPDIR", "MPLCONFIGDIR", "TORCHINDUCTOR_CACHE_DIR")
     os.environ.update(dict.fromkeys(names, str(scratch)))
     tempfile.tempdir = None  # what was imported before may have settled on another folder
-    alone = bool(limits.exam_bytes) or not processes.sees_memory()
-    layers = ["namespaces"] * bool(flags) + ["unwatched"] * (not processes.sees_memory())
+    is_watched = processes.sees_memory()
+    alone = bool(limits.exam_bytes) or not is_watched
+    layers = ["namespaces"] if flags else []
+    layers += [] if is_watched else ["unwatched"]
     steps: list[tuple[str, Callable[[], object]]] = [("limits", lambda: _set_limits(limits, flags))]
     if ON_LINUX:
         steps += [

@@ -1,5 +1,7 @@
 """One submission's session: answers the judge's requests by runs in fresh, shut-in processes."""
 
+from __future__ import annotations
+
 import contextlib
 import json
 import os
@@ -8,13 +10,16 @@ import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from solutions.grader import wire
 from solutions.grader.inside import processes, sandbox, student
 from solutions.grader.inside.watch import Spent, Watch
 from solutions.grader.submissions.slice_cells import up_to
 from tutorial_lib.checks.given.half import EXAM_BYTES
+
+if TYPE_CHECKING:
+    from solutions.grader.submissions.answers import Bundle, Step
 
 _ACCEPT_SECONDS = 120
 
@@ -34,7 +39,7 @@ def start_session(folder: Path, setting: Setting) -> None:
     """Serve one judge, in namespaces of its own, until it hangs up."""
     sandbox.die_with_parent()
     student.quiet([0, 1])  # what goes wrong here stands in the server's log
-    bundle = json.loads((folder / "bundle.json").read_text())
+    bundle: Bundle = json.loads((folder / "bundle.json").read_text())
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(folder / "socket"))
         listener.listen(1)
@@ -61,9 +66,9 @@ class Session:
     connection: socket.socket  # to the judge
     folder: Path  # the submission's own, in the run's directory
     setting: Setting
-    steps: list[dict[str, Any]]  # as `answers.student_steps` makes them
-    cuts: dict[str, list[str]]  # what of them is run, by exercise, where that is known
-    problems: dict[str, str]  # exercises without an answer, and why
+    steps: list[Step]  # these three as in a `Bundle`
+    cuts: dict[str, list[str]]
+    problems: dict[str, str]
     spent: dict[str, Spent] = field(default_factory=dict)
     late: set[str] = field(default_factory=set)  # what among the problems ran out of time
     runs: int = 0

@@ -22,7 +22,7 @@ from solutions.grader.inside.watch import longest
 from solutions.grader.lab import Lab
 from solutions.grader.launch import Server
 from solutions.grader.results import Verdict
-from solutions.grader.submissions.answers import Answers, student_steps
+from solutions.grader.submissions.answers import Answers, Bundle, student_steps
 from solutions.grader.submissions.slice_cells import needed, statements, used_names
 
 _SPARE_SECONDS = 60.0  # for the judge's own work in one cell, on a busy machine
@@ -77,8 +77,8 @@ def prepare(folder: Path, lab: Lab, answers: Answers) -> None:
     folder.mkdir(parents=True)
     (folder / "judge.ini").write_text("[pytest]\n")
     (folder / "judge.ipynb").write_text(json.dumps(judge_notebook(lab)), encoding="utf-8")
-    bundle: dict[str, Any] = {"problems": answers.problems, "cuts": answers.cuts}
-    bundle["steps"] = student_steps(lab, answers)
+    steps = student_steps(lab, answers)
+    bundle = Bundle(steps=steps, cuts=answers.cuts, problems=answers.problems)
     (folder / "bundle.json").write_text(json.dumps(bundle), encoding="utf-8")
 
 

@@ -87,9 +87,8 @@ def report_class(
 def isolation(layers: Sequence[str]) -> str:
     """Name the walls around a submission, as the report does."""
     holes = {"solutions readable", "files writable"}
-    landlock = "landlock" in layers and holes.isdisjoint(layers)
-    names = ["landlock"] * landlock + ["namespaces"] * ("namespaces" in layers)
-    if names:
+    walls = ["landlock"] if holes.isdisjoint(layers) else []
+    if names := [name for name in (*walls, "namespaces") if name in layers]:
         return "+".join(names)
     return "limits only" if "limits" in layers else "none"
 

@@ -36,7 +36,8 @@ def _guarded(value: Any) -> Any:
     if not isinstance(value, str):
         return value
     text = readable(value)
-    return "'" * (text.startswith(_COMPUTED) or value.startswith(_COMPUTED)) + text
+    is_computed = text.startswith(_COMPUTED) or value.startswith(_COMPUTED)
+    return f"'{text}" if is_computed else text
 
 
 def read_table(path: Path, wanted: Sequence[str]) -> list[tuple[int, dict[str, str]]]:

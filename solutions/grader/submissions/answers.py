@@ -56,6 +56,14 @@ class Step(TypedDict):
     keep: NotRequired[list[str]]  # of one that answers nothing: names that it may not define anew
 
 
+class Bundle(TypedDict):
+    """What a session runs: the judge writes it, `start_session` reads it."""
+
+    steps: list[Step]  # cells of course and student, in order
+    cuts: dict[str, list[str]]  # by exercise: the steps' sources, without what it does not need
+    problems: dict[str, str]  # by exercise: why there is no answer
+
+
 def one_part_each(sources: dict[str, str]) -> Answers:
     """Make answers of one cell each, by exercise."""
     return Answers({number: [Part(source)] for number, source in sources.items()})

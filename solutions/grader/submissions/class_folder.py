@@ -92,8 +92,8 @@ def check_is_notebook(path: Path) -> None:
         return
     what = f"This file is called {path.name!r}, and the name of a notebook ends in .ipynb"
     if path.is_dir() and not path.is_symlink():
-        inside = sorted(entry.name + "/" * entry.is_dir() for entry in _entries(path))
-        there = ", ".join(inside[:_NAMED]) + ", ..." * (len(inside) > _NAMED)
+        inside = sorted(f"{one.name}/" if one.is_dir() else one.name for one in _entries(path))
+        there = ", ".join([*inside[:_NAMED], "..."] if len(inside) > _NAMED else inside)
         what = f"This folder holds {there or 'nothing'}, and no .ipynb file"
     raise NotGradable(_MISSING, f"{what}: hand in the notebook itself.")
 

@@ -142,7 +142,7 @@ class _Search:
         if isinstance(node, ast.Call) and _named(node) == "type":
             return "torch.a_type"  # of an object that may be the checks' own
         is_globals = isinstance(node, ast.Call) and getattr(node.func, "id", "") == "globals"
-        return "__main__" * is_globals
+        return "__main__" if is_globals else ""
 
     def at(self, node: ast.AST) -> Iterator[tuple[str, str]]:
         """Say what is to be read at one node."""

@@ -52,8 +52,15 @@ class Seal:
         self.look = functools.partial(_first_exchanged, noted, code)
 
     def check(self) -> None:
-        """Look once; the first finding is kept."""
-        self.broken = self.broken or self.look() or _OTHERS * (interceptors() != self.interceptors)
+        """Look once."""
+        self.note(self.look(), self.interceptors)
+
+    def note(self, found: str, modes: object) -> None:
+        """Keep a finding, or that other modes intercept calls now; the first one is kept."""
+        if not self.broken and found:
+            self.broken = found
+        elif not self.broken and interceptors() != modes:
+            self.broken = _OTHERS
 
     def around(self, answer: Any) -> Any:
         """Look each time that an answer returns; a class is left as it is."""
@@ -66,8 +73,7 @@ class Seal:
             before, modes = self.look(), interceptors()
             returned = answer(*args, **kwargs)
             found = self.look()
-            self.broken = self.broken or found * (found != before)
-            self.broken = self.broken or _OTHERS * (interceptors() != modes)
+            self.note(found if found != before else "", modes)
             return returned
 
         return call

@@ -78,7 +78,7 @@ def holders(
     largest = dict(list(by_line.items())[:_SHOWN])
     for row, (num_bytes, count) in enumerate(largest.values()):
         below.barh(row, num_bytes / size, height=0.7, facecolor="#56B4E9", edgecolor="#222222")
-        words = f" {human_bytes(num_bytes)}, {count} tensor{'s' * (count > 1)}"
+        words = f" {human_bytes(num_bytes)}, {count} tensor{'s' if count > 1 else ''}"
         below.text(num_bytes / size, row, words, va="center", fontsize=8)
     below.set_yticks(range(len(largest)), list(largest), fontsize=8)
     below.set(xlabel=unit, ylim=(_SHOWN - 0.5, -0.5), xlim=(0, max(curve) / size))
