@@ -1,6 +1,5 @@
 """The README's commands, and the calls on the page of the learner's wing, as they stand."""
 
-import ast
 import doctest
 import importlib
 import re
@@ -9,36 +8,21 @@ import subprocess
 import sys
 import textwrap
 import tomllib
-from collections import Counter
 from pathlib import Path
 
 import pytest
 
+from tutorial_lib import claims, data, guesses, memory, plots, units
 from tutorial_lib.instruments.training.user_function import SAMPLE
+from tutorial_lib.models import gpt
 from tutorial_lib.school.authoring.frame import read_settings
 from tutorial_lib.school.commands import parser, table
-
-WING = ("units", "device", "data", "guesses", "blanks", "claims", "models", "memory", "plots")
-NUM_CALLS = 15
 
 
 @pytest.fixture(scope="module")
 def program(root):
     text = (root / "tutorial_lib" / "README.md").read_text(encoding="utf-8")
     return "\n".join(re.findall(r"```python\n(.*?)```", text, flags=re.S))
-
-
-def calls_of(source):
-    """Give the calls of the learner's wing by their full names, as in `models.gpt.GPT`."""
-    tree, names = ast.parse(source), {}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("tutorial_lib"):
-            inside = f"{node.module}.".partition(".")[2]
-            names |= {alias.asname or alias.name: inside + alias.name for alias in node.names}
-    called = (ast.unparse(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call))
-    for first, dot, rest in (name.partition(".") for name in called):
-        if names.get(first, "").startswith(WING):
-            yield names[first] + dot + rest
 
 
 def test_every_call_prints_what_the_page_says(program):
@@ -49,17 +33,21 @@ def test_every_call_prints_what_the_page_says(program):
     assert all(len(one.want.splitlines()) <= 2 for one in test.examples)
 
 
-def test_the_calls_are_those_that_notebooks_make_most(root, program):
-    counts = Counter(
-        call
-        for folder in ("course", "solutions")
-        for path in sorted((root / folder / "source").glob("*.py"))
-        for call in calls_of(path.read_text(encoding="utf-8"))
-        if not call.startswith("blanks.")  # in folded cells, which nobody copies
-    )
-    shown = doctest.DocTestParser().get_examples(program)
-    calls = set(calls_of("\n".join(one.source for one in shown)))
-    assert {call for call, _ in counts.most_common(NUM_CALLS)} == calls
+CALLS = (
+    *(gpt.GPTConfig, gpt.GPT, gpt.Block, data.text_batches, data.digits, units.Bytes),
+    *(memory.saved, memory.measure, memory.predict, memory.watch, memory.predicting),
+    *(plots.ledger_bars, guesses.beside, claims.Verdict, claims.Verdicts),
+)
+
+
+@pytest.mark.parametrize("call", CALLS, ids=lambda call: call.__name__)
+def test_every_call_has_an_example_that_prints_what_it_says(program, call):
+    (test,) = doctest.DocTestFinder(recurse=False).find(call)
+    said = []
+    doctest.DocTestRunner().run(test, out=said.append)
+    assert not said, "".join(said)
+    assert test.examples
+    assert f"{call.__name__}(" in program
 
 
 REPOSITORY = read_settings(Path(__file__).resolve().parents[1]).repository

@@ -136,6 +136,10 @@ class Verdict:
     Raises:
         ClaimError: When a word is none of the above, when there is no figure in the number, or
             when nothing says how wide a condition is.
+
+    Example:
+        >>> Verdict("B06", "holds", "24 blocks run 300 times.", "12.5", "counted", "a").verdict
+        'holds'
     """
 
     claim: str
@@ -183,7 +187,12 @@ class Verdict:
 
 
 class Verdicts(list[Verdict]):
-    """Verdicts that show themselves as a table, and carry their data in the output."""
+    """Verdicts that show themselves as a table, and carry their data in the output.
+
+    Example:
+        >>> Verdicts(Verdict("B06", "holds", "24 blocks run 300 times.", "12.5", "counted", "a"))
+        holds    24 blocks run 300 times. 12.5 (counted, B06)
+    """
 
     def __init__(self, *verdicts: Verdict) -> None:
         super().__init__(verdicts)

@@ -29,6 +29,11 @@ def digits(size: int | None = None) -> tuple[Tensor, Tensor]:
     Source:
         Alpaydin and Kaynak (1998), Optical Recognition of Handwritten Digits, the copy that
         scikit-learn ships.
+
+    Example:
+        >>> images, labels = digits()
+        >>> images.shape, labels[:4]
+        (torch.Size([1797, 1, 8, 8]), tensor([0, 1, 2, 3]))
     """
     from sklearn.datasets import load_digits
 
@@ -98,6 +103,11 @@ def text_batches(
 
     Raises:
         ValueError: When the text is shorter than a window, or a size is below 1.
+
+    Example:
+        >>> tokens = next(text_batches(8, 64))
+        >>> tokens.shape, tokens.dtype
+        (torch.Size([8, 64]), torch.int64)
     """
     _at_least_one(batch=batch, seq=seq)
     if seq > num_chars:

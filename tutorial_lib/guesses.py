@@ -23,6 +23,10 @@ def beside(guess: Any, seen: float) -> str:
 
     Returns:
         Empty for None, so that the output of a cell without a guess does not change.
+
+    Example:
+        >>> beside(2.0, seen=4.0)
+        '   (you guessed 2, 0.5 times that)'
     """
     if guess is None:
         return ""

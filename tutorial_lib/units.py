@@ -49,6 +49,10 @@ class Bytes(int):
     Otherwise it is an int: it counts, compares and divides as one, and saves its digits. Sums,
     differences and multiples of Bytes are Bytes. A format with a comma or a type gives digits, as
     in ``f"{size:,}"``; one of width and alignment alone, as in ``f"{size:>10}"``, the text.
+
+    Example:
+        >>> 3 * Bytes(1_577_000), Bytes(1_577_000) / 1000
+        (4.51 MiB, 1577.0)
     """
 
     def __str__(self) -> str:

@@ -19,30 +19,12 @@ if TYPE_CHECKING:
     from tutorial_lib.instruments.predicting.prediction import predict, predicting
 
 # The one arrow upward: this wing imports nothing else of another.
-_IN_INSTRUMENTS = {
-    "predict": "predicting",
-    "predicting": "predicting",
-    "capped": "cap",
-    "Cap": "cap",
-}
+_IN_INSTRUMENTS = {"predict": "predicting", "predicting": "predicting"}
+_IN_INSTRUMENTS |= {"capped": "cap", "Cap": "cap"}
 
-__all__ = [
-    "CATEGORIES",
-    "Cap",
-    "Life",
-    "MemoryReport",
-    "MeterWarning",
-    "SavedTensors",
-    "capped",
-    "flop_counter",
-    "measure",
-    "predict",
-    "predicting",
-    "saved",
-    "snapshot",
-    "storage_key",
-    "watch",
-]
+__all__ = ["CATEGORIES", "Cap", "Life", "MemoryReport", "MeterWarning", "SavedTensors", "capped"]
+__all__ += ["flop_counter", "measure", "predict", "predicting", "saved", "snapshot", "storage_key"]
+__all__ += ["watch"]
 
 
 def __getattr__(name: str) -> Any:

@@ -56,8 +56,7 @@ def measure(
     """Measure steady training steps, after a warm-up that brings the optimizer's state.
 
     Args:
-        step: Does one full training step: forward, backward, update, zero. It is really done,
-            `warmup` + `steps` + `repeats` + `flops` times.
+        step: Forward, backward, update, zero: run `warmup` + `steps` + `repeats` + `flops` times.
         model: Whose parameters and buffers to name; else only those that the step touches.
         optimizer: Whose state to name; else the one that the step calls.
         label: Words for the report.
@@ -67,9 +66,6 @@ def measure(
         flops: Whether to count FLOPs, in a step of its own: a FLOP counter keeps tensors alive.
         lines: Whether to note which line of code made each tensor, for `report.by("line")`.
 
-    Returns:
-        The report of the measured step.
-
     Raises:
         RuntimeError: When another measurement is running.
         Exception: What `step` raises. Hooks and modes are gone by then, the random state and
@@ -77,6 +73,11 @@ def measure(
 
     Warns:
         MeterWarning: Where a reading misleads: no backward, eval(), compiled code, another meter.
+
+    Example:
+        >>> layer, x = torch.nn.Linear(1024, 1024), torch.zeros(256, 1024)
+        >>> measure(lambda: (layer(x).sum().backward(), layer.zero_grad()), model=layer).peak_bytes
+        9.01 MiB
     """
     _check_counts(warmup, steps, repeats)
     with _undone_on_error(model, optimizer):
@@ -90,8 +91,7 @@ def measure(
         if device.type == "cpu" and not warmup and devices.allocations() != allocated:
             before = [_ELSEWHERE]
         report.step_peaks = seen.peaks(report) if steps > 1 else []
-        is_steady = warmup > 0 and steps == 1
-        after = warnings_after(report, _Watching.compiled, is_steady=is_steady)
+        after = warnings_after(report, _Watching.compiled, is_steady=warmup > 0 and steps == 1)
         for text in after or before or seen.warnings():
             warnings.warn(text, MeterWarning, stacklevel=2)
         times = 0 if devices.is_emulated(device) else repeats
@@ -142,6 +142,11 @@ def watch(
 
     Raises:
         RuntimeError: When another measurement is running.
+
+    Example:
+        >>> with watch() as report: x = torch.zeros(256, 1024)
+        >>> report.peak_bytes
+        1.00 MiB
     """
     return _watched(label, model, optimizer, lines, _device_of(model, optimizer))
 

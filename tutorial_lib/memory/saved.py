@@ -127,6 +127,11 @@ def saved(forward: Callable[[], Any], *, params_of: nn.Module | None = None) -> 
         Counts what `torch.autograd.graph.saved_tensors_hooks` reports. Blind to kernel workspace,
         and to what hooks inside `forward` keep in its place (a checkpoint's recompute inputs are
         counted, an offloaded copy is not).
+
+    Example:
+        >>> x = torch.zeros(256, 1024, requires_grad=True)
+        >>> saved(lambda: x.exp().sin()).num_bytes  # exp saves its output, which is sin's input
+        1.00 MiB
     """
     if not torch.is_grad_enabled():
         raise RuntimeError(

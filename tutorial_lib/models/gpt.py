@@ -32,6 +32,10 @@ class GPTConfig:
 
     Raises:
         ValueError: When two of these do not go together.
+
+    Example:
+        >>> GPTConfig(num_layers=2, d_model=64).seq_len
+        128
     """
 
     vocab_size: int = 256
@@ -119,7 +123,12 @@ class MLP(nn.Module):
 
 
 class Block(nn.Module):
-    """One layer: attention, then MLP, each normalised before and added to its input."""
+    """One layer: attention, then MLP, each normalised before and added to its input.
+
+    Example:
+        >>> Block(GPTConfig(d_model=64))(torch.zeros(8, 16, 64)).shape  # as many numbers out as in
+        torch.Size([8, 16, 64])
+    """
 
     def __init__(self, config: GPTConfig, *, causal: bool = True) -> None:
         super().__init__()
@@ -136,7 +145,12 @@ class Block(nn.Module):
 
 
 class GPT(nn.Module):
-    """A decoder-only transformer: tokens in, a score for every possible next token out."""
+    """A decoder-only transformer: tokens in, a score for every possible next token out.
+
+    Example:
+        >>> GPT(GPTConfig(num_layers=2, d_model=64))(torch.zeros(8, 16, dtype=torch.long)).shape
+        torch.Size([8, 16, 256])
+    """
 
     def __init__(self, config: GPTConfig) -> None:
         super().__init__()

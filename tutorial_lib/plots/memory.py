@@ -94,6 +94,10 @@ def ledger_bars(
         title: Words above it.
         cards_gib: Memory of graphics cards in GiB, each a vertical line.
         predicted: Names of bars that are predictions; their outline is dashed.
+
+    Example:
+        >>> ledger_bars({"forward": {"parameters": 2**20, "activations": 2**22}}).alt
+        'Bytes by category. forward: 5.00 MiB (parameters 1.00 MiB, activations 4.00 MiB).'
     """
     total = {name: sum(ledger.values()) for name, ledger in ledgers.items()}
     unit, size = binary_unit(max([*total.values(), *(gib * GIB for gib in cards_gib)], default=1))
