@@ -228,6 +228,27 @@ def test_contributing_shows_who_imports_whom():
     assert re.findall(r"```text\n(.*?)```", section, flags=re.S) == [drawing()]
 
 
+def test_the_walks_of_contributing_pass_functions_that_are_there():
+    """Each with the number of stays and returns that it says."""
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    section = text.partition("\n## Three walks")[2].partition("\n## ")[0]
+    walks = re.search(r"```text\n(.*?)```", section, flags=re.S)[1].strip().split("\n\n")
+    for walk in walks:
+        said, *lines = walk.splitlines()
+        stays = [line.split(maxsplit=1) for line in lines]
+        names = [name for name, _ in stays]
+        assert said.endswith(f": {len(names)} stays, {len(names) - len({*names})} returns")
+        for name, functions in stays:
+            there = {
+                f"{getattr(outer, 'name', '')}.{node.name}".lstrip(".")
+                for outer in ast.walk(tree_of(LIBRARY / name))
+                for node in ast.iter_child_nodes(outer)
+                if isinstance(node, ast.FunctionDef)
+            }
+            assert set(functions.split(", ")) <= there, name
+    assert len(walks) == 3
+
+
 def test_wings_import_downward_only():
     """What learners import, then what measures, what checks, what runs the school."""
     below, order = set(), {}
