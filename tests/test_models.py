@@ -69,7 +69,7 @@ def test_every_parameter_learns(kind, changes):
 
 
 def texts(length, num):
-    return ((batch,) for batch in islice(data.text_batches(8, length, num_chars=20_000), num))
+    return ((batch,) for batch in islice(data.text_batches(8, length), num))
 
 
 def noisy_digits():

@@ -91,7 +91,7 @@ NAMED = {
     "digits": (data.digits, [4], r"try size=(\d+)"),
     "text": (data.text, [10**9], r"and the (\d+) characters"),
     "image batch": (lambda n: data.image_batch(n, 1, 8), [0], r"try batch=(\d+)"),
-    "windows": (lambda n: data.text_batches(1, n, num_chars=99), [100], r"num_chars \(=(\d+)\)"),
+    "windows": (lambda n: data.text_batches(1, n), [200_001], r"at most (\d+)"),
     "seed": (device.seed_everything, [-1], r"try seed=(\d+)"),
     "width": (lambda n: GPTConfig(d_model=n, num_heads=6), [100], r"Try d_model=(\d+)"),
     "tokens": (

@@ -87,16 +87,12 @@ def decode(tokens: Tensor) -> str:
     return bytes(tokens.flatten().tolist()).decode("utf-8", errors="replace")
 
 
-def text_batches(
-    batch: int, seq: int, *, num_chars: int = 200_000, seed: int = 0
-) -> Iterator[Tensor]:
-    """Draw random windows of the text, without end.
+def text_batches(batch: int, seq: int) -> Iterator[Tensor]:
+    """Draw random windows of the text, the same ones each time, without end.
 
     Args:
         batch: Windows at a time.
         seq: Tokens in a window.
-        num_chars: How much of the text to draw from.
-        seed: The same seed gives the same windows.
 
     Yields:
         Tokens `(batch, seq)`, int64 below 256.
@@ -110,13 +106,11 @@ def text_batches(
         (torch.Size([8, 64]), torch.int64)
     """
     _at_least_one(batch=batch, seq=seq)
-    if seq > num_chars:
-        raise ValueError(
-            f"seq (={seq}) must be at most num_chars (={num_chars}): try a shorter window."
-        )
-    tokens = encode(text(num_chars))
-    generator = torch.Generator().manual_seed(seed)
-    windows = tokens.unfold(0, seq, 1)  # (num_chars - seq + 1, seq), a view
+    tokens = encode(text())
+    if seq > len(tokens):
+        raise ValueError(f"seq (={seq}) must be at most {len(tokens)}: try a shorter window.")
+    generator = torch.Generator().manual_seed(0)
+    windows = tokens.unfold(0, seq, 1)  # (len(tokens) - seq + 1, seq), a view
 
     def draw() -> Iterator[Tensor]:
         while True:
