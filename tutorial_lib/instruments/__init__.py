@@ -18,17 +18,20 @@ def __dir__() -> list[str]:
     return sorted(module.name for module in pkgutil.iter_modules(__path__))
 
 
-def load_when_used(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
-    """Make a package's `__getattr__`: a module loads when one of its names is first used.
+def load_when_used(
+    package: str, modules: Mapping[str, str]
+) -> tuple[list[str], Callable[..., Any]]:
+    """Make a package's `__all__` and `__getattr__`: a module loads when a name is first used.
 
     Args:
         package: Its name.
-        homes: The module, below the package, of each name that the package offers.
+        modules: The names that the package offers, by the module of each below the package.
     """
+    homes = {name: module for module, names in modules.items() for name in names.split()}
 
     def load(name: str) -> Any:
         if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         return getattr(importlib.import_module(f"{package}.{homes[name]}"), name)
 
-    return load
+    return sorted(homes), load

@@ -2,18 +2,13 @@
 
 from tutorial_lib.instruments import load_when_used
 
-_HOMES = {
-    "agreement": "comparisons",
-    "batch_grid": "pictures",
-    "fits": "comparisons",
-    "holders": "planning",
-    "lifetimes": "lives",
-    "models_and_cards": "pictures",
-    "plans": "planning",
-    "schedule": "planning",
-    "timetable": "ranks",
-    "two_peaks": "comparisons",
-    "who_holds_what": "ranks",
-}
-__all__ = list(_HOMES)
-__getattr__ = load_when_used(__name__, _HOMES)
+__all__, __getattr__ = load_when_used(
+    __name__,
+    {
+        "comparisons": "agreement fits two_peaks",
+        "lives": "lifetimes",
+        "pictures": "batch_grid models_and_cards",
+        "planning": "holders plans schedule",
+        "ranks": "timetable who_holds_what",
+    },
+)

@@ -6,29 +6,20 @@
 
 from tutorial_lib.instruments import load_when_used
 
-_HOMES = {
-    "OPTIMIZERS": "fitting.search",
-    "ORDER": "fitting.levers",
-    "Candidate": "fitting.candidates",
-    "Event": "chain.simulate",
-    "Fit": "fitting.candidates",
-    "Lever": "fitting.levers",
-    "Plan": "chain.plan",
-    "Profile": "chain.profiled",
-    "Simulation": "chain.simulate",
-    "Skip": "chain.stages",
-    "Speed": "run.roofline",
-    "Stage": "chain.stages",
-    "apply": "run.apply",
-    "filling_micro_batch": "fitting.levers",
-    "fit": "fitting.search",
-    "floor_bytes": "chain.solve",
-    "judge": "fitting.judged",
-    "profile": "run.profile",
-    "pull_levers": "fitting.levers",
-    "simulate": "chain.simulate",
-    "solve": "chain.solve",
-    "undo": "run.apply",
-}
-__all__ = list(_HOMES)
-__getattr__ = load_when_used(__name__, _HOMES)
+__all__, __getattr__ = load_when_used(
+    __name__,
+    {
+        "chain.plan": "Plan",
+        "chain.profiled": "Profile",
+        "chain.simulate": "Event Simulation simulate",
+        "chain.solve": "floor_bytes solve",
+        "chain.stages": "Skip Stage",
+        "fitting.candidates": "Candidate Fit",
+        "fitting.judged": "judge",
+        "fitting.levers": "ORDER Lever filling_micro_batch pull_levers",
+        "fitting.search": "OPTIMIZERS fit",
+        "run.apply": "apply undo",
+        "run.profile": "profile",
+        "run.roofline": "Speed",
+    },
+)

@@ -8,13 +8,12 @@ rank of eight that are not there, for predictions. `traffic` counts collectives.
 
 from tutorial_lib.instruments import load_when_used
 
-_HOMES = {
-    "Ranks": "processes",
-    "Traffic": "collectives",
-    "in_threads": "threads",
-    "pretend": "pretended",
-    "start": "processes",
-    "traffic": "collectives",
-}
-__all__ = list(_HOMES)
-__getattr__ = load_when_used(__name__, _HOMES)
+__all__, __getattr__ = load_when_used(
+    __name__,
+    {
+        "collectives": "Traffic traffic",
+        "pretended": "pretend",
+        "processes": "Ranks start",
+        "threads": "in_threads",
+    },
+)

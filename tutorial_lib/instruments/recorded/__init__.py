@@ -7,17 +7,13 @@ the files, so that a reader without a GPU sees what one with a GPU measured.
 
 from tutorial_lib.instruments import load_when_used
 
-_HOMES = {
-    "Recording": "store",
-    "Row": "rows",
-    "emulated": "store",
-    "faults": "handed_in",
-    "find_rows": "rows",
-    "load": "store",
-    "path_of": "store",
-    "read": "store",
-    "record_rows": "record",
-    "tried": "grid",
-}
-__all__ = list(_HOMES)
-__getattr__ = load_when_used(__name__, _HOMES)
+__all__, __getattr__ = load_when_used(
+    __name__,
+    {
+        "grid": "tried",
+        "handed_in": "faults",
+        "record": "record_rows",
+        "rows": "Row find_rows",
+        "store": "Recording emulated load path_of read",
+    },
+)

@@ -2,17 +2,13 @@
 
 from tutorial_lib.instruments import load_when_used
 
-_HOMES = {
-    "VIEW": "explorer",
-    "Control": "explorer",
-    "Explorer": "explorer",
-    "batch_explorer": "schedules",
-    "doing": "progress",
-    "memory_calculator": "ledgers",
-    "plan_explorer": "schedules",
-    "published_calculator": "ledgers",
-    "schedule_stepper": "schedules",
-    "snapshot_triage": "snapshots",
-}
-__all__ = list(_HOMES)
-__getattr__ = load_when_used(__name__, _HOMES)
+__all__, __getattr__ = load_when_used(
+    __name__,
+    {
+        "explorer": "VIEW Control Explorer",
+        "ledgers": "memory_calculator published_calculator",
+        "progress": "doing",
+        "schedules": "batch_explorer plan_explorer schedule_stepper",
+        "snapshots": "snapshot_triage",
+    },
+)
