@@ -114,6 +114,8 @@ def operations_are_seen():
     assert ("inputs", id(out)) in [(category, id(t)) for category, t in seen], (
         "The tensors in kwargs go in too: `out=` was not shown."
     )
+    told(lambda: x.add_(1))
+    assert x.sum() == 12, "`x.add_(1)` ran twice: run it once, and keep its result."
 
 
 # %% id="operations-seen"
@@ -177,7 +179,7 @@ class Storages(Operations):
 def storages_are_counted():
     seen = Storages()
 
-    def bytes_now(tensor, category="made"):
+    def bytes_now(tensor, category="inputs"):
         seen.see(tensor, category)
         return seen.alive_bytes()
 
@@ -187,10 +189,10 @@ def storages_are_counted():
     assert first == 400, (
         f"A view of 40 bytes keeps its storage of 400 bytes alive, not {first} bytes."
     )
-    again = bytes_now(base, "inputs")
+    again = bytes_now(base, "made")
     assert again == 400, f"Two tensors of one storage are 400 bytes and not {again}."
     found = [record.category for record in seen.alive.values()]
-    assert found == ["made"], f"Seen as made, then as inputs, a record says {found}."
+    assert found == ["inputs"], f"Seen as inputs, then as made, a record says {found}."
     del base
     left = seen.alive_bytes()
     assert left == 400, (
@@ -267,10 +269,14 @@ def the_peak_is_noted():
     assert peak == 12000, f"x, y and z of 4000 bytes are 12000 at the peak, not {peak}."
     held = sum(record.num_bytes for record in seen.at_peak)
     assert held == 12000, f"`at_peak` holds {held} bytes: it changed after the peak."
-    by_category = dict(seen.by_category())
-    assert by_category == {"inputs": 4000, "made": 8000}, (
-        f"At the peak are 4000 bytes of inputs, 8000 made, and not {by_category}."
+    assert {*map(id, seen.at_peak)} & {*map(id, seen.alive.values())}, (
+        "`at_peak` holds copies: step 4 will change the records themselves."
     )
+    by_category = seen.by_category()
+    assert by_category == {"inputs": 4000, "made": 8000}, (
+        f"At the peak are 4000 bytes of inputs, 8000 made, and not {dict(by_category)}."
+    )
+    assert isinstance(by_category, Counter), "`by_category` returns a Counter."
     name = getattr(seen.peak_at, "overloadpacket", seen.peak_at)
     assert name is torch.ops.aten.mul, f"The peak is after `y * 2`, not at {name}."
     with seen:
@@ -458,12 +464,14 @@ def a_step_trains_once():
     assert weight.grad is not None, (
         "The step left no gradients: clear them first, not last."
     )
-    first = weight.grad.norm()
+    first, held = weight.grad.norm(), []
+    other.register_forward_pre_hook(lambda *_: held.append(weight.grad is not None))
     step_of(other)()
     times = weight.grad.norm() / first
     assert times < 1.5, (
         f"The second step's gradients are {times:.1f} times the first's."
     )
+    assert not any(held), "The old gradients are there in forward: clear them first."
     before = weight.detach().clone()
     step_of(other, torch.optim.SGD(other.parameters(), lr=1.0))()
     moved = (before - weight).norm() / weight.grad.norm()

@@ -80,8 +80,8 @@ class TenLines(torch.autograd.Function):
 # @title Check: run this cell
 @blanks.check("TenLines", "give `function(x)`, then None and the gradient of x")
 def ten_lines():
-    runs, weight, grad = [], torch.randn(4, 4), torch.randn(8, 4)
-    x = torch.randn(8, 4, requires_grad=True)
+    runs, grad = [], torch.randn(8, 4)
+    x, weight = (torch.randn(n, 4, requires_grad=True) for n in (8, 4))
     twin = x.detach().clone().requires_grad_()
 
     def function(x):
@@ -95,12 +95,18 @@ def ten_lines():
     )
     y, expected = TenLines.apply(function, x), function(twin)
     assert torch.equal(y, expected), "The output is not that of function(x)."
+    assert not any(map(torch.is_tensor, vars(y.grad_fn).values())), (
+        "ctx has a tensor beside the saved one: keep x, and nothing else."
+    )
     runs.clear()
     y.backward(grad)
-    expected.backward(grad)
     assert runs == [True], "Backward runs the function once, with gradients on."
-    assert not torch.equal(x.grad, 2 * twin.grad), "The gradient is doubled: detach x."
-    assert torch.equal(x.grad, twin.grad), "The gradient of x is wrong: is `grad` used?"
+    of_x, of_weight = torch.autograd.grad(expected, (twin, weight), grad)
+    assert not torch.equal(x.grad, 2 * of_x), "The gradient is doubled: detach x."
+    assert torch.equal(x.grad, of_x), "The gradient of x is wrong: is `grad` used?"
+    assert weight.grad is not None and torch.equal(weight.grad, of_weight), (
+        "The function's weights need their gradient too: call backward, not grad."
+    )
 
 
 # %% id="loud-block"
@@ -478,13 +484,13 @@ def discards():
 
     def function(x, mask, dropped=0.0):
         y = F.dropout(x @ weight, dropped) * mask
-        return y, y.square().sum(), None, mask.sum()
+        return y, None, y.square().sum(), mask.sum()
 
     def seen(call, x, dropped=0.0):
         weight.grad = x.grad = None
         torch.manual_seed(0)
-        y, penalty, *_ = call(partial(function, dropped=dropped), x, mask)
-        (y.sum() + penalty).backward()
+        y, _, penalty, _ = call(partial(function, dropped=dropped), x, mask)
+        (y.sum() + 2 * penalty).backward()
         return [x.grad, weight.grad]
 
     def apply(function, *tensors):
@@ -502,7 +508,7 @@ def discards():
         "x has no gradient: requires_grad_ is missing."
     )
     assert right(x), (
-        "Two outputs: their gradients have to go through the graph at once."
+        "Two outputs: all gradients at once through the graph, each to its output."
     )
     assert right(frozen), (
         "A frozen input: it gets None, and the weights their gradient."

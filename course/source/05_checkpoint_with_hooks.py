@@ -188,6 +188,10 @@ def numbers_in_place_of_tensors():
         "After forward autograd still holds a tensor: pack returns a number."
     )
     out.sum().backward()
+    runs, saved = len(seen), len(packed(partial(function, x, 2)))
+    assert runs == 1 + saved, (
+        f"{runs} runs: one in forward, and one for each of {saved} tensors, in unpack."
+    )
     twin = x.detach().clone().requires_grad_()
     function(twin, 2).sum().backward()
     assert torch.allclose(x.grad, twin.grad), (

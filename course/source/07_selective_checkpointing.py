@@ -476,6 +476,9 @@ def hands_out_what_is_stored():
     assert {"qkv", "up"} <= set(ran), "What is not stored has to run."
     assert not store, f"{len(store)} results are left in the store: take them out."
     assert torch.equal(seen, expected), "Another result came out: first in, first out."
+    with HandOut(set(), []):
+        seen = block(x)
+    assert torch.equal(seen, expected), "What is not stored has to run with its kwargs."
 
 
 # %% id="by-hand-block"

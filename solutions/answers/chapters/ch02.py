@@ -6,6 +6,10 @@ FILLINGS = {
     "operations": {
         "loses_the_result": wrong("of an operation is lost", "return result", "pass"),
         "forgets_the_keywords": wrong("where did alpha go", ", **(kwargs or {})", ""),
+        "runs_it_twice": wrong(
+            "`x.add_(1)` ran twice",
+            *("return result", "return operation(*args, **(kwargs or {}))"),
+        ),
         "looks_at_results_alone": wrong(
             "among its arguments, and `see` was told of ['made']",
             *("tensors_in((args, kwargs))", "()"),
@@ -51,13 +55,16 @@ FILLINGS = {
             *("weakref.finalize(storage, self.alive.pop, key)", "weakref.ref(storage)"),
         ),
         "writes_a_new_record": wrong(
-            "a record says ['inputs']",
+            "a record says ['made']",
             *(
                 "            weakref.finalize",
                 "        else:\n            self.alive[key].category = category\n"
                 "        if 1:\n            weakref.finalize",
             ),
             *("self.alive.pop, key)", "self.alive.pop, key, None)"),
+        ),
+        "calls_all_of_them_made": wrong(
+            "a record says ['made']", "storage.nbytes(), category", 'storage.nbytes(), "made"'
         ),
         "takes_the_storage_for_the_key": wrong(
             "400 bytes are still counted",
@@ -82,6 +89,12 @@ FILLINGS = {
         "holds_what_is_alive_later": wrong(
             "it changed after the peak", "list(self.alive.values())", "self.alive.values()"
         ),
+        "holds_copies": wrong(
+            "`at_peak` holds copies",
+            "list(self.alive.values())",
+            "[Record(r.num_bytes, r.category) for r in self.alive.values()]",
+        ),
+        "returns_a_dict": wrong("returns a Counter", "return totals", "return dict(totals)"),
         "names_the_first_operation": wrong(
             "The peak is after `y * 2`",
             *("self.peak_at = alive, operation", "self.peak_at = alive, self.peak_at or operation"),
@@ -172,6 +185,11 @@ FILLINGS = {
         ),
         "never_clears": wrong(
             "gradients are 2.0 times the first's", "        model.zero_grad()\n", ""
+        ),
+        "clears_before_backward": wrong(
+            "The old gradients are there in forward",
+            "        model.zero_grad()\n        model.loss(tokens).backward()",
+            "        loss = model.loss(tokens)\n        model.zero_grad()\n        loss.backward()",
         ),
         "never_updates": wrong("this one by 0.00 of it", "optimizer.step()", "pass"),
         "updates_before_backward": wrong(

@@ -14,7 +14,7 @@ FILLINGS = {
             *("return function(x)", "return y"),
         ),
         "runs_forward_with_gradients_on": wrong(
-            "Autograd keeps 3.5 units",
+            "Autograd keeps 4.5 units",
             *("return function(x)", "with torch.enable_grad():\n            return function(x)"),
         ),
         "does_not_detach": wrong("The gradient is doubled: detach x", ".detach()", ""),
@@ -28,13 +28,19 @@ FILLINGS = {
             "returned an incorrect number of gradients",
             *("return None, x.grad", "return x.grad"),
         ),
-        "goes_by_autograd_grad": right(
+        "gives_the_weights_nothing": wrong(
+            "The function's weights need their gradient too",
             *(
                 "y.backward(grad)\n        return None, x.grad",
                 "return None, torch.autograd.grad(y",
             ),
             *("  # one for each argument of forward", ", x, grad)[0]"),
         ),
+        "puts_the_output_on_ctx": wrong(
+            "ctx has a tensor beside the saved one",
+            *("return function(x)", "ctx.y = function(x)\n        return ctx.y"),
+        ),
+        "multiplies_and_sums": right("y.backward(grad)", "(y * grad).sum().backward()"),
     },
     "remember": {
         "sets_no_state": wrong(
@@ -75,7 +81,7 @@ FILLINGS = {
             "x has no gradient: requires_grad_ is missing", ".requires_grad_(t.requires_grad)", ""
         ),
         "takes_the_first_output_alone": wrong(
-            "their gradients have to go through the graph at once",
+            "Two outputs: all gradients at once through the graph",
             *("list(compress(outputs, used)), list(compress(grads, used))", "outputs[0], grads[0]"),
         ),
         "sends_them_one_after_the_other": wrong(
@@ -87,6 +93,10 @@ FILLINGS = {
         "leaves_no_output_out": wrong(
             "stopped at AssertionError: Expected output to be a torch.Tensor",
             *("[torch.is_tensor(out) and out.requires_grad for out in outputs]", "[1] * 4"),
+        ),
+        "gives_gradients_to_other_outputs": wrong(
+            "Two outputs: all gradients at once through the graph",
+            *("list(compress(grads, used))", "grads"),
         ),
         "draws_another_mask": wrong(
             "run under ctx.as_it_was()",

@@ -35,6 +35,13 @@ FILLINGS = {
             "After forward autograd still holds a tensor",
             *("saved_tensors_hooks(lambda tensor: next(numbers), unpack)", "torch.enable_grad()"),
         ),
+        "runs_it_once_in_forward": wrong(
+            "2 runs: one in forward, and one for each of 5 tensors",
+            *(
+                "def unpack(number):\n        return packed(partial(function, *args, **kwargs))[number]",
+                "unpack = packed(partial(function, *args, **kwargs)).get",
+            ),
+        ),
         "always_gives_the_first": wrong("is it that number?", "[number]", "[0]"),
         "forgets_the_arguments": wrong(
             "missing 2 required positional arguments",

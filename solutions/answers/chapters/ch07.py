@@ -34,6 +34,7 @@ FILLINGS = {
             *("        if name_of", "        op(*args, **(kwargs or {}))\n        if name_of"),
         ),
         "runs_everything": wrong("ran again", "return self.store.pop(0)", "self.store.pop(0)"),
+        "forgets_the_keywords": wrong("has to run with its kwargs", ", **(kwargs or {})", ""),
         "forgets_the_others": wrong(
             "It needs to give a stored result, or run the operation",
             *("return op(*args, **(kwargs or {}))", "return self.store.pop(0)"),
