@@ -38,7 +38,8 @@ FILLINGS = {
         "runs_it_once_in_forward": wrong(
             "2 runs: one in forward, and one for each of 5 tensors",
             *(
-                "def unpack(number):\n        return packed(partial(function, *args, **kwargs))[number]",
+                "def unpack(number):\n"
+                "        return packed(partial(function, *args, **kwargs))[number]",
                 "unpack = packed(partial(function, *args, **kwargs)).get",
             ),
         ),
