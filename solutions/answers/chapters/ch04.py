@@ -40,7 +40,6 @@ FILLINGS = {
             "ctx has a tensor beside the saved one",
             *("return function(x)", "ctx.y = function(x)\n        return ctx.y"),
         ),
-        "multiplies_and_sums": right("y.backward(grad)", "(y * grad).sum().backward()"),
     },
     "remember": {
         "sets_no_state": wrong(
