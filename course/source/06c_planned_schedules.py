@@ -1,64 +1,285 @@
 # %% [markdown] id="title"
 # # Planned schedules
 #
-# Segments of equal length are one schedule of many. When even the boundaries do not fit, or when
-# stages differ as they do in a U-Net, no rule with one number finds the best.
+# Chapter 06 cut equal blocks into equal segments. If there's no room for all boundaries, or if
+# stages differ, no such rule is the best. In this chapter you write the planner that finds the
+# best schedule, in ten lines. Chapter 06's rules are special cases of it.
 #
-# In this chapter you meet two schedules that a search finds: Revolve, for equal stages and few
-# boundaries, and a plan for stages that are not equal. The planner turns a budget in bytes into a
-# schedule that runs on a real model.
-#
-# **Budget:** 35 minutes, 1 GiB of memory, no GPU needed.
+# **Budget:** 70 minutes, 1 GiB of memory, no GPU needed.
 
 # %% id="imports"
 import math
+from copy import deepcopy
+from dataclasses import replace
+from functools import cache, reduce
+from itertools import count, pairwise
+from typing import NamedTuple
 
 import pandas as pd
 import torch
+from torch import nn
 
-from tutorial_lib import blanks, claims, data, memory, plots
-from tutorial_lib.instruments import planning, segments, widgets
+from tutorial_lib import blanks, claims, memory, plots
+from tutorial_lib.instruments import figures, planning, segments, widgets
 from tutorial_lib.guesses import beside
-from tutorial_lib.models.unet import UNet, UNetConfig
-from tutorial_lib.units import human_bytes
+from tutorial_lib.models.gpt import GPT, GPTConfig
+from tutorial_lib.models.vit import ViT, ViTConfig
+from tutorial_lib.units import GIB, human_bytes
 
-# %% [markdown] id="revolve-text"
-# ## Revolve
-#
-# Chapter 06 ended with nothing kept: 24 blocks, 300 forwards. Now you may hold $c$
-# boundaries at a time, the model's input among them, and the inside of one block. Backward frees
-# boundaries, the last ones first. A free place can then hold a new boundary, among the blocks whose
-# backward is still to come. What is the smallest number of forwards?
-#
-# If each block may run *again* $t$ times and $c$ boundaries fit, at most $\binom{c+t}{c}$ blocks
-# can be done (Griewank and Walther, 2000). For a fixed $t$ the memory then grows with the $t$-th
-# root of the depth only, and for a fixed $c$ the repetitions grow with the $c$-th root. If both may
-# grow, both need only $\log n$. Their schedule is called Revolve.
-#
-# **Predict.** 24 blocks and *two* boundaries, one of them the input. How many block forwards?
+torch.set_num_threads(1)  # small tensors: more threads would wait for each other
 
-# %% id="guess-two"
-guess = None  # forwards
+# %% [markdown] id="puzzle-text"
+# ## A puzzle
+#
+# There are twelve blocks, 0 to 11, and three **slots**. A slot holds a boundary, the input of one
+# block. One slot always holds the input of block 0. Backward goes from block 11 to block 0. Before
+# a block's backward, run forward from the nearest boundary at or before it.
+#
+# Your list says whose inputs you want to keep, in the order in which you want them. Each run takes
+# the first ones on the list that it passes, as many as there are free slots. After a block's own
+# backward, its slot is free again.
+#
+# **Edit the list and run the cell again.** Get below 45 forwards, first pass included, and then
+# below 38. The best list takes 33.
+
+# %% id="puzzle-rules"
+# @title The rules as code: run this cell; open it to look
+block = planning.Stage(
+    forward_seconds=1, backward_seconds=2, input_bytes=1, saved_bytes=5
+)
+
+
+def follow(boundaries, num_blocks=12, slots=3):
+    """Return the schedule, the stretches without a boundary, and what is left."""
+    wanted, stretches = list(boundaries), []
+
+    def run(start, end, free):
+        ahead = [at for at in wanted if start < at <= end][:free]
+        if not ahead:
+            stretches.append((end - start, start, end, free))
+            return reduce(
+                lambda tree, at: (tree, at), range(start + 1, end + 1), (start,)
+            )
+        for at in ahead:
+            wanted.remove(at)
+        parts = list(pairwise([start, *sorted(ahead), end + 1]))
+        tree = ()
+        for held, (first, after) in reversed(list(enumerate(parts))):
+            part = run(first, after - 1, free - held)
+            tree = (part, *tree) if tree else part
+        return tree
+
+    return run(0, num_blocks - 1, slots - 1), stretches, wanted
+
+
+# %% id="puzzle"
+boundaries = [6]
+
+schedule_of_list, stretches, unused = follow(boundaries)
+puzzle = planning.Plan((block,) * 12, schedule_of_list)
+longest, first, last, free = max(stretches)
+print(
+    f"{sum(puzzle.forward_executions)} forwards. The dearest part: blocks {first} to "
+    f"{last}, with no boundary between them and {free} of your 2 slots free before it."
+)
+if unused:
+    print(f"No run passed these with a slot free: {unused}.")
+figures.schedule(puzzle.simulation.events, title=f"your list: {boundaries}", unit=1)
+
+# %% [markdown] id="puzzle-read"
+# Each hollow triangle is a forward that runs again. A long staircase means that a boundary is
+# missing: was a slot free when it began?
+#
+# <details><summary>One of the best lists</summary>
+#
+# `[4, 8, 1, 2, 5]`. Two boundaries for the first pass give 38 at best. The other three entries use
+# slots that backward has freed.
+# </details>
+#
+# How would a program find it? For each block there are only two things to decide.
+#
+# ## Keep or drop
+#
+# Now let blocks differ. Running block $i$ forward takes `forward[i]`. Its input takes `inputs[i]`
+# units of memory. If the block is *kept*, what its backward needs takes `saved[i]`, its output
+# included. The input of the first block is there anyway.
+#
+# The part of the chain from `start` to `end`, with `room` units free, can begin in two ways:
+#
+# - **Keep** block `start`. While the later blocks run, `saved[start]` is held.
+# - **Drop** the segment from `start` to `split - 1`. While the later blocks run, only
+#   `inputs[split]` is held. Then the segment runs again, as a part of its own. It has the whole
+#   room, because the later blocks are done by then.
+#
+# Dropping costs one more forward for each block of the segment, and whatever its own part costs. In
+# both ways the later blocks are a part too, with less room. So both ways ask the same question
+# about shorter parts, and the answer is the cheapest of all ways. That's the recursion of
+# Beaumont et al. (2019). `@cache` keeps each answer, because the same parts come up over and over.
+#
+# **Write.** The body of `again`. Begin with the two easy cases: a room below 0, and a part without
+# blocks.
+
+
+# %% id="chain"
+class Chain(NamedTuple):
+    forward: tuple  # what each block's forward takes
+    inputs: tuple  # units of memory of its input
+    saved: tuple  # units of memory if it is kept
+
+
+# %% id="again"
+@cache
+def again(chain, start, end, room):
+    """What must run again, at least, to go backward from block `end` to block `start`.
+
+    The sum of `forward` over all blocks that run again, as often as they do. If the
+    room is negative, or no schedule fits, it's `math.inf`. Without blocks
+    (`start > end`) it's 0.
+    """
+    ### BEGIN SOLUTION
+    if room < 0:
+        return math.inf
+    if start > end:
+        return 0
+    ways = [again(chain, start + 1, end, room - chain.saved[start])]
+    for split in range(start + 1, end + 1):
+        first = sum(chain.forward[start:split])
+        later = again(chain, split, end, room - chain.inputs[split])
+        inside = again(chain, start, split - 1, room)
+        ways.append(first + later + inside)
+    return min(ways)
+    ### END SOLUTION
+
+
+# %% id="check-again"
+# @title Check: run this cell
+@blanks.check("again", "return what runs again, a number")
+def again_is_the_least():
+    two = Chain((1, 1), (1, 1), (4, 4))
+    for chain, room, needed, why in (
+        (two, 8, 0, "Two blocks save 4 each. In a room of 8 both are kept"),
+        (two, 7, 1, "Two blocks save 4 each. In a room of 7 one is dropped"),
+        (
+            two,
+            4,
+            math.inf,
+            "A boundary of 1 and a block that saves 4 exceed a room of 4",
+        ),
+        (Chain((7, 2), (1, 1), (4, 4)), 7, 7, "The dropped block's forward takes 7"),
+        (Chain((1, 1), (1, 1), (5, 1)), 5, 1, "A segment has the whole room, here 5"),
+    ):
+        seen = again(chain, 0, 1, room)
+        assert seen == needed, f"{why}: {needed} must run again, and you have {seen}."
+    for saved in ((2, 9, 4, 4, 7, 3), (6, 5, 4, 3, 2, 2), (3,) * 9):
+        ones, last = (1,) * len(saved), len(saved) - 1
+        stages = [replace(block, saved_bytes=units) for units in saved]
+        for room in (max(saved) + 1, max(saved) + 4, sum(saved) - 3):
+            # the gradient of an output and the chain's input come on top of the room
+            plan = planning.solve(stages, budget_bytes=room + 2)
+            needed = sum(plan.forward_executions) - len(saved)
+            seen = again(Chain(ones, ones, saved), 0, last, room)
+            assert seen == needed, (
+                f"Blocks that save {saved}, room {room}: {needed} forwards again are "
+                f"enough, and you have {seen}."
+            )
+
+
+# %% [markdown] id="rules-text"
+# ## The rules are special cases
+#
+# Chapter 06's rules cut equal segments and keep the last one. They need room for the boundaries and
+# one inside.
+#
+# - Twelve blocks with $r = 5$ in segments of four: the first figure of chapter 06.
+# - $\sqrt n$: sixteen blocks with $r = 1$, in segments of four.
+# - Every block: 24 transformer blocks, $r = 16$.
+#
+# **Write.** A rule's room and forwards. All segments have `length` blocks; `length` divides
+# `num_blocks`.
+
+
+# %% id="rule"
+def rule(num_blocks, saved, length):
+    """Room, and forwards that run again. A block saves `saved` units, its input is 1.
+
+    All boundaries but the first one take room, and at most one segment's inside does at
+    a time. The last segment is kept.
+    """
+    ### BEGIN SOLUTION
+    starts = range(0, num_blocks, length)
+    room = len(starts) - 1 + saved * length
+    return room, starts[-1]
+    ### END SOLUTION
+
+
+# %% id="check-rule"
+# @title Check: run this cell
+@blanks.check("rule", "return two numbers, room and forwards again")
+def rule_is_right():
+    room, runs = rule(12, 5, 4)
+    assert runs == 8, (
+        f"12 blocks in fours: the last four are kept, 8 run again, not {runs}."
+    )
+    assert room == 22, f"12 blocks in fours: 2 boundaries and 4 * 5, and not {room}."
+    assert rule(6, 1, 1) == (6, 5), f"6 blocks, r = 1, one by one: {rule(6, 1, 1)}."
+
+
+# %% id="rules"
+def equal_blocks(num_blocks, saved):
+    ones = (1,) * num_blocks
+    return Chain(ones, ones, (saved,) * num_blocks)
+
+
+def beside_yours(num_blocks, saved, length):
+    (room, runs), chain = (
+        rule(num_blocks, saved, length),
+        equal_blocks(num_blocks, saved),
+    )
+    least = next(m for m in count(1) if again(chain, 0, num_blocks - 1, m) <= runs)
+    return room, runs, again(chain, 0, num_blocks - 1, room), least
+
+
+columns = ["room", "rule runs again", "yours", "least room for the rule's"]
+rules = {
+    "12 blocks in fours": (12, 5, 4),
+    "sqrt(16)": (16, 1, 4),
+    "24 blocks": (24, 16, 1),
+}
+rows = {name: beside_yours(*sizes) for name, sizes in rules.items()}
+pd.DataFrame(rows, index=columns).T
+
+# %% [markdown] id="rules-read"
+# In the room of each rule, your number is the rule's or smaller:
+#
+# - *In fours*: nothing better exists, in room or in forwards.
+# - $\sqrt n$: less room isn't possible. In that room you save one forward, because a block with
+#   $r = 1$ that's kept takes no more than its boundary.
+# - *Every block*: the same forwards fit in less room. The first segments run again when few
+#   boundaries are left, so they can be longer.
+#
+# Now Revolve (Griewank and Walther, 2000), the answer to the puzzle: only one block's inside fits
+# at a time, and there are $c$ slots. It comes from simulations with many time steps and a large
+# state, in which there's no room for a boundary for each step.
 
 
 # %% id="revolve"
 def one_inside_at_a_time(num_blocks, slots):
+    """A chain with room for one inside, its block's input, and `slots - 1` more."""
     large = slots + 3  # so that a second inside never fits
-    stage = planning.Stage(
-        forward_seconds=1, backward_seconds=1, input_bytes=1, saved_bytes=large
-    )
-    return planning.solve([stage] * num_blocks, budget_bytes=slots + large + 2)
+    return equal_blocks(num_blocks, large), 0, num_blocks - 1, slots + large
 
 
 places = (1, 2, 3, 4, 6, 8)
-found = [sum(one_inside_at_a_time(24, slots).forward_executions) for slots in places]
-print(f"two boundaries: {found[1]} forwards{beside(guess, found[1])}")
+found = [24 + again(*one_inside_at_a_time(24, slots)) for slots in places]
+print(f"the puzzle: {12 + again(*one_inside_at_a_time(12, 3))} forwards")
 dict(zip(places, found, strict=True))
 
-
 # %% [markdown] id="write-binomial"
+# If each block may run *again* $t$ times and $c$ slots are there, at most $\binom{c+t}{c}$ blocks
+# can be done.
+#
 # **Write.** The formula for the forwards of $n$ blocks, $n + t\,n - \binom{c+t}{c+1}$, in which $t$
-# is the least number with $\binom{c+t}{c} \ge n$.
+# is the least number with $\binom{c+t}{c} \ge n$. (`math.comb` gives binomials.)
 
 
 # %% id="binomial"
@@ -77,7 +298,7 @@ def binomial(num_blocks, slots):
 @blanks.check("binomial", "return a number of forwards")
 def binomial_is_right():
     for num_blocks, slots in ((1, 1), (2, 1), (6, 2), (7, 2), (24, 2), (30, 3), (5, 8)):
-        needed = sum(one_inside_at_a_time(num_blocks, slots).forward_executions)
+        needed = num_blocks + again(*one_inside_at_a_time(num_blocks, slots))
         seen = binomial(num_blocks, slots)
         where = f"{num_blocks} blocks, {slots} boundaries"
         assert seen == needed, f"{where}: the search finds {needed}, and you {seen}."
@@ -85,34 +306,80 @@ def binomial_is_right():
 
 # %% id="revolve-formula"
 formula = [binomial(24, slots) for slots in places]
-table = pd.DataFrame({"solved": found, "formula": formula}, index=places)
-table.rename_axis("boundaries")
+table = pd.DataFrame({"recursion": found, "formula": formula}, index=places)
+table.rename_axis("slots")
 
-# %% [markdown] id="revolve-read"
-# With the input alone there are the 300 forwards of chapter 06. A second boundary brings them down
-# to less than half, and with four each block runs about three times. Step through a schedule: watch
-# where a boundary is set a second time.
+# %% [markdown] id="write-schedule"
+# They agree: Revolve is a special case too. But which schedule is it? `again` knows. If keeping
+# `start` costs no more than the best, keep it. Otherwise there's a `split` whose three terms add up
+# to the best.
+#
+# **Write.** The schedule, in chapter 06's form: a number is a block that's kept, a tuple is a
+# segment that runs again, and it holds the segment's own schedule.
+
+
+# %% id="schedule"
+def schedule(chain, start, end, room):
+    """A schedule of the blocks `start` to `end` that runs `again(...)` again.
+
+    Two kept blocks are `(0, 1)`. If block 0 is dropped, they are `((0,), 1)`. Without
+    blocks it's `()`. The room is large enough.
+    """
+    ### BEGIN SOLUTION
+    if start > end:
+        return ()
+    best, left = again(chain, start, end, room), room - chain.saved[start]
+    if again(chain, start + 1, end, left) == best:
+        return (start, *schedule(chain, start + 1, end, left))
+    for split in range(start + 1, end + 1):
+        first, left = sum(chain.forward[start:split]), room - chain.inputs[split]
+        inside = again(chain, start, split - 1, room)
+        if first + again(chain, split, end, left) + inside == best:
+            segment = schedule(chain, start, split - 1, room)
+            break
+    return (segment, *schedule(chain, split, end, left))
+    ### END SOLUTION
+
+
+# %% id="check-schedule"
+# @title Check: run this cell
+@blanks.check("schedule", "return nested tuples of block numbers")
+def schedule_is_a_best_one():
+    for saved, room in (
+        ((4, 4), 8),
+        ((4, 4), 7),
+        ((2, 9, 4, 4, 7, 3), 13),
+        ((5,) * 12, 16),
+        ((7,) * 12, 9),
+    ):
+        ones = (1,) * len(saved)
+        whole = (Chain(ones, ones, saved), 0, len(saved) - 1, room)
+        stages = tuple(replace(block, saved_bytes=units) for units in saved)
+        seen, where = schedule(*whole), f"Blocks that save {saved}, room {room}"
+        plan = planning.Plan(stages, seen)
+        runs = sum(plan.forward_executions) - len(saved)
+        assert plan.peak_bytes - 2 <= room, (
+            f"{where}: your schedule {seen} takes {plan.peak_bytes - 2} units."
+        )
+        assert runs == again(*whole), (
+            f"{where}: {seen} runs {runs} forwards again, and {again(*whole)} are "
+            "enough."
+        )
+
+
+# %% [markdown] id="stepper-text"
+# In the room of "segments of four" your planner finds segments of four by itself. Step through its
+# other schedules, and watch where a boundary is set a second time.
 
 # %% id="stepper"
-block = planning.Stage(
-    forward_seconds=1, backward_seconds=2, input_bytes=1, saved_bytes=5
-)
-in_fours = ((0, 1, 2, 3), (4, 5, 6, 7), 8, 9, 10, 11)
-every_block = tuple((number,) for number in range(12))
+print(schedule(equal_blocks(12, 5), 0, 11, 22))
 schedules = {
-    f"Revolve, {slots} boundaries": one_inside_at_a_time(12, slots) for slots in (3, 2)
+    f"Revolve, {slots} slots": schedule(*one_inside_at_a_time(12, slots))
+    for slots in (3, 2, 1)
 }
-schedules["the input alone"] = one_inside_at_a_time(12, 1)
-schedules["segments of four"] = planning.Plan((block,) * 12, in_fours)
-schedules["every block"] = planning.Plan((block,) * 12, every_block)
-schedules["no checkpoint"] = planning.Plan((block,) * 12, tuple(range(12)))
-events = {name: found.simulation.events for name, found in schedules.items()}
+plans = {name: planning.Plan((block,) * 12, tree) for name, tree in schedules.items()}
+events = {name: plan.simulation.events for name, plan in plans.items()}
 widgets.schedule_stepper(events, unit=1)
-
-# %% [markdown] id="stepper-read"
-# Revolve comes from simulations with many time steps, each with a large state. There a boundary for
-# each step does not fit. In our transformer the inside is as large as 16 boundaries, so boundaries
-# are cheap. What counts is that one inside at a time is in memory. Lab 04 has you write Revolve.
 
 # %% id="verdicts-revolve"
 claims.Verdicts(
@@ -128,143 +395,290 @@ claims.Verdicts(
     ),
 )
 
-# %% [markdown] id="stages-that-are-not"
-# ## Stages that are not equal
+# %% [markdown] id="halves-text"
+# ## Cut inside the block
 #
-# What if each stage is different? In a U-Net the first level's activations are many times as large
-# as the last one's, and skips jump from one side to the other.
-
-# %% id="unet"
-unet = UNet(UNetConfig(channel_multipliers=(1, 2, 4), blocks_per_level=2))
-images, noise = data.image_batch(4, 1, 32), data.image_batch(4, 1, 32, seed=1)
-
-
-def unet_loss():
-    return unet.loss(images, torch.arange(1, 1000, 250), noise)
+# For equal blocks the simple rules are hard to beat. But a transformer block has two halves, an
+# attention and an MLP, and only one tensor passes between them, as between two blocks. So a model
+# of six blocks is a chain of twelve stages that are *not* equal.
+#
+# **Write.** The blocks of a GPT as twice as many halves.
 
 
-invented = planning.Speed(float_flops=1e12, bytes_per_second=1e11)
-profile = planning.profile(unet, unet_loss, speed=invented)
+# %% id="half"
+class Half(nn.Module):
+    def __init__(self, norm, inner):
+        super().__init__()
+        self.norm, self.inner = norm, inner
+
+    def forward(self, x):
+        return x + self.inner(self.norm(x))
+
+
+# %% id="in-halves"
+def in_halves(blocks):
+    """An `nn.ModuleList` of the blocks' halves, in the order in which they run.
+
+    A block has `norm_1` and `attention`, then `norm_2` and `mlp`.
+    """
+    ### BEGIN SOLUTION
+    halves = []
+    for block in blocks:
+        halves.append(Half(block.norm_1, block.attention))
+        halves.append(Half(block.norm_2, block.mlp))
+    return nn.ModuleList(halves)
+    ### END SOLUTION
+
+
+# %% id="check-in-halves"
+# @title Check: run this cell
+@blanks.check("in_halves", "return an nn.ModuleList of halves")
+def halves_compute_the_same():
+    torch.manual_seed(0)
+    blocks, x = GPT(GPTConfig(num_layers=3)).blocks, torch.randn(1, 8, 128)
+    found, expected = in_halves(blocks), x
+    kind = type(found).__name__
+    assert isinstance(found, nn.ModuleList), (
+        f"You return a {kind}, and an nn.ModuleList is needed."
+    )
+    assert len(found) == 6, f"3 blocks have 6 halves, and not {len(found)}."
+    for number, each in enumerate(blocks):
+        expected = each(expected)
+        for half in found[2 * number : 2 * number + 2]:
+            x = half(x)
+        assert torch.equal(x, expected), (
+            f"After block {number} the output is another one."
+        )
+    lost = set(blocks.parameters()) - set(found.parameters())
+    assert not lost, f"{len(lost)} parameters of the blocks are in no half: a norm's?"
+
+
+# %% id="profile"
+torch.manual_seed(0)
+gpt = GPT(GPTConfig(num_layers=6))
+fine = deepcopy(gpt)
+fine.blocks = in_halves(fine.blocks)
+tokens = torch.randint(256, (2, 128))
+arithmetic = planning.Speed(bytes_per_second=1e30)  # count FLOPs only
+profile = planning.profile(fine, lambda: fine.loss(tokens), speed=arithmetic)
 stages = pd.DataFrame(map(vars, profile.stages), index=profile.names)
-table = stages[["input_bytes", "saved_bytes"]].map(human_bytes)
-share = stages.forward_seconds / stages.forward_seconds.sum()
-table.assign(share_of_forward=share.map("{:.1%}".format))
+unit = stages.input_bytes.iloc[1]
+table = (stages[["input_bytes", "saved_bytes"]] / unit).round(1)
+table.assign(
+    forward=(stages.forward_seconds / stages.forward_seconds.iloc[1]).round(2)
+)[:4]
 
-# %% [markdown] id="unet-read"
-# `profile` ran the model once and counted. `saved` differs by a factor of five between blocks, and
-# is not in proportion to the time. The seconds are *predicted* from FLOPs and bytes for an invented
-# device, so that this page is the same on every machine; without `speed=` they are measured on
-# yours.
+# %% [markdown] id="profile-read"
+# `profile` ran the model once and counted. In units of a boundary an attention saves 6 and takes 3
+# (relative to 4 of an MLP), and the MLP saves 10. So an attention frees fewer
+# bytes for each FLOP that runs again.
 #
-# No rule with one number can be right here. So try every split and keep the cheapest, smallest
-# parts first: dynamic programming. In the recursion of Beaumont et al. (2019), there are two
-# choices for the first stage. It is *kept*, or it begins a *segment*, which is dropped.
+# Two simple rules cut inside a block too: checkpoint only attentions, or only MLPs.
 #
-# $$ T(s, m) = \min\Big( \underbrace{u_s + T(s{+}1,\, m - \bar a_s)}_{\text{keep stage } s},\;
-#    \min_{e} \underbrace{\textstyle\sum_{i=s}^{e-1} f_i + T(e,\, m - a_e) +
-#    T_{s..e-1}(m)}_{\text{drop stages } s \text{ to } e-1,\text{ run them again}} \Big) $$
-#
-# $T(s, m)$ is the time of the stages from $s$ on, in $m$ bytes. Stage $i$ needs $f_i$ seconds
-# forward, and $u_i$ forward and backward together. Kept, it holds $\bar a_i$ bytes; the boundary
-# before it has $a_i$. A dropped segment costs three things: its first forward; then the stages
-# after it, with $a_e$ fewer bytes; then the segment alone, with all $m$ bytes. After the last stage
-# $T = 0$. A choice that does not fit costs $\infty$: what it keeps, and what runs meanwhile, must
-# fit into $m$. `planning.solve` does that, and lab 04 has you do it. The result is the fastest
-# schedule in which a boundary, once kept, stays until its backward. (Without that condition the
-# problem is NP-hard.)
-#
-# **Predict.** With every block checkpointed the forward runs twice, which is at most +33 %. Allow
-# half the peak. How many per cent slower is the fastest plan?
+# **Predict.** Every block checkpointed costs 23 % more FLOPs. Your plan gets the same bytes. How
+# many per cent more FLOPs does it need?
 
-# %% id="guess-half"
+# %% id="guess-plan"
 guess = None  # %
 
-# %% id="plans"
-# room for all: nothing is recomputed
-everything = planning.solve(profile, budget_bytes=2**40)
-half_plan = planning.solve(profile, budget_bytes=everything.peak_bytes // 2)
-print(f"{100 * half_plan.overhead:.0f} %{beside(guess, 100 * half_plan.overhead)}")
-_, *lines = str(half_plan).splitlines()
-print(*lines, sep="\n")
 
-# %% [markdown] id="plans-read"
-# Position counts, beside size and time. The plan keeps the last stages, although they are large:
-# their backward comes first, so what they hold is freed before any other stage is recomputed. A
-# stage kept at the beginning waits for most of the step, so most of those are recomputed. No rule
-# with one number finds that.
-#
-# `apply` runs the plan on the real model. Is the peak the planned one, and are the gradients the
-# same bits? (A step is compared with itself first, as chapter 02 asks.) Then: how do plans for
-# several budgets compare with the two strategies that need no plan?
+# %% id="cost"
+# @title How a step is measured, plain and by a plan: run this cell; open it to look
+def cost(model, *batch):
+    def step():
+        model.loss(*batch).backward()
+        model.zero_grad(set_to_none=False)  # the gradients stay, as zeros
 
-
-# %% id="apply-peak"
-def gradients():
-    unet.zero_grad()
-    unet_loss().backward()
-    return [parameter.grad for parameter in unet.parameters()]
-
-
-def cost():
-    report = memory.measure(unet_step, model=unet, warmup=0, flops=True)
+    step()  # from here on there are gradients
+    report = memory.measure(step, model=model, warmup=0, flops=True)
     return report.peak_bytes - report.baseline_bytes, report.flops
 
 
-def unet_step():
-    unet_loss().backward()
-    unet.zero_grad(set_to_none=False)  # the gradients stay, as zeros
+def cost_planned(model, profile, tree, *batch):
+    whole = planning.solve(profile, budget_bytes=2**40)  # everything is kept
+    planning.apply(model, replace(whole, tree=tree))
+    try:
+        return cost(model, *batch)
+    finally:
+        planning.undo(model)
 
 
-expected = gradients()
-print("plain again:", all(map(torch.equal, gradients(), expected)))
-planning.apply(unet, half_plan)
-print("by the plan:", all(map(torch.equal, gradients(), expected)))
-at_half = cost()
-print(f"counted peak: {at_half[0] / half_plan.peak_bytes:.0%} of the planned one")
+# %% id="by-rule"
+by_rule = {}
+for name in ("none", "per-block", "attention-only", "mlp-only", "every-2"):
+    with segments.applied(gpt, name):
+        by_rule[name] = cost(gpt, tokens)
+
+# %% [markdown] id="write-plan-within"
+# In the profile, stage 0 is the embedding and stage 13 is the head with the loss. Both are kept, so
+# the tree of a whole plan is `(0, ..., 13)`, with your schedule of the halves 1 to 12 between them.
+# Your room leaves out what's there for a moment only, such as gradients on their way. So try all
+# rooms: a `Plan` knows its `peak_bytes` and its `seconds`.
+#
+# **Write.** The fastest of your plans that fits.
+
+
+# %% id="shifted"
+def shifted(tree):  # from blocks 0 to 11 to stages 1 to 12
+    return tuple(shifted(i) if isinstance(i, tuple) else i + 1 for i in tree)
+
+
+# %% id="plan-within"
+def plan_within(num_bytes):
+    """The fastest `planning.Plan(profile.stages, tree)` of at most `num_bytes`.
+
+    Its tree comes from `schedule(chain, 0, 11, room)`, for a room of 14 to 96 units.
+    """
+    chain = Chain((3, 4) * 6, (1,) * 12, (6, 10) * 6)
+    ### BEGIN SOLUTION
+    fitting = []
+    for room in range(14, 97):
+        tree = (0, *shifted(schedule(chain, 0, 11, room)), 13)
+        plan = planning.Plan(profile.stages, tree)
+        if plan.peak_bytes <= num_bytes:
+            fitting.append(plan)
+    return min(fitting, key=lambda plan: plan.seconds)
+    ### END SOLUTION
+
+
+# %% id="check-plan-within"
+# @title Check: run this cell
+@blanks.check("plan_within", "return a planning.Plan")
+def the_plan_fits_and_is_fast():
+    for share in (0.9, 0.6, 0.3):
+        budget = int(share * planning.Plan(profile.stages, tuple(range(14))).peak_bytes)
+        seen, best = plan_within(budget), planning.solve(profile, budget_bytes=budget)
+        assert seen.peak_bytes <= budget, (
+            f"{human_bytes(budget)} are allowed, and your plan has "
+            f"{human_bytes(seen.peak_bytes)}."
+        )
+        assert seen.overhead < best.overhead + 0.03, (
+            f"In {human_bytes(budget)}, {best.overhead:+.0%} time is enough, and yours "
+            f"takes {seen.overhead:+.0%}."
+        )
+
+
+# %% id="beaten"
+planned, rows, base = {}, {}, by_rule["none"][1]
+for name, (peak, flops) in by_rule.items():
+    held, yours = cost_planned(fine, profile, plan_within(peak).tree, tokens)
+    planned[held], more = yours / base - 1, f"{flops / base - 1:+.1%}"
+    rows[name] = [human_bytes(peak), more, human_bytes(held), f"{planned[held]:+.1%}"]
+columns = ["peak", "more FLOPs", "your plan's peak", "your plan's FLOPs"]
+pd.DataFrame(rows, index=columns).T
+
 
 # %% id="tradeoff-figure"
-planning.undo(unet)
-points = {"plans": [cost(), at_half]}
-for share in (0.8, 0.6, 0.4):
-    budget = int(everything.peak_bytes * share)
-    planning.apply(unet, planning.solve(profile, budget_bytes=budget))
-    points["plans"].append(cost())
-planning.undo(unet)
-for name in ("per-block", "attention-only"):
-    with segments.applied(unet, name):
-        points[name] = [cost()]
-
-_, without = points["plans"][0]
-curves = {
-    name: {held: flops / without - 1 for held, flops in costs}
-    for name, costs in points.items()
-}
-title = "U-Net: plans fill the gap between no checkpoint and every block"
-plots.tradeoff(curves, title=title)
+price = 100 * min(planned.items())[1]
+print(f"in the bytes of every block: {price:.0f} %{beside(guess, price)}")
+points = {name: {peak: flops / base - 1} for name, (peak, flops) in by_rule.items()}
+title = "six blocks in halves: bytes and FLOPs, counted"
+plots.tradeoff({"your plans": planned, **points}, title=title)
 
 # %% [markdown] id="tradeoff-read"
-# Between "none" and "every block" there is now a plan for every budget. (The planner knows of the
-# early stop: `profile` noted for each stage what comes after the last tensor that it saves.)
-# Two points lie a little below the line of the plans. There are two reasons. A plan's stages are
-# whole blocks, and attention-only cuts inside a block. And the plans are cheapest in predicted
-# seconds, while the figure counts FLOPs. Chapter 07 gives the planner a third choice for each
-# stage.
+# Beside each rule, your plan has no more bytes and fewer FLOPs. All numbers are counted on the real
+# model. A plan may treat the same half differently in the first block and in the last one. A rule
+# can't. The companion [07c](07c_side_by_side.ipynb) does this on GPT-2's layout and on a U-Net,
+# with the results of matmuls as a third choice.
 #
-# Drag the budget: which stages does the plan give up first?
+# `planning.solve` is your recursion in bytes, for longer chains too. Drag the budget: what does a
+# plan give up first?
 
 # %% id="plan-explorer"
-percents = range(35, 105, 5)
-budgets = [everything.peak_bytes * percent // 100 for percent in percents]
+largest = by_rule["none"][0]
+budgets = [largest * percent // 100 for percent in range(25, 105, 5)]
 widgets.plan_explorer(lambda size: planning.solve(profile, budget_bytes=size), budgets)
 
-# %% [markdown] id="end"
+# %% [markdown] id="only-the-plan"
+# ## A model that only the plan fits
+#
+# ViT-H/14 trains on images of 2,688 x 2,688 pixels, as in pathology. That's 36,865 tokens, one
+# image at a time, so accumulation can't help. The 679 million parameters, their gradients and AdamW
+# take 10 GiB in float32. On a card of 16 GiB about 5 GiB are left.
+#
+# **Predict.** How many GiB does it take with every block checkpointed?
+
+# %% id="guess-vit"
+guess = None  # GiB
+
+
+# %% id="vit-chain"
+def vit(num_layers, **sizes):
+    model = ViT(ViTConfig(num_layers=num_layers, num_heads=16, **sizes))
+    model.blocks = in_halves(model.blocks)
+    return model
+
+
+with memory.predicting():  # no memory; all blocks are alike, so two are enough
+    two = vit(2, d_model=1280, image_size=2688, patch_size=14, in_channels=3)
+    image, label = torch.empty(1, 3, 2688, 2688), torch.zeros(1, dtype=torch.long)
+    seen = planning.profile(two, lambda: two.loss(image, label), speed=planning.Speed())
+first, *halves, last = seen.stages
+chain = (first, *halves[:2] * 32, last)
+
+
+# %% id="vit-predicted"
+pairs = [(at, at + 1) for at in range(1, 65, 2)]
+fours = [a + b for a, b in zip(pairs[::2], pairs[1::2], strict=True)]
+halves = [(half,) for half in range(1, 65)]
+trees = {"per-block": pairs, "every-2": fours, "each half": halves}
+trees = {name: (0, *tree, 65) for name, tree in trees.items()}
+trees["plan"] = planning.solve(chain, budget_bytes=5 * GIB).tree
+vit_plans = {name: planning.Plan(chain, tree) for name, tree in trees.items()}
+gib = vit_plans["per-block"].peak_bytes / GIB
+print(f"every block: {gib:.1f} GiB{beside(guess, gib)}")
+
+# %% id="vit-counted"
+torch.manual_seed(0)
+twin = vit(32, image_size=32, d_model=64)
+image, label = torch.randn(1, 1, 32, 32), torch.zeros(1, dtype=torch.long)
+seen = planning.profile(twin, lambda: twin.loss(image, label), speed=arithmetic)
+rows = {}
+for name, plan in vit_plans.items():
+    fits = "yes" if plan.peak_bytes <= 5 * GIB else "no"
+    rows[name] = [human_bytes(plan.peak_bytes), fits, f"{plan.overhead:+.0%} time"]
+    rows[name].append(f"{plan.peak_bytes / chain[1].input_bytes:.1f}")
+    rows[name].append("")
+    if name in ("per-block", "plan"):
+        held, _ = cost_planned(twin, seen, plan.tree, image, label)
+        rows[name][-1] = f"{held / seen.stages[1].input_bytes:.1f}"
+columns = ["predicted", "fits 5 GiB", "price", "in boundaries", "counted on the twin"]
+pd.DataFrame(rows, index=columns).T
+
+# %% [markdown] id="vit-read"
+# Neither short segments nor long ones fit: many have too many boundaries, and long ones too large
+# an inside. The plan nests segments and cuts some of them inside a block. It takes more time, since
+# some halves run three times. All columns but the last are *predicted*, for CUDA kernels and an
+# A100's speed. The last one is *counted* on a narrow twin with as many blocks, in units of its own
+# boundaries.
+#
+# `planning.apply(model, plan)` trains by such a plan, and `planning.undo(model)` takes it off.
+#
+# ## On paper
+#
+# 1. A hundred blocks with $r = 1$ in ten equal segments, the last one kept. How many units of room
+#    do they need, and how many forwards run again?
+# 2. With three slots and at most four repetitions of each block, how many blocks can Revolve do,
+#    and with how many forwards in all?
+# 3. Three blocks have `forward` (1, 5, 1), `inputs` (1, 1, 1) and `saved` (2, 6, 3). What must run
+#    again in a room of 8, and what in a room of 10?
+#
+# <details><summary>Answers</summary>
+#
+# 1. Nine boundaries besides the input, and one inside of ten: 19 units. 90 forwards.
+# 2. $\binom{7}{3} = 35$ blocks, in $35 + 4 \cdot 35 - \binom{7}{4} = 140$ forwards.
+# 3. Room 8: keep block 0, drop block 1. The sum is 5. Dropping both 0 and 1 takes 6. Room 10: drop
+#    block 0, and 1 + 6 + 3 fit. The sum is 1.
+# </details>
+#
 # ## What to remember
 #
 # | question | answer |
 # |---|---|
-# | boundaries do not fit | Revolve: the forwards grow slowly while boundaries get fewer |
-# | stages are not equal | a plan: profile, solve, apply |
-# | which stages a plan keeps | the last ones; for the others neither size nor time alone decides |
+# | how a planner works | keep or drop, cheapest way for each part and room, every answer cached |
+# | equal segments, every block, Revolve | special cases of it |
+# | boundaries don't fit | nested segments: the forwards grow slowly while boundaries get fewer |
+# | stages aren't equal | a plan: profile, solve, apply |
 #
-# Lab 04, `lab04_schedules`, has you build the schedules: the curve of lengths, Revolve, and the
-# dynamic program. Chapter 07 goes below the block: which *operations* to keep.
+# Lab 04, `lab04_schedules`, has you plan to the byte and run any schedule. Chapter 07 goes below
+# the block: which *operations* to keep.

@@ -216,8 +216,7 @@ plots.tradeoff(
 
 # %% [markdown] id="sides-read"
 # The plan has no more bytes and no more FLOPs than any other way, on both models. The reason is
-# that it has what the others choose as one of its three choices, for each stage by itself. (In
-# chapter 06c, with two choices and seconds as the price, two rules lay a little below the plans.)
+# that it has what the others choose as one of its three choices, for each stage by itself.
 #
 # - For no FLOPs at all it keeps the results of matmuls, as `all but down` in chapter 07.
 # - Below that, it recomputes whole stages, and only as many as the budget asks for.
