@@ -151,11 +151,12 @@ def _first_exchanged(
     map_, all_, zip_, next_, list_, is_, code = kept
     for place, names, keys, hidden, values in places:
         if not all_(map_(is_, map_(names.get, keys, gone), values)):
-            changed = map_(is_, map_(names.get, keys, gone), values)
-            return f"{place}.{next_(key for key, same in zip_(keys, changed) if not same)}"
+            same = map_(is_, map_(names.get, keys, gone), values)
+            return f"{place}.{next_(key for key, is_same in zip_(keys, same) if not is_same)}"
         if not names.keys().isdisjoint(hidden):
             return f"{place}.{next_(name for name in names.keys() & hidden)}"
     called, now, before = functions[0], list_(map_(code, functions[1])), functions[2]
     if now != before:
-        return next_(name for name, new, old in zip_(called, now, before) if new != old)
+        changed: str = next_(n for n, new, old in zip_(called, now, before) if new != old)
+        return changed
     return ""
