@@ -20,7 +20,7 @@ from tutorial_lib.school.authoring.run import execute
 from tutorial_lib.school.authoring.source import read_source
 
 # Chapter 16 computes nothing of its own: there the reader answers the ten questions again.
-CORE = [*(f"{number:02}" for number in range(16)), "10d", "11c"]
+CORE = [*(f"{number:02}" for number in range(16)), "06c", "10d", "11c"]
 WRITTEN = ("02", "06c", "08", "10d")  # chapters of which readers write a quarter
 FEWEST_WRONG = 3
 SLOW = ()  # chapters of which a check takes above a second
