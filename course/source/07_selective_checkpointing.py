@@ -402,8 +402,8 @@ def name_of(op, args):
 # %% [markdown] id="write-store"
 # **Write.** `Store`'s `__torch_dispatch__`: called for every operation, it runs the operation and
 # gives its result. `keep` is a set of names, `store` a list. A result may be a tensor or a tuple of
-# them: `tree_map_only(torch.Tensor, torch.Tensor.detach, out)` detaches each. With a history, what
-# is stored would never be freed after a forward that has no backward.
+# them: `tree_map_only(torch.Tensor, torch.Tensor.detach, out)` detaches each. If they kept their
+# history, a forward without a backward would never free what is stored.
 
 
 # %% id="by-hand"

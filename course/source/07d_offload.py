@@ -442,7 +442,7 @@ claims.Verdicts(
 #
 # - Write the two hooks of offload, and say why hooks alone copy too much.
 # - Move boundaries beside the arithmetic: pinned, on a side stream, one block ahead.
-# - Say from two speeds of a card, a width and a length whether a copy hides.
+# - Tell from a card's two speeds, a width and a length whether a copy is hidden.
 #
 # In [Lab 05](../labs/lab05_policies.ipynb) you choose by operation, and move each storage once.
 # Chapter 08, `08_accumulation_from_scratch`, leaves recomputation and makes the batch smaller.

@@ -83,7 +83,7 @@ def big_batch(model, optimizer):
 def accumulated(model, optimizer, num=4, divisor=None):
     """Do one update with all `tokens`, in `num` micro-batches.
 
-    `model.loss(micro_batch)` is a mean. Divide it by `divisor`, or by `num`.
+    `model.loss(micro_batch)` is a mean. Divide it by `divisor`; if that is None, by `num`.
     """
     ### BEGIN SOLUTION
     optimizer.zero_grad()
@@ -666,7 +666,7 @@ print(f"a plain average is right in {sum(right)} of {len(right)}, all of equal r
 # A real loop also scales the loss (for float16), clips gradients and steps a scheduler. Only the
 # scaling belongs in the loop over micro-batches; all else comes once, after it.
 #
-# **Write.** `update`, twelve lines. You need `scaler.scale(loss)`, `scaler.unscale_(optimizer)`,
+# **Write.** `update`, about twelve lines. You need `scaler.scale(loss)`, `scaler.unscale_(optimizer)`,
 # `nn.utils.clip_grad_norm_(model.parameters(), 0.1)`, `scaler.step(optimizer)`, `scaler.update()`
 # and `scheduler.step()`. Gradients that are still multiplied by the scale must not be clipped.
 
@@ -816,8 +816,8 @@ slower.round(2).rename_axis("micro-batches").to_frame("times as long as one batc
 
 # %% [markdown] id="read-time"
 # The FLOPs are the same, the clock disagrees. Each call has a fixed cost, and small matrices leave
-# a machine partly idle. One CPU core is busy with a few rows; a GPU needs thousands. The size from
-# which on that no longer matters depends on model and machine. So time a few that divide the
+# a machine partly idle. One CPU core is busy with a few rows; a GPU needs thousands. How many
+# are enough depends on the model and the machine. So time a few that divide the
 # effective batch, as the cell does, and take the smallest that is within a few % of the fastest: it
 # needs the least memory. (With BatchNorm see chapter 09.)
 #

@@ -302,8 +302,8 @@ pd.DataFrame(speeds).T
 
 # %% [markdown] id="read-speed"
 # (The table is empty without a GPU.) Compare batch 12 with the call against batch 4 without: is it
-# 2.7 times? Images a second that still grow with the batch mean that the GPU was
-# underused before.
+# 2.7 times? If images per second still grow with the batch, the GPU wasn't fully
+# used before.
 
 # %% id="verdict-throughput"
 fits = {name: 3 if part <= 1 else 1 for name, part in share.items()}  # times the batch
@@ -319,4 +319,4 @@ claims.Verdicts(
 #
 # - Say how a U-Net's memory grows with the image, for each kind of attention kernel.
 # - See at once when a frozen model is not frozen.
-# - Find the batch from which on your GPU is busy.
+# - Find the smallest batch that keeps your GPU busy.

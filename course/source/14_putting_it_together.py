@@ -1,10 +1,10 @@
 # %% [markdown] id="title"
 # # Putting it together
 #
-# A model does not fit. Which lever do you pull first, and how far do all of them reach? In this
-# chapter the course's numbers settle one order. You try it on the recorded models, predict the
-# lever for a model that was left out, read what the planner does with real ones, and find out on
-# what "four to ten times larger" depends.
+# A model doesn't fit. Which lever do you pull first, and how much do all of them save together? The
+# course's numbers suggest one order. You try it on the recorded models, predict the lever for a
+# model that was left out, and read what the planner does with real ones. Then you find out what the
+# promise "four to ten times larger" depends on.
 #
 # **Budget:** 75 minutes, 2 GiB of memory, no GPU needed.
 
@@ -125,7 +125,7 @@ pd.DataFrame({"more time (measured, by the sources)": settled})
 # Below that, half a micro-batch takes as long as a whole one, and checkpoints launch a forward
 # again: then time both levers. This limit can be predicted, from a sample's FLOPs and bytes, the
 # card's published speed, and the number of operations, each with the launch time that fits 10b's
-# H200. The micro-batch from which on the GPU is filled:
+# H200. The smallest micro-batch that fills the GPU:
 
 # %% id="filled"
 filled = {}

@@ -54,7 +54,8 @@ asked[["question", "answer", "claim"]].join(mine.fillna(""))
 # The words of the court are defined once, for all chapters. A claim that names a figure was tried
 # under many conditions: kernels, precisions, optimizers, ways to checkpoint, and those of the
 # source itself. The values then decide the word: if a verdict contradicts its numbers, the chapter
-# does not build. Figures of one sentence of a source must all come from one condition. A source's
+# does not build. If one sentence of a source gives several figures, one condition must
+# give them all. A source's
 # "this batch fits" is a lower bound: it is right if ours is as large or larger.
 
 # %% id="words"

@@ -179,8 +179,8 @@ checks.lab03.discard(Discard)
 # %% [markdown] id="after-3-1"
 # Now the flaw. The input of the first block is data, and data need no gradient.
 #
-# **Predict.** The loss is of the last block's output. How many parameters of the six blocks receive
-# a gradient?
+# **Predict.** You compute the loss from the last block's output. How many parameters of the six
+# blocks receive a gradient?
 
 # %% id="guess-cut"
 guess = None  # parameters
@@ -561,8 +561,8 @@ checks.lab03.save_arguments(save_arguments)
 # %% [markdown] id="hints-3-4"
 # <details><summary>Hint 1: sort the leaves</summary>
 #
-# Remember at which places of `leaves` tensors stand. Those go to `SaveInputs.apply`, after the
-# anchor; the rest may stay in the list.
+# Remember which entries of `leaves` are tensors. Pass those to `SaveInputs.apply`, after the anchor.
+# The rest may stay in the list.
 # </details>
 # <details><summary>Hint 2: let go</summary>
 #
