@@ -384,8 +384,8 @@ for name, model in models.items():
 
 # %% [markdown] id="last-measured-read"
 # If the last block is recomputed, its inside comes back after the logits are freed. If it's kept,
-# both are in memory at once. That costs most where the two are about equally large. So keep the last
-# block only if you have measured that it's free.
+# both are in memory at once. That costs most where the two are about equally large. So keep the
+# last block only if you have measured that it's free.
 
 # %% id="verdicts-price"
 tried = {"more arithmetic": adds | adapted}

@@ -666,9 +666,10 @@ print(f"a plain average is right in {sum(right)} of {len(right)}, all of equal r
 # A real loop also scales the loss (for float16), clips gradients and steps a scheduler. Only the
 # scaling belongs in the loop over micro-batches; all else comes once, after it.
 #
-# **Write.** `update`, about twelve lines. You need `scaler.scale(loss)`, `scaler.unscale_(optimizer)`,
-# `nn.utils.clip_grad_norm_(model.parameters(), 0.1)`, `scaler.step(optimizer)`, `scaler.update()`
-# and `scheduler.step()`. Gradients that are still multiplied by the scale must not be clipped.
+# **Write.** `update`, about twelve lines. You need `scaler.scale(loss)`,
+# `scaler.unscale_(optimizer)`, `nn.utils.clip_grad_norm_(model.parameters(), 0.1)`,
+# `scaler.step(optimizer)`, `scaler.update()` and `scheduler.step()`. Gradients that are still
+# multiplied by the scale must not be clipped.
 
 
 # %% id="update"

@@ -586,8 +586,8 @@ plots.ledger_bars(bars, title=title, cards_gib=plots.CARDS_GIB, predicted=list(b
 # are most of what is left, so with fused attention 71 % is out of reach. It is nearly right for
 # *frozen* weights, which the source does not mention. LoRA alone removes states and gradients.
 # Checkpointing alone removes activations. Both together take a 7B model from a data-center card to
-# one of 24 GB. With the frozen weights in 4 bits (01b) a smaller one is enough. The activations don't
-# shrink, so checkpointing matters most there.
+# one of 24 GB. With the frozen weights in 4 bits (01b) a smaller one is enough. The activations
+# don't shrink, so checkpointing matters most there.
 #
 # ## Verdicts
 

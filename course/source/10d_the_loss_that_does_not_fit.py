@@ -232,8 +232,8 @@ def is_checkpointed():
 #
 # Then the rest of `InForward`. `loss_and_slope` takes the logits of `size` rows at a
 # time, `rows @ weight.T`. By the chain rule the gradients are `slope @ weight` for these rows, and
-# for the weight a sum of `slope.T @ rows`. Save both sums for backward (the rows' first), and return
-# the loss. Backward multiplies both by the gradient that arrives.
+# for the weight a sum of `slope.T @ rows`. Save both sums for backward (the rows' first), and
+# return the loss. Backward multiplies both by the gradient that arrives.
 
 
 # %% id="slope"

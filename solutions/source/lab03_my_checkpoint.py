@@ -561,8 +561,8 @@ checks.lab03.save_arguments(save_arguments)
 # %% [markdown] id="hints-3-4"
 # <details><summary>Hint 1: sort the leaves</summary>
 #
-# Remember which entries of `leaves` are tensors. Pass those to `SaveInputs.apply`, after the anchor.
-# The rest may stay in the list.
+# Remember which entries of `leaves` are tensors. Pass those to `SaveInputs.apply`, after the
+# anchor. The rest may stay in the list.
 # </details>
 # <details><summary>Hint 2: let go</summary>
 #
