@@ -58,15 +58,6 @@ leaves_eval_mode = wrong(
     "    unet, blocks =",
     "    unet.eval()\n    unet, blocks =",
 )
-_BY_PYTORCH_S_COUNTER = (
-    "memory.flop_counter() as",
-    "torch.utils.flop_counter.FlopCounterMode(display=False) as",
-)
-by_pytorch_s_counter = (
-    wrong("PyTorch's own counter does not know", *_BY_PYTORCH_S_COUNTER)
-    if torch.__version__ < "2.15"
-    else right(*_BY_PYTORCH_S_COUNTER)
-)
 swallows_errors = wrong(
     "did not come out of your function",
     "        return {name: flops_with([block]) - plain for name, block in blocks.items()}",
