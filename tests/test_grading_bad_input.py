@@ -118,8 +118,8 @@ def test_a_file_of_any_name_has_a_row_a_page_and_no_formula(lab, tmp_path, name)
     report.write_report(out, lab, entries, [], {"lab": lab.name})
     (page,) = [path for path in (out / "feedback").rglob("*") if path.is_file()]
     index = (out / "index.html").read_text()
-    link = index.split('<br><a href="')[1].split('"')[0]
-    assert page.samefile(out / unquote(link, errors="surrogateescape"))
+    link = index.split('<a href="feedback')[1].split('"')[0]
+    assert page.samefile(out / unquote(f"feedback{link}", errors="surrogateescape"))
     assert "<script>." not in index + page.read_text()
     tables = list(out.glob("*.csv"))
     assert len(tables) == 3
