@@ -137,7 +137,8 @@ def test_a_step_without_an_optimizer_is_predicted():
 
 
 def test_cuda_kernels_are_the_default_and_say_so():
-    report = memory.predict(lambda: gpt_step(dropout=0.1))
+    # from 2.15 on, a matmul's own workspace is in the peak: 8 MiB of a step of 2
+    report = memory.predict(lambda: gpt_step(dropout=0.1), release="2.13")
     on_cpu = memory.predict(lambda: gpt_step(dropout=0.1), kernels="cpu")
     assert "CUDA kernels" in str(report)
     # bool instead of float dropout masks, and no scores are saved
