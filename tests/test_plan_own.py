@@ -176,7 +176,7 @@ def test_all_lists_of_blocks_are_stages():
 
 def test_a_stage_inside_another_is_refused_by_both_names():
     loss, model = own_models.two_lists()
-    with pytest.raises(ValueError, match=r"The stage up\.0 lies inside the stage DownAndUp"):
+    with pytest.raises(ValueError, match=r"The stage up\.0 is inside the stage DownAndUp"):
         planning.profile(model, loss, stages=[model, "up.0"])
 
 

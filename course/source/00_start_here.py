@@ -152,7 +152,7 @@ report.figure()
 # Now PyTorch's own `checkpoint`, around each of the twelve blocks. In chapter 04 you will write it.
 #
 # **Predict.** The activations are more than half of the peak, and checkpointing removes nearly all
-# of them. By how many per cent does the peak fall?
+# of them. By how many percent does the peak fall?
 
 # %% id="guess-flatten"
 guess = None  # % of the peak

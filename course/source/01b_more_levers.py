@@ -112,7 +112,7 @@ def estimate(shape, precision, optimizer, *, micro_batch, seq_len, checkpointing
 
 
 # %% [markdown] id="calculator-check-text"
-# **Predict.** Four layers of the 1.5B shape, 8 x 1024 tokens, AdamW. By how many per cent is the
+# **Predict.** Four layers of the 1.5B shape, 8 x 1024 tokens, AdamW. By how many percent is the
 # estimate off from `memory.predict` under autocast?
 
 # %% id="guess-calculator"
@@ -198,7 +198,7 @@ def with_lora(model):
 
 
 # %% [markdown] id="predict-lora"
-# **Predict.** Gradients and states all but vanish. By how many per cent do the activations fall?
+# **Predict.** Gradients and states all but vanish. By how many percent do the activations fall?
 # (The backward pass no longer needs the gradient of the frozen weights.)
 
 # %% id="guess-lora"

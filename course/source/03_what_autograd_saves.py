@@ -421,7 +421,7 @@ figures.lifetimes({"none": plain})
 # Each row is a tensor of the forward pass, the input below and the loss on top; a bar is its life.
 # The rows draw a triangle: forward writes upward, backward reads downward.
 #
-# **Predict.** For how many per cent of the step does a tensor of the first block live, on average?
+# **Predict.** For how many percent of the step does a tensor of the first block live, on average?
 
 # %% id="guess-lives"
 guess = None  # % of the step

@@ -182,7 +182,7 @@ compare(TenLines.apply, gpt, lambda: gpt.loss(tokens))
 # %% [markdown] id="predict-peak"
 # All gradients of an eight-block GPT are right, to the last bit.
 #
-# **Predict.** Each block kept 16 units and now keeps 1. By how many per cent does the *peak* of
+# **Predict.** Each block kept 16 units and now keeps 1. By how many percent does the *peak* of
 # forward and backward fall? Parameters and gradients are part of it. Write a number in place of
 # `None`.
 

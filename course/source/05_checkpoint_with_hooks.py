@@ -308,7 +308,7 @@ def recomputes_once():
 # `alias` is `detach`: what goes into the store shares the tensor's memory and has no history. It
 # looks like a detail.
 #
-# **Predict.** With `alias` returning the tensor itself: by how many per cent does the peak rise?
+# **Predict.** With `alias` returning the tensor itself: by how many percent does the peak rise?
 
 # %% id="guess-alias"
 guess = None  # %

@@ -476,7 +476,7 @@ table.assign(
 # Two simple rules cut inside a block too: checkpoint only attentions, or only MLPs.
 #
 # **Predict.** Every block checkpointed costs 23 % more FLOPs. Your plan gets the same bytes. How
-# many per cent more FLOPs does it need?
+# many percent more FLOPs does it need?
 
 # %% id="guess-plan"
 guess = None  # %

@@ -48,7 +48,7 @@ aten = torch.ops.aten
 # says which tensors are kept.
 #
 # **Predict.** A transformer block as wide as Llama-2-7B's (4096), with fused attention. What share
-# of its saved bytes, in per cent, can be recomputed *without any matmul*?
+# of its saved bytes, in percent, can be recomputed *without any matmul*?
 
 # %% id="guess-cheap"
 guess = None  # %
@@ -343,7 +343,7 @@ pd.DataFrame(table).T
 # `halves` with `per_block` in both places. (The peak includes temporary tensors; *kept* is the most
 # that is saved or recomputed at once, without them.)
 #
-# **Predict.** 16 blocks, fused attention, boundaries on the host. How many per cent of the peak of
+# **Predict.** 16 blocks, fused attention, boundaries on the host. How many percent of the peak of
 # `per_block` do `halves` save?
 
 # %% id="guess-host"
@@ -490,7 +490,7 @@ def by_hand(keep, block, x):
 
 # %% [markdown] id="predict-policy"
 # **Predict.** Keep the results of `qkv`, attention, `out` and `up`, and recompute the norms and
-# GELU. What share of the waiting bytes of `none` is left, in per cent? (8 blocks; the head and the
+# GELU. What share of the waiting bytes of `none` is left, in percent? (8 blocks; the head and the
 # loss are counted in both.)
 
 # %% id="guess-policy"

@@ -28,7 +28,7 @@ from tutorial_lib.models.gpt import GPT, GPTConfig
 # With every block checkpointed, a hook logs each block's output, the inside of its MLP, or the mean
 # of its first norm.
 #
-# **Predict.** The hook keeps the tensor from inside the MLP itself. What is the peak, in per cent
+# **Predict.** The hook keeps the tensor from inside the MLP itself. What is the peak, in percent
 # of the peak *without* checkpointing?
 
 # %% id="guess-kept"
@@ -149,7 +149,7 @@ def forward_and_backward(length, room):
 # forward to result $k$ and keep it, go backward through all that follows it, then through all
 # before.
 #
-# **Predict.** A chain of 64 operations, 12 places in memory. By how many per cent does the eviction
+# **Predict.** A chain of 64 operations, 12 places in memory. By how many percent does the eviction
 # rule run more operations than the best plan?
 
 # %% id="guess-on-demand"

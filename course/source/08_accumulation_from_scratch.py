@@ -140,7 +140,7 @@ def accumulates():
 # Take a batch of 32 in one piece (32 x 1), and as four micro-batches of 8 (8 x 4). In this course
 # that always means micro-batch x accumulation steps.
 #
-# **Predict.** By how many per cent does the peak of the *whole step* fall?
+# **Predict.** By how many percent does the peak of the *whole step* fall?
 
 # %% id="guess-memory"
 guess = None  # %
@@ -310,7 +310,7 @@ pd.DataFrame(distances).T.map("{:.0e}".format)
 #
 # **Write.** `moved`.
 #
-# **Predict.** With AdamW, how many per cent of the distance that the correct loop moved them?
+# **Predict.** With AdamW, how many percent of the distance that the correct loop moved them?
 
 # %% id="guess-forgotten"
 guess = None  # %
@@ -633,7 +633,7 @@ def ragged_is_right():
 # %% [markdown] id="predict-ragged"
 # Take 32 lines in micro-batches of 4, in both ways.
 #
-# **Predict.** By how many per cent is the gradient of the mean of means wrong?
+# **Predict.** By how many percent is the gradient of the mean of means wrong?
 
 # %% id="guess-ragged"
 guess = None  # %

@@ -277,7 +277,7 @@ def as_packed(gpt, masked=False):
 # code above does. Without one, people pass a mask, and the scores of all pairs are computed: the
 # third row of the table.
 #
-# **Predict.** The lines have 2 to 63 bytes. How many per cent of the padded batch's saved bytes
+# **Predict.** The lines have 2 to 63 bytes. How many percent of the padded batch's saved bytes
 # does packing save?
 
 # %% id="guess-packed"

@@ -33,7 +33,7 @@ torch.set_num_threads(1)
 # float16 has no number between 0 and 6e-8. Take the gradient of a small ViT, divided by 1000 to
 # stand for a late stage of training.
 #
-# **Predict.** How many per cent of its numbers become zero in float16?
+# **Predict.** How many percent of its numbers become zero in float16?
 
 # %% id="guess-underflow"
 guess = None  # %
@@ -119,7 +119,7 @@ f"parameters moved: {moved}; scale: 2**40, then 2**{math.log2(scaler.get_scale()
 # micro-batches. Each gradient is computed in float32, and only the sum is kept in another type. A
 # sum in float64 is the measure of all three.
 #
-# **Predict.** By how many per cent is the sum in bfloat16 wrong?
+# **Predict.** By how many percent is the sum in bfloat16 wrong?
 
 # %% id="guess-low"
 guess = None  # %
@@ -228,7 +228,7 @@ def train_low(dtype, write, epochs=25):
 # A small network learns digits with AdamW, and a learning rate of 0.00005, as in fine-tuning. Its
 # states are float32 in all four runs, and its gradients are of the weights' type.
 #
-# **Predict.** The last update, rounded to nearest: how many per cent of the weights does it leave
+# **Predict.** The last update, rounded to nearest: how many percent of the weights does it leave
 # as they are?
 
 # %% id="guess-stay"

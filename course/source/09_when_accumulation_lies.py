@@ -138,7 +138,7 @@ plots.influence(pictures)
 # How wrong does that make the gradient of chapter 08's loop? The subjects are the small network
 # with three norms, and a small ResNet, which has ten BatchNorms.
 #
-# **Predict.** Four micro-batches of 16: by how many per cent is the ResNet's gradient wrong?
+# **Predict.** Four micro-batches of 16: by how many percent is the ResNet's gradient wrong?
 
 # %% id="guess-batch-norm"
 guess = None  # %
@@ -409,7 +409,7 @@ plots.influence(
 # %% [markdown] id="predict-naive"
 # The denominator sums over the whole batch, so every loss depends on every sample.
 #
-# **Predict.** Split 128 pairs into 16 micro-batches of 8. How many per cent of all comparisons of
+# **Predict.** Split 128 pairs into 16 micro-batches of 8. How many percent of all comparisons of
 # two different pairs are still made?
 
 # %% id="guess-naive"
@@ -604,7 +604,7 @@ pd.DataFrame(off).T.map("{:.0%}".format).rename_axis(columns="off after n draws"
 # `checkpoint(model, part)`. It trains the same and needs about the same memory, as the next cell
 # shows. (Lab 07 measures how the memory grows with the number of pairs.)
 #
-# **Predict.** By how many per cent do the FLOPs of cached gradients exceed those of the big batch?
+# **Predict.** By how many percent do the FLOPs of cached gradients exceed those of the big batch?
 
 # %% id="guess-flops"
 guess = None  # %

@@ -90,7 +90,7 @@ rows = [{"input_ids": row, "labels": row} for row in text[: 2 * batch_size]]
 # Take one effective batch in four ways: all samples at once or a quarter of them four times, each
 # plain or checkpointed. In this course "4 x 4" is a micro-batch of 4 with 4 accumulation steps.
 #
-# **Predict.** How many per cent of the peak do both lines together save?
+# **Predict.** How many percent of the peak do both lines together save?
 
 # %% id="guess-own"
 guess = None  # %
@@ -360,7 +360,7 @@ pd.Series(keeps).map(human_bytes).to_frame("kept for backward")
 # copies on the stream that computes, so nothing runs beside it: the copies' time is added to the
 # step's.
 #
-# **Predict.** Llama-2-7B on an A100, sequences of 2048 tokens: how many per cent longer is the
+# **Predict.** Llama-2-7B on an A100, sequences of 2048 tokens: how many percent longer is the
 # step?
 
 # %% id="guess-offload"
@@ -389,7 +389,7 @@ price.astype(float).round(1).add_suffix(", %")
 #
 # Next, a trap: to fine-tune without dropout, somebody trains the small model in `eval()`.
 #
-# **Predict.** How many per cent of the peak does the switch save there?
+# **Predict.** How many percent of the peak does the switch save there?
 
 # %% id="guess-eval"
 guess = None  # %

@@ -48,7 +48,7 @@ for source, number in sources.most_common():
 # includes the same: *emulated, as then*. The file `recorded/published.csv` has every condition and
 # address, and `course/recorded/make/published.py` runs all of it again.
 #
-# **Predict.** For peaks read from PyTorch's allocator, by how many per cent is the emulated card
+# **Predict.** For peaks read from PyTorch's allocator, by how many percent is the emulated card
 # off, in the median?
 
 # %% id="guess-median"
@@ -243,7 +243,7 @@ shown.assign(equal=(off == 0).sum(), rows=len(off))
 # `recorded/peers.csv` has their figures, `recorded/fits.csv` ours.
 #
 # **Predict.** Someone says: "It runs in as much as `nvidia-smi` showed of a free run, and in no
-# less." For how many per cent of the capped runs is that right?
+# less." For how many percent of the capped runs is that right?
 
 # %% id="guess-fits"
 guess = None  # %
@@ -292,7 +292,7 @@ for column in ("emulated_ran", "emulated_ran_cudnn"):
 # small and one that was enough, for steps of this course and loops of xMem's
 # (`course/recorded/make/least_room.py`). An emulated H200 with the same PyTorch then did the same.
 #
-# **Predict.** By how many per cent is the least room above the predicted peak, in the median?
+# **Predict.** By how many percent is the least room above the predicted peak, in the median?
 
 # %% id="guess-least"
 guess = None  # %
@@ -337,7 +337,7 @@ pd.crosstab(answers, runs.ran.map({0: "ran out", 1: "ran"}))
 # forwards, with LoRA two, and what is recomputed adds its share of one more.
 #
 # **Predict.** Every block checkpointed, all weights trained: the rule says 33 %. What is the median
-# of the published prices, in per cent?
+# of the published prices, in percent?
 
 # %% id="guess-seconds"
 guess = None  # %

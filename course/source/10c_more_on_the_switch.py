@@ -43,7 +43,7 @@ def switch_on(model, **options):
 # inside them can be checkpointed. We compare the switch on a small Swin with checkpointing the
 # blocks alone.
 #
-# **Predict.** Forward is about a third of a step, and checkpointing repeats it. How many per cent
+# **Predict.** Forward is about a third of a step, and checkpointing repeats it. How many percent
 # more FLOPs does the switch cost here?
 
 # %% id="guess-swin"
@@ -295,7 +295,7 @@ claims.Verdicts(
 #
 # Source 2 of chapter 10 ranks four strategies, for no model in particular, by the memory that they
 # save and the time that they cost. Here is GPT-2 Medium, 8 sequences of 1024: what backward adds
-# to memory at its peak, in per cent of the plain step.
+# to memory at its peak, in percent of the plain step.
 
 # %% id="strategy-table"
 said = {"per-block": (70, 50), "every-2": (50, 30), "sqrt": (60, 25),

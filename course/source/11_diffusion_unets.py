@@ -125,7 +125,7 @@ pd.DataFrame({"layers": once}).sort_index()
 # float32 or autocast, attention fused (`sdpa`) or with its scores written out (`eager`), as before
 # fused kernels.
 #
-# **Predict.** By how many per cent does checkpointing lower SDXL's peak at batch 1, in float32 and
+# **Predict.** By how many percent does checkpointing lower SDXL's peak at batch 1, in float32 and
 # with fused attention?
 
 # %% id="guess-sdxl"

@@ -291,7 +291,7 @@ def task_loss(way, reader, xs, answers):
 # %% [markdown] id="predict-truncated"
 # The next cell takes the gradient of one batch in all three ways.
 #
-# **Predict.** How far is the truncated gradient from the true one, in per cent of the true one's
+# **Predict.** How far is the truncated gradient from the true one, in percent of the true one's
 # length?
 
 # %% id="guess-truncated"

@@ -246,7 +246,7 @@ outcomes(saving)
 # as well, and its random operation belongs on the list too.
 #
 # **Predict.** `topk` returns a value and the number of an expert (8 bytes) for each token. How many
-# per cent of the bytes of the block's input, 64 numbers in float32 for each token, is that?
+# percent of the bytes of the block's input, 64 numbers in float32 for each token, is that?
 
 # %% id="guess-routing"
 guess = None  # %
@@ -453,7 +453,7 @@ def gpt_step(way):
 # A GPT of eight blocks in float32, after forty updates, since random weights have no outliers. What
 # each block saves goes through the hooks.
 #
-# **Predict.** By how many per cent is the gradient off? (To compare: autocast to bfloat16, which
+# **Predict.** By how many percent is the gradient off? (To compare: autocast to bfloat16, which
 # nobody minds, is in the line above the table.)
 
 # %% id="guess-8-bits"

@@ -468,7 +468,7 @@ print(f"stage 3: {share:.0f} % of DDP's peak{beside(guess, share)}")
 show(ways)
 
 # %% [markdown] id="zero-read"
-# The formulas are right within two per cent, for bytes held and bytes sent. (With very short lines,
+# The formulas are right within two percent, for bytes held and bytes sent. (With very short lines,
 # A's peak comes when backward ends, with all gradients, and the formulas count them twice.)
 #
 # - **Activations are not divided.** Every rank has those of its own lines.

@@ -97,7 +97,7 @@ def show(gradients_of):
 
 # %% [markdown] id="optax-text"
 # **Predict.** Micro-batches of 24 and eight images count alike. The worst gradient is wrong by how
-# many per cent of its largest number?
+# many percent of its largest number?
 
 # %% id="guess-unequal"
 guess = None

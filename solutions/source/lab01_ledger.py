@@ -53,7 +53,7 @@ def step():
 
 
 # %% [markdown] id="predict-step"
-# **Predict.** How many per cent of the peak are activations?
+# **Predict.** How many percent of the peak are activations?
 
 # %% id="guess-step"
 guess = None  # per cent of the peak
@@ -572,7 +572,7 @@ plots.ledger_bars({judged.label: judged.at_peak}, cards_gib=(16, 24, 80))
 # %% [markdown] id="gpu"
 # ## On a GPU
 #
-# Never graded. The same function against CUDA's allocator, on a larger GPT: a few per cent off, for
+# Never graded. The same function against CUDA's allocator, on a larger GPT: a few percent off, for
 # rounding and workspace.
 
 # %% id="gpu-peak"

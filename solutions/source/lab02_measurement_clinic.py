@@ -695,7 +695,7 @@ checks.lab02.profile_step(profile_step)
 # Now the twelve layers, plain and checkpointed. `segments.applied(gpt, "per-block")` checkpoints
 # each block: it keeps only its input and runs again in backward.
 #
-# **Predict.** By how many per cent does checkpointing lower the backward peak?
+# **Predict.** By how many percent does checkpointing lower the backward peak?
 
 # %% id="guess-2-6"
 guess = None  # per cent
@@ -775,7 +775,7 @@ print(f"a checkpointed step takes {ratio:.2f} times as long")
 # free, and with PyTorch's memory capped (chapter 10b names the source). In many of the capped runs
 # the cap was below what `nvidia-smi` had shown of the free run.
 #
-# **Predict.** How many per cent of those ended well?
+# **Predict.** How many percent of those ended well?
 
 # %% id="guess-2-7"
 guess = None  # per cent

@@ -84,7 +84,7 @@ def same(some, others):
 
 
 # %% [markdown] id="predict-mark"
-# **Predict.** All six blocks are checkpointed. How many per cent of the peak are left?
+# **Predict.** All six blocks are checkpointed. How many percent of the peak are left?
 
 # %% id="guess-mark"
 guess = None  # per cent
@@ -317,7 +317,7 @@ checks.lab03.hooked(hooked)
 #
 # With dropout, `hooked` draws other masks in the recomputation. There is no error message.
 #
-# **Predict.** By how many per cent is the worst gradient of a parameter off (the norm of the
+# **Predict.** By how many percent is the worst gradient of a parameter off (the norm of the
 # difference, over the norm of the right gradient)?
 
 # %% id="guess-dropout"

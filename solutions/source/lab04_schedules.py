@@ -668,7 +668,7 @@ checks.lab04.fastest_tree(fastest_tree)
 # comes first, from `smallest_budget(stages)`.
 # </details>
 #
-# **Predict.** With half of the memory of "all kept", how many per cent longer is a step?
+# **Predict.** With half of the memory of "all kept", how many percent longer is a step?
 
 # %% id="guess-half"
 guess = None  # per cent

@@ -127,7 +127,7 @@ checks.lab05.checkpoint_only(checkpoint_only)
 # up a loop's variable too late.)
 # </details>
 #
-# **Predict.** Fused, a checkpoint around each attention frees how many per cent of what one around
+# **Predict.** Fused, a checkpoint around each attention frees how many percent of what one around
 # each block frees?
 
 # %% id="guess-attention"
@@ -647,7 +647,7 @@ print(f"head {Bytes(head.kept_bytes)} kept, {Bytes(head.working_bytes)} at work"
 # %% [markdown] id="predict-target"
 # The head works with the most bytes: 50 257 logits for each token.
 #
-# **Predict.** The target is a quarter below the peak of "keep all". By how many per cent do the
+# **Predict.** The target is a quarter below the peak of "keep all". By how many percent do the
 # FLOPs of a step grow?
 
 # %% id="guess-target"

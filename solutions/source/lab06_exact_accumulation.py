@@ -330,7 +330,7 @@ judge(whole, ragged)[0]
 #
 # The goal: within 1e-12 of the mean over all targets of the window.
 #
-# **Predict.** Counted before the shift, how many per cent too many are the targets of sixteen
+# **Predict.** Counted before the shift, how many percent too many are the targets of sixteen
 # lines?
 
 # %% id="guess-6-3"

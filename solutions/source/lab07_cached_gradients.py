@@ -169,7 +169,7 @@ print(f"ln 64 = {math.log(64):.1f}: the loss of a guess among 64")
 # The mean of four losses of 16 pairs is not the loss of 64 pairs: it is the answer to an easier
 # question.
 #
-# **Predict.** A batch of 64 compares each pair with 63 others. How many per cent of these
+# **Predict.** A batch of 64 compares each pair with 63 others. How many percent of these
 # comparisons are left in four micro-batches of 16?
 
 # %% id="guess-comparisons"

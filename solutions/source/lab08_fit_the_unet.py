@@ -489,7 +489,7 @@ checks.lab08.prices_of(prices_of)
 # </details>
 #
 # **Predict.** `up 0` ends with the convolution of its upsampling, on four times as many pixels as
-# it has elsewhere. What is its price, in per cent of the FLOPs of its forward?
+# it has elsewhere. What is its price, in percent of the FLOPs of its forward?
 
 # %% id="guess-price"
 guess = None  # per cent
@@ -606,7 +606,7 @@ checks.lab08.cheapest_fit(cheapest_fit)
 # Then all have been measured. Keep the peaks as you go.
 # </details>
 #
-# **Predict.** 16 images at once fit into 6 MiB, for 100 % more time. How many per cent more does
+# **Predict.** 16 images at once fit into 6 MiB, for 100 % more time. How many percent more does
 # the fastest plan for 6 MiB take?
 
 # %% id="guess-slower"

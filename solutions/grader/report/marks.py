@@ -49,7 +49,7 @@ def read_marks(
 
 
 def _keys(entries: Sequence[Entry]) -> dict[str, list[str]]:
-    """List the rows that each name, folder, id or e-mail stands for; none where two students do."""
+    """List the row of each name, folder, id or e-mail; none where two students do."""
     keys: dict[str, list[str]] = {}
     people: dict[str, set[object]] = {}
     for entry in entries:

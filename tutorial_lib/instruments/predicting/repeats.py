@@ -177,7 +177,7 @@ class Repeats(TorchDispatchMode):  # type: ignore[no-untyped-call]
             last = sum((n - 1) * step for n, step in zip(size, strides, strict=True))
             least = (last + 1) * one.element_size() if one.numel() else 0
             if key in fresh or storage.nbytes() != least:
-                return None  # fake tensors themselves forget what lies beyond
+                return None  # fake tensors themselves forget what is beyond
             fresh.add(key)
             described.append((None, one.dtype, size, strides))
         return type(out) if several else None, described, is_filled

@@ -60,7 +60,7 @@ def find_stages(
         )
         if isinstance(inside, nn.Module):
             outer = names[module] or type(module).__name__
-            raise ValueError(f"The stage {names[inside]} lies inside the stage {outer}.")
+            raise ValueError(f"The stage {names[inside]} is inside the stage {outer}.")
     return named
 
 
