@@ -83,7 +83,7 @@ def big_batch(model, optimizer):
 def accumulated(model, optimizer, num=4, divisor=None):
     """Do one update with all `tokens`, in `num` micro-batches.
 
-    `model.loss(micro_batch)` is a mean. Divide it by `divisor`; if that is None, by `num`.
+    `model.loss(micro_batch)` is a mean. Divide it by `divisor`, or by `num` if None.
     """
     ### BEGIN SOLUTION
     optimizer.zero_grad()
