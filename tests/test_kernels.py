@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch.autograd.graph import save_on_cpu
 from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.checkpoint import checkpoint
 
 from tutorial_lib import memory
@@ -31,6 +32,24 @@ def test_dropout_keeps_a_bool_mask():
     narrow = torch.randn(1, 1, 8, 10, requires_grad=True)  # whose scores are written out
     seen = saved_dtypes(lambda: F.scaled_dot_product_attention(narrow, narrow, narrow, None, 0.5))
     assert seen.count("bool") == 1
+
+
+@pytest.mark.parametrize(
+    ("backend", "has_scores"),
+    [(SDPBackend.MATH, True), (SDPBackend.EFFICIENT_ATTENTION, False)],
+)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_attention_takes_no_kernel_that_is_switched_off(dtype, backend, has_scores):
+    q, k, v = (torch.randn(QKV, dtype=dtype, requires_grad=True) for _ in range(3))
+
+    def forward():
+        with sdpa_kernel(backend):
+            return F.scaled_dot_product_attention(q, k, v)
+
+    with cuda_kernels():
+        rows = memory.saved(forward).rows
+    scores = [row for row in rows if tuple(row.shape)[-2:] == (64, 64)]
+    assert bool(scores) == has_scores
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -68,6 +68,8 @@ def _attention(
 ) -> Tensor:
     """Take flash attention, else memory-efficient attention, else the written-out one.
 
+    What `torch.nn.attention.sdpa_kernel` switches off is not taken.
+
     Source:
         Who is eligible for which: torch/nn/attention/__init__.py and the warnings of
         `torch.backends.cuda.can_use_flash_attention` (2.13). Flash takes 16-bit types, no mask,
@@ -85,10 +87,11 @@ def _attention(
         return out.squeeze(0)
     half = query.dtype in (torch.float16, torch.bfloat16)
     width = query.size(-1)
-    flash = half and attn_mask is None and width <= 256
+    flash = half and attn_mask is None and width <= 256 and torch.backends.cuda.flash_sdp_enabled()
     aligned = all(x.size(-1) % (8 if half else 4) == 0 for x in (query, value))
     grouped = query.dim() == 4 and query.size(1) != key.size(1)
     efficient = aligned and (not grouped or is_since("2.14"))
+    efficient = efficient and torch.backends.cuda.mem_efficient_sdp_enabled()
     if not _are_alike(query, key, value) or not (flash or efficient):
         with sdpa_kernel(SDPBackend.MATH):
             return written_out(query, key, value, attn_mask, dropout_p, is_causal, **options)
