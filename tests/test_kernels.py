@@ -40,14 +40,11 @@ def test_dropout_keeps_a_bool_mask():
 )
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_attention_takes_no_kernel_that_is_switched_off(dtype, backend, has_scores):
-    q, k, v = (torch.randn(QKV, dtype=dtype, requires_grad=True) for _ in range(3))
+    from torch._subclasses.fake_tensor import FakeTensorMode
 
-    def forward():
-        with sdpa_kernel(backend):
-            return F.scaled_dot_product_attention(q, k, v)
-
-    with cuda_kernels():
-        rows = memory.saved(forward).rows
+    with FakeTensorMode(), cuda_kernels(), sdpa_kernel(backend):
+        q, k, v = (torch.randn(QKV, dtype=dtype, requires_grad=True) for _ in range(3))
+        rows = memory.saved(lambda: F.scaled_dot_product_attention(q, k, v)).rows
     scores = [row for row in rows if tuple(row.shape)[-2:] == (64, 64)]
     assert bool(scores) == has_scores
 
