@@ -120,7 +120,6 @@ def test_recomputed_tensors_are_found_only_under_checkpointing():
     assert activations[1] < activations[0] / 2
 
 
-@pytest.mark.weekly
 def slopes(checkpointed=False, kind="forces"):
     """A step whose loss has a derivative in it."""
     torch.manual_seed(0)

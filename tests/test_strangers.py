@@ -118,11 +118,6 @@ class Planned:
         step, model, optimizer = self.found.recipe_of(self.best).make_step()
         return step, planning.apply(model, self.best.plan), optimizer
 
-    def __str__(self):
-        if self.best is None:
-            return "refused" if self.refusal else "nothing fits"
-        return f"{self.best.micro_batch}x{self.best.accumulation}{self.best.overhead:+.0%}"
-
 
 @functools.cache
 def judged(name):

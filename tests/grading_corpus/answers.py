@@ -2,7 +2,8 @@
 
 A file for each lab stands in `answers`. `#% 3.1 right NAME` begins an answer that is worth all
 points, `#% 3.1 wrong NAME => WORDS` one that must be refused with these words in the message. What
-stands above a line `#%%` is a cell of the student's own above the answer cell.
+stands above a line `#%%` is a cell of the student's own above the answer cell. A line `#+ NAME`
+stands for the text below `#% 0 part NAME`, further up in the file.
 """
 
 import json
@@ -24,12 +25,22 @@ LABS = sorted(path.stem for path in FOLDER.glob("*.txt"))
 
 
 def read(name):
-    """Give exercise, kind, name, words and cells of each answer; its own cell is the last."""
+    """Yield exercise, kind, title, words and cells of each answer; its own cell is the last."""
+    parts = {}
     for block in re.split(r"(?m)^#% ", (FOLDER / f"{name}.txt").read_text(encoding="utf-8"))[1:]:
         head, _, text = block.partition("\n")
+        text = re.sub(r"(?m)^#\+ (\w+)\n", lambda found: parts[found[1]], text)
         exercise, kind, title = head.split(None, 2)
         title, _, words = title.partition(" => ")
-        yield exercise, kind, title, words, re.split(r"(?m)^#%%\n", text)
+        if kind == "part":
+            parts[title] = text
+        else:
+            yield exercise, kind, title, words, re.split(r"(?m)^#%%\n", text)
+
+
+def by_title(name, kind):
+    """Return the last cell of each answer of one kind."""
+    return {one[2]: one[4][-1].rstrip("\n") for one in read(name) if one[1] == kind}
 
 
 def submission(lab, exercise, cells):

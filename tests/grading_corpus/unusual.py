@@ -7,6 +7,7 @@ lab, each with the cells that stand before the answer to 1.2; all are worth all 
 import copy
 import random
 
+import answers
 from toy import code, full, notebook, text
 
 
@@ -160,133 +161,11 @@ ANY = {
     "set-up reformatted": setup_reformatted,
 }
 
-# Cells before 1.2, the answer to it, and perhaps a cell below that.
-TOY = {
-    "helper above": (
-        ["def twice(v):\n    return FACTOR * v"],
-        "def doubled(x):\n    return twice(x)",
-    ),
-    "import above": (["import operator as o"], "def doubled(x):\n    return o.mul(FACTOR, x)"),
-    "constant above": (["A, B = 1, 1"], "def doubled(x):\n    return (A + B) * x"),
-    "chain of helpers": (
-        ["K = 2", "def inner(v):\n    return K * v", "outer = lambda v: inner(v)"],
-        "doubled = outer",
-    ),
-    "table filled in a loop": (
-        ["T = {}\nfor i in range(3):\n    T[i] = i", "L = []\nL.append(T[2])"],
-        "def doubled(x):\n    return L[0] * x",
-    ),
-    "table filled by a function": (
-        ["T = {}", "def fill():\n    global TWO\n    TWO = 2", "fill()"],
-        "def doubled(x):\n    return TWO * x",
-    ),
-    "list filled by a function": (
-        ["T = []\ndef fill(box, n):\n    box.append(n)", "fill(T, 2)"],
-        "def doubled(x):\n    return T[0] * x",
-    ),
-    "attribute set by name": (
-        ["class Cfg: pass", "setattr(Cfg, 'two', 2)"],
-        "def doubled(x):\n    return Cfg.two * x",
-    ),
-    "registered by a decorator": (
-        [
-            "T = {}\ndef way(f):\n    T[f.__name__] = f\n    return f",
-            "@way\ndef two(x):\n    return 2 * x",
-        ],
-        "def doubled(x):\n    return T['two'](x)",
-    ),
-    "registered by type": (
-        [
-            "import functools\n@functools.singledispatch\ndef two(x):\n    return 0 * x",
-            "import torch\n@two.register\ndef _(x: torch.Tensor):\n    return 2 * x",
-        ],
-        "doubled = two",
-    ),
-    "class": (
-        [],
-        "class S:\n    @staticmethod\n    def f(x):\n        return 2 * x\ndoubled = S.f",
-    ),
-    "decorator above": (
-        [
-            "import functools\ndef loud(f):\n    @functools.wraps(f)\n    def g(*a):\n"
-            "        print(a)\n        return f(*a)\n    return g"
-        ],
-        "@loud\ndef doubled(x):\n    return 2 * x",
-    ),
-    "future annotations above": (
-        ["from __future__ import annotations"],
-        "def doubled(x: Undefined) -> Nothing:\n    return 2 * x",
-    ),
-    "type alias above": (
-        ["from typing import Any\nVector = Any"],
-        "def doubled(x: Vector) -> Vector:\n    return 2 * x",
-    ),
-    "module written by a cell": (
-        ["%%writefile mine.py\ndef f(v):\n    return 2 * v", "import mine"],
-        "def doubled(x):\n    return mine.f(x)",
-    ),
-    "module run by a cell": (
-        ["%%writefile mine2.py\ndef f(v):\n    return 2 * v", "%run mine2.py"],
-        "def doubled(x):\n    return f(x)",
-    ),
-    "walrus": ([], "(doubled := lambda x: (y := 2) * x)"),
-    "partial": (["import functools, operator"], "doubled = functools.partial(operator.mul, 2)"),
-    "unicode": (["größe = 2"], "def doubled(x):\n    return größe * x"),
-    "tabs": ([], "def doubled(x):\n\tif True:\n\t\treturn 2 * x"),
-    "timed": ([], "%%time\ndef doubled(x):\n    return 2 * x"),
-    "timed helper": (["%%time\nTWO = 2"], "def doubled(x):\n    return TWO * x"),
-    "line timed": (["%time TWO = 2"], "def doubled(x):\n    return TWO * x"),
-    "half an answer above": (["def doubled(x):\n    return 2 * x"], "plain = doubled"),
-    "answer wraps the one above": (
-        ["def doubled(x):\n    return 2 * x"],
-        "_first = doubled\ndef doubled(x):\n    return _first(x)",
-    ),
-    "check in the answer": ([], "def doubled(x):\n    return 2 * x\nlab90.doubled(doubled)"),
-    "check before the answer": ([], "lab90.doubled(None)\ndef doubled(x):\n    return 2 * x"),
-    "feedback's call left in": (
-        [],
-        "call = lab90.case('1.2', 0, seed=1)\ndef doubled(x):\n    return 2 * x",
-    ),
-    "guarded": ([], "if True:\n    def doubled(x):\n        return 2 * x"),
-    "try import": (
-        ["try:\n    import cupy as xp\nexcept ImportError:\n    import torch as xp"],
-        "def doubled(x):\n    return xp.add(x, x)",
-    ),
-    "deleted trial": (["tmp = 3\ndel tmp"], "def doubled(x):\n    return 2 * x"),
-    "names in a namespace": (
-        ["import types\ncfg = types.SimpleNamespace()\ncfg.two = 2"],
-        "def doubled(x):\n    return cfg.two * x",
-    ),
-    "defined through globals": (
-        ["globals()['TWO'] = 2"],
-        "def doubled(x):\n    return TWO * x",
-    ),
-    "helper below": (
-        [],
-        "def doubled(x):\n    return twice(x)",
-        "def twice(v):\n    return FACTOR * v",
-    ),
-    "method from the cell below": (
-        [],
-        "class S:\n    pass\ndoubled = S()",
-        "S.__call__ = lambda self, x: 2 * x",
-    ),
-    "a slow trial of the helper": (
-        [
-            "def twice(v):\n    return FACTOR * v",
-            "def trial(f):\n    for _ in range(10**9):\n        seen = f(1)",
-            "trial(twice)",
-        ],
-        "def doubled(x):\n    return twice(x)",
-    ),
-    "a slow trial": (["big = sum(range(10**9))"], "def doubled(x):\n    return 2 * x"),
-}
-AREAS = {
-    "numpy integer": "import numpy as np\ndef area(w, h):\n    return np.int64(w) * h",
-    "torch integer": "def area(w, h):\n    return torch.tensor(w) * h",
-    "numpy array of one": "import numpy as np\ndef area(w, h):\n    return np.prod([w, h])",
-    "own integer": "class Int(int): pass\ndef area(w, h):\n    return Int(w * h)",
-}
+# Cells before 1.2, and the answer to it, with a cell below that behind `#%% below`; and to 1.1.
+TOY, AREAS = (
+    {title: cells for number, _, title, _, cells in answers.read("../unusual") if number == asked}
+    for asked in ("1.2", "1.1")
+)
 
 
 def toy_submission(name):
@@ -295,9 +174,10 @@ def toy_submission(name):
         return notebook(ANY[name](copy.deepcopy(full()["cells"])))
     whole = full()
     if name in AREAS:
-        whole["cells"][2]["source"] = f"# exercise 1.1\n{AREAS[name]}"
+        whole["cells"][2]["source"] = f"# exercise 1.1\n{AREAS[name][0]}"
         return whole
-    own, answer, *below = TOY[name]
+    *own, last = TOY[name]
+    answer, *below = last.split("#%% below\n")
     place = next(i for i, cell in enumerate(whole["cells"]) if cell["id"] == "answer-doubled")
     whole["cells"][place]["source"] = f"# exercise 1.2\n{answer}"
     after = [code(f"below-{i}", source) for i, source in enumerate(below)]
