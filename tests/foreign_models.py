@@ -5,20 +5,19 @@ All are small random configurations of published architectures, or ways to train
 """
 
 import copy
+import functools
 import importlib.util
+from pathlib import Path
 
 import torch
+import yaml
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 KINDS = {}
 QUICK = []
-IDS = {"vocab_size": 99, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
-HIDDEN = {
-    **{"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2},
-    "num_attention_heads": 4,
-}
+SIZES = yaml.safe_load(Path(__file__).with_name("sizes.yaml").read_text("utf-8"))["foreign"]
 
 
 def kind(name, *, quick=False, needs=None):
@@ -55,15 +54,15 @@ def ids(batch=2, seq=16, most=90):
 # ---- transformers ----
 
 
-def library(name, model_name, batch, *, quick=False, config="", **sizes):
-    """Register a step of a model of transformers on a batch that `batch()` makes."""
+def library(name, model_name, batch, *, quick=False, config=""):
+    """Register a step of a model of transformers, of its sizes, on a batch that `batch()` makes."""
 
     @kind(name, quick=quick)
     def build():
         import transformers
 
         make = getattr(transformers, config or model_name.partition("For")[0] + "Config")
-        model = getattr(transformers, model_name)(make(**sizes))
+        model = getattr(transformers, model_name)(make(**SIZES[name]))
         inputs = batch()
         return trained(model, lambda: _loss(model(**inputs)))
 
@@ -77,11 +76,8 @@ def _loss(out):
 
 
 def _labelled(**more):
-    def batch():
-        tokens = ids()
-        return {"input_ids": tokens, "labels": tokens, **{k: v() for k, v in more.items()}}
-
-    return batch
+    tokens = ids()
+    return {"input_ids": tokens, "labels": tokens, **{k: v() for k, v in more.items()}}
 
 
 def _padded():
@@ -90,86 +86,55 @@ def _padded():
     return mask
 
 
-LLAMA = {**IDS, **HIDDEN, "num_key_value_heads": 2, "use_cache": False}
-IMAGE = {"image_size": 32, "patch_size": 8, "num_channels": 3}
-
-
 def _images(size=32, batch=2):
     return torch.randn(batch, 3, size, size)
 
 
-def _all_ones():
-    return torch.ones(2, 16, dtype=torch.long)
+def _classes(size=32):
+    return {"pixel_values": _images(size), "labels": torch.tensor([0, 1])}
 
 
-_T5 = {
-    **{"d_model": 32, "d_kv": 8, "d_ff": 64, "num_layers": 2, "num_heads": 4},
-    **{"vocab_size": 99, "decoder_start_token_id": 0},
-}
-library("T5", "T5ForConditionalGeneration", _labelled(), **_T5)
-library("Llama, padding", "LlamaForCausalLM", _labelled(attention_mask=_padded), **LLAMA)
+def _speech():
+    return {"input_values": torch.randn(2, 2000), "labels": torch.randint(1, 30, (2, 6))}
+
+
+_with_padding = functools.partial(_labelled, attention_mask=_padded)
+_with_ones = functools.partial(_labelled, attention_mask=lambda: torch.ones_like(_padded()))
+_boxes = functools.partial(_labelled, bbox=lambda: torch.randint(99, (2, 16, 4)).sort(-1).values)
+library("T5", "T5ForConditionalGeneration", _labelled)
+library("Llama, padding", "LlamaForCausalLM", _with_padding)
+library("Llama, mask of ones", "LlamaForCausalLM", _with_ones, quick=True)
+library("Qwen3", "Qwen3ForCausalLM", _labelled)
+library("Gemma 3", "Gemma3ForCausalLM", _labelled, config="Gemma3TextConfig")
+library("Mixtral, float32", "MixtralForCausalLM", _labelled, quick=True)
+library("Mamba", "MambaForCausalLM", _labelled)
+library("DeBERTa", "DebertaV2ForMaskedLM", _labelled)
+library("Longformer", "LongformerForMaskedLM", _labelled)
+library("Swin", "SwinForImageClassification", _classes)
+library("ConvNext", "ConvNextForImageClassification", lambda: _classes(64), quick=True)
+library("ViT-MAE", "ViTMAEForPreTraining", lambda: {"pixel_values": _images()})
 library(
-    "Llama, mask of ones",
-    "LlamaForCausalLM",
-    _labelled(attention_mask=_all_ones),
-    quick=True,
-    **LLAMA,
+    "Whisper",
+    "WhisperForConditionalGeneration",
+    lambda: {"input_features": torch.randn(2, 16, 64), "labels": ids()},
 )
-library("Qwen3", "Qwen3ForCausalLM", _labelled(), **LLAMA, head_dim=8, max_window_layers=2)
-library("Gemma 3", "Gemma3ForCausalLM", _labelled(), **LLAMA, head_dim=8, config="Gemma3TextConfig")
+library("wav2vec2", "Wav2Vec2ForCTC", _speech, quick=True)
+library("wav2vec2, LayerDrop", "Wav2Vec2ForCTC", _speech)
+library("LayoutLM", "LayoutLMForMaskedLM", _boxes)
+library("Bart", "BartForConditionalGeneration", _labelled)
+library("ModernBERT", "ModernBertForMaskedLM", _with_padding)
+library("Bloom", "BloomForCausalLM", _labelled)
+library("DeepSeek-V3", "DeepseekV3ForCausalLM", _labelled)
 library(
-    "Mixtral, float32",
-    "MixtralForCausalLM",
-    _labelled(),
-    quick=True,
-    **LLAMA,
-    **{"num_local_experts": 4, "num_experts_per_tok": 2},
+    "SegFormer",
+    "SegformerForSemanticSegmentation",
+    lambda: {"pixel_values": _images(64), "labels": torch.randint(0, 3, (2, 64, 64))},
 )
+library("DINOv2", "Dinov2ForImageClassification", _classes)
 library(
-    "Mamba",
-    "MambaForCausalLM",
-    _labelled(),
-    **IDS,
-    **{"hidden_size": 32, "state_size": 8, "num_hidden_layers": 2, "use_cache": False},
-)
-library(
-    "DeBERTa",
-    "DebertaV2ForMaskedLM",
-    _labelled(),
-    **IDS,
-    **HIDDEN,
-    **{"relative_attention": True, "position_buckets": 8, "pos_att_type": ["p2c", "c2p"]},
-)
-library(
-    "Longformer",
-    "LongformerForMaskedLM",
-    _labelled(),
-    **IDS,
-    **HIDDEN,
-    **{"attention_window": 4, "max_position_embeddings": 64},
-)
-library(
-    "Swin",
-    "SwinForImageClassification",
-    lambda: {"pixel_values": _images(), "labels": torch.tensor([0, 1])},
-    **{"image_size": 32, "patch_size": 4, "embed_dim": 16, "depths": [2, 2]},
-    **{"num_heads": [2, 4], "window_size": 4},
-)
-library(
-    "ConvNext",
-    "ConvNextForImageClassification",
-    lambda: {"pixel_values": _images(64), "labels": torch.tensor([0, 1])},
-    quick=True,
-    **{"hidden_sizes": [8, 16, 32, 64], "depths": [1, 1, 2, 1], "drop_path_rate": 0.1},
-)
-library(
-    "ViT-MAE",
-    "ViTMAEForPreTraining",
-    lambda: {"pixel_values": _images()},
-    **HIDDEN,
-    **IMAGE,
-    **{"decoder_hidden_size": 32, "decoder_intermediate_size": 64},
-    **{"decoder_num_hidden_layers": 1, "decoder_num_attention_heads": 4},
+    "PatchTST",
+    "PatchTSTForPrediction",
+    lambda: {"past_values": torch.randn(2, 32, 3), "future_values": torch.randn(2, 8, 3)},
 )
 
 
@@ -177,57 +142,20 @@ library(
 def clip():
     import transformers
 
-    text = {**HIDDEN, **IDS, "max_position_embeddings": 16}
     config = transformers.CLIPConfig(
-        text_config=text, vision_config={**HIDDEN, **IMAGE}, projection_dim=16
+        text_config=SIZES["CLIP, text"], vision_config=SIZES["CLIP, vision"], projection_dim=16
     )
     model = transformers.CLIPModel(config)
     inputs = {"input_ids": ids(), "pixel_values": _images()}
     return trained(model, lambda: model(**inputs, return_loss=True).loss)
 
 
-_WHISPER = {
-    **{"vocab_size": 99, "d_model": 32, "encoder_layers": 2, "decoder_layers": 2},
-    **{"encoder_attention_heads": 4, "decoder_attention_heads": 4, "encoder_ffn_dim": 64},
-    **{"decoder_ffn_dim": 64, "num_mel_bins": 16, "max_source_positions": 32},
-    **{"max_target_positions": 32, "decoder_start_token_id": 1, "pad_token_id": 0},
-    **{"bos_token_id": 1, "eos_token_id": 2},
-}
-library(
-    "Whisper",
-    "WhisperForConditionalGeneration",
-    lambda: {"input_features": torch.randn(2, 16, 64), "labels": ids()},
-    **_WHISPER,
-)
-_WAV2VEC2 = {
-    **{**HIDDEN, "vocab_size": 32, "conv_dim": (16, 16), "conv_stride": (5, 4)},
-    **{"conv_kernel": (10, 8), "num_conv_pos_embeddings": 8, "num_conv_pos_embedding_groups": 2},
-    **{"num_feat_extract_layers": 2, "mask_time_length": 4, "ctc_loss_reduction": "mean"},
-}
-
-
-def _speech():
-    return {"input_values": torch.randn(2, 2000), "labels": torch.randint(1, 30, (2, 6))}
-
-
-library("wav2vec2", "Wav2Vec2ForCTC", _speech, **_WAV2VEC2, layerdrop=0.0, quick=True)
-library("wav2vec2, LayerDrop", "Wav2Vec2ForCTC", _speech, **_WAV2VEC2, layerdrop=0.5)
-library(
-    "LayoutLM",
-    "LayoutLMForMaskedLM",
-    _labelled(bbox=lambda: torch.randint(0, 99, (2, 16, 4)).sort(-1).values),
-    **IDS,
-    **HIDDEN,
-    **{"max_2d_position_embeddings": 128},
-)
-
-
 @kind("LLaVA")
 def llava():
     import transformers
 
-    vision = transformers.CLIPVisionConfig(**HIDDEN, **IMAGE)
-    text = transformers.LlamaConfig(**LLAMA)
+    vision = transformers.CLIPVisionConfig(**SIZES["CLIP, vision"])
+    text = transformers.LlamaConfig(**SIZES["_llama"])
     config = transformers.LlavaConfig(
         vision_config=vision, text_config=text, image_token_index=98, vision_feature_layer=-1
     )
@@ -241,16 +169,9 @@ def llava():
 def detr():
     import transformers
 
-    backbone = transformers.ResNetConfig(
-        **{"embedding_size": 8, "hidden_sizes": [8, 16], "depths": [1, 1]}, out_features=["stage2"]
-    )
-    sizes = {
-        **{"d_model": 32, "encoder_layers": 1, "decoder_layers": 2, "num_queries": 5},
-        **{"encoder_attention_heads": 4, "decoder_attention_heads": 4, "encoder_ffn_dim": 64},
-        **{"decoder_ffn_dim": 64, "num_labels": 4},
-    }
+    backbone = transformers.ResNetConfig(**SIZES["DETR, backbone"])
     config = transformers.DetrConfig(
-        use_timm_backbone=False, backbone_config=backbone, backbone=None, **sizes
+        use_timm_backbone=False, backbone_config=backbone, backbone=None, **SIZES["DETR"]
     )
     model = transformers.DetrForObjectDetection(config)
     labels = [
@@ -266,7 +187,7 @@ def lora():
     import peft
     import transformers
 
-    model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**LLAMA))
+    model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**SIZES["_llama"]))
     model = peft.get_peft_model(
         model, peft.LoraConfig(r=4, target_modules=["q_proj", "v_proj"], lora_dropout=0.1)
     )
@@ -277,20 +198,27 @@ def lora():
 # ---- diffusers ----
 
 
-def diffused(name, class_name, call, **sizes):
-    """Register a step of a model of diffusers on what `call()` gives."""
+def diffused(name, class_name, call):
+    """Register a step of a model of diffusers, of its sizes, on what `call()` gives."""
 
     @kind(name)
     def build():
         import diffusers
 
-        model = getattr(diffusers, class_name)(**sizes)
+        model = getattr(diffusers, class_name)(**SIZES[name])
         inputs = call()
         return trained(model, lambda: _loss(model(**inputs)))
 
 
 def _time(batch=2):
     return torch.randint(0, 1000, (batch,))
+
+
+def _noisy(*shape, text, **more):
+    """Latents, their times and a text."""
+    given = {"hidden_states": torch.randn(shape), "timestep": _time(shape[0])}
+    given["encoder_hidden_states"] = torch.randn(shape[0], *text)
+    return given | {name: make() for name, make in more.items()}
 
 
 diffused(
@@ -300,20 +228,11 @@ diffused(
         **{"hidden_states": torch.randn(2, 4, 8, 8), "timestep": _time()},
         "class_labels": torch.randint(0, 10, (2,)),
     },
-    **{"num_attention_heads": 2, "attention_head_dim": 16, "in_channels": 4, "num_layers": 2},
-    **{"sample_size": 8, "patch_size": 2, "norm_num_groups": 4, "num_embeds_ada_norm": 10},
 )
 diffused(
     "SD3",
     "SD3Transformer2DModel",
-    lambda: {
-        **{"hidden_states": torch.randn(2, 4, 8, 8), "timestep": _time()},
-        "encoder_hidden_states": torch.randn(2, 6, 32),
-        "pooled_projections": torch.randn(2, 64),
-    },
-    **{"sample_size": 8, "patch_size": 2, "in_channels": 4, "num_layers": 2},
-    **{"attention_head_dim": 8, "num_attention_heads": 4, "joint_attention_dim": 32},
-    **{"caption_projection_dim": 32, "pooled_projection_dim": 64, "out_channels": 4},
+    lambda: _noisy(2, 4, 8, 8, text=(6, 32), pooled_projections=lambda: torch.randn(2, 64)),
 )
 diffused(
     "Flux",
@@ -325,53 +244,19 @@ diffused(
         "img_ids": torch.zeros(16, 3),
         "txt_ids": torch.zeros(6, 3),
     },
-    **{"patch_size": 1, "in_channels": 4, "num_layers": 1, "num_single_layers": 1},
-    **{"attention_head_dim": 16, "num_attention_heads": 2, "joint_attention_dim": 32},
-    **{"pooled_projection_dim": 32, "axes_dims_rope": (4, 4, 8)},
 )
-diffused(
-    "CogVideoX",
-    "CogVideoXTransformer3DModel",
-    lambda: {
-        **{"hidden_states": torch.randn(1, 5, 4, 8, 8), "timestep": _time(1)},
-        "encoder_hidden_states": torch.randn(1, 8, 16),
-    },
-    **{"num_attention_heads": 2, "attention_head_dim": 16, "in_channels": 4},
-    **{"out_channels": 4, "time_embed_dim": 8, "text_embed_dim": 16, "num_layers": 2},
-    **{"sample_width": 8, "sample_height": 8, "sample_frames": 9, "patch_size": 2},
-    **{"temporal_compression_ratio": 4, "max_text_seq_length": 8},
-)
-diffused(
-    "Wan",
-    "WanTransformer3DModel",
-    lambda: {
-        **{"hidden_states": torch.randn(1, 4, 2, 8, 8), "timestep": _time(1)},
-        "encoder_hidden_states": torch.randn(1, 8, 16),
-    },
-    **{"patch_size": (1, 2, 2), "num_attention_heads": 2, "attention_head_dim": 12},
-    **{"in_channels": 4, "out_channels": 4, "text_dim": 16, "freq_dim": 32, "ffn_dim": 32},
-    **{"num_layers": 2, "cross_attn_norm": True, "rope_max_seq_len": 32},
-)
+diffused("CogVideoX", "CogVideoXTransformer3DModel", lambda: _noisy(1, 5, 4, 8, 8, text=(8, 16)))
+diffused("Wan", "WanTransformer3DModel", lambda: _noisy(1, 4, 2, 8, 8, text=(8, 16)))
 diffused(
     "LTX",
     "LTXVideoTransformer3DModel",
     lambda: {
-        **{"hidden_states": torch.randn(1, 32, 4), "timestep": _time(1)},
-        "encoder_hidden_states": torch.randn(1, 8, 32),
+        **_noisy(1, 32, 4, text=(8, 32)),
         "encoder_attention_mask": torch.ones(1, 8, dtype=torch.bool),
         **{"num_frames": 2, "height": 4, "width": 4},
     },
-    **{"in_channels": 4, "out_channels": 4, "num_attention_heads": 2, "num_layers": 1},
-    **{"attention_head_dim": 16, "cross_attention_dim": 32, "caption_channels": 32},
 )
-diffused(
-    "AutoencoderKL",
-    "AutoencoderKL",
-    lambda: {"sample": _images(), "sample_posterior": True},
-    **{"block_out_channels": (8, 16), "norm_num_groups": 4, "latent_channels": 4},
-    **{"down_block_types": ("DownEncoderBlock2D",) * 2},
-    **{"up_block_types": ("UpDecoderBlock2D",) * 2},
-)
+diffused("AutoencoderKL", "AutoencoderKL", lambda: {"sample": _images(), "sample_posterior": True})
 diffused(
     "UNet3D",
     "UNet3DConditionModel",
@@ -379,25 +264,18 @@ diffused(
         **{"sample": torch.randn(1, 4, 2, 16, 16), "timestep": _time(1)},
         "encoder_hidden_states": torch.randn(1, 4, 32),
     },
-    **{"sample_size": 16, "block_out_channels": (8, 16), "norm_num_groups": 4},
-    **{"cross_attention_dim": 32, "attention_head_dim": 4},
-    **{"down_block_types": ("CrossAttnDownBlock3D", "DownBlock3D")},
-    **{"up_block_types": ("UpBlock3D", "CrossAttnUpBlock3D")},
 )
+diffused("UNet2D", "UNet2DModel", lambda: {"sample": _images(), "timestep": _time()})
+diffused("VQModel", "VQModel", lambda: {"sample": _images()})
 
 
 @kind("ControlNet")
 def controlnet():
     import diffusers
 
-    sizes = {
-        **{"block_out_channels": (8, 16), "norm_num_groups": 4, "cross_attention_dim": 16},
-        "down_block_types": ("CrossAttnDownBlock2D", "DownBlock2D"),
-        "attention_head_dim": 4,
-    }
-    unet = diffusers.UNet2DConditionModel(
-        **sizes, sample_size=16, up_block_types=("UpBlock2D", "CrossAttnUpBlock2D")
-    ).requires_grad_(False)
+    sizes, ups = SIZES["ControlNet"], ("UpBlock2D", "CrossAttnUpBlock2D")
+    unet = diffusers.UNet2DConditionModel(**sizes, sample_size=16, up_block_types=ups)
+    unet.requires_grad_(False)
     control = diffusers.ControlNetModel.from_unet(
         unet, conditioning_embedding_out_channels=(8, 16)
     ).train()
@@ -407,17 +285,11 @@ def controlnet():
 
     def loss():
         down, middle = control(x, time, text, controlnet_cond=image, return_dict=False)
-        return (
-            unet(
-                x,
-                time,
-                text,
-                down_block_additional_residuals=down,
-                mid_block_additional_residual=middle,
-            )
-            .sample.square()
-            .mean()
-        )
+        added = {
+            "down_block_additional_residuals": down,
+            "mid_block_additional_residual": middle,
+        }
+        return unet(x, time, text, **added).sample.square().mean()
 
     return trained(control, loss)
 
@@ -827,74 +699,6 @@ def tensor_parallel():
 
 
 # ---- further ones, that nobody had tried before ----
-
-library(
-    "Bart",
-    "BartForConditionalGeneration",
-    _labelled(),
-    **{**IDS, "d_model": 32, "encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 64},
-    **{"decoder_ffn_dim": 64, "encoder_attention_heads": 4, "decoder_attention_heads": 4},
-    **{"max_position_embeddings": 64, "decoder_start_token_id": 2},
-)
-library(
-    "ModernBERT",
-    "ModernBertForMaskedLM",
-    _labelled(attention_mask=_padded),
-    **{**IDS, **HIDDEN, "cls_token_id": 1, "sep_token_id": 2, "global_attn_every_n_layers": 2},
-)
-library(
-    "Bloom",
-    "BloomForCausalLM",
-    _labelled(),
-    **{**IDS, "hidden_size": 32, "n_layer": 2, "n_head": 4, "use_cache": False},
-)
-library(
-    "DeepSeek-V3",
-    "DeepseekV3ForCausalLM",
-    _labelled(),
-    **{**LLAMA, "num_key_value_heads": 4, "n_routed_experts": 4, "num_experts_per_tok": 2},
-    **{"moe_intermediate_size": 32, "n_group": 2, "topk_group": 1, "q_lora_rank": 16},
-    **{"kv_lora_rank": 16, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 8},
-    **{"first_k_dense_replace": 1},
-)
-library(
-    "SegFormer",
-    "SegformerForSemanticSegmentation",
-    lambda: {"pixel_values": _images(64), "labels": torch.randint(0, 3, (2, 64, 64))},
-    **{"depths": [1, 1, 1, 1], "hidden_sizes": [8, 16, 16, 16], "decoder_hidden_size": 16},
-    **{"num_attention_heads": [1, 2, 2, 2], "num_labels": 3},
-)
-library(
-    "DINOv2",
-    "Dinov2ForImageClassification",
-    lambda: {"pixel_values": _images(), "labels": torch.tensor([0, 1])},
-    **{**IMAGE, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4},
-    **{"drop_path_rate": 0.1},
-)
-library(
-    "PatchTST",
-    "PatchTSTForPrediction",
-    lambda: {"past_values": torch.randn(2, 32, 3), "future_values": torch.randn(2, 8, 3)},
-    **{"num_input_channels": 3, "context_length": 32, "prediction_length": 8, "d_model": 32},
-    **{"num_hidden_layers": 1, "num_attention_heads": 4, "ffn_dim": 64, "patch_length": 8},
-    **{"patch_stride": 8},
-)
-diffused(
-    "UNet2D",
-    "UNet2DModel",
-    lambda: {"sample": _images(), "timestep": _time()},
-    **{"sample_size": 32, "block_out_channels": (8, 16), "norm_num_groups": 4},
-    **{"down_block_types": ("DownBlock2D", "AttnDownBlock2D")},
-    **{"up_block_types": ("AttnUpBlock2D", "UpBlock2D")},
-)
-diffused(
-    "VQModel",
-    "VQModel",
-    lambda: {"sample": _images()},
-    **{"block_out_channels": (8, 16), "norm_num_groups": 4, "latent_channels": 4},
-    **{"down_block_types": ("DownEncoderBlock2D",) * 2},
-    **{"up_block_types": ("UpDecoderBlock2D",) * 2, "num_vq_embeddings": 16},
-)
 
 
 @kind("language model, LSTM both ways")

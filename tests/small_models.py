@@ -1,8 +1,10 @@
 """Small models of the kinds that the course builds and of published ones, each with a batch."""
 
 from functools import partial
+from pathlib import Path
 
 import torch
+import yaml
 
 from tutorial_lib.data import image_batch
 from tutorial_lib.instruments import published
@@ -105,92 +107,18 @@ def with_loss(kind, rows, length, **changes):
 
 # ---- published models ----
 
-# One of each family, small enough to train for real.
-UNET_TINY = {
-    "block_out_channels": (32, 64),
-    "down_block_types": ("DownBlock2D", "CrossAttnDownBlock2D"),
-    "up_block_types": ("CrossAttnUpBlock2D", "UpBlock2D"),
-    "cross_attention_dim": 32,
-    "sample_size": 8,
-}
-TOWER = {
-    **{"num_hidden_layers": 2, "hidden_size": 32},
-    **{"num_attention_heads": 2, "intermediate_size": 64},
-}
-WIDE = {"intermediate_size": 3072}  # as published
-TINY = {
-    "gpt2": {"n_layer": 2, "hidden_size": 32, "n_head": 2, "vocab_size": 50, "n_positions": 16},
-    "bert-base": {**TOWER, **WIDE, "vocab_size": 120, "max_position_embeddings": 64},
-    "llama-2-7b": {**TOWER, "vocab_size": 50, "max_position_embeddings": 16},
-    "gemma-2-9b": {
-        **TOWER,
-        "num_key_value_heads": 1,
-        "head_dim": 16,
-        "vocab_size": 50,
-        "max_position_embeddings": 16,
-    },
-    "olmoe-1b-7b": {
-        **TOWER,
-        "num_key_value_heads": 2,
-        "num_experts": 4,
-        "num_experts_per_tok": 2,
-        "vocab_size": 50,
-        "max_position_embeddings": 16,
-    },
-    "modernbert-base": {
-        **TOWER,
-        "vocab_size": 120,
-        "max_position_embeddings": 64,
-        **dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id"), 0),
-    },
-    "dinov2-base": {
-        **{key: TOWER[key] for key in ("num_hidden_layers", "hidden_size", "num_attention_heads")},
-        "image_size": 28,
-        "num_labels": 10,
-    },
-    "vit-b-16": {**TOWER, **WIDE, "image_size": 32, "num_labels": 10},
-    "sd15-unet": {**UNET_TINY, "attention_head_dim": 2},
-    "sdxl-unet": {
-        **UNET_TINY,
-        "attention_head_dim": (2, 4),
-        "transformer_layers_per_block": (1, 2),
-        "addition_time_embed_dim": 8,
-        "projection_class_embeddings_input_dim": 64,
-    },
-    "resnet50": {"embedding_size": 8, "hidden_sizes": (16, 32), "depths": (1, 2), "num_labels": 10},
-    "clip-two-tower": {
-        "projection_dim": 16,
-        "logit_scale_init_value": 0.0,
-        "text_config": {
-            **TOWER,
-            "vocab_size": 50,
-            "max_position_embeddings": 16,
-            "eos_token_id": 49,
-            "bos_token_id": 48,
-        },
-        "vision_config": {**TOWER, "image_size": 32, "patch_size": 16},
-    },
-    "sd-vae": {
-        "block_out_channels": (32, 64),
-        "down_block_types": ("DownEncoderBlock2D",) * 2,
-        "up_block_types": ("UpDecoderBlock2D",) * 2,
-        "layers_per_block": 1,
-    },
-    "sd35-medium": {
-        **{"num_layers": 3, "num_attention_heads": 2, "attention_head_dim": 16},
-        **{"joint_attention_dim": 24, "caption_projection_dim": 32, "pooled_projection_dim": 40},
-        **{"dual_attention_layers": (0,), "sample_size": 8, "pos_embed_max_size": 8},
-    },
-    "flux-dev": {
-        **{"num_layers": 1, "num_single_layers": 2, "num_attention_heads": 2},
-        **{"attention_head_dim": 16, "axes_dims_rope": (4, 6, 6), "in_channels": 8},
-        **{"joint_attention_dim": 24, "pooled_projection_dim": 40},
-    },
-    "transformer-50": _GPT,
-    "lstm": {"vocab_size": 50, "d_model": 16, "chunk_len": 8},
-    "resnet1000": {"stage_depths": (1, 1), "base_channels": 4},
-    "unet3d": {"base_channels": 4, "num_levels": 2},
-}
+
+def _with_tuples(sizes):
+    """Sizes as a configuration's own are: what YAML calls a list is a tuple there."""
+    if isinstance(sizes, dict):
+        return {name: _with_tuples(size) for name, size in sizes.items()}
+    return tuple(sizes) if isinstance(sizes, list) else sizes
+
+
+_SIZES = yaml.safe_load(Path(__file__).with_name("sizes.yaml").read_text("utf-8"))["published"]
+_SIZES = _with_tuples(_SIZES)
+UNET_TINY = _SIZES["_unet"]
+TINY = {name: sizes for name, sizes in _SIZES.items() if not name.startswith("_")}
 # What a batch is asked for where the configuration does not say how large an image is.
 ASKED = {"resnet50": {"size": 32}, "sd-vae": {"size": 16}, "unet3d": {"size": 8}}
 ASKED |= {"sd35-medium": {"seq": 5}, "flux-dev": {"seq": 5, "size": 8}}
