@@ -2,6 +2,7 @@
 
 import ast
 import contextlib
+import csv
 import itertools
 import os
 import re
@@ -18,6 +19,7 @@ CORPUS = Path(__file__).parent / "grading_corpus"
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(CORPUS))
 
+import answers  # noqa: E402
 import toy  # noqa: E402
 from toychecks import lab90  # noqa: E402
 
@@ -129,92 +131,26 @@ def test_what_sets_arithmetic_reaches_an_answer_and_nothing_else_does(
         assert course.area() == ""
 
 
-# Finds the channel to the grader and writes messages of its own into it.
-PIPE = (
-    "import os, struct\n"
-    "def send(kind, content, length=None):\n"
-    "    pipe = next(fd for fd in range(3, 99) if is_open(fd))\n"
-    "    rest = memoryview(struct.pack('<cQ', kind, length or len(content)) + content)\n"
-    "    while rest: rest = rest[os.write(pipe, rest):]\n"
-    "def is_open(fd):\n"
-    "    try: return bool(os.fstat(fd))\n"
-    "    except OSError: return False\n"
-)
-# The message of a right result, as the check itself would write it.
-FRAME = (
-    "import json\ndef area(w, h):\n    text = json.dumps({'dict': {'area': w * h}}).encode()\n"
-    "    found = struct.pack('<Q', len(text)) + text\n"
-)
 WROTE = "cannot be read: it is not what the check has sent: your code wrote in its place"
 
 
-@pytest.mark.parametrize(
-    ("answer", "expected"),
-    [
-        ("def area(w, h):\n    return w + h", "off by"),
-        ("def area(w, h):\n    return float(w * h)", "should be an int"),
-        ("def area(w, h):\n    return float('nan')", "should be an int, and is nan"),
-        ("def area(w, h):\n    return 'x' * 10**9", "allowed|MemoryError"),
-        ("def area(w, h:\n    return", "SyntaxError"),
-        ("", "does not define area"),
-        ("area = 7", "needs a function, and got int"),
-        ("import sys\nsys.exit('bye')", "stopped with SystemExit.*bye"),
-        ("import os\nos._exit(3)", "answer cell of exercise 1.1 ended.*exit code 3"),
-        ("import ctypes\nctypes.string_at(0)", "SIGSEGV"),
-        ("import os\nos.kill(os.getpid(), 40)", "signal 40"),
-        ("%%time\n" * 600 + "def area(w, h):\n    return 1", "off by|RecursionError"),
-        ("def area(w, h):\n    import os, signal\n    os.kill(os.getpid(), 9)", "SIGKILL"),
-        ("def area(w, h):\n    import os\n    os.kill(0, 9)", "SIGKILL"),
-        ("while True:\n    pass", "answer cell of exercise 1.1 was stopped after 3.00 s"),
-        pytest.param(
-            "def area(w, h):\n    while True: pass",
-            "function of exercise 1.1 was stopped after",
-            marks=pytest.mark.weekly,
-        ),
-        pytest.param(
-            "def area(w, h):\n    while True: print('x' * 10**6)",
-            "stopped|memory|raised",
-            marks=pytest.mark.weekly,
-        ),
-        ("def area(w, h):\n    return bytearray(50 * 2**30)", "MemoryError"),
-        ("import torch\ndef area(w, h):\n    return torch.zeros(10**10)", "memory"),
-        ("def area(w, h):\n    raise ValueError('\\x1b[31mred <b>')", "ValueError"),
-        ("def area(w, h):\n    def deep(x): return [deep(x)]\n    return deep(1)", "Recursion"),
-        ("def area(w, h):\n    return 10**100000", "ValueError|digits|cannot be read"),
-        (PIPE + "def area(w, h):\n    send(b'F', 2**25 * b'x')\n    os._exit(0)", WROTE),
-        (PIPE + "def area(w, h):\n    while True: send(b'S', b'0')", WROTE),
-        (PIPE + FRAME + "    send(b'R', found)\n    os._exit(0)", WROTE),
-        (PIPE + FRAME + "    send(b'C', b'done')\n    return w * h", WROTE),
-        (
-            PIPE + "def area(w, h):\n    place = next(fd for fd in range(3, 99) if is_open(fd))\n"
-            "    open(f'/proc/self/fd/{place}', 'wb').write(b'x')\n    return w * h",
-            "OSError|FileNotFoundError",
-        ),
-        pytest.param(
-            PIPE + "def area(w, h):\n    send(b'R', b'x', 99)\n    while True: pass",
-            "was stopped",
-            marks=pytest.mark.weekly,
-        ),
-        (
-            "class E:\n    __class__ = int\ndef area(w, h):\n    return E()",
-            "should be an int, and is E",
-        ),
-        (
-            "class E(int):\n    def __eq__(s, o): return True\n    def __ne__(s, o): return False\n"
-            "def area(w, h):\n    return E(5)",
-            "off by",
-        ),
-        (
-            "class E:\n    def __reduce__(self): return (print, ('x',))\n"
-            "def area(w, h):\n    return E()",
-            "should be an int, and is E",
-        ),
-    ],
-)
-def test_a_wrong_or_hostile_answer_fails_alone(course, answer, expected):
+def answers_of(kind):
+    """Return the answers to 1.1 of one kind, in grading_corpus/session.txt, with their words."""
+    found = [one for one in answers.read("../session") if one[1].split("-")[0] == kind]
+    return pytest.mark.parametrize(
+        ("answer", "words"),
+        [
+            pytest.param(cell, words, marks=[pytest.mark.weekly] * how.endswith("-weekly"), id=name)
+            for _, how, name, words, (cell,) in found
+        ],
+    )
+
+
+@answers_of("fails")
+def test_a_wrong_or_hostile_answer_fails_alone(course, answer, words):
     course.session(area=answer)
     said = course.area()
-    assert re.search(expected, said, re.DOTALL), said
+    assert re.search(WROTE if words == "WROTE" else words, said, re.DOTALL), said
     assert len(said) < 20_000
     assert course.doubled() == ""  # the next exercise of the same submission is judged as ever
 
@@ -225,85 +161,34 @@ def test_a_library_that_crashes_once_costs_no_point(course):
     assert course.area() == ""
 
 
-SPOILERS = {
-    "the judge": "import toychecks.lab90 as m\nm.ex = type('E', (), {})\n"
-    "object.__setattr__(m.area, 'judge', lambda *a: None)",
-    "CheckError": "import tutorial_lib.checks.given.values as c\n"
-    "c.CheckError = type('Q', (), {})\nimport tutorial_lib.checks.given.half as h\n"
-    "h.RunHalf.__call__ = lambda *a: print('1.1 passed: the area is right')",
-    "allclose": "import torch\ntorch.allclose = lambda *a, **k: True",
-    "frames": "import os\nfor fd in range(3, 60):\n    try: os.write(fd, b'R' + b'\\0' * 8)\n"
-    "    except OSError: pass",
-    "a claim": "import solutions.grader.inside.student as s\n"
-    "s.run_in_place = lambda *a: {'area': True, 'passed': True}",
-}
+def test_a_pile_of_magics_fails_alone(course):
+    course.session(area="%%time\n" * 600 + "def area(w, h):\n    return 1")
+    assert re.search("off by|RecursionError", course.area())
+    assert course.doubled() == ""
 
 
-@pytest.mark.parametrize("spoiler", SPOILERS.values(), ids=SPOILERS)
-def test_patching_in_the_students_process_gives_no_points(course, spoiler):
-    course.session(area=f"{spoiler}\ndef area(w, h):\n    return 1")
+@answers_of("spoiler")
+def test_patching_in_the_students_process_gives_no_points(course, answer, words):
+    course.session(area=answer)
     assert course.area()
 
 
-GIVEN = "import contextlib\ngiven = contextlib.sys.modules['toychecks.lab90.given']\n"
-VALUES = "import contextlib\nvalues = contextlib.sys.modules['tutorial_lib.checks.given.values']\n"
-INSIDE = "def area(w, h):\n    {}\n    return w * h"
-EXCHANGES = {
-    "a function of torch": ("import torch\ntorch.equal = lambda a, b: True", "torch.equal"),
-    "a method": ("import torch\ntorch.Tensor.norm = lambda self: 0", "Tensor.norm"),
-    "a method that is inherited": (
-        VALUES + "values.CheckError.with_traceback = print",
-        "CheckError.with_traceback",
-    ),
-    "a run half": (GIVEN + "object.__setattr__(given.area, 'function', lambda a, c: c)", ""),
-    "what a run half calls": (VALUES + "values.plain = lambda value: value", "values.plain"),
-    "its code": (
-        VALUES + "values.plain.__code__ = (lambda value: value).__code__",
-        "plain",
-    ),
-    "a built-in function": ("import builtins\nbuiltins.sum = lambda *a: 0", "builtins.sum"),
-    "before a built-in function": (
-        "import contextlib\ncontextlib.sys.modules['tutorial_lib.units'].round = int",
-        "units.round",
-    ),
-    "a mode that is left on": (
-        "import torch.overrides as o\n" + INSIDE.format("o.BaseTorchFunctionMode().__enter__()"),
-        "a kernel of yours)",
-    ),
-    "a kernel": (
-        "import torch\nlib = torch.library.Library('aten', 'IMPL')\n"
-        "lib.impl('equal', lambda a, b: True, 'CPU')",
-        "a kernel of yours)",
-    ),
-    "while it runs": (INSIDE.format("import torch; torch.equal = int"), "torch.equal"),
-}
+@answers_of("exchange")
+def test_a_right_answer_that_exchanges_what_a_check_works_with_is_refused(course, answer, words):
+    course.session(area=answer)
+    assert (f"{words}, which the check works with" in course.area()) == bool(words)
 
 
-@pytest.mark.parametrize(("patch", "name"), EXCHANGES.values(), ids=EXCHANGES)
-def test_a_right_answer_that_exchanges_what_a_check_works_with_is_refused(course, patch, name):
-    course.session(area=f"{patch}\n{'' if 'def area' in patch else toy.AREA}")
-    assert (f"{name}, which the check works with" in course.area()) == bool(name)
-
-
-@pytest.mark.parametrize(
-    "patch",
-    [
-        INSIDE.format("import torch; old = torch.equal; torch.equal = int; torch.equal = old"),
-        "import torch\ntorch.Tensor.__repr__ = lambda self: 'mine'\n" + toy.AREA,
-        "import torch\ntorch.set_default_device('cpu')\n" + toy.AREA,
-        "import torch\ntorch.Tensor.mean_of_squares = lambda self: 0\n" + toy.AREA,
-        "import torch\nfor kind in (torch.optim.SGD, torch.optim.AdamW):\n"
-        "    kind([torch.zeros(1, requires_grad=True)])\n" + toy.AREA,
-    ],
-)
-def test_what_is_put_back_or_only_added_costs_nothing(course, patch):
-    course.session(area=patch)
+@answers_of("harmless")
+def test_what_is_put_back_or_only_added_costs_nothing(course, answer, words):
+    course.session(area=answer)
     assert course.area() == ""
 
 
 def test_a_patch_in_one_exercise_cannot_make_a_wrong_later_answer_right(course):
     course.session(
-        area=SPOILERS["allclose"] + "\n" + toy.AREA, **{"1.2": "def doubled(x):\n    return x"}
+        area="import torch\ntorch.allclose = lambda *a, **k: True\n" + toy.AREA,
+        **{"1.2": "def doubled(x):\n    return x"},
     )
     assert "torch.allclose" in course.area()
     assert "differs" in course.doubled()
@@ -323,36 +208,19 @@ def test_a_cell_that_hangs_costs_its_time_once(course):
     assert course.slope() == ""
 
 
-ESCAPES = {
-    "read": "open({solution!r}).read()",
-    "list": "__import__('os').listdir({root!r})",
-    "home": "__import__('os').listdir('/root' if __import__('os').getuid() == 0 else '/home')",
-    "write": "open({root!r} + '/written', 'w')",
-    "tmp": "open('/tmp/written-by-a-student', 'w')",
-    "remove": "__import__('os').remove({solution!r})",
-    "program": "__import__('subprocess').run(['/usr/bin/env'], check=True)",
-    "grader": "open('/proc/%d/environ' % {pid}).read()",
-    "signal": "__import__('os').kill({pid}, 0)",
-    "port": "__import__('socket').create_connection(('127.0.0.1', {port}), 2)",
-    "privilege": "__import__('os').chroot('.')",
-    "unowned memory": "__import__('os').memfd_create('x')",
-    "socket": "__import__('socket').socket(__import__('socket').AF_UNIX)",
-}
-
-
-@pytest.mark.parametrize("attempt", ESCAPES)
-def test_the_sandbox_refuses(course, running, attempt):
+@answers_of("escape")
+def test_the_sandbox_refuses(course, running, answer, words):
     layers = running[3]
     if "landlock" not in layers:
         pytest.skip(f"this machine grants only {layers}")
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        line = ESCAPES[attempt].format(
+        source = answer.format(
             solution=str(course.lab.path),
             root=str(course.lab.path.parents[1]),
             pid=os.getpid(),
             port=listener.getsockname()[1],
         )
-        course.session(area=f"def area(w, h):\n    {line}\n    return w * h")
+        course.session(area=source)
         said = course.area()
     assert "your function raised" in said
     assert any(word in said for word in ("PermissionError", "OSError", "ProcessLookup", "Connect"))
@@ -361,52 +229,21 @@ def test_the_sandbox_refuses(course, running, attempt):
 
 
 # Numbers on x86_64 and aarch64, and arguments that a kernel without a filter takes where it can.
-CALLS = {
-    "socket AF_VSOCK": ((41, 198), "40, 1, 0"),
-    "socket AF_NETLINK": ((41, 198), "16, 3, 0"),
-    "socket AF_INET": ((41, 198), "2, 2, 0"),
-    "socket AF_UNIX": ((41, 198), "1, 1, 0"),
-    "socket AF_ALG": ((41, 198), "38, 5, 0"),
-    "socketpair of datagrams": ((53, 199), "1, 2, 0, room"),
-    "unshare CLONE_NEWUSER": ((272, 97), "0x10000000"),
-    "clone CLONE_NEWUSER": ((56, 220), "0x10000011, 0, 0, 0, 0"),
-    "clone3": ((435, 435), "room, 88"),
-    "setns": ((308, 268), "pipe, 0"),
-    "add_key": ((248, 217), "b'user', b'x', b'x', long(1), -2"),
-    "request_key": ((249, 218), "b'user', b'x', 0, 0"),
-    "keyctl": ((250, 219), "0, -2, 1"),
-    "ptrace": ((101, 117), "0, 0, 0, 0"),
-    "process_vm_readv": ((310, 270), "os.getpid(), 0, long(0), 0, long(0), long(0)"),
-    "kcmp": ((312, 272), "os.getpid(), os.getpid(), 1, 0, 0"),
-    "bpf": ((321, 280), "0, room, 48"),
-    "perf_event_open": ((298, 241), "room, 0, -1, -1, 0"),
-    "userfaultfd": ((323, 282), "1"),
-    "io_uring_setup": ((425, 425), "1, room"),
-    "mount": ((165, 40), "b'x', b'.', b'tmpfs', 0, 0"),
-    "open_tree": ((428, 428), "-100, b'.', 1"),
-    "pidfd_open": ((434, 434), "os.getpid(), 0"),
-    "memfd_secret": ((447, 447), "0"),
-    "shmget": ((29, 194), "0, 4096, 0o1600"),
-    "mknod": ((259, 33), "-100, b'pipe', 0o10600, 0"),
-    "personality": ((135, 92), "long(0xFFFFFFFF)"),
-    "prctl PR_SET_DUMPABLE": ((157, 167), "4, 1, 0, 0, 0"),
-    "a call to come": ((4000, 4000), ""),
-}
+with (CORPUS / "calls.csv").open(encoding="utf-8") as _file:
+    CALLS = list(csv.DictReader(_file))
 
 
-@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("call", CALLS, ids=lambda call: call["call"])
 def test_system_calls_that_no_answer_needs_are_refused(course, running, call):
     if "seccomp" not in running[3]:
         pytest.skip(f"this machine grants only {running[3]}")
-    numbers, arguments = CALLS[call]
-    number = numbers[list(seccomp.MACHINES).index(os.uname().machine)]
     tried = (
         "import ctypes, os\n"
         "long = ctypes.c_ulong\n"
         "def area(w, h):\n"
         "    libc = ctypes.CDLL(None, use_errno=True)\n"
         "    room, pipe = ctypes.create_string_buffer(128), os.pipe()[0]\n"
-        f"    granted = libc.syscall({number}, {arguments})\n"
+        f"    granted = libc.syscall({call[os.uname().machine]}, {call['arguments']})\n"
         "    assert granted == -1, f'granted: {granted}'\n"
         "    assert ctypes.get_errno() in (1, 38), os.strerror(ctypes.get_errno())\n"
         "    return w * h"
@@ -430,32 +267,9 @@ def test_the_numbers_of_system_calls_are_those_of_the_kernel(machine):
     assert seccomp.CONDITIONS.keys() <= seccomp.ALLOWED.keys()
 
 
-HONEST = {
-    "threads": "from concurrent.futures import ThreadPoolExecutor as Pool\n"
-    "    assert list(Pool(3).map(abs, [-1])) == [1]",
-    "processes": "import multiprocessing as m\n    here, there = m.Pipe()\n"
-    "    m.Process(target=there.send, args=(3,)).start()\n    assert here.recv() == 3",
-    "another Python": "import subprocess, sys\n"
-    "    said = subprocess.run([sys.executable, '-c', 'print(3)'], capture_output=True).stdout\n"
-    "    assert said == b'3\\n'",
-    "asyncio": "import asyncio\n    asyncio.run(asyncio.sleep(0.01))",
-    "files": "import os, shutil, tempfile\n    folder = tempfile.mkdtemp()\n"
-    "    open(folder + '/a', 'w').write('x')\n    shutil.copytree(folder, folder + '2')\n"
-    "    os.symlink('a', folder + '/b'); os.rename(folder + '/b', folder + '/c')\n"
-    "    shutil.rmtree(folder)",
-    "a signal": "import signal\n    signal.signal(signal.SIGALRM, lambda *_: None)\n"
-    "    signal.setitimer(signal.ITIMER_REAL, 0.01); signal.pause()",
-    "torch": "import torch\n    torch.set_num_threads(2)\n"
-    "    x = torch.randn(300, 300, requires_grad=True)\n    (x @ x).sum().backward()\n"
-    "    torch.save(x, 'x'); torch.load('x', mmap=True)",
-    "torch.compile": "import torch\n    assert torch.compile(torch.square)(torch.tensor(3)) == 9",
-    "a figure": "import matplotlib.pyplot as plt\n    plt.plot([1]); plt.savefig('x.png')",
-}
-
-
-@pytest.mark.parametrize("use", HONEST)
-def test_what_an_honest_answer_may_use_works(course, use):
-    course.session(area=f"def area(w, h):\n    {HONEST[use]}\n    return w * h")
+@answers_of("honest")
+def test_what_an_honest_answer_may_use_works(course, answer, words):
+    course.session(area=answer)
     assert course.area() == ""
 
 
@@ -726,34 +540,12 @@ def test_without_landlock_and_namespaces_grading_still_works_and_says_so(
         assert_nothing_runs(course)
 
 
-UNSEEN = {
-    "the grader": "import solutions.grader",
-    "the judge": "from toychecks.lab90.ex import _judge_area",
-    "the judge by name": "from toychecks.lab90 import _judge_area",
-    "the check's judge": "from toychecks import lab90\n    lab90.area.judge({}, {})",
-    "its cases": "from toychecks import lab90\n    lab90.area.cases(0)",
-    "its source": "from toychecks import lab90 as m\n    assert 'off' in open(m.__file__).read()",
-    "what is given": "import inspect\n    from toychecks.lab90 import given\n"
-    "    assert 'Exercise' in inspect.getsource(given)",
-    "the original": "open({original!r})",
-    "an oracle": "import tutorial_lib.checks.vocabulary.accumulation",
-    "the words of judges": "import tutorial_lib.checks.vocabulary",
-    "a lab's oracle": "from tutorial_lib.checks.lab01 import metered",
-    "whole checks": "import gc\n    gc.unfreeze()\n"
-    "    assert [o for o in gc.get_objects() if type(o).__name__ in ('Exercise', 'Check')]",
-    "memory": "import gc\n    gc.unfreeze()\n"
-    "    found = [f for f in gc.get_objects() if type(f).__name__ == 'function']\n"
-    "    assert [f for f in found if f.__name__ == '_judge_area']",
-    "modules": "import sys\n    assert [m for m in sys.modules if 'school' in m]",
-}
-
-
-@pytest.mark.parametrize("look", UNSEEN)
-def test_the_process_of_an_answer_sees_no_judge_and_no_grader(course, running, look):
+@answers_of("unseen")
+def test_the_process_of_an_answer_sees_no_judge_and_no_grader(course, running, answer, words):
     if "landlock" not in running[3]:
         pytest.skip(f"this machine grants only {running[3]}")
-    line = UNSEEN[look].replace("{original!r}", repr(lab90.area._judge.__code__.co_filename))
-    course.session(area=f"def area(w, h):\n    {line}\n    return w * h")
+    original = repr(lab90.area._judge.__code__.co_filename)
+    course.session(area=answer.replace("{original!r}", original))
     said = course.area()
     assert re.search("ImportError|AttributeError|Assertion|Permission|ModuleNotFound", said)
 

@@ -20,86 +20,12 @@ LABS = tuple(f"lab{number:02}" for number in range(1, 11))
 COURSE = """import os, sys, torch, gc
 from torch import nn, Tensor
 from tutorial_lib import checks, memory"""
-TRICKS = {
-    "import torch as t; t.Tensor.backward = None": "t.Tensor.backward = ...",
-    "from torch import Tensor as T\nT.backward = None": "T.backward = ...",
-    "t = torch\nu = t\nu.sum = max": "u.sum = ...",
-    "for torch.sum in [max]: pass": "torch.sum = ...",
-    "del torch.sum": "torch.sum = ...",
-    "setattr(torch, 'sum', max)": "setattr(torch, ...)",
-    "type(x).forward = f": "type(x).forward = ...",
-    "x.__class__ = Fake": "x.__class__ = ...",
-    "object.__setattr__(torch, 'sum', max)": "__setattr__",
-    "torch.__dict__['sum'] = max": "torch.__dict__",
-    "vars(torch)['sum'] = max": "vars",
-    "globals()['torch'].equal = max": "globals()['torch'].equal = ...",
-    "getattr(torch, 'su' + 'm')": "getattr with a computed name",
-    "setattr(x, 'na' + 'me', 1)": "setattr with a computed name",
-    "getattr(torch, '_C')": "_C",
-    "for m in (torch, 1): pass": "hands on torch",
-    "f(nn)": "hands on torch.nn",
-    "torch._C._autograd": "torch._C._autograd",
-    "from torch._C import x; x()": "torch._C.x",
-    "net._forward_hooks.clear()": "_forward_hooks",
-    "torch.sys.modules['torch'].equal = max": "sys.modules",
-    "import contextlib as c\nm = c.sys.modules['torch']\nm.equal = max": "m.equal = ...",
-    "from contextlib import sys as s; s.setprofile(f)": "sys.setprofile",
-    "a[0].os.remove('x')": "os.remove",
-    "torch.builtins.exec('a')": "builtins.exec",
-    "import timeit; timeit.timeit(text)": "timeit.timeit",
-    "from timeit import Timer as T; T('a')": "timeit.Timer",
-    "import typing; typing.get_type_hints(f)": "typing.get_type_hints",
-    "torch.utils.benchmark.Timer('a')": "torch.utils.benchmark",
-    "('{0.' + word).format(f)": "format of a computed text",
-    "text = '_' + w\ntext.format_map(f)": "format_map of a computed text",
-    "'__' + word": "'__' + word",
-    "array.tofile('helper.py')": "tofile",
-    f"TABLE = '{' '.join(map(str, range(70)))}'": "a constant of",
-    f"TABLE = {[*range(70)]}": "a table of 70 values",
-    "saved_tensors_hooks(lambda t: t.numpy(), torch.from_numpy)": "numpy",
-    "self = f; self.__globals__": "__globals__",
-    "from torch.utils.checkpoint import checkpoint as c; c(f)": "torch.utils.checkpoint.checkpoint",
-    "torch.utils.checkpoint.checkpoint(f)": "torch.utils.checkpoint.checkpoint",
-    "torch.ops.load_library('a')": "torch.ops.load_library",
-    "net._forward_hooks = {}": "net._forward_hooks = ...",
-    "gpu._peak": "_peak",
-    f"TABLE = {10**50}": "a constant of",
-    "class Small(torch.Tensor): pass": "class Small",
-    "class M(torch.overrides.TorchFunctionMode): pass": "torch.overrides.TorchFunctionMode",
-    "class M:\n    def __torch_dispatch__(self): pass": "__torch_dispatch__",
-    "checks.lab01.ex1_1": "tutorial_lib.checks.lab01.ex1_1",
-    "memory.storages.StorageLog": "tutorial_lib.memory.storages.StorageLog",
-    "from solutions import grader; grader": "solutions.grader",
-    "from unittest import mock; mock.patch('torch.sum', max)": "unittest.mock.patch(",
-    "from unittest.mock import patch as p; p.object(torch, 'sum', max)": "unittest.mock.patch.obj",
-    "import importlib as i; i.reload(torch)": "importlib",
-    "__import__('os')": "__import__",
-    "x = __builtins__": "__builtins__",
-    "import builtins; builtins.print": "builtins",
-    "run = exec; run('a')": "exec",
-    "[eval][0]('a')": "eval",
-    "code = compile('1', '', 'eval')": "compile",
-    "import types; types.FunctionType(c, {})": "types.FunctionType",
-    "get_ipython().run_cell('a')": "get_ipython",
-    "sys._getframe(1).f_locals": "f_locals",
-    "e.__traceback__.tb_frame": "tb_frame",
-    "import inspect; inspect.stack()": "inspect",
-    "import traceback; traceback.walk_stack(None)": "traceback",
-    "gc.get_objects()": "gc.get_objects",
-    "from gc import get_referrers as r; r(x)": "gc.get_referrers",
-    "import ctypes; ctypes.CDLL(None)": "ctypes",
-    "sys.modules['torch']": "sys.modules",
-    "from sys import modules; modules['a']": "sys.modules",
-    "os.fork()": "os.fork",
-    "open('/proc/self/maps')": "open",
-    "'{0.__globals__}'.format(f)": ".__globals__",
-    "f'{eval(name)} is left'": "eval",
-    "f.__closure__[0]": "__closure__",
-    "name = '__closure__'; getattr(f, name)": "__closure__",
-    "import operator; operator.attrgetter(n)(torch)": "operator.attrgetter",
-    "from operator import attrgetter as a; a('sys.modules')(torch)": "sys.modules",
-    "from operator import attrgetter as a; a('x', '__globals__')(f)": "__globals__",
-}
+# A line that is found, and how what is said of it begins.
+TRICKS = [(cells[0], words) for _, _, words, _, cells in answers.read("../lines")]
+TRICKS += [
+    (f"TABLE = '{' '.join(map(str, range(70)))}'", "a constant of"),
+    (f"TABLE = {[*range(70)]}", "a table of 70 values"),
+]
 HONEST = [
     "import inspect",  # and never used
     "model.eval(); step = torch.compile(model); x.modules()",
@@ -142,9 +68,9 @@ def seen(source, allowed=()):
     return [one.what for one in findings(tree, {**course, **imported(tree)}, allowed)]
 
 
-@pytest.mark.parametrize("source", TRICKS)
-def test_a_trick_is_found(source):
-    assert any(what.startswith(TRICKS[source]) for what in seen(source)), seen(source)
+@pytest.mark.parametrize(("source", "words"), TRICKS)
+def test_a_trick_is_found(source, words):
+    assert any(what.startswith(words) for what in seen(source)), seen(source)
 
 
 @pytest.mark.parametrize("source", HONEST)
