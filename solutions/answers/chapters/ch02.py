@@ -63,6 +63,11 @@ FILLINGS = {
             ),
             *("self.alive.pop, key)", "self.alive.pop, key, None)"),
         ),
+        "finalizes_in_each_call": wrong(
+            "a finalizer raises KeyError",
+            "            weakref.finalize",
+            "        weakref.finalize",
+        ),
         "calls_all_of_them_made": wrong(
             "a record says ['made']", "storage.nbytes(), category", 'storage.nbytes(), "made"'
         ),
