@@ -519,6 +519,8 @@ def is_cached():
         assert isinstance(loss, (float, torch.Tensor)), (
             f"It returned {loss!r}, and not the loss."
         )
+        graph = getattr(loss, "requires_grad", False)
+        assert not graph, "The loss holds on to its graph: give its number."
         grads = [torch.zeros(1) if q.grad is None else q.grad.clone()
                  for q in model.parameters()]  # fmt: skip
         return loss, grads, outs, calls, at_forward

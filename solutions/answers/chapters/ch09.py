@@ -100,6 +100,8 @@ FILLINGS = {
         "keeps_the_losss_graph": right(
             "loss.backward()  # step two", "loss.backward(retain_graph=True)  # step two"
         ),
+        "returns_the_losss_graph": wrong("holds on to its graph", "loss.item()", "loss"),
+        "detaches_the_loss": right("loss.item()", "loss.detach()"),
         "draws_masks_again": wrong(
             "replay=True: both passes draw other masks",
             "torch.set_rng_state(state)",
