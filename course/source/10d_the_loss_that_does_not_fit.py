@@ -388,7 +388,12 @@ def run_is_right():
     assert of_head.shape == head.weight.shape, f"Head's gradient: {[*of_head.shape]}."
     assert of_hidden.norm() * of_head.norm() > 0, "A gradient is 0: call backward."
     assert 2 * logits < peak < 4 * logits, (
-        f"The peak is {peak / logits:.1f} times the logits: whole, and no baseline?"
+        f"The peak is {peak / logits:.1f} times the logits: backward has three of them."
+    )
+    few = hidden[:1].detach().requires_grad_()
+    times = run(usual, hidden=few, targets=targets[:1])[0] / head.weight.nbytes
+    assert times < 2, (
+        f"With one token the peak is {times:.1f} times the head: what was there before?"
     )
 
 
