@@ -31,6 +31,8 @@ import torch
 from torch import nn
 from diffusers import AutoencoderKL, DDIMScheduler, DDPMScheduler, UNet2DConditionModel
 from diffusers import optimization as schedules
+from diffusers.models.modeling_outputs import AutoencoderKLOutput
+from diffusers.models.unets.unet_2d_condition import UNet2DConditionOutput
 from diffusers.training_utils import EMAModel
 from sklearn.neighbors import KNeighborsClassifier
 from torch.nn import functional as F
@@ -356,14 +358,14 @@ def is_right_by_hand():
     asked = {}
 
     def encode(_, return_dict=True):
-        return SimpleNamespace(latent_dist=posterior) if return_dict else (posterior,)
+        return AutoencoderKLOutput(posterior) if return_dict else (posterior,)
 
     encoder = SimpleNamespace(encode=encode)
 
     def silent(sample, timestep, encoder_hidden_states, return_dict=True):
         asked.update(x=sample, times=timestep, words=encoder_hidden_states)
         nothing = torch.zeros_like(sample, requires_grad=True)
-        return SimpleNamespace(sample=nothing) if return_dict else (nothing,)
+        return UNet2DConditionOutput(nothing) if return_dict else (nothing,)
 
     times, words = torch.tensor([10, 900]), torch.randn(2, 1, 32)
     kept = noising.alphas_cumprod[times]

@@ -29,6 +29,10 @@ FILLINGS = {
             *("(pixels).latent_dist.mode() -", "(pixels, return_dict=False)[0].mode() -"),
             *("encoder_hidden_states=words).sample", "words, return_dict=False)[0]"),
         ),
+        "takes_the_first": right(
+            *("(pixels).latent_dist.mode() -", "(pixels)[0].mode() -"),
+            *("encoder_hidden_states=words).sample", "encoder_hidden_states=words)[0]"),
+        ),
         "squares_by_hand": right("F.mse_loss(seen, noise)", "(seen - noise).square().mean()"),
     },
     "update": {
