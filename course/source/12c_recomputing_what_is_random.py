@@ -140,6 +140,25 @@ def outcome(call, *setting):
     return "equal" if off == 0 else f"off by {off:.1%}"
 
 
+# %% id="waiting"
+def kept_bytes(report):
+    start = next(t for t, phase in report.phase_starts if phase == "backward")
+    return report.curve()[start]["activations"]
+
+
+def waiting(call, choose):
+    """Bytes that wait for backward under a call of the block."""
+    block = Block(CONFIG)
+    block.mlp = MoE(CONFIG, choose(), 128)
+
+    def step():
+        loss = call(block, x * 1).square().mean()
+        block.mlp.routes.clear()  # our record of the choices would keep them alive
+        loss.backward()
+
+    return kept_bytes(memory.measure(step, model=block, warmup=0))
+
+
 # %% [markdown] id="predict-silent"
 # Four routers, each in both layouts, under a checkpoint: noise from PyTorch's RNG, whose state the
 # checkpoint restores; the same with `preserve_rng_state=False`, which some recipes set for speed;
@@ -224,6 +243,10 @@ def repeats_the_choice():
         assert len(routes) == 2, "Forward ran once: nothing was recomputed."
         off = error(seen, wanted)
         assert off == 0, f"Routing by {name}: the gradient is off by {off:.1%}."
+    more = waiting(saving_routing, choose) - waiting(checkpoint, choose)
+    routing = sum(each.nbytes for each in torch.rand(512, 4).topk(1))
+    said = f"{more} bytes wait that `checkpoint` lacks, and the routing is {routing}."
+    assert more <= routing, said
     with patch.dict(globals(), checkpoint=spied, torch_checkpoint=spied):
         gradients(partial(saving_routing, preserve_rng_state=False), choose)
     assert asked, "`checkpoint` was not called."
@@ -251,26 +274,9 @@ outcomes(saving)
 # %% id="guess-routing"
 guess = None  # %
 
-
 # %% id="routing-bytes"
-def kept_bytes(report):
-    start = next(t for t, phase in report.phase_starts if phase == "backward")
-    return report.curve()[start]["activations"]
-
-
-def block_step(call):
-    loss = call(block, x * 1).square().mean()
-    block.mlp.routes.clear()  # our record of the choices would keep them alive
-    loss.backward()
-
-
-block = Block(CONFIG)
-block.mlp = MoE(CONFIG, noisy, 128)
-waits = {}
-for call in (checkpoint, saving_routing):
-    step = partial(block_step, call)
-    waits[call] = kept_bytes(memory.measure(step, model=block, warmup=0))
-share = 100 * (waits[saving_routing] - waits[checkpoint]) / x.nbytes
+more = waiting(saving_routing, lambda: noisy) - waiting(checkpoint, lambda: noisy)
+share = 100 * more / x.nbytes
 print(f"{share:.1f} % of the input's bytes{beside(guess, share)}")
 
 # %% [markdown] id="routing-real-text"

@@ -12,6 +12,16 @@ FILLINGS = {
             "[torch.ops.aten.topk.default]",
             "[torch.ops.aten.sort.default]",
         ),
+        "saves_everything": wrong(
+            "and the routing is 6144",
+            "[torch.ops.aten.topk.default]",
+            "lambda *_, **__: torch.utils.checkpoint.CheckpointPolicy.MUST_SAVE",
+        ),
+        "saves_the_scores": wrong(
+            "and the routing is 6144",
+            "[torch.ops.aten.topk.default]",
+            "[torch.ops.aten.topk.default, torch.ops.aten._softmax.default]",
+        ),
         "recomputes_nothing": wrong(
             "nothing was recomputed",
             *(
@@ -23,11 +33,16 @@ FILLINGS = {
             "`options` never reach", "=contexts, **options)", "=contexts)"
         ),
         "names_no_overload": wrong("topk", "topk.default]", "topk]"),
-        "saves_the_index_alone": right(
+        "makes_contexts_itself": right(
             *(
                 "partial(create_selective_checkpoint_contexts, operations)",
                 "lambda: create_selective_checkpoint_contexts(operations)",
             )
+        ),
+        "goes_by_a_policy": right(
+            "[torch.ops.aten.topk.default]",
+            "lambda _, op, *a, **k: torch.utils.checkpoint.CheckpointPolicy["
+            "'MUST_SAVE' if op is torch.ops.aten.topk.default else 'PREFER_RECOMPUTE']",
         ),
     },
     "to-8-bits": {
