@@ -316,6 +316,26 @@ def test_changed_code_and_force_execute_again(built):
     assert runs(built) == before + 2
 
 
+def test_a_new_recording_makes_the_notebooks_stale_that_name_it(built):
+    source, folder = built / "course/source/00_toy.py", built / "course/recorded"
+    folder.mkdir()
+    for name in ("rows.csv", "tesla-t4.json", "others.csv"):
+        (folder / name).write_text("1\n")
+    cell = '\n# %% id="rows"\nload = print\nload("Tesla T4")\nname = "rows.csv"\n'
+    source.write_text(source.read_text() + cell)
+    authoring.build(built, ["00"])
+    before = runs(built)
+    (folder / "others.csv").write_text("2\n")
+    (folder / "rows.csv").write_bytes(b"1\r\n")  # as git leaves it on Windows
+    assert (authoring.check(built), authoring.build(built)) == ([], [])
+    for name, number in (("rows.csv", "2"), ("rows.csv", "1"), ("tesla-t4.json", "2")):
+        (folder / name).write_text(f"{number}\n")
+        told = "\n".join(authoring.check(built))
+        assert ("course/00_toy.ipynb: the notebook's metadata is not" in told) is (number == "2")
+    assert authoring.build(built) == [built / "course/00_toy.ipynb"]
+    assert runs(built) == before + 1
+
+
 def test_stamp_rewrites_the_address_everywhere_and_executes_nothing(built):
     before, log = {p: sources(p) for p in notebook_paths(built)}, runs(built)
     link = "https://x/github/COURSE-OWNER/COURSE-REPOSITORY/blob/v0.1.0/labs/a.ipynb"

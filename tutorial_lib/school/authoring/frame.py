@@ -1,6 +1,7 @@
 """The frame of every notebook: metadata, where to open it, the set-up cell, the next link."""
 
 import base64
+import hashlib
 import re
 import tomllib
 from copy import deepcopy
@@ -20,6 +21,7 @@ PLACEHOLDER = "COURSE-OWNER/COURSE-REPOSITORY"
 _REPOSITORY = re.compile(r"[A-Za-z0-9-]+/[A-Za-z0-9._-]+")
 _FIGURE = re.compile(r"(?<=\]\()figures/([\w.-]+)\.svg(?=\))")
 _ROW_LINK = re.compile(r"\[([^\]]+)\]\(((?:course|labs)/\w+\.ipynb)\)")
+_RECORDING = re.compile(r'\bload\("([^"]+)"\)|"(\w+\.csv)"')
 _COMPANION = re.compile(r"\d\d[a-z]")
 _TAG = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
@@ -119,6 +121,23 @@ def notebook_metadata() -> dict[str, object]:
         },
         "language_info": {"name": "python"},
     }
+
+
+def note_recordings(notebook: NotebookNode, folder: Path) -> NotebookNode:
+    """Write a digest of each recording that the code names into the metadata, for it may change.
+
+    Named is `load("its device")`, or the name of a CSV file. Blind to what a function reads itself.
+    """
+    code = "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "code")
+    digests = {}
+    for device, name in sorted(_RECORDING.findall(code)):
+        path = folder / (name or re.sub(r"[^a-z0-9]+", "-", device.lower()) + ".json")
+        if path.is_file():
+            text = path.read_text(encoding="utf-8")  # with the same ends of lines everywhere
+            digests[path.name] = hashlib.sha256(text.encode()).hexdigest()[:16]
+    if digests:
+        notebook.metadata["recorded"] = digests
+    return notebook
 
 
 def launch_cell(settings: Settings, path: str) -> NotebookNode:

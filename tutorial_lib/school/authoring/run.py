@@ -73,11 +73,13 @@ def execute(notebook: NotebookNode, folder: Path, name: str) -> None:
 
 
 def keep_outputs(notebook: NotebookNode, before: NotebookNode) -> bool:
-    """Take over the outputs of an earlier build when no code cell has changed since.
+    """Take over the outputs of an earlier build when no code cell or recording has changed since.
 
     The set-up cell may differ: it prints nothing, and a new tag is no reason to run all again.
     Outputs are filled in place; tells whether they could be kept.
     """
+    if notebook.metadata.get("recorded") != before.metadata.get("recorded"):
+        return False
     new, old = _code_cells(notebook), _code_cells(before)
     if _sources(new) != _sources(old) or any(cell.execution_count is None for cell in old):
         return False

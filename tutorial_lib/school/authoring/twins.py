@@ -22,6 +22,7 @@ from tutorial_lib.school.authoring.frame import (
     attach_figures,
     launch_cell,
     next_cell,
+    note_recordings,
     notebook_metadata,
     setup_cell,
 )
@@ -58,8 +59,9 @@ def notebooks_of(source: Path, root: Path, settings: Settings) -> dict[Path, Not
         empty = {cell_id: blank.blank for cell_id, blank in blanks.items()}
         path = f"course/blank/{name}"
         refuse_early(cells)
+        read = _assemble(cells, path, settings, written, root)
         return {
-            root / "course" / name: _assemble(cells, path, settings, written, root),
+            root / "course" / name: note_recordings(read, root / "course/recorded"),
             root / path: _assemble(open_cells, path, settings, empty, root),
         }
     answers = take_apart_answers(cells)
@@ -72,8 +74,9 @@ def notebooks_of(source: Path, root: Path, settings: Settings) -> dict[Path, Not
         if cell.id in blank:
             refuse_broken_python(blank[cell.id], f"{cell.where}, with its solution cut")
     refuse_leaks(lab, answers, f"labs/{name}")
+    solution = _assemble(cells, f"solutions/{name}", settings, solved, root)
     return {
-        root / "solutions" / name: _assemble(cells, f"solutions/{name}", settings, solved, root),
+        root / "solutions" / name: note_recordings(solution, root / "course/recorded"),
         root / "labs" / name: lab,
     }
 
