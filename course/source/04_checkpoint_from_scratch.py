@@ -627,7 +627,7 @@ table
 # With a frozen input, a tensor in a tuple, or outputs in a dict, the reentrant implementation loses
 # gradients after a warning at most. With a list among the outputs it gives **wrong gradients and no
 # error**. It rejects keyword arguments. The implementation with hooks passes all twelve, but
-# chapter 05 has a case that it gets wrong.
+# companion 05b has a case that it gets wrong.
 #
 # On the U-Net, hooks are equal *bit for bit*, and ours only up to rounding. Several blocks use the
 # same time embedding, so its gradient is a sum. A Function adds up one block's uses first, and $(a

@@ -5,16 +5,16 @@
 # out. Autograd itself has the list of tensors that it wants to keep. For each of them it asks you
 # twice: what should I store in place of this tensor? And later: what was it?
 #
-# Answer both well, and you have a checkpoint that leaves autograd's graph untouched. You write it
-# in this chapter, see what PyTorch's version adds, and verify both.
+# Answer both, and you have a checkpoint that leaves autograd's graph untouched. You write it
+# in this chapter, with what PyTorch's version adds, and verify it.
 #
 # **Budget:** 75 minutes, 1 GiB of memory, no GPU needed.
 
 # %% id="imports"
+import contextlib
 import copy
 import gc
 import itertools
-import warnings
 import weakref
 from collections import Counter
 from functools import partial
@@ -34,9 +34,8 @@ from tutorial_lib.models.gpt import GPT, Block, GPTConfig
 from tutorial_lib.models.unet import UNet, UNetConfig
 
 # %% [markdown] id="bench-text"
-# First the tools of chapter 04: a seeded forward and backward of a model whose blocks (or other
-# modules) are called through a checkpoint function, and the peak of such a step. The two models
-# have dropout.
+# First the tools of chapter 04: a seeded forward and backward of a model whose modules are called
+# through a checkpoint function, and its peak. The two models have dropout.
 
 
 # %% id="gradients"
@@ -81,8 +80,8 @@ unet_loss = partial(unet.loss, images, torch.tensor([1, 200, 400, 900]), noise)
 #
 # The hooks are `saved_tensors_hooks(pack, unpack)`. For every tensor that autograd saves, it calls
 # `pack` and keeps what that returns. When backward needs the tensor, it calls `unpack` with that.
-# In chapter 03 the pair only counted. Here `pack` returns a number and lets the tensor go, and
-# `unpack` does nothing useful yet. What happens?
+# Here `pack` returns a number and lets the tensor go, and `unpack` does nothing useful yet. What
+# happens?
 
 # %% id="a-lie"
 block, x = gpt.blocks[0], torch.randn(4, 128, 128, requires_grad=True)
@@ -200,8 +199,8 @@ def numbers_in_place_of_tensors():
 
 
 # %% [markdown] id="predict-runs"
-# There is no Function, no inner backward and no dummy tensor, and keywords, masks and tuples need
-# no code of their own. The block is called as it is, and backward goes through the *outer* graph.
+# There is no Function and no inner backward, and keywords, masks and tuples need no code of their
+# own. Backward goes through the *outer* graph.
 #
 # **Predict.** Dropout is off. How many times does each block of the GPT run in one step?
 
@@ -230,15 +229,13 @@ print("U-Net equal:", same)
 print(f"{runs[0]} runs of a block{beside(guess, runs[0])}")
 
 # %% [markdown] id="every-read"
-# The U-Net is right to the bit, where chapter 04's Function was right up to rounding. Backward goes
-# through the same graph, so it adds up the same gradients in the same order. But a block runs once
-# for every tensor that backward asks for.
+# The U-Net is right to the bit: backward goes through the same graph, so it adds up the same
+# gradients in the same order. But a block runs once for every tensor that backward asks for.
 #
 # ## Recompute once
 #
 # How do we get down to two runs? The first `unpack` fills a store from `packed`. The others take
-# their tensors out of it, each once. The RNG state is restored as in chapter 04. (The autocast
-# state would be too; this chapter's models do not need it.)
+# their tensors out of it, each once. The RNG state is restored as in chapter 04.
 #
 # **Write.** `unpack` and the rest of `recomputing_once`. A block must run twice, and the step must
 # leave the RNG state that the plain one leaves.
@@ -304,37 +301,18 @@ def recomputes_once():
     assert torch.equal(x.grad, twin.grad), "The second run has drawn another mask."
 
 
-# %% [markdown] id="predict-alias"
-# `alias` is `detach`: what goes into the store shares the tensor's memory and has no history. It
-# looks like a detail.
-#
-# **Predict.** With `alias` returning the tensor itself: by how many percent does the peak rise?
-
-# %% id="guess-alias"
-guess = None  # %
-
-# %% id="alias"
-gpt.train()
-expected, rng_state = gradients(gpt, gpt_loss), torch.get_rng_state()
-history = partial(recomputing_once, alias=lambda tensor: tensor)
-ways = {"detach": recomputing_once, "itself": history}
-for name, way in ways.items():
-    seen, _, runs = work(gpt, gpt_loss, way)
-    assert torch.equal(torch.get_rng_state(), rng_state), "put the RNG state back"
-    print(f"{name}: equal {equal(seen, expected)}, {runs[0]} runs of a block")
-rise = peak_bytes(gpt, gpt_loss, history) / peak_bytes(gpt, gpt_loss, recomputing_once)
-rise = 100 * (rise - 1)
-print(f"itself: {rise:+.0f} % of the peak{beside(guess, rise)}")
-
-# %% [markdown] id="alias-read"
-# Both are right to the bit. But the tensor itself brings its history, `grad_fn`, and with it the
-# whole recomputed block: much of the saving is gone. (If your store is a copy of `packed`'s dict,
-# the peak rises further.) Some operations, such as softmax, save their own *output*. Then the
-# operation holds the tensor and the tensor holds the operation: a reference cycle. Is it freed when
-# Python's garbage collector runs? We call the collector after each step, and ask what is left:
-
+# %% [markdown] id="alias-text"
+# `alias` is `detach`: what goes into the store shares the tensor's memory and has no history. Is
+# that a detail? The tensor itself brings `grad_fn`, and with it the whole recomputed block. Some
+# operations, such as softmax, save their own *output*. Then the operation holds the tensor and the
+# tensor holds the operation: a reference cycle. Is it freed when Python's garbage collector runs?
+# We call the collector after each step, and ask what is left.
 
 # %% id="alias-leak"
+gpt.train()
+history = partial(recomputing_once, alias=lambda tensor: tensor)
+
+
 def left_bytes(way, steps):
     with memory.watch("steps", model=gpt) as report:
         for _ in range(steps):
@@ -343,12 +321,14 @@ def left_bytes(way, steps):
     return report.curve()[-1]["recomputed"]
 
 
+ways = {"detach": recomputing_once, "itself": history}
 left = {name: [left_bytes(way, n) for n in (1, 2, 4)] for name, way in ways.items()}
 pd.DataFrame(left, ["1 step", "2 steps", "4 steps"]).map(units.human_bytes)
 
 # %% [markdown] id="alias-leak-read"
 # Never. Autograd's part of the cycle is C++, where the collector cannot look, so every step leaks
-# its recomputed blocks until memory is full. No comparison of gradients finds this. A meter does.
+# its recomputed blocks until memory is full. The gradients are right to the bit, so no comparison
+# of gradients finds this. A meter does.
 #
 # ## What PyTorch's checkpoint has on top
 #
@@ -366,11 +346,79 @@ for dropout in ("off", "on"):
 pd.DataFrame(ratios).T.round(3)
 
 # %% [markdown] id="flops-read"
-# **Early stop.** Without dropout, PyTorch's leaves out over a quarter of the extra work. It stops
-# the second run as soon as the last saved tensor is there, and the last linear layer of the MLP
-# comes after that. With dropout, the last saved tensor is the mask, which comes after the linear
-# layer. So "33 %" and "20 to 25 %" are both right, of different models.
+# **Early stop.** Without dropout, PyTorch's leaves out over a quarter of the extra work: it stops
+# as soon as the last saved tensor is there, before the MLP's last linear layer. With dropout, the
+# last saved tensor is the mask, which comes after that. So "33 %" and "20 to 25 %" are both right,
+# of different models.
 #
+# Only an exception leaves somebody else's function before its end. `packed` calls your `alias` for
+# each tensor, so `alias` can raise it.
+#
+# **Write.** `first_saved`, with `packed` and an `alias` of your own. Raise `Enough` when there are
+# `count` tensors, and catch it: `with contextlib.suppress(Enough)` does.
+
+
+# %% id="enough"
+class Enough(Exception):  # noqa: N818 - it says what it is
+    """Raised to leave a function whose last saved tensor is there."""
+
+
+# %% id="first-saved"
+def first_saved(forward, count):
+    """The first `count` tensors that `forward()` saves, detached. It runs no further.
+
+    Returns:
+        A dict from number to tensor, all that there are if they are fewer.
+    """
+    ### BEGIN SOLUTION
+    tensors = {}
+
+    def alias(tensor):
+        kept = tensors[len(tensors)] = tensor.detach()
+        if len(tensors) == count:
+            raise Enough
+        return kept
+
+    with contextlib.suppress(Enough):
+        packed(forward, alias)
+    return tensors
+    ### END SOLUTION
+
+
+# %% id="check-first-saved"
+# @title Check: run this cell
+@blanks.check("first_saved", "return a dict from number to tensor")
+def stops_early():
+    x, ran, saved = torch.ones(4, requires_grad=True), [], []
+
+    def forward():
+        y = x.exp()  # saves its own output
+        saved.append(weakref.ref(y))
+        ran.append("exp")
+        z = y.sin()  # saves y again
+        ran.append("sin")
+        ran.append((z * z).dtype)  # saves z twice
+
+    seen = first_saved(forward, 2)
+    kind = type(seen).__name__
+    assert isinstance(seen, dict), f"It returned a {kind}, not a dict."
+    late = ran[1:]
+    assert not late, f"count=2: forward ran on after the second tensor, {late}."
+    assert sorted(seen) == [0, 1], f"Of count=2 the keys are {list(seen)}, not 0 and 1."
+    assert torch.equal(seen[1], x.exp()), "Number 1 is not the second tensor saved."
+    del seen
+    gc.collect()
+    assert saved[0]() is None, "A tensor stays for ever: put detached ones in the dict."
+    fewer = sorted(first_saved(forward, 9))
+    assert fewer == [0, 1, 2, 3], f"Of 4 tensors and count=9 the keys are {fewer}."
+    try:
+        first_saved(lambda: {}["lost"], 2)
+    except KeyError:
+        return
+    raise AssertionError("An error of forward's own is lost: suppress Enough alone.")
+
+
+# %% [markdown] id="nesting-text"
 # **Nesting.** Checkpoint two segments of four blocks, and each block inside them once more. What
 # waits for backward? In units of one block's input:
 
@@ -395,23 +443,168 @@ def waiting(report):
 
 ours = {name: measured(recomputing_once, modules) for name, modules in plans.items()}
 theirs = {name: measured(torch_new, modules) for name, modules in plans.items()}
-_, _, runs = work(nested, partial(nested.loss, tokens), torch_new, plans["nested"])
-print("runs of each block, nested, PyTorch's:", *runs)
 pd.DataFrame({"ours": ours, "PyTorch's": theirs}).map(waiting).round(1)
 
 # %% [markdown] id="nesting-read"
 # Five units in each row belong to the head and the loss. With PyTorch's checkpoint, the nested plan
 # holds what two segments hold: their two inputs. With ours it holds the inputs of all eight blocks,
 # as if there were no segments: each inner checkpoint holds its input in a closure, where the outer
-# one does not see it. The fix: register the arguments with autograd, so that the outer checkpoint's
-# pack hook sees them. PyTorch registers tensors that are given by position, and none in a keyword
-# or a tuple.
+# one does not see it.
+#
+# **Saved arguments.** The fix is to register the arguments with autograd, so that the outer
+# checkpoint's pack hook is asked about them. `Register` below computes nothing. It saves its
+# tensors, and the `grad_fn` of its output still has them, in `saved_tensors`. As in chapter 04, an
+# empty dummy tensor that needs a gradient makes sure that there is a `grad_fn`.
+#
+# **Write.** `registered`. Its closure must hold no tensor of `args`.
+
+
+# %% id="register"
+class Register(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, dummy, *tensors):
+        ctx.save_for_backward(*tensors)
+        return torch.empty(0)
+
+
+# %% id="registered"
+def registered(*args):
+    """Hand the tensors among `args` to autograd.
+
+    Returns:
+        A function without arguments. It gives a list, as `args`: autograd's tensors,
+        and what else there was, in its place.
+    """
+    ### BEGIN SOLUTION
+    tensors = [arg for arg in args if torch.is_tensor(arg)]
+    others = [None if torch.is_tensor(arg) else arg for arg in args]
+    places = [place for place, arg in enumerate(args) if torch.is_tensor(arg)]
+    node = Register.apply(torch.empty(0, requires_grad=True), *tensors).grad_fn
+
+    def bring_back():
+        found = dict(zip(places, node.saved_tensors, strict=True))
+        return [found.get(place, other) for place, other in enumerate(others)]
+
+    return bring_back
+    ### END SOLUTION
+
+
+# %% id="check-registered"
+# @title Check: run this cell
+@blanks.check("registered", "return a function that brings all arguments back")
+def registers():
+    x, mask, moved = torch.arange(4.0), torch.ones(4, dtype=torch.bool), []
+
+    def pack(tensor):
+        moved.append(tensor.tolist())
+        return len(moved) - 1
+
+    with saved_tensors_hooks(pack, lambda number: torch.tensor(moved[number])):
+        bring_back = registered(x, 3, mask)
+    asked = f"The outer pack hook sees {len(moved)} tensors, and should see 2"
+    assert len(moved) == 2, f"{asked}: x and the mask."
+    alive = weakref.ref(x)
+    del x
+    gc.collect()
+    assert alive() is None, "x is alive: a closure of yours holds it beside autograd."
+    seen = bring_back()
+    assert len(seen) == 3, f"3 arguments went in, and {len(seen)} came back."
+    kinds = [type(one).__name__ for one in seen]
+    assert kinds == ["Tensor", "int", "Tensor"], f"x, 3, mask came back as {kinds}."
+    right = seen[0].tolist() == [0, 1, 2, 3] and seen[1] == 3 and seen[2].all()
+    assert right, "An argument came back with another value, or in another's place."
+
+
+# %% [markdown] id="write-less"
+# **Write.** The rest of `recomputing_less`: the `unpack` of `recomputing_once`, which brings the
+# arguments back and stops early. Below, its FLOPs and what waits for backward must be PyTorch's.
+
+
+# %% id="recompute-less"
+def recomputing_less(function, *args, **kwargs):
+    """As `recomputing_once`; it stops early, and autograd keeps `args`."""
+    numbers, store, rng_state = [], {}, torch.get_rng_state()
+    bring_back = registered(*args)
+
+    def pack(tensor):
+        numbers.append(len(numbers))
+        return numbers[-1]
+
+    def unpack(number):
+        nonlocal store
+        ### BEGIN SOLUTION
+        if number not in store:
+            again = partial(function, *bring_back(), **kwargs)
+            with torch.random.fork_rng(devices=[]):
+                torch.set_rng_state(rng_state)
+                store = first_saved(again, len(numbers))
+        return store.pop(number)
+        ### END SOLUTION
+
+    with saved_tensors_hooks(pack, unpack):
+        return function(*args, **kwargs)
+
+
+# %% id="check-recompute-less"
+# @title Check: run this cell
+@blanks.check("recomputing_less", "return a tensor for each number, in unpack")
+def recomputes_less():
+    x, twin = (torch.ones(64, requires_grad=True) for _ in range(2))
+    reached = []
+
+    def function(x, power):
+        reached.append("start")
+        y = nn.functional.dropout(x.exp(), 0.5)
+        z = (y.sin() * y**power).exp()  # saves its output, the last tensor
+        reached.append("end")
+        return z + 1
+
+    state = torch.get_rng_state()
+    out = recomputing_less(function, 1 * x, power=2)
+    torch.rand(1)
+    before = torch.get_rng_state()
+    out.sum().backward()
+    runs, ends = reached.count("start"), reached.count("end")
+    assert runs == 2, f"The function began {runs} times, and should begin twice."
+    assert ends == 1, "The second run went on after its last tensor: use first_saved."
+    kept = torch.equal(torch.get_rng_state(), before)
+    assert kept, "Backward has changed the RNG state: put it back with fork_rng."
+    torch.set_rng_state(state)
+    function(1 * twin, 2).sum().backward()
+    assert torch.equal(x.grad, twin.grad), "The second run has drawn another mask."
+    middle = 1 * x  # no operation has saved it
+    out = recomputing_less(function, middle, power=2)
+    middle.add_(1)
+    try:
+        out.sum().backward()
+    except RuntimeError:
+        return
+    raise AssertionError(
+        "The argument was written over, and backward took it: ask bring_back()."
+    )
+
+
+# %% id="less-table"
+gpt.eval()
+nested_loss, rows = partial(nested.loss, tokens), {}
+for name, way in {"ours": recomputing_less, "PyTorch's": torch_new}.items():
+    seen, flops, runs = work(gpt, gpt_loss, way)
+    blocks_run = work(nested, nested_loss, way, plans["nested"])[2]
+    waits = round(waiting(measured(way, plans["nested"])), 1)
+    rows[name] = equal(seen, gradients(gpt, gpt_loss)), flops, waits, blocks_run
+gpt.train()
+columns = "equal", "FLOPs", "waits, nested", "runs of a block, nested"
+pd.DataFrame.from_dict(rows, orient="index", columns=columns)
+
+# %% [markdown] id="less-read"
+# Ours does the same work, and holds the same. (PyTorch too registers only tensors given by
+# position.)
 #
 # **A check.** PyTorch's also raises a `CheckpointError` where the second run saves fewer tensors,
 # or one of another shape, dtype or device. It notices more tensors only with `early_stop=False`,
 # since otherwise it has stopped by then. It does not compare values: a recomputation with other
-# numbers passes. The optional `05b_reading_checkpoint_errors` reads such errors. In lab 03 you
-# write all three: early stop, saved arguments, and the check.
+# numbers passes. The optional `05b_reading_checkpoint_errors` reads such errors, and calls backward
+# in five other ways.
 #
 # ## The saved tensors over time
 #
@@ -423,110 +616,14 @@ figures.lifetimes({"none": measured(), **theirs})
 
 # %% [markdown] id="lifetimes-read"
 # Long thin bars are inputs that wait. Each pink triangle is a segment that is recomputed. The peak
-# is the waiting bars plus the largest triangle. In the nested plan a triangle is itself made of
-# thin bars and small triangles: fewer bars wait than per block, and the triangles are as small. But
-# most blocks run forward a third time, as the line above counts: early stop spares only the last
-# block of each segment. With eight blocks nesting saves little, since one bar is thin beside one
-# triangle. Chapter 06 says how large a segment should be.
-#
-# ## More than one backward
-#
-# So far in this chapter each backward was one call of `loss.backward()`, each input needed a
-# gradient, and nobody wrote into it. Here are five other uses, on one block. PyTorch's checkpoint
-# gets its tensor by position in one column and by keyword in another.
-#
-# **Predict.** How many of the five does the reentrant one, a Function as in chapter 04, get wrong
-# or refuse?
-
-# %% id="guess-backwards"
-guess = None  # of 5
-
-# %% id="backwards"
-block = Block(GPTConfig(attention="eager"))  # the fused kernel has no second derivative
-weight, head = block.mlp.up.weight, nn.Linear(128, 1)
-
-
-def by_autograd_grad(checkpoint):
-    return torch.autograd.grad(checkpoint(block, x).square().mean(), [x, weight])
-
-
-def backward_twice(checkpoint):
-    loss = checkpoint(block, x).square().mean()
-    loss.backward(retain_graph=True)
-    loss.backward()
-    return x.grad, weight.grad
-
-
-def gradient_penalty(checkpoint):
-    loss = checkpoint(block, x).square().mean()
-    loss.backward(create_graph=True)
-    (loss + x.grad.square().sum()).backward()
-    return (weight.grad,)
-
-
-def frozen_input(checkpoint):
-    head(checkpoint(block, x.detach())).square().mean().backward()
-    return weight.grad, head.weight.grad
-
-
-def added_in_place(checkpoint):
-    y = 1 * x
-    y += checkpoint(lambda x: block(2 * x), y)  # 2 * x does not save x
-    y.square().mean().backward()
-    return x.grad, weight.grad
-
-
-def by_keyword(function, x):
-    return torch_new(function, x=x)
-
-
-# %% id="outcome"
-# @title Compare a use with the plain one: run this cell; open it to look
-def results(scenario, checkpoint):
-    for tensor in (x, *block.parameters(), *head.parameters()):
-        tensor.grad = None
-    return scenario(checkpoint)
-
-
-def outcome(scenario, checkpoint):
-    expected = results(scenario, plainly)
-    try:
-        seen = results(scenario, checkpoint)
-    except RuntimeError as error:
-        return type(error).__name__
-    if any(gradient is None for gradient in seen):
-        return "missing"
-    return "equal" if equal(seen, expected) else "WRONG"
-
-
-# %% id="backwards-table"
-torch_old = partial(torch_checkpoint, use_reentrant=True)
-ways = {"reentrant": torch_old, "PyTorch's": torch_new, "ours": recomputing_once}
-scenarios = (by_autograd_grad, backward_twice, gradient_penalty, frozen_input)
-scenarios += (added_in_place,)
-uses = ways | {"PyTorch's, x=": by_keyword}
-with warnings.catch_warnings(record=True):  # the reentrant one and create_graph warn
-    found = [[outcome(s, way) for way in uses.values()] for s in scenarios]
-table = pd.DataFrame(found, [s.__name__ for s in scenarios], list(uses))
-failed = sum(table["reentrant"] != "equal")
-print(f"reentrant: {failed} of 5{beside(guess, failed)}")
-table
-
-# %% [markdown] id="backwards-read"
-# The gradient penalty is the worst for the reentrant one. The gradient comes out of an inner
-# backward without a graph, so the penalty is a constant, and training goes on without it. The
-# frozen input you know from chapter 04.
-#
-# The last row is the worst for hooks. It writes into a tensor that a checkpoint still needs. Plain
-# training is right, because `block(2 * x)` does not save `x`, but the second run reads `x` again. A
-# tensor that is given by position is registered with autograd, which notices the write and raises
-# an error. By keyword, and in ours, it is in a closure: the gradients are **wrong, and no error
-# says so**. So give tensors by position, and write `y = y + ...` around a checkpoint.
+# is the waiting bars plus the largest triangle. In the nested plan fewer bars wait than per block,
+# and the triangles are as small. But most blocks run forward a third time, as the table above
+# counts: early stop spares only the last block of each segment.
 #
 # ## Side by side
 #
-# Does our short version reach PyTorch's numbers? Eight blocks, dropout on: a checkpoint around each
-# block, and `checkpoint_sequential` with four segments.
+# Eight blocks, dropout on: a checkpoint around each block, and `checkpoint_sequential` with four
+# segments. The reentrant checkpoint is a Function, as in chapter 04.
 
 # %% id="side-by-side"
 chain = GPT(gpt.config)
@@ -539,6 +636,8 @@ def sequential(forward, x):
     return checkpoint_sequential(blocks, 4, x, use_reentrant=False)
 
 
+ways = {"reentrant": partial(torch_checkpoint, use_reentrant=True)}
+ways |= {"PyTorch's": torch_new, "ours": recomputing_less}
 cases = {"none": (plainly, blocks), "checkpoint_sequential": (sequential, chain.blocks)}
 cases |= {f"per block, {name}": (way, blocks) for name, way in ways.items()}
 
@@ -568,19 +667,15 @@ print(f"ours / PyTorch's: {ours.peak / theirs.peak:.3f}")
 side
 
 # %% [markdown] id="side-by-side-read"
-# Ours and PyTorch's: the same bits and the same bytes. (With dropout early stop leaves out hardly
-# anything.) The reentrant one holds a little more, an output that its Function keeps.
+# Ours and PyTorch's: the same bits and the same bytes. The reentrant one holds a little more, an
+# output that its Function keeps.
 # `checkpoint_sequential` does not checkpoint its last segment, because backward needs it at once.
 # With *one* segment it therefore checkpoints nothing: fault 4 of chapter 02.
 #
 # **The share depends on the kernel.** With dropout, attention on this CPU keeps its scores, which a
 # fused kernel on a GPU never does. So the plain step holds less there, and checkpointing frees a
-# smaller part of it. The first line above
-# predicts that with CUDA kernels.
-#
-# Libraries have a switch for all this, `gradient_checkpointing_enable()` (from transformers 5.23 on
-# `activation_checkpointing_enable()`). Which settings it needs is measured in
-# [05b](05b_reading_checkpoint_errors.ipynb).
+# smaller part of it, as the first line predicts.
+# ([05b](05b_reading_checkpoint_errors.ipynb) measures a library's own switch.)
 
 # %% id="verdicts-side-by-side"
 claims.Verdicts(
@@ -601,8 +696,8 @@ claims.Verdicts(
 # %% [markdown] id="trust-and-verify"
 # ## Trust, and verify
 #
-# Before a long training, run one step with the checkpoint and one without, and compare. But what?
-# Advice says the losses, the norm of the gradients, or the parameters after the update.
+# Before a long training, run one step with the checkpoint and one without, and compare: the losses,
+# the norm of the gradients, or the parameters after the update?
 #
 # **Predict.** A checkpoint forgets the RNG state. In how many of these three does it show?
 
@@ -639,25 +734,21 @@ again = [apart(plainly) for _ in range(2)]
 allowed = {name: 10 * max(each[name] for each in again) for name in plain}
 verified = {"none again, equal bits": {name: not allowed[name] for name in plain}}
 forgetful = partial(torch_new, preserve_rng_state=False)
-for name, way in {"ours": recomputing_once, "forgetful": forgetful}.items():
+for name, way in {"ours": recomputing_less, "forgetful": forgetful}.items():
     verified[name] = {part: far <= allowed[part] for part, far in apart(way).items()}
 noticed = sum(not same for same in verified["forgetful"].values())
 print(f"{noticed} of 3 notice{beside(guess, noticed)}")
 pd.DataFrame(verified).T.map(str)
 
 # %% [markdown] id="verify-read"
-# In one step the loss cannot show a wrong *second* run, since the first one computes it. (It does
-# show a wrapper that changes the first run, such as a seed by hand.) Compare gradients, or what
-# follows from them, and buffers: a BatchNorm that runs twice updates its statistics twice (chapter
-# 12).
+# In one step the loss cannot show a wrong *second* run, since the first one computes it. Compare
+# gradients, or what follows from them, and buffers: a BatchNorm that runs twice updates its
+# statistics twice (chapter 12).
 #
 # **First compare A with A.** The first row is the plain step against itself. Where it says `True`,
 # the rows below ask for equal bits. On a GPU it may say `False`: the backward of fused attention,
 # for one, adds in an order that changes from run to run. Then the code allows a checkpoint ten
-# times the distance that plain has from itself. (Or switch on
-# `torch.use_deterministic_algorithms`.) The distance is a norm over all parameters, because AdamW's
-# first update moves each parameter by the learning rate, however small its gradient: the largest
-# difference would mislead.
+# times the distance that plain has from itself.
 #
 # ## Verdicts
 
@@ -675,14 +766,42 @@ claims.Verdicts(
     ),
 )
 
-# %% [markdown] id="summary"
+# %% [markdown] id="on-paper"
+# ## On paper
+#
+# **1.** A block's last saved tensor is made in its last tenth of FLOPs. What can early stop save?
+#
+# <details><summary>Answer</summary>
+#
+# What comes after that tensor: less than a tenth of the block's forward. If it is the block's very
+# last result, as a dropout mask is, early stop saves nothing.
+# </details>
+#
+# **2.** Sixteen blocks in four segments, both checkpointed, as in the nested plan. Early stop
+# spares the last block of each segment one run. How many runs has a block on average?
+#
+# <details><summary>Answer</summary>
+#
+# Once in forward, once when its segment is recomputed, once when the block itself is: three times.
+# The last block of each of the four segments is spared the second one. The mean is
+# $(12 \cdot 3 + 4 \cdot 2)/16 = 2.75$, and 1.75 forwards are extra.
+# </details>
+#
+# **3.** `pack` returns 7 for a tensor of 8 MiB that a list for logging holds. What does that free?
+#
+# <details><summary>Answer</summary>
+#
+# Nothing. A hook makes autograd let go of a tensor. The memory is free only when
+# nobody else holds it. In backward there are even two of them: the logged one and the recomputed
+# one.
+# </details>
+#
 # ## What you can now do
 #
 # - Answer autograd's two questions with numbers instead of tensors, and recompute once.
-# - Say what early stop, saved arguments and `detach` are for, because you measured what happens
-#   without them.
+# - Say what early stop, saved arguments and `detach` are for, because you wrote them and measured
+#   what happens without them.
 # - Verify a checkpoint with one step.
 #
-# In lab 03, `lab03_my_checkpoint`, you write the rest: RNG states of GPUs, arguments that autograd
-# keeps, early stop, partial and repeated backwards, and the check. At its end yours takes the place
-# of PyTorch's.
+# In lab 03, `lab03_my_checkpoint`, you write the rest: RNG states of GPUs, arguments in keywords
+# and tuples, repeated backwards, and the check. Then yours takes the place of PyTorch's.

@@ -1,24 +1,27 @@
 # %% [markdown] id="title"
 # # Reading a CheckpointError
 #
-# This companion of chapter 05 is optional: no lab and no later chapter needs it. Four questions
+# This companion of chapter 05 is optional: no lab and no later chapter needs it. Five questions
 # about a checkpoint that complains, or should:
 #
 # 1. What does a `CheckpointError` say, and which line of your code does it mean?
 # 2. Which mistakes raise no error?
 # 3. What happens when other hooks, such as offloading, meet a checkpoint?
-# 4. Which settings does a library's own switch need?
+# 4. Does a checkpoint survive two backwards, a second derivative, or a write in place?
+# 5. Which settings does a library's own switch need?
 #
-# **Budget:** 30 minutes, 1 GiB of memory, no GPU needed.
+# **Budget:** 40 minutes, 1 GiB of memory, no GPU needed.
 
 # %% id="imports"
 import itertools
 import random
+import warnings
 from functools import partial
 
 import pandas as pd
 import torch
 import transformers
+from torch import nn
 from torch.autograd.graph import save_on_cpu
 from torch.utils.checkpoint import checkpoint
 
@@ -172,6 +175,109 @@ pd.DataFrame({"units that wait": units}).map("{:.1f}".format)
 # Inside, the MLP's tensors are no longer the checkpoint's business. They are moved and kept, and
 # the second run computes them for nothing. Put offloading outside.
 #
+# ## More than one backward
+#
+# In chapter 05 each backward was one call of `loss.backward()`, each input needed a gradient, and
+# nobody wrote into it. Here are five other uses, with the tensor by position and by keyword.
+#
+# **Predict.** How many of the five does the reentrant one, a Function as in chapter 04, get wrong
+# or refuse?
+
+# %% id="guess-backwards"
+guess = None  # of 5
+
+# %% id="backwards"
+block = Block(GPTConfig(attention="eager"))  # the fused kernel has no second derivative
+weight, head = block.mlp.up.weight, nn.Linear(128, 1)
+
+
+def by_autograd_grad(checkpoint):
+    return torch.autograd.grad(checkpoint(block, x).square().mean(), [x, weight])
+
+
+def backward_twice(checkpoint):
+    loss = checkpoint(block, x).square().mean()
+    loss.backward(retain_graph=True)
+    loss.backward()
+    return x.grad, weight.grad
+
+
+def gradient_penalty(checkpoint):
+    loss = checkpoint(block, x).square().mean()
+    loss.backward(create_graph=True)
+    (loss + x.grad.square().sum()).backward()
+    return (weight.grad,)
+
+
+def frozen_input(checkpoint):
+    head(checkpoint(block, x.detach())).square().mean().backward()
+    return weight.grad, head.weight.grad
+
+
+def added_in_place(checkpoint):
+    y = 1 * x
+    y += checkpoint(lambda x: block(2 * x), y)  # 2 * x does not save x
+    y.square().mean().backward()
+    return x.grad, weight.grad
+
+
+def by_position(function, x):
+    return checkpoint(function, x, use_reentrant=False)
+
+
+def by_keyword(function, x):
+    return checkpoint(function, x=x, use_reentrant=False)
+
+
+def plainly(function, x):
+    return function(x)
+
+
+# %% id="outcome"
+# @title Compare a use with the plain one: run this cell; open it to look
+def equal(seen, expected):
+    return all(map(torch.equal, seen, expected))
+
+
+def results(scenario, checkpoint):
+    for tensor in (x, *block.parameters(), *head.parameters()):
+        tensor.grad = None
+    return scenario(checkpoint)
+
+
+def outcome(scenario, checkpoint):
+    expected = results(scenario, plainly)
+    try:
+        seen = results(scenario, checkpoint)
+    except RuntimeError as error:
+        return type(error).__name__
+    if any(gradient is None for gradient in seen):
+        return "missing"
+    return "equal" if equal(seen, expected) else "WRONG"
+
+
+# %% id="backwards-table"
+reentrant = partial(checkpoint, use_reentrant=True)
+uses = {"reentrant": reentrant, "by position": by_position, "by keyword": by_keyword}
+scenarios = (by_autograd_grad, backward_twice, gradient_penalty, frozen_input)
+scenarios += (added_in_place,)
+with warnings.catch_warnings(record=True):  # the reentrant one and create_graph warn
+    found = [[outcome(s, way) for way in uses.values()] for s in scenarios]
+table = pd.DataFrame(found, [s.__name__ for s in scenarios], list(uses))
+failed = sum(table["reentrant"] != "equal")
+print(f"reentrant: {failed} of 5{beside(guess, failed)}")
+table
+
+# %% [markdown] id="backwards-read"
+# The gradient penalty is the worst for the reentrant one. The gradient comes out of an inner
+# backward without a graph, so the penalty is a constant, and training goes on without it.
+#
+# The last row is the worst for hooks. It writes into a tensor that a checkpoint still needs. Plain
+# training is right, because `block(2 * x)` does not save `x`, but the second run reads `x` again. A
+# tensor that is given by position is registered with autograd, which notices the write and raises
+# an error. By keyword it is in a closure: the gradients are **wrong, and no error says so**. So
+# give tensors by position, and write `y = y + ...` around a checkpoint.
+#
 # ## In a library's model
 #
 # Advice for transformers models says: call `gradient_checkpointing_enable()` with
@@ -200,10 +306,6 @@ def gradients(model, loss, checkpoint=None, modules=()):
     with segments.called_through(checkpoint, modules):
         loss().backward()
     return [p.grad for p in model.parameters() if p.requires_grad]
-
-
-def equal(seen, expected):
-    return all(map(torch.equal, seen, expected))
 
 
 # %% id="llama-table"
@@ -265,5 +367,6 @@ claims.Verdicts(
 #   for.
 # - Wrong numbers in right shapes raise no error. Run the function twice from one RNG state, and
 #   compare one step's gradients with the plain step's.
+# - Give tensors by position, and write into none that a checkpoint still needs.
 # - The innermost hooks win: offload around a checkpoint, not inside it.
 # - A library's switch leaves the cache out by itself. Where you wrap layers yourself, turn it off.

@@ -1,4 +1,4 @@
-"""Chapter 05: the tensors that a second run saves, and the two hooks around it."""
+"""Chapter 05: what a second run saves, early stop, saved arguments, and the hooks around them."""
 
 from solutions.answers import right, wrong
 
@@ -93,6 +93,136 @@ FILLINGS = {
                 "store = packed(partial(function, *args, **kwargs), alias)",
                 "store.update(packed(partial(function, *args, **kwargs), alias))",
             ),
+        ),
+        "asks_whether_the_store_is_empty": right("if number not in store", "if not store"),
+    },
+    "first-saved": {
+        "never_stops": wrong(
+            "forward ran on after the second tensor",
+            *("        if len(tensors) == count:\n            raise Enough\n", ""),
+        ),
+        "stops_one_too_early": wrong("keys are [0], not 0 and 1", "== count:", "== count - 1:"),
+        "stops_one_too_late": wrong(
+            "forward ran on after the second tensor", "== count:", "> count:"
+        ),
+        "keeps_the_history": wrong("put detached ones in the dict", "tensor.detach()", "tensor"),
+        "suppresses_everything": wrong(
+            "An error of forward's own is lost", "suppress(Enough)", "suppress(Exception)"
+        ),
+        "catches_nothing": wrong(
+            "stopped at Enough", "contextlib.suppress(Enough)", "contextlib.nullcontext()"
+        ),
+        "gives_what_packed_gives": wrong(
+            "stopped at UnboundLocalError",
+            *("        packed(forward, alias)", "        whole = packed(forward, alias)"),
+            *("return tensors", "return whole"),
+        ),
+        "tries_and_excepts": right(
+            *(
+                "with contextlib.suppress(Enough):\n        packed(forward, alias)",
+                "try:\n        packed(forward, alias)\n    except Enough:\n        pass",
+            ),
+        ),
+        "sets_hooks_of_its_own": right(
+            *(
+                "        packed(forward, alias)",
+                "        with hooks, torch.enable_grad():\n            forward()",
+            ),
+            *(
+                "    with contextlib",
+                "    hooks = saved_tensors_hooks(alias, lambda kept: kept)\n    with contextlib",
+            ),
+        ),
+    },
+    "registered": {
+        "holds_the_arguments": wrong(
+            "a closure of yours holds it",
+            *("node.saved_tensors, strict", "tensors, strict"),
+        ),
+        "keeps_them_beside": wrong(
+            "a closure of yours holds it",
+            *("None if torch.is_tensor(arg) else arg for", "arg for"),
+        ),
+        "forgets_the_dummy": wrong(
+            "The outer pack hook sees 0 tensors", "torch.empty(0, requires_grad=True)", "None"
+        ),
+        "forgets_the_others": wrong(
+            "3 arguments went in, and 2 came back",
+            *(
+                "[found.get(place, other) for place, other in enumerate(others)]",
+                "list(found.values())",
+            ),
+        ),
+        "puts_tensors_first": wrong(
+            "came back as ['Tensor', 'Tensor', 'int']",
+            *(
+                "[found.get(place, other) for place, other in enumerate(others)]",
+                "[*found.values(), *(other for other in others if other is not None)]",
+            ),
+        ),
+        "gives_the_list": wrong(
+            "'list' object is not callable", "return bring_back", "return bring_back()"
+        ),
+        "leaves_the_mask_out": wrong(
+            "The outer pack hook sees 1 tensors",
+            *(
+                "tensors = [arg for arg in args if torch.is_tensor(arg)]",
+                "tensors = [a for a in args if torch.is_tensor(a) and a.is_floating_point()]",
+            ),
+        ),
+        "takes_turns": right(
+            *(
+                "        found = dict(zip(places, node.saved_tensors, strict=True))\n"
+                "        return [found.get(place, other) for place, other in enumerate(others)]",
+                "        again, brought = list(others), node.saved_tensors\n"
+                "        for place, tensor in zip(places, brought, strict=True):\n"
+                "            again[place] = tensor\n"
+                "        return again",
+            ),
+        ),
+        "goes_by_an_iterator": right(
+            *(
+                "    places = [place for place, arg in enumerate(args) if torch.is_tensor(arg)]\n",
+                "    is_there = [torch.is_tensor(arg) for arg in args]\n",
+            ),
+            *(
+                "        found = dict(zip(places, node.saved_tensors, strict=True))\n"
+                "        return [found.get(place, other) for place, other in enumerate(others)]",
+                "        kept = iter(node.saved_tensors)\n"
+                "        pairs = zip(is_there, others, strict=True)\n"
+                "        return [next(kept) if there else other for there, other in pairs]",
+            ),
+        ),
+    },
+    "recompute-less": {
+        "takes_the_arguments_itself": wrong(
+            "backward took it: ask bring_back()", "*bring_back()", "*args"
+        ),
+        "never_stops": wrong(
+            "The second run went on after its last tensor",
+            "first_saved(again, len(numbers))",
+            "packed(again)",
+        ),
+        "recomputes_each_time": wrong(
+            "and should begin twice", "if number not in store:", "if True:"
+        ),
+        "draws_another_mask": wrong(
+            "has drawn another mask", "torch.set_rng_state(rng_state)", "pass"
+        ),
+        "forgets_fork_rng": wrong(
+            "Backward has changed the RNG state",
+            "torch.random.fork_rng(devices=[])",
+            "torch.enable_grad()",
+        ),
+        "forgets_the_keywords": wrong(
+            "missing 1 required positional argument",
+            ", **kwargs)\n            with",
+            ")\n            with",
+        ),
+        "counts_to_this_one": wrong("stopped at KeyError", "again, len(numbers)", "again, number"),
+        "brings_back_when_it_runs": right(
+            *("            again = partial(function, *bring_back(), **kwargs)\n", ""),
+            *("first_saved(again,", "first_saved(lambda: function(*bring_back(), **kwargs),"),
         ),
         "asks_whether_the_store_is_empty": right("if number not in store", "if not store"),
     },
