@@ -22,10 +22,9 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 # torch/utils/_python_dispatch.py: modes that are asked about every operation.
 from torch.utils import _python_dispatch, checkpoint
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
-from torch.utils.flop_counter import FlopCounterMode, flop_registry
 
 __all__ = ["FakeTensor", "FakeTensorMode", "TorchDispatchMode"]
-_aten, _DEVICE_OF = torch.ops.aten, torch.ops.prim.device.default
+_DEVICE_OF = torch.ops.prim.device.default
 
 
 class _FastDispatchMode(_python_dispatch.TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -269,32 +268,3 @@ def kernels_of_cuda() -> Iterator[tuple[Any, str]]:
         takes_tensors = any("Tensor" in str(argument.type) for argument in schema.arguments)
         if name.startswith("aten::") and name in names and takes_tensors and not is_view:
             yield schema, name
-
-
-# ---- FLOPs ----
-
-# The attention of a CPU is not in PyTorch's list of FLOPs; its arguments are those of a GPU's.
-_LIKE_ON_GPU = {
-    _aten._scaled_dot_product_flash_attention_for_cpu: _aten._scaled_dot_product_flash_attention,
-    _aten._scaled_dot_product_flash_attention_for_cpu_backward: (
-        _aten._scaled_dot_product_flash_attention_backward
-    ),
-}
-
-
-def flops_of(operation: Any) -> Callable[..., int] | None:
-    """Return what counts the FLOPs of an operation; `None` for one that is no matmul."""
-    packet = operation.overloadpacket
-    return flop_registry.get(_LIKE_ON_GPU.get(packet, packet))
-
-
-def flop_counter() -> FlopCounterMode:
-    """PyTorch's FLOP counter, which also counts the fused attention of a CPU here.
-
-    Source:
-        PyTorch's formulas for a GPU's fused attention: two matmuls forward, and five backward,
-        since the scores are recomputed. A causal mask halves none of them.
-    """
-    counter = FlopCounterMode(display=False)
-    counter.flop_registry |= {cpu: flop_registry[gpu] for cpu, gpu in _LIKE_ON_GPU.items()}
-    return counter

@@ -39,6 +39,7 @@ def cuda_kernels() -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         told = staticmethod(workspace_bytes)
         stack.enter_context(mock.patch.object(StorageLog, "workspace_of", told))
+        stack.enter_context(patches.with_loss_options_of_cuda())
         stack.enter_context(mock.patch.object(torch.autocast, "__init__", _autocast))
         stack.enter_context(mock.patch.object(save_on_cpu, "__init__", _save_elsewhere))
         stack.enter_context(patches.with_gradient_scaler())

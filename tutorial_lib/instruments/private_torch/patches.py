@@ -35,6 +35,31 @@ def fake_store() -> Any:
 
 
 @contextlib.contextmanager
+def with_loss_options_of_cuda() -> Iterator[None]:
+    """Choose the pieces and types of `linear_cross_entropy` as on a GPU (Ampere or newer).
+
+    `_adjust`, `_resolve_auto_acc_dtype`: torch/nn/modules/linear_cross_entropy_options.py.
+    """
+    options: Any = getattr(nn, "LinearCrossEntropyOptions", None)
+    if options is None:
+        yield
+        return
+    adjust, resolve = options._adjust, options._resolve_auto_acc_dtype
+
+    def adjust_for_cuda(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return adjust(self, *args, **{**kwargs, "device": torch.device("cuda")})
+
+    def resolve_as_a_cpu(dtype: torch.dtype, _: Any) -> Any:  # asks a GPU that is not there
+        return resolve(dtype, torch.device("cpu"))
+
+    with (
+        mock.patch.object(options, "_adjust", adjust_for_cuda),
+        mock.patch.object(options, "_resolve_auto_acc_dtype", staticmethod(resolve_as_a_cpu)),
+    ):
+        yield
+
+
+@contextlib.contextmanager
 def with_ddp_on_the_fake_backend() -> Iterator[None]:
     """Make DDP train where no gradient is sent: the fake backend's answer is not what it expects.
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
 
-from tutorial_lib.memory.private_torch import flops_of
+from tutorial_lib.memory.private_torch_unseen import flops_of
 
 
 def is_matmul(func: Any, args: tuple[Any, ...]) -> bool:

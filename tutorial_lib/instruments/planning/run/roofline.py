@@ -10,7 +10,8 @@ from torch import Tensor
 
 from tutorial_lib.instruments.planning.run.matmuls import is_matmul
 from tutorial_lib.instruments.private_torch.operations import gives_view
-from tutorial_lib.memory.private_torch import TorchDispatchMode, flops_of
+from tutorial_lib.memory.private_torch import TorchDispatchMode
+from tutorial_lib.memory.private_torch_unseen import flops_of
 from tutorial_lib.memory.storages import list_tensors
 
 _HALVES = (torch.float16, torch.bfloat16)

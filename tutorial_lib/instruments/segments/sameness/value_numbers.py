@@ -15,11 +15,11 @@ from tutorial_lib.instruments import private_torch
 from tutorial_lib.instruments.private_torch import operations
 from tutorial_lib.memory.private_torch import (
     TorchDispatchMode,
-    flops_of,
     is_fake,
     sparse_parts,
     storage_keys,
 )
+from tutorial_lib.memory.private_torch_unseen import flops_of
 from tutorial_lib.memory.storages import list_tensors
 
 # Running these twice in place changes nothing more: an inplace ReLU may be recomputed.

@@ -1,0 +1,75 @@
+"""What PyTorch's own instruments do not see: the inside of a loss with its head, and some FLOPs.
+
+The operations are by names that PyTorch keeps to itself (native_functions.yaml, and
+torch/nn/modules/linear_cross_entropy.py), 2.13.
+"""
+
+import importlib.util
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import FlopCounterMode, flop_registry
+
+_aten = torch.ops.aten
+# Not in PyTorch's list: matmuls in place, and up to 2.14 the attention of a CPU. Their arguments
+# are those of what is.
+_ALIKE = {
+    _aten.addmm_: _aten.addmm,
+    _aten.baddbmm_: _aten.baddbmm,
+    _aten._scaled_dot_product_flash_attention_for_cpu: _aten._scaled_dot_product_flash_attention,
+    _aten._scaled_dot_product_flash_attention_for_cpu_backward: (
+        _aten._scaled_dot_product_flash_attention_backward
+    ),
+}
+
+
+def run_opaque(
+    mode: TorchDispatchMode, operation: Any, args: Any, kwargs: Any, *, halves: bool
+) -> Any:
+    """Return what an operation of `torch.nn` gives, with the mode asked about its inside too.
+
+    `linear_cross_entropy` with options is one operation. A GPU runs something else inside it in 16
+    bits: `halves=False` leaves those alone. `OPDEFS`, `_init_fn`: torch/_library/custom_ops.py;
+    `__enter__` of the class itself: torch/utils/_python_dispatch.py.
+    """
+    known = sys.modules["torch._library.custom_ops"].OPDEFS.get(operation.name())
+    if known is None or not (halves or args[0].element_size() > 2):
+        return operation(*args, **kwargs)
+    TorchDispatchMode.__enter__(mode)
+    try:
+        return known._init_fn(*args, **kwargs)
+    finally:
+        TorchDispatchMode.__exit__(mode, None, None, None)
+
+
+def flops_of(operation: Any) -> Callable[..., int] | None:
+    """Return what counts the FLOPs of an operation; `None` for one that is no matmul."""
+    packet = operation.overloadpacket
+    return flop_registry.get(_ALIKE.get(packet, packet))
+
+
+def _of_a_head(input: Tensor, head: Tensor, *settings: Any, **_: Any) -> int:
+    """Count the matmuls of a loss with its head, whose gradients are made in forward if at all."""
+    matmuls = 1 + sum(settings[-3:-1]) if len(settings) == 13 else 1  # of reduction="none": loss
+    return 2 * input.numel() * head.size(0) * matmuls
+
+
+def flop_counter() -> FlopCounterMode:
+    """Return PyTorch's FLOP counter, which here also counts what its list leaves out.
+
+    Source:
+        PyTorch's formulas for a GPU's fused attention: two matmuls forward, and five backward,
+        since the scores are recomputed. A causal mask halves none of them.
+    """
+    counter = FlopCounterMode(display=False)
+    counter.flop_registry |= {unlisted: flop_registry[known] for unlisted, known in _ALIKE.items()}
+    if importlib.util.find_spec("torch.nn.modules.linear_cross_entropy"):  # 2.13 on
+        importlib.import_module("torch.nn.modules.linear_cross_entropy")
+        name = "_linear_cross_entropy_batch_chunked"
+        losses = (name, f"{name}_no_reduction")
+        counter.flop_registry |= {getattr(torch.ops.torch_nn, n): _of_a_head for n in losses}
+    return counter
