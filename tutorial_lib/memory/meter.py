@@ -105,7 +105,7 @@ def _flops_of(step: Callable[[], Any]) -> int:
 
     with flop_counter() as counter:
         step()
-    return counter.get_total_flops()
+    return int(counter.get_total_flops())
 
 
 def _warm_up(

@@ -39,11 +39,12 @@ def run_opaque(
     known = sys.modules["torch._library.custom_ops"].OPDEFS.get(operation.name())
     if known is None or not (halves or args[0].element_size() > 2):
         return operation(*args, **kwargs)
-    TorchDispatchMode.__enter__(mode)
+    anew: Any = TorchDispatchMode
+    anew.__enter__(mode)
     try:
         return known._init_fn(*args, **kwargs)
     finally:
-        TorchDispatchMode.__exit__(mode, None, None, None)
+        anew.__exit__(mode, None, None, None)
 
 
 def flops_of(operation: Any) -> Callable[..., int] | None:

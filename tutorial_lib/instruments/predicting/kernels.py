@@ -31,6 +31,7 @@ from tutorial_lib.memory.private_torch import active_modes
 from tutorial_lib.memory.storages import StorageLog
 
 _start_autocast = torch.autocast.__init__
+_SWITCHES: Any = torch.backends.cuda
 
 
 @contextlib.contextmanager
@@ -88,11 +89,11 @@ def _attention(
         return out.squeeze(0)
     half = query.dtype in (torch.float16, torch.bfloat16)
     width = query.size(-1)
-    flash = half and attn_mask is None and width <= 256 and torch.backends.cuda.flash_sdp_enabled()
+    flash = half and attn_mask is None and width <= 256 and _SWITCHES.flash_sdp_enabled()
     aligned = all(x.size(-1) % (8 if half else 4) == 0 for x in (query, value))
     grouped = query.dim() == 4 and query.size(1) != key.size(1)
     efficient = aligned and (not grouped or is_since("2.14"))
-    efficient = efficient and torch.backends.cuda.mem_efficient_sdp_enabled()
+    efficient = efficient and _SWITCHES.mem_efficient_sdp_enabled()
     if not _are_alike(query, key, value) or not (flash or efficient):
         with sdpa_kernel(SDPBackend.MATH):
             return written_out(query, key, value, attn_mask, dropout_p, is_causal, **options)
