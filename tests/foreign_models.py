@@ -47,6 +47,11 @@ def trained(model, loss, optimizer=None):
     return step, model, optimizer
 
 
+def squared(model, x, optimizer=None):
+    """A plain training step whose loss is the mean square of what the model makes of a batch."""
+    return trained(model, lambda: model(x).square().mean(), optimizer)
+
+
 def ids(batch=2, seq=16, most=90):
     return torch.randint(3, most, (batch, seq))
 
@@ -351,8 +356,7 @@ def packed_gru():
 @kind("EmbeddingBag")
 def embedding_bag():
     model = nn.Sequential(nn.EmbeddingBag(50, 16), nn.Linear(16, 4))
-    x = torch.randint(0, 50, (8, 5))
-    return trained(model, lambda: model(x).square().mean())
+    return squared(model, torch.randint(0, 50, (8, 5)))
 
 
 @kind("complex, FFT")
@@ -372,16 +376,14 @@ def normed_weights():
     model = nn.Sequential(
         weight_norm(nn.Linear(16, 32)), nn.ReLU(), spectral_norm(nn.Linear(32, 4))
     )
-    x = torch.randn(8, 16)
-    return trained(model, lambda: model(x).square().mean())
+    return squared(model, torch.randn(8, 16))
 
 
 @kind("compiled")
 def compiled():
     model = nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.Linear(32, 16))
     model.compile()
-    x = torch.randn(4, 16)
-    return trained(model, lambda: model(x).square().mean())
+    return squared(model, torch.randn(4, 16))
 
 
 @kind("module hooks")
@@ -389,8 +391,7 @@ def hooked():
     model = nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.Linear(32, 16))
     model[0].register_forward_hook(lambda module, args, out: out * 2)
     model[1].register_full_backward_hook(lambda module, gin, gout: (gin[0] * 0.5,))
-    x = torch.randn(4, 16)
-    return trained(model, lambda: model(x).square().mean())
+    return squared(model, torch.randn(4, 16))
 
 
 @kind("scatter GNN")
@@ -429,8 +430,7 @@ def custom_function():
 def channels_last():
     model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 4, 3))
     model.to(memory_format=torch.channels_last)
-    x = _images().to(memory_format=torch.channels_last)
-    return trained(model, lambda: model(x).square().mean())
+    return squared(model, _images().to(memory_format=torch.channels_last))
 
 
 @kind("boolean mask", quick=True)
@@ -460,26 +460,23 @@ def jagged():
 
 @kind("sparse gradients, SGD", quick=True)
 def sparse_sgd():
-    model, x = nn.Embedding(50, 16, sparse=True), torch.randint(0, 50, (4, 6))
-    return trained(
-        model, lambda: model(x).square().mean(), torch.optim.SGD(model.parameters(), lr=0.1)
-    )
+    model = nn.Embedding(50, 16, sparse=True)
+    sgd = torch.optim.SGD(model.parameters(), lr=0.1)
+    return squared(model, torch.randint(0, 50, (4, 6)), sgd)
 
 
 @kind("sparse bags, SGD", quick=True)
 def sparse_bags():
-    model, x = nn.EmbeddingBag(50, 16, mode="sum", sparse=True), torch.randint(0, 50, (4, 6))
-    return trained(
-        model, lambda: model(x).square().mean(), torch.optim.SGD(model.parameters(), lr=0.1)
-    )
+    model = nn.EmbeddingBag(50, 16, mode="sum", sparse=True)
+    sgd = torch.optim.SGD(model.parameters(), lr=0.1)
+    return squared(model, torch.randint(0, 50, (4, 6)), sgd)
 
 
 @kind("sparse gradients, SparseAdam")
 def sparse_adam():
-    model, x = nn.Embedding(50, 16, sparse=True), torch.randint(0, 50, (4, 6))
-    return trained(
-        model, lambda: model(x).square().mean(), torch.optim.SparseAdam(model.parameters())
-    )
+    model = nn.Embedding(50, 16, sparse=True)
+    adam = torch.optim.SparseAdam(model.parameters())
+    return squared(model, torch.randint(0, 50, (4, 6)), adam)
 
 
 @kind("sparse adjacency", quick=True)
@@ -516,17 +513,14 @@ def reentrant():
 
 @kind("Muon")
 def muon():
-    model, x = nn.Sequential(nn.Linear(16, 32, bias=False), nn.Linear(32, 16, bias=False)), None
-    x = torch.randn(8, 16)
-    return trained(model, lambda: model(x).square().mean(), torch.optim.Muon(model.parameters()))
+    model = nn.Sequential(nn.Linear(16, 32, bias=False), nn.Linear(32, 16, bias=False))
+    return squared(model, torch.randn(8, 16), torch.optim.Muon(model.parameters()))
 
 
 @kind("Adafactor")
 def adafactor():
-    model, x = _mlp(), torch.randn(8, 16)
-    return trained(
-        model, lambda: model(x).square().mean(), torch.optim.Adafactor(model.parameters())
-    )
+    model = _mlp()
+    return squared(model, torch.randn(8, 16), torch.optim.Adafactor(model.parameters()))
 
 
 @kind("LBFGS")
@@ -669,8 +663,7 @@ def _layers(width=64):
 @kind("DDP", quick=True)
 def ddp():
     model, x = _layers()
-    wrapped = nn.parallel.DistributedDataParallel(model)
-    return trained(wrapped, lambda: wrapped(x).square().mean())
+    return squared(nn.parallel.DistributedDataParallel(model), x)
 
 
 @kind("FSDP2", quick=True)
@@ -682,8 +675,7 @@ def fsdp():
     mesh = init_device_mesh("cpu", (4,))
     for layer in (*model, model):
         fully_shard(layer, mesh=mesh)
-    adamw = torch.optim.AdamW(model.parameters(), foreach=False)
-    return trained(model, lambda: model(x).square().mean(), adamw)
+    return squared(model, x, torch.optim.AdamW(model.parameters(), foreach=False))
 
 
 @kind("tensor parallel", quick=True)
@@ -694,8 +686,7 @@ def tensor_parallel():
     model, x = _layers()
     plan = {"0": parallel.ColwiseParallel(), "1": parallel.RowwiseParallel()}
     parallel.parallelize_module(model, init_device_mesh("cpu", (4,)), plan)
-    adamw = torch.optim.AdamW(model.parameters(), foreach=False)
-    return trained(model, lambda: model(x).square().mean(), adamw)
+    return squared(model, x, torch.optim.AdamW(model.parameters(), foreach=False))
 
 
 # ---- further ones, that nobody had tried before ----
@@ -849,8 +840,8 @@ def metrics():
 def from_numpy():
     import numpy as np
 
-    model, x = nn.Linear(16, 4), torch.from_numpy(np.ones((8, 16), dtype=np.float32))
-    return trained(model, lambda: model(x).square().mean())
+    model = nn.Linear(16, 4)
+    return squared(model, torch.from_numpy(np.ones((8, 16), dtype=np.float32)))
 
 
 @kind("data loader in the step")
@@ -869,7 +860,7 @@ def zero_one():
     model, x = _layers()
     wrapped = nn.parallel.DistributedDataParallel(model)
     optimizer = ZeroRedundancyOptimizer(wrapped.parameters(), torch.optim.AdamW)
-    return trained(wrapped, lambda: wrapped(x).square().mean(), optimizer)
+    return squared(wrapped, x, optimizer)
 
 
 @kind("sequence parallel")

@@ -104,18 +104,6 @@ def test_a_quarter_of_the_code_is_its_readers(root, number):
     assert written >= (written + given) / 4
 
 
-def test_what_counts_as_code_that_is_given(tmp_path):
-    (tmp_path / "01_x.py").write_text(
-        '# %% [markdown] id="t"\n# # X\n# %% id="a"\nimport torch\n\nsizes = [1, 2]\nprint(sizes)\n'
-        '# %% id="b"\ndef f(x):\n    """Say."""\n    ### BEGIN SOLUTION\n    # why\n'
-        "    y = 2 * x\n    return y\n    ### END SOLUTION\n"
-        '# %% id="check-b"\n# @title Check: run this cell\nassert f(1) == 2\n'
-        '# %% id="c"\ng = f(3)\n',
-        encoding="utf-8",
-    )
-    assert written_and_given(tmp_path / "01_x.py") == (2, 2)  # given: def f, g
-
-
 def half(x):
     return {}[x]
 

@@ -171,13 +171,6 @@ def test_a_history_that_grows_is_said_to_until_it_is_full():
         memory.measure(step, model=model, optimizer=optimizer)
 
 
-def test_steps_that_are_alike_are_not_warned_of():
-    model = nn.Linear(4, 4)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", memory.MeterWarning)
-        memory.measure(lambda: model(torch.zeros(2, 4)).sum().backward(), model=model)
-
-
 def test_sparse_tensors_are_counted_with_values_and_indices():
     crow, columns = torch.tensor([0, 2, 3]), torch.tensor([0, 1, 1])
     matrices = {

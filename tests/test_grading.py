@@ -28,8 +28,6 @@ from solutions.grader.submissions.match_cells import match_answers
 from solutions.grader.submissions.slice_cells import cut, needed
 from tutorial_lib.checks.given.values import Opaque
 
-CORPUS = Path(__file__).parent / "grading_corpus"
-
 
 def edit(notebook, cell_id, **changes):
     for cell in notebook["cells"]:

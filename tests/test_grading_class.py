@@ -23,7 +23,6 @@ from solutions.grader.report.class_list import Entry
 from solutions.grader.report.report_class import write_report
 from solutions.grader.results import Graded, Submission, Verdict
 
-CORPUS = Path(__file__).parent / "grading_corpus"
 RUN = """
 import sys
 from pathlib import Path
@@ -75,7 +74,7 @@ def stopped(request):
         (folder / "class" / f"{name}.ipynb").write_text(text)
     (folder / "class" / "bob.zip").write_text("")
     run = subprocess.Popen(
-        [sys.executable, "-c", RUN, folder, CORPUS],
+        [sys.executable, "-c", RUN, folder, toy.HERE],
         env=os.environ | {"TMPDIR": str(folder / "tmp")},
         stderr=subprocess.PIPE,
     )

@@ -7,8 +7,6 @@ import psutil
 import pytest
 import toy
 
-CORPUS = Path(__file__).parent / "grading_corpus"
-
 pytestmark = pytest.mark.weekly
 SUBMISSIONS = hundred.submissions()
 
@@ -26,7 +24,7 @@ def graded(tmp_path_factory):
         (folder / name).mkdir()
     for name, (content, _) in SUBMISSIONS.items():
         (folder / "class" / name).write_bytes(content)
-    watched = (folder / "class", folder / "course", folder / "home", CORPUS)
+    watched = (folder / "class", folder / "course", folder / "home", toy.HERE)
     before = {child.pid for child in psutil.Process().children(recursive=True)}
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HOME", str(folder / "home"))

@@ -2,7 +2,6 @@
 
 import ast
 import json
-from pathlib import Path
 
 import pytest
 import toy
@@ -16,7 +15,6 @@ from solutions.grader.results import Graded, Verdict
 from solutions.grader.submissions.answers import Answers
 from tutorial_lib.school.commands.grade import load_selftest
 
-CORPUS = Path(__file__).parent / "grading_corpus"
 KNOWN = """
 from solutions.answers import right, solved, wrong
 
@@ -119,7 +117,7 @@ def test_a_fault_is_what_a_known_answer_should_not_get(course, kind, passed, sai
 
 @pytest.mark.weekly
 def test_a_lab_is_graded_with_all_that_is_known(course):
-    options = {"checks_package": "toychecks", "import_path": [CORPUS], "workers": 2}
+    options = {"checks_package": "toychecks", "import_path": [toy.HERE], "workers": 2}
     table, faults = selftest("lab90", root=course, **options)
     assert faults == []
     assert dict(table.loc["1.1"]) == {

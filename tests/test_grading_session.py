@@ -12,25 +12,21 @@ import sys
 import time
 from pathlib import Path
 
+import answers
 import psutil
 import pytest
+import toy
+from toychecks import lab90
 
-CORPUS = Path(__file__).parent / "grading_corpus"
+from solutions.grader import launch, wire
+from solutions.grader.inside import processes, sandbox, seccomp, view, watch
+from solutions.grader.judging import judge, remote_function
+from solutions.grader.lab import load_lab
+from solutions.grader.report.report_class import isolation
+from solutions.grader.submissions.answers import one_part_each
+from tutorial_lib.checks import CheckError
+
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(CORPUS))
-
-import answers  # noqa: E402
-import toy  # noqa: E402
-from toychecks import lab90  # noqa: E402
-
-from solutions.grader import launch, wire  # noqa: E402
-from solutions.grader.inside import processes, sandbox, seccomp, view, watch  # noqa: E402
-from solutions.grader.judging import judge, remote_function  # noqa: E402
-from solutions.grader.lab import load_lab  # noqa: E402
-from solutions.grader.report.report_class import isolation  # noqa: E402
-from solutions.grader.submissions.answers import one_part_each  # noqa: E402
-from tutorial_lib.checks import CheckError  # noqa: E402
-
 NUMBERS = itertools.count()
 SECONDS = 3.0
 MEMORY = 512 * 1024**2
@@ -81,7 +77,7 @@ def running(tmp_path_factory):
 @contextlib.contextmanager
 def start(tmp_path_factory, seconds=SECONDS, *more):
     root = toy.make_course(tmp_path_factory.mktemp("course"))
-    with start_lab(root, "lab90", "toychecks", [str(CORPUS)], seconds, more) as everything:
+    with start_lab(root, "lab90", "toychecks", [str(toy.HERE)], seconds, more) as everything:
         yield everything
 
 
@@ -229,7 +225,7 @@ def test_the_sandbox_refuses(course, running, answer, words):
 
 
 # Numbers on x86_64 and aarch64, and arguments that a kernel without a filter takes where it can.
-with (CORPUS / "calls.csv").open(encoding="utf-8") as _file:
+with (toy.HERE / "calls.csv").open(encoding="utf-8") as _file:
     CALLS = list(csv.DictReader(_file))
 
 

@@ -2,7 +2,6 @@
 
 import copy
 import json
-from pathlib import Path
 
 import answers
 import pytest
@@ -13,8 +12,6 @@ from solutions.grader import grade
 from solutions.grader.lab import load_lab
 from solutions.grader.submissions.cells import read_cells
 from solutions.grader.submissions.match_cells import match_answers
-
-CORPUS = Path(__file__).parent / "grading_corpus"
 
 
 def points(folder, submissions, lab, root, **options):
@@ -30,7 +27,7 @@ def points(folder, submissions, lab, root, **options):
 
 def toy_points(folder, names):
     root = toy.make_course(folder / "course")
-    options = {"seconds": 4.0, "checks_package": "toychecks", "import_path": [CORPUS]}
+    options = {"seconds": 4.0, "checks_package": "toychecks", "import_path": [toy.HERE]}
     submissions = {name: unusual.toy_submission(name) for name in names}
     return points(folder, submissions, "lab90", root, **options)
 

@@ -115,14 +115,6 @@ def test_stated_minutes_are_the_counted_ones(root):
     assert far == {}
 
 
-def test_a_blank_costs_more_than_its_lines_read():
-    code = '# %% id="f"\ndef f():\n    """Say."""\n    {}\n    return 1\n    {}\n'
-    read = counted_minutes(code.format("x = 1", "# the end"))
-    blank = counted_minutes(code.format("### BEGIN SOLUTION", "### END SOLUTION"))
-    assert (read, blank) == (4 / 5, 2 / 5 + 1 / 2)
-    assert counted_minutes(f'# %% [markdown] id="t"\n# {"word " * 250}\n') == 2.5
-
-
 def on_one_line(page):
     return re.sub(r"\n(?:#(?!#))? *", " ", page.read_text(encoding="utf-8"))
 

@@ -160,16 +160,6 @@ def test_the_sentence_carries_the_numbers(report):
     assert "7B: 14.0 GiB (parameters 14.0 GiB)" in bars.alt
 
 
-def test_a_training_curve_without_points_is_refused():
-    with pytest.raises(ValueError, match="curve 'a run' has no point"):
-        plots.training_curves({"a run": {}}, xlabel="samples", ylabel="loss")
-
-
-def test_a_report_without_timeline_is_refused():
-    with pytest.raises(ValueError, match="no timeline"):
-        plots.step_timeline(memory.MemoryReport())
-
-
 def test_the_picture_of_influence_counts_pairs_and_shows_the_smallest():
     figure = plots.influence({"one": [[1.0, 0.0], [0.0, 1e-9]], "none": [[0.0]]})
     assert "one: 2 of 4; none: 0 of 1" in figure.alt
@@ -178,11 +168,20 @@ def test_the_picture_of_influence_counts_pairs_and_shows_the_smallest():
 
 
 @pytest.mark.parametrize(
-    ("grids", "words"), [({}, "grids is empty"), ({"a": [1.0, 2.0]}, r"'a' has shape \(2,\)")]
+    ("draw", "words"),
+    [
+        (lambda: plots.influence({}), "grids is empty"),
+        (lambda: plots.influence({"a": [1.0, 2.0]}), r"'a' has shape \(2,\)"),
+        (lambda: plots.step_timeline(memory.MemoryReport()), "no timeline"),
+        (
+            lambda: plots.training_curves({"a run": {}}, xlabel="samples", ylabel="loss"),
+            "curve 'a run' has no point",
+        ),
+    ],
 )
-def test_a_picture_of_no_matrix_is_refused(grids, words):
+def test_what_cannot_be_drawn_is_refused(draw, words):
     with pytest.raises(ValueError, match=words):
-        plots.influence(grids)
+        draw()
 
 
 def test_tradeoff_has_a_line_for_many_points_and_a_mark_for_one():

@@ -15,7 +15,6 @@ from solutions.grader.submissions.match_cells import match_answers
 from solutions.grader.submissions.reader import read_submission
 from solutions.grader.submissions.review import findings, imported
 
-LABS = tuple(f"lab{number:02}" for number in range(1, 11))
 # What the set-up of a lab imports.
 COURSE = """import os, sys, torch, gc
 from torch import nn, Tensor
@@ -129,7 +128,7 @@ class PASSED:
     passed = True
 
 
-@pytest.mark.parametrize("name", LABS)
+@pytest.mark.parametrize("name", answers.LABS)
 def test_neither_a_solution_nor_a_blank_is_named(root, name):
     lab = load_lab(root, name)
     for folder in ("labs", "solutions"):
@@ -143,8 +142,8 @@ def test_neither_a_solution_nor_a_blank_is_named(root, name):
 def test_tricks_are_named_and_honest_answers_are_not(root):
     """Of `review.txt`, and of all right answers: four tricks of five, and one answer of fifty."""
     named = {"trick": [], "right": []}
-    labs = {name: load_lab(root, name) for name in LABS}
-    for name in ("../review", *LABS):
+    labs = {name: load_lab(root, name) for name in answers.LABS}
+    for name in ("../review", *answers.LABS):
         for number, kind, title, _, cells in answers.read(name):
             if kind in named:
                 lab = labs[f"lab{int(number.partition('.')[0]):02}"]

@@ -9,6 +9,7 @@ import zipfile
 
 import pytest
 import toy
+from answers import LABS
 
 from solutions.grader.errors import GradingError, NotGradable
 from solutions.grader.lab import load_lab
@@ -21,8 +22,6 @@ from solutions.grader.submissions.class_folder import (
 from solutions.grader.submissions.match_cells import match_answers
 from solutions.grader.submissions.reader import read_submission
 from solutions.grader.submissions.slice_cells import cut
-
-LABS = tuple(f"lab{number:02}" for number in range(1, 11))
 
 
 def matched(lab, notebook):
