@@ -15,9 +15,6 @@ from tutorial_lib.instruments.segments.sameness.trial import UntriedError, tried
 from tutorial_lib.instruments.segments.sameness.value_numbers import ValueNumbers
 
 WIDTH = 12
-MEAN = """\
-Recomputing changes no bit of a gradient.
-Accumulating changes last digits of a gradient."""
 
 
 class Block(nn.Module):
