@@ -487,6 +487,24 @@ def test_time_and_flops_come_from_runs_of_their_own():
     assert report.flops == linear + attention
 
 
+def test_an_lstm_has_the_flops_of_its_cells():
+    """One operation on a CPU, and none in PyTorch's list; a GRU's matmuls are in it."""
+    counts = {}
+    for kind, gates in ((nn.LSTM, 4), (nn.GRU, 3)):
+        rnn, x = kind(16, 32, 2, bidirectional=True), torch.randn(10, 4, 16, requires_grad=True)
+        report = memory.measure(lambda rnn=rnn, x=x: rnn(x)[0].sum().backward(), flops=True)
+        counts[kind] = report.flops / gates
+    first, second = 2 * 32 * (16 + 32), 2 * 32 * (64 + 32)
+    assert counts[nn.LSTM] == 3 * 2 * 10 * 4 * (first + second)
+    # A GRU's first step of backward needs no gradient at the state that it began with.
+    assert counts[nn.GRU] == pytest.approx(counts[nn.LSTM], rel=0.1)
+    hidden = torch.zeros(64, 32)
+    with memory.flop_counter() as counter:
+        hidden.addmm_(torch.ones(64, 128), torch.ones(128, 32))
+        hidden.expand(3, 64, 32).clone().baddbmm_(torch.ones(3, 64, 8), torch.ones(3, 8, 32))
+    assert counter.get_total_flops() == 2 * 64 * 32 * (128 + 3 * 8)
+
+
 @pytest.mark.parametrize("how", ["per-block", "none"])
 def test_flops_of_fused_attention_are_counted(how):
     """Eager attention is two matmuls forward and four backward; fused, five backward."""

@@ -1,9 +1,12 @@
 """What PyTorch's own instruments do not see: the inside of a loss with its head, and some FLOPs.
 
+An LSTM has none in PyTorch's list, though a GRU, which a CPU runs as matmuls, has them there.
+
 The operations are by names that PyTorch keeps to itself (native_functions.yaml, and
 torch/nn/modules/linear_cross_entropy.py), 2.13.
 """
 
+import functools
 import importlib.util
 import sys
 from collections.abc import Callable
@@ -47,16 +50,33 @@ def run_opaque(
         anew.__exit__(mode, None, None, None)
 
 
-def flops_of(operation: Any) -> Callable[..., int] | None:
-    """Return what counts the FLOPs of an operation; `None` for one that is no matmul."""
-    packet = operation.overloadpacket
-    return flop_registry.get(_ALIKE.get(packet, packet))
-
-
 def _of_a_head(input: Tensor, head: Tensor, *settings: Any, **_: Any) -> int:
     """Count the matmuls of a loss with its head, whose gradients are made in forward if at all."""
     matmuls = 1 + sum(settings[-3:-1]) if len(settings) == 13 else 1  # of reduction="none": loss
     return 2 * input.numel() * head.size(0) * matmuls
+
+
+def _of_rnn(rows: Tensor, weights: Any, more: Any, *_: Any, times: int = 1, **__: Any) -> int:
+    """Count what multiplies each step of each row: a layer's two matrices, or all in a list."""
+    matrices = (
+        [w for w in weights if w.dim() == 2] if isinstance(weights, list) else [weights, more]
+    )
+    per_row = sum(matrix.numel() for matrix in matrices)
+    return times * 2 * (rows.numel() // rows.size(-1)) * per_row
+
+
+_OF_RNN: dict[Any, Callable[..., int]] = {
+    _aten.mkldnn_rnn_layer: _of_rnn,
+    _aten.mkldnn_rnn_layer_backward: functools.partial(_of_rnn, times=2),
+    _aten._cudnn_rnn: _of_rnn,
+    _aten._cudnn_rnn_backward: functools.partial(_of_rnn, times=2),
+}
+
+
+def flops_of(operation: Any) -> Callable[..., int] | None:
+    """Return what counts the FLOPs of an operation; `None` for one that is no matmul."""
+    packet = operation.overloadpacket
+    return _OF_RNN.get(packet) or flop_registry.get(_ALIKE.get(packet, packet))
 
 
 def flop_counter() -> FlopCounterMode:
@@ -68,6 +88,7 @@ def flop_counter() -> FlopCounterMode:
     """
     counter = FlopCounterMode(display=False)
     counter.flop_registry |= {unlisted: flop_registry[known] for unlisted, known in _ALIKE.items()}
+    counter.flop_registry |= _OF_RNN
     if importlib.util.find_spec("torch.nn.modules.linear_cross_entropy"):  # 2.13 on
         importlib.import_module("torch.nn.modules.linear_cross_entropy")
         name = "_linear_cross_entropy_batch_chunked"
