@@ -24,7 +24,7 @@ from torch.utils.checkpoint import (
 )
 
 from tutorial_lib.instruments import private_torch as private
-from tutorial_lib.instruments.private_torch import fakes, operations, patches
+from tutorial_lib.instruments.private_torch import emulated_card, fakes, operations, patches
 from tutorial_lib.memory import private_torch as meters
 
 STUBS = Path(torch.__file__).parent / "_C" / "__init__.pyi"
@@ -423,7 +423,7 @@ def test_a_recorded_history_is_asked_for_and_written(monkeypatch):
     meters.record_allocations(enabled=None)
     meters.write_snapshot("there.pickle")
     assert asked == [{"enabled": None}, "there.pickle"]
-    assert meters.recorded_allocations() == ["event"]
+    assert emulated_card.recorded_allocations() == ["event"]
 
 
 def test_something_happens_before_each_reset_of_the_peaks(monkeypatch):
@@ -432,8 +432,8 @@ def test_something_happens_before_each_reset_of_the_peaks(monkeypatch):
     monkeypatch.setattr(
         torch._C, "_cuda_resetPeakMemoryStats", lambda index: order.append(index), raising=False
     )
-    assert meters.built_for_cuda()
-    meters.before_each_peak_reset(lambda: order.append("read"))
+    assert emulated_card.built_for_cuda()
+    emulated_card.before_each_peak_reset(lambda: order.append("read"))
     torch._C._cuda_resetPeakMemoryStats(0)
     assert order == ["read", 0]
     assert "_cuda_resetPeakMemoryStats(" in inspect.getsource(torch.cuda.reset_peak_memory_stats)
@@ -441,7 +441,7 @@ def test_something_happens_before_each_reset_of_the_peaks(monkeypatch):
 
 def test_operations_with_a_kernel_for_a_card_are_listed():
     """Else an emulated card knows no values, and takes each mask for one that hides tokens."""
-    found = {name: schema for schema, name in meters.kernels_of_cuda()}
+    found = {name: schema for schema, name in emulated_card.kernels_of_cuda()}
     assert "aten::copy_" in found  # no other has one in a build without CUDA
     assert [a.name for a in found["aten::copy_"].arguments if a.alias_info] == ["self"]
 
@@ -451,7 +451,7 @@ def test_something_waits_for_cuda(monkeypatch):
     """Else `emulate` records nothing."""
     waiting = []
     monkeypatch.setattr(torch.cuda, "_queued_calls", waiting)
-    meters.once_cuda_starts(print)
+    emulated_card.once_cuda_starts(print)
     assert waiting[-1][0] is print
 
 

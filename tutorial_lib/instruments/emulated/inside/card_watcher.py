@@ -84,7 +84,9 @@ class Watcher:
 
     def __init__(self, torch: Any) -> None:
         self.torch = torch
-        self.private = _load(Path(_FOLDER).parents[2] / "memory" / "private_torch.py")
+        library = Path(_FOLDER).parents[2]
+        self.allocator = _load(library / "memory" / "private_torch.py")
+        self.private = _load(library / "instruments" / "private_torch" / "emulated_card.py")
         self.out = Path(os.environ["TUTORIAL_EMULATED_OUT"])
         self.last_step = int(os.environ.get("TUTORIAL_EMULATED_STEPS") or 0)
         self.wants_snapshot = bool(os.environ.get("TUTORIAL_EMULATED_SNAPSHOT"))
@@ -140,7 +142,7 @@ class Watcher:
 
     def _record(self) -> None:
         (self.out / f"{self.process}.used").touch()  # in case that no report follows
-        self.private.record_allocations(
+        self.allocator.record_allocations(
             enabled="all", context="alloc", stacks="python", max_entries=MAX_EVENTS
         )
 
@@ -177,7 +179,7 @@ class Watcher:
         path = self.out / f"{self.process}.json"
         path.write_text(json.dumps(data), encoding="utf-8")
         if self.wants_snapshot:
-            self.private.write_snapshot(str(path.with_suffix(".pickle")))
+            self.allocator.write_snapshot(str(path.with_suffix(".pickle")))
 
     def _error_after_reading(self) -> str:
         """Name the error that ended the program, where zeros that it read may be the cause."""
