@@ -20,9 +20,15 @@ from tutorial_lib.school.marks import cell_mark
 ROOT = Path(__file__).resolve().parent.parent
 LIBRARY = ROOT / "tutorial_lib"
 # Where our modules are, and what their names begin with, below the library: notebooks write
-# `checks.lab03` for what is content of `labs/`.
+# `checks.lab03` for what is content of `labs/`, and `recorded` for what is content of `course/`.
 GRADER = "solutions.grader"
-PLACES = {LIBRARY: "", ROOT / "labs/checks": "checks.", ROOT / "solutions/grader": f"{GRADER}."}
+ROWS = "instruments.recorded"
+PLACES = {
+    LIBRARY: "",
+    ROOT / "labs/checks": "checks.",
+    ROOT / "solutions/grader": f"{GRADER}.",
+    ROOT / "course/recorded/rows": f"{ROWS}.",
+}
 MODULES = sorted(path for place in PLACES for path in place.rglob("*.py"))
 
 # Room by room: which other rooms it may import, inside functions too. CONTRIBUTING.md shows it:
@@ -140,7 +146,7 @@ def named_in(node, name="", *, is_package=False):
     if isinstance(node, ast.ImportFrom):
         module = node.module or ""
         if node.level:  # a lab's modules, which do not say where the lab is
-            assert re.match(r"checks\.lab\d\d", name), f"{name}: a relative import"
+            assert re.match(rf"checks\.lab\d\d|{ROWS}\.", name), f"{name}: a relative import"
             around = ["tutorial_lib", *name.split("."), *[""] * is_package][: -node.level]
             module = ".".join([*around, *filter(None, [module])])
         found = {module, *(f"{module}.{name}" for name in found)}
@@ -278,6 +284,8 @@ def file_of(name):
     place = ROOT / "labs" if re.match(r"checks\.lab\d\d", name) else LIBRARY
     place = ROOT if name.startswith(GRADER) else place
     path = place / name.replace(".", "/")
+    if name.startswith(f"{ROWS}."):
+        path = ROOT / "course/recorded/rows" / name.removeprefix(f"{ROWS}.").replace(".", "/")
     return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
 
 
@@ -290,7 +298,7 @@ def loaded_by(names):
         around = {name.rsplit(".", count)[0] for count in range(1, 1 + name.count("."))}
         tops = [node for node in tree_of(file_of(name)).body if not isinstance(node, ast.If)]
         imported = {
-            one for node in tops if "Import" in type(node).__name__ for one in named_in(node)
+            one for node in tops if "Import" in type(node).__name__ for one in named_in(node, name)
         }
         pending |= (around | imported) - found
     return found

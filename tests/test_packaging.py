@@ -217,13 +217,16 @@ def test_the_package_alone_says_where_the_grader_is(clone):
         grade.find_grader(clone)
 
 
-def test_the_package_alone_says_where_the_checks_of_a_lab_are(clone, run_python):
-    for line in (
-        "from tutorial_lib import checks; checks.lab03",
-        "from tutorial_lib.checks import lab03",
+def test_the_package_alone_says_where_content_is(clone, run_python):
+    """The checks of a lab, and recorded rows."""
+    checks = "the checks of lab03 are in labs/checks of the"
+    for line, words in (
+        ("from tutorial_lib import checks; checks.lab03", checks),
+        ("from tutorial_lib.checks import lab03", checks),
+        ("from tutorial_lib.instruments import recorded", "recorded rows are in course/recorded"),
     ):
         said = run_python("-c", line, cwd=clone, PYTHONPATH=str(clone)).stderr.splitlines()[-1]
-        assert said.startswith("ModuleNotFoundError: the checks of lab03 are in labs/checks of the")
+        assert said.startswith(f"ModuleNotFoundError: {words}")
 
 
 @pytest.mark.weekly

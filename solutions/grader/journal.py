@@ -19,7 +19,8 @@ from solutions.grader.lab import Lab
 from solutions.grader.results import Graded, Submission
 
 _COURSE = Path(__file__).resolve().parents[2]
-_CODE = [_COURSE / name for name in ("tutorial_lib", "labs/checks", "solutions/grader")]
+_FOLDERS = ("tutorial_lib", "labs/checks", "solutions/grader", "course/recorded/rows")
+_CODE = [_COURSE / name for name in _FOLDERS]
 _UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError)
 
 

@@ -8,6 +8,8 @@ import re
 import sys
 import tomllib
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
+from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
@@ -36,7 +38,6 @@ _LONG_TEXT = re.compile(r"(?:\b\d+\b(?:(?!\b\d+\b).)*){60}|\S{200}", re.DOTALL)
 _LONG_NUMBER = 10**40
 _MOST_NUMBERS, _MOST_FINDINGS, _MOST_CHARACTERS = 60, 20, 80
 _LIBRARY = {"torch", "tutorial_lib"} | sys.stdlib_module_names - WORDS["common"]
-_PACKAGE = Path(__file__).resolve().parents[3] / "tutorial_lib"
 
 
 class Finding(NamedTuple):
@@ -247,6 +248,7 @@ class _Search:
         denied = next(iter(leading & WORDS["denied"]), "")
         allowed = {one for one in leading if one.startswith(denied)} & self.allowed
         private = _OF_A_LIBRARY.search(path)
+        begin = path[: private.end()] if private else ""
         if not path or path in self.allowed:
             return
         if path.startswith(("tutorial_lib.checks", "tutorial_lib.school", "solutions.")):
@@ -256,9 +258,7 @@ class _Search:
                 yield path, _OUTSIDE
         elif (denied or parts[0].partition("[")[0] not in WORDS["harmless"]) and not allowed:
             yield path, _OUTSIDE
-        elif private and not any(
-            one.startswith(f"{path[: private.end()]}.") for one in self.allowed
-        ):
+        elif begin and not any(one.startswith(f"{begin}.") for one in self.allowed):
             yield path, "is private to the library that it belongs to"
 
 
@@ -274,8 +274,9 @@ def _real(path: str) -> str:
 
 
 def _is_module(path: str) -> bool:
-    file = _PACKAGE.joinpath(*path.split(".")[1:])
-    return file.is_dir() or file.with_suffix(".py").exists()
+    with suppress(ModuleNotFoundError):  # what is around it is no package
+        return find_spec(path) is not None
+    return False
 
 
 def _is_dunder(name: str) -> bool:

@@ -2,11 +2,21 @@
 
 `python -m tutorial_lib record` measures every row on this machine's GPU; with `--emulated t4` it
 runs them on an emulated card; with `--predict` it predicts them, on any machine. Chapters read
-the files, so that a reader without a GPU sees what one with a GPU measured.
+the files, so that a reader without a GPU sees what one with a GPU measured. Rows, readers and files
+are content of `course/recorded/`, and are found there.
 """
+
+from pathlib import Path
 
 from tutorial_lib.instruments import load_when_used
 
+_ROWS = Path(__file__).resolve().parents[3] / "course" / "recorded" / "rows"
+if not _ROWS.is_dir():
+    raise ModuleNotFoundError(
+        "recorded rows are in course/recorded of the course's folder, which an installed "
+        "package leaves out: get a clone or the zip of the course, and run this there."
+    )
+__path__.append(str(_ROWS))
 __all__, __getattr__ = load_when_used(
     __name__,
     {

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 _ROOT = Path(__file__).resolve().parents[3]
-_OURS = [_ROOT / name for name in ("tutorial_lib", "labs/checks", "solutions/grader")]
+_FOLDERS = ("tutorial_lib", "labs/checks", "solutions/grader", "course/recorded/rows")
+_OURS = [_ROOT / name for name in _FOLDERS]
 _NO_GPU = (
     "Without a GPU, leave this out, or give your function a parameter `device` and place things\n"
     'there: the command fills it in. (`predict` and `plan` ignore .cuda() and .to("cuda").)\n'
@@ -28,7 +29,8 @@ def foreseen(error: Exception) -> str | None:
             "--checkpointing per-block, or ask `predict`, which allocates nothing."
         )
     if isinstance(error, ModuleNotFoundError):
-        return f"{text}: run `python -m tutorial_lib lab` once, or pip as in the README."
+        cure = ": run `python -m tutorial_lib lab` once, or pip as in the README."
+        return f"{text}{cure}" if error.name else text  # ours names no package
     if is_own(error):
         return None
     if isinstance(error, OSError):

@@ -26,11 +26,9 @@ def run(options: argparse.Namespace) -> int:
 
         return on_cards("record", options)
     from tutorial_lib import device as devices
-    from tutorial_lib.instruments.recorded import fragmentation, snapshots
-    from tutorial_lib.instruments.recorded.record import record_rows
-    from tutorial_lib.instruments.recorded.rows import find_rows
+    from tutorial_lib.instruments import recorded
 
-    rows = find_rows(options.only)
+    rows = recorded.find_rows(options.only)
     if options.predict:
         rows = [row for row in rows if not row.largest]
     device = None if options.predict else devices.pick()
@@ -40,13 +38,15 @@ def run(options: argparse.Namespace) -> int:
             "t4 runs them on an emulated card."
         )
     if options.snapshots and device is not None:
+        from tutorial_lib.instruments.recorded import fragmentation, snapshots
+
         for name in snapshots.RECIPES:
             print(snapshots.take(name, device), flush=True)
         snapshots.take_failures()
         fragmentation.record(device)
         return 0
     again = {"again": options.again, "anew": options.again and options.only == "*"}
-    left = record_rows(rows, options.out, device, max_minutes=options.max_minutes, **again)
+    left = recorded.record_rows(rows, options.out, device, max_minutes=options.max_minutes, **again)
     if left:
         print(f"{left} rows are left: run the same command again to go on.")
     return 3 if left else 0

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from tutorial_lib.instruments.recorded.rows import Row, find_rows
-from tutorial_lib.instruments.recorded.store import Recording
+from .rows import Row, find_rows
+from .store import Recording
 from tutorial_lib.units import human_bytes, parse_bytes
 
 STATUSES = ("measured", "emulated", "out of memory", "not possible")

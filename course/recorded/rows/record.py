@@ -8,8 +8,8 @@ from pathlib import Path
 import torch
 
 from tutorial_lib import device as devices
-from tutorial_lib.instruments.recorded import run, store
-from tutorial_lib.instruments.recorded.rows import Row
+from . import run, store
+from .rows import Row
 from tutorial_lib.units import human_bytes
 
 

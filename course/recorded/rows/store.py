@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-FOLDER = Path(__file__).resolve().parents[3] / "course" / "recorded"
+FOLDER = Path(__file__).resolve().parents[1]
 PREDICTED = "predicted"
 _EMULATED = "emulated-"
 

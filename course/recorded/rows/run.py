@@ -12,7 +12,7 @@ import torch
 
 from tutorial_lib import device as devices
 from tutorial_lib import memory
-from tutorial_lib.instruments.recorded.rows import Row
+from .rows import Row
 from tutorial_lib.instruments.training import Recipe
 from tutorial_lib.memory.meter import timed
 from tutorial_lib.memory.private_torch import release_cublas_workspaces

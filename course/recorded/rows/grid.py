@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from tutorial_lib.instruments.recorded import store
+from . import store
 from tutorial_lib.instruments.training import Recipe
 from tutorial_lib.units import parse_bytes
 
