@@ -10,111 +10,7 @@ from tutorial_lib.school.authoring.files import AuthoringError, write_files
 
 _LAB = re.compile(r"(lab(\d\d))_[a-z0-9_]+")
 
-_TITLE = Template("""# %% [markdown] id="title"
-# # Lab $digits: TODO a title
-#
-# TODO what the learner builds, and why.
-#
-# | exercise | you write | points |
-# |---|---|---|
-$rows
-# %% id="imports"
-from tutorial_lib import checks
-""")
-_EXERCISE = Template('''
-# %% [markdown] id="text-$dashed"
-# ## $number TODO
-#
-# Difficulty 2/5 · importance 3/5 · 10 minutes
-#
-# TODO the task, with a number to reach.
-
-
-# %% id="answer-$dashed"
-# exercise $number
-def $name(numbers: list[int]) -> int:
-    """Add up numbers: TODO."""
-    ### BEGIN SOLUTION
-    return sum(numbers)
-    ### END SOLUTION
-
-
-# %% id="check-$dashed"
-# check $number (2 points)
-checks.$lab.$name($name)
-
-# %% [markdown] id="hints-$dashed"
-# <details><summary>Hint 1</summary>
-#
-# TODO
-# </details>
-''')
-_LAB_CHECKS = Template('''"""The checks of lab $digits: TODO."""
-
-from tutorial_lib.checks.vocabulary.calls import exercises_of
-
-globals().update(exercises_of(__name__))
-''')
-_GIVEN = Template('''"""The models of lab $digits, and the halves that run its answers: TODO."""
-
-from tutorial_lib.checks.given import Answer, Case, Result, run_half
-$halves''')
-_HALF = Template("""
-
-@run_half("$number")
-def $name(answer: Answer, case: Case) -> Result:
-    return {"sum": answer(case["numbers"])}
-""")
-_CHECK = Template('''"""The check of $number: TODO."""
-
-from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Exercise, Faults, Result, value
-
-from . import given
-
-
-def _cases(draw: Draw) -> Cases:
-    for size in (3, 8):
-        yield {"numbers": [draw.randint(1, 99) for _ in range(size)]}
-
-
-def _judge(case: Case, result: Result) -> None:
-    value(
-        result["sum"],
-        sum(case["numbers"]),
-        _faults(case),
-        name="the sum",
-        otherwise=lambda seen: f"{seen} is not what the numbers add up to: TODO what to try.",
-    )
-
-
-def _faults(case: Case) -> Faults:
-    yield "The last number is missing.", sum(case["numbers"][:-1])
-
-
-$name = Exercise(
-    run=given.$name,
-    passed="TODO what was shown",
-    cases=_cases,
-    judge=_judge,
-)
-''')
-_WRONG = Template('''"""Answers to $number."""
-
-from solutions.answers import right, wrong
-
-
-@wrong("The last number is missing")
-def leaves_out_the_last(numbers):
-    return sum(numbers[:-1])
-
-
-@right
-def in_a_loop(numbers):
-    total = 0
-    for number in numbers:
-        total += number
-    return total
-''')
+_TEMPLATES = Path(__file__).parent / "new_lab"
 
 
 def new_lab(root: Path, stem: str, exercises: Sequence[str]) -> list[Path]:
@@ -155,14 +51,22 @@ def _files(stem: str, lab: str, digits: str, names: Sequence[str]) -> Iterator[t
         words = {"name": name, "number": f"{int(digits)}.{place}", "lab": lab}
         exercises.append({**words, "dashed": words["number"].replace(".", "-")})
     rows = "".join("# | {number} | `{name}` | 2 |\n".format(**words) for words in exercises)
-    source = _TITLE.substitute(digits=digits, rows=rows)
-    yield f"solutions/source/{stem}.py", source + "".join(map(_EXERCISE.substitute, exercises))
+    texts = [_filled("exercise", **words) for words in exercises]
+    yield (
+        f"solutions/source/{stem}.py",
+        "".join([_filled("title", digits=digits, rows=rows), *texts]),
+    )
     checks = f"labs/checks/{lab}"
-    yield f"{checks}/__init__.py", _LAB_CHECKS.substitute(digits=digits)
-    halves = "".join(map(_HALF.substitute, exercises))
-    yield f"{checks}/given.py", _GIVEN.substitute(digits=digits, halves=halves)
+    yield f"{checks}/__init__.py", _filled("checks", digits=digits)
+    halves = "".join(_filled("half", **words) for words in exercises)
+    yield f"{checks}/given.py", _filled("given", digits=digits, halves=halves)
     yield f"solutions/answers/{lab}/__init__.py", ""
     for words in exercises:
         module = f"ex{words['number'].replace('.', '_')}"
-        yield f"{checks}/{module}.py", _CHECK.substitute(words)
-        yield f"solutions/answers/{lab}/{module}.py", _WRONG.substitute(words)
+        yield f"{checks}/{module}.py", _filled("check", **words)
+        yield f"solutions/answers/{lab}/{module}.py", _filled("answers", **words)
+
+
+def _filled(template: str, **words: str) -> str:
+    text = (_TEMPLATES / f"{template}.template").read_text(encoding="utf-8")
+    return Template(text).substitute(words)
