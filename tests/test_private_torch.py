@@ -83,9 +83,9 @@ class Seen(meters.TorchDispatchMode):
         super().__init__()
         self.operations = []
 
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+    def run_operation(self, func, args, kwargs):
         self.operations.append(func)
-        return func(*args, **(kwargs or {}))
+        return func(*args, **kwargs)
 
     @property
     def names(self):

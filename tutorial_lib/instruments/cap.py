@@ -52,19 +52,15 @@ class Cap:
         return freed
 
 
-class _Capped(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _Capped(TorchDispatchMode):
     def __init__(self, cap: Cap) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.cap = cap
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
+    def run_operation(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         """Run the operation, and fail where what it made is too much."""
-        out = func(*args, **(kwargs or {}))
-        self.cap._take(args)
-        if kwargs:
-            self.cap._take(kwargs.values())
+        out = func(*args, **kwargs)
+        self.cap._take((*args, *kwargs.values()))
         made = self.cap._take((out,))
         held = self.cap.held_bytes
         if made and held > self.cap.limit_bytes:  # what makes nothing fits, as on a GPU

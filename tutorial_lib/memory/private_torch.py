@@ -10,7 +10,7 @@ import functools
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from unittest import mock
 
 import torch
@@ -23,12 +23,12 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils import _python_dispatch, checkpoint
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
-__all__ = ["FakeTensor", "FakeTensorMode", "TorchDispatchMode"]
+__all__ = ["FakeTensor", "FakeTensorMode"]
 _DEVICE_OF = torch.ops.prim.device.default
 
 
-class _FastDispatchMode(_python_dispatch.TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """A mode that is asked about operations, but not for the device of a fake tensor.
+class TorchDispatchMode(_python_dispatch.TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """PyTorch's mode that is asked about operations, but not for the device of a fake tensor.
 
     Autograd asks for that device twice for each operation: answered here, a prediction takes a
     quarter less time. `memory.meter` keeps compiled code out, so that the guard that PyTorch puts
@@ -38,32 +38,27 @@ class _FastDispatchMode(_python_dispatch.TorchDispatchMode):  # type: ignore[no-
     takes_wrappers = False  # they take themselves apart, and their parts come by here
 
     def __init_subclass__(cls, **settings: Any) -> None:
-        """Answer in the subclass's place."""
         super().__init_subclass__(**settings)  # type: ignore[no-untyped-call]
-        if "__torch_dispatch__" not in vars(cls):  # it has its parent's, which answers already
-            return
-        asked: Callable[..., Any] = vars(cls)["__torch_dispatch__"]
 
-        def answer(
-            self: Any, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-        ) -> Any:
-            if func is _DEVICE_OF and isinstance(args[0], FakeTensor):
-                return args[0].fake_device
-            if types and not self.takes_wrappers and any(map(is_wrapper, types)):
-                return NotImplemented
-            return asked(self, func, types, args, kwargs)
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
 
-        setattr(cls, "__torch_dispatch__", answer)  # noqa: B010
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        if func is _DEVICE_OF and isinstance(args[0], FakeTensor):
+            return args[0].fake_device
+        if types and not self.takes_wrappers and any(map(is_wrapper, types)):
+            return NotImplemented
+        return self.run_operation(func, args, kwargs or {})
+
+    def run_operation(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        """Run an operation, and do what the mode is there for."""
+        return func(*args, **kwargs)
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
         return False
-
-
-if TYPE_CHECKING:  # its users inherit PyTorch's own class
-    from torch.utils._python_dispatch import TorchDispatchMode
-else:
-    TorchDispatchMode = _FastDispatchMode
 
 
 def storage_key(storage: torch.UntypedStorage) -> int:

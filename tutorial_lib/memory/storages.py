@@ -41,7 +41,7 @@ _SEQUENCES = (tuple, list)
 _FROM_OUTSIDE = torch.ops.aten.lift_fresh.default
 
 
-class StorageLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class StorageLog(TorchDispatchMode):
     """Record every storage of one device type while the mode is active.
 
     Blind to a kernel's workspace, unless `workspace_of` says how much; and to tensors that no
@@ -51,7 +51,7 @@ class StorageLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
     workspace_of: Callable[[Any, Any], int] | None = None  # given by `predict`
 
     def __init__(self, device_type: str) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.device_type = device_type
         self.records: list[StorageRecord] = []
         self.clock = 0
@@ -68,9 +68,7 @@ class StorageLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._backwards: list[bool] = []  # of those that are running, whether each keeps a graph
         self._alive: dict[int, tuple[StorageRecord, weakref.ref[torch.UntypedStorage]]] = {}
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
+    def run_operation(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         """Run the operation and record the storages that it met and made."""
         if func.namespace != "profiler":
             self._enter_phase()
@@ -86,9 +84,9 @@ class StorageLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if func.namespace == "torch_nn":
             from tutorial_lib.memory.private_torch_unseen import run_opaque
 
-            out = run_opaque(self, func, args, kwargs or {}, halves=self.workspace_of is None)
+            out = run_opaque(self, func, args, kwargs, halves=self.workspace_of is None)
         else:
-            out = func(*args, **(kwargs or {}))
+            out = func(*args, **kwargs)
         self._collective = func.overloadpacket.__name__ if func.namespace == "c10d" else ""
         if self._collective == "allreduce_":
             self._label_buckets(tensors)

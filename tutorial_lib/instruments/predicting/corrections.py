@@ -50,7 +50,7 @@ _GROUPED = operations.grouped_matmul()
 _HALVES = (torch.float16, torch.bfloat16)
 
 
-class RealSizes(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class RealSizes(TorchDispatchMode):
     """Return the results of some operations with the bytes that their kernels return.
 
     Args:
@@ -58,20 +58,18 @@ class RealSizes(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """
 
     def __init__(self, kernels: str) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.kernels = kernels
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
+    def run_operation(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         """Run the operation and correct what it returns."""
         if func is _GROUPED and args[0].dtype is not torch.bfloat16:
             # Fake tensors know the kernel for bfloat16 alone. (test_a_foreign_step... Mixtral)
             halves = [one.to(torch.bfloat16) for one in args[:2]]
-            return func(*halves, *args[2:], **(kwargs or {})).to(args[0].dtype)
+            return func(*halves, *args[2:], **kwargs).to(args[0].dtype)
         if func is _aten.add_.Tensor and sparse_parts(args[1]) and not sparse_parts(args[0]):
             return args[0]  # fake tensors would read the entries' places
-        out = func(*args, **(kwargs or {}))
+        out = func(*args, **kwargs)
         if func is operations.EFFICIENT_BACKWARD and out[1].shape != args[2].shape:
             # Fake tensors know no groups of heads up to 2.13. (test_from_2_14_on_grouped_...)
             grads = (one.new_empty(one.transpose(1, 2).shape).transpose(1, 2) for one in args[2:4])

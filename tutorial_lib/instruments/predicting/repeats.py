@@ -39,7 +39,7 @@ class _NotCompared(Exception):  # noqa: N818 - no error of a user's
     """An argument has something that is not compared here."""
 
 
-class Repeats(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Repeats(TorchDispatchMode):
     """Answer operations on fake tensors from memory, where shapes alone decide.
 
     Args:
@@ -51,15 +51,12 @@ class Repeats(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(
         self, mode: FakeTensorMode, kernels: str = "", values: Values | None = None
     ) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self._mode, self._kernels, self._values = mode, kernels, values
         self._maker = FakeMaker(mode)
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
+    def run_operation(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         """Run the operation, or make anew what it returned before."""
-        kwargs = kwargs or {}
         if func in _OF_NUMBERS and (out := self._of_number(func, args[0])) is not None:
             return out
         if not operations.may_follow_from_shapes(func) or torch.is_inference_mode_enabled():

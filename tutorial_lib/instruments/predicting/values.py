@@ -45,7 +45,7 @@ class _Known:
     alive: weakref.ref[torch.UntypedStorage]
 
 
-class Values(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Values(TorchDispatchMode):
     """Know or assume the values of fake tensors that a step looks at.
 
     A tensor is known when constants, ranges and random integers made it. Where an operation turns
@@ -57,18 +57,15 @@ class Values(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """
 
     def __init__(self, decisions: Mapping[str, bool] | None = None) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.assumptions: dict[str, str] = {}
         self.decided: dict[str, bool] = {}
         self.looks = 0  # how often values decided, or may have
         self._decisions = decisions or {}
         self.known: dict[int, _Known] = {}  # by a storage's key
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
+    def run_operation(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         """Run the operation on fake tensors, and on values where all are known."""
-        kwargs = kwargs or {}
         if "device" in kwargs:
             kwargs = {**kwargs, "device": without_gpu(kwargs["device"])}
         if func in refusals.INDEXED:

@@ -1,7 +1,7 @@
 """Collectives between ranks, counted: calls and bytes of each."""
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -52,22 +52,16 @@ _NAMES = {  # PyTorch has a second set of names for collectives that sharded ten
 _NO_COLLECTIVES = {"wait_tensor", "wrap_tensor_autograd"}
 
 
-class _Listener(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _Listener(TorchDispatchMode):
     """Sees every collective of this thread, those that start within backward as well."""
 
     def __init__(self, seen: Traffic) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.seen = seen
 
-    def __torch_dispatch__(
-        self,
-        func: Callable[..., Any],
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
+    def run_operation(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         """Note a collective, and run any operation."""
-        out = func(*args, **(kwargs or {}))
+        out = func(*args, **kwargs)
         if getattr(func, "namespace", "") in ("c10d", "_c10d_functional"):
             name = func.__name__.partition(".")[0].strip("_")
             if name not in _NO_COLLECTIVES:

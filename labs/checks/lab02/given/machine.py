@@ -26,7 +26,7 @@ def without_instruments() -> contextlib.AbstractContextManager[None]:
     return forbid.refused([begun], CheckError)
 
 
-class PretendGPU(StorageLog):  # type: ignore[no-untyped-call]
+class PretendGPU(StorageLog):
     """A CPU that reads like `torch.cuda`: it counts bytes for real, and pretends its seconds.
 
     Memory: inside `with gpu:` every tensor's storage is counted from birth to death. Time: `launch`

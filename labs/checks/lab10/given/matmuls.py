@@ -11,15 +11,16 @@ from tutorial_lib.memory.private_torch import TorchDispatchMode
 _MATMULS = {torch.ops.aten.mm, torch.ops.aten.addmm, torch.ops.aten.bmm, torch.ops.aten.baddbmm}
 
 
-class Matmuls(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Matmuls(TorchDispatchMode):
     """Note the dtypes of all matmuls with as much work as one token's logits, or more."""
 
     def __init__(self, case: Case) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.least, self.types = case["words"] * case["width"], set[str]()
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        made = func(*args, **(kwargs or {}))
+    def run_operation(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        """Note the type of a large matmul."""
+        made = func(*args, **kwargs)
         if func.overloadpacket in _MATMULS:
             first, second = [a for a in args if isinstance(a, Tensor)][-2:]
             if first.numel() * second.shape[-1] >= self.least:

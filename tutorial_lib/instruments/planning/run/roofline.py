@@ -86,7 +86,7 @@ class Speed:
         return "bf16-amp" if self.has_bfloat16 else "fp16-amp"
 
 
-class Roofline(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Roofline(TorchDispatchMode):
     """Add up the predicted time of all operations while the mode is active, and count them.
 
     An operation takes the longer of two times: of its arithmetic, and of reading its inputs and
@@ -100,14 +100,11 @@ class Roofline(TorchDispatchMode):  # type: ignore[no-untyped-call]
     takes_wrappers = True  # a sharded operation is priced as one
 
     def __init__(self, speed: Speed) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.speed, self.seconds, self.launches, self.matmuls = speed, 0.0, 0, 0
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
+    def run_operation(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         """Run the operation and add its time."""
-        kwargs = kwargs or {}
         out = func(*args, **kwargs)
         self.matmuls += is_matmul(func, args)
         if func.namespace == "aten" and not gives_view(func):

@@ -106,25 +106,23 @@ def _some(parameter: Tensor) -> Tensor:
     return flat[:: 1 + len(flat) // _MOST_NUMBERS]
 
 
-class _Outside(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _Outside(TorchDispatchMode):
     """Collect the tensors that operations read and that neither they nor the model made."""
 
     def __init__(self, model: nn.Module) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.outside: list[Tensor] = []
         self.dtypes: set[torch.dtype] = set()
         self._held: list[Any] = list_tensors([*model.parameters(), *model.buffers()])
         self._known = {*storage_keys(self._held)}
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
+    def run_operation(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         """Run the operation."""
-        given = list_tensors((args, kwargs or {}))
+        given = list_tensors((args, kwargs))
         for tensor in given:
             if tensor.layout is torch.strided and self._is_new(tensor):
                 self.outside.append(tensor)
-        out = func(*args, **(kwargs or {}))
+        out = func(*args, **kwargs)
         for tensor in list_tensors(out):
             if tensor.is_floating_point():
                 self.dtypes.add(tensor.dtype)
@@ -141,18 +139,16 @@ class _Outside(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return is_new
 
 
-class Forms(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Forms(TorchDispatchMode):
     """List the shapes of all results of operations, views left out."""
 
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.shapes: list[tuple[int, ...]] = []
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
+    def run_operation(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         """Run the operation."""
-        out = func(*args, **(kwargs or {}))
+        out = func(*args, **kwargs)
         if not operations.gives_view(func):
             self.shapes += [tuple(tensor.shape) for tensor in list_tensors(out)]
         return out

@@ -33,7 +33,7 @@ _MOMENTA = ("momentum", "exponential_average_factor")
 _MOST_BYTES = 2**22  # of a constant whose values are looked at
 
 
-class ValueNumbers(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class ValueNumbers(TorchDispatchMode):
     """Number the values of all tensors while the mode is active, and note what operations do.
 
     `draws` has the operations that drew random numbers, `flops` and `made_bytes` what was computed.
@@ -42,7 +42,7 @@ class ValueNumbers(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """
 
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.draws: set[str] = set()
         self.statistics: set[int] = set()
         self.batch_norms, self.flops, self.made_bytes = 0, 0, 0
@@ -53,11 +53,8 @@ class ValueNumbers(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._last_new = 0
         self._held: list[Any] = []
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
+    def run_operation(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         """Run the operation, and number what it makes and writes."""
-        kwargs = kwargs or {}
         norm = self._statistics(func, args, kwargs)
         written = [*operations.written_arguments(func, args, kwargs), *norm]
         again = self._again(func, args, kwargs)
