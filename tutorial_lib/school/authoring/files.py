@@ -4,11 +4,13 @@ import contextlib
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from string import Template
 
 import nbformat
 from nbformat import NotebookNode
 
 ZIP_NAME = "training-that-fits.zip"
+_TEMPLATES = Path(__file__).parent / "templates"
 
 
 class AuthoringError(ValueError):
@@ -59,3 +61,9 @@ def write_files(contents: Mapping[Path, bytes]) -> None:
         for beside, _ in waiting:
             with contextlib.suppress(OSError):
                 beside.unlink(missing_ok=True)
+
+
+def filled(template: str, **words: str) -> str:
+    """Return the text of a template of this folder, with words in place of its names."""
+    text = (_TEMPLATES / f"{template}.template").read_text(encoding="utf-8")
+    return Template(text).substitute(words)

@@ -12,7 +12,7 @@ from urllib.parse import quote
 import nbformat
 from nbformat import NotebookNode
 
-from tutorial_lib.school.authoring.files import ZIP_NAME, AuthoringError
+from tutorial_lib.school.authoring.files import ZIP_NAME, AuthoringError, filled
 
 # Of a cell whose code is folded away in JupyterLab and on Colab: a learner runs it and goes on.
 FOLDED: dict[str, object] = {"jupyter": {"source_hidden": True}, "cellView": "form"}
@@ -24,45 +24,6 @@ _ROW_LINK = re.compile(r"\[([^\]]+)\]\(((?:course|labs)/\w+\.ipynb)\)")
 _RECORDING = re.compile(r'\bload\("([^"]+)"\)|"(\w+\.csv)"')
 _COMPANION = re.compile(r"\d\d[a-z]")
 _TAG = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-
-# Colab and Kaggle: pip must never see torch there, so the course is fetched and put on sys.path.
-# COURSE_HOME and COURSE_URL let the same cell run elsewhere, without a network too. A second upload
-# of the zip is called "... (1).zip": the newest counts. One that is not whole leaves nothing that
-# passes for the course. Kaggle itself unpacks a zip that becomes an input, and protects it.
-_SETUP = """\
-# @title Set-up: run this cell first
-import contextlib, importlib.util, os, pathlib, shutil, {also}sys  # noqa: E401
-
-if importlib.util.find_spec("tutorial_lib") is None:
-    kaggle = "KAGGLE_KERNEL_RUN_TYPE" in os.environ
-    if not kaggle and "google.colab" not in sys.modules:
-        raise ModuleNotFoundError("tutorial_lib is not installed: see 'Begin' in README.md.")
-    home = os.environ.get("COURSE_HOME", "/kaggle/working" if kaggle else "/content")
-    course = pathlib.Path(home, "course")
-    zips = sorted(course.parent.glob("{zip_stem}*.zip"), key=os.path.getmtime)
-    inputs = sorted(pathlib.Path(home, "../input").glob("**/tutorial_lib"))
-    todo = f"wait until uploads end (or repeat it), delete or rename {{course}}, run this again"
-    if not (course / "tutorial_lib").exists() and inputs:
-        shutil.copytree(inputs[0].parent, course, dirs_exist_ok=True)
-    elif not (course / "tutorial_lib").exists() and zips:
-        with contextlib.suppress(Exception):
-            shutil.unpack_archive(zips[-1], course.with_name("course.part"))
-            course.with_name("course.part").rename(course)
-    elif not (course / "tutorial_lib").exists():
-{fetch}
-    if not (course / "tutorial_lib").exists():
-        raise FileNotFoundError(f"{{course}} is no whole copy of the course: {{todo}}.")
-    sys.path.insert(0, str(course))
-    (course / "{folder}").mkdir(exist_ok=True)
-    os.chdir(course / "{folder}")"""
-
-_UPLOAD = """\
-        todo = f"upload {zip_stem}.zip to {{home}} (Kaggle: as an input), run this again\""""
-_CLONE = """\
-        url = os.environ.get("COURSE_URL", "https://github.com/{repository}")
-        git = ["git", "-c", "advice.detachedHead=false", "clone", "--quiet", "--depth=1"]
-        if subprocess.run([*git, "--branch={tag}", url, course]).returncode:
-            todo = f"git says above why (no tag {tag} at {{url}}? no network?), or upload a zip\""""
 
 
 @dataclass(frozen=True)
@@ -204,9 +165,14 @@ def attach_figures(cell: NotebookNode, folder: Path) -> None:
 def setup_cell(settings: Settings, folder: str) -> NotebookNode:
     """Make the set-up cell: silent where the course is installed, fetches it on Colab and Kaggle.
 
-    There, the notebook's folder becomes the working folder.
+    There, the notebook's folder becomes the working folder. Pip must never see torch there, so the
+    course is fetched and put on sys.path. COURSE_HOME and COURSE_URL let the same cell run
+    elsewhere, without a network too. A second upload of the zip is called "... (1).zip": the newest
+    counts. One that is not whole leaves nothing that passes for the course. Kaggle itself unpacks a
+    zip that becomes an input, and protects it.
     """
-    fetch, also = (_CLONE, "subprocess, ") if settings.published else (_UPLOAD, "")
+    where, also = ("clone", "subprocess, ") if settings.published else ("upload", "")
     names = {"zip_stem": Path(ZIP_NAME).stem, "folder": folder, **asdict(settings)}
-    text = _SETUP.format(fetch=fetch.format(**names), also=also, **names)
+    fetch = filled(f"fetch-{where}", **names).rstrip()
+    text = filled("setup", fetch=fetch, also=also, **names).rstrip()
     return nbformat.v4.new_code_cell(text, id="setup", metadata=deepcopy(FOLDED))

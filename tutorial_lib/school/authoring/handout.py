@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tutorial_lib.school import pythons
 from tutorial_lib.school.authoring.build import holds_work
-from tutorial_lib.school.authoring.files import ZIP_NAME, AuthoringError, write_files
+from tutorial_lib.school.authoring.files import ZIP_NAME, AuthoringError, filled, write_files
 
 # Named one by one: what nobody thought of stays out, above all solutions and tests.
 CONTENT = (
@@ -27,23 +27,6 @@ CONTENT = (
 )
 REQUIRED = ("pyproject.toml", "tutorial_lib/__init__.py")
 _LEFT_OUT = re.compile(r"(^|/)\.|(__pycache__|\.pyc|\.pyo|\.part)(/|$)")  # hidden files, waste
-# In the zip, in place of the section of that name in README.md.
-_BEGIN = f"""\
-## Begin
-
-```bash
-python3 -m tutorial_lib lab     # make .venv, install, open your working copy in JupyterLab
-```
-
-Run it in this folder, with Python 3.{pythons.OLDEST[1]} to 3.{pythons.NEWEST[1]} (Windows:
-`py -m tutorial_lib lab`). The first time takes minutes and 2 GB (6 GB where PyTorch comes with
-CUDA), later ones seconds. You work in `workbook/`: blank notebooks, and an update of the course
-keeps your edits. `python3 -m tutorial_lib doctor` says what this machine has.
-
-**Colab and Kaggle:** upload a notebook of `labs/` or `course/blank/`, and the zip (Kaggle: as an
-input), and run the notebook's first cell.
-
-"""
 _WITHOUT = "This copy holds no solutions.\n\n"
 _WITH = "The labs' solutions lie in `workbook/solutions/`, beside `workbook/labs/`.\n\n"
 _LONG_AGO = (1980, 1, 1, 0, 0, 0)
@@ -95,7 +78,9 @@ def _readme(text: str, note: str) -> str:
     """Leave in the README what holds in the zip: what the course is, ways into it, its table."""
     head, *sections = re.split(r"(?m)^(?=## )", re.sub(r"(?s)<!--.*?-->\n", "", text))
     kept = [part for part in sections if part.startswith(("## Three ways in", "## What is in it"))]
-    return "".join([head, _BEGIN, note, *kept]).rstrip() + "\n"
+    versions = {"oldest": str(pythons.OLDEST[1]), "newest": str(pythons.NEWEST[1])}
+    begin = filled("begin", **versions)  # in place of the section of that name
+    return "".join([head, begin, "\n", note, *kept]).rstrip() + "\n"
 
 
 def _files(root: Path, patterns: tuple[str, ...]) -> dict[str, Path]:

@@ -4,13 +4,10 @@ import keyword
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from string import Template
 
-from tutorial_lib.school.authoring.files import AuthoringError, write_files
+from tutorial_lib.school.authoring.files import AuthoringError, filled, write_files
 
 _LAB = re.compile(r"(lab(\d\d))_[a-z0-9_]+")
-
-_TEMPLATES = Path(__file__).parent / "new_lab"
 
 
 def new_lab(root: Path, stem: str, exercises: Sequence[str]) -> list[Path]:
@@ -51,22 +48,17 @@ def _files(stem: str, lab: str, digits: str, names: Sequence[str]) -> Iterator[t
         words = {"name": name, "number": f"{int(digits)}.{place}", "lab": lab}
         exercises.append({**words, "dashed": words["number"].replace(".", "-")})
     rows = "".join("# | {number} | `{name}` | 2 |\n".format(**words) for words in exercises)
-    texts = [_filled("exercise", **words) for words in exercises]
+    texts = [filled("lab-exercise", **words) for words in exercises]
     yield (
         f"solutions/source/{stem}.py",
-        "".join([_filled("title", digits=digits, rows=rows), *texts]),
+        "".join([filled("lab-title", digits=digits, rows=rows), *texts]),
     )
     checks = f"labs/checks/{lab}"
-    yield f"{checks}/__init__.py", _filled("checks", digits=digits)
-    halves = "".join(_filled("half", **words) for words in exercises)
-    yield f"{checks}/given.py", _filled("given", digits=digits, halves=halves)
+    yield f"{checks}/__init__.py", filled("lab-checks", digits=digits)
+    halves = "".join(filled("lab-half", **words) for words in exercises)
+    yield f"{checks}/given.py", filled("lab-given", digits=digits, halves=halves)
     yield f"solutions/answers/{lab}/__init__.py", ""
     for words in exercises:
         module = f"ex{words['number'].replace('.', '_')}"
-        yield f"{checks}/{module}.py", _filled("check", **words)
-        yield f"solutions/answers/{lab}/{module}.py", _filled("answers", **words)
-
-
-def _filled(template: str, **words: str) -> str:
-    text = (_TEMPLATES / f"{template}.template").read_text(encoding="utf-8")
-    return Template(text).substitute(words)
+        yield f"{checks}/{module}.py", filled("lab-check", **words)
+        yield f"solutions/answers/{lab}/{module}.py", filled("lab-answers", **words)
