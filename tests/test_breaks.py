@@ -134,6 +134,36 @@ def test_06_one_checkpoint_around_all_saves_only_what_the_loop_held():
     assert 0.80 < checkpointed / usual < 0.86
 
 
+@pytest.mark.parametrize(
+    ("end", "reads_data", "per_block", "in_one"),
+    [
+        (nn.Identity, False, (0.16, 0.17), (0.31, 0.33)),  # early stop spares the last matmul
+        (partial(nn.Dropout, 0.1), False, (0.33, 0.34), (0.33, 0.34)),
+        (partial(nn.LayerNorm, 32), False, (0.33, 0.34), (0.33, 0.34)),
+        (partial(nn.Dropout, 0.1), True, (0.34, 0.36), (0.34, 0.36)),  # beyond a third
+    ],
+)
+def test_06_a_third_needs_an_input_with_a_gradient_and_early_stop_a_matmul_at_the_end(
+    end, reads_data, per_block, in_one
+):
+    blocks = [
+        nn.Sequential(nn.Linear(32, 128), nn.GELU(), nn.Linear(128, 32), end()) for _ in range(8)
+    ]
+    x = torch.randn(4, 32, requires_grad=not reads_data)
+
+    def flops(size, call):
+        with memory.flop_counter() as counter:
+            y = x
+            for start in range(0, 8, size):
+                y = call(nn.Sequential(*blocks[start : start + size]), y)
+            y.sum().backward()
+        return counter.get_total_flops()
+
+    again = partial(checkpoint, use_reentrant=False)
+    for size, (low, high) in {1: per_block, 8: in_one}.items():
+        assert low < flops(size, again) / flops(size, lambda block, y: block(y)) - 1 < high
+
+
 @pytest.mark.weekly
 @pytest.mark.parametrize(("num_layers", "better"), [(14, "per-block"), (22, "every-2")])
 def test_06_under_autocast_pairs_pay_off_beyond_18_blocks(num_layers, better):

@@ -397,8 +397,9 @@ claims.Verdicts(
         f"{adapted['Llama, LoRA']:.0f} % with LoRA", "counted", "flops-lora",
         tried=tried),
     claims.Verdict("D05", "holds if", "A third is the limit of long segments if all "
-        "weights train; with one block to a segment early stop saves a good part. A "
-        "GPU's seconds follow only where it is busy: else the CPU's launches decide.",
+        "weights train and no layer reads the data; with one block to a segment early "
+        "stop saves a good part, unless the block ends in dropout or a norm. A GPU's "
+        "seconds follow only where it is busy: else the CPU's launches decide.",
         f"FLOPs +{adds['per-block']:.0f} % per block, +{adds['every-24']:.0f} % in one "
         f"segment; {seconds}", "counted", "flops-lora",
         tried=tried | {"more, in practice": adds | adapted | more.to_dict()}),
