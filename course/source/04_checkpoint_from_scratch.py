@@ -671,6 +671,37 @@ claims.Verdicts(
     ),
 )
 
+# %% [markdown] id="three-problems"
+# ## On paper
+#
+# **1.** A block's input takes 4 MiB, and the block keeps 64 MiB for backward, its input included.
+# A model has 24 of them. What waits for backward, plain and with the ten lines around each block?
+# What is the most in backward?
+#
+# <details><summary>Answer</summary>
+#
+# Plain, $24 \cdot 64$ MiB, 1.5 GiB. With the ten lines, 24 inputs, 96 MiB. When the last block is
+# recomputed, its other 60 MiB come back, and all inputs are still there: 156 MiB. The detached
+# input shares the memory of the saved one, so it counts once.
+# </details>
+#
+# **2.** A checkpoint forgets the RNG state, and dropout drops a tenth. In what share of the places
+# do the two masks agree?
+#
+# <details><summary>Answer</summary>
+#
+# Both keep a place in $0.9 \cdot 0.9$ of the cases, and both drop it in $0.1 \cdot 0.1$: 82 %. So
+# gradients look plausible, and nearly a fifth of the places is wrong.
+# </details>
+#
+# **3.** Two layers share one block, and both calls go through the ten lines. How many times does
+# the block run forward? Is the gradient of its weights right?
+#
+# <details><summary>Answer</summary>
+#
+# Four times, twice for each call. It is right: each inner backward adds its part to `.grad`.
+# </details>
+
 # %% [markdown] id="end"
 # ## What you can now do
 #

@@ -474,6 +474,34 @@ claims.Verdicts(
     ),
 )
 
+# %% [markdown] id="three-problems"
+# ## On paper
+#
+# **1.** There are 96 blocks with $r = 6$. How many blocks should a segment have, and what does the
+# model hold then, in units of a block's input?
+#
+# <details><summary>Answer</summary>
+#
+# $s^* = \sqrt{96/6} = 4$. There are 24 boundaries, and an inside of $6 \cdot 4 = 24$ units: 48 in
+# all, $2\sqrt{96 \cdot 6}$.
+# </details>
+#
+# **2.** There are 48 blocks with $r = 12$. Which needs less: a checkpoint around each block, or
+# around each pair?
+#
+# <details><summary>Answer</summary>
+#
+# Single blocks hold $48 + 12 = 60$ units, pairs $24 + 24 = 48$. So pairs, since 48 is above $2r$.
+# </details>
+#
+# **3.** Each of 24 blocks is checkpointed but the last, and nothing stops early. By how many
+# percent do the FLOPs of the blocks rise?
+#
+# <details><summary>Answer</summary>
+#
+# By $\frac13 (1 - \frac1{24})$, 31.9 %.
+# </details>
+
 # %% [markdown] id="end"
 # ## What to remember
 #

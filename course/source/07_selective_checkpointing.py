@@ -577,6 +577,36 @@ claims.Verdicts(
         f"{policy.flops / plain.flops - 1:.1%} more FLOPs", "counted", "policies"),
 )  # fmt: skip
 
+# %% [markdown] id="three-problems"
+# ## On paper
+#
+# **1.** A linear layer takes 1024 numbers for each token to 4096, in bfloat16. How many bytes does
+# dropping its result free for each MFLOP?
+#
+# <details><summary>Answer</summary>
+#
+# A number has 2 bytes and costs $2 \cdot 1024$ FLOPs. That is 977 bytes for each MFLOP, however
+# wide the result is.
+# </details>
+#
+# **2.** 32 layers of width 4096, 4096 tokens, bfloat16. What does it cost to keep the result of
+# each `qkv`, and what does it spare?
+#
+# <details><summary>Answer</summary>
+#
+# $3 \cdot 4096 \cdot 4096 \cdot 2$ bytes are 96 MiB a layer, 3 GiB in all. It spares
+# $2 \cdot 4096^2 \cdot 3 \cdot 4096$ FLOPs a layer, 0.41 TFLOP, and 13 TFLOP in all.
+# </details>
+#
+# **3.** $r = 16$, and each half of a block holds half of that. Which holds less with 12 blocks:
+# `halves` or `per_block`? With 4?
+#
+# <details><summary>Answer</summary>
+#
+# 12 blocks: `halves` $24 + 8 = 32$ units, `per_block` $12 + 16 = 28$. With 4 blocks $8 + 8 = 16$
+# and $4 + 16 = 20$. So it is `per_block`, then `halves`.
+# </details>
+
 # %% [markdown] id="end"
 # ## What you can now do
 #

@@ -437,6 +437,34 @@ claims.Verdicts(
     ),
 )
 
+# %% [markdown] id="three-problems"
+# ## On paper
+#
+# **1.** A block of width 4096 gets 8192 tokens in bfloat16. How long does its boundary take over a
+# bus of 25 GB/s, and its forward at 150 TFLOP/s?
+#
+# <details><summary>Answer</summary>
+#
+# The boundary has $8192 \cdot 4096 \cdot 2$ bytes, 64 MiB: 2.7 ms. Forward has $24h^2 + 2sh$ FLOPs
+# for each token, 3.85 TFLOP in all: 26 ms. The copy hides.
+# </details>
+#
+# **2.** The same block keeps 16 times its input. All of it is moved. How many times as long as the
+# plain step is this one? And a recomputed one?
+#
+# <details><summary>Answer</summary>
+#
+# A copy takes 43 ms. Forward waits for it, $\max(26, 43)$, and backward does not, $\max(51, 43)$:
+# 94 ms in place of 77, 1.22 times. Recomputing takes 4/3. So moving is faster here.
+# </details>
+#
+# **3.** What does the host hold for 32 such blocks: with boundaries alone, and with everything?
+#
+# <details><summary>Answer</summary>
+#
+# 2 GiB, and 32 GiB, for each GPU that it serves.
+# </details>
+
 # %% [markdown] id="end"
 # ## What you can now do
 #
