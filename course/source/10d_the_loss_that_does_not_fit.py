@@ -732,12 +732,41 @@ print("GiB beyond head, rows and their gradients, predicted")
 pd.DataFrame.from_dict(rows, orient="index", columns=columns)
 
 
-# %% [markdown] id="end"
+# %% [markdown] id="real-read"
 # Where does the peak go? `InForward` holds what does not depend on the tokens: the head's gradient,
 # and one more of its size. At 8192 tokens this is not far from one recomputed block of Llama-3-8B,
 # and far below one of Gemma-2 with eager attention; at 4096 it is more than a block of either. With
 # all weights trained, the next peak is the end of backward or the update.
+
+# %% [markdown] id="three-problems"
+# ## On paper
 #
+# **1.** What do the logits of 8192 tokens over 128256 words take in float32? And a piece of 512
+# tokens?
+#
+# <details><summary>Answer</summary>
+#
+# $8192 \cdot 128256 \cdot 4$ bytes are 3.9 GiB. A piece has a sixteenth of that, 250 MiB.
+# </details>
+#
+# **2.** At a width of 4096: how many FLOPs has the usual end, forward and backward, and what do
+# checkpointed pieces add?
+#
+# <details><summary>Answer</summary>
+#
+# Three matmuls of $2 \cdot 8192 \cdot 128256 \cdot 4096$ FLOPs, 8.6 TFLOP each. The pieces make
+# the logits once more: a third of it.
+# </details>
+#
+# **3.** One piece has 300 tokens that count and a mean of 2, another 100 and a mean of 4. What is
+# the mean of all?
+#
+# <details><summary>Answer</summary>
+#
+# $(300 \cdot 2 + 100 \cdot 4)/400 = 2.5$. The mean of the means is 3.
+# </details>
+
+# %% [markdown] id="end"
 # ## What you can now do
 #
 # - Compute the bytes of a loss from tokens and words, and say when it is the peak of a step.
@@ -745,4 +774,5 @@ pd.DataFrame.from_dict(rows, orient="index", columns=columns)
 # - Say what such a loss cannot do, and have it say so.
 #
 # Lab 10, `lab10_the_loss`, asks you to build it for a real head: ragged, tied, with a bias, under
-# autocast, within a budget.
+# autocast, within a budget. The companion [10e](10e_your_run.ipynb) puts such a loss, checkpoints
+# and micro-batches into one training script.
