@@ -62,7 +62,7 @@ def _of_rnn(rows: Tensor, weights: Any, more: Any, *_: Any, times: int = 1, **__
         [w for w in weights if w.dim() == 2] if isinstance(weights, list) else [weights, more]
     )
     per_row = sum(matrix.numel() for matrix in matrices)
-    return times * 2 * (rows.numel() // rows.size(-1)) * per_row
+    return int(2 * times * per_row * (rows.numel() // rows.size(-1)))
 
 
 _OF_RNN: dict[Any, Callable[..., int]] = {
