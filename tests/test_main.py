@@ -1,5 +1,7 @@
 """`python -m tutorial_lib`: what works from a bare Python, and what each command starts."""
 
+import gc
+import importlib
 import importlib.util
 import json
 import os
@@ -307,3 +309,20 @@ def test_what_the_set_up_meets_is_one_sentence(monkeypatch, capsys, command, err
     said = capsys.readouterr().err
     assert said.startswith(sentence)
     assert said.count("\n") == 1
+
+
+def test_a_command_looks_for_garbage_once_it_is_imported(run_python):
+    code = (
+        "import gc, sys; from tutorial_lib.school.commands.main import main; main(sys.argv[1:]); "
+        "print(gc.isenabled(), gc.get_freeze_count() > 100_000, file=sys.stderr)"
+    )
+    assert run_python("-c", code, "predict", "--help").stderr.endswith("True True\n")
+
+
+def test_a_command_freezes_nothing_where_others_are_at_work(monkeypatch, capsys):
+    """As in a notebook, where a frozen object would be kept for good."""
+    importlib.import_module("torch")
+    monkeypatch.setattr(gc, "freeze", lambda: pytest.fail("frozen"))
+    assert main(["predict", "no-such-model"]) == 2
+    assert "There is no published model" in capsys.readouterr().err
+    assert gc.isenabled()

@@ -4,6 +4,7 @@ What only a PyTorch built for CUDA has is looked up in the stubs, which every bu
 `test_emulated.py` runs it where there is such a build.
 """
 
+import gc
 import inspect
 import logging
 import pkgutil
@@ -464,6 +465,22 @@ def test_the_compiler_can_be_imported_ahead():
     done = subprocess.run([sys.executable, "-c", code + "print('torch._dynamo' in sys.modules)"],
         capture_output=True, text=True)  # fmt: skip
     assert done.stdout == "True\n", done.stderr
+
+
+@pytest.mark.parametrize("is_enabled", [True, False])
+def test_no_garbage_is_looked_for_during_an_import(tmp_path, monkeypatch, is_enabled):
+    """Afterwards it is as it was, also where the import failed."""
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "looks_for_it.py").write_text("import gc\nduring = gc.isenabled()\n")
+    (gc.enable if is_enabled else gc.disable)()
+    try:
+        assert not private.imported("looks_for_it").during
+        assert gc.isenabled() == is_enabled
+        with pytest.raises(ModuleNotFoundError):
+            private.imported("there_is_no_such_module")
+        assert gc.isenabled() == is_enabled
+    finally:
+        gc.enable()
 
 
 def test_operations_say_what_they_write_draw_and_ignore():

@@ -21,7 +21,7 @@ from tutorial_lib.instruments.predicting.placement import ignoring_gpu
 from tutorial_lib.instruments.predicting.release import following
 from tutorial_lib.instruments.predicting.repeats import Repeats
 from tutorial_lib.instruments.predicting.values import Values
-from tutorial_lib.instruments.private_torch import patches
+from tutorial_lib.instruments.private_torch import COMPILER, imported, patches
 from tutorial_lib.memory.lines import line_in_words
 from tutorial_lib.memory.meter import MeterWarning, measure
 from tutorial_lib.memory.private_torch import FakeTensor, FakeTensorMode
@@ -156,6 +156,7 @@ def predicting(kernels: Literal["cuda", "cpu"] = "cuda") -> Iterator[None]:
 def _predicting(kernels: str, values: Values) -> Iterator[None]:
     if kernels not in ("cuda", "cpu"):
         raise ValueError(f"kernels (={kernels!r}) must be 'cuda' or 'cpu'.")
+    imported(COMPILER)
     kernel_mode = cuda_kernels() if kernels == "cuda" else contextlib.nullcontext()
     with (
         torch.random.fork_rng(devices=[]),

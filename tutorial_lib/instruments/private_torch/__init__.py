@@ -8,8 +8,10 @@ Each name says the file of PyTorch 2.13 that it was read in, and has a test in
 """
 
 import contextlib
+import gc
 import importlib
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -29,6 +31,7 @@ from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_map_on
 
 __all__ = [
     "CALL",
+    "COMPILER",
     "DataDependentOutputException",
     "DynamicOutputShapeException",
     "TreeSpec",
@@ -73,7 +76,21 @@ def policy_of(context: Any) -> Callable[..., Any] | None:
     return policy
 
 
-# ---- the compiler ----
+# ---- large modules ----
+
+# torch/_dynamo/__init__.py: what compiles. The first fake tensors and optimizers load it.
+COMPILER = "torch._dynamo"
+
+
+def imported(name: str) -> ModuleType:
+    """Import a module of many objects, none of them garbage, without looking for any meanwhile."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        return importlib.import_module(name)
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def import_compiler() -> None:
@@ -81,5 +98,5 @@ def import_compiler() -> None:
 
     Both change functions of PyTorch's own, `torch.manual_seed` and `nn.Module.__init__`.
     """
-    importlib.import_module("torch._dynamo")
+    imported(COMPILER)
     torch.compile(torch.nn.Identity(), backend="eager")(torch.ones(1))

@@ -17,13 +17,14 @@ from unittest import mock
 
 from torch import nn
 
+from tutorial_lib.instruments.private_torch import imported
 from tutorial_lib.instruments.published.entry import Published
 
 
 def class_of(model: Published) -> Any:
     """Import a model's class. It takes seconds: only who needs a model waits for it."""
     module, _, name = model.model_class.rpartition(".")
-    return getattr(importlib.import_module(module), name)
+    return getattr(imported(module), name)
 
 
 def construct(model: Published, config: Mapping[str, Any], attention: str) -> nn.Module:

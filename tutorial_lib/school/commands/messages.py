@@ -75,9 +75,6 @@ def sign_of_life(what: str) -> Iterator[Callable[[str], None]]:
     Yields:
         A function that says which part of the work comes now, as in "part 2 of 3: ...".
     """
-    from rich.console import Console
-    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
     for name in list(logging.root.manager.loggerDict):
         if name.endswith(".fake_tensor"):  # 20 lines of PyTorch's own where a step raises
             logging.getLogger(name).disabled = True
@@ -86,6 +83,9 @@ def sign_of_life(what: str) -> Iterator[Callable[[str], None]]:
             print(f"{what} ...", file=sys.stderr, flush=True)
             yield lambda part: print(f"  {part}", file=sys.stderr, flush=True)
             return
+        from rich.console import Console
+        from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
         columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
         with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
             task = progress.add_task(what, total=None)

@@ -199,10 +199,9 @@ def fitting(
     tell: Callable[[str], None],
 ) -> Recipe:
     """Return a recipe with the largest micro-batch sure to fit, unless --batch names one."""
-    from tutorial_lib.instruments.planning.fitting.predictions import predicted
-
     if options.fits is None or options.batch is not None:
         return recipe
+    from tutorial_lib.instruments.planning.fitting.predictions import predicted
 
     def peak(micro_batch: int) -> int:
         tell(f"the largest that fits: trying micro-batch {micro_batch}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import signal
 import warnings
@@ -11,9 +12,6 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
-from joblib.externals.loky import (  # type: ignore[import-untyped]
-    get_reusable_executor,
-)
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -29,6 +27,8 @@ from tutorial_lib.instruments.training import Recipe, Shard
 from tutorial_lib.instruments.training.fields import COPYING, UNDIVIDED
 from tutorial_lib.instruments.training.user_function import is_function
 from tutorial_lib.memory.storages import list_tensors
+
+_NO_CTRL_C = (signal.SIGINT, signal.SIG_IGN)  # on a terminal, it is for the first process
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,11 @@ def taken_apart(
     if not recipes[1:]:
         same = look()
         return [take(recipe).kept(same.unlike) for recipe in recipes], {}, same
-    second = get_reusable_executor(max_workers=1, initializer=_in_second_process)
+    from joblib.externals.loky import get_reusable_executor  # type: ignore[import-untyped]
+
+    second = get_reusable_executor(max_workers=1, initializer=signal.signal, initargs=_NO_CTRL_C)
+    second.submit(gc.disable)  # before the imports of what comes next, of which nothing is garbage
+    second.submit(_in_second_process)
     found, not_tried = list[Parts](), dict[str, str]()
     try:
         others = [second.submit(take, recipe) for recipe in recipes[1:]]
@@ -144,8 +148,8 @@ def taken_apart(
 
 
 def _in_second_process() -> None:
-    """Leave Ctrl-C on a terminal, and warnings of the same model, to the first process."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    """Leave warnings of the same model to the first process."""
+    gc.enable()
     warnings.simplefilter("ignore", memory.MeterWarning)
 
 
