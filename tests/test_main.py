@@ -53,6 +53,7 @@ def test_help_needs_nothing_installed_and_lists_every_command(run_python):
     modules = {path.stem for path in Path(process.__file__).parent.glob("*.py")}
     assert {*listed} <= modules
     assert not any("\x1b" in text for text in (done.stdout, done.stderr))
+    assert max(map(len, done.stdout.splitlines())) <= 80
 
 
 def test_importing_the_package_loads_nothing_else(run_python):
