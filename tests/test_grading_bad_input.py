@@ -9,6 +9,7 @@ from urllib.parse import unquote
 
 import pytest
 import toy
+from test_grading_session import SHORT_CLOCK, with_patch
 
 from solutions.grader.errors import GradingError, NotGradable
 from solutions.grader.report import report_class as report
@@ -134,3 +135,32 @@ def test_a_report_that_cannot_be_written_is_refused_before_anything_runs(tmp_pat
     (tmp_path / "file").write_text("")
     with pytest.raises(GradingError, match=r"cannot be written \(.*\): choose another"):
         report.check_folder(tmp_path / "file" / "report", tmp_path / "class")
+
+
+STOPPED = {
+    "forks": "import os, time\nfor _ in range(99):\n    if not os.fork(): time.sleep(600)",
+    "threads": "import threading\ndef turn():\n    while True: pass\n"
+    "threading.Thread(target=turn).start()\nthreading.Event().wait()",
+    "floods": "while True: print('x' * 10**6)",
+    "sleeps": "import threading\nthreading.Event().wait()",
+}
+
+
+@pytest.mark.weekly
+def test_what_has_to_be_stopped_costs_its_exercise_and_the_class_page_says_why(
+    tmp_path, monkeypatch
+):
+    with_patch(monkeypatch, SHORT_CLOCK)
+    (tmp_path / "class").mkdir()
+    for name, lines in STOPPED.items():
+        body = "\n    ".join(["def area(w, h):", *lines.split("\n")])
+        one = toy.submission(a11=f"{body}\n    return w * h", a12=toy.DOUBLED, a21=toy.CUBE)
+        (tmp_path / "class" / f"{name}.ipynb").write_text(json.dumps(one))
+    places = toy.make_course(tmp_path / "course"), tmp_path / "class", tmp_path / "report"
+    table = toy.grade_toy(*places, seconds=3.0).set_index("name")
+    assert {tuple(row) for row in table[["1.1", "1.2", "2.1"]].to_numpy()} == {(0, 3, 5)}
+    index = (tmp_path / "report" / "index.html").read_text()
+    stopped = index.split("<h2>Stopped</h2>")[1].split("</ul>")[0]
+    for name in STOPPED:  # by its time, or the number of its processes
+        (line,) = [one for one in stopped.split("<li>") if f"{name}, 1.1" in one]
+        assert "it was stopped" in line

@@ -275,6 +275,16 @@ def test_blanks_are_counted_and_hide_no_message(lab):
     assert "3 left blank; once: area(3, 4) is 7" in pages.index_page(lab, entries, [])
 
 
+def test_the_page_of_the_class_lists_what_was_stopped_and_why(lab):
+    said = "the {} of exercise 1.1 was stopped: it started more than 64 processes."
+    texts = (said.format("function"), said.format("answer cell"), "area(3, 4) is 7")
+    entries = [Entry(graded(lab, str(n), said=text)) for n, text in enumerate(texts)]
+    stopped = pages.index_page(lab, entries, []).split("<h2>Stopped</h2>")[1].split("</ul>")[0]
+    assert [f"{name}, 1.1</a>" in stopped for name in "012"] == [True, True, False]
+    assert stopped.count("it was stopped: it started more than 64 processes.") == 1
+    assert "<h2>Stopped" not in pages.index_page(lab, entries[2:], [])
+
+
 def test_a_students_page_says_what_was_graded_and_not_what_held_it(lab, tmp_path):
     entry = entries_of(lab)[0][1]
     page = pages.feedback_page(lab, entry, "v1")

@@ -282,6 +282,50 @@ def test_the_session_of_another_submission_cannot_be_reached(course, running):
         caller.connect(str(other))  # from outside it is there
 
 
+LEAVES = """import builtins, gc, os, random, sys, threading
+from pathlib import Path
+import torch
+torch.left = builtins.left = sys.modules["left"] = torch.nn.Module.left = torch
+os.environ["LEFT"] = "1"
+sys.path.append("left")
+random.seed(5)
+torch.manual_seed(5)
+torch.set_default_dtype(torch.float64)
+torch.set_grad_enabled(False)
+gc.disable()
+Path("left").write_text("x")
+threading.Thread(target=threading.Event().wait, daemon=True).start()
+"""
+SEES = """import builtins, gc, os, random, sys, threading
+from pathlib import Path
+import torch
+drawn = random.Random(5).random()
+found = {
+    "names": any(hasattr(place, "left") for place in (torch, builtins, torch.nn.Module)),
+    "modules": "left" in sys.modules or "left" in sys.path,
+    "environment": "LEFT" in os.environ,
+    "seeds": torch.initial_seed() == 5 or random.random() == drawn,
+    "settings": torch.get_default_dtype() == torch.float64 or not torch.is_grad_enabled(),
+    "collector": not gc.isenabled(),
+    "files": Path("left").exists(),
+    "threads": threading.active_count() > 1,
+}
+left = [name for name in found if found[name]]
+"""
+SAYS = "\ndef area(w, h):\n    assert not left, left\n    return w * h"
+
+
+def test_a_submission_finds_nothing_of_the_one_before_it(course):
+    course.session(area=LEAVES + SEES + SAYS)  # in one process, all of it is seen
+    said = course.area()
+    kinds = re.findall(r'^    "(\w+)":', SEES, re.MULTILINE)
+    assert [kind for kind in kinds if kind not in said] == []
+    course.session(area=LEAVES + toy.AREA)
+    assert course.area() == ""
+    course.session(area=SEES + SAYS)
+    assert course.area() == ""
+
+
 def test_scratch_can_be_written_and_is_empty_each_time(course):
     source = (
         "import pathlib, tempfile\n"
@@ -437,6 +481,10 @@ def test_the_time_of_threads_and_of_other_processes_counts(course, body):
     assert course.doubled() == ""
 
 
+# What waits is stopped after two seconds, where an answer has three of CPU time.
+SHORT_CLOCK = "import solutions.grader.inside.watch as w; w._CLOCK_MORE = -13.0"
+
+
 def with_patch(monkeypatch, patch):
     """Have the fork server run a line as soon as it has entered its view."""
     line = "import solutions.grader.inside.view as v; enter = v.enter; "
@@ -446,8 +494,7 @@ def with_patch(monkeypatch, patch):
 
 
 def test_what_waits_for_ever_is_stopped_by_the_clock(tmp_path_factory, monkeypatch):
-    patch = "import solutions.grader.inside.watch as w; w._CLOCK_MORE = -13.0"
-    with_patch(monkeypatch, patch)
+    with_patch(monkeypatch, SHORT_CLOCK)
     wait = "import threading\ndef area(w, h):\n    threading.Event().wait()"
     with start(tmp_path_factory) as running, using(running, monkeypatch) as course:
         course.session(area=wait)

@@ -24,6 +24,7 @@ from solutions.grader.report.tables import readable
 _BLANK = "is still blank"  # in a check's message, about this exercise or one that it calls
 _KINDS = ("all points", "some", "none", "blank")
 _NUMBER = re.compile(r"\d[\d,.]*")
+_STOPPED = re.compile(r"the (?:function|answer cell) of exercise \S+ (?P<how>.+)")  # a session's
 _TEMPLATES = Path(__file__).resolve().parents[1] / "pages"
 
 
@@ -76,12 +77,17 @@ def index_page(
     facts |= {"counted": len(counted), "mean": fmean(points or [0]), "kinds": _KINDS}
     facts["totals"] = Counter(int(one) for one in points)
     findings: dict[str, list[tuple[Entry, str, str]]] = {}
+    stopped: dict[str, list[tuple[Entry, str]]] = {}
     for entry in entries:
+        for exercise in lab.exercises:
+            if ended := _STOPPED.match(entry.result.message(lab, exercise)):
+                stopped.setdefault(ended["how"], []).append((entry, exercise))
         for exercise, lines in entry.result.findings.items():
             for line in lines:
                 place, _, what = line.partition(": ")
                 findings.setdefault(what, []).append((entry, exercise, place))
     facts["findings"] = sorted(findings.items(), key=lambda one: -len(one[1]))
+    facts["stopped"] = sorted(stopped.items(), key=lambda one: -len(one[1]))
     return _page("index.html", title=lab.heading, summary=by_exercise(lab, counted), **facts)
 
 
