@@ -308,9 +308,10 @@ pd.DataFrame(speeds).T
 # %% id="verdict-throughput"
 fits = {name: 3 if part <= 1 else 1 for name, part in share.items()}  # times the batch
 claims.Verdicts(
-    claims.Verdict("E02", "partly", "Three times the batch fits. It costs more than "
-        "three times the arithmetic, so a busy GPU gets slower; only one that idled at "
-        "the small batch could gain.", f"12, checkpointed, {needed}; {speed} when busy",
+    claims.Verdict("E02", "partly", "Three times the batch fits if the blocks need far "
+        "more than the logits. It costs more than three times the arithmetic, so a "
+        "busy GPU gets slower; only one that idled at the small batch could gain.",
+        f"12, checkpointed, {needed}; {speed} when busy",
         "computed", "threefold", tried={"largest batch": fits, "throughput": faster}),
 )  # fmt: skip
 
