@@ -413,9 +413,31 @@ def test_blocks_of_a_plain_sequential_are_found():
     assert segments.find_blocks(model) == list(model[1])
 
 
+@pytest.mark.parametrize("norm", ["weight_norm", "spectral_norm", "orthogonal"])
+def test_blocks_that_are_parametrized_layers_are_found(norm):
+    """Each of them has a class of its own, and a list of what is computed for its weight."""
+    norm = getattr(nn.utils.parametrizations, norm)
+    layers = [nn.utils.parametrizations.weight_norm(norm(nn.Linear(4, 4))) for _ in range(3)]
+    model = nn.Sequential(nn.Sequential(*layers), nn.Linear(4, 1))
+    assert segments.find_blocks(model) == layers
+
+
+def test_modules_are_checkpointed_by_name():
+    model, forward = built("gpt")
+    _, expected, saved_plain = gradients(model, forward, "none")
+    model.zero_grad()
+    _, found, saved = gradients(model, forward, "blocks.1,blocks.3")
+    assert all(torch.equal(found[key], expected[key]) for key in expected)
+    assert saved < saved_plain
+    with segments.applied(model, "blocks.1,blocks.3") as applied:
+        assert applied.segments == (("blocks.1",), ("blocks.3",))
+
+
 @pytest.mark.parametrize(
     ("name", "strategy", "says"),
     [
+        ("gpt", "", "no strategy ''"),
+        ("gpt", "blocks.1,blocks.9", "as in every-2, or modules'"),
         ("gpt", "per-blok", "no strategy 'per-blok'. Did you mean per-block"),
         ("gpt", "xyz", "no strategy 'xyz'. The names are none, per-block, "),
         ("gpt", "every-K", "with a number for K, as in every-2"),

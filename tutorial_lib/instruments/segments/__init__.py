@@ -100,10 +100,7 @@ class Applied:
 
 @contextlib.contextmanager
 def applied(
-    model: nn.Module,
-    strategy: str = "per-block",
-    *,
-    loss: Callable[[], Tensor] | None = None,
+    model: nn.Module, strategy: str = "per-block", *, loss: Callable[[], Tensor] | None = None
 ) -> Iterator[Applied]:
     """Checkpoint a model in a named way until the end of the `with` block.
 
@@ -113,7 +110,7 @@ def applied(
 
     Args:
         model: Any module: ours, from transformers or diffusers, or one with a list of blocks.
-        strategy: A key of `STRATEGIES`, with a number for K.
+        strategy: A key of `STRATEGIES`, with a number for K; or modules, as `layers.0,layers.1`.
         loss: Runs a forward, as in `lambda: model.loss(tokens)`. It's run before anything changes,
             to see which segments would compute something else the second time.
 
@@ -204,10 +201,13 @@ def _plan(model: nn.Module, strategy: str) -> Change:
                 f"has {len(blocks)}: K must be between 1 and {len(blocks)}."
             )
         return _segments([blocks[i : i + length] for i in range(0, len(blocks), length)])
+    named = [m for name, m in model.named_modules() if name and name in strategy.split(",")]
+    if len(named) == 1 + strategy.count(","):
+        return _each(named)
     near = difflib.get_close_matches(strategy, STRATEGIES, n=1)
     raise ValueError(
         f"There is no strategy {strategy!r}. {f'Did you mean {near[0]}? ' if near else ''}"
-        f"The names are {', '.join(STRATEGIES)}, with a number for K, as in every-2."
+        f"The names are {', '.join(STRATEGIES)}, with a number for K, as in every-2, or modules'."
     )
 
 

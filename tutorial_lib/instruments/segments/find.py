@@ -5,6 +5,7 @@ from collections.abc import Callable
 from itertools import chain, zip_longest
 
 from torch import nn
+from torch.nn.utils.parametrize import type_before_parametrizations as class_of
 
 _PARTS = {"attention": re.compile("Attention"), "MLP": re.compile("(MLP|Mlp|FFN|FeedForward)$")}
 # Blocks of diffusers that hand on two tensors, of text and image.
@@ -36,22 +37,16 @@ def find_blocks(model: nn.Module) -> list[nn.Module]:
     own = getattr(model, "blocks", None)
     if isinstance(own, nn.ModuleList | nn.Sequential | list) and len(own):
         return list(own)
-    layers = _outermost(model, _is_layer)
-    if layers:
+    if layers := _outermost(model, _is_layer):
         return layers
-    level_blocks = _outermost(model, lambda module: type(module).__name__ in _LEVEL_BLOCKS)
-    if level_blocks:
+    if level_blocks := _outermost(model, lambda module: type(module).__name__ in _LEVEL_BLOCKS):
         return level_blocks
-    lists = [list(m) for m in model.modules() if isinstance(m, nn.ModuleList | nn.Sequential)]
-    uniform = [blocks for blocks in lists if len(blocks) > 1 and len(set(map(type, blocks))) == 1]
-    runnable = [blocks for blocks in uniform if not isinstance(blocks[0], nn.ModuleList)]
-    if runnable:
-        longest = max(runnable, key=lambda blocks: (len(blocks), _count_parameters(blocks)))
-        kind = type(longest[0])
-        # Stages of blocks have several such lists. PyTorch's own classes stand for anything.
-        return longest if _is_torchs(kind) else _outermost(model, lambda m: type(m) is kind)
-    numbered = [numbers for module in model.modules() if len(numbers := _numbered(module)) > 1]
-    if numbered:
+    if runnable := [m for m in uniform_lists(model) if not isinstance(m[0], nn.ModuleList)]:
+        longest = max(runnable, key=lambda m: (len(m), sum(p.numel() for p in m.parameters())))
+        if is_torchs(longest[0]):  # a class that stands for anything
+            return [*longest]
+        return _outermost(model, lambda m: class_of(m) is class_of(longest[0]))
+    if numbered := [found for m in model.modules() if len(found := _numbered(m)) > 1]:
         return max(numbered, key=len)
     raise ValueError(
         f"{type(model).__name__} has no blocks that could be found. "
@@ -59,21 +54,24 @@ def find_blocks(model: nn.Module) -> list[nn.Module]:
     )
 
 
+def uniform_lists(model: nn.Module) -> list[nn.ModuleList | nn.Sequential]:
+    """List a model's lists of several modules of one class, whatever `weight_norm` made of it."""
+    lists = [m for m in model.modules() if isinstance(m, nn.ModuleList | nn.Sequential)]
+    return [one for one in lists if len(one) > 1 and len({*map(class_of, one)}) == 1]
+
+
 def _numbered(module: nn.Module) -> list[nn.Module]:
     """List the children with numbered names, of the most frequent class that is not PyTorch's."""
     kinds: dict[type, list[nn.Module]] = {}
     for name, child in module.named_children():
-        if name[-1:].isdigit() and not name.isdigit() and not _is_torchs(type(child)):
-            kinds.setdefault(type(child), []).append(child)
+        if name[-1:].isdigit() and not name.isdigit() and not is_torchs(child):
+            kinds.setdefault(class_of(child), []).append(child)
     return max(kinds.values(), key=len, default=[])
 
 
-def _count_parameters(blocks: list[nn.Module]) -> int:
-    return sum(parameter.numel() for block in blocks for parameter in block.parameters())
-
-
-def _is_torchs(kind: type) -> bool:
-    return kind.__module__.startswith("torch.")
+def is_torchs(module: nn.Module) -> bool:
+    """Tell whether a module's class is PyTorch's own."""
+    return class_of(module).__module__.startswith("torch.")
 
 
 def find_chain(model: nn.Module) -> list[nn.Module]:

@@ -27,7 +27,7 @@ _FITS = (
     "largest micro-batch that is sure to fit"
 )
 _BY = (
-    "say too which modules, or lines of code, hold it; what none of them made stands under its "
+    "say too which modules, or lines of code, hold it; what none of them made is counted under its "
     "phase: (forward), (backward), (optimizer)"
 )
 
@@ -78,8 +78,9 @@ def add_step(parser: argparse.ArgumentParser) -> None:
         ("optimizer", OptimizerName, OptimizerName.ADAMW, "what updates the parameters"),
     ):
         add(f"--{name}", choices=list(kind), default=usual, help=words)
-    strategies = "what to checkpoint, as in per-block or every-2"
-    add("--checkpointing", metavar="STRATEGY", default="none", help=strategies)
+    strategies = "what to checkpoint: per-block, every-2, or modules, as in layers.0,layers.1"
+    names = "--checkpointing", "--stages"  # `plan` has the second one
+    add(*names, metavar="STRATEGY", default="none", help=strategies)
     add("--accumulate", **number, default=1, help="micro-batches for each update")
     add("--by", choices=["module", "line"], help=_BY)
 

@@ -13,6 +13,7 @@ from tutorial_lib.instruments import segments
 from tutorial_lib.instruments.planning.chain.profiled import Call
 from tutorial_lib.instruments.planning.chain.stages import Stage
 from tutorial_lib.instruments.private_torch import CALL
+from tutorial_lib.instruments.segments.find import is_torchs, uniform_lists
 from tutorial_lib.instruments.segments.structure import list_leaves
 from tutorial_lib.memory.private_torch import in_backward
 
@@ -55,10 +56,7 @@ def find_stages(
         found = [model.get_submodule(s) if isinstance(s, str) else s for s in stages]
     named = {names[module]: module for module in found}
     for module in found:
-        inside = next(
-            (part for part in module.modules() if part in found and part is not module), 0
-        )
-        if isinstance(inside, nn.Module):
+        for inside in [m for m in module.modules() if m in found and m is not module]:
             outer = names[module] or type(module).__name__
             raise ValueError(f"The stage {names[inside]} is inside the stage {outer}.")
     return named
@@ -94,16 +92,14 @@ def _in_other_lists(model: nn.Module, blocks: Sequence[nn.Module]) -> list[nn.Mo
     if type(blocks[0]).__module__.startswith(("transformers.", "diffusers.")):
         return []
     known = {part for block in blocks for part in block.modules()}
-    lists = [m for m in model.modules() if isinstance(m, nn.ModuleList | nn.Sequential)]
-    others = [one for one in lists if len(one) > 1 and known.isdisjoint({one, *one.modules()})]
-    uniform = [one for one in others if len({*map(type, one)}) == 1]
-    return [child for one in uniform for child in one if _is_block(child)]
+    others = [one for one in uniform_lists(model) if known.isdisjoint({one, *one.modules()})]
+    return [child for one in others for child in one if _is_block(child)]
 
 
 def _is_block(module: nn.Module) -> bool:
     if isinstance(module, nn.ModuleList | nn.ModuleDict):
         return False
-    return isinstance(module, nn.Sequential) or not type(module).__module__.startswith("torch.")
+    return isinstance(module, nn.Sequential) or not is_torchs(module)
 
 
 def _layers(model: nn.Module) -> list[nn.Module]:
@@ -115,7 +111,7 @@ def _layers(model: nn.Module) -> list[nn.Module]:
         if isinstance(child, nn.ParameterList | nn.ParameterDict):
             continue  # the model itself computes with them
         is_list = isinstance(child, nn.ModuleList | nn.ModuleDict | nn.Sequential)
-        is_own = not type(child).__module__.startswith("torch.")
+        is_own = not is_torchs(child)
         inside = _layers(child) if is_list or (is_own and size > _MOST * total) else []
         if inside:
             found += inside
@@ -131,8 +127,7 @@ def _is_passed_over(module: nn.Module, *, with_weights: bool) -> bool:
     """
     if getattr(module, "inplace", False) is True:
         return True
-    is_own = not type(module).__module__.startswith("torch.")
-    return with_weights and not is_own and next(module.parameters(), None) is None
+    return with_weights and is_torchs(module) and next(module.parameters(), None) is None
 
 
 def replaced(
