@@ -380,6 +380,30 @@ def whole_steps_checkpointed(micro_batch=4):
     return loss, model
 
 
+class OwnCheckpoints(AddedBlocks):
+    """Checkpoints its blocks itself."""
+
+    use_reentrant = False
+
+    def forward(self, x):
+        for block in self.blocks:
+            x = checkpoint(block, x, use_reentrant=self.use_reentrant)
+        return x
+
+
+class Reentrant(OwnCheckpoints):
+    use_reentrant = True
+
+
+def own_checkpoints(micro_batch=4, kind=OwnCheckpoints):
+    model, x = kind(), torch.randn(micro_batch * 8, 32).requires_grad_()
+    return (lambda: model(x).square().mean()), model
+
+
+def reentrant(micro_batch=4):
+    return own_checkpoints(micro_batch, Reentrant)
+
+
 class Boxes:
     """No dataclass."""
 

@@ -147,6 +147,7 @@ class Profile:
         device: Words for the device.
         launches: Operations of a forward and a backward without recomputation, views left out.
         why_whole: Why the step is one stage that is never recomputed, where it is.
+        own_checkpoint: A stage that the model checkpoints itself, where it does: a plan does not.
     """
 
     stages: tuple[Stage, ...]
@@ -157,6 +158,7 @@ class Profile:
     device: str
     launches: int = 0
     why_whole: str = ""
+    own_checkpoint: str = ""
 
     def __str__(self) -> str:
         head = f"{len(self.stages)} stages, {len(self.skips)} skips ({self.method}, {self.device})"

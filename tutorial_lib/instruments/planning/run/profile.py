@@ -96,7 +96,7 @@ def profile(
                 seen.calls, launches = _with_matmuls(seen.calls, run), (like or run).launches
     where = "CUDA kernels" if is_fake else devices.describe(device)
     given = (seen.names, tuple(seen.calls), method, where, launches)
-    return Profile(_either(*forms), skips, *given)
+    return Profile(_either(*forms), skips, *given, own_checkpoint=seen.own)
 
 
 def _check_repeatable(
@@ -187,33 +187,8 @@ def _run_if_able(
     """Watch a step; of one that PyTorch's selective checkpoint refuses, return None.
 
     It refuses a result that it keeps and a later operation changes in place, and under autocast a
-    cast in the second run that the first had in its cache.
-    """
-    try:
-        return _watched(seen, loss, device, speed, kept, known)
-    except OtherStagesError as error:
-        raise CannotPlanError(
-            "The loss runs other stages when it runs again, as where the values of a tensor decide "
-            "whether a layer runs, and a plan needs the same ones each time."
-        ) from error
-    except RuntimeError as error:
-        if kept is int or isinstance(error, torch.OutOfMemoryError):
-            raise
-        return None
-
-
-def _watched(
-    seen: Recorder,
-    loss: Loss,
-    device: torch.device,
-    speed: Speed,
-    kept: type[int],
-    known: Sequence[Stage] | None,
-) -> _Watched:
-    """Run a step that recomputes no stage as a whole, count its bytes and predict its time.
-
-    Of stages that are alike in `known`, one is run. Where the model needs a value while its stages
-    are recorded, the run is divided there.
+    cast in the second run that the first had in its cache. Of stages that are alike in `known`, one
+    is run. Where the model needs a value while its stages are recorded, the run is divided there.
     """
     while True:
         count = len(seen.names)
@@ -226,12 +201,21 @@ def _watched(
         ]
         try:
             with left_out(seen.stages, alike):
-                return _watched_once(seen, loss, device, speed, kept, first)
+                return _watched(seen, loss, device, speed, kept, first)
         except NeedsValueError as error:
             seen.divide(error.place)
+        except OtherStagesError as error:
+            raise CannotPlanError(
+                "The loss runs other stages when it runs again, as where the values of a tensor "
+                "decide whether a layer runs, and a plan needs the same ones each time."
+            ) from error
+        except RuntimeError as error:
+            if kept is int or isinstance(error, torch.OutOfMemoryError):
+                raise
+            return None
 
 
-def _watched_once(
+def _watched(
     seen: Recorder,
     loss: Loss,
     device: torch.device,
@@ -239,6 +223,7 @@ def _watched_once(
     kept: type[int],
     first: Sequence[int],
 ) -> _Watched:
+    """Run a step that recomputes no stage as a whole, count its bytes and predict its time."""
     log, num_bytes = _log(seen.model, device), dict[int, int]()
 
     def look(number: int, tensor: Tensor, is_given: bool) -> None:

@@ -64,9 +64,11 @@ class Recorder:
         self.calls: list[Call] = []
         self.ends: list[int] = []  # what the clock shows before the first stage, and after each
         self.others = set[str]()  # stages that ran with other weights than their own
+        self.own = ""  # a stage that the model checkpoints itself
         self.draws = False  # random numbers of Python or NumPy
         self.lives: Sequence[Life] = ()  # of the storages meanwhile, where who runs it looks
         self._is_running = self._has_begun = False
+        self._num_saved = 0
         # FSDP notes each forward with gradients, and waits for its backward
         self._is_sharded = any(hasattr(module, "reshard") for module in model.modules())
         self._weights = {name: _weights_of(module) for name, module in stages.items()}
@@ -101,8 +103,9 @@ class Recorder:
             )
         if not self.calls:
             raise CannotPlanError(
-                f"None of the stages {', '.join(list(self.stages)[:3])} ran with gradients: does "
-                "`loss` call the model? Other stages may be named with stages=[...]."
+                f"None of the stages {', '.join(list(self.stages)[:3])} ran with gradients. If the "
+                "model checkpoints them with use_reentrant=True, take False: a plan takes the "
+                "place of checkpoints. If `loss` calls other modules, name them with stages=[...]."
             )
 
     @property
@@ -131,6 +134,7 @@ class Recorder:
         self.ends.insert(place + 1, self.ends[place])
 
     def _save(self, tensor: Tensor) -> Any:
+        self._num_saved += 1
         return None if self._is_running else tensor.detach()
 
     @contextlib.contextmanager
@@ -140,6 +144,13 @@ class Recorder:
             yield
         finally:
             self._is_running = False
+
+    def _look_for_hooks(self, name: str) -> None:
+        """Note a stage that runs in the model's own checkpoint, which gets what is saved."""
+        before = self._num_saved
+        torch.empty(0, requires_grad=True).exp()
+        if self._num_saved == before and not self._is_sharded:
+            self.own = self.own or name
 
     def _is_planned(self) -> bool:
         return self._is_sharded or torch.is_grad_enabled()
@@ -166,6 +177,7 @@ class Recorder:
             with contextlib.nullcontext() if self._is_running else self._running():
                 self._begin()
                 before = {id(result) for result in results_in(module).values()}
+                self._look_for_hooks(name)
                 output = function(*args, **kwargs)
                 self.ends.append(self.read())
                 found = results_in(module).items()
