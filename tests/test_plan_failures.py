@@ -4,8 +4,11 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
+from concurrent.futures import Future
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -13,6 +16,8 @@ import torch
 from torch import nn
 
 from tutorial_lib.instruments import planning
+from tutorial_lib.instruments.planning.fitting import predictions
+from tutorial_lib.instruments.training import Recipe
 from tutorial_lib.school.commands.main import run
 from tutorial_lib.units import GIB
 
@@ -158,3 +163,20 @@ def test_ctrl_c_leaves_no_process_behind(words, processes, to_all, tmp_path):
 
 def _is_running(process):
     return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+
+
+def test_a_search_that_ends_early_lets_its_second_process_begin_first(monkeypatch):
+    """Else the thread that hands out its work prints a KeyError."""
+    work, has_begun = Future(), []
+    executor = SimpleNamespace(
+        submit=lambda *_: work, shutdown=lambda **_: has_begun.append(work.running())
+    )
+    monkeypatch.setattr("joblib.externals.loky.get_reusable_executor", lambda **_: executor)
+
+    def fails():
+        threading.Timer(0.05, work.set_running_or_notify_cancel).start()
+        raise ValueError("ends early")
+
+    with pytest.raises(ValueError, match="ends early"):
+        predictions.taken_apart([Recipe("gpt2")] * 2, str, fails, is_chosen=True)
+    assert has_begun == [True]

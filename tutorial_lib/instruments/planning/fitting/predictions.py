@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import itertools
 import signal
+import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Container, Sequence
@@ -125,9 +126,9 @@ def taken_apart(
     second = get_reusable_executor(max_workers=1, initializer=signal.signal, initargs=_NO_CTRL_C)
     second.submit(gc.disable)  # before the imports of what comes next, of which nothing is garbage
     second.submit(_in_second_process)
-    found, not_tried = list[Parts](), dict[str, str]()
+    found, others, not_tried = list[Parts](), list[Any](), dict[str, str]()
     try:
-        others = [second.submit(take, recipe) for recipe in recipes[1:]]
+        others.extend(second.submit(take, recipe) for recipe in recipes[1:])
         same = look()
         try:
             found.append(take(recipes[0]))
@@ -142,6 +143,8 @@ def taken_apart(
             except Exception as error:
                 not_tried[str(recipe.precision)] = _first_line(error)
     except BaseException:
+        while not all(other.running() or other.done() for other in others[:1]):
+            time.sleep(0.001)  # loky's thread fails on what it has not begun
         second.shutdown(kill_workers=True)  # it would go on for minutes, and be waited for
         raise
     return [parts.kept(same.unlike) for parts in found], not_tried, same
