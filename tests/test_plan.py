@@ -375,12 +375,12 @@ def test_a_plan_says_what_it_does():
     names = tuple("abcdef")
     found = planning.Plan(tuple(equal(6, 3, 1024)), ((0, 1), ((2,), 3), 4, 5), (), names, 14 * 1024)
     assert str(found).splitlines() == [
-        "6 stages: peak 10.0 KiB of 14.0 KiB, 23.0 s (+27.8%), 11 forwards",
-        "  0-1       segment, recomputed          saves  6.00 KiB  a to b",
-        "  2-3       segment, recomputed          saves  6.00 KiB  c to d",
-        "    2         segment, recomputed        saves  3.00 KiB  c",
-        "    3         kept                       saves  3.00 KiB  d",
-        "  4-5       kept                         saves  6.00 KiB  e to f",
+        "6 stages: peak 10.0 KiB (budget 14.0 KiB), 23.0 s (+27.8%), 11 forwards",
+        "  0-1       segment, recomputed          drops  6.00 KiB  a to b",
+        "  2-3       segment, recomputed          drops  6.00 KiB  c to d",
+        "    2         segment, recomputed        drops  3.00 KiB  c",
+        "    3         kept                       holds  3.00 KiB  d",
+        "  4-5       kept                         holds  6.00 KiB  e to f",
     ]
     assert found.forward_executions == (2, 2, 3, 2, 1, 1)
 

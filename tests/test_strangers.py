@@ -34,12 +34,15 @@ WHOLE = dict.fromkeys(
     ("critic_gradient_penalty", "forces_message_passing", "heat_equation_pinn"),
     "This loss differentiates inside",
 )
-# The prices that are further from what is counted than 2 %.
+# The prices that are further from what is counted than 2 %, all of them too high.
 PRICES = {
-    # A segment needs less than its price; why was not found.
+    # Where a segment begins, an input that no backward needs is priced twice: as what the segment
+    # holds, and as the stage's own, until that has run again.
     "dataclass_blocks": 0.06,
+    # A value that only its own stage saves (the result of a ReLU) is priced until backward, and
+    # where that stage is recomputed it is gone once it was taken. A skip's price is one for all
+    # plans: so much the solver needs.
     "two_views": 0.03,
-    # Its branches run beside each other, and each gradient of their common input is priced.
     "street_segmentation": 0.17,
 }
 

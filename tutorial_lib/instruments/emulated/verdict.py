@@ -127,7 +127,5 @@ class Verdict:
         lines.append(f"  needs    {human_bytes(self.needs)}, of {where}")
         if self.answer != "yes":
             lines.append(f"  enough   {human_bytes(self.enough, up=True)} for PyTorch")
-        lines.append(
-            f"  takes    {low} to {high} in nvidia-smi, as spare memory is kept if there is any"
-        )
+        lines.append(f"  takes    {low} to {high} in nvidia-smi if nothing limits PyTorch")
         return "\n".join(lines + context)

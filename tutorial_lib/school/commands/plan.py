@@ -1,15 +1,17 @@
 """Find micro-batch, accumulation, checkpointing, precision and optimizer for a budget.
 
-Everything is predicted, without memory. The plan keeps weights and states in float32, under
-autocast. Rows with bf16 or adamw-8bit are another training: they get a mark, and are only taken if
---precision or --optimizer asks for them. A part of the budget stays free: as much as steps on a
-real GPU, with expandable segments, needed besides their tensors. Of the plans that fit, the fastest
-is taken, which is mostly the one that recomputes least. A row is left out if another one is at
-least as good in memory, in time and in exactness.
+Everything is predicted: no memory is allocated. Of the plans that fit, the fastest comes first;
+that's mostly the one that recomputes least. A row is left out if another one is at least as good in
+memory, in time and in exactness. A part of the budget stays free for what real steps need besides
+their tensors, with PyTorch's expandable segments.
+
+The plan keeps weights and states in float32, under autocast. Rows marked * change the training.
+Those with bf16 or adamw-8bit come first only if --precision or --optimizer asks for them.
 
 Times are a roofline of the card that --budget names, or of an A100, and at least 20 us an
-operation: they rank choices and aren't exact (chapter 10b compares them with an H200's). A T4 or
-V100 gets fp16-amp, since it is slow in bfloat16. The status is 1 when nothing fits.
+operation. They rank choices and aren't exact: chapter 10b compares them with an H200's. On a T4 or
+V100 the plan takes fp16-amp, since these cards are slow in bfloat16. The status is 1 when nothing
+fits.
 """
 
 from __future__ import annotations
@@ -55,15 +57,16 @@ def options(parser: argparse.ArgumentParser) -> None:
     )
     parser.usage = "%(prog)s MODEL --budget ROOM --effective-batch N ..."
     parser.add_argument(
-        "--budget", required=True, metavar="ROOM", help="memory for all of it: 16GiB, or rtx-3060"
+        "--budget", required=True, metavar="ROOM", help="memory of the GPU: 16GiB, or rtx-3060"
     )
     parser.add_argument(
-        "--effective-batch", required=True, type=int, metavar="N", help="samples for each update"
+        "--effective-batch", required=True, type=int, metavar="N", help="samples in each update"
     )
     for name in ("precision", "optimizer"):
-        parser.add_argument(f"--{name}", action="append", help="one that may be taken; may repeat")
+        allowed = f"{name} that the plan may take; may repeat"
+        parser.add_argument(f"--{name}", action="append", metavar="NAME", help=allowed)
     parser.add_argument(
-        "--stages", metavar="NAMES", help="modules to recompute, as in layers.0,layers.1"
+        "--stages", metavar="NAMES", help="modules that may be recomputed: layers.0,layers.1"
     )
     parser.add_argument(
         "--emulated", metavar="CARDS", help="cards to run the plan on, as in t4,a100"

@@ -18,10 +18,8 @@ if TYPE_CHECKING:
     from tutorial_lib.memory import MemoryReport
 
 ROWS = 20  # of the table by module or line
-_OUTSIDE = {
-    "(forward)": "(forward): loss and logits",
-    "(backward)": "(backward): gradients on their way",
-}
+_BACKWARD = {"(backward)": "(backward): gradients on their way"}
+_OUTSIDE = {"(forward)": "(forward): loss and logits", **_BACKWARD}
 _MUCH = 0.25
 _CURE = """\
 {share:.0%} of the peak was made outside all modules: by the loss, with its logits, and as
@@ -67,11 +65,11 @@ def show(
     if by is not None:
         rest = list(held.values())[ROWS:]
         more_rows = [(f"{len(rest)} more", str(sum(rest, Bytes(0))))] if rest else []
-        names = _OUTSIDE if by == "module" else {}
+        names = _OUTSIDE if by == "module" else _BACKWARD  # the loss has lines of its own
         rows = [(names.get(name, name), str(size)) for name, size in held.items()]
         _print_table([(f"held at the peak by {by}", "bytes"), *rows[:ROWS], *more_rows])
         outside = sum(held.get(name, 0) for name in names) / max(1, report.peak_bytes)
-        if outside > _MUCH:
+        if by == "module" and outside > _MUCH:
             print(_CURE.format(share=outside))
     if verdict:
         print(verdict)

@@ -97,10 +97,10 @@ class Plan:
         return max(0.0, self.seconds / plain - 1) if plain else 0.0
 
     def __str__(self) -> str:
-        budget = "" if self.budget_bytes is None else f" of {human_bytes(self.budget_bytes)}"
+        room = "" if self.budget_bytes is None else f" (budget {human_bytes(self.budget_bytes)})"
         runs = sum(self.forward_executions)
         head = (
-            f"{len(self.stages)} stages: peak {human_bytes(self.peak_bytes)}{budget}, "
+            f"{len(self.stages)} stages: peak {human_bytes(self.peak_bytes)}{room}, "
             f"{human_seconds(self.seconds)} ({self.overhead:+.1%}), {runs} forwards"
         )
         lines = list(self._lines(self.tree, 1))
@@ -125,5 +125,5 @@ class Plan:
         where = f"{first}" if first == last else f"{first}-{last}"
         names = self.names[first : last + 1 : max(1, last - first)] if self.names else ()
         saved = sum(self.simulation.stages[index].saved_bytes for index in indices)
-        words = f"{'  ' * depth}{where:<9} {what}"
-        return f"{words:<40} saves {human_bytes(saved):>9}  {' to '.join(names)}".rstrip()
+        words, does = f"{'  ' * depth}{where:<9} {what}", "holds" if "kept" in what else "drops"
+        return f"{words:<40} {does} {human_bytes(saved):>9}  {' to '.join(names)}".rstrip()
