@@ -74,9 +74,9 @@ _OF_RNN: dict[Any, Callable[..., int]] = {
 
 
 def flops_of(operation: Any) -> Callable[..., int] | None:
-    """Return what counts the FLOPs of an operation; `None` for one that is no matmul."""
+    """Return what counts the FLOPs of an operation; `None` for an LSTM and all but matmuls."""
     packet = operation.overloadpacket
-    return _OF_RNN.get(packet) or flop_registry.get(_ALIKE.get(packet, packet))
+    return flop_registry.get(_ALIKE.get(packet, packet))
 
 
 def flop_counter() -> FlopCounterMode:
