@@ -417,8 +417,8 @@ print(*{str(one.message) for one in said if one.category is memory.MeterWarning}
 # last line above is a warning of this course's meter. So stay in `train()`, and set dropout to 0 in
 # the configuration, as here.
 #
-# Companion `10c_more_on_the_switch` has more traps: a Swin that checkpoints twice, and LoRA weights
-# that get no gradient.
+# Companion `10c_more_on_the_switch` has a Swin that checkpoints twice, and the gallery,
+# `14b_gallery`, LoRA weights that get no gradient.
 #
 # ## Published figures: when are they true?
 #
@@ -639,6 +639,6 @@ claims.Verdicts(
 #   conditions on a laptop.
 #
 # Two companions are optional: `10b_published_measurements` compares predictions with what others
-# measured on real GPUs, `10c_more_on_the_switch` has more traps, and BERT-Large. Chapter 10d,
+# measured on real GPUs, `10c_more_on_the_switch` has one more trap, and BERT-Large. Chapter 10d,
 # `10d_the_loss_that_does_not_fit`, takes up the logits. Chapter 11, `11_diffusion_unets`, does the
 # same for diffusion U-Nets, whose blocks are not alike.

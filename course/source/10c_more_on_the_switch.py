@@ -2,27 +2,23 @@
 # # More on the library's switch
 #
 # This companion of chapter 10 is optional: no lab and no later chapter needs it. It looks at the
-# switch on four models where its effect is not what one expects, judges three published figures of
-# BERT-Large, and asks which of four strategies saves most.
+# switch on models where its effect is not what one expects, and judges three published figures of
+# BERT-Large.
 #
-# **Budget:** 40 minutes, 1 GiB of memory, no GPU needed.
+# **Budget:** 20 minutes, 1 GiB of memory, no GPU needed.
 
 # %% id="imports"
-import warnings
 from functools import partial
 from itertools import product
 
 import pandas as pd
 import torch
 import transformers
-from peft import LoraConfig, get_peft_model
 from torch import nn
-from transformers import AutoModelForCausalLM, GPT2Config
 
 from tutorial_lib import claims, data, memory
 from tutorial_lib.instruments import recorded
 from tutorial_lib.guesses import beside
-from tutorial_lib.instruments.published.libraries import making_lora
 from tutorial_lib.instruments.training import Recipe
 from tutorial_lib.units import GB
 
@@ -91,112 +87,6 @@ pd.DataFrame({"peak": peaks, "FLOPs more, %": more}).round(0)
 # it runs each block once more. That costs nearly a whole forward pass and saves nothing: the peak
 # is the same without the outer level. No test of gradients can notice, because the gradients are
 # right. So whenever you switch something on, look at two numbers of a step: its peak and its FLOPs.
-#
-# ## LoRA: do the weights still learn?
-#
-# With `use_reentrant=True`, checkpointing cuts the graph when a segment's input needs no gradient
-# (chapter 04). With LoRA the embeddings are frozen, so the first block's input needs none. Here
-# peft adds LoRA weights to every linear layer of a small ViT, and trains the head as well.
-
-# %% id="lora-vit"
-SHAPE = {"image_size": 32, "patch_size": 4, "num_channels": 1, "num_labels": 10}
-SHAPE |= {"hidden_size": 64, "num_hidden_layers": 6, "num_attention_heads": 4}
-digit_images, digit_labels = (part[:32] for part in data.digits(32))
-
-
-def lora_vit():
-    torch.manual_seed(0)
-    config = transformers.ViTConfig(**SHAPE, intermediate_size=256)
-    vit = transformers.ViTForImageClassification(config)
-    lora = LoraConfig(r=8, target_modules="all-linear", modules_to_save=["classifier"])
-    with making_lora():  # peft warns of names, and refuses the torchao that Colab has
-        return get_peft_model(vit, lora).train()
-
-
-# %% id="lora-train"
-def train(model):
-    learning = [p for p in model.parameters() if p.requires_grad]
-    optimizer, losses = torch.optim.AdamW(learning, lr=3e-3), []
-    for _ in range(4):
-        optimizer.zero_grad()
-        loss = model(pixel_values=digit_images, labels=digit_labels).loss
-        loss.backward()
-        losses.append(loss.item())
-        optimizer.step()
-    reached = sum(p.grad is not None for p in learning)
-    return len(learning), reached, losses[-1] < losses[0]
-
-
-# %% id="lora-variants"
-variants = {
-    "off": lora_vit(),
-    "use_reentrant=False": switch_on(lora_vit(), use_reentrant=False),
-    "use_reentrant=True": switch_on(lora_vit(), use_reentrant=True),
-    "True, inputs asked": switch_on(lora_vit(), use_reentrant=True),
-}
-variants["True, inputs asked"].enable_input_require_grads()
-
-# %% [markdown] id="predict-frozen"
-# The model is trained in four ways: without the switch; with each setting of `use_reentrant`; and
-# with a cure that recipes name, `enable_input_require_grads()`.
-#
-# **Predict.** 74 tensors are to be trained. How many of them get a gradient with
-# `use_reentrant=True`?
-
-# %% id="guess-frozen"
-guess = None  # tensors
-
-# %% id="measure-frozen"
-table = {}
-for name, model in variants.items():
-    with warnings.catch_warnings(record=True) as said:
-        warnings.simplefilter("always")
-        table[name] = train(model)
-    table[name] += (any("requires_grad" in str(one.message) for one in said),)
-reached = table["use_reentrant=True"][1]
-print(f"use_reentrant=True: {reached} tensors{beside(guess, reached)}")
-heads = ["to train", "with a gradient", "loss falls", "warned"]
-pd.DataFrame.from_dict(table, orient="index", columns=heads)
-
-# %% [markdown] id="read-frozen"
-# With `use_reentrant=True` the LoRA weights did not train. The head did, so the loss falls all the
-# same. The only sign is one warning: "None of the inputs have requires_grad=True". So count
-# the gradients, and do not watch the loss.
-#
-# The cure of the recipes, `enable_input_require_grads()`, hangs a hook on the embeddings that
-# calls `output.requires_grad_(True)`. For text models the library's switch does this by itself. For
-# image models it does so only after transformers' own `add_adapter`, not after peft's
-# `get_peft_model` as here. `use_reentrant=False`, today's default of the library, needs no cure.
-#
-# ## Is `use_cache=False` required?
-#
-# Every recipe sets it, "required with checkpointing". GPT-2's configuration says `True` from the
-# start. Here are all four combinations:
-
-# %% id="cache"
-SIZES = {"vocab_size": 256, "n_positions": 128, "n_layer": 8, "n_head": 4}
-tokens = next(data.text_batches(2, 128))  # (batch, sequence)
-
-
-def peak(cache, change):
-    torch.manual_seed(0)
-    config = GPT2Config(**SIZES, n_embd=128, use_cache=cache)
-    model = change(AutoModelForCausalLM.from_config(config).train())
-    loss = partial(model, input_ids=tokens, labels=tokens)
-    return str(memory.measure(lambda: loss().loss.backward(), model=model).peak_bytes)
-
-
-# %% id="cache-table"
-peaks = {}
-for cache in (True, False):
-    peaks["plain", f"use_cache={cache}"] = peak(cache, nn.Identity())
-    peaks["checkpointed", f"use_cache={cache}"] = peak(cache, switch_on)
-pd.Series(peaks).unstack(0)
-
-# %% [markdown] id="read-cache"
-# The switch turns the cache off by itself, so with the switch the setting changes nothing.
-# *Without* the switch a training step builds a cache that nobody reads. So `use_cache=False` is
-# right in training, but for another reason than the recipes give.
 #
 # ## CLIP: two encoders, one peak
 #
@@ -290,49 +180,10 @@ claims.Verdicts(
         tried={what: bert[what].dropna() for what in bert}),
 )  # fmt: skip
 
-# %% [markdown] id="strategy"
-# ## Which strategy saves most?
-#
-# Source 2 of chapter 10 ranks four strategies, for no model in particular, by the memory that they
-# save and the time that they cost. Here is GPT-2 Medium, 8 sequences of 1024: what backward adds
-# to memory at its peak, in percent of the plain step.
-
-# %% id="strategy-table"
-said = {"per-block": (70, 50), "every-2": (50, 30), "sqrt": (60, 25),
-        "attention-only": (40, 15)}  # fmt: skip
-added = {}
-for way in ("none", *said):
-    report = found("gpt2-medium", 8, checkpointing=way)
-    added[way] = report["phases"]["backward"] - report["baseline_bytes"]
-ranking = pd.DataFrame(said, index=["claimed, %", "claimed time, %"]).T
-saved = 100 * (1 - pd.Series(added) / added["none"])
-ranking.insert(1, "predicted, %", saved[ranking.index].round().astype(int))
-ranking
-
-# %% id="strategy-eager"
-eager, recipe = {}, partial(Recipe, "gpt2-medium", 8, precision="bf16-amp")
-for way in ("none", "attention-only"):
-    step = recipe(attention="eager", checkpointing=way).make_step
-    report = memory.predict(step)
-    eager[way] = report.phases["backward"] - report.baseline_bytes
-f"attention only, eager: {1 - eager['attention-only'] / eager['none']:.0%}"
-
-# %% [markdown] id="read-strategy"
-# Three of the four save nearly the same. With every block, and with every two, the peak is the
-# loss: logits and their gradients, before any block is recomputed. With sqrt(n) it is a segment of
-# several blocks being recomputed, with most gradients there. The inputs of blocks, which longer
-# segments save, are a small part. In the table, attention alone saves a sixth of its claim, because
-# a fused kernel leaves little there to discard. With eager attention, in the line below the table,
-# it saves more than is claimed.
-#
-# The claimed times do not follow from arithmetic. Every block, every two and sqrt(n) all run the
-# same blocks once more, so they add the same arithmetic, at most a third of a step. Chapter 06
-# finds the best segment length.
-
 # %% [markdown] id="end"
 # ## What you can now do
 #
 # - Find a switch that nests, from two numbers of one step: peak and FLOPs.
-# - Find weights that do not learn, by counting gradients.
+# - Say under which conditions a published figure is true.
 #
 # Back to the core: chapter 11, `11_diffusion_unets`.

@@ -775,4 +775,5 @@ pd.DataFrame.from_dict(rows, orient="index", columns=columns)
 #
 # Lab 10, `lab10_the_loss`, asks you to build it for a real head: ragged, tied, with a bias, under
 # autocast, within a budget. The companion [10e](10e_your_run.ipynb) puts such a loss, checkpoints
-# and micro-batches into one training script.
+# and micro-batches into one training script, and [10f](10f_after_training.ipynb) trains a model by
+# its own answers.

@@ -1,0 +1,653 @@
+# %% [markdown] id="title"
+# # Reinforcement learning after training
+#
+# A model that can write is trained on: it answers questions, a program scores the answers, and the
+# better ones become more likely. This is where people run out of memory now, and often not in
+# training itself. One step has three phases, with another peak in each. In this companion you write
+# the four functions that decide whether it fits, and train a small model by its own answers.
+#
+# No lab and no later chapter needs this companion.
+#
+# **Budget:** 65 minutes, 2 GiB of memory, no GPU needed.
+
+# %% id="imports"
+from functools import partial
+from unittest.mock import patch
+
+import pandas as pd
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+from transformers import DynamicCache, Qwen3Config, Qwen3ForCausalLM
+
+from tutorial_lib import blanks, memory, plots
+from tutorial_lib.guesses import beside
+from tutorial_lib.instruments import published
+from tutorial_lib.units import GIB, MIB
+
+torch.set_num_threads(1)  # sums in one order
+
+# %% [markdown] id="phases-text"
+# ## Three phases on one card
+#
+# GRPO (Shao et al., 2024) needs no second model that judges. One step of it:
+#
+# | phase | what happens | what it holds |
+# |---|---|---|
+# | rollout | an engine writes a group of answers to each prompt | its weights, and a cache |
+# | log-probabilities | policy and reference say how likely each token was | logits |
+# | update | what scored above its group's mean gets likelier | gradients, activations |
+#
+# The *policy* is the model that is trained. The *reference* is what it was at first: a penalty
+# keeps the policy near it. The inference *engine* has the policy's weights in its own layout, so it
+# is one more copy. It keeps the keys and values of each token, so that the next token needs no
+# second look at the ones before. This *cache* grows by every token of every answer.
+
+# %% id="small"
+SIZES = {"vocab_size": 5, "hidden_size": 64, "intermediate_size": 128, "head_dim": 24}
+SIZES |= {"num_attention_heads": 4, "num_key_value_heads": 2, "num_hidden_layers": 2}
+NO_NAMES = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"))
+
+
+def small(**changes):
+    torch.manual_seed(0)
+    config = Qwen3Config(**SIZES | changes, **NO_NAMES)
+    return Qwen3ForCausalLM(config).double()  # the same samples on every processor
+
+
+# %% [markdown] id="cache-text"
+# **Write.** `cache_bytes`, two lines. Each block caches one key and one value for each of its
+# `num_key_value_heads`. Both have `head_dim` numbers. The configuration also has
+# `num_hidden_layers`.
+
+
+# %% id="cache-bytes"
+def cache_bytes(config, tokens, num_bytes=2):
+    """Bytes of the keys and values of `tokens` tokens, with `num_bytes` a number."""
+    ### BEGIN SOLUTION
+    of_a_block = 2 * config.num_key_value_heads * config.head_dim
+    return config.num_hidden_layers * of_a_block * tokens * num_bytes
+    ### END SOLUTION
+
+
+# %% id="check-cache-bytes"
+# @title Check: run this cell
+@blanks.check("cache_bytes", "return a number of bytes")
+def cache_is_right():
+    for heads, layers in ((2, 2), (1, 3)):
+        model = small(num_key_value_heads=heads, num_hidden_layers=layers)
+        cache = DynamicCache(config=model.config)
+        with torch.no_grad():
+            model(torch.zeros(3, 10, dtype=torch.long), past_key_values=cache)
+        true = sum(one.keys.nbytes + one.values.nbytes for one in cache.layers)
+        seen = cache_bytes(model.config, 30, num_bytes=8)
+        assert seen == true, (
+            f"3 answers of 10 tokens, {heads} key-value heads, {layers} blocks: a real "
+            f"cache has {true} bytes, and yours {seen}."
+        )
+
+
+# %% [markdown] id="ledger-text"
+# Now at a real size: Qwen3-1.7B, 64 answers, each of up to 4096 tokens behind a prompt of 512. The
+# policy trains in float32 under autocast, with AdamW. Reference and engine are bfloat16. The update
+# takes four answers at a time and checkpoints every block.
+#
+# **Predict.** The engine's copy of the weights takes 3.2 GiB. What does its cache take, in GiB?
+
+# %% id="guess-cache"
+guess = None  # GiB
+
+# %% id="real"
+PROMPT, LONGEST, ANSWERS, MICRO = 512, 4096, 64, 4
+model = published.build("qwen3-1.7b")
+config, weights = model.config, sum(p.numel() for p in model.parameters())
+cache = cache_bytes(config, ANSWERS * (PROMPT + LONGEST))
+print(f"the cache: {cache / GIB:.1f} GiB{beside(guess, cache / GIB)}")
+
+
+# %% [markdown] id="end-text"
+# The logits are what chapter 10d is about, so predict them as it does, from the last hidden rows
+# on. `usual` gives the log-probability of each token of an answer. It isn't summed: each token has
+# a weight of its own in the loss.
+
+
+# %% id="usual"
+def usual(head, hidden, targets):
+    """Log-probability of each target, `(tokens,)`, in float32 at least."""
+    logits = head(hidden)
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    return logits.log_softmax(-1).gather(-1, targets[:, None])[:, 0]
+
+
+def end_of(way, train, tokens=MICRO * LONGEST):
+    """Predict the bytes that log-probabilities add to rows and head."""
+
+    with memory.predicting():
+        kind = torch.bfloat16
+        head = nn.Linear(config.hidden_size, config.vocab_size, bias=False, dtype=kind)
+        rows = nn.Parameter(torch.randn(tokens, config.hidden_size, dtype=kind))
+        targets = torch.randint(config.vocab_size, (tokens,))
+        for weight in (head.weight, rows):  # a later micro-batch: gradients are there
+            weight.grad = torch.zeros_like(weight)
+        with memory.watch() as report, torch.set_grad_enabled(train):
+            loss = way(head, rows, targets).sum()
+            if train:
+                loss.backward()
+    return report.peak_bytes - report.baseline_bytes
+
+
+# %% [markdown] id="ledgers-text"
+# `ledgers` adds up each phase. Checkpoints leave the boundaries of the blocks. When one block is
+# recomputed, the logits are gone, so the larger of the two counts. Gradients, in float32, are there
+# from the first micro-batch of the update on. `asleep` means that the engine gives its memory back
+# while it isn't writing.
+
+
+# %% id="ledgers"
+def block_bytes(length=PROMPT + LONGEST):
+    """Predict what a recomputed block keeps of a micro-batch (and the last norm)."""
+    with memory.predicting():
+        sizes = {"num_hidden_layers": 1, "vocab_size": 8}
+        body = published.build("qwen3-1.7b", device="cpu", **sizes).model
+        rows = torch.randn(MICRO, length, config.hidden_size, dtype=torch.bfloat16)
+        forward = lambda: body(inputs_embeds=rows).last_hidden_state  # noqa: E731
+        return memory.saved(forward, params_of=body).num_bytes
+
+
+block = block_bytes()
+
+
+def ledgers(way, asleep):
+    """Bytes of each phase by category: on paper, with the logits predicted."""
+    always = {"parameters": (4 + 2) * weights, "optimizer_state": 8 * weights}
+    awake = {"parameters": (4 + 2 + 2) * weights, "temporary": cache}
+    beside_it = always | ({} if asleep else awake)
+    idle = beside_it.get("temporary", 0)
+    asking = {"temporary": idle + end_of(way, train=False)}
+    boundary = MICRO * (PROMPT + LONGEST) * config.hidden_size * 2
+    held = {"gradients": 4 * weights}
+    held["activations"] = config.num_hidden_layers * boundary
+    training = held | {"temporary": idle + max(block, end_of(way, train=True))}
+    phases = always | awake, beside_it | asking, beside_it | training
+    return dict(zip(("rollout", "log-probabilities", "update"), phases, strict=True))
+
+
+found = ledgers(usual, asleep=False)
+plots.ledger_bars(
+    found,
+    title="Qwen3-1.7B, one step by phase, engine always awake",
+    cards_gib=(80,),
+    predicted=[*found],
+)
+
+# %% [markdown] id="read-ledgers"
+# A model of 1.7 billion parameters does not fit a card of 80 GiB. The rollout alone fits. The
+# update does not, for two reasons: the engine's cache is still there, and so are the logits of four
+# answers. (Both are yellow.) You can remove both.
+#
+# ## The engine sleeps
+#
+# Between rollouts nobody needs the cache or the engine's weights. So the engine drops them. When it
+# wakes it gets the policy's weights, and after an update it needs them anyway. Buffers stay: no
+# state dict carries the frequencies of the positions. (vLLM's sleep mode of level 2 does this;
+# level 1 keeps the weights on the host.)
+#
+# **Write.** The rest of `wake`. `weight.data = ...` gives a parameter another tensor. A real engine
+# has a layout of its own, so it has to be a copy. Give it the engine's dtype.
+
+
+# %% id="sleep"
+def fall_asleep(engine):
+    """Free the engine's weights, and remember their dtype."""
+    for weight in engine.parameters():
+        weight.data = weight.new_empty(0)
+
+
+# %% id="wake"
+def wake(engine, policy):
+    """Copy the policy's weights, as they are now, into an engine that sleeps."""
+    pairs = zip(engine.parameters(), policy.parameters(), strict=True)
+    ### BEGIN SOLUTION
+    for weight, theirs in pairs:
+        weight.data = theirs.detach().to(weight.dtype, copy=True)
+    ### END SOLUTION
+
+
+# %% id="check-wake"
+# @title Check: run this cell
+@blanks.check("wake", "give the engine's parameters new data")
+def wakes():
+    policy, engine = small(), small().float()
+    with torch.no_grad():
+        for weight in policy.parameters():
+            weight.add_(1)
+    was = [weight.detach().clone() for weight in policy.parameters()]
+    fall_asleep(engine)
+    wake(engine, policy)
+    weights = [*engine.parameters()]
+    assert all(weight.numel() for weight in weights), "A weight of the engine is empty."
+    assert all(weight.dtype == torch.float32 for weight in weights), (
+        "The engine has float32 weights, and now others: keep its dtype."
+    )
+    same = [torch.equal(mine, w.float()) for mine, w in zip(weights, was, strict=True)]
+    assert all(same), "The engine's weights are not the policy's as they are now."
+    assert all(weight.requires_grad for weight in policy.parameters())
+    fall_asleep(engine.double())
+    wake(engine, policy)
+    with torch.no_grad():
+        for weight in policy.parameters():
+            weight.add_(1)
+    same = [
+        torch.equal(mine, w) for mine, w in zip(engine.parameters(), was, strict=True)
+    ]
+    assert all(same), "An update of the policy changed the engine: it needs a copy."
+
+
+# %% [markdown] id="log-probs-text"
+# ## Log-probabilities without the logits
+#
+# The function of 10d takes gradients in forward, for a sum. Here each token's log-probability goes
+# into an `exp` and is multiplied by the answer's advantage, so its gradient is known only later.
+# Pieces with a checkpoint around each still work, and give one number a token.
+#
+# **Write.** `log_probs`, at most five lines, with `usual` and PyTorch's `checkpoint`
+# (`use_reentrant=False`). `torch.cat` joins pieces.
+
+
+# %% id="log-probs"
+def log_probs(head, hidden, targets, size=512):
+    """The same as `usual`, for `size` tokens at a time, a checkpoint around each."""
+    ### BEGIN SOLUTION
+    parts = []
+    for rows, theirs in zip(hidden.split(size), targets.split(size), strict=True):
+        parts.append(checkpoint(usual, head, rows, theirs, use_reentrant=False))
+    return torch.cat(parts)
+    ### END SOLUTION
+
+
+# %% id="check-log-probs"
+# @title Check: run this cell
+@blanks.check("log_probs", "return one number a token")
+def are_log_probs():
+    torch.manual_seed(0)
+    head, hidden = nn.Linear(4, 64, bias=False), torch.randn(20, 4, requires_grad=True)
+    targets, made = torch.randint(64, (20,)), []
+    hook = head.register_forward_hook(lambda _, __, out: made.append(len(out)))
+    with memory.watch() as report:
+        seen = log_probs(head, hidden, targets, size=8)
+    forward, true = list(made), usual(head, hidden, targets)
+    assert seen.shape == (20,), f"20 tokens have 20 numbers, not {[*seen.shape]}."
+    assert torch.allclose(seen, true), "The numbers are not those of `usual`."
+    assert forward == [8, 8, 4], f"The pieces have 8, 8 and 4 tokens, not {forward}."
+    kept = sum(life.num_bytes for life in report.timeline if life.died is None)
+    assert kept < 8 * 64 * 4, (
+        f"{kept} bytes wait for backward: more than one piece's logits, 2048 bytes."
+    )
+    made.clear()
+    each = torch.arange(20.0)
+    (slope,) = torch.autograd.grad((each * seen).sum(), hidden)
+    hook.remove()
+    (right,) = torch.autograd.grad((each * true).sum(), hidden)
+    assert torch.allclose(slope, right, atol=1e-5), (
+        "The numbers are right, and their gradients are not."
+    )
+    assert made == forward[::-1], f"Backward makes the logits of {made} tokens again."
+
+
+# %% id="both"
+fits = ledgers(log_probs, asleep=True)
+plots.ledger_bars(
+    fits,
+    title="The engine sleeps, and the logits are made in pieces",
+    cards_gib=(24, 80),
+    predicted=[*fits],
+)
+
+# %% [markdown] id="read-both"
+# Now the rollout is the peak, and an engine can always write fewer answers at a time. The next
+# lever would be to offload the optimizer states meanwhile (chapter 07d). LoRA has a better one: its
+# reference *is* the policy, with the adapters off, and costs nothing.
+#
+# **Does a real GPU agree?** Liger Kernel publishes the peak of such a loss on an A100: a head of
+# 128256 words, rows 4096 wide, answers of 1024 tokens. Its script makes the heads of two providers
+# before it measures, so there are four, and two of them are only in the way.
+
+# %% id="liger"
+# @title Published rows, and their loss: run this cell; open it to look
+# linkedin/Liger-Kernel@2120862, benchmark/data/all_benchmark_data.csv, 2025-08-05,
+# fused_linear_grpo_loss_token, "full": answers, MiB of plain torch, MiB of Liger
+LIGER = {2: (9083.3, 7344.8), 4: (13138.3, 7408.8), 8: (21250.4, 7536.8)}
+LIGER |= {16: (37474.5, 7792.9)}
+
+
+def grpo(now, reference):
+    """The mean loss of tokens, when rollout and update have the same weights."""
+    apart, ratio = reference - now, (now - now.detach()).exp()
+    return (0.04 * (apart.exp() - apart - 1) - ratio).mean()
+
+
+def as_written(heads, hidden, other, targets):
+    """In the lines of Liger's test: logits are local variables of one function."""
+    logits = hidden @ heads[0].weight.T
+    now = logits.float().log_softmax(-1).gather(-1, targets[:, None])
+    with torch.no_grad():
+        theirs = other @ heads[1].weight.T
+        logs = theirs.float().log_softmax(-1)
+        before = logs.gather(-1, targets[:, None])
+    return grpo(now, before)
+
+
+def by(way, heads, hidden, other, targets):
+    now = way(heads[0], hidden, targets)
+    with torch.no_grad():
+        before = way(heads[1], other, targets)
+    return grpo(now, before)
+
+
+def peak(loss_of, answers, tokens=1024, words=128256, width=4096):
+    rows = partial(torch.randn, answers * tokens, width, dtype=torch.bfloat16)
+    make_head = partial(nn.Linear, width, words, bias=False, dtype=torch.bfloat16)
+
+    def make_step():
+        heads = nn.ModuleList(make_head() for _ in range(4))
+        hidden, other = rows(requires_grad=True), rows()
+        targets = torch.randint(words, (answers * tokens,))
+        return lambda: loss_of(heads, hidden, other, targets).backward(), heads, None
+
+    return memory.predict(make_step).peak_bytes / MIB
+
+
+# %% id="liger-table"
+ways = as_written, partial(by, usual), partial(by, log_probs)
+table = {}
+for answers, (torch_mib, liger_mib) in LIGER.items():
+    mine = [peak(way, answers) for way in ways]
+    table[answers] = [f"{n:.1f}" for n in (torch_mib, *mine, liger_mib)]
+columns = ["torch, A100", "predicted", "by `usual`", "in pieces", "Liger, A100"]
+print("MiB by number of answers")
+pd.DataFrame.from_dict(table, orient="index", columns=columns)
+
+# %% [markdown] id="read-liger"
+# - The first two columns differ by the same few MiB in each row: what cuBLAS keeps for itself.
+# - The third has the same arithmetic. But `usual` is a function, and its logits are gone when it
+#   returns. As local variables of the loss, the policy's logits wait for the reference's. Nobody
+#   planned that peak, and a `del` removes it.
+# - In pieces, the peak is a matter of heads: the four, a gradient, and sums of gradients. Liger
+#   takes gradients in forward, as 10d does, and adds them in place, so it holds one sum less.
+# - Two of the four heads belong to the provider that does not run. Without these 2 GiB, Liger's
+#   advantage is larger than published.
+#
+# ## Whose tokens divide?
+#
+# The loss of an update is a mean over the tokens of *all* answers in it, taken in micro-batches. So
+# chapter 08 applies: count first, then divide each sum by the same number. Here more things are
+# called "batch" than there: a rollout may serve several updates, and a trainer may divide as well.
+#
+# `batch` holds 64 answers. Behind the end of an answer, `mask` is 0.
+
+
+# %% id="rollout"
+END, LONGEST_SMALL, GROUP = 0, 16, 8  # the token that ends an answer, tokens, answers
+
+
+@torch.no_grad()
+def rollout(engine, prompts):
+    """Sample answers to `(answers, 1)` prompts: tokens `(answers, 1 + length)`."""
+    cache, tokens = DynamicCache(config=engine.config), prompts
+    over = torch.zeros_like(prompts, dtype=torch.bool)
+    while tokens.size(1) <= LONGEST_SMALL and not over.all():
+        new = tokens[:, cache.get_seq_length() :]
+        logits = engine(new, past_key_values=cache).logits[:, -1]
+        token = logits.softmax(-1).multinomial(1).masked_fill(over, END)
+        tokens, over = torch.cat([tokens, token], 1), over | (token == END)
+    return tokens
+
+
+# %% id="score"
+def score(tokens):
+    """Rewards and mask: a point for each token that repeats the prompt."""
+    ends = tokens[:, 1:] == END
+    mask = (ends.cumsum(1) - ends.long()) == 0  # the end itself counts
+    hits = (tokens[:, 1:] == tokens[:, :1]) & mask
+    return hits.sum(1).double() / LONGEST_SMALL, mask
+
+
+def advantages(rewards):
+    """How many standard deviations a reward is above its group's mean."""
+    groups = rewards.view(-1, GROUP)
+    spread = groups.std(1, keepdim=True) + 1e-4
+    return ((groups - groups.mean(1, keepdim=True)) / spread).flatten()
+
+
+# %% id="batch"
+def of_tokens(model, tokens):
+    """Log-probability of each token behind the prompt, `(answers, length)`."""
+    hidden = model.model(tokens[:, :-1]).last_hidden_state
+    targets = tokens[:, 1:]
+    flat = log_probs(model.lm_head, hidden.flatten(0, 1), targets.flatten(), size=64)
+    return flat.view_as(targets)
+
+
+def make_batch(engine, reference, num_prompts=8):
+    prompts = torch.randint(1, SIZES["vocab_size"], (num_prompts, 1))
+    tokens = rollout(engine, prompts.repeat_interleave(GROUP, 0))
+    rewards, mask = score(tokens)
+    with torch.no_grad():
+        before = torch.cat([of_tokens(reference, part) for part in tokens.split(16)])
+    batch = {"tokens": tokens, "mask": mask, "reference": before}
+    return batch | {"advantages": advantages(rewards)}, rewards
+
+
+def split(batch, size):
+    """Micro-batches of `size` answers."""
+    columns = (tensor.split(size) for tensor in batch.values())
+    return [dict(zip(batch, row, strict=True)) for row in zip(*columns, strict=True)]
+
+
+def token_losses(model, part):
+    """Loss of each token, `(answers, length)`; 0 behind the end of an answer."""
+    now = of_tokens(model, part["tokens"])
+    apart, ratio = part["reference"] - now, (now - now.detach()).exp()
+    penalty = 0.02 * (apart.exp() - apart - 1)
+    return (penalty - ratio * part["advantages"][:, None]) * part["mask"]
+
+
+policy, reference, engine = small(), small(), small()
+torch.manual_seed(1)
+batch, rewards = make_batch(engine, reference)
+lengths = batch["mask"].sum(1)
+print(f"tokens in an answer: {lengths.min()} to {lengths.max()}")
+
+
+# %% [markdown] id="accumulate-text"
+# **Write.** The rest of `accumulate`: go backward in micro-batches, so that the sum of their
+# gradients is that of the mean over all tokens of `window`.
+
+
+# %% id="accumulate"
+def accumulate(model, window, size):
+    """Add the gradients of a window's mean loss to `.grad`, `size` answers a time."""
+    ### BEGIN SOLUTION
+    tokens = window["mask"].sum()
+    for part in split(window, size):
+        loss = token_losses(model, part).sum() / tokens
+        loss.backward()
+    ### END SOLUTION
+
+
+# %% id="check-accumulate"
+# @title Check: run this cell
+@blanks.check("accumulate", "call backward for each micro-batch")
+def accumulates():
+    torch.manual_seed(0)
+    model, mask = small(), torch.arange(6) < torch.tensor([[1], [6], [2], [6]])
+    window = {"tokens": torch.randint(5, (4, 7)), "mask": mask}
+    window |= {"reference": -torch.rand(4, 6).double(), "advantages": torch.randn(4)}
+    true, sizes, back, real = token_losses(model, window).sum(), [], [], token_losses
+    wanted = torch.autograd.grad(true / mask.sum(), [*model.parameters()])
+
+    def counted(model, part):
+        sizes.append(len(part["mask"]))
+        return real(model, part)
+
+    model.model.norm.weight.register_hook(lambda _: back.append(len(sizes)))
+    with patch.dict(globals(), token_losses=counted):
+        accumulate(model, window, size=2)
+    assert sizes == [2, 2], f"Four answers by 2: the losses are of {sizes} answers."
+    assert back == [1, 2], "Go backward after each loss: else all graphs are in memory."
+    grads = [p.grad for p in model.parameters()]
+    seen, right = (torch.cat([g.flatten() for g in of]) for of in (grads, wanted))
+    times = (seen @ right / right.square().sum()).item()
+    assert torch.allclose(seen, right), (
+        f"The gradient is {times:.2f} times the whole window's, and besides "
+        f"{((seen - times * right).norm() / right.norm()).item():.0%} off: every token "
+        f"counts alike, and {mask.sum()} tokens count."
+    )
+
+
+# %% [markdown] id="reports-text"
+# Three public threads of 2025 and 2026 describe four ways to get this one division wrong. The
+# rollout has 64 answers in micro-batches of 4. Two updates use it, with eight micro-batches each.
+# `counts` are the tokens of all 16 micro-batches.
+#
+# **Predict.** A trainer divides each micro-batch by the tokens of the whole *rollout*, because they
+# are counted there. How large is the first update's gradient, as a multiple of the right one?
+
+# %% id="guess-reports"
+guess = None  # times
+
+# %% id="reports"
+parts = split(batch, 4)
+counts = [part["mask"].sum() for part in parts]
+ours = sum(counts[:8])
+DIVISORS = {
+    "the update's tokens: right": [ours] * 8,
+    "and by the trainer, by 8 (ms-swift#10117)": [8 * ours] * 8,
+    "the rollout's tokens (trl#6024)": [sum(counts)] * 8,
+    "four rollouts in an update (trl#6024)": [
+        sum(counts[i - i % 2 : i - i % 2 + 2]) for i in range(8)
+    ],
+    "a micro-batch's own, then by 8 (trl#3021)": [8 * count for count in counts[:8]],
+}
+
+
+def gradient(divisors):
+    model = small()
+    for part, divisor in zip(parts, divisors, strict=False):  # the first eight
+        (token_losses(model, part).sum() / divisor).backward()
+    return torch.cat([p.grad.flatten() for p in model.parameters()])
+
+
+# %% id="reports-table"
+right, table = gradient(DIVISORS["the update's tokens: right"]), {}
+for name, divisors in DIVISORS.items():
+    seen = gradient(divisors)
+    times = (seen @ right / right.square().sum()).item()
+    away = ((seen / times - right).norm() / right.norm()).item()
+    table[name] = [f"{times:.2f}", f"{away:.0%}"]
+half = float(table["the rollout's tokens (trl#6024)"][0])
+print(f"divided by the rollout's tokens: {half} times{beside(guess, half)}")
+pd.DataFrame.from_dict(
+    table, orient="index", columns=["times the right one", "besides, off by"]
+)
+
+# %% [markdown] id="read-reports"
+# The reports say a quarter for four steps, a half, and four times. With eight steps the first is an
+# eighth. The others come near, and not exactly: the first update's answers are not as long as the
+# second's. That is why the last two rows are worse than a wrong factor. In them micro-batches with
+# short answers weigh more, so the *direction* is wrong.
+#
+# AdamW divides a gradient by its own size, so a constant factor hardly shows in its curve. It shows
+# in clipping, in SGD, and in every comparison of runs with another number of steps.
+#
+# ## A run
+#
+# The small model gets a digit and should repeat it up to 16 tokens. It begins with random weights,
+# and ends an answer at each token with a probability of a fifth.
+
+
+# %% id="step"
+def grpo_step(policy, reference, engine, optimizer, size=32):
+    """One step of all three phases; the mean reward, and tokens in an answer."""
+    wake(engine, policy)
+    batch, rewards = make_batch(engine, reference)
+    fall_asleep(engine)
+    accumulate(policy, batch, size)
+    optimizer.step()
+    optimizer.zero_grad()  # now: else the gradients are there during the rollout
+    return rewards.mean().item(), batch["mask"].sum(1).double().mean().item()
+
+
+optimizer = torch.optim.AdamW(policy.parameters(), lr=3e-3, weight_decay=0)
+three = nn.ModuleList([policy, reference, engine])
+fall_asleep(engine)
+torch.manual_seed(1)
+step = partial(grpo_step, policy, reference, engine, optimizer)
+seen = [step()]
+with memory.watch("The second step", model=three, optimizer=optimizer) as early:
+    seen.append(step())
+seen += [step() for _ in range(57)]
+with memory.watch("The last step", model=three, optimizer=optimizer) as late:
+    seen.append(step())
+
+# %% id="curves"
+longer = seen[-1][1] / seen[0][1]
+print(f"answers are {longer:.1f} times as long as at first")
+plots.training_curves(
+    {
+        "reward, 1 is all right": dict(enumerate(reward for reward, _ in seen)),
+        "length, of 16 tokens": dict(enumerate(n / LONGEST_SMALL for _, n in seen)),
+    },
+    xlabel="steps of GRPO",
+    ylabel="share",
+    title="A model learns from rewards alone",
+)
+
+# %% id="timeline"
+print(f"first peak: {early.peak_bytes}, last peak: {late.peak_bytes}")
+plots.step_timeline(late)
+
+# %% [markdown] id="read-timeline"
+# The phases, counted: the rollout, whose cache grows token by token; the log-probabilities of the
+# reference, a short peak; and two micro-batches of the update, each a hill.
+#
+# Answers are several times as long as at first, and the peak is the same. A batch is padded to its
+# *longest* answer, and one of 64 reached the limit from the start. So here the limit sets the peak.
+# Where answers are packed one behind the other (chapter 08), their mean does, and then a run that
+# fits in its first step can run out of memory a day later. Test with answers of the greatest length
+# that you allow.
+
+# %% [markdown] id="on-paper"
+# ## On paper
+#
+# **1.** Llama-3-8B has 32 blocks with 8 key-value heads of 128 numbers. What does the cache of one
+# token take in bfloat16, and that of 64 answers of 4096 tokens?
+#
+# <details><summary>Answer</summary>
+#
+# $2 \cdot 32 \cdot 8 \cdot 128 \cdot 2$ bytes are 128 KiB a token, and 32 GiB for $2^{18}$ tokens.
+# </details>
+#
+# **2.** The update uses each rollout twice, with the same answers. What must now be stored for each
+# token, and why does `now.detach()` not do any more?
+#
+# <details><summary>Answer</summary>
+#
+# Its log-probability at the time of the rollout, one number. In the second update the policy has
+# changed, and the ratio compares it with the policy that wrote the answer.
+# </details>
+#
+# **3.** A rollout of 256 answers serves 4 updates. A trainer divides by the rollout's tokens, and
+# you raise the learning rate of SGD until the curve is that of a right trainer. By how much?
+#
+# <details><summary>Answer</summary>
+#
+# About 4 times. If answers differ in length, the four windows have different numbers of tokens, and
+# no single factor is right for all.
+# </details>
+#
+# ## What you can now do
+#
+# - Write the ledger of a step by phase, and say which phase does not fit, and why.
+# - Free what a phase does not need: the engine's weights and cache, the logits.
+# - Find out by what a trainer divides, and check it against one whole window.
