@@ -113,6 +113,11 @@ def test_a_context_is_taken_off(text, size):
     assert (card.context, card.free) == (size, card.memory - size)
 
 
+def test_before_1_13_a_context_holds_all_kernels():
+    """1687 MiB on an RTX 3090: pytorch's issue 55277."""
+    assert cards.find_card("rtx-3090", context=None, eager=True).context == 1687 * MIB
+
+
 def test_a_context_larger_than_the_card_is_refused():
     with pytest.raises(ValueError, match="leaves nothing of 2,097,152: give more --memory"):
         cards.find_card("t4", "2MiB", None)

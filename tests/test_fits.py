@@ -14,7 +14,7 @@ import pytest
 from tutorial_lib.instruments import recorded
 from tutorial_lib.instruments.emulated import Room, Verdict
 from tutorial_lib.instruments.emulated.verdict import CLOSE, FRAGMENTED, JOINED, WORKSPACES
-from tutorial_lib.units import GIB
+from tutorial_lib.units import GIB, MIB
 
 FOLDER = Path(__file__).parents[1] / "course/recorded"
 DECISIONS, LEAST = (
@@ -49,6 +49,20 @@ def test_a_verdict_has_three_answers(answered, reserved):
 @pytest.mark.parametrize(("needs", "told"), [(0.6, False), (0.8, True), (0.99, True), (2, False)])
 def test_where_blocks_may_decide_the_verdict_says_what_to_set(needs, told):
     assert ("expandable_segments" in str(Verdict(int(needs * GIB), Room(GIB)))) is told
+
+
+@pytest.mark.parametrize(
+    ("release", "context", "joins"),
+    [("1.12", 1687, False), ("1.13.1", 246, False), ("2.1", 246, True), (None, 246, True)],
+)
+def test_a_verdict_says_what_it_assumes_of_the_release(release, context, joins):
+    room = Room.of("rtx-3090", release)
+    said = Verdict(int(0.9 * room.free), room)
+    assert room.card.context == context * MIB
+    assert said.as_data()["torch"] == release
+    assert ("PyTorch before 1.13 loads all kernels" in str(said)) is (context > 1000)
+    assert ("expandable_segments" in str(said)) is joins
+    assert ("PyTorch before 2.1 can't join free ones" in str(said)) is not joins
 
 
 @pytest.mark.parametrize("needs", [1, 999, 10**9 + 7])

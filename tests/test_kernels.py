@@ -253,10 +253,21 @@ def test_cublas_gives_its_workspace_back_from_2_15_on(work, workspace, monkeypat
     assert transient("2.15.0") == 0
 
 
-@pytest.mark.parametrize("release", ["2.9", "2.16", "3.0", "two"])
-def test_a_release_that_was_not_tried_is_refused(release):
-    with pytest.raises(ValueError, match=r"must be one of 2.10, .*2.15"):
+@pytest.mark.parametrize("release", ["2.16", "3.0", "two", "2", "2.x", ""])
+def test_a_release_that_is_none_or_too_new_is_refused(release):
+    with pytest.raises(ValueError, match=r"must be at most 2.15, as in 2.13"):
         peak_of(lambda: None, release)
+
+
+@pytest.mark.parametrize("release", ["1.12", "2.9.1"])
+def test_an_older_release_has_the_oldest_kernels_tried_and_the_report_says_so(release):
+    step = lambda: attend((1, 8), (1, 2))  # noqa: E731
+    older, oldest = (
+        memory.predict(lambda: (step, torch.nn.Identity(), None), warmup=0, release=each)
+        for each in (release, "2.10")
+    )
+    assert (older.phases, oldest.device) == (oldest.phases, "CUDA kernels")
+    assert older.device == "CUDA kernels as in PyTorch 2.10, the oldest tried"
 
 
 def predicted_with(around, make_loss):

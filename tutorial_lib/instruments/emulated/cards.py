@@ -20,6 +20,9 @@ from tutorial_lib.units import MIB, parse_bytes
 # on an H200, with 132, from 619 to 703 MiB (measured, PyTorch 2.11 and CUDA 13.0).
 CONTEXT_BYTES = 3 * MIB
 _CONTEXT_BYTES = {"9.0": 703 * MIB // 132}
+# Before 1.13, PyTorch had CUDA load all kernels at once: an RTX 3090's context took 1687 MiB
+# (PyTorch 1.8.2 and CUDA 11.1, pytorch's issue 55277). Pull request 86509 made loading lazy.
+LAZY_SINCE, EAGER_BYTES = "1.13", 1687 * MIB - 82 * CONTEXT_BYTES
 
 
 @dataclass(frozen=True)
@@ -89,7 +92,9 @@ CARDS = {
 }
 
 
-def find_card(key: str, memory: str | None = None, context: str | None = "0") -> Card:
+def find_card(
+    key: str, memory: str | None = None, context: str | None = "0", *, eager: bool = False
+) -> Card:
     """Look up a card.
 
     Args:
@@ -111,6 +116,7 @@ def find_card(key: str, memory: str | None = None, context: str | None = "0") ->
         card = dataclasses.replace(card, memory=parse_bytes(memory))
     if context is None:
         held = _CONTEXT_BYTES.get(card.capability, CONTEXT_BYTES) * card.multiprocessors
+        held += EAGER_BYTES * eager
     else:
         held = 0 if context == "0" else parse_bytes(context)
     if held >= card.memory:

@@ -13,7 +13,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from tutorial_lib.instruments.emulated.cards import CARDS, Card, find_card
+from tutorial_lib.instruments.emulated.cards import CARDS, LAZY_SINCE, Card, find_card
 from tutorial_lib.units import MIB, human_bytes, parse_bytes
 
 # With expandable segments, which join free blocks, steps needed at most this share more than was
@@ -29,6 +29,12 @@ CLOSE = 0.024
 # emulated card had reserved.
 TAKES = (1.0, 1.45)
 TAKES_OF_RESERVED = (0.94, 1.04)
+JOINED_SINCE = "2.1"  # the release of PyTorch that brought expandable segments
+
+
+def _is_before(release: str | None, other: str) -> bool:
+    numbers = [[int(n) for n in (r or "9.9").split(".")[:2]] for r in (release, other)]
+    return numbers[0] < numbers[1]
 
 
 @dataclass(frozen=True)
@@ -37,18 +43,23 @@ class Room:
 
     free: int  # bytes for PyTorch
     card: Card | None = None  # that they are on, its context taken off; None for a size alone
+    release: str | None = None  # PyTorch's, as in `1.12`; None for a recent one
 
     @classmethod
-    def of(cls, text: str) -> Room:
-        """Read a size, as in `16GiB`, or a card, as in `rtx-3060`; anything else is refused."""
+    def of(cls, text: str, release: str | None = None) -> Room:
+        """Read a size, as in `16GiB`, or a card, as in `rtx-3060`; anything else is refused.
+
+        A card's context is the one of that release of PyTorch.
+        """
         try:
-            return cls(parse_bytes(text))
+            return cls(parse_bytes(text), release=release)
         except ValueError as no_size:
             try:
-                card = find_card(text, context=None)
+                eager = _is_before(release, LAZY_SINCE)
+                card = find_card(text, context=None, eager=eager)
             except ValueError:
                 raise ValueError(f"{no_size} Or name a card: {', '.join(CARDS)}.") from None
-            return cls(card.free, card)
+            return cls(card.free, card, release)
 
     @classmethod
     def for_sure(cls, needs: int) -> Room:
@@ -109,6 +120,7 @@ class Verdict:
             "free_bytes": self.room.free,
             "enough_bytes": self.enough,
             "context_bytes": self.room.card.context if self.room.card else 0,
+            "torch": self.room.release,
         }
 
     def __str__(self) -> str:
@@ -118,12 +130,18 @@ class Verdict:
             where += f" that the {card.name} leaves to PyTorch"
             held = human_bytes(card.context)
             context = [f"  context  about {held} of CUDA's own, taken off before"]
+            if _is_before(self.room.release, LAZY_SINCE):
+                context[0] += f": PyTorch before {LAZY_SINCE} loads all kernels"
         lines = [f"fits: {self.answer}"]
         if self.answer == "close":
             lines[0] += ", since some with so little to spare ran out"
         without = self.needs * (1 + FRAGMENTED) + WORKSPACES
         if self.reserved is None and self.answer != "no" and without > self.room.free:
             lines.append("  set      PYTORCH_ALLOC_CONF=expandable_segments:True")
+            if _is_before(self.room.release, JOINED_SINCE):  # the allocator knows no such setting
+                lines[-1] = f"  blocks   PyTorch before {JOINED_SINCE} can't join free ones: " + (
+                    "some steps need up to half more"
+                )
         lines.append(f"  needs    {human_bytes(self.needs)}, of {where}")
         if self.answer != "yes":
             lines.append(f"  enough   {human_bytes(self.enough, up=True)} for PyTorch")

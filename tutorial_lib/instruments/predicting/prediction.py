@@ -18,7 +18,7 @@ from tutorial_lib.instruments.predicting import reading
 from tutorial_lib.instruments.predicting.corrections import RealSizes
 from tutorial_lib.instruments.predicting.kernels import cuda_kernels
 from tutorial_lib.instruments.predicting.placement import ignoring_gpu
-from tutorial_lib.instruments.predicting.release import following
+from tutorial_lib.instruments.predicting.release import following, kernels_in_words
 from tutorial_lib.instruments.predicting.repeats import Repeats
 from tutorial_lib.instruments.predicting.values import Values
 from tutorial_lib.instruments.private_torch import COMPILER, imported, patches
@@ -57,8 +57,8 @@ def predict(
         warmup: Steps before the predicted one; 1 brings the optimizer's state.
         lines: Whether to note which line of code made each tensor, for `report.by("line")`.
         release: PyTorch's release, as in `2.13`, whose kernels for CUDA the step is to take; the
-            installed one's by default. They differ in attention with grouped heads or without a
-            batch, and in cuBLAS's workspaces.
+            installed one's by default, and 2.10's for an older one. They differ in attention with
+            grouped heads or without a batch, and in cuBLAS's workspaces.
 
     Returns:
         The report, `method` being `predicted`: with `cpu` byte for byte what the meter counts when
@@ -87,9 +87,10 @@ def predict(
     """
     with following(release):
         report, values = _decided(make_step, kernels, label=label, warmup=warmup, lines=lines)
+        assumed = kernels_in_words() if kernels == "cuda" else ""
     _warn(values, stacklevel=3)
     report.method = "predicted"
-    report.device = f"{kernels.upper()} kernels"
+    report.device = f"{kernels.upper()} kernels{assumed}"
     return report
 
 

@@ -1,6 +1,7 @@
 """The release of PyTorch whose CUDA kernels a prediction follows, where two of them differ."""
 
 import contextlib
+import re
 from collections.abc import Iterator
 from contextvars import ContextVar
 
@@ -16,18 +17,25 @@ def is_since(release: str) -> bool:
     return bool(TorchVersion(_followed.get()) >= release)
 
 
+def kernels_in_words() -> str:
+    """Return what is assumed of an older release's kernels; nothing of one that was tried."""
+    return "" if is_since(OLDEST) else f" as in PyTorch {OLDEST}, the oldest tried"
+
+
 @contextlib.contextmanager
 def following(release: str | None) -> Iterator[None]:
     """Predict the kernels of a release until the block ends; None for the installed one's.
 
+    Of an older release than was tried, they are taken to be the oldest's.
+
     Raises:
-        ValueError: When the release is none whose kernels were tried.
+        ValueError: When the release is newer than those whose kernels were tried, or is none.
     """
-    tried = [f"2.{minor}" for minor in range(10, 16)]
-    if release is not None and ".".join(release.split(".")[:2]) not in tried:
+    number = re.fullmatch(r"([12]\.\d+)(\..*)?", NEWEST if release is None else release)
+    if number is None or TorchVersion(number[1]) > NEWEST:
         raise ValueError(
-            f"The release of PyTorch (={release!r}) must be one of {', '.join(tried)}, whose "
-            "kernels were tried: leave it out to follow the one that is installed."
+            f"The release of PyTorch (={release!r}) must be at most {NEWEST}, as in 2.13: leave "
+            "it out to follow the one that is installed."
         )
     token = _followed.set(release or _followed.get())
     try:

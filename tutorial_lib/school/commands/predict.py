@@ -27,7 +27,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--torch",
         metavar="RELEASE",
-        help="whose CUDA kernels, as in 2.13; else the installed one's",
+        help="whose CUDA kernels and context to take, as in 2.13; else the installed one's",
     )
 
 

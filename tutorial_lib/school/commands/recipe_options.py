@@ -209,7 +209,8 @@ def fitting(
         return predicted(replace(recipe, micro_batch=micro_batch), kernels).peak_bytes
 
     untried = [name for name, less in _LESS.items() if getattr(recipe, name) != less]
-    found = largest_micro_batch(peak, Room.of(options.fits).sure, untried)
+    room = Room.of(options.fits, getattr(options, "torch", None))
+    found = largest_micro_batch(peak, room.sure, untried)
     return replace(recipe, micro_batch=found)
 
 

@@ -36,7 +36,8 @@ def show(
     by, applied = options.by, _applied(network, recipe.checkpointing)
     depth = _depth(report) if by == "module" else None
     held = {} if by is None else report.by(by, depth=depth)
-    verdict = options.fits and Verdict(report.peak_bytes, Room.of(options.fits))
+    room = options.fits and Room.of(options.fits, getattr(options, "torch", None))
+    verdict = room and Verdict(report.peak_bytes, room)
     if options.json:
         from tutorial_lib.memory.report import as_data
 
