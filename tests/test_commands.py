@@ -355,6 +355,12 @@ def test_fits_takes_the_largest_micro_batch_and_no_larger(capsys, folder):
     assert "that the NVIDIA GeForce RTX 4090 leaves to PyTorch" in said
     assert "context  about 384 MiB of CUDA's own, taken off" in said
     assert "fp16-amp" not in said
+    listed = report_of(capsys, "predict", model, *words[:-1], "--cards")["cards"]
+    assert {"card", "fits", "share"} <= set(listed[0])
+    assert run(["predict", model, *words[:-1], "--cards", "--torch", "1.12"]) == 0
+    said = capsys.readouterr().out
+    assert "rtx-3090     yes" in said
+    assert "List prices, which move: https://" in said
     half = ["--precision", "bf16-amp", "--fits", "t4"]
     assert run(["predict", str(folder / "llama"), "--seq", "8", *half]) == 0
     assert "take --precision fp16-amp" in capsys.readouterr().out

@@ -5,14 +5,16 @@ they come from; `least_room.py` beside it looked for the least room on an H200.
 """
 
 import csv
+import datetime
 import statistics
+import tomllib
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from tutorial_lib.instruments import recorded
-from tutorial_lib.instruments.emulated import Room, Verdict
+from tutorial_lib.instruments.emulated import CARDS, Room, Verdict, on_cards, verdict
 from tutorial_lib.instruments.emulated.verdict import CLOSE, FRAGMENTED, JOINED, WORKSPACES
 from tutorial_lib.units import GIB, MIB
 
@@ -63,6 +65,28 @@ def test_a_verdict_says_what_it_assumes_of_the_release(release, context, joins):
     assert ("PyTorch before 1.13 loads all kernels" in str(said)) is (context > 1000)
     assert ("expandable_segments" in str(said)) is joins
     assert ("PyTorch before 2.1 can't join free ones" in str(said)) is not joins
+
+
+def test_every_card_is_listed_the_cheapest_first_and_a_price_says_where_it_is_from():
+    rows = on_cards(20 * GIB)
+    assert {row["card"] for row in rows} == set(CARDS)
+    prices = [row["dollars_an_hour"] for row in rows if "read" in row]
+    assert prices == sorted(prices)
+    assert len(prices) > 10
+    assert all("read" not in row for row in rows[len(prices) :])
+    for row in rows[: len(prices)]:
+        assert row["source"].startswith("https://")
+        assert "2026-01-01" < row["read"] <= str(datetime.date.today())
+    answers = {row["card"]: row["fits"] for row in rows}
+    assert (answers["t4"], answers["rtx-3090"], answers["h100"]) == ("no", "yes", "yes")
+    older = {row["card"]: row["fits"] for row in on_cards(20 * GIB, "1.12")}
+    assert (older["rtx-3090"], older["h100"]) == ("close", "yes")
+
+
+def test_a_price_is_of_a_card_that_is_known():
+    path = Path(verdict.__file__).with_name("prices.toml")
+    lists = tomllib.loads(path.read_text("utf-8"))["lists"]
+    assert {key for one in lists for key in one["dollars"]} <= set(CARDS)
 
 
 @pytest.mark.parametrize("needs", [1, 999, 10**9 + 7])

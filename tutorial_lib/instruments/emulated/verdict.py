@@ -10,7 +10,9 @@ Source:
 from __future__ import annotations
 
 import math
+import tomllib
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from tutorial_lib.instruments.emulated.cards import CARDS, LAZY_SINCE, Card, find_card
@@ -147,3 +149,22 @@ class Verdict:
             lines.append(f"  enough   {human_bytes(self.enough, up=True)} for PyTorch")
         lines.append(f"  takes    {low} to {high} in nvidia-smi if nothing limits PyTorch")
         return "\n".join(lines + context)
+
+
+def on_cards(needs: int, release: str | None = None) -> list[dict[str, Any]]:
+    """Return for each card the answer, the share of its room that is needed, and a list price.
+
+    The cheapest comes first; those without a price are last.
+
+    Source:
+        `prices.toml` beside this file, with the day on which each price was read.
+    """
+    lists = tomllib.loads(Path(__file__).with_name("prices.toml").read_text("utf-8"))["lists"]
+    found = []
+    for key in CARDS:
+        room = Room.of(key, release)
+        row = {"card": key, "fits": Verdict(needs, room).answer, "share": needs / room.free}
+        priced = next((one for one in lists if key in one["dollars"]), None)
+        price = priced and {"dollars_an_hour": priced["dollars"][key], "source": priced["source"]}
+        found.append(row | (price or {}) | ({"read": str(priced["read"])} if priced else {}))
+    return sorted(found, key=lambda row: (row.get("dollars_an_hour", math.inf), row["share"]))

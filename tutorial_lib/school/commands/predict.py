@@ -25,6 +25,9 @@ def options(parser: argparse.ArgumentParser) -> None:
         "--kernels", choices=["cuda", "cpu"], default="cuda", help="whose kernels the step takes"
     )
     parser.add_argument(
+        "--cards", action="store_true", help="list all cards: whether it fits, and a list price"
+    )
+    parser.add_argument(
         "--torch",
         metavar="RELEASE",
         help="whose CUDA kernels and context to take, as in 2.13; else the installed one's",

@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from tutorial_lib.instruments.emulated import Room, Verdict
+from tutorial_lib.instruments.emulated import Room, Verdict, on_cards
 from tutorial_lib.instruments.training import Recipe
 from tutorial_lib.school.commands.recipe_options import sequence_length
 from tutorial_lib.units import Bytes
@@ -36,8 +36,9 @@ def show(
     by, applied = options.by, _applied(network, recipe.checkpointing)
     depth = _depth(report) if by == "module" else None
     held = {} if by is None else report.by(by, depth=depth)
-    room = options.fits and Room.of(options.fits, getattr(options, "torch", None))
-    verdict = room and Verdict(report.peak_bytes, room)
+    release: str | None = getattr(options, "torch", None)
+    verdict = options.fits and Verdict(report.peak_bytes, Room.of(options.fits, release))
+    cards = on_cards(report.peak_bytes, release) if getattr(options, "cards", False) else []
     if options.json:
         from tutorial_lib.memory.report import as_data
 
@@ -45,6 +46,7 @@ def show(
         more |= {"checkpointed": applied} if applied else {}
         more |= {f"by_{by}": held} if by else {}
         more |= {"verdict": verdict.as_data()} if verdict else {}
+        more |= {"cards": cards} if cards else {}
         more["seq"] = recipe.seq or sequence_length(recipe)
         print(json.dumps(recipe.as_data() | as_data(report) | more, indent=1))
         return
@@ -77,6 +79,8 @@ def show(
         card = verdict.room.card
         if card and float(card.capability) < 8 and str(recipe.precision).startswith("bf16"):
             print(f"A {card.name} keeps attention's scores in bfloat16: take --precision fp16-amp.")
+    if cards:
+        _print_cards(cards)
     if report.peak_phase == "optimizer":
         print("The update is the peak: no checkpointing lowers it, another --optimizer may.")
 
@@ -104,6 +108,20 @@ def _print_table(rows: Iterable[tuple[str, ...]]) -> None:
     labels, sizes, _ = (max(map(len, column)) for column in zip(*rows, strict=True))
     lines = [f"{label:<{labels}}  {size:>{sizes}}  {share:>5}" for label, size, share in rows]
     print("", *(line.rstrip() for line in lines), "", sep="\n")
+
+
+def _print_cards(cards: list[dict[str, Any]]) -> None:
+    """Print which cards fit, the cheapest first, and where each price is from."""
+    rows = [
+        (f"{row['card']:<10}{row['fits']:>6}", f"{row['share']:.0%}", _price(row)) for row in cards
+    ]
+    _print_table([("card        fits", "of its room", "$/h"), *rows])
+    lists = sorted({(row["read"], row["source"]) for row in cards if "read" in row})
+    print("List prices, which move:", "; ".join(f"{source} on {read}" for read, source in lists))
+
+
+def _price(row: dict[str, Any]) -> str:
+    return f"{row['dollars_an_hour']:.2f}" if "read" in row else "-"
 
 
 def _depth(report: MemoryReport) -> int:
