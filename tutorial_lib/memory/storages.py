@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from tutorial_lib.memory.private_torch import (
     TorchDispatchMode,
+    active_modes,
     in_backward,
     in_recomputation,
     is_fake,
@@ -65,6 +66,7 @@ class StorageLog(TorchDispatchMode):
         self._collective = ""
         self._metered: dict[torch.device, bool] = {}
         self._patches = contextlib.ExitStack()
+        self._run_below = _call
         self._backwards: list[bool] = []  # of those that are running, whether each keeps a graph
         self._alive: dict[int, tuple[StorageRecord, weakref.ref[torch.UntypedStorage]]] = {}
 
@@ -86,7 +88,7 @@ class StorageLog(TorchDispatchMode):
 
             out = run_opaque(self, func, args, kwargs, halves=self.workspace_of is None)
         else:
-            out = func(*args, **kwargs)
+            out = self._run_below(func, args, kwargs)
         self._collective = func.overloadpacket.__name__ if func.namespace == "c10d" else ""
         if self._collective == "allreduce_":
             self._label_buckets(tensors)
@@ -105,6 +107,8 @@ class StorageLog(TorchDispatchMode):
     def __enter__(self) -> Self:
         """Begin, and see the resizes too that no operation makes: FSDP's."""
         self._counts_fake |= is_fake(torch.empty(0))  # a prediction is being made
+        # A prediction remembers results, and gives them faster to who asks it and not PyTorch.
+        self._run_below = getattr([*active_modes(), None][-1], "run_above", _call)
         plain = torch.UntypedStorage.resize_
 
         def resize(storage: torch.UntypedStorage, size: int) -> Any:
@@ -262,6 +266,10 @@ class StorageLog(TorchDispatchMode):
                 self._alive.pop(key)[0].died = self.clock
 
         return died
+
+
+def _call(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    return func(*args, **kwargs)
 
 
 def list_tensors(value: Any) -> list[Tensor]:

@@ -59,25 +59,16 @@ class Repeats(TorchDispatchMode):
         """Run the operation, or make anew what it returned before."""
         if func in _OF_NUMBERS and (out := self._of_number(func, args[0])) is not None:
             return out
-        if not operations.may_follow_from_shapes(func) or torch.is_inference_mode_enabled():
-            return func(*args, **kwargs)
         tensors: list[Tensor] = []
-        try:
-            key = self._key(func, args, kwargs, tensors)
-        except (_NotCompared, RuntimeError):  # sparse tensors have no strides, and no storage
+        key = self._key_or_none(func, args, kwargs, tensors)
+        if key is None:
             return func(*args, **kwargs)
         answer = _answers.get(key)
         if answer is None and operations.is_foreach(func) and not self._values:
             answer = self._answer_of_few(func, args, kwargs, tensors)
             _remember(key, answer)
         if answer is not None:
-            out = self._made(answer, tensors)
-            number = operations.fills_with(func, args) if answer[2] else None
-            if number is not None and self._values:
-                self._values.fill(out, number, tensors)
-            elif self._values and self._values.known:
-                self._values.forget(operations.written_arguments(func, args, kwargs))
-            return out
+            return self._again(answer, func, args, kwargs, tensors)
         looks = self._values and self._values.looks
         out = func(*args, **kwargs)
         by_values = self._values and self._values.looks != looks
@@ -87,6 +78,26 @@ class Repeats(TorchDispatchMode):
             answer = self._answer_of(out, tensors, is_filled)
             if answer and key[:-1] == self._key(func, args, kwargs, [])[:-1]:
                 _remember(key, answer)
+        return out
+
+    def run_above(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        """Run an operation for the mode right above this one: what is remembered, undispatched."""
+        tensors: list[Tensor] = []
+        key = None if func in _OF_NUMBERS else self._key_or_none(func, args, kwargs, tensors)
+        if key is None or (answer := _answers.get(key)) is None:
+            return func(*args, **kwargs)
+        return self._again(answer, func, args, kwargs, tensors)
+
+    def _again(
+        self, answer: Any, func: Any, args: Any, kwargs: dict[str, Any], tensors: list[Tensor]
+    ) -> Any:
+        """Make results anew, and note which values are known afterwards."""
+        out = self._made(answer, tensors)
+        number = operations.fills_with(func, args) if answer[2] else None
+        if number is not None and self._values:
+            self._values.fill(out, number, tensors)
+        elif self._values and self._values.known:
+            self._values.forget(operations.written_arguments(func, args, kwargs))
         return out
 
     def _knows(self, out: Any) -> bool:
@@ -107,6 +118,15 @@ class Repeats(TorchDispatchMode):
             if func is operations.READ_NUMBER:
                 return number.item()
             return None if self._values else self._maker.make_constant(number.detach(), tensor)
+
+    def _key_or_none(self, func: Any, args: Any, kwargs: Any, tensors: list[Tensor]) -> Any:
+        """Return `_key`, or None where the results do not follow from it."""
+        if not operations.may_follow_from_shapes(func) or torch.is_inference_mode_enabled():
+            return None
+        try:
+            return self._key(func, args, kwargs, tensors)
+        except (_NotCompared, RuntimeError):  # sparse tensors have no strides, and no storage
+            return None
 
     def _key(self, func: Any, args: Any, kwargs: Any, tensors: list[Tensor]) -> Any:
         """Describe all that decides on the results, and list the tensors among the arguments."""

@@ -16,7 +16,6 @@ from torch import Tensor
 from torch.overrides import _get_current_function_mode_stack
 from torch.utils._device import DeviceContext
 
-from tutorial_lib.instruments.private_torch import tree_leaves
 from tutorial_lib.memory.private_torch import active_modes, sparse_parts
 
 _aten = torch.ops.aten
@@ -120,14 +119,17 @@ def written_arguments(
     operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> list[Tensor]:
     """List the tensors that an operation writes to (`_schema`: torch/_ops.py)."""
-    if not operation._schema.is_mutable:
-        return []
-    given = [
-        (argument, args[place] if place < len(args) else kwargs.get(argument.name))
-        for place, argument in enumerate(operation._schema.arguments)
-    ]
-    written = [value for argument, value in given if argument.is_write]
-    return [leaf for leaf in tree_leaves(written) if isinstance(leaf, Tensor)]
+    written: list[Any] = []
+    for place, name in _written_places(operation):
+        value = args[place] if place < len(args) else kwargs.get(name)
+        written += value if isinstance(value, list | tuple) else [value]
+    return [value for value in written if isinstance(value, Tensor)]
+
+
+@functools.cache
+def _written_places(operation: Any) -> list[tuple[int, str]]:
+    arguments = enumerate(operation._schema.arguments)
+    return [(place, argument.name) for place, argument in arguments if argument.is_write]
 
 
 @functools.cache
