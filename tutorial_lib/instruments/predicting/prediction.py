@@ -1,7 +1,6 @@
 """Prediction of a training step's memory without allocating it: the same meter, on fake tensors."""
 
 import contextlib
-import sys
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
@@ -10,8 +9,8 @@ from typing import Any, Literal
 from unittest import mock
 
 import torch
-from torch import nn
-from torch.optim import Optimizer
+from torch import Tensor, nn
+from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 
 from tutorial_lib.device import keeping_python_random_states
 from tutorial_lib.instruments.predicting import reading
@@ -20,6 +19,7 @@ from tutorial_lib.instruments.predicting.kernels import cuda_kernels
 from tutorial_lib.instruments.predicting.placement import ignoring_gpu
 from tutorial_lib.instruments.predicting.release import following, kernels_in_words
 from tutorial_lib.instruments.predicting.repeats import Repeats
+from tutorial_lib.instruments.predicting.transformers_asks import with_own_caches, with_values
 from tutorial_lib.instruments.predicting.values import Values
 from tutorial_lib.instruments.private_torch import COMPILER, imported, patches
 from tutorial_lib.memory.lines import line_in_words
@@ -100,10 +100,13 @@ def _decided(
     """Predict a step, and again with the last new decision reversed while one ends in an error."""
     first_error: Exception | None = None
     decisions: dict[str, bool] = {}
+    is_whole = options["warmup"] != 1
     while True:
         values = Values(decisions)
         try:
-            return _predicted(make_step, values, kernels, **options), values
+            return _predicted(make_step, values, kernels, is_whole, **options), values
+        except _NeedsWholeStep:
+            is_whole = True
         except Exception as error:
             first_error = first_error or error
             untried = [line for line in values.decided if line not in decisions]
@@ -112,14 +115,39 @@ def _decided(
             decisions[untried[-1]] = not values.decided[untried[-1]]
 
 
+class _NeedsWholeStep(Exception):  # noqa: N818 - no error of a user's
+    """A first step leaves something else behind than its update alone."""
+
+
 def _predicted(
-    make_step: Callable[[], Step], values: Values, kernels: str, **options: Any
+    make_step: Callable[[], Step], values: Values, kernels: str, is_whole: bool, **options: Any
 ) -> MemoryReport:
+    """Predict a step after a first one, or after that one's update alone where it is known.
+
+    That is enough if every parameter gets a gradient, the step leaves just what it found, and no
+    value was assumed. Else nothing of the try is used.
+    """
     with _predicting(kernels, values):
         step, model, optimizer = make_step()
         _check_device(model)
-        with _with_values(), _with_own_caches():  # make_step may have imported transformers
-            return measure(step, model=model, optimizer=optimizer, **options)
+        with with_values(), with_own_caches():  # make_step may have imported transformers
+            first_update = None if is_whole else getattr(step, "first_update", None)
+            if first_update is None:
+                return measure(step, model=model, optimizer=optimizer, **options)
+            lacking: list[Tensor] = []
+
+            def look(updating: Optimizer, *_: Any) -> None:
+                parameters = (p for group in updating.param_groups for p in group["params"])
+                lacking.extend(p for p in parameters if p.grad is None)
+
+            first_update()
+            with register_optimizer_step_pre_hook(look):
+                options |= {"warmup": 0}
+                report = measure(step, model=model, optimizer=optimizer, **options)
+            changed = any((life.died is None) == bool(life.born) for life in report.timeline)
+            if lacking or changed or values.assumptions:
+                raise _NeedsWholeStep
+            return report
 
 
 def _warn(values: Values, *, stacklevel: int) -> None:
@@ -193,57 +221,9 @@ def _workarounds() -> Iterator[None]:
         mock.patch.object(FakeTensor, "numpy", reading.numpy_of, create=True),
         patches.with_constructor(reading.tensor_of),
         ignoring_gpu(),
-        _with_values(),
-        _with_own_caches(),
+        with_values(),
+        with_own_caches(),
     ):
-        yield
-
-
-def _never(_: Any) -> bool:
-    return False
-
-
-def _with_values() -> contextlib.AbstractContextManager[Any]:
-    """Make transformers look at masks and positions, as it does in a real step.
-
-    It looks whether a mask hides anything and whether texts are packed, and not at fake tensors.
-
-    Source:
-        `is_fake_tensor`, asked in transformers/masking_utils.py (5.23).
-    """
-    asked = sys.modules.get("transformers.utils.import_utils")
-    if not hasattr(asked, "is_fake_tensor"):
-        return contextlib.nullcontext()
-    return mock.patch.object(asked, "is_fake_tensor", _never)
-
-
-@contextlib.contextmanager
-def _with_own_caches() -> Iterator[None]:
-    """Empty transformers' caches of tensors that are asked inside, before and after.
-
-    Else real tensors come into a prediction, or fake ones stay for the next step.
-
-    Source:
-        `compile_compatible_method_lru_cache` in transformers/pytorch_utils.py (5.23), which asks
-        at each call whether code is compiled. DINOv3, BEiT, DETR and SAM use it.
-    """
-    caching = sys.modules.get("transformers.pytorch_utils")
-    asked = getattr(caching, "is_torchdynamo_compiling", None)
-    seen = list[Any]()
-
-    def is_compiling() -> Any:
-        cached = sys._getframe(1).f_locals.get("func_with_cache")
-        if cached is not None and cached not in seen:
-            cached.cache_clear()
-            seen.append(cached)
-        return asked and asked()
-
-    with contextlib.ExitStack() as stack:
-        if asked is not None:
-            stack.enter_context(
-                mock.patch.object(caching, "is_torchdynamo_compiling", is_compiling)
-            )
-        stack.callback(lambda: [cached.cache_clear() for cached in seen])
         yield
 
 

@@ -3,6 +3,7 @@
 import contextlib
 import functools
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
@@ -86,7 +87,39 @@ def make_step(recipe: RecipeFields, device: torch.device | str = "cpu") -> Step:
         scaler.update()
         optimizer.zero_grad()
 
-    return step, model, optimizer
+    def first_update() -> None:
+        if scaler.is_enabled():
+            scaler.scale(torch.ones((), device=device))  # makes the scaler's own tensors
+        update_once(optimizer)
+
+    is_ours = recipe.shard is None and not user_function.is_function(recipe.model)
+    return OwnStep(step, first_update) if is_ours else step, model, optimizer
+
+
+@dataclass(frozen=True)
+class OwnStep:
+    """A training step of a published model.
+
+    Args:
+        run: Runs the whole step.
+        first_update: Creates what a first step leaves behind: states, without forward and backward.
+    """
+
+    run: Callable[[], None]
+    first_update: Callable[[], None]
+
+    def __call__(self) -> None:
+        """Run the whole step."""
+        self.run()
+
+
+def update_once(optimizer: Optimizer) -> None:
+    """Create an optimizer's states by an update alone, without forward and backward."""
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            parameter.grad = torch.empty_like(parameter)
+    optimizer.step()
+    optimizer.zero_grad()
 
 
 def compared_samples(recipe: RecipeFields) -> Literal["", "pairs", "loads"] | None:

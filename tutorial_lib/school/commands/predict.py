@@ -47,16 +47,11 @@ def run(options: argparse.Namespace) -> int:
         recipe = fitting(recipe, options, options.kernels, tell)
 
         def make_step() -> Any:
-            tell("part 1 of 3: the model")
-            step, model, optimizer = recipe.make_step()
-            built.append(model)
-            parts = iter(("part 2 of 3: a step that brings the optimizer's state",))
-
-            def told() -> None:
-                tell(next(parts, "part 3 of 3: the step"))
-                step()
-
-            return told, model, optimizer
+            tell("part 1 of 2: the model")
+            made = recipe.make_step()
+            built.append(made[1])
+            tell("part 2 of 2: the step")
+            return made
 
         report = memory.predict(
             make_step, kernels=options.kernels, label=recipe.label(), lines=options.by == "line"

@@ -26,7 +26,7 @@ from tutorial_lib.instruments.planning.run.samples import profile_samples
 from tutorial_lib.instruments.segments.sameness import Sameness
 from tutorial_lib.instruments.training import Recipe, Shard
 from tutorial_lib.instruments.training.fields import COPYING, UNDIVIDED
-from tutorial_lib.instruments.training.user_function import is_function
+from tutorial_lib.instruments.training.step import update_once
 from tutorial_lib.memory.storages import list_tensors
 
 _NO_CTRL_C = (signal.SIGINT, signal.SIG_IGN)  # on a terminal, it is for the first process
@@ -207,31 +207,10 @@ def _measured(model: nn.Module, recipe: Recipe) -> tuple[memory.MemoryReport, Op
         return memory.measure(update, model=model, optimizer=optimizer), optimizer
 
 
-def update_once(optimizer: Optimizer) -> None:
-    """Create an optimizer's states by an update alone, without forward and backward."""
-    for group in optimizer.param_groups:
-        for parameter in group["params"]:
-            parameter.grad = torch.empty_like(parameter)
-    optimizer.step()
-    optimizer.zero_grad()
-
-
 def predicted(recipe: Recipe, kernels: Literal["cuda", "cpu"] = "cuda") -> memory.MemoryReport:
-    """Predict a recipe's step in half the time of `memory.predict`, and equal to it.
-
-    Where the step is ours, an update alone creates the states, in place of a whole step, and a
-    third micro-batch peaks like the second. With fp16-amp the scaler's 8 bytes count as temporary.
-    """
+    """Predict a recipe's step with at most two micro-batches: a third peaks like the second."""
     least = replace(recipe, accumulation=min(2, recipe.accumulation))
-    is_ours = recipe.shard is None and not is_function(recipe.model)
-
-    def make_step() -> Any:
-        step, model, optimizer = least.make_step()
-        if is_ours:
-            update_once(optimizer)
-        return step, model, optimizer
-
-    return memory.predict(make_step, kernels=kernels, warmup=0 if is_ours else 1)
+    return memory.predict(least.make_step, kernels=kernels)
 
 
 def predicted_peak(recipe: Recipe, plan: Plan, update: Update) -> int:
