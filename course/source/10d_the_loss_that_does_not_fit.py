@@ -775,5 +775,5 @@ pd.DataFrame.from_dict(rows, orient="index", columns=columns)
 #
 # Lab 10, `lab10_the_loss`, asks you to build it for a real head: ragged, tied, with a bias, under
 # autocast, within a budget. The companion [10e](10e_your_run.ipynb) puts such a loss, checkpoints
-# and micro-batches into one training script, and [10f](10f_after_training.ipynb) trains a model by
-# its own answers.
+# and micro-batches into one training script, [10f](10f_after_training.ipynb) trains a model by its
+# own answers, and [10g](10g_the_mlp_in_tiles.ipynb) takes the MLP as you took the loss.

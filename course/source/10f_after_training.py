@@ -147,9 +147,9 @@ def end_of(way, train, tokens=MICRO * LONGEST):
 def block_bytes(length=PROMPT + LONGEST):
     """Predict what a recomputed block keeps of a micro-batch (and the last norm)."""
     with memory.predicting():
-        sizes = {"num_hidden_layers": 1, "vocab_size": 8}
-        body = published.build("qwen3-1.7b", device="cpu", **sizes).model
-        rows = torch.randn(MICRO, length, config.hidden_size, dtype=torch.bfloat16)
+        sizes, kind = {"num_hidden_layers": 1, "vocab_size": 8}, torch.bfloat16
+        body = published.build("qwen3-1.7b", device="cpu", dtype=kind, **sizes).model
+        rows = torch.randn(MICRO, length, config.hidden_size, dtype=kind)
         forward = lambda: body(inputs_embeds=rows).last_hidden_state  # noqa: E731
         return memory.saved(forward, params_of=body).num_bytes
 

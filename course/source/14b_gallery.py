@@ -964,6 +964,60 @@ def divided_twice(cured):
     return difference(whole_step, step, make_gpt)
 
 
+# %% id="hooked-tiles"
+@case(46, LOSS, JUDGE, ("^gradients", SAME),
+      reports="axolotl-ai-cloud/axolotl#3666",
+      symptom="an MLP in tiles: the loss falls, and the gradients of its weights are "
+              "too large",
+      cause="each tile puts one more hook on the weights, so the last one counts once "
+            "for each; and the sum is divided by the number of tiles",
+      cure="let autograd add up: tiles are parts of one sum")  # fmt: skip
+def hooked_tiles(cured):
+    class Tiled(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, run, weights, x):
+            ctx.run, ctx.x = run, x.detach()
+            ctx.sums = {} if cured else {w: torch.zeros_like(w) for w in weights}
+            return run(x)
+
+        @staticmethod
+        def backward(ctx, slope):
+            of_x, hooks = [], []
+            for last, (rows, theirs) in enumerate(
+                zip(ctx.x.chunk(2), slope.chunk(2), strict=True)
+            ):
+                for weight in ctx.sums:
+                    add = partial(add_up, ctx.sums, weight, last)
+                    hooks.append(weight.register_hook(add))
+                rows = rows.requires_grad_()
+                with torch.enable_grad():
+                    ctx.run(rows).backward(theirs)
+                of_x.append(rows.grad)
+            for hook in hooks:
+                hook.remove()
+            return None, None, torch.cat(of_x)
+
+    def add_up(sums, weight, last, grad):
+        sums[weight] += grad / 2
+        if last:
+            weight.grad = sums[weight]
+        return sums[weight] if last else None
+
+    def step(model, optimizer):
+        for block in model.blocks:
+            weights = [*block.mlp.parameters()]
+            block.mlp.forward = partial(
+                Tiled.apply, type(block.mlp).forward.__get__(block.mlp), weights
+            )
+        return update(optimizer, model.loss(draw_tokens(4)))
+
+    return difference(
+        lambda model, optimizer: update(optimizer, model.loss(draw_tokens(4))),
+        step,
+        make_gpt,
+    )
+
+
 # %% id="stepped-in-hooks"
 @case(39, LOSS, COUNT, ("^4 updates", "^1 updates"),
       reports="pytorch/pytorch#124523 verl-project/verl#1295 jiaweizzhao/GaLore#78",

@@ -1,0 +1,361 @@
+# %% [markdown] id="title"
+# # The MLP in tiles
+#
+# Every block is checkpointed, and the loss is made in pieces (chapter 10d). What is the peak now?
+# One block that is recomputed, and more than half of it is its MLP. An MLP treats each token alone.
+# So it can be taken a tile of tokens at a time, too. You write that in a few lines, and see how a
+# public trainer got them wrong.
+#
+# No lab and no later chapter needs this companion.
+#
+# **Budget:** 45 minutes, 2 GiB of memory, no GPU needed.
+
+# %% id="imports"
+from functools import partial
+
+import pandas as pd
+import torch
+from torch import nn
+from torch.func import functional_call
+from torch.utils.checkpoint import checkpoint
+from transformers import LlamaConfig
+from transformers.models.llama.modeling_llama import LlamaMLP
+
+from tutorial_lib import blanks, memory, plots
+from tutorial_lib.guesses import beside
+from tutorial_lib.instruments import published
+from tutorial_lib.units import GIB, MIB
+
+torch.set_num_threads(1)  # sums in one order
+
+
+def one_block():
+    """One block of Llama-3-8B, with its last norm, in bfloat16."""
+    sizes = {"num_hidden_layers": 1, "vocab_size": 8, "dtype": torch.bfloat16}
+    return published.build("llama-3-8b", device="cpu", **sizes).model
+
+
+# %% [markdown] id="share-text"
+# ## What is in a recomputed block?
+#
+# Llama-3-8B's MLP is 3.5 times as wide as the model, and has three tensors of that width: the gate,
+# the gate behind its activation function, and what it is multiplied with.
+#
+# **Predict.** What share of what a block keeps is its MLP's, in %?
+
+# %% id="guess-share"
+guess = None  # %
+
+
+# %% id="share"
+def kept_by(part, tokens=8192):
+    """Predict what a block of Llama-3-8B, or its MLP, keeps for backward."""
+    with memory.predicting():
+        body = one_block()
+        rows = torch.randn(1, tokens, 4096, dtype=torch.bfloat16, requires_grad=True)
+        ways = {
+            "block": lambda: body(inputs_embeds=rows).last_hidden_state,
+            "MLP": lambda: body.layers[0].mlp(rows),
+        }
+        return memory.saved(ways[part], params_of=body).num_bytes
+
+
+block, mlp = kept_by("block"), kept_by("MLP")
+share = 100 * mlp / block
+print(f"block: {block / GIB:.2f} GiB, MLP: {mlp / GIB:.2f} GiB")
+print(f"the MLP keeps {share:.0f} %{beside(guess, share)}")
+
+# %% [markdown] id="tiled-text"
+# ## Accumulation inside a layer
+#
+# Forward makes a tile's result, without a graph, and keeps nothing but `x`. Backward makes a tile
+# again, with a graph, and goes back through it. The gradient of a weight is a *sum* over tokens,
+# and tiles are parts of that sum.
+#
+# `stand_ins` share the memory of the weights and have a `.grad` of their own. There autograd adds
+# up tile by tile. So the weights themselves get one gradient, at the end. (DDP counts on that.)
+#
+# **Write.** The rest of `backward`. `rows.detach().requires_grad_()` begins a new graph, in which
+# `with torch.enable_grad():` is needed. `functional_call(ctx.mlp, stand_ins, (rows,))` runs the MLP
+# with them. A result goes backward by `out.backward(slope)`, with its own rows of `slope`.
+
+
+# %% id="tiled"
+class Tiled(torch.autograd.Function):
+    """An MLP, `size` tokens at a time; `x` is `(tokens, width)`."""
+
+    @staticmethod
+    def forward(ctx, mlp, size, x, *weights):
+        ctx.mlp, ctx.size = mlp, size
+        ctx.save_for_backward(x, *weights)
+        return torch.cat([mlp(rows) for rows in x.split(size)])
+
+    @staticmethod
+    def backward(ctx, slope):
+        x, *weights = ctx.saved_tensors
+        names = [name for name, _ in ctx.mlp.named_parameters()]
+        copies = [weight.detach().requires_grad_() for weight in weights]
+        stand_ins, of_x = dict(zip(names, copies, strict=True)), torch.zeros_like(x)
+        ### BEGIN SOLUTION
+        for start in range(0, len(x), ctx.size):
+            tile = slice(start, start + ctx.size)
+            rows = x[tile].detach().requires_grad_()
+            with torch.enable_grad():
+                out = functional_call(ctx.mlp, stand_ins, (rows,))
+            out.backward(slope[tile])
+            of_x[tile] = rows.grad
+        ### END SOLUTION
+        return None, None, of_x, *(weight.grad for weight in copies)
+
+
+# %% id="check-tiled"
+# @title Check: run this cell
+@blanks.check("Tiled", "fill `of_x`, and `.grad` of each stand-in")
+def is_tiled():
+    torch.manual_seed(0)
+    mlp = nn.Sequential(nn.Linear(8, 64), nn.GELU(), nn.Linear(64, 8)).double()
+    x, slope = torch.randn(2, 20, 8).double()
+    x, weights, made = x.requires_grad_(), [*mlp.parameters()], []
+    wanted = torch.autograd.grad(mlp(x), (x, *weights), slope)
+    hook = mlp.register_forward_hook(lambda _, given, __: made.append(len(given[0])))
+    y = Tiled.apply(mlp, 8, x, *weights)
+    made.clear()
+    with memory.watch() as report:
+        seen = torch.autograd.grad(y, (x, *weights), slope, materialize_grads=True)
+    hook.remove()
+    assert made, "Backward makes no tile again."
+    assert made == [8, 8, 4], f"Backward makes tiles of {made} tokens, not [8, 8, 4]."
+    assert all(weight.grad is None for weight in weights), (
+        "`.grad` is not backward's business: return the sums."
+    )
+    for name, mine, right in zip(("x", "a weight"), seen, wanted, strict=False):
+        times = ((mine * right).sum() / right.square().sum()).item()
+        assert torch.allclose(mine, right), (
+            f"The gradient of {name} is {times:.2f} times the right one, or points "
+            f"elsewhere: {((mine - right).norm() / right.norm()).item():.0%} off."
+        )
+    most = report.peak_bytes - report.baseline_bytes
+    assert most < 40_000, (
+        f"Backward takes {most} bytes at its peak: are tiles kept that are done?"
+    )
+
+
+# %% id="use"
+class InTiles(nn.Module):
+    """An MLP `(batch, tokens, width)` in tiles of `size` tokens."""
+
+    def __init__(self, mlp, size):
+        super().__init__()
+        self.mlp, self.size = mlp, size
+
+    def forward(self, x):
+        flat = x.flatten(0, 1)
+        y = Tiled.apply(self.mlp, self.size, flat, *self.mlp.parameters())
+        return y.view_as(x)
+
+
+class InPieces(InTiles):
+    """The same by PyTorch's checkpoint."""
+
+    def forward(self, x):
+        parts = x.flatten(0, 1).split(self.size)
+        made = [checkpoint(self.mlp, rows, use_reentrant=False) for rows in parts]
+        return torch.cat(made).view_as(x)
+
+
+# %% [markdown] id="liger-text"
+# ## Against a B200
+#
+# Liger Kernel publishes what tiles take: an MLP of Llama-3-8B's sizes, two sequences, bfloat16,
+# four tiles. The gradients of a step before are there.
+#
+# **Predict.** At 2 x 8192 tokens the plain MLP takes 4384 MiB there. What do four tiles take?
+
+# %% id="guess-tiles"
+guess = None  # MiB
+
+# %% id="liger"
+# linkedin/Liger-Kernel@7a12e09, benchmark/data/all_benchmark_data_cutile.csv,
+# 2026-06-26, tiled_swiglu, "full": tokens; MiB and ms of huggingface, of liger_tiled
+LIGER = {1024: (1264, 1.68, 988, 3.15), 2048: (1680, 3.39, 1128, 5.25)}
+LIGER |= {4096: (2560, 6.34, 1408, 9.71), 8192: (4384, 13.5, 1968, 18.81)}
+
+
+def peak(kind, tokens, keep_graph=False):
+    """Predict the peak of forward and backward, in MiB."""
+
+    def make_step():
+        mlp = LlamaMLP(
+            LlamaConfig(hidden_size=4096, intermediate_size=14336)
+        ).bfloat16()
+        run = kind(mlp, tokens // 2) if kind else mlp  # of 2 x tokens: four tiles
+        x = torch.randn(2, tokens, 4096, dtype=torch.bfloat16, requires_grad=True)
+
+        def step():
+            y = run(x)
+            y.backward(torch.randn_like(y), retain_graph=keep_graph)
+
+        return step, mlp, None
+
+    return round(memory.predict(make_step).peak_bytes / MIB)
+
+
+table = {}
+for tokens, (whole, slow, tiled, slower) in LIGER.items():
+    kept, mine = peak(None, tokens, keep_graph=True), peak(InTiles, tokens)
+    ours = kept, peak(None, tokens), peak(InPieces, tokens), mine
+    table[tokens] = [whole, *ours, tiled, f"{slower / slow:.2f}"]
+print(f"four tiles: {tiled} MiB on the B200{beside(guess, tiled)}")
+columns = ["plain, B200", "plain, graph kept", "plain", "checkpoints", "InTiles"]
+columns += ["tiled, B200", "time, times"]
+print("MiB by tokens of a sequence; time is the B200's, tiled against plain")
+pd.DataFrame.from_dict(table, orient="index", columns=columns).T
+
+# %% [markdown] id="liger-read"
+# The four rows in the middle are predicted.
+#
+# - *Plain, graph kept* is 64 MiB below the B200's at each length: a workspace of cuBLAS. The script
+#   keeps the graph (`retain_graph=True`), as no training does. Without that, tiles save less.
+# - Liger lets each tile write into the weights' own `.grad`. That saves the sum that `InTiles`
+#   holds, and DDP stops at it: "Expected to mark a variable ready only once"
+#   ([kernels-community#1083](https://github.com/huggingface/kernels-community/pull/1083)).
+# - For few tokens the sum is more than tiles save, and tiles are *worse* than none.
+#
+# The last row is Liger's time against the plain one. Forward runs twice, so nine
+# matmuls are twelve: 1.33 times the arithmetic. Small tiles also use the GPU badly.
+#
+# ## What it gives
+#
+# Here is one block of Llama-3-8B with a checkpoint around it, over longer sequences: what forward
+# and backward add to the weights, predicted.
+
+
+# %% id="gives"
+def added(tokens, size=None):
+    def make_step():
+        body = one_block()
+        if size:
+            body.layers[0].mlp = InTiles(body.layers[0].mlp, size)
+        rows = torch.randn(1, tokens, 4096, dtype=torch.bfloat16, requires_grad=True)
+
+        def step():
+            y = checkpoint(
+                lambda x: body(inputs_embeds=x).last_hidden_state,
+                rows,
+                use_reentrant=False,
+            )
+            y.backward(torch.ones_like(y))
+
+        return step, body, None
+
+    report = memory.predict(make_step)
+    return report.peak_bytes - report.baseline_bytes
+
+
+curves = {"plain": {}, "tiles of 4096 tokens": {}}
+for tokens in (8192, 16384, 32768, 65536):
+    curves["plain"][tokens] = added(tokens)
+    curves["tiles of 4096 tokens"][tokens] = added(tokens, 4096)
+plots.growth(
+    curves, xlabel="tokens", title="A recomputed block of Llama-3-8B, predicted"
+)
+
+# %% [markdown] id="fault-text"
+# ## How to get it wrong
+#
+# In a public trainer each tile put hooks on the weights. They added a gradient to a sum, divided by
+# the number of tiles. Nobody took them off before the next tile, so in the last one all ran. And
+# the last hook returned the sum as *the* gradient, after it had put the same tensor into `.grad`.
+# The loss fell. The fix of 2026 speaks of gradients 2 to 2.5 times too large
+# ([axolotl#3666](https://github.com/axolotl-ai-cloud/axolotl/pull/3666)). Here are these lines in
+# short, for one, two and four micro-batches of the same size.
+
+
+# %% id="fault"
+def faulty(mlp, x, slope, tiles):
+    sums = {
+        w: torch.zeros_like(w) if w.grad is None else w.grad for w in mlp.parameters()
+    }
+    hooks = []
+    for weight in sums:
+        weight.grad = None
+
+    def add(weight, last, grad):
+        sums[weight] += grad / tiles
+        if last:
+            weight.grad = sums[weight]
+        return sums[weight] if last else None
+
+    pairs = zip(x.chunk(tiles), slope.chunk(tiles), strict=True)
+    for number, (rows, theirs) in enumerate(pairs, start=1):
+        for weight in sums:
+            hooks.append(weight.register_hook(partial(add, weight, number == tiles)))
+        mlp(rows).backward(theirs)
+    for hook in hooks:
+        hook.remove()
+
+
+# %% id="fault-table"
+def times_right(tiles, micro_batches):
+    """How large the faulty gradient is, and how far off apart from that."""
+    torch.manual_seed(0)
+    mlp = nn.Sequential(nn.Linear(32, 64), nn.GELU(), nn.Linear(64, 32)).double()
+    pairs = torch.randn(micro_batches, 2, 256, 32).double()
+    weights, right = [*mlp.parameters()], 0
+    for x, slope in pairs:
+        grads = torch.autograd.grad(mlp(x), weights, slope)
+        right = right + torch.cat([g.flatten() for g in grads])
+        faulty(mlp, x, slope, tiles)
+    seen = torch.cat([w.grad.flatten() for w in weights])
+    times = seen @ right / right.square().sum()
+    return times.item(), ((seen / times - right).norm() / right.norm()).item()
+
+
+rows = {}
+for tiles in (1, 2, 4, 8):
+    cells = (times_right(tiles, number) for number in (1, 2, 4))
+    rows[f"{tiles} tiles"] = [f"{times:.1f} times, {off:.0%}" for times, off in cells]
+print("size of the gradient, and how far its direction is off")
+pd.DataFrame.from_dict(
+    rows,
+    orient="index",
+    columns=["1 micro-batch", "2 micro-batches", "4 micro-batches"],
+)
+
+# %% [markdown] id="fault-read"
+# There is no one factor. Each micro-batch doubles what was there, so the first ones count most. The
+# last tile counts once for each hook, so the direction is wrong. The published range is within the
+# table. AdamW divides by the gradient's size, so the curve of the loss does not show it. One
+# comparison with the plain layer does, in the time of one test.
+
+# %% [markdown] id="on-paper"
+# ## On paper
+#
+# **1.** An MLP of width 4096 and 14336 within keeps its input and four tensors of 14336 in bfloat16
+# (gate, activated gate, up, product). What is that for 32768 tokens, and for a tile of 4096?
+#
+# <details><summary>Answer</summary>
+#
+# $(4096 + 4 \cdot 14336) \cdot 2$ bytes are 120 KiB a token: 3.75 GiB, and 480 MiB for a tile.
+# </details>
+#
+# **2.** The block has a checkpoint around it, and its MLP is in tiles. How often does the MLP's
+# forward run in a step?
+#
+# <details><summary>Answer</summary>
+#
+# Three times: in forward, in the block's recomputation, and tile by tile in backward.
+# </details>
+#
+# **3.** Can attention be taken in tiles of tokens in the same way?
+#
+# <details><summary>Answer</summary>
+#
+# Its projections can. The scores can't, since a token looks at others; a fused kernel has tiles of
+# its own, and keeps no scores.
+# </details>
+#
+# ## What you can now do
+#
+# - Say what the peak is behind checkpoints and a chunked loss, and take it in tiles.
+# - Add up gradients inside a layer, and prove that they are the plain ones.
