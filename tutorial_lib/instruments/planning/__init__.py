@@ -9,6 +9,8 @@ from tutorial_lib.instruments import load_when_used
 __all__, __getattr__ = load_when_used(
     __name__,
     {
+        "chain.moves": "Move Span",
+        "chain.offload": "Host solve_with_host",
         "chain.plan": "Plan",
         "chain.profiled": "Profile",
         "chain.simulate": "Event Simulation simulate",

@@ -9,6 +9,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 
 from tutorial_lib.instruments.planning.chain import plan_file
+from tutorial_lib.instruments.planning.chain.moves import Move, Slots, Span
 from tutorial_lib.instruments.planning.chain.profiled import Call
 from tutorial_lib.instruments.planning.chain.simulate import Simulation, simulate
 from tutorial_lib.instruments.planning.chain.stages import Skip, Stage
@@ -34,6 +35,9 @@ class Plan:
         names: Names of the stages, or none.
         budget_bytes: What it was made for, if it was.
         calls: The model's own stages, when it comes from a profile; for `apply`.
+        moves: What waits on the host, if anything does.
+        bytes_per_second: Speed of the link to the host, in each direction.
+        least_seconds: What `solve_with_host` proved: no plan that it may find is faster.
 
     Raises:
         ValueError: When the tree does not have every stage once and in order.
@@ -45,6 +49,9 @@ class Plan:
     names: tuple[str, ...] = ()
     budget_bytes: int | None = None
     calls: tuple[Call, ...] = ()
+    moves: tuple[Move, ...] = ()
+    bytes_per_second: float = 0.0
+    least_seconds: float = 0.0
 
     def __post_init__(self) -> None:
         if self.names and len(self.names) != len(self.stages):
@@ -75,15 +82,32 @@ class Plan:
         """The plan run on paper, event by event."""
         return simulate(self.stages, self.tree, self.skips)
 
+    @functools.cached_property
+    def slots(self) -> Slots:
+        """The same, a forward and a backward for each item of the tree, with nothing moved."""
+        return Slots.of(self.simulation, self.tree, self.skips, edges=not self.calls)
+
+    @property
+    def spans(self) -> list[Span]:
+        """What a step does when: computing, copying out and copying in, side by side."""
+        return self.slots.spans(self.moves, self.bytes_per_second)
+
     @property
     def seconds(self) -> float:
-        """Time of forward, recomputation and backward."""
-        return self.simulation.seconds
+        """Time of forward, recomputation and backward, and of waiting for copies."""
+        if not self.moves:
+            return self.simulation.seconds
+        return self.slots.seconds(self.moves, self.bytes_per_second)
 
     @property
     def peak_bytes(self) -> int:
-        """Most bytes that the chain holds at once, to the byte."""
-        return self.simulation.peak_bytes
+        """Most bytes that the chain holds on the device at once, to the byte."""
+        return self.slots.peak_bytes(self.moves) if self.moves else self.simulation.peak_bytes
+
+    @property
+    def host_bytes(self) -> int:
+        """Bytes that wait on the host as backward begins."""
+        return self.slots.host_bytes(self.moves) if self.moves else 0
 
     @property
     def forward_executions(self) -> tuple[int, ...]:
@@ -92,15 +116,16 @@ class Plan:
 
     @property
     def overhead(self) -> float:
-        """Time that recomputing adds, as a share of the time without any."""
+        """Time that recomputing and waiting add, as a share of the time without any."""
         plain = sum(stage.forward_seconds + stage.backward_seconds for stage in self.stages)
         return max(0.0, self.seconds / plain - 1) if plain else 0.0
 
     def __str__(self) -> str:
         room = "" if self.budget_bytes is None else f" (budget {human_bytes(self.budget_bytes)})"
         runs = sum(self.forward_executions)
+        host = f" and {human_bytes(self.host_bytes)} on the host" if self.moves else ""
         head = (
-            f"{len(self.stages)} stages: peak {human_bytes(self.peak_bytes)}{room}, "
+            f"{len(self.stages)} stages: peak {human_bytes(self.peak_bytes)}{room}{host}, "
             f"{human_seconds(self.seconds)} ({self.overhead:+.1%}), {runs} forwards"
         )
         lines = list(self._lines(self.tree, 1))
@@ -110,13 +135,17 @@ class Plan:
     __repr__ = __str__
 
     def _lines(self, tree: Tree, depth: int) -> Iterator[str]:
-        for kind, items in itertools.groupby(tree, type):
+        moved = {move.item for move in self.moves} if depth == 1 else set()
+        marked = [(item in moved, type(one), one) for item, one in enumerate(tree)]
+        for (is_moved, kind), group in itertools.groupby(marked, lambda mark: mark[:2]):
+            items = tuple(one for _, _, one in group)
+            waits = ", on the host" if is_moved else ""
             if kind is not tuple:
                 what = "kept" if kind is int else "matmuls kept"
-                yield self._line([int(item) for item in leaves(tuple(items))], depth, what)
+                yield self._line([int(leaf) for leaf in leaves(items)], depth, what + waits)
                 continue
             for item in items:
-                yield self._line(list(leaves((item,))), depth, "segment, recomputed")
+                yield self._line([*leaves((item,))], depth, "segment, recomputed" + waits)
                 if isinstance(item, tuple) and not all(isinstance(part, int) for part in item):
                     yield from self._lines(item, depth + 1)
 
@@ -126,4 +155,5 @@ class Plan:
         names = self.names[first : last + 1 : max(1, last - first)] if self.names else ()
         saved = sum(self.simulation.stages[index].saved_bytes for index in indices)
         words, does = f"{'  ' * depth}{where:<9} {what}", "holds" if "kept" in what else "drops"
+        does = "moves" if "kept, on" in what else does
         return f"{words:<40} {does} {human_bytes(saved):>9}  {' to '.join(names)}".rstrip()

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tutorial_lib.instruments.planning.chain.moves import Move
 from tutorial_lib.instruments.planning.chain.profiled import Call
 from tutorial_lib.instruments.planning.chain.stages import Skip, Stage
 from tutorial_lib.instruments.segments.tree import Selective, Tree
@@ -40,6 +41,7 @@ def read(path: str | Path) -> dict[str, Any]:
             "skips": tuple(map(_skip, data["skips"])),
             "names": tuple(data["names"]),
             "calls": tuple(_call(call) for call in data["calls"]),
+            "moves": tuple(Move(**move) for move in data.get("moves", ())),
         }
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(

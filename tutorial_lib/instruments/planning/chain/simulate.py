@@ -3,9 +3,9 @@
 It knows nothing of the solver: it walks the tree as PyTorch's nested checkpoints do, and adds up.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
 from typing import Literal
 
 from tutorial_lib.instruments.planning.chain.stages import Skip, Stage, check_chain, outputs
@@ -36,12 +36,20 @@ class Simulation:
         return max(event.held_bytes for event in self.events)
 
     @property
+    def durations(self) -> list[float]:
+        """Time of each event, less what PyTorch's early stop leaves out."""
+        found = []
+        for now, then in zip(self.events, [*self.events[1:], None], strict=True):
+            stage = self.stages[now.stage]
+            early = stage.early_stop_seconds if then and _ends_segment(now, then) else 0.0
+            is_back = now.kind == "backward"
+            found.append(stage.backward_seconds if is_back else stage.forward_seconds - early)
+        return found
+
+    @property
     def seconds(self) -> float:
-        """Time of all forwards and backwards, less what PyTorch's early stop leaves out."""
-        forward = sum(s.forward_seconds * n for s, n in zip(self.stages, self.counts, strict=True))
-        ends = (now.stage for now, then in pairwise(self.events) if _ends_segment(now, then))
-        early = sum(self.stages[index].early_stop_seconds for index in ends)
-        return forward - early + sum(stage.backward_seconds for stage in self.stages)
+        """Time of all forwards and backwards."""
+        return math.fsum(self.durations)
 
     @property
     def counts(self) -> tuple[int, ...]:

@@ -18,25 +18,24 @@ def best_single(costs: Costs, budget: int, num_slots: int) -> Tree | None:
 
     The budget is in bytes besides the input of the first stage; they are rounded up to slots.
     """
-    table = _Table(costs, budget, num_slots)
-    for start in reversed(range(len(costs))):
-        table.add(start)
+    table = SingleTable(costs, budget, num_slots)
     slots = table.num_slots
-    if not np.isfinite(table.extra[0, slots]):
-        return None
-    return costs.tree(table.choice, len(costs) - 1, slots, table.slots_of)
+    return table.tree(slots) if np.isfinite(table.extra[0, slots]) else None
 
 
-class _Table:
+class SingleTable:
     """`extra[start][slots]`: least extra seconds from a stage on, with so many slots left.
 
     With a segment from `start` to `stop` the extra time is that of `stop`, and the forwards
     between. So `after[stop]` holds the time from `stop` on plus all forwards before it: only a
     minimum is left to take, over those parts of the rows where the segment fits.
+
+    Rounded `down`, its times are no more than those of any plan of the kind.
     """
 
-    def __init__(self, costs: Costs, budget: int, num_slots: int) -> None:
+    def __init__(self, costs: Costs, budget: int, num_slots: int, *, down: bool = False) -> None:
         self.costs, self.num_slots = costs, min(num_slots, budget)
+        self.round = np.floor if down else np.ceil
         count, num_slots = len(costs), self.num_slots
         self.slot = max(1.0, budget / max(1, num_slots))
         again = np.where(np.isinf(costs.forward), 0.0, costs.forward)
@@ -46,8 +45,14 @@ class _Table:
         self.extra = np.full((count + 1, num_slots + 1), np.inf, np.float32)
         self.extra[count] = 0.0
         self.after = np.full((count, num_slots + 1), np.inf, np.float32)
+        for start in reversed(range(count)):
+            self._add(start)
 
-    def add(self, start: int) -> None:
+    def tree(self, slots: int) -> Tree:
+        """Return the best plan for so many slots; there must be one."""
+        return self.costs.tree(self._choice, len(self.costs) - 1, slots, self.slots_of)
+
+    def _add(self, start: int) -> None:
         """Fill the row of a stage; those of all later stages are there."""
         row = self.extra[start]
         for _, first, times in self._kept(start):
@@ -62,7 +67,7 @@ class _Table:
                 stop_there = self.before[start] - self.costs.early[start - 1]
                 self.after[start, cost:] = held + np.float32(stop_there)
 
-    def choice(self, start: int, end: int, slots: int) -> Costs | int:
+    def _choice(self, start: int, end: int, slots: int) -> Costs | int:
         """Return the best way to keep a stage, or the stage after the best segment."""
         if end + 1 < len(self.costs):
             return self.costs  # all of a segment is kept
@@ -71,10 +76,11 @@ class _Table:
         for way, first, times in self._kept(start):
             if first <= slots and times[slots - first] < best:
                 best, found = times[slots - first], way
-        for stop, need in enumerate(self._shortest(start), start + 1):
-            value = self.after[stop, slots] - np.float32(self.before[start])
-            if need <= slots and value < best:
-                best, found = value, stop
+        needs = np.array(self._shortest(start), np.int64)
+        values = self.after[start + 1 : start + 1 + len(needs), slots]
+        values = np.where(needs <= slots, values - np.float32(self.before[start]), np.inf)
+        if values.min(initial=np.inf) < best:
+            found = start + 1 + int(values.argmin())
         assert found is not None
         return found
 
@@ -105,11 +111,11 @@ class _Table:
         again += costs.waiting[within]
         back = np.maximum.accumulate(held + costs.back[within])
         needs = np.maximum(np.maximum(first, again), back)
-        slots = np.ceil(needs / self.slot).astype(np.int64)
+        slots = self.round(needs / self.slot).astype(np.int64)
         # later ends need about as much or more: nothing beyond the last that fits
         fits = np.flatnonzero(slots <= self.num_slots)
         return slots[: fits[-1] + 1].tolist() if len(fits) else []
 
     def slots_of(self, num_bytes: int) -> int:
-        """Return the slots of so many bytes, rounded up."""
-        return int(-(-num_bytes // self.slot))
+        """Return the slots of so many bytes, rounded."""
+        return int(self.round(num_bytes / self.slot))

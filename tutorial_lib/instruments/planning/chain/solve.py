@@ -53,7 +53,7 @@ def solve(
         The recursion of Beaumont et al. (2019), Optimal checkpointing for heterogeneous chains.
     """
     budget = int(budget_bytes)
-    stages, skips, evaluate = _taken(stages, skips, budget)
+    stages, skips, evaluate = taken(stages, skips, budget)
     costs = Costs.of(stages, skips)
     whole = evaluate(tuple(range(len(stages))))
     found = [whole] if whole.peak_bytes <= budget else []
@@ -74,11 +74,11 @@ def floor_bytes(stages: Sequence[Stage] | Profile) -> int:
 
 def smallest(stages: Sequence[Stage] | Profile) -> Plan:
     """Return a plan for that budget, whatever it recomputes; it ignores the stages' times."""
-    stages, skips, evaluate = _taken(stages, (), None)
+    stages, skips, evaluate = taken(stages, (), None)
     return _least(Costs.of(stages, skips), evaluate)
 
 
-def _taken(
+def taken(
     stages: Sequence[Stage] | Profile, skips: Sequence[Skip], budget: int | None
 ) -> tuple[Sequence[Stage], Sequence[Skip], Evaluate]:
     """Return a chain or a profile as stages and skips, and what makes a plan of a tree."""

@@ -148,11 +148,11 @@ def check_chain(stages: Sequence[Stage], skips: Iterable[Skip]) -> None:
                 f"A skip leads from stage {skip.source} to stage {skip.target}; both must be "
                 f"between 0 and {len(stages) - 1}, the second one later."
             )
-    handed = [*(after.released_bytes for after in stages[1:]), 0]
+    handed, made = [*(after.released_bytes for after in stages[1:]), 0], outputs(stages)
     for index, stage in enumerate(stages):
         pinned = sum(skip.num_bytes for skip in skips if skip.source == index)
         shared = sum(s.num_bytes for s in skips if s.source == index and s.is_boundary)
-        if pinned > stage.saved_bytes or shared + handed[index] > outputs(stages)[index]:
+        if pinned > stage.saved_bytes or shared + handed[index] > made[index]:
             raise ValueError(
                 f"The skips of stage {index} have {human_bytes(pinned)}, more than it saves "
                 f"({human_bytes(stage.saved_bytes)}) or hands on."

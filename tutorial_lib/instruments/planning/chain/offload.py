@@ -1,0 +1,213 @@
+"""Find the fastest plan that may keep, recompute, or move to the host."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from tutorial_lib.instruments.planning.chain.costs import Costs, Seconds
+from tutorial_lib.instruments.planning.chain.plan import Plan
+from tutorial_lib.instruments.planning.chain.profiled import Profile
+from tutorial_lib.instruments.planning.chain.single import SingleTable
+from tutorial_lib.instruments.planning.chain.solve import SHORT, Evaluate, floor_bytes, solve, taken
+from tutorial_lib.instruments.planning.chain.stages import Skip, Stage
+from tutorial_lib.instruments.segments.tree import Selective, Tree
+from tutorial_lib.units import human_bytes
+
+_SLOTS = 16_000  # of the table for long chains
+_TRIES = 6  # budgets that are tried at L = 1000, twice; of shorter chains more
+_SPREAD = 1e-3  # of a stage's time
+_FLOAT32 = 1 - 1e-4  # the table's times are sums of so many
+
+
+@dataclass(frozen=True)
+class Host:
+    """Memory beside the device, and the link to it.
+
+    Args:
+        bytes_per_second: Of one direction. Copies in both directions don't slow each other down.
+        num_bytes: Pinned memory for what moves; `None` is as much as a plan wants.
+    """
+
+    bytes_per_second: float
+    num_bytes: int | None = None
+
+    def __post_init__(self) -> None:
+        if not self.bytes_per_second > 0 or (self.num_bytes or 0) < 0:
+            raise ValueError(
+                f"A host has a link of more than 0 bytes/s (here {self.bytes_per_second}), and no "
+                f"negative memory (here {self.num_bytes}). Without one, use planning.solve."
+            )
+
+
+def solve_with_host(
+    stages: Sequence[Stage] | Profile,
+    *,
+    budget_bytes: int,
+    host: Host,
+    skips: Sequence[Skip] = (),
+) -> Plan:
+    """Find the fastest plan whose peak fits a budget, where some of it may wait on a host.
+
+    Up to ten stages it's the optimum of two kinds of plan: those that move nothing, however their
+    segments are nested, and those that move what they like, with no segment in another one. For
+    longer chains `least_seconds` of the plan says what no plan of the second kind gets below.
+
+    Args:
+        stages: The chain, first to last; or a profile, which knows skips and names too.
+        budget_bytes: As for `solve`, on the device.
+        host: Where tensors may wait.
+        skips: What jumps over stages. It stays on the device.
+
+    Raises:
+        ValueError: When no plan fits.
+    """
+    chain, skips, evaluate = taken(stages, skips, int(budget_bytes))
+    try:
+        best: Plan | None = solve(stages, budget_bytes=budget_bytes, skips=skips)
+    except ValueError:
+        best = None
+    search = _Search(Costs.of(chain, skips), evaluate, int(budget_bytes), host, best)
+    if len(chain) <= SHORT:
+        search.all()
+    elif best is None or best.overhead > 0:
+        search.long()
+    if search.best is None:
+        floor = floor_bytes(stages if isinstance(stages, Profile) else chain)
+        raise ValueError(
+            f"budget_bytes (={budget_bytes}, {human_bytes(budget_bytes)}) is too small for these "
+            f"{len(chain)} stages, with a host too. Without one, they need {floor} bytes "
+            f"({human_bytes(floor, up=True)}). Try that, more memory on the host, or a smaller "
+            "micro-batch."
+        )
+    return search.best
+
+
+class _Search:
+    """The best plan so far, and what may be better."""
+
+    def __init__(
+        self, costs: Costs, evaluate: Evaluate, budget: int, host: Host, best: Plan | None
+    ) -> None:
+        self.costs, self.evaluate, self.budget, self.host = costs, evaluate, budget, host
+        self.best = best
+
+    def all(self) -> None:
+        """Try every tree without nested segments, the fastest first, and all that it may move."""
+        for extra, tree in sorted(_trees(self.costs, 0), key=lambda pair: pair[0]):
+            if self.best is not None and extra >= _extra(self.best):
+                return
+            plan = self.evaluate(tree)
+            movable = [item for item, size in enumerate(plan.slots.movable) if size]
+            if plan.slots.schedule(movable, self.budget) is None:
+                continue  # what is on the host never makes another step larger
+            for count in range(1, len(movable) + 1):
+                for items in itertools.combinations(movable, count):
+                    self._offer(plan, items)
+
+    def long(self) -> None:
+        """Try the trees that a larger device would take, with the excess on the host."""
+        spare, costs = self.budget - int(self.costs.boundary[0]), self.costs  # the chain's input
+        if spare < 1:
+            return
+        # Of equal stages, take those to recompute from all over the chain: copies then keep up.
+        spread = 1 - _SPREAD * (np.arange(1, len(costs) + 1) * (5**0.5 - 1) / 2 % 1)
+        table = SingleTable(
+            replace(costs, forward=costs.forward * spread), spare + self._most(), _SLOTS, down=True
+        )
+        least = self._least_seconds(table, spare)
+        first, last = int(spare / table.slot), table.num_slots
+        tries = max(_TRIES, 2_000 // len(costs))
+        tried, step = dict[int, float](), max(1, (last - first) // (4 * tries))
+        levels = [*range(first, last + 1, step)]
+        for _ in range(2):  # from far apart, then around the best
+            for slots in sorted(levels, key=lambda slots: least[slots])[:tries]:
+                if self.best is not None and least[slots] >= self.best.seconds:
+                    break
+                if slots not in tried:
+                    tried[slots] = self._offer_first(self.evaluate(table.tree(slots)))
+            if not tried:
+                break
+            best = min(tried, key=lambda slots: (tried[slots], slots))
+            near = range(best - step, best + step + 1, max(1, 2 * step // tries))
+            levels = [slots for slots in near if first <= slots <= last]
+        if self.best is not None:
+            self.best = replace(self.best, least_seconds=min(least.min(), self.best.seconds))
+
+    def _most(self) -> int:
+        """Return the most bytes that are worth moving: each goes out and back."""
+        most = float(self.costs.saved.clip(0).sum())
+        if self.host.num_bytes is not None:
+            most = min(most, self.host.num_bytes)
+        if self.best is not None:
+            most = min(most, self.host.bytes_per_second * self.best.seconds / 2)
+        return int(most)
+
+    def _offer_first(self, plan: Plan) -> float:
+        """Move the fewest of a tree's items, from the first one on, that make it fit."""
+        slots = plan.slots
+        movable = [item for item, size in enumerate(slots.movable) if size]
+        low, high = 0, len(movable) + 1
+        while low < high:
+            middle = (low + high) // 2
+            if slots.schedule(movable[:middle], self.budget) is None:
+                low = middle + 1
+            else:
+                high = middle
+        return self._offer(plan, movable[:low]) if low <= len(movable) else np.inf
+
+    def _offer(self, plan: Plan, items: Sequence[int]) -> float:
+        """Take a tree with these items moved, where that fits and is the fastest so far."""
+        moves, room = plan.slots.schedule(items, self.budget), self.host.num_bytes
+        if moves is None or (room is not None and plan.slots.host_bytes(moves) > room):
+            return np.inf
+        seconds = plan.slots.seconds(moves, self.host.bytes_per_second)
+        if self.best is None or seconds < self.best.seconds:
+            self.best = replace(
+                plan, moves=tuple(moves), bytes_per_second=self.host.bytes_per_second
+            )
+        return seconds
+
+    def _least_seconds(self, table: SingleTable, spare: int) -> Seconds:
+        """Return for each number of slots a time that no plan of that kind gets below.
+
+        Without a host, a tree that moves M bytes fits into M bytes more, and the table says how
+        fast that may be. All M go out before the last stage's forward, and back after its backward.
+        """
+        stages = self.evaluate(tuple(range(len(self.costs)))).stages
+        before = sum(stage.forward_seconds for stage in stages[:-1])
+        both = stages[-1].forward_seconds + stages[-1].backward_seconds
+        plain = before + both + sum(stage.backward_seconds for stage in stages[:-1])
+        busy = plain + table.extra[0].astype(np.float64) * _FLOAT32
+        moved = np.maximum(0, np.arange(len(busy)) * table.slot - spare)
+        copying = moved / self.host.bytes_per_second
+        out, back = np.maximum(before, copying), np.maximum(busy - before - both, copying)
+        least: Seconds = out + both + back
+        least[: int(spare / table.slot)] = np.inf
+        return least
+
+
+def _extra(plan: Plan) -> float:
+    """Seconds beyond those of the step that keeps everything."""
+    return plan.seconds - sum(s.forward_seconds + s.backward_seconds for s in plan.stages)
+
+
+def _trees(costs: Costs, start: int) -> Iterator[tuple[float, Tree]]:
+    """Yield the trees of the stages from one on that nest no segment, and their extra seconds."""
+    count = len(costs)
+    if start == count:
+        yield 0.0, ()
+        return
+    for extra, rest in _trees(costs, start + 1):
+        yield extra, (start, *rest)
+        way = costs.selective
+        if way is not None and way.saved[start] < costs.saved[start]:
+            yield extra + float(way.extra[start]), (Selective(start), *rest)
+    for stop in range(start + 1, count):  # the last stage is kept: its backward comes at once
+        again = costs.recomputed(start, stop)
+        if np.isfinite(again):
+            for extra, rest in _trees(costs, stop):
+                yield extra + again, (tuple(range(start, stop)), *rest)
