@@ -34,7 +34,7 @@ WIDGETS = {
         *("schedule", "stepper"),
         *("half", "in-halves", "profile", "cost", "by-rule", "plan-explorer"),
     ],
-    "14_putting_it_together": ["report-of", "calculator"],
+    "14c_rules_of_thumb": ["report-of", "calculator"],
     "14b_gallery": ["triage"],
 }
 MOVES = [  # a cell, a slider in it, a key, and words of the sentence after it

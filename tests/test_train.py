@@ -1,13 +1,15 @@
-"""The training script of companion 10e, and what its levers make of it."""
+"""The training scripts of 10e and 14, and what their levers make of them."""
 
+import json
 from functools import partial
 from unittest.mock import patch
 
+import planned
 import pytest
 import torch
 import train
 
-from tutorial_lib.checks import assert_same_training
+from tutorial_lib.checks import CheckError, assert_same_training
 from tutorial_lib.school import authoring
 
 LEVERS = ("hidden_of", "update", "loss_of")
@@ -39,3 +41,43 @@ def test_the_script_trains_alike_after_each_lever(chapter, number):
 
     make = partial(train.make, train.TWIN)
     assert_same_training(plain, changed, make=make, bitwise=number == 1)
+
+
+PLAN = {"batch": "packed", "block": "offloaded", "loss": "chunked", "model": "lora_on_4_bits"}
+
+
+def plan_file(tmp_path, **choices):
+    path = tmp_path / "plan.json"
+    path.write_text(json.dumps(PLAN | choices))
+    return path
+
+
+@pytest.mark.parametrize("choices", [{}, {"model": "whole"}, {"block": "checkpointed"}])
+def test_a_plan_is_shown_to_be_the_same_training(tmp_path, capsys, choices):
+    planned.main(plan_file(tmp_path, **choices))
+    assert capsys.readouterr().out == "the same training, within rounding\n"
+
+
+def shifted(rows):  # the last token of a text is asked for the next text's first
+    ids, _, positions = planned.packed(rows)
+    return ids, planned.next_tokens(ids[0])[None], positions
+
+
+def mixed(rows):  # tokens look at the texts before theirs
+    ids, targets, positions = planned.packed(rows)
+    return ids, targets, torch.arange(positions.size(1))[None]
+
+
+@pytest.mark.parametrize("batch", [shifted, mixed])
+def test_a_plan_that_changes_the_training_is_refused(tmp_path, batch):
+    with (
+        patch.dict(planned.LEVERS, packed=batch),
+        pytest.raises(CheckError, match=r"loss|gradient"),
+    ):
+        planned.main(plan_file(tmp_path))
+
+
+@pytest.mark.parametrize(("part", "name"), [("block", "offload"), ("loss", None)])
+def test_a_plan_with_an_unknown_choice_names_the_known_ones(tmp_path, part, name):
+    with pytest.raises(SystemExit, match=f"{part} is {name!r}: name one of padded, plainly"):
+        planned.main(plan_file(tmp_path, **{part: name}))

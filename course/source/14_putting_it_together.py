@@ -1,588 +1,715 @@
 # %% [markdown] id="title"
-# # Putting it together
+# # Putting it together: one model, one card
 #
-# A model doesn't fit. Which lever do you pull first, and how much do all of them save together? The
-# course's numbers suggest one order. You try it on the recorded models, predict the lever for a
-# model that was left out, and read what the planner does with real ones. Then you find out what the
-# promise "four to ten times larger" depends on.
+# Llama-3-8B is to be fine-tuned on one card of 24 GiB, 8,192 tokens an update. As most people would
+# write it, the run dies before the first loss. In this chapter you find out why, and pull six
+# levers one after the other, each with its bytes and its seconds, until the run fits with room to
+# spare. Then all weights are to be trained on eight cards, where a slow link turns an order round.
+# You leave with a plan in a file that proves itself.
 #
-# **Budget:** 75 minutes, 2 GiB of memory, no GPU needed.
+# **Budget:** 70 minutes, 3 GiB of memory, no GPU needed.
 
 # %% id="imports"
-from dataclasses import replace
-from functools import cache
-from statistics import median
+import inspect
+import json
+import sys
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from unittest.mock import patch
 
-import numpy as np
 import pandas as pd
+import torch
+from torch import nn
+from torch.autograd.graph import saved_tensors_hooks
+from torch.utils.checkpoint import checkpoint
 
-from tutorial_lib import blanks, claims, memory, plots
+import tutorial_lib
+from tutorial_lib import blanks, memory, plots
+from tutorial_lib.checks import assert_same_training
 from tutorial_lib.guesses import beside
-from tutorial_lib.instruments import figures, planning, recorded, widgets
-from tutorial_lib.instruments.recorded.rows import SIZES, Row
+from tutorial_lib.instruments import recorded
+from tutorial_lib.instruments.planning.run.roofline import Roofline, Speed
 from tutorial_lib.instruments.recorded.store import FOLDER
 from tutorial_lib.instruments.training import Recipe
-from tutorial_lib.units import GIB, Bytes
+from tutorial_lib.units import GIB
 
-pd.set_option("display.max_colwidth", None)  # show answers whole
+sys.path.append(str(Path(tutorial_lib.__file__).parents[1] / "course/train"))
+import planned
+from planned import ROWS, TWIN, first_loss, from_4_bits, make, make_step, next_tokens
+from planned import to_4_bits, update
 
-# %% [markdown] id="peaks-text"
-# ## A step has two peaks
+torch.set_num_threads(1)  # sums in one order
+pd.set_option("display.max_colwidth", None)  # show lines of code whole
+
+# %% [markdown] id="case-text"
+# ## The run that dies
 #
-# The first peak comes while the model runs: at the end of forward, or early in backward, when the
-# activations are all there. The second one comes in the update. Then no activation is left, but
-# every gradient is there, and the optimizer may make temporaries beside its states. The higher of
-# the two must fit.
+# Weights, gradients and AdamW's two states are bfloat16. Four conversations make an update. They
+# have 5800, 1300, 700 and 392 tokens, 8,192 in all, and the usual batch pads them to the longest.
+# The script `course/train/planned.py` does one update by a **plan**, which names a function for
+# each of four choices. At first these are the plainest ones:
+
+# %% id="script"
+print(inspect.getsource(update))
+CARD_GIB, LENGTHS = 24, planned.LENGTHS
+plan = dict(planned.PLAINEST)
+print({part: function.__name__ for part, function in plan.items()})
+
+# %% [markdown] id="dies-text"
+# A predicted step has a `curve()`: a list, in the order of the step, of dictionaries with the bytes
+# of each category at that moment.
 #
-# The recordings hold both peaks of 17 models, in float32, at batches that people train with.
-
-# %% id="report-of"
-rows = recorded.load("predicted").rows
-MODELS = [model for model in SIZES if model not in ("llama-2-7b", "resnet1000")]
-
-
-def report_of(model, step):
-    recipe = replace(Recipe(model, **SIZES[model]), **step)
-    return rows[Row(recipe).key]["report"]
-
-
-def two_peaks(model, step):
-    phases = report_of(model, step)["phases"]
-    return max(phases["forward"], phases["backward"]), phases["optimizer"]
-
-
-# %% id="two-peaks"
-peaks = {model: two_peaks(model, {}) for model in MODELS}
-higher = [model for model, (passes, update) in peaks.items() if update > passes]
-SHOWN = ("bert-base", "vit-l-16", "gpt2-medium", "transformer-50", "sd15-unet",
-         "sd21-unet", "sdxl-unet", "lstm")  # fmt: skip
-figures.two_peaks(
-    {model: peaks[model] for model in SHOWN}, cards_gib=plots.CARDS_GIB,
-    title=f"The update peaks higher for {len(higher)} of {len(MODELS)} models",
-)  # fmt: skip
-
-# %% [markdown] id="peaks-read"
-# A lever lowers one of the two, or both:
+# **Write.** `dies_at`: the number of the first moment whose categories sum to more than the card
+# has.
 #
-# | lever | the peak while the model runs | the update's peak |
-# |---|---|---|
-# | autocast | mostly lower | the same |
-# | fused kernels | the same, or lower (attention) | lower: no temporaries |
-# | a smaller micro-batch | lower, if activations outweigh gradients that wait | the same |
-# | checkpoints | lower, or the same | the same |
-# | 8-bit states | lower, by the states | lower |
-# | LoRA, or sharding (13) | lower | lower |
-#
-# So look at both peaks first. Where the update alone does not fit, neither a checkpoint nor a
-# smaller micro-batch can help.
-#
-# ## One order
-#
-# Among the levers that help, the cheapest comes first. This is the order of the course. `tonight`
-# and `planning.pull_levers` read it from the same place:
+# **Predict.** AdamW makes its states in the first update, so the first forward begins with the
+# weights alone, 15 of 24 GiB. How many of the 32 blocks run to their end?
 
-# %% id="order"
-pd.DataFrame({"what it costs": planning.ORDER})
-
-# %% [markdown] id="order-read"
-# Two sources disagree about the middle of this list. A tutorial (source 1 of chapter 10) says
-# "start with gradient accumulation", and "add checkpointing if still hitting memory limits". The
-# outline of this course had checkpoints first. Both levers lower the same peak, and change no
-# training where nothing mixes samples (09). So time decides. People who measured both have
-# published it.
-#
-# **Predict.** InternLM trained 7B parameters on GPUs of 80 GiB, 8 samples to each for an update.
-# One run kept everything, two samples at a time, accumulated. The other checkpointed, all eight at
-# once. How many percent longer did the checkpointed run take?
-
-# %% id="guess-order"
-guess = None  # percent
-
-# %% id="order-settled"
-published = pd.read_csv(FOLDER / "published_times.csv").set_index("id")
+# %% id="guess-dies"
+guess = None  # blocks
 
 
-def price(name):
-    """How much longer the second run of a published pair took; both are rates."""
-    pair = published.loc[name]
-    return pair["without"] / pair["with"] - 1
-
-
-checkpointed = {n: price(f"internlm-7b-{n}-or-accumulate") for n in (8, 64, 1024)}
-print(f"on 8 GPUs: {checkpointed[8]:+.0%}{beside(guess, 100 * checkpointed[8])}")
-bert = {
-    way: price(f"bert-large-v100-{way}") for way in ("accumulation", "checkpointing")
-}
-settled = {f"InternLM 7B, {n} GPUs: 8 x 1 checkpointed, not 2 x 4": f"{p:+.0%}"
-           for n, p in checkpointed.items()}  # fmt: skip
-settled |= {f"BERT-Large, V100: {way}": f"{p:+.0%}" for way, p in bert.items()}
-pd.DataFrame({"more time (measured, by the sources)": settled})
-
-# %% [markdown] id="settled-read"
-# Accumulation is the cheaper one in each InternLM pair. So the tutorial's order wins, with two
-# limits. The first: a GPU is filled while its work takes longer than the CPU needs to launch it.
-# Below that, half a micro-batch takes as long as a whole one, and checkpoints launch a forward
-# again: then time both levers. This limit can be predicted, from a sample's FLOPs and bytes, the
-# card's published speed, and the number of operations, each with the launch time that fits 10b's
-# H200. The smallest micro-batch that fills the GPU:
-
-# %% id="filled"
-filled = {}
-for card in ("NVIDIA A100-SXM4-80GB", "Tesla T4"):
-    speed = planning.Speed.of(card)
-    filled[card] = {
-        name: planning.filling_micro_batch(
-            Recipe(name, 64, precision=speed.autocast), speed
-        )
-        for name in ("gpt2", "vit-b-16")
-    }
-pd.DataFrame(filled)  # predicted
-
-# %% [markdown] id="filled-read"
-# The slower the card and the larger a sample, the fewer samples fill it. This is why the list has
-# the micro-batch twice: first down to the size that fills the GPU, and after the checkpoints down
-# to one sample.
-#
-# The second limit is **sharding over a slow link**. FSDP2 sends the weights in each micro-batch,
-# and checkpoints send nothing more (13). Here is the same choice for Llama 2 7B in bfloat16 on 16
-# A100s: two nodes, each with one link. It is worked out, not measured: a step takes as long as its
-# matmuls or its traffic, whichever is longer. Attention's scores, latencies and the traffic inside
-# a node are left out.
-
-# %% id="slow-link"
-count, tokens = Recipe("llama-2-7b").num_parameters, 8 * 2048  # of a GPU
-speed = planning.Speed.of("NVIDIA A100-SXM4-80GB")
-forward = 2 * count * tokens / speed.half_flops  # seconds; backward takes two of them
-once = 2 * count * 15 / 16  # bytes that a ring of 16 sends for a gather or a scatter
-ways = {  # forwards' worth of matmuls, and how often all weights or gradients are sent
-    "DDP, 2 x 4": (3, 2),
-    "DDP, 8 x 1 checkpointed": (4, 2),
-    "FSDP2, 2 x 4": (3, 4 * 3),
-    "FSDP2, 2 x 4, whole gradients kept": (3, 4 * 2 + 1),
-    "FSDP2, 8 x 1 checkpointed": (4, 3),
-}
-took = {
-    f"{gigabits} Gb/s": {
-        way: max(passes * forward, times * once / (gigabits / 8 * 1e9))
-        for way, (passes, times) in ways.items()
-    }
-    for gigabits in (100, 200, 400)
-}
-pd.DataFrame(took).round(1).rename_axis(columns="seconds, worked out")
-
-# %% [markdown] id="slow-link-read"
-# With DDP the order stays. With FSDP2 it turns round over 100 Gb/s, since four micro-batches send
-# the weights four times. Over 400 Gb/s the traffic hides behind the matmuls, and accumulation is
-# cheaper again. The link speed at which it turns doesn't depend on the model's size: a card twice
-# as fast, or half the tokens on each GPU, doubles it. So if you shard over several nodes with a
-# slower link, checkpoint first and accumulate last.
-#
-# ## How far each lever reaches
-#
-# Now pull the levers on the recorded models. Every rung keeps those before it. On the rung
-# "smaller micro-batch" the window runs one sample at a time.
-
-# %% id="rungs"
-TWICE = "one sample at a time"  # the smaller micro-batch again
-RUNGS = ["as it is", *(name for name in planning.ORDER if name != TWICE)]
-half = {"precision": "bf16-amp"}
-fused = half | {"optimizer": "adamw-fused"}
-FRUGAL = {"checkpointing": "per-block"}
-
-
-def window(model, step):  # the second micro-batch peaks as the last one
-    return step | {
-        "micro_batch": 1,
-        "accumulation": min(2, SIZES[model]["micro_batch"]),
-    }
-
-
-def steps(model):
-    alone = window(model, fused)
-    checkpointed = alone | FRUGAL
-    return (
-        {},
-        half,
-        fused,
-        alone,
-        checkpointed,
-        checkpointed | {"optimizer": "adamw-8bit"},
-    )
-
-
-# %% [markdown] id="write-first-rung"
-# **Write.** `first_rung`, from the `peak_bytes` of `report_of(model, step)` for the six steps that
-# `steps(model)` gives.
-
-
-# %% id="first-fit"
-def first_rung(model, budget_bytes):
-    """Number of the first step whose peak is below the budget; 6: none is."""
+# %% id="dies-at"
+def dies_at(curve, card_bytes):
+    """The number of the first moment that needs more than the card; None if all fit."""
     ### BEGIN SOLUTION
-    peaks = [report_of(model, step)["peak_bytes"] for step in steps(model)]
-    fitting = [rung for rung, peak in enumerate(peaks) if peak < budget_bytes]
-    return min(fitting, default=len(peaks))
+    for moment, held in enumerate(curve):
+        if sum(held.values()) > card_bytes:
+            return moment
+    return None
     ### END SOLUTION
 
 
-# %% id="check-first-fit"
+# %% id="check-dies-at"
 # @title Check: run this cell
-@blanks.check("first_rung", "return the number of a rung")
-def finds_the_first_that_fits():
-    # They stand in for a model's: the peak of its passes, and the update's.
-    pairs = [(50, 30), (40, 40), (30, 45), (45, 20), (20, 20), (10, 5)]
-    peaks = [max(pair) for pair in pairs]
-
-    def report(model, step):
-        passes, update = step
-        phases = {"forward": passes - 1, "backward": passes, "optimizer": update}
-        return {"peak_bytes": max(step), "phases": phases}
-
-    with patch.dict(globals(), report_of=report, steps=lambda model: pairs):
-        for budget, right in ((60, 0), (42, 1), (35, 4), (15, 5), (5, 6)):
-            seen = first_rung("a model", budget)
-            said = (
-                f"{peaks} under {budget}: you find {seen!r}, and the rung is {right}."
-            )
-            assert seen == right, said
+@blanks.check("dies_at", "return the number of a moment, or None")
+def finds_the_first_moment():
+    curve = [{"parameters": 5, "activations": n} for n in (0, 3, 6, 4, 7, 1)]
+    for card, right in ((10, 2), (11, 4), (8, 2), (4, 0), (12, None)):
+        seen = dies_at(curve, card)
+        said = f"5 and {[held['activations'] for held in curve]} on a card of {card}: "
+        assert seen == right, f"{said}{right}, and not {seen}."
 
 
-# %% [markdown] id="guess-fit-text"
-# **Predict.** That makes 17 models and three cards of 16, 24 and 80 GiB. How many of the 51 pairs
-# fit as they are, without any lever?
+# %% id="died"
+first = memory.predict(partial(make_step, plan), warmup=0)
+moment = dies_at(first.curve(), CARD_GIB * GIB)
+born = [life.module for life in first.timeline if 0 < life.born <= moment]
+begun = {name.split(".")[2] for name in born if ".layers." in name}
+print(f"it dies after {len(begun) - 1} whole blocks{beside(guess, len(begun) - 1)}")
+held = pd.Series(first.curve()[moment]) / GIB
+held[held > 0.01].round(2).to_frame("GiB, predicted")
 
-# %% id="guess-fit"
-guess = None  # pairs of 51
+# %% [markdown] id="snapshot-text"
+# The same training, as a script of its own (`recorded/snapshots/llama.py`), ran on an *emulated*
+# RTX 4090, where PyTorch's own allocator handed out the memory and no kernel ran. It ended in
+# `OutOfMemoryError`. The snapshot of that moment names the line that asked for each tensor
+# (companion 14b reads such snapshots):
 
-# %% id="ladder"
-found = {
-    model: {gib: first_rung(model, gib * GIB) for gib in plots.CARDS_GIB}
-    for model in MODELS
-}
-plain = sum(rung == 0 for cards in found.values() for rung in cards.values())
-print(f"{plain} of {3 * len(MODELS)} pairs fit as they are{beside(guess, plain)}")
-pd.DataFrame(found).T.map(lambda rung: RUNGS[rung]).rename(columns="{} GiB".format)
+# %% id="snapshot"
+emulated = json.loads((FOLDER / "llama_case.json").read_text())
+print(emulated["died"]["message"])
+held = pd.Series(emulated["died"]["held"]) / GIB
+held.head(7).round(2).to_frame("GiB, emulated")
 
-# %% [markdown] id="ladder-read"
-# Read along a line: a larger card asks for fewer levers. *LoRA* means that no step of the six fits.
-# Read down a column: the levers differ by *what* a model holds. Where weights and states nearly
-# fill the card, only smaller states or more devices help; where activations do, a smaller
-# micro-batch is most often enough. Pull the levers yourself:
-
-# %% id="calculator"
-widgets.published_calculator(rows, micro_batch=8, card_gib=24)
-
-# %% [markdown] id="rule-text"
-# ## The first lever of a model that is not in the table
+# %% [markdown] id="snapshot-read"
+# The weights are most of it. The rest is what two blocks keep for backward, above all their MLPs,
+# for 23,200 positions. 15,008 of these are padding.
 #
-# Two numbers give a first guess, both as shares of the card's memory:
+# ## Lever 1: packing
 #
-# - **states**: 16 bytes for each parameter (chapter 01): weights, gradients, AdamW's two states;
-# - **batch**: what the whole batch adds while the model runs, in float32.
+# *Packed*, the conversations are one row without padding:
 #
-# The two peaks follow, from chapters 01 to 08:
-#
-# - Weights, gradients and AdamW's states are 4, 4 and 8 of the 16 bytes; 8-bit states are 2.
-# - While the activations are at their most, this micro-batch has made no gradients yet. Those of
-#   earlier micro-batches are there.
-# - From the second rung on, autocast keeps a 16-bit copy of the weights while the model runs.
-# - The update has all gradients, and PyTorch's default AdamW makes temporaries of 4 more bytes. The
-#   fused and the 8-bit one make none.
-#
-# How much of `batch` is left by autocast and by checkpoints depends on the model. We take the
-# median of other models.
-#
-# **Write.** `on_paper`: the peaks on the first six rungs, as shares of the card.
-
-
-# %% id="on-paper"
-def on_paper(states, batch, samples, cast, kept):
-    """The peaks on the six rungs, as shares of the card.
-
-    Args:
-        states: Share of 16 bytes for each parameter.
-        batch: Share of what all samples add in float32.
-        samples: How many they are.
-        cast: The part of `batch` that autocast leaves.
-        kept: The part of one sample's share that autocast and checkpoints leave.
-    """
-    ### BEGIN SOLUTION
-    held, waiting = states * 12 / 16, states * 4 / 16 * (samples > 1)
-    copies, sample = states * 2 / 16, batch / samples
-    cast_batch = held + copies + cast * batch
-    checkpointed = copies + waiting + kept * sample
-    return (
-        max(held + batch, states * 20 / 16),
-        max(cast_batch, states * 20 / 16),
-        max(cast_batch, states),
-        max(held + copies + waiting + cast * sample, states),
-        max(held + checkpointed, states),
-        max(states * 6 / 16 + checkpointed, states * 10 / 16),
-    )
-    ### END SOLUTION
-
-
-# %% id="check-on-paper"
-# @title Check: run this cell
-@blanks.check("on_paper", "return the peaks on the six rungs")
-def is_right_on_paper():
-    by_hand = {  # states, batch, samples, cast, kept
-        (0.8, 0, 8, 1, 1): (1, 1, 0.8, 0.9, 0.9, 0.6),
-        (0.8, 0, 1, 1, 1): (1, 1, 0.8, 0.8, 0.8, 0.5),
-        (0, 1.6, 8, 0.5, 0.25): (1.6, 0.8, 0.8, 0.1, 0.05, 0.05),
-        (0.4, 0.8, 4, 0.5, 0.25): (1.1, 0.75, 0.75, 0.55, 0.5, 0.35),
-    }
-    for given, right in by_hand.items():
-        for rung, seen, peak in zip(RUNGS, on_paper(*given), right, strict=False):
-            wrong = f"on_paper{given}, {rung!r}: {seen:.2f} should be {peak:.2f}."
-            assert abs(seen - peak) < 1e-6, wrong
-        assert len(on_paper(*given)) == 6, "There must be a peak for each of six rungs."
-
-
-# %% [markdown] id="judge-text"
-# Judge the rule as you will use it, on a model that it has not seen: the two parts come from the 16
-# other models. We ask about cards of seven sizes.
-
-
-# %% id="shares"
-def added(model, step, *phases):  # what running the model adds to what it held
-    report = report_of(model, step)
-    return max(report["phases"][p] for p in phases) - report["baseline_bytes"]
-
-
-def sizes_of(model):
-    """Bytes of states and batch, and the samples."""
-    states = 4 * report_of(model, {})["at_peak"]["parameters"]
-    batch = added(model, {}, "forward", "backward")
-    return states, batch, SIZES[model]["micro_batch"]
-
-
-def parts(model):
-    """The two parts that `on_paper` takes, cast and kept, without the copies."""
-    states, batch, samples = sizes_of(model)
-    lone = added(model, half | FRUGAL | {"micro_batch": 1}, "forward")
-    cast = added(model, half, "forward", "backward")
-    copies = states * 2 / 16
-    return (cast - copies) / batch, (lone - copies) / (batch / samples)
-
-
-# %% id="ruled"
-def ruled(model, budget_bytes):
-    """The first rung that fits on paper, by what other models have in common."""
-    others = [parts(other) for other in MODELS if other != model]
-    cast, kept = map(median, zip(*others, strict=True))
-    states, batch, samples = sizes_of(model)
-    shares = states / budget_bytes, batch / budget_bytes
-    peaks = on_paper(*shares, samples, cast, kept)
-    return next((rung for rung, peak in enumerate(peaks) if peak < 1), len(peaks))
-
-
-# %% [markdown] id="guess-rule-text"
-# **Predict.** Where a lever is needed, in how many percent of the pairs does the rule name the
-# right one?
-
-# %% id="guess-rule"
-guess = None  # percent
-
-# %% id="judged"
-CARDS = (8, 12, 16, 24, 40, 48, 80)
-pairs = [(model, gib) for model in MODELS for gib in CARDS]
-needed = {pair: first_rung(pair[0], pair[1] * GIB) for pair in pairs}
-told = {pair: ruled(pair[0], pair[1] * GIB) for pair in pairs}
-right = [pair for pair in pairs if told[pair] == needed[pair]]
-needy = [pair for pair in pairs if needed[pair] > 0]
-of_needy = len(set(right) & set(needy))
-share = 100 * of_needy / len(needy)
-print(f"right in {len(right)} of {len(pairs)} pairs, each of a model left out;")
-print(f"in {of_needy} of the {len(needy)} that need a lever{beside(guess, share)}")
-missed = {f"{pair[0]}, {pair[1]} GiB": (RUNGS[told[pair]], RUNGS[needed[pair]])
-          for pair in pairs if pair not in right}  # fmt: skip
-pd.DataFrame(missed, index=["on paper", "needed"]).T
-
-# %% [markdown] id="judged-read"
-# Most misses are language models. Their logits stay in float32 under autocast, which saves less of
-# the batch there than elsewhere (chapter 10d). The others lie near the limit of the card. Take the
-# answer on paper as the first thing to try, and `memory.predict` it: that takes seconds.
-#
-# In words:
-#
-# - A small batch beside small states needs no lever.
-# - A large batch beside states that leave room: autocast, then a smaller micro-batch, then a
-#   checkpoint around each block.
-# - States that nearly fill the card: fused kernels at once, then 8-bit states. A checkpoint alone
-#   does not help.
-# - States larger than the card, in 8 bits too: bfloat16 throughout, more devices, or fewer trained
-#   weights.
-
-# %% [markdown] id="plans-text"
-# ## The planner on real models
-#
-# The ladder has six rungs; the planner has many more. It keeps weights and states in float32. It
-# takes the plan with the shortest predicted time, most often the one that recomputes least. The
-# table has its answers for 64 samples an update, recorded by
-# `python course/recorded/make/plan_pairs.py`. You get one of them with
-#
-# ```bash
-# python -m tutorial_lib plan gpt2-xl --budget 24GiB --effective-batch 64
+# ```text
+# padded   a a a a a a       packed      a a a a a a b b c
+#          b b . . . .       positions   0 1 2 3 4 5 0 1 0
+#          c . . . . .
 # ```
 #
-# **Predict.** Llama 2 has 6.7 billion parameters. On a card of 80 GiB its states in float32 do not
-# fit, and 8-bit ones may not. In bfloat16 throughout they do, one sequence of 4,096 tokens at a
-# time. How many percent of time does recomputation add?
-
-# %% id="guess-plan"
-guess = None  # percent
-
-# %% id="plans"
-plans = pd.read_csv(FOLDER / "plans.csv").set_index(["model", "budget_gib"])
-llama = plans.loc["llama-2-7b", 80]
-extra = llama.overhead
-print(f"Llama 2 7B in 80 GiB: {extra:+.1%} time{beside(guess, 100 * extra)}")
-
-
-def in_words(plan):
-    if np.isnan(plan.peak_bytes):
-        return f"nothing; float32 states need {Bytes(plan.smallest_bytes)}"
-    batch = f"{plan.micro_batch:.0f} x {plan.accumulation:.0f}"
-    extra = f"{abs(plan.overhead):.0%} more time"
-    words = f"{batch}: {Bytes(int(plan.peak_bytes))}, {extra}"
-    return words if pd.isna(plan.changes) else f"{words}; only with {plan.changes}"
-
-
-plans.apply(in_words, axis=1).unstack().rename(columns="{} GiB".format)
-
-# %% [markdown] id="plans-read"
-# Four things to see:
+# Two things must stay as they were. No token may look at another conversation: where positions
+# start again at 0, transformers separates. And no conversation's last token may be asked for the
+# first one of the next.
 #
-# - A larger card never gets a smaller micro-batch. A tenth of the card is left free (10b).
-# - A plan that the planner solves for costs less than the rung "checkpoint each block": it
-#   recomputes only as much as is missing, and the cheapest stages first.
-# - Where a row says "only with", weights and states in float32 do not fit. Then the planner shows
-#   what does, and takes it only if `--optimizer adamw-8bit` or `--precision bf16` asks for it. Both
-#   are another training. bfloat16 rounds away any update that is smaller than 1/512 of its weight,
-#   so that the model may learn less.
-# - Where nothing fits, it says what states in float32 need: then more devices, or LoRA.
-#
-# The planner's seconds are not a GPU's. Its clock adds up FLOPs and bytes at a fixed share of a
-# card's published speed, and takes at least as long as the launches. That is enough to put choices
-# in order. Chapter 10b holds both parts against the steps of an H200.
+# **Write.** `packed`: tokens, targets and positions of all rows, each of the shape `(1, tokens)`.
+# `next_tokens(row)` gives the targets of one row.
 
-# %% [markdown] id="larger-text"
-# ## "Four to ten times larger"
-#
-# "Both techniques together let you train models four to ten times larger." Larger in what? We take
-# GPT-2's layers of width 768, an update of 16 sequences of 1,024 tokens, autocast, and 16 GiB, and
-# ask how many layers fit. A layer adds the same bytes each time, so the peak is a straight line in
-# the number of layers: two predictions draw it, and a third shows how straight it is.
 
-# %% id="lines"
-WAYS = {
-    "neither": {"micro_batch": 16},
-    # the second one peaks as the 16th
-    "accumulation": {"micro_batch": 1, "accumulation": 2},
-    "checkpointing": {"micro_batch": 16, "checkpointing": "per-block"},
-    "both": {"micro_batch": 1, "accumulation": 2, "checkpointing": "per-block"},
+# %% id="packed"
+def packed(rows):
+    """Tokens, targets and positions of all conversations, one after the other."""
+    ### BEGIN SOLUTION
+    ids = torch.cat(rows)
+    targets = torch.cat([next_tokens(row) for row in rows])
+    positions = torch.cat([torch.arange(len(row)) for row in rows])
+    return ids[None], targets[None], positions[None]
+    ### END SOLUTION
+
+
+# %% id="check-packed"
+# @title Check: run this cell
+@blanks.check("packed", "return tokens, targets and positions")
+def packs():
+    three = packed([torch.tensor(row) for row in ([5, 6, 7], [8, 9], [4])])
+    assert len(three) == 3, (
+        f"There are tokens, targets and positions, not {len(three)}."
+    )
+    wanted = {
+        "tokens": [5, 6, 7, 8, 9, 4],
+        "targets": [6, 7, -100, 9, -100, -100],
+        "positions": [0, 1, 2, 0, 1, 0],
+    }
+    for (name, right), seen in zip(wanted.items(), three, strict=True):
+        assert seen.dim() == 2, (
+            f"The {name} have the shape {[*seen.shape]}, not [1, 6]."
+        )
+        seen = seen[0].tolist()
+        said = f"[5, 6, 7], [8, 9] and [4]: the {name} are {right}, and not {seen}."
+        assert seen == right, said
+
+
+# %% [markdown] id="pull-text"
+# `pull` pulls a lever. It trains a small *twin* before and after it, in float32 on real text, and
+# compares losses, gradients, weights and states. Then it predicts a whole step of the full size, by
+# category, counts its FLOPs, and adds up seconds by a roofline: each operation takes as long as its
+# arithmetic or its memory traffic.
+
+# %% id="pull"
+bars, table, plans = {}, {}, {}
+
+
+def pull(name, same=True, **lever):
+    before, after = dict(plan), plan | lever
+    if same:
+        steps = partial(update, before, ROWS), partial(update, after, ROWS)
+        with patch.dict(globals(), HOST="cpu"):  # of the last lever
+            assert_same_training(*steps, make=partial(make, after, TWIN))
+    plan.update(lever)
+    report, line = memory.predict(partial(make_step, after)), Roofline(Speed.of(RTX))
+    with memory.predicting(), memory.flop_counter() as flops:
+        step, *_ = make_step(after)
+        with line:
+            step()
+    bars[name], plans[name] = report.at_peak, after
+    table[name] = report.peak_bytes / GIB, flops.get_total_flops() / 1e12, line.seconds
+    return table[name][0]
+
+
+# %% id="as-written"
+RTX = "NVIDIA GeForce RTX 4090"
+print(f"as written: {pull('as written', same=False):.1f} GiB")
+
+# %% [markdown] id="predict-packed"
+# **Predict.** 8,192 positions in place of 23,200, and 60 GiB that no batch changes: weights,
+# gradients and states. How many GiB does the packed step need?
+
+# %% id="guess-packed"
+guess = None  # GiB
+
+# %% id="lever-packed"
+gib = pull("packed", batch=packed)
+print(f"packed: {gib:.1f} GiB{beside(guess, gib)}")
+
+# %% [markdown] id="chunked-text"
+# (A kernel for packed rows needs no mask. PyTorch's attention gets one here, and transformers then
+# copies keys and values for all heads that share them. FlashAttention would save those copies.)
+#
+# ## Levers 2 and 3: the loss in chunks, and checkpoints
+#
+# In chunks of 512 tokens the logits are never whole. You wrote that in chapter 10d; here the
+# script's `chunked` does it.
+#
+# **Write.** `checkpointed`, which takes the place of `plainly(block, *args, **kwargs)`. It is
+# called with a block's forward, and with all that the forward is called with.
+#
+# **Predict.** About half of what is left are activations of 32 blocks. After both levers, how many
+# GiB are left?
+
+# %% id="guess-checkpointed"
+guess = None  # GiB
+
+
+# %% id="checkpointed"
+def checkpointed(block, *args, **kwargs):
+    """Call the block under PyTorch's checkpoint, so that only its inputs are kept."""
+    ### BEGIN SOLUTION
+    call = partial(block, **kwargs)  # so that no keyword is taken for checkpoint's own
+    return checkpoint(call, *args, use_reentrant=False)
+    ### END SOLUTION
+
+
+# %% id="check-checkpointed"
+# @title Check: run this cell
+@blanks.check("checkpointed", "return the block's output")
+def keeps_the_inputs():
+    runs, x = [], torch.ones(8, requires_grad=True)
+
+    def block(x, *, scale):
+        runs.append(scale)
+        return (x * scale).exp().exp()
+
+    with memory.watch() as report:
+        out = checkpointed(block, x, scale=2.0)
+    right = (2 * x).exp().exp()
+    assert torch.equal(out, right), (
+        "The output is not the block's: pass on what it gets."
+    )
+    assert len(runs) == 1, f"The block runs {len(runs)} times in forward, and not once."
+    kept = sum(
+        life.num_bytes for life in report.timeline if not life.died and life.born
+    )
+    assert kept == 32, f"{kept} bytes wait for backward; the output alone has 32."
+    (seen,) = torch.autograd.grad(out.sum(), x)
+    assert runs == [2.0, 2.0], (
+        f"Backward runs the block {len(runs) - 1} times, not once."
+    )
+    assert torch.equal(seen, torch.autograd.grad(right.sum(), x)[0]), "Wrong gradient."
+
+
+# %% id="lever-checkpointed"
+print(f"chunked: {pull('loss in chunks', loss=planned.chunked):.1f} GiB")
+gib = pull("checkpoints", block=checkpointed)
+print(f"checkpoints: {gib:.1f} GiB{beside(guess, gib)}")
+
+# %% [markdown] id="lora-text"
+# Now nearly all is four copies of eight billion bfloat16 numbers. No lever on activations makes
+# these smaller.
+#
+# ## Lever 4: LoRA
+#
+# LoRA freezes the weights, and trains two thin matrices beside each linear layer of the blocks:
+# $y = W x + 2\,U D x$. $D$ ("down") has 16 rows, and $U$ ("up") has 16 columns, which are zero at
+# first. Only these two get gradients and states. **This is another training**: it may learn less,
+# and no comparison can come out equal. All that can be shown here is an equal first loss.
+#
+# **Write.** `LoRA`: two `nn.Linear` without bias, of the type `dtype`, the second one filled with
+# zeros; and `forward`.
+
+
+# %% id="lora-layer"
+class LoRA(nn.Module):
+    """A frozen linear layer, and two trained matrices `down` and `up` beside it."""
+
+    def __init__(self, linear, rank=16):
+        super().__init__()
+        self.base = linear
+        rows, columns, dtype = *linear.weight.shape, linear.weight.dtype
+        ### BEGIN SOLUTION
+        self.down = nn.Linear(columns, rank, bias=False, dtype=dtype)
+        self.up = nn.Linear(rank, rows, bias=False, dtype=dtype)
+        nn.init.zeros_(self.up.weight)
+        ### END SOLUTION
+
+    def forward(self, x):
+        """The base's output, and twice the two matrices'."""
+        ### BEGIN SOLUTION
+        return self.base(x) + 2 * self.up(self.down(x))
+        ### END SOLUTION
+
+
+# %% id="check-lora-layer"
+# @title Check: run this cell
+@blanks.check("LoRA", "make two linear layers, `down` and `up`")
+def is_lora():
+    base, x = nn.Linear(6, 4, bias=False).bfloat16(), torch.ones(2, 6).bfloat16()
+    layer = LoRA(base, rank=3)
+    shapes = [[*part.weight.shape] for part in (layer.down, layer.up)]
+    assert shapes == [[3, 6], [4, 3]], f"down and up have the shapes {shapes}."
+    biased = [name for name, _ in layer.named_parameters() if name.endswith("bias")]
+    assert not biased, f"{', '.join(biased)}: LoRA's matrices have no bias."
+    kinds = {part.weight.dtype for part in (layer.down, layer.up)}
+    assert kinds == {torch.bfloat16}, f"The base is bfloat16, and yours {kinds}."
+    assert torch.equal(layer(x), base(x)), "At first the output must be the base's."
+    assert layer.down.weight.any(), "If both are zero, neither ever gets a gradient."
+    nn.init.ones_(layer.down.weight), nn.init.ones_(layer.up.weight)
+    added = (layer(x) - base(x)).mean().item()
+    assert abs(added - 36) < 0.5, f"All ones, 6 x 3: 36 is added, and not {added:g}."
+
+
+# %% id="lora"
+def lora(model):
+    return planned.replace_linear(model.requires_grad_(False), LoRA)
+
+
+# %% id="lever-lora"
+gib = pull("LoRA", same=False, model=lora)
+print(f"LoRA: {gib:.1f} GiB; first losses of the twin:")
+print(*(f"{first_loss(plans[name]):.3f}" for name in ("checkpoints", "LoRA")))
+
+# %% [markdown] id="four-text"
+# It fits, with a few GiB for CUDA's context and fragments. Most of what is left is weights that
+# nobody trains.
+#
+# ## Lever 5: the frozen weights in 4 bits
+#
+# Keep 4 bits of a frozen weight, two of them in a byte, and a scale for each 64 (companion 01b has
+# QLoRA's levels; here they are evenly spaced). A matmul takes no 4-bit weight, so the layer first
+# makes it whole, by the script's `from_4_bits(pairs, scale, shape)`. Autograd would keep the whole
+# weight until backward, and save nothing.
+#
+# **Write.** `FourBit`. Forward saves the *small* tensors `pairs` and `scale`, and returns `x @
+# weight.T`. Backward makes the weight again. The gradient by `x` is `gradient @ weight`, and the
+# other three have none.
+
+
+# %% id="four-bit"
+class FourBit(torch.autograd.Function):
+    """A linear layer whose weight is kept in 4 bits, and made whole when needed."""
+
+    @staticmethod
+    def forward(ctx, x, pairs, scale, shape):
+        ctx.shape = shape
+        ### BEGIN SOLUTION
+        ctx.save_for_backward(pairs, scale)
+        return x @ from_4_bits(pairs, scale, shape).T
+        ### END SOLUTION
+
+    @staticmethod
+    def backward(ctx, gradient):
+        ### BEGIN SOLUTION
+        weight = from_4_bits(*ctx.saved_tensors, ctx.shape)
+        return gradient @ weight, None, None, None
+        ### END SOLUTION
+
+
+# %% id="check-four-bit"
+# @title Check: run this cell
+@blanks.check("FourBit", "return the layer's output, and four gradients")
+def keeps_four_bits():
+    torch.manual_seed(0)
+    shape, x = (96, 128), torch.randn(2, 3, 128, requires_grad=True)
+    pairs, scale = to_4_bits(torch.randn(shape))
+    weight = from_4_bits(pairs, scale, shape)
+    out = FourBit.apply(x, pairs, scale, shape)
+    assert torch.allclose(out, x @ weight.T, atol=1e-4), (
+        "The output is not x @ weight.T."
+    )
+    kept = sum(tensor.nbytes for tensor in out.grad_fn.saved_tensors)
+    small = pairs.nbytes + scale.nbytes
+    assert kept, "Nothing is saved: save_for_backward what backward needs."
+    assert kept <= small, f"{kept} bytes are saved: the 4 bits and scales have {small}."
+    (seen,) = torch.autograd.grad(out.square().sum(), x)
+    (right,) = torch.autograd.grad((x @ weight.T).square().sum(), x)
+    assert torch.allclose(seen, right, rtol=1e-3, atol=1e-2), (
+        "The gradient by x is wrong."
+    )
+
+
+# %% id="lever-four-bit"
+def lora_on_4_bits(model):
+    for module in lora(model).modules():
+        if isinstance(module, LoRA):
+            module.base = planned.FourBitLinear(module.base, FourBit.apply)
+    return model
+
+
+gib = pull("4-bit weights", same=False, model=lora_on_4_bits)
+print(f"4 bits: {gib:.1f} GiB; first loss {first_loss(plan):.3f}")
+
+# %% [markdown] id="offloaded-text"
+# The first loss is another one: rounding changes the model, and LoRA starts from the changed one.
+#
+# ## Lever 6: boundaries on the host
+#
+# The inputs of 32 blocks still wait on the card. They can wait on the host (chapter 07d). Hooks
+# around a checkpoint see its inputs alone.
+#
+# **Write.** `offloaded`: as `checkpointed`, within `saved_tensors_hooks(pack, unpack)`. `pack`
+# moves a tensor to the device `HOST`; `unpack` moves it back to the device where it was, so let
+# `pack` return both. (`HOST` is `meta` here, a device whose tensors have no memory, since a
+# prediction has no second memory. On a GPU it would be the CPU.)
+
+# %% id="host"
+HOST = "meta"
+
+
+# %% id="offloaded"
+def offloaded(block, *args, **kwargs):
+    """Call the block under a checkpoint whose inputs wait on the device `HOST`."""
+
+    ### BEGIN SOLUTION
+    def pack(tensor):
+        return tensor.to(HOST), tensor.device
+
+    def unpack(packed):
+        moved, device = packed
+        return moved.to(device)
+
+    with saved_tensors_hooks(pack, unpack):
+        return checkpointed(block, *args, **kwargs)
+    ### END SOLUTION
+
+
+# %% id="check-offloaded"
+# @title Check: run this cell
+@blanks.check("offloaded", "return the block's output")
+def waits_on_the_host():
+    runs = []
+
+    def block(x, *, scale):
+        runs.append(scale)
+        return (x * scale).exp().exp()
+
+    with memory.predicting():  # no values, only sizes and devices
+        x = torch.ones(8, requires_grad=True)
+        with memory.watch() as report:
+            out = offloaded(block, x + 1, scale=2.0)
+        kept = sum(
+            life.num_bytes for life in report.timeline if not life.died and life.born
+        )
+        assert len(runs) == 1, f"The block runs {len(runs)} times in forward, not once."
+        assert kept == 32, (
+            f"{kept} bytes wait on the card, and the output alone has 32."
+        )
+        (seen,) = torch.autograd.grad(out.sum(), x)
+    assert len(runs) == 2, "Backward does not run the block again: is it checkpointed?"
+    assert seen.device.type == "cpu", f"The gradient is on {seen.device}: move back."
+
+
+# %% id="lever-offloaded"
+print(f"{gib - pull('offload', block=offloaded):.2f} GiB freed")
+
+# %% [markdown] id="waterfall-text"
+# ## The waterfall
+
+# %% id="waterfall"
+title = "Llama-3-8B, 8,192 tokens an update, predicted; each bar pulls one lever more"
+plots.ledger_bars(bars, title=title, cards_gib=(24, 80, 141), predicted=[*bars])
+
+# %% id="table"
+shown = pd.DataFrame(table, index=["GiB", "TFLOP", "s, RTX 4090"]).T
+for card, peaks in emulated["peaks"].items():
+    shown[f"emulated, {card.removeprefix('NVIDIA ')}"] = pd.Series(peaks) / GIB
+off = shown.iloc[:, 3:].div(shown["GiB"], axis=0).sub(1).abs().max()
+print("at most apart:", off.map("{:.1%}".format).to_dict())
+shown.round(1)
+
+# %% [markdown] id="table-read"
+# In the last columns PyTorch's allocator ran the same steps; `NaN` means that the card's memory ran
+# out. (On an H200 cuBLAS keeps more.) FLOPs and seconds are on paper. What did people *measure*?
+# The first row is this course's H100; the others are in `recorded/published_times.csv`. None was
+# found for packing or chunks.
+
+# %% id="measured"
+of_h100, step = recorded.load("NVIDIA H100 80GB HBM3").rows, {"precision": "bf16"}
+ways = (Recipe("llama-2-7b", 1, 2048, checkpointing=way, **step).label()
+        for way in ("none", "per-block"))  # fmt: skip
+before, after = (of_h100[label]["report"]["seconds"] for label in ways)
+measured = {"checkpoints: Llama-2-7B, 2048 tokens, H100": after / before}
+SOURCES = {
+    "qwen-1.8b-lora-1024": "LoRA: Qwen-1.8B, 1024 tokens, A100",
+    "qwen-7b-qlora-512": "4-bit weights: Qwen-7B, 512 tokens, A100",
+    "qwen-1.8b-qlora-8192": "4-bit weights: Qwen-1.8B, 8192 tokens, A100",
+    "accelerate-24-blocks-moved": "offload, in line with the arithmetic",
 }
+times = pd.read_csv(FOLDER / "published_times.csv").set_index("id")
+measured |= {words: times["with"][row] / times["without"][row]
+             for row, words in SOURCES.items()}  # fmt: skip
+pd.Series(measured).map("{:.2f} times".format).to_frame("the step took, measured")
 
+# %% [markdown] id="measured-read"
+# - Checkpoints cost a quarter here, and not a third: the update is not run again.
+# - LoRA halves the step: frozen weights need no gradient, and the update is small.
+# - **4 bits cost what a step has few tokens for.** Making a weight whole takes the same time for
+#   any number of tokens: at 512 the step took twice as long, and at 8,192 no longer than before.
+# - Offload costs a third where its copies wait in line with the arithmetic. On a stream of their
+#   own they hide: a block of width 4096 has enough arithmetic for each byte (07d).
 
-def gpt(layers, width=768, seq=1024, **choices):
-    shape = {"n_layer": layers, "n_embd": width, "n_head": width // 64}
-    shape["n_positions"] = seq
-    return Recipe("gpt2", **choices, **fused, seq=seq, overrides=shape)
+# %% [markdown] id="eight-text"
+# ## All weights, on eight cards
+#
+# Now nothing is frozen. FSDP2 divides the 60 GiB of weights, gradients and states among eight cards
+# (chapter 13). Each card has four conversations of 2,048 tokens an update:
 
+# %% id="eight"
+EIGHT = {"precision": "bf16", "optimizer": "adamw-fused", "ranks": 8, "shard": "fsdp"}
+WAYS = {  # the second micro-batch peaks as the fourth would
+    "4 x 2048": {"seq": 2048, "accumulation": 2},
+    "1 x 8192, checkpointed": {"seq": 8192, "checkpointing": "per-block"},
+}
+of_eight = {}
+for name, choices in WAYS.items():
+    recipe = Recipe(planned.NAME, 1, **choices, **EIGHT)
+    with recipe.one_rank():
+        of_eight[name] = memory.predict(recipe.make_step).at_peak
+title = "One of eight cards, all weights trained, predicted"
+plots.ledger_bars(of_eight, title=title, cards_gib=(24, 48), predicted=[*of_eight])
 
-@cache
-def peak(layers, width=768, **choices):
-    return memory.predict(gpt(layers, width, **choices).make_step).peak_bytes
+# %% [markdown] id="link-text"
+# On cards of 24 GiB only the second way fits. Suppose larger cards, where you can choose. Which one
+# is faster?
+#
+# A forward of all 8,192 tokens takes $f$ seconds, backward $2f$, and checkpoints another $f$. FSDP2
+# also sends: it gathers all weights for forward and again for backward, and scatters the gradients.
+# Each is $7/8$ of the weights' bytes, and all three come **in each micro-batch**. Traffic runs
+# beside the arithmetic, so the step takes the longer of both.
+#
+# **Write.** `step_seconds`.
+#
+# **Predict.** Two nodes are joined by 100 Gb/s. How many times as long as the
+# checkpointed way does the first one take, which recomputes nothing?
 
-
-# %% id="depth"
-BUDGET = 16 * GIB
-
-
-def deepest(**choices):
-    """How many layers fit: the peak is a straight line in their number."""
-    four, eight = peak(4, **choices), peak(8, **choices)
-    slope = (eight - four) / 4
-    return int((BUDGET - eight) // slope) + 8
-
-
-four, six, eight = (peak(layers, **WAYS["both"]) for layers in (4, 6, 8))
-print(f"at six layers the line is off by {2 * six / (four + eight) - 1:+.2%}")
-
-# %% [markdown] id="guess-larger-text"
-# **Predict.** Both together, against neither: how many times as many layers fit in 16 GiB?
-
-# %% id="guess-larger"
+# %% id="guess-link"
 guess = None  # times
 
-# %% id="depths"
-depths = {way: deepest(**choices) for way, choices in WAYS.items()}
-sizes = {way: gpt(layers, **WAYS[way]).num_parameters for way, layers in depths.items()}
-deeper = {way: layers / depths["neither"] for way, layers in depths.items()}
-times = deeper["both"]
-print(f"both against neither: {times:.1f} times{beside(guess, times)}")
-table = pd.DataFrame({"layers": depths})
-table["times as deep"] = pd.Series(deeper).map("{:.1f}".format)
-table["parameters"] = [f"{count / 1e6:.0f} M" for count in sizes.values()]
-table
 
-# %% [markdown] id="depths-read"
-# Far more than ten times. The reason is the size of the update: without a lever, all 16 sequences
-# are in memory at once, and their activations leave room for a few layers only. With both levers
-# nearly all of the 16 GiB is weights and states. So the factor should fall when the update is
-# smaller.
+# %% id="step-seconds"
+def step_seconds(forward, micro_batches, checkpointed, weight_bytes, bytes_per_second):
+    """Seconds of an update on each of eight cards.
 
-# %% id="by-batch"
-one = {"micro_batch": 1}  # an update of one sample has nothing to accumulate
-single = {seq: deepest(**one, **FRUGAL, seq=seq) / deepest(**one, seq=seq)
-          for seq in (1024, 16384)}  # fmt: skip
-factors = {1: single[1024]}
-factors |= {n: depths["both"] / deepest(micro_batch=n) for n in (2, 4, 8, 16)}
-larger = {f"{n} x 1024 tokens": times for n, times in factors.items()}
-larger["1 x 16384 tokens"] = single[16384]
-pd.Series(larger).map("{:.1f}".format).to_frame("times as deep")
+    Args:
+        forward: Seconds of a forward of all tokens of the update.
+        micro_batches: How many they are.
+        checkpointed: Whether each block runs forward again.
+        weight_bytes: Bytes of all weights.
+        bytes_per_second: Of the slowest link.
+    """
+    ### BEGIN SOLUTION
+    computes = forward * (4 if checkpointed else 3)
+    sent = micro_batches * 3 * weight_bytes * 7 / 8
+    return max(computes, sent / bytes_per_second)
+    ### END SOLUTION
 
-# %% [markdown] id="by-batch-read"
-# Here is the condition of the claim. The factor is not a property of the techniques: it grows with
-# the samples in an update and with their length. With one short sample an update, less than twice
-# the depth fits, since weights and states fill the card whatever you do.
+
+# %% id="check-step-seconds"
+# @title Check: run this cell
+@blanks.check("step_seconds", "return a number of seconds")
+def takes_the_longer():
+    cases = {
+        (2, 1, False, 8, 1e9): (6, "three forwards' worth of arithmetic"),
+        (2, 1, True, 8, 1e9): (8, "four forwards' worth of arithmetic"),
+        (0, 1, False, 8, 1): (21, "three times 7/8 of the weights"),
+        (0, 4, True, 8, 2): (42, "the same for each of four micro-batches"),
+        (10, 1, False, 8, 1): (30, "the longer of both"),
+    }
+    for case, (right, why) in cases.items():
+        seen = step_seconds(*case)
+        said = f"step_seconds{case}: {why} take {right} s, and not {seen:g} s."
+        assert abs(seen - right) < 1e-6, said
+
+
+# %% id="links"
+weights = 2 * Recipe(planned.NAME).num_parameters  # bytes
+f = weights * sum(LENGTHS) / Speed.of("NVIDIA A100-SXM4-80GB").half_flops
+took = pd.DataFrame({
+    f"{gigabits} Gb/s": [step_seconds(f, *way, weights, gigabits * 1e9 / 8)
+                         for way in ((4, False), (1, True))]
+    for gigabits in (100, 400, 2400)  # two links between nodes, and NVLink inside one
+}, index=WAYS)  # fmt: skip
+slow, fast = took["100 Gb/s"]
+print(f"over 100 Gb/s: {slow / fast:.1f} times{beside(guess, slow / fast)}")
+took.round(1).rename_axis(columns="seconds, worked out")
+
+# %% [markdown] id="links-read"
+# Inside a node the usual order holds: accumulate first, since it adds no arithmetic, and checkpoint
+# what still does not fit. **Over a slow link the order turns round**: checkpoint first, until the
+# update is a single micro-batch. (With DDP and `no_sync`, or on one card, accumulation sends
+# nothing more, and the order stays. Attention's scores, latencies and the traffic inside a node are
+# left out.)
 #
-# *Wider* models meet the same wall. Weights grow with the square of the width, activations only
-# with the width.
+# ## The plan
+#
+# Which row of the waterfall do you take? The fastest that fits, with 2 GiB left free.
+#
+# **Write.** `fastest`.
 
 
-# %% id="widths"
-def widest(layers=6, **choices):
-    """Find the widest model that fits; the peak is a parabola in the width."""
-    at = (256, 512, 1024)
-    curve = np.polyfit(at, [peak(layers, width, **choices) for width in at], 2)
-    return 64 * int(max(np.roots(curve - [0, 0, BUDGET]).real) // 64)
+# %% id="fastest"
+def fastest(table, budget):
+    """Name of the row with the fewest seconds among those that fit.
+
+    Args:
+        table: Of each name the GiB, the TFLOP and the seconds.
+        budget: The GiB that there are.
+
+    Raises:
+        ValueError: When none fits; the text says what the smallest needs.
+    """
+    ### BEGIN SOLUTION
+    fitting = [name for name, (gib, _, _) in table.items() if gib <= budget]
+    if not fitting:
+        raise ValueError(f"at least {min(table.values())[0]:.1f} GiB are needed")
+    return min(fitting, key=lambda name: table[name][2])
+    ### END SOLUTION
 
 
-plain, both = widest(**WAYS["neither"]), widest(**WAYS["both"])
-wider = gpt(6, both).num_parameters / gpt(6, plain).num_parameters
-print(f"six layers: width {plain} or {both}, {wider:.1f} times the parameters")
+# %% id="check-fastest"
+# @title Check: run this cell
+@blanks.check("fastest", "return the name of a row")
+def chooses_the_fastest():
+    rows = {"a": (30, 9, 1), "b": (20, 1, 5), "c": (10, 7, 3), "d": (5, 8, 9)}
+    for budget, right in ((40, "a"), (22, "c"), (10, "c"), (6, "d")):
+        seen = fastest(rows, budget)
+        said = (
+            f"GiB 30, 20, 10, 5 and seconds 1, 5, 3, 9: in {budget} GiB it is {right!r}"
+        )
+        assert seen == right, f"{said}, and not {seen!r}."
+    said = None
+    try:
+        fastest(rows, 4)
+    except ValueError as error:
+        said = str(error)
+    assert said is not None, "Where nothing fits in 4 GiB, raise a ValueError."
+    assert "5" in said, f"{said!r} does not say that the smallest needs 5 GiB."
 
-# %% id="verdicts"
-claims.Verdicts(
-    claims.Verdict(
-        "A17", "holds if", "How much larger a model may be is decided by the samples "
-        "in an update and their length: both techniques gain more with more of either.",
-        f"{factors[1]:.1f} to {factors[16]:.1f} times as deep for 1 to 16 sequences of "
-        f"1,024 tokens an update, {single[16384]:.1f} times for one of 16,384",
-        "predicted", "by-batch", device="CUDA kernels",
-        tried={"larger": larger}),
-)  # fmt: skip
 
-# %% [markdown] id="end"
+# %% [markdown] id="write-text"
+# The plan goes into a file: its functions by name, and what it was predicted to need. The script
+# loads it. Its own levers are the libraries' (PEFT's LoRA, PyTorch's `save_on_cpu`), and it trains
+# the twin twice: by the plan, and with the plainest batch, block and loss.
+
+# %% id="write"
+name = fastest(table, CARD_GIB - 2)
+chosen = {part: function.__name__ for part, function in plans[name].items()}
+chosen["GiB"] = round(table[name][0], 1)
+print(json.dumps(chosen), inspect.getsource(planned.main), sep="\n\n")
+
+# %% id="proved"
+with TemporaryDirectory() as folder:
+    path = Path(folder) / "plan.json"
+    path.write_text(json.dumps(chosen))
+    planned.main(path)
+
+# %% [markdown] id="proved-read"
+# Both runs have LoRA. What that does to the result, a validation loss has to say.
+#
+# ## On paper
+#
+# **1.** With LoRA, checkpoints and chunks, one conversation of 4,096 tokens takes 17.2 GiB, and one
+# of 12,800 takes 21.4 GiB. The peak is a straight line in the tokens. How many fit in 22 GiB?
+#
+# <details><summary>Answer</summary>
+#
+# $4096 + (22 - 17.2) \cdot (12800 - 4096)/(21.4 - 17.2)$, about 14,000. With the blocks' inputs on
+# the host a token takes less, and with 4-bit weights the line begins lower.
+# </details>
+#
+# **2.** A linear layer of 4096 x 14336, LoRA of rank 16: how many numbers are trained, and what
+# share of the layer is that?
+#
+# <details><summary>Answer</summary>
+#
+# $16 \cdot (4096 + 14336)$ are 294,912, which is 0.5 % of 58.7 million.
+# </details>
+#
+# **3.** Eight cards joined by 100 Gb/s, each at 150 TFLOP/s. From how many tokens on each card does
+# one micro-batch of a model with P weights hide FSDP2's traffic behind a checkpointed step?
+#
+# <details><summary>Answer</summary>
+#
+# Arithmetic takes $4 \cdot 2 P t / (150 \cdot 10^{12})$ seconds, traffic $3 \cdot 2 P \cdot
+# \frac{7}{8} / (12.5 \cdot 10^9)$. P drops out: $t \ge 7875$ tokens. So 8,192 are just enough, and
+# four micro-batches of 2,048 are far from it.
+# </details>
+#
 # ## What you can now do
 #
-# - Ask which of a step's two peaks is too high, and know which lever comes first.
-# - Say why accumulation comes before checkpoints, and where that ends.
-# - Have a planner choose, and read what it chose.
-# - Say what "ten times larger" depends on.
+# - Say why a run dies, and which bytes a lever can reach.
+# - Pull six levers in a training script, and show which of them leave the training as it is.
+# - Say when a slow link turns the order of two levers round.
+# - Hand over a plan that proves itself.
 #
-# [14b](14b_gallery.ipynb) finds out what held the memory of a run that died. Lab 09 hands you ten
-# runs that fail: two die of memory, one warns, and seven say nothing.
+# The companions are optional. [14b](14b_gallery.ipynb) finds out what held the memory of a run that
+# died. [14c](14c_rules_of_thumb.ipynb) has the order of the levers for many models, a rule of thumb
+# for the first one, and what "four to ten times larger" depends on. Lab 09 hands you ten runs that
+# fail: two die of memory, one warns, and seven say nothing.

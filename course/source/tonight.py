@@ -85,7 +85,7 @@ report
 # | temporary, in backward | a smaller micro-batch; the loss in chunks | checkpoints |
 # | temporary, in the optimizer | a fused optimizer | checkpoints; a smaller micro-batch |
 #
-# The next table pulls the levers one after the other, in the order of chapter 14: each row keeps
+# The next table pulls the levers one after the other, in the order of chapter 14c: each row keeps
 # those above it. *Smaller micro-batch* takes the smallest one that still keeps your card busy
 # (predicted; where `CARD` is a size, for an A100). A row may need more than the one before:
 # autocast, for one, adds 16-bit copies.

@@ -1,4 +1,4 @@
-"""Ask `plan` for nine pairs of model and budget, and keep the answers for chapter 14.
+"""Ask `plan` for nine pairs of model and budget, and keep the answers for chapter 14c.
 
     python course/recorded/make/plan_pairs.py
 

@@ -42,7 +42,7 @@ FITTED = {
     "vit-l-16": ("E09",),
 }
 CARD_GIB = 16
-# One sample at a time, accumulated: chapter 14's last levers, in their order.
+# One sample at a time, accumulated: chapter 14c's last levers, in their order.
 LEVERS = (("none", "adamw-fused"), ("per-block", "adamw-fused"), ("per-block", "adamw-8bit"))
 _ALL_BF16 = (("bf16", "sdpa"), ("bf16", "eager"))
 

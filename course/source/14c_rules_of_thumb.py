@@ -1,0 +1,554 @@
+# %% [markdown] id="title"
+# # Which lever first: rules of thumb
+#
+# Chapter 14 pulls six levers on one model. Does the order hold for others? In this companion you
+# try the course's order on the recorded models, predict the lever for a model that was left out,
+# and read what the planner does with real ones. Then you find out what the promise "four to ten
+# times larger" depends on. No lab and no later chapter needs it.
+#
+# **Budget:** 70 minutes, 2 GiB of memory, no GPU needed.
+
+# %% id="imports"
+from dataclasses import replace
+from functools import cache
+from statistics import median
+from unittest.mock import patch
+
+import numpy as np
+import pandas as pd
+
+from tutorial_lib import blanks, claims, memory, plots
+from tutorial_lib.guesses import beside
+from tutorial_lib.instruments import figures, planning, recorded, widgets
+from tutorial_lib.instruments.recorded.rows import SIZES, Row
+from tutorial_lib.instruments.recorded.store import FOLDER
+from tutorial_lib.instruments.training import Recipe
+from tutorial_lib.units import GIB, Bytes
+
+pd.set_option("display.max_colwidth", None)  # show answers whole
+
+# %% [markdown] id="peaks-text"
+# ## A step has two peaks
+#
+# The first peak comes while the model runs: at the end of forward, or early in backward, when the
+# activations are all there. The second one comes in the update. Then no activation is left, but
+# every gradient is there, and the optimizer may make temporaries beside its states. The higher of
+# the two must fit.
+#
+# The recordings hold both peaks of 17 models, in float32, at batches that people train with.
+
+# %% id="report-of"
+rows = recorded.load("predicted").rows
+MODELS = [model for model in SIZES if model not in ("llama-2-7b", "resnet1000")]
+
+
+def report_of(model, step):
+    recipe = replace(Recipe(model, **SIZES[model]), **step)
+    return rows[Row(recipe).key]["report"]
+
+
+def two_peaks(model, step):
+    phases = report_of(model, step)["phases"]
+    return max(phases["forward"], phases["backward"]), phases["optimizer"]
+
+
+# %% id="two-peaks"
+peaks = {model: two_peaks(model, {}) for model in MODELS}
+higher = [model for model, (passes, update) in peaks.items() if update > passes]
+SHOWN = ("bert-base", "vit-l-16", "gpt2-medium", "transformer-50", "sd15-unet",
+         "sd21-unet", "sdxl-unet", "lstm")  # fmt: skip
+figures.two_peaks(
+    {model: peaks[model] for model in SHOWN}, cards_gib=plots.CARDS_GIB,
+    title=f"The update peaks higher for {len(higher)} of {len(MODELS)} models",
+)  # fmt: skip
+
+# %% [markdown] id="peaks-read"
+# A lever lowers one of the two, or both:
+#
+# | lever | the peak while the model runs | the update's peak |
+# |---|---|---|
+# | autocast | mostly lower | the same |
+# | fused kernels | the same, or lower (attention) | lower: no temporaries |
+# | a smaller micro-batch | lower, if activations outweigh gradients that wait | the same |
+# | checkpoints | lower, or the same | the same |
+# | 8-bit states | lower, by the states | lower |
+# | LoRA, or sharding (13) | lower | lower |
+#
+# So look at both peaks first. Where the update alone does not fit, neither a checkpoint nor a
+# smaller micro-batch can help.
+#
+# ## One order
+#
+# Among the levers that help, the cheapest comes first. This is the order of the course. `tonight`
+# and `planning.pull_levers` read it from the same place:
+
+# %% id="order"
+pd.DataFrame({"what it costs": planning.ORDER})
+
+# %% [markdown] id="order-read"
+# Two sources disagree about the middle of this list. A tutorial (source 1 of chapter 10) says
+# "start with gradient accumulation", and "add checkpointing if still hitting memory limits". The
+# outline of this course had checkpoints first. Both levers lower the same peak, and change no
+# training where nothing mixes samples (09). So time decides. People who measured both have
+# published it.
+#
+# **Predict.** InternLM trained 7B parameters on GPUs of 80 GiB, 8 samples to each for an update.
+# One run kept everything, two samples at a time, accumulated. The other checkpointed, all eight at
+# once. How many percent longer did the checkpointed run take?
+
+# %% id="guess-order"
+guess = None  # percent
+
+# %% id="order-settled"
+published = pd.read_csv(FOLDER / "published_times.csv").set_index("id")
+
+
+def price(name):
+    """How much longer the second run of a published pair took; both are rates."""
+    pair = published.loc[name]
+    return pair["without"] / pair["with"] - 1
+
+
+checkpointed = {n: price(f"internlm-7b-{n}-or-accumulate") for n in (8, 64, 1024)}
+print(f"on 8 GPUs: {checkpointed[8]:+.0%}{beside(guess, 100 * checkpointed[8])}")
+bert = {
+    way: price(f"bert-large-v100-{way}") for way in ("accumulation", "checkpointing")
+}
+settled = {f"InternLM 7B, {n} GPUs: 8 x 1 checkpointed, not 2 x 4": f"{p:+.0%}"
+           for n, p in checkpointed.items()}  # fmt: skip
+settled |= {f"BERT-Large, V100: {way}": f"{p:+.0%}" for way, p in bert.items()}
+pd.DataFrame({"more time (measured, by the sources)": settled})
+
+# %% [markdown] id="settled-read"
+# Accumulation is the cheaper one in each InternLM pair. So the tutorial's order wins, with two
+# limits. The first: a GPU is filled while its work takes longer than the CPU needs to launch it.
+# Below that, half a micro-batch takes as long as a whole one, and checkpoints launch a forward
+# again: then time both levers. This limit can be predicted, from a sample's FLOPs and bytes, the
+# card's published speed, and the number of operations, each with the launch time that fits 10b's
+# H200. The smallest micro-batch that fills the GPU:
+
+# %% id="filled"
+filled = {}
+for card in ("NVIDIA A100-SXM4-80GB", "Tesla T4"):
+    speed = planning.Speed.of(card)
+    filled[card] = {
+        name: planning.filling_micro_batch(
+            Recipe(name, 64, precision=speed.autocast), speed
+        )
+        for name in ("gpt2", "vit-b-16")
+    }
+pd.DataFrame(filled)  # predicted
+
+# %% [markdown] id="filled-read"
+# The slower the card and the larger a sample, the fewer samples fill it. This is why the list has
+# the micro-batch twice: first down to the size that fills the GPU, and after the checkpoints down
+# to one sample.
+#
+# The second limit is sharding over a slow link, where each micro-batch sends the weights again.
+# There the order turns round (chapter 14).
+#
+# ## How far each lever reaches
+#
+# Now pull the levers on the recorded models. Every rung keeps those before it. On the rung
+# "smaller micro-batch" the window runs one sample at a time.
+
+# %% id="rungs"
+TWICE = "one sample at a time"  # the smaller micro-batch again
+RUNGS = ["as it is", *(name for name in planning.ORDER if name != TWICE)]
+half = {"precision": "bf16-amp"}
+fused = half | {"optimizer": "adamw-fused"}
+FRUGAL = {"checkpointing": "per-block"}
+
+
+def window(model, step):  # the second micro-batch peaks as the last one
+    return step | {
+        "micro_batch": 1,
+        "accumulation": min(2, SIZES[model]["micro_batch"]),
+    }
+
+
+def steps(model):
+    alone = window(model, fused)
+    checkpointed = alone | FRUGAL
+    return (
+        {},
+        half,
+        fused,
+        alone,
+        checkpointed,
+        checkpointed | {"optimizer": "adamw-8bit"},
+    )
+
+
+# %% [markdown] id="write-first-rung"
+# **Write.** `first_rung`, from the `peak_bytes` of `report_of(model, step)` for the six steps that
+# `steps(model)` gives.
+
+
+# %% id="first-fit"
+def first_rung(model, budget_bytes):
+    """Number of the first step whose peak is below the budget; 6: none is."""
+    ### BEGIN SOLUTION
+    peaks = [report_of(model, step)["peak_bytes"] for step in steps(model)]
+    fitting = [rung for rung, peak in enumerate(peaks) if peak < budget_bytes]
+    return min(fitting, default=len(peaks))
+    ### END SOLUTION
+
+
+# %% id="check-first-fit"
+# @title Check: run this cell
+@blanks.check("first_rung", "return the number of a rung")
+def finds_the_first_that_fits():
+    # They stand in for a model's: the peak of its passes, and the update's.
+    pairs = [(50, 30), (40, 40), (30, 45), (45, 20), (20, 20), (10, 5)]
+    peaks = [max(pair) for pair in pairs]
+
+    def report(model, step):
+        passes, update = step
+        phases = {"forward": passes - 1, "backward": passes, "optimizer": update}
+        return {"peak_bytes": max(step), "phases": phases}
+
+    with patch.dict(globals(), report_of=report, steps=lambda model: pairs):
+        for budget, right in ((60, 0), (42, 1), (35, 4), (15, 5), (5, 6)):
+            seen = first_rung("a model", budget)
+            said = (
+                f"{peaks} under {budget}: you find {seen!r}, and the rung is {right}."
+            )
+            assert seen == right, said
+
+
+# %% [markdown] id="guess-fit-text"
+# **Predict.** That makes 17 models and three cards of 16, 24 and 80 GiB. How many of the 51 pairs
+# fit as they are, without any lever?
+
+# %% id="guess-fit"
+guess = None  # pairs of 51
+
+# %% id="ladder"
+found = {
+    model: {gib: first_rung(model, gib * GIB) for gib in plots.CARDS_GIB}
+    for model in MODELS
+}
+plain = sum(rung == 0 for cards in found.values() for rung in cards.values())
+print(f"{plain} of {3 * len(MODELS)} pairs fit as they are{beside(guess, plain)}")
+pd.DataFrame(found).T.map(lambda rung: RUNGS[rung]).rename(columns="{} GiB".format)
+
+# %% [markdown] id="ladder-read"
+# Read along a line: a larger card asks for fewer levers. *LoRA* means that no step of the six fits.
+# Read down a column: the levers differ by *what* a model holds. Where weights and states nearly
+# fill the card, only smaller states or more devices help; where activations do, a smaller
+# micro-batch is most often enough. Pull the levers yourself:
+
+# %% id="calculator"
+widgets.published_calculator(rows, micro_batch=8, card_gib=24)
+
+# %% [markdown] id="rule-text"
+# ## The first lever of a model that is not in the table
+#
+# Two numbers give a first guess, both as shares of the card's memory:
+#
+# - **states**: 16 bytes for each parameter (chapter 01): weights, gradients, AdamW's two states;
+# - **batch**: what the whole batch adds while the model runs, in float32.
+#
+# The two peaks follow, from chapters 01 to 08:
+#
+# - Weights, gradients and AdamW's states are 4, 4 and 8 of the 16 bytes; 8-bit states are 2.
+# - While the activations are at their most, this micro-batch has made no gradients yet. Those of
+#   earlier micro-batches are there.
+# - From the second rung on, autocast keeps a 16-bit copy of the weights while the model runs.
+# - The update has all gradients, and PyTorch's default AdamW makes temporaries of 4 more bytes. The
+#   fused and the 8-bit one make none.
+#
+# How much of `batch` is left by autocast and by checkpoints depends on the model. We take the
+# median of other models.
+#
+# **Write.** `on_paper`: the peaks on the first six rungs, as shares of the card.
+
+
+# %% id="on-paper"
+def on_paper(states, batch, samples, cast, kept):
+    """The peaks on the six rungs, as shares of the card.
+
+    Args:
+        states: Share of 16 bytes for each parameter.
+        batch: Share of what all samples add in float32.
+        samples: How many they are.
+        cast: The part of `batch` that autocast leaves.
+        kept: The part of one sample's share that autocast and checkpoints leave.
+    """
+    ### BEGIN SOLUTION
+    held, waiting = states * 12 / 16, states * 4 / 16 * (samples > 1)
+    copies, sample = states * 2 / 16, batch / samples
+    cast_batch = held + copies + cast * batch
+    checkpointed = copies + waiting + kept * sample
+    return (
+        max(held + batch, states * 20 / 16),
+        max(cast_batch, states * 20 / 16),
+        max(cast_batch, states),
+        max(held + copies + waiting + cast * sample, states),
+        max(held + checkpointed, states),
+        max(states * 6 / 16 + checkpointed, states * 10 / 16),
+    )
+    ### END SOLUTION
+
+
+# %% id="check-on-paper"
+# @title Check: run this cell
+@blanks.check("on_paper", "return the peaks on the six rungs")
+def is_right_on_paper():
+    by_hand = {  # states, batch, samples, cast, kept
+        (0.8, 0, 8, 1, 1): (1, 1, 0.8, 0.9, 0.9, 0.6),
+        (0.8, 0, 1, 1, 1): (1, 1, 0.8, 0.8, 0.8, 0.5),
+        (0, 1.6, 8, 0.5, 0.25): (1.6, 0.8, 0.8, 0.1, 0.05, 0.05),
+        (0.4, 0.8, 4, 0.5, 0.25): (1.1, 0.75, 0.75, 0.55, 0.5, 0.35),
+    }
+    for given, right in by_hand.items():
+        for rung, seen, peak in zip(RUNGS, on_paper(*given), right, strict=False):
+            wrong = f"on_paper{given}, {rung!r}: {seen:.2f} should be {peak:.2f}."
+            assert abs(seen - peak) < 1e-6, wrong
+        assert len(on_paper(*given)) == 6, "There must be a peak for each of six rungs."
+
+
+# %% [markdown] id="judge-text"
+# Judge the rule as you will use it, on a model that it has not seen: the two parts come from the 16
+# other models. We ask about cards of seven sizes.
+
+
+# %% id="shares"
+def added(model, step, *phases):  # what running the model adds to what it held
+    report = report_of(model, step)
+    return max(report["phases"][p] for p in phases) - report["baseline_bytes"]
+
+
+def sizes_of(model):
+    """Bytes of states and batch, and the samples."""
+    states = 4 * report_of(model, {})["at_peak"]["parameters"]
+    batch = added(model, {}, "forward", "backward")
+    return states, batch, SIZES[model]["micro_batch"]
+
+
+def parts(model):
+    """The two parts that `on_paper` takes, cast and kept, without the copies."""
+    states, batch, samples = sizes_of(model)
+    lone = added(model, half | FRUGAL | {"micro_batch": 1}, "forward")
+    cast = added(model, half, "forward", "backward")
+    copies = states * 2 / 16
+    return (cast - copies) / batch, (lone - copies) / (batch / samples)
+
+
+# %% id="ruled"
+def ruled(model, budget_bytes):
+    """The first rung that fits on paper, by what other models have in common."""
+    others = [parts(other) for other in MODELS if other != model]
+    cast, kept = map(median, zip(*others, strict=True))
+    states, batch, samples = sizes_of(model)
+    shares = states / budget_bytes, batch / budget_bytes
+    peaks = on_paper(*shares, samples, cast, kept)
+    return next((rung for rung, peak in enumerate(peaks) if peak < 1), len(peaks))
+
+
+# %% [markdown] id="guess-rule-text"
+# **Predict.** Where a lever is needed, in how many percent of the pairs does the rule name the
+# right one?
+
+# %% id="guess-rule"
+guess = None  # percent
+
+# %% id="judged"
+CARDS = (8, 12, 16, 24, 40, 48, 80)
+pairs = [(model, gib) for model in MODELS for gib in CARDS]
+needed = {pair: first_rung(pair[0], pair[1] * GIB) for pair in pairs}
+told = {pair: ruled(pair[0], pair[1] * GIB) for pair in pairs}
+right = [pair for pair in pairs if told[pair] == needed[pair]]
+needy = [pair for pair in pairs if needed[pair] > 0]
+of_needy = len(set(right) & set(needy))
+share = 100 * of_needy / len(needy)
+print(f"right in {len(right)} of {len(pairs)} pairs, each of a model left out;")
+print(f"in {of_needy} of the {len(needy)} that need a lever{beside(guess, share)}")
+missed = {f"{pair[0]}, {pair[1]} GiB": (RUNGS[told[pair]], RUNGS[needed[pair]])
+          for pair in pairs if pair not in right}  # fmt: skip
+pd.DataFrame(missed, index=["on paper", "needed"]).T
+
+# %% [markdown] id="judged-read"
+# Most misses are language models. Their logits stay in float32 under autocast, which saves less of
+# the batch there than elsewhere (chapter 10d). The others lie near the limit of the card. Take the
+# answer on paper as the first thing to try, and `memory.predict` it: that takes seconds.
+#
+# In words:
+#
+# - A small batch beside small states needs no lever.
+# - A large batch beside states that leave room: autocast, then a smaller micro-batch, then a
+#   checkpoint around each block.
+# - States that nearly fill the card: fused kernels at once, then 8-bit states. A checkpoint alone
+#   does not help.
+# - States larger than the card, in 8 bits too: bfloat16 throughout, more devices, or fewer trained
+#   weights.
+
+# %% [markdown] id="plans-text"
+# ## The planner on real models
+#
+# The ladder has six rungs; the planner has many more. It keeps weights and states in float32. It
+# takes the plan with the shortest predicted time, most often the one that recomputes least. The
+# table has its answers for 64 samples an update, recorded by
+# `python course/recorded/make/plan_pairs.py`. You get one of them with
+#
+# ```bash
+# python -m tutorial_lib plan gpt2-xl --budget 24GiB --effective-batch 64
+# ```
+#
+# **Predict.** Llama 2 has 6.7 billion parameters. On a card of 80 GiB its states in float32 do not
+# fit, and 8-bit ones may not. In bfloat16 throughout they do, one sequence of 4,096 tokens at a
+# time. How many percent of time does recomputation add?
+
+# %% id="guess-plan"
+guess = None  # percent
+
+# %% id="plans"
+plans = pd.read_csv(FOLDER / "plans.csv").set_index(["model", "budget_gib"])
+llama = plans.loc["llama-2-7b", 80]
+extra = llama.overhead
+print(f"Llama 2 7B in 80 GiB: {extra:+.1%} time{beside(guess, 100 * extra)}")
+
+
+def in_words(plan):
+    if np.isnan(plan.peak_bytes):
+        return f"nothing; float32 states need {Bytes(plan.smallest_bytes)}"
+    batch = f"{plan.micro_batch:.0f} x {plan.accumulation:.0f}"
+    extra = f"{abs(plan.overhead):.0%} more time"
+    words = f"{batch}: {Bytes(int(plan.peak_bytes))}, {extra}"
+    return words if pd.isna(plan.changes) else f"{words}; only with {plan.changes}"
+
+
+plans.apply(in_words, axis=1).unstack().rename(columns="{} GiB".format)
+
+# %% [markdown] id="plans-read"
+# Four things to see:
+#
+# - A larger card never gets a smaller micro-batch. A tenth of the card is left free (10b).
+# - A plan that the planner solves for costs less than the rung "checkpoint each block": it
+#   recomputes only as much as is missing, and the cheapest stages first.
+# - Where a row says "only with", weights and states in float32 do not fit. Then the planner shows
+#   what does, and takes it only if `--optimizer adamw-8bit` or `--precision bf16` asks for it. Both
+#   are another training. bfloat16 rounds away any update that is smaller than 1/512 of its weight,
+#   so that the model may learn less.
+# - Where nothing fits, it says what states in float32 need: then more devices, or LoRA.
+#
+# The planner's seconds are not a GPU's. Its clock adds up FLOPs and bytes at a fixed share of a
+# card's published speed, and takes at least as long as the launches. That is enough to put choices
+# in order. Chapter 10b holds both parts against the steps of an H200.
+
+# %% [markdown] id="larger-text"
+# ## "Four to ten times larger"
+#
+# "Both techniques together let you train models four to ten times larger." Larger in what? We take
+# GPT-2's layers of width 768, an update of 16 sequences of 1,024 tokens, autocast, and 16 GiB, and
+# ask how many layers fit. A layer adds the same bytes each time, so the peak is a straight line in
+# the number of layers: two predictions draw it, and a third shows how straight it is.
+
+# %% id="lines"
+WAYS = {
+    "neither": {"micro_batch": 16},
+    # the second one peaks as the 16th
+    "accumulation": {"micro_batch": 1, "accumulation": 2},
+    "checkpointing": {"micro_batch": 16, "checkpointing": "per-block"},
+    "both": {"micro_batch": 1, "accumulation": 2, "checkpointing": "per-block"},
+}
+
+
+def gpt(layers, width=768, seq=1024, **choices):
+    shape = {"n_layer": layers, "n_embd": width, "n_head": width // 64}
+    shape["n_positions"] = seq
+    return Recipe("gpt2", **choices, **fused, seq=seq, overrides=shape)
+
+
+@cache
+def peak(layers, width=768, **choices):
+    return memory.predict(gpt(layers, width, **choices).make_step).peak_bytes
+
+
+# %% id="depth"
+BUDGET = 16 * GIB
+
+
+def deepest(**choices):
+    """How many layers fit: the peak is a straight line in their number."""
+    four, eight = peak(4, **choices), peak(8, **choices)
+    slope = (eight - four) / 4
+    return int((BUDGET - eight) // slope) + 8
+
+
+four, six, eight = (peak(layers, **WAYS["both"]) for layers in (4, 6, 8))
+print(f"at six layers the line is off by {2 * six / (four + eight) - 1:+.2%}")
+
+# %% [markdown] id="guess-larger-text"
+# **Predict.** Both together, against neither: how many times as many layers fit in 16 GiB?
+
+# %% id="guess-larger"
+guess = None  # times
+
+# %% id="depths"
+depths = {way: deepest(**choices) for way, choices in WAYS.items()}
+sizes = {way: gpt(layers, **WAYS[way]).num_parameters for way, layers in depths.items()}
+deeper = {way: layers / depths["neither"] for way, layers in depths.items()}
+times = deeper["both"]
+print(f"both against neither: {times:.1f} times{beside(guess, times)}")
+table = pd.DataFrame({"layers": depths})
+table["times as deep"] = pd.Series(deeper).map("{:.1f}".format)
+table["parameters"] = [f"{count / 1e6:.0f} M" for count in sizes.values()]
+table
+
+# %% [markdown] id="depths-read"
+# Far more than ten times. The reason is the size of the update: without a lever, all 16 sequences
+# are in memory at once, and their activations leave room for a few layers only. With both levers
+# nearly all of the 16 GiB is weights and states. So the factor should fall when the update is
+# smaller.
+
+# %% id="by-batch"
+one = {"micro_batch": 1}  # an update of one sample has nothing to accumulate
+single = {seq: deepest(**one, **FRUGAL, seq=seq) / deepest(**one, seq=seq)
+          for seq in (1024, 16384)}  # fmt: skip
+factors = {1: single[1024]}
+factors |= {n: depths["both"] / deepest(micro_batch=n) for n in (2, 4, 8, 16)}
+larger = {f"{n} x 1024 tokens": times for n, times in factors.items()}
+larger["1 x 16384 tokens"] = single[16384]
+pd.Series(larger).map("{:.1f}".format).to_frame("times as deep")
+
+# %% [markdown] id="by-batch-read"
+# Here is the condition of the claim. The factor is not a property of the techniques: it grows with
+# the samples in an update and with their length. With one short sample an update, less than twice
+# the depth fits, since weights and states fill the card whatever you do.
+#
+# *Wider* models meet the same wall. Weights grow with the square of the width, activations only
+# with the width.
+
+
+# %% id="widths"
+def widest(layers=6, **choices):
+    """Find the widest model that fits; the peak is a parabola in the width."""
+    at = (256, 512, 1024)
+    curve = np.polyfit(at, [peak(layers, width, **choices) for width in at], 2)
+    return 64 * int(max(np.roots(curve - [0, 0, BUDGET]).real) // 64)
+
+
+plain, both = widest(**WAYS["neither"]), widest(**WAYS["both"])
+wider = gpt(6, both).num_parameters / gpt(6, plain).num_parameters
+print(f"six layers: width {plain} or {both}, {wider:.1f} times the parameters")
+
+# %% id="verdicts"
+claims.Verdicts(
+    claims.Verdict(
+        "A17", "holds if", "How much larger a model may be is decided by the samples "
+        "in an update and their length: both techniques gain more with more of either.",
+        f"{factors[1]:.1f} to {factors[16]:.1f} times as deep for 1 to 16 sequences of "
+        f"1,024 tokens an update, {single[16384]:.1f} times for one of 16,384",
+        "predicted", "by-batch", device="CUDA kernels",
+        tried={"larger": larger}),
+)  # fmt: skip
+
+# %% [markdown] id="end"
+# ## What you can now do
+#
+# - Ask which of a step's two peaks is too high, and know which lever comes first.
+# - Say why accumulation comes before checkpoints, and where that ends.
+# - Have a planner choose, and read what it chose.
+# - Say what "ten times larger" depends on.
