@@ -523,12 +523,12 @@ plots.ledger_bars(
 # ## First: do both compute the same?
 #
 # Now the meter goes to work: PyTorch's own checkpoint around each block, against none. Are the
-# gradients equal? Most benchmarks leave this check out.
+# gradients equal?
 #
 # > **Compare A with A before A with B.** You may ask for equal *bits* only if the same step, run
 # > twice, gives the same bits. On a GPU it may not: some kernels add in an order that changes from
 # > run to run. Then switch on `torch.use_deterministic_algorithms`, or allow B to differ from A
-# > about as much as A differs from itself. Chapter 05 has code for it.
+# > about as much as A differs from itself.
 
 
 # %% id="gradients"
@@ -544,7 +544,7 @@ plain = gradients("none")
 
 # %% [markdown] id="published-text"
 # Next comes a function as tutorials have it: reset the peak counter, forward, backward, read the
-# counter. There it's CUDA's counter, here it's your meter.
+# counter.
 
 
 # %% id="published"
@@ -593,7 +593,7 @@ plots.ledger_bars(bars, title="As published: the second run carries gradients, c
 # ## Fault 1: what the last run left behind
 #
 # The second run carries the gradients of the first. They're as large as the parameters, and
-# nothing frees them. So the technique under test is charged for the other run's gradients. One line
+# nothing frees them. One line
 # between the runs fixes it:
 
 # %% id="mended-leftovers"
@@ -606,7 +606,7 @@ savings
 # %% [markdown] id="kept-text"
 # Other leftovers have a name: a list of outputs kept for a plot, a notebook's `Out[7]`, a `loss` in
 # the outer scope. `memory.measure(step, steps=3).leaks()` lists what three steps leave behind, by
-# operation and module (lab 02 has you write such a detector).
+# operation and module.
 #
 # ## Fault 2: no warm-up
 #
@@ -668,11 +668,11 @@ pd.DataFrame({"saved, %": savings})
 # ## Fault 3: an instrument that does not see it
 #
 # A well-known notebook reports that checkpointing saves 22 %. A reader who ran it again got a
-# slightly *larger* peak (rasbt/deeplearning-models, issue 74). The notebook had asked
+# slightly *larger* peak. The notebook had asked
 # `tracemalloc`, which watches Python's own allocator. PyTorch gets its memory in C++ and tells
 # `tracemalloc` nothing, so the notebook compared Python objects
 # ([02b](02b_allocator_and_profilers.ipynb) repeats it). Every instrument needs a positive control:
-# a change of known size. Your meter's checks were such controls.
+# a change of known size.
 #
 # ## Fault 4: one segment
 #
@@ -699,19 +699,17 @@ pd.DataFrame(rows, index=["peak", "billion FLOPs"]).T
 # Row two did nothing: `checkpoint_sequential` leaves the last segment alone, and the only segment
 # is the last. Row three paid a third more FLOPs for not one byte (chapter 06 says why). Peak memory
 # can't tell these two apart. So look at **both sides of the trade**: what you got, and what you
-# paid. If a technique that costs time costs none here, it is probably not switched on.
+# paid.
 #
 # ## Fault 5: a clock that does not wait
 #
 # A GPU works through a queue. Python puts an operation in and goes on. If you read a clock without
-# `torch.cuda.synchronize()`, it has timed only the putting in;
-# [02b](02b_allocator_and_profilers.ipynb) takes both readings on a GPU of yours. The *memory* peak
+# `torch.cuda.synchronize()`, it has timed only the putting in. The *memory* peak
 # needs no synchronise: the allocator counts on the host when an operation is launched.
 #
 # Bytes repeat exactly; times don't. So time two variants in turn, and take the median of the pairs'
 # ratios. Then compare a step with *itself* in the same way, an **A/A test**: how far that ratio is
-# from 1.00 is the smallest difference that you may claim. `memory.measure(..., repeats=10)` times a
-# step with a warm-up and gives median and spread. Lab 02 has you write both.
+# from 1.00 is the smallest difference that you may claim.
 #
 # ## Verdicts
 
@@ -726,6 +724,36 @@ claims.Verdicts(
         "all-savings",
     ),
 )
+
+# %% [markdown] id="three-problems"
+# ## On paper
+#
+# **1.** The plain step peaks at 9 GiB, of which 2.5 GiB are gradients of an earlier step, and the
+# checkpointed one at 6 GiB, steady both. What does a benchmark say that runs the plain step first,
+# with no gradients there?
+#
+# <details><summary>Answer</summary>
+#
+# It reads 6.5 GiB and 6 GiB, a saving of 8 %. In the steady state it is a third.
+# </details>
+#
+# **2.** A model has 500 MiB of float32 weights. How much higher is the backward peak of Adam's
+# second step than that of its first?
+#
+# <details><summary>Answer</summary>
+#
+# By the two states, 1000 MiB, which are made in the first update. If the gradients are set to None
+# before forward, they add nothing.
+# </details>
+#
+# **3.** A/A ratios of a step are 1.02, 0.99 and 1.01; A/B ratios are 1.02, 1.01 and 1.03. What may
+# you claim?
+#
+# <details><summary>Answer</summary>
+#
+# The medians are 1.01 and 1.02. A differs from itself by 1 %, so a difference of 2 % is hardly more
+# than nothing: take more pairs first.
+# </details>
 
 # %% [markdown] id="summary"
 # ## A list to keep

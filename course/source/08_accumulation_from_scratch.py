@@ -50,7 +50,7 @@ torch.set_num_threads(1)
 # so its gradient is a sum over samples, and a sum may be taken in pieces:
 #
 # $$ \nabla \frac{1}{B}\sum_{i=1}^{B} \ell_i = \frac{1}{N} \sum_{j=1}^{N} \nabla
-#    \Big( \frac{N}{B} \sum_{i \in \text{micro-batch } j} \ell_i \Big) $$
+# \Big( \frac{N}{B} \sum_{i \in \text{micro-batch } j} \ell_i \Big) $$
 #
 # If all micro-batches have one size, $B/N$, each bracket on the right is the mean loss of one
 # micro-batch. PyTorch computes the outer sum for us, because `backward` *adds* to `.grad`. So the
@@ -366,10 +366,9 @@ f"SGD {sgd_off:.0f} %, AdamW {adamw_off:.4f} %{beside(guess, adamw_off)}"
 
 # %% [markdown] id="read-forgotten"
 # With SGD, the error is larger than the whole distance. AdamW divides the gradient by its own size,
-# so the factor of four cancels, except for the small `eps` in its denominator. (A larger `eps`, or
-# many updates at a high learning rate, and the weights part after all.) Such a run looks healthy
-# until somebody clips gradients, adds a second loss or changes `num`. Trained weights hide this
-# bug, gradients show it. First the correct loop, then the wrong one:
+# so the factor of four cancels, except for the small `eps` in its denominator. Such a run looks
+# healthy until somebody clips gradients, adds a second loss or changes `num`. First the correct
+# loop, then the wrong one:
 
 # %% id="verdict"
 in_float64 = partial(make_gpt, torch.float64, adamw)
@@ -406,7 +405,7 @@ def published_epoch(model, optimizer, num=4):
 
 # %% [markdown] id="read-last"
 # Their gradient is computed and stays in `.grad`. If the next epoch begins with `zero_grad`, the
-# five images are lost; with shuffled data, each epoch loses others. If it does not, an old gradient
+# five images are lost. If it does not, an old gradient
 # leaks into the next epoch. The usual fix is an extra `step()` at the end. But the loop divided the
 # loss of the last micro-batch by 4, and this window has only one micro-batch.
 #
@@ -656,11 +655,9 @@ print(f"a plain average is right in {sum(right)} of {len(right)}, all of equal r
 
 # %% [markdown] id="read-ragged"
 # With one number for the whole window, the loop is the big batch. With the mean of means, the
-# gradient is wrong by many times more than the loss. That is so with untrained weights: there the
-# loss shows nothing. A token counts more if its micro-batch has few tokens, so the model learns
-# another task. Where short rows are hard and long ones easy, the loss can be half as large again
-# after 100 updates. Hugging Face's `Trainer` had this fault until 2024. `08b_trainers_and_losses`
-# (optional) looks at today's.
+# gradient is wrong by many times more than the loss. A token counts more if its micro-batch has few
+# tokens, so the model learns another task. Where short rows are hard and long ones easy, the loss
+# can be half as large again after 100 updates. Hugging Face's `Trainer` had this fault until 2024.
 #
 # ## What happens once per update
 #
@@ -881,6 +878,34 @@ claims.Verdicts(
         held=(sum(full), len(full), "cards and micro-batches, predicted")),
 )  # fmt: skip
 
+# %% [markdown] id="three-problems"
+# ## On paper
+#
+# **1.** A window has micro-batches of 8, 8 and 4 lines, and each loss is a mean over its lines. By
+# what do you multiply the three?
+#
+# <details><summary>Answer</summary>
+#
+# By 8/20, 8/20 and 4/20. With 1/3 each, one of the last four lines would count
+# $\frac{1}{12}$ in place of $\frac{1}{20}$.
+# </details>
+#
+# **2.** Gradients are 6 GiB, and a sample's activations 2 GiB. What do 8 samples hold of both at
+# the activation peak, at once and as 8 x 1?
+#
+# <details><summary>Answer</summary>
+#
+# At once 16 GiB: no gradient is there yet. As 8 x 1 it is 2 + 6 = 8 GiB, from the second
+# micro-batch on.
+# </details>
+#
+# **3.** From how many samples on does 8 x 1 or 4 x 1 save anything there?
+#
+# <details><summary>Answer</summary>
+#
+# $n$ samples at once hold $2n$ GiB, and one at a time 8 GiB. So from 5 samples on.
+# </details>
+
 # %% [markdown] id="summary"
 # ## What you can now do
 #
@@ -891,6 +916,5 @@ claims.Verdicts(
 #   the update is unchanged.
 #
 # In chapter 09 the premise fails: BatchNorm and contrastive losses are no sums over samples. In lab
-# 06, `lab06_exact_accumulation`, you write the step that passes all of this. The companion
-# `08b_trainers_and_losses` is optional: real trainers, packed rows, the optimizer in backward, and
-# why loss curves prove nothing. So is `08c_sixteen_bits`: float16, bfloat16, and what they lose.
+# 06, `lab06_exact_accumulation`, you write the step that passes all of this. The companions
+# `08b_trainers_and_losses` and `08c_sixteen_bits` are optional.

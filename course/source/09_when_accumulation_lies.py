@@ -207,13 +207,13 @@ off_in_words
 # normalisation"). But "batch 64" no longer says what you trained: with BatchNorm the micro-batch is
 # a hyperparameter of the model.
 #
-# (BatchNorm also keeps a running mean and variance for `eval()`, and updates them in every forward.
-# The companion `09b_learning_rates` counts how fast they forget.)
+# (BatchNorm also keeps a running mean and variance for `eval()`, and updates them in every
+# forward.)
 #
 # ### Fixes
 #
 # Three are offered everywhere. *SyncBatchNorm* computes statistics over all processes. *Frozen
-# statistics* put BatchNorm into `eval()` while the rest trains, as fine-tuning of detectors does.
+# statistics* put BatchNorm into `eval()` while the rest trains.
 # *GroupNorm* replaces BatchNorm, as in diffusion U-Nets. **Which of the three make accumulation
 # exact?**
 #
@@ -446,9 +446,7 @@ pd.DataFrame.from_dict(rows, orient="index", columns=heads).round(2)
 # To find a partner among 8 is easier than among 128, so the naive loop reports a *lower* loss. Its
 # gradient is the exact gradient of that easier task. The last column is the distance of the two
 # gradients as a share of the true one's norm. (The companion `09b_learning_rates` trains both: the
-# naive loop's model finds fewer partners.) A batch-hard triplet loss, too, finds only its
-# micro-batch's hardest negative. A plain mean over all pairs of *different* samples only gets
-# noisier, if you shuffle.
+# naive loop's model finds fewer partners.)
 #
 # ### Cached gradients
 #
@@ -461,11 +459,11 @@ pd.DataFrame.from_dict(rows, orient="index", columns=heads).round(2)
 # the embeddings $z_i = f(x_i; \theta)$. By the chain rule,
 #
 # $$ \frac{\mathrm{d}L}{\mathrm{d}\theta} = \sum_{i=1}^{B} \frac{\partial L}{\partial z_i} \,
-#    \frac{\partial f(x_i;\theta)}{\partial \theta} $$
+# \frac{\partial f(x_i;\theta)}{\partial \theta} $$
 #
 # and *that is a sum over samples*, once the numbers $\partial L / \partial z_i$, the cache, are
-# known. They are small, one vector a sample, and need no activation of an encoder. The code has the
-# three steps of the drawing. `states` and `replay` are explained after it.
+# known. They are small, one vector a sample, and need no activation of an encoder. `states` and
+# `replay` are explained after it.
 #
 # **Write.** Steps two and three. The loss is `contrast(embedded, model.log_scale).mean()`; give its
 # number. With `replay`, set a part's random state again before its second pass. It must be the same
@@ -604,7 +602,7 @@ pd.DataFrame(off).T.map("{:.0%}".format).rename_axis(columns="off after n draws"
 # Discard the activations, keep a small boundary and the random state, run forward again when the
 # gradient arrives: that is checkpointing. So replace `model(part)` in `in_memory` by
 # `checkpoint(model, part)`. It trains the same and needs about the same memory, as the next cell
-# shows. (Lab 07 measures how the memory grows with the number of pairs.)
+# shows.
 #
 # **Predict.** By how many percent do the FLOPs of cached gradients exceed those of the big batch?
 
@@ -668,6 +666,36 @@ claims.Verdicts(
         "batch-norm-errors"),
 )  # fmt: skip
 
+# %% [markdown] id="three-problems"
+# ## On paper
+#
+# **1.** 1024 pairs as 32 x 32: what share of the comparisons is made, and what would a loss by
+# chance be, before and after?
+#
+# <details><summary>Answer</summary>
+#
+# $32 \cdot 32^2$ of $1024^2$, one 32nd. By chance a partner is one of 1024, a loss of
+# $\ln 1024 = 6.9$; in pieces one of 32, $\ln 32 = 3.5$.
+# </details>
+#
+# **2.** How many bytes does the cache of 32,768 pairs take, with embeddings of width 512 in
+# float32?
+#
+# <details><summary>Answer</summary>
+#
+# Two embeddings a pair, $2 \cdot 32768 \cdot 512 \cdot 4$ bytes: 128 MiB. The gradients by them
+# take as much again.
+# </details>
+#
+# **3.** BatchNorm's mean of 64 images has some error. How much larger is that of a micro-batch of
+# 4, and does averaging the 16 gradients help?
+#
+# <details><summary>Answer</summary>
+#
+# $\sqrt{64/4} = 4$ times as large. Averaging takes away noise, but each gradient belongs to
+# another loss, so a bias stays.
+# </details>
+
 # %% [markdown] id="summary"
 # ## What you can now do
 #
@@ -677,5 +705,4 @@ claims.Verdicts(
 # - Give a contrastive loss its full batch with a micro-batch's activations, random state included.
 #
 # In lab 07, `lab07_cached_gradients`, you write cached gradients for real conditions. The companion
-# `09b_learning_rates` is optional: which learning rate suits a larger effective batch, and which
-# contrastive loop finds more partners? Chapter 10 takes both techniques to transformers.
+# `09b_learning_rates` is optional. Chapter 10 takes both techniques to transformers.

@@ -57,7 +57,6 @@ os.environ["OMP_NUM_THREADS"] = "1"  # the processes that we start share a few c
 # gives each rank the sum. A *backend* sends the bytes: nccl between GPUs, gloo between CPUs.
 #
 # `ranks.start` starts the processes, and `run` sends them a function of this notebook.
-# (The companion 13c shows how `torchrun` and Accelerate do it.)
 
 # %% id="start-two"
 two = ranks.start(2)
@@ -468,8 +467,7 @@ print(f"stage 3: {share:.0f} % of DDP's peak{beside(guess, share)}")
 show(ways)
 
 # %% [markdown] id="zero-read"
-# The formulas are right within two percent, for bytes held and bytes sent. (With very short lines,
-# A's peak comes when backward ends, with all gradients, and the formulas count them twice.)
+# The formulas are right within two percent, for bytes held and bytes sent.
 #
 # - **Activations are not divided.** Every rank has those of its own lines.
 # - **FSDP2 with kept weights saves less at the peak than between steps**, because at the peak all
@@ -548,10 +546,9 @@ for title, sync in (("exchanged in each", True), ("in the last alone", False)):
 pd.DataFrame.from_dict(table, orient="index", columns=("peak, P", "sent, P")).round(2)
 
 # %% [markdown] id="fsdp-accumulation-read"
-# In the second row each rank keeps whole gradients until the last micro-batch. With 26 billion
-# weights on 16 GPUs that was about 52 GB a rank in place of 3.25 GB, says [TorchTNT's pull request
-# 1057](https://github.com/meta-pytorch/tnt/pull/1057). So where gradients are large, **accumulate
-# under FSDP2 with the reduce-scatter in each micro-batch**, although it sends more.
+# In the second row each rank keeps whole gradients until the last micro-batch. So where gradients
+# are large, **accumulate under FSDP2 with the reduce-scatter in each micro-batch**, although it
+# sends more.
 #
 # ## What does each lever touch?
 #
@@ -657,6 +654,34 @@ ledgers = {name: report["at_peak"] for name, report in eight.items()}
 del ledgers["llama-2-70b, ddp"]  # too long a bar
 title = "One of 8 ranks, predicted"
 plots.ledger_bars(ledgers, title=title, cards_gib=(24, 80), predicted=[*ledgers])
+
+# %% [markdown] id="three-problems"
+# ## On paper
+#
+# **1.** 7 billion weights, all in bfloat16, AdamW, eight ranks. What does each hold between steps
+# under DDP, under ZeRO 1, and under stage 3?
+#
+# <details><summary>Answer</summary>
+#
+# P is 14 GB, and there are four copies. DDP: 56 GB. ZeRO 1: $2 + 2/8$ P, 31.5 GB. Stage 3: $4/8$ P,
+# 7 GB.
+# </details>
+#
+# **2.** How long does DDP's all-reduce of these gradients take over links of 12.5 GB/s?
+#
+# <details><summary>Answer</summary>
+#
+# A ring sends $2 \cdot \frac{7}{8}$ P, 24.5 GB: about 2 s.
+# </details>
+#
+# **3.** Four micro-batches an update. How many P does a rank send with DDP and `no_sync`, and with
+# stage 3?
+#
+# <details><summary>Answer</summary>
+#
+# DDP sends $2 \cdot \frac{7}{8} = 1.75$ P once. Stage 3 gathers twice and scatters once in each:
+# $4 \cdot 3 \cdot \frac{7}{8} = 10.5$ P.
+# </details>
 
 # %% [markdown] id="end"
 # (GPT-2 XL has 25 heads, which eight ranks cannot divide, so it has no TP bar. Llama-2-70B under
