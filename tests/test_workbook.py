@@ -84,3 +84,41 @@ def test_tonight_is_the_first_of_the_list_and_links_follow_it(course):
     assert (
         "[now](00__tonight.ipynb)" in (course / "workbook/course/00_start_here.ipynb").read_text()
     )
+
+
+def test_an_assistant_finds_the_rules_and_the_learners_own_stay(course, root):
+    given = course / workbook.RULES
+    mine, other = (course / "workbook" / name for name in ("AGENTS.md", "CLAUDE.md"))
+    assert not mine.exists()
+    given.write_text((root / workbook.RULES).read_text(encoding="utf-8"), encoding="utf-8")
+    workbook.update(course)
+    assert mine.read_text(encoding="utf-8").startswith(given.read_text(encoding="utf-8"))
+    assert other.read_text(encoding="utf-8").startswith("@AGENTS.md\n")
+    given.write_text("newer rules\n", encoding="utf-8")
+    workbook.update(course)
+    assert mine.read_text(encoding="utf-8").startswith("newer rules\n")
+    for text in (
+        "rules of mine\n",
+        mine.read_text(encoding="utf-8") + "and one of mine\n",
+        "\ufffd",
+    ):
+        mine.write_text(text, encoding="utf-8")
+        workbook.update(course)
+        assert mine.read_text(encoding="utf-8") == text
+
+
+def test_what_the_rules_name_is_there(root):
+    text = (root / workbook.RULES).read_text(encoding="utf-8")
+    assert len(text.split()) < 600  # a page
+    blank = (root / "course/blank/10d_the_loss_that_does_not_fit.ipynb").read_text(encoding="utf-8")
+    lab = (root / "labs/lab10_the_loss.ipynb").read_text(encoding="utf-8")
+    for words in ("raise NotImplementedError", "Our lines", "Check: run this cell", "On paper"):
+        assert words in " ".join(text.split())
+        assert words in blank
+    for words in ("# exercise", "# check"):
+        assert f"`{words}`" in text
+        assert f'"{words} 10.' in lab
+    for folder in ("solutions/", "labs/checks/"):
+        assert f"`{folder}`" in text
+        assert (root / folder).is_dir()
+    assert " progress`" in text

@@ -14,8 +14,10 @@ from typing import Any
 FOLDER = "workbook"
 START_PAGE = "course/00_start_here.ipynb"
 FROM = {"course/blank": "course", "labs": "labs", "solutions": "solutions"}
+RULES = "labs/AGENTS.md"  # for a learner's assistant, which looks in the folder that it opens
 # The first way in is the first of JupyterLab's list.
 _NAMES = {"tonight.ipynb": "00__tonight.ipynb"}
+_MARK = "\n<!-- as given: "  # behind the rules: their text when the learner got them
 _GIVEN = "as_given"  # in a cell's metadata: its text when the learner got it
 
 Cell = dict[str, Any]
@@ -56,7 +58,21 @@ def update(root: Path) -> list[str]:
                     said = [f"could not be read: it is {aside.name} now."]
                 notes += [f"{target}/{given.name}: {sentence}" for sentence in said]
             _write(path, new)
+    _carry_rules(root)
     return notes
+
+
+def _carry_rules(root: Path) -> None:
+    """Copy the rules for assistants, unless the learner has changed them."""
+    if not (root / RULES).is_file():
+        return
+    text = (root / RULES).read_text(encoding="utf-8")
+    for name, words in {"AGENTS.md": text, "CLAUDE.md": "@AGENTS.md\n"}.items():
+        path = root / FOLDER / name
+        old = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
+        theirs, _, mark = old.rpartition(_MARK)
+        if not old or mark == f"{_digest({'source': theirs})} -->\n":
+            path.write_text(f"{words}{_MARK}{_digest({'source': words})} -->\n", "utf-8")
 
 
 def merge(old: list[Cell], new: list[Cell]) -> tuple[list[Cell], list[str]]:

@@ -18,6 +18,7 @@ CONTENT = (
     "CITATION.cff",
     "tutorial_lib/**/*",
     "labs/*.ipynb",
+    "labs/AGENTS.md",
     "labs/checks/**/*",
     "course/*.ipynb",
     "course/blank/*.ipynb",
@@ -49,7 +50,7 @@ def make_zip(root: Path, out: Path, *, solutions: bool = False) -> Path:
     """
     files = _files(root, (*CONTENT, "solutions/*.ipynb") if solutions else CONTENT)
     missing = [name for name in REQUIRED if name not in files]
-    labs = [path for name, path in files.items() if re.match(r"labs/[^/]+$", name)]
+    labs = [path for name, path in files.items() if re.match(r"labs/[^/]+\.ipynb$", name)]
     if missing or not labs:
         what = ", ".join(missing) or "lab in labs/"
         raise AuthoringError(f"{root} has no {what}: run build first, in the course's folder.")
