@@ -63,11 +63,11 @@ print(f"each sample: {each:.1f} bytes{beside(guess, each)}")
 print(f"once: {Bytes(constant)}; in 16 bits the weights are {Bytes(2 * 12 * 1024**2)}")
 
 # %% [markdown] id="autocast-read"
-# More than half of float32's 64, for two reasons. The norms and the tensors between blocks stay
-# float32: a block keeps 18 x 2 bytes. The second line is what does not grow with the batch, the
-# difference of the two counts: autograd keeps the 16-bit *copies* of all weights until the backward
-# pass. (Eager attention would add softmax, which stays float32 too.) Over the vocabulary, the
-# scores are there in both types. Now the calculator:
+# That is more than half of float32's 64, for two reasons. First, the norms and the tensors between
+# blocks stay float32, so a block keeps 18 x 2 bytes. Second, autograd keeps 16-bit *copies* of all
+# weights until the backward pass. The second line counts them: they don't grow with the batch.
+# (Eager attention would add softmax, which stays float32 too.) The scores over the vocabulary are
+# there in both types. Now the calculator:
 
 # %% id="calculator-activations"
 SHAPES = {  # L, C, V

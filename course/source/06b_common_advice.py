@@ -228,15 +228,16 @@ by_length = pd.DataFrame({s: in_a_chain(torch.sin, 64, 64 // s) for s in lengths
 by_length.rename_axis(columns="64 sines, segments of")
 
 # %% [markdown] id="sines-read"
-# The sources are right about growth. Without checkpoints memory grows with the depth, with
-# $\sqrt n$ segments about with its root, whatever a layer keeps. One segment a layer, which is what
-# libraries give you, needs one unit more for each layer. That is linear in the end, but at first
-# the inside of one layer is most of it. So at $r = 16$, as in a transformer's block, and at the
-# depths of real models it grows about like the root, too, and needs less than $\sqrt n$ segments.
+# The sources are right about growth. Without checkpoints, memory grows with the depth. With
+# $\sqrt n$ segments it grows about like the square root, whatever a layer keeps. Libraries give you
+# one segment a layer, which needs one unit more for each layer. In the end that is linear, but at
+# first the inside of one layer is most of it. So at $r = 16$, as in a transformer's block, and at
+# the depths of real models, it also grows about like the root, and needs less than $\sqrt n$
+# segments do.
 #
-# About the best length the sources are right for sines: it is eight, $\sqrt{64}$; shorter and
-# longer segments both need more. The number of forwards hardly changes: at most one more for each
-# sine.
+# For sines, the sources are also right about the best length. It is eight, $\sqrt{64}$: shorter and
+# longer segments both need more. The number of forwards hardly changes: each sine runs at most once
+# more.
 
 # %% id="verdicts-depth"
 each, (_, deep, real) = "one segment a layer", chains

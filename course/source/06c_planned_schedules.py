@@ -2,8 +2,8 @@
 # # Planned schedules
 #
 # Chapter 06 cut equal blocks into equal segments. If there's no room for all boundaries, or if
-# stages differ, no such rule is the best. In this chapter you write the planner that finds the
-# best schedule, in ten lines. Chapter 06's rules are special cases of it.
+# stages differ, that rule is no longer the best. In this chapter you write the planner that finds
+# the best schedule, in ten lines. Chapter 06's rules are special cases of it.
 #
 # **Budget:** 70 minutes, 1 GiB of memory, no GPU needed.
 

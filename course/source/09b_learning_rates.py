@@ -135,11 +135,11 @@ valleys(Adam)
 # not depend on the batch. So the linear rule holds far from that wall, and leads into it when you
 # are near.
 #
-# **Adam.** From 16 to 64 the best rate grows as the batch does, from 64 to 256 as its root. (The
-# rates tried are a factor of two apart.) Theory says the root where noise is most of the gradient:
-# an average over four times as many samples has half the noise (Malladi et al., 2022). Far left of
-# the valley, Adam's steps have nearly one length whatever the gradient, so a quarter of the steps
-# go a quarter of the way.
+# **Adam.** From 16 to 64 the best rate grows in proportion to the batch; from 64 to 256, with its
+# square root. (The rates tried are a factor of two apart.) Theory predicts the root where most of
+# the gradient is noise: an average over four times as many samples has half the noise (Malladi et
+# al., 2022). Far left of the valley, all of Adam's steps have nearly the same length, whatever the
+# gradient, so a quarter of the steps go a quarter of the way.
 #
 # ## The rules, as one would use them
 #

@@ -604,8 +604,8 @@ pd.DataFrame({"bytes": {name: str(Bytes(size)) for name, size in sizes.items()}}
 # %% [markdown] id="head-read"
 # The blocks' inputs are left, and the rest is the output head: a score for each of 32,000 words at
 # each of 131,072 positions, in 32 bits, more than once. No block contains the head, so no
-# checkpoint around a block helps. Chapter 10d takes the loss in pieces of the positions, and never
-# holds all scores.
+# checkpoint around a block helps. Chapter 10d computes the loss for one chunk of positions at a
+# time, and never holds all scores.
 #
 # ## Any architecture?
 #

@@ -243,7 +243,7 @@ if torch.cuda.is_available():
 # Here is a task to find out. Fifty numbers go by, each +1 or -1, and one of the first ten carries a
 # mark. After the last one, the network must say which sign was marked.
 #
-# The signal must live through fifty steps. So each unit's gates begin such that it keeps its state
+# The signal must live through fifty steps. So the gates are initialised to keep each unit's state
 # for some number of steps between 1 and 49 (Tallec and Ollivier, 2018).
 
 # %% id="task"

@@ -375,12 +375,12 @@ for name in POLICIES:
 #                  jax.checkpoint decides here               the bytes are decided here
 # ```
 #
-# In practice forward and backward are *one* program. Then residuals are a plan, and XLA, JAX's
-# compiler, lays out the memory: it may fuse small operations, so that their results are never
-# written. It reports how many bytes: `memory_analysis().temp_size_in_bytes` is everything but
-# arguments and results. That is a *predicted* size. It depends on XLA's version and on the
-# processor, so your numbers may differ. All that follows is XLA's backend for the CPU; its backends
-# for GPUs and TPUs have other passes, and none of them ran here.
+# In practice forward and backward are *one* program. Then JAX's choice of residuals is only a plan.
+# XLA, JAX's compiler, decides what is in memory: it may fuse small operations, so that their
+# results are never written. It reports how many bytes: `memory_analysis().temp_size_in_bytes` is
+# everything but arguments and results. That is a *predicted* size. It depends on XLA's version and
+# on the processor, so your numbers may differ. All that follows is from XLA's backend for the CPU.
+# Its backends for GPUs and TPUs have other passes, and none of them ran here.
 #
 # JAX asks the compiler to keep the plan's order. Around each recomputed block it puts an
 # *optimization barrier*, so that the second computation is not moved up and merged with the first

@@ -915,8 +915,9 @@ checks.lab03.checkpoint(checkpoint)
 # %% [markdown] id="hints-3-6"
 # <details><summary>Hint 1: in which order</summary>
 #
-# Before the function: surroundings, two contexts, arguments, region. Then the function, under the
-# region's hooks and inside the first context. Then `forward_is_done`.
+# Before the function runs, take the surroundings, make the two contexts, hold the arguments, and
+# make the region. Then run the function under the region's hooks and inside the first context. At
+# the end call `forward_is_done`.
 # </details>
 # <details><summary>Hint 2: what a region runs</summary>
 #

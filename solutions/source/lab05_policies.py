@@ -526,9 +526,8 @@ pd.DataFrame(table).T.rename_axis("keep")
 # ```
 #
 # While a part works, the memory holds its `working_bytes` and what all parts *before* it keep.
-# Choose one option for each part: the largest of these sums must fit the target, and the FLOPs in
-# all must be the fewest. Greedy is not always best, and 12 blocks of 8 options have 69 billion
-# choices.
+# Choose one option for each part, so that the largest of these sums fits the target with the fewest
+# FLOPs in total. Greedy is not always best, and 12 blocks of 8 options have 69 billion choices.
 
 
 # %% id="answer-5-4"
