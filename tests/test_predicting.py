@@ -329,6 +329,18 @@ def test_predicting_with_a_cpus_kernels_saves_what_is_counted():
     assert predicted == block_saves(**shape)
 
 
+@pytest.mark.filterwarnings("error::tutorial_lib.memory.MeterWarning")  # the sizes are known
+def test_a_prediction_inside_another_knows_its_values_and_spoils_none():
+    def sizes():
+        x, lengths = torch.randn(3, 5, 2), torch.tensor([3, 5, 4])
+        return pack_padded_sequence(x, lengths, True, enforce_sorted=False).batch_sizes.tolist()
+
+    with memory.predicting(kernels="cpu"), memory.predicting():
+        assert sizes() == [3, 3, 3, 2, 1]
+    with memory.predicting():
+        assert sizes() == [3, 3, 3, 2, 1]
+
+
 def test_predicting_refuses_other_kernels_and_tensors_from_outside():
     with pytest.raises(ValueError, match="tpu"), memory.predicting("tpu"):
         pass

@@ -21,10 +21,10 @@ from tutorial_lib.instruments.predicting.release import following, kernels_in_wo
 from tutorial_lib.instruments.predicting.repeats import Repeats
 from tutorial_lib.instruments.predicting.transformers_asks import with_own_caches, with_values
 from tutorial_lib.instruments.predicting.values import Values
-from tutorial_lib.instruments.private_torch import COMPILER, imported, patches
+from tutorial_lib.instruments.private_torch import COMPILER, imported, patches, without_modes
 from tutorial_lib.memory.lines import line_in_words
 from tutorial_lib.memory.meter import MeterWarning, measure
-from tutorial_lib.memory.private_torch import FakeTensor, FakeTensorMode
+from tutorial_lib.memory.private_torch import FakeTensor, FakeTensorMode, active_modes
 from tutorial_lib.memory.release import naming_what_is_gone
 from tutorial_lib.memory.report import MemoryReport
 
@@ -187,7 +187,10 @@ def _predicting(kernels: str, values: Values) -> Iterator[None]:
         raise ValueError(f"kernels (={kernels!r}) must be 'cuda' or 'cpu'.")
     imported(COMPILER)
     kernel_mode = cuda_kernels() if kernels == "cuda" else contextlib.nullcontext()
+    is_inside = any(isinstance(mode, FakeTensorMode) for mode in active_modes())
     with (
+        # modes of a prediction around this one would answer too, with values of their own
+        without_modes() if is_inside else contextlib.nullcontext(),
         torch.random.fork_rng(devices=[]),
         keeping_python_random_states(),
         FakeTensorMode() as mode,

@@ -10,6 +10,7 @@ from torch import nn
 from tutorial_lib import memory
 from tutorial_lib.instruments.planning.run.find_stages import find_stages
 from tutorial_lib.instruments.predicting.placement import on_cpu
+from tutorial_lib.instruments.private_torch import without_modes
 from tutorial_lib.instruments.segments.sameness import Sameness, Seen, Tried, look
 from tutorial_lib.instruments.segments.sameness import judge as judge_loss
 from tutorial_lib.instruments.training import Recipe, step, user_function
@@ -42,7 +43,7 @@ def judge(recipe: Recipe | str) -> Sameness:
     if name in _JUDGED:
         return _JUDGED[name]
     known = None if compares is None else Tried(bool(compares), alone=compares != "pairs")
-    with contextlib.nullcontext() if torch.cuda.is_available() else on_cpu():
+    with without_modes(), contextlib.nullcontext() if torch.cuda.is_available() else on_cpu():
         found = judge_loss(
             lambda n: replace(plain, micro_batch=n).make_loss(), _stages_of, known=known
         )
