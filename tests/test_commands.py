@@ -154,7 +154,9 @@ def test_a_wrong_call_is_status_2(capsys, words):
 
 def test_a_full_memory_says_what_to_try(capsys, monkeypatch, tiny):
     def burst(*_, **__):
-        raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried 99 bytes.")
+        raise RuntimeError(
+            "DefaultCPUAllocator: can't allocate memory: you tried to allocate 99 bytes."
+        )
 
     monkeypatch.setattr(published, "build", burst)
     assert "lower --batch" in refusal(capsys, "measure", tiny)

@@ -72,6 +72,24 @@ def targets_too_few(micro_batch=2):
     return (lambda: nn.functional.cross_entropy(model(x), labels)), model
 
 
+def jagged(micro_batch=2):
+    """Sequences of several lengths in one nested tensor."""
+    model, rows = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8)), torch.randn(micro_batch, 4, 8)
+    batch = torch.nested.nested_tensor([*rows], layout=torch.jagged)
+    return (lambda: model(batch).values().square().mean()), model
+
+
+def own_kernel(micro_batch=2):
+    """Hands an address to a kernel, as code in C or Triton does."""
+    model, x = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8)), torch.randn(micro_batch, 8)
+
+    def loss():
+        y = model(x)
+        return y.square().mean() * (y.data_ptr() > 0)
+
+    return loss, model
+
+
 # Takes minutes to take apart, and says by a file that it has begun; imported by a bare process.
 SLOW = """
 import os, pathlib, time
@@ -120,6 +138,18 @@ def test_an_error_of_ones_own_keeps_its_words_and_its_line(words, function, said
     assert f"Your code raised {said}" in printed
     assert line in printed
     assert not any(word in printed for word in ("needs a function", "predicted tensor", "joblib"))
+
+
+@pytest.mark.parametrize("words", ["predict", "plan --budget 1GiB --effective-batch 4"])
+@pytest.mark.parametrize("function", [jagged, own_kernel])
+def test_what_needs_memory_itself_is_no_error_of_ones_own(words, function, capsys):
+    function()[0]().backward()  # it trains
+    command, *more = words.split()
+    assert run([command, HERE + function.__name__, *more]) == 2
+    printed = capsys.readouterr().err
+    assert f"in {'loss' if function is own_kernel else 'jagged'} (`" in printed
+    assert "needs a tensor's memory itself" in printed
+    assert not any(word in printed for word in ("Your code", "Memory ran out", "Traceback"))
 
 
 def wait_until(is_so):

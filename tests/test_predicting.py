@@ -444,22 +444,23 @@ def test_a_ctc_loss_whose_lengths_a_model_computes_is_predicted(computed):
 def test_recurrent_layers_are_predicted(kind, batch_first, is_packed):
     def make_step():
         layers = nn.ModuleList(kind(12, 12, 2, dropout=0.3, bidirectional=b) for b in (False, True))
+        model = nn.ModuleList([nn.Linear(12, 12), *layers])
         x, lengths = torch.randn(6, 30, 12), torch.tensor([7, 30, 20, 3, 20, 28])
         x = x if batch_first else x.transpose(0, 1)
 
         def step():
-            y = x
+            y = model[0](x)
             if is_packed:
-                y = pack_padded_sequence(x, lengths, batch_first, enforce_sorted=False)
+                y = pack_padded_sequence(y, lengths, batch_first, enforce_sorted=False)
             for layer in layers:
                 y, _ = layer(y)
             if is_packed:
                 y, _ = pad_packed_sequence(y, batch_first, 0.5, total_length=32)
             y.square().mean().backward()
-            layers.zero_grad()
+            model.zero_grad()
 
-        return step, layers, None
+        return step, model, None
 
-    step, layers, _ = make_step()
-    counted = memory.measure(step, model=layers)
+    step, model, _ = make_step()
+    counted = memory.measure(step, model=model)
     assert memory.predict(make_step, kernels="cpu").peak_bytes == counted.peak_bytes

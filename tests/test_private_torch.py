@@ -323,15 +323,19 @@ def test_packed_sequences_go_through_these_functions():
         asked.append((type(sizes), more))
         return data, sizes
 
-    with Seen() as mode:
+    def put(padded, lengths, *more):
+        asked.append((type(lengths), more))
+        return operations.PACK(padded, lengths, *more)
+
+    with Seen() as mode, patches.with_packed_sequences(lambda fake: fake, pad, put):
         pack = nn.utils.rnn.pack_padded_sequence(torch.ones(2, 3, 4), torch.tensor([3, 2]), True)
     assert operations.PACK in mode.operations
-    with patches.with_packed_sequences(lambda fake: pack.batch_sizes, pad):
+    with patches.with_packed_sequences(lambda fake: pack.batch_sizes, pad, put):
         for kind in (nn.LSTM, nn.GRU, nn.RNN):
             assert kind(4, 4)(pack)[0].data.shape == (5, 4)
         nn.utils.rnn.pad_packed_sequence(nn.utils.rnn.PackedSequence(pack.data, pack.batch_sizes))
-    assert asked == [(torch.Tensor, (False, 0.0, 3))]
-    with meters.FakeTensorMode(), patches.with_packed_sequences(lambda fake: 1 / 0, pad):
+    assert asked == [(torch.Tensor, (True,)), (torch.Tensor, (False, 0.0, 3))]
+    with meters.FakeTensorMode(), patches.with_packed_sequences(lambda fake: 1 / 0, pad, put):
         fake = torch.ones(2, dtype=torch.long)
         with pytest.raises(ZeroDivisionError):
             torch._VF.gru(torch.ones(5, 4), fake, torch.ones(1, 2, 4))
@@ -592,7 +596,8 @@ def test_what_a_checkpoint_recomputes_is_told_by_its_frame():
     seen = []
 
     def block(x):
-        seen.append(meters.in_recomputation(sys._getframe()))
+        names = ("checkpoint", "unpack_hook")
+        seen.append([meters.in_checkpoint(sys._getframe(), name) for name in names])
         return x.exp()
 
     x = torch.ones(2, requires_grad=True)

@@ -17,6 +17,7 @@ from tutorial_lib.instruments.predicting import reading
 from tutorial_lib.instruments.predicting.corrections import RealSizes
 from tutorial_lib.instruments.predicting.kernels import cuda_kernels
 from tutorial_lib.instruments.predicting.placement import ignoring_gpu
+from tutorial_lib.instruments.predicting.refusals import CannotPredictError
 from tutorial_lib.instruments.predicting.release import following, kernels_in_words
 from tutorial_lib.instruments.predicting.repeats import Repeats
 from tutorial_lib.instruments.predicting.transformers_asks import with_own_caches, with_values
@@ -30,6 +31,7 @@ from tutorial_lib.memory.report import MemoryReport
 
 Step = tuple[Callable[[], Any], nn.Module, Optimizer | None]
 
+_NO_MEMORY = ("data is not allocated", "Cannot access data pointer")
 _ANOTHER_PATH = (
     "Where another value makes the step do something else, its memory differs from this "
     "prediction: compare with memory.measure at a small size."
@@ -71,7 +73,7 @@ def predict(
     Raises:
         ValueError: When a tensor was made outside `make_step` or is not on the CPU, when one is
             too large to be addressed, or when the release is none that was tried.
-        RuntimeError: When the step does what fake tensors cannot: the message names the line.
+        CannotPredictError: When the step does what fake tensors cannot: it names the line.
 
     Warns:
         MeterWarning: Where the step looks at a value that does not follow from constants, and one
@@ -215,7 +217,7 @@ def _workarounds() -> Iterator[None]:
         patches.with_weak_references(),
         patches.with_finite_gradients(),
         patches.without_new_buckets(),
-        patches.with_packed_sequences(reading.real_of, reading.padded_of),
+        patches.with_packed_sequences(reading.real_of, reading.padded_of, reading.Packing.apply),
         patches.without_tracebacks_of_fake_tensors(),
         # Else a copy of a model takes a copy of the mode along, and may end the process
         # (test_a_copy_of_the_model_made_in_the_step).
@@ -244,23 +246,23 @@ def _explain_refusals() -> Iterator[None]:
     """Say of what fake tensors refuse in which line it was, and what to do instead."""
     try:
         yield
-    except AssertionError as error:
+    except (AssertionError, RuntimeError) as error:
         if "convert all Tensors to FakeTensors" in str(error):
             raise ValueError(
                 f"{_line_of(error)} uses a tensor that was made outside make_step: build model, "
                 "optimizer and batch inside it, where tensors take no memory."
             ) from error
-        if _is_of_fake_tensors(error):
-            raise RuntimeError(_cannot(error)) from error
-        raise
-    except RuntimeError as error:
-        if "overflow" in str(error).lower():
+        if "overflow" in str(error).lower() and isinstance(error, RuntimeError):
             raise ValueError(
                 f"{_line_of(error)} asks for a tensor of more than 2**63 bytes: choose a smaller "
                 "micro-batch or smaller sizes."
             ) from error
-        if "data is not allocated" in str(error) or _is_of_fake_tensors(error):
-            raise RuntimeError(_cannot(error)) from error
+        if any(words in str(error) for words in _NO_MEMORY) or _is_of_fake_tensors(error):
+            said = str(error).partition("\n")[0].partition(" If you're")[0]
+            raise CannotPredictError(
+                f"{_line_of(error)} needs a tensor's memory itself ({said}), and a predicted one "
+                "has none: count the real step with memory.measure, smaller if it does not fit."
+            ) from error
         raise
 
 
@@ -268,14 +270,6 @@ def _is_of_fake_tensors(error: Exception) -> bool:
     """Tell whether it was a fake tensor that refused, and not the operation itself."""
     frames = traceback.extract_tb(error.__traceback__)
     return "_subclasses" in Path(frames[-1].filename).parts
-
-
-def _cannot(error: Exception) -> str:
-    said = str(error).partition("\n")[0]
-    return (
-        f"{_line_of(error)} needs a tensor's memory itself ({said}), and a predicted tensor has "
-        "none: count the real step with memory.measure, at a smaller size if it does not fit."
-    )
 
 
 def _line_of(error: Exception) -> str:

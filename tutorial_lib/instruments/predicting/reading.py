@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from tutorial_lib.instruments.private_torch import operations as ops
 from tutorial_lib.instruments.private_torch import tree_leaves, tree_map_only, without_modes
 from tutorial_lib.memory.private_torch import FakeTensor
 
@@ -64,6 +65,26 @@ def padded_of(
         start, step = start + len(rows), stop
     lengths = [sum(size > sample for size in numbers) for sample in range(numbers[0])]
     return padded.transpose(0, 1) if batch_first else padded, torch.tensor(lengths)
+
+
+class Packing(torch.autograd.Function):
+    """Pack a padded sequence as `_pack_padded_sequence` does; backward reads sizes from memory."""
+
+    @staticmethod
+    def forward(ctx: Any, padded: Tensor, lengths: Tensor, batch_first: bool) -> Any:
+        """Return the packed rows, and how many there are at each step."""
+        data, sizes = ops.PACK(padded, lengths, batch_first)
+        ctx.save_for_backward(sizes)
+        ctx.mark_non_differentiable(sizes)
+        ctx.given = padded.shape, batch_first
+        return data, sizes
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        """Return the gradient of the padded sequence."""
+        shape, batch_first = ctx.given
+        sizes = real_of(*ctx.saved_tensors)
+        return ops.UNPACK(gradients[0], shape, sizes, batch_first), None, None
 
 
 def copy_of(tensor: Tensor, memo: dict[int, Any]) -> Tensor:

@@ -20,6 +20,10 @@ _MOST_BYTES = 2**28  # more than that is not made for an error's words
 _NO_VERDICT = ("Could not run", "can't allocate memory", "Storage size calculation overflowed")
 
 
+class CannotPredictError(RuntimeError, ValueError):
+    """The step is sound, but does what no tensor without memory can."""
+
+
 def in_real_words(
     func: Any,
     args: tuple[Any, ...],

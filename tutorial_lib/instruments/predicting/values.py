@@ -34,10 +34,6 @@ _OVERWRITES = {
 }
 
 
-class UnknownValueError(RuntimeError):
-    """A step looks at more values than a stand-in is made for."""
-
-
 @dataclass(slots=True)
 class _Known:
     storage: torch.UntypedStorage
@@ -213,7 +209,7 @@ class Values(TorchDispatchMode):
         looked_at = inputs[1:] if func is operations.PACK else inputs  # lengths, of what is packed
         assumed = [t for t in looked_at if not self.knows(t) or self._is_assumed(t)]
         if sum(tensor.numel() for tensor in inputs) > _MOST_TO_LOOK_AT:
-            raise UnknownValueError(
+            raise refusals.CannotPredictError(
                 f"{_calling_line()} looks at the values of {inputs[0].numel():,} numbers "
                 f"({func}), and a predicted tensor has none: predict a smaller micro-batch, or "
                 "count the real step with memory.measure."
@@ -224,7 +220,7 @@ class Values(TorchDispatchMode):
         except Exception as error:
             if not assumed:
                 raise
-            raise UnknownValueError(
+            raise refusals.CannotPredictError(
                 f"{_calling_line()} looks at values ({func}), and a predicted tensor has none. It "
                 f"refused its inputs: {error} Either they are wrong in a real step too, or those "
                 "that were assumed do not do: then count the real step with memory.measure."

@@ -29,7 +29,7 @@ EFFICIENT_BACKWARD = _aten._scaled_dot_product_efficient_attention_backward.defa
 FUSED_CELLS = (_aten._thnn_fused_lstm_cell.default, _aten._thnn_fused_gru_cell.default)
 READ_NUMBER = _aten._local_scalar_dense.default
 LIFT, DETACH = _aten.lift_fresh.default, _aten.detach.default
-PACK = _aten._pack_padded_sequence.default
+PACK, UNPACK = _aten._pack_padded_sequence.default, _aten._pack_padded_sequence_backward.default
 LSTM_CELL_BACKWARD = _aten._thnn_fused_lstm_cell_backward_impl.default
 GRU_CELL_BACKWARD = _aten._thnn_fused_gru_cell_backward.default
 # Kernels that read float16 and write float32, `(input, dim, half_to_float)` (the same file).

@@ -149,13 +149,10 @@ def with_constructor(read: Callable[..., Tensor]) -> Patch:
 
 
 @contextlib.contextmanager
-def with_packed_sequences(
-    read: Callable[[Tensor], Tensor], pad: Callable[..., tuple[Tensor, Tensor]]
-) -> Iterator[None]:
+def with_packed_sequences(read: Callable[[Tensor], Tensor], pad: Any, pack: Any) -> Iterator[None]:
     """Make recurrent layers take fake packed sequences, whose sizes they read from memory.
-
     `_VF`, called with data, sizes, states and a list of weights; of padded sequences without sizes:
-    torch/nn/modules/rnn.py, torch/nn/utils/rnn.py.
+    torch/nn/modules/rnn.py. What takes the place of what pads and packs: torch/nn/utils/rnn.py.
     """
 
     def reading(kernel: Callable[..., Any]) -> Callable[..., Any]:
@@ -167,8 +164,9 @@ def with_packed_sequences(
 
     kernels: Any = torch._VF
     made = {n: reading(getattr(kernels, n)) for n in ("lstm", "gru", "rnn_tanh", "rnn_relu")}
+    others = {"_pad_packed_sequence": pad, "_pack_padded_sequence": pack}
     with contextlib.ExitStack() as stack:
-        for name, kernel in {**made, "_pad_packed_sequence": pad}.items():
+        for name, kernel in (made | others).items():
             stack.enter_context(mock.patch.object(kernels, name, kernel))
         yield
 

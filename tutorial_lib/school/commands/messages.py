@@ -23,7 +23,7 @@ _NO_GPU = (
 def foreseen(error: Exception) -> str | None:
     """Put a foreseen error in words; None for one that is a fault of ours."""
     text = str(error)
-    if isinstance(error, RuntimeError) and "allocate" in text:
+    if isinstance(error, RuntimeError) and re.search("(can't|tried to) allocate", text, re.I):
         return (
             f"Memory ran out ({text.splitlines()[0]}): lower --batch or --seq, try "
             "--checkpointing per-block, or ask `predict`, which allocates nothing."

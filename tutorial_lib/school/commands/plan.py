@@ -160,7 +160,7 @@ def refuse_whole_step(recipe: Recipe) -> None:
         try:
             replace(recipe, micro_batch=2).make_loss()
         except ValueError as error:
-            if is_own(error):
+            if is_own(error) or isinstance(error, RuntimeError):
                 raise
             raise ValueError(
                 "plan needs a function that takes micro_batch, and gives loss (a function that "
