@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import nn
+from torch.autograd.graph import save_on_cpu
 from torch.nn import functional as F
 from torch.nn.utils.rnn import pack_sequence, pad_packed_sequence
 from torch.utils.checkpoint import checkpoint
@@ -402,6 +403,30 @@ def own_checkpoints(micro_batch=4, kind=OwnCheckpoints):
 
 def reentrant(micro_batch=4):
     return own_checkpoints(micro_batch, Reentrant)
+
+
+class OwnHooks(AddedBlocks):
+    """Keeps what its blocks save in main memory."""
+
+    def forward(self, x):
+        for block in self.blocks:
+            with save_on_cpu():
+                x = block(x)
+        return x
+
+
+def own_hooks(micro_batch=4):
+    return own_checkpoints(micro_batch, OwnHooks)
+
+
+def hooks_in_loss(micro_batch=4):
+    loss, model = own_checkpoints(micro_batch, AddedBlocks)
+
+    def offloaded():
+        with save_on_cpu():
+            return loss()
+
+    return offloaded, model
 
 
 class Boxes:

@@ -89,6 +89,18 @@ def test_a_model_that_checkpoints_itself_is_told_so():
     assert "checkpoints stages itself" not in str(none)
 
 
+@pytest.mark.parametrize(("name", "are_kept"), [("own_hooks", False), ("hooks_in_loss", True)])
+def test_hooks_of_a_models_own_are_no_checkpoints(name, are_kept):
+    """Those in its forward are gone with a plan, and those around its call are not."""
+    path = f"{OWN}:{name}"
+    asked = {"budget_bytes": 2**30, "effective_batch": 16, "precisions": ["fp32"]}
+    found = planning.fit(path, **asked)
+    assert "checkpoints stages itself" not in str(found)
+    assert ("puts hooks on what stages save, as on blocks.0" in str(found)) != are_kept
+    plain = memory.predict(Recipe(path, found.best.micro_batch, optimizer="adamw-fused").make_step)
+    assert (found.best.peak_bytes <= plain.peak_bytes) == are_kept
+
+
 def test_no_segment_reaches_from_one_call_of_the_model_into_the_next():
     loss, model = own_models.two_views()
     profile = planning.profile(model, loss, speed=planning.Speed())

@@ -592,7 +592,10 @@ def test_compiled_code_is_told_of_and_run_as_it_was():
 
 
 def test_what_a_checkpoint_recomputes_is_told_by_its_frame():
-    """Else what it recomputes in a backward that keeps a graph would be called an activation."""
+    """Else what it recomputes in a backward that keeps a graph would be called an activation.
+
+    And hooks of a model's own would be called checkpoints.
+    """
     seen = []
 
     def block(x):
@@ -601,5 +604,5 @@ def test_what_a_checkpoint_recomputes_is_told_by_its_frame():
         return x.exp()
 
     x = torch.ones(2, requires_grad=True)
-    checkpoint(block, x, use_reentrant=False).sum().backward()
-    assert seen == [False, True]
+    (checkpoint(block, x, use_reentrant=False) * block(x)).sum().backward()
+    assert seen == [[True, False], [False, False], [False, True]]

@@ -159,14 +159,14 @@ def watched_backwards() -> Iterator[list[bool]]:
         yield running
 
 
-def in_recomputation(frame: FrameType | None) -> bool:
-    """Tell whether a frame was called to recompute what a checkpoint dropped.
+def in_checkpoint(frame: FrameType | None, function: str = "checkpoint") -> bool:
+    """Tell whether a frame was called by a checkpoint; by `unpack_hook`, to recompute.
 
-    `unpack_hook`: torch/utils/checkpoint.py, `_checkpoint_hook`.
+    `checkpoint`, and `unpack_hook` of `_checkpoint_hook`: torch/utils/checkpoint.py.
     """
     while frame is not None:
         code = frame.f_code
-        if code.co_name == "unpack_hook" and code.co_filename == checkpoint.__file__:
+        if code.co_name == function and code.co_filename == checkpoint.__file__:
             return True
         frame = frame.f_back
     return False

@@ -23,7 +23,7 @@ from tutorial_lib.memory.private_torch import (
     TorchDispatchMode,
     active_modes,
     in_backward,
-    in_recomputation,
+    in_checkpoint,
     is_fake,
     is_wrapper,
     leaves_of,
@@ -227,7 +227,7 @@ class StorageLog(TorchDispatchMode):
         if self.phase == "backward" and record.with_grad:
             # Plain backward runs with gradients off: only a recomputed forward turns them on.
             keeps_graph = bool(self._backwards) and all(self._backwards)
-            record.recomputed = not keeps_graph or in_recomputation(sys._getframe(1))
+            record.recomputed = not keeps_graph or in_checkpoint(sys._getframe(1), "unpack_hook")
         if self.line_of is not None and born:
             record.line = self.line_of(sys._getframe(1))
         self._watch(record, storage, key)

@@ -147,7 +147,7 @@ class Profile:
         device: Words for the device.
         launches: Operations of a forward and a backward without recomputation, views left out.
         why_whole: Why the step is one stage that is never recomputed, where it is.
-        own_checkpoint: A stage that the model checkpoints itself, where it does: a plan does not.
+        replaced: What of the model's own a plan takes the place of, in words, where it does.
     """
 
     stages: tuple[Stage, ...]
@@ -158,7 +158,7 @@ class Profile:
     device: str
     launches: int = 0
     why_whole: str = ""
-    own_checkpoint: str = ""
+    replaced: str = ""
 
     def __str__(self) -> str:
         head = f"{len(self.stages)} stages, {len(self.skips)} skips ({self.method}, {self.device})"

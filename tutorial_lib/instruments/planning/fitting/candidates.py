@@ -18,10 +18,6 @@ if TYPE_CHECKING:
 _SHOWN = 12
 _NEAR = 0.02  # seconds nearer to each other than this are the same to a roofline
 _SMALLER = "smaller micro-batch"
-_OWN = """\
-The model checkpoints stages itself, as {}. A plan takes the place of these checkpoints: its \
-recompute is the time added to a step without any.
-"""
 # What changes the training, the least first. All else is the same mathematics.
 _CHANGES = {
     "adamw-8bit": "adamw-8bit rounds its states to 8 bits",
@@ -93,7 +89,7 @@ class Fit:
         not_tried: Precisions in which the step does not run, and why.
         sameness: What recomputing and smaller micro-batches make of the training.
         why_whole: Why nothing can be recomputed, where that is so.
-        own_checkpoint: A stage that the model checkpoints itself, where it does.
+        replaced: What of the model's own a plan takes the place of, in words, where it does.
     """
 
     recipe: Recipe
@@ -104,7 +100,7 @@ class Fit:
     not_tried: Mapping[str, str] = field(default_factory=dict)
     sameness: Sameness = field(default_factory=Sameness)
     why_whole: str = ""
-    own_checkpoint: str = ""
+    replaced: str = ""
 
     @property
     def model(self) -> str:
@@ -227,8 +223,7 @@ class Fit:
         if changes:
             words = [words for name, words in _CHANGES.items() if name in changes]
             yield f"  * is another training: {'; '.join(words)}."
-        own = _OWN.format(self.own_checkpoint) if self.own_checkpoint else ""
-        for said in (own + str(self.sameness)).splitlines():
+        for said in [*self.replaced.splitlines(), *str(self.sameness).splitlines()]:
             yield from textwrap.wrap(said, 94, initial_indent="  ", subsequent_indent="  ")
         if best is not None:
             yield "The first row's plan for one micro-batch, without parameters and states:"

@@ -82,7 +82,7 @@ def fit(
     candidates = tuple(marked(solved, effective_batch, same))
     first = [str(found[0].recipe.precision)]
     asked = tuple(product(precisions or first, optimizers or OPTIMIZERS[:1]))
-    seen = (not_tried, same, found[0].one.why_whole, found[0].one.own_checkpoint)
+    seen = (not_tried, same, found[0].one.why_whole, found[0].one.replaced)
     fitted = Fit(recipe, budget_bytes, effective_batch, candidates, asked, *seen)
     tell("part 3 of 3: the best of them, predicted in whole")
     return _verified(fitted, {str(parts.recipe.precision): parts for parts in found}, speed)

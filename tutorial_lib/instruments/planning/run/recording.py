@@ -8,6 +8,7 @@ the next, so that between two of them the chain has a stage of its own, which is
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -19,6 +20,7 @@ from tutorial_lib.device import seed_everything, set_python_random_states
 from tutorial_lib.instruments.planning.chain.profiled import WHOLE, WITHIN, Call, results_in
 from tutorial_lib.instruments.planning.run.find_stages import CannotPlanError, replaced
 from tutorial_lib.instruments.private_torch import CALL
+from tutorial_lib.memory.private_torch import in_checkpoint
 from tutorial_lib.memory.timeline import Life
 
 Loss = Callable[[], Tensor]
@@ -64,7 +66,7 @@ class Recorder:
         self.calls: list[Call] = []
         self.ends: list[int] = []  # what the clock shows before the first stage, and after each
         self.others = set[str]()  # stages that ran with other weights than their own
-        self.own = ""  # a stage that the model checkpoints itself
+        self.own, self.has_hooks = "", False  # what of the model takes the tensors stages save
         self.draws = False  # random numbers of Python or NumPy
         self.lives: Sequence[Life] = ()  # of the storages meanwhile, where who runs it looks
         self._is_running = self._has_begun = False
@@ -146,11 +148,12 @@ class Recorder:
             self._is_running = False
 
     def _look_for_hooks(self, name: str) -> None:
-        """Note a stage that runs in the model's own checkpoint, which gets what is saved."""
+        """Note a stage whose saved tensors go to the model's own checkpoint or hooks."""
         before = self._num_saved
         torch.empty(0, requires_grad=True).exp()
-        if self._num_saved == before and not self._is_sharded:
-            self.own = self.own or name
+        if self._num_saved == before and not self._is_sharded and not self.own:
+            self.has_hooks = not in_checkpoint(sys._getframe())
+            self.own = (_HOOKS if self.has_hooks else _OWN).format(name)
 
     def _is_planned(self) -> bool:
         return self._is_sharded or torch.is_grad_enabled()
@@ -194,6 +197,15 @@ class Recorder:
             self.ends.append(self.read())
 
 
+_OWN = (
+    "The model checkpoints stages itself, as {}. A plan takes the place of these checkpoints: its "
+    "recompute is the time added to a step without any."
+)
+_HOOKS = (
+    "The model itself puts hooks on what stages save, as on {} (save_on_cpu, saved_tensors_hooks). "
+    "A plan runs stages without them. Put them around the model's call in the loss: there it "
+    "keeps them."
+)
 _INSTEAD = (
     "Checkpoint with segments.applied(model, 'per-block') around the step, and use "
     "memory.measure to see whether it helps; or take smaller micro-batches."
