@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -79,6 +80,7 @@ def options(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Search, show what fits, and save the best plan where a file is named."""
     from tutorial_lib.instruments.emulated.cards import find_card
+    from tutorial_lib.instruments.planning.fitting.predictions import answering
     from tutorial_lib.instruments.planning.fitting.search import fit
     from tutorial_lib.instruments.planning.run.roofline import Speed
 
@@ -89,7 +91,8 @@ def run(options: argparse.Namespace) -> int:
     if cards and recipe.shard is not None:
         raise ValueError(f"--emulated runs one process, and --ranks {recipe.ranks} was asked for.")
     refuse_whole_step(recipe)
-    with sign_of_life(f"Planning {recipe.model}") as tell:
+    ends = answering(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C does
+    with sign_of_life(f"Planning {recipe.model}") as tell, ends:
         found = fit(
             recipe,
             budget_bytes=room.sure,

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import itertools
 import signal
+import threading
 import time
 import warnings
 from collections import Counter
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -28,8 +30,6 @@ from tutorial_lib.instruments.training import Recipe, Shard
 from tutorial_lib.instruments.training.fields import COPYING, UNDIVIDED
 from tutorial_lib.instruments.training.step import update_once
 from tutorial_lib.memory.storages import list_tensors
-
-_NO_CTRL_C = (signal.SIGINT, signal.SIG_IGN)  # on a terminal, it is for the first process
 
 
 @dataclass(frozen=True)
@@ -123,8 +123,9 @@ def taken_apart(
         return [take(recipe).kept(same.unlike) for recipe in recipes], {}, same
     from joblib.externals.loky import get_reusable_executor  # type: ignore[import-untyped]
 
-    second = get_reusable_executor(max_workers=1, initializer=signal.signal, initargs=_NO_CTRL_C)
-    second.submit(gc.disable)  # before the imports of what comes next, of which nothing is garbage
+    with answering(signal.SIGINT, signal.SIG_IGN):  # on a terminal, it is for the first process
+        second = get_reusable_executor(max_workers=1)
+        second.submit(gc.disable)  # before imports of what comes next, of which none is garbage
     second.submit(_in_second_process)
     found, others, not_tried = list[Parts](), list[Any](), dict[str, str]()
     try:
@@ -148,6 +149,18 @@ def taken_apart(
         second.shutdown(kill_workers=True)  # it would go on for minutes, and be waited for
         raise
     return [parts.kept(same.unlike) for parts in found], not_tried, same
+
+
+@contextlib.contextmanager
+def answering(number: signal.Signals, handler: Any) -> Iterator[None]:
+    """Answer a signal otherwise in a block, if in the main thread; a process inherits `SIG_IGN`."""
+    is_main = threading.current_thread() is threading.main_thread()
+    before = signal.signal(number, handler) if is_main else None
+    try:
+        yield
+    finally:
+        if is_main:
+            signal.signal(number, before)
 
 
 def _in_second_process() -> None:
