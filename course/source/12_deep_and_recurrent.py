@@ -4,7 +4,8 @@
 # "Works with any architecture", says a guide to checkpointing. This chapter tests it on three
 # extremes: a ResNet with a thousand layers, a network for volumes, and a language model with
 # 131,072 tokens. Two optional companions add an LSTM over hundreds of steps
-# (`12b_back_through_time`) and mixtures of experts (`12c_recomputing_what_is_random`).
+# (`12b_back_through_time`) and mixtures of experts (`12c_recomputing_what_is_random`,
+# `12d_mixtures_in_bytes`).
 #
 # Of each we ask two questions. Does checkpointing save as much as promised? Is it still the same
 # training? In one case it is not, although all losses are equal to the last bit.

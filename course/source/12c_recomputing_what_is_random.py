@@ -3,13 +3,14 @@
 #
 # This companion of chapter 12 is optional: no lab and no later chapter needs it. Most large
 # language models of today are mixtures of experts: a router sends each token to a few of many MLPs.
-# A checkpoint runs the router twice. Three questions:
+# (What they hold is in companion `12d_mixtures_in_bytes`.) A checkpoint runs the router twice.
+# Three questions:
 #
 # 1. What if the second run sends a token elsewhere, and who notices?
 # 2. What does it cost to save the routing, so that the second run repeats it?
 # 3. What if nothing is recomputed, and what autograd saves is kept in 8 bits instead?
 #
-# **Budget:** 70 minutes, 1 GiB of memory, no GPU needed.
+# **Budget:** 65 minutes, 1 GiB of memory, no GPU needed.
 
 # %% id="imports"
 from functools import partial
@@ -26,10 +27,9 @@ from torch.utils.checkpoint import CheckpointError
 from torch.utils.checkpoint import checkpoint as torch_checkpoint
 from torch.utils.checkpoint import create_selective_checkpoint_contexts
 
-from tutorial_lib import blanks, data, memory, plots
+from tutorial_lib import blanks, data, memory
 from tutorial_lib.instruments import segments
 from tutorial_lib.guesses import beside
-from tutorial_lib.instruments.training import Recipe
 from tutorial_lib.models.gpt import GPT, MLP, Block, GPTConfig
 from tutorial_lib.units import human_bytes
 
@@ -503,72 +503,15 @@ print(f"autocast: {off['autocast']} %")
 table["FLOPs, times"] = table["FLOPs, times"].map("{:.2f}".format)
 table.drop("autocast")
 
-# %% id="errors-figure"
-# NBVAL_IGNORE_OUTPUT
-lines = {name: line for name, line in errors.items() if any(line.values())}
-title = "What rounding does to the gradient, block by block"
-axes = {"xlabel": "block", "ylabel": "gradient off (share)", "log": "y"}
-plots.training_curves(lines, title=title, **axes)
-
 # %% [markdown] id="ways-read"
 # - Forward is untouched, so the loss is exact. A rounded tensor spoils what backward makes of it,
-#   here more than autocast does. It does not pile up on the way to the first block.
+#   here more than autocast does.
 # - A checkpoint keeps less, exactly, for more FLOPs. Compression recomputes nothing. It pays with
 #   rounding, and with the hooks' own temporary tensors.
 # - With both, the least waits, and the gradient is off by little: only the input of each block is
 #   rounded, and the rest is recomputed from it in full precision. The peak stays where it was, at
 #   the end of backward: all gradients are there, one block is recomputed, and no other input waits.
 #   With many more tokens the peak comes earlier, while the inputs wait, and then it falls.
-#
-# Eight bits are a quarter of 32, and half of 16. Here is the peak of forward and backward of GPT-2,
-# everything in bfloat16, 8 sequences of 1024, predicted:
-
-
-# %% id="real-size"
-def predicted_peak(way):
-    def make_step():
-        loss, model = Recipe("gpt2", 8, precision="bf16").make_loss()
-        call = way
-        if way is in_8_bits:
-            call = partial(way, weights=list(model.parameters()))
-
-        def step():
-            with segments.called_through(call, segments.find_blocks(model)):
-                loss().backward()
-
-        return step, model, None
-
-    return memory.predict(make_step, warmup=0).peak_bytes
-
-
-real = {"all kept": plainly, "8 bits": in_8_bits, "checkpointed": checkpoint}
-peaks = {name: str(predicted_peak(way)) for name, way in real.items()}
-pd.DataFrame({"peak": peaks})
-
-# %% [markdown] id="both-text"
-# ## Both at once
-#
-# One trap is left, and you can now name it before it happens. A mixture of experts under a
-# checkpoint, its input kept in 8 bits. There is no noise at all.
-
-
-# %% id="both"
-def without_noise(scores):
-    return scores.topk(1).indices
-
-
-def both(call, block, x):
-    return in_8_bits(block, x, call=call, weights=list(block.parameters()))
-
-
-saving = {}
-for name, call in {"checkpoint": checkpoint, "saved": saving_routing}.items():
-    saving[name] = partial(both, call), lambda: without_noise
-outcomes(saving).rename(index={"saved": "checkpoint, routing saved"})
-
-# %% [markdown] id="both-read"
-# The rounded input moves scores, and a few tokens that lay between two experts change sides. With
-# the routing saved, only the rounding is left.
 #
 # ## What you can now do
 #

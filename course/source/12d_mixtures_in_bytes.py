@@ -1,0 +1,196 @@
+# %% [markdown] id="title"
+# # Mixtures of experts in bytes
+#
+# Most large language models of today are mixtures of experts: in each layer a router sends a token
+# to a few of many MLPs. Such a model has two sizes, and each goes with other bytes. In this
+# companion you count both, see what a block keeps, and choose what to recompute.
+#
+# No lab and no later chapter needs this companion.
+#
+# **Budget:** 25 minutes, 2 GiB of memory, no GPU needed.
+
+# %% id="imports"
+import pandas as pd
+import torch
+import transformers
+from torch import nn
+
+from tutorial_lib import blanks, memory, plots
+from tutorial_lib.guesses import beside
+from tutorial_lib.instruments import published
+from tutorial_lib.units import GB, MIB
+
+# %% [markdown] id="active-text"
+# ## Two sizes of one model
+#
+# A mixture has two numbers of parameters: the *total*, and the *active* ones, which work on one
+# token. Of each layer's experts a token meets `chosen`; it meets everything else, too.
+#
+# **Write.** `active`, three or four lines. In the library, names of the experts' parameters contain
+# `.experts.`, and one tensor holds all experts of a layer.
+
+
+# %% id="active"
+def active(model, chosen, experts):
+    """Number of parameters that a token meets: `chosen` of `experts`, and the rest."""
+    ### BEGIN SOLUTION
+    total = sum(p.numel() for p in model.parameters())
+    named = model.named_parameters()
+    routed = sum(p.numel() for name, p in named if ".experts." in name)
+    return total - routed + routed * chosen // experts
+    ### END SOLUTION
+
+
+# %% id="check-active"
+# @title Check: run this cell
+@blanks.check("active", "return a number of parameters")
+def active_is_right():
+    layer = nn.ModuleDict({"mlp": nn.ModuleDict({"experts": nn.Linear(8, 30)})})
+    layer["mlp"]["shared_experts"] = nn.Linear(8, 10)
+    model = nn.ModuleDict({"norm": nn.LayerNorm(5), "layer": layer})
+    seen = active(model, 2, 3)
+    assert seen == 280, (
+        f"Experts of 270 parameters, 2 of 3 chosen, 100 others: 280, and not {seen}."
+    )
+
+
+# %% id="sizes"
+MODELS = {
+    "Mixtral": (transformers.MixtralConfig(), 8),
+    "OLMoE": (transformers.OlmoeConfig(intermediate_size=1024), 64),
+    "DeepSeek-V3": (transformers.DeepseekV3Config(), 256),
+}
+rows = {}
+for name, (config, experts) in MODELS.items():
+    with torch.device("meta"):  # shapes, and no memory
+        model = transformers.AutoModelForCausalLM.from_config(config)
+    total = sum(p.numel() for p in model.parameters())
+    working = active(model, config.num_experts_per_tok, experts)
+    counts = f"{total / 1e9:.1f}", f"{working / 1e9:.1f}"
+    rows[name] = *counts, f"{16 * total / GB:.0f}", f"{16 * working / GB:.0f}"
+columns = ["total, billions", "active", "16 bytes each, GB", "16 bytes active, GB"]
+pd.DataFrame.from_dict(rows, orient="index", columns=columns)
+
+# %% [markdown] id="sizes-read"
+# The counts agree with the published ones: 46.7 and 12.9 billion for Mixtral (Jiang et al., 2024),
+# 6.9 and 1.3 for OLMoE (Muennighoff et al., 2024), 671 and 37 for DeepSeek-V3. Weights, gradients
+# and states go by the *total*, arithmetic by the *active* ones. Do activations go by the active
+# ones, too? Here is a block of OLMoE, 4096 tokens in bfloat16, predicted.
+#
+# **Predict.** Each token goes to 8 experts, which are half as wide as the model. What share of the
+# block's saved bytes is the experts', in %?
+
+# %% id="guess-experts"
+guess = None  # %
+
+# %% id="kept"
+PARTS = {"norm": "norms", "self_attn": "attention", "mlp.gate": "router"}
+PARTS["mlp.experts"] = "experts"
+with memory.predicting():
+    sizes = {"num_hidden_layers": 1, "vocab_size": 8, "dtype": torch.bfloat16}
+    body = published.build("olmoe-1b-7b", device="cpu", **sizes).model
+    rows = torch.randn(1, 4096, 2048, dtype=torch.bfloat16, requires_grad=True)
+    kept = memory.saved(lambda: body(inputs_embeds=rows), params_of=body)
+    named = {name: p.nbytes for name, p in body.layers[0].named_parameters()}
+
+
+def part_of(name):
+    return [part for key, part in PARTS.items() if key in name][-1]
+
+
+sides = {p: {"parameters": 0, "activations": 0} for p in PARTS.values()}
+for name, size in named.items():
+    sides[part_of(name)]["parameters"] += size
+for row in kept.rows:
+    sides[part_of(row.module)]["activations"] += row.num_bytes
+of_experts = sides["experts"]["activations"]
+share = 100 * of_experts / kept.num_bytes
+print(f"experts: {share:.0f} %{beside(guess, share)}")
+plots.opposite_bars(sides, title="A block of OLMoE and the last norm, 4096 tokens")
+
+# %% id="experts"
+inside = [row for row in kept.rows if part_of(row.module) == "experts"]
+large = [row for row in inside if row.num_bytes > 32 * MIB]
+pd.DataFrame([(row.op, row.shape, str(row.num_bytes)) for row in large])
+
+# %% [markdown] id="kept-read"
+# Every token is there eight times: sorted by expert (`Index`), between the two matmuls (`Split`,
+# `Silu`, `Mul`), and behind them (`GroupedMm`), until the eight are added up. So the activations
+# are those of a dense model with the *active* parameters, and more: a dense one copies no rows.
+#
+# Under expert parallelism each rank has some of the experts. Then the first and the last of these
+# tensors also go over the wires, to the experts and back, and each needs a buffer. It has to hold
+# what the *fullest* rank gets. If the router sent all tokens to one of 8 ranks, that would be 8
+# times the mean, which is why routers are balanced, or tokens dropped.
+#
+# ## Which part to recompute
+#
+# Megatron Bridge publishes the choice for Moonlight, with 16 billion parameters in all, on 8 H100s
+# with expert parallelism 8. Beside it are the same choices for OLMoE's block: the core of
+# attention, the experts' activation (`moe_act`: what is between the two matmuls, made from
+# `Split`), and all of the mixture.
+
+# %% id="choices"
+# NVIDIA-NeMo/Megatron-Bridge@067f987, skills/nemo-mbridge-perf-activation-recompute,
+# 2026-08-12: peak in GB, ms a step
+MOONLIGHT = {"none": (36.618, 457.18), "core_attn": (36.614, 474.8)}
+MOONLIGHT["moe_act"] = 35.941, 466.26
+tokens, width, inner, chosen = 4096, 2048, 1024, 8
+work = {"core_attn": 2 * tokens * tokens * width, "moe_act": 0}
+work["whole moe"] = chosen * tokens * 6 * width * inner
+forward = sum(work.values()) + 8 * tokens * width * width
+between = sum(row.num_bytes for row in inside if row.op[:3] in ("Sil", "Mul"))
+freed = {"core_attn": 0, "moe_act": between, "whole moe": of_experts}
+(peak, step), table = MOONLIGHT["none"], {}
+for name, size in freed.items():
+    least, slow = MOONLIGHT.get(name, (None, None))
+    theirs = ("-", "-") if least is None else (
+        f"{100 * (peak - least) / peak:.2f}", f"{100 * (slow / step - 1):.1f}"
+    )  # fmt: skip
+    block = f"{100 * size / kept.num_bytes:.0f}", f"{100 * work[name] / forward:.0f}"
+    table[name] = *block, *theirs
+columns = ["frees, % of the block", "costs, % of its forward's FLOPs"]
+columns += ["Moonlight: frees, % of the peak", "costs, % of its time"]
+pd.DataFrame.from_dict(table, orient="index", columns=columns).T
+
+# %% [markdown] id="choices-read"
+# They agree in order. Recomputing the attention's core frees nothing, since a fused kernel keeps no
+# scores, and costs the most time. The experts' activation frees much for no matmul. (Of a *peak* it
+# is less than of a block: Moonlight's holds weights and states as well.) The whole mixture frees
+# most and costs most: router, sorting and, with expert parallelism, the traffic run again. The same
+# document has a model that fits its 80 GB in no other way (Nemotron 3 Nano).
+#
+# The router must then send each token where it went before. Companion
+# `12c_recomputing_what_is_random` shows what happens if it does not, and how to save the routing.
+#
+# ## On paper
+#
+# **1.** Mixtral has 8 experts in a layer and chooses 2. Which share of its experts' weights gets a
+# gradient from one token? And from 4096?
+#
+# <details><summary>Answer</summary>
+#
+# From one token a quarter, from many all of it. So gradients and states go by the total.
+# </details>
+#
+# **2.** 4096 tokens of width 2048 go to 8 experts each, in bfloat16. What does the sorted copy
+# take, and what did the rows take before?
+#
+# <details><summary>Answer</summary>
+#
+# $8 \cdot 4096 \cdot 2048 \cdot 2$ bytes are 128 MiB, and the rows 16 MiB.
+# </details>
+#
+# **3.** 64 experts are divided over 8 ranks, and each rank has 4096 tokens of its own. How many
+# rows does a rank get if routing is even? What does checkpointing the mixture add to the traffic?
+#
+# <details><summary>Answer</summary>
+#
+# $8 \cdot 4096$ rows, as many as it sends. Forward sends rows there and results back, and so does
+# backward. A second forward adds half as much again.
+# </details>
+#
+# ## What you can now do
+#
+# - Count a mixture's two sizes, and say which bytes go with which.
+# - Say what its experts keep, and which part frees most for its price.
