@@ -1,0 +1,37 @@
+"""Chapter 08c: a linear layer that keeps its rows in eight bits."""
+
+from solutions.answers import right, wrong
+
+FILLINGS = {
+    "in-fp8": {
+        "keeps_sixteen_bits": wrong(
+            "Kept are ['torch.float32', 'torch.float32']",
+            "save_for_backward(eight, weight)",
+            "save_for_backward(x, weight)",
+        ),
+        "multiplies_the_exact_rows": wrong(
+            "The result is not of the rounded rows",
+            "(eight.to(x.dtype) * scale) @ weight.T",
+            "x @ weight.T",
+        ),
+        "forgets_the_scale_in_backward": wrong(
+            "The gradient by the weight is 100 times",
+            "eight.to(slope.dtype) * ctx.scale",
+            "eight.to(slope.dtype)",
+        ),
+        "divides_by_the_scale": wrong(
+            "The gradient by the weight is 1e+04 times", "* ctx.scale", "/ ctx.scale"
+        ),
+        "rounds_the_weight_too": wrong(
+            "Kept are ['torch.float8_e4m3fn', 'torch.float8_e4m3fn']",
+            "save_for_backward(eight, weight)",
+            "save_for_backward(eight, to_fp8(weight, scale))",
+        ),
+        "scales_the_rows_gradient": wrong(
+            "The gradient by the rows is another",
+            "return slope @ weight,",
+            "return slope @ weight * ctx.scale,",
+        ),
+        "multiplies_before": right("slope.T @ x, None", "(x.T @ slope).T, None"),
+    },
+}
