@@ -116,7 +116,8 @@ class Execution:
             found[number].add(len(self.pieces))
         return found
 
-    def _needed_after(self, number: int, piece: int) -> bool:
+    def needed_after(self, number: int, piece: int) -> bool:
+        """Tell whether a value is needed once a piece has run."""
         return self.last_use[number] > self.pieces[piece][-1] or number in self.wanted
 
     def _run_segment(self, item: int | Tree, values: Values) -> None:
@@ -127,7 +128,7 @@ class Execution:
         used = {number for operation in operations for number in operation.inputs()}
         inputs = sorted(used & values.keys())
         made = [number for operation in operations for number in operation.results]
-        outputs = [number for number in made if self._needed_after(number, pieces[-1])]
+        outputs = [number for number in made if self.needed_after(number, pieces[-1])]
 
         # Values go in as arguments, never by closure: an outer segment can then let go of them,
         # and `checkpoint` looks at arguments for the devices whose random state it must keep.
@@ -172,5 +173,5 @@ class Execution:
                 )
 
     def _forget(self, piece: int, values: Values) -> None:
-        for number in [n for n in values if not self._needed_after(n, piece)]:
+        for number in [n for n in values if not self.needed_after(n, piece)]:
             del values[number]

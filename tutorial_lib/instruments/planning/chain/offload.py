@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -12,13 +13,21 @@ from tutorial_lib.instruments.planning.chain.costs import Costs, Seconds
 from tutorial_lib.instruments.planning.chain.plan import Plan
 from tutorial_lib.instruments.planning.chain.profiled import Profile
 from tutorial_lib.instruments.planning.chain.single import SingleTable
-from tutorial_lib.instruments.planning.chain.solve import SHORT, Evaluate, floor_bytes, solve, taken
+from tutorial_lib.instruments.planning.chain.solve import (
+    MIDDLE,
+    SHORT,
+    Evaluate,
+    floor_bytes,
+    solve,
+    taken,
+)
 from tutorial_lib.instruments.planning.chain.stages import Skip, Stage
-from tutorial_lib.instruments.segments.tree import Selective, Tree
+from tutorial_lib.instruments.segments.tree import Selective, Tree, leaves
 from tutorial_lib.units import human_bytes
 
 _SLOTS = 16_000  # of the table for long chains
 _TRIES = 6  # budgets that are tried at L = 1000, twice; of shorter chains more
+_PASSES = 4  # over the stages of a chain that isn't longer than `MIDDLE`
 _SPREAD = 1e-3  # of a stage's time
 _FLOAT32 = 1 - 1e-4  # the table's times are sums of so many
 
@@ -49,6 +58,7 @@ def solve_with_host(
     budget_bytes: int,
     host: Host,
     skips: Sequence[Skip] = (),
+    stay: Collection[int | str] = (),
 ) -> Plan:
     """Find the fastest plan whose peak fits a budget, where some of it may wait on a host.
 
@@ -61,16 +71,25 @@ def solve_with_host(
         budget_bytes: As for `solve`, on the device.
         host: Where tensors may wait.
         skips: What jumps over stages. It stays on the device.
+        stay: Stages that leave nothing on the host, by index or name. Nothing moves where the loss
+            of a profile calls its model several times.
 
     Raises:
-        ValueError: When no plan fits.
+        ValueError: When no plan fits, or a stage that is named isn't there.
     """
     chain, skips, evaluate = taken(stages, skips, int(budget_bytes))
+    names = stages.names if isinstance(stages, Profile) else ()
+    if unknown := set(stay) - {*range(len(chain)), *names}:
+        raise ValueError(f"stay names {sorted(map(str, unknown))}, and no stage is called so.")
+    staying = {n for n, name in enumerate(names) if name in stay} | {*stay}
+    if isinstance(stages, Profile) and any(call.is_between for call in stages.calls):
+        staying = {*range(len(chain))}
     try:
         best: Plan | None = solve(stages, budget_bytes=budget_bytes, skips=skips)
     except ValueError:
         best = None
     search = _Search(Costs.of(chain, skips), evaluate, int(budget_bytes), host, best)
+    search.staying = staying
     if len(chain) <= SHORT:
         search.all()
     elif best is None or best.overhead > 0:
@@ -94,6 +113,7 @@ class _Search:
     ) -> None:
         self.costs, self.evaluate, self.budget, self.host = costs, evaluate, budget, host
         self.best = best
+        self.staying: AbstractSet[int | str] = frozenset()
 
     def all(self) -> None:
         """Try every tree without nested segments, the fastest first, and all that it may move."""
@@ -101,7 +121,7 @@ class _Search:
             if self.best is not None and extra >= _extra(self.best):
                 return
             plan = self.evaluate(tree)
-            movable = [item for item, size in enumerate(plan.slots.movable) if size]
+            movable = self._movable(plan)
             if plan.slots.schedule(movable, self.budget) is None:
                 continue  # what is on the host never makes another step larger
             for count in range(1, len(movable) + 1):
@@ -134,8 +154,36 @@ class _Search:
             best = min(tried, key=lambda slots: (tried[slots], slots))
             near = range(best - step, best + step + 1, max(1, 2 * step // tries))
             levels = [slots for slots in near if first <= slots <= last]
+        if len(costs) <= MIDDLE:
+            self._near()
         if self.best is not None:
             self.best = replace(self.best, least_seconds=min(least.min(), self.best.seconds))
+
+    def _near(self) -> None:
+        """Recompute each stage by itself, or let one change at a time make the best one better."""
+        again = np.isfinite(self.costs.forward)
+        again[-1] = False
+        each = tuple((n,) if may else n for n, may in enumerate(again.tolist()))
+        self._offer_first(self.evaluate(each))
+        for _ in range(_PASSES if self.best else 0):
+            assert self.best is not None
+            before = self.best.seconds
+            for place, item in enumerate(self.best.tree):
+                tree = self.best.tree
+                single = [*leaves((item,))]
+                if tree[place] == item and len(single) == 1 and again[single[0]]:
+                    other = int(single[0]) if isinstance(item, tuple) else (int(item),)
+                    self._offer_first(self.evaluate((*tree[:place], other, *tree[place + 1 :])))
+            if self.best.seconds >= before:
+                break
+
+    def _movable(self, plan: Plan) -> list[int]:
+        """List the items of a tree that may move."""
+        return [
+            item
+            for item, size in enumerate(plan.slots.movable)
+            if size and self.staying.isdisjoint(leaves((plan.tree[item],)))
+        ]
 
     def _most(self) -> int:
         """Return the most bytes that are worth moving: each goes out and back."""
@@ -149,7 +197,7 @@ class _Search:
     def _offer_first(self, plan: Plan) -> float:
         """Move the fewest of a tree's items, from the first one on, that make it fit."""
         slots = plan.slots
-        movable = [item for item, size in enumerate(slots.movable) if size]
+        movable = self._movable(plan)
         low, high = 0, len(movable) + 1
         while low < high:
             middle = (low + high) // 2

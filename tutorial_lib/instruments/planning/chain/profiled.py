@@ -131,6 +131,20 @@ def kind_of(module: nn.Module) -> tuple[str, int]:
     return type(module).__name__, sum(parameter.numel() for parameter in module.parameters())
 
 
+def check_same_model(model: nn.Module, calls: Sequence[Call]) -> None:
+    """Refuse a model that a plan was not made for: a stage is missing, or another module."""
+    modules = dict(model.named_modules())
+    for call in (call for call in calls if not call.is_between):
+        there = kind_of(modules[call.name]) if call.name in modules else None
+        if there != call.kind:
+            seen = "nothing" if there is None else f"{there[0]} with {there[1]} parameters"
+            raise ValueError(
+                f"The plan was made for another model: its stage {call.name} is {call.kind[0]} "
+                f"with {call.kind[1]} parameters, and {type(model).__name__} has {seen} there. "
+                "Profile this model and solve again."
+            )
+
+
 @dataclass(frozen=True)
 class Profile:
     """A model as a chain, for `solve` and `apply`.

@@ -1,5 +1,6 @@
 """Run a model by a plan, and restore it."""
 
+import contextlib
 import functools
 import itertools
 from collections.abc import Callable, Sequence
@@ -10,8 +11,14 @@ import torch
 from torch import Tensor, nn
 
 from tutorial_lib.instruments import segments
+from tutorial_lib.instruments.planning.chain.moves import Move
 from tutorial_lib.instruments.planning.chain.plan import Plan
-from tutorial_lib.instruments.planning.chain.profiled import WHOLE, WITHIN, Call, kind_of
+from tutorial_lib.instruments.planning.chain.profiled import (
+    WHOLE,
+    WITHIN,
+    Call,
+    check_same_model,
+)
 from tutorial_lib.instruments.planning.run.find_stages import (
     CannotPlanError,
     find_stages,
@@ -19,6 +26,7 @@ from tutorial_lib.instruments.planning.run.find_stages import (
     run_stage,
 )
 from tutorial_lib.instruments.planning.run.matmuls import selective
+from tutorial_lib.instruments.planning.run.moving import Moving
 from tutorial_lib.instruments.planning.run.recording import containers, has_own_weights
 from tutorial_lib.instruments.private_torch import CALL
 from tutorial_lib.instruments.segments.deferred import DeferredRun
@@ -63,7 +71,7 @@ def apply(model: nn.Module, plan: Plan) -> nn.Module:
             after the stages; the model is as before.
         RuntimeError: In a forward, when the model does not call the stages as it was profiled.
     """
-    calls, tree = plan.calls, plan.tree
+    calls, tree, moves = plan.calls, plan.tree, plan.moves
     if plan.names == (WHOLE,):
         return undo(model)
     if calls:
@@ -74,6 +82,7 @@ def apply(model: nn.Module, plan: Plan) -> nn.Module:
                 f"last one: 0 and {last} must be bare numbers in the tree."
             )
         tree = _shifted(tree[1:-1], 1)
+        moves = tuple(Move(m.item - 1, m.leaves - 1, m.returns - 1) for m in moves)
         check_same_model(model, calls)
     else:
         found = find_stages(model)
@@ -83,7 +92,12 @@ def apply(model: nn.Module, plan: Plan) -> nn.Module:
                 f"{len(found)}: solve for what planning.profile(model, loss) gives."
             )
         calls = tuple(Call.supposed(name, module) for name, module in found.items())
-    install(model, calls, tree)
+    if moves and any(call.is_between for call in calls):
+        raise ValueError(
+            "The plan moves tensors to the host, and its loss calls the model, or parts of it, "
+            "several times: use planning.solve, which moves none."
+        )
+    install(model, calls, tree, moves=moves)
     return model
 
 
@@ -100,16 +114,23 @@ def undo(model: nn.Module) -> nn.Module:
 
 
 def install(
-    model: nn.Module, calls: Sequence[Call], tree: Tree, observe: Observe | None = None
+    model: nn.Module,
+    calls: Sequence[Call],
+    tree: Tree,
+    observe: Observe | None = None,
+    moves: Sequence[Move] = (),
 ) -> None:
     """Make the stages of a model run by a tree, whose numbers are places in `calls`.
 
-    `undo` puts back what was there; `observe` is called as `Execution.all` says.
+    `undo` puts back what was there; `observe` is called as `Execution.all` says. With moves there
+    is one call of the model.
     """
     undo(model)
     names = dict.fromkeys(call.name for call in calls if not call.is_between)
     stages = {name: model.get_submodule(name) for name in names}
     running = _Running(calls, tree, observe)
+    if moves:
+        running.moving = functools.partial(Moving, moves, tree, model, [c.name for c in calls])
     changes = replaced(stages, running.stage)
     changes.enter_context(replaced(containers(model, stages), running.whole, "forward"))
     segments.stop_caching(model, changes)  # every recomputation would store keys and values
@@ -165,6 +186,7 @@ class _Running:
 
     def __init__(self, calls: Sequence[Call], tree: Tree, observe: Observe | None) -> None:
         self.parts, self.observe = _parts(calls, tree), observe
+        self.moving: Callable[[], Moving] | None = None
         self.next = 0  # which part the next run takes
         self.part = self.parts[0]
         self.run: DeferredRun | None = None
@@ -273,18 +295,6 @@ class _Running:
     def _execute(self, part: _Part, run: DeferredRun) -> Values:
         self._take_back()
         contexts = lambda piece: selective(part.calls[piece].matmuls)  # noqa: E731
-        return Execution(run, contexts).all(part.tree, self.observe)
-
-
-def check_same_model(model: nn.Module, calls: Sequence[Call]) -> None:
-    """Refuse a model that a plan was not made for: a stage is missing, or another module."""
-    modules = dict(model.named_modules())
-    for call in (call for call in calls if not call.is_between):
-        there = kind_of(modules[call.name]) if call.name in modules else None
-        if there != call.kind:
-            seen = "nothing" if there is None else f"{there[0]} with {there[1]} parameters"
-            raise ValueError(
-                f"The plan was made for another model: its stage {call.name} is {call.kind[0]} "
-                f"with {call.kind[1]} parameters, and {type(model).__name__} has {seen} there. "
-                "Profile this model and solve again."
-            )
+        execution, moving = Execution(run, contexts), self.moving and self.moving()
+        with moving.hooks() if moving else contextlib.nullcontext():
+            return execution.all(part.tree, moving.observe if moving else self.observe)
