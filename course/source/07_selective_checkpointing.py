@@ -5,7 +5,7 @@
 # But a block holds tensors of very different worth: one is back after a few additions, another
 # needs a large matmul.
 #
-# In this chapter you give every saved tensor a price. Then you choose by price: whole modules, or
+# In this chapter you give every saved tensor a price. Then you choose: whole modules, or
 # single operations.
 #
 # **Budget:** 70 minutes, 1 GiB of memory, no GPU needed.
@@ -15,6 +15,7 @@ import itertools
 from collections import namedtuple
 from contextlib import nullcontext
 from functools import partial
+from types import SimpleNamespace
 
 import pandas as pd
 import torch
@@ -23,8 +24,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint
 from torch.utils.checkpoint import create_selective_checkpoint_contexts
-from torch.utils.flop_counter import FlopCounterMode, flop_registry
-from torch.utils.flop_counter import sdpa_backward_flop_count, sdpa_flop_count
+from torch.utils.flop_counter import flop_registry
 from torch.utils.module_tracker import ModuleTracker
 
 from tutorial_lib import blanks, claims, data, memory, plots
@@ -94,16 +94,48 @@ def watched(block, x):
     return kept, makers.notes
 
 
+# %% [markdown] id="write-price"
+# A tensor that was dropped is made from its operation's inputs. What of these is kept costs
+# nothing; what is not has to be made first, too.
+#
+# **Write.** `price`, from `notes[storage]`, which has a name, FLOPs and a list of inputs. An
+# operation in place has its own result among its inputs.
+
+
+# %% id="price"
+def price(storage, kept, notes):
+    """FLOPs to make a storage again, if `kept` has those that are still there."""
+    ### BEGIN SOLUTION
+    _, flops, inputs = notes[storage]
+    missing = set(inputs) - {storage} - set(kept)
+    return flops + sum(price(one, kept, notes) for one in missing)
+    ### END SOLUTION
+
+
+# %% id="check-price"
+# @title Check: run this cell
+@blanks.check("price", "return a number of FLOPs")
+def prices_are_right():
+    notes = {
+        "x": ("", 0, []), "a": ("norm", 0, ["x"]), "b": ("up", 100, ["a"]),
+        "c": ("gelu", 0, ["b"]), "d": ("down", 50, ["c"]), "e": ("add_", 7, ["e", "d"]),
+    }  # fmt: skip
+    for storage, kept, right in (
+        ("b", "x", 100), ("c", "x", 100), ("d", "xc", 50), ("d", "x", 150),
+        ("e", "xd", 7),
+    ):  # fmt: skip
+        seen = price(storage, dict.fromkeys(kept), notes)
+        said = (
+            f"x, norm, up (100), GELU, down (50), add_ (7); kept: {', '.join(kept)}. "
+        )
+        assert seen == right, f"{said}{notes[storage][0]} costs {right}, not {seen}."
+
+
 # %% id="prices"
 def prices(block, x):
     kept, notes = watched(block, x)
-
-    def to_make(storage):  # its own operation, and those before it that nobody kept
-        _, flops, inputs = notes[storage]
-        missing = set(inputs) - {storage} - set(kept)
-        return flops + sum(map(to_make, missing))
-
-    rows = [(notes[one][0], num_bytes, to_make(one)) for one, num_bytes in kept.items()]
+    rows = [(notes[one][0], num_bytes, price(one, kept, notes))
+            for one, num_bytes in kept.items()]  # fmt: skip
     table = pd.DataFrame(rows, columns=["made by", "kept", "flops"])
     table = table[table["made by"] != ""]  # no operation made the input and the weights
     return table.groupby("made by", sort=False).agg({"kept": "sum", "flops": "last"})
@@ -115,7 +147,7 @@ def wide_block(attention="sdpa", d_model=4096, seq_len=2048, **others):
     with memory.predicting():  # a GPU's kernels, and no memory
         block = Block(GPTConfig(attention=attention, **sizes, **others)).bfloat16()
         x = torch.zeros(1, seq_len, d_model, dtype=torch.bfloat16, requires_grad=True)
-        with FlopCounterMode(display=False) as counter:
+        with memory.flop_counter() as counter:
             block(x)
         return prices(block, x), counter.get_total_flops()
 
@@ -142,10 +174,9 @@ pd.DataFrame({"kept": kept, "to recompute": again, "freed per MFLOP": per_mflop}
 # %% [markdown] id="price-read"
 # Read it from the top: that is the order in which to drop tensors.
 #
-# - **Norms and GELU** need no matmul. (They are not free: they read and write memory. A FLOP
-#   counter does not see that.)
+# - **Norms and GELU** need no matmul. (They do read and write memory.)
 # - **Attention's result** has a price that grows with the sequence: $4T$ FLOPs for each number,
-#   with $T$ tokens. (A causal kernel pays half of that, but the counter does not know it.)
+#   with $T$ tokens.
 # - **The linear layers** in this list all have the same price, $2C$ FLOPs for each number: one
 #   multiplication and one addition for each of the $C$ inputs. Here $T = C/2$, so attention's price
 #   is counted as the same. A wider model pays more to recompute the same byte.
@@ -171,28 +202,9 @@ plots.growth(curves, xlabel=xlabel, title=title, predicted=list(curves), log=Fal
 
 # %% [markdown] id="selective-text"
 # Eager attention starts far higher, and falls almost straight down: its scores take a lot of memory
-# but little arithmetic. This is the observation behind **selective recomputation** (Korthikanti et
-# al., 2022): drop the scores of attention, keep everything else. With $a$ heads, $s$ tokens and
-# width $h$, their formula says that the scores are $5as/h$ of $34 + 5as/h$ bytes (chapter 03).
-# GPT-3 has 96 heads, 2048 tokens and a width of 12288, so $5as/h = 80$. We can count that, dropout
-# included.
-
-# %% id="selective"
-for kind in ("eager", "sdpa"):
-    table, flops = wide_block(kind, d_model=12288, dropout=0.1)
-    kept = 2 * 2048 * 12288 + table.kept.sum()  # with the input
-    # made inside attention; the clone is the layout of its result
-    scores = table.filter(regex="^attention (?!clone)", axis=0)
-    share, again = scores.kept.sum() / kept, scores.flops.max() / flops
-    print(f"{kind} frees {share:.0%} of the bytes for {again:.1%} of forward's FLOPs")
-print(f"paper: {80 / (34 + 80):.0%} of the bytes")
-
-# %% [markdown] id="selective-read"
-# The paper's figure is right, for eager attention. The FLOPs are those of the scores' matmul, as a
-# share of the block's forward. The matmul with the values is not repeated. A fused kernel never
-# keeps the scores, so there is little left to drop, at a worse price (even if a causal mask halves
-# what the counter says). So "checkpoint attention only" was good advice for eager attention, and is
-# poor advice with today's kernels.
+# but little arithmetic. So **selective recomputation** (Korthikanti et al., 2022) drops the scores
+# and keeps everything else. A fused kernel never keeps them: "checkpoint attention only" was good
+# advice for eager attention, and is poor advice with today's kernels.
 #
 # ## Which module to wrap?
 #
@@ -227,37 +239,76 @@ def mlp_only(block, x):
     return x + remade(block.mlp, block.norm_2(x))
 
 
-def both_modules(block, x):
-    x = x + remade(block.attention, block.norm_1(x))
-    return x + remade(block.mlp, block.norm_2(x))
-
-
-def halves(block, x):
-    x = remade(lambda h: h + block.attention(block.norm_1(h)), x)
-    return remade(lambda h: h + block.mlp(block.norm_2(h)), x)
-
-
 def per_block(block, x):
     return remade(partial(Block.forward, block), x)
 
 
-CHOICES = (none, attention_only, mlp_only, both_modules, halves, per_block)
+# %% [markdown] id="write-modules"
+# **Write.** The two others of the drawing: `both_modules` and `halves`.
+
+
+# %% id="both-modules"
+def both_modules(block, x):
+    """A segment around attention, and one around the MLP."""
+    ### BEGIN SOLUTION
+    x = x + remade(block.attention, block.norm_1(x))
+    return x + remade(block.mlp, block.norm_2(x))
+    ### END SOLUTION
+
+
+# %% id="check-both-modules"
+# @title Check: run this cell
+def run_again(choice):
+    """The block's output by a choice, and the parts that backward runs again."""
+    torch.manual_seed(0)
+    block, ran = Block(GPTConfig()), []
+    for name in ("norm_1", "attention", "norm_2", "mlp"):
+        part = getattr(block, name)
+        part.register_forward_pre_hook(lambda *_, name=name: ran.append(name))
+    x = torch.randn(1, 4, 128, requires_grad=True)
+    out = choice(block, x)
+    ran.clear()
+    out.sum().backward()
+    again = list(ran)
+    return torch.equal(out, Block.forward(block, x)), again
+
+
+@blanks.check("both_modules", "return the block's output")
+def wraps_both():
+    equal, again = run_again(both_modules)
+    assert equal, "The output is not the block's."
+    right = ["mlp", "attention"]
+    assert again == right, f"Backward runs {again} again, and not {right}."
+
+
+# %% id="halves"
+def halves(block, x):
+    """Two segments: up to the first sum, and from there to the second one."""
+    ### BEGIN SOLUTION
+    x = remade(lambda h: h + block.attention(block.norm_1(h)), x)
+    return remade(lambda h: h + block.mlp(block.norm_2(h)), x)
+    ### END SOLUTION
+
+
+# %% id="check-halves"
+# @title Check: run this cell
+@blanks.check("halves", "return the block's output")
+def wraps_halves():
+    equal, again = run_again(halves)
+    assert equal, "The output is not the block's."
+    right = ["norm_2", "mlp", "norm_1", "attention"]
+    assert again == right, f"Backward runs {again} again, and not {right}."
+
 
 # %% [markdown] id="result-text"
 # For each choice we count the bytes that wait for backward, the peak of all activations (waiting,
 # recomputed, temporary; weights and their gradients left out), and the FLOPs of the step. The unit
-# of bytes is one block's input. Up to 2.14 PyTorch's FLOP counter does not know the fused attention
-# of a CPU, so we give it the formulas that it has for a GPU's.
+# of bytes is one block's input.
 
 # %% id="result"
 tokens = next(data.text_batches(2, 128))  # (batch, sequence)
 unit = 2 * 128 * 128 * 4  # bytes of a block's input
-forward = aten._scaled_dot_product_flash_attention_for_cpu
-backward = aten._scaled_dot_product_flash_attention_for_cpu_backward
-cpu_attention = {
-    forward: lambda q, k, v, *_, **__: sdpa_flop_count(q, k, v),
-    backward: lambda *shapes, **_: sdpa_backward_flop_count(*shapes[:4]),
-}
+CHOICES = (none, attention_only, mlp_only, both_modules, halves, per_block)
 
 
 # %% id="make-gpt"
@@ -267,6 +318,44 @@ def make_gpt(choice, num_layers=8, **shape):
     for block in gpt.blocks:
         block.forward = partial(choice, block)
     return gpt
+
+
+# %% [markdown] id="write-units"
+# **Write.** `in_units`. A report's `curve()` is a list of dictionaries, the bytes of each category
+# tick by tick (`pd.DataFrame` takes it), and `phase_starts` are pairs of a tick and a phase.
+
+
+# %% id="in-units"
+def in_units(report):
+    """Units of activations when backward begins, and two peaks over the step.
+
+    The first peak is of activations, recomputed and temporary ones; the second of what is
+    kept, the first two of these.
+    """
+    ### BEGIN SOLUTION
+    curve = pd.DataFrame(report.curve()) / unit
+    kept = curve["activations"] + curve["recomputed"]
+    tick = next(tick for tick, phase in report.phase_starts if phase == "backward")
+    return curve["activations"][tick], (kept + curve["temporary"]).max(), kept.max()
+    ### END SOLUTION
+
+
+# %% id="check-in-units"
+# @title Check: run this cell
+@blanks.check("in_units", "return three numbers of units")
+def counts_in_units():
+    ticks = ((0, 0, 0), (3, 0, 1), (4, 0, 0), (3, 2, 2), (1, 0, 0))
+    names = ("activations", "recomputed", "temporary")
+    curve = [
+        dict(zip(names, (unit * n for n in tick), strict=True)) | {"parameters": unit}
+        for tick in ticks
+    ]
+    starts = [(0, "forward"), (2, "backward")]
+    made_up = SimpleNamespace(curve=lambda: curve, phase_starts=starts)
+    said = f"{', '.join(names)} are {ticks} units; backward begins at the third: "
+    names = ("4 wait", "the peak of all is 7", "of what is kept 5")
+    for seen, right, name in zip(in_units(made_up), (4, 7, 5), names, strict=True):
+        assert seen == right, f"{said}{name}, and not {seen:g}."
 
 
 # %% id="result-of"
@@ -280,17 +369,11 @@ def result_of(gpt, context=nullcontext):
             loss = gpt.loss(tokens)
         loss.backward()
 
-    report = memory.measure(step, model=gpt, warmup=0)
-    backward = next(tick for tick, phase in report.phase_starts if phase == "backward")
-    curve = pd.DataFrame(report.curve()) / unit
-    kept = curve[["activations", "recomputed"]].sum(axis=1)
-    peak = (kept + curve["temporary"]).max()
-    with FlopCounterMode(display=False, custom_mapping=cpu_attention) as counter:
+    waiting, peak, kept = in_units(memory.measure(step, model=gpt, warmup=0))
+    with memory.flop_counter() as counter:
         step()
     gradients = [parameter.grad for parameter in gpt.parameters()]
-    waiting = curve["activations"][backward]
-    flops = counter.get_total_flops()
-    return Result(waiting, peak, flops, gradients, kept.max())
+    return Result(waiting, peak, counter.get_total_flops(), gradients, kept)
 
 
 def row_of(seen, base):
@@ -340,14 +423,7 @@ pd.DataFrame(table).T
 #
 # So the boundaries decide, and boundaries need not be on the device. Chapters 07d and 10 move them
 # to the host, which leaves one inside at a time. Here NumPy is the host. The next table compares
-# `halves` with `per_block` in both places. (The peak includes temporary tensors; *kept* is the most
-# that is saved or recomputed at once, without them.)
-#
-# **Predict.** 16 blocks, fused attention, boundaries on the host. How many percent of the peak of
-# `per_block` do `halves` save?
-
-# %% id="guess-host"
-guess = None  # %
+# `halves` with `per_block` in both places. (*Kept* leaves temporary tensors out of the peak.)
 
 # %% id="host"
 KINDS = {"fused": {}, "eager": {"attention": "eager"}, "dropout": {"dropout": 0.1}}
@@ -368,8 +444,6 @@ another = {
     f"{depth} blocks, {kind}, {place}": halves_save(depth, kind, place)
     for depth, kind, place in itertools.product((4, 16), KINDS, PLACES)
 }
-seen = another["16 blocks, fused, host"]["peak"]
-print(f"16 blocks on the host: {seen:.0f} %{beside(guess, seen)}")
 another = pd.DataFrame(another).T.round({"peak": 1, "kept": 1, "recomputed, times": 2})
 another.rename_axis(columns="halves save, %")
 
@@ -481,11 +555,43 @@ def hands_out_what_is_stored():
     assert torch.equal(seen, expected), "What is not stored has to run with its kwargs."
 
 
+# %% [markdown] id="write-by-hand-block"
+# `checkpoint` calls `context_fn()` and takes two modes from it: the first one for forward, the
+# second one for the recomputation.
+#
+# **Write.** `by_hand`, with `remade` and a store that both modes share.
+
+
 # %% id="by-hand-block"
 def by_hand(keep, block, x):
+    """`Block.forward` as one segment in which the results of `keep` are kept."""
+    ### BEGIN SOLUTION
     store = []
     modes = Store(keep, store), HandOut(keep, store)
     return remade(partial(Block.forward, block), x, context_fn=lambda: modes)
+    ### END SOLUTION
+
+
+# %% id="check-by-hand-block"
+# @title Check: run this cell
+def runs_of(way):
+    """How often each named operation runs in a step of one block, by a way of keeping."""
+
+    class Counting(TorchDispatchMode):
+        def __torch_dispatch__(self, op, types, args=(), kwargs=None):
+            ran.append(name_of(op, args))
+            return op(*args, **(kwargs or {}))
+
+    ran, x = [], torch.randn(1, 4, 128, requires_grad=True)
+    with Counting():
+        way({"up", "out"}, Block(GPTConfig()), x).sum().backward()
+    return {name: ran.count(name) for name in ("qkv", "out", "up", "down")}
+
+
+@blanks.check("by_hand", "return the block's output")
+def keeps_by_hand():
+    seen, right = runs_of(by_hand), {"qkv": 2, "out": 1, "up": 1, "down": 1}
+    assert seen == right, f"`up` and `out` kept: they run {seen}, and not {right}."
 
 
 # %% [markdown] id="predict-policy"
@@ -530,18 +636,35 @@ pd.DataFrame(table).T.rename_axis("kept")
 # cannot tell `up` from `down`: both are `aten.addmm.default`.
 
 
-# %% id="torch-policy"
+# %% [markdown] id="write-policy"
+# **Write.** `by_torch`: a function `policy(context, op, *args, **kwargs)` that gives
+# `CheckpointPolicy.MUST_SAVE` or `CheckpointPolicy.PREFER_RECOMPUTE`. As `context_fn` give
+# `partial(create_selective_checkpoint_contexts, policy)`.
+
+
+# %% id="by-torch"
 def by_torch(keep, block, x):
+    """The same as `by_hand`, with PyTorch's own pair of modes."""
+
+    ### BEGIN SOLUTION
     def policy(context, op, *args, **kwargs):
         kept = name_of(op, args) in keep
         return CheckpointPolicy.MUST_SAVE if kept else CheckpointPolicy.PREFER_RECOMPUTE
 
     contexts = partial(create_selective_checkpoint_contexts, policy)
     return remade(partial(Block.forward, block), x, context_fn=contexts)
+    ### END SOLUTION
 
 
-once_more = result_of(make_gpt(none)).gradients
-print("none again, gradients:", all(map(torch.equal, once_more, plain.gradients)))
+# %% id="check-by-torch"
+# @title Check: run this cell
+@blanks.check("by_torch", "return the block's output")
+def keeps_by_torch():
+    seen, right = runs_of(by_torch), {"qkv": 2, "out": 1, "up": 1, "down": 1}
+    assert seen == right, f"`up` and `out` kept: they run {seen}, and not {right}."
+
+
+# %% id="torch-policy"
 for name in ("qkv, up", "all but down"):
     ours, theirs = results[name], result_of(make_gpt(partial(by_torch, policies[name])))
     both = ours.gradients + theirs.gradients
@@ -550,8 +673,7 @@ for name in ("qkv, up", "all but down"):
     print(f"gradients of none: {equal}")
 
 # %% [markdown] id="torch-policy-read"
-# The same bytes, the same FLOPs, the same gradients. (The first line compares `none` with itself.
-# Were it not equal, we could not ask the others for equal bits.) PyTorch's version also looks
+# The same bytes, the same FLOPs, the same gradients. PyTorch's version also looks
 # after views, in-place writes and the compiler. Use it; ours is for understanding it.
 #
 # All these ways and two that choose for you, the compiler and the planner, run on one model in

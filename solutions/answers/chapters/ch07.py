@@ -1,8 +1,82 @@
-"""Chapter 07: two dispatch modes, one that stores results and one that hands them out."""
+"""Chapter 07: prices, segments around modules, and policies by operation."""
 
 from solutions.answers import right, wrong
 
 FILLINGS = {
+    "price": {
+        "prices_its_own_operation": wrong(
+            "kept: x. gelu costs 100, not 0.",
+            "flops + sum(price(one, kept, notes) for one in missing)",
+            "flops",
+        ),
+        "makes_what_is_kept": wrong("down costs 50, not 150.", " - set(kept)", ""),
+        "runs_in_a_circle": wrong("stopped at RecursionError", " - {storage}", ""),
+        "leaves_its_own_out": wrong("kept: x. up costs 100, not 0.", "flops + sum", "sum"),
+        "loops": right(
+            "    return flops + sum(price(one, kept, notes) for one in missing)",
+            "    for one in missing:\n        flops += price(one, kept, notes)\n    return flops",
+        ),
+    },
+    "both-modules": {
+        "wraps_attention_alone": wrong(
+            "Backward runs ['attention'] again",
+            "remade(block.mlp, block.norm_2(x))",
+            "block.mlp(block.norm_2(x))",
+        ),
+        "forgets_a_sum": wrong(
+            "The output is not the block's", "return x + remade", "return remade"
+        ),
+        "wraps_the_norms_too": wrong(
+            "Backward runs ['norm_2', 'mlp', 'norm_1', 'attention'] again",
+            *("block.attention, block.norm_1(x)", "lambda h: block.attention(block.norm_1(h)), x"),
+            *("block.mlp, block.norm_2(x)", "lambda h: block.mlp(block.norm_2(h)), x"),
+        ),
+        "has_two_names": right(
+            "    x = x + remade(block.attention, block.norm_1(x))\n"
+            "    return x + remade(block.mlp, block.norm_2(x))",
+            "    h = x + remade(block.attention, block.norm_1(x))\n"
+            "    return h + remade(block.mlp, block.norm_2(h))",
+        ),
+    },
+    "halves": {
+        "wraps_the_block": wrong(
+            "Backward runs ['norm_1', 'attention', 'norm_2', 'mlp'] again",
+            "    x = remade(lambda h: h + block.attention(block.norm_1(h)), x)\n"
+            "    return remade(lambda h: h + block.mlp(block.norm_2(h)), x)",
+            "    return per_block(block, x)",
+        ),
+        "leaves_the_norms_out": wrong(
+            "Backward runs ['mlp', 'attention'] again",
+            *(
+                "lambda h: h + block.attention(block.norm_1(h)), x",
+                "block.attention, block.norm_1(x)",
+            ),
+            *("lambda h: h + block.mlp(block.norm_2(h)), x", "block.mlp, block.norm_2(x)"),
+            *("x = remade", "x = x + remade"),
+            *("return remade", "return x + remade"),
+        ),
+        "forgets_a_sum": wrong("The output is not the block's", "h + block.mlp", "block.mlp"),
+        "sums_outside": right(
+            "return remade(lambda h: h + block.mlp(block.norm_2(h)), x)",
+            "return x + remade(lambda h: block.mlp(block.norm_2(h)), x)",
+        ),
+    },
+    "in-units": {
+        "counts_the_weights": wrong(
+            "the peak of all is 7, and not 8",
+            '(kept + curve["temporary"]).max()',
+            "curve.sum(axis=1).max()",
+        ),
+        "takes_the_first_tick": wrong("4 wait, and not 0", '== "backward"', '== "forward"'),
+        "forgets_what_is_recomputed": wrong(
+            "the peak of all is 7, and not 5", ' + curve["recomputed"]', ""
+        ),
+        "gives_bytes": wrong("4 wait, and not 524288", " / unit", ""),
+        "asks_by_column": right(
+            'curve["activations"] + curve["recomputed"]',
+            'curve[["activations", "recomputed"]].sum(axis=1)',
+        ),
+    },
     "by-hand": {
         "gives_nothing": wrong("It needs to run each operation", "return out", "pass"),
         "stores_everything": wrong(
@@ -43,5 +117,32 @@ FILLINGS = {
             "if name_of(op, args) in self.keep:",
             "if self.store and name_of(op, args) in self.keep:",
         ),
+    },
+    "by-hand-block": {
+        "gives_no_modes": wrong("'out': 2, 'up': 2", ", context_fn=lambda: modes", ""),
+        "has_two_stores": wrong("pop from empty list", "HandOut(keep, store)", "HandOut(keep, [])"),
+        "checkpoints_nothing": wrong(
+            "{'qkv': 1, 'out': 1, 'up': 1,",
+            "remade(partial(Block.forward, block), x, context_fn=lambda: modes)",
+            "Block.forward(block, x)",
+        ),
+        "keeps_all": wrong(
+            "{'qkv': 1, 'out': 1, 'up': 1,",
+            "Store(keep, store), HandOut(keep, store)",
+            "Store({'qkv', *keep}, store), HandOut({'qkv', *keep}, store)",
+        ),
+        "gives_a_list": right(
+            "Store(keep, store), HandOut(keep, store)", "[Store(keep, store), HandOut(keep, store)]"
+        ),
+    },
+    "by-torch": {
+        "turns_it_round": wrong("{'qkv': 1, 'out': 2,", "if kept else", "if not kept else"),
+        "keeps_all": wrong("{'qkv': 1, 'out': 1,", "name_of(op, args) in keep", "True"),
+        "gives_the_policy_itself": wrong(
+            "stopped at",
+            "partial(create_selective_checkpoint_contexts, policy)",
+            "policy",
+        ),
+        "insists": right("PREFER_RECOMPUTE", "MUST_RECOMPUTE"),
     },
 }
