@@ -329,8 +329,8 @@ def make_gpt(choice, num_layers=8, **shape):
 def in_units(report):
     """Units of activations when backward begins, and two peaks over the step.
 
-    The first peak is of activations, recomputed and temporary ones; the second of what is
-    kept, the first two of these.
+    The first peak is of activations, recomputed and temporary ones, the second of the
+    first two of these.
     """
     ### BEGIN SOLUTION
     curve = pd.DataFrame(report.curve()) / unit
@@ -575,7 +575,7 @@ def by_hand(keep, block, x):
 # %% id="check-by-hand-block"
 # @title Check: run this cell
 def runs_of(way):
-    """How often each named operation runs in a step of one block, by a way of keeping."""
+    """How often each named operation runs in a step of one block, kept in a way."""
 
     class Counting(TorchDispatchMode):
         def __torch_dispatch__(self, op, types, args=(), kwargs=None):
