@@ -21,8 +21,8 @@ from tutorial_lib.instruments.recorded import run
 
 COURSE = Path(__file__).resolve().parent.parent / "course"
 DIVIDED = {
-    "13_many_devices": ("imports", "model", "my-lines", "measured", "training-step", "ways-ddp",
-                        "zero-picture", "ways-zero", "fsdp", "zero-formula"),
+    "13_many_devices": ("imports", "model", "my-lines", "measured", "training-step", "ways-one",
+                        "ddp", "zero-picture", "ways-zero", "fsdp", "formulas", "zero-formula"),
     "13b_divide_the_model": ("imports", "model", "measured", "alone", "tensor-plan",
                              "tensor-parallel", "tensor-formula"),
 }  # fmt: skip

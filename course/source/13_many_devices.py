@@ -289,16 +289,43 @@ def updates_once():
         assert by < 1e-5, f"The {update} update moves the weights elsewhere."
 
 
-# %% id="ways-ddp"
+# %% id="ways-one"
 def one_process(num_parts=1, num_lines=8):
     return training_step(make_gpt(), lines[:num_lines], num_parts)
 
 
+# %% [markdown] id="write-ddp"
+# **Write.** `ddp`: DDP around a new GPT, with `gradient_as_bucket_view=True`, and the step above of
+# `my_lines()`. (`.grad` is then a part of the bucket. A copy would cost one more P.)
+
+
+# %% id="ddp"
 def ddp(num_parts=1, recomputed=False, **choices):
+    """Step, model and optimizer of a rank; the choices are `training_step`'s."""
+    ### BEGIN SOLUTION
     gpt = make_gpt(recomputed)
-    # .grad is a view, a part of the bucket: a copy costs one more P (companion 13c)
     model = DistributedDataParallel(gpt, gradient_as_bucket_view=True)
     return training_step(model, my_lines(), num_parts, **choices)
+    ### END SOLUTION
+
+
+# %% id="check-ddp"
+# @title Check: run this cell
+@blanks.check("ddp", "return step, model and optimizer")
+def divides_the_lines():
+    sizes = []
+    with ranks.pretend(2):  # one rank of two
+        step, model, optimizer = ddp(2, True, make_optimizer=partial(SGD, lr=0.1))
+        kind = type(model).__name__
+        assert kind == "DistributedDataParallel", f"The model is a {kind}."
+        assert isinstance(optimizer, SGD), "The choices are not passed on."
+        attention = model.module.blocks[0].attention
+        attention.register_forward_pre_hook(lambda _, args: sizes.append(len(args[0])))
+        step()
+    said = f"2 parts, recomputed, of a rank's 4 lines: a block runs on {sizes} lines."
+    assert sizes == [2, 2, 2, 2], said
+    grad = model.module.head.weight.grad
+    assert grad.untyped_storage().nbytes() > grad.nbytes, "`.grad` is no bucket's part."
 
 
 # %% id="global-batch"
@@ -327,18 +354,16 @@ table.round(2)
 # With DDP, N ranks hold N equal copies. Must they? ZeRO (Rajbhandari et al., 2020) lets each rank
 # keep one N-th, in three stages. Stage 1 divides the optimizer's state, stage 2 the gradients as
 # well, and stage 3 the weights as well. A rank gathers the weights that it lacks just before it
-# needs them. The cell below draws DDP and stage 3.
+# needs them.
 #
 # Two classes of PyTorch come near these stages, and you measure both.
 #
 # - `ZeroRedundancyOptimizer` divides what stage 1 divides, by whole tensors: a rank with a large
 #   one holds more than its share. But DDP still all-reduces whole gradients, and the optimizer then
-#   broadcasts the new weights. ZeRO's own stage 1 needs a reduce-scatter and a gather, which send
-#   what DDP sends.
+#   broadcasts the new weights.
 # - `fully_shard` (FSDP2) gathers each wrapped module in its forward. With
 #   `reshard_after_forward=True` it drops the weights and gathers them again in backward: stage 3.
-#   With `False` it keeps them until backward. Between steps the weights are divided all the same,
-#   so this is not stage 2, which holds $1 + 3/N$ there.
+#   With `False` it keeps them until backward.
 #
 # The formulas for N ranks with AdamW are in P. A is what one process needs for this rank's lines,
 # beyond weights and states. At its peak stage 3 has gathered one block and the modules outside the
@@ -427,15 +452,47 @@ def divides_everything():
         assert not choices or x.dtype == torch.bfloat16, said
 
 
+# %% [markdown] id="write-formulas"
+# **Write.** `formulas`: the table's rows, in its order.
+
+
+# %% id="formulas"
+def formulas(n, a, block, rest):
+    """A rank's P between steps, at the peak, and sent: a list of four triples."""
+    ### BEGIN SOLUTION
+    sent = (n - 1) / n
+    ddp = 4, 4 + a, 2 * sent
+    zero_1 = 2 + 2 / n, 2 + 2 / n + a, 3 * sent
+    kept = 4 / n, 1 + 3 / n + a, 2 * sent
+    return [ddp, zero_1, kept, (4 / n, 3 / n + rest + 2 * block + a, 3 * sent)]
+    ### END SOLUTION
+
+
+# %% id="check-formulas"
+# @title Check: run this cell
+@blanks.check("formulas", "return four triples of numbers")
+def formulas_are_right():
+    by_hand = {
+        "DDP": (4, 4.5, 1.5),
+        "ZeroRedundancyOptimizer": (2.5, 3, 2.25),
+        "FSDP2, kept until backward": (1, 2.25, 1.5),
+        "FSDP2, stage 3": (1, 1.65, 2.25),
+    }
+    found = formulas(4, 0.5, 0.1, 0.2)
+    assert len(found) == 4, f"The table has four rows, and not {len(found)}."
+    for (name, right), seen in zip(by_hand.items(), found, strict=True):
+        for place, wanted, mine in zip(
+            ("between steps", "at the peak", "sent"), right, seen, strict=True
+        ):
+            said = f"N = 4, A = 0.5, block 0.1, rest 0.2: {name}, {place}: "
+            assert abs(mine - wanted) < 1e-6, f"{said}{wanted:g}, not {mine:g}."
+
+
 # %% id="zero-formula"
 A = measured(one_process, 1, 2).report.peak_bytes / P - 3  # less weights and states
-block, passed = sum(p.nbytes for p in make_gpt().blocks[0].parameters()) / P, 1 - 1 / N
-formula = {  # between steps, at the peak, sent
-    "DDP": (4, 4 + A, 2 * passed),
-    "ZeroRedundancy": (2 + 2 / N, 2 + 2 / N + A, 3 * passed),
-    "FSDP2, kept": (4 / N, 1 + 3 / N + A, 2 * passed),
-    "ZeRO 3": (4 / N, 3 / N + (1 - 8 * block) + 2 * block + A, 3 * passed),
-}
+block = sum(p.nbytes for p in make_gpt().blocks[0].parameters()) / P
+NAMES = ("DDP", "ZeroRedundancy", "FSDP2, kept", "ZeRO 3")
+formula = dict(zip(NAMES, formulas(N, A, block, 1 - 8 * block), strict=True))
 
 # %% id="show"
 # NBVAL_IGNORE_OUTPUT
@@ -485,11 +542,6 @@ show(ways)
 # This is torchtitan's order: checkpoint, compile, shard. The first and the last both act in
 # backward: recomputing a block needs its weights, which stage 3 has dropped. A block without
 # checkpointing is gathered twice in a step, for forward and for backward.
-#
-# **Predict.** How often is a block gathered when it is checkpointed, too?
-
-# %% id="guess-gathers"
-guess = None
 
 # %% id="fsdp-levers"
 IN_BF16 = MixedPrecisionPolicy(torch.bfloat16, reduce_dtype=torch.float32)
@@ -503,8 +555,6 @@ for name in ("ZeRO 3", "ZeRO 3 + checkpoint", "ZeRO 3 + checkpoint, bf16"):
     gathers = len(traffic.sizes("all_gather")) / 9  # eight blocks and the rest
     found = (report.baseline_bytes, report.peak_bytes, traffic.ring_bytes(N))
     table[name] = [gathers, *(round(size / P, 2) for size in found)]
-gathers = table["ZeRO 3 + checkpoint"][0]
-print(f"gathers of a block, checkpointed: {gathers:g}{beside(guess, gathers)}")
 heads = ("gathers", "between steps, P", "peak, P", "sent, P")
 pd.DataFrame.from_dict(table, orient="index", columns=heads)
 
@@ -517,28 +567,59 @@ pd.DataFrame.from_dict(table, orient="index", columns=heads)
 # ## FSDP2 with accumulation
 #
 # Under FSDP2, `set_requires_gradient_sync(False)` does what `no_sync` does under DDP: it skips the
-# reduce-scatter, so each rank holds the whole gradient. (Under DDP without views, skipping an
-# exchange costs no memory. With views it costs one P: gradients that were set to `None` are
-# allocated anew, beside the buckets.) The next cell accumulates two micro-batches. It exchanges
-# gradients after each of them, or only after the last.
+# reduce-scatter, so each rank holds the whole gradient. The next cell accumulates two
+# micro-batches. It exchanges gradients after each of them, or only after the last.
+
+
+# %% [markdown] id="write-fsdp-accumulation"
+# **Write.** The step: `model.set_requires_gradient_sync(...)` before each part's forward, with
+# `True` in each part if `sync` says so, else in the last one alone.
 
 
 # %% id="fsdp-accumulation"
 def accumulating(sync):
     _, model, optimizer = fsdp(True, recomputed=True)
+    parts = my_lines().chunk(2)
 
     def step():
+        """Update once, in two micro-batches; give the mean loss of the lines."""
+        ### BEGIN SOLUTION
         optimizer.zero_grad()
-        for part, is_last in zip(my_lines().chunk(2), (False, True), strict=True):
-            model.set_requires_gradient_sync(sync or is_last)
+        total = 0.0
+        for part in parts:
+            model.set_requires_gradient_sync(sync or part is parts[-1])
             loss = loss_of(model(part), part) / 2
             loss.backward()
+            total += loss.item()
         optimizer.step()
-        return loss.item()
+        return total
+        ### END SOLUTION
 
     return step, model, optimizer
 
 
+# %% id="check-fsdp-accumulation"
+# @title Check: run this cell
+@blanks.check("accumulating", "return a step that gives the mean loss")
+def accumulates_divided():
+    for sync, right in ((True, 18), (False, 9)):
+        with ranks.pretend(2):  # one rank of two
+            step, _, optimizer = accumulating(sync)
+            updates = []
+            optimizer.register_step_post_hook(lambda *_, to=updates: to.append(True))
+            with torch.no_grad():
+                wanted = loss_of(make_gpt()(my_lines()), my_lines()).item()
+            with ranks.traffic() as traffic:
+                loss = step()
+        seen = len(traffic.sizes("reduce_scatter"))
+        said = f"sync={sync}: {seen} reduce-scatters; 9 parts make {right}."
+        assert seen == right, said
+        assert len(updates) == 1, f"The optimizer steps {len(updates)} times, not once."
+        near = abs(loss / wanted - 1) < 0.1  # the other rank's weights are missing
+        assert near, f"The loss is {loss:.1f}, not {wanted:.1f}."
+
+
+# %% id="fsdp-accumulation-table"
 table = {}
 for title, sync in (("exchanged in each", True), ("in the last alone", False)):
     report, _, traffic = of_four(accumulating, sync)
@@ -584,27 +665,11 @@ display(table.round(2).rename(columns={"optimizer_state": "states"}))
 plots.ledger_bars(ledgers, title="What one rank holds at its peak")
 
 # %% [markdown] id="touches"
-# | | holds of weights, gradients, states | holds of activations | price |
-# |---|---|---|---|
-# | DDP | all | those of its lines | an all-reduce of P |
-# | ZeRO 1 | an N-th of the states | as DDP | as DDP |
-# | `ZeroRedundancyOptimizer` | as ZeRO 1 | as DDP | 1.5 times DDP's bytes |
-# | ZeRO 2 | an N-th of gradients, too | as DDP | as DDP |
-# | FSDP2, kept | an N-th of all; weights whole from forward to backward | as DDP | as DDP |
-# | ZeRO 3 | an N-th of all | as DDP | 1.5 times DDP's bytes |
-# | pipeline | own layers | own layers, micro-batches in flight | ranks wait |
-# | tensor | an N-th of the matrices | an N-th in pairs of matrices | collectives in each layer |
-# | with sequence | as tensor | an N-th, and the pairs' inputs | as tensor |
-# | checkpointing | all | boundaries | a forward |
-# | offload | all | none: they are on the host | the bus |
-# | 16-bit autocast | all, and 16-bit weights | down to half | precision |
-#
 # All of these are the same training: the loss of the fourth update, over all eight lines, is the
 # same in float32 however memory is divided. 16 bits move its third digit.
 #
-# The last three work inside each rank, so they combine with the others: here with DDP and stage 3,
-# in 13b checkpointing with a pipeline. 13b measures the rows from *pipeline* to *with sequence*,
-# and says what context parallelism and zero-bubble schedules add.
+# Checkpointing, offload and 16 bits work inside each rank, so they combine with the others. 13b has
+# pipelines and tensor parallelism.
 
 # %% id="verdicts"
 peaks = {name: f"{one.report.peak_bytes / P:.2f}" for name, one in rows.items()}
@@ -635,11 +700,6 @@ claims.Verdicts(
 #
 # The bars below were predicted in this way and recorded: bfloat16, fused AdamW, each block
 # checkpointed, one sequence of full length a rank (with TP: one in all).
-#
-# **Predict.** Llama-2-70B with FSDP2 on eight ranks. How many GiB does a rank need at its peak?
-
-# %% id="guess-70b"
-guess = None
 
 # %% id="per-rank"
 LEAN = {"precision": "bf16", "optimizer": "adamw-fused", "checkpointing": "per-block"}
@@ -649,7 +709,7 @@ for model in ("gpt2-xl", "llama-2-7b", "llama-2-70b"):
         recipe = Recipe(model, **LEAN, ranks=8, shard=way)
         eight[f"{model}, {way}"] = table[recipe.label()]["report"]
 peak = eight["llama-2-70b, fsdp"]["peak_bytes"] / GIB
-print(f"Llama-2-70B with FSDP2: {peak:.1f} GiB{beside(guess, peak)}")
+print(f"Llama-2-70B with FSDP2: {peak:.1f} GiB")
 ledgers = {name: report["at_peak"] for name, report in eight.items()}
 del ledgers["llama-2-70b, ddp"]  # too long a bar
 title = "One of 8 ranks, predicted"

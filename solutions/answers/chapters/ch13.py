@@ -1,4 +1,4 @@
-"""Chapter 13: no_sync, a step in micro-batches, and a model divided over all ranks."""
+"""Chapter 13: no_sync, a step in micro-batches, DDP and FSDP2, and what each rank holds."""
 
 from solutions.answers import right, wrong
 
@@ -98,6 +98,27 @@ FILLINGS = {
         ),
         "splits_by_rows": right("batch.chunk(num_parts)", "batch.split(len(batch) // num_parts)"),
     },
+    "ddp": {
+        "wraps_nothing": wrong(
+            "The model is a GPT",
+            "DistributedDataParallel(gpt, gradient_as_bucket_view=True)",
+            "gpt",
+        ),
+        "copies_the_gradients": wrong(
+            "`.grad` is no bucket's part", ", gradient_as_bucket_view=True", ""
+        ),
+        "trains_on_all_lines": wrong("a block runs on [4, 4, 4, 4] lines", "my_lines()", "lines"),
+        "forgets_the_parts": wrong(
+            "a block runs on [4, 4] lines", "my_lines(), num_parts", "my_lines()"
+        ),
+        "checkpoints_nothing": wrong(
+            "a block runs on [2, 2] lines", "make_gpt(recomputed)", "make_gpt()"
+        ),
+        "forgets_the_choices": wrong(
+            "The choices are not passed on", "num_parts, **choices", "num_parts"
+        ),
+        "names_the_parts": right("my_lines(), num_parts", "my_lines(), num_parts=num_parts"),
+    },
     "fsdp": {
         "forgets_the_root": wrong(
             "Each rank has all of token_embedding.weight, position_embedding.weight",
@@ -134,6 +155,42 @@ FILLINGS = {
                 "    fully_shard(model, mesh=mesh, reshard_after_forward=twice, **choices)\n"
                 "    return training_step",
             ),
+        ),
+    },
+    "formulas": {
+        "keeps_all_states": wrong(
+            "ZeroRedundancyOptimizer, between steps: 2.5, not 4",
+            "2 + 2 / n, 2 + 2 / n + a, 3 * sent",
+            "4, 4 + a, 3 * sent",
+        ),
+        "sends_all": wrong("DDP, sent: 1.5, not 2", "(n - 1) / n", "1"),
+        "gathers_one_block": wrong(
+            "FSDP2, stage 3, at the peak: 1.65, not 1.55", "2 * block", "block"
+        ),
+        "forgets_the_rest": wrong("FSDP2, stage 3, at the peak: 1.65, not 1.45", "rest + ", ""),
+        "leaves_out_a_row": wrong("has four rows, and not 3", "[ddp, zero_1, ", "[ddp, "),
+        "gives_a_tuple": right(*("return [", "return ("), *("a, 3 * sent)]", "a, 3 * sent))")),
+    },
+    "fsdp-accumulation": {
+        "exchanges_never": wrong(
+            "sync=False: 0 reduce-scatters", "sync or part is parts[-1]", "sync"
+        ),
+        "turns_it_round": wrong(
+            "sync=True: 9 reduce-scatters",
+            "sync or part is parts[-1]",
+            "not sync or part is parts[-1]",
+        ),
+        "exchanges_always": wrong(
+            "sync=False: 18 reduce-scatters", "sync or part is parts[-1]", "True"
+        ),
+        "sums_the_means": wrong("The loss is", " / 2", ""),
+        "updates_each_time": wrong(
+            "The optimizer steps 2 times",
+            "            total += loss.item()\n        optimizer.step()",
+            "            total += loss.item()\n            optimizer.step()",
+        ),
+        "counts_the_parts": right(
+            "sync or part is parts[-1]", "sync or part.data_ptr() == parts[1].data_ptr()"
         ),
     },
 }
