@@ -3,12 +3,10 @@
 #
 # Chapter 08 ended with a loop that equals the big batch to rounding. Put a BatchNorm into the
 # model, and the same loop trains another model. Give it the loss of CLIP, and it reports a much
-# *lower* loss than the big batch does, because it solves an easier task. Nothing is raised, and
-# every line of the loop is right.
+# *lower* loss than the big batch does, because it solves an easier task.
 #
 # Chapter 08's formula has a premise: each loss depends on its own sample only. In this chapter you
 # see the premise as a picture, break it with BatchNorm and with a contrastive loss, and fix both.
-# The last fix, cached gradients, will look familiar.
 #
 # **Budget:** 70 minutes, 1 GiB of memory, no GPU needed.
 
@@ -195,12 +193,9 @@ off_in_words
 
 # %% [markdown] id="read-batch-norm"
 # LayerNorm and GroupNorm normalise within a sample, so only rounding in float64 is left. BatchNorm
-# is off by tens of % here, with micro-batches that people do use. These are untrained weights:
+# is off by tens of % here. These are untrained weights:
 # after 200 updates it is off by more, in both models. In both it is off by less in larger
-# micro-batches. Depth adds to it: down to 8 x 8, the ResNet with its ten norms has the larger
-# error, although each of their means has more values. In the small network, with micro-batches of
-# two, a normalised value is always near plus or minus one, and the error is larger than the
-# gradient.
+# micro-batches.
 #
 # A different gradient is not always a worse one. The mean and variance of few samples are noisy,
 # and noise can regularise: Hoffer et al. (2017) split big batches on purpose ("ghost batch
@@ -311,8 +306,7 @@ for name, mend in (mends | {"GroupNorm": with_groups}).items():
 # ## Dropout
 #
 # With dropout each loss depends on its own sample only. But in pieces, the random numbers fall on
-# other samples, and so the accumulated gradient differs. **Is that wrong?** "It is only noise" is
-# said of dropout, and of BatchNorm too.
+# other samples, and so the accumulated gradient differs. **Is that wrong?**
 #
 # Here is a test: noise averages out, and a bias does not. Repeat the accumulated gradient, with new
 # masks each time for dropout. For BatchNorm, deal the 64 samples to the four micro-batches anew
@@ -378,13 +372,43 @@ class TwoEncoders(nn.Module):
         return F.normalize(both, dim=-1)
 
 
+# %% [markdown] id="write-contrast"
+# **Write.** `contrast`, for one direction from the formula, and for the other with pictures and
+# texts exchanged. A pair's loss is the mean of both. `F.cross_entropy` takes the scores.
+
+
 # %% id="contrastive"
-def contrast(embedded, log_scale):  # one loss for each pair
+def contrast(embedded, log_scale):
+    """One loss for each pair; `embedded` is (B, 2, width), and s is exp(log_scale)."""
     left, right = embedded.unbind(dim=1)
+    ### BEGIN SOLUTION
     scores = left @ right.T * log_scale.exp()  # (B, B)
     own = torch.arange(len(scores))
     forth = F.cross_entropy(scores, own, reduction="none")
-    return (forth + F.cross_entropy(scores.T, own, reduction="none")) / 2
+    back = F.cross_entropy(scores.T, own, reduction="none")
+    return (forth + back) / 2
+    ### END SOLUTION
+
+
+# %% id="check-contrastive"
+# @title Check: run this cell
+@blanks.check("contrast", "return a loss for each pair")
+def contrasts():
+    pairs = torch.tensor([[[1.0, 0.0], [0.8, 0.6]], [[0.0, 1.0], [1.0, 0.0]],
+                          [[0.6, 0.8], [0.0, 1.0]]])  # fmt: skip
+    u, v = pairs.unbind(dim=1)
+    terms = [[2 * float(a @ b) for b in v] for a in u]  # s = 2
+
+    def of(row, place):
+        return math.log(sum(map(math.exp, row))) - row[place]
+
+    columns = list(zip(*terms, strict=True))
+    right = [(of(terms[i], i) + of(columns[i], i)) / 2 for i in range(3)]
+    seen = contrast(pairs, torch.tensor(2.0).log())
+    assert seen.shape == (3,), f"Three pairs have three losses, not {[*seen.shape]}."
+    for number, (mine, true) in enumerate(zip(seen.tolist(), right, strict=True), 1):
+        said = f"Pair {number}, s = 2: the loss is {true:.3f}, and not {mine:.3f}."
+        assert abs(mine - true) < 1e-4, said
 
 
 # %% id="make-encoders"
@@ -393,18 +417,6 @@ def make_encoders(p=0.0, width=128):
     model = TwoEncoders(width, p)
     return model, AdamW(model.parameters(), lr=2e-3, fused=True)
 
-
-# %% id="contrastive-picture"
-model = make_encoders()[0].double()
-
-
-def pair_losses(pixels, _):  # the labels of the digits play no part
-    return contrast(model(pixels), model.log_scale)
-
-
-plots.influence(
-    {"contrastive": influence(pair_losses), "in 4 x 2": influence(pair_losses, 2)}
-)
 
 # %% [markdown] id="predict-naive"
 # The denominator sums over the whole batch, so every loss depends on every sample.
@@ -416,8 +428,15 @@ plots.influence(
 guess = None  # %
 
 
+# %% [markdown] id="write-naive"
+# **Write.** `naive`: chapter 08's loop over `pixels.chunk(num)`, with the mean loss of each part,
+# `contrast(model(part), model.log_scale).mean()`.
+
+
 # %% id="naive"
 def naive(model, optimizer, pixels=images[:128], num=16):
+    """Do one update in `num` micro-batches; give the mean of their losses, a number."""
+    ### BEGIN SOLUTION
     optimizer.zero_grad()
     total = 0.0
     for part in pixels.chunk(num):
@@ -426,9 +445,35 @@ def naive(model, optimizer, pixels=images[:128], num=16):
         total += loss.item()
     optimizer.step()
     return total
+    ### END SOLUTION
 
 
-big = partial(naive, num=1)
+# %% id="check-naive"
+# @title Check: run this cell
+@blanks.check("naive", "return the mean loss, a number")
+def is_naive():
+    (model, optimizer), sizes, steps = make_encoders(width=32), [], []
+    parts = images[:24].chunk(3)
+    losses = [contrast(model(part), model.log_scale).mean() for part in parts]
+    mean = sum(losses) / 3
+    wanted = torch.autograd.grad(mean, list(model.parameters()))
+    for q in model.parameters():
+        q.grad = torch.full_like(q, 1e9)  # of an update before
+    model.register_forward_hook(lambda _, __, out: sizes.append(len(out)))
+    optimizer.register_step_post_hook(lambda *_: steps.append(len(sizes)))
+    seen = naive(model, optimizer, pixels=images[:24], num=3)
+    assert sizes == [8, 8, 8], f"24 pairs in 3 parts are three eights, not {sizes}."
+    assert steps == [3], f"The optimizer steps after parts {steps}, not once, after 3."
+    grads = [torch.zeros(1) if q.grad is None else q.grad for q in model.parameters()]
+    assert any(g.any() for g in grads), "`.grad` is empty: clear it at the beginning."
+    times = max(g.norm() for g in grads) / max(g.norm() for g in wanted)
+    assert abs(times - 1) < 1e-2, f"The gradient is {times:.3g} times the mean loss's."
+    assert isinstance(seen, float), f"It returned {seen!r}, and no number."
+    assert abs(seen - mean.item()) < 1e-3, f"The mean is {mean:.3f}, not {seen:.3f}."
+
+
+# %% id="big"
+big = partial(naive, num=1)  # the whole batch at once
 
 
 # %% id="naive-errors"
@@ -445,8 +490,7 @@ pd.DataFrame.from_dict(rows, orient="index", columns=heads).round(2)
 # %% [markdown] id="read-naive"
 # To find a partner among 8 is easier than among 128, so the naive loop reports a *lower* loss. Its
 # gradient is the exact gradient of that easier task. The last column is the distance of the two
-# gradients as a share of the true one's norm. (The companion `09b_learning_rates` trains both: the
-# naive loop's model finds fewer partners.)
+# gradients as a share of the true one's norm.
 #
 # ### Cached gradients
 #
@@ -601,13 +645,7 @@ pd.DataFrame(off).T.map("{:.0%}".format).rename_axis(columns="off after n draws"
 #
 # Discard the activations, keep a small boundary and the random state, run forward again when the
 # gradient arrives: that is checkpointing. So replace `model(part)` in `in_memory` by
-# `checkpoint(model, part)`. It trains the same and needs about the same memory, as the next cell
-# shows.
-#
-# **Predict.** By how many percent do the FLOPs of cached gradients exceed those of the big batch?
-
-# %% id="guess-flops"
-guess = None  # %
+# `checkpoint(model, part)`. It trains the same:
 
 
 # %% id="as-checkpointing-costs"
@@ -626,16 +664,14 @@ for name, step in steps.items():
 table = pd.DataFrame(costs, index=["FLOPs", "peak, MiB"]).T
 table["FLOPs"] /= table.loc["big", "FLOPs"]
 more = 100 * (table.loc["cached", "FLOPs"] - 1)
-print(f"cached: {more:.0f} % more FLOPs{beside(guess, more)}")
+print(f"cached: {more:.0f} % more FLOPs")
 table.round(2)
 
 # %% [markdown] id="read-checkpointing"
 # Cached gradients are checkpointing with one segment for each micro-batch: the model is cut along
 # the *batch* instead of along its depth, and the embeddings are the boundaries. On one device, use
 # `checkpoint`, which puts the random state back for you, but no buffers (as spectral norm's, lab
-# 07). Write the two passes yourself when the loss is computed elsewhere, as with embeddings
-# gathered from all GPUs. Neither helps a BatchNorm in an encoder: it still sees its micro-batch
-# alone, and sees it twice.
+# 07). Write the two passes yourself when the loss is computed elsewhere.
 #
 # So "larger effective batches are particularly good for contrastive learning" needs a condition.
 # What helps is the larger *pool of negatives*, and plain accumulation does not enlarge it.

@@ -96,6 +96,47 @@ FILLINGS = {
             ),
         ),
     },
+    "contrastive": {
+        "goes_one_way": wrong("Pair 1, s = 2: the loss is", "(forth + back) / 2", "forth"),
+        "adds_both_ways": wrong("Pair 1, s = 2: the loss is", "(forth + back) / 2", "forth + back"),
+        "gives_the_mean": wrong(
+            "Three pairs have three losses",
+            "return (forth + back) / 2",
+            "return ((forth + back) / 2).mean()",
+        ),
+        "takes_the_log": wrong("Pair 1, s = 2: the loss is", "log_scale.exp()", "log_scale"),
+        "gives_a_matrix": wrong(
+            "Three pairs have three losses",
+            "return (forth + back) / 2",
+            "return -scores.log_softmax(1)",
+        ),
+        "writes_it_out": right(
+            'F.cross_entropy(scores, own, reduction="none")',
+            "scores.logsumexp(1) - scores.diagonal()",
+        ),
+    },
+    "naive": {
+        "sums_the_means": wrong("The gradient is 3 times", " / num", ""),
+        "updates_each_time": wrong(
+            "The optimizer steps after parts [1, 2, 3]",
+            "        total += loss.item()\n    optimizer.step()",
+            "        total += loss.item()\n        optimizer.step()",
+        ),
+        "forgets_the_old_gradient": wrong(
+            "e+", "    optimizer.zero_grad()\n    total", "    total"
+        ),
+        "clears_each_time": wrong(
+            "The gradient is 0.",
+            *("    optimizer.zero_grad()\n    total = 0.0", "    total = 0.0"),
+            *("        loss = contrast", "        optimizer.zero_grad()\n        loss = contrast"),
+        ),
+        "returns_the_last": wrong("The mean is", "return total", "return loss.item()"),
+        "returns_a_tensor": wrong("and no number", "return total", "return loss"),
+        "takes_all_at_once": wrong(
+            "24 pairs in 3 parts are three eights", "pixels.chunk(num)", "[pixels]"
+        ),
+        "adds_tensors": right("loss.item()", "float(loss.detach())"),
+    },
     "cached": {
         "keeps_the_losss_graph": right(
             "loss.backward()  # step two", "loss.backward(retain_graph=True)  # step two"
