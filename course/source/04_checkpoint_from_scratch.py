@@ -46,8 +46,7 @@ from tutorial_lib.models.unet import UNet, UNetConfig
 #
 # `detach` gives a tensor with the same memory and no history, a *detached input*. The inner
 # backward stops there, and the outer graph receives its gradient, `x.grad`. The cell below the
-# Function checks your lines. The next two print when the block runs, and count what is kept for
-# backward in units of the bytes of `x`.
+# Function checks your lines. Then we count what is kept for backward, in units of the bytes of `x`.
 #
 # **Write.** Both bodies, three lines and five. What `forward` puts on `ctx` is still there in
 # `backward`; `ctx.saved_tensors` is a tuple.
@@ -110,19 +109,9 @@ def ten_lines():
     )
 
 
-# %% id="loud-block"
+# %% id="block"
 block = Block(GPTConfig())  # width 128, sequence 128
 x = torch.randn(8, 128, 128, requires_grad=True)  # (batch, sequence, width)
-
-
-def loud(x):
-    print("the block runs, gradients", "on" if torch.is_grad_enabled() else "off")
-    return block(x)
-
-
-y = TenLines.apply(loud, x)
-print("backward begins")
-y.sum().backward()
 
 # %% id="saved"
 plain = memory.saved(lambda: block(x), params_of=block)
@@ -140,11 +129,10 @@ frugal = memory.saved(lambda: TenLines.apply(block, x), params_of=block)
 #
 # `segments.called_through(checkpoint, modules)` temporarily calls chosen modules of a model through
 # a checkpoint function. `compare` computes all gradients of the model without it and with it, from
-# the same seed. On one CPU the same operations on the same numbers, in the same order, give the
-# same bits, so `compare` asks for equality **bit for bit**. Not every GPU kernel keeps an order
-# (chapter 02): for GPUs see chapter 05. Both steps must also leave the random number generator in
-# the same state. `compare` doesn't look at buffers: a BatchNorm in a block updates its statistics
-# twice, and `compare` says "equal" (chapter 12).
+# the same seed. On one CPU it asks for equality **bit for bit** (for GPUs see chapter 05). Both
+# steps must also leave the random number generator in the same state. `compare` doesn't look at
+# buffers: a BatchNorm in a block updates its statistics twice, and `compare` says "equal" (chapter
+# 12).
 
 
 # %% id="compare"
@@ -229,8 +217,7 @@ compare(TenLines.apply, gpt, gpt_loss)
 # %% [markdown] id="dropout-why"
 # They differ, and no error says so. The second forward drew a second dropout mask. Forward dropped
 # some units, and backward sent gradients through others. So the loss is right, and its gradients
-# are wrong. This is the classic bug of home-made checkpoints (for example openai/guided-diffusion,
-# issue 167).
+# are wrong.
 #
 # **The fix:** remember the state of the random number generator (the *RNG state*) before the first
 # forward, set it for the second, and afterwards restore the current one.
@@ -238,7 +225,7 @@ compare(TenLines.apply, gpt, gpt_loss)
 # ### 2. Autocast
 #
 # In mixed precision, forward runs under autocast, and backward runs outside it. The second forward
-# of each block happens *in* backward. Does anything complain?
+# of each block happens *in* backward.
 
 # %% id="autocast-fails"
 no_dropout = GPT(GPTConfig(num_layers=4))
@@ -340,26 +327,65 @@ print(compare(closure, unet, unet_loss))
 #
 # ### 4. An argument that is no tensor
 #
-# Blocks of libraries are called with a mask, a flag, a layer number. What happens to those? Here
-# are the ten lines for any number of arguments. The second is a scale or a mask.
+# Blocks of libraries are called with a mask, a flag, a layer number. What happens to those? First
+# the ten lines need room for more than one argument.
+#
+# **Write.** `ManyArguments`, as `TenLines`, for any number of tensors. The cell below its check
+# calls it with a scale, and with a mask.
 
 
-# %% id="others-fail"
+# %% id="many-arguments"
 class ManyArguments(torch.autograd.Function):
     @staticmethod
     def forward(ctx, function, *args):
+        """Give `function(*args)`. Keep the function and the args, and nothing else."""
+        ### BEGIN SOLUTION
         ctx.function = function
         ctx.save_for_backward(*args)
         return function(*args)
+        ### END SOLUTION
 
     @staticmethod
     def backward(ctx, grad):
+        """Run again, with gradients on. Give None and the gradient of each of args."""
+        ### BEGIN SOLUTION
         args = [tensor.detach().requires_grad_() for tensor in ctx.saved_tensors]
         with torch.enable_grad():
             ctx.function(*args).backward(grad)
         return None, *(tensor.grad for tensor in args)
+        ### END SOLUTION
 
 
+# %% id="check-many-arguments"
+# @title Check: run this cell
+@blanks.check("ManyArguments", "give None, then the gradient of each argument")
+def takes_many():
+    args = [torch.randn(4, 4, requires_grad=True) for _ in range(3)]
+    weight, runs = torch.randn(4, 4, requires_grad=True), []
+
+    def function(x, y, z):
+        runs.append(torch.is_grad_enabled())
+        return F.gelu(x @ weight) * y - z.square()
+
+    kept = int(memory.saved(lambda: ManyArguments.apply(function, *args)).num_bytes)
+    assert kept == 3 * 64, f"Autograd keeps {kept} bytes: the three arguments have 192."
+    right, grad = function(*args), torch.randn(4, 4)
+    out = ManyArguments.apply(function, *args)
+    assert torch.equal(out, right), "The output is not that of function(*args)."
+    runs.clear()
+    weight.grad = torch.zeros(4, 4)
+    out.backward(grad)
+    assert runs == [True], "Backward runs the function once, with gradients on."
+    *wanted, of_weight = torch.autograd.grad(right, (*args, weight), grad)
+    for number, (arg, true) in enumerate(zip(args, wanted, strict=True), 1):
+        assert arg.grad is not None, f"Argument {number} has no gradient."
+        said = f"Argument {number}'s gradient is wrong."
+        assert torch.allclose(arg.grad, true, atol=1e-5), said
+    said = "The function's weights need their gradient too: call backward, not grad."
+    assert torch.allclose(weight.grad, of_weight, atol=1e-5), said
+
+
+# %% id="others-fail"
 def with_second(second, checkpoint, function, x):
     return checkpoint(lambda x, by: function(x) * by, x, second)
 
@@ -394,10 +420,10 @@ missing = sum(gradient is None for gradient in seen)
 print(f"{missing} of {len(seen)} are missing{beside(guess, missing)}")
 
 # %% [markdown] id="frozen-why"
-# No block gets a gradient: only the last norm and the head do. The training would run without an
-# error, and the blocks would not learn. A Function's output needs a gradient only if one of its
-# *arguments* does. Here the only tensor among the arguments is `x`, which comes from frozen
-# embeddings. The blocks' parameters aren't arguments: they are inside `function`.
+# No block gets a gradient: only the last norm and the head do. The blocks would not learn. A
+# Function's output needs a gradient only if one of its *arguments* does. Here the only tensor among
+# the arguments is `x`, which comes from frozen embeddings. The blocks' parameters aren't arguments:
+# they are inside `function`.
 #
 # **The fix:** one more argument, an empty tensor with `requires_grad`, a *dummy tensor*. It has a
 # price: a block that needs no backward, such as a frozen first block, is now run again for nothing.
@@ -405,7 +431,7 @@ print(f"{missing} of {len(seen)} are missing{beside(guess, missing)}")
 # ### 6. Several outputs
 #
 # This block returns its result, a penalty on large activations, and None, where other blocks return
-# attention weights. Mixture-of-experts blocks return a loss in this way. What does backward make of
+# attention weights. What does backward make of
 # it?
 
 
@@ -441,9 +467,8 @@ print(compare(TenLines.apply, penalised, penalised_loss))
 # ## All six fixed
 #
 # First the Function: it runs a function of tensors that returns a tuple. Then `checkpoint` around
-# it, which flattens arguments and outputs with PyTorch's own `tree_flatten`. (Its module's name
-# begins with an underscore, so it may move one day.) An object of another class is a single leaf to
-# `tree_flatten`, so `checkpoint` refuses to return one.
+# it, which flattens arguments and outputs with PyTorch's own `tree_flatten`. An object of another
+# class is a single leaf to `tree_flatten`, so `checkpoint` refuses to return one.
 #
 # **Write.** `backward` of the Function, with the fixes of 1, 2, 4, 5 and 6.
 
@@ -520,8 +545,16 @@ def discards():
     )
 
 
+# %% [markdown] id="write-checkpoint"
+# **Write.** The rest of `run` in `checkpoint`. It puts the tensors that it gets back to their
+# `places` in a copy of `others`, rebuilds arguments and keywords by `tree_unflatten(leaves,
+# structure)`, and calls the function. `tree_flatten` of what it gives is a pair: the list `outputs`
+# and its `form`.
+
+
 # %% id="checkpoint"
 def checkpoint(function, *args, **kwargs):
+    """What `function(*args, **kwargs)` gives, through `Discard`."""
     leaves, structure = tree_flatten((args, kwargs))
     places = [place for place, leaf in enumerate(leaves) if torch.is_tensor(leaf)]
     tensors = [leaves[place] for place in places]
@@ -530,11 +563,13 @@ def checkpoint(function, *args, **kwargs):
 
     def run(dummy, *tensors):
         nonlocal form
+        ### BEGIN SOLUTION
         again = list(others)
         for place, tensor in zip(places, tensors, strict=True):
             again[place] = tensor
         args, kwargs = tree_unflatten(again, structure)
         outputs, form = tree_flatten(function(*args, **kwargs))
+        ### END SOLUTION
         known = torch.Tensor, int, float, str, type(None)
         if odd := [out for out in outputs if not isinstance(out, known)]:
             raise TypeError(f"a tensor inside {odd[0]!r} would get no gradient")
@@ -544,6 +579,38 @@ def checkpoint(function, *args, **kwargs):
     return tree_unflatten(outputs, form)
 
 
+# %% id="check-checkpoint"
+# @title Check: run this cell
+@blanks.check("checkpoint", "call the function as it was called")
+def calls_as_it_was_called():
+    x, y = (torch.randn(4, 4, requires_grad=True) for _ in range(2))
+    weight, seen = torch.randn(4, 4, requires_grad=True), []
+
+    def function(scale, x, pair, *, flag, time):
+        seen.append((scale, pair[1], flag))
+        out = (x @ weight) * scale + pair[0] * time
+        return {"out": out, "more": [out.square(), (None, 3)]}
+
+    def run(call):
+        x.grad = y.grad = weight.grad = None
+        time = y.exp()  # shared by two calls
+        first = call(function, 2.0, x, (y, "name"), flag=True, time=time)
+        found = call(function, 2.0, first["out"], (y, "name"), flag=True, time=time)
+        (found["out"].sum() + found["more"][0].sum()).backward()
+        return found, [x.grad, y.grad, weight.grad]
+
+    found, wanted = run(lambda function, *args, **kwargs: function(*args, **kwargs))
+    again, grads = run(checkpoint)
+    said = f"The function got {seen[-1]}, and not {seen[0]}: scale, name and flag."
+    assert seen[-1] == seen[0], said
+    assert torch.equal(again["out"], found["out"]), "The output is another one."
+    assert again["more"][1] == (None, 3), f"(None, 3) came out as {again['more'][1]}."
+    for name, mine, true in zip("xyw", grads, wanted, strict=True):
+        near = mine is not None and torch.allclose(mine, true, rtol=1e-3)
+        assert near, f"The gradient of {name} is missing or wrong."
+
+
+# %% id="implementations"
 implementations = {"ten lines": TenLines.apply, "ours, fixed": checkpoint}
 implementations["reentrant"] = partial(torch_checkpoint, use_reentrant=True)
 implementations["with hooks"] = partial(torch_checkpoint, use_reentrant=False)
@@ -631,15 +698,11 @@ table
 #
 # On the U-Net, hooks are equal *bit for bit*, and ours only up to rounding. Several blocks use the
 # same time embedding, so its gradient is a sum. A Function adds up one block's uses first, and $(a
-# + b) + c$ is not $a + (b + c)$ in floating point. Hooks leave the graph, and so the order of the
-# sums, as it was.
+# + b) + c$ is not $a + (b + c)$ in floating point.
 #
 # The rows of autocast answer a piece of advice: "With mixed precision, enter autocast *inside* the
 # checkpointed function". There, even the ten lines are right, because the function brings its own
-# autocast along. Around the model, the implementation has to restore it, and PyTorch's does. So the
-# advice works around a checkpoint that forgets autocast. (A seed set by hand in place of the RNG
-# state trains with one dropout mask for ever: the companion [06b](06b_common_advice.ipynb) counts
-# the masks.)
+# autocast along. Around the model, the implementation has to restore it, and PyTorch's does.
 
 # %% id="verdicts-fixed"
 claims.Verdicts(
@@ -712,5 +775,4 @@ claims.Verdicts(
 #
 # A Function knows only what it is *told*. It needs a dummy tensor, a flattener, a rule for each
 # kind of argument, and a second backward inside the first. Chapter 05 asks autograd itself which
-# tensors it wants to keep. Half of this chapter's code is then no longer needed. (A tensor that
-# somebody still holds cannot be discarded: `07b_held_and_evicted` measures that.)
+# tensors it wants to keep.

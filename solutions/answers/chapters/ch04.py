@@ -1,4 +1,4 @@
-"""Chapter 04: the ten lines, what forward's surroundings were, and the Function with all fixes."""
+"""Chapter 04: the ten lines, forward's surroundings, and the checkpoint with all six fixes."""
 
 from solutions.answers import right, wrong
 
@@ -71,6 +71,40 @@ FILLINGS = {
             ),
         ),
     },
+    "many-arguments": {
+        "saves_the_first_alone": wrong(
+            "64 bytes: the three arguments have 192",
+            *("save_for_backward(*args)", "save_for_backward(args[0])"),
+        ),
+        "keeps_the_arguments_on_ctx": wrong(
+            "Autograd keeps 0 bytes",
+            *("ctx.save_for_backward(*args)", "ctx.args = args"),
+            *("ctx.saved_tensors", "ctx.args"),
+        ),
+        "gives_the_first_alone": wrong(
+            "Argument 2 has no gradient",
+            *(
+                "*(tensor.grad for tensor in args)",
+                "args[0].grad, *(None for _ in args[1:])",
+            ),
+        ),
+        "forgets_the_function": wrong(
+            "returned an incorrect number of gradients",
+            *("None, *(tensor.grad for tensor in args)", "tuple(tensor.grad for tensor in args)"),
+        ),
+        "takes_no_grad": wrong(
+            "Argument 1's gradient is wrong", ".backward(grad)", ".sum().backward()"
+        ),
+        "runs_again_with_gradients_off": wrong(
+            "does not require grad", "torch.enable_grad()", "torch.no_grad()"
+        ),
+        "loops": right(
+            *(
+                "[tensor.detach().requires_grad_() for tensor in ctx.saved_tensors]",
+                "list(map(lambda saved: saved.detach().requires_grad_(), ctx.saved_tensors))",
+            ),
+        ),
+    },
     "discard": {
         "asks_every_tensor_for_a_gradient": wrong(
             "only Tensors of floating point dtype can require gradients",
@@ -116,6 +150,38 @@ FILLINGS = {
                 "        return None, *(",
                 "            out.backward(grad, retain_graph=True)\n        return None, *(",
             ),
+        ),
+    },
+    "checkpoint": {
+        "forgets_the_keywords": wrong(
+            "missing 2 required keyword-only arguments",
+            *("tree_flatten(function(*args, **kwargs))", "tree_flatten(function(*args))"),
+        ),
+        "counts_the_tensors_alone": wrong(
+            "'Tensor' and 'NoneType'",
+            *(
+                "for place, tensor in zip(places, tensors, strict=True):",
+                "for place, tensor in enumerate(tensors):",
+            ),
+        ),
+        "leaves_the_outputs_nested": wrong(
+            "a tensor inside {",
+            *(
+                "outputs, form = tree_flatten(function(*args, **kwargs))",
+                "outputs, form = [function(*args, **kwargs)], tree_flatten(0)[1]",
+            ),
+        ),
+        "takes_the_old_tensors": wrong(
+            "backward through the graph a second time",
+            *("again = list(others)", "again = list(leaves)"),
+            *("again[place] = tensor", "pass"),
+        ),
+        "builds_a_dict": right(
+            "        again = list(others)\n"
+            "        for place, tensor in zip(places, tensors, strict=True):\n"
+            "            again[place] = tensor\n",
+            "        back = dict(zip(places, tensors, strict=True))\n"
+            "        again = [back.get(place, leaf) for place, leaf in enumerate(others)]\n",
         ),
     },
 }
