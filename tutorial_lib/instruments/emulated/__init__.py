@@ -11,7 +11,7 @@ from tutorial_lib.instruments.emulated.build import CudaTorch
 from tutorial_lib.instruments.emulated.cards import CARDS, Card, find_card
 from tutorial_lib.instruments.emulated.environment import find_cuda_torch
 from tutorial_lib.instruments.emulated.run import OUT_OF_MEMORY, Emulated, emulate
-from tutorial_lib.instruments.emulated.verdict import Room, Verdict, on_cards
+from tutorial_lib.instruments.emulated.verdict import Room, Verdict, needed, on_cards
 
 __all__ = [
     "CARDS",
@@ -24,5 +24,6 @@ __all__ = [
     "emulate",
     "find_card",
     "find_cuda_torch",
+    "needed",
     "on_cards",
 ]

@@ -9,8 +9,10 @@ Source:
 
 from __future__ import annotations
 
+import itertools
 import math
 import tomllib
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,11 +34,28 @@ CLOSE = 0.024
 TAKES = (1.0, 1.45)
 TAKES_OF_RESERVED = (0.94, 1.04)
 JOINED_SINCE = "2.1"  # the release of PyTorch that brought expandable segments
+# Before, a tensor from 10 MiB on gets whole segments of 2 MiB, a smaller one whole blocks of 512
+# bytes: kMinLargeAlloc, kRoundLarge and kMinBlockSize in c10/cuda/CUDACachingAllocator.cpp (1.12).
+LARGE, SEGMENT, BLOCK = 10 * MIB, 2 * MIB, 512
 
 
 def _is_before(release: str | None, other: str) -> bool:
     numbers = [[int(n) for n in (r or "9.9").split(".")[:2]] for r in (release, other)]
     return numbers[0] < numbers[1]
+
+
+def needed(report: Any, release: str | None = None) -> int:
+    """Return the bytes that a report's step needs: its peak, of an older release in segments."""
+    if not _is_before(release, JOINED_SINCE):
+        return int(report.peak_bytes)
+    changes = Counter[int]()
+    for life in report.timeline:
+        unit = SEGMENT if life.num_bytes >= LARGE else BLOCK
+        size = math.ceil(life.num_bytes / unit) * unit
+        changes[life.born] += size
+        if life.died is not None:
+            changes[life.died + 1] -= size
+    return max(itertools.accumulate(size for _, size in sorted(changes.items())))
 
 
 @dataclass(frozen=True)
@@ -144,7 +163,9 @@ class Verdict:
                 lines[-1] = f"  blocks   PyTorch before {JOINED_SINCE} can't join free ones: " + (
                     "some steps need up to half more"
                 )
-        lines.append(f"  needs    {human_bytes(self.needs)}, of {where}")
+        older = self.reserved is None and _is_before(self.room.release, JOINED_SINCE)
+        how = " in segments of 2 MiB" if older else ""
+        lines.append(f"  needs    {human_bytes(self.needs)}{how}, of {where}")
         if self.answer != "yes":
             lines.append(f"  enough   {human_bytes(self.enough, up=True)} for PyTorch")
         lines.append(f"  takes    {low} to {high} in nvidia-smi if nothing limits PyTorch")

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
-from tutorial_lib.instruments.emulated import Room
+from tutorial_lib.instruments.emulated import Room, needed
 from tutorial_lib.instruments.training import Attention, OptimizerName, Precision, Recipe, Shard
 from tutorial_lib.instruments.training.user_function import SAMPLE
 from tutorial_lib.units import human_bytes
@@ -204,13 +204,14 @@ def fitting(
         return recipe
     from tutorial_lib.instruments.planning.fitting.predictions import predicted
 
+    release: str | None = getattr(options, "torch", None)
+
     def peak(micro_batch: int) -> int:
         tell(f"the largest that fits: trying micro-batch {micro_batch}")
-        return predicted(replace(recipe, micro_batch=micro_batch), kernels).peak_bytes
+        return needed(predicted(replace(recipe, micro_batch=micro_batch), kernels), release)
 
     untried = [name for name, less in _LESS.items() if getattr(recipe, name) != less]
-    room = Room.of(options.fits, getattr(options, "torch", None))
-    found = largest_micro_batch(peak, room.sure, untried)
+    found = largest_micro_batch(peak, Room.of(options.fits, release).sure, untried)
     return replace(recipe, micro_batch=found)
 
 

@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from tutorial_lib.instruments.emulated import Room, Verdict, on_cards
+from tutorial_lib.instruments.emulated import Room, Verdict, needed, on_cards
 from tutorial_lib.instruments.training import Recipe
 from tutorial_lib.school.commands.recipe_options import sequence_length
 from tutorial_lib.units import Bytes
@@ -37,8 +37,9 @@ def show(
     depth = _depth(report) if by == "module" else None
     held = {} if by is None else report.by(by, depth=depth)
     release: str | None = getattr(options, "torch", None)
-    verdict = options.fits and Verdict(report.peak_bytes, Room.of(options.fits, release))
-    cards = on_cards(report.peak_bytes, release) if getattr(options, "cards", False) else []
+    needs = needed(report, release)
+    verdict = options.fits and Verdict(needs, Room.of(options.fits, release))
+    cards = on_cards(needs, release) if getattr(options, "cards", False) else []
     if options.json:
         from tutorial_lib.memory.report import as_data
 
