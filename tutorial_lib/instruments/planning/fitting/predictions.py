@@ -26,6 +26,7 @@ from tutorial_lib.instruments.planning.run.find_stages import replaced, without_
 from tutorial_lib.instruments.planning.run.roofline import Speed
 from tutorial_lib.instruments.planning.run.samples import profile_samples
 from tutorial_lib.instruments.segments.sameness import Sameness
+from tutorial_lib.instruments.segments.structure import hidden
 from tutorial_lib.instruments.training import Recipe, Shard
 from tutorial_lib.instruments.training.fields import COPYING, UNDIVIDED
 from tutorial_lib.instruments.training.step import update_once
@@ -262,8 +263,10 @@ def skip_first_backward(model: nn.Module) -> None:
             if next(calls):
                 return forward(*args, **kwargs)
             with torch.no_grad():
-                call = Call.of("", module, forward(*args, **kwargs))
-            return without_work(call, *model.parameters())
+                output = forward(*args, **kwargs)
+            if hidden(Tensor, output) is not None:  # as in a distribution
+                return forward(*args, **kwargs)
+            return without_work(Call.of("", module, output), *model.parameters())
 
         return run
 
