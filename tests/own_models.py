@@ -356,6 +356,44 @@ def per_sample(micro_batch=4):
     return (lambda: slopes(positions).square().mean()), model
 
 
+def forward_mode(micro_batch=4):
+    """A derivative in time by forward mode, as of an equation's residual."""
+    model = nn.Sequential(nn.Linear(1, 32), *mlp_blocks(), nn.Linear(32, 1))
+    times = torch.randn(micro_batch * 8, 1)
+
+    def loss():
+        value, slope = torch.func.jvp(model, (times,), (torch.ones_like(times),))
+        return (slope + value).square().mean()
+
+    return loss, model
+
+
+class Policy(nn.Module):
+    """Recurrent cells over an episode, which ends in a distribution."""
+
+    def __init__(self, kind):
+        super().__init__()
+        self.eye, self.cell, self.head = nn.Linear(8, 64), kind(64, 64), nn.Linear(64, 3)
+
+    def forward(self, frames):
+        states, state = [], None
+        for frame in frames:
+            given = self.eye(frame)
+            if isinstance(self.cell, nn.RNNBase):
+                given, state = self.cell(given[None], state)
+            else:
+                state = self.cell(given, state)
+                given = state[0] if isinstance(state, tuple) else state
+            states.append(self.head(given.reshape(-1, 64)))
+        return torch.distributions.Categorical(logits=torch.stack(states))
+
+
+def policy(micro_batch=4, kind=nn.GRUCell):
+    model, frames = Policy(kind), torch.randn(6, micro_batch * 8, 8)
+    actions = torch.randint(3, (6, micro_batch * 8))
+    return (lambda: -model(frames).log_prob(actions).mean()), model
+
+
 def inner_step(micro_batch=4):
     """The model runs with weights that are not its own, as in MAML."""
     model = nn.Sequential(*mlp_blocks())

@@ -79,7 +79,7 @@ def profile(
         if found and not (is_fake and (is_judged or like)):
             _check_repeatable(model, loss, found, keep)
         forms, skips = list[tuple[Stage, ...]](), tuple[Skip, ...]()
-        for kept in (int, Selective)[: 1 + selective]:
+        for kept, barred in ((int, keep), (Selective, [*keep, *_cells(found)]))[: 1 + selective]:
             _set_gradients(model, gradients)
             known = (forms[0] if forms else like.stages if like else None) if is_fake else None
             if not (run := _run_if_able(seen, again, device, speed or Speed(), kept, known)):
@@ -89,7 +89,7 @@ def profile(
                 timed = measure_times(model, seen.calls, again, device, repeats, kept)
             ticks = run.clocked.take(_TICKS)
             counted, more = measure_stages(ticks, run.flow, run.lives, seen.lives, seen.ends)
-            form = _with_times(counted, seen.names, (*timed, clocked.early_stops()), keep)
+            form = _with_times(counted, seen.names, (*timed, clocked.early_stops()), barred)
             forms.append(tuple(form[index] for index in run.first))
             skips = _dearest(skips, more)
             if kept is int:
@@ -110,6 +110,16 @@ def _check_repeatable(
             f"runs again: its forward reads what it changes ({', '.join(unlike[name])}). So it "
             f"cannot be recomputed: pass keep={list(unlike)} to keep it."
         )
+
+
+def _cells(stages: dict[str, nn.Module]) -> list[str]:
+    """Name the stages with recurrent layers, whose matmuls no plan may keep by themselves.
+
+    A CPU's kernels write into their results, and of a GRU's PyTorch's checkpoint sees nothing: its
+    gradients would be wrong.
+    """
+    cells = (nn.RNNBase, nn.RNNCellBase)
+    return [n for n, m in stages.items() if any(isinstance(part, cells) for part in m.modules())]
 
 
 def _set_gradients(model: nn.Module, gradients: str) -> None:
@@ -144,7 +154,7 @@ def _either(
         return whole
     return tuple(
         replace(one, selective=other)
-        if one.recomputable and other.saved_bytes < one.saved_bytes
+        if other.recomputable and other.saved_bytes < one.saved_bytes
         else one
         for one, other in zip(whole, selective, strict=True)
     )
