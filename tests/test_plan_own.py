@@ -60,7 +60,8 @@ def test_plans_of_ones_own_models_run_as_planned(name):
 
 REFUSED = {
     "forces": "This loss differentiates inside .* segments.applied",
-    "per_sample": "This loss differentiates inside .* segments.applied",
+    "per_sample": "runs the model under torch.func .* torch.autograd.grad in place of these",
+    "forward_mode": "runs the model under torch.func .* torch.autograd.grad in place of these",
     "inner_step": "stage 0 with other tensors in place of its parameters",
     "whole_steps_checkpointed": "remove torch.utils.checkpoint around the model",
     "reentrant": "use_reentrant=True, take False: a plan takes the place of checkpoints",
@@ -158,6 +159,7 @@ def test_a_model_that_returns_a_distribution_is_planned_for_the_smallest_budget(
 @pytest.mark.parametrize(
     ("name", "why"),
     [
+        ("per_sample", "This loss runs the model under torch.func"),
         ("forces", "This loss differentiates inside"),
         ("deeper_for_more", r"runs other stages with two samples \(4\) than with one \(3\)"),
     ],

@@ -591,6 +591,17 @@ def test_compiled_code_is_told_of_and_run_as_it_was():
     assert (called, compiled) == ([1], [])
 
 
+def test_functions_that_torch_func_transforms_are_known():
+    """Else hooks on what they save, which `grad` refuses, end plans and judgements."""
+    seen = []
+    one, transforms = torch.ones(2), (torch.func.grad, torch.func.vmap)
+    for transform in transforms:
+        transform(lambda x: seen.append(meters.in_transform()) or x.sum())(one)
+    torch.func.jvp(lambda x: seen.append(meters.in_transform()) or x, (one,), (one,))
+    assert seen == [True] * 3
+    assert not meters.in_transform()
+
+
 def test_what_a_checkpoint_recomputes_is_told_by_its_frame():
     """Else what it recomputes in a backward that keeps a graph would be called an activation.
 

@@ -164,6 +164,11 @@ def watched_backwards() -> Iterator[list[bool]]:
         yield running
 
 
+def in_transform() -> bool:
+    """Tell whether `torch.func` is at work (`maybe_current_level`: torch/_C/_functorch.pyi)."""
+    return torch._C._functorch.maybe_current_level() is not None
+
+
 def in_checkpoint(frame: FrameType | None, function: str = "checkpoint") -> bool:
     """Tell whether a frame was called by a checkpoint; by `unpack_hook`, to recompute.
 

@@ -1,6 +1,7 @@
 """Prediction of a training step's memory without allocating it: the same meter, on fake tensors."""
 
 import contextlib
+import re
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
@@ -31,7 +32,7 @@ from tutorial_lib.memory.report import MemoryReport
 
 Step = tuple[Callable[[], Any], nn.Module, Optimizer | None]
 
-_NO_MEMORY = ("data is not allocated", "Cannot access data pointer")
+_NO_MEMORY = ("data is not allocated", "Cannot access data pointer", "INTERNAL ASSERT FAILED")
 _ANOTHER_PATH = (
     "Where another value makes the step do something else, its memory differs from this "
     "prediction: compare with memory.measure at a small size."
@@ -258,7 +259,7 @@ def _explain_refusals() -> Iterator[None]:
                 "micro-batch or smaller sizes."
             ) from error
         if any(words in str(error) for words in _NO_MEMORY) or _is_of_fake_tensors(error):
-            said = str(error).partition("\n")[0].partition(" If you're")[0]
+            said = re.split("\n| If you're| INTERNAL", str(error))[0]
             raise CannotPredictError(
                 f"{_line_of(error)} needs a tensor's memory itself ({said}), and a predicted one "
                 "has none: count the real step with memory.measure, smaller if it does not fit."

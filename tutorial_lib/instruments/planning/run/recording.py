@@ -20,7 +20,7 @@ from tutorial_lib.device import seed_everything, set_python_random_states
 from tutorial_lib.instruments.planning.chain.profiled import WHOLE, WITHIN, Call, results_in
 from tutorial_lib.instruments.planning.run.find_stages import CannotPlanError, replaced
 from tutorial_lib.instruments.private_torch import CALL
-from tutorial_lib.memory.private_torch import in_checkpoint
+from tutorial_lib.memory.private_torch import in_checkpoint, in_transform
 from tutorial_lib.memory.timeline import Life
 
 Loss = Callable[[], Tensor]
@@ -85,14 +85,14 @@ class Recorder:
         changes.enter_context(replaced(containers(self.model, self.stages), self._whole, "forward"))
         if self._is_sharded:
             changes.enter_context(torch.no_grad())
-        else:
+        elif self.stages:  # `torch.func.grad` takes no hooks
             changes.enter_context(saved_tensors_hooks(self._save, _give_back))
         try:
             with changes:
                 loss()
         except RuntimeError as error:
             if "saved tensor hooks" in str(error):  # torch.func.grad refuses them
-                raise CannotPlanError(_INSIDE) from error
+                raise CannotPlanError(_TRANSFORMED) from error
             raise
         self.ends.append(self.read())
         if not self.stages:
@@ -177,6 +177,8 @@ class Recorder:
             if is_other or not self._is_planned():
                 self.others |= {name} if is_other else set()
                 return function(*args, **kwargs)
+            if in_transform():
+                raise CannotPlanError(_TRANSFORMED)
             with contextlib.nullcontext() if self._is_running else self._running():
                 self._begin()
                 before = {id(result) for result in results_in(module).values()}
@@ -211,9 +213,14 @@ _INSTEAD = (
     "memory.measure to see whether it helps; or take smaller micro-batches."
 )
 _INSIDE = (
-    "This loss differentiates inside (torch.autograd.grad, backward or torch.func.grad through the "
-    "model), as forces and gradient penalties do. No chain of stages describes what the inner "
-    f"derivative keeps, so no plan can price it. {_INSTEAD}"
+    "This loss differentiates inside (torch.autograd.grad or backward through the model), as "
+    "forces and gradient penalties do. No chain of stages describes what the inner derivative "
+    f"keeps, so no plan can price it. {_INSTEAD}"
+)
+_TRANSFORMED = (
+    "This loss runs the model under torch.func (grad, jvp or vmap), where neither a plan nor "
+    "PyTorch's checkpoint can recompute. Take smaller micro-batches, or torch.autograd.grad in "
+    "place of these: checkpoints work there."
 )
 
 

@@ -16,6 +16,7 @@ from tutorial_lib.instruments.segments.modes import Modes
 from tutorial_lib.instruments.segments.sameness import state
 from tutorial_lib.instruments.segments.sameness.value_numbers import ValueNumbers, keys_of
 from tutorial_lib.instruments.segments.structure import list_leaves
+from tutorial_lib.memory.private_torch import in_transform
 
 _OWN_INPUT = "its own input"
 _PYTHONS = "random numbers of Python or NumPy"
@@ -127,7 +128,7 @@ class _Watch:
         forward = getattr(module, CALL)
 
         def call(*args: Any, **kwargs: Any) -> Any:
-            if not torch.is_grad_enabled() or self._again:
+            if not torch.is_grad_enabled() or self._again or in_transform():  # takes no hooks
                 return forward(*args, **kwargs)
             noted = _Call(
                 name,
