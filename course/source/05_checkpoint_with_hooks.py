@@ -348,8 +348,8 @@ pd.DataFrame(ratios).T.round(3)
 # %% [markdown] id="flops-read"
 # **Early stop.** PyTorch stops a recomputation as soon as the last saved tensor is there. Without
 # dropout that is before the MLP's last linear layer, and saves over a quarter of the extra work.
-# With dropout, the last saved tensor is the mask, which comes after that layer. So "33 %" and "20
-# to 25 %" are both right, for different models.
+# With dropout, the last saved tensor is the mask, which comes later. So "33 %" and "20 to 25 %" are
+# both right, for different models.
 #
 # Only an exception leaves somebody else's function before its end. `packed` calls your `alias` for
 # each tensor, so `alias` can raise it.
