@@ -3,9 +3,9 @@
 #
 # Llama-3-8B is to be fine-tuned on one card of 24 GiB, 8,192 tokens an update. As most people would
 # write it, the run dies before the first loss. In this chapter you find out why, and pull six
-# levers one after the other, each with its bytes and its seconds, until the run fits with room to
-# spare. Then all weights are to be trained on eight cards, where a slow link turns an order round.
-# You leave with a plan in a file that proves itself.
+# levers one after the other, each with its bytes and its seconds, until it fits. Then all weights
+# are to be trained on eight cards, where a slow link turns an order round. You leave with a plan in
+# a file that proves itself.
 #
 # **Budget:** 70 minutes, 3 GiB of memory, no GPU needed.
 
@@ -103,9 +103,8 @@ held[held > 0.01].round(2).to_frame("GiB, predicted")
 
 # %% [markdown] id="snapshot-text"
 # The same training, as a script of its own (`recorded/snapshots/llama.py`), ran on an *emulated*
-# RTX 4090, where PyTorch's own allocator handed out the memory and no kernel ran. It ended in
-# `OutOfMemoryError`. The snapshot of that moment names the line that asked for each tensor
-# (companion 14b reads such snapshots):
+# RTX 4090, where PyTorch's own allocator handed out the memory and no kernel ran. Its memory ran
+# out, and the snapshot of that moment names the line that asked for each tensor:
 
 # %% id="snapshot"
 emulated = json.loads((FOLDER / "llama_case.json").read_text())
@@ -272,8 +271,7 @@ gib = pull("checkpoints", block=checkpointed)
 print(f"checkpoints: {gib:.1f} GiB{beside(guess, gib)}")
 
 # %% [markdown] id="lora-text"
-# Now nearly all is four copies of eight billion bfloat16 numbers. No lever on activations makes
-# these smaller.
+# What is left is four copies of eight billion bfloat16 numbers.
 #
 # ## Lever 4: LoRA
 #
@@ -411,7 +409,7 @@ print(f"4 bits: {gib:.1f} GiB; first loss {first_loss(plan):.3f}")
 #
 # ## Lever 6: boundaries on the host
 #
-# The inputs of 32 blocks still wait on the card. They can wait on the host (chapter 07d). Hooks
+# The inputs of 32 blocks still wait on the card. They can wait on the host (07d). Hooks
 # around a checkpoint see its inputs alone.
 #
 # **Write.** `offloaded`: as `checkpointed`, within `saved_tensors_hooks(pack, unpack)`. `pack`
@@ -498,7 +496,8 @@ before, after = (of_h100[label]["report"]["seconds"] for label in ways)
 measured = {"checkpoints: Llama-2-7B, 2048 tokens, H100": after / before}
 SOURCES = {
     "qwen-1.8b-lora-1024": "LoRA: Qwen-1.8B, 1024 tokens, A100",
-    "qwen-7b-qlora-512": "4-bit weights: Qwen-7B, 512 tokens, A100",
+    "qwen-1.8b-lora-8192": "LoRA: Qwen-1.8B, 8192 tokens, A100",
+    "qwen-1.8b-qlora-256": "4-bit weights: Qwen-1.8B, 256 tokens, A100",
     "qwen-1.8b-qlora-8192": "4-bit weights: Qwen-1.8B, 8192 tokens, A100",
     "accelerate-24-blocks-moved": "offload, in line with the arithmetic",
 }
@@ -509,9 +508,10 @@ pd.Series(measured).map("{:.2f} times".format).to_frame("the step took, measured
 
 # %% [markdown] id="measured-read"
 # - Checkpoints cost a quarter here, and not a third: the update is not run again.
-# - LoRA halves the step: frozen weights need no gradient, and the update is small.
-# - **4 bits cost what a step has few tokens for.** Making a weight whole takes the same time for
-#   any number of tokens: at 512 the step took twice as long, and at 8,192 no longer than before.
+# - LoRA spares the weights' gradients and most of the update, and adds thin matmuls for each token.
+#   With few tokens the step is much shorter. With 8,192 it was *longer*: don't pull LoRA for speed.
+# - **4 bits cost most where tokens are few.** Making a weight whole takes the same time for any
+#   number of tokens. At 8,192 the price is gone.
 # - Offload costs a third where its copies wait in line with the arithmetic. On a stream of their
 #   own they hide: a block of width 4096 has enough arithmetic for each byte (07d).
 
@@ -547,7 +547,7 @@ plots.ledger_bars(of_eight, title=title, cards_gib=(24, 48), predicted=[*of_eigh
 # **Write.** `step_seconds`.
 #
 # **Predict.** Two nodes are joined by 100 Gb/s. How many times as long as the
-# checkpointed way does the first one take, which recomputes nothing?
+# checkpointed way does the first one take?
 
 # %% id="guess-link"
 guess = None  # times
@@ -603,13 +603,12 @@ took.round(1).rename_axis(columns="seconds, worked out")
 # %% [markdown] id="links-read"
 # Inside a node the usual order holds: accumulate first, since it adds no arithmetic, and checkpoint
 # what still does not fit. **Over a slow link the order turns round**: checkpoint first, until the
-# update is a single micro-batch. (With DDP and `no_sync`, or on one card, accumulation sends
-# nothing more, and the order stays. Attention's scores, latencies and the traffic inside a node are
-# left out.)
+# update is a single micro-batch. (On one card, or with DDP and `no_sync`, the order
+# stays. Attention's scores, latencies and the traffic inside a node are left out.)
 #
 # ## The plan
 #
-# Which row of the waterfall do you take? The fastest that fits, with 2 GiB left free.
+# Which row do you take? The fastest that fits, with 2 GiB left free.
 #
 # **Write.** `fastest`.
 
@@ -709,7 +708,7 @@ with TemporaryDirectory() as folder:
 # - Say when a slow link turns the order of two levers round.
 # - Hand over a plan that proves itself.
 #
-# The companions are optional. [14b](14b_gallery.ipynb) finds out what held the memory of a run that
+# [14b](14b_gallery.ipynb) finds out what held the memory of a run that
 # died. [14c](14c_rules_of_thumb.ipynb) has the order of the levers for many models, a rule of thumb
 # for the first one, and what "four to ten times larger" depends on. Lab 09 hands you ten runs that
 # fail: two die of memory, one warns, and seven say nothing.

@@ -64,7 +64,7 @@ def line_of(frames: list[dict]) -> str:
             f"/{own}/" in name for own in ("torch", "tutorial_lib")
         ):
             text = linecache.getline(name, frame["line"]).strip()
-            return f"{Path(name).name}:{frame['line']}  {text[:56]}"
+            return f"{Path(name).name}:{frame['line']}  {text}"
     return "(backward)"
 
 
