@@ -268,6 +268,20 @@ def test_a_host_without_a_link_is_refused(numbers):
         planning.Host(*numbers)
 
 
+def test_a_long_chain_is_refused_below_what_fits():
+    stages = chain(14, seed=3)
+    floor, fitted = planning.floor_bytes(stages), 0
+    for share in (0.3, 0.6, 0.8, 0.9, 0.97, 1):
+        asked = {"budget_bytes": int(share * floor), "host": planning.Host(1e18)}
+        try:
+            found = planning.solve_with_host(stages, **asked)
+        except ValueError:
+            continue
+        fitted += 1
+        assert peak_of(found, found.moves) == found.peak_bytes <= share * floor
+    assert 1 <= fitted < 6
+
+
 def test_a_budget_that_no_host_helps_is_refused_with_what_would_do():
     stages = chain(12, seed=3)
     floor = planning.floor_bytes(stages)

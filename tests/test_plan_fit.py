@@ -151,6 +151,24 @@ def test_one_of_stages_that_are_alike_stands_for_all(tiny, monkeypatch):
 
 
 @pytest.mark.weekly
+def test_with_a_host_the_same_budget_takes_less_time(tiny, enough, capsys):
+    budget = int(1.3 * enough)
+    without = planning.fit(tiny, budget_bytes=budget, **ONE).best
+    found = planning.fit(tiny, budget_bytes=budget, host=planning.Host(1e15), **ONE)
+    best = found.best
+    assert best.is_verified
+    assert best.plan.moves
+    assert best.host_bytes == best.plan.host_bytes > 0
+    assert best.peak_bytes <= budget
+    assert best.overhead < without.overhead
+    assert "      host" in str(found)
+    assert found.as_data()["best"]["host_bytes"] == best.host_bytes
+    words = ["plan", tiny, "--budget", "1GiB", "--effective-batch", "2"]
+    for more in (["--link", "0GB/s"], ["--link", "pcie-9"], ["--host", "1GiB"]):
+        assert run([*words, *more]) != 0
+        assert "link" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("precision", ["bf16", "bf16-amp"])
 @pytest.mark.parametrize(("optimizer", "is_lean"), [("adamw-8bit", True), ("adamw", False)])
 def test_a_step_in_whole_peaks_as_its_prediction_without_shortcuts(

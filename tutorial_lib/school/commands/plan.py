@@ -12,6 +12,9 @@ Times are a roofline of the card that --budget names, or of an A100, and at leas
 operation. They rank choices and aren't exact: chapter 10b compares them with an H200's. On a T4 or
 V100 the plan takes fp16-amp, since these cards are slow in bfloat16. The status is 1 when nothing
 fits.
+
+With --link, what stages save for backward may also wait on the host, copied beside the computation.
+The column recompute is then the time that recomputing and waiting for copies add.
 """
 
 from __future__ import annotations
@@ -38,7 +41,7 @@ from tutorial_lib.school.commands.recipe_options import (
     sequence_length,
     to_type,
 )
-from tutorial_lib.units import human_bytes
+from tutorial_lib.units import human_bytes, parse_bytes
 
 if TYPE_CHECKING:
     from tutorial_lib.instruments.emulated.cards import Card
@@ -70,6 +73,14 @@ def options(parser: argparse.ArgumentParser) -> None:
         "--stages", metavar="NAMES", help="modules that may be recomputed: layers.0,layers.1"
     )
     parser.add_argument(
+        "--link",
+        metavar="SPEED",
+        help="link to the host, where tensors may wait: 55GB/s, or pcie-4",
+    )
+    parser.add_argument(
+        "--host", metavar="SIZE", help="pinned memory there for them: 64GiB (default: any)"
+    )
+    parser.add_argument(
         "--emulated", metavar="CARDS", help="cards to run the plan on, as in t4,a100"
     )
     parser.add_argument(
@@ -80,6 +91,7 @@ def options(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Search, show what fits, and save the best plan where a file is named."""
     from tutorial_lib.instruments.emulated.cards import find_card
+    from tutorial_lib.instruments.planning.chain.offload import Host
     from tutorial_lib.instruments.planning.fitting.predictions import answering
     from tutorial_lib.instruments.planning.fitting.search import fit
     from tutorial_lib.instruments.planning.run.roofline import Speed
@@ -90,6 +102,11 @@ def run(options: argparse.Namespace) -> int:
         raise ValueError(f"--save {save}: there is no folder {save.parent}. Make it first.")
     if cards and recipe.shard is not None:
         raise ValueError(f"--emulated runs one process, and --ranks {recipe.ranks} was asked for.")
+    host = None
+    if options.link is not None:
+        host = Host.of(options.link, None if options.host is None else parse_bytes(options.host))
+    elif options.host is not None:
+        raise ValueError("--host is memory behind a link: add --link, as in --link pcie-4.")
     refuse_whole_step(recipe)
     ends = answering(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C does
     with sign_of_life(f"Planning {recipe.model}") as tell, ends:
@@ -100,6 +117,7 @@ def run(options: argparse.Namespace) -> int:
             precisions=options.precision,
             optimizers=options.optimizer,
             speed=Speed.of(room.card.name if room.card else None),
+            host=host,
             stages=[name for name in (options.stages or "").split(",") if name] or None,
             tell=tell,
         )

@@ -23,13 +23,17 @@ from tutorial_lib.instruments.planning.chain.solve import (
 )
 from tutorial_lib.instruments.planning.chain.stages import Skip, Stage
 from tutorial_lib.instruments.segments.tree import Selective, Tree, leaves
-from tutorial_lib.units import human_bytes
+from tutorial_lib.units import human_bytes, parse_bytes
 
 _SLOTS = 16_000  # of the table for long chains
 _TRIES = 6  # budgets that are tried at L = 1000, twice; of shorter chains more
 _PASSES = 4  # over the stages of a chain that isn't longer than `MIDDLE`
 _SPREAD = 1e-3  # of a stage's time
 _FLOAT32 = 1 - 1e-4  # the table's times are sums of so many
+
+# Bytes/s in one direction, as published: 16 lanes of PCI-SIG's 8, 16 and 32 GT/s, and NVIDIA's
+# GH200 data sheet, half of its 900 GB/s. Real copies reach about four fifths.
+LINKS = {"pcie-3": 16e9, "pcie-4": 32e9, "pcie-5": 64e9, "nvlink-c2c": 450e9}
 
 
 @dataclass(frozen=True)
@@ -43,6 +47,19 @@ class Host:
 
     bytes_per_second: float
     num_bytes: int | None = None
+
+    @classmethod
+    def of(cls, link: str, num_bytes: int | None = None) -> Host:
+        """Read a link's speed in one direction, as in `55GB/s`, or a name, as in `pcie-4`."""
+        if link in LINKS:
+            return cls(LINKS[link], num_bytes)
+        try:
+            return cls(parse_bytes(link.removesuffix("/s")), num_bytes)
+        except ValueError as error:
+            raise ValueError(
+                f"The link {link!r} has no speed above 0. Write one, as in 55GB/s, or a name: "
+                f"{', '.join(LINKS)}."
+            ) from error
 
     def __post_init__(self) -> None:
         if not self.bytes_per_second > 0 or (self.num_bytes or 0) < 0:
@@ -147,7 +164,7 @@ class _Search:
             for slots in sorted(levels, key=lambda slots: least[slots])[:tries]:
                 if self.best is not None and least[slots] >= self.best.seconds:
                     break
-                if slots not in tried:
+                if slots not in tried and np.isfinite(least[slots]):
                     tried[slots] = self._offer_first(self.evaluate(table.tree(slots)))
             if not tried:
                 break

@@ -61,6 +61,11 @@ class Candidate:
         return self.plan is not None
 
     @property
+    def host_bytes(self) -> int:
+        """Bytes that its plan has waiting on the host."""
+        return self.plan.host_bytes if self.plan else 0
+
+    @property
     def changes(self) -> tuple[str, ...]:
         """Its choices that make another training of it, the least first."""
         chosen = {self.precision, self.optimizer, _SMALLER if self.is_another_batch else ""}
@@ -204,13 +209,14 @@ class Fit:
                 yield f"It fits where {' and '.join(otherwise.changes)} may change the training:"
         else:
             yield f"{head} (predicted):"
+        shown = self.front or sorted(self.candidates, key=_order)
+        moves = any(candidate.host_bytes for candidate in shown)
         yield (
             f"  {'precision':<10}{'optimizer':<13}{'batch':>12}{'recompute':>11}"
-            f"{'peak':>10}{'time':>9}"
+            f"{'peak':>10}" + (f"{'host':>10}" if moves else "") + f"{'time':>9}"
         )
-        shown = self.front or sorted(self.candidates, key=_order)
         for candidate in shown[:_SHOWN]:
-            yield _row(candidate)
+            yield _row(candidate, moves)
         if len(shown) > _SHOWN:
             yield f"  and {len(shown) - _SHOWN} more"
         if beaten := sum(c.fits for c in self.candidates) - len(self.front):
@@ -259,7 +265,7 @@ def _order(candidate: Candidate) -> tuple[Any, ...]:
     return not candidate.fits, _changed(candidate), cost
 
 
-def _row(candidate: Candidate) -> str:
+def _row(candidate: Candidate, moves: bool) -> str:
     batch = f"{candidate.micro_batch} x {candidate.accumulation}"
     batch += "*" if candidate.is_another_batch else ""
     time = human_seconds(candidate.seconds) if candidate.fits else "-"
@@ -270,7 +276,9 @@ def _row(candidate: Candidate) -> str:
     )
     return (
         f"  {precision:<10}{optimizer:<13}{batch:>12}{extra:>11}"
-        f"{human_bytes(candidate.peak_bytes):>10}{time:>9}"
+        f"{human_bytes(candidate.peak_bytes):>10}"
+        + (f"{human_bytes(candidate.host_bytes):>10}" if moves else "")
+        + f"{time:>9}"
     )
 
 
@@ -278,4 +286,5 @@ def _as_data(candidate: Candidate) -> dict[str, Any]:
     data = {f.name: getattr(candidate, f.name) for f in fields(candidate) if f.name != "plan"}
     plan = candidate.plan
     tree = None if plan is None else {"tree": plan.tree, "names": plan.names}
+    data["host_bytes"] = candidate.host_bytes
     return {**data, "fits": candidate.fits, "changes": candidate.changes, "plan": tree}

@@ -8,6 +8,7 @@ from functools import partial
 from itertools import product
 from typing import Any
 
+from tutorial_lib.instruments.planning.chain.offload import Host, solve_with_host
 from tutorial_lib.instruments.planning.chain.plan import Plan
 from tutorial_lib.instruments.planning.chain.profiled import Profile
 from tutorial_lib.instruments.planning.chain.solve import floor_bytes, smallest, solve
@@ -35,6 +36,7 @@ def fit(
     optimizers: Sequence[str] | None = None,
     speed: Speed | None = None,
     stages: Sequence[str] | None = None,
+    host: Host | None = None,
     tell: Callable[[str], object] | None = None,
 ) -> Fit:
     """Search micro-batch, accumulation, checkpointing plan, precision and optimizer.
@@ -56,10 +58,10 @@ def fit(
         precisions: Which may be the best, as in `Recipe`. `None` tries autocast and bfloat16
             throughout, and takes the first; where the step fails under autocast, float32.
             `not_tried` names those in which it fails.
-        optimizers: The same; `None` tries `OPTIMIZERS`, but for those that cannot update what the
-            ranks divide.
+        optimizers: The same; `None` tries those of `OPTIMIZERS` that can update what ranks divide.
         speed: What to predict times with; `None` takes that of an A100.
         stages: What may be recomputed, as `profile` takes it; `None` looks for blocks and layers.
+        host: Where what stages save may wait.
         tell: Called at each part of the work, with words that say which one it is.
 
     Returns:
@@ -69,23 +71,22 @@ def fit(
     Raises:
         ValueError: When a number is below 1 or too small for the loss, or a name is not known.
     """
-    recipe = Recipe(recipe) if isinstance(recipe, str) else recipe
-    samples = _of_one_rank(recipe, effective_batch, budget_bytes)
-    speed, tell = speed or Speed(), tell or str
+    recipe, speed = Recipe(recipe) if isinstance(recipe, str) else recipe, speed or Speed()
+    samples, tell = _of_one_rank(recipe, effective_batch, budget_bytes), tell or str
     recipes = [replace(recipe, precision=n) for n in precisions or (speed.autocast, "bf16")]
     tell("part 1 of 3: the model's stages, with one sample and with two")
     take = partial(Parts.of, optimizers=optimizers or _optimizers(recipe))
     take, look = partial(take, speed=speed, stages=stages), partial(judge, recipe)
     found, not_tried, same = taken_apart(recipes, take, look, is_chosen=precisions is not None)
     sizes = possible_micro_batches(samples, same)
-    solved = _candidates(found, sizes, budget_bytes, speed, tell)
+    solved = _candidates(found, sizes, budget_bytes, speed, host, tell)
     candidates = tuple(marked(solved, effective_batch, same))
-    first = [str(found[0].recipe.precision)]
-    asked = tuple(product(precisions or first, optimizers or OPTIMIZERS[:1]))
+    precisions = precisions or [str(found[0].recipe.precision)]
+    asked = tuple(product(precisions, optimizers or OPTIMIZERS[:1]))
     seen = (not_tried, same, found[0].one.why_whole, found[0].one.replaced)
     fitted = Fit(recipe, budget_bytes, effective_batch, candidates, asked, *seen)
     tell("part 3 of 3: the best of them, predicted in whole")
-    return _verified(fitted, {str(parts.recipe.precision): parts for parts in found}, speed)
+    return _verified(fitted, {str(parts.recipe.precision): parts for parts in found}, speed, host)
 
 
 def _optimizers(recipe: Recipe) -> list[str]:
@@ -140,25 +141,40 @@ def _candidates(
     sizes: Sequence[int],
     budget: int,
     speed: Speed,
+    host: Host | None,
     tell: Callable[[str], object],
 ) -> list[Candidate]:
     """Solve for each precision, optimizer and micro-batch."""
     choices = [(p, *rest) for p in found for rest in product(p.updates, sizes)]
     tell(f"part 2 of 3: a schedule for each of {len(choices)} choices")
-    return [_candidate(*choice, sizes[-1], budget, speed) for choice in choices]
+    return [_candidate(*choice, sizes[-1], budget, speed, host) for choice in choices]
 
 
 def _candidate(
-    parts: Parts, optimizer: str, micro_batch: int, samples: int, budget: int, speed: Speed
+    parts: Parts,
+    optimizer: str,
+    micro_batch: int,
+    samples: int,
+    budget: int,
+    speed: Speed,
+    host: Host | None,
 ) -> Candidate:
     """Solve for what the model and its update leave of the budget."""
     precision = str(parts.recipe.precision)
     chosen = Candidate(precision, optimizer, micro_batch, samples // micro_batch, 0.0, 0, 0.0)
-    least = _least_bytes(chosen, parts)
-    if least > budget:
-        return replace(chosen, peak_bytes=least)
     at, always = _held(chosen, parts)
-    return _planned(chosen, solve(at, budget_bytes=budget - always), parts, speed)
+    try:
+        if parts.updates[optimizer].peak_bytes <= budget:
+            return _planned(chosen, _solved(at, budget - always, host), parts, speed)
+    except ValueError:
+        pass  # no plan fits
+    return replace(chosen, peak_bytes=_least_bytes(chosen, parts))
+
+
+def _solved(profile: Profile, budget: int, host: Host | None) -> Plan:
+    if host is None:
+        return solve(profile, budget_bytes=budget)
+    return solve_with_host(profile, budget_bytes=budget, host=host)
 
 
 def _least_bytes(candidate: Candidate, parts: Parts) -> int:
@@ -187,7 +203,9 @@ def _planned(candidate: Candidate, plan: Plan, parts: Parts, speed: Speed) -> Ca
     return replace(candidate, plan=plan, peak_bytes=peak, seconds=seconds, overhead=overhead)
 
 
-def _verified(found: Fit, by_precision: Mapping[str, Parts], speed: Speed) -> Fit:
+def _verified(
+    found: Fit, by_precision: Mapping[str, Parts], speed: Speed, host: Host | None
+) -> Fit:
     """Predict the best candidate in whole; where it does not fit, leave its plan less room.
 
     If all of its plans turn out too large it does not fit, and the next candidate is looked at, so
@@ -211,7 +229,7 @@ def _verified(found: Fit, by_precision: Mapping[str, Parts], speed: Speed) -> Fi
             tries[name] += 1
             changed = replace(changed, plan=None, is_verified=False)
             if tries[name] < _TRIES:
-                changed = _with_less(best, over, parts, speed)
+                changed = _with_less(best, over, parts, speed, host)
         found = _with(found, best, changed)
 
 
@@ -257,16 +275,14 @@ def _with_least(found: Fit, by_precision: Mapping[str, Parts], speed: Speed) -> 
     return found
 
 
-def _with_less(candidate: Candidate, over: int, parts: Parts, speed: Speed) -> Candidate:
+def _with_less(
+    candidate: Candidate, over: int, parts: Parts, speed: Speed, host: Host | None
+) -> Candidate:
     plan = candidate.plan
     assert plan is not None
-    room = (plan.budget_bytes or 0) - over
+    room = min((plan.budget_bytes or 0) - over, plan.peak_bytes - over)
     try:
-        again = replace(
-            solve(plan.stages, budget_bytes=min(room, plan.peak_bytes - over), skips=plan.skips),
-            names=plan.names,
-            calls=plan.calls,
-        )
+        again = _solved(_held(candidate, parts)[0], room, host)
     except ValueError:
         return replace(candidate, peak_bytes=candidate.peak_bytes + over, plan=None)
     return _planned(candidate, again, parts, speed)
