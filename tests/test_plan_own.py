@@ -151,7 +151,7 @@ def test_recurrent_cells_have_no_selective_form(kind):
 
 
 def test_a_model_that_returns_a_distribution_is_planned_for_the_smallest_budget():
-    asked = {"effective_batch": 4, "precisions": ["fp32"]}
+    asked = {"effective_batch": 16, "precisions": ["fp32"]}
     least = planning.fit(f"{OWN}:policy", budget_bytes=1, **asked).smallest_bytes
     assert planning.fit(f"{OWN}:policy", budget_bytes=least, **asked).best is not None
 
