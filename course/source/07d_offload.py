@@ -238,6 +238,10 @@ print("backward:", *moving.log[16:])
 # Transformers takes `offload` too, but it copies on the stream that computes and fetches nothing
 # early, so its copies hide behind nothing (chapter 10).
 #
+# Which blocks to keep, which to recompute and which to move can also be planned together.
+# `planning.solve_with_host` does so for a profile, and so does the command `plan` with
+# `--link pcie-4`.
+#
 # ## What hides behind what?
 #
 # A step of one block on paper. Forward takes $f$ seconds, backward $2f$, and a recomputation $f$
