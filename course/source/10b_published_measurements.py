@@ -5,7 +5,7 @@
 # companion of chapter 10 compares it with peaks that other people measured on real GPUs and
 # published with their conditions. It reads them from one file and shows all rows, not the best.
 #
-# **Budget:** 60 minutes, 1 GiB of memory, no GPU needed.
+# **Budget:** 75 minutes, 1 GiB of memory, no GPU needed.
 
 # %% id="imports"
 import statistics
