@@ -546,10 +546,10 @@ def discards():
 
 
 # %% [markdown] id="write-checkpoint"
-# **Write.** The rest of `run` in `checkpoint`. It puts the tensors that it gets back to their
-# `places` in a copy of `others`, rebuilds arguments and keywords by `tree_unflatten(leaves,
-# structure)`, and calls the function. `tree_flatten` of what it gives is a pair: the list `outputs`
-# and its `form`.
+# **Write.** The rest of `run` in `checkpoint`. Put `tensors` back to their `places` in a copy of
+# `others`. Rebuild arguments and keywords by `tree_unflatten(leaves, structure)`, and call the
+# function. Then take its result apart: `tree_flatten` returns a pair, the list `outputs` and its
+# `form`.
 
 
 # %% id="checkpoint"

@@ -95,11 +95,12 @@ def watched(block, x):
 
 
 # %% [markdown] id="write-price"
-# A tensor that was dropped is made from its operation's inputs. What of these is kept costs
-# nothing; what is not has to be made first, too.
+# A tensor that was dropped is recomputed from its operation's inputs. Inputs that are kept cost
+# nothing. The others have to be recomputed first.
 #
 # **Write.** `price`, from `notes[storage]`, which has a name, FLOPs and a list of inputs. An
-# operation in place has its own result among its inputs.
+# operation in place has its own result among its inputs. `kept` may hold `storage` itself: say what
+# it would cost without it.
 
 
 # %% id="price"
@@ -122,7 +123,7 @@ def prices_are_right():
     }  # fmt: skip
     for storage, kept, right in (
         ("b", "x", 100), ("c", "x", 100), ("d", "xc", 50), ("d", "x", 150),
-        ("e", "xd", 7),
+        ("e", "xd", 7), ("b", "xb", 100),
     ):  # fmt: skip
         seen = price(storage, dict.fromkeys(kept), notes)
         said = (
@@ -329,8 +330,8 @@ def make_gpt(choice, num_layers=8, **shape):
 def in_units(report):
     """Units of activations when backward begins, and two peaks over the step.
 
-    The first peak is of activations, recomputed and temporary ones, the second of the
-    first two of these.
+    The first peak counts the columns activations, recomputed and temporary. The second
+    counts activations and recomputed alone.
     """
     ### BEGIN SOLUTION
     curve = pd.DataFrame(report.curve()) / unit
@@ -448,9 +449,9 @@ another = pd.DataFrame(another).T.round({"peak": 1, "kept": 1, "recomputed, time
 another.rename_axis(columns="halves save, %")
 
 # %% [markdown] id="host-read"
-# With boundaries on the host, halves save as much at every depth. With fused attention it is what
-# the advice says, if you count what is kept; with dropout it is the peak, too. With eager attention
-# the scores keep one half large, so there is less to gain. Nowhere do halves recompute more.
+# With boundaries on the host, halves save as much at every depth. With fused attention, the kept
+# bytes fall by what the advice says; with dropout, the peak does. With eager attention the scores
+# keep one half large, so there is less to gain. Nowhere do halves recompute more.
 #
 # ## Can we choose by operation?
 #
@@ -592,6 +593,14 @@ def runs_of(way):
 def keeps_by_hand():
     seen, right = runs_of(by_hand), {"qkv": 2, "out": 1, "up": 1, "down": 1}
     assert seen == right, f"`up` and `out` kept: they run {seen}, and not {right}."
+    two, x, found = [Block(GPTConfig()), Block(GPTConfig())], torch.randn(1, 4, 128), []
+    for way in (Block.forward, partial(by_hand, {"up", "out"})):
+        start = x.clone().requires_grad_()
+        out = way(two[1], way(two[0], start))
+        found += torch.autograd.grad(out.square().sum(), start)
+    assert torch.equal(*found), (
+        "Two blocks in a row have a wrong gradient: give each call a store of its own."
+    )
 
 
 # %% [markdown] id="predict-policy"

@@ -340,12 +340,19 @@ def keeps_eight_bits():
         torch.tensor(0.01),
     )
     rounded = to_fp8(x.detach(), scale).float() * scale
-    y = InFP8.apply(x, weight, scale)
+    with memory.watch() as report:
+        y = InFP8.apply(x, weight, scale)
     assert torch.allclose(y, rounded @ weight.T), (
         "The result is not of the rounded rows."
     )
     kept = [str(one.dtype) for one in y.grad_fn.saved_tensors]
     assert kept == ["torch.float8_e4m3fn", "torch.float32"], f"Kept are {kept}."
+    waits = sum(one.num_bytes for one in report.timeline if one.born and not one.died)
+    waits -= y.nbytes
+    assert waits <= x.numel(), (
+        f"{waits} bytes wait for backward, and the FP8 copy has {x.numel()}: keep nothing "
+        "else on ctx."
+    )
     of_x, of_weight = torch.autograd.grad(y, (x, weight), slope)
     assert torch.allclose(of_x, slope @ weight), "The gradient by the rows is another."
     times = (of_weight * (slope.T @ rounded)).sum() / (slope.T @ rounded).square().sum()

@@ -90,6 +90,7 @@ def influences():
         return flat @ own + flat.roll(-1, 0) @ next_one
 
     seen = influence(of_two)
+    seen = seen.double() if torch.is_tensor(seen) else seen
     shape = list(getattr(seen, "shape", [type(seen).__name__]))
     assert shape == [8, 8], (
         f"8 losses by 8 samples make a tensor of [8, 8], not {shape}."
@@ -101,7 +102,7 @@ def influences():
         f"Loss {row}: lengths 5 at sample {row} and 1 at sample {(row + 1) % 8}, not "
         f"{[round(length, 2) for length in seen[row].tolist()]}."
     )
-    assert torch.allclose(influence(of_two, 2)[:4, 4:], torch.zeros(4, 4).double()), (
+    assert not influence(of_two, 2)[:4, 4:].any(), (
         "With two pieces, a loss still depends on samples of the other piece: "
         "`losses_of` takes one piece at a time."
     )
@@ -193,9 +194,8 @@ off_in_words
 
 # %% [markdown] id="read-batch-norm"
 # LayerNorm and GroupNorm normalise within a sample, so only rounding in float64 is left. BatchNorm
-# is off by tens of % here. These are untrained weights:
-# after 200 updates it is off by more, in both models. In both it is off by less in larger
-# micro-batches.
+# is wrong in every column, the more the smaller the micro-batch is. These are untrained weights:
+# after 200 updates it is off by more, in both models.
 #
 # A different gradient is not always a worse one. The mean and variance of few samples are noisy,
 # and noise can regularise: Hoffer et al. (2017) split big batches on purpose ("ghost batch
@@ -682,7 +682,7 @@ table.round(2)
 ways = [partial(naive, num=128 // size) for size in (128, 32, 8)]
 ways += [partial(cached, size=size) for size in (128, 32, 8)]
 wanted = gradient(big, make_encoders)
-all_pairs = [error(gradient(way, make_encoders), wanted) < 1e-9 for way in ways]
+all_pairs = [error(gradient(way, make_encoders), wanted) < 1e-5 for way in ways]
 claims.Verdicts(
     claims.Verdict(
         "B04", "holds if",

@@ -181,9 +181,9 @@ plots.ledger_bars(
 )
 
 # %% [markdown] id="read-ledgers"
-# A model of 1.7 billion parameters does not fit a card of 80 GiB. The rollout alone fits. The
-# update does not, for two reasons: the engine's cache is still there, and so are the logits of four
-# answers. (Both are yellow.) You can remove both.
+# A model of 1.7 billion parameters does not fit a card of 80 GiB. The rollout and the
+# log-probabilities fit. The update does not, for two reasons: the engine's cache is still there,
+# and so are the logits of four answers. (Both are yellow.) You can remove both.
 #
 # ## The engine sleeps
 #
@@ -372,8 +372,9 @@ pd.DataFrame.from_dict(table, orient="index", columns=columns)
 # - The third has the same arithmetic. But `usual` is a function, and its logits are gone when it
 #   returns. As local variables of the loss, the policy's logits wait for the reference's. Nobody
 #   planned that peak, and a `del` removes it.
-# - In pieces, the peak is a matter of heads: the four, a gradient, and sums of gradients. Liger
-#   takes gradients in forward, as 10d does, and adds them in place, so it holds one sum less.
+# - In pieces, the peak consists of things as large as a head: the four heads, a gradient, and the
+#   sums of gradients. Liger computes gradients in forward, as 10d does, and adds them in place, so
+#   it holds one sum fewer.
 # - Two of the four heads belong to the provider that does not run. Without these 2 GiB, Liger's
 #   advantage is larger than published.
 #

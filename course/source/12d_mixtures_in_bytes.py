@@ -72,10 +72,10 @@ columns = ["total, billions", "active", "16 bytes each, GB", "16 bytes active, G
 pd.DataFrame.from_dict(rows, orient="index", columns=columns)
 
 # %% [markdown] id="sizes-read"
-# The counts agree with the published ones: 46.7 and 12.9 billion for Mixtral (Jiang et al., 2024),
-# 6.9 and 1.3 for OLMoE (Muennighoff et al., 2024), 671 and 37 for DeepSeek-V3. Weights, gradients
-# and states go by the *total*, arithmetic by the *active* ones. Do activations go by the active
-# ones, too? Here is a block of OLMoE, 4096 tokens in bfloat16, predicted.
+# The counts agree with the published ones within a billion: 46.7 and 12.9 for Mixtral (Jiang et
+# al., 2024), 6.9 and 1.3 for OLMoE (Muennighoff et al., 2024), 671 and 37 for DeepSeek-V3. Weights,
+# gradients and states go by the *total*, arithmetic by the *active* ones. Do activations go by the
+# active ones, too? Here is a block of OLMoE, 4096 tokens in bfloat16, predicted.
 #
 # **Predict.** Each token goes to 8 experts, which are half as wide as the model. What share of the
 # block's saved bytes is the experts', in %?
@@ -118,10 +118,10 @@ pd.DataFrame([(row.op, row.shape, str(row.num_bytes)) for row in large])
 # `Silu`, `Mul`), and behind them (`GroupedMm`), until the eight are added up. So the activations
 # are those of a dense model with the *active* parameters, and more: a dense one copies no rows.
 #
-# Under expert parallelism each rank has some of the experts. Then the first and the last of these
-# tensors also go over the wires, to the experts and back, and each needs a buffer. It has to hold
-# what the *fullest* rank gets. If the router sent all tokens to one of 8 ranks, that would be 8
-# times the mean, which is why routers are balanced, or tokens dropped.
+# Under expert parallelism each rank has some of the experts. Then the copied rows are also sent to
+# the experts' ranks, and the results back. Each of the two needs a buffer, as large as what the
+# *fullest* rank gets. If the router sent all tokens to one of 8 ranks, that would be 8 times the
+# mean. That's why routers are balanced, or tokens dropped.
 #
 # ## Which part to recompute
 #

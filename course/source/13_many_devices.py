@@ -600,21 +600,48 @@ def accumulating(sync):
 
 # %% id="check-fsdp-accumulation"
 # @title Check: run this cell
+def gradients_at_updates(optimizer):
+    """A list that gets this rank's gradients whenever the optimizer steps."""
+    found, (group,) = [], optimizer.param_groups
+
+    def look(*_):
+        parts = [
+            p.grad.to_local().flatten() for p in group["params"] if p.grad is not None
+        ]
+        found.append(torch.cat(parts) if parts else torch.zeros(0))
+
+    optimizer.register_step_pre_hook(look)
+    return found
+
+
 @blanks.check("accumulating", "return a step that gives the mean loss")
 def accumulates_divided():
     for sync, right in ((True, 18), (False, 9)):
         with ranks.pretend(2):  # one rank of two
             step, _, optimizer = accumulating(sync)
-            updates = []
-            optimizer.register_step_post_hook(lambda *_, to=updates: to.append(True))
+            updates = gradients_at_updates(optimizer)
             with torch.no_grad():
                 wanted = loss_of(make_gpt()(my_lines()), my_lines()).item()
             with ranks.traffic() as traffic:
                 loss = step()
+            once = len(updates)
+            step()
+            _, model, optimizer = fsdp(True, recomputed=True)
+            truth = gradients_at_updates(optimizer)
+            for _ in range(2):
+                optimizer.zero_grad()
+                loss_of(model(my_lines()), my_lines()).backward()
+                optimizer.step()
         seen = len(traffic.sizes("reduce_scatter"))
         said = f"sync={sync}: {seen} reduce-scatters; 9 parts make {right}."
         assert seen == right, said
-        assert len(updates) == 1, f"The optimizer steps {len(updates)} times, not once."
+        assert once == 1, f"The optimizer steps {once} times, not once."
+        for number, (ours, true) in enumerate(zip(updates, truth, strict=True), 1):
+            times = (ours @ true / true.square().sum()).item()
+            assert abs(times - 1) < 0.05, (
+                f"sync={sync}, update {number}: the gradient is {times:.2f} times that of "
+                "both parts together, divided by 2."
+            )
         near = abs(loss / wanted - 1) < 0.1  # the other rank's weights are missing
         assert near, f"The loss is {loss:.1f}, not {wanted:.1f}."
 

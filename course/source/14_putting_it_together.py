@@ -378,7 +378,8 @@ def keeps_four_bits():
     shape, x = (96, 128), torch.randn(2, 3, 128, requires_grad=True)
     pairs, scale = to_4_bits(torch.randn(shape))
     weight = from_4_bits(pairs, scale, shape)
-    out = FourBit.apply(x, pairs, scale, shape)
+    with memory.watch() as report:
+        out = FourBit.apply(x, pairs, scale, shape)
     assert torch.allclose(out, x @ weight.T, atol=1e-4), (
         "The output is not x @ weight.T."
     )
@@ -386,6 +387,10 @@ def keeps_four_bits():
     small = pairs.nbytes + scale.nbytes
     assert kept, "Nothing is saved: save_for_backward what backward needs."
     assert kept <= small, f"{kept} bytes are saved: the 4 bits and scales have {small}."
+    new = sum(life.num_bytes for life in report.timeline if not life.died and life.born)
+    assert new <= out.nbytes, (
+        f"{new - out.nbytes} new bytes wait beside the output: keep no whole weight on ctx."
+    )
     (seen,) = torch.autograd.grad(out.square().sum(), x)
     (right,) = torch.autograd.grad((x @ weight.T).square().sum(), x)
     assert torch.allclose(seen, right, rtol=1e-3, atol=1e-2), (
@@ -462,6 +467,10 @@ def waits_on_the_host():
         (seen,) = torch.autograd.grad(out.sum(), x)
     assert len(runs) == 2, "Backward does not run the block again: is it checkpointed?"
     assert seen.device.type == "cpu", f"The gradient is on {seen.device}: move back."
+    with patch.dict(globals(), HOST="cpu"), memory.predicting():  # the other way round
+        x = torch.ones(8, requires_grad=True, device="meta")
+        (seen,) = torch.autograd.grad(offloaded(block, x + 1, scale=2.0).sum(), x)
+    assert seen.device.type == "meta", "Move back to where the tensor was, cpu or not."
 
 
 # %% id="lever-offloaded"

@@ -10,6 +10,11 @@ FILLINGS = {
             "flops",
         ),
         "makes_what_is_kept": wrong("down costs 50, not 150.", " - set(kept)", ""),
+        "is_free_if_kept": wrong(
+            "kept: x, b. up costs 100, not 0.",
+            "    _, flops",
+            "    if storage in kept:\n        return 0\n    _, flops",
+        ),
         "runs_in_a_circle": wrong("stopped at RecursionError", " - {storage}", ""),
         "leaves_its_own_out": wrong("kept: x. up costs 100, not 0.", "flops + sum", "sum"),
         "loops": right(
@@ -120,6 +125,10 @@ FILLINGS = {
     },
     "by-hand-block": {
         "gives_no_modes": wrong("'out': 2, 'up': 2", ", context_fn=lambda: modes", ""),
+        "shares_one_store": wrong(
+            "give each call a store of its own",
+            *("    store = []\n", "    store = by_hand.__dict__.setdefault('store', [])\n"),
+        ),
         "has_two_stores": wrong("pop from empty list", "HandOut(keep, store)", "HandOut(keep, [])"),
         "checkpoints_nothing": wrong(
             "{'qkv': 1, 'out': 1, 'up': 1,",

@@ -9,6 +9,11 @@ FILLINGS = {
             "save_for_backward(eight, weight)",
             "save_for_backward(x, weight)",
         ),
+        "keeps_the_rounded_rows_on_ctx": wrong(
+            "120 bytes wait for backward, and the FP8 copy has 24",
+            "ctx.save_for_backward(eight, weight)",
+            "ctx.save_for_backward(eight, weight)\n        ctx.rows = eight.to(x.dtype) * scale",
+        ),
         "multiplies_the_exact_rows": wrong(
             "The result is not of the rounded rows",
             "(eight.to(x.dtype) * scale) @ weight.T",

@@ -14,6 +14,7 @@ FILLINGS = {
         ),
         "takes_one_norm": wrong("[8, 8], not [8].", ".flatten(1).norm(dim=1)", ".norm()"),
         "forgets_to_flatten": wrong("[8, 8], not [8, 8, 8, 8]", ".flatten(1)", ""),
+        "returns_float32": right(".norm(dim=1)", ".float().norm(dim=1)"),
         "squares": wrong("not [25.0, 1.0", ".norm(dim=1)", ".square().sum(1)"),
         "ignores_pieces": wrong(
             "`losses_of` takes one piece at a time",

@@ -183,7 +183,12 @@ FILLINGS = {
         "exchanges_always": wrong(
             "sync=False: 18 reduce-scatters", "sync or part is parts[-1]", "True"
         ),
-        "sums_the_means": wrong("The loss is", " / 2", ""),
+        "sums_the_means": wrong("the gradient is 2.00 times", " / 2", ""),
+        "reports_the_mean_alone": wrong(
+            "the gradient is 2.00 times",
+            *("/ 2", "", "total += loss.item()", "total += loss.item() / 2"),
+        ),
+        "never_clears": wrong("update 2: the gradient is", "optimizer.zero_grad()", "pass"),
         "updates_each_time": wrong(
             "The optimizer steps 2 times",
             "            total += loss.item()\n        optimizer.step()",

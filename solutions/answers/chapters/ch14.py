@@ -140,6 +140,12 @@ FILLINGS = {
             ),
             *("from_4_bits(*ctx.saved_tensors, ctx.shape)", "ctx.weight"),
         ),
+        "keeps_the_weight_beside_them": wrong(
+            "49152 new bytes wait beside the output",
+            "        ctx.save_for_backward(pairs, scale)\n",
+            "        ctx.save_for_backward(pairs, scale)\n"
+            "        ctx.weight = from_4_bits(pairs, scale, shape)\n",
+        ),
         "saves_x_too": wrong(
             "bytes are saved: the 4 bits and scales",
             *("save_for_backward(pairs, scale)", "save_for_backward(pairs, scale, x)"),
@@ -168,7 +174,8 @@ FILLINGS = {
             "checkpointed(block, *args, **kwargs)",
             "block(*args, **kwargs)",
         ),
-        "leaves_it_on_the_host": wrong("meta", "moved.to(device)", "moved"),
+        "moves_to_the_cpu": wrong("have different metadata", "moved.to(device)", "moved.to('cpu')"),
+        "leaves_it_on_the_host": wrong("have different metadata", "moved.to(device)", "moved"),
         "remembers_the_device": right("moved.to(device)", "moved.to(device, copy=True)"),
     },
     "step-seconds": {
