@@ -95,12 +95,12 @@ def watched(block, x):
 
 
 # %% [markdown] id="write-price"
-# A tensor that was dropped is recomputed from its operation's inputs. Inputs that are kept cost
-# nothing. The others have to be recomputed first.
+# A dropped tensor is recomputed from its operation's inputs. Inputs that are kept cost nothing. The
+# others have to be recomputed first.
 #
 # **Write.** `price`, from `notes[storage]`, which has a name, FLOPs and a list of inputs. An
 # operation in place has its own result among its inputs. `kept` may hold `storage` itself: say what
-# it would cost without it.
+# it costs without.
 
 
 # %% id="price"

@@ -350,8 +350,8 @@ def keeps_eight_bits():
     waits = sum(one.num_bytes for one in report.timeline if one.born and not one.died)
     waits -= y.nbytes
     assert waits <= x.numel(), (
-        f"{waits} bytes wait for backward, and the FP8 copy has {x.numel()}: keep nothing "
-        "else on ctx."
+        f"{waits} bytes wait for backward, and the FP8 copy has {x.numel()}: keep "
+        "nothing else on ctx."
     )
     of_x, of_weight = torch.autograd.grad(y, (x, weight), slope)
     assert torch.allclose(of_x, slope @ weight), "The gradient by the rows is another."

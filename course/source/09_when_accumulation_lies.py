@@ -194,8 +194,8 @@ off_in_words
 
 # %% [markdown] id="read-batch-norm"
 # LayerNorm and GroupNorm normalise within a sample, so only rounding in float64 is left. BatchNorm
-# is wrong in every column, the more the smaller the micro-batch is. These are untrained weights:
-# after 200 updates it is off by more, in both models.
+# is wrong, the more the smaller the micro-batch. These are untrained weights: after 200 updates it
+# is off by more, in both models.
 #
 # A different gradient is not always a worse one. The mean and variance of few samples are noisy,
 # and noise can regularise: Hoffer et al. (2017) split big batches on purpose ("ghost batch
@@ -374,7 +374,8 @@ class TwoEncoders(nn.Module):
 
 # %% [markdown] id="write-contrast"
 # **Write.** `contrast`, for one direction from the formula, and for the other with pictures and
-# texts exchanged. A pair's loss is the mean of both. `F.cross_entropy` takes the scores.
+# texts exchanged. A pair's loss is the mean of both. `F.cross_entropy` takes the scores,
+# and with `reduction="none"` returns a loss a row.
 
 
 # %% id="contrastive"

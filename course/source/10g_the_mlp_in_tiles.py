@@ -38,8 +38,8 @@ def one_block():
 # %% [markdown] id="share-text"
 # ## What is in a recomputed block?
 #
-# Llama-3-8B's MLP is 3.5 times as wide as the model, and keeps four tensors of that width: the gate,
-# the gate behind its activation function, what that is multiplied with, and the product.
+# Llama-3-8B's MLP is 3.5 times as wide as the model, and keeps four tensors of that width: the
+# gate, the gate behind its activation function, what that is multiplied with, and the product.
 #
 # **Predict.** What share of what a block keeps is its MLP's, in %?
 

@@ -367,7 +367,8 @@ table.round(2)
 #
 # The formulas for N ranks with AdamW are in P. A is what one process needs for this rank's lines,
 # beyond weights and states. At its peak stage 3 has gathered one block and the modules outside the
-# blocks (*rest*), and a second block: the next one, fetched ahead, or the first one's gradients.
+# blocks (*rest*). It also holds a second block's worth: the next block, fetched ahead, or the first
+# one's gradients.
 #
 # | | between steps | at the peak | sent per step |
 # |---|---|---|---|
@@ -639,8 +640,8 @@ def accumulates_divided():
         for number, (ours, true) in enumerate(zip(updates, truth, strict=True), 1):
             times = (ours @ true / true.square().sum()).item()
             assert abs(times - 1) < 0.05, (
-                f"sync={sync}, update {number}: the gradient is {times:.2f} times that of "
-                "both parts together, divided by 2."
+                f"sync={sync}, update {number}: the gradient is {times:.2f} times "
+                "the mean of both parts'."
             )
         near = abs(loss / wanted - 1) < 0.1  # the other rank's weights are missing
         assert near, f"The loss is {loss:.1f}, not {wanted:.1f}."

@@ -97,7 +97,7 @@ first = memory.predict(partial(make_step, plan), warmup=0)
 moment = dies_at(first.curve(), CARD_GIB * GIB)
 born = [life.module for life in first.timeline if 0 < life.born <= moment]
 begun = {name.split(".")[2] for name in born if ".layers." in name}
-print(f"it dies after {len(begun) - 1} whole blocks{beside(guess, len(begun) - 1)}")
+print(f"whole blocks before it dies: {len(begun) - 1}{beside(guess, len(begun) - 1)}")
 held = pd.Series(first.curve()[moment]) / GIB
 held[held > 0.01].round(2).to_frame("GiB, predicted")
 
@@ -107,7 +107,7 @@ held[held > 0.01].round(2).to_frame("GiB, predicted")
 # out, and the snapshot of that moment names the line that asked for each tensor:
 
 # %% id="snapshot"
-emulated = json.loads((FOLDER / "llama_case.json").read_text())
+emulated = json.loads((FOLDER / "snapshots/llama_case.json").read_text())
 print(emulated["died"]["message"])
 held = pd.Series(emulated["died"]["held"]) / GIB
 held.head(7).round(2).to_frame("GiB, emulated")
@@ -210,8 +210,8 @@ gib = pull("packed", batch=packed)
 print(f"packed: {gib:.1f} GiB{beside(guess, gib)}")
 
 # %% [markdown] id="chunked-text"
-# (A kernel for packed rows needs no mask. PyTorch's attention gets one here, and transformers then
-# copies keys and values for all heads that share them. FlashAttention would save those copies.)
+# (PyTorch's attention gets a mask here, and transformers then copies keys and values for all heads
+# that share them. FlashAttention needs neither.)
 #
 # ## Levers 2 and 3: the loss in chunks, and checkpoints
 #
@@ -389,7 +389,7 @@ def keeps_four_bits():
     assert kept <= small, f"{kept} bytes are saved: the 4 bits and scales have {small}."
     new = sum(life.num_bytes for life in report.timeline if not life.died and life.born)
     assert new <= out.nbytes, (
-        f"{new - out.nbytes} new bytes wait beside the output: keep no whole weight on ctx."
+        f"{new - out.nbytes} new bytes wait beside the output: what is on ctx?"
     )
     (seen,) = torch.autograd.grad(out.square().sum(), x)
     (right,) = torch.autograd.grad((x @ weight.T).square().sum(), x)
@@ -555,8 +555,8 @@ plots.ledger_bars(of_eight, title=title, cards_gib=(24, 48), predicted=[*of_eigh
 #
 # **Write.** `step_seconds`.
 #
-# **Predict.** Two nodes are joined by 100 Gb/s. How many times as long as the
-# checkpointed way does the first one take?
+# **Predict.** Two nodes are joined by 100 Gb/s, and each card does 150 TFLOP/s. How many times as
+# long as the checkpointed way does the first one take?
 
 # %% id="guess-link"
 guess = None  # times

@@ -25,7 +25,7 @@ from tutorial_lib import memory
 from tutorial_lib.school.authoring.answers import take_apart_blanks
 from tutorial_lib.school.authoring.source import read_source
 
-TABLE = RECORDED / "llama_case.json"
+TABLE = RECORDED / "snapshots/llama_case.json"
 SOURCE = RECORDED.parent / "source/14_putting_it_together.py"
 LEFT_OUT = ("guess", "check-", "died", "snapshot")
 
