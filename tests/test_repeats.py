@@ -385,7 +385,7 @@ def as_a_whole(make_step):
     ],
     ids=lambda choices: "-".join(map(str, choices.values())) or "plain",
 )
-def test_an_update_alone_stands_for_a_first_step(choices, kernels):
+def test_an_update_alone_is_as_good_as_a_first_step(choices, kernels):
     """Every tensor lives as long as after a whole first step, and the same is warned of."""
     make_step = Recipe("gpt2", 2, seq=16, overrides=SMALL, **choices).make_step
     assert readings(make_step, kernels) == readings(as_a_whole(make_step), kernels)

@@ -338,7 +338,7 @@ print(compare(closure, unet, unet_loss))
 class ManyArguments(torch.autograd.Function):
     @staticmethod
     def forward(ctx, function, *args):
-        """Give `function(*args)`. Keep the function and the args, and nothing else."""
+        """Return `function(*args)`. Keep the function and the args, nothing else."""
         ### BEGIN SOLUTION
         ctx.function = function
         ctx.save_for_backward(*args)

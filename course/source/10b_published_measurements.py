@@ -380,7 +380,7 @@ figure
 # Nearly every wrong decision is a *yes* for a step that ran out, and nearly all of those are
 # *close*. The tensors had room there, but the allocator didn't find it. It takes memory from CUDA
 # in segments. A large tensor gets whole ones of 2 MiB, and `--torch` counts that for a PyTorch
-# before 2.1, where no expandable segments join them. What is free also lies scattered, and a sum
+# before 2.1, where no expandable segments join them. The free memory is fragmented, too, and a sum
 # can't see that. An emulated card can: it has PyTorch's own allocator. So an emulated RTX 3090
 # with the same room was asked about the decisions nearest the limit, and about every wrong one.
 
