@@ -3,28 +3,54 @@
 A submodule loads when it is first used, so `python -m tutorial_lib --help` needs no package.
 """
 
+from __future__ import annotations
+
 import importlib
 import pkgutil
+from collections.abc import Callable, Mapping
 from types import ModuleType
+from typing import Any
 
 __version__ = "0.1.0"
 
 
-def __getattr__(name: str) -> ModuleType:
-    """Load a submodule when it is first used, as in `tutorial_lib.memory`."""
-    full_name = f"{__name__}.{name}"
-    if not name.startswith("_"):
-        try:
-            return importlib.import_module(full_name)
-        except ModuleNotFoundError as error:
-            if error.name != full_name:  # a package that the submodule needs is missing
-                raise
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+def load_when_used(
+    package: str, modules: Mapping[str, str]
+) -> tuple[list[str], Callable[[str], Any]]:
+    """Return a package's `__all__` and `__getattr__`: a module loads when a name is first used.
+
+    Args:
+        package: Its name.
+        modules: The names that the package offers, by the module of each: below the package, or
+            with a dot before it beside the package.
+    """
+    homes = {name: module for module, names in modules.items() for name in names.split()}
+
+    def load(name: str) -> Any:
+        if name not in homes:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        return getattr(importlib.import_module(f".{homes[name]}", package), name)
+
+    return sorted(homes), load
 
 
-def __dir__() -> "list[str]":
-    """List the submodules as well, for tab completion."""
-    return sorted({*globals(), *(module.name for module in pkgutil.iter_modules(__path__))})
+def load_submodules(
+    package: str, path: list[str]
+) -> tuple[Callable[[], list[str]], Callable[[str], ModuleType]]:
+    """Return a package's `__dir__` and `__getattr__`: each submodule loads when first used."""
+
+    def names() -> list[str]:
+        return sorted(module.name for module in pkgutil.iter_modules(path))
+
+    def load(name: str) -> ModuleType:
+        if name not in names():
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        return importlib.import_module(f"{package}.{name}")
+
+    return names, load
+
+
+__dir__, __getattr__ = load_submodules(__name__, __path__)
 
 
 def load_ipython_extension(ipython: object) -> None:

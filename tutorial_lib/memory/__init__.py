@@ -4,9 +4,9 @@
 `flop_counter` are loaded when they are first used.
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from tutorial_lib import load_when_used
 from tutorial_lib.memory.allocator import snapshot
 from tutorial_lib.memory.meter import MeterWarning, measure, watch
 from tutorial_lib.memory.private_torch import storage_key
@@ -20,17 +20,14 @@ if TYPE_CHECKING:
     from tutorial_lib.memory.private_torch_unseen import flop_counter
 
 # The one arrow upward: this wing imports nothing else of another.
-_LATER = dict.fromkeys(("predict", "predicting"), "instruments.predicting")
-_LATER |= {"capped": "instruments.cap", "Cap": "instruments.cap"}
-_LATER |= {"flop_counter": "memory.private_torch_unseen"}
-
+_, __getattr__ = load_when_used(
+    __name__,
+    {
+        ".instruments.cap": "Cap capped",
+        ".instruments.predicting": "predict predicting",
+        "private_torch_unseen": "flop_counter",
+    },
+)
 __all__ = ["CATEGORIES", "Cap", "Life", "MemoryReport", "MeterWarning", "SavedTensors", "capped"]
 __all__ += ["flop_counter", "measure", "predict", "predicting", "saved", "snapshot", "storage_key"]
 __all__ += ["watch"]
-
-
-def __getattr__(name: str) -> Any:
-    """Load what is seldom used when it is first used, as in `memory.predict`."""
-    if name not in _LATER:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"tutorial_lib.{_LATER[name]}"), name)

@@ -28,9 +28,9 @@ class MemoryReport(StepMemory):
 
     def figure(self, *, beside: StepMemory | None = None) -> Figure:
         """Draw the step, bytes by category; on the scale of another step `beside` it."""
-        from tutorial_lib import plots
+        from tutorial_lib.plots.memory import step_timeline
 
-        return plots.step_timeline(self, beside=beside)
+        return step_timeline(self, beside=beside)
 
     def to_json(self, *, timeline: bool = True) -> str:
         """Write the report as JSON; without the timeline it is short."""

@@ -3,23 +3,14 @@
 Counted or measured is solid, predicted is dashed.
 """
 
-from tutorial_lib.plots.base import CARDS_GIB, COLORS, HATCHES, CourseFigure, as_html
-from tutorial_lib.plots.images import image_rows, opposite_bars
-from tutorial_lib.plots.memory import growth, ledger_bars, step_timeline, tradeoff
-from tutorial_lib.plots.training import influence, training_curves
+from tutorial_lib import load_when_used
 
-__all__ = [
-    "CARDS_GIB",
-    "COLORS",
-    "HATCHES",
-    "CourseFigure",
-    "as_html",
-    "growth",
-    "image_rows",
-    "influence",
-    "ledger_bars",
-    "opposite_bars",
-    "step_timeline",
-    "tradeoff",
-    "training_curves",
-]
+__all__, __getattr__ = load_when_used(
+    __name__,
+    {
+        "base": "CARDS_GIB COLORS HATCHES CourseFigure as_html",
+        "images": "image_rows opposite_bars",
+        "memory": "growth ledger_bars step_timeline tradeoff",
+        "training": "influence training_curves",
+    },
+)

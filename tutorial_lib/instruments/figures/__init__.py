@@ -1,6 +1,6 @@
 """Figures of what the instruments find, in the look of `plots`."""
 
-from tutorial_lib.instruments import load_when_used
+from tutorial_lib import load_when_used
 
 __all__, __getattr__ = load_when_used(
     __name__,

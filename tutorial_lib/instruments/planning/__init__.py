@@ -4,7 +4,7 @@
 `fitting` searches recipes. Each imports only from those before it.
 """
 
-from tutorial_lib.instruments import load_when_used
+from tutorial_lib import load_when_used
 
 __all__, __getattr__ = load_when_used(
     __name__,

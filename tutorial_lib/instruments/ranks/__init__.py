@@ -6,7 +6,7 @@ new processes, and says who waits for whom instead of hanging. `pretend(8)` make
 rank of eight that are not there, for predictions. `traffic` counts collectives.
 """
 
-from tutorial_lib.instruments import load_when_used
+from tutorial_lib import load_when_used
 
 __all__, __getattr__ = load_when_used(
     __name__,

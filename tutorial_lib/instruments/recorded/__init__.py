@@ -8,7 +8,7 @@ are content of `course/recorded/`, and are found there.
 
 from pathlib import Path
 
-from tutorial_lib.instruments import load_when_used
+from tutorial_lib import load_when_used
 
 _ROWS = Path(__file__).resolve().parents[3] / "course" / "recorded" / "rows"
 if not _ROWS.is_dir():

@@ -1,6 +1,6 @@
 """Explorers: sliders over the course's figures, and the figure alone without a front end."""
 
-from tutorial_lib.instruments import load_when_used
+from tutorial_lib import load_when_used
 
 __all__, __getattr__ = load_when_used(
     __name__,

@@ -10,7 +10,7 @@ from functools import cached_property
 from html import escape
 from typing import Any
 
-from tutorial_lib.plots import CourseFigure, as_html
+from tutorial_lib.plots.base import CourseFigure, as_html
 
 VIEW = "application/vnd.jupyter.widget-view+json"
 

@@ -7,7 +7,8 @@ from operator import eq
 from typing import Any
 
 from tutorial_lib.instruments.widgets.explorer import Control, Explorer
-from tutorial_lib.plots import CARDS_GIB, COLORS, CourseFigure, ledger_bars
+from tutorial_lib.plots.base import CARDS_GIB, COLORS, CourseFigure
+from tutorial_lib.plots.memory import ledger_bars
 from tutorial_lib.units import GIB, human_bytes
 
 MODELS = {"124M": 124 * 10**6, "1.5B": 15 * 10**8, "7B": 7 * 10**9, "13B": 13 * 10**9}

@@ -7,7 +7,7 @@ from tutorial_lib.instruments.figures.pictures import batch_grid
 from tutorial_lib.instruments.figures.planning import plans
 from tutorial_lib.instruments.figures.planning import schedule as draw_schedule
 from tutorial_lib.instruments.widgets.explorer import Control, Explorer
-from tutorial_lib.plots import CourseFigure
+from tutorial_lib.plots.base import CourseFigure
 from tutorial_lib.units import human_bytes
 
 

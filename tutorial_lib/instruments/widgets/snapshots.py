@@ -6,7 +6,7 @@ from typing import Any
 
 from tutorial_lib.instruments.figures.planning import holders
 from tutorial_lib.instruments.widgets.explorer import Control, Explorer
-from tutorial_lib.plots import CourseFigure
+from tutorial_lib.plots.base import CourseFigure
 
 Events = Sequence[Mapping[str, Any]]
 
