@@ -3,8 +3,6 @@
 A submodule loads when it is first used, so `python -m tutorial_lib --help` needs no package.
 """
 
-from __future__ import annotations
-
 import importlib
 import pkgutil
 from collections.abc import Callable, Mapping
@@ -14,9 +12,10 @@ from typing import Any
 __version__ = "0.1.0"
 
 
+# Annotations with brackets are quoted, so that an old Python comes as far as `__main__`.
 def load_when_used(
-    package: str, modules: Mapping[str, str]
-) -> tuple[list[str], Callable[[str], Any]]:
+    package: str, modules: "Mapping[str, str]"
+) -> "tuple[list[str], Callable[[str], Any]]":
     """Return a package's `__all__` and `__getattr__`: a module loads when a name is first used.
 
     Args:
@@ -35,11 +34,11 @@ def load_when_used(
 
 
 def load_submodules(
-    package: str, path: list[str]
-) -> tuple[Callable[[], list[str]], Callable[[str], ModuleType]]:
+    package: str, path: "list[str]"
+) -> "tuple[Callable[[], list[str]], Callable[[str], ModuleType]]":
     """Return a package's `__dir__` and `__getattr__`: each submodule loads when first used."""
 
-    def names() -> list[str]:
+    def names() -> "list[str]":
         return sorted(module.name for module in pkgutil.iter_modules(path))
 
     def load(name: str) -> ModuleType:
