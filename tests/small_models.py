@@ -115,8 +115,8 @@ def _with_tuples(sizes):
     return tuple(sizes) if isinstance(sizes, list) else sizes
 
 
-_SIZES = yaml.safe_load(Path(__file__).with_name("sizes.yaml").read_text("utf-8"))["published"]
-_SIZES = _with_tuples(_SIZES)
+_SIZES = Path(__file__).with_name("sizes.yaml").read_text(encoding="utf-8")
+_SIZES = _with_tuples(yaml.safe_load(_SIZES))
 UNET_TINY = _SIZES["_unet"]
 TINY = {name: sizes for name, sizes in _SIZES.items() if not name.startswith("_")}
 # What a batch is asked for where the configuration does not say how large an image is.

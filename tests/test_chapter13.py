@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from test_meter import tracked_peak
+from foreign import tracked_peak
 from torch import nn
 
 from tutorial_lib import memory

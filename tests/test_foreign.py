@@ -1,97 +1,21 @@
 """A bench of foreign models: measured, MemTracker's, predicted. The rest runs weekly."""
 
 import csv
-import gc
 import itertools
 import re
 import warnings
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 import torch
+from foreign import TABLE, compared
 from foreign_models import KINDS, QUICK
-from test_meter import tracked_peak
 from torch import nn
 
 from tutorial_lib import memory
 from tutorial_lib.device import seed_everything
-from tutorial_lib.instruments import ranks
 
 ROOT = Path(__file__).resolve().parent.parent
-TABLE = ROOT / "course/recorded/foreign.csv"  # by course/recorded/make/foreign.py --write
-
-
-@dataclass
-class Row:
-    """One foreign model or step; bytes, or what was said instead."""
-
-    name: str
-    measured: int | str
-    tracked: int | str
-    predicted: int | str
-    warned: str = ""
-
-    @property
-    def verdict(self):
-        if isinstance(self.measured, str) or isinstance(self.predicted, str):
-            return "not measured" if isinstance(self.measured, str) else "refused"
-        if self.predicted == self.measured:
-            return "equal"
-        return f"{self.predicted / self.measured - 1:+.2%}"
-
-    @property
-    def said(self):
-        found = (v for v in (self.measured, self.predicted) if isinstance(v, str))
-        return next(found, self.warned)
-
-    def as_data(self):
-        sizes = {name: getattr(self, name) for name in ("measured", "tracked", "predicted")}
-        numbers = {k: v if isinstance(v, int) else "" for k, v in sizes.items()}
-        return {"name": self.name, **numbers, "verdict": self.verdict, "said": self.said}
-
-    def __str__(self):
-        numbers = [
-            f"{value:>12,}" if isinstance(value, int) else f"{value[:12]:>12}"
-            for value in (self.measured, self.tracked, self.predicted)
-        ]
-        return f"{self.name:<30}{''.join(numbers)}  {self.verdict:<9} {self.said[:300]}"
-
-
-def compared(name, *, track=True):
-    """Measure, track and predict a step of this name."""
-    build = KINDS[name]
-    with ranks.pretend(4), warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        measured = _bytes(lambda: _measured(build))
-        tracked = _bytes(lambda: _tracked(build)) if track else "not asked"
-        caught.clear()
-        predicted = _bytes(lambda: memory.predict(build, kernels="cpu").peak_bytes)
-        said = "; ".join(str(one.message) for one in caught if one.category is memory.MeterWarning)
-    return Row(name, measured, tracked, predicted, said)
-
-
-def _bytes(work):
-    gc.collect()
-    try:
-        return int(work())
-    except Exception as error:
-        return f"{type(error).__name__}: {error}".replace("\n", " ")
-
-
-def _measured(build):
-    seed_everything(0)
-    step, model, optimizer = build()
-    return memory.measure(step, model=model, optimizer=optimizer).peak_bytes
-
-
-def _tracked(build):
-    seed_everything(0)
-    step, model, optimizer = build()
-    step()
-    return tracked_peak(step, model, *([optimizer] if optimizer else []))
-
-
 # Each with the reason why no prediction can be equal. All others are equal to the byte.
 DIFFER = {
     "wav2vec2, LayerDrop": "layers are dropped by chance",

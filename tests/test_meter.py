@@ -10,6 +10,7 @@ import sys
 
 import pytest
 import torch
+from foreign import tracked_peak
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
@@ -42,24 +43,6 @@ def gpt_step(*, attention="eager", dropout=0.0, checkpointed=False, optimizer=to
             block.forward = lambda x, f=forward: checkpoint(f, x, use_reentrant=False)
     update = optimizer(model.parameters(), lr=1e-3)
     return training_step(model, update, torch.randint(0, 100, (4, 32))), model, update
-
-
-def tracked_peak(step, *tracked, tracker=None):
-    """What PyTorch's own tracker, or one that is given, says of a further step."""
-    from torch.distributed._tools.mem_tracker import MemTracker  # it imports much
-
-    if tracker is None:
-        tracker = MemTracker()
-        tracker.track_external(*tracked)
-    gc.collect()
-    gc.disable()  # as the meter does: sharded tensors are part of reference cycles
-    try:
-        with tracker:
-            step()
-    finally:
-        gc.enable()
-    (peak,) = tracker.get_tracker_snapshot("peak").values()
-    return peak["Total"]
 
 
 def bytes_of(tensors):

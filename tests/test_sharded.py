@@ -1,7 +1,7 @@
 """Sharded tensors are counted as what a rank holds: FSDP2 and tensor parallel on two processes."""
 
 import pytest
-from test_meter import tracked_peak
+from foreign import tracked_peak
 
 from tutorial_lib.instruments import ranks
 
@@ -26,7 +26,7 @@ def stepping(model, optimizer, x):
 
 def fsdp(width, rows):
     import torch
-    from test_meter import tracked_peak
+    from foreign import tracked_peak
     from torch import nn
     from torch.distributed._tools.fsdp2_mem_tracker import FSDPMemTracker
     from torch.distributed.device_mesh import init_device_mesh

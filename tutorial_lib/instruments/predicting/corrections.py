@@ -99,7 +99,7 @@ def _as_many(func: Any, args: tuple[Any, ...], out: Tensor) -> Tensor:
     """Return a sparse result with as many entries as its inputs have, which fake tensors lose.
 
     Too many where entries of one place are added up, and where a bag has padding, whose entries a
-    kernel drops. (`sparse bags` and its like in tests/foreign_models.py)
+    kernel drops. (`sparse bags` and its like in course/recorded/make/foreign_models.py)
     """
     if func is operations.BAG_BACKWARD:  # an entry for each index in the bags, where they lie
         values = sparse_parts(out)[1].new_empty(args[1].numel(), out.size(1))

@@ -1,7 +1,7 @@
 """Models and steps that nobody here built the instruments for: name -> function that builds a step.
 
 All are small random configurations of published architectures, or ways to train that people use.
-`timm`'s are tried where it is installed. course/recorded/make/foreign.py prints the whole table.
+`timm`'s are tried where it is installed. foreign.py prints the whole table.
 """
 
 import copy
@@ -17,7 +17,7 @@ from torch.utils.checkpoint import checkpoint
 
 KINDS = {}
 QUICK = []
-SIZES = yaml.safe_load(Path(__file__).with_name("sizes.yaml").read_text("utf-8"))["foreign"]
+SIZES = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text("utf-8"))
 
 
 def kind(name, *, quick=False, needs=None):
