@@ -57,7 +57,7 @@ INSTRUMENTS = {
     "predicting": {"device", "memory", "private_torch"},
     "published": {"device", "memory", "private_torch"},
     "training": {"published", "ranks", "segments"},
-    "recorded": {"units", "device", "memory", "published", "training"},
+    "recorded": {"units", "cap", "device", "memory", "published", "training"},
     "planning": {
         *("units", "device", "memory", "memory.timeline"),
         *("private_torch", "segments", "figures", "predicting", "training"),

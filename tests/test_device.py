@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from tutorial_lib import device
+from tutorial_lib.instruments.cap import memory_limit
 from tutorial_lib.units import GIB
 
 T4_BYTES = 15_636_824_064  # 14.56 GiB, as a Colab T4 reports
@@ -32,7 +33,7 @@ def test_a_laptop_is_a_cpu():
     assert not device.has_gpu()
     assert device.describe("cpu") == "CPU"
     assert device.total_bytes("cpu") is None
-    assert device.tier("cpu") is device.tier() is device.Tier.CPU
+    assert device.tier("cpu") == device.tier() == "cpu"
     assert device.supports_bfloat16("cpu")
     device.synchronize("cpu")
     device.reset_peak("cpu")
@@ -53,8 +54,8 @@ def test_a_fake_t4_is_a_small_gpu_without_bfloat16(monkeypatch):
     assert device.pick("cpu") == device.pick(torch.device("cpu")) == torch.device("cpu")
     assert device.describe("cuda") == "Tesla T4, 14.6 GiB"
     assert device.total_bytes("cuda") == T4_BYTES
-    assert device.tier() is device.Tier.SMALL_GPU
-    assert device.tier("cpu") is device.Tier.CPU
+    assert device.tier() == "small gpu"
+    assert device.tier("cpu") == "cpu"
     assert device.pick_by_tier(cpu=1, small_gpu=2, large_gpu=3) == 2
     assert not device.supports_bfloat16("cuda")
     with pytest.raises(ValueError, match=r"'cuda:1' .* cpu, cuda:0"):
@@ -63,7 +64,7 @@ def test_a_fake_t4_is_a_small_gpu_without_bfloat16(monkeypatch):
 
 def test_a_fake_a100_is_a_large_gpu_with_bfloat16(monkeypatch):
     fake_gpu(monkeypatch, "NVIDIA A100-SXM4-40GB", int(39.4 * GIB), major=8)
-    assert device.tier("cuda") is device.Tier.LARGE_GPU
+    assert device.tier("cuda") == "large gpu"
     assert device.pick_by_tier(cpu=1, small_gpu=2, large_gpu=3) == 3
     assert device.supports_bfloat16("cuda")
 
@@ -72,7 +73,6 @@ def test_a_t4_takes_float16_in_place_of_an_emulated_bfloat16(monkeypatch):
     fake_gpu(monkeypatch)
     with pytest.warns(device.DeviceWarning, match="cuda only emulates it.* gradient scaler"):
         assert device.half_dtype("cuda") is torch.float16
-    assert device.half_dtype("cuda", torch.float16) is torch.float16
 
 
 def test_hardware_that_has_bfloat16_gets_it_without_a_word(monkeypatch, recwarn):
@@ -80,8 +80,6 @@ def test_hardware_that_has_bfloat16_gets_it_without_a_word(monkeypatch, recwarn)
     fake_gpu(monkeypatch, "NVIDIA A100-SXM4-40GB", int(39.4 * GIB), major=8)
     assert device.half_dtype("cuda") is torch.bfloat16
     assert not recwarn
-    with pytest.raises(ValueError, match=r"torch\.float32.* must be torch\.bfloat16 or"):
-        device.half_dtype("cuda", torch.float32)
 
 
 def test_the_same_seed_gives_the_same_numbers_everywhere():
@@ -107,7 +105,7 @@ def test_versions_name_python_and_torch():
 
 
 def test_a_memory_limit_is_set_and_undone(memory_fractions):
-    with device.memory_limit("cuda", 20 * GIB), device.memory_limit("cuda:0", 10 * GIB):
+    with memory_limit("cuda", 20 * GIB), memory_limit("cuda:0", 10 * GIB):
         assert memory_fractions == [(0.25, 0), (0.125, 0)]
     assert memory_fractions[2:] == [(0.25, 0), (1.0, 0)]
 
@@ -115,9 +113,9 @@ def test_a_memory_limit_is_set_and_undone(memory_fractions):
 @pytest.mark.parametrize("limit", [0, 81 * GIB])
 def test_a_memory_limit_that_cannot_be_is_refused(memory_fractions, limit):
     refused = pytest.raises(ValueError, match=rf"limit_bytes \(={limit}\) must be from 1 to 8")
-    with refused as error, device.memory_limit("cuda", limit):
+    with refused as error, memory_limit("cuda", limit):
         pass
     assert memory_fractions == []
     most = int(re.search(r"from 1 to (\d+)", str(error.value))[1])
-    with device.memory_limit("cuda", most):
+    with memory_limit("cuda", most):
         assert memory_fractions == [(1.0, 0)]

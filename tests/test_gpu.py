@@ -12,6 +12,7 @@ import torch
 
 from tutorial_lib import device, memory
 from tutorial_lib.instruments import recorded
+from tutorial_lib.instruments.cap import memory_limit
 from tutorial_lib.instruments.recorded import run
 from tutorial_lib.instruments.training import Recipe
 from tutorial_lib.memory import private_torch
@@ -49,7 +50,7 @@ def test_a_prediction_is_what_the_meter_counts_on_the_card():
 
 def test_a_limit_is_the_allocators_and_ends_with_its_block():
     with (
-        device.memory_limit("cuda", 64 * MIB),
+        memory_limit("cuda", 64 * MIB),
         pytest.raises(torch.OutOfMemoryError, match="allowed"),
     ):
         torch.empty(65 * MIB, dtype=torch.uint8, device="cuda")
@@ -61,7 +62,7 @@ def test_blocks_that_lie_ready_are_given_out_beyond_a_bare_limit(ready):
     """So `capped` gives them back first."""
     model = torch.nn.Linear(8, 8, device="cuda")
     torch.empty(65 * MIB, dtype=torch.uint8, device="cuda")  # freed at once, and kept ready
-    limit = device.memory_limit("cuda", 64 * MIB) if ready else memory.capped(64 * MIB, model=model)
+    limit = memory_limit("cuda", 64 * MIB) if ready else memory.capped(64 * MIB, model=model)
     refused = contextlib.nullcontext() if ready else pytest.raises(torch.OutOfMemoryError)
     with limit, refused:
         torch.empty(65 * MIB, dtype=torch.uint8, device="cuda")

@@ -5,7 +5,6 @@ that their machine can hold, so that nothing else in a notebook asks which machi
 """
 
 import contextlib
-import enum
 import os
 import platform
 import random
@@ -27,14 +26,6 @@ LARGE_GPU_BYTES = 32 * GIB
 
 class DeviceWarning(UserWarning):
     """What was asked for is not what this device does well."""
-
-
-class Tier(enum.Enum):
-    """How much a machine can hold: a laptop, a small GPU or a large one."""
-
-    CPU = "cpu"
-    SMALL_GPU = "small gpu"
-    LARGE_GPU = "large gpu"
 
 
 def has_gpu() -> bool:
@@ -80,8 +71,7 @@ def pick(name: torch.device | str | None = None) -> torch.device:
 def describe(device: torch.device | str) -> str:
     """Say in words what a device is, as in `Tesla T4, 14.6 GiB` or `emulated Tesla T4, 14.6 GiB`.
 
-    Returns:
-        `CPU` for every CPU, so that a notebook's output is the same on every laptop.
+    Every CPU is `CPU`, so that a notebook's output is the same on every laptop.
     """
     device = torch.device(device)
     if device.type == "cuda":
@@ -99,33 +89,24 @@ def total_bytes(device: torch.device | str) -> int | None:
     return int(torch.cuda.get_device_properties(device).total_memory)
 
 
-def tier(device: torch.device | str | None = None) -> Tier:
-    """Tell which tier a device belongs to.
+def tier(device: torch.device | str | None = None) -> str:
+    """Return `cpu` (all but CUDA), `small gpu`, or `large gpu` from 32 GiB on.
 
     Args:
-        device: A device; `None` means the one that `pick()` gives.
-
-    Returns:
-        `Tier.CPU` for everything that is no CUDA device; a GPU is large from 32 GiB on.
+        device: A device; `None` means the one that `pick()` returns.
     """
     memory = total_bytes(pick() if device is None else device)
     if memory is None:
-        return Tier.CPU
-    return Tier.LARGE_GPU if memory >= LARGE_GPU_BYTES else Tier.SMALL_GPU
+        return "cpu"
+    return "large gpu" if memory >= LARGE_GPU_BYTES else "small gpu"
 
 
 def pick_by_tier(*, cpu: T, small_gpu: T, large_gpu: T) -> T:
-    """Choose the value that suits this machine, as in `pick_by_tier(cpu=2, small_gpu=8, ...)`.
+    """Return the value that suits this machine, as in `pick_by_tier(cpu=2, small_gpu=8, ...)`.
 
-    Args:
-        cpu: The value for a machine without a GPU.
-        small_gpu: The value for a GPU below 32 GiB, such as Colab's T4.
-        large_gpu: The value for a larger GPU.
-
-    Returns:
-        One of the three values, unchanged.
+    A GPU is small below 32 GiB, such as Colab's T4.
     """
-    return {Tier.CPU: cpu, Tier.SMALL_GPU: small_gpu, Tier.LARGE_GPU: large_gpu}[tier()]
+    return {"cpu": cpu, "small gpu": small_gpu, "large gpu": large_gpu}[tier()]
 
 
 def supports_bfloat16(device: torch.device | str) -> bool:
@@ -146,27 +127,16 @@ def supports_bfloat16(device: torch.device | str) -> bool:
     return True
 
 
-def half_dtype(device: torch.device | str, wanted: torch.dtype = torch.bfloat16) -> torch.dtype:
-    """Choose the 16-bit type for autocast: the wanted one, where the hardware has it.
+def half_dtype(device: torch.device | str) -> torch.dtype:
+    """Return the 16-bit type for autocast: bfloat16, or float16 where it would only be emulated.
 
-    Args:
-        device: Where the training runs.
-        wanted: `torch.bfloat16` or `torch.float16`.
-
-    Returns:
-        `wanted`, or float16 in place of a bfloat16 that the device would only emulate. With
-        float16 comes a gradient scaler: its smallest gradients are zeros without one.
-
-    Raises:
-        ValueError: When the wanted type is neither.
+    With float16 comes a gradient scaler: its smallest gradients are zeros without one.
 
     Warns:
         DeviceWarning: When float16 takes the place of bfloat16, as on a T4.
     """
-    if wanted not in (torch.bfloat16, torch.float16):
-        raise ValueError(f"wanted (={wanted}) must be torch.bfloat16 or torch.float16.")
-    if wanted == torch.float16 or supports_bfloat16(device):
-        return wanted
+    if supports_bfloat16(device):
+        return torch.bfloat16
     warnings.warn(
         f"bfloat16 was asked for, and {device} only emulates it, slowly: float16 takes its place. "
         "Train with a gradient scaler, or in float32.",
@@ -230,37 +200,6 @@ def reset_peak(device: torch.device | str) -> None:
         torch.cuda.reset_peak_memory_stats(device)
 
 
-@contextlib.contextmanager
-def memory_limit(device: torch.device | str, limit_bytes: int) -> Iterator[None]:
-    """Limit this process to so many bytes of a GPU's memory, until the block ends.
-
-    Args:
-        device: A CUDA device; without an index the current one.
-        limit_bytes: The most that PyTorch's allocator may reserve there. What it has reserved
-            already it gives out beyond that too, unless `torch.cuda.empty_cache` frees it first.
-
-    Raises:
-        torch.OutOfMemoryError: Inside the block, from the operation that does not fit.
-        ValueError: When the limit is below 1 byte, or more than the GPU has.
-
-    Source:
-        `torch.cuda.set_per_process_memory_fraction`. It takes no device without an index.
-    """
-    device = torch.device(device)
-    index = torch.cuda.current_device() if device.index is None else device.index
-    total = total_bytes(torch.device("cuda", index)) or 0
-    if not 1 <= limit_bytes <= total:
-        raise ValueError(
-            f"limit_bytes (={limit_bytes}) must be from 1 to {total}, all of {describe(device)}."
-        )
-    before = torch.cuda.get_per_process_memory_fraction(index)
-    torch.cuda.set_per_process_memory_fraction(limit_bytes / total, index)
-    try:
-        yield
-    finally:
-        torch.cuda.set_per_process_memory_fraction(before, index)
-
-
 def allocations() -> int:
     """Count the tensors that PyTorch has given GPU memory so far, with those that are gone."""
     if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
@@ -270,11 +209,7 @@ def allocations() -> int:
 
 
 def versions() -> dict[str, str]:
-    """Versions that a measured number depends on.
-
-    Returns:
-        Python and torch, and transformers and diffusers when they are already imported.
-    """
+    """Return the versions of Python, torch, and transformers and diffusers where imported."""
     found = {"python": platform.python_version(), "torch": str(torch.__version__)}
     for package in ("transformers", "diffusers"):
         if package in sys.modules:
@@ -283,9 +218,5 @@ def versions() -> dict[str, str]:
 
 
 def _names_there() -> list[str]:
-    names = ["cpu"]
-    if has_gpu():
-        names += [f"cuda:{index}" for index in range(torch.cuda.device_count())]
-    if torch.backends.mps.is_available():
-        names.append("mps")
-    return names
+    gpus = [f"cuda:{index}" for index in range(torch.cuda.device_count() if has_gpu() else 0)]
+    return ["cpu", *gpus, *["mps"] * torch.backends.mps.is_available()]

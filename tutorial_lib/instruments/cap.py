@@ -98,8 +98,8 @@ def capped(
         ValueError: When the limit is below 1, or more than the GPU has.
 
     Source:
-        On a GPU `device.memory_limit`. Blind on a CPU to memory that a
-        kernel takes and gives back inside one operation, as the meter is.
+        On a GPU `memory_limit`. Blind on a CPU to memory that a kernel takes and gives back inside
+        one operation, as the meter is.
     """
     if limit_bytes < 1:
         raise ValueError(f"limit_bytes (={limit_bytes}) must be at least 1.")
@@ -123,8 +123,40 @@ def capped(
 
 
 @contextlib.contextmanager
+def memory_limit(device: torch.device | str, limit_bytes: int) -> Iterator[None]:
+    """Limit this process to so many bytes of a GPU's memory, until the block ends.
+
+    Args:
+        device: A CUDA device; without an index the current one.
+        limit_bytes: The most that PyTorch's allocator may reserve there. What it has reserved
+            already it gives out beyond that too, unless `torch.cuda.empty_cache` frees it first.
+
+    Raises:
+        torch.OutOfMemoryError: Inside the block, from the operation that does not fit.
+        ValueError: When the limit is below 1 byte, or more than the GPU has.
+
+    Source:
+        `torch.cuda.set_per_process_memory_fraction`. It takes no device without an index.
+    """
+    device = torch.device(device)
+    index = torch.cuda.current_device() if device.index is None else device.index
+    total = devices.total_bytes(torch.device("cuda", index)) or 0
+    if not 1 <= limit_bytes <= total:
+        raise ValueError(
+            f"limit_bytes (={limit_bytes}) must be from 1 to {total}, all of "
+            f"{devices.describe(device)}."
+        )
+    before = torch.cuda.get_per_process_memory_fraction(index)
+    torch.cuda.set_per_process_memory_fraction(limit_bytes / total, index)
+    try:
+        yield
+    finally:
+        torch.cuda.set_per_process_memory_fraction(before, index)
+
+
+@contextlib.contextmanager
 def _capped_gpu(cap: Cap, gpu: torch.device) -> Iterator[None]:
-    with devices.memory_limit(gpu, cap.limit_bytes):
+    with memory_limit(gpu, cap.limit_bytes):
         torch.cuda.empty_cache()  # blocks that lie ready would be given out beyond the limit
         devices.reset_peak(gpu)
         cap.held_bytes = torch.cuda.memory_allocated(gpu)

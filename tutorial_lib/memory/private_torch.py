@@ -67,11 +67,6 @@ def storage_key(storage: torch.UntypedStorage) -> int:
     return key
 
 
-def version_of(tensor: Tensor) -> int:
-    """Return how often a tensor, or a view of it, was changed in place (torch/_C/__init__.pyi)."""
-    return int(tensor._version)
-
-
 def storage_keys(tensors: Sequence[Tensor]) -> list[int]:
     """`storage_key` of each tensor's storage; 0 where it has none, as sparse ones.
 

@@ -16,28 +16,19 @@ from tutorial_lib.memory.timeline import StepMemory
 from tutorial_lib.units import human_bytes
 
 # One colour and one hatch per memory category (Okabe and Ito, 2008).
-COLORS = {
-    "parameters": "#0072B2",
-    "buffers": "#56B4E9",
-    "gradients": "#E69F00",
-    "optimizer_state": "#009E73",
-    "activations": "#D55E00",
-    "recomputed": "#CC79A7",
-    "temporary": "#F0E442",
-    "inputs": "#999999",
-    "other": "#DDDDDD",
+_LOOKS = {
+    "parameters": ("#0072B2", ""),
+    "buffers": ("#56B4E9", "oo"),
+    "gradients": ("#E69F00", "//"),
+    "optimizer_state": ("#009E73", ".."),
+    "activations": ("#D55E00", ""),
+    "recomputed": ("#CC79A7", "xx"),
+    "temporary": ("#F0E442", "--"),
+    "inputs": ("#999999", "\\\\"),
+    "other": ("#DDDDDD", "++"),
 }
-HATCHES = {
-    "parameters": "",
-    "buffers": "oo",
-    "gradients": "//",
-    "optimizer_state": "..",
-    "activations": "",
-    "recomputed": "xx",
-    "temporary": "--",
-    "inputs": "\\\\",
-    "other": "++",
-}
+COLORS = {category: color for category, (color, _) in _LOOKS.items()}
+HATCHES = {category: hatch for category, (_, hatch) in _LOOKS.items()}
 # Lines and marks have no edge: each colour stands out from white by 3:1 or more.
 LINES = (
     *("#0072B2", "#D55E00", "#009E73", "#A14B80", "#8A6D00"),

@@ -13,6 +13,7 @@ import torch
 from tutorial_lib import device as devices
 from tutorial_lib import memory
 from .rows import Row
+from tutorial_lib.instruments.cap import memory_limit
 from tutorial_lib.instruments.training import Recipe
 from tutorial_lib.memory.meter import timed
 from tutorial_lib.memory.private_torch import release_cublas_workspaces
@@ -153,7 +154,7 @@ def _card_of(gib: int | None, device: torch.device) -> contextlib.AbstractContex
         return contextlib.nullcontext()
     if gib * GIB > total:
         raise ValueError(f"{devices.describe(device)} is smaller than a card of {gib} GiB.")
-    return devices.memory_limit(device, gib * GIB)
+    return memory_limit(device, gib * GIB)
 
 
 def _release(device: torch.device) -> None:

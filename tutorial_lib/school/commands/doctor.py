@@ -47,7 +47,7 @@ def _of_packages() -> dict[str, str]:
     best = device.pick()
     facts = {
         "device": device.describe(best),
-        "tier": device.tier(best).value,
+        "tier": device.tier(best),
         "bfloat16 in hardware": "yes" if device.supports_bfloat16(best) else "no",
     }
     for name in PACKAGES:

@@ -18,9 +18,10 @@ from torch import Tensor, nn
 from torch.autograd.graph import register_multi_grad_hook, saved_tensors_hooks
 
 from tutorial_lib.instruments.planning.chain.moves import Move
+from tutorial_lib.instruments.private_torch import times_written
 from tutorial_lib.instruments.segments.execution import Execution, Values
 from tutorial_lib.instruments.segments.tree import Tree, leaves
-from tutorial_lib.memory.private_torch import is_fake, storage_key, version_of
+from tutorial_lib.memory.private_torch import is_fake, storage_key
 
 
 @dataclass(eq=False)
@@ -132,10 +133,10 @@ class Moving:
         found = self.left[owner].get(storage_key(storage))
         if found is None:
             like = tensor.new_empty(0, dtype=torch.uint8)
-            found = _Memory(tensor.detach(), version_of(tensor), storage.nbytes(), like)
+            found = _Memory(tensor.detach(), times_written(tensor), storage.nbytes(), like)
             self.left[owner][storage_key(storage)] = found
             _copy_out(found)
-        elif found.version != version_of(tensor):
+        elif found.version != times_written(tensor):
             self._refuse(owner)
         form = tensor.shape, tensor.stride(), int(tensor.storage_offset())
         return _Waiting(found, tensor.dtype, form)
@@ -164,7 +165,7 @@ class Moving:
     def _check(self, item: int) -> None:
         for owner in (item - 1, item):
             for memory in self.left.get(owner, {}).values():
-                if memory.there is not None and version_of(memory.there) != memory.version:
+                if memory.there is not None and times_written(memory.there) != memory.version:
                     self._refuse(owner)
 
     def _refuse(self, owner: int) -> None:
