@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 from PIL import Image
+from browser import chromium, find_browser
 from PIL.PngImagePlugin import PngInfo
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -29,9 +30,6 @@ def is_current(drawing):
 
 def main():
     """Make the pictures that are missing or older than their drawing."""
-    sys.path.insert(0, str(ROOT / "tests"))
-    from browser import chromium, find_browser
-
     executable, why_not = find_browser()
     if why_not:
         sys.exit(why_not)

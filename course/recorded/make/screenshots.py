@@ -14,6 +14,7 @@ from pathlib import Path
 
 import nbformat
 from PIL import Image
+from browser import Notebook, chromium, find_browser, jupyterlab
 from PIL.PngImagePlugin import PngInfo
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -51,7 +52,6 @@ def is_current(picture):
 def main():
     """Run the cells in JupyterLab, and keep what the last one looks like."""
     sys.path.insert(0, str(ROOT / "tests"))
-    from browser import Notebook, chromium, find_browser, jupyterlab
 
     executable, why_not = find_browser()
     if why_not:

@@ -12,7 +12,7 @@ import time
 import urllib.request
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent.parent
+ROOT = Path(__file__).resolve().parents[3]
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 SETTINGS = ROOT / "tutorial_lib" / "school" / "jupyterlab"  # as in `lab`
 SECONDS = 300  # far more than an idle machine needs

@@ -1,6 +1,6 @@
 """CPU seconds and peaks of `memory.predict`: here, in another checkout, and PyTorch's MemTracker.
 
-    python tests/benchmarks/predict_speed.py [--beside FOLDER] [--models gpt2,gpt2-xl] [--layers]
+    python course/recorded/make/predict_speed.py [--beside FOLDER] [--models gpt2,...] [--layers]
 
 Each model is predicted by each in turn, in a process of its own and with one thread. Imports and a
 first prediction come before the clock; the least of three is shown. MemTracker runs two steps under
@@ -15,7 +15,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 MODELS = "gpt2,gpt2-xl,vit-l-16,sd21-unet,llama-3-8b,resnet152,olmoe-1b-7b"
 RUN = """
 import json, sys, time, torch
