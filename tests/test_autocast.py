@@ -114,16 +114,16 @@ def names_of(macro):
 def test_the_lists_are_those_of_the_installed_header():
     newest = torch.__version__ >= "2.13"
     for macro, names in {
-        "AT_FORALL_FP32": autocast._FLOAT32,
-        "AT_FORALL_FP32_SET_OPT_DTYPE": autocast._FLOAT32_RESULT,
-        "AT_FORALL_PROMOTE": autocast._WIDEST,
+        "AT_FORALL_FP32": autocast._LISTS["float32"],
+        "AT_FORALL_FP32_SET_OPT_DTYPE": autocast._LISTS["float32_result"],
+        "AT_FORALL_PROMOTE": autocast._LISTS["widest"],
     }.items():
         there = names_of(macro)
         if not newest:  # Older ones have a few less, and overloads for named tensors.
             there = {name for name in there if "dimname" not in name.lower()}
         assert there <= set(names.split()), f"{macro} has what the list has not"
         assert not newest or set(names.split()) == there
-    halves, listed = names_of("AT_FORALL_LOWER_PRECISION_FP"), set(autocast._HALF.split())
+    halves, listed = names_of("AT_FORALL_LOWER_PRECISION_FP"), set(autocast._LISTS["half"].split())
     on_cuda_alone = {n for n in halves if not operations.has_kernel(f"aten::{n}", "AutocastCPU")}
     assert listed <= halves
     assert not newest or on_cuda_alone - listed == {

@@ -1,16 +1,10 @@
-"""The cards that can be emulated, as data: what PyTorch asks a card about itself.
-
-Source:
-    NVIDIA's CUDA C++ Programming Guide, table "Technical Specifications per Compute Capability"
-    (threads, blocks and shared memory of a multiprocessor), and the data sheets (multiprocessors,
-    L2 cache). Memory is what the driver reports to PyTorch, which is less than the data sheet's.
-    Where only whole MiB were published (`torch.cuda.get_device_properties` prints them), it is
-    those.
-"""
+"""The cards that can be emulated: what PyTorch asks a card about itself, from `cards.toml`."""
 
 import dataclasses
 import difflib
+import tomllib
 from dataclasses import dataclass
+from pathlib import Path
 
 from tutorial_lib.units import MIB, parse_bytes
 
@@ -52,44 +46,15 @@ class Card:
         return " ".join([*map(str, words.values()), name])
 
 
-# Threads, blocks and shared memory of a multiprocessor, by compute capability.
-_OF = {
-    "7.0": (2048, 32, 98304, 98304),
-    "7.5": (1024, 16, 65536, 65536),
-    "8.0": (2048, 32, 167936, 166912),
-    "8.6": (1536, 16, 102400, 101376),
-    "8.9": (1536, 24, 102400, 101376),
-    "9.0": (2048, 32, 233472, 232448),
-    "10.0": (2048, 32, 233472, 232448),
-    "12.0": (1536, 24, 102400, 101376),
-}
+def _read_cards() -> dict[str, Card]:
+    table = tomllib.loads(Path(__file__).with_name("cards.toml").read_text(encoding="utf-8"))
+    return {
+        key: Card(*which, *table["capabilities"][which[1]], l2_mib * MIB, parse_bytes(memory))
+        for key, (*which, l2_mib, memory) in table["cards"].items()
+    }
 
 
-def _card(name: str, capability: str, multiprocessors: int, l2_mib: int, memory: int) -> Card:
-    return Card(
-        f"NVIDIA {name}", capability, multiprocessors, *_OF[capability], l2_mib * MIB, memory
-    )
-
-
-CARDS = {
-    "t4": Card("Tesla T4", "7.5", 40, *_OF["7.5"], 4 * MIB, 15637086208),
-    "v100": Card("Tesla V100-SXM2-16GB", "7.0", 80, *_OF["7.0"], 6 * MIB, 16160 * MIB),
-    "a10": _card("A10", "8.6", 72, 6, 22587 * MIB),  # an A10G's
-    "a40": _card("A40", "8.6", 84, 6, 45416 * MIB),
-    "l4": _card("L4", "8.9", 58, 48, 23664132096),
-    "l40s": _card("L40S", "8.9", 142, 96, 45589 * MIB),
-    "a100": _card("A100-SXM4-80GB", "8.0", 108, 40, 85095874560),
-    "a100-40": _card("A100-SXM4-40GB", "8.0", 108, 40, 42405855232),
-    "h100": _card("H100 80GB HBM3", "9.0", 132, 50, 84929347584),
-    "h200": _card("H200", "9.0", 132, 50, 150109880320),
-    "b200": _card("B200", "10.0", 148, 126, 182642 * MIB),
-    "rtx-3060": _card("GeForce RTX 3060", "8.6", 28, 3, 12622168064),
-    "rtx-3090": _card("GeForce RTX 3090", "8.6", 82, 6, 24259 * MIB),
-    "rtx-4060": _card("GeForce RTX 4060", "8.9", 24, 24, 8318222336),
-    "rtx-4070": _card("GeForce RTX 4070", "8.9", 46, 36, 11994 * MIB),
-    "rtx-4090": _card("GeForce RTX 4090", "8.9", 128, 72, 24217 * MIB),
-    "rtx-5090": _card("GeForce RTX 5090", "12.0", 170, 96, 33677180928),
-}
+CARDS = _read_cards()
 
 
 def find_card(

@@ -6,8 +6,10 @@ it the type, and so the bytes, of what a step saves.
 
 import contextlib
 import functools
+import tomllib
 import warnings
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -16,35 +18,8 @@ from torch import Tensor
 
 from tutorial_lib.instruments.private_torch import operations, tree_map_only
 
-# The lists of PyTorch's ATen/autocast_mode.h (2.13), by what is done with an operation. Those that
-# the running PyTorch does not have are left out; a test compares them with the installed header.
-_FLOAT32 = """
-    acos asin cosh erfinv exp expm1 log log10 log2 log1p reciprocal rsqrt sinh tan
-    pow.Tensor_Scalar pow.Tensor_Tensor pow.Scalar softplus layer_norm native_layer_norm rms_norm
-    group_norm frobenius_norm.dim nuclear_norm nuclear_norm.dim cosine_similarity poisson_nll_loss
-    cosine_embedding_loss nll_loss nll_loss2d hinge_embedding_loss kl_div l1_loss smooth_l1_loss
-    huber_loss mse_loss margin_ranking_loss multilabel_margin_loss soft_margin_loss
-    triplet_margin_loss multi_margin_loss binary_cross_entropy_with_logits dist pdist cdist renorm
-    logsumexp upsample_nearest1d _upsample_nearest_exact1d upsample_nearest2d
-    _upsample_nearest_exact2d upsample_nearest3d _upsample_nearest_exact3d upsample_linear1d
-    upsample_bilinear2d _upsample_bilinear2d_aa upsample_trilinear3d upsample_bicubic2d
-    _upsample_bicubic2d_aa
-"""
-_FLOAT32_RESULT = """
-    prod prod.dim_int softmax.int log_softmax.int cumprod cumsum linalg_vector_norm
-    linalg_matrix_norm linalg_matrix_norm.str_ord sum sum.dim_IntList
-"""
+_LISTS = tomllib.loads(Path(__file__).with_name("operations.toml").read_text("utf-8"))["autocast"]
 _FLOAT32_NORM = {"norm.Scalar": "ScalarOpt_dtype", "norm.ScalarOpt_dim": "ScalarOpt_dim_dtype"}
-_WIDEST = """
-    addcdiv addcmul atan2 bilinear cross dot vdot grid_sampler index_put tensordot scatter_add
-"""
-# Of the operations that CUDA's autocast computes in 16 bits, those that the CPU's leaves alone
-# (the same header).
-_HALF = """
-    convolution _convolution _convolution.deprecated einsum addmv addr mv chain_matmul
-    linalg_multi_dot lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell
-"""
-
 _aten = torch.ops.aten
 
 Rule = Callable[..., Any]
@@ -55,11 +30,11 @@ def cuda_autocast_policy() -> Iterator[None]:
     """Make the CPU's autocast do what CUDA's does, until the block ends."""
     cached: dict[Tensor, Tensor] = {}  # weights in 16 bits, while a block of autocast lasts
     rules: dict[str, Rule] = {
-        **dict.fromkeys(_FLOAT32.split(), _in_float32),
-        **dict.fromkeys(_FLOAT32_RESULT.split(), _to_float32),
+        **dict.fromkeys(_LISTS["float32"].split(), _in_float32),
+        **dict.fromkeys(_LISTS["float32_result"].split(), _to_float32),
         **dict.fromkeys(_FLOAT32_NORM, _norm_to_float32),
-        **dict.fromkeys(_WIDEST.split(), _in_widest),
-        **dict.fromkeys(_HALF.split(), functools.partial(_in_half, cached)),
+        **dict.fromkeys(_LISTS["widest"].split(), _in_widest),
+        **dict.fromkeys(_LISTS["half"].split(), functools.partial(_in_half, cached)),
     }
     clear = torch.clear_autocast_cache
 

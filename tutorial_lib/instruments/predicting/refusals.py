@@ -5,7 +5,9 @@ no types, and none checks indices, which are values. So the real operation is as
 take little memory, and a step that cannot run is refused in the real step's words.
 """
 
+import tomllib
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -79,19 +81,9 @@ def _says_nothing(error: Exception) -> bool:
 
 # ---- types ----
 
-# Operations whose fake kernels take types that the real ones refuse, of forward and of updates.
-# Found by trying PyTorch's own samples with one type changed (test_operator_samples.py).
-_NAMES_TYPED = """
-    mm addmm addbmm addmv mv convolution native_layer_norm native_group_norm native_batch_norm
-    _native_batch_norm_legit _batch_norm_with_update nll_loss_forward nll_loss2d_forward
-    binary_cross_entropy multi_margin_loss multilabel_margin_loss_forward _softmax _log_softmax
-    grid_sampler_2d grid_sampler_3d _cdist_forward linalg_cross complex heaviside index_add
-    index_add_ index_copy index_copy_ index_fill index_fill_ index_put index_put_ index_reduce put
-    _embedding_bag polar add_ sub_ mul_ div_
-"""
-
-
-TYPED = {func for name in _NAMES_TYPED.split() for func in operations.overloads(name)}
+# Operations whose fake kernels take types that the real ones refuse.
+_LISTS = tomllib.loads(Path(__file__).with_name("operations.toml").read_text("utf-8"))["refusals"]
+TYPED = {func for name in _LISTS["typed"].split() for func in operations.overloads(name)}
 
 
 def check_types(
@@ -156,20 +148,18 @@ def _error_at(most: int, func: Any, kinds: tuple[torch.dtype, ...], given: Any) 
 # Where an operation looks things up by number: which argument has the numbers, and which dimension
 # of the first argument they count; None where the second argument says so.
 _LOOKUPS = {
-    "embedding": (1, 0),
-    "_embedding_bag": (1, 0),
-    "_embedding_bag_forward_only": (1, 0),
-    "nll_loss_forward": (1, -1),
-    "nll_loss2d_forward": (1, 1),
-    **dict.fromkeys(("gather", "index_select"), (2, None)),
-    **dict.fromkeys(("scatter", "scatter_add", "scatter_reduce"), (2, None)),
-    **dict.fromkeys(("scatter_", "scatter_add_", "scatter_reduce_"), (2, None)),
-    **dict.fromkeys(("index_add", "index_copy", "index_fill"), (2, None)),
-    **dict.fromkeys(("index_add_", "index_copy_", "index_fill_"), (2, None)),
+    (1, 0): "embedding _embedding_bag _embedding_bag_forward_only",
+    (1, -1): "nll_loss_forward",
+    (1, 1): "nll_loss2d_forward",
+    (2, None): "gather index_select scatter scatter_add scatter_reduce scatter_ scatter_add_ "
+    "scatter_reduce_ index_add index_copy index_fill index_add_ index_copy_ index_fill_",
 }
-
-
-_AT = {func: at for name, at in _LOOKUPS.items() for func in operations.overloads(name)}
+_AT = {
+    func: at
+    for at, names in _LOOKUPS.items()
+    for name in names.split()
+    for func in operations.overloads(name)
+}
 _INDEXING = {
     func for name in ("index", "index_put", "index_put_") for func in operations.overloads(name)
 }
