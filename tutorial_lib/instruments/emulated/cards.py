@@ -48,10 +48,11 @@ class Card:
 
 def _read_cards() -> dict[str, Card]:
     table = tomllib.loads(Path(__file__).with_name("cards.toml").read_text(encoding="utf-8"))
-    return {
-        key: Card(*which, *table["capabilities"][which[1]], l2_mib * MIB, parse_bytes(memory))
-        for key, (*which, l2_mib, memory) in table["cards"].items()
-    }
+    cards = dict[str, Card]()
+    for key, (name, capability, count, l2_mib, memory) in table["cards"].items():
+        of_each = table["capabilities"][capability]
+        cards[key] = Card(name, capability, count, *of_each, l2_mib * MIB, parse_bytes(memory))
+    return cards
 
 
 CARDS = _read_cards()
