@@ -58,6 +58,7 @@ HONEST = [
     "with torch.no_grad():\n    y = model(x)",
     f"log = {'step 1: loss 3.200, 12 MiB; ' * 12!r}; print(log)",
     "if __name__ == '__main__': print(1)",
+    "def cases():\n    memory, torch = (1, 2), 3\n    return {'E': memory, 'F': torch}",  # its own
 ]
 
 
@@ -75,6 +76,20 @@ def test_a_trick_is_found(source, words):
 @pytest.mark.parametrize("source", HONEST)
 def test_an_everyday_line_is_none(source):
     assert seen(source) == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "def f():\n    def g(): torch = 1\n    return h(torch)",
+        "def f():\n    [torch for torch in x]\n    return h(torch)",
+        "def f():\n    torch = 1\n    def g():\n        global torch\n        return h(torch)",
+        "alias = torch\ndef f():\n    torch = alias\n    return h(torch)",
+        "def g():\n    torch = 1\ndef f(): return h(torch)",
+    ],
+)
+def test_a_module_is_seen_where_another_scope_has_its_name(line):
+    assert "hands on torch" in seen(line)
 
 
 def looked(lab, notebook):

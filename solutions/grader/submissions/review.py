@@ -14,6 +14,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
+from solutions.grader.submissions.slice_cells import local_uses
+
 WORDS = {
     name: frozenset(text.split())
     for name, text in tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8")).items()
@@ -31,12 +33,12 @@ _ATTRIBUTES = dict.fromkeys(WORDS["file_methods"], _FILES)
 _ATTRIBUTES |= dict.fromkeys(WORDS["frames"], "leads to the frames of the code that calls it")
 _BY_NAME = ("getattr", "setattr", "delattr")
 _HIDDEN_NAME = re.compile(r"\.__\w+__|^__(?!main__$)\w+__$")
+_DUNDER = re.compile(r"__\w*__")
 _PRIVATE = re.compile(r"_\w*hooks|_C|_\w*call_impl")  # of any object
 _OF_AN_OBJECT = re.compile(r"_[a-z]\w*")  # but for those that the answer itself defines
 _OF_A_LIBRARY = re.compile(rf"\.(?!({'|'.join(WORDS['private'])})\b)(_C\b|_(?!foreach)[a-z]\w*)")
 _LONG_TEXT = re.compile(r"(?:\b\d+\b(?:(?!\b\d+\b).)*){60}|\S{200}", re.DOTALL)
-_LONG_NUMBER = 10**40
-_MOST_NUMBERS, _MOST_FINDINGS, _MOST_CHARACTERS = 60, 20, 80
+_LONG_NUMBER, _MOST_NUMBERS, _MOST_FINDINGS, _MOST_CHARACTERS = 10**40, 60, 20, 80
 _LIBRARY = {"torch", "tutorial_lib"} | sys.stdlib_module_names - WORDS["common"]
 
 
@@ -92,6 +94,7 @@ class _Search:
         self.allowed, self.known = {*allowed, *WORDS["allowed"]}, dict(known)
         self.nodes = list(ast.walk(tree))
         self.inner: set[int] = set()  # parts of a longer path, and what only gets another name
+        self.local, paths = set[int](), set[str]()
         self.plain = {node.arg for node in self.nodes if isinstance(node, ast.arg)}
         for node in self.nodes * 2:  # t = torch, and what is made of it
             if isinstance(node, ast.Assign | ast.NamedExpr | ast.AnnAssign):
@@ -100,6 +103,7 @@ class _Search:
                 if len(names) == len(targets) and node.value:
                     path, is_text = self.path(node.value), isinstance(node.value, ast.Constant)
                     self.known |= dict.fromkeys(names, path) if path else {}
+                    paths.update(names if path else ())
                     self.plain = self.plain | {*names} if is_text else self.plain - {*names}
                     self.inner.add(id(node.value))
             elif isinstance(node, ast.Attribute):
@@ -112,6 +116,7 @@ class _Search:
                 self.plain.add(node.name)
             elif isinstance(node, ast.ClassDef):
                 self.known.pop(node.name, None)
+        self.local = local_uses(self.nodes, paths)
         named = [n for n in self.nodes if not isinstance(getattr(n, "ctx", None), ast.Load)]
         self.own = {getattr(n, key, "") for n in named for key in ("name", "arg", "id", "attr")}
         self.own |= {one.split(".")[-1] for one in self.allowed}
@@ -131,7 +136,7 @@ class _Search:
         What a library imported for itself is what it is: `torch.sys.modules` is `sys.modules`.
         """
         if isinstance(node, ast.Name):
-            return _real(self.known.get(node.id, ""))
+            return "" if id(node) in self.local else _real(self.known.get(node.id, ""))
         if isinstance(node, ast.Attribute):
             path = self.path(node.value)
             return _real(f"{path}.{node.attr}") if path else _real(f".{node.attr}").lstrip(".")
@@ -195,7 +200,7 @@ class _Search:
             (_PRIVATE.fullmatch(node.attr) and getattr(node.value, "id", "") != "self")
             or self.path(node.value)
             or getattr(node.value, "attr", "") == "__self__"
-            or (_is_dunder(node.attr) and node.attr not in WORDS["labels"])
+            or (_DUNDER.fullmatch(node.attr) and node.attr not in WORDS["labels"])
         ):
             yield f"{ast.unparse(node)} = ...", _CHANGES
 
@@ -203,7 +208,7 @@ class _Search:
         """Judge a name behind a dot, whatever stands before it."""
         if name in _ATTRIBUTES:
             yield name, _ATTRIBUTES[name]
-        elif _is_dunder(name) and name not in WORDS["dunders"]:
+        elif _DUNDER.fullmatch(name) and name not in WORDS["dunders"]:
             yield name, "reaches what Python keeps inside of objects"
         elif _PRIVATE.fullmatch(name) and not by_itself:
             yield name, _PRIVATE_TO
@@ -248,7 +253,6 @@ class _Search:
         denied = next(iter(leading & WORDS["denied"]), "")
         allowed = {one for one in leading if one.startswith(denied)} & self.allowed
         private = _OF_A_LIBRARY.search(path)
-        begin = path[: private.end()] if private else ""
         if not path or path in self.allowed:
             return
         if path.startswith(("tutorial_lib.checks", "tutorial_lib.school", "solutions.")):
@@ -258,7 +262,7 @@ class _Search:
                 yield path, _OUTSIDE
         elif (denied or parts[0].partition("[")[0] not in WORDS["harmless"]) and not allowed:
             yield path, _OUTSIDE
-        elif begin and not any(one.startswith(f"{begin}.") for one in self.allowed):
+        elif private and not any(a.startswith(f"{path[: private.end()]}.") for a in self.allowed):
             yield path, "is private to the library that it belongs to"
 
 
@@ -277,10 +281,6 @@ def _is_module(path: str) -> bool:
     with suppress(ModuleNotFoundError):  # what is around it is no package
         return find_spec(path) is not None
     return False
-
-
-def _is_dunder(name: str) -> bool:
-    return name.startswith("__") and name.endswith("__")
 
 
 def _named(node: ast.Call) -> str:

@@ -23,6 +23,8 @@ _NO_PYTHON = {
 WRITES_A_FILE = ("%%writefile", "%%file")
 RUNS_A_FILE = re.compile(r"^[ \t]*%run\b[ \t]*(\S*)", re.MULTILINE)
 _IDENTIFIER = re.compile(r"[^\W\d]\w*")
+_SCOPES: tuple[type[ast.AST], ...] = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+_SCOPES += (ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 _EVERYTHING = "*"
 _ARGUMENTS = "()"  # stands for whatever a function is given
 _UNREADABLE = (SyntaxError, ValueError, RecursionError, MemoryError)
@@ -104,6 +106,23 @@ def bound_names(statement: ast.stmt) -> set[str]:
         elif isinstance(node, ast.stmt) and node is not statement:
             names |= bound_names(node)
     return names
+
+
+def local_uses(nodes: Sequence[ast.AST], but: Collection[str]) -> set[int]:
+    """List the uses, by id(), of names that a function gives a value itself, but for some names."""
+    functions = [node for node in nodes if isinstance(node, ast.FunctionDef)]
+    uses: set[int] = set()
+    for function in functions:
+        own, todo = set[str](), list[ast.AST](function.body)
+        for node in todo:  # which grows, but not by what has names of its own
+            stores = isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+            own |= {node.id} if stores else set()  # type: ignore[attr-defined]
+            todo += [] if isinstance(node, _SCOPES) else ast.iter_child_nodes(node)
+        inside = list(ast.walk(function))
+        for node in inside:
+            own -= {*node.names} if isinstance(node, ast.Global) else set()
+        uses |= {id(node) for node in inside if getattr(node, "id", "") in own - {*but}}
+    return uses
 
 
 def _base_name(node: ast.expr) -> set[str]:
