@@ -263,6 +263,31 @@ def test_the_numbers_of_system_calls_are_those_of_the_kernel(machine):
     assert seccomp.CONDITIONS.keys() <= seccomp.ALLOWED.keys()
 
 
+UNSEEN = {
+    "a thread": "import threading; threading.Thread(target=print).start()",
+    "a thread without its class": "import _thread; _thread.start_new_thread(print, ())",
+    "a process": "import os; os.fork() or os._exit(0)",
+    "a program": "import subprocess; subprocess.run(['true'])",
+}
+
+
+@pytest.mark.parametrize("start", UNSEEN.values(), ids=UNSEEN)
+def test_nothing_is_done_where_no_meter_looks(course, running, start):
+    course.session(**{"1.2": f"def doubled(x):\n    {start}\n    return FACTOR * x"})
+    said = course.doubled()
+    if "seccomp" in running[3] or "Thread(" in start:
+        words = ("starts another thread", "can't start new thread", "PermissionError")
+        assert any(word in said for word in words), said
+    assert course.slope() == ""
+
+
+def test_an_answer_may_ask_pytorch_for_threads(course):
+    asks = "import torch\ntorch.set_num_threads(4)\ndef doubled(x):\n    torch.set_num_threads(3)\n"
+    asks += "    torch.ones(999, 999) @ torch.ones(999, 999)\n    return 2 * x"
+    course.session(**{"1.2": asks})
+    assert course.doubled() == ""
+
+
 @answers_of("honest")
 def test_what_an_honest_answer_may_use_works(course, answer, words):
     course.session(area=answer)

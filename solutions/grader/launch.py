@@ -208,5 +208,7 @@ def clean_environment(home: Path, import_path: Sequence[str]) -> dict[str, str]:
     if site.ENABLE_USER_SITE:  # packages below the real home stay importable
         environment["PYTHONUSERBASE"] = site.getuserbase()
     threads = (f"{name}_NUM_THREADS" for name in ("OMP", "OPENBLAS", "MKL"))
-    environment |= dict.fromkeys([*threads, "VECLIB_MAXIMUM_THREADS"], "1")
+    # a limit, too: OpenMP ends a process that asks for threads and may not have them
+    limits = ("VECLIB_MAXIMUM_THREADS", "OMP_THREAD_LIMIT")
+    environment |= dict.fromkeys([*threads, *limits], "1")
     return environment | dict.fromkeys(FOLDER_VARIABLES, str(home))

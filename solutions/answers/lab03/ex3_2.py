@@ -41,7 +41,7 @@ recomputes_from_detached_inputs = wrong(
     "        function(*(tensor.detach() for tensor in args))\n",
 )
 recomputes_in_another_thread = wrong(  # the meter looks at its own thread alone
-    "Recompute where the meter looks on",
+    "your code starts another thread",
     "            with torch.enable_grad(), hooks, contextlib.suppress(StopEarlyError):\n"
     "                run_again()\n",
     "            import threading\n\n"

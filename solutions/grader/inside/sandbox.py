@@ -46,7 +46,8 @@ class Limits:
     """What one run of a student's code may use.
 
     `exam_bytes` makes it a memory exam: so many bytes of address space beyond what is mapped
-    already, no other process, no file that could hold a tensor. 0 is for any other run.
+    already, no file that could hold a tensor. 0 is for any other run. Without `threads` it may
+    start neither threads nor processes: a meter sees what is done in the thread that calls.
     """
 
     seconds: float
@@ -55,6 +56,7 @@ class Limits:
     open_files: int = 256
     processes: int = 64
     exam_bytes: int = 0
+    threads: bool = True
 
     def in_exam(self, exam_bytes: int) -> Limits:
         """Return the limits of a memory exam; pipes hold data too, so there are few of them."""
@@ -138,7 +140,7 @@ def confine(
     os.environ.update(dict.fromkeys(names, str(scratch)))
     tempfile.tempdir = None  # what was imported before may have settled on another folder
     is_watched = processes.sees_memory()
-    alone = bool(limits.exam_bytes) or not is_watched
+    alone = bool(limits.exam_bytes) or not is_watched or not limits.threads
     layers = ["namespaces"] if flags else []
     layers += [] if is_watched else ["unwatched"]
     steps: list[tuple[str, Callable[[], object]]] = [("limits", lambda: _set_limits(limits, flags))]
@@ -147,7 +149,7 @@ def confine(
             ("no new privileges", lambda: _prctl(_PR_SET_NO_NEW_PRIVS, 1)),
             ("landlock", lambda: _landlock(readable, scratch)),
             ("capabilities", _drop_capabilities),
-            ("seccomp", lambda: _filter_calls(alone=alone)),
+            ("seccomp", lambda: _filter_calls(alone=alone, threads=limits.threads)),
         ]
     for name, step in steps:
         with contextlib.suppress(OSError, ValueError):
@@ -194,14 +196,14 @@ def _drop_capabilities() -> None:
     _succeed(_libc().capset(header, ctypes.create_string_buffer(24)))
 
 
-def _filter_calls(*, alone: bool) -> None:
+def _filter_calls(*, alone: bool, threads: bool) -> None:
     """Allow the system calls that Python and torch need, and no others.
 
     No limit and no watch counts memory that belongs to no process, no Landlock stops sockets that
     other programs listen on, and a call that is never needed may hold the kernel's next fault.
     `alone` refuses other processes too: each would bring an address space of its own.
     """
-    program = seccomp.program(alone=alone)
+    program = seccomp.program(alone=alone, threads=threads)
     code = ctypes.create_string_buffer(program, len(program))
     header = struct.pack("HxxxxxxQ", len(program) // 8, ctypes.addressof(code))
     place = ctypes.create_string_buffer(header)

@@ -55,8 +55,8 @@ _Line = tuple[int, int, int, int]  # instruction, lines to skip when true, when 
 
 
 @functools.cache  # for the fork server's children too
-def program(*, alone: bool = False) -> bytes:
-    """Assemble the filter for this machine, with what `ALONE` refuses where asked.
+def program(*, alone: bool = False, threads: bool = True) -> bytes:
+    """Assemble the filter for this machine, with what `ALONE` refuses where asked, and threads.
 
     Raises:
         OSError: When the machine's numbers are not known.
@@ -70,7 +70,7 @@ def program(*, alone: bool = False) -> bytes:
     lines += [(_EQUAL, 1, 0, MACHINES[machine]), refuse]
     lines += [(_LOAD, 0, 0, _CALL_OFFSET)]
     place = list(MACHINES).index(machine)
-    conditions = CONDITIONS | (ALONE if alone else {})
+    conditions = CONDITIONS | (ALONE if alone else {}) | ({} if threads else {"clone": _NEVER})
     for name, numbers in ALLOWED.items():
         number = numbers[place]
         if number is not None:

@@ -8,7 +8,7 @@ import os
 import signal
 import socket
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -172,8 +172,10 @@ class Session:
             os.closerange(3, writing)
             os.closerange(writing + 1, 2**20)
             setting = self.setting
+            half = student.find_half(setting.package, work.request.check)
+            limits = replace(limits, threads=half.threads)
             sandbox.confine(limits, setting.readable, scratch, flags=setting.namespaces)
-            student.do(work, setting.package, writing, marks)
+            student.do(work, half, writing, marks)
         finally:
             os._exit(1)
 

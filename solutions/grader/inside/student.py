@@ -31,7 +31,7 @@ from IPython.core.inputtransformer2 import TransformerManager
 from solutions.grader.submissions.slice_cells import WRITES_A_FILE, cut, untimed
 from solutions.grader.wire import FAILURE, REPORT, RESULT, STEP, Marks, Request, encode
 from tutorial_lib.checks.given import CheckError, RunHalf, forbid, outside
-from tutorial_lib.checks.given.half import run_in_place
+from tutorial_lib.checks.given.half import refuse_thread, run_in_place
 from tutorial_lib.checks.given.seal import EXCHANGED, Seal, places
 
 ERROR_CHARACTERS = 4000
@@ -105,7 +105,7 @@ class Work:
     sources: Sequence[str] | None  # what of the cells is run, where that is known
 
 
-def do(work: Work, package: str, channel: int, marks: Marks) -> NoReturn:
+def do(work: Work, half: RunHalf, channel: int, marks: Marks) -> NoReturn:
     """Run the cells, then the check; send what came of it, with its mark; end the process."""
     one_by_one = threading.Lock()  # threads of an answer may call what is counted
 
@@ -119,7 +119,7 @@ def do(work: Work, package: str, channel: int, marks: Marks) -> NoReturn:
         send(FAILURE, why[:ERROR_CHARACTERS].encode("utf-8", "replace"))
 
     try:
-        send(RESULT, encode(_result(work, package, send)))
+        send(RESULT, encode(_result(work, half, send)))
     except CheckError as error:
         fail(str(error))
     except BaseException as error:  # whatever it is, the process ends with a message
@@ -128,12 +128,13 @@ def do(work: Work, package: str, channel: int, marks: Marks) -> NoReturn:
         os._exit(0)
 
 
-def _result(work: Work, package: str, send: Callable[[bytes, bytes], None]) -> Any:
+def _result(work: Work, half: RunHalf, send: Callable[[bytes, bytes], None]) -> Any:
     request = work.request
-    half = find_half(package, request.check)
     used: list[str] = []
     forbid.remove(half.forbidden, CheckError, used)  # for good, before any line of the student's
     half = dataclasses.replace(half, forbidden=())
+    if not half.threads:  # the kernel refuses them too, without a reason
+        threading.Thread.start = refuse_thread  # type: ignore[assignment, method-assign]
     sys.modules["__main__"] = main = types.ModuleType("__main__")
     namespace = vars(main)
     namespace["get_ipython"] = lambda: Shell(namespace)

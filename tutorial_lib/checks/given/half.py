@@ -4,16 +4,20 @@ In a notebook it runs in place. A grader runs it in the answer's own process, wh
 the check is, and only plain data comes back to be judged.
 """
 
+import contextlib
 import inspect
 import re
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
+from unittest import mock
 
 from tutorial_lib.blanks import raises_blank
 from tutorial_lib.checks.given.forbid import Forbidden, refused
 from tutorial_lib.checks.given.settings import quietly
 from tutorial_lib.checks.given.values import Answer, Case, CheckError, Result, plain
+from tutorial_lib.memory.private_torch import active_modes
 
 Run = Callable[[Answer, Case], Result]
 # In the case of a memory exam: what the step may use beyond what is there before it.
@@ -33,6 +37,7 @@ class RunHalf:
     function: Run  # called with an answer and a case; returns plain data
     forbidden: Sequence[Forbidden] = ()
     exam: Run | None = None  # for memory exams (see `given.exam`), of graders alone
+    threads: bool = False  # whether it starts some itself; else a grader lets nobody do so
 
     def run(self, answer: Answer, case: Case) -> Result:
         """Run an answer on a case, or on a memory exam's."""
@@ -42,7 +47,11 @@ class RunHalf:
 
 
 def run_half(
-    exercise: str, *, forbidden: Sequence[Forbidden] = (), exam: Run | None = None
+    exercise: str,
+    *,
+    forbidden: Sequence[Forbidden] = (),
+    exam: Run | None = None,
+    threads: bool = False,
 ) -> Callable[[Run], RunHalf]:
     """Make a function of a lab's `given` the run half of its name; for the rest, see `RunHalf`."""
 
@@ -54,7 +63,7 @@ def run_half(
                 "into a lab's `given`: an answer's process sees nothing else."
             )
         name = f"{found[1]}.{function.__name__}"
-        return RunHalf(name, exercise, function, forbidden, exam)
+        return RunHalf(name, exercise, function, forbidden, exam, threads)
 
     return as_half
 
@@ -70,7 +79,7 @@ def run_in_place(half: RunHalf, answer: Answer, case: Case) -> Result:
             f"exercise {half.exercise} needs a function, and got {type(answer).__name__}: "
             "was its name used for something else?"
         )
-    with quietly() as printed:
+    with quietly() as printed, _in_one_thread():
         try:
             with refused(half.forbidden, CheckError):
                 return {key: plain(value) for key, value in half.run(answer, case).items()}
@@ -83,6 +92,28 @@ def run_in_place(half: RunHalf, answer: Answer, case: Case) -> Result:
             raise CheckError(
                 f"your function raised {type(error).__name__}: {error}\n{HOW_TO_CALL}{said}"
             ) from error
+
+
+def refuse_thread(*_: Any) -> NoReturn:
+    """Raise a CheckError in the place of `threading.Thread.start`."""
+    raise CheckError(
+        "your code starts another thread, and what is done there is not counted: do the work in "
+        "the thread that calls your function."
+    )
+
+
+@contextlib.contextmanager
+def _in_one_thread() -> Iterator[None]:
+    """Refuse new threads wherever a meter is on, which sees the operations of its own thread."""
+    start = threading.Thread.start
+
+    def start_unseen(thread: threading.Thread) -> None:
+        if active_modes():
+            refuse_thread()
+        start(thread)
+
+    with mock.patch.object(threading.Thread, "start", start_unseen):
+        yield
 
 
 def _is_blank(answer: Callable[..., Any], error: NotImplementedError) -> bool:

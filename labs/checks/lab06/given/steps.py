@@ -239,7 +239,7 @@ def _half_squares(model: nn.Module, rows: Tensor) -> Tensor:
     return loss
 
 
-@run_half("6.6", exam=exam.of_update(_one_rank))
+@run_half("6.6", exam=exam.of_update(_one_rank), threads=True)
 def rank_step(answer: Answer, case: Case) -> Result:
     windows = rank_windows_of(case)
     replicas = [models.tiny_gpt(case["seed"]) for _ in windows]

@@ -9,7 +9,7 @@ def vector(case):
     return torch.randn(64, generator=torch.Generator().manual_seed(case["seed"]))
 
 
-@run_half("1.1")
+@run_half("1.1", threads=True)
 def area(answer, case):
     return {"area": answer(case["width"], case["height"])}
 
