@@ -50,8 +50,8 @@ def _read_cards() -> dict[str, Card]:
     table = tomllib.loads(Path(__file__).with_name("cards.toml").read_text(encoding="utf-8"))
     cards = dict[str, Card]()
     for key, (name, capability, count, l2_mib, memory) in table["cards"].items():
-        of_each = table["capabilities"][capability]
-        cards[key] = Card(name, capability, count, *of_each, l2_mib * MIB, parse_bytes(memory))
+        sizes = {"l2_cache": l2_mib * MIB, "memory": parse_bytes(memory)}
+        cards[key] = Card(name, capability, count, *table["capabilities"][capability], **sizes)
     return cards
 
 
