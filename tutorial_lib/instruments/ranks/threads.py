@@ -34,9 +34,8 @@ class _Rendezvous:
     def __init__(self, num_ranks: int) -> None:
         self.num_ranks = num_ranks
         self.changed = threading.Condition()
-        self.brought: dict[int, tuple[str, Any]] = {}
-        self.taken: dict[int, tuple[str, Any]] | None = None
-        self.still_to_take = 0
+        self.calls = [0] * num_ranks
+        self.rounds: dict[int, dict[int, tuple[str, Any]]] = {}  # by number: what each rank brings
         self.gone: set[int] = set()
 
     def leave(self, rank: int) -> None:
@@ -52,38 +51,29 @@ class _Rendezvous:
         """
         rank, give_up = _here.rank, time.monotonic() + _SECONDS
         with self.changed:
-            self._wait(lambda: self.taken is None, rank, name, give_up)
-            self.brought[rank] = (name, value)
-            if len(self.brought) == self.num_ranks:
-                self.taken, self.brought = self.brought, {}
-                self.still_to_take = self.num_ranks
-                self.changed.notify_all()
-            self._wait(lambda: self.taken is not None, rank, name, give_up)
-            everything = dict(self.taken or {})
-            self.still_to_take -= 1
-            if not self.still_to_take:
-                self.taken = None
-                self.changed.notify_all()
-        for other, (theirs, _) in everything.items():
+            brought = self.rounds.setdefault(self.calls[rank], {})
+            brought[rank] = (name, value)
+            self.calls[rank] += 1
+            self.changed.notify_all()
+            while len(brought) < self.num_ranks:
+                if self.gone:
+                    raise LeftAloneError(
+                        f"rank {rank} waits in {name}, and rank {min(self.gone)} has come to its "
+                        "end without it: real ranks would hang here. Does every rank make the "
+                        "same collectives, whatever its data?"
+                    )
+                if not self.changed.wait(max(0.0, give_up - time.monotonic())):
+                    raise LeftAloneError(
+                        f"rank {rank} has waited {_SECONDS:.0f} s in {name} for the others."
+                    )
+            self.rounds.pop(self.calls[rank] - 1, None)
+        for other, (theirs, _) in sorted(brought.items()):
             if theirs != name:
                 raise LeftAloneError(
                     f"rank {rank} calls {name} while rank {other} calls {theirs}: all ranks must "
                     "make the same collectives in the same order."
                 )
-        return [everything[other][1] for other in range(self.num_ranks)]
-
-    def _wait(self, ready: Callable[[], bool], rank: int, name: str, give_up: float) -> None:
-        while not ready():
-            if self.gone and self.taken is None:
-                raise LeftAloneError(
-                    f"rank {rank} waits in {name}, and rank {min(self.gone)} has come to its end "
-                    "without it: real ranks would hang here. Does every rank make the same "
-                    "collectives, whatever its data?"
-                )
-            if not self.changed.wait(max(0.0, give_up - time.monotonic())):
-                raise LeftAloneError(
-                    f"rank {rank} has waited {_SECONDS:.0f} s in {name} for the others."
-                )
+        return [brought[other][1] for other in range(self.num_ranks)]
 
 
 class _Done(dist.Work):
@@ -200,27 +190,25 @@ def _group(num_ranks: int) -> Iterator[_ThreadGroup]:
             "this process belongs to a process group already, and ranks in threads need one of "
             "their own: call torch.distributed.destroy_process_group() first."
         )
-    made: list[_ThreadGroup] = []
-
-    def create(store: Any, rank: int, size: int, timeout: Any) -> _ThreadGroup:
-        made.append(_ThreadGroup(size))
-        return made[-1]
-
     if _BACKEND not in dist.Backend.backend_list:
-        dist.Backend.register_backend(_BACKEND, lambda *a: _create[-1](*a), devices=["cpu"])
-    _create.append(create)
+        dist.Backend.register_backend(_BACKEND, _new_group, devices=["cpu"])
     _here.rank = 0
     try:
         store = dist.HashStore()  # type: ignore[attr-defined]
         dist.init_process_group(_BACKEND, store=store, rank=0, world_size=num_ranks)
-        yield made[0]
+        yield _groups[-1]
     finally:
-        _create.pop()
+        _groups.clear()
         if dist.is_initialized():
             dist.destroy_process_group()
 
 
-_create: list[Callable[..., _ThreadGroup]] = []
+_groups: list[_ThreadGroup] = []
+
+
+def _new_group(store: Any, rank: int, size: int, timeout: Any) -> _ThreadGroup:
+    _groups.append(_ThreadGroup(size))
+    return _groups[-1]
 
 
 def in_threads(
