@@ -18,17 +18,9 @@ from torch.optim.optimizer import (
 
 from tutorial_lib import device as devices
 from tutorial_lib.memory.allocator import AllocatorReading
-from tutorial_lib.memory.cautions import (
-    StepsSeen,
-    warnings_after,
-    warnings_before,
-)
+from tutorial_lib.memory.cautions import StepsSeen, warnings_after, warnings_before
 from tutorial_lib.memory.lines import calling_line, line_at_work
-from tutorial_lib.memory.private_torch import (
-    FakeTensorMode,
-    active_modes,
-    run_uncompiled,
-)
+from tutorial_lib.memory.private_torch import FakeTensorMode, active_modes, run_uncompiled
 from tutorial_lib.memory.report import MemoryReport
 from tutorial_lib.memory.storages import StorageLog
 from tutorial_lib.memory.timeline import summarise
@@ -137,10 +129,7 @@ def watch(
     """Measure what happens inside the `with` block; the report is filled in at its end.
 
     Args:
-        label: Words for the report.
-        model: Whose parameters and buffers to name.
-        optimizer: Whose state to name.
-        lines: Whether to note which line of code made each tensor, for `report.by("line")`.
+        label, model, optimizer, lines: As in `measure`.
 
     Yields:
         The report, empty until the block ends. It stays empty when the block raises.

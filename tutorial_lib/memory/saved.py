@@ -39,11 +39,6 @@ class SavedTensor:
     module: str
     line: str = ""
 
-    @property
-    def resolution(self) -> str:
-        """Height x width (x depth) of feature maps, as in `64x64`; empty for other tensors."""
-        return "x".join(map(str, self.shape[2:])) if len(self.shape) in (4, 5) else ""
-
 
 @dataclass(frozen=True)
 class SavedTensors:
@@ -65,7 +60,7 @@ class SavedTensors:
         return len(self.rows)
 
     def by(self, key: str) -> dict[str, Bytes]:
-        """Add up the bytes by `module`, `op`, `line`, `resolution`, `shape` or `dtype`.
+        """Add up the bytes by `module`, `op`, `line`, `shape` or `dtype`.
 
         Returns:
             From each name to its bytes, the largest first.

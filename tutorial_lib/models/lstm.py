@@ -118,8 +118,10 @@ class LSTM(nn.Module):
         """
         if tokens.size(1) < 1:
             raise ValueError("A sequence needs at least 1 token, and has 0.")
-        hidden, cell = self._first_state(tokens) if state is None else state
         shape = (self.config.num_layers, tokens.size(0), self.config.d_model)
+        if state is None:
+            state = (self.embedding.weight.new_zeros(shape),) * 2
+        hidden, cell = state
         if hidden.shape != shape or cell.shape != shape:
             raise ValueError(
                 f"The state has shapes {tuple(hidden.shape)} and {tuple(cell.shape)}; twice "
@@ -149,8 +151,3 @@ class LSTM(nn.Module):
             )
         logits, _ = self(tokens[:, :-1], state)  # the last token has no next
         return F.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
-
-    def _first_state(self, tokens: Tensor) -> State:
-        shape = (self.config.num_layers, tokens.size(0), self.config.d_model)
-        zeros = self.embedding.weight.new_zeros(shape)
-        return zeros, zeros

@@ -113,9 +113,5 @@ class ViT(nn.Module):
         return logits
 
     def loss(self, images: Tensor, labels: Tensor) -> Tensor:
-        """Mean cross-entropy of guessing the labels `(B,)`, a scalar.
-
-        Raises:
-            ValueError: As in `forward`.
-        """
+        """Mean cross-entropy of guessing the labels `(B,)`, a scalar; raises as `forward` does."""
         return F.cross_entropy(self(images), labels)

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
-import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
@@ -39,6 +38,7 @@ MARKED_LINES: tuple[dict[str, Any], ...] = tuple(
     {"color": color, "marker": marker} for color, marker in zip(LINES, "os^Dv<>ph", strict=True)
 )
 CARDS_GIB = (16, 24, 80)
+_BESIDE: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (1.0, 1.0)}  # a legend's place
 # Figures are drawn on white, which reads anywhere. On the dark pages of JupyterLab, the site, Colab
 # and VS Code the browser swaps light and dark: 0.93 makes JupyterLab's ground of white.
 DARK_PAGES = (
@@ -97,12 +97,20 @@ def as_html(figure: CourseFigure) -> str:
 
 def new_figure(title: str, *, height: float) -> tuple[CourseFigure, Axes]:
     """Open a figure of the course's width with one set of axes; height in inches."""
-    with matplotlib.rc_context({"hatch.linewidth": 0.6}):
-        figure = CourseFigure(figsize=(8, height), layout="constrained", facecolor="white")
-    axes = figure.add_subplot()
+    figure, ((axes,),) = new_panels(1, height=height)
     axes.set_title(title, fontsize=10, loc="left")
-    axes.spines[["top", "right"]].set_visible(False)
     return figure, axes
+
+
+def new_panels(
+    rows: int, columns: int = 1, *, height: float, **how: Any
+) -> tuple[CourseFigure, Any]:
+    """Open a figure of the course's width and a grid `(rows, columns)` of axes, as `subplots`."""
+    figure = CourseFigure(figsize=(8, height), layout="constrained", facecolor="white")
+    grid = figure.subplots(rows, columns, squeeze=False, **how)
+    for axes in grid.flat:
+        axes.spines[["top", "right"]].set_visible(False)
+    return figure, grid
 
 
 def fill(category: str) -> dict[str, Any]:
@@ -114,15 +122,13 @@ def fill(category: str) -> dict[str, Any]:
 def category_legend(axes: Axes, categories: Sequence[str]) -> None:
     """Name the categories to the right of the axes."""
     handles = [Patch(label=name.replace("_", " "), **fill(name)) for name in categories]
-    beside = {"loc": "upper left", "bbox_to_anchor": (1.0, 1.0)}
-    axes.legend(handles=handles, frameon=False, fontsize=8, **beside)
+    axes.legend(handles=handles, frameon=False, fontsize=8, **_BESIDE)
 
 
 def line_legend(axes: Axes) -> None:
     """Name the lines: inside, or to the right where more than four would hide the lines."""
     many = len(axes.get_legend_handles_labels()[1]) > 4
-    where: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (1.0, 1.0)} if many else {}
-    axes.legend(frameon=False, fontsize=8 if many else 9, **where)
+    axes.legend(frameon=False, fontsize=8 if many else 9, **(_BESIDE if many else {}))
 
 
 def how_measured(report: StepMemory) -> str:

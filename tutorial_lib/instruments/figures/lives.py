@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Patch, Rectangle
 
 from tutorial_lib.memory.timeline import Life, StepMemory
-from tutorial_lib.plots.base import COLORS, CourseFigure, fill
+from tutorial_lib.plots.base import COLORS, CourseFigure, fill, new_panels
 from tutorial_lib.units import human_bytes
 
 _THIN = COLORS | {"temporary": "#8A6D00"}  # a bar that is all edge: yellow would not be seen
@@ -38,9 +38,7 @@ def lifetimes(reports: Mapping[str, StepMemory]) -> CourseFigure:
     drawn = {name: list(_bars(report)) for name, report in reports.items()}
     columns = min(2, len(reports))
     lines = -(-len(reports) // columns)
-    size = (8, 0.7 + 2.6 * lines)
-    figure = CourseFigure(figsize=size, layout="constrained", facecolor="white")
-    grid = figure.subplots(lines, columns, sharex=True, sharey=True, squeeze=False)
+    figure, grid = new_panels(lines, columns, height=0.7 + 2.6 * lines, sharex=True, sharey=True)
     for axes, (name, report) in zip(grid.flat, reports.items(), strict=False):
         _draw(axes, drawn[name], report)
         axes.set_title(f"{name}: peak {human_bytes(report.peak_bytes)}", fontsize=10, loc="left")
@@ -68,7 +66,6 @@ def _draw(axes: Axes, bars: list[tuple[Life, Row]], report: StepMemory) -> None:
         if height < total / 100:  # a thin line of its own colour: the dark edge would cover it
             box.set(edgecolor=_THIN[life.category], linewidth=0.6)
     axes.autoscale_view()
-    axes.spines[["top", "right"]].set_visible(False)
     axes.set(xticks=[], yticks=[])
     axes.set_ylabel("input  \N{RIGHTWARDS ARROW}  loss", fontsize=8)
     axes.axvline(start, color="black", linewidth=0.6, alpha=0.6)

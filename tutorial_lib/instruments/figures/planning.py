@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Patch, Rectangle
 from matplotlib.ticker import MaxNLocator
 
-from tutorial_lib.plots.base import CourseFigure, fill
+from tutorial_lib.plots.base import CourseFigure, fill, new_panels
 from tutorial_lib.units import binary_unit, human_bytes
 
 _SHOWN = 6  # lines of Python
@@ -23,8 +23,7 @@ def plans(found: Sequence[Any], chosen: Any, budget: str) -> CourseFigure:
         chosen: The one to look at; it stands out.
         budget: Words for its budget.
     """
-    figure = CourseFigure(figsize=(8, 4.6), layout="constrained", facecolor="white")
-    above, below = figure.subplots(2, 1, height_ratios=[1.3, 1])
+    figure, ((above,), (below,)) = new_panels(2, height=4.6, height_ratios=[1.3, 1])
     unit, size = binary_unit(max(plan.peak_bytes for plan in found))
     line = sorted((plan.peak_bytes / size, 100 * plan.overhead) for plan in found)
     above.plot(*zip(*line, strict=True), "o-", color="#0072B2", linewidth=1)
@@ -40,8 +39,6 @@ def plans(found: Sequence[Any], chosen: Any, budget: str) -> CourseFigure:
     below.set_ylabel(f"saves, {unit}")
     handles = [Patch(label=words, **fill(kind)) for kind, words in _KINDS.items()]
     below.legend(handles=handles, frameon=False, fontsize=8)
-    for axes in (above, below):
-        axes.spines[["top", "right"]].set_visible(False)
     repeated = [name for name, twice in zip(names, again, strict=True) if twice]
     figure.alt = (
         f"Budget {budget}: peak {human_bytes(chosen.peak_bytes)}, {chosen.overhead:+.1%} time. "
@@ -65,8 +62,7 @@ def holders(
         by_line: What is held then, the largest first: line of Python, its bytes and tensors.
         title: Words above.
     """
-    figure = CourseFigure(figsize=(8, 4.6), layout="constrained", facecolor="white")
-    above, below = figure.subplots(2, 1)
+    figure, ((above,), (below,)) = new_panels(2, height=4.6)
     unit, size = binary_unit(max(curve))
     span = -(-len(curve) // _COLUMNS)
     tops = [max(curve[place : place + span]) / size for place in range(0, len(curve), span)]
@@ -82,8 +78,6 @@ def holders(
         below.text(num_bytes / size, row, words, va="center", fontsize=8)
     below.set_yticks(range(len(largest)), list(largest), fontsize=8)
     below.set(xlabel=unit, ylim=(_SHOWN - 0.5, -0.5), xlim=(0, max(curve) / size))
-    for axes in (above, below):
-        axes.spines[["top", "right"]].set_visible(False)
     each = "; ".join(
         f"{line} {human_bytes(num_bytes)} in {count} tensors"
         for line, (num_bytes, count) in largest.items()
@@ -131,8 +125,7 @@ def schedule(
     last = len(events) if step is None else step
     if not 1 <= last <= len(events):
         raise ValueError(f"step (={step}) must be between 1 and the {len(events)} events.")
-    figure = CourseFigure(figsize=(8, 4.4), layout="constrained", facecolor="white")
-    above, below = figure.subplots(2, 1, sharex=True, height_ratios=[2.2, 1])
+    figure, ((above,), (below,)) = new_panels(2, height=4.4, sharex=True, height_ratios=[2.2, 1])
     _draw_stages(above, events, last)
     _draw_bytes(below, events, last, unit)
     above.set_title(title, fontsize=10, loc="left")
@@ -158,7 +151,6 @@ def _draw_stages(axes: Axes, events: Sequence[Event], last: int) -> None:
     axes.set(xlim=(0, len(events)), ylim=(-0.6, max(e.stage for e in events) + 0.7))
     axes.tick_params(labelsize=8)
     axes.yaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.spines[["top", "right"]].set_visible(False)
 
 
 def _draw_bytes(axes: Axes, events: Sequence[Event], last: int, unit: int) -> None:
@@ -172,7 +164,6 @@ def _draw_bytes(axes: Axes, events: Sequence[Event], last: int, unit: int) -> No
     axes.set_xlabel("runs of a stage, one after the other", fontsize=8)
     axes.set_ylabel("held", fontsize=8)
     axes.tick_params(labelsize=8, labelleft=bool(unit))
-    axes.spines[["top", "right"]].set_visible(False)
 
 
 def _bars(events: Sequence[Event]) -> Iterator[Bar]:
