@@ -108,13 +108,7 @@ class _Meter:
         self.peak = self.matmuls = 0
 
     def __call__(
-        self,
-        op_type: Any,
-        inputs: Any,
-        attrs: Any,
-        outputs: Any,
-        op_name: Any = None,
-        graph: Any = None,
+        self, op_type: Any, inputs: Any, attrs: Any, outputs: Any, *_: Any, **__: Any
     ) -> None:
         self.matmuls += "MatMul" in str(op_type)
         for tensor in outputs:

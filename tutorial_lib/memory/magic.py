@@ -29,18 +29,12 @@ def run_watched(ipython: Any, label: str, cell: str) -> MemoryReport:
         Exception: What the cell raises, once; nothing is reported then.
     """
     names = ipython.user_ns
-    models = nn.ModuleList(v for k, v in list(names.items()) if _is(v, k, nn.Module))
-    optimizers = [v for k, v in list(names.items()) if _is(v, k, Optimizer)]
+    # Names with an underscore are IPython's own copies of earlier outputs.
+    values = [value for name, value in names.items() if not name.startswith("_")]
+    models = nn.ModuleList(value for value in values if isinstance(value, nn.Module))
+    optimizers = [value for value in values if isinstance(value, Optimizer)]
+    optimizer = optimizers[0] if len(optimizers) == 1 else None
     source = ipython.transform_cell(cell)
-    with watch(label, model=models, optimizer=_joined(optimizers)) as report:
+    with watch(label, model=models, optimizer=optimizer) as report:
         exec(compile(source, ipython.compile.cache(source), "exec"), names)
     return report
-
-
-def _is(value: Any, name: str, kind: type) -> bool:
-    # Names with an underscore are IPython's own copies of earlier outputs.
-    return isinstance(value, kind) and not name.startswith("_")
-
-
-def _joined(optimizers: list[Optimizer]) -> Optimizer | None:
-    return optimizers[0] if len(optimizers) == 1 else None

@@ -46,7 +46,6 @@ _FOLD = _aten.col2im.default
 # What an LSTM keeps for its backward, beside output and states; fake tensors say nothing.
 # (test_an_lstm_keeps_a_workspace)
 _LSTM = _aten.mkldnn_rnn_layer.default
-_GROUPED = operations.grouped_matmul()
 _HALVES = (torch.float16, torch.bfloat16)
 
 
@@ -63,7 +62,7 @@ class RealSizes(TorchDispatchMode):
 
     def run_operation(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         """Run the operation and correct what it returns."""
-        if func is _GROUPED and args[0].dtype is not torch.bfloat16:
+        if func is operations.GROUPED_MATMUL and args[0].dtype is not torch.bfloat16:
             # Fake tensors know the kernel for bfloat16 alone. (test_a_foreign_step... Mixtral)
             halves = [one.to(torch.bfloat16) for one in args[:2]]
             return func(*halves, *args[2:], **kwargs).to(args[0].dtype)

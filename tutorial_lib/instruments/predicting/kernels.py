@@ -100,8 +100,8 @@ def _attention(
     if flash:
         pad = (0, -width % 8)  # the kernel takes widths in steps of 8
         q, k, v = (F.pad(x, pad) if width % 8 else x for x in (query, key, value))
-        out = operations.flash_attention(q, k, v, dropout_p, is_causal, False, scale=scale)
-        return out[..., :width]
+        out = operations.FLASH_FORWARD(q, k, v, dropout_p, is_causal, False, scale=scale)[0]
+        return out[..., :width]  # type: ignore[no-any-return]
     if attn_mask is not None:
         keys = attn_mask.size(-1)
         if attn_mask.dtype == torch.bool:
@@ -112,9 +112,8 @@ def _attention(
             # The kernel reads rows in steps of 8 (`preprocess_mask` in attention.cpp, 2.13).
             attn_mask = F.pad(attn_mask, (0, 8 - keys % 8))[..., :keys]
         attn_mask = attn_mask.expand(*query.shape[:-1], key.size(-2))
-    return operations.efficient_attention(
-        query, key, value, attn_mask, torch.is_grad_enabled(), dropout_p, is_causal, scale=scale
-    )
+    settings = attn_mask, torch.is_grad_enabled(), dropout_p, is_causal
+    return operations.EFFICIENT_FORWARD(query, key, value, *settings, scale=scale)[0]  # type: ignore[no-any-return]
 
 
 def _are_alike(query: Tensor, key: Tensor, value: Tensor) -> bool:

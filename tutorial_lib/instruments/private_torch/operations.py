@@ -25,6 +25,7 @@ EFFICIENT_FORWARD = _aten._scaled_dot_product_efficient_attention.default
 FLASH_FORWARD = _aten._scaled_dot_product_flash_attention.default
 FLASH_BACKWARD = _aten._scaled_dot_product_flash_attention_backward.default
 EFFICIENT_BACKWARD = _aten._scaled_dot_product_efficient_attention_backward.default
+GROUPED_MATMUL = _aten._grouped_mm.default  # groups of rows, each with its matrix
 # CUDA's cells of an LSTM and a GRU, and what autograd runs for them (the same file).
 FUSED_CELLS = (_aten._thnn_fused_lstm_cell.default, _aten._thnn_fused_gru_cell.default)
 READ_NUMBER = _aten._local_scalar_dense.default
@@ -192,23 +193,6 @@ def fills_with(operation: Any, args: tuple[Any, ...]) -> float | None:
     if operation in _ZEROS:
         return 0
     return 1 if operation in _ONES else args[1] if operation in _FILLED else None
-
-
-def flash_attention(*args: Any, **settings: Any) -> Tensor:
-    """Call CUDA's flash attention (aten/src/ATen/native/native_functions.yaml); on fake tensors."""
-    out: Tensor = torch.ops.aten._scaled_dot_product_flash_attention(*args, **settings)[0]
-    return out
-
-
-def efficient_attention(*args: Any, **settings: Any) -> Tensor:
-    """Call CUDA's memory-efficient attention (native_functions.yaml); on fake tensors."""
-    out: Tensor = torch.ops.aten._scaled_dot_product_efficient_attention(*args, **settings)[0]
-    return out
-
-
-def grouped_matmul() -> Any:
-    """Matmul of several groups of rows, each with its matrix (native_functions.yaml)."""
-    return torch.ops.aten._grouped_mm.default
 
 
 # ---- sparse tensors ----

@@ -11,8 +11,7 @@ from tutorial_lib.plots.base import CARDS_GIB, COLORS, CourseFigure
 from tutorial_lib.plots.memory import ledger_bars
 from tutorial_lib.units import GIB, human_bytes
 
-MODELS = {"124M": 124 * 10**6, "1.5B": 15 * 10**8, "7B": 7 * 10**9, "13B": 13 * 10**9}
-MODELS["70B"] = 70 * 10**9
+_MICRO_BATCHES = (1, 2, 4, 8, 16, 32, 64)
 _SEQ_LENS = (512, 1024, 2048, 4096, 8192, 16384, 32768)
 _CHOICES = ("model", "micro_batch", "precision", "optimizer", "checkpointing")
 _USUAL = {"attention": "sdpa", "accumulation": 1, "ranks": 1, "lora_rank": None, "overrides": {}}
@@ -21,46 +20,40 @@ _USUAL = {"attention": "sdpa", "accumulation": 1, "ranks": 1, "lora_rank": None,
 def memory_calculator(
     ledger: Callable[..., Mapping[str, int]],
     *,
+    models: Mapping[str, Any],
+    precisions: Sequence[str],
+    optimizers: Sequence[str],
+    precision: str,
+    seq_len: int,
     model: str = "7B",
-    precision: str = "bf16 mixed",
     optimizer: str = "AdamW",
-    micro_batch: int = 1,
-    seq_len: int = 2048,
-    checkpointing: bool = False,
-    models: Mapping[str, int] = MODELS,
-    precisions: Sequence[str] = ("fp32", "bf16 mixed", "bf16"),
-    optimizers: Sequence[str] = ("SGD", "SGD momentum", "AdamW", "AdamW 8-bit"),
-    micro_batches: Sequence[int] = (1, 2, 4, 8, 16, 32, 64),
-    cards_gib: Sequence[int] = CARDS_GIB,
 ) -> Explorer:
     """Explore what your own ledger says: the bytes of a training step, beside graphics cards.
 
     Args:
-        ledger: Your function `ledger(num_parameters, precision, optimizer, *, micro_batch,
-            seq_len, checkpointing)`, which returns bytes by category, the keys of `plots.COLORS`.
-        model, precision, optimizer, micro_batch, seq_len, checkpointing: The first setting.
-        models: Number of parameters by name.
-        precisions, optimizers, micro_batches: Options; the ledger gets one of each.
-        cards_gib: Memory of the cards to compare with, in GiB.
+        ledger: Your function `ledger(model, precision, optimizer, *, micro_batch, seq_len,
+            checkpointing)`, which returns bytes by category, the keys of `plots.COLORS`.
+        models: What the ledger gets of a model, by name.
+        precisions, optimizers: Options; the ledger gets one of each.
+        precision, seq_len, model, optimizer: The first setting, of one sample, not checkpointed.
     """
 
     def draw(model: str, precision: str, optimizer: str, **step: Any) -> CourseFigure:
         parts = _checked_ledger(ledger(models[model], precision, optimizer, **step))
         title = f"{precision}, {optimizer}, {step['micro_batch']} x {step['seq_len']} tokens, "
         title += "checkpointed" if step["checkpointing"] else "not checkpointed"
-        figure = ledger_bars({model: parts}, title=title, cards_gib=cards_gib)
-        held = [f"{gib} GiB" for gib in cards_gib if sum(parts.values()) <= gib * GIB]
-        if cards_gib:
-            figure.alt += f" Large enough for these bytes: {', '.join(held) or 'none'}."
+        figure = ledger_bars({model: parts}, title=title, cards_gib=CARDS_GIB)
+        held = [f"{gib} GiB" for gib in CARDS_GIB if sum(parts.values()) <= gib * GIB]
+        figure.alt += f" Large enough for these bytes: {', '.join(held) or 'none'}."
         return figure
 
     controls = {
         "model": Control("parameters", list(models), model),
         "precision": Control("precision", precisions, precision, menu=True),
         "optimizer": Control("optimizer", optimizers, optimizer, menu=True),
-        "micro_batch": Control("micro-batch", micro_batches, micro_batch),
+        "micro_batch": Control("micro-batch", _MICRO_BATCHES, 1),
         "seq_len": Control("sequence length", _SEQ_LENS, seq_len),
-        "checkpointing": Control("checkpointing", (False, True), checkpointing),
+        "checkpointing": Control("checkpointing", (False, True), False),
     }
     return Explorer(draw, controls)
 
