@@ -18,6 +18,8 @@ from solutions.grader.report.marks import read_marks
 from solutions.grader.report.roster import Roster
 from solutions.grader.report.tables import as_csv, readable
 from solutions.grader.results import Graded, Verdict
+from tutorial_lib.checks.given import CheckError
+from tutorial_lib.checks.given.half import refuse_thread
 
 NAMES = ["ann/a.ipynb", "ann/b.ipynb", "bob.ipynb", "=cmd().ipynb"]
 
@@ -283,6 +285,10 @@ def test_the_page_of_the_class_lists_what_was_stopped_and_why(lab):
     assert [f"{name}, 1.1</a>" in stopped for name in "012"] == [True, True, False]
     assert stopped.count("it was stopped: it started more than 64 processes.") == 1
     assert "<h2>Stopped" not in pages.index_page(lab, entries[2:], [])
+    with pytest.raises(CheckError) as refused:
+        refuse_thread()
+    starts = pages.index_page(lab, [Entry(graded(lab, "9", said=str(refused.value)))], [])
+    assert "9, 1.1</a>" in starts.split("<h2>Stopped</h2>")[1].split(": it starts")[0]
 
 
 def test_a_students_page_says_what_was_graded_and_not_what_held_it(lab, tmp_path):

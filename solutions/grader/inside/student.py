@@ -133,8 +133,8 @@ def _result(work: Work, half: RunHalf, send: Callable[[bytes, bytes], None]) -> 
     used: list[str] = []
     forbid.remove(half.forbidden, CheckError, used)  # for good, before any line of the student's
     half = dataclasses.replace(half, forbidden=())
-    if not half.threads:  # the kernel refuses them too, without a reason
-        threading.Thread.start = refuse_thread  # type: ignore[assignment, method-assign]
+    if not half.threads:  # the kernel refuses both too, without a reason
+        threading.Thread.start = os.fork = refuse_thread  # type: ignore[assignment, method-assign]
     sys.modules["__main__"] = main = types.ModuleType("__main__")
     namespace = vars(main)
     namespace["get_ipython"] = lambda: Shell(namespace)

@@ -24,7 +24,10 @@ from solutions.grader.report.tables import readable
 _BLANK = "is still blank"  # in a check's message, about this exercise or one that it calls
 _KINDS = ("all points", "some", "none", "blank")
 _NUMBER = re.compile(r"\d[\d,.]*")
-_STOPPED = re.compile(r"the (?:function|answer cell) of exercise \S+ (?P<how>.+)")  # a session's
+# a session's, or that of an answer's process
+_STOPPED = re.compile(
+    r"the (?:function|answer cell) of exercise \S+ (?P<how>.+)|your code (?P<does>starts .+)"
+)
 _TEMPLATES = Path(__file__).resolve().parents[1] / "pages"
 
 
@@ -81,7 +84,8 @@ def index_page(
     for entry in entries:
         for exercise in lab.exercises:
             if ended := _STOPPED.match(entry.result.message(lab, exercise)):
-                stopped.setdefault(ended["how"], []).append((entry, exercise))
+                how = ended["how"] or ended["does"]
+                stopped.setdefault(how, []).append((entry, exercise))
         for exercise, lines in entry.result.findings.items():
             for line in lines:
                 place, _, what = line.partition(": ")

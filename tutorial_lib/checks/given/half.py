@@ -95,10 +95,10 @@ def run_in_place(half: RunHalf, answer: Answer, case: Case) -> Result:
 
 
 def refuse_thread(*_: Any) -> NoReturn:
-    """Raise a CheckError in the place of `threading.Thread.start`."""
+    """Raise a CheckError in the place of `threading.Thread.start`, or of `os.fork`."""
     raise CheckError(
-        "your code starts another thread, and what is done there is not counted: do the work in "
-        "the thread that calls your function."
+        "your code starts another thread or process, and what is done there is not counted: do the "
+        "work in the thread that calls your function."
     )
 
 

@@ -25,7 +25,7 @@ def _slope(answer, case):
     return {"slope": x.grad}
 
 
-@run_half("2.1")
+@run_half("2.1", threads=True)
 def slope(answer, case):
     return _slope(answer, case)
 
