@@ -20,6 +20,7 @@ from solutions.grader.lab import load_lab
 from solutions.grader.report import pages
 from solutions.grader.report import report_class as report
 from solutions.grader.report.class_list import Entry
+from solutions.grader.request import check_request
 from solutions.grader.results import Graded, Verdict
 from solutions.grader.submissions.answers import student_steps
 from solutions.grader.submissions.cells import read_cells
@@ -270,6 +271,14 @@ def test_bad_requests_leave_nothing_behind(course, tmp_path):
         with pytest.raises(GradingError, match=message):
             toy.grade_toy(course, submissions, out, **options)
     assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_linux_where_no_process_can_be_watched_is_refused(monkeypatch):
+    is_file = Path.exists
+    monkeypatch.setattr(Path, "exists", lambda p, **how: p.parts[1] != "proc" and is_file(p, **how))
+    monkeypatch.setattr("sys.platform", "linux")
+    with pytest.raises(GradingError, match="grading needs /proc"):
+        check_request(20.0, 2**30, None)
 
 
 def test_submissions_are_found_one_folder_down_and_named_by_path(tmp_path):

@@ -465,7 +465,7 @@ def test_processes_are_seen_with_their_time_and_memory(tmp_path):
         assert [parent.stdout.readline() for _ in range(2)] == ["ready\n"] * 2
         below = [one for one in processes.descendants(number) if one.pid not in before]
         reaped = os.times()
-        cpu = processes.cpu_seconds(below, parent.pid)
+        cpu = processes.cpu_seconds(below)
         cpu -= reaped.children_user + reaped.children_system
         held = [processes.held_bytes(one) for one in below]
         for one in reversed(below):

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import sys
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -28,6 +29,8 @@ def check_request(seconds: float, memory_bytes: int, workers: int | None) -> Non
         raise GradingError(
             "grading needs Linux or macOS, since it forks: on Windows, run it in WSL."
         )
+    if sys.platform.startswith("linux") and not Path("/proc/self/status").exists():
+        raise GradingError("grading needs /proc, where it watches processes: mount it.")
     if missing := [name for name in _NEEDED if find_spec(name) is None]:
         raise GradingError(
             f"grading needs {', '.join(missing)}: install with pip install -e '.[grade]'."
@@ -46,10 +49,7 @@ def default_workers(memory_bytes: int) -> int:
 
 def _free_bytes() -> int:
     """Read how much memory is free, on the machine and in this process's container."""
-    try:
-        free = int(psutil.virtual_memory().available)
-    except OSError:  # no /proc: without what caches would give back
-        free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGESIZE")
+    free = int(psutil.virtual_memory().available)
     group = Path("/sys/fs/cgroup")
     with contextlib.suppress(OSError, ValueError):  # no container, or no limit: "max"
         limit = int((group / "memory.max").read_text())

@@ -1,7 +1,6 @@
 """Processes of a student's code: their time and memory, from outside and inside; ending them."""
 
 import contextlib
-import mmap
 import os
 import signal
 import sys
@@ -13,10 +12,8 @@ from typing import NoReturn
 
 import psutil
 
-_STATUS = Path("/proc/self/status")
 _ON_LINUX = sys.platform.startswith("linux")
 _END_SECONDS = 60  # on a busy machine a hundred killed processes take a while to end
-_LIMITS = {"VmData": "RLIMIT_DATA", "VmSize": "RLIMIT_AS"}
 
 
 def descendants(number: int) -> list[psutil.Process]:
@@ -35,76 +32,40 @@ def descendants(number: int) -> list[psutil.Process]:
     return found
 
 
-def cpu_seconds(below: Sequence[psutil.Process], child: int) -> float:
+def cpu_seconds(below: Sequence[psutil.Process]) -> float:
     """Sum the CPU time of all processes below this one, also of those that it has reaped.
 
-    Args:
-        below: Its `descendants`. Each stands behind its parent, so that none counts twice when its
-            parent reaps it meanwhile.
-        child: The one that this process started; without /proc it is alone, and in no list.
+    Each of its `descendants` stands behind its parent, so that none counts twice when its parent
+    reaps it meanwhile.
     """
     reaped = os.times()
     total = reaped.children_user + reaped.children_system
     for process in below:
         with contextlib.suppress(psutil.Error):
             total += sum(process.cpu_times()[:4])  # its own, and on Linux of those it has reaped
-    if not below:
-        with contextlib.suppress(OSError):
-            total += time.clock_gettime(~child << 3 | 2)  # Linux's number of a process's CPU clock
     return total
 
 
 def held_bytes(process: psutil.Process | int) -> int:
-    """Measure the memory of a process, what it shares with others included; 0 where it has ended.
-
-    Without /proc it is 0 too: then `sandbox` limits memory, and lets no process start another.
-    """
+    """Measure the memory of a process, with what it shares with others; 0 where it has ended."""
     with contextlib.suppress(psutil.Error):
         there = psutil.Process(process) if isinstance(process, int) else process
         return int(there.memory_info().rss)
     return 0
 
 
-def sees_memory() -> bool:
-    """Tell whether processes can be watched from outside, which on Linux needs /proc."""
-    return _STATUS.exists() or not _ON_LINUX
-
-
 def mapped_bytes(kind: str) -> int:
     """Measure what this process has mapped: `VmData` for what is its own, `VmSize` for all."""
     if not _ON_LINUX:
         return 0
-    if not sees_memory():
-        return _lowest_limit(_LIMITS[kind])
-    return int(_STATUS.read_text().split(f"{kind}:")[1].split()[0]) * 1024
-
-
-def _lowest_limit(name: str) -> int:
-    """Search the highest limit under which not one page more can be mapped."""
-    import resource  # there is none on Windows
-
-    kind = getattr(resource, name)
-    before = resource.getrlimit(kind)
-    low, high = 0, 2**35  # in pages of 4 KiB: all that an address can name
-    try:
-        while high - low > 1:
-            middle = (low + high) // 2
-            resource.setrlimit(kind, (middle * mmap.PAGESIZE, before[1]))
-            try:
-                mmap.mmap(-1, mmap.PAGESIZE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS).close()
-                high = middle
-            except (OSError, MemoryError):
-                low = middle
-    finally:
-        resource.setrlimit(kind, before)
-    return low * mmap.PAGESIZE
+    return int(Path("/proc/self/status").read_text().split(f"{kind}:")[1].split()[0]) * 1024
 
 
 def number_outside() -> int:
     """Ask /proc for the number of this process: not getpid() when in a process namespace."""
     try:
         return int(Path("/proc/self").readlink().name)
-    except (OSError, ValueError):  # no /proc, and no namespaces either
+    except (OSError, ValueError):  # no Linux, and no namespaces either
         return os.getpid()
 
 

@@ -132,17 +132,14 @@ def confine(
         flags: The namespaces that it is already in.
 
     Returns:
-        The layers in place: some of `limits`, `namespaces`, `landlock`, `capabilities`, `seccomp`;
-        and `unwatched` where no watch sees memory, so that no process may start another.
+        The layers in place: some of `limits`, `namespaces`, `landlock`, `capabilities`, `seccomp`.
     """
     os.chdir(scratch)
     names = ("HOME", "TMPDIR", "MPLCONFIGDIR", "TORCHINDUCTOR_CACHE_DIR")
     os.environ.update(dict.fromkeys(names, str(scratch)))
     tempfile.tempdir = None  # what was imported before may have settled on another folder
-    is_watched = processes.sees_memory()
-    alone = bool(limits.exam_bytes) or not is_watched or not limits.threads
+    alone = bool(limits.exam_bytes) or not limits.threads
     layers = ["namespaces"] if flags else []
-    layers += [] if is_watched else ["unwatched"]
     steps: list[tuple[str, Callable[[], object]]] = [("limits", lambda: _set_limits(limits, flags))]
     if ON_LINUX:
         steps += [
@@ -168,8 +165,6 @@ def _set_limits(limits: Limits, flags: int) -> None:
         # Data and not address space: torch maps far more than it uses.
         "RLIMIT_DATA": processes.mapped_bytes("VmData") + limits.memory_bytes,
     }
-    if not processes.sees_memory():  # no watch counts what is shared
-        wanted["RLIMIT_AS"] = processes.mapped_bytes("VmSize") + limits.memory_bytes
     if limits.exam_bytes:
         with contextlib.suppress(AttributeError):  # glibc: a large block goes back once it is free
             for option, size in _MALLOC.items():

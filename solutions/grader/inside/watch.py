@@ -125,7 +125,7 @@ class Watch:
         self.began = now
 
     def _now(self, below: list[psutil.Process]) -> Time:
-        return Time(processes.cpu_seconds(below, self.child), time.monotonic())
+        return Time(processes.cpu_seconds(below), time.monotonic())
 
     def _read(self, length: int) -> bytes:
         while not self.broken:

@@ -36,10 +36,6 @@ _ADVICE = {
     "of people you trust, or use Linux 5.13 or later.",
     "none": " Nothing holds a submission back: grade only files of people you trust.",
 }
-_UNWATCHED = (
-    " This machine has no /proc: each answer has one process, whose memory the system limits, and "
-    "an answer that starts processes gets an error."
-)
 _NO_EXAM = (
     " Memory exam not held: this machine cannot limit what one process maps. Memory was judged by "
     "meters alone, which an answer can change, and nobody lost points."
@@ -71,9 +67,8 @@ def report_class(
     results = sorted(results, key=lambda one: one.name)
     entries = class_entries(results, roster, names, marks)
     layers, walls = facts["layers"], isolation(facts["layers"])
-    unwatched, no_exam = "unwatched" in layers, "memory exam" not in layers
-    advice = f"{_ADVICE[walls]}{_UNWATCHED * unwatched}{_NO_EXAM * no_exam}"
-    said = [f"isolation: {walls}.{advice}", *roster_warnings(entries)]
+    no_exam = "" if "memory exam" in layers else _NO_EXAM
+    said = [f"isolation: {walls}.{_ADVICE[walls]}{no_exam}", *roster_warnings(entries)]
     versions = {name: metadata.version(name) for name in ("torch", "nbval", "pytest")}
     versions |= {"python": platform.python_version(), "system": platform.platform()}
     graded = list(map(asdict, results))
