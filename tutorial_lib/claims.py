@@ -119,22 +119,8 @@ def _tried_together(parts: list[dict[str, float]]) -> list[str]:
 class Verdict:
     """What became of one claim.
 
-    Args:
-        claim: Its id, such as `A10`.
-        verdict: One of `WORDS`; where the claim names figures, the one that `word` gives.
-        sentence: One plain sentence that a reader can quote.
-        number: The figures that decide, formatted from the notebook's own values.
-        how: `counted`, `predicted`, `emulated` or `measured` bytes and times; `computed` for other
-            values, such as a gradient or an accuracy; `cited` from a source the notebook names.
-        cell: Id of the cell that produced the number.
-        device: The device, where the number depends on one.
-        notebook: Filled in when verdicts are collected, as in `course/01_where_memory_goes`.
-        tried: What `word` takes, kept to four digits.
-        held: For a claim without figures that holds under a condition: in how many settings it
-            does, how many were tried, and their name, as in `(7, 9, "losses")`.
-
     Raises:
-        ClaimError: When a word is none of the above, when there is no figure in the number, or
+        ClaimError: When a word is unknown, when there is no figure in the number, or
             when nothing says how wide a condition is.
 
     Example:
@@ -142,15 +128,20 @@ class Verdict:
         'holds'
     """
 
-    claim: str
-    verdict: str
-    sentence: str
-    number: str
+    claim: str  # its id, such as `A10`
+    verdict: str  # one of `WORDS`; where the claim names figures, the one that `word` gives
+    sentence: str  # one plain sentence that a reader can quote
+    number: str  # the figures that decide, formatted from the notebook's own values
+    # `counted`, `predicted`, `emulated` or `measured` bytes and times; `computed` for other
+    # values, such as a gradient or an accuracy; `cited` from a source the notebook names
     how: str
-    cell: str
-    device: str = ""
-    notebook: str = ""
+    cell: str  # id of the cell that produced the number
+    device: str = ""  # the device, where the number depends on one
+    notebook: str = ""  # filled in when verdicts are collected, as in `course/01_where_memory_goes`
+    # what `word` takes, kept to four digits
     tried: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    # for a claim without figures that holds under a condition: in how many settings it
+    # does, how many were tried, and their name, as in `(7, 9, "losses")`
     held: tuple[int, int, str] | None = None
 
     def __post_init__(self) -> None:

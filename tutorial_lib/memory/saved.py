@@ -20,24 +20,16 @@ _SHOWN = 40  # rows of a printed table
 
 @dataclass(frozen=True)
 class SavedTensor:
-    """One tensor that autograd keeps for the backward pass.
-
-    Args:
-        shape: Its shape.
-        dtype: Its element type, as in `float32`.
-        num_bytes: Size of its storage.
-        op: Name of the operation that made it; empty when none with a gradient did: an input of
-            the forward, or a statistic that an operation keeps for its own backward.
-        module: Path of the module whose forward saved it.
-        line: File and line, outside PyTorch, that called the operation.
-    """
+    """One tensor that autograd keeps for the backward pass."""
 
     shape: tuple[int, ...]
-    dtype: str
-    num_bytes: Bytes
+    dtype: str  # its element type, as in `float32`
+    num_bytes: Bytes  # size of its storage
+    # name of the operation that made it; empty when none with a gradient did: an input of
+    # the forward, or a statistic that an operation keeps for its own backward
     op: str
-    module: str
-    line: str = ""
+    module: str  # path of the module whose forward saved it
+    line: str = ""  # file and line, outside PyTorch, that called the operation
 
 
 @dataclass(frozen=True)

@@ -26,28 +26,18 @@ PHASES = ("forward", "backward", "optimizer", "zero")
 
 @dataclass(frozen=True, slots=True)
 class Life:
-    """One storage's life; times are ticks, one for each operation that made a storage.
+    """One storage's life; times are ticks, one for each operation that made a storage."""
 
-    Args:
-        num_bytes: Size of the storage.
-        born: Tick at which it was made; 0 for what was there before.
-        died: Last tick at which it was there; None when it outlived the step.
-        category: One of `CATEGORIES`.
-        phase: Phase of the step in which it was born.
-        op: Name of the operation that made it; empty for what was there before.
-        module: Path of the module that was running; of a gradient or a state, that of the
-            parameter's module.
-        line: File and line that made it, where that was asked for.
-    """
-
-    num_bytes: int
-    born: int
-    died: int | None
-    category: str
-    phase: str
-    op: str
+    num_bytes: int  # size of the storage
+    born: int  # tick at which it was made; 0 for what was there before
+    died: int | None  # last tick at which it was there; None when it outlived the step
+    category: str  # one of `CATEGORIES`
+    phase: str  # phase of the step in which it was born
+    op: str  # name of the operation that made it; empty for what was there before
+    # path of the module that was running; of a gradient or a state, that of the parameter's
+    # module
     module: str
-    line: str = ""
+    line: str = ""  # file and line that made it, where that was asked for
 
 
 @dataclass
@@ -55,52 +45,39 @@ class StepMemory:
     """Memory of one training step: its peak, by category and by phase, and how it came about.
 
     All numbers of bytes are `units.Bytes`, which print themselves as text, as in ``1.50 GiB``.
-
-    Args:
-        label: What was measured, in the caller's words.
-        peak_bytes: Most bytes held at once, whatever was there before included.
-        peak_phase: Phase in which that was.
-        at_peak: Bytes by category at that moment; they sum to `peak_bytes`.
-        phases: Most bytes held at once in each phase that occurred.
-        activation_bytes: Most bytes of activations, recomputed ones included, held at once: what
-            checkpointing is to lower.
-        baseline_bytes: Bytes there before the step: parameters, optimizer state and the like.
-        leaked_bytes: Bytes of the step that outlived it and are neither gradient nor state.
-        timeline: Every storage's life.
-        phase_starts: Tick and name of each phase, in order.
-        step_peaks: Most bytes held in each step, where several were measured.
-        step_seconds: Time of each timed run; none where none was asked for.
-        flops: Floating-point operations of one step, counted in a run of their own.
-        method: `counted` (exact, from tensors), `allocator` (CUDA's own peak), `emulated` (the same
-            allocator on a card that is not there) or `predicted`.
-        device: Words for the device.
-        versions: Python, torch and the like.
-        counted_bytes: On CUDA, the peak that the tensors alone account for.
-        requested_bytes: On CUDA, the peak of what was asked of the allocator, before rounding.
-        reserved_bytes: On CUDA, the most that the allocator held of the driver.
-        driver_bytes: On CUDA, what the driver said was in use after the step, by every process
-            and with CUDA's own context: the figure of nvidia-smi.
     """
 
-    label: str = ""
-    peak_bytes: int = 0
-    peak_phase: str = ""
+    label: str = ""  # what was measured, in the caller's words
+    peak_bytes: int = 0  # most bytes held at once, whatever was there before included
+    peak_phase: str = ""  # phase in which that was
+    # bytes by category at that moment; they sum to `peak_bytes`
     at_peak: dict[str, int] = field(default_factory=lambda: dict.fromkeys(CATEGORIES, 0))
+    # most bytes held at once in each phase that occurred
     phases: dict[str, int] = field(default_factory=dict)
+    # most bytes of activations, recomputed ones included, held at once: what checkpointing
+    # is to lower
     activation_bytes: int = 0
-    baseline_bytes: int = 0
-    leaked_bytes: int = 0
-    timeline: list[Life] = field(default_factory=list)
+    baseline_bytes: int = 0  # bytes there before the step: parameters, optimizer state and the like
+    leaked_bytes: int = 0  # bytes of the step that outlived it and are neither gradient nor state
+    timeline: list[Life] = field(default_factory=list)  # every storage's life
+    # tick and name of each phase, in order
     phase_starts: list[tuple[int, str]] = field(default_factory=list)
+    # time of each timed run; none where none was asked for
     step_seconds: list[float] = field(default_factory=list)
+    # most bytes held in each step, where several were measured
     step_peaks: list[int] = field(default_factory=list)
-    flops: int | None = None
+    flops: int | None = None  # floating-point operations of one step, counted in a run of their own
+    # `counted` (exact, from tensors), `allocator` (CUDA's own peak), `emulated` (the same
+    # allocator on a card that is not there) or `predicted`
     method: str = "counted"
-    device: str = "CPU"
-    versions: dict[str, str] = field(default_factory=dict)
-    counted_bytes: int | None = None
+    device: str = "CPU"  # words for the device
+    versions: dict[str, str] = field(default_factory=dict)  # Python, torch and the like
+    counted_bytes: int | None = None  # on CUDA, the peak that the tensors alone account for
+    # on CUDA, the peak of what was asked of the allocator, before rounding
     requested_bytes: int | None = None
-    reserved_bytes: int | None = None
+    reserved_bytes: int | None = None  # on CUDA, the most that the allocator held of the driver
+    # on CUDA, what the driver said was in use after the step, by every process and with
+    # CUDA's own context: the figure of nvidia-smi
     driver_bytes: int | None = None
 
     def __setattr__(self, name: str, value: Any) -> None:

@@ -19,17 +19,6 @@ ATTENTIONS = ("sdpa", "eager")
 class GPTConfig:
     """The sizes of a GPT.
 
-    Args:
-        vocab_size: Number of different tokens; 256 fits byte tokens.
-        seq_len: Longest sequence; positions are learned.
-        num_layers: Blocks, one after the other.
-        num_heads: Attention heads in a block; they share `d_model` evenly.
-        d_model: Width of the vectors between blocks.
-        dropout: Probability, between 0 and 1.
-        tie_weights: Use the token embedding as the output matrix too.
-        attention: `sdpa` leaves it to PyTorch's fused kernel; `eager` keeps the scores,
-            which autograd then keeps, `(B, H, T, T)` of them.
-
     Raises:
         ValueError: When two of these do not go together.
 
@@ -38,13 +27,15 @@ class GPTConfig:
         128
     """
 
-    vocab_size: int = 256
-    seq_len: int = 128
-    num_layers: int = 4
-    num_heads: int = 4
-    d_model: int = 128
-    dropout: float = 0.0
-    tie_weights: bool = True
+    vocab_size: int = 256  # number of different tokens; 256 fits byte tokens
+    seq_len: int = 128  # longest sequence; positions are learned
+    num_layers: int = 4  # blocks, one after the other
+    num_heads: int = 4  # attention heads in a block; they share `d_model` evenly
+    d_model: int = 128  # width of the vectors between blocks
+    dropout: float = 0.0  # probability, between 0 and 1
+    tie_weights: bool = True  # use the token embedding as the output matrix too
+    # `sdpa` leaves it to PyTorch's fused kernel; `eager` keeps the scores, which autograd
+    # then keeps, `(B, H, T, T)` of them
     attention: str = "sdpa"
 
     def __post_init__(self) -> None:

@@ -19,22 +19,16 @@ State = tuple[Tensor, Tensor]
 class LSTMConfig:
     """The sizes of an LSTM language model.
 
-    Args:
-        vocab_size: Number of different tokens; 256 fits byte tokens.
-        num_layers: Layers, one on top of the other.
-        d_model: Width of the embedding, of the output and of both halves of the state.
-        chunk_len: Steps that are run as one; a checkpointed model recomputes a chunk at a time.
-        dropout: Probability, between 0 and 1; never between one step and the next.
-
     Raises:
         ValueError: When one of these cannot be.
     """
 
-    vocab_size: int = 256
-    num_layers: int = 2
-    d_model: int = 128
+    vocab_size: int = 256  # number of different tokens; 256 fits byte tokens
+    num_layers: int = 2  # layers, one on top of the other
+    d_model: int = 128  # width of the embedding, of the output and of both halves of the state
+    # steps that are run as one; a checkpointed model recomputes a chunk at a time
     chunk_len: int = 32
-    dropout: float = 0.0
+    dropout: float = 0.0  # probability, between 0 and 1; never between one step and the next
 
     def __post_init__(self) -> None:
         for name in ("vocab_size", "num_layers", "d_model", "chunk_len"):

@@ -18,23 +18,17 @@ EXPANSION = 4  # a block's sum has this many times the channels of its inside
 class ResNetConfig:
     """The sizes of a residual network.
 
-    Args:
-        in_channels: Channels of the images.
-        num_classes: What an image can show.
-        stage_depths: Blocks in each stage; each stage after the first halves the resolution and
-            doubles the channels.
-        base_channels: Channels inside the blocks of the first stage.
-        dropout: Probability, between 0 and 1, inside the blocks.
-
     Raises:
         ValueError: When one of these cannot be.
     """
 
-    in_channels: int = 3
-    num_classes: int = 10
+    in_channels: int = 3  # channels of the images
+    num_classes: int = 10  # what an image can show
+    # blocks in each stage; each stage after the first halves the resolution and doubles the
+    # channels
     stage_depths: tuple[int, ...] = (2, 2, 2)
-    base_channels: int = 16
-    dropout: float = 0.0
+    base_channels: int = 16  # channels inside the blocks of the first stage
+    dropout: float = 0.0  # probability, between 0 and 1, inside the blocks
 
     def __post_init__(self) -> None:
         for name in ("in_channels", "num_classes", "base_channels"):

@@ -19,29 +19,21 @@ NUM_TIMESTEPS = 1000
 class UNetConfig:
     """The sizes of a U-Net.
 
-    Args:
-        in_channels: Channels of the images.
-        base_channels: Channels at full resolution.
-        channel_multipliers: One per level; each level halves the resolution of the one before
-            and has this many times the base channels.
-        blocks_per_level: Blocks at each level on the way down, and again on the way up.
-        attention_levels: Levels whose blocks end with self-attention; 0 is full resolution.
-        time_dim: Width of the time embedding, even.
-        groups: Groups of every group normalisation.
-        dropout: Probability, between 0 and 1.
-
     Raises:
         ValueError: When two of these do not go together.
     """
 
-    in_channels: int = 1
-    base_channels: int = 32
+    in_channels: int = 1  # channels of the images
+    base_channels: int = 32  # channels at full resolution
+    # one per level; each level halves the resolution of the one before and has this many
+    # times the base channels
     channel_multipliers: tuple[int, ...] = (1, 2, 2)
-    blocks_per_level: int = 1
+    blocks_per_level: int = 1  # blocks at each level on the way down, and again on the way up
+    # levels whose blocks end with self-attention; 0 is full resolution
     attention_levels: tuple[int, ...] = (2,)
-    time_dim: int = 128
-    groups: int = 8
-    dropout: float = 0.0
+    time_dim: int = 128  # width of the time embedding, even
+    groups: int = 8  # groups of every group normalisation
+    dropout: float = 0.0  # probability, between 0 and 1
 
     def __post_init__(self) -> None:
         multipliers = self.channel_multipliers

@@ -19,30 +19,19 @@ from tutorial_lib.models.gpt import Block, GPTConfig, init_weights
 class ViTConfig:
     """The sizes of a vision transformer.
 
-    Args:
-        image_size: Height and width of the images.
-        patch_size: Height and width of a patch; divides `image_size`.
-        in_channels: Channels of the images.
-        num_classes: What an image can show.
-        num_layers: Blocks, one after the other.
-        num_heads: Attention heads in a block; they share `d_model` evenly.
-        d_model: Width of the vectors between blocks.
-        dropout: Probability, between 0 and 1.
-        attention: `sdpa` or `eager`, as in `GPTConfig`.
-
     Raises:
         ValueError: When two of these do not go together.
     """
 
-    image_size: int = 8
-    patch_size: int = 2
-    in_channels: int = 1
-    num_classes: int = 10
-    num_layers: int = 4
-    num_heads: int = 4
-    d_model: int = 64
-    dropout: float = 0.0
-    attention: str = "sdpa"
+    image_size: int = 8  # height and width of the images
+    patch_size: int = 2  # height and width of a patch; divides `image_size`
+    in_channels: int = 1  # channels of the images
+    num_classes: int = 10  # what an image can show
+    num_layers: int = 4  # blocks, one after the other
+    num_heads: int = 4  # attention heads in a block; they share `d_model` evenly
+    d_model: int = 64  # width of the vectors between blocks
+    dropout: float = 0.0  # probability, between 0 and 1
+    attention: str = "sdpa"  # `sdpa` or `eager`, as in `GPTConfig`
 
     def __post_init__(self) -> None:
         for name in ("image_size", "patch_size", "in_channels", "num_classes"):

@@ -13,13 +13,10 @@ from tutorial_lib.memory.private_torch import TorchDispatchMode
 
 @dataclass
 class Traffic:
-    """The collectives of one rank, in order.
+    """The collectives of one rank, in order."""
 
-    Args:
-        calls: A name, as `all_reduce`, and bytes: those of the whole tensor where ranks bring or
-            take away parts of it.
-    """
-
+    # a name, as `all_reduce`, and bytes: those of the whole tensor where ranks bring or
+    # take away parts of it
     calls: list[tuple[str, int]] = field(default_factory=list)
 
     def sizes(self, name: str = "all_reduce") -> list[int]:
