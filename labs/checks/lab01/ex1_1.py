@@ -1,9 +1,11 @@
 """The check of 1.1: the bytes of a model's parameters."""
 
-from tutorial_lib.checks.vocabulary import Case, Draw, Exercise, Faults, Result, expect
+from tutorial_lib.checks.vocabulary import Case, Draw, Faults, Result, check, expect
 
 from . import given
 from .metered import Sizes, after_step, at_rest
+
+_PASSED = "equal to the meter, with tied, frozen and half-precision weights"
 
 
 def model_cases(draw: Draw) -> list[Case]:
@@ -40,15 +42,7 @@ def _faults(case: Case, sizes: Sizes) -> Faults:
     }.items()
 
 
-def _judge(case: Case, result: Result, sizes: Sizes) -> None:
+@check(given.parameter_bytes, _PASSED, model_cases, oracle=at_rest)
+def parameter_bytes(case: Case, result: Result, sizes: Sizes) -> None:
     name = "parameter_bytes(model)"
     expect.number_of_bytes(result["bytes"], sizes["parameters"], name, _faults(case, sizes))
-
-
-parameter_bytes = Exercise(
-    run=given.parameter_bytes,
-    passed="equal to the meter, with tied, frozen and half-precision weights",
-    cases=model_cases,
-    judge=_judge,
-    oracle=at_rest,
-)

@@ -3,12 +3,13 @@
 from typing import Any
 
 from tutorial_lib.checks.given import answered
-from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Exercise, Faults, Result, expect
+from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Faults, Result, check, expect
 
 from . import given
 from .ex1_1 import model_cases
 from .metered import Sizes, after_step
 
+_PASSED = "equal to the meter after a real step of SGD, momentum and AdamW"
 _WORDS = {"gradients": "gradient", "optimizer_state": "state"}
 
 
@@ -23,7 +24,8 @@ def _cases(draw: Draw) -> Cases:
     yield {**frozen, "optimizer": "adamw", "dtype": "bfloat16"}
 
 
-def _judge(case: Case, result: Result, sizes: Sizes) -> None:
+@check(given.gradient_and_state_bytes, _PASSED, _cases, oracle=after_step)
+def gradient_and_state_bytes(case: Case, result: Result, sizes: Sizes) -> None:
     seen = answered.fields(result["ledger"], tuple(_WORDS))
     for key in _WORDS:
         name = f'{key} for "{case["optimizer"]}"'
@@ -64,12 +66,3 @@ def _state_faults(optimizer: str, one: int, step_counts: int) -> dict[str, int]:
             counted: one + step_counts,
         }
     return {"Plain SGD remembers nothing between two updates.": one, counted: step_counts}
-
-
-gradient_and_state_bytes = Exercise(
-    run=given.gradient_and_state_bytes,
-    passed="equal to the meter after a real step of SGD, momentum and AdamW",
-    cases=_cases,
-    judge=_judge,
-    oracle=after_step,
-)

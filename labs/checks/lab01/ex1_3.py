@@ -3,9 +3,11 @@
 import torch
 
 from tutorial_lib import memory
-from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Exercise, Faults, Result, expect
+from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Faults, Result, check, expect
 
 from . import given
+
+_PASSED = "equal to autograd's own count, to the byte"
 
 
 def _cases(draw: Draw) -> Cases:
@@ -36,7 +38,8 @@ def output_bytes(case: Case) -> list[int]:
     return sizes
 
 
-def _judge(case: Case, result: Result, saved: int) -> None:
+@check(given.chain_saved_bytes, _PASSED, _cases, oracle=saved_by)
+def chain_saved_bytes(case: Case, result: Result, saved: int) -> None:
     layers = ", ".join(" ".join(map(str, layer)) for layer in case["layers"])
     name = f"chain_saved_bytes for [{layers}] on {tuple(case['shape'])}"
     expect.number_of_bytes(result["bytes"], saved, name, _faults(case, saved))
@@ -82,12 +85,3 @@ def _faults(case: Case, saved: int) -> Faults:
         "It is what one position of the sequence takes: all dimensions but the last are "
         "rows.": saved_by({**case, "shape": one_position}),
     }.items()
-
-
-chain_saved_bytes = Exercise(
-    run=given.chain_saved_bytes,
-    passed="equal to autograd's own count, to the byte",
-    cases=_cases,
-    judge=_judge,
-    oracle=saved_by,
-)

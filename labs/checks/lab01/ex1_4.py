@@ -6,11 +6,12 @@ import torch
 from torch import nn
 
 from tutorial_lib import memory
-from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Exercise, Faults, Result, expect
+from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Faults, Result, check, expect
 
 from . import given
 from .metered import OPTIMIZERS, make_optimizer
 
+_PASSED = "equal to the meter for every recipe"
 SWITCHED_OFF = dict.fromkeys(given.SWITCHES, False)
 
 
@@ -51,7 +52,15 @@ def per_parameter(case: Case) -> int:
     return kept // weight.numel()  # the rest is Adam's one step count
 
 
-def _judge(case: Case, result: Result, wanted: dict[str, int]) -> None:
+@check(
+    given.bytes_per_parameter,
+    _PASSED,
+    _cases,
+    oracle=lambda case: {
+        name: per_parameter({**case, "optimizer": name}) for name in case["optimizers"]
+    },
+)
+def bytes_per_parameter(case: Case, result: Result, wanted: dict[str, int]) -> None:
     switches = [name for name in given.SWITCHES if case[name]]
     faults = _autocast_faults if case["autocast"] else _plain_faults
     faults = _copy_faults if case["master_copy"] else faults
@@ -99,14 +108,3 @@ def _copy_faults(case: Case, wanted: int) -> Faults:
         "The copy's own gradient is in it: it is cast for the update and dropped.": wanted + 4,
         "Float32 gradients are in it: those that stay are in half precision.": wanted + 2,
     }.items()
-
-
-bytes_per_parameter = Exercise(
-    run=given.bytes_per_parameter,
-    passed="equal to the meter for every recipe",
-    cases=_cases,
-    judge=_judge,
-    oracle=lambda case: {
-        name: per_parameter({**case, "optimizer": name}) for name in case["optimizers"]
-    },
-)

@@ -7,12 +7,13 @@ from torch import nn
 
 from tutorial_lib import memory
 from tutorial_lib.checks.given import observe
-from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Exercise, Faults, Result, expect, read
+from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Faults, Result, check, expect, read
 
 from . import given
 from .metered import OPTIMIZERS, make_optimizer
 
 _TOLERANCE = 0.02
+_PASSED = f"five peaks predicted within {_TOLERANCE:.0%} of the meter, from one forward pass each"
 
 
 def _cases(draw: Draw) -> Cases:
@@ -42,7 +43,8 @@ def metered_step(case: Case) -> memory.MemoryReport:
     return memory.measure(step, model=model, optimizer=optimizer)
 
 
-def _judge(case: Case, result: Result, report: memory.MemoryReport) -> None:
+@check(given.predict_peak, _PASSED, _cases, oracle=metered_step)
+def predict_peak(case: Case, result: Result, report: memory.MemoryReport) -> None:
     expect.fact(
         result["touched"] is False,
         "gradients or new weights were left in the model: a backward or an update ran, and "
@@ -142,12 +144,3 @@ def _gradients_left(model: nn.Module) -> dict[str, int]:
     leaves = [(name, module) for name, module in model.named_modules() if not [*module.children()]]
     sizes = [sum(parameter.nbytes for parameter in module.parameters()) for _, module in leaves]
     return {name: sum(sizes[place:]) for place, (name, _) in enumerate(leaves)}
-
-
-predict_peak = Exercise(
-    run=given.predict_peak,
-    passed=f"five peaks predicted within {_TOLERANCE:.0%} of the meter, from one forward pass each",
-    cases=_cases,
-    judge=_judge,
-    oracle=metered_step,
-)

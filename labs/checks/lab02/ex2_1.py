@@ -2,11 +2,13 @@
 
 import statistics
 
-from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Exercise, Faults, Result, fact, read
+from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Faults, Result, check, fact, read
 
 from . import given
 from .given.machine import LAUNCH_SECONDS
 from .timing import expect_time
+
+_PASSED = "the pretended seconds, with a cold start, a queue and a slow step among them"
 
 
 def _cases(draw: Draw) -> Cases:
@@ -21,7 +23,8 @@ def _cases(draw: Draw) -> Cases:
         yield {"seconds": seconds, "slowness": slowness, "warmup": warmup, "repeats": repeats}
 
 
-def _judge(case: Case, result: Result) -> None:
+@check(given.step_seconds, _PASSED, _cases)
+def step_seconds(case: Case, result: Result) -> None:
     warmup, repeats = case["warmup"], case["repeats"]
     name = f"step_seconds with warmup={warmup}, repeats={repeats}"
     seconds = read.positive(result["seconds"], name)
@@ -63,11 +66,3 @@ def _faults(cold: list[float], steady: list[float]) -> Faults:
         f"It is the upper {middle}": statistics.median_high(steady),
         "It is in milliseconds: seconds are wanted.": 1000 * statistics.median(steady),
     }.items()
-
-
-step_seconds = Exercise(
-    run=given.step_seconds,
-    passed="the pretended seconds, with a cold start, a queue and a slow step among them",
-    cases=_cases,
-    judge=_judge,
-)

@@ -4,11 +4,12 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
-from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Exercise, Faults, Result, fact, read
+from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Faults, Result, check, fact, read
 
 from . import given
 from .timing import expect_time
 
+_PASSED = "the right ratio on a machine that grows slow half-way"
 PAIRS = 7
 _COLD = 20.0, 12.0
 
@@ -27,7 +28,8 @@ def _cases(draw: Draw) -> Cases:
     yield {**case, "slowness": [*_COLD, 1.0, 1.0], "repeats": 1}
 
 
-def _judge(case: Case, result: Result) -> None:
+@check(given.slowdown, _PASSED, _cases)
+def slowdown(case: Case, result: Result) -> None:
     ratio = read.positive(result["ratio"], "slowdown")
     order = read.items(result["order"], "the order of the steps")
     name = f"slowdown with repeats={case['repeats']}"
@@ -65,11 +67,3 @@ def _faults(case: Case, seen: float, order: Sequence[Any]) -> Faults:
         "and the pairs are lost. Divide first.": medians,
         "It is a ratio of two sums: the slowest steps decide it.": sum(other) / sum(plain),
     }.items()
-
-
-slowdown = Exercise(
-    run=given.slowdown,
-    passed="the right ratio on a machine that grows slow half-way",
-    cases=_cases,
-    judge=_judge,
-)

@@ -7,15 +7,17 @@ from tutorial_lib.checks.vocabulary import (
     Case,
     Cases,
     Draw,
-    Exercise,
     Faults,
     Result,
+    check,
     expect,
     read,
 )
 
 from . import given
 from .given.machine import PretendGPU
+
+_PASSED = "equal to memory.measure, whatever ran before"
 
 
 def _cases(draw: Draw) -> Cases:
@@ -38,7 +40,8 @@ def _peak(case: Case) -> int:
     return report.peak_bytes - report.baseline_bytes
 
 
-def _judge(case: Case, result: Result, peak: int) -> None:
+@check(given.steady_peak, _PASSED, _cases, oracle=_peak)
+def steady_peak(case: Case, result: Result, peak: int) -> None:
     expect.number_of_bytes(result["bytes"], peak, "steady_peak(step, gpu)", _faults(case))
     ran, wanted = read.integer(result["calls"], "steps that ran"), case["warmup"] + 1
     name = f"steady_peak with warmup={case['warmup']}"
@@ -79,12 +82,3 @@ def _faults(case: Case) -> Faults:
         "What lay there was read before the warm-up, which has left gradients and optimizer state "
         "behind: read it after.": steady - before,
     }.items()
-
-
-steady_peak = Exercise(
-    run=given.steady_peak,
-    passed="equal to memory.measure, whatever ran before",
-    cases=_cases,
-    judge=_judge,
-    oracle=_peak,
-)

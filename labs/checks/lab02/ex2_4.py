@@ -6,9 +6,11 @@ import torch
 from torch import Tensor
 
 from tutorial_lib import memory
-from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Exercise, Result, expect, fact, read
+from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Result, check, expect, fact, read
 
 from . import given
+
+_PASSED = "equal to memory.saved, with views, shared storages and buffers, and nothing left alive"
 
 
 def _cases(draw: Draw) -> Cases:
@@ -22,7 +24,8 @@ def _saved(case: Case) -> int:
     return memory.saved(forward, params_of=model).num_bytes
 
 
-def _judge(case: Case, result: Result, saved: int) -> None:
+@check(given.activation_bytes, _PASSED, _cases, oracle=_saved)
+def activation_bytes(case: Case, result: Result, saved: int) -> None:
     name = f"activation_bytes of a {case['kind']}"
     fact(
         read.integer(result["held"], "bytes held") >= saved
@@ -114,12 +117,3 @@ def _whole(tensors: Iterable[Tensor]) -> int:
 
 def _total(storages: Iterable[torch.UntypedStorage]) -> int:
     return sum(storage.nbytes() for storage in storages)
-
-
-activation_bytes = Exercise(
-    run=given.activation_bytes,
-    passed="equal to memory.saved, with views, shared storages and buffers, and nothing left alive",
-    cases=_cases,
-    judge=_judge,
-    oracle=_saved,
-)

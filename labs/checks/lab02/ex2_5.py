@@ -5,9 +5,11 @@ from collections.abc import Iterable
 from typing import Any
 
 from tutorial_lib import memory
-from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Exercise, Result, expect, fact, read
+from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Result, check, expect, fact, read
 
 from . import given
+
+_PASSED = "what memory.measure finds left behind, and no false alarm"
 
 
 def _cases(draw: Draw) -> Cases:
@@ -34,7 +36,8 @@ class _Measured:
         return Counter(life.num_bytes for life in lives if life.category == category)
 
 
-def _judge(case: Case, result: Result, measured: _Measured) -> None:
+@check(given.find_leaks, _PASSED, _cases, oracle=_Measured)
+def find_leaks(case: Case, result: Result, measured: _Measured) -> None:
     calls = read.integer(result["calls"], "calls of step")
     fact(calls == 1, f"step was called {calls} times: once is wanted.")
     seen = _pairs(result["leaks"])
@@ -111,12 +114,3 @@ def _reasons(
         ),
         "Some are not storages that the step made and that still live: print each pair.": True,
     }
-
-
-find_leaks = Exercise(
-    run=given.find_leaks,
-    passed="what memory.measure finds left behind, and no false alarm",
-    cases=_cases,
-    judge=_judge,
-    oracle=_Measured,
-)

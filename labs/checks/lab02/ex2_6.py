@@ -4,12 +4,13 @@ from collections.abc import Mapping
 
 from tutorial_lib import memory
 from tutorial_lib.checks.given import answered, observe
-from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Exercise, Result, expect, fact, read
+from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Result, check, expect, fact, read
 
 from . import given
 from .given.machine import PretendGPU
 from .timing import expect_time
 
+_PASSED = "forward, backward and samples per second of three steps, two plain, one checkpointed"
 _PHASES = ("forward_bytes", "backward_bytes")
 _INCREMENT = "What lay there before is subtracted, as in 2.3: here the whole is wanted"
 
@@ -43,7 +44,8 @@ def phases_of(case: Case) -> Mapping[str, int]:
     return memory.measure(step, model=training.model, optimizer=training.optimizer).phases
 
 
-def _judge(case: Case, result: Result, phases: Mapping[str, int]) -> None:
+@check(given.profile_step, _PASSED, _cases, oracle=phases_of)
+def profile_step(case: Case, result: Result, phases: Mapping[str, int]) -> None:
     seen = answered.fields(result["profile"], (*_PHASES, "samples_per_second"))
     updates = read.integer(result["updates"], "number of steps")
     fact(
@@ -133,12 +135,3 @@ def _rate_faults(case: Case, step: float) -> expect.Faults:
         "A slow step has moved it, and more than one: take the median.": samples
         / (step + 2 * slow),
     }.items()
-
-
-profile_step = Exercise(
-    run=given.profile_step,
-    passed="forward, backward and samples per second of three steps, two plain, one checkpointed",
-    cases=_cases,
-    judge=_judge,
-    oracle=phases_of,
-)

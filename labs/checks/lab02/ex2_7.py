@@ -1,9 +1,11 @@
 """The check of 2.7: the smallest card on which a step may run."""
 
-from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Exercise, Faults, Result, value
+from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Faults, Result, check, value
 from tutorial_lib.units import MIB
 
 from . import given
+
+_PASSED = "the smallest card that leaves PyTorch what the step needs"
 
 
 def _cases(draw: Draw) -> Cases:
@@ -30,7 +32,8 @@ def _smallest(case: Case, number: str = "allocated", *, context: bool = True) ->
     return min((m for m, free in room.items() if free >= case["run"][number]), default=0)
 
 
-def _judge(case: Case, result: Result) -> None:
+@check(given.smallest_card, _PASSED, _cases)
+def smallest_card(case: Case, result: Result) -> None:
     value(
         result["memory"],
         _smallest(case),
@@ -90,11 +93,3 @@ def _faults(case: Case) -> Faults:
         "That is what the card leaves to PyTorch: the card's memory is wanted.",
         min((m - held for m, held in case["cards"] if m in enough), default=0),
     )
-
-
-smallest_card = Exercise(
-    run=given.smallest_card,
-    passed="the smallest card that leaves PyTorch what the step needs",
-    cases=_cases,
-    judge=_judge,
-)

@@ -2,10 +2,12 @@
 
 from functools import partial
 
-from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Exercise, Result, no_fault, read
+from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Result, check, no_fault, read
 
 from . import beside_torch, given
 from .given import chain
+
+_PASSED = "gradients to the bit, two runs a block, and its input is all that is saved"
 
 
 def _cases(draw: Draw) -> Cases:
@@ -13,7 +15,8 @@ def _cases(draw: Draw) -> Cases:
     yield {**case, "num_blocks": draw.randint(3, 4), "input_needs_grad": True}
 
 
-def _judge(case: Case, result: Result, plain: Result) -> None:
+@check(given.discard, _PASSED, _cases, oracle=partial(chain.run, beside_torch.without_checkpoint))
+def discard(case: Case, result: Result, plain: Result) -> None:
     number, exact = case["num_blocks"], plain["gradients"]
     begun = read.counts(result, "begun", number, "runs of each block")
     again = read.counts(result, "again", number, "runs in backward")
@@ -40,12 +43,3 @@ def _judge(case: Case, result: Result, plain: Result) -> None:
         "inputs.": saved != 1,
     }
     no_fault(faults)
-
-
-discard = Exercise(
-    run=given.discard,
-    passed="gradients to the bit, two runs a block, and its input is all that is saved",
-    cases=_cases,
-    judge=_judge,
-    oracle=partial(chain.run, beside_torch.without_checkpoint),
-)

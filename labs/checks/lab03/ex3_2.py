@@ -2,10 +2,12 @@
 
 from functools import partial
 
-from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Exercise, Result, fact, no_fault, read
+from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Result, check, fact, no_fault, read
 
 from . import beside_torch, given
 from .given import chain
+
+_PASSED = "gradients to the bit, two runs a block, and a peak like PyTorch's"
 
 
 def _cases(draw: Draw) -> Cases:
@@ -13,7 +15,8 @@ def _cases(draw: Draw) -> Cases:
     yield from ({**case, "input_needs_grad": need} for need in (True, False))
 
 
-def _judge(case: Case, result: Result, exact: Result) -> None:
+@check(given.hooked, _PASSED, _cases, oracle=partial(chain.run, beside_torch.torch_checkpoint))
+def hooked(case: Case, result: Result, exact: Result) -> None:
     begun = read.counts(result, "begun", case["num_blocks"], "runs of each block")
     first, *_ = read.tensors(result["gradients"], len(exact["gradients"]), "gradients")
     faults = {
@@ -52,12 +55,3 @@ def _judge(case: Case, result: Result, exact: Result) -> None:
     if read.integer(result["made"], "bytes of all tensors made") > exact["made"]:
         advice = "collect makes copies. An alias of the same memory, without the graph, takes none."
     beside_torch.expect_peak(result, exact["peak"], advice)
-
-
-hooked = Exercise(
-    run=given.hooked,
-    passed="gradients to the bit, two runs a block, and a peak like PyTorch's",
-    cases=_cases,
-    judge=_judge,
-    oracle=partial(chain.run, beside_torch.torch_checkpoint),
-)

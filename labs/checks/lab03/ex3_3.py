@@ -1,8 +1,10 @@
 """The check of 3.3: random state, autocast and BatchNorm as in the forward."""
 
-from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Exercise, Result, no_fault, read
+from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Result, check, no_fault, read
 
 from . import given
+
+_PASSED = "random state, autocast and BatchNorm as in the forward, and put back afterwards"
 
 
 def _cases(draw: Draw) -> Cases:
@@ -17,7 +19,8 @@ def _cases(draw: Draw) -> Cases:
     yield {**case, "kind": "autocast", "forward": first, "backward": "", "cached": False}
 
 
-def _judge(case: Case, result: Result) -> None:
+@check(given.remember_surroundings, _PASSED, _cases)
+def remember_surroundings(case: Case, result: Result) -> None:
     faults = {"random": _random_faults, "devices": _device_faults}
     faults |= {"autocast": _autocast_faults, "norm": _norm_faults}
     no_fault(faults[case["kind"]](case, result))
@@ -90,11 +93,3 @@ def _norm_faults(case: Case, result: Result) -> dict[str, bool]:
         f"one batch was counted {counted} times by BatchNorm, or its running averages moved once "
         "more: enter uncounted(batch_norms(function)) as well.": counted != 1 or not unmoved,
     }
-
-
-remember_surroundings = Exercise(
-    run=given.remember_surroundings,
-    passed="random state, autocast and BatchNorm as in the forward, and put back afterwards",
-    cases=_cases,
-    judge=_judge,
-)

@@ -4,10 +4,12 @@ from typing import Any
 
 from torch import Tensor
 
-from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Exercise, Result, expect, read
+from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Result, check, expect, read
 
 from . import given
 from .given.pieces import flat, make_arguments
+
+_PASSED = "every tensor saved by autograd, none held, and all put together again"
 
 
 def _cases(draw: Draw) -> Cases:
@@ -15,7 +17,8 @@ def _cases(draw: Draw) -> Cases:
     yield from ({**case, "kind": kind} for kind in ("kept", "in place", "again"))
 
 
-def _judge(case: Case, result: Result) -> None:
+@check(given.save_arguments, _PASSED, _cases)
+def save_arguments(case: Case, result: Result) -> None:
     faults = {"kept": _kept_faults, "in place": _in_place_faults, "again": _again_faults}
     expect.no_fault(faults[case["kind"]](case, result))
 
@@ -78,11 +81,3 @@ def _equal(one: Any, other: Any) -> bool:
     if isinstance(other, Tensor):
         return expect.same_bits(one, other)
     return bool(type(one) is type(other) and one == other)
-
-
-save_arguments = Exercise(
-    run=given.save_arguments,
-    passed="every tensor saved by autograd, none held, and all put together again",
-    cases=_cases,
-    judge=_judge,
-)

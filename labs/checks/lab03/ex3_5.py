@@ -1,10 +1,11 @@
 """The check of 3.5: a region with several backwards and early stop."""
 
-from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Exercise, Result, fact, no_fault, read
+from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Result, check, fact, no_fault, read
 
 from . import beside_torch, given
 from .given.checkpoints import REGION_RUNS
 
+_PASSED = "one recomputation a backward, nothing kept, early stop"
 _ADVICE = {
     "passes": "half of the graph is freed there, and its slots with it: fill only slots that are "
     "alive, and hold none yourself.",
@@ -17,7 +18,13 @@ def _cases(draw: Draw) -> Cases:
     yield from ({**case, "kind": kind} for kind in REGION_RUNS)
 
 
-def _judge(case: Case, result: Result, exact: Result) -> None:
+@check(
+    given.region,
+    _PASSED,
+    _cases,
+    oracle=lambda case: REGION_RUNS[case["kind"]](beside_torch.torch_checkpoint, case),
+)
+def region(case: Case, result: Result, exact: Result) -> None:
     kind = case["kind"]
     if kind == "twice":
         no_fault(_twice_faults(str(result["said"])))
@@ -72,12 +79,3 @@ def _twice_faults(said: str) -> dict[str, bool]:
         f"{said[:100]!r}: look into the slot before you take out, and raise CheckpointError "
         "where nothing is there.": not said.startswith("CheckpointError"),
     }
-
-
-region = Exercise(
-    run=given.region,
-    passed="one recomputation a backward, nothing kept, early stop",
-    cases=_cases,
-    judge=_judge,
-    oracle=lambda case: REGION_RUNS[case["kind"]](beside_torch.torch_checkpoint, case),
-)

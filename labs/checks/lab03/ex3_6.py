@@ -2,10 +2,11 @@
 
 from typing import Any
 
-from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Exercise, Result, fact, no_fault, read
+from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Result, check, fact, no_fault, read
 
 from . import beside_torch, given
 
+_PASSED = "gradients to the bit and peaks to the byte like PyTorch's, and errors that name"
 # what differs, the options, and what the error says: nothing where the recomputation may pass
 _DIFFERENCES: list[tuple[str, dict[str, Any], str]] = [
     ("more", {"early_stop": False}, "trying to save more tensors during recomputation"),
@@ -46,7 +47,8 @@ def _exact(case: Case) -> Result:
     return given.checkpoint.run(beside_torch.torch_checkpoint, case) if is_compared else {}
 
 
-def _judge(case: Case, result: Result, exact: Result) -> None:
+@check(given.checkpoint, _PASSED, _cases, oracle=_exact)
+def checkpoint(case: Case, result: Result, exact: Result) -> None:
     kind = case["kind"]
     if kind == "differs":
         _judge_differs(case, result)
@@ -124,12 +126,3 @@ def _judge_differs(case: Case, result: Result) -> None:
         ),
     }
     no_fault(faults)
-
-
-checkpoint = Exercise(
-    run=given.checkpoint,
-    passed="gradients to the bit and peaks to the byte like PyTorch's, and errors that name",
-    cases=_cases,
-    judge=_judge,
-    oracle=_exact,
-)

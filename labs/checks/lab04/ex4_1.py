@@ -2,12 +2,13 @@
 
 from collections.abc import Callable, Iterable
 
-from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Exercise, Faults, Result, read, value
+from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Faults, Result, check, read, value
 from tutorial_lib.checks.vocabulary.expect import EXACT
 from tutorial_lib.instruments.planning.chain.simulate import Event, Simulation, simulate
 
 from . import chains, given
 
+_PASSED = "peak to the byte and time of six chains in segments, the last one kept"
 # Number of stages, and length of a segment: the last one is shorter, or all, or one stage.
 _SHAPES = ((6, 2), (5, 1), (9, 4), (8, 3), (4, 4))
 
@@ -29,7 +30,8 @@ def _simulated(case: Case) -> Simulation:
     return simulate(stages, chains.in_segments(len(stages), case["length"]))
 
 
-def _judge(case: Case, result: Result, right: Simulation) -> None:
+@check(given.segments_cost, _PASSED, _cases, oracle=_simulated)
+def segments_cost(case: Case, result: Result, right: Simulation) -> None:
     where = f"{len(right.stages)} stages in segments of {case['length']}: "
     value(
         result["seconds"],
@@ -113,12 +115,3 @@ def _peak_faults(right: Simulation, length: int) -> Faults:
             lambda e, start: -inputs[start + length] if e.kind == "recompute" else 0
         ),
     }.items()
-
-
-segments_cost = Exercise(
-    run=given.segments_cost,
-    passed="peak to the byte and time of six chains in segments, the last one kept",
-    cases=_cases,
-    judge=_judge,
-    oracle=_simulated,
-)

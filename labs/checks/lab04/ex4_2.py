@@ -3,12 +3,13 @@
 import itertools
 
 from tutorial_lib.checks.given import CheckError, observe
-from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Exercise, Result, expect, read
+from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Result, check, expect, read
 from tutorial_lib.instruments.planning.chain.simulate import simulate
 from tutorial_lib.instruments.segments.tree import leaves
 
 from . import chains, given
 
+_PASSED = "four trees: gradients to the bit, runs as planned, peaks within 3 % of the plan"
 _TOLERANCE = 0.03
 _TREES = (
     [0, 1, 2, 3, 4, 5, 6, 7],
@@ -40,7 +41,8 @@ class Planned:
         self.each_alone = simulate(stages, tuple(itertools.chain(*parts)))
 
 
-def _judge(case: Case, result: Result, planned: Planned) -> None:
+@check(given.run_tree, _PASSED, _cases, oracle=Planned)
+def run_tree(case: Case, result: Result, planned: Planned) -> None:
     where = f"tree {chains.shown(planned.tree)}: "
     if said := str(result.get("said", "")):
         raise CheckError(
@@ -101,12 +103,3 @@ def _expect_counts(result: Result, planned: Planned, where: str) -> None:
         otherwise=f"the layers ran {runs} times, and the plan says {wanted}.",
         where=where,
     )
-
-
-run_tree = Exercise(
-    run=given.run_tree,
-    passed="four trees: gradients to the bit, runs as planned, peaks within 3 % of the plan",
-    cases=_cases,
-    judge=_judge,
-    oracle=Planned,
-)

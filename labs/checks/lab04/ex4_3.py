@@ -3,9 +3,11 @@
 import math
 from functools import cache
 
-from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Exercise, Faults, Result, fact, value
+from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Faults, Result, check, fact, value
 
 from . import chains, given
+
+_PASSED = "the fewest forwards of eight chains, as the closed form has them"
 
 
 def _cases(draw: Draw) -> Cases:
@@ -15,7 +17,8 @@ def _cases(draw: Draw) -> Cases:
     yield from ({"stages": stages, "places": places} for stages, places in pairs)
 
 
-def _judge(case: Case, result: Result) -> None:
+@check(given.fewest_forwards, _PASSED, _cases)
+def fewest_forwards(case: Case, result: Result) -> None:
     stages, places = case["stages"], case["places"]
     where = f"{stages} stages, {places} places: "
     advice = {
@@ -88,11 +91,3 @@ def _halves(stages: int, places: int) -> int:
         return _by_hand(stages)
     first = stages // 2
     return first + _halves(stages - first, places - 1) + _halves(first, places)
-
-
-fewest_forwards = Exercise(
-    run=given.fewest_forwards,
-    passed="the fewest forwards of eight chains, as the closed form has them",
-    cases=_cases,
-    judge=_judge,
-)

@@ -1,12 +1,13 @@
 """The check of 4.4: the tree with the fewest forwards."""
 
-from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Exercise, Result, no_fault
+from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Result, check, no_fault
 from tutorial_lib.instruments.planning.chain.simulate import simulate
 from tutorial_lib.instruments.planning.chain.stages import Stage
 from tutorial_lib.instruments.segments.tree import Tree, leaves
 
 from . import chains, given
 
+_PASSED = "five trees with the fewest forwards, one stage kept at a time, no place too many"
 _INSIDE = 10**6  # units; a boundary is one
 
 
@@ -24,7 +25,8 @@ def held(tree: Tree, num_stages: int) -> tuple[int, int, int]:
     return peak // _INSIDE, max(1, peak % _INSIDE - 2), sum(simulated.counts)
 
 
-def _judge(case: Case, result: Result) -> None:
+@check(given.revolve_tree, _PASSED, _cases)
+def revolve_tree(case: Case, result: Result) -> None:
     stages, places = case["stages"], case["places"]
     where = f"{stages} stages, {places} places: "
     tree = chains.read_tree(result["tree"], stages, f"{where}the tree")
@@ -60,11 +62,3 @@ def _advice(tree: Tree, places: int) -> str:
     if not isinstance(first, int) and held(first, size)[1] < min(places, size - 1):
         return "The first segment leaves places empty, and all are free again when its turn comes."
     return "A boundary stands in another place than 4.3's minimum would put it."
-
-
-revolve_tree = Exercise(
-    run=given.revolve_tree,
-    passed="five trees with the fewest forwards, one stage kept at a time, no place too many",
-    cases=_cases,
-    judge=_judge,
-)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Exercise, Faults, Result, value
+from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Faults, Result, check, value
 from tutorial_lib.instruments.planning.chain.costs import Bytes, Costs
 from tutorial_lib.instruments.planning.chain.floor import Floor
 from tutorial_lib.instruments.planning.chain.simulate import simulate
@@ -15,6 +15,8 @@ from tutorial_lib.instruments.planning.chain.stages import Stage
 from tutorial_lib.instruments.segments.tree import Tree
 
 from . import chains, given
+
+_PASSED = "the smallest budgets of six unequal chains, to the byte"
 
 
 class _NoLastSplit(Floor):
@@ -56,7 +58,8 @@ def _cases(draw: Draw) -> Cases:
     yield from ({"stages": chains.draw_stages(draw, count)} for count in (2, 4, 7, 10))
 
 
-def _judge(case: Case, result: Result) -> None:
+@check(given.smallest_budget, _PASSED, _cases)
+def smallest_budget(case: Case, result: Result) -> None:
     stages = given.stages_of(case)
     floor = floor_bytes(stages)
     value(
@@ -113,11 +116,3 @@ def _keeping_faults(stages: list[Stage]) -> Faults:
         "`saved_bytes` beside the rest.",
         stages[0].input_bytes + _KeptAdded(Costs.of(stages, ())).num_bytes,
     )
-
-
-smallest_budget = Exercise(
-    run=given.smallest_budget,
-    passed="the smallest budgets of six unequal chains, to the byte",
-    cases=_cases,
-    judge=_judge,
-)

@@ -5,7 +5,7 @@ from functools import cached_property
 from typing import Any
 
 from tutorial_lib.checks.given import CheckError
-from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Exercise, Faults, Result, expect
+from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Faults, Result, check, expect
 from tutorial_lib.instruments.planning.chain.costs import Costs
 from tutorial_lib.instruments.planning.chain.exact import best_ways
 from tutorial_lib.instruments.planning.chain.plan import Plan
@@ -14,6 +14,7 @@ from tutorial_lib.instruments.planning.chain.solve import floor_bytes, solve
 
 from . import chains, given
 
+_PASSED = "ten trees as fast as the library's solver has them, none over its budget, one refusal"
 # Number of stages, and budget: a share of the way from the floor to a step that keeps everything.
 _FEW = 6
 _BUDGETS = ((3, 0.0), (5, 0.05), (6, 0.3), (9, 0.0), (9, 0.15), (9, 0.5), (8, 1.0))
@@ -99,7 +100,8 @@ class Best:
         return min(fitting, default=math.inf)
 
 
-def _judge(case: Case, result: Result, best: Best) -> None:
+@check(given.fastest_tree, _PASSED, _cases, oracle=Best)
+def fastest_tree(case: Case, result: Result, best: Best) -> None:
     said = str(result["said"])
     where = f"{len(best.stages)} stages, {best.budget} bytes: "
     if best.budget < best.floor:
@@ -168,12 +170,3 @@ def _slow(best: Best, simulated: Simulation) -> Faults:
             "is faster: a segment's inside is a part as well, with the room that is left to it.",
             best.single_seconds(best.budget),
         )
-
-
-fastest_tree = Exercise(
-    run=given.fastest_tree,
-    passed="ten trees as fast as the library's solver has them, none over its budget, one refusal",
-    cases=_cases,
-    judge=_judge,
-    oracle=Best,
-)

@@ -5,12 +5,15 @@ from typing import Any
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Exercise, Result, expect, read
+from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Result, check, expect, read
 
 from . import given
 from .given.modules import Step, counted, make_model, modules_of
 from .gpts import draw_sizes, expect_gradients
 
+_PASSED = (
+    "four choices of modules: gradients to the bit, bytes and FLOPs as they should be, all undone"
+)
 # Which modules, by the end of their names. "self_attn" is torch's own encoder, which calls its
 # attention with keywords and takes a tuple from it.
 _PARTS = ("attention", "mlp", "self_attn", "blocks.0 blocks.1")
@@ -43,7 +46,8 @@ def _plain_and_exchanged(case: Case) -> tuple[Step, Step]:
     return plain, counted(model, loss, case)
 
 
-def _judge(case: Case, result: Result, right: tuple[Step, Step]) -> None:
+@check(given.checkpoint_only, _PASSED, _cases, oracle=_plain_and_exchanged)
+def checkpoint_only(case: Case, result: Result, right: tuple[Step, Step]) -> None:
     where = f"modules named {case['part']!r}: "
     plain, wanted = right
     expect.value(
@@ -102,13 +106,3 @@ def _judge(case: Case, result: Result, right: tuple[Step, Step]) -> None:
             "`finally`.": result["after_error"] != plain.saved,
         }
     )
-
-
-checkpoint_only = Exercise(
-    run=given.checkpoint_only,
-    passed="four choices of modules: gradients to the bit, bytes and FLOPs as they should be, "
-    "all undone",
-    cases=_cases,
-    judge=_judge,
-    oracle=_plain_and_exchanged,
-)

@@ -5,11 +5,13 @@ from collections.abc import Collection
 from functools import cached_property, partial
 from typing import Any
 
-from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Exercise, Faults, Result, expect, read
+from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Faults, Result, check, expect, read
 
 from ..lab04.chains import telling
 from . import given
 from .given.numbers import BLOCK, Op, trace_of
+
+_PASSED = "bytes and FLOPs of eight choices, with in-place writes, views and shared inputs"
 
 
 def _cases(draw: Draw) -> Cases:
@@ -78,7 +80,8 @@ class Cost:
         return sum(known[place].flops for place in ran)
 
 
-def _judge(case: Case, result: Result, right: Cost) -> None:
+@check(given.cost_of_keeping, _PASSED, _cases, oracle=Cost)
+def cost_of_keeping(case: Case, result: Result, right: Cost) -> None:
     where = f"kept {', '.join(case['kept']) or 'nothing'}: "
     expect.value(
         result["num_bytes"],
@@ -157,12 +160,3 @@ def _flops_faults(right: Cost) -> Faults:
             needed, set(first.values())
         ),
     }.items()
-
-
-cost_of_keeping = Exercise(
-    run=given.cost_of_keeping,
-    passed="bytes and FLOPs of eight choices, with in-place writes, views and shared inputs",
-    cases=_cases,
-    judge=_judge,
-    oracle=Cost,
-)

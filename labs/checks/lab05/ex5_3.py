@@ -2,12 +2,13 @@
 
 from collections.abc import Collection
 
-from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Exercise, Faults, Result, expect, read
+from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Faults, Result, check, expect, read
 
 from . import given
 from .given import modules
 from .gpts import draw_sizes, expect_gradients
 
+_PASSED = "four choices of matmuls: FLOPs, waiting bytes and gradients of a GPT with dropout"
 _MATMULS, _LINEAR = range(modules.NUM_MATMULS), (0, 3, 4, 5)
 
 
@@ -48,7 +49,8 @@ class _Right:
         return self.waiting + 2 * int(sum(self.matmuls[i][1] for i in keep))
 
 
-def _judge(case: Case, result: Result, right: _Right) -> None:
+@check(given.keep_matmuls, _PASSED, _cases, oracle=_Right)
+def keep_matmuls(case: Case, result: Result, right: _Right) -> None:
     keep, plain = case["keep"], right.plain
     where, wanted = f"keep {keep}: ", right.flops(keep, keep)
     expect.fact(
@@ -106,12 +108,3 @@ def _flops_faults(right: _Right, keep: Collection[int]) -> Faults:
         "one of the two blocks kept its matmuls, and the other one did not: each segment counts "
         "for itself.": right.flops(keep, ()),
     }.items()
-
-
-keep_matmuls = Exercise(
-    run=given.keep_matmuls,
-    passed="four choices of matmuls: FLOPs, waiting bytes and gradients of a GPT with dropout",
-    cases=_cases,
-    judge=_judge,
-    oracle=_Right,
-)

@@ -3,12 +3,13 @@
 import itertools
 from collections.abc import Sequence
 
-from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Exercise, Faults, Result, expect, read
+from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Faults, Result, check, expect, read
 
 from ..lab04.chains import telling
 from . import given
 from .given.numbers import Option, options_of
 
+_PASSED = "seven models: the fewest FLOPs of all choices, within the budget; one refusal"
 # Parts, options of each, and the budget: a share of the way from the smallest possible one to one
 # that allows every part its fewest FLOPs.
 _SHAPES = ((4, 3, 0.5), (6, 3, 0.3), (5, 4, 0.6), (7, 2, 0.5), (5, 3, 0.0), (4, 3, 1.0))
@@ -73,7 +74,8 @@ def total_flops(chosen: Sequence[Option]) -> int:
     return sum(option.flops for option in chosen)
 
 
-def _judge(case: Case, result: Result, best: Best) -> None:
+@check(given.fewest_flops, _PASSED, _cases, oracle=Best)
+def fewest_flops(case: Case, result: Result, best: Best) -> None:
     where = f"{len(best.parts)} parts, {best.budget} bytes: "
     said = str(result["said"])
     if best.budget < best.smallest:
@@ -151,12 +153,3 @@ def greedy(parts: Sequence[Sequence[Option]], budget: int) -> list[Option]:
         _, i, number = max(exchanges)
         numbers[i] = number
     return chosen
-
-
-fewest_flops = Exercise(
-    run=given.fewest_flops,
-    passed="seven models: the fewest FLOPs of all choices, within the budget; one refusal",
-    cases=_cases,
-    judge=_judge,
-    oracle=Best,
-)

@@ -7,13 +7,16 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
 from tutorial_lib.checks.given import observe
-from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Exercise, Faults, Result, expect, read
+from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Faults, Result, check, expect, read
 from tutorial_lib.memory.private_torch import storage_key
 
 from . import given
 from .given.host import ADDRESS, TWO_BACKWARDS, Host, make_step
 from .gpts import draw_sizes, expect_gradients
 
+_PASSED = (
+    "five kinds of steps: gradients to the bit, each large storage copied once, nothing left over"
+)
 # What to try where the gradients of a kind of step are wrong.
 _ADVICE = {
     "one step": f"other numbers came back, or {ADDRESS}",
@@ -82,7 +85,16 @@ class _Kept:
         return sum(num_bytes for _, num_bytes in (rows if each else set(rows)))
 
 
-def _judge(case: Case, result: Result, kept: _Kept) -> None:
+def _all_on_the_host(host: Host, *_: nn.Module | int) -> saved_tensors_hooks:
+    def pack(tensor: Tensor) -> partial[Tensor]:
+        shape, offset = (tensor.size(), tensor.stride()), int(tensor.storage_offset())
+        return partial(host.put(tensor).get, tensor.dtype, *shape, offset)
+
+    return saved_tensors_hooks(pack, lambda get: get())
+
+
+@check(given.offloading, _PASSED, _cases, oracle=_Kept, sits=_all_on_the_host)
+def offloading(case: Case, result: Result, kept: _Kept) -> None:
     step, wanted = case["step"], kept.copied()
     where = f"{step}: "
     if step in ("one step", "parts of a storage"):
@@ -140,22 +152,3 @@ def _copy_faults(kept: _Kept) -> Faults:
         "storages were copied once for each tensor that was saved: several tensors may lie in "
         "one.": kept.copied(each=True),
     }.items()
-
-
-def _all_on_the_host(host: Host, *_: nn.Module | int) -> saved_tensors_hooks:
-    def pack(tensor: Tensor) -> partial[Tensor]:
-        shape, offset = (tensor.size(), tensor.stride()), int(tensor.storage_offset())
-        return partial(host.put(tensor).get, tensor.dtype, *shape, offset)
-
-    return saved_tensors_hooks(pack, lambda get: get())
-
-
-offloading = Exercise(
-    run=given.offloading,
-    passed="five kinds of steps: gradients to the bit, each large storage copied once, "
-    "nothing left over",
-    cases=_cases,
-    judge=_judge,
-    oracle=_Kept,
-    sits=_all_on_the_host,
-)

@@ -6,11 +6,12 @@ import torch
 from torch import Tensor
 
 from tutorial_lib.checks.given import observe
-from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Exercise, Result, expect, read
+from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Result, check, expect, read
 
 from . import given
 from .given import pairs
 
+_PASSED = "finds a factor behind AdamW, a turn behind clipping, a nan, and calls rounding nothing"
 # Kinds of pairs: the part that differs first, and what to try where another was named.
 _WANTED = {"dropout": "nothing", "tolerated": "nothing", "rate": "parameters"}
 _WANTED |= dict.fromkeys(("loss", "nan", "close"), "loss")
@@ -70,7 +71,8 @@ def _parts_after(step: pairs.Step, case: Case) -> dict[str, Tensor]:
     return {"loss": loss, "gradients": updates[0], "parameters": parameters}
 
 
-def _judge(case: Case, result: Result, right: float) -> None:
+@check(given.first_difference, _PASSED, _cases, oracle=_difference)
+def first_difference(case: Case, result: Result, right: float) -> None:
     part, kind, beyond = result["part"], case["kind"], case["tolerance"]
     wanted = _WANTED[kind]
     expect.fact(
@@ -93,12 +95,3 @@ def _judge(case: Case, result: Result, right: float) -> None:
         words = f'"nothing" is right, and {seen:.4g} is not the largest of the three differences.'
     expect.fact(agrees or (kind == "nan" and not math.isfinite(seen)), words)
     expect.unchanged(result, _MESSAGES)
-
-
-first_difference = Exercise(
-    run=given.first_difference,
-    passed="finds a factor behind AdamW, a turn behind clipping, a nan, and calls rounding nothing",
-    cases=_cases,
-    judge=_judge,
-    oracle=_difference,
-)

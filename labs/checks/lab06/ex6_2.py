@@ -6,11 +6,13 @@ import torch
 from torch import Tensor
 
 from tutorial_lib.checks.given import observe
-from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Exercise, Result, accumulation, expect
+from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Result, accumulation, check, expect
 from tutorial_lib.checks.vocabulary.read import integer, items
 
 from . import given, right_sums
 from .given import models, steps
+
+_PASSED = "every window is one batch, ragged or short, and no more than a micro-batch in memory"
 
 
 def _cases(draw: Draw) -> Cases:
@@ -41,7 +43,8 @@ class _Oracle:
         return gradients, losses, observe.parameter_vector(model)
 
 
-def _judge(case: Case, result: Result, oracle: _Oracle) -> None:
+@check(given.train_epoch, _PASSED, _cases, oracle=_Oracle)
+def train_epoch(case: Case, result: Result, oracle: _Oracle) -> None:
     accumulation.expect_rows_at_most(result, case["sizes"])
     _judge_updates(case, result, oracle)
     accumulation.expect_each_once(result, case["sizes"])
@@ -111,12 +114,3 @@ def _judge_length(case: Case, seen: Tensor, right: accumulation.Window) -> None:
             f"the first update has {num} of the micro-batches in it, and a window has "
             f"{case['num']}: update once a window, after its last micro-batch.",
         )
-
-
-train_epoch = Exercise(
-    run=given.train_epoch,
-    passed="every window is one batch, ragged or short, and no more than a micro-batch in memory",
-    cases=_cases,
-    judge=_judge,
-    oracle=_Oracle,
-)

@@ -6,10 +6,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from tutorial_lib.checks.given import observe
-from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Exercise, Result, accumulation, expect
+from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Result, accumulation, check, expect
 
 from . import given, right_sums
 from .given import models, steps
+
+_PASSED = "a mean over the window's targets: ragged, masked, shifted, none at all in one part"
 
 
 def _cases(draw: Draw) -> Cases:
@@ -19,7 +21,8 @@ def _cases(draw: Draw) -> Cases:
     yield {**drawn, "masked": [], "sizes": models.MANY}
 
 
-def _judge(case: Case, result: Result) -> None:
+@check(given.token_step, _PASSED, _cases, sits=right_sums.train_on_tokens)
+def token_step(case: Case, result: Result) -> None:
     model, window = models.tiny_gpt(case["seed"]), steps.tokens_of(case)
     start = observe.parameter_vector(model)
     words = (
@@ -92,11 +95,3 @@ _OTHER_TARGETS: dict[str, Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tenso
     "first of the next: shift, then "
     "flatten.": lambda logits, tokens, labels: (logits.flatten(0, 1)[:-1], labels.flatten()[1:]),
 }
-
-token_step = Exercise(
-    run=given.token_step,
-    passed="a mean over the window's targets: ragged, masked, shifted, none at all in one part",
-    cases=_cases,
-    judge=_judge,
-    sits=right_sums.train_on_tokens,
-)

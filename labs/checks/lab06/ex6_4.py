@@ -6,13 +6,14 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 
 from tutorial_lib.checks.given import observe
-from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Exercise, Result, accumulation, expect
+from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Result, accumulation, check, expect
 from tutorial_lib.checks.vocabulary.exercise import Seen
 from tutorial_lib.checks.vocabulary.read import number, records, vector
 
 from . import given, right_sums
 from .given import models, steps
 
+_PASSED = "unscaled, clipped, updated, scheduled and logged once a window, and skipped as one"
 _NEVER = 10**6  # updates until the scale grows
 
 
@@ -30,7 +31,8 @@ def _cases(draw: Draw) -> Cases:
     yield {**drawn, "sizes": [models.MANY, [2, 2]]}
 
 
-def _judge(case: Case, result: Result) -> None:
+@check(given.scaled_step, _PASSED, _cases)
+def scaled_step(case: Case, result: Result) -> None:
     sizes = [size for window in case["sizes"] for size in window]
     accumulation.expect_rows_at_most(result, sizes)
     model = models.tiny_vit(case["seed"])
@@ -198,11 +200,3 @@ def _expect_parameters(turn: _Turn, left: Result, update: Tensor, model: nn.Modu
         where=turn.where,
     )
     right_sums.add_to_parameters(model, -rate * update)
-
-
-scaled_step = Exercise(
-    run=given.scaled_step,
-    passed="unscaled, clipped, updated, scheduled and logged once a window, and skipped as one",
-    cases=_cases,
-    judge=_judge,
-)

@@ -8,12 +8,13 @@ from torch import Tensor, nn
 from tutorial_lib import memory
 from tutorial_lib.checks.given import observe
 from tutorial_lib.checks.same_training.record import summation_tolerance
-from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Exercise, Result, accumulation, expect
+from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Result, accumulation, check, expect
 from tutorial_lib.checks.vocabulary.read import flag, integer, integers, vector
 
 from . import failures, given, right_sums
 from .given.models import Task, make_optimizer, task_of
 
+_PASSED = "GPT, ViT and U-Net as in one batch, and seven failures that leave nothing behind"
 _MANY = 8  # micro-batches, from which on the memory is looked at
 
 
@@ -46,7 +47,8 @@ class _Oracle:
         self.loss, self.gradient = loss.item(), gradient
 
 
-def _judge(case: Case, result: Result, oracle: _Oracle) -> None:
+@check(given.exact_step, _PASSED, _cases, oracle=_Oracle)
+def exact_step(case: Case, result: Result, oracle: _Oracle) -> None:
     if case["fails"]:
         failures.judge(case, result)
         return
@@ -129,12 +131,3 @@ def _step_by(model: nn.Module, optimizer: str, gradient: Tensor) -> None:
     for parameter, part in zip(parameters, parts, strict=True):
         parameter.grad = part.reshape(parameter.shape).to(parameter.dtype)
     make_optimizer(optimizer, model).step()
-
-
-exact_step = Exercise(
-    run=given.exact_step,
-    passed="GPT, ViT and U-Net as in one batch, and seven failures that leave nothing behind",
-    cases=_cases,
-    judge=_judge,
-    oracle=_Oracle,
-)

@@ -5,13 +5,14 @@ from itertools import dropwhile
 from typing import Any
 
 from tutorial_lib.checks.given import CheckError, observe
-from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Exercise, Result, accumulation, expect
+from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Result, accumulation, check, expect
 from tutorial_lib.checks.vocabulary.exercise import Seen
 from tutorial_lib.checks.vocabulary.read import items, records
 
 from . import given, right_sums
 from .given import models, steps
 
+_PASSED = "two and three ranks as one batch, and the gradients cross once"
 _SMALL = 1024  # bytes: counts and losses, and no gradient
 
 
@@ -63,7 +64,8 @@ def _joined(each: Sequence[accumulation.Window]) -> accumulation.Window:
     return accumulation.Window([w.total for w in each], [w.count for w in each])
 
 
-def _judge(case: Case, result: Result, oracle: _Oracle) -> None:
+@check(given.rank_step, _PASSED, _cases, oracle=_Oracle)
+def rank_step(case: Case, result: Result, oracle: _Oracle) -> None:
     num_ranks = len(case["sizes"])
     seen = [*map(Seen, records(result["ranks"], "what the ranks did", num_ranks))]
     updates = []
@@ -139,12 +141,3 @@ def _bytes_sent(calls: Any, rank: int) -> int:
         return sum(num_bytes for _, num_bytes in begun)
     except (TypeError, ValueError, IndexError, KeyError):
         raise CheckError("the collectives of the ranks cannot be read.") from None
-
-
-rank_step = Exercise(
-    run=given.rank_step,
-    passed="two and three ranks as one batch, and the gradients cross once",
-    cases=_cases,
-    judge=_judge,
-    oracle=_Oracle,
-)

@@ -6,10 +6,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Exercise, Faults, Result, expect, read
+from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Faults, Result, check, expect, read
 
 from . import given
 from .given import stages, towers
+
+_PASSED = "the loss and its three gradients, at a scale of 100 and elsewhere, and two refusals"
 
 
 def _cases(draw: Draw) -> Cases:
@@ -30,7 +32,8 @@ def _cases(draw: Draw) -> Cases:
     yield {**case, "rows": [few + 1, few], "refused": uneven}
 
 
-def _judge(case: Case, result: Result) -> None:
+@check(given.contrastive_loss, _PASSED, _cases)
+def contrastive_loss(case: Case, result: Result) -> None:
     if "refused" in case:
         expect.refuses(result["said"], ValueError, case["refused"], case["rows"])
         return
@@ -106,11 +109,3 @@ def _faults(images: Tensor, texts: Tensor, log_scale: Tensor) -> Faults:
         "a pair's own similarity is missing below the line: it is one of the candidates.": alone,
         f"that is a mean over {pairs}x{pairs} numbers and not over the pairs.": both / 2 / pairs,
     }.items()
-
-
-contrastive_loss = Exercise(
-    run=given.contrastive_loss,
-    passed="the loss and its three gradients, at a scale of 100 and elsewhere, and two refusals",
-    cases=_cases,
-    judge=_judge,
-)

@@ -2,18 +2,21 @@
 
 import torch
 
-from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Exercise, Result, expect, read
+from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Result, check, expect, read
 
 from . import given
 from .expectations import draw_parts, expect_runs, read_peaks
 from .given import towers
+
+_PASSED = "all rows, one micro-batch at a time, with their moments, and no graph"
 
 
 def _cases(draw: Draw) -> Cases:
     yield {**draw_parts(draw), "dropout": 0.3}
 
 
-def _judge(case: Case, result: Result) -> None:
+@check(given.embed, _PASSED, _cases)
+def embed(case: Case, result: Result) -> None:
     expect.unchanged(result)
     expect_runs(result, case["sizes"])
     is_inference, has_graph = read.flag(result, "inference"), read.flag(result, "needs_grad")
@@ -57,11 +60,3 @@ def _judge(case: Case, result: Result) -> None:
         "the embeddings come without a graph, and a run of the tower had made one, with all that a "
         "micro-batch saves for backward. detach drops it afterwards: turn gradients off before.",
     )
-
-
-embed = Exercise(
-    run=given.embed,
-    passed="all rows, one micro-batch at a time, with their moments, and no graph",
-    cases=_cases,
-    judge=_judge,
-)

@@ -1,10 +1,11 @@
 """The check of 7.3, the middle stage: the loss, backward to the embeddings and no further."""
 
-from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Exercise, Result, expect, read
+from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Result, check, expect, read
 
 from . import expectations, given
 from .given import stages
 
+_PASSED = "gradients of three towers, the scale's too, and no graph left"
 # What the loss is, and how it came to be.
 _SPOILED = {
     "nan": "an embedding was nan, so the loss is not finite",
@@ -18,7 +19,8 @@ def _cases(draw: Draw) -> Cases:
         yield {**case, "towers": 3, "dtype": "float64", "spoiled": spoiled}
 
 
-def _judge(case: Case, result: Result) -> None:
+@check(given.cache_gradients, _PASSED, _cases)
+def cache_gradients(case: Case, result: Result) -> None:
     if case["spoiled"]:
         _judge_spoiled(case["spoiled"], result)
         return
@@ -60,11 +62,3 @@ def _judge_spoiled(spoiled: str, result: Result) -> None:
         "the loss was not finite, and its parameter's gradient was touched before the error came: "
         "look at the loss before you go backward.",
     )
-
-
-cache_gradients = Exercise(
-    run=given.cache_gradients,
-    passed="gradients of three towers, the scale's too, and no graph left",
-    cases=_cases,
-    judge=_judge,
-)

@@ -6,7 +6,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Exercise, Faults, Result, expect, read
+from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Faults, Result, check, expect, read
 
 from . import given
 from .expectations import (
@@ -18,13 +18,16 @@ from .expectations import (
 )
 from .given import stages, towers
 
+_PASSED = "the gradients of one large graph, from one small graph at a time"
+
 
 def _cases(draw: Draw) -> Cases:
     case = {**draw_parts(draw), "saves_drift": True}
     yield from (case, {**case, "dropout": 0.3})
 
 
-def _judge(case: Case, result: Result) -> None:
+@check(given.push, _PASSED, _cases)
+def push(case: Case, result: Result) -> None:
     expect.unchanged(result)
     expect_runs(result, case["sizes"])
     wanted = _one_backward(case, stages.gradients_to_push(case))
@@ -90,11 +93,3 @@ def _counted(case: Case, seen: Sequence[Tensor | None]) -> str:
         f"{', '.join(f'{n:.3g}' for n in times[1:])} times. Each counts once: the mean was taken "
         "in the loss, and backward wants the cached gradients as they are."
     )
-
-
-push = Exercise(
-    run=given.push,
-    passed="the gradients of one large graph, from one small graph at a time",
-    cases=_cases,
-    judge=_judge,
-)

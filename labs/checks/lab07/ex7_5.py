@@ -1,11 +1,12 @@
 """The check of 7.5, moments: random state and buffers, as they were before a run."""
 
-from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Exercise, Result, expect, read
+from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Result, check, expect, read
 
 from . import given
 from .expectations import draw_parts
 from .given.stages import RANDOM
 
+_PASSED = "random state and buffers of the first pass, put back afterwards, and no weights kept"
 _BUFFERS = ("drift", "inner.hidden", "inner.turned", "inner.steps")
 
 
@@ -13,7 +14,8 @@ def _cases(draw: Draw) -> Cases:
     yield {**draw_parts(draw), "dropout": 0.5, "moves": True}
 
 
-def _judge(case: Case, result: Result) -> None:
+@check(given.remember, _PASSED, _cases)
+def remember(case: Case, result: Result) -> None:
     keys = ("moved_by_call", "not_restored", "not_put_back", "left_by_error")
     moved, lost, left, left_by_error = (read.items(result[key], key) for key in keys)
     at_entry = read.flag(result, "read_at_entry")
@@ -78,11 +80,3 @@ def _buffer_faults(lost: list[str], left: list[str]) -> dict[str, bool]:
         f"the buffers {', '.join(left)} were right inside the moment and were not put back when it "
         "was left: after both passes each micro-batch has moved them once.": bool(left),
     }
-
-
-remember = Exercise(
-    run=given.remember,
-    passed="random state and buffers of the first pass, put back afterwards, and no weights kept",
-    cases=_cases,
-    judge=_judge,
-)

@@ -6,10 +6,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Exercise, Result, expect, read
+from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Result, check, expect, read
 
 from . import expectations, given
 
+_PASSED = "the whole batch's gradients, dropout included, in the memory of a micro-batch"
 _STATE_BYTES = 5056  # of the CPU's random generator; the meter sees them where they are cloned
 
 
@@ -90,7 +91,8 @@ def _right(case: Case) -> Result:
     return given.cached_backward.run(_one_graph, {**case, "micro_batch": size})
 
 
-def _judge(case: Case, result: Result, right: Result) -> None:
+@check(given.cached_backward, _PASSED, _cases, oracle=_right)
+def cached_backward(case: Case, result: Result, right: Result) -> None:
     if case["kind"] == "refusal":
         _judge_refusal(case, result)
         return
@@ -199,12 +201,3 @@ def _judge_refusal(case: Case, result: Result) -> None:
         "first.": not is_late and read.flag(result, "ran"),
     }
     expect.no_fault(faults)
-
-
-cached_backward = Exercise(
-    run=given.cached_backward,
-    passed="the whole batch's gradients, dropout included, in the memory of a micro-batch",
-    cases=_cases,
-    judge=_judge,
-    oracle=_right,
-)

@@ -6,9 +6,11 @@ import torch
 from torch import Tensor
 
 from tutorial_lib.checks.given import answered
-from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Exercise, Result, expect, read
+from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Result, check, expect, read
 
 from .given import updates
+
+_PASSED = "an update's number decides its images, times and noise, and nothing else does"
 
 
 def _cases(draw: Draw) -> Cases:
@@ -19,7 +21,8 @@ def _cases(draw: Draw) -> Cases:
     yield {**case, "num_images": num_images, "num_times": num_times}
 
 
-def _judge(case: Case, result: Result) -> None:
+@check(updates.draw_update, _PASSED, _cases)
+def draw_update(case: Case, result: Result) -> None:
     later = answered.several(result["later"], len(updates.LATER), "what later updates drew")
     first, again, *others = (
         [t if t is not None else torch.empty(0) for t in read.tensors(three, 3, "what was drawn")]
@@ -111,11 +114,3 @@ def _judge_pairs(case: Case, rows: list[int], times: Tensor) -> None:
         ),
     }
     expect.no_fault(faults)
-
-
-draw_update = Exercise(
-    run=updates.draw_update,
-    passed="an update's number decides its images, times and noise, and nothing else does",
-    cases=_cases,
-    judge=_judge,
-)

@@ -5,11 +5,12 @@ from functools import partial
 import torch
 
 from tutorial_lib.checks.given import observe
-from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Exercise, Faults, Result, expect, read
+from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Faults, Result, check, expect, read
 from tutorial_lib.checks.vocabulary.accumulation import Window
 
 from .given import models, updates
 
+_PASSED = "the gradient of all images, in the memory of a micro-batch"
 _SLACK = 1.05  # a copy of a micro-batch's images is no fault
 
 
@@ -32,7 +33,8 @@ def _right(case: Case) -> tuple[Window, float, int]:
     return window, models.loss_of(unet, *drawn).item(), peak
 
 
-def _judge(case: Case, result: Result, right: tuple[Window, float, int]) -> None:
+@check(updates.backward_in_pieces, _PASSED, _cases, oracle=_right, sits=models.backward)
+def backward_in_pieces(case: Case, result: Result, right: tuple[Window, float, int]) -> None:
     rows = read.integers(result["rows"], "rows")
     num, size, most = case["num"], case["micro_batch"], max(rows, default=0)
     window, wanted_loss, enough = right
@@ -103,13 +105,3 @@ def _faults(case: Case, window: Window) -> Faults:
         f"there are {pieces} micro-batches, and each counts as one in {whole}: weight each "
         f"{share}": 1 + window.sum_of_means / whole,
     }.items()
-
-
-backward_in_pieces = Exercise(
-    run=updates.backward_in_pieces,
-    passed="the gradient of all images, in the memory of a micro-batch",
-    cases=_cases,
-    judge=_judge,
-    oracle=_right,
-    sits=models.backward,
-)

@@ -10,9 +10,11 @@ import torch
 from torch import Tensor
 
 from tutorial_lib.checks.given import observe
-from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Exercise, Faults, Result, expect, read
+from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Faults, Result, check, expect, read
 
 from .given import models, room
+
+_PASSED = "the floor to the byte, and two requests refused"
 
 
 def _cases(draw: Draw) -> Cases:
@@ -50,7 +52,8 @@ def _floor(case_text: str) -> dict[str, int]:
     return {k: sum(t.nbytes for t in v if isinstance(t, Tensor)) for k, v in kinds.items()}
 
 
-def _judge(case: Case, result: Result) -> None:
+@check(room.room_for_activations, _PASSED, _cases)
+def room_for_activations(case: Case, result: Result) -> None:
     said, cap = str(result["said"]), case["cap_bytes"]
     side, multiple = case["side"], room.multiple_of(case)
     if side % multiple:
@@ -137,11 +140,3 @@ def _differences(case: Case, parts: dict[str, int]) -> dict[str, tuple[str, int]
         "gradients of frozen parameters": ("frozen parameters have no gradient.", frozen),
         "states of frozen parameters": (no_state, frozen_state),
     }
-
-
-room_for_activations = Exercise(
-    run=room.room_for_activations,
-    passed="the floor to the byte, and two requests refused",
-    cases=_cases,
-    judge=_judge,
-)

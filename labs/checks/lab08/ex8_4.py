@@ -10,11 +10,12 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from tutorial_lib import memory
 from tutorial_lib.checks.given import answered
-from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Exercise, Faults, Result, expect, read
+from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Faults, Result, check, expect, read
 
 from . import given
 from .given.prices import flops_of_step, make_priced
 
+_PASSED = "the price of each block of four U-Nets, to the FLOP, and all is as before"
 _LEVELS = ["down_blocks.0", "down_blocks.1", "mid_block", "up_blocks.0", "up_blocks.1"]
 _IN_THE_MIDDLE = ["up_blocks.0", "mid_block.resnets.0", "mid_block"]
 _PLAIN_COUNTER = partial(FlopCounterMode, display=False)
@@ -89,7 +90,8 @@ class _Right:
         return {name: self.flops(name) - self.plain for name in self.case["blocks"]}
 
 
-def _judge(case: Case, result: Result, right: _Right) -> None:
+@check(given.prices_of, _PASSED, _cases, oracle=_Right)
+def prices_of(case: Case, result: Result, right: _Right) -> None:
     if case["fails"] and read.flag(result, "failed"):
         expect.fact(
             read.flag(result, "came_out"),
@@ -158,12 +160,3 @@ def _faults(case: Case, name: str, right: _Right) -> Faults:
     yield "the blocks before it were segments as well: undo each before the next.", together
     share = (right.flops(*case["blocks"]) - plain) // len(right.prices)
     yield "that is an equal share of what all blocks cost: each has its own price.", share
-
-
-prices_of = Exercise(
-    run=given.prices_of,
-    passed="the price of each block of four U-Nets, to the FLOP, and all is as before",
-    cases=_cases,
-    judge=_judge,
-    oracle=_Right,
-)

@@ -5,11 +5,12 @@ from itertools import combinations, product
 from typing import Any
 
 from tutorial_lib.checks.given import outside
-from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Exercise, Result, expect, read
+from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Result, check, expect, read
 
 from .given import room
 from .given.room import Plan
 
+_PASSED = "the fastest plan that fits, and no measurement beyond it"
 _BLOCKS = ("down", "mid", "up 0", "up 1")
 # Images, images that fill the GPU, and of each block the price and the bytes that it saves and that
 # come back while it is recomputed. Of random draws one in hundreds leads all shortcuts astray:
@@ -107,7 +108,8 @@ def _plan(returned: Any, case: Case) -> Plan:
     return size, names
 
 
-def _judge(case: Case, result: Result, plans: Plans) -> None:
+@check(room.cheapest_fit, _PASSED, _cases, oracle=Plans)
+def cheapest_fit(case: Case, result: Result, plans: Plans) -> None:
     asked = [_plan(plan, case) for plan in read.items(result["asked"], "asked")]
     limit, least = case["limit"], plans.least
     if case.get("refused"):
@@ -168,12 +170,3 @@ def _why_slower(chosen: Plan, plans: Plans) -> str:
     }
     found = (words for words, is_so in reasons.items() if is_so)
     return next(found, "Were all micro-batches and blocks tried together, the fastest first?")
-
-
-cheapest_fit = Exercise(
-    run=room.cheapest_fit,
-    passed="the fastest plan that fits, and no measurement beyond it",
-    cases=_cases,
-    judge=_judge,
-    oracle=Plans,
-)

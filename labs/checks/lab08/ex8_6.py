@@ -6,10 +6,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Exercise, Result, expect, read
+from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Result, check, expect, read
 
 from .given import models, updates
 
+_PASSED = "the largest micro-batch that fits, and failed attempts leave no trace"
 _MOVED = "nothing fits, and parameters or optimizer state were changed."
 _NOTHING_FITS = {
     "weights": _MOVED,
@@ -39,7 +40,8 @@ def _right_update(case: Case) -> tuple[float, list[Tensor], Tensor] | None:
     return loss, updates.state_of(unet, optimizer), torch.get_rng_state()
 
 
-def _judge(case: Case, result: Result, right: Any) -> None:
+@check(updates.update_that_fits, _PASSED, _cases, oracle=_right_update)
+def update_that_fits(case: Case, result: Result, right: Any) -> None:
     said, rows = str(result["said"]), read.integers(result["rows"], "rows")
     if case["kind"] == "other error":
         expect.fact(
@@ -127,12 +129,3 @@ def _judge_update(
         ),
     }
     expect.no_fault(faults)
-
-
-update_that_fits = Exercise(
-    run=updates.update_that_fits,
-    passed="the largest micro-batch that fits, and failed attempts leave no trace",
-    cases=_cases,
-    judge=_judge,
-    oracle=_right_update,
-)

@@ -51,9 +51,7 @@ def diagnosis(
     def oracle(case: Case) -> Callable[[], Any]:
         return cache(partial(scripts[case["case"]].oracle, case))  # computed when first asked for
 
-    return Exercise(
-        run=run, passed=passed, cases=cases, judge=judge, oracle=oracle, sits=sits, again=run_mended
-    )
+    return Exercise(run, passed, cases, judge, oracle=oracle, sits=sits, again=run_mended)
 
 
 def only_update(result: Result, size: int, where: str) -> Tensor:

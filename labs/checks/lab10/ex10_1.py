@@ -4,10 +4,12 @@ import math
 
 from torch import Tensor
 
-from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Exercise, Faults, Result, expect, read
+from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Faults, Result, check, expect, read
 
 from . import given
 from .right import Right, draw_sizes, expect_gradients, expect_loss
+
+_PASSED = "loss and both gradients as autograd's, also where exp would overflow"
 
 
 def _cases(draw: Draw) -> Cases:
@@ -17,7 +19,8 @@ def _cases(draw: Draw) -> Cases:
     yield {**case, "scale": 1e4}  # exp overflows
 
 
-def _judge(case: Case, result: Result, right: Right) -> None:
+@check(given.piece_gradients, _PASSED, _cases, oracle=Right)
+def piece_gradients(case: Case, result: Result, right: Right) -> None:
     expect.unchanged(result)
     loss, gradients = result["loss"], read.tensors(result["gradients"], 2, "the gradients")
     if isinstance(loss, Tensor):
@@ -58,12 +61,3 @@ def _faults(scene: given.Scene, of_hidden: Tensor, of_weight: Tensor) -> Faults:
         "both have the other sign: probabilities minus the target.": [-g for g in right],
         "both are divided by the tokens: that of the sum is wanted.": [g / n for g in right],
     }.items()
-
-
-piece_gradients = Exercise(
-    run=given.piece_gradients,
-    passed="loss and both gradients as autograd's, also where exp would overflow",
-    cases=_cases,
-    judge=_judge,
-    oracle=Right,
-)

@@ -1,6 +1,6 @@
 """The check of 10.2: a loss in checkpointed pieces."""
 
-from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Exercise, Faults, Result, unchanged
+from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Faults, Result, check, unchanged
 
 from . import given
 from .right import (
@@ -15,6 +15,8 @@ from .right import (
     expect_no_whole,
 )
 
+_PASSED = "the whole loss and its gradients, with the logits of one piece at a time"
+
 
 def _cases(draw: Draw) -> Cases:
     case = {**draw_sizes(draw), "factor": 3}
@@ -25,7 +27,8 @@ def _cases(draw: Draw) -> Cases:
     yield from (large, {**large, "piece": 40})
 
 
-def _judge(case: Case, result: Result, right: Right) -> None:
+@check(given.checkpointed_loss, _PASSED, _cases, oracle=Right, sits=by_pieces)
+def checkpointed_loss(case: Case, result: Result, right: Right) -> None:
     exact = case.get("dtype") == "float64"
     tokens, size = case["tokens"], case["piece"]
     expect_late(result)
@@ -59,13 +62,3 @@ def _faults(case: Case, right: Right) -> Faults:
     why = "got none: what is detached from the graph carries no gradient back."
     yield f"hidden {why}", [1 + 0 * of_hidden, 1 + factor * of_weight]
     yield f"the matrix {why}", [1 + factor * of_hidden, 1 + 0 * of_weight]
-
-
-checkpointed_loss = Exercise(
-    run=given.checkpointed_loss,
-    passed="the whole loss and its gradients, with the logits of one piece at a time",
-    cases=_cases,
-    judge=_judge,
-    oracle=Right,
-    sits=by_pieces,
-)

@@ -1,6 +1,6 @@
 """The check of 10.3: gradients that are made in forward, once."""
 
-from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Exercise, Faults, Result, expect, read
+from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Faults, Result, check, expect, read
 
 from . import given
 from .given.half_squares import squares
@@ -14,6 +14,7 @@ from .right import (
     expect_loss,
 )
 
+_PASSED = "each piece made once, in forward, and a second gradient refused"
 _SMALL = 64  # bytes: a loss or two
 _ADVICE = (
     "have piece_of give numbers that you know, and follow them. The rows' gradients are side by "
@@ -31,7 +32,14 @@ def _cases(draw: Draw) -> Cases:
     yield {**draw_large(draw), "factor": 1, "kind": "once"}
 
 
-def _judge(case: Case, result: Result, right: Right) -> None:
+@check(
+    given.fused_loss,
+    _PASSED,
+    _cases,
+    oracle=lambda case: Right(case, squares),
+    sits=lambda piece_of, piece, hidden, targets, *weights: squares(hidden, targets, *weights),
+)
+def fused_loss(case: Case, result: Result, right: Right) -> None:
     exact = case.get("dtype") == "float64"
     if case["kind"] == "penalised":
         _judge_second(result)
@@ -148,13 +156,3 @@ def _judge_peak(case: Case, result: Result) -> None:
             "piece: add each piece's gradients to the sum at once, and keep none."
         ),
     )
-
-
-fused_loss = Exercise(
-    run=given.fused_loss,
-    passed="each piece made once, in forward, and a second gradient refused",
-    cases=_cases,
-    judge=_judge,
-    oracle=lambda case: Right(case, squares),
-    sits=lambda piece_of, piece, hidden, targets, *weights: squares(hidden, targets, *weights),
-)

@@ -7,10 +7,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Exercise, Faults, Result, expect, read
+from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Faults, Result, check, expect, read
 
 from . import given
 from .right import expect_gradients, expect_loss
+
+_PASSED = "the window's mean over what counts, also where nothing does"
 
 
 def _cases(draw: Draw) -> Cases:
@@ -47,7 +49,8 @@ def _gradients(loss: Tensor, weight: Tensor, hidden: list[Tensor]) -> list[Tenso
     return [*torch.autograd.grad(loss, [weight, *hidden], retain_graph=True)]
 
 
-def _judge(case: Case, result: Result) -> None:
+@check(given.mean_over_counted, _PASSED, _cases)
+def mean_over_counted(case: Case, result: Result) -> None:
     window, said, told = _count(case["counted"]), str(result["said"]), case.get("num_counted")
     if told is not None and told < window:
         reason = f"num_counted (={told}) is below the {window} tokens that count"
@@ -118,11 +121,3 @@ def _faults(total: Tensor, sums: list[Tensor], numbers: list[int], tokens: int) 
         "it is the sum of the micro-batches' own means: num_counted has the tokens of the "
         "window.": torch.stack(means).sum(),
     }.items()
-
-
-mean_over_counted = Exercise(
-    run=given.mean_over_counted,
-    passed="the window's mean over what counts, also where nothing does",
-    cases=_cases,
-    judge=_judge,
-)

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from tutorial_lib.checks.given import observe
-from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Exercise, Faults, Result, expect, read
+from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Faults, Result, check, expect, read
 
 from . import given
 from .right import (
@@ -20,6 +20,7 @@ from .right import (
     expect_no_whole,
 )
 
+_PASSED = "tied or not, with bias, in float64 and bfloat16, in pieces"
 _MANY = 1000  # words, from which on logits are far more bytes than all else
 _WORSE = 1.5  # times the error of a whole loss under autocast
 
@@ -72,7 +73,16 @@ class Right:
         return loss.item(), [torch.ones(0) if g is None else g for g in found]
 
 
-def _judge(case: Case, result: Result, right: Right) -> None:
+@check(
+    given.head_loss,
+    _PASSED,
+    _cases,
+    oracle=Right,
+    sits=lambda head, hidden, targets, size, num_counted: (
+        by_pieces(hidden.flatten(0, 1), targets.flatten(), head.weight, size) / num_counted
+    ),
+)
+def head_loss(case: Case, result: Result, right: Right) -> None:
     names = [name for name, _ in given.Tied(case).named_parameters()]
     counted = case["rows"] * (case["seq"] - case["ignored"])
     if case.get("autocast") or case["dtype"] == "bfloat16":
@@ -158,15 +168,3 @@ def _judge_low(case: Case, result: Result, right: Right, names: Sequence[str]) -
                 "sums over pieces are float32.": error > allowed
             }
         )
-
-
-head_loss = Exercise(
-    run=given.head_loss,
-    passed="tied or not, with bias, in float64 and bfloat16, in pieces",
-    cases=_cases,
-    judge=_judge,
-    oracle=Right,
-    sits=lambda head, hidden, targets, size, num_counted: (
-        by_pieces(hidden.flatten(0, 1), targets.flatten(), head.weight, size) / num_counted
-    ),
-)

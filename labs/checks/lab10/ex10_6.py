@@ -4,10 +4,12 @@ import math
 import re
 from typing import Any
 
-from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Exercise, Faults, Result, expect
+from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Faults, Result, check, expect
 
 from ..lab04.chains import telling
 from . import given
+
+_PASSED = "the fewest pieces within the budget, of one size"
 
 
 class Needs:
@@ -61,7 +63,8 @@ def _right(case: Case) -> int:
     return needs.even(needs.largest(case["budget"] - needs.floor))
 
 
-def _judge(case: Case, result: Result) -> None:
+@check(given.choose_piece, _PASSED, _cases)
+def choose_piece(case: Case, result: Result) -> None:
     needs, budget = Needs(case), case["budget"]
     least = needs.floor + needs.token
     if budget < least:
@@ -146,11 +149,3 @@ def _faults(case: Case) -> Faults:
             "the sums in float32 are not in it: they stand beside the piece's own gradients.",
             needs.even(needs.largest(room + 4 * needs.learns)),
         )
-
-
-choose_piece = Exercise(
-    run=given.choose_piece,
-    passed="the fewest pieces within the budget, of one size",
-    cases=_cases,
-    judge=_judge,
-)

@@ -1,7 +1,7 @@
 """The words of a judge: an exercise, readings of a result, and expectations."""
 
 from tutorial_lib.checks.given.values import Case, CheckError, Result
-from tutorial_lib.checks.vocabulary.exercise import Cases, Draw, Exercise
+from tutorial_lib.checks.vocabulary.exercise import Cases, Draw, Exercise, check
 from tutorial_lib.checks.vocabulary.expect import (
     Faults,
     fact,
@@ -20,6 +20,7 @@ __all__ = [
     "Exercise",
     "Faults",
     "Result",
+    "check",
     "fact",
     "no_fault",
     "peak_at_most",

@@ -59,11 +59,11 @@ class Exercise:
 
     def __init__(
         self,
-        *,
         run: RunHalf,
         passed: str,
         cases: Callable[[Draw], Cases],
         judge: Callable[..., None],
+        *,
         oracle: Callable[[Case], Any] | None = None,
         sits: Answer | None = None,
         again: Run | None = None,
@@ -127,6 +127,13 @@ class Exercise:
             f'To call it as this check does: call = checks.{lab}.case("{self.exercise}", {number}'
             f"{seeded}), then call(your_function). Print call to see with what."
         )
+
+
+def check(
+    run: RunHalf, passed: str, cases: Callable[[Draw], Cases], **more: Any
+) -> Callable[[Callable[..., None]], Exercise]:
+    """Return a decorator that makes a judge the check of an exercise (see `Exercise`)."""
+    return lambda judge: Exercise(run, passed, cases, judge, **more)
 
 
 # Counting walks all objects: once a process. Freezing more later only costs time.
