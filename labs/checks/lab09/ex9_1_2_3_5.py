@@ -12,20 +12,10 @@ from tutorial_lib.checks.vocabulary import Case, CheckError, Result, expect, rea
 
 from . import given
 from .given import steps
-from .scripts import BrokenScript, diagnosis, only_update
+from .scripts import FINDINGS, Judge, Oracle, diagnosis, only_update
 
 _SLACK = 1.5  # of the peak: a script may hold its logits while it goes backward
 _FLOOR = 0.85  # of the peak: without what one block recomputes, less would be left
-
-
-_FORWARD = "Are modes, values and the order of the blocks those of the plain model?"
-
-
-def _script(
-    cause: str, reading: float, asked: str, symptom: str, forward: str = _FORWARD
-) -> BrokenScript:
-    """Make a broken script; words for another forward, or else other gradients or buffers."""
-    return BrokenScript(cause, reading, asked, _oracle, partial(_judge, symptom, forward))
 
 
 def _oracle(case: Case) -> tuple[Result, int]:
@@ -77,10 +67,8 @@ def _loss(letter: str, model: Any, *batch: Any) -> Any:
     return loss
 
 
-def _judge(
-    symptom: str, forward: str, case: Case, result: Result, right: tuple[Result, int]
-) -> None:
-    where, (plain, enough) = f"case {case['case']}: ", right
+def _judge(case: Case, result: Result, right: tuple[Result, int]) -> None:
+    where, (plain, enough), told = f"case {case['case']}: ", right, FINDINGS[case["case"]]
     size, once = len(plain["parameters"]), plain["counts"]
     counts = read.integers(result["counts"], f"{where}runs of the blocks", len(once))
     gradient = only_update(result, size, where)
@@ -91,13 +79,13 @@ def _judge(
         expect.fact(
             expect.is_close(loss, plain["returned"], 1e-6),
             f"{where}the loss is {loss / plain['returned']:.4g} times that of the plain model, so "
-            f"forward differs already. {forward}",
+            f"forward differs already. {told.forward}",
         )
-        raise CheckError(f"{where}gradients are off by {error:.2g} of their norm. {symptom}")
+        raise CheckError(f"{where}gradients are off by {error:.2g} of their norm. {told.symptom}")
     buffers = read.tensors(result["buffers"], len(plain["buffers"]), f"{where}the buffers")
     expect.fact(
         expect.is_close(buffers, plain["buffers"]),
-        f"{where}gradients are right, and buffers are not. {symptom}",
+        f"{where}gradients are right, and buffers are not. {told.symptom}",
     )
     expect.loss(result["returned"], plain["returned"], where=where)
     expect.fact(
@@ -133,87 +121,31 @@ def _judge(
     )
 
 
-_SCALE = (
-    "Which scale is read? Forward and recomputation need the one that the step began with, and a "
-    "line between them changes it."
-)
-_NO_DROPOUT = "Is any dropout at work? It was switched off, and has to stay so."
+def _steps(letters: str) -> dict[str, tuple[Oracle, Judge]]:
+    return dict.fromkeys(letters, (_oracle, _judge))
+
 
 changed_in_between = diagnosis(
     given.changed_in_between,
     "cases A and B train as without checkpoints, in the memory of a checkpointed run",
-    {
-        "A": _script(
-            "late binding",
-            5,
-            "how often the last block of make_a runs in one step of broken_a",
-            "Which block does a recomputation run? A name in a lambda is looked up at each call.",
-        ),
-        "B": _script(
-            "changed state",
-            0.5,
-            "the scale that a recomputation of broken_b reads, where forward read 1",
-            _SCALE,
-            _SCALE,
-        ),
-    },
-    sits=_sits("AB"),
+    _steps("AB"),
+    _sits("AB"),
 )
-
 repeated_work = diagnosis(
     given.repeated_work,
     "cases C and D train as without checkpoints, masks and running statistics too",
-    {
-        "C": _script(
-            "random state",
-            10,
-            "the number of different random states (torch.get_rng_state) in which the five blocks "
-            "of make_c begin, forward or again, in one step of broken_c",
-            "Does a recomputation draw the masks of its forward?",
-            "Was dropout switched off, or a seed set? A step draws its masks from the random state "
-            "that it finds.",
-        ),
-        "D": _script(
-            "counted twice",
-            2,
-            "num_batches_tracked in a block after one step of broken_d",
-            "How often do the running statistics move in one step?",
-        ),
-    },
-    sits=_sits("CD"),
+    _steps("CD"),
+    _sits("CD"),
 )
-
 untrained_parts = diagnosis(
     given.untrained_parts,
     "cases E and F: all that should learn does, without dropout, in the memory of checkpoints",
-    {
-        "E": _script(
-            "frozen input",
-            48,
-            "how many parameters of make_e that need a gradient have none after broken_e",
-            "Do the blocks get gradients? The first one's input needs none.",
-        ),
-        "F": _script(
-            "not checkpointed",
-            1,
-            "how often a layer's first norm runs in one step of broken_f",
-            _NO_DROPOUT,
-            _NO_DROPOUT,
-        ),
-    },
-    sits=_sits("EF"),
+    _steps("EF"),
+    _sits("EF"),
 )
-
 died_in_backward = diagnosis(
     given.died_in_backward,
     "case I trains as without checkpoints, and one block at a time is recomputed",
-    {
-        "I": _script(
-            "one segment",
-            4,
-            "how many results of gelu are held when broken_i dies under CAP_I",
-            "A checkpoint changes no gradient.",
-        )
-    },
-    sits=_sits("I"),
+    _steps("I"),
+    _sits("I"),
 )

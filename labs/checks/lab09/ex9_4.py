@@ -10,7 +10,7 @@ from tutorial_lib.models.lstm import LSTM
 from ..lab06 import right_sums
 from ..lab06.given import models
 from . import given
-from .scripts import BrokenScript, diagnosis, only_update
+from .scripts import diagnosis, only_update
 
 _SMALL = 64  # bytes: a loss or two
 
@@ -108,24 +108,7 @@ def _faults(gradients: Window, labels: Tensor) -> Faults:
 memory_and_windows = diagnosis(
     given.memory_and_windows,
     "case G holds no graph, and case H takes one window as one batch",
-    {
-        "G": BrokenScript(
-            "kept graphs",
-            6,
-            "how many graphs are alive after broken_g on six batches of one size: the bytes left "
-            "behind over those that one batch saves, rounded",
-            _right_validation,
-            _judge_validation,
-        ),
-        "H": BrokenScript(
-            "unequal weights",
-            8,
-            "how many times as much a target of the shortest micro-batch in window_h() counts as "
-            "one of the longest",
-            _right_window,
-            _judge_window,
-        ),
-    },
+    {"G": (_right_validation, _judge_validation), "H": (_right_window, _judge_window)},
+    lambda: {"G": ("", 0, _mean), "H": ("", 0, right_sums.train_on_tokens)},
     also=[{"case": "H", "empty": True}],
-    sits=lambda: {"G": ("", 0, _mean), "H": ("", 0, right_sums.train_on_tokens)},
 )

@@ -1,8 +1,10 @@
-"""Broken scripts, and the judge of a finding, for all exercises of lab 09."""
+"""The findings of lab 09, from `findings.toml`, and their judge, for all of its exercises."""
 
+import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor
@@ -20,20 +22,26 @@ _MISREAD = {
 
 
 @dataclass(frozen=True)
-class BrokenScript:
-    """One broken run."""
+class Finding:
+    """What is right of one broken run, and what to try where its mended function is not."""
 
     cause: str  # one of `CAUSES`
     reading: float  # the number that the notebook's script shows
     asked: str  # words for that reading
-    oracle: Callable[[Case], Any]
-    judge: Callable[[Case, Result, Any], None]  # of the case, what a mended function gave, oracle
+    symptom: str = ""
+    forward: str = "Are modes, values and the order of the blocks those of the plain model?"
+
+
+_TABLE = tomllib.loads((Path(__file__).parent / "findings.toml").read_text(encoding="utf-8"))
+FINDINGS = {letter: Finding(**row) for letter, row in _TABLE.items()}
+Oracle = Callable[[Case], Any]
+Judge = Callable[[Case, Result, Any], None]  # of the case, what a mended function gave, oracle
 
 
 def diagnosis(
     run: RunHalf,
     passed: str,
-    scripts: Mapping[str, BrokenScript],
+    scripts: Mapping[str, tuple[Oracle, Judge]],
     sits: Callable[[], Any] | None = None,
     also: Sequence[Case] = (),
 ) -> Exercise:
@@ -44,12 +52,12 @@ def diagnosis(
             yield {**case, "seed": draw.randrange(10**6)}
 
     def judge(case: Case, result: Result, right: Callable[[], Any]) -> None:
-        script = scripts[case["case"]]
-        _judge_finding(f"case {case['case']}: ", result, script)
-        script.judge(case, result, right())
+        letter = case["case"]
+        _judge_finding(f"case {letter}: ", result, FINDINGS[letter])
+        scripts[letter][1](case, result, right())
 
     def oracle(case: Case) -> Callable[[], Any]:
-        return cache(partial(scripts[case["case"]].oracle, case))  # computed when first asked for
+        return cache(partial(scripts[case["case"]][0], case))  # computed when first asked for
 
     return Exercise(run, passed, cases, judge, oracle=oracle, sits=sits, again=run_mended)
 
@@ -61,18 +69,18 @@ def only_update(result: Result, size: int, where: str) -> Tensor:
     return updates[0]
 
 
-def _judge_finding(where: str, result: Result, script: BrokenScript) -> None:
+def _judge_finding(where: str, result: Result, right: Finding) -> None:
     cause = result["cause"]
     is_known = isinstance(cause, str) and cause in CAUSES
     fact(is_known, f"{where}the cause must be one of {', '.join(CAUSES)}.")
     fact(
-        cause == script.cause,
+        cause == right.cause,
         f"{where}the cause is not {cause!r}. That one shows as follows: {CAUSES[cause]}. Does an "
         f"instrument read that here?{_MISREAD.get(cause, '')}",
     )
     reading = read.number(result["reading"], f"{where}the reading")
     fact(
-        abs(reading - script.reading) <= 0.01 * script.reading,
+        abs(reading - right.reading) <= 0.01 * right.reading,
         f"{where}the cause is right, and {reading:g} is not what shows it. The reading is "
-        f"{script.asked}.",
+        f"{right.asked}.",
     )
