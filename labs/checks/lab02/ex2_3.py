@@ -3,16 +3,7 @@
 import torch
 
 from tutorial_lib import memory
-from tutorial_lib.checks.vocabulary import (
-    Case,
-    Cases,
-    Draw,
-    Faults,
-    Result,
-    check,
-    expect,
-    read,
-)
+from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Faults, Result, check, expect, read
 
 from . import given
 from .given.machine import PretendGPU

@@ -9,13 +9,7 @@ from torch import Tensor
 from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Faults, Result, check, expect, read
 
 from . import given
-from .expectations import (
-    draw_parts,
-    expect_gradients,
-    expect_runs,
-    read_peaks,
-    times_in,
-)
+from .expectations import draw_parts, expect_gradients, expect_runs, read_peaks, times_in
 from .given import stages, towers
 
 _PASSED = "the gradients of one large graph, from one small graph at a time"

@@ -2,11 +2,7 @@
 
 from .prices import prices_of
 from .room import cheapest_fit, room_for_activations
-from .updates import (
-    backward_in_pieces,
-    draw_update,
-    update_that_fits,
-)
+from .updates import backward_in_pieces, draw_update, update_that_fits
 
 __all__ = ["backward_in_pieces", "cheapest_fit", "draw_update", "prices_of"]
 __all__ += ["room_for_activations", "update_that_fits"]
