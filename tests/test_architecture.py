@@ -77,15 +77,13 @@ SCHOOL = {
     "pythons": set(),
     "installer": set(),
     "workbook": set(),
-    "progress": {"workbook"},
     "bootstrap": {"pythons", "installer"},
-    "changed": set(),
     "authoring": {"claims", "marks", "pythons"},
     "site": {"planning", "widgets", "authoring"},
     "commands": {
         *("units", "device", "memory", "segments", "published", "training", "planning"),
-        *("emulated", "recorded", "pythons", "installer", "workbook", "bootstrap", "changed"),
-        *("authoring", "site", "progress", "predicting"),
+        *("emulated", "recorded", "pythons", "installer", "workbook", "bootstrap"),
+        *("authoring", "site", "predicting"),
     },
 }
 SOLUTIONS = {"grader": {"units", "private_torch", "checks", "marks"}}

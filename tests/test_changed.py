@@ -2,7 +2,7 @@
 
 import subprocess
 
-from tutorial_lib.school import changed
+from tutorial_lib.school.commands import test as changed
 
 
 def commit(folder, message):

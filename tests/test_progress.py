@@ -9,8 +9,8 @@ import pytest
 
 from tutorial_lib.instruments import widgets
 from tutorial_lib.instruments.widgets import progress
-from tutorial_lib.school import progress as done
 from tutorial_lib.school import workbook
+from tutorial_lib.school.commands import progress as done
 from tutorial_lib.school.commands.main import main
 
 

@@ -38,20 +38,16 @@ def options(parser: argparse.ArgumentParser) -> None:
     """Add what the command takes: words behind `--` are the program's."""
     parser.usage = "%(prog)s --card CARD [options] -- python train.py\n       %(prog)s --setup"
     parser.epilog = _EPILOG
-    parser.add_argument("--card", metavar="CARD", help=f"one of {', '.join(CARDS)}")
-    parser.add_argument("--memory", metavar="SIZE", help="another memory, as in 16GiB or in bytes")
-    parser.add_argument(
-        "--context",
-        metavar="SIZE",
-        help="what a CUDA context takes of it, as in 300MiB or 0; left out: 3 MiB a multiprocessor",
-    )
-    parser.add_argument(
-        "--cudnn", action="store_true", help="count the workspaces of convolutions, too"
-    )
-    parser.add_argument("--steps", type=int, metavar="N", help="stop after N optimizer steps")
-    parser.add_argument("--snapshot", type=Path, metavar="FILE", help="for PyTorch's memory viewer")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="the result, for a program")
-    parser.add_argument("--setup", action="store_true", help="make .venv-cuda (about 6 GB), once")
+    context = "what a CUDA context takes of it, as in 300MiB or 0; left out: 3 MiB a multiprocessor"
+    add = parser.add_argument
+    add("--card", metavar="CARD", help=f"one of {', '.join(CARDS)}")
+    add("--memory", metavar="SIZE", help="another memory, as in 16GiB or in bytes")
+    add("--context", metavar="SIZE", help=context)
+    add("--cudnn", action="store_true", help="count the workspaces of convolutions, too")
+    add("--steps", type=int, metavar="N", help="stop after N optimizer steps")
+    add("--snapshot", type=Path, metavar="FILE", help="for PyTorch's memory viewer")
+    add("--json", type=Path, metavar="FILE", help="the result, for a program")
+    add("--setup", action="store_true", help="make .venv-cuda (about 6 GB), once")
 
 
 def run(options: argparse.Namespace) -> int:

@@ -32,13 +32,8 @@ def options(parser: argparse.ArgumentParser) -> None:
     add("--workers", type=int, metavar="N", help="submissions at once; by cores and free memory")
     add("--dask", metavar="ADDRESS", help="grade on a Dask cluster: its address")
     add("--seconds", type=float, default=20.0, help="CPU time of a function in one check")
-    add(
-        "--only",
-        action="append",
-        default=[],
-        metavar="NAME",
-        help="one submission; may be repeated; a report in --out keeps the others",
-    )
+    only = "one submission; may be repeated; a report in --out keeps the others"
+    add("--only", action="append", default=[], metavar="NAME", help=only)
     add("--seed", type=int, help="as in an older run.json: draws the same cases again")
     add("--roster", type=Path, metavar="CSV", help="name or folder, id, email")
     add("--marks", type=Path, metavar="CSV", help="by hand: student, exercise, points, comment")
@@ -66,19 +61,9 @@ def run(options: argparse.Namespace) -> int:
             "`grade --help` shows what goes with --selftest and --example."
         )
     else:
-        table = grader.grade(
-            lab,
-            given[0],
-            out,
-            root=ROOT,
-            workers=options.workers,
-            dask=options.dask,
-            seconds=options.seconds,
-            only=options.only,
-            seed=options.seed,
-            roster=options.roster,
-            marks=options.marks,
-        )
+        names = ("workers", "dask", "seconds", "only", "seed", "roster", "marks")
+        chosen = {name: getattr(options, name) for name in names}
+        table = grader.grade(lab, given[0], out, root=ROOT, **chosen)
         _say(table, out)
     return 0
 

@@ -60,32 +60,19 @@ def options(parser: argparse.ArgumentParser) -> None:
         whole_step="A whole step (step, model and optimizer) cannot be planned.",
     )
     parser.usage = "%(prog)s MODEL --budget ROOM --effective-batch N ..."
-    parser.add_argument(
-        "--budget", required=True, metavar="ROOM", help="memory of the GPU: 16GiB, or rtx-3060"
-    )
-    parser.add_argument(
-        "--effective-batch", required=True, type=int, metavar="N", help="samples in each update"
-    )
+    add = parser.add_argument
+    add("--budget", required=True, metavar="ROOM", help="memory of the GPU: 16GiB, or rtx-3060")
+    samples = "samples in each update"
+    add("--effective-batch", required=True, type=int, metavar="N", help=samples)
     for name in ("precision", "optimizer"):
         allowed = f"{name} that the plan may take; may repeat"
-        parser.add_argument(f"--{name}", action="append", metavar="NAME", help=allowed)
-    parser.add_argument(
-        "--stages", metavar="NAMES", help="modules that may be recomputed: layers.0,layers.1"
-    )
-    parser.add_argument(
-        "--link",
-        metavar="SPEED",
-        help="link to the host, where tensors may wait: 55GB/s, or pcie-4",
-    )
-    parser.add_argument(
-        "--host", metavar="SIZE", help="pinned memory there for them: 64GiB (default: any)"
-    )
-    parser.add_argument(
-        "--emulated", metavar="CARDS", help="cards to run the plan on, as in t4,a100"
-    )
-    parser.add_argument(
-        "--save", type=Path, metavar="FILE", help="file for the plan, for Plan.load"
-    )
+        add(f"--{name}", action="append", metavar="NAME", help=allowed)
+    add("--stages", metavar="NAMES", help="modules that may be recomputed: layers.0,layers.1")
+    where = "link to the host, where tensors may wait: 55GB/s, or pcie-4"
+    add("--link", metavar="SPEED", help=where)
+    add("--host", metavar="SIZE", help="pinned memory there for them: 64GiB (default: any)")
+    add("--emulated", metavar="CARDS", help="cards to run the plan on, as in t4,a100")
+    add("--save", type=Path, metavar="FILE", help="file for the plan, for Plan.load")
 
 
 def run(options: argparse.Namespace) -> int:

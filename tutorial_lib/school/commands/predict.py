@@ -21,17 +21,13 @@ def options(parser: argparse.ArgumentParser) -> None:
         whole_step="It may return three things, step, model and optimizer: a whole step is "
         "predicted as it is.",
     )
-    parser.add_argument(
-        "--kernels", choices=["cuda", "cpu"], default="cuda", help="whose kernels the step takes"
-    )
-    parser.add_argument(
-        "--cards", action="store_true", help="list all cards: whether it fits, and a list price"
-    )
-    parser.add_argument(
-        "--torch",
-        metavar="RELEASE",
-        help="whose CUDA kernels and context to take, as in 2.13; else the installed one's",
-    )
+    release = "whose CUDA kernels and context to take, as in 2.13; else the installed one's"
+    cards = "list all cards: whether it fits, and a list price"
+    taken = "whose kernels the step takes"
+    add = parser.add_argument
+    add("--kernels", choices=["cuda", "cpu"], default="cuda", help=taken)
+    add("--cards", action="store_true", help=cards)
+    add("--torch", metavar="RELEASE", help=release)
 
 
 def run(options: argparse.Namespace) -> int:

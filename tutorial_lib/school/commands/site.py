@@ -8,10 +8,9 @@ from tutorial_lib.school.bootstrap import ROOT
 
 def options(parser: argparse.ArgumentParser) -> None:
     """Add what the command takes."""
-    parser.add_argument(
-        "--out", type=Path, default=Path("site"), metavar="FOLDER", help="folder for the pages"
-    )
-    parser.add_argument("--solutions", action="store_true", help="the labs' solutions too")
+    add, folder = parser.add_argument, Path("site")
+    add("--out", type=Path, default=folder, metavar="FOLDER", help="folder for the pages")
+    add("--solutions", action="store_true", help="the labs' solutions too")
 
 
 def run(options: argparse.Namespace) -> int:

@@ -8,9 +8,17 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
+import subprocess
+from pathlib import Path
 
-from tutorial_lib.school import bootstrap, changed
+from tutorial_lib.school import bootstrap
 from tutorial_lib.school.commands import process
+
+# Where learners begin, what they build, and the labs of both; the others run when they change.
+HANDFUL = ("course/0[04]_*.ipynb", "solutions/lab0[13]_*.ipynb")
+_NOTEBOOK = re.compile(r"(course|solutions)/[^/]+\.ipynb")
+_READS_RECORDINGS = re.compile(r"^from tutorial_lib\.instruments.*\brecorded\b", re.MULTILINE)
 
 
 def options(parser: argparse.ArgumentParser) -> None:
@@ -20,14 +28,10 @@ def options(parser: argparse.ArgumentParser) -> None:
         "All else goes to pytest: tests/test_units.py runs only these tests; -k WORD, -x. "
         "`pytest --help` lists pytest's own options."
     )
-    parser.add_argument(
-        "--all", action="store_true", help="every notebook and test, the weekly ones too: hours"
-    )
-    parser.add_argument(
-        "--emulated",
-        action="store_true",
-        help="run the GPU cells of all notebooks, or of those named, on emulated cards",
-    )
+    emulated = "run the GPU cells of all notebooks, or of those named, on emulated cards"
+    add = parser.add_argument
+    add("--all", action="store_true", help="every notebook and test, the weekly ones too: hours")
+    add("--emulated", action="store_true", help=emulated)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -54,9 +58,42 @@ def run(options: argparse.Namespace) -> int:
     named = [word.split("::")[0] for word in words if word[:1] != "-"]
     chosen = any((bootstrap.ROOT / name).exists() for name in named)
     # Notebooks take longest, so they start first; what belongs together stays with one worker.
-    paths = [] if chosen else [*changed.daily_notebooks(bootstrap.ROOT), "tests"]
+    paths = [] if chosen else [*daily_notebooks(bootstrap.ROOT), "tests"]
     if options.all:
         paths = ["course", "solutions", "tests", "-m", ""]
     workers = str(min(4, (os.cpu_count() or 1) + 1))  # one more, since some tests wait
     command = [python, "-m", "pytest", "--nbval", "-n", workers, "--dist", "loadfile"]
     return process.become([*command, *paths, *words], changes)
+
+
+def daily_notebooks(root: Path) -> list[str]:
+    """List the notebooks that `test` runs: a handful, and those that differ from HEAD's parent.
+
+    Where a recording differs, those that read recordings too. Without git, or at a first commit,
+    the handful alone.
+    """
+    found = {path.relative_to(root).as_posix() for name in HANDFUL for path in root.glob(name)}
+    for path in changed_files(root, "HEAD~1"):
+        found |= {path} if _NOTEBOOK.fullmatch(path) else _readers(root, path)
+    return sorted(path for path in found if (root / path).exists())
+
+
+def _readers(root: Path, path: str) -> set[str]:
+    """Name the notebooks that read recordings, if the path is one of those."""
+    sources = root.glob("course/source/*.py") if path.startswith("course/recorded/") else ()
+    reading = [p.stem for p in sources if _READS_RECORDINGS.search(p.read_text("utf-8"))]
+    return {f"course/{name}.ipynb" for name in reading}
+
+
+def changed_files(root: Path, since: str) -> list[str]:
+    """List the files that differ from a commit, new ones too; none where git cannot say."""
+    listed: list[str] = []
+    for words in (["diff", "--name-only", since], ["ls-files", "--others", "--exclude-standard"]):
+        try:
+            done = subprocess.run(
+                ["git", *words], cwd=root, capture_output=True, text=True, check=True
+            )
+        except (OSError, subprocess.CalledProcessError):
+            return []
+        listed += done.stdout.splitlines()
+    return sorted({*listed})
