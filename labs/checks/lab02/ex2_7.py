@@ -47,49 +47,35 @@ def smallest_card(case: Case, result: Result) -> None:
 
 
 def _faults(case: Case) -> Faults:
-    enough = [m for m, held in case["cards"] if m - held >= case["run"]["allocated"]]
-    exact = [m for m, held in case["cards"] if m - held > case["run"]["allocated"]]
-    yield (
-        "One that leaves PyTorch exactly what the step needs is enough: >=, not >.",
-        min(exact, default=0),
-    )
-    yield (
-        "PyTorch cannot have what CUDA's context holds: take it off.",
-        _smallest(case, context=False),
-    )
-    yield (
+    needs = case["run"]["allocated"]
+    room = {memory: memory - held for memory, held in case["cards"] if memory - held >= needs}
+    exact = [memory for memory, free in room.items() if free > needs]
+    yield from {
+        "One that leaves PyTorch exactly what the step needs is enough: >=, not >.": (
+            min(exact, default=0)
+        ),
+        "PyTorch cannot have what CUDA's context holds: take it off.": (
+            _smallest(case, context=False)
+        ),
         "That card holds all that a free run reserved. Under a cap the allocator gives back the "
-        "blocks that it keeps, and the step runs on a smaller one.",
-        _smallest(case, "reserved"),
-    )
-    yield (
+        "blocks that it keeps, and the step runs on a smaller one.": _smallest(case, "reserved"),
         "That card holds all that the allocator reserved, and nothing is taken off for CUDA's "
-        "context.",
-        _smallest(case, "reserved", context=False),
-    )
-    yield (
-        "That card holds what nvidia-smi showed of a free run, which takes more than it needs.",
-        _smallest(case, "seen", context=False),
-    )
-    yield (
-        "That card holds what nvidia-smi showed, and a second context beside the one in it.",
-        _smallest(case, "seen"),
-    )
-    yield (
-        "The step may run on that card, and on a smaller one too: it is the largest.",
-        max(enough, default=0),
-    )
-    yield (
-        "The step may run on that card, and on a smaller one too: it is the first in the list.",
-        next(iter(enough), 0),
-    )
-    room = {m: m - held for m, held in case["cards"] if m in enough}
-    yield (
+        "context.": _smallest(case, "reserved", context=False),
+        "That card holds what nvidia-smi showed of a free run, which takes more than it needs.": (
+            _smallest(case, "seen", context=False)
+        ),
+        "That card holds what nvidia-smi showed, and a second context beside the one in it.": (
+            _smallest(case, "seen")
+        ),
+        "The step may run on that card, and on a smaller one too: it is the largest.": (
+            max(room, default=0)
+        ),
+        "The step may run on that card, and on a smaller one too: it is the first in the list.": (
+            next(iter(room), 0)
+        ),
         "That card leaves PyTorch the least room that is enough, since its context holds more: one "
-        "with less memory is enough too.",
-        min(room, key=lambda memory: room[memory], default=0),
-    )
-    yield (
-        "That is what the card leaves to PyTorch: the card's memory is wanted.",
-        min((m - held for m, held in case["cards"] if m in enough), default=0),
-    )
+        "with less memory is enough too.": min(room, key=lambda card: room[card], default=0),
+        "That is what the card leaves to PyTorch: the card's memory is wanted.": (
+            min(room.values(), default=0)
+        ),
+    }.items()

@@ -104,48 +104,47 @@ def choose_piece(case: Case, result: Result) -> None:
 
 
 def _faults(case: Case) -> Faults:
-    needs, budget = Needs(case), case["budget"]
-    room, low = budget - needs.floor, needs.token - needs.words * needs.size
+    needs, budget, wide = Needs(case), case["budget"], Needs(case, 4)
+    room, words = budget - needs.floor, needs.words
+    largest, low = needs.largest(room), needs.token - words * needs.size
+
+    def even(room: int, token: int | None = None) -> int:
+        return needs.even(needs.largest(room, token))
+
     if case["bias"]:
         yield (
             "the bias is not in it, a parameter that learns though the matrix is frozen; or a part "
             "of a token was rounded up: // rounds down.",
-            needs.even(needs.largest(room + needs.words * (needs.size + 4))),
+            even(room + words * (needs.size + 4)),
         )
-    yield (
-        "all numbers count as four bytes, and hidden's have fewer.",
-        Needs(case, 4).even(Needs(case, 4).largest(budget - Needs(case, 4).floor)),
-    )
-    yield (
+    yield from {
+        "all numbers count as four bytes, and hidden's have fewer.": (
+            wide.even(wide.largest(budget - wide.floor))
+        ),
         "that piece fits, and the last one is smaller than the others: as many pieces of one size "
-        "need fewer bytes.",
-        needs.largest(room),
-    )
-    largest = needs.largest(room)
-    if pieces := largest and math.ceil(needs.tokens / largest):
+        "need fewer bytes.": largest,
+    }.items()
+    if largest:
         yield (
             "tokens over pieces was rounded down, or to the nearest: a few tokens are then one "
             "piece more. Round up.",
-            round(needs.tokens / pieces),
+            round(needs.tokens / math.ceil(needs.tokens / largest)),
         )
-    yield (
-        "a piece's logits count once in it: they are there in hidden's type and in float32.",
-        needs.even(needs.largest(room, low)),
-    )
-    yield (
-        "a piece's logits count as two of float32: one has hidden's type.",
-        needs.even(needs.largest(room, needs.token + needs.words * (4 - needs.size))),
-    )
-    yield (
-        "hidden's bytes count once in it: the rows that count are a copy, and have a gradient.",
-        needs.even(needs.largest(room + needs.rows // 2)),
-    )
+    yield from {
+        "a piece's logits count once in it: they are there in hidden's type and in float32.": (
+            even(room, low)
+        ),
+        "a piece's logits count as two of float32: one has hidden's type.": (
+            even(room, needs.token + words * (4 - needs.size))
+        ),
+        "hidden's bytes count once in it: the rows that count are a copy, and have a gradient.": (
+            even(room + needs.rows // 2)
+        ),
+    }.items()
     if case["learns"]:
-        yield (
-            "the gradients' sums are not in it: they are there whatever the piece.",
-            needs.even(needs.largest(budget)),
-        )
-        yield (
-            "the sums in float32 are not in it: they stand beside the piece's own gradients.",
-            needs.even(needs.largest(room + 4 * needs.learns)),
-        )
+        yield from {
+            "the gradients' sums are not in it: they are there whatever the piece.": even(budget),
+            "the sums in float32 are not in it: they stand beside the piece's own gradients.": (
+                even(room + 4 * needs.learns)
+            ),
+        }.items()
