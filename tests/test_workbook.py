@@ -68,9 +68,7 @@ def test_a_file_that_cannot_be_read_is_put_aside(course):
 
 
 def test_tonight_is_the_first_of_the_list_and_links_follow_it(course):
-    old = course / "workbook/course/tonight.ipynb"
     nbformat.write(notebook(a="1"), course / "course/blank/tonight.ipynb")
-    nbformat.write(notebook(a="mine"), old)  # of a working copy that an older course made
     first = nbformat.v4.new_markdown_cell("[now](tonight.ipynb)", id="b")
     start = nbformat.v4.new_notebook(cells=[first])
     nbformat.write(start, course / "course/blank/00_start_here.ipynb")

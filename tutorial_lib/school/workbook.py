@@ -45,9 +45,6 @@ def update(root: Path) -> list[str]:
         for given in sorted((root / source).glob("*.ipynb")):
             new = _mark(_renamed(json.loads(given.read_text(encoding="utf-8"))))
             path = folder / named(given.name)
-            before = folder / given.name  # of a copy that an older course made
-            if before != path and before.exists() and not path.exists():
-                before.rename(path)
             if path.exists():
                 try:
                     old = json.loads(path.read_text(encoding="utf-8"))

@@ -25,8 +25,6 @@ QUIET = {
 
 _WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
-# What IPython 7 calls a cell in a traceback.
-_CELL_FILE = re.compile(r"(?:[A-Za-z]:)?[/\\][^\s\x1b]*ipykernel_\d+[/\\]\d+\.py")
 
 
 def execute(notebook: NotebookNode, folder: Path, name: str) -> None:
@@ -112,8 +110,6 @@ def _tidy(notebook: NotebookNode) -> None:
             data = output.get("data", {})
             if _WIDGET_VIEW in data and len(data) > 1:
                 del data[_WIDGET_VIEW]
-            if output.output_type == "error":
-                output.traceback = [_CELL_FILE.sub("cell", line) for line in output.traceback]
             last = tidied[-1] if tidied else {}
             if output.output_type == "stream" and last.get("name") == output.name:
                 last["text"] += output.text
