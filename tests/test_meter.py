@@ -488,6 +488,22 @@ def test_an_lstm_has_the_flops_of_its_cells():
     assert counter.get_total_flops() == 2 * 64 * 32 * (128 + 3 * 8)
 
 
+def test_flops_of_a_loss_that_differentiates_inside_are_counted():
+    """PyTorch's own counter raises: its hooks on the input refuse to be differentiated by."""
+    linear, x = torch.nn.Linear(8, 4, bias=False), torch.randn(2, 8)
+
+    def step():
+        point = x.clone().requires_grad_()
+        (slope,) = torch.autograd.grad(linear(point).square().sum(), point, create_graph=True)
+        slope.square().sum().backward()
+
+    report = memory.measure(step, model=linear, flops=True)
+    matmul = 2 * 2 * 8 * 4
+    assert report.flops == 6 * matmul  # forward and slope, and of each the gradients of its factors
+    with pytest.raises(RuntimeError, match="leaf node"), FlopCounterMode(display=False):
+        step()
+
+
 @pytest.mark.parametrize("how", ["per-block", "none"])
 def test_flops_of_fused_attention_are_counted(how):
     """Eager attention is two matmuls forward and four backward; fused, five backward."""

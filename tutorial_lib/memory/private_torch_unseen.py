@@ -15,7 +15,9 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map_only
 from torch.utils.flop_counter import FlopCounterMode, flop_registry
+from torch.utils.module_tracker import ModuleTracker
 
 _aten = torch.ops.aten
 # Not in PyTorch's list: matmuls in place, and up to 2.14 the attention of a CPU. Their arguments
@@ -79,6 +81,23 @@ def flops_of(operation: Any) -> Callable[..., int] | None:
     return flop_registry.get(_ALIKE.get(packet, packet))
 
 
+class _Tracker(ModuleTracker):
+    """PyTorch's tracker, which has no hooks on leaves: `autograd.grad` by an input refuses them.
+
+    `_fw_pre_hook`, `_fw_post_hook`: torch/utils/module_tracker.py.
+    """
+
+    def _fw_pre_hook(self, mod: Any, input: Any) -> None:
+        super()._fw_pre_hook(mod, tree_map_only(Tensor, _made, input))
+
+    def _fw_post_hook(self, mod: Any, input: Any, output: Any) -> None:
+        super()._fw_post_hook(mod, input, tree_map_only(Tensor, _made, output))
+
+
+def _made(tensor: Tensor) -> Tensor | None:
+    return None if tensor.is_leaf else tensor
+
+
 def flop_counter() -> FlopCounterMode:
     """Return PyTorch's FLOP counter, which here also counts what its list leaves out.
 
@@ -87,6 +106,7 @@ def flop_counter() -> FlopCounterMode:
         since the scores are recomputed. A causal mask halves none of them.
     """
     counter = FlopCounterMode(display=False)
+    counter.mod_tracker = _Tracker()
     counter.flop_registry |= {unlisted: flop_registry[known] for unlisted, known in _ALIKE.items()}
     counter.flop_registry |= _OF_RNN
     if importlib.util.find_spec("torch.nn.modules.linear_cross_entropy"):  # 2.13 on
