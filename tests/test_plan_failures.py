@@ -104,6 +104,19 @@ def by_forward_mode(micro_batch=2):
     return loss, model
 
 
+def by_hessian(micro_batch=2):
+    """A second derivative is forward mode over reverse mode, here of a sum."""
+    model = nn.Sequential(nn.Linear(2, 8), nn.Tanh(), nn.Linear(8, 1))
+    points = torch.rand(micro_batch, 2)
+
+    def loss():
+        value = lambda x: (x.sum() + model(x)).squeeze(0)  # noqa: E731
+        bent = torch.func.vmap(torch.func.hessian(value))(points)
+        return bent.square().mean() + model(points).square().mean()
+
+    return loss, model
+
+
 # Takes minutes to take apart, and says by a file that it has begun; imported by a bare process.
 SLOW = """
 import os, pathlib, time
@@ -164,6 +177,16 @@ def test_what_needs_memory_itself_is_no_error_of_ones_own(words, function, capsy
     assert f"in {'jagged' if function is jagged else 'loss'} (`" in printed
     assert "needs a tensor's memory itself" in printed
     assert not any(word in printed for word in ("Your code", "Memory ran out", "Traceback"))
+
+
+@pytest.mark.parametrize("words", ["predict", "plan --budget 1GiB --effective-batch 4"])
+def test_a_second_derivative_by_forward_mode_is_refused_by_name(words, capsys):
+    by_hessian()[0]().backward()  # it trains
+    command, *more = words.split()
+    assert run([command, HERE + "by_hessian", *more]) == 2
+    printed = capsys.readouterr().err
+    assert "takes a derivative in forward mode" in printed
+    assert not any(word in printed for word in ("Your code", "made outside", "Traceback"))
 
 
 def wait_until(is_so):

@@ -248,6 +248,12 @@ def _explain_refusals() -> Iterator[None]:
     try:
         yield
     except (AssertionError, RuntimeError) as error:
+        if "convert all Tensors to FakeTensors" in str(error) and "device='meta'" in str(error):
+            raise CannotPredictError(
+                f"{_line_of(error)} takes a derivative in forward mode (jvp, jacfwd, hessian), and "
+                "PyTorch's formula for one makes a tensor that no prediction follows: take jacrev "
+                "or torch.autograd.grad, or count the real step with memory.measure."
+            ) from error
         if "convert all Tensors to FakeTensors" in str(error):
             raise ValueError(
                 f"{_line_of(error)} uses a tensor that was made outside make_step: build model, "
