@@ -60,9 +60,9 @@ def test_plans_of_ones_own_models_run_as_planned(name):
 
 REFUSED = {
     "forces": "This loss differentiates inside .* segments.applied",
-    "per_sample": "runs the model under torch.func .* torch.autograd.grad in place of these",
-    "forward_mode": "runs the model under torch.func .* torch.autograd.grad in place of these",
-    "inner_step": "stage 0 with other tensors in place of its parameters",
+    "per_sample": "runs the model under torch.func .* derivatives by torch.autograd.grad",
+    "forward_mode": "runs the model under torch.func .* derivatives by torch.autograd.grad",
+    "inner_step": "stage 0 with other tensors .* around functional_call itself",
     "whole_steps_checkpointed": "remove torch.utils.checkpoint around the model",
     "reentrant": "use_reentrant=True, take False: a plan takes the place of checkpoints",
     "objects": "The stage 0 returns a Boxes with tensors among its attributes",

@@ -598,7 +598,9 @@ def test_functions_that_torch_func_transforms_are_known():
     for transform in transforms:
         transform(lambda x: seen.append(meters.in_transform()) or x.sum())(one)
     torch.func.jvp(lambda x: seen.append(meters.in_transform()) or x, (one,), (one,))
-    assert seen == [True] * 3
+    with torch.autograd.forward_ad.dual_level():
+        seen.append(meters.in_transform())
+    assert seen == [True] * 4
     assert not meters.in_transform()
 
 

@@ -1,15 +1,19 @@
 """Whether a training stays the same: looked at, tried, and compared with plain training."""
 
+import functools
 import random
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.autograd import forward_ad
+from torch.func import functional_call, grad, jacfwd, jacrev, jvp, vmap
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from tutorial_lib import memory
+from tutorial_lib.instruments import segments
 from tutorial_lib.instruments.segments import sameness
 from tutorial_lib.instruments.segments.sameness.trial import UntriedError, tried
 from tutorial_lib.instruments.segments.sameness.value_numbers import ValueNumbers
@@ -525,3 +529,100 @@ def test_attention_without_dropout_draws_nothing():
             fake = torch.empty(q.shape, requires_grad=True)
             F.scaled_dot_product_attention(fake, fake, fake, dropout_p=p)
         assert bool(numbers.draws) == (p > 0)
+
+
+# ---- torch.func ----
+
+
+class InsideABlock(nn.Module):
+    """Adds the slope of an energy, as a gradient flow does."""
+
+    def __init__(self):
+        super().__init__()
+        self.energy = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh(), nn.Linear(WIDTH, 1))
+
+    def forward(self, x):
+        return x - vmap(grad(lambda row: self.energy(row).squeeze(0)))(x)
+
+
+class BatchedInABlock(InsideABlock):
+    def forward(self, x):
+        return x + vmap(self.energy)(x)
+
+
+def _in_forward_mode(model, x):
+    with forward_ad.dual_level():
+        out = model(forward_ad.make_dual(x, torch.ones_like(x)))
+        return forward_ad.unpack_dual(out).tangent
+
+
+def _by_weights(factor):
+    return lambda model, x: functional_call(
+        model, {name: factor(weight) for name, weight in model.named_parameters()}, (x,)
+    )
+
+
+TRANSFORMED = {
+    "grad": (Block, lambda model, x: vmap(grad(lambda row: model(row).sum()))(x)),
+    "jacrev": (Block, lambda model, x: vmap(jacrev(model))(x)),
+    "jacfwd": (Block, lambda model, x: vmap(jacfwd(model))(x)),
+    "jvp": (Block, lambda model, x: jvp(model, (x,), (torch.ones_like(x),))[1]),
+    "vmap": (Block, lambda model, x: vmap(model)(x)),
+    "forward mode": (Block, _in_forward_mode),
+    "beside a plain call": (Block, lambda model, x: model(x) + vmap(model)(x)),
+    "inside a block": (InsideABlock, lambda model, x: model(x)),
+}
+NOT_TRANSFORMED = {
+    "vmap in a block": (BatchedInABlock, lambda model, x: model(x)),
+    "its own weights": (Block, _by_weights(lambda weight: weight)),
+    "other weights": (Block, _by_weights(lambda weight: 2 * weight)),
+}
+
+
+@pytest.mark.parametrize("name", [*TRANSFORMED, *NOT_TRANSFORMED])
+@pytest.mark.parametrize("strategy", ["per-block", "sqrt"])
+def test_under_torch_func_it_is_said_whether_checkpoints_work(name, strategy):
+    kind, run = (TRANSFORMED | NOT_TRANSFORMED)[name]
+    torch.manual_seed(0)
+    model, x = Model(kind), torch.randn(4, WIDTH)
+    loss = lambda: run(model, x).square().mean()  # noqa: E731
+    loss().backward()
+    plain = [parameter.grad for parameter in model.parameters()]
+    model.zero_grad()
+    with segments.applied(model, strategy, loss=loss) as applied:
+        said = applied.sameness
+        if name in TRANSFORMED:
+            assert [*said.transformed] == ["blocks.0", "blocks.1", "blocks.2"]
+            with pytest.raises(ValueError, match=r"runs the model under torch\.func"):
+                loss().backward()
+        else:
+            loss().backward()
+            again = [parameter.grad for parameter in model.parameters()]
+            is_equal = all(torch.equal(a, b) for a, b in zip(plain, again, strict=True))
+            assert is_equal == (name != "other weights")
+    if name in TRANSFORMED:
+        assert said.recomputed == "impossible"
+        assert "can't be recomputed" in str(applied)
+    else:
+        assert said.recomputed == ("another" if name == "other weights" else "exact")
+    if name == "other weights":
+        assert "weights from functional_call" in str(applied)
+
+
+def test_a_checkpoint_around_functional_call_has_its_weights():
+    """As a plan's refusal advises."""
+    torch.manual_seed(0)
+    model, x = Model(Block), torch.randn(4, WIDTH)
+    run = _by_weights(lambda weight: 2 * weight)
+    found = []
+    for through in (run, functools.partial(checkpoint, run, use_reentrant=False)):
+        model.zero_grad()
+        through(model, x).square().mean().backward()
+        found.append([parameter.grad for parameter in model.parameters()])
+    assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
+
+
+def test_without_gradients_a_checkpointed_model_runs_under_vmap():
+    model, x = Model(Block), torch.randn(4, WIDTH)
+    with torch.no_grad(), segments.applied(model, "per-block"):
+        assert torch.allclose(vmap(model)(x), model(x), atol=1e-6)

@@ -40,6 +40,11 @@ def contrast(out, target):
 def spectral(micro_batch=1): return make("spectral", F.mse_loss, micro_batch)
 def batch(micro_batch=2): return make("batch", F.mse_loss, micro_batch)
 def dropout(micro_batch=1): return make("dropout", F.mse_loss, micro_batch)
+def per_sample(micro_batch=1):
+    model = nn.Sequential(*[block(32, "") for _ in range(4)])
+    x, slopes = torch.randn(micro_batch, 32), torch.func.grad(lambda row: model(row).sum())
+    return (lambda: torch.func.vmap(slopes)(x).square().mean()), model
+
 def pairs(micro_batch=1): return make("", contrast, micro_batch)
 
 def on_gpu(micro_batch=1):
@@ -136,11 +141,15 @@ def test_a_contrastive_loss_is_never_planned_in_single_samples(script):
 
 def test_levers_and_plans_use_one_judgement(script):
     trainings = {}
-    for name in ("spectral", "dropout", "pairs"):
+    for name in ("spectral", "dropout", "pairs", "per_sample"):
         levers, refused = planning.pull_levers(Recipe(f"{script}:{name}", 4))
         trainings[name] = {lever.name: lever.training for lever in levers}
         same = fitted(script, name).sameness
-        assert trainings[name]["checkpoint each block"] == same.recomputed
+        if same.recomputed == "impossible":
+            assert "checkpoint each block" not in trainings[name]
+            assert any("runs the model under torch.func" in why for why in refused)
+        else:
+            assert trainings[name]["checkpoint each block"] == same.recomputed
         alone = trainings[name].get("one sample at a time")
         assert alone == (same.accumulated if same.alone else None)
         assert same.alone != any("one alone has no gradient" in why for why in refused)

@@ -160,8 +160,12 @@ def watched_backwards() -> Iterator[list[bool]]:
 
 
 def in_transform() -> bool:
-    """Tell whether `torch.func` is at work (`maybe_current_level`: torch/_C/_functorch.pyi)."""
-    return torch._C._functorch.maybe_current_level() is not None
+    """Tell whether `torch.func` is at work, or forward-mode derivatives.
+
+    `maybe_current_level`: torch/_C/_functorch.pyi; `_current_level`: torch/autograd/forward_ad.py.
+    """
+    is_forward_mode = torch.autograd.forward_ad._current_level >= 0
+    return is_forward_mode or torch._C._functorch.maybe_current_level() is not None
 
 
 def in_checkpoint(frame: FrameType | None, function: str = "checkpoint") -> bool:

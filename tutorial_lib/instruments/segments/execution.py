@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint, noop_context_fn
 
 from tutorial_lib.instruments.segments.deferred import DeferredRun, Operation
+from tutorial_lib.instruments.segments.one_module import recomputed
 from tutorial_lib.instruments.segments.tree import Selective, Tree, leaves
 
 Values = dict[int, Any]
@@ -140,8 +141,8 @@ class Execution:
 
         arguments = [values[number] for number in inputs]
         self._forget(pieces[-1], values)
-        options: dict[str, Any] = {"use_reentrant": False, "context_fn": contexts}
-        results = checkpoint(segment, *arguments, **options, **_BYPASSING_HOOKS)
+        options: dict[str, Any] = {"context_fn": contexts, **_BYPASSING_HOOKS}
+        results = recomputed(segment, *arguments, **options)
         values.update(zip(outputs, results, strict=True))
 
     def _run_piece(self, piece: int, values: Values) -> None:

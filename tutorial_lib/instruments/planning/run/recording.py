@@ -20,6 +20,7 @@ from tutorial_lib.device import seed_everything, set_python_random_states
 from tutorial_lib.instruments.planning.chain.profiled import WHOLE, WITHIN, Call, results_in
 from tutorial_lib.instruments.planning.run.find_stages import CannotPlanError, replaced
 from tutorial_lib.instruments.private_torch import CALL
+from tutorial_lib.instruments.segments.one_module import TRANSFORMED, refuses_hooks
 from tutorial_lib.memory.private_torch import in_checkpoint, in_transform
 from tutorial_lib.memory.timeline import Life
 
@@ -91,8 +92,8 @@ class Recorder:
             with changes:
                 loss()
         except RuntimeError as error:
-            if "saved tensor hooks" in str(error):  # torch.func.grad refuses them
-                raise CannotPlanError(_TRANSFORMED) from error
+            if refuses_hooks(error):
+                raise CannotPlanError(TRANSFORMED) from error
             raise
         self.ends.append(self.read())
         if not self.stages:
@@ -101,7 +102,8 @@ class Recorder:
             raise CannotPlanError(
                 f"The loss runs the stage {min(self.others)} with other tensors in place of its "
                 "parameters (torch.func.functional_call), which a recomputation would not have. "
-                f"{_INSTEAD}"
+                "Put torch.utils.checkpoint around functional_call itself; or take smaller "
+                "micro-batches."
             )
         if not self.calls:
             raise CannotPlanError(
@@ -178,7 +180,7 @@ class Recorder:
                 self.others |= {name} if is_other else set()
                 return function(*args, **kwargs)
             if in_transform():
-                raise CannotPlanError(_TRANSFORMED)
+                raise CannotPlanError(TRANSFORMED)
             with contextlib.nullcontext() if self._is_running else self._running():
                 self._begin()
                 before = {id(result) for result in results_in(module).values()}
@@ -208,19 +210,12 @@ _HOOKS = (
     "A plan runs stages without them. Put them around the model's call in the loss: there it "
     "keeps them."
 )
-_INSTEAD = (
-    "Checkpoint with segments.applied(model, 'per-block') around the step, and use "
-    "memory.measure to see whether it helps; or take smaller micro-batches."
-)
 _INSIDE = (
     "This loss differentiates inside (torch.autograd.grad or backward through the model), as "
     "forces and gradient penalties do. No chain of stages describes what the inner derivative "
-    f"keeps, so no plan can price it. {_INSTEAD}"
-)
-_TRANSFORMED = (
-    "This loss runs the model under torch.func (grad, jvp or vmap), where neither a plan nor "
-    "PyTorch's checkpoint can recompute. Take smaller micro-batches, or torch.autograd.grad in "
-    "place of these: checkpoints work there."
+    "keeps, so no plan can price it. Checkpoint with segments.applied(model, 'per-block', "
+    "loss=loss) around the step: printed, it says whether gradients stay as they are, and "
+    "memory.measure says whether it helps. Or take smaller micro-batches."
 )
 
 

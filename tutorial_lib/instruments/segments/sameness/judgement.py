@@ -24,7 +24,7 @@ _OF_BATCH_NORM = ("running_mean", "running_var", "num_batches_tracked")
 _AVERAGES = "running averages"
 _DROPOUT = ("dropout", "bernoulli", "attention", "rnn", "lstm", "gru")
 
-Training = Literal["exact", "rounding", "redrawn", "untried", "another"]
+Training = Literal["exact", "rounding", "redrawn", "untried", "another", "impossible"]
 FindStages = Callable[[nn.Module], Mapping[str, nn.Module]]
 
 
@@ -35,6 +35,7 @@ class Sameness:
     Args:
         unlike: Stages that compute something else when they run again, each with the state that
             its forward reads and changes.
+        transformed: Stages that run under `torch.func`, where no checkpoint can run them again.
         moved: State that recomputation changes a second time, but that no gradient depends on.
         moves: State that one micro-batch changes and the next one reads.
         draws: What draws random numbers: `dropout`, `noise`.
@@ -50,6 +51,7 @@ class Sameness:
     """
 
     unlike: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    transformed: tuple[str, ...] = ()
     moved: tuple[str, ...] = ()
     moves: tuple[str, ...] = ()
     draws: tuple[str, ...] = ()
@@ -67,6 +69,7 @@ class Sameness:
         found = tried or Tried()
         return cls(
             unlike=seen.unlike,
+            transformed=seen.transformed,
             moved=seen.moved,
             moves=seen.moves,
             draws=_kinds(seen.draws),
@@ -80,7 +83,12 @@ class Sameness:
 
     @property
     def recomputed(self) -> Training:
-        """How recomputing all stages changes gradients: `exact` (not at all) or `another`."""
+        """How recomputing all stages changes gradients.
+
+        `exact` (not at all), `another`, or `impossible`, where a checkpoint raises.
+        """
+        if self.transformed:
+            return "impossible"
         return "another" if self.unlike else "exact"
 
     @property
@@ -99,6 +107,11 @@ class Sameness:
     @property
     def recomputing(self) -> str:
         """A sentence on recomputing."""
+        if self.transformed:
+            return (
+                f"{_listed(self.transformed)} can't be recomputed: under torch.func and in "
+                "forward mode PyTorch's checkpoint raises an error."
+            )
         if self.unlike:
             causes = _state(cause for causes in self.unlike.values() for cause in causes)
             return (

@@ -13,6 +13,7 @@ from tutorial_lib.device import python_random_states, set_python_random_states
 from tutorial_lib.instruments import segments
 from tutorial_lib.instruments.private_torch import CALL, without_modes
 from tutorial_lib.instruments.segments.modes import Modes
+from tutorial_lib.instruments.segments.one_module import refuses_hooks
 from tutorial_lib.instruments.segments.sameness import state
 from tutorial_lib.instruments.segments.sameness.value_numbers import ValueNumbers, keys_of
 from tutorial_lib.instruments.segments.structure import list_leaves
@@ -20,6 +21,7 @@ from tutorial_lib.memory.private_torch import in_transform
 
 _OWN_INPUT = "its own input"
 _PYTHONS = "random numbers of Python or NumPy"
+_WEIGHTS = "weights from functional_call"
 _SOMETHING = "something that it keeps"
 
 
@@ -29,6 +31,7 @@ class Seen:
 
     Args:
         unlike: Stages that compute something else when they run again, and what they had changed.
+        transformed: Stages that run under `torch.func`, where no checkpoint can run them again.
         moved: What running a stage again changes, without a stage that reads it.
         moves: What one forward changes so that the next one computes something else.
         writes: Whether it changes anything that the model holds, BatchNorm's averages left out.
@@ -39,6 +42,7 @@ class Seen:
     """
 
     unlike: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    transformed: tuple[str, ...] = ()
     moved: tuple[str, ...] = ()
     moves: tuple[str, ...] = ()
     writes: bool = False
@@ -57,6 +61,7 @@ class _Call:
     run: Callable[[], Any]
     given: Any
     arguments: list[Any]
+    weights: list[int]
     position: int
     random_state: Tensor
     modes: Modes
@@ -96,6 +101,7 @@ def look(
         after = state.held_by(model.named_modules(), values.number)
         drew = {_PYTHONS} if states[0] != python_random_states() else set[str]()
         seen = Seen(
+            transformed=tuple(watch.transformed),
             draws=values.draws | drew,
             batch_norms=values.batch_norms,
             flops=values.flops,
@@ -121,6 +127,7 @@ class _Watch:
 
     def __init__(self, values: ValueNumbers, stages: Mapping[str, nn.Module]) -> None:
         self.values, self.stages, self.calls = values, stages, list[_Call]()
+        self.transformed = dict[str, None]()
         self._again = False
 
     def recorded(self, name: str, module: nn.Module) -> Callable[..., Any]:
@@ -128,7 +135,10 @@ class _Watch:
         forward = getattr(module, CALL)
 
         def call(*args: Any, **kwargs: Any) -> Any:
-            if not torch.is_grad_enabled() or self._again or in_transform():  # takes no hooks
+            if not torch.is_grad_enabled() or self._again or name in self.transformed:
+                return forward(*args, **kwargs)
+            if in_transform():
+                self.transformed[name] = None
                 return forward(*args, **kwargs)
             noted = _Call(
                 name,
@@ -136,13 +146,20 @@ class _Watch:
                 lambda: forward(*args, **kwargs),
                 (args, kwargs),
                 self.numbers((args, kwargs)),
+                _weights_of(module),
                 self.values.position,
                 _random_state(),
                 Modes.now(),
             )
             before = python_random_states()
-            with self._saved(noted.computed):
-                out = forward(*args, **kwargs)
+            try:
+                with self._saved(noted.computed):
+                    out = forward(*args, **kwargs)
+            except RuntimeError as error:
+                if not refuses_hooks(error):
+                    raise
+                self.transformed[name] = None
+                return forward(*args, **kwargs)
             noted.computed += [([], number) for number in self.numbers(out)]
             noted.drew_of_python = before != python_random_states()
             self.calls.append(noted)
@@ -170,6 +187,7 @@ class _Watch:
                 causes = [name for name in moves if name in moving]
                 causes += [n for n in moving if n.startswith(f"{call.name}.") and n not in causes]
                 causes += [_PYTHONS] * call.drew_of_python + [_OWN_INPUT] * changes_input
+                causes += [_WEIGHTS] * (call.weights != _weights_of(call.module))
                 unlike.setdefault(call.name, {}).update(dict.fromkeys(causes or [_SOMETHING]))
         self._again = False
         self.calls.clear()
@@ -203,6 +221,10 @@ def _averages(model: nn.Module, values: ValueNumbers) -> set[str]:
         if not values.statistics.isdisjoint(key for b in buffers.values() for key in keys_of(b)):
             found |= {f"{path}.{name}" if path else name for name in buffers}
     return found
+
+
+def _weights_of(module: nn.Module) -> list[int]:
+    return [id(parameter) for parameter in module.parameters()]
 
 
 def _random_state() -> Tensor:
