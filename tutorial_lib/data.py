@@ -7,6 +7,7 @@ the caller is never read and never moved.
 
 import sysconfig
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 
 import torch
@@ -109,14 +110,9 @@ def text_batches(batch: int, seq: int) -> Iterator[Tensor]:
     tokens = encode(text())
     if seq > len(tokens):
         raise ValueError(f"seq (={seq}) must be at most {len(tokens)}: try a shorter window.")
-    generator = torch.Generator().manual_seed(0)
+    drawn = torch.Generator().manual_seed(0)
     windows = tokens.unfold(0, seq, 1)  # (len(tokens) - seq + 1, seq), a view
-
-    def draw() -> Iterator[Tensor]:
-        while True:
-            yield windows[torch.randint(len(windows), (batch,), generator=generator)]
-
-    return draw()
+    return (windows[torch.randint(len(windows), (batch,), generator=drawn)] for _ in count())
 
 
 def image_batch(batch: int, channels: int, size: int, seed: int = 0) -> Tensor:

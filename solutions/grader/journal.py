@@ -34,7 +34,8 @@ def _digest(files: Sequence[Path], *, first: str) -> str:
 def library_version(import_path: Sequence[Path]) -> str:
     """Name the version of the code that grades: of torch, of this library and of other checks."""
     folders = (*_CODE, *import_path)
-    files = [file for folder in folders for file in sorted(folder.rglob("*.py"))]
+    kinds = ("*.py", "*.toml")  # tables of the code are data beside it
+    files = [file for folder in folders for kind in kinds for file in sorted(folder.rglob(kind))]
     return _digest(files, first=torch.__version__)
 
 
