@@ -23,7 +23,6 @@ from tutorial_lib.school.authoring.source import read_source
 CORE = [*(f"{number:02}" for number in range(16)), "06c", "10d", "11c"]
 WRITTEN = ("02", "05", "06c", "08", "10d", "14")  # chapters of which readers write a quarter
 FEWEST_WRONG = 3
-SLOW = ()  # chapters of which a check takes above a second
 FILLED = sorted(path.stem[2:] for path in ROOT.glob("solutions/answers/chapters/ch*.py"))
 # Bodies that every blank might get, and that every check has to answer in words.
 BROKEN = {
@@ -207,19 +206,14 @@ def verdict(number, blank, filling):
 
 
 def each_filling(kind):
-    """Parametrise with all fillings of a kind; of a slow chapter only a blank's first daily."""
-    return pytest.mark.parametrize(
-        ("number", "blank", "name"),
-        [
-            pytest.param(
-                *(number, blank, name),
-                marks=[pytest.mark.weekly] if place and number in SLOW else [],
-            )
-            for number in FILLED
-            for blank, filled in fillings(number).items()
-            for place, name in enumerate(kind(filled))
-        ],
-    )
+    """Parametrise with all fillings of a kind."""
+    found = [
+        (number, blank, name)
+        for number in FILLED
+        for blank, filled in fillings(number).items()
+        for name in kind(filled)
+    ]
+    return pytest.mark.parametrize(("number", "blank", "name"), found)
 
 
 def wrong_in(filled):

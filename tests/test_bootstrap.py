@@ -338,14 +338,11 @@ def test_a_folder_that_is_no_clone_is_refused(tmp_path, tools):
 
 @pytest.mark.parametrize("version", [(3, 6), (3, 10), (3, 15)])
 def test_a_python_outside_the_range_is_refused(monkeypatch, version):
+    for minor in (11, 12, 13, 14):
+        bootstrap.check_version((3, minor), "This")
     monkeypatch.setattr(pythons, "suitable", lambda: "python3.12")
     with pytest.raises(bootstrap.SetupError, match=r"needs 3\.11 to 3\.14: try `python3\.12 -m"):
         bootstrap.check_version(version, "This")
-
-
-@pytest.mark.parametrize("version", [(3, 11), (3, 12), (3, 13), (3, 14)])
-def test_a_python_inside_the_range_passes(version):
-    bootstrap.check_version(version, "This")
 
 
 @pytest.mark.weekly

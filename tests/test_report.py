@@ -64,10 +64,6 @@ def test_html_escapes_the_label():
     assert "<script>" not in MemoryReport(label="<script>", peak_bytes=1)._repr_html_()
 
 
-def test_an_empty_report_prints():
-    assert "peak 0 B" in str(MemoryReport())
-
-
 def test_figure_is_the_step_timeline(report):
     assert isinstance(report.figure(), plots.CourseFigure)
 

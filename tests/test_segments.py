@@ -330,14 +330,6 @@ def test_what_is_possible_is_what_the_table_says_and_all_else_is_refused_with_it
     assert state_of(model) == before
 
 
-def test_what_the_last_block_saves_is_kept():
-    model, forward = built("gpt")
-    per_block, kept, plain = (
-        gradients(model, forward, s)[2] for s in ("per-block", "all-but-last", "none")
-    )
-    assert per_block < kept < plain
-
-
 def test_a_chunk_of_time_is_a_segment():
     model, forward = built("lstm")  # 14 steps in chunks of 4
     runs = []

@@ -177,10 +177,6 @@ def verdict(exercise, answer, seed):
     return printed.getvalue(), None
 
 
-def test_every_lab_has_exercises():
-    assert {exercise.notebook for exercise in EXERCISES} == set(NOTEBOOKS)
-
-
 @each_exercise
 def test_every_exercise_has_wrong_and_right_answers(exercise):
     wrong, right = len(exercise.wrong()), len(exercise.right())
