@@ -7,10 +7,10 @@ import io
 
 import pytest
 import torch
-from grading_selftest.known_answers import changed
 from written import written_and_given
 
 from solutions.answers import ROOT
+from solutions.answers.known import changed
 from solutions.grader.submissions.slice_cells import needed, used_names
 from tutorial_lib import blanks
 from tutorial_lib.school import marks

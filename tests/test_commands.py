@@ -224,7 +224,7 @@ def test_a_lab_whose_self_test_finds_a_fault_ends_with_1(capsys, monkeypatch):
     for faults, code in (([], 0), (["1.1 doubles: the message lacks 'twice'"], 1)):
         found = (pd.DataFrame({"wrong": ["3 of 3"]}, index=["1.1"]), faults)
         loaded = SimpleNamespace(selftest=lambda *_, f=found, **__: f)
-        monkeypatch.setattr(grade, "load_selftest", lambda _, loaded=loaded: loaded)
+        monkeypatch.setattr(grade, "import_module", lambda _, loaded=loaded: loaded)
         assert run(["grade", "--selftest", "lab01"]) == code
         said = capsys.readouterr().out
         assert "3 of 3" in said

@@ -6,8 +6,8 @@ from itertools import combinations
 import answers
 import pytest
 import toy
-from grading_selftest.known_answers import handed_in, known_answers
 
+from solutions.answers.known import handed_in, known_answers
 from solutions.grader.lab import load_lab
 from solutions.grader.report import pages
 from solutions.grader.report.alike import alike

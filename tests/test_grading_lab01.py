@@ -5,8 +5,8 @@ import json
 
 import psutil
 import pytest
-from grading_selftest.known_answers import handed_in
 
+from solutions.answers.known import handed_in
 from solutions.grader.lab import load_lab
 from tutorial_lib.school.commands.main import run
 

@@ -4,8 +4,8 @@ import json
 
 import nbgrader_run
 import pytest
-from grading_selftest.known_answers import handed_in
 
+from solutions.answers.known import handed_in
 from solutions.grader.lab import load_lab
 from solutions.grader.submissions.reader import read_submission
 

@@ -5,15 +5,13 @@ import json
 
 import pytest
 import toy
-from grading_selftest import selftest, write_example
-from grading_selftest.known_answers import known_answers
-from grading_selftest.self_test import Case, only
 
+from solutions.answers.known import known_answers, write_example
+from solutions.answers.selftest import Case, only, selftest
 from solutions.grader import GradingError
 from solutions.grader.lab import load_lab
 from solutions.grader.results import Graded, Verdict
 from solutions.grader.submissions.answers import Answers
-from tutorial_lib.school.commands.grade import load_selftest
 
 KNOWN = """
 from solutions.answers import right, solved, wrong
@@ -60,11 +58,6 @@ def test_a_known_answer_brings_what_it_needs_and_no_mark(course):
         assert names["area"](3, 4) == (7 if one.name == "adds" else 12)
         assert "wrong" not in one.cell
         assert ("plus" in one.cell) == (one.name == "adds")
-
-
-def test_without_the_courses_tests_the_self_test_says_where_to_run_it(tmp_path):
-    with pytest.raises(ValueError, match="run this in a clone of the course"):
-        load_selftest(tmp_path)
 
 
 @pytest.mark.weekly

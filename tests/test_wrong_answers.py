@@ -13,9 +13,9 @@ from unittest import mock
 import nbformat
 import pytest
 import torch
-from grading_selftest.known_answers import changed, marked_in
 
 from solutions.answers import ROOT, Change, solved
+from solutions.answers.known import changed, marked_in
 from solutions.grader.errors import GradingError
 from solutions.grader.inside.student import find_half
 from solutions.grader.wire import decode, encode

@@ -11,10 +11,10 @@ import re
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from grading_selftest.known_answers import handed_in
-from grading_selftest.self_test import Case, only
 from toy import code
 
+from solutions.answers.known import handed_in
+from solutions.answers.selftest import Case, only
 from solutions.grader.bench import Order, open_bench
 from solutions.grader.lab import load_lab
 from solutions.grader.submissions.reader import read_submission

@@ -29,7 +29,7 @@ PICTURES = {  # a notebook, and of its cells those that are run; the last one is
 
 def cells_of(picture):
     """The code behind a picture, cell by cell; a lab's answer has a slip that its check knows."""
-    from grading_selftest.known_answers import changed
+    from solutions.answers.known import changed
 
     from solutions.answers.lab03.ex3_1 import SetsTheInputsOnCtx
 
@@ -51,7 +51,7 @@ def is_current(picture):
 
 def main():
     """Run the cells in JupyterLab, and keep what the last one looks like."""
-    sys.path.insert(0, str(ROOT / "tests"))
+    sys.path.insert(0, str(ROOT))
 
     executable, why_not = find_browser()
     if why_not:

@@ -14,7 +14,7 @@ import argparse
 import sys
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tutorial_lib.school.bootstrap import ROOT
 
@@ -48,12 +48,13 @@ def run(options: argparse.Namespace) -> int:
 
     lab, given, out = options.lab, options.folders, options.out
     if options.selftest and not given:
-        selftest = load_selftest(ROOT).selftest
+        selftest = import_module("solutions.answers.selftest").selftest
         return _selftest(
             *selftest(lab, root=ROOT, workers=options.workers, seconds=options.seconds)
         )
     if options.example and len(given) == 1:
-        number = load_selftest(ROOT).write_example(lab, given[0], root=ROOT)
+        write_example = import_module("solutions.answers.known").write_example
+        number = write_example(lab, given[0], root=ROOT)
         print(f"{number} submissions: {given[0]}")
     elif options.selftest or options.example or len(given) != 1 or not out:
         raise ValueError(
@@ -77,19 +78,6 @@ def find_grader(root: Path) -> None:
         )
     if str(root) not in sys.path:
         sys.path.insert(0, str(root))
-
-
-def load_selftest(root: Path) -> Any:
-    """Import the self-test, which stands in the course's tests beside the known answers."""
-    tests = root / "tests"
-    if not (tests / "grading_selftest").is_dir():
-        raise ValueError(
-            f"{root} has no tests/grading_selftest, and --selftest and --example need the known "
-            "answers there: run this in a clone of the course's repository."
-        )
-    if str(tests) not in sys.path:
-        sys.path.insert(0, str(tests))
-    return import_module("grading_selftest")
 
 
 def _say(table: pd.DataFrame, out: Path) -> None:

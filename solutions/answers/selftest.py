@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from grading_selftest.known_answers import KnownAnswer, known_answers
+from solutions.answers.known import KnownAnswer, known_answers
 from solutions.grader.bench import Order, blank, open_bench, solution
 from solutions.grader.inside.processes import interruptible
 from solutions.grader.lab import Lab, load_lab

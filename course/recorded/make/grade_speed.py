@@ -1,6 +1,6 @@
 """Seconds a submission of lab 01, for classes of 10 to 300, and beside them nbgrader's.
 
-    python tests/benchmarks/grade_speed.py [--sizes 10,30,300] [--workers 2] [--lab lab01]
+    python course/recorded/make/grade_speed.py [--sizes 10,30,300] [--workers 2] [--lab lab01]
 
 Classes are examples as `grade --example` writes them: the solution, the blank, wrong and right
 answers mixed. Each is graded from nothing, self-test included. With NBGRADER_PYTHON set to the
@@ -20,15 +20,15 @@ from pathlib import Path
 
 import psutil
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests" / "grading_corpus")]
+ROOT = Path(__file__).resolve().parents[3]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "grading_corpus")]
 
-import nbgrader_run  # noqa: E402
-from grading_selftest import write_example  # noqa: E402
+import nbgrader_run
 
-from solutions import grader  # noqa: E402
-from solutions.grader import launch  # noqa: E402
-from solutions.grader.lab import load_lab  # noqa: E402
+from solutions import grader
+from solutions.answers.known import write_example
+from solutions.grader import launch
+from solutions.grader.lab import load_lab
 
 FEW = 4  # for nbgrader
 # In the two servers: each fork writes its CPU seconds as it ends, into a file that stays open.
