@@ -11,6 +11,16 @@ from torch.nn.utils.rnn import pack_sequence, pad_packed_sequence
 from torch.utils.checkpoint import checkpoint
 
 
+def of_rows(kind, samples, rows=1):
+    """Give a function that trains a model of this kind on rows of 32 numbers, some a sample."""
+
+    def make_loss(micro_batch=samples):
+        model, x = kind(), torch.randn(micro_batch * rows, 32)
+        return (lambda: model(x).square().mean()), model
+
+    return make_loss
+
+
 class Residual(nn.Module):
     """A block of convolutions that adds its input."""
 
@@ -75,16 +85,12 @@ class Rounded(AddedBlocks):
         return self.head(x)
 
 
-def straight_through(micro_batch=16):
-    """A function with a backward of its own, called by the model."""
-    model, x = Rounded(), torch.randn(micro_batch * 8, 32)
-    return (lambda: model(x).square().mean()), model
+# A function with a backward of its own, called by the model.
+straight_through = of_rows(Rounded, 16, rows=8)
 
 
-def residual(micro_batch=16):
-    """A residual between the stages, which the model adds."""
-    model, x = AddedBlocks(), torch.randn(micro_batch * 8, 32)
-    return (lambda: model(x).square().mean()), model
+# A residual between the stages, which the model adds.
+residual = of_rows(AddedBlocks, 16, rows=8)
 
 
 def mlp_blocks(width=32, depth=6):
@@ -214,10 +220,8 @@ class AutocastInside(nn.Module):
         return self.head(self.blocks[5](x / scale))
 
 
-def autocast_inside(micro_batch=16):
-    """Modes that end before the model does."""
-    model, x = AutocastInside(), torch.randn(micro_batch * 4, 32)
-    return (lambda: model(x).square().mean()), model
+# Modes that end before the model does.
+autocast_inside = of_rows(AutocastInside, 16, rows=4)
 
 
 @dataclass
@@ -568,10 +572,8 @@ class Looking(nn.Module):
         return one * other
 
 
-def looking(micro_batch=16):
-    """A model that needs values while its stages are recorded."""
-    model, x = Looking(), torch.randn(micro_batch * 4, 32)
-    return (lambda: model(x).square().mean()), model
+# A model that needs values while its stages are recorded.
+looking = of_rows(Looking, 16, rows=4)
 
 
 def in_place(micro_batch=2):
@@ -615,16 +617,12 @@ class EarlyExit(ManyOrFew):
         return x
 
 
-def early_exit(micro_batch=2):
-    """The values of a tensor decide how many blocks run."""
-    model, x = EarlyExit(), torch.randn(micro_batch, 32)
-    return (lambda: model(x).square().mean()), model
+# The values of a tensor decide how many blocks run.
+early_exit = of_rows(EarlyExit, 2)
 
 
-def layer_drop(micro_batch=2):
-    """Runs other blocks each time."""
-    model, x = LayerDrop(), torch.randn(micro_batch, 32)
-    return (lambda: model(x).square().mean()), model
+# Runs other blocks each time.
+layer_drop = of_rows(LayerDrop, 2)
 
 
 class DrawsInside(nn.Module):
@@ -638,16 +636,12 @@ class DrawsInside(nn.Module):
         return x + random.uniform(0.9, 1.1) * self.layer(x)
 
 
-def draws_inside(micro_batch=2):
-    """Stages that a recomputation would not repeat."""
-    model, x = nn.Sequential(*(DrawsInside() for _ in range(4))), torch.randn(micro_batch, 32)
-    return (lambda: model(x).square().mean()), model
+# Stages that a recomputation would not repeat.
+draws_inside = of_rows(lambda: nn.Sequential(*(DrawsInside() for _ in range(4))), 2)
 
 
-def deeper_for_more(micro_batch=2):
-    """Runs as many blocks as its batch is large."""
-    model, x = ManyOrFew(), torch.randn(micro_batch, 32)
-    return (lambda: model(x).square().mean()), model
+# Runs as many blocks as its batch is large.
+deeper_for_more = of_rows(ManyOrFew, 2)
 
 
 class Expert(nn.Module):
@@ -722,7 +716,5 @@ class DrawsNothing(DrawsInside):
         return x + self.layer(x).tanh()
 
 
-def two_lists(micro_batch=64):
-    """Both of its lists are stages."""
-    model, x = DownAndUp(), torch.randn(micro_batch, 32)
-    return (lambda: model(x).square().mean()), model
+# Both of its lists are stages.
+two_lists = of_rows(DownAndUp, 64)
