@@ -60,21 +60,16 @@ class CourseFigure(Figure):
     def mark(self, answer: float, guess: float | None = None) -> "CourseFigure":
         """Mark an answer, in bytes where an axis has them, and the guess if one was written."""
         axes, (along, unit) = self.axes[0], self.bytes_along
+        line, place = (axes.axvline, "xaxis") if along == "x" else (axes.axhline, "yaxis")
+        look: dict[str, Any] = {"transform": getattr(axes, f"get_{place}_transform")(), "size": 8}
+        look |= {"bbox": {"facecolor": "white", "edgecolor": "none", "pad": 0}}
         for words, value, end in ((" answer ", answer, 1.0), (" your guess ", guess, 0.0)):
             if value is not None:
-                place, dashes = value / unit, "-" if end else ":"
-                look: dict[str, Any] = {"color": "black", "linewidth": 1, "linestyle": dashes}
-                label: dict[str, Any] = {"size": 8, "ha": "right" if end else "left"}
-                label |= {"bbox": {"facecolor": "white", "edgecolor": "none", "pad": 0}}
-                if along == "x":
-                    axes.axvline(place, **look)
-                    label |= {"transform": axes.get_xaxis_transform()}
-                    label |= {"va": "top" if end else "bottom"}
-                    axes.text(place, end, words, **label)
-                else:
-                    axes.axhline(place, **look)
-                    label |= {"transform": axes.get_yaxis_transform(), "va": "bottom"}
-                    axes.text(end, place, words, **label)
+                at = value / unit
+                line(at, color="black", linewidth=1, linestyle="-" if end else ":")
+                look["ha"] = "right" if end else "left"
+                look["va"] = "top" if end and along == "x" else "bottom"
+                axes.text(*((at, end) if along == "x" else (end, at)), words, **look)
         return self
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:

@@ -58,7 +58,7 @@ def _cores() -> int:
     return os.cpu_count() or 1
 
 
-class Ranks:
+class Ranks(contextlib.AbstractContextManager["Ranks"]):
     """Processes that train together; they end with `stop`, with the block, or with this process.
 
     A process is started anew (spawned), as on every system it can be; it finds itself in the
@@ -112,10 +112,6 @@ class Ranks:
     def stop(self) -> None:
         """End the processes."""
         self._end()
-
-    def __enter__(self) -> Ranks:
-        """Return the ranks themselves."""
-        return self
 
     def __exit__(self, *error: object) -> None:
         """End the processes."""

@@ -115,31 +115,31 @@ class _ThreadGroup(dist.ProcessGroup):
     def allreduce(self, tensors: Any, opts: Any = None) -> _Done:  # type: ignore[override]
         mine = [tensors] if isinstance(tensors, Tensor) else list(tensors)
         operation = getattr(opts, "reduceOp", dist.ReduceOp.SUM)
-        for tensor, all_of_it in zip(mine, self._exchange_all("all_reduce", mine), strict=True):
+        for tensor, all_of_it in self._exchange_all("all_reduce", mine):
             tensor.copy_(_reduced(torch.stack(all_of_it), operation))
         return _Done(mine)
 
     def broadcast(self, tensors: Any, opts: Any) -> _Done:  # type: ignore[override]
-        for tensor, all_of_it in zip(
-            tensors, self._exchange_all("broadcast", tensors), strict=True
-        ):
+        for tensor, all_of_it in self._exchange_all("broadcast", tensors):
             tensor.copy_(all_of_it[opts.rootRank])
         return _Done(list(tensors))
 
     def allgather(self, outputs: Any, inputs: Any, opts: Any = None) -> _Done:
-        for parts, all_of_it in zip(outputs, self._exchange_all("all_gather", inputs), strict=True):
+        for parts, (_, all_of_it) in zip(
+            outputs, self._exchange_all("all_gather", inputs), strict=True
+        ):
             for part, theirs in zip(parts, all_of_it, strict=True):
                 part.copy_(theirs)
         return _Done(outputs)
 
     def reduce(self, tensors: Any, opts: Any) -> _Done:  # type: ignore[override]
-        for tensor, all_of_it in zip(tensors, self._exchange_all("reduce", tensors), strict=True):
+        for tensor, all_of_it in self._exchange_all("reduce", tensors):
             if _here.rank == opts.rootRank:
                 tensor.copy_(_reduced(torch.stack(all_of_it), opts.reduceOp))
         return _Done(list(tensors))
 
     def all_gather_single(self, output: Tensor, input: Tensor, opts: Any = None) -> _Done:
-        [all_of_it] = self._exchange_all("all_gather", [input])
+        [(_, all_of_it)] = self._exchange_all("all_gather", [input])
         output.copy_(torch.cat([theirs.flatten() for theirs in all_of_it]).view_as(output))
         return _Done([output])
 
@@ -158,8 +158,8 @@ class _ThreadGroup(dist.ProcessGroup):
     send = recv = gather = scatter = reduce_scatter = alltoall = _refuse
     reduce_scatter_single = _reduce_scatter_base = all_to_all_single = alltoall_base = _refuse
 
-    def _exchange_all(self, name: str, tensors: Any) -> Iterator[list[Tensor]]:
-        """Give, for each tensor, what every rank brought in its place."""
+    def _exchange_all(self, name: str, tensors: Any) -> list[tuple[Tensor, list[Tensor]]]:
+        """Return each tensor with what every rank brought in its place."""
         parts = self.num_ranks if name == "all_gather" else 1
         num_bytes = parts * sum(tensor.nbytes for tensor in tensors)
         self.traffic[_here.rank].calls.append((name, num_bytes))
@@ -168,7 +168,7 @@ class _ThreadGroup(dist.ProcessGroup):
         shapes = [[tuple(tensor.shape) for tensor in theirs] for theirs in brought]
         if any(theirs != shapes[0] for theirs in shapes):
             raise LeftAloneError(f"the ranks call {name} with different shapes: {shapes}.")
-        return iter([list(of_one) for of_one in zip(*brought, strict=True)])
+        return list(zip(tensors, map(list, zip(*brought, strict=True)), strict=True))
 
 
 def _reduced(stacked: Tensor, operation: Any) -> Tensor:
