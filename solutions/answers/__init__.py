@@ -20,6 +20,7 @@ The words are a distinctive part of the message: they stand in no other answer's
 to earlier exercises come from `solved("lab01")`. The blank and the solution are not written here;
 `test_wrong_answers` takes them from the lab and its twin, and gives all of them to the check
 cells of the built solution. At least four wrong and two right answers an exercise are needed.
+`known.py` reads them as answer cells, and `selftest.py` has the grader grade them.
 """
 
 import functools
