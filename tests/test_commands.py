@@ -262,6 +262,10 @@ def make_step():
 def make_net():
     return nn.Linear(2, 2)
 
+def make_pair():
+    step, model, optimizer = make_step()
+    return step, model, [optimizer, optimizer]
+
 def make_nothing():
     return 3
 
@@ -448,6 +452,7 @@ def test_the_readmes_lines_for_an_engineer_run_as_they_stand(root, capsys, tiny)
         ("train.py:make", [], "has no function make: it has make_loss, make_step"),
         ("train.py:make_net", [], "returns a Linear, and nothing says what it is trained on"),
         ("train.py:make_net", [], "    model = Linear()"),
+        ("train.py:make_pair", [], "returns its optimizers in a list, and one is needed"),
         ("train.py:make_nothing", [], "returns int: return step, model and optimizer"),
         ("train.py", [], "/train.py:make_loss, "),
         ("model.py", [], "    model = Net()\n    images = torch.randn(micro_batch"),

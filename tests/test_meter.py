@@ -515,6 +515,28 @@ def test_flops_of_fused_attention_are_counted(how):
     assert counts["sdpa"] - counts["eager"] == matmul
 
 
+def test_one_of_several_optimizers_is_enough_to_count_the_states_of_all():
+    """As of a GAN: a function of one's own returns one of them."""
+
+    def make_step():
+        model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
+        both = [torch.optim.Adam(layer.parameters()) for layer in model]
+
+        def step():
+            model(torch.ones(2, 8)).sum().backward()
+            for optimizer in both:
+                optimizer.step()
+                optimizer.zero_grad()
+
+        return step, model, both[0]
+
+    step, model, optimizer = make_step()
+    counted = memory.measure(step, model=model, optimizer=optimizer)
+    two_moments = 2 * sum(parameter.nbytes for parameter in model.parameters())
+    assert counted.at_peak["optimizer_state"] - two_moments == 4 * 4  # a count of steps each
+    assert memory.predict(make_step, kernels="cpu").at_peak == counted.at_peak
+
+
 def test_the_timeline_adds_up():
     step, model, optimizer = gpt_step()
     report = memory.measure(step, model=model, optimizer=optimizer)

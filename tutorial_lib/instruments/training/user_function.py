@@ -109,6 +109,11 @@ def build(recipe: RecipeFields, device: torch.device | str) -> tuple[Any, ...]:
     if isinstance(made, nn.Module):
         return _with_batch(recipe, made, device)
     if isinstance(made, tuple) and len(made) in (2, 3) and isinstance(made[1], nn.Module):
+        if isinstance(made[-1], list | tuple | dict):
+            raise ValueError(
+                f"{name} returns its optimizers in a {type(made[-1]).__name__}, and one is needed: "
+                "return any of them. Those that the step calls beside it are counted as well."
+            )
         return made
     raise ValueError(
         f"{name} returns {_kinds(made)}: return step, model and optimizer; or loss (a function "
