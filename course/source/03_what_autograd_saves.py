@@ -313,7 +313,8 @@ print(f"fused, all included: {attention_saved(32768, 'sdpa').num_bytes} a layer"
 # %% [markdown] id="read-scores"
 # The 2 GB are right *per head*. A layer has 32 times as much, and a fused kernel keeps none. Beside
 # the scores, eager attention keeps a mask of $T^2$ bools. A fused kernel keeps a mask only if it
-# gets one.
+# gets one. On a CPU two things bring the scores back, with the fused call too: a mask that is
+# trained (a learned bias), and dropout on the scores.
 
 # %% id="verdicts"
 claims.Verdicts(

@@ -136,7 +136,9 @@ table.map("{:.1f}".format).replace("nan", "")  # in units
 # The price is in the last column: more is copied than waits. Hooks are asked about every saved
 # *tensor*. So a storage that three operations save is copied three times, and the weights, which
 # stay on the device anyway, are copied too. `save_on_cpu` does the same. Checkpointing first and
-# moving the boundaries copies the least (last row), by far.
+# moving the boundaries copies the least (last row), by far. Around *selective* checkpointing
+# `save_on_cpu` moves nothing of what the policy saves. From PyTorch 2.15 on,
+# `checkpoint(..., respect_saved_tensors_hooks=True)` hands it to the hooks.
 #
 # ## How it is used
 #

@@ -181,6 +181,15 @@ claims.Verdicts(
 )  # fmt: skip
 
 # %% [markdown] id="end"
+# ## LoRA and the order of two calls
+#
+# With LoRA, a model's first layers are frozen, so the input of the first checkpointed block needs
+# no gradient. A non-reentrant checkpoint doesn't mind. With `use_reentrant=True` a language
+# model from transformers is safe too, because `peft` lets the output of its embeddings need one.
+# A vision model is safe only if `gradient_checkpointing_enable` is called **before**
+# `get_peft_model`. In the other order backward raises "element 0 of tensors does not require grad"
+# (ViT, transformers 5.23.0 and peft 0.21.2).
+#
 # ## What you can now do
 #
 # - Find a switch that nests, from two numbers of one step: peak and FLOPs.

@@ -691,7 +691,8 @@ except RuntimeError as error:
 # | `checkpoint` around pieces | as above; any loss, second gradients too | twice |
 #
 # PyTorch's is new: where the installed version has none, this cell says so. Its default,
-# `options=None`, is the usual loss.
+# `options=None`, is the usual loss. With `label_smoothing` above 0 it ignores the options, says so
+# in a warning, and makes the whole logits again.
 
 # %% id="torch"
 # NBVAL_IGNORE_OUTPUT

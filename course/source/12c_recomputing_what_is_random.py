@@ -161,8 +161,9 @@ def waiting(call, choose):
 
 # %% [markdown] id="predict-silent"
 # Four routers, each in both layouts, under a checkpoint: noise from PyTorch's RNG, whose state the
-# checkpoint restores; the same with `preserve_rng_state=False`, which some recipes set for speed;
-# noise from a generator of its own; a bias that the layer updates in `forward`.
+# checkpoint restores; the same with `preserve_rng_state=False`, which some recipes set for speed
+# and Accelerate's plugin for FSDP2 sets for you (chapter 08b); noise from a generator of its own; a
+# bias that the layer updates in `forward`.
 #
 # **Predict.** In how many of the eight cases is the gradient wrong, and no error says so?
 

@@ -211,6 +211,11 @@ pd.DataFrame(table).T.rename_axis(columns="on ranks 0 to 3")
 #   closer. Interleaved then needs most on every rank. GPipe's boundaries grow with the number of
 #   micro-batches.
 #
+# **If you accumulate over several `step`s of a schedule, build it with `scale_grads=False`.** By
+# default each `step` divides `.grad` by its number of micro-batches, and with it what earlier steps
+# left there. So two steps of four micro-batches give 1.25 gradients instead of two (PyTorch 2.13.0
+# and 2.15.0). Then divide yourself, once, before the optimizer's step.
+#
 # ## Why do a pipeline's ranks wait?
 #
 # ```text
