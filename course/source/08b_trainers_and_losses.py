@@ -1,14 +1,15 @@
 # %% [markdown] id="title"
 # # Trainers, packed rows, and what losses prove
 #
-# This companion of chapter 08 is optional: no lab and no later chapter needs it. Six questions:
+# This companion of chapter 08 is optional: no lab and no later chapter needs it. Seven questions:
 #
 # 1. How much of the activations' 75 % does a whole step save?
 # 2. Does Hugging Face's `Trainer` accumulate a model of your own correctly?
-# 3. What does padding cost, and what do packed rows save?
-# 4. Can the optimizer run inside backward while you accumulate?
-# 5. Do equal loss curves prove that two loops are the same?
-# 6. Does the loop need a framework?
+# 3. What do other trainers do with a window?
+# 4. What does padding cost, and what do packed rows save?
+# 5. Can the optimizer run inside backward while you accumulate?
+# 6. Do equal loss curves prove that two loops are the same?
+# 7. Does the loop need a framework?
 #
 # **Budget:** 65 minutes, 1 GiB of memory, no GPU needed.
 
@@ -27,6 +28,7 @@ from torch.optim import SGD, AdamW
 
 from tutorial_lib import claims, data, memory, plots
 from tutorial_lib.instruments import recorded
+from tutorial_lib.instruments.recorded.store import FOLDER
 from tutorial_lib.checks import CheckError, assert_same_training
 from tutorial_lib.guesses import beside
 from tutorial_lib.models.gpt import GPT, GPTConfig
@@ -192,9 +194,17 @@ for how in (collate, collate_masked):
 # The first row is nearly right. The `Trainer` counted all labels of this model, and the first label
 # of each row is no target: `forward` shifts it out. So every gradient is too small by the share of
 # first tokens. With first labels masked in the collator the count is right, and the rest is
-# rounding. (Of the library's own causal models the `Trainer` leaves the first labels out;
-# `loss_type = "ForCausalLM"` on yours has the same effect.) Before you trust a trainer with a model
-# of your own, compare one window with one batch.
+# rounding. For most of the library's own causal models the `Trainer` leaves the first labels out,
+# and `loss_type = "ForCausalLM"` on yours has the same effect. But GPT-2 has no `loss_type`, so the
+# `Trainer` counts its first labels: with rows of four tokens, its gradient and its logged loss are
+# 0.75 of the right ones (transformers 5.23.0).
+#
+# A mixture of experts has a second loss, which balances its routers. The model adds it after the
+# division, so **the `Trainer` counts it once in each micro-batch**: with four accumulation steps
+# the router loss weighs four times as much as without. Divide `router_aux_loss_coef` by the
+# accumulation steps. TRL's DPO and GRPO trainers divide it themselves.
+#
+# Before you trust a trainer with a model of your own, compare one window with one batch.
 #
 # ### A mean over nothing
 #
@@ -214,6 +224,51 @@ for how in ("mean", "sum"):
 # that you write yourself, `(loss * mask).sum() / mask.sum()`, gives nan gradients as well. A sum
 # has no such trouble.
 #
+# ## What do other trainers do?
+#
+# Every trainer has a habit where chapter 08 left you a choice. The next table was computed by
+# running the libraries: ten micro-batches of one to nine tokens, four to an update, two epochs. The
+# loss is linear and the learning rate is 0, so each habit leaves one gradient of its own, which
+# names it. (`course/recorded/make/habits.py` has the experiment and the versions; Composer
+# was not run, since its newest release needs a PyTorch before 2.7.1.)
+#
+# **Predict.** Ten micro-batches, windows of four. How many of these trainers update on the last two
+# and divide by four nevertheless?
+
+# %% id="guess-habits"
+guess = None
+
+# %% id="habits"
+habits = pd.read_csv(FOLDER / "habits.csv", index_col="trainer").fillna("")
+short = habits["short_window"]
+too_small = (short == "updates, divided by 4 steps").sum()
+print(f"divide two by four: {too_small}{beside(guess, too_small)}")
+habits[["version", "divides_by", "short_window", "clips"]]
+
+# %% id="habits-counts"
+habits[["schedule", "ema", "logs", "replays_dropout"]]
+
+# %% [markdown] id="read-habits"
+# An empty cell is one that the library leaves to your loop, or that was not asked of it. All
+# clipping that was asked sees the window's sum, as it should. Four habits may surprise you:
+#
+# - **The last window.** Lightning and Accelerate update on two micro-batches and divide by four, so
+#   that update counts half. DeepSpeed, Ignite, fastai and Keras carry the two into the next epoch.
+#   open_clip drops them.
+# - **The schedule and the average.** Ignite's handlers, attached to iterations as in its
+#   documentation, count micro-batches, and so do Keras' schedule and its average of weights. A
+#   decay that was chosen without accumulation then averages over a quarter as many updates.
+# - **fastai's `n_acc` counts samples.** With eight samples in a batch, `GradientAccumulation(4)`
+#   accumulates nothing, and every gradient is twice as large.
+# - **Accelerate's plugin for FSDP2** checkpoints with `preserve_rng_state=False`. Dropout draws new
+#   masks in the recomputation: the loss is right, and the gradient is of another network. Leave
+#   its switch off, and wrap the blocks in PyTorch's checkpoint yourself. On TensorFlow, Keras'
+#   `RematScope` draws new masks too.
+#
+# open_clip's large batch is exact for its two encoders. The gradient of its one shared number, the
+# scale of the logits, is added once for each micro-batch, so it is four times too large.
+
+# %% [markdown] id="packed-rows"
 # ## Packed rows
 #
 # `collate` pads each of the 32 lines to the longest:
