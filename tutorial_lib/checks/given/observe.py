@@ -13,10 +13,10 @@ from tutorial_lib import memory
 from tutorial_lib.checks.given.values import CheckError
 
 
-def fill_gradients(model: nn.Module) -> None:
-    """Set every parameter's gradient to ones, as an earlier backward may have left it."""
+def fill_gradients(model: nn.Module, value: float = 1) -> None:
+    """Set every parameter's gradient to ones, as an earlier backward may have left it, or zeros."""
     for parameter in model.parameters():
-        parameter.grad = torch.ones_like(parameter)
+        parameter.grad = torch.full_like(parameter, value)
 
 
 def is_filled(model: nn.Module) -> bool:

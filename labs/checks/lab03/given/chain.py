@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from tutorial_lib import memory
-from tutorial_lib.checks.given import Case, CheckError, Result, forbid, outside
+from tutorial_lib.checks.given import Case, CheckError, Result, forbid, observe, outside
 
 Call = Callable[..., Any]
 NO_TORCH_CHECKPOINT = forbid.checkpointing(
@@ -84,8 +84,7 @@ def run(call: Call, case: Case, run_name: str = "") -> Result:
     """
     blocks, x, gate = make_chain(case, run_name)
     model, size = nn.ModuleList(blocks), case.get("group", 1)
-    for parameter in model.parameters():  # steady state: else their arrival would hide the rest
-        parameter.grad = torch.zeros_like(parameter)
+    observe.fill_gradients(model, 0)  # steady state: else their arrival would hide the rest
     with memory.watch(model=model) as report, _explained_failures(blocks):
         h = x
         for start in range(0, len(blocks), size):

@@ -22,7 +22,7 @@ from tutorial_lib.checks.given import (
 )
 from tutorial_lib.models.gpt import GPT
 
-from .modules import context_of, fill_with_zeros, make_gpt
+from .modules import context_of, make_gpt
 
 ADDRESS = "two storages went for one. An address is used again when its storage is gone."
 TWO_BACKWARDS = (
@@ -104,7 +104,7 @@ def make_step(case: Case) -> tuple[nn.Module, Callable[[], None]]:
     # a transposed weight is saved as a view: it is no Parameter, and lies in a parameter's storage
     layers = nn.Sequential(nn.Linear(24, 64), nn.Sigmoid(), nn.Linear(64, 48), nn.Tanh())
     kind = torch.float64 if case["step"] == "micro-batches" else torch.float32
-    fill_with_zeros(layers.to(kind))
+    observe.fill_gradients(layers.to(kind), 0)
     steps = {"parts of a storage": _parts, "micro-batches": _micro_batches}
     rows = torch.randn(3, 16, 24, dtype=kind)
     return layers, partial(steps.get(case["step"], _double), layers, rows)

@@ -39,14 +39,8 @@ def make_gpt(case: Case) -> tuple[GPT, Tensor]:
     torch.manual_seed(case["seed"])
     config = {"vocab_size": 32, "num_layers": 2, "num_heads": 2, "attention": "eager"}
     gpt = GPT(GPTConfig(**{**config, "dropout": 0.2, **case["sizes"]}))
-    fill_with_zeros(gpt)
+    observe.fill_gradients(gpt, 0)  # their arrival would hide what activations take
     return gpt, torch.randint(32, (case["batch"], gpt.config.seq_len))
-
-
-def fill_with_zeros(model: nn.Module) -> None:
-    """Set each gradient to zeros: their arrival would hide what activations take."""
-    for parameter in model.parameters():
-        parameter.grad = torch.zeros_like(parameter)
 
 
 def stepped(model: nn.Module, loss: Callable[[], Tensor], seed: int) -> Step:
