@@ -1,4 +1,4 @@
-"""What ten trainers do with a window of micro-batches, asked of the libraries themselves.
+"""What eleven trainers do with a window of micro-batches, asked of the libraries themselves.
 
     python course/recorded/make/habits.py                    each in a temporary environment
     python course/recorded/make/habits.py --python PATH NAME...      these rows, run by PATH
@@ -39,6 +39,7 @@ ROWS = {
         (*TORCH, "keras==3.15.1", "tensorflow==2.21.0"),
     ),
     "DeepSpeed": ("deepspeed_engine.py", (*TORCH, "deepspeed==0.19.8")),
+    "Composer": ("composer_trainer.py", ("torch==2.7.0", "numpy<2.4", "mosaicml==0.32.1")),
     "open_clip": (
         "open_clip_loop.py",
         ("torch==2.14.1", "torchvision==0.29.1", "open_clip_torch==3.3.0"),
