@@ -229,8 +229,7 @@ for how in ("mean", "sum"):
 # Every trainer has a habit where chapter 08 left you a choice. The next table was computed by
 # running the libraries: ten micro-batches of one to nine tokens, four to an update, two epochs. The
 # loss is linear and the learning rate is 0, so each habit leaves one gradient of its own, which
-# names it. (`course/recorded/make/habits.py` has the experiment and the versions; Composer
-# was not run, since its newest release needs a PyTorch before 2.7.1.)
+# names it. (`course/recorded/make/habits.py` has the experiment and all versions.)
 #
 # **Predict.** Ten micro-batches, windows of four. How many of these trainers update on the last two
 # and divide by four nevertheless?
