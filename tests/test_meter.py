@@ -219,7 +219,8 @@ def test_the_graph_of_a_first_derivative_is_not_recomputed(kernels):
             else (memory.measure(step, model=model))
         )
         assert not any(life.category == "recomputed" for life in plain.timeline), kind
-        assert plain.at_peak["activations"] > 0.7 * (plain.peak_bytes - plain.baseline_bytes), kind
+        of_step = plain.peak_bytes - plain.baseline_bytes - plain.at_peak.get("other", 0)
+        assert plain.at_peak["activations"] > 0.7 * of_step, kind
     again = memory.measure(slopes(checkpointed=True)[0], model=slopes()[1])
     made = [life for life in again.timeline if life.category == "recomputed"]
     assert made
