@@ -120,7 +120,8 @@ def applied(
     Raises:
         TypeError: When the model is no module.
         ValueError: When the strategy is not known or the model has no such part, with the names
-            of those that are possible; the model is untouched then.
+            of those that are possible; the model is untouched then. Also during forward, where
+            the loss runs a segment under `torch.func`: PyTorch's checkpoint would fail there.
         RuntimeError: Under `every-K` and `sqrt`, during forward, when blocks of a segment are not
             called one right after the other.
     """
