@@ -21,7 +21,7 @@ from tutorial_lib.school import bootstrap, installer, pythons
 # What the oldest Python 3 in use can read, 3.6
 OLDEST = ("__init__.py", "__main__.py", "school/__init__.py", "school/pythons.py")
 COMMANDS = (
-    *("school/workbook.py", "school/changed.py"),
+    "school/workbook.py",
     *(
         f"school/commands/{name}.py"
         for name in ["__init__", "main", "table", "parser", "process", "lab", "test", "doctor"]
