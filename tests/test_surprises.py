@@ -203,3 +203,43 @@ def test_a_reentrant_vit_with_lora_depends_on_the_order_of_two_calls(switch_firs
     out = model.train()(torch.randn(1, 3, 32, 32)).last_hidden_state.sum()
     with nullcontext() if switch_first else pytest.raises(RuntimeError, match="require grad"):
         out.backward()
+
+
+def test_one_infinite_gradient_in_multisteps_ends_the_training():
+    optax = pytest.importorskip("optax")
+    import jax.numpy as jnp
+
+    def train(optimizer):
+        weights = jnp.ones(1)
+        state = optimizer.init(weights)
+        for gradient in [1.0, float("inf"), *[1.0] * 10]:
+            update, state = optimizer.update(jnp.array([gradient]), state, weights)
+            weights = optax.apply_updates(weights, update)
+        return bool(jnp.isfinite(weights).all())
+
+    windows = optax.MultiSteps(optax.sgd(0.1), 4)
+    assert not train(windows)
+    assert train(optax.apply_if_finite(windows, 5))
+
+
+def test_jax_checkpoint_of_an_nnx_module_loses_its_state():
+    nnx = pytest.importorskip("flax.nnx")
+    import jax
+    import jax.numpy as jnp
+
+    class Block(nnx.Module):
+        def __init__(self):
+            rngs = nnx.Rngs(0)
+            self.dropout, self.norm = nnx.Dropout(0.5, rngs=rngs), nnx.BatchNorm(4, rngs=rngs)
+
+        def __call__(self, x):
+            return self.dropout(self.norm(x))
+
+    def of(wrapper):
+        block, x = Block(), jnp.arange(32.0).reshape(8, 4)
+        run = wrapper(lambda block, x: block(x))
+        one, two = run(block, x), run(block, x)
+        return bool((one == two).all()), bool((block.norm.mean[...] == 0).all())
+
+    assert of(nnx.remat) == (False, False)
+    assert of(jax.checkpoint) == (True, True)

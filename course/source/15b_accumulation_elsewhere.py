@@ -222,7 +222,13 @@ for epoch in (1, 2):
 # In both, the second update mixes gradients of two epochs, and a training that ends after epoch 1
 # loses two micro-batches. But Keras' schedule counts micro-batches (although its `iterations`
 # counts updates), and the schedule inside `MultiSteps` counts updates. With windows of four,
-# Keras' schedule must be four times as long to mean the same.
+# Keras' schedule must be four times as long to mean the same. Keras' average of weights (`use_ema`)
+# counts micro-batches too.
+#
+# **One gradient that is infinite ends a training with `MultiSteps`.** It multiplies the update and
+# its sum by 0 or 1, and 0 times infinity is not a number. So the weights are lost at that
+# micro-batch already, in the middle of a window (optax 0.2.8). Put `optax.apply_if_finite` around
+# `MultiSteps`, not inside it.
 #
 # ## Can a policy move a tensor to the host?
 #
@@ -280,7 +286,9 @@ for policy in (policies.save_only_these_names("boundary"), offload):
 # JAX's functions are pure: they may not change what they do not return, and a module is an object
 # that holds state. So NNX, Flax's present library, has wrappers of its own (`nnx.jit`, `nnx.grad`,
 # `nnx.remat`). They split a module into its layout and its parameters, call JAX's function on
-# these, and join them again. `nnx.split` and `nnx.merge` do it by hand.
+# these, and join them again. `nnx.split` and `nnx.merge` do it by hand. A plain `jax.checkpoint`
+# takes a function of an NNX module too, but it loses every change of state and says nothing:
+# dropout draws the same mask in each step, and BatchNorm's running mean never moves (Flax 0.12.8).
 #
 # Much code still uses Linen and Haiku. Both make parameters while the function runs. So a plain
 # `jax.checkpoint` cannot wrap a part of the model: a wrapper must also carry the parameters
