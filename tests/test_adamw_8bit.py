@@ -111,15 +111,3 @@ def test_a_setting_out_of_its_range_is_refused(wrong):
     (name, value), *_ = wrong.items()
     with pytest.raises(ValueError, match=f"{name} \\(=\\(?{value if name != 'betas' else 1.0}"):
         AdamW8bit([torch.zeros(1, requires_grad=True)], **wrong)
-
-
-def test_a_closure_gives_the_loss():
-    weight = nn.Parameter(torch.ones(2))
-
-    def closure():
-        loss = (weight**2).sum()
-        weight.grad = torch.autograd.grad(loss, weight)[0]
-        return loss
-
-    assert AdamW8bit([weight]).step(closure) == 2
-    assert (weight < 1).all()

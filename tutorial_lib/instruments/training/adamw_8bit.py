@@ -6,8 +6,8 @@ states have their sizes, and its update is one operation that makes no tensor.
 
 import itertools
 import math
-from collections.abc import Callable, Iterable
-from typing import Any, overload
+from collections.abc import Iterable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -60,24 +60,13 @@ class AdamW8bit(Optimizer):
             raise ValueError("AdamW8bit quantises real numbers, but one is complex: try AdamW.")
         self._tables: dict[torch.device, dict[str, Tensor]] = {}
 
-    @overload
-    def step(self, closure: None = None) -> None: ...
-
-    @overload
-    def step(self, closure: Callable[[], float]) -> float: ...
-
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:
-        """Update every parameter that has a gradient; give what the closure returned, if any."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        with torch.no_grad():
-            for group in self.param_groups:
-                for parameter in group["params"]:
-                    if parameter.grad is not None:
-                        self._update(parameter, group)
-        return loss
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        """Update every parameter that has a gradient; it takes no closure."""
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    self._update(parameter, group)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take over a state; without the base class's cast to the parameters' type."""

@@ -5,7 +5,9 @@ with ranks.pretend(8):
 """
 
 import math
-from dataclasses import dataclass
+import tomllib
+from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
@@ -24,35 +26,9 @@ from torch.nn.parallel import DistributedDataParallel
 from tutorial_lib.instruments import segments
 from tutorial_lib.instruments.training.fields import COPYING, Shard
 
-
-@dataclass(frozen=True)
-class _Pairs:
-    """Names of a block's layers: `wide` ones are divided by outputs, `narrow` ones by inputs.
-
-    `ends` are the embedding and the output layer, divided where they are two parameters.
-    """
-
-    wide: tuple[str, ...]
-    narrow: tuple[str, ...]
-    ends: tuple[str, ...] = ()
-
-
-_QKV = ("q_proj", "k_proj", "v_proj")
-_PAIRS = {  # by the class of a model's blocks, in transformers
-    "LlamaDecoderLayer": _Pairs(
-        (*(f"self_attn.{name}" for name in _QKV), "mlp.gate_proj", "mlp.up_proj"),
-        ("self_attn.o_proj", "mlp.down_proj"),
-        ("model.embed_tokens", "lm_head"),
-    ),
-    "ViTLayer": _Pairs(
-        (*(f"attention.{name}" for name in _QKV), "mlp.fc1"), ("attention.o_proj", "mlp.fc2")
-    ),
-    "BertLayer": _Pairs(
-        (*(f"attention.self.{name}" for name in ("query", "key", "value")), "intermediate.dense"),
-        ("attention.output.dense", "output.dense"),
-    ),
-    "GPT2Block": _Pairs(("attn.c_attn", "mlp.c_fc"), ("attn.c_proj", "mlp.c_proj")),
-}
+# By the class of a model's blocks, in transformers: names of layers that are divided by outputs
+# (wide) and by inputs (narrow); and embedding and output layer, where they may be two parameters.
+_LAYERS = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 
 
 def sharded(model: nn.Module, num_ranks: int, shard: str) -> nn.Module:
@@ -90,12 +66,12 @@ def sharded(model: nn.Module, num_ranks: int, shard: str) -> nn.Module:
 
 
 def _tensor_parallel(model: nn.Module, blocks: list[nn.Module], mesh: DeviceMesh) -> nn.Module:
-    pairs = _PAIRS.get(type(blocks[0]).__name__)
-    if pairs is None:
+    layers = _LAYERS.get(type(blocks[0]).__name__)
+    if layers is None:
         raise ValueError(
             f"shard='tp' needs the names of a block's layers, and those of a "
             f"{type(blocks[0]).__name__} are not known: try shard='fsdp', or one of "
-            f"{', '.join(_PAIRS)}."
+            f"{', '.join(_LAYERS)}."
         )
     config: Any = model.config
     heads = config.num_attention_heads
@@ -105,15 +81,15 @@ def _tensor_parallel(model: nn.Module, blocks: list[nn.Module], mesh: DeviceMesh
             f"{heads} heads cannot be divided by {mesh.size()} ranks: try a number of ranks that "
             f"divides {count}, or shard='fsdp'."
         )
-    plan: dict[str, ParallelStyle] = dict.fromkeys(pairs.wide, ColwiseParallel())
-    plan |= dict.fromkeys(pairs.narrow, RowwiseParallel())
+    plan: dict[str, ParallelStyle] = dict.fromkeys(layers["wide"], ColwiseParallel())
+    plan |= dict.fromkeys(layers["narrow"], RowwiseParallel())
     for block in blocks:
         if "attn.c_attn" in plan:
-            _as_linear(block, (*pairs.wide, *pairs.narrow), mesh.size())
+            _as_linear(block, plan, mesh.size())
         parallelize_module(block, mesh, plan)
-    ends = [model.get_submodule(name) for name in pairs.ends]
+    ends = [model.get_submodule(name) for name in layers.get("ends", ())]
     if ends and ends[0].weight is not ends[1].weight:
-        embedding, head = pairs.ends
+        embedding, head = layers["ends"]
         around: dict[str, ParallelStyle] = {
             embedding: RowwiseParallel(input_layouts=Replicate()),
             head: ColwiseParallel(output_layouts=Replicate()),
@@ -122,7 +98,7 @@ def _tensor_parallel(model: nn.Module, blocks: list[nn.Module], mesh: DeviceMesh
     return model
 
 
-def _as_linear(block: nn.Module, names: tuple[str, ...], num_ranks: int) -> None:
+def _as_linear(block: nn.Module, names: Iterable[str], num_ranks: int) -> None:
     """Put an equal `nn.Linear` in place of each `Conv1D`, which PyTorch refuses to divide.
 
     The outputs of `c_attn` are all queries, then all keys, then all values. They are put in the

@@ -12,9 +12,9 @@ from torch.optim import SGD, Adafactor, AdamW, Optimizer
 
 from tutorial_lib.instruments import published, segments
 from tutorial_lib.instruments.published.libraries import config_value, making_lora, quiet
+from tutorial_lib.instruments.segments.structure import map_leaves
 from tutorial_lib.instruments.training import user_function
 from tutorial_lib.instruments.training.adamw_8bit import AdamW8bit
-from tutorial_lib.instruments.training.cast_inputs import cast_inputs
 from tutorial_lib.instruments.training.fields import OptimizerName, Precision, RecipeFields, Shard
 
 Step = tuple[Callable[[], None], nn.Module, Optimizer]
@@ -23,6 +23,14 @@ Loss = tuple[Callable[[], Tensor], nn.Module]
 LEARNING_RATE = 1e-4
 # PyTorch begins at 65536, and an update that overflows is skipped: the state would come late.
 FIRST_SCALE = 1024.0
+_OPTIMIZERS: dict[OptimizerName, tuple[Any, dict[str, Any]]] = {
+    OptimizerName.SGD: (SGD, {}),
+    OptimizerName.MOMENTUM: (SGD, {"momentum": 0.9}),
+    OptimizerName.ADAMW: (AdamW, {}),
+    OptimizerName.ADAMW_FUSED: (AdamW, {"fused": True}),
+    OptimizerName.ADAMW_8BIT: (AdamW8bit, {}),
+    OptimizerName.ADAFACTOR: (Adafactor, {}),
+}
 _AUTOCAST = {Precision.BF16_AMP: torch.bfloat16, Precision.FP16_AMP: torch.float16}
 
 
@@ -41,36 +49,35 @@ def make_model(recipe: RecipeFields, device: torch.device | str = "cpu") -> nn.M
 
 def make_loss(recipe: RecipeFields, device: torch.device | str = "cpu") -> Loss:
     """Build model and batch of a recipe; checkpointing and accumulation are left to the step."""
-    if not user_function.is_function(recipe.model):
-        batch = published.batch(
-            recipe.model,
-            recipe.micro_batch,
-            seq=recipe.seq,
-            size=recipe.size,
-            device=device,
-            **_overrides(recipe),
-        )
-        model = make_model(recipe, device)
-        forward = functools.partial(published.loss, recipe.model, _divided(recipe, model), batch)
-        return _cast(recipe, forward, device), model
-    made = user_function.build(recipe, device)
+    made = _built(recipe, device)
     if len(made) == 3:
         raise ValueError(
             f"{recipe.model} gives a whole step, and its loss alone is needed here: let it give "
             "loss (a function that runs forward) and model."
         )
-    return _cast(recipe, made[0], device), _adapted(recipe, made[1])
+    return made
+
+
+def _built(recipe: RecipeFields, device: torch.device | str) -> Loss | Step:
+    """Return loss and model of a recipe; or step, model and optimizer of a user's function."""
+    if user_function.is_function(recipe.model):
+        made = user_function.build(recipe, device)
+        if len(made) == 3:
+            return made
+        return _cast(recipe, made[0], device), _adapted(recipe, made[1])
+    sizes: dict[str, Any] = {"seq": recipe.seq, "size": recipe.size, "device": device}
+    batch = published.batch(recipe.model, recipe.micro_batch, **sizes, **_overrides(recipe))
+    model = make_model(recipe, device)
+    forward = functools.partial(published.loss, recipe.model, _divided(recipe, model), batch)
+    return _cast(recipe, forward, device), model
 
 
 def make_step(recipe: RecipeFields, device: torch.device | str = "cpu") -> Step:
     """Build model, batch and optimizer of a recipe: see `Recipe.make_step`."""
-    if user_function.is_function(recipe.model):
-        made = user_function.build(recipe, device)
-        if len(made) == 3:
-            return _whole(recipe, *made)
-        loss, model = _cast(recipe, made[0], device), _adapted(recipe, made[1])
-    else:
-        loss, model = make_loss(recipe, device)
+    made = _built(recipe, device)
+    if len(made) == 3:
+        return _whole(recipe, *made)
+    loss, model = made
     optimizer = make_optimizer(recipe, model)
     scaler = torch.amp.GradScaler(
         torch.device(device).type,
@@ -188,7 +195,7 @@ def _adapted(recipe: RecipeFields, model: nn.Module) -> nn.Module:
         with quiet():  # published models are built in it
             model = model.to(torch.bfloat16)
     if recipe.precision == Precision.BF16 and user_function.is_function(recipe.model):
-        cast_inputs(model, torch.bfloat16)
+        _cast_inputs(model, torch.bfloat16)
     if recipe.lora_rank is None:
         return model
     from peft import LoraConfig, inject_adapter_in_model
@@ -207,6 +214,25 @@ def _adapted(recipe: RecipeFields, model: nn.Module) -> nn.Module:
     return adapted
 
 
+def _cast_inputs(model: nn.Module, dtype: torch.dtype) -> None:
+    """Cast the floating-point tensors that a loss hands to a model, or to each of several.
+
+    Training in bfloat16 throughout needs the batch cast as well as the model, since kernels refuse
+    two types. What the model makes in another type is left alone, as are the targets. The cast is
+    a part of autograd's graph.
+    """
+
+    def cast(tensor: Tensor) -> Tensor:
+        return tensor.to(dtype) if tensor.is_floating_point() else tensor
+
+    def enter(module: nn.Module, args: Any, kwargs: Any) -> Any:
+        return map_leaves(Tensor, cast, (args, kwargs))
+
+    holds_several = type(model).forward is nn.Module.forward
+    for module in model.children() if holds_several else [model]:
+        module.register_forward_pre_hook(enter, with_kwargs=True)
+
+
 def _trained(model: nn.Module) -> list[dict[str, Any]]:
     """Group the parameters by class: one kernel takes no divided and whole ones together."""
     groups: dict[type, list[nn.Parameter]] = {}
@@ -218,20 +244,9 @@ def _trained(model: nn.Module) -> list[dict[str, Any]]:
 
 def make_optimizer(recipe: RecipeFields, model: nn.Module) -> Optimizer:
     """Make the optimizer of a recipe: see `Recipe.make_optimizer`."""
-    settings: dict[str, Any] = {}
-    kind: Any = SGD
-    if recipe.optimizer == OptimizerName.ADAFACTOR:
-        kind = Adafactor
-    elif recipe.optimizer == OptimizerName.ADAMW_8BIT:
-        kind = AdamW8bit
-    elif recipe.optimizer == OptimizerName.MOMENTUM:
-        settings["momentum"] = 0.9
-    elif recipe.optimizer != OptimizerName.SGD:
-        kind = AdamW
-        is_complex = any(p.is_complex() for p in model.parameters())  # no fused kernel takes those
-        settings["fused"] = (
-            recipe.optimizer == OptimizerName.ADAMW_FUSED and not is_complex
-        ) or None
+    kind, settings = _OPTIMIZERS[OptimizerName(recipe.optimizer)]
+    if any(p.is_complex() for p in model.parameters()):  # no fused kernel takes those
+        settings = {name: value for name, value in settings.items() if name != "fused"}
     if recipe.shard == Shard.ZERO1:
         from torch.distributed.optim import ZeroRedundancyOptimizer
 
