@@ -60,7 +60,7 @@ INSTRUMENTS = {
     "recorded": {"units", "cap", "device", "memory", "published", "training"},
     "planning": {
         *("units", "device", "memory", "memory.timeline"),
-        *("private_torch", "segments", "figures", "predicting", "training"),
+        *("private_torch", "segments", "predicting", "training"),
     },
 }
 # The folders of `planning`: each imports from those before it.

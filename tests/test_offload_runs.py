@@ -93,14 +93,9 @@ class Overwriting(nn.Module):
 def test_what_is_overwritten_while_it_waits_is_refused_by_name():
     model = nn.Sequential(*(Overwriting(n != 3) for n in range(6)))
     x = torch.ones(4, 8)
-    profile = planning.Plan(
-        tuple(
-            planning.Stage(forward_seconds=1, backward_seconds=2, input_bytes=128, saved_bytes=128)
-            for _ in range(6)
-        ),
-        tuple(range(6)),
-    )
-    plan = replace(profile, moves=(Move(2, 4, 4),), bytes_per_second=1.0)
+    profile = planning.profile(model, lambda: model(x).sum(), keep=["3"])
+    kept = planning.Plan(profile.stages, tuple(range(8)), calls=profile.calls)
+    plan = replace(kept, moves=(Move(3, 5, 5),), bytes_per_second=1.0)
     planning.apply(model, plan)
     with pytest.raises(RuntimeError, match=r"What 2 leaves .* changed in place .*stay=\['2'\]"):
         model(x).sum().backward()

@@ -9,7 +9,7 @@ import pytest
 from small_models import publish_tiny
 
 from tutorial_lib import memory
-from tutorial_lib.instruments import figures, planning, ranks
+from tutorial_lib.instruments import planning, ranks
 from tutorial_lib.instruments.planning.fitting import predictions, search
 from tutorial_lib.instruments.training import Recipe
 from tutorial_lib.school.commands.main import run
@@ -33,8 +33,6 @@ def enough(tiny):
     found = planning.fit(tiny, budget_bytes=100 * KIB, **ONE)
     assert found.best is None
     assert "nothing fits" in str(found)
-    with pytest.raises(ValueError, match="nothing to draw"):
-        figures.fits(found)
     return found.smallest_bytes
 
 
@@ -55,9 +53,6 @@ def test_the_best_really_fits(tiny, enough):
 
     assert memory.predict(make_step).peak_bytes == best.peak_bytes
     assert "recompute" in str(found)
-    alt = figures.fits(found).alt
-    assert f"{best.precision}, {best.optimizer}, {best.micro_batch} x {best.accumulation}" in alt
-    assert found.figure().alt == alt
     faster = planning.fit(tiny, budget_bytes=4 * budget, **ONE).best
     assert faster.seconds < best.seconds
 

@@ -5,7 +5,7 @@ from tutorial_lib import load_when_used
 __all__, __getattr__ = load_when_used(
     __name__,
     {
-        "comparisons": "agreement fits two_peaks",
+        "comparisons": "agreement two_peaks",
         "lives": "lifetimes",
         "pictures": "batch_grid models_and_cards",
         "planning": "holders plans schedule",

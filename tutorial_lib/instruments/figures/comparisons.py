@@ -1,14 +1,12 @@
-"""Figures of comparisons: with published numbers, and of all that fits a budget."""
+"""Figures of comparisons: with published numbers, and of two peaks."""
 
-import itertools
 import statistics
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from matplotlib.ticker import LogLocator
 
-from tutorial_lib.plots.base import MARKED_LINES, CourseFigure, fill, line_legend, new_figure
-from tutorial_lib.units import GIB, human_bytes, human_seconds
+from tutorial_lib.plots.base import MARKED_LINES, CourseFigure, fill, new_figure
+from tutorial_lib.units import GIB, human_bytes
 
 
 def agreement(figures: Mapping[str, Sequence[tuple[float, float]]], *, title: str) -> CourseFigure:
@@ -69,47 +67,4 @@ def two_peaks(
         for name, (passes, update) in steps.items()
     )
     figure.alt = f"{title}. {each}."
-    return figure
-
-
-def fits(found: Any) -> CourseFigure:
-    """Draw every choice that fits: its predicted peak, and its predicted time of an update.
-
-    Args:
-        found: What `planning.fit` gave.
-
-    Raises:
-        ValueError: When nothing fits: there is nothing to draw.
-    """
-    fitting = [choice for choice in found.candidates if choice.fits]
-    if found.best is None:
-        raise ValueError(
-            f"Nothing fits {human_bytes(found.budget_bytes)}, so that there is nothing to draw: "
-            f"try budget_bytes={found.smallest_bytes:_}."
-        )
-    title = f"{found.model}, {found.effective_batch} samples an update (predicted)"
-    figure, axes = new_figure(title, height=3.6)
-    kinds = dict.fromkeys((choice.precision, choice.optimizer) for choice in fitting)
-    for kind, look in zip(kinds, itertools.cycle(MARKED_LINES)):
-        mine = [choice for choice in fitting if (choice.precision, choice.optimizer) == kind]
-        axes.plot(
-            [choice.peak_bytes / GIB for choice in mine],
-            [choice.seconds for choice in mine],
-            linestyle="--",
-            label=", ".join(kind),
-            **look,
-        )
-    axes.axvline(found.budget_bytes / GIB, color="black", linewidth=1)
-    axes.plot(found.best.peak_bytes / GIB, found.best.seconds, "*", color="black", markersize=12)
-    axes.set_xlabel("peak, GiB (line: the budget)")
-    axes.set_ylabel("seconds an update (star: the best)")
-    axes.set_ylim(bottom=0)
-    line_legend(axes)
-    best = found.best
-    figure.alt = (
-        f"{title}: {len(fitting)} of {len(found.candidates)} choices fit "
-        f"{human_bytes(found.budget_bytes)}. Best: {best.precision}, {best.optimizer}, "
-        f"{best.micro_batch} x {best.accumulation}, peak {human_bytes(best.peak_bytes)}, "
-        f"{human_seconds(best.seconds)} an update."
-    )
     return figure

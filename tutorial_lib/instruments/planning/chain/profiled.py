@@ -27,7 +27,6 @@ class Call:
     name: str  # path of the module
     kind: tuple[str, int]  # class of the module, and how many parameters it has
     output: Any  # each tensor in it without memory
-    is_profiled: bool = True  # whether the output is known from a run, or only supposed
     matmuls: int = 0  # those before the last tensor that its backward needs
     # results that it leaves in attributes, by path and name: they come second in `output` then
     attributes: tuple[tuple[str, str], ...] = ()
@@ -49,11 +48,6 @@ class Call:
         output = (output, [*left.values()]) if left else output
         form = map_leaves(Tensor, _without_memory, output)
         return cls(name, kind_of(module), form, attributes=tuple(left))
-
-    @classmethod
-    def supposed(cls, name: str, module: nn.Module) -> Call:
-        """Suppose that a stage returns one tensor."""
-        return cls(name, kind_of(module), torch.empty((), device="meta"), is_profiled=False)
 
     @classmethod
     def between(cls, name: str = BETWEEN) -> Call:

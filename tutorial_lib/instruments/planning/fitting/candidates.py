@@ -5,15 +5,12 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tutorial_lib.instruments.planning.chain.plan import Plan
 from tutorial_lib.instruments.segments.sameness import Sameness
 from tutorial_lib.instruments.training import Recipe
 from tutorial_lib.units import human_bytes, human_seconds
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 _SHOWN = 12
 _NEAR = 0.02  # seconds nearer to each other than this are the same to a roofline
@@ -158,12 +155,6 @@ class Fit:
     @property
     def _asked_for(self) -> list[Candidate]:
         return [c for c in self.candidates if (c.precision, c.optimizer) in self.asked]
-
-    def figure(self) -> Figure:
-        """Draw the candidates: time of an update against peak."""
-        from tutorial_lib.instruments.figures.comparisons import fits
-
-        return fits(self)
 
     def as_data(self) -> dict[str, Any]:
         """Answer as plain data, for JSON."""

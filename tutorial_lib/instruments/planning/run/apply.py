@@ -21,7 +21,6 @@ from tutorial_lib.instruments.planning.chain.profiled import (
 )
 from tutorial_lib.instruments.planning.run.find_stages import (
     CannotPlanError,
-    find_stages,
     replaced,
     run_stage,
 )
@@ -59,9 +58,8 @@ def apply(model: nn.Module, plan: Plan) -> nn.Module:
     before.
 
     Args:
-        model: The one that was profiled, or one like it. Of a plan without a profile, a model with
-            as many stages as `find_stages` sees, each called once and giving one tensor.
-        plan: What to keep and what to recompute. It takes the place of one that was applied before.
+        model: The one that was profiled, or one like it.
+        plan: Of a profile. It takes the place of one that was applied before.
 
     Returns:
         The model.
@@ -74,24 +72,20 @@ def apply(model: nn.Module, plan: Plan) -> nn.Module:
     calls, tree, moves = plan.calls, plan.tree, plan.moves
     if plan.names == (WHOLE,):
         return undo(model)
-    if calls:
-        last = len(calls) + 1
-        if tree[0] != 0 or tree[-1] != last:
-            raise ValueError(
-                "The plan recomputes what the model does before its first stage or after its "
-                f"last one: 0 and {last} must be bare numbers in the tree."
-            )
-        tree = _shifted(tree[1:-1], 1)
-        moves = tuple(Move(m.item - 1, m.leaves - 1, m.returns - 1) for m in moves)
-        check_same_model(model, calls)
-    else:
-        found = find_stages(model)
-        if len(found) != len(plan.stages):
-            raise ValueError(
-                f"The plan has {len(plan.stages)} stages, and {type(model).__name__} has "
-                f"{len(found)}: solve for what planning.profile(model, loss) gives."
-            )
-        calls = tuple(Call.supposed(name, module) for name, module in found.items())
+    if not calls:
+        raise ValueError(
+            "The plan is for a chain of numbers, and knows no stages of a model: solve for what "
+            "planning.profile(model, loss) gives."
+        )
+    last = len(calls) + 1
+    if tree[0] != 0 or tree[-1] != last:
+        raise ValueError(
+            "The plan recomputes what the model does before its first stage or after its "
+            f"last one: 0 and {last} must be bare numbers in the tree."
+        )
+    tree = _shifted(tree[1:-1], 1)
+    moves = tuple(Move(m.item - 1, m.leaves - 1, m.returns - 1) for m in moves)
+    check_same_model(model, calls)
     if moves and any(call.is_between for call in calls):
         raise ValueError(
             "The plan moves tensors to the host, and its loss calls the model, or parts of it, "
@@ -169,7 +163,7 @@ def _parts(calls: Sequence[Call], tree: Tree) -> list[_Part]:
 def _read(call: Call, output: Any) -> list[Tensor]:
     """Return the tensors of a stage's output; its numbers and text must be as profiled."""
     found = replace(call, output=output).constants
-    if call.is_profiled and found != call.constants:
+    if found != call.constants:
         raise RuntimeError(
             f"The stage {call.name} returned {found} besides its tensors, but {call.constants} "
             "when it was profiled: profile the model again with a batch like this one."
@@ -210,10 +204,9 @@ class _Running:
                     f"The model calls the stage {name}, and the plan has {expected} as number "
                     f"{run.piece}: the plan was made for other inputs. Profile and solve again."
                 )
-            likes = [like if call.is_profiled else None for like in call.tensors]
             read = functools.partial(_read, call)
             run_it = functools.partial(run_stage, module, function, call)
-            made = run.call(f"The stage {name}", run_it, args, kwargs, likes, read)
+            made = run.call(f"The stage {name}", run_it, args, kwargs, call.tensors, read)
             self.left += [(module.get_submodule(path), key) for path, key in call.attributes]
             return call.handed_out(module, made)
 
