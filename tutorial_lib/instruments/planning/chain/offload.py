@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import itertools
 from collections.abc import Collection, Iterator, Sequence
 from collections.abc import Set as AbstractSet
@@ -105,8 +106,7 @@ def solve_with_host(
         best: Plan | None = solve(stages, budget_bytes=budget_bytes, skips=skips)
     except ValueError:
         best = None
-    search = _Search(Costs.of(chain, skips), evaluate, int(budget_bytes), host, best)
-    search.staying = staying
+    search = _Search(Costs.of(chain, skips), evaluate, int(budget_bytes), host, best, staying)
     if len(chain) <= SHORT:
         search.all()
     elif best is None or best.overhead > 0:
@@ -122,15 +122,16 @@ def solve_with_host(
     return search.best
 
 
+@dataclass
 class _Search:
     """The best plan so far, and what may be better."""
 
-    def __init__(
-        self, costs: Costs, evaluate: Evaluate, budget: int, host: Host, best: Plan | None
-    ) -> None:
-        self.costs, self.evaluate, self.budget, self.host = costs, evaluate, budget, host
-        self.best = best
-        self.staying: AbstractSet[int | str] = frozenset()
+    costs: Costs
+    evaluate: Evaluate
+    budget: int
+    host: Host
+    best: Plan | None
+    staying: AbstractSet[int | str]
 
     def all(self) -> None:
         """Try every tree without nested segments, the fastest first, and all that it may move."""
@@ -215,14 +216,11 @@ class _Search:
         """Move the fewest of a tree's items, from the first one on, that make it fit."""
         slots = plan.slots
         movable = self._movable(plan)
-        low, high = 0, len(movable) + 1
-        while low < high:
-            middle = (low + high) // 2
-            if slots.schedule(movable[:middle], self.budget) is None:
-                low = middle + 1
-            else:
-                high = middle
-        return self._offer(plan, movable[:low]) if low <= len(movable) else np.inf
+        counts = range(len(movable) + 1)
+        fewest = bisect.bisect_left(
+            counts, True, key=lambda n: slots.schedule(movable[:n], self.budget) is not None
+        )
+        return self._offer(plan, movable[:fewest]) if fewest in counts else np.inf
 
     def _offer(self, plan: Plan, items: Sequence[int]) -> float:
         """Take a tree with these items moved, where that fits and is the fastest so far."""

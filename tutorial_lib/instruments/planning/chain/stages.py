@@ -72,21 +72,15 @@ class Stage:
             value = getattr(self, name)
             if value is not None and not value >= 0:
                 raise ValueError(f"{name} (={value}) of a stage must not be negative.")
-        if self.early_stop_seconds > self.forward_seconds:
-            raise ValueError(
-                f"early_stop_seconds (={self.early_stop_seconds}) is a part of forward_seconds "
-                f"(={self.forward_seconds}) and cannot be more."
-            )
-        if self.released_bytes > self.input_bytes:
-            raise ValueError(
-                f"released_bytes (={self.released_bytes}) is a part of input_bytes "
-                f"(={self.input_bytes}) and cannot be more."
-            )
-        if self.handed_on_bytes > self.saved_bytes:
-            raise ValueError(
-                f"handed_on_bytes (={self.handed_on_bytes}) is a part of saved_bytes "
-                f"(={self.saved_bytes}) and cannot be more."
-            )
+        for part, whole in (
+            ("early_stop_seconds", "forward_seconds"),
+            ("released_bytes", "input_bytes"),
+            ("handed_on_bytes", "saved_bytes"),
+        ):
+            if (some := getattr(self, part)) > (of := getattr(self, whole)):
+                raise ValueError(
+                    f"{part} (={some}) is a part of {whole} (={of}) and cannot be more."
+                )
 
 
 @dataclass(frozen=True)

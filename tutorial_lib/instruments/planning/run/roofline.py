@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import tomllib
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,29 +17,9 @@ from tutorial_lib.memory.private_torch_unseen import flops_of
 from tutorial_lib.memory.storages import list_tensors
 
 _HALVES = (torch.float16, torch.bfloat16)
-# What NVIDIA publishes of a card, by the name that its driver reports: teraFLOP/s of dense matmuls
-# in 16 bits (added up in 32), GB/s of its memory.
-PUBLISHED_SPEEDS = {
-    "Tesla T4": (65, 320),
-    "Tesla V100-SXM2-16GB": (125, 900),
-    "NVIDIA A10": (125, 600),
-    "NVIDIA A40": (150, 696),
-    "NVIDIA L4": (121, 300),
-    "NVIDIA L40S": (362, 864),
-    "NVIDIA A100-SXM4-80GB": (312, 2039),
-    "NVIDIA A100-SXM4-40GB": (312, 1555),
-    "NVIDIA H100 80GB HBM3": (989, 3350),
-    "NVIDIA H200": (989, 4800),
-    "NVIDIA B200": (2250, 8000),
-    "NVIDIA GeForce RTX 3060": (25.5, 360),
-    "NVIDIA GeForce RTX 3090": (71, 936),
-    "NVIDIA GeForce RTX 4060": (30.2, 272),
-    "NVIDIA GeForce RTX 4070": (58.3, 504),
-    "NVIDIA GeForce RTX 4090": (165.2, 1008),
-    "NVIDIA GeForce RTX 5090": (209.5, 1792),
-}
-# Tensor cores that know neither bfloat16 nor TF32; published teraFLOP/s in float32.
-_FLOAT16_ALONE = {"Tesla T4": 8.1, "Tesla V100-SXM2-16GB": 15.7}
+PUBLISHED_SPEEDS: dict[str, dict[str, float]] = tomllib.loads(
+    Path(__file__).with_suffix(".toml").read_text(encoding="utf-8")
+)
 
 
 @dataclass(frozen=True)
@@ -70,15 +52,13 @@ class Speed:
             raise ValueError(
                 f"No speed of {card!r} is known here: name one of {known}, or give a Speed."
             )
-        (tera, giga), (of_a100, bytes_of_a100) = (
-            PUBLISHED_SPEEDS[name] for name in (card, "NVIDIA A100-SXM4-80GB")
-        )
-        half = cls.half_flops * tera / of_a100
+        mine, a100 = PUBLISHED_SPEEDS[card], PUBLISHED_SPEEDS["NVIDIA A100-SXM4-80GB"]
+        half = cls.half_flops * mine["half"] / a100["half"]
         single = cls.float_flops / cls.half_flops * half
-        if card in _FLOAT16_ALONE:  # no tensor core in float32: the share that memory reaches
-            single = 0.64e12 * _FLOAT16_ALONE[card]
-        memory = cls.bytes_per_second * giga / bytes_of_a100
-        return cls(half, single, memory, has_bfloat16=card not in _FLOAT16_ALONE)
+        if "single" in mine:  # no tensor core in float32: the share that memory reaches
+            single = 0.64e12 * mine["single"]
+        memory = cls.bytes_per_second * mine["memory"] / a100["memory"]
+        return cls(half, single, memory, has_bfloat16="single" not in mine)
 
     @property
     def autocast(self) -> str:
