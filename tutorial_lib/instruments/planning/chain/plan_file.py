@@ -1,8 +1,11 @@
-"""A plan as a file: JSON, so that reading one runs no code."""
+"""A plan as a file: JSON, so that reading one runs no code.
+
+What JSON has no form for is an object of one key, its kind: `{"tuple": [...]}`, `{"Stage": {...}}`.
+"""
 
 import json
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +15,10 @@ from torch import Tensor
 from tutorial_lib.instruments.planning.chain.moves import Move
 from tutorial_lib.instruments.planning.chain.profiled import Call
 from tutorial_lib.instruments.planning.chain.stages import Skip, Stage
-from tutorial_lib.instruments.segments.tree import Selective, Tree
+from tutorial_lib.instruments.segments.tree import Selective
 
-_FORMAT = "tutorial_lib plan, 1"
+_FORMAT = "tutorial_lib plan, 2"
+_KINDS: dict[str, Any] = {kind.__name__: kind for kind in (Stage, Skip, Call, Move)}
 
 
 def write(path: str | Path, values: Mapping[str, Any]) -> None:
@@ -24,7 +28,7 @@ def write(path: str | Path, values: Mapping[str, Any]) -> None:
         ValueError: When a stage gives what is neither a tensor nor a tuple, list or dict of them;
             no file is written then.
     """
-    text = json.dumps({"format": _FORMAT, **{key: _plain(v) for key, v in values.items()}})
+    text = json.dumps({"format": _FORMAT, **{key: _as_data(v) for key, v in values.items()}})
     Path(path).write_text(text + "\n", encoding="utf-8")
 
 
@@ -34,91 +38,52 @@ def read(path: str | Path) -> dict[str, Any]:
         data = json.loads(Path(path).read_text(encoding="utf-8"))
         if data.pop("format") != _FORMAT:
             raise ValueError("another format")
-        return {
-            **data,
-            "stages": tuple(_stage(stage) for stage in data["stages"]),
-            "tree": _tree(data["tree"]),
-            "skips": tuple(map(_skip, data["skips"])),
-            "names": tuple(data["names"]),
-            "calls": tuple(_call(call) for call in data["calls"]),
-            "moves": tuple(Move(**move) for move in data.get("moves", ())),
-        }
+        return {key: _made(value) for key, value in data.items()}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(
             f"{path} holds no plan: `Plan.save` and `python -m tutorial_lib plan --save` write one."
         ) from error
 
 
-def _plain(value: Any) -> Any:
-    if isinstance(value, Call):
-        return {**_of_fields(value), "output": _form(value)}
-    if is_dataclass(value):
-        return _of_fields(value)
+def _as_data(value: Any, stage: str = "") -> Any:
+    """Return a value as JSON has it; of a stage's output, tensors by shape and dtype."""
+    if isinstance(value, Tensor):
+        return {"tensor": [[*value.shape], str(value.dtype).removeprefix("torch.")]}
     if isinstance(value, Selective):
-        return {"selective": int(value)}
-    if isinstance(value, tuple):
-        return [_plain(item) for item in value]
-    return value.item() if hasattr(value, "item") else value  # NumPy's numbers
-
-
-def _of_fields(value: Any) -> dict[str, Any]:
-    names = [field.name for field in fields(value) if field.name != "output"]
-    return {name: _plain(getattr(value, name)) for name in names}
-
-
-def _form(call: Call) -> Any:
-    """Output of a stage as data: containers by their kind, tensors by shape and dtype."""
-
-    def form(value: Any) -> Any:
-        if isinstance(value, Tensor):
-            return {"shape": [*value.shape], "dtype": str(value.dtype).removeprefix("torch.")}
-        if type(value) in (tuple, list):
-            return {type(value).__name__: [form(item) for item in value]}
-        if type(value) is dict:
-            return {"dict": {key: form(item) for key, item in value.items()}}
-        if value is None or isinstance(value, bool | int | float | str):
-            return {"value": value}
-        raise ValueError(
-            f"The stage {call.name} gives a {type(value).__name__}, which a plan's file cannot "
-            "hold: apply the plan in the process that found it."
-        )
-
-    return form(call.output)
-
-
-def _output(form: Mapping[str, Any]) -> Any:
-    if "shape" in form:
-        empty = torch.empty((), dtype=getattr(torch, form["dtype"]), device="meta")
-        return empty.as_strided(form["shape"], [0] * len(form["shape"]))
-    ((kind, value),) = form.items()
-    if kind == "dict":
-        return {key: _output(item) for key, item in value.items()}
-    if kind == "value":
+        return {"Selective": int(value)}
+    if type(value) is tuple:
+        return {"tuple": [_as_data(item, stage) for item in value]}
+    if type(value) is list:
+        return [_as_data(item, stage) for item in value]
+    if type(value) is dict:
+        return {"dict": {key: _as_data(item, stage) for key, item in value.items()}}
+    if (kind := type(value).__name__) in _KINDS:
+        stage = value.name if isinstance(value, Call) else stage
+        parts = {part.name: _as_data(getattr(value, part.name), stage) for part in fields(value)}
+        return {kind: parts}
+    value = value.item() if hasattr(value, "item") else value  # NumPy's numbers
+    if value is None or isinstance(value, bool | int | float | str):
         return value
-    return {"tuple": tuple, "list": list}[kind](_output(item) for item in value)
+    raise ValueError(
+        f"The stage {stage} gives a {kind}, which a plan's file cannot hold: apply the plan in the "
+        "process that found it."
+    )
 
 
-def _call(data: dict[str, Any]) -> Call:
-    name, count = data["kind"]
-    attributes = tuple((path, key) for path, key in data.get("attributes", ()))
-    form = {"kind": (name, count), "output": _output(data["output"]), "attributes": attributes}
-    return Call(**{**data, **form})
-
-
-def _stage(data: dict[str, Any]) -> Stage:
-    form = data["selective"]
-    return Stage(**{**data, "selective": None if form is None else _stage(form)})
-
-
-def _skip(data: dict[str, Any]) -> Skip:
-    return Skip(**{**data, "takers": tuple(data.get("takers", ()))})
-
-
-def _tree(items: list[Any]) -> Tree:
-    return tuple(map(_item, items))
-
-
-def _item(item: Any) -> int | Tree:
-    if isinstance(item, dict):
-        return Selective(item["selective"])
-    return _tree(item) if isinstance(item, list) else int(item)
+def _made(data: Any) -> Any:
+    """Return what `_as_data` wrote."""
+    if isinstance(data, list):
+        return [_made(item) for item in data]
+    if not isinstance(data, dict):
+        return data
+    ((kind, value),) = data.items()
+    if kind == "tensor":
+        shape, dtype = value
+        empty = torch.empty((), dtype=getattr(torch, dtype), device="meta")
+        return empty.as_strided(shape, [0] * len(shape))
+    if kind == "Selective":
+        return Selective(value)
+    if kind == "tuple":
+        return tuple(map(_made, value))
+    parts = {key: _made(item) for key, item in value.items()}
+    return parts if kind == "dict" else _KINDS[kind](**parts)
