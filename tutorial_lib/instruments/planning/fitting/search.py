@@ -3,7 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from itertools import product
 from typing import Any
@@ -15,7 +15,12 @@ from tutorial_lib.instruments.planning.chain.solve import floor_bytes, smallest,
 from tutorial_lib.instruments.planning.chain.stages import Skip, Stage, outputs
 from tutorial_lib.instruments.planning.fitting.candidates import Candidate, Fit, marked
 from tutorial_lib.instruments.planning.fitting.judged import judge, possible_micro_batches
-from tutorial_lib.instruments.planning.fitting.predictions import Parts, predicted_peak, taken_apart
+from tutorial_lib.instruments.planning.fitting.predictions import (
+    Parts,
+    Update,
+    predicted_peak,
+    taken_apart,
+)
 from tutorial_lib.instruments.planning.run.roofline import Speed
 from tutorial_lib.instruments.training import Recipe, Shard
 from tutorial_lib.instruments.training.fields import COPYING, UNDIVIDED
@@ -79,14 +84,18 @@ def fit(
     take, look = partial(take, speed=speed, stages=stages), partial(judge, recipe)
     found, not_tried, same = taken_apart(recipes, take, look, is_chosen=precisions is not None)
     sizes = possible_micro_batches(samples, same)
-    solved = _candidates(found, sizes, budget_bytes, speed, host, tell)
+    by_precision = {str(parts.recipe.precision): parts for parts in found}
+    search = _Search(by_precision, budget_bytes, speed, host)
+    choices = [(n, *rest) for n, p in by_precision.items() for rest in product(p.updates, sizes)]
+    tell(f"part 2 of 3: a schedule for each of {len(choices)} choices")
+    solved = [search.candidate(*choice, sizes[-1]) for choice in choices]
     candidates = tuple(marked(solved, effective_batch, same))
     precisions = precisions or [str(found[0].recipe.precision)]
     asked = tuple(product(precisions, optimizers or OPTIMIZERS[:1]))
     seen = (not_tried, same, found[0].one.why_whole, found[0].one.replaced)
     fitted = Fit(recipe, budget_bytes, effective_batch, candidates, asked, *seen)
     tell("part 3 of 3: the best of them, predicted in whole")
-    return _verified(fitted, {str(parts.recipe.precision): parts for parts in found}, speed, host)
+    return search.verified(fitted)
 
 
 def _optimizers(recipe: Recipe) -> list[str]:
@@ -136,153 +145,121 @@ def _at(parts: Parts, micro_batch: int) -> Profile:
     return replace(one, stages=tuple(stages), skips=tuple(skips), calls=tuple(calls))
 
 
-def _candidates(
-    found: Sequence[Parts],
-    sizes: Sequence[int],
-    budget: int,
-    speed: Speed,
-    host: Host | None,
-    tell: Callable[[str], object],
-) -> list[Candidate]:
-    """Solve for each precision, optimizer and micro-batch."""
-    choices = [(p, *rest) for p in found for rest in product(p.updates, sizes)]
-    tell(f"part 2 of 3: a schedule for each of {len(choices)} choices")
-    return [_candidate(*choice, sizes[-1], budget, speed, host) for choice in choices]
+@dataclass(frozen=True)
+class _Search:
+    """The parts of a step by precision, and what its plans may take."""
 
+    parts: Mapping[str, Parts]
+    budget: int
+    speed: Speed
+    host: Host | None
 
-def _candidate(
-    parts: Parts,
-    optimizer: str,
-    micro_batch: int,
-    samples: int,
-    budget: int,
-    speed: Speed,
-    host: Host | None,
-) -> Candidate:
-    """Solve for what the model and its update leave of the budget."""
-    precision = str(parts.recipe.precision)
-    chosen = Candidate(precision, optimizer, micro_batch, samples // micro_batch, 0.0, 0, 0.0)
-    at, always = _held(chosen, parts)
-    try:
-        if parts.updates[optimizer].peak_bytes <= budget:
-            return _planned(chosen, _solved(at, budget - always, host), parts, speed)
-    except ValueError:
-        pass  # no plan fits
-    return replace(chosen, peak_bytes=_least_bytes(chosen, parts))
+    def candidate(self, precision: str, optimizer: str, micro_batch: int, many: int) -> Candidate:
+        """Solve for what the model and its update leave of the budget, `many` samples in all."""
+        chosen = Candidate(precision, optimizer, micro_batch, many // micro_batch, 0.0, 0, 0.0)
+        always = self._held(chosen)[1]
+        try:
+            if self._update(chosen).peak_bytes <= self.budget:
+                return self._planned(chosen, self._solved(chosen, self.budget - always))
+        except ValueError:
+            pass  # no plan fits
+        return replace(chosen, peak_bytes=self._least_bytes(chosen))
 
+    def verified(self, found: Fit) -> Fit:
+        """Predict the best candidate in whole; where it does not fit, leave its plan less room.
 
-def _solved(profile: Profile, budget: int, host: Host | None) -> Plan:
-    if host is None:
-        return solve(profile, budget_bytes=budget)
-    return solve_with_host(profile, budget_bytes=budget, host=host)
+        If all of its plans turn out too large it does not fit, and the next candidate is looked at,
+        so that no answer is only added up. If none that was asked for fits, the least that they
+        need is predicted.
+        """
+        tries, is_least_known = Counter[tuple[str, str, int]](), False
+        while True:
+            if found.best is None and not is_least_known:
+                found, is_least_known = self._with_least(found), True
+            best = found.best or found.otherwise
+            if best is None or best.is_verified or best.plan is None:
+                return found
+            changed = self._in_whole(found, best, best.plan)
+            over = changed.peak_bytes - self.budget
+            if over > 0:
+                name = best.precision, best.optimizer, best.micro_batch
+                tries[name] += 1
+                changed = replace(changed, plan=None, is_verified=False)
+                if tries[name] < _TRIES:
+                    changed = self._with_less(best, best.plan, over)
+            found = _with(found, best, changed)
 
+    def _update(self, candidate: Candidate) -> Update:
+        return self.parts[candidate.precision].updates[candidate.optimizer]
 
-def _least_bytes(candidate: Candidate, parts: Parts) -> int:
-    """Add up the peak with the plan that needs least."""
-    at, always = _held(candidate, parts)
-    return max(always + floor_bytes(at), parts.updates[candidate.optimizer].peak_bytes)
+    def _held(self, candidate: Candidate) -> tuple[Profile, int]:
+        """Profile of a candidate's micro-batch, and the bytes that are held beside it."""
+        at = _at(self.parts[candidate.precision], candidate.micro_batch)
+        always = self._update(candidate).resident_bytes
+        if candidate.accumulation > 1:  # from the second micro-batch on all gradients are there
+            always += sum(stage.gradient_bytes for stage in at.stages)
+            at = replace(at, stages=tuple(replace(s, gradient_bytes=0) for s in at.stages))
+        return at, always
 
+    def _solved(self, candidate: Candidate, budget: int) -> Plan:
+        at, _ = self._held(candidate)
+        if self.host is None:
+            return solve(at, budget_bytes=budget)
+        return solve_with_host(at, budget_bytes=budget, host=self.host)
 
-def _held(candidate: Candidate, parts: Parts) -> tuple[Profile, int]:
-    """Profile of a candidate's micro-batch, and the bytes that are held beside it."""
-    at = _at(parts, candidate.micro_batch)
-    always = parts.updates[candidate.optimizer].resident_bytes
-    if candidate.accumulation > 1:  # from the second micro-batch on all gradients are there
-        always += sum(stage.gradient_bytes for stage in at.stages)
-        at = replace(at, stages=tuple(replace(s, gradient_bytes=0) for s in at.stages))
-    return at, always
+    def _least_bytes(self, candidate: Candidate) -> int:
+        """Add up the peak with the plan that needs least."""
+        at, always = self._held(candidate)
+        return max(always + floor_bytes(at), self._update(candidate).peak_bytes)
 
+    def _planned(self, candidate: Candidate, plan: Plan) -> Candidate:
+        """Return a candidate with a plan, and with the added-up seconds and bytes of its update."""
+        update, overhead = self._update(candidate), max(0.0, plan.overhead)
+        peak = max(self._held(candidate)[1] + plan.peak_bytes, update.peak_bytes)
+        launches = self.parts[candidate.precision].one.launches
+        launching = launches * self.speed.launch_seconds * (1 + overhead)
+        seconds = candidate.accumulation * max(plan.seconds, launching)
+        seconds += update.touched_bytes / self.speed.bytes_per_second
+        return replace(candidate, plan=plan, peak_bytes=peak, seconds=seconds, overhead=overhead)
 
-def _planned(candidate: Candidate, plan: Plan, parts: Parts, speed: Speed) -> Candidate:
-    """Return a candidate with a plan, and with the added-up seconds and bytes of its update."""
-    update, overhead = parts.updates[candidate.optimizer], max(0.0, plan.overhead)
-    peak = max(_held(candidate, parts)[1] + plan.peak_bytes, update.peak_bytes)
-    launching = parts.one.launches * speed.launch_seconds * (1 + overhead)
-    seconds = candidate.accumulation * max(plan.seconds, launching)
-    seconds += update.touched_bytes / speed.bytes_per_second
-    return replace(candidate, plan=plan, peak_bytes=peak, seconds=seconds, overhead=overhead)
+    def _in_whole(self, found: Fit, candidate: Candidate, plan: Plan) -> Candidate:
+        peak = predicted_peak(found.recipe_of(candidate), plan, self._update(candidate))
+        return replace(candidate, peak_bytes=peak, is_verified=True)
 
+    def _with_least(self, found: Fit) -> Fit:
+        """Predict in whole what needs least of what was asked for, each with its smallest plan.
 
-def _verified(
-    found: Fit, by_precision: Mapping[str, Parts], speed: Speed, host: Host | None
-) -> Fit:
-    """Predict the best candidate in whole; where it does not fit, leave its plan less room.
+        Neither the choice nor the plans depend on the budget or on the speed of the device. So a
+        peak that is named here is enough the next time, whatever else is tried before.
+        """
+        asked = [c for c in found.candidates if (c.precision, c.optimizer) in found.asked]
+        added_up = [(self._least_bytes(candidate), candidate) for candidate in asked]
+        enough: float = math.inf
+        for least_bytes, candidate in sorted(added_up, key=lambda one: one[0])[:_LEAST]:
+            if least_bytes >= enough:
+                break
+            at, _ = self._held(candidate)
+            plan = smallest(at)
+            least = self._in_whole(found, self._planned(candidate, plan), plan)
+            enough = min(enough, least.peak_bytes)
+            if least.peak_bytes > self.budget:
+                least = replace(least, plan=None)
+            else:  # it recomputes more than is needed
+                room = plan.peak_bytes + self.budget - least.peak_bytes
+                faster = solve(at, budget_bytes=room)
+                other = self._in_whole(found, self._planned(candidate, faster), faster)
+                least = other if other.peak_bytes <= self.budget else least
+            found = _with(found, candidate, least)
+        return found
 
-    If all of its plans turn out too large it does not fit, and the next candidate is looked at, so
-    that no answer is only added up. If none that was asked for fits, the least that they need is
-    predicted.
-    """
-    tries, is_least_known = Counter[tuple[str, str, int]](), False
-    while True:
-        if found.best is None and not is_least_known:
-            found, is_least_known = _with_least(found, by_precision, speed), True
-        best = found.best or found.otherwise
-        if best is None or best.is_verified or best.plan is None:
-            return found
-        parts, name = (
-            by_precision[best.precision],
-            (best.precision, best.optimizer, best.micro_batch),
-        )
-        changed = _in_whole(found, best, parts)
-        over = changed.peak_bytes - found.budget_bytes
-        if over > 0:
-            tries[name] += 1
-            changed = replace(changed, plan=None, is_verified=False)
-            if tries[name] < _TRIES:
-                changed = _with_less(best, over, parts, speed, host)
-        found = _with(found, best, changed)
-
-
-def _in_whole(found: Fit, candidate: Candidate, parts: Parts) -> Candidate:
-    assert candidate.plan is not None
-    recipe, update = found.recipe_of(candidate), parts.updates[candidate.optimizer]
-    peak = predicted_peak(recipe, candidate.plan, update)
-    return replace(candidate, peak_bytes=peak, is_verified=True)
+    def _with_less(self, candidate: Candidate, plan: Plan, over: int) -> Candidate:
+        room = min((plan.budget_bytes or 0) - over, plan.peak_bytes - over)
+        try:
+            return self._planned(candidate, self._solved(candidate, room))
+        except ValueError:
+            return replace(candidate, peak_bytes=candidate.peak_bytes + over, plan=None)
 
 
 def _with(found: Fit, candidate: Candidate, changed: Candidate) -> Fit:
     others = (changed if one is candidate else one for one in found.candidates)
     return replace(found, candidates=tuple(others))
-
-
-def _with_least(found: Fit, by_precision: Mapping[str, Parts], speed: Speed) -> Fit:
-    """Predict in whole what needs least of what was asked for, each with its smallest plan.
-
-    Neither the choice nor the plans depend on the budget or on the speed of the device. So a peak
-    that is named here is enough the next time, whatever else is tried before.
-    """
-    asked = list[tuple[int, Candidate]]()
-    for candidate in found.candidates:
-        if (candidate.precision, candidate.optimizer) in found.asked:
-            parts = by_precision[candidate.precision]
-            asked.append((_least_bytes(candidate, parts), candidate))
-    enough: float = math.inf
-    for added_up, candidate in sorted(asked, key=lambda one: one[0])[:_LEAST]:
-        if added_up >= enough:
-            break
-        parts = by_precision[candidate.precision]
-        plan = smallest(_held(candidate, parts)[0])
-        least = _in_whole(found, _planned(candidate, plan, parts, speed), parts)
-        enough = min(enough, least.peak_bytes)
-        if least.peak_bytes > found.budget_bytes:
-            least = replace(least, plan=None)
-        else:  # it recomputes more than is needed
-            room = plan.peak_bytes + found.budget_bytes - least.peak_bytes
-            faster = solve(_held(candidate, parts)[0], budget_bytes=room)
-            other = _in_whole(found, _planned(candidate, faster, parts, speed), parts)
-            least = other if other.peak_bytes <= found.budget_bytes else least
-        found = _with(found, candidate, least)
-    return found
-
-
-def _with_less(
-    candidate: Candidate, over: int, parts: Parts, speed: Speed, host: Host | None
-) -> Candidate:
-    plan = candidate.plan
-    assert plan is not None
-    room = min((plan.budget_bytes or 0) - over, plan.peak_bytes - over)
-    try:
-        again = _solved(_held(candidate, parts)[0], room, host)
-    except ValueError:
-        return replace(candidate, peak_bytes=candidate.peak_bytes + over, plan=None)
-    return _planned(candidate, again, parts, speed)
