@@ -29,7 +29,7 @@ FindStages = Callable[[nn.Module], Mapping[str, nn.Module]]
 
 
 @dataclass(frozen=True)
-class Sameness:
+class Sameness(Tried):
     """How recomputing and accumulating change a training; prints as one sentence for each.
 
     Args:
@@ -40,13 +40,8 @@ class Sameness:
         moves: State that one micro-batch changes and the next one reads.
         draws: What draws random numbers: `dropout`, `noise`.
         has_batch_norm: Whether a layer normalises by statistics of the micro-batch.
-        compares: Whether the loss, or a layer other than BatchNorm, compares the samples of a
-            micro-batch; `None` where it was not tried.
-        counts: Whether the loss divides by a count in the micro-batch, such as its targets.
-        sums: Whether the loss is a sum over samples.
         pairs: Whether something makes a matrix of all pairs of samples; only looked for where
             samples were not tried.
-        alone: Whether one sample by itself has a gradient.
         untried: Why samples were not tried.
     """
 
@@ -56,28 +51,20 @@ class Sameness:
     moves: tuple[str, ...] = ()
     draws: tuple[str, ...] = ()
     has_batch_norm: bool = False
-    compares: bool | None = False
-    counts: bool = False
-    sums: bool = False
     pairs: bool = False
-    alone: bool = True
     untried: str = ""
 
     @classmethod
     def of(cls, seen: Seen, tried: Tried | None, untried: str = "") -> "Sameness":
         """Combine what was seen and what was tried, or why nothing was tried."""
-        found = tried or Tried()
         return cls(
+            **vars(tried or Tried(compares=None)),
             unlike=seen.unlike,
             transformed=seen.transformed,
             moved=seen.moved,
             moves=seen.moves,
             draws=_kinds(seen.draws),
             has_batch_norm=seen.batch_norms > 0,
-            compares=None if tried is None else tried.compares,
-            counts=found.counts,
-            sums=found.sums,
-            alone=found.alone,
             untried="" if tried is not None else untried,
         )
 

@@ -40,13 +40,13 @@ class Tried:
     """The results of a trial.
 
     Args:
-        compares: Whether loss or layers, BatchNorm left out, compare samples.
+        compares: Whether loss or layers, BatchNorm left out, compare samples; `None` if unknown.
         counts: Whether samples weigh by a count in them, such as their targets.
         sums: Whether the loss is a sum over samples, not a mean.
         alone: Whether a micro-batch of one sample has a gradient.
     """
 
-    compares: bool = False
+    compares: bool | None = False
     counts: bool = False
     sums: bool = False
     alone: bool = True
