@@ -61,7 +61,7 @@ def read(name: str) -> Published:
 
 
 def of_model(name: str, model: Any) -> Published:
-    """Tell from a model of transformers or diffusers what it is trained on.
+    """Return what a model of transformers or diffusers is trained on.
 
     Raises:
         ValueError: When it is of neither library, or no batch is known for it.
@@ -82,13 +82,12 @@ def _file(name: str) -> Path:
     path = Path(name).expanduser()
     if path.is_dir():
         places = (path, path / "unet", path / "transformer")  # the latter of diffusers' pipelines
-        inside = [place / "config.json" for place in places]
-        found = next((file for file in inside if file.is_file()), None)
-        if found is None:
-            raise ValueError(
-                f"The folder {name} has no config.json: name the folder that from_pretrained takes."
-            )
-        return found
+        for file in (place / "config.json" for place in places):
+            if file.is_file():
+                return file
+        raise ValueError(
+            f"The folder {name} has no config.json: name the folder that from_pretrained takes."
+        )
     if path.is_file():
         return path
     if name.endswith(".json") or not re.fullmatch(r"[\w.-]+/[\w.-]+", name):

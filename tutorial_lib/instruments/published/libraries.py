@@ -33,7 +33,7 @@ def construct(model: Published, config: Mapping[str, Any], attention: str) -> nn
     Args:
         model: Which.
         config: What `full_config` gave.
-        attention: `sdpa` or `eager`; a model without attention is the same with both.
+        attention: `sdpa` or `eager`; no effect on a model without attention.
     """
     cls = class_of(model)
     built: Any
@@ -72,15 +72,10 @@ def full_config(model: Published, overrides: Mapping[str, Any]) -> dict[str, Any
 
 
 def config_value(model: Published, overrides: Mapping[str, Any], key: str) -> Any:
-    """One field of a model's configuration, be it published, overridden or a default.
+    """Return a field of a model's configuration, be it published, overridden or a default.
 
-    Args:
-        model: Whose.
-        overrides: The same as were given to `full_config`.
-        key: The field's name; `text_config.vocab_size` looks inside `text_config`.
-
-    Returns:
-        `None` when the configuration class has no such field.
+    `text_config.vocab_size` looks inside `text_config`; `None` stands for a field that the
+    configuration class does not have.
     """
     defaults, aliases = _fields(model)
     outer, _, inner = key.partition(".")

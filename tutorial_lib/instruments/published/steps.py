@@ -6,6 +6,7 @@ steps.loss("gpt2", model, batch).backward()
 """
 
 import contextlib
+import functools
 import importlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from tutorial_lib.instruments.published import batches as batches
+from tutorial_lib.instruments.published import batches
 from tutorial_lib.instruments.published.batches import NUM_TIMESTEPS, Batch
 from tutorial_lib.instruments.published.catalogue import find
 from tutorial_lib.instruments.published.entry import Family, Published
@@ -137,15 +138,9 @@ def _flow_loss(transformer: nn.Module, batch: Batch) -> Tensor:
     return F.mse_loss(guess.float(), (noise - latents).float())
 
 
-def _library_loss(model: nn.Module, batch: Batch) -> Tensor:
+def _library_loss(model: nn.Module, batch: Batch, **asked: Any) -> Tensor:
     with _unpacked_sequences():
-        value: Tensor = model(**batch).loss
-    return value
-
-
-def _contrastive_loss(model: nn.Module, batch: Batch) -> Tensor:
-    with _unpacked_sequences():
-        value: Tensor = model(**batch, return_loss=True).loss
+        value: Tensor = model(**batch, **asked).loss
     return value
 
 
@@ -176,6 +171,9 @@ def _unpacked_sequences() -> Iterator[None]:
         return
     with mock.patch.object(masking, "find_packed_sequence_indices", return_value=None):
         yield
+
+
+_contrastive_loss = functools.partial(_library_loss, return_loss=True)
 
 
 @dataclass(frozen=True)

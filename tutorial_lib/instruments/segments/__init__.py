@@ -151,11 +151,7 @@ def _judged(
 
 
 def stop_caching(model: nn.Module, undo: contextlib.ExitStack) -> bool:
-    """Stop all parts of a model from keeping keys and values for generation until `undo` closes.
-
-    Returns:
-        Whether one did: its configuration has a true `use_cache`.
-    """
+    """Stop a model from keeping keys and values until `undo` closes; return whether it did."""
     configs = {id(c): c for m in model.modules() if (c := getattr(m, "config", None)) is not None}
     caching = [config for config in configs.values() if getattr(config, "use_cache", None) is True]
     for config in caching:
@@ -273,10 +269,8 @@ def _unhook(model: Any, before: Any) -> None:
 def called_through(checkpoint: Callable[..., Any], modules: Iterable[nn.Module]) -> Iterator[None]:
     """Call modules through a checkpoint function of one's own until the end of the `with` block.
 
-    Args:
-        checkpoint: Called as `checkpoint(forward, *args, **kwargs)` instead of a module's forward;
-            what it returns is the module's output.
-        modules: Each of them by itself. Afterwards, also after an error, they are what they were.
+    Instead of each module's forward, `checkpoint(forward, *args, **kwargs)` is called, and returns
+    its output. Afterwards, also after an error, the modules are what they were.
     """
     with contextlib.ExitStack() as undo:
         for module in modules:

@@ -134,9 +134,7 @@ class DeferredRun:
 
         Args:
             name: What the stage is, as the first words of an error.
-            function: The stage.
-            args: Its arguments.
-            kwargs: The same by name.
+            function: The stage, with `args` and `kwargs`.
             likes: For each result a tensor with its shape, or `None` where that is not known; a
                 placeholder is given for each.
             read: Takes the results from what the stage returns.

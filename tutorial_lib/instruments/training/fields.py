@@ -65,6 +65,8 @@ class Shard(enum.StrEnum):
 
 COPYING = (Shard.DDP, Shard.ZERO1)  # every rank holds all parameters, and buckets of gradients
 UNDIVIDED = (OptimizerName.ADAMW_8BIT, OptimizerName.ADAFACTOR)  # fail on DTensors, and complex
+_KINDS: dict[str, type[enum.StrEnum]] = {"precision": Precision, "attention": Attention}
+_KINDS |= {"optimizer": OptimizerName, "shard": Shard}
 
 
 @dataclass(frozen=True)
@@ -95,14 +97,9 @@ class RecipeFields:
                 f"ranks (={self.ranks}) and shard (={self.shard}) go together: ranks of 2 or more, "
                 f"and how they share the work, one of {', '.join(Shard)}."
             )
-        choices: dict[str, type[enum.StrEnum]] = {
-            "precision": Precision,
-            "attention": Attention,
-            "optimizer": OptimizerName,
-        }
-        choices |= {"shard": Shard} if self.shard is not None else {}
-        for name, kind in choices.items():
-            object.__setattr__(self, name, _chosen(name, getattr(self, name), kind))
+        for name, kind in _KINDS.items():
+            if name != "shard" or self.shard is not None:
+                object.__setattr__(self, name, _chosen(name, getattr(self, name), kind))
         if self.shard == Shard.ZERO3:
             object.__setattr__(self, "shard", Shard.FSDP)
         if self.shard not in (None, *COPYING) and self.optimizer in UNDIVIDED:

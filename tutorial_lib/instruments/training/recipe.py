@@ -70,13 +70,10 @@ class Recipe(RecipeFields):
         return pretend(self.ranks)
 
     def make_model(self, device: torch.device | str = "cpu") -> nn.Module:
-        """Build the model alone, in training mode.
+        """Build the model alone, in training mode; its weights come from the global RNG.
 
         Args:
             device: Where; `meta` for shapes without memory.
-
-        Returns:
-            The model. The random numbers of its weights are those of `torch.manual_seed`.
 
         Raises:
             ValueError: When the model, an override or the device is not known.
@@ -86,10 +83,7 @@ class Recipe(RecipeFields):
         return make_model(self, device)
 
     def make_loss(self, device: torch.device | str = "cpu") -> Loss:
-        """Build model and micro-batch, for a training step of your own.
-
-        Args:
-            device: Where.
+        """Build model and micro-batch on a device, for a training step of your own.
 
         Returns:
             A function that runs forward and gives the loss, always of the same micro-batch, and
@@ -116,10 +110,7 @@ class Recipe(RecipeFields):
         return make_optimizer(self, model)
 
     def make_step(self, device: torch.device | str = "cpu") -> Step:
-        """Build model, batch and optimizer.
-
-        Args:
-            device: Where; `cpu` for `memory.predict`, which takes this method as it is.
+        """Build model, batch and optimizer; `memory.predict` takes this method as it is.
 
         Returns:
             The step (forward, backward, update, gradients set to None), its model, its optimizer.

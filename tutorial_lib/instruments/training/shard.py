@@ -32,17 +32,14 @@ _LAYERS = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="
 
 
 def sharded(model: nn.Module, num_ranks: int, shard: str) -> nn.Module:
-    """One rank's part of a model.
+    """Return one rank's part of a model: the model, changed in place, or DDP around it.
 
     Gradients are brought together after every micro-batch, without `no_sync`.
 
     Args:
-        model: Changed in place but by `ddp` and `zero1`.
+        model: The whole one.
         num_ranks: How many ranks share it; this process must be one of them.
         shard: A name of `Shard`.
-
-    Returns:
-        What runs forward: the model, or DDP around it.
 
     Raises:
         ValueError: When this process is none of so many ranks, or the model cannot be divided.

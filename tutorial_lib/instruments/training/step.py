@@ -105,15 +105,10 @@ def make_step(recipe: RecipeFields, device: torch.device | str = "cpu") -> Step:
 
 @dataclass(frozen=True)
 class OwnStep:
-    """A training step of a published model.
-
-    Args:
-        run: Runs the whole step.
-        first_update: Creates what a first step leaves behind: states, without forward and backward.
-    """
+    """A training step of a published model."""
 
     run: Callable[[], None]
-    first_update: Callable[[], None]
+    first_update: Callable[[], None]  # creates the states of a first step, and nothing else
 
     def __call__(self) -> None:
         """Run the whole step."""

@@ -115,16 +115,15 @@ def build(recipe: RecipeFields, device: torch.device | str) -> tuple[Any, ...]:
                 "return any of them. Those that the step calls beside it are counted as well."
             )
         return made
+    kinds = [type(part).__name__ for part in (made if isinstance(made, tuple) else (made,))]
     raise ValueError(
-        f"{name} returns {_kinds(made)}: return step, model and optimizer; or loss (a function "
+        f"{name} returns {', '.join(kinds)}: return step, model and optimizer; or loss (a function "
         "that runs forward) and model; or a model of transformers or diffusers. "
         + _add(name.rpartition(":")[0])
     )
 
 
-def _with_batch(
-    recipe: RecipeFields, model: nn.Module, device: torch.device | str
-) -> tuple[Any, ...]:
+def _with_batch(recipe: RecipeFields, model: nn.Module, device: Any) -> tuple[Any, ...]:
     if not hasattr(model, "config"):
         cls = type(model).__name__
         raise ValueError(
@@ -136,11 +135,6 @@ def _with_batch(
         what, recipe.micro_batch, seq=recipe.seq, size=recipe.size, device=device
     )
     return (lambda: published.loss(what, model, batch)), model.train()
-
-
-def _kinds(made: Any) -> str:
-    kinds = [type(part).__name__ for part in (made if isinstance(made, tuple) else (made,))]
-    return ", ".join(kinds)
 
 
 def _function(name: str) -> Callable[..., Any]:

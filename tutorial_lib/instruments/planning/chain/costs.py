@@ -170,36 +170,30 @@ class Costs:
         What a group needs while it is dropped is a little too much where its first stage's input
         is free by then.
         """
-        parts = [slice(group[0], group[-1] + 1) for group in groups]
-        held = [self.saved[part].cumsum() - self.saved[part] for part in parts]
+        starts, ends = np.array([(group[0], group[-1]) for group in groups]).T
+        sizes = ends - starts + 1
+        before = self.saved.cumsum() - self.saved
+        held = before - np.repeat(before[starts], sizes)  # by a group's stages to the left
+        stop, drop = self.keep.copy(), self.drop + np.repeat(self.boundary[starts], sizes)
+        stop[ends], drop[starts] = self.stop[ends], self.drop[starts]
 
         def largest(values: Bytes) -> Bytes:
-            pairs = zip(parts, held, strict=True)
-            return np.array([(values[part] + before).max() for part, before in pairs], np.int64)
+            most: Bytes = np.maximum.reduceat(values, starts)
+            return most
 
-        stop = largest(self.keep)
-        for number, (part, before) in enumerate(zip(parts, held, strict=True)):
-            needs = self.keep[part] + before
-            needs[-1] = self.stop[part][-1] + before[-1]
-            stop[number] = needs.max()
-        running = []
-        for part in parts:
-            later = self.drop[part][1:] + self.boundary[part][0]
-            running.append(max(self.drop[part][0], later.max(initial=0)))
-        starts, ends = [part.start for part in parts], [part.stop - 1 for part in parts]
         return Costs(
-            forward=np.array([self.forward[part].sum() for part in parts]),
+            forward=np.add.reduceat(self.forward, starts),
             boundary=self.boundary[starts],
-            saved=np.array([self.saved[part].sum() for part in parts], np.int64),
-            keep=largest(self.keep),
-            stop=stop,
-            drop=np.array(running, np.int64),
-            back=largest(self.back),
+            saved=np.add.reduceat(self.saved, starts),
+            keep=largest(self.keep + held),
+            stop=largest(stop + held),
+            drop=largest(drop),
+            back=largest(self.back + held),
             waiting=self.waiting[ends],
-            first=np.array([self.first[part].max() for part in parts], np.int64),
+            first=largest(self.first),
             early=self.early[ends],
             released=self.released[starts],
-            extra=np.array([self.extra[part].sum() for part in parts]),
+            extra=np.add.reduceat(self.extra, starts),
             selective=None if self.selective is None else self.selective.grouped(groups),
         )
 

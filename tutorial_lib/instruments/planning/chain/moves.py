@@ -22,17 +22,11 @@ from tutorial_lib.instruments.segments.tree import Selective, Tree, leaves
 
 @dataclass(frozen=True)
 class Move:
-    """One item's leavings on the host for a while.
+    """One item's leavings on the host for a while."""
 
-    Args:
-        item: Place of the item in the tree.
-        leaves: The item before whose forward the copy out has ended, and its memory is free.
-        returns: The item as whose backward begins the copy back begins, in memory of its own.
-    """
-
-    item: int
-    leaves: int
-    returns: int
+    item: int  # its place in the tree
+    leaves: int  # the item before whose forward the copy out has ended, and its memory is free
+    returns: int  # the item as whose backward begins the copy back begins, in memory of its own
 
 
 @dataclass(frozen=True)
@@ -47,21 +41,13 @@ class Span:
 
 @dataclass(frozen=True)
 class Slots:
-    """A step by a tree, in two slots an item: what each holds when nothing moves, and takes.
+    """A step by a tree, in two slots an item: what each holds when nothing moves, and takes."""
 
-    Args:
-        forward_held: Most bytes held in each item's forward, and so on.
-        backward_held: The same in its backward.
-        forward_seconds: Time of each item's forward.
-        backward_seconds: Time of its backward, recomputation included.
-        movable: Bytes that each item leaves and that may move; 0 where none may.
-    """
-
-    forward_held: Sequence[int]
-    backward_held: Sequence[int]
+    forward_held: Sequence[int]  # most bytes held in each item's forward
+    backward_held: Sequence[int]  # and in its backward
     forward_seconds: Sequence[float]
-    backward_seconds: Sequence[float]
-    movable: Sequence[int]
+    backward_seconds: Sequence[float]  # recomputation included
+    movable: Sequence[int]  # bytes that each item leaves and that may move; 0 where none may
 
     @classmethod
     def of(

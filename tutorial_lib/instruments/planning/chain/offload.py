@@ -116,8 +116,7 @@ def solve_with_host(
         raise ValueError(
             f"budget_bytes (={budget_bytes}, {human_bytes(budget_bytes)}) is too small for these "
             f"{len(chain)} stages, with a host too. Without one, they need {floor} bytes "
-            f"({human_bytes(floor, up=True)}). Try that, more memory on the host, or a smaller "
-            "micro-batch."
+            f"({human_bytes(floor, up=True)}). Try that, a larger host, or a smaller micro-batch."
         )
     return search.best
 

@@ -28,12 +28,9 @@ class Candidate:
     """One way to train: a recipe, a plan, and what they cost.
 
     Args:
-        precision: As in `Recipe`.
-        optimizer: As in `Recipe`.
-        micro_batch: Samples in memory at once.
-        accumulation: Micro-batches for an update.
-        seconds: Predicted time of an update.
-        peak_bytes: Predicted peak of the step.
+        precision, optimizer, micro_batch, accumulation: As in `Recipe`.
+        seconds: Predicted, of an update.
+        peak_bytes: Predicted, of the step.
         overhead: Time that recomputation adds to forward and backward, as a share.
         plan: What is kept and what is recomputed; `None` where nothing fits.
         is_verified: Whether the whole step was predicted with its plan, and not only added up; with
@@ -104,11 +101,6 @@ class Fit:
     why_whole: str = ""
     replaced: str = ""
 
-    @property
-    def model(self) -> str:
-        """Name of the model."""
-        return self.recipe.model
-
     def recipe_of(self, candidate: Candidate) -> Recipe:
         """Recipe of a candidate, without its plan."""
         names = ("precision", "optimizer", "micro_batch", "accumulation")
@@ -163,7 +155,7 @@ class Fit:
         others = sorted((c for c in self.candidates if c not in front), key=_order)
         ranked = [_as_data(c) | {"on_front": c in front} for c in (*front, *others)]
         return {
-            "model": self.model,
+            "model": self.recipe.model,
             "budget_bytes": self.budget_bytes,
             "effective_batch": self.effective_batch,
             "fits": best is not None,
@@ -189,7 +181,7 @@ class Fit:
     def _lines(self, enough: str) -> Iterator[str]:
         best, otherwise = self.best, self.otherwise
         head = (
-            f"{self.model}, {self.effective_batch} samples an update, "
+            f"{self.recipe.model}, {self.effective_batch} samples an update, "
             f"{human_bytes(self.budget_bytes)}"
         )
         if best is None:

@@ -6,14 +6,14 @@ import contextlib
 import gc
 import itertools
 import time
-import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
+from torch.utils.weak import WeakIdKeyDictionary
 
 from tutorial_lib import device as devices
 from tutorial_lib.device import keeping_python_random_states
@@ -87,32 +87,12 @@ class ClockedStep:
         return forward, backward
 
 
-class _Seen:
-    """Numbers of tensors or storages, as long as they live."""
-
-    def __init__(self) -> None:
-        self._numbers: dict[int, tuple[weakref.ref[Any], int]] = {}
-        self._count = itertools.count()
-
-    def has(self, it: Tensor | torch.UntypedStorage) -> bool:
-        """Tell whether it has a number."""
-        reference, _ = self._numbers.get(id(it), (None, 0))
-        return reference is not None and reference() is it
-
-    def number_of(self, it: Tensor | torch.UntypedStorage) -> tuple[int, bool]:
-        """Return its number, and whether it is new."""
-        is_new = not self.has(it)
-        if is_new:
-            self._numbers[id(it)] = weakref.ref(it), next(self._count)
-        return self._numbers[id(it)][1], is_new
-
-
-def _whole(tensor: Tensor, seen: _Seen, is_made: bool) -> Tensor | torch.UntypedStorage:
+def _whole(tensor: Tensor, seen: Container[Any], is_made: bool) -> Tensor | torch.UntypedStorage:
     """Return the storage of what a stage made, and of its views; what is given may be a part."""
     if not any(storage_keys([tensor])):
         return tensor
     storage = tensor.untyped_storage()
-    return storage if is_made or seen.has(storage) else tensor
+    return storage if is_made or storage in seen else tensor
 
 
 def run_clocked(
@@ -134,7 +114,8 @@ def run_clocked(
             whether it comes from before the stages.
         kept: How stages are kept: `int` or `Selective`.
     """
-    clocked, values_seen, tensors_seen = ClockedStep(), _Seen(), _Seen()
+    clocked, count = ClockedStep(), itertools.count()
+    values_seen, tensors_seen = WeakIdKeyDictionary(), WeakIdKeyDictionary()  # while they live
     last_saved = [read()]
 
     def save(tensor: Tensor) -> Tensor:
@@ -154,9 +135,12 @@ def run_clocked(
             clocked.executions.append(execution)
         for number in [n for n in values if execution.made_by[n] == piece]:
             tensor: Any = values[number]
-            key, is_new = values_seen.number_of(_whole(tensor, values_seen, is_made=piece >= 0))
+            whole = _whole(tensor, values_seen, is_made=piece >= 0)
+            is_new = whole not in values_seen
+            key = values_seen[whole] = next(count) if is_new else values_seen[whole]
             clocked.keys[len(clocked.executions) - 1, number] = key
-            if tensor.requires_grad and tensors_seen.number_of(tensor)[1]:
+            if tensor.requires_grad and tensor not in tensors_seen:
+                tensors_seen[tensor] = True
                 tensor.register_hook(mark(execution.first + piece + 1))
             if is_new:
                 look(key, tensor, piece < 0)
