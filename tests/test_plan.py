@@ -3,7 +3,6 @@
 import functools
 import itertools
 import random
-import sys
 import time
 from dataclasses import replace
 from math import comb
@@ -11,6 +10,7 @@ from math import comb
 import pytest
 
 from tutorial_lib.instruments import planning
+from tutorial_lib.instruments.planning.chain import nested
 from tutorial_lib.instruments.planning.chain.costs import Costs
 from tutorial_lib.instruments.planning.chain.exact import best_ways
 from tutorial_lib.instruments.planning.chain.floor import Floor
@@ -357,8 +357,8 @@ def test_three_hundred_unequal_stages_use_their_budget_below_a_single_recomputat
 
 
 def test_a_long_unequal_chain_is_cut_into_groups(monkeypatch):
-    monkeypatch.setattr(sys.modules[planning.solve.__module__], "MOST_SPLITS", 400_000)
-    monkeypatch.setattr(sys.modules[planning.solve.__module__], "GROUPS", 100)
+    monkeypatch.setattr(nested, "MOST_SPLITS", 400_000)
+    monkeypatch.setattr(nested, "GROUPS", 100)
     rng = random.Random(0)
     stages = [
         planning.Stage(

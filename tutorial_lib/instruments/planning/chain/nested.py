@@ -5,16 +5,55 @@ thousand equal layers takes seconds. Bytes are rounded to the nearest slot, so w
 is checked by whoever reads it.
 """
 
+from collections.abc import Sequence
 from dataclasses import fields
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tutorial_lib.instruments.planning.chain.costs import Costs
+from tutorial_lib.instruments.planning.chain.plan import Evaluate, Plan
 from tutorial_lib.instruments.segments.tree import Tree
+
+# A chain that would take longer than so many splits is cut into so many groups first.
+MOST_SPLITS, GROUPS = 5_000_000, 300
+NUM_SLOTS = 500
 
 Row = NDArray[np.float32]
 Part = tuple[int, int]
+
+
+def best_nested(costs: Costs, budget: int, evaluate: Evaluate) -> Plan | None:
+    """Read nested plans off one table, the fastest first, until one really fits.
+
+    The budget is in bytes; `None` when nothing of the kind fits.
+    """
+    groups = [[index] for index in range(len(costs))]
+    if parts_to_solve(costs) > MOST_SPLITS:
+        groups = [part.tolist() for part in np.array_split(np.arange(len(costs)), GROUPS)]
+        costs = costs.grouped(groups)
+    table = NestedTable(costs, budget - int(costs.boundary[0]), NUM_SLOTS)
+    levels, best = table.levels(), None
+    low, high = 0, len(levels) - 1
+    while low <= high:
+        middle = (low + high + 1) // 2
+        plan = evaluate(_ungrouped(table.read(levels[middle]), groups))
+        if plan.peak_bytes <= budget:
+            best, low = plan, middle + 1
+        else:
+            high = middle - 1
+    return best
+
+
+def _ungrouped(tree: Tree, groups: Sequence[Sequence[int]]) -> Tree:
+    """Put the stages of each group in its place."""
+    items: list[int | Tree] = []
+    for item in tree:
+        if isinstance(item, int):
+            items += map(type(item), groups[item])
+        else:
+            items.append(_ungrouped(item, groups))
+    return tuple(items)
 
 
 class NestedTable:

@@ -11,17 +11,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from tutorial_lib.instruments.planning.chain.costs import Costs, Seconds
-from tutorial_lib.instruments.planning.chain.plan import Plan
+from tutorial_lib.instruments.planning.chain.plan import Evaluate, Plan
 from tutorial_lib.instruments.planning.chain.profiled import Profile
 from tutorial_lib.instruments.planning.chain.single import SingleTable
-from tutorial_lib.instruments.planning.chain.solve import (
-    MIDDLE,
-    SHORT,
-    Evaluate,
-    floor_bytes,
-    solve,
-    taken,
-)
+from tutorial_lib.instruments.planning.chain.solve import MIDDLE, SHORT, floor_bytes, solve, taken
 from tutorial_lib.instruments.planning.chain.stages import Skip, Stage
 from tutorial_lib.instruments.segments.tree import Selective, Tree, leaves
 from tutorial_lib.units import human_bytes, parse_bytes

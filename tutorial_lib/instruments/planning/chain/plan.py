@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
 
@@ -157,3 +157,6 @@ class Plan:
         words, does = f"{'  ' * depth}{where:<9} {what}", "holds" if "kept" in what else "drops"
         does = "moves" if "kept, on" in what else does
         return f"{words:<40} {does} {human_bytes(saved):>9}  {' to '.join(names)}".rstrip()
+
+
+Evaluate = Callable[[Tree], Plan]

@@ -1,31 +1,23 @@
 """Find the fastest plan that fits a budget."""
 
-from collections.abc import Callable, Sequence
-
-import numpy as np
+from collections.abc import Sequence
 
 from tutorial_lib.instruments.planning.chain.costs import Costs
 from tutorial_lib.instruments.planning.chain.exact import best_ways
 from tutorial_lib.instruments.planning.chain.floor import Floor
-from tutorial_lib.instruments.planning.chain.nested import NestedTable, parts_to_solve
-from tutorial_lib.instruments.planning.chain.plan import Plan
+from tutorial_lib.instruments.planning.chain.nested import best_nested
+from tutorial_lib.instruments.planning.chain.plan import Evaluate, Plan
 from tutorial_lib.instruments.planning.chain.profiled import Call, Profile
 from tutorial_lib.instruments.planning.chain.single import best_single
 from tutorial_lib.instruments.planning.chain.stages import Skip, Stage, check_chain
-from tutorial_lib.instruments.segments.tree import Tree
 from tutorial_lib.units import human_bytes
 
 # Up to so many stages all plans are compared, to the byte.
 SHORT = 10
 # Up to so many, nested segments are tried too where a single recomputation fits already.
 MIDDLE = 64
-# A chain that would take longer than so many splits is cut into so many groups first.
-MOST_SPLITS, GROUPS = 5_000_000, 300
 # Rounding up takes half a slot a stage: a hundredth of the budget, whatever the length.
 SINGLE_SLOTS, SLOTS_A_STAGE = 20_000, 25
-NESTED_SLOTS = 500
-
-Evaluate = Callable[[Tree], Plan]
 
 
 def solve(
@@ -102,40 +94,9 @@ def _long(costs: Costs, budget: int, evaluate: Evaluate) -> list[Plan]:
     found = [evaluate(single)] if single is not None else []
     found = [plan for plan in found if plan.peak_bytes <= budget]
     if not found or len(costs) <= MIDDLE:
-        nested = _nested(costs, budget, evaluate)
+        nested = best_nested(costs, budget, evaluate)
         found += [nested] if nested else []
     return found
-
-
-def _nested(costs: Costs, budget: int, evaluate: Evaluate) -> Plan | None:
-    """Read nested plans off one table, the fastest first, until one really fits."""
-    groups = [[index] for index in range(len(costs))]
-    if parts_to_solve(costs) > MOST_SPLITS:
-        parts = np.array_split(np.arange(len(costs)), GROUPS)
-        groups = [[int(index) for index in part] for part in parts]
-        costs = costs.grouped(groups)
-    table = NestedTable(costs, budget - int(costs.boundary[0]), NESTED_SLOTS)
-    levels, best = table.levels(), None
-    low, high = 0, len(levels) - 1
-    while low <= high:
-        middle = (low + high + 1) // 2
-        plan = evaluate(_ungrouped(table.read(levels[middle]), groups))
-        if plan.peak_bytes <= budget:
-            best, low = plan, middle + 1
-        else:
-            high = middle - 1
-    return best
-
-
-def _ungrouped(tree: Tree, groups: Sequence[Sequence[int]]) -> Tree:
-    """Put the stages of each group in its place."""
-    items: list[int | Tree] = []
-    for item in tree:
-        if isinstance(item, int):
-            items += map(type(item), groups[item])
-        else:
-            items.append(_ungrouped(item, groups))
-    return tuple(items)
 
 
 def _least(costs: Costs, evaluate: Evaluate) -> Plan:

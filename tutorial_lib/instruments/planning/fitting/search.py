@@ -42,17 +42,15 @@ def fit(
     speed: Speed | None = None,
     stages: Sequence[str] | None = None,
     host: Host | None = None,
-    tell: Callable[[str], object] | None = None,
+    tell: Callable[[str], object] = str,
 ) -> Fit:
     """Search micro-batch, accumulation, checkpointing plan, precision and optimizer.
 
     A model's stages are profiled on tensors without memory with one and with two samples; their
     bytes and times for other micro-batches lie on the straight line through both. A micro-batch
-    takes at least the time in which a CPU launches its operations: what is below that leaves the
-    GPU partly idle. `Fit.best` is then predicted in whole, with its plan at work, and gets less
-    for its plan where that shows more than the budget. The second and further precisions are
-    looked at in a process of their own. Before that, `judge` says which stages cannot run again
-    and must be kept, and whether smaller micro-batches change the training and must be marked.
+    takes at least the time in which a CPU launches its operations. `Fit.best` is then predicted in
+    whole, with its plan at work, and gets less for its plan where that is more than the budget.
+    Stages that cannot run again, as `judge` says, are kept.
 
     Args:
         recipe: The model, its sizes, LoRA, and the ranks with what they share: bytes are then those
@@ -62,10 +60,9 @@ def fit(
         effective_batch: Samples for each update, of all ranks together.
         precisions: Which may be the best, as in `Recipe`. `None` tries autocast and bfloat16
             throughout, and takes the first; where the step fails under autocast, float32.
-            `not_tried` names those in which it fails.
         optimizers: The same; `None` tries those of `OPTIMIZERS` that can update what ranks divide.
         speed: What to predict times with; `None` takes that of an A100.
-        stages: What may be recomputed, as `profile` takes it; `None` looks for blocks and layers.
+        stages: What may be recomputed, as `profile` takes it.
         host: Where what stages save may wait.
         tell: Called at each part of the work, with words that say which one it is.
 
@@ -77,22 +74,21 @@ def fit(
         ValueError: When a number is below 1 or too small for the loss, or a name is not known.
     """
     recipe, speed = Recipe(recipe) if isinstance(recipe, str) else recipe, speed or Speed()
-    samples, tell = _of_one_rank(recipe, effective_batch, budget_bytes), tell or str
+    samples = _of_one_rank(recipe, effective_batch, budget_bytes)
     recipes = [replace(recipe, precision=n) for n in precisions or (speed.autocast, "bf16")]
     tell("part 1 of 3: the model's stages, with one sample and with two")
     take = partial(Parts.of, optimizers=optimizers or _optimizers(recipe))
     take, look = partial(take, speed=speed, stages=stages), partial(judge, recipe)
     found, not_tried, same = taken_apart(recipes, take, look, is_chosen=precisions is not None)
     sizes = possible_micro_batches(samples, same)
-    by_precision = {str(parts.recipe.precision): parts for parts in found}
-    search = _Search(by_precision, budget_bytes, speed, host)
-    choices = [(n, *rest) for n, p in by_precision.items() for rest in product(p.updates, sizes)]
+    parts = {str(part.recipe.precision): part for part in found}
+    search = _Search(parts, budget_bytes, speed, host)
+    choices = [(n, *rest) for n, part in parts.items() for rest in product(part.updates, sizes)]
     tell(f"part 2 of 3: a schedule for each of {len(choices)} choices")
-    solved = [search.candidate(*choice, sizes[-1]) for choice in choices]
+    solved = (search.candidate(*choice, sizes[-1]) for choice in choices)
     candidates = tuple(marked(solved, effective_batch, same))
-    precisions = precisions or [str(found[0].recipe.precision)]
-    asked = tuple(product(precisions, optimizers or OPTIMIZERS[:1]))
-    seen = (not_tried, same, found[0].one.why_whole, found[0].one.replaced)
+    asked = tuple(product(precisions or [*parts][:1], optimizers or OPTIMIZERS[:1]))
+    seen = not_tried, same, found[0].one.why_whole, found[0].one.replaced
     fitted = Fit(recipe, budget_bytes, effective_batch, candidates, asked, *seen)
     tell("part 3 of 3: the best of them, predicted in whole")
     return search.verified(fitted)

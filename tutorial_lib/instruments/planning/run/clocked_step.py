@@ -110,13 +110,11 @@ def run_clocked(
         calls: As it calls them.
         loss: Runs the model and gives a scalar.
         read: The clock.
-        look: Gets the number of each value that a stage leaves for later ones, the tensor, and
-            whether it comes from before the stages.
+        look: Gets number and tensor of what a stage leaves for later ones, and whether it is given.
         kept: How stages are kept: `int` or `Selective`.
     """
-    clocked, count = ClockedStep(), itertools.count()
-    values_seen, tensors_seen = WeakIdKeyDictionary(), WeakIdKeyDictionary()  # while they live
-    last_saved = [read()]
+    clocked, count, last_saved = ClockedStep(), itertools.count(), [read()]
+    keys, hooked = WeakIdKeyDictionary(), WeakIdKeyDictionary()  # as long as these live
 
     def save(tensor: Tensor) -> Tensor:
         last_saved[0] = read()
@@ -135,15 +133,14 @@ def run_clocked(
             clocked.executions.append(execution)
         for number in [n for n in values if execution.made_by[n] == piece]:
             tensor: Any = values[number]
-            whole = _whole(tensor, values_seen, is_made=piece >= 0)
-            is_new = whole not in values_seen
-            key = values_seen[whole] = next(count) if is_new else values_seen[whole]
-            clocked.keys[len(clocked.executions) - 1, number] = key
-            if tensor.requires_grad and tensor not in tensors_seen:
-                tensors_seen[tensor] = True
+            whole = _whole(tensor, keys, is_made=piece >= 0)
+            if whole not in keys:
+                keys[whole] = next(count)
+                look(keys[whole], tensor, piece < 0)
+            clocked.keys[len(clocked.executions) - 1, number] = keys[whole]
+            if tensor.requires_grad and tensor not in hooked:
+                hooked[tensor] = True
                 tensor.register_hook(mark(execution.first + piece + 1))
-            if is_new:
-                look(key, tensor, piece < 0)
 
     if calls:
         install(model, calls, tuple(map(kept, range(len(calls)))), observe)
