@@ -20,27 +20,19 @@ Family = Literal[
 
 @dataclass(frozen=True)
 class Published:
-    """A published model: what it is, how many parameters it has, how to build it.
+    """A published model: what it is, how many parameters it has, how to build it."""
 
-    Args:
-        name: Its key in `PUBLISHED`.
-        family: Decides what a batch and the loss are.
-        num_parameters: Exactly as many as the model has; tied weights count once. 0 for one that
-            is described by a file, which does not say it.
-        model_class: The class in transformers, diffusers or this course, head included.
-        config: What differs from that class's default configuration.
-        seq: Tokens in a batch's sequences when nothing else is asked for; of text, for a diffusion
-            model.
-        size: Height and width of a batch's images: pixels, latents for a U-Net or a transformer
-            of diffusers, or voxels of a volume, whose depth it is too.
-        source: The publication.
-    """
-
-    name: str
-    family: Family
+    name: str  # its key in `PUBLISHED`
+    family: Family  # decides what a batch and the loss are
+    # exactly as many as the model has; tied weights count once. 0 for one that is described by a
+    # file, which does not say it
     num_parameters: int
-    model_class: str
+    model_class: str  # the class in transformers, diffusers or this course, head included
     source: str
+    # what differs from that class's default configuration
     config: Mapping[str, Any] = field(default_factory=dict)
+    # tokens in a batch's sequences when nothing else is asked for; of text, for a diffusion model
     seq: int | None = None
+    # height and width of a batch's images: pixels, latents for a U-Net or a transformer of
+    # diffusers, or voxels of a volume, whose depth it is too
     size: int | None = None

@@ -141,32 +141,24 @@ def check_same_model(model: nn.Module, calls: Sequence[Call]) -> None:
 
 @dataclass(frozen=True)
 class Profile:
-    """A model as a chain, for `solve` and `apply`.
+    """A model as a chain, for `solve` and `apply`."""
 
-    Args:
-        stages: What the model does before its first stage, its stages as it calls them, and what
-            it does after them, loss included. The first and the last are never recomputed.
-        skips: What jumps over stages.
-        names: Names of the stages.
-        calls: The stages without the first and the last. Where the loss calls its model several
-            times, what it does between two of these calls is among them, and never recomputed.
-        method: `measured` where seconds come from this device, `predicted` where they are a
-            roofline's, on tensors without memory. Bytes are counted in both.
-        device: Words for the device.
-        launches: Operations of a forward and a backward without recomputation, views left out.
-        why_whole: Why the step is one stage that is never recomputed, where it is.
-        replaced: What of the model's own a plan takes the place of, in words, where it does.
-    """
-
+    # what the model does before its first stage, its stages as it calls them, and what it does
+    # after them, loss included. The first and the last are never recomputed
     stages: tuple[Stage, ...]
-    skips: tuple[Skip, ...]
+    skips: tuple[Skip, ...]  # what jumps over stages
     names: tuple[str, ...]
+    # the stages without the first and the last. Where the loss calls its model several times, what
+    # it does between two of these calls is among them, and never recomputed
     calls: tuple[Call, ...]
+    # `measured` where seconds come from this device, `predicted` where they are a roofline's, on
+    # tensors without memory. Bytes are counted in both
     method: Method
     device: str
+    # operations of a forward and a backward without recomputation, views left out
     launches: int = 0
-    why_whole: str = ""
-    replaced: str = ""
+    why_whole: str = ""  # why the step is one stage that is never recomputed, where it is
+    replaced: str = ""  # what of the model's own a plan takes the place of, in words, where it does
 
     def __str__(self) -> str:
         head = f"{len(self.stages)} stages, {len(self.skips)} skips ({self.method}, {self.device})"

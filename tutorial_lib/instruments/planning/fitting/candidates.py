@@ -25,28 +25,20 @@ _CHANGES = {
 
 @dataclass(frozen=True)
 class Candidate:
-    """One way to train: a recipe, a plan, and what they cost.
+    """One way to train: a recipe, a plan, and what they cost."""
 
-    Args:
-        precision, optimizer, micro_batch, accumulation: As in `Recipe`.
-        seconds: Predicted, of an update.
-        peak_bytes: Predicted, of the step.
-        overhead: Time that recomputation adds to forward and backward, as a share.
-        plan: What is kept and what is recomputed; `None` where nothing fits.
-        is_verified: Whether the whole step was predicted with its plan, and not only added up; with
-            the plan that needs least, where it has none that fits.
-        is_another_batch: Whether its micro-batch is smaller than the batch, and that matters.
-    """
-
-    precision: str
+    precision: str  # as in `Recipe`, as are the next three
     optimizer: str
     micro_batch: int
     accumulation: int
-    seconds: float
-    peak_bytes: int
-    overhead: float
-    plan: Plan | None = None
+    seconds: float  # predicted, of an update
+    peak_bytes: int  # predicted, of the step
+    overhead: float  # time that recomputation adds to forward and backward, as a share
+    plan: Plan | None = None  # what is kept and what is recomputed; `None` where nothing fits
+    # whether the whole step was predicted with its plan, and not only added up; with the plan that
+    # needs least, where it has none that fits
     is_verified: bool = False
+    # whether its micro-batch is smaller than the batch, and that matters
     is_another_batch: bool = False
 
     @property
@@ -77,29 +69,19 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Fit:
-    """The candidates for a budget.
+    """The candidates for a budget."""
 
-    Args:
-        recipe: What was given: the model and its sizes.
-        budget_bytes: The budget.
-        effective_batch: Samples for each update.
-        candidates: All that were tried.
-        asked: Precision and optimizer of those that may be the best.
-        not_tried: Precisions in which the step does not run, and why.
-        sameness: What recomputing and smaller micro-batches make of the training.
-        why_whole: Why nothing can be recomputed, where that is so.
-        replaced: What of the model's own a plan takes the place of, in words, where it does.
-    """
-
-    recipe: Recipe
+    recipe: Recipe  # what was given: the model and its sizes
     budget_bytes: int
-    effective_batch: int
-    candidates: tuple[Candidate, ...]
-    asked: tuple[tuple[str, str], ...]
+    effective_batch: int  # samples for each update
+    candidates: tuple[Candidate, ...]  # all that were tried
+    asked: tuple[tuple[str, str], ...]  # precision and optimizer of those that may be the best
+    # precisions in which the step does not run, and why
     not_tried: Mapping[str, str] = field(default_factory=dict)
+    # what recomputing and smaller micro-batches make of the training
     sameness: Sameness = field(default_factory=Sameness)
-    why_whole: str = ""
-    replaced: str = ""
+    why_whole: str = ""  # why nothing can be recomputed, where that is so
+    replaced: str = ""  # what of the model's own a plan takes the place of, in words, where it does
 
     def recipe_of(self, candidate: Candidate) -> Recipe:
         """Recipe of a candidate, without its plan."""

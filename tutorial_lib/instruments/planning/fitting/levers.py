@@ -30,23 +30,16 @@ _SAME_FLOPS = {"precision", "attention", "optimizer", "micro_batch", "accumulati
 
 @dataclass(frozen=True)
 class Lever:
-    """A lever, and the step with it and with all before it.
-
-    Args:
-        name: In words.
-        training: What becomes of it, as `judge` says: `exact` (the same gradients, bit for bit),
-            `rounding` (other last digits), `redrawn` (other random numbers, as with dropout),
-            `another`, or `untried`; empty for the step as it is.
-        recipe: The step.
-        report: Its predicted memory.
-        flops: Floating-point operations of one sample.
-    """
+    """A lever, and the step with it and with all before it."""
 
     name: str
+    # what becomes of it, as `judge` says: `exact` (the same gradients, bit for bit), `rounding`
+    # (other last digits), `redrawn` (other random numbers, as with dropout), `another`, or
+    # `untried`; empty for the step as it is
     training: str
     recipe: Recipe
-    report: memory.MemoryReport
-    flops: int
+    report: memory.MemoryReport  # its predicted memory
+    flops: int  # floating-point operations of one sample
 
     @property
     def outside_bytes(self) -> Bytes:

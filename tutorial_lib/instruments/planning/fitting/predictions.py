@@ -35,36 +35,23 @@ from tutorial_lib.memory.storages import list_tensors
 
 @dataclass(frozen=True)
 class Update:
-    """The bytes of an optimizer with its model.
+    """The bytes of an optimizer with its model."""
 
-    Args:
-        resident_bytes: Parameters, buffers and states: held all the time.
-        peak_bytes: Peak of the update, gradients included.
-        touched_bytes: Read and written by the update, about.
-        is_lean: Whether it makes no temporaries, so that one parameter of each kind tells of all.
-    """
-
-    resident_bytes: int
-    peak_bytes: int
-    touched_bytes: int
+    resident_bytes: int  # parameters, buffers and states: held all the time
+    peak_bytes: int  # peak of the update, gradients included
+    touched_bytes: int  # read and written by the update, about
+    # whether it makes no temporaries, so that one parameter of each kind tells of all
     is_lean: bool = False
 
 
 @dataclass(frozen=True)
 class Parts:
-    """A step taken apart.
+    """A step taken apart."""
 
-    Args:
-        recipe: With its precision.
-        one: The model's stages with one sample.
-        two: The same with two.
-        updates: By optimizer.
-    """
-
-    recipe: Recipe
-    one: Profile
-    two: Profile
-    updates: dict[str, Update]
+    recipe: Recipe  # with its precision
+    one: Profile  # the model's stages with one sample
+    two: Profile  # the same with two
+    updates: dict[str, Update]  # by optimizer
 
     @classmethod
     def of(

@@ -30,29 +30,22 @@ FindStages = Callable[[nn.Module], Mapping[str, nn.Module]]
 
 @dataclass(frozen=True)
 class Sameness(Tried):
-    """How recomputing and accumulating change a training; prints as one sentence for each.
+    """How recomputing and accumulating change a training; prints as one sentence for each."""
 
-    Args:
-        unlike: Stages that compute something else when they run again, each with the state that
-            its forward reads and changes.
-        transformed: Stages that run under `torch.func`, where no checkpoint can run them again.
-        moved: State that recomputation changes a second time, but that no gradient depends on.
-        moves: State that one micro-batch changes and the next one reads.
-        draws: What draws random numbers: `dropout`, `noise`.
-        has_batch_norm: Whether a layer normalises by statistics of the micro-batch.
-        pairs: Whether something makes a matrix of all pairs of samples; only looked for where
-            samples were not tried.
-        untried: Why samples were not tried.
-    """
-
+    # stages that compute something else when they run again, each with the state that its forward
+    # reads and changes
     unlike: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    # stages that run under `torch.func`, where no checkpoint can run them again
     transformed: tuple[str, ...] = ()
+    # state that recomputation changes a second time, but that no gradient depends on
     moved: tuple[str, ...] = ()
-    moves: tuple[str, ...] = ()
-    draws: tuple[str, ...] = ()
-    has_batch_norm: bool = False
+    moves: tuple[str, ...] = ()  # state that one micro-batch changes and the next one reads
+    draws: tuple[str, ...] = ()  # what draws random numbers: `dropout`, `noise`
+    has_batch_norm: bool = False  # whether a layer normalises by statistics of the micro-batch
+    # whether something makes a matrix of all pairs of samples; only looked for where samples were
+    # not tried
     pairs: bool = False
-    untried: str = ""
+    untried: str = ""  # why samples were not tried
 
     @classmethod
     def of(cls, seen: Seen, tried: Tried | None, untried: str = "") -> "Sameness":

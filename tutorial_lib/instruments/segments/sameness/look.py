@@ -27,29 +27,21 @@ _SOMETHING = "something that it keeps"
 
 @dataclass
 class Seen:
-    """What was seen of a forward.
+    """What was seen of a forward."""
 
-    Args:
-        unlike: Stages that compute something else when they run again, and what they had changed.
-        transformed: Stages that run under `torch.func`, where no checkpoint can run them again.
-        moved: What running a stage again changes, without a stage that reads it.
-        moves: What one forward changes so that the next one computes something else.
-        writes: Whether it changes anything that the model holds, BatchNorm's averages left out.
-        draws: Operations that drew random numbers.
-        batch_norms: How many normalisations were by statistics of the batch.
-        flops: Of one forward.
-        made_bytes: Bytes of all results of one forward.
-    """
-
+    # stages that compute something else when they run again, and what they had changed
     unlike: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    # stages that run under `torch.func`, where no checkpoint can run them again
     transformed: tuple[str, ...] = ()
-    moved: tuple[str, ...] = ()
+    moved: tuple[str, ...] = ()  # what running a stage again changes, without a stage that reads it
+    # what one forward changes so that the next one computes something else
     moves: tuple[str, ...] = ()
+    # whether it changes anything that the model holds, BatchNorm's averages left out
     writes: bool = False
-    draws: set[str] = field(default_factory=set)
-    batch_norms: int = 0
-    flops: int = 0
-    made_bytes: int = 0
+    draws: set[str] = field(default_factory=set)  # operations that drew random numbers
+    batch_norms: int = 0  # how many normalisations were by statistics of the batch
+    flops: int = 0  # of one forward
+    made_bytes: int = 0  # bytes of all results of one forward
 
 
 @dataclass

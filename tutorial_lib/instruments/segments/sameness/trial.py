@@ -37,19 +37,13 @@ _REPLACED = (False, False), (True, False), (False, True), (True, True)
 
 @dataclass(frozen=True)
 class Tried:
-    """The results of a trial.
+    """The results of a trial."""
 
-    Args:
-        compares: Whether loss or layers, BatchNorm left out, compare samples; `None` if unknown.
-        counts: Whether samples weigh by a count in them, such as their targets.
-        sums: Whether the loss is a sum over samples, not a mean.
-        alone: Whether a micro-batch of one sample has a gradient.
-    """
-
+    # whether loss or layers, BatchNorm left out, compare samples; `None` if unknown
     compares: bool | None = False
-    counts: bool = False
-    sums: bool = False
-    alone: bool = True
+    counts: bool = False  # whether samples weigh by a count in them, such as their targets
+    sums: bool = False  # whether the loss is a sum over samples, not a mean
+    alone: bool = True  # whether a micro-batch of one sample has a gradient
 
 
 class UntriedError(Exception):
