@@ -84,6 +84,7 @@ def look(
     watch = _Watch(values, stages)
     with contextlib.ExitStack() as undo:
         segments.stop_caching(model, undo)
+        undo.callback(watch.calls.clear)  # with their graphs, whose hooks hold them in turn
         undo.enter_context(values)
         for name, module in stages.items():
             segments.replace_method(module, watch.recorded(name, module), undo, CALL)
