@@ -13,6 +13,8 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
@@ -70,6 +72,19 @@ def one_rank(tmp_path):
     dist.init_process_group("gloo", init_method=f"file://{tmp_path}/meet", rank=0, world_size=1)
     yield
     dist.destroy_process_group()
+
+
+@pytest.mark.skipif("2.14" <= torch.__version__ < "2.15", reason="was not tried")
+def test_without_a_reduce_type_waiting_gradients_changed_their_type(one_rank):
+    model = nn.Linear(8, 8, bias=False)
+    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16)
+    fully_shard(model, mesh=init_device_mesh("cpu", (1,)), mp_policy=policy)
+    model.set_requires_gradient_sync(False)
+    model(torch.randn(2, 8)).sum().backward()
+    (held,) = model._get_fsdp_state()._fsdp_param_group.fsdp_params
+    gradient = held.unsharded_accumulated_grad
+    gradient = held._unsharded_param.grad if gradient is None else gradient
+    assert gradient.dtype == (torch.float32 if torch.__version__ >= "2.15" else torch.bfloat16)
 
 
 @pytest.mark.parametrize(("scale", "expected"), [(True, 1.25), (False, 2.0)])

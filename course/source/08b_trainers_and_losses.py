@@ -201,8 +201,8 @@ for how in (collate, collate_masked):
 #
 # A mixture of experts has a second loss, which balances its routers. The model adds it after the
 # division, so **the `Trainer` counts it once in each micro-batch**: with four accumulation steps
-# the router loss weighs four times as much as without. Divide `router_aux_loss_coef` by the
-# accumulation steps. TRL's DPO and GRPO trainers divide it themselves.
+# the router loss weighs four times as much as without (Mixtral, transformers 5.23.0). Divide
+# `router_aux_loss_coef` by the accumulation steps. TRL's DPO trainer divides it itself.
 #
 # Before you trust a trainer with a model of your own, compare one window with one batch.
 #

@@ -563,7 +563,9 @@ pd.DataFrame.from_dict(table, orient="index", columns=heads)
 # - **Backward gathers a block once**, recomputes it, differentiates it, and drops its weights. So
 #   checkpointing sends nothing more.
 # - **`MixedPrecisionPolicy` gathers and computes in bfloat16.** The divided weights, the states and
-#   here the sums of gradients stay in float32. Gathers send half the bytes.
+#   here the sums of gradients stay in float32. Gathers send half the bytes. Name
+#   `reduce_dtype` too, as this policy does: without it, gradients that wait for an exchange are
+#   bfloat16 in PyTorch 2.13.0 and float32, twice the bytes, in 2.15.0.
 #
 # ## FSDP2 with accumulation
 #
