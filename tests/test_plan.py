@@ -371,6 +371,30 @@ def test_a_long_unequal_chain_is_cut_into_groups(monkeypatch):
     assert found.peak_bytes <= 400
 
 
+def test_a_group_keeps_those_stages_selectively_that_have_such_a_form(monkeypatch):
+    monkeypatch.setattr(nested, "MOST_SPLITS", 2_000)
+    monkeypatch.setattr(nested, "GROUPS", 9)
+    rng = random.Random(0)
+
+    def stage():
+        seconds = rng.random() + 0.1
+        whole = planning.Stage(
+            forward_seconds=seconds,
+            backward_seconds=2 * seconds,
+            input_bytes=rng.randint(5, 20),
+            saved_bytes=rng.randint(30, 99),
+            backward_temporary_bytes=rng.randint(0, 30),
+            forward_temporary_bytes=rng.randint(0, 30),
+        )
+        form = replace(whole, saved_bytes=21, backward_seconds=2.2 * seconds)
+        return replace(whole, selective=form) if rng.random() < 0.3 else whole
+
+    stages = [stage() for _ in range(40)]
+    floor, most = planning.floor_bytes(stages), planning.Plan(stages, tuple(range(40))).peak_bytes
+    found = planning.solve(stages, budget_bytes=int(floor + 0.2 * (most - floor)))
+    assert found.peak_bytes <= found.budget_bytes
+
+
 def test_a_plan_says_what_it_does():
     names = tuple("abcdef")
     found = planning.Plan(tuple(equal(6, 3, 1024)), ((0, 1), ((2,), 3), 4, 5), (), names, 14 * 1024)

@@ -29,6 +29,8 @@ def best_nested(costs: Costs, budget: int, evaluate: Evaluate) -> Plan | None:
     The budget is in bytes; `None` when nothing of the kind fits.
     """
     groups = [[index] for index in range(len(costs))]
+    way = costs.selective
+    alike = [True] * len(costs) if way is None else (way.saved >= costs.saved).tolist()
     if parts_to_solve(costs) > MOST_SPLITS:
         groups = [part.tolist() for part in np.array_split(np.arange(len(costs)), GROUPS)]
         costs = costs.grouped(groups)
@@ -37,7 +39,7 @@ def best_nested(costs: Costs, budget: int, evaluate: Evaluate) -> Plan | None:
     low, high = 0, len(levels) - 1
     while low <= high:
         middle = (low + high + 1) // 2
-        plan = evaluate(_ungrouped(table.read(levels[middle]), groups))
+        plan = evaluate(_ungrouped(table.read(levels[middle]), groups, alike))
         if plan.peak_bytes <= budget:
             best, low = plan, middle + 1
         else:
@@ -45,14 +47,15 @@ def best_nested(costs: Costs, budget: int, evaluate: Evaluate) -> Plan | None:
     return best
 
 
-def _ungrouped(tree: Tree, groups: Sequence[Sequence[int]]) -> Tree:
-    """Put the stages of each group in its place."""
+def _ungrouped(tree: Tree, groups: Sequence[Sequence[int]], alike: Sequence[bool]) -> Tree:
+    """Put the stages of each group in its place; `alike` are those with no selective form."""
     items: list[int | Tree] = []
     for item in tree:
         if isinstance(item, int):
-            items += map(type(item), groups[item])
+            kind = type(item)
+            items += (stage if alike[stage] else kind(stage) for stage in groups[item])
         else:
-            items.append(_ungrouped(item, groups))
+            items.append(_ungrouped(item, groups, alike))
     return tuple(items)
 
 
