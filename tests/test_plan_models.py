@@ -14,7 +14,7 @@ from torch import nn
 
 from tutorial_lib import memory
 from tutorial_lib.instruments import planning, published
-from tutorial_lib.instruments.segments import execution
+from tutorial_lib.instruments.segments import one_module
 from tutorial_lib.instruments.segments.tree import Selective
 from tutorial_lib.models.gpt import GPT, GPTConfig
 
@@ -246,9 +246,9 @@ def test_any_sequential_runs_by_a_plan():
 
 def test_a_segment_gets_what_comes_from_before_the_stages_as_an_argument(monkeypatch):
     """PyTorch's checkpoint keeps the random state of those devices alone that arguments are on."""
-    right, seen = execution.checkpoint, []
+    right, seen = one_module.checkpoint, []
     monkeypatch.setattr(
-        execution,
+        one_module,
         "checkpoint",
         lambda function, *args, **asked: seen.append(args) or right(function, *args, **asked),
     )
