@@ -7,14 +7,18 @@
 #
 # In this chapter you write the two hooks that move tensors, and count what they move. Then you move
 # boundaries alone, from pinned memory, on a stream of their own, fetched one block ahead. A page of
-# arithmetic says on which card, and from which length on, this costs nothing.
+# arithmetic says on which card, and from which length on, this costs nothing. At the end a planner
+# keeps, recomputes and moves at once.
 #
-# **Budget:** 55 minutes, 1 GiB of memory, no GPU needed.
+# **Budget:** 70 minutes, 1 GiB of memory, no GPU needed.
 
 # %% id="imports"
 import json
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
+from itertools import product
+from types import SimpleNamespace
 
 import pandas as pd
 import torch
@@ -23,9 +27,10 @@ from torch.utils.checkpoint import checkpoint
 
 from tutorial_lib import blanks, claims, data, device, memory, plots
 from tutorial_lib.guesses import beside
-from tutorial_lib.instruments import segments
+from tutorial_lib.instruments import planning, segments
 from tutorial_lib.instruments.recorded import snapshots
 from tutorial_lib.models.gpt import GPT, Block, GPTConfig
+from tutorial_lib.plots.base import LINES, new_figure
 from tutorial_lib.units import GIB, Bytes
 
 # %% [markdown] id="move"
@@ -159,6 +164,12 @@ table.map("{:.1f}".format).replace("nan", "")  # in units
 # they see is the block's input. `record_stream` tells the allocator that a second stream still uses
 # a tensor's memory. On a CPU a stream does nothing, so here you can try the order of the copies,
 # but not their time.
+#
+# **Write.** The middle of `unpack`, about seven lines. Four things, in this order: fetch this
+# block's tensors if they aren't back yet; let the stream that computes wait for the side stream;
+# fetch the block before, if it has tensors on the host and isn't back; take the tensor out of
+# `self.back[number]`, and its copy out of `self.on_host[number]`. A block may have several tensors.
+# Only the first of them waits and fetches: a later wait would wait for the next block's copy too.
 
 
 # %% id="prefetching"
@@ -204,15 +215,60 @@ class Prefetching:
         if torch.is_tensor(packed):
             return packed
         number, place = packed
+        ### BEGIN SOLUTION
         if number not in self.back:  # the last block's
             self.fetch(number)
-        self.streams.current_stream().wait_stream(self.side)
-        before = number - 1
-        if number and self.on_host[before] and before not in self.back:
-            self.fetch(before)  # beside this block's backward
+        if number - 1 not in self.back:  # else it was done for an earlier tensor
+            self.streams.current_stream().wait_stream(self.side)
+            if number and self.on_host[number - 1]:
+                self.fetch(number - 1)  # beside this block's backward
         tensor, _ = self.back[number].pop(place), self.on_host[number].pop(place)
+        ### END SOLUTION
         self.used_by(self.streams.current_stream(), tensor)
         return tensor
+
+
+# %% id="check-prefetching"
+# @title Check: run this cell
+@blanks.check("Prefetching", "return a tensor from `unpack`")
+def fetches_a_block_ahead():
+    class Lane:
+        def wait_stream(self, other):
+            if self is compute:
+                moving.log.append("wait")
+
+    def run(number, *tensors):
+        moving.log.append(f"[{number}]")
+        return torch.stack(tensors).prod(0).sin()
+
+    def trained(call, several):
+        other = torch.linspace(1, 2, 4, requires_grad=True)
+        x = h = torch.linspace(0, 1, 4, requires_grad=True)
+        for number in range(3):
+            h = call(partial(run, number), *((h, other) if several else (h,)))
+        h.sum().backward()
+        return x.grad
+
+    for several in (False, True):
+        compute, moving = Lane(), Prefetching("cpu")
+        moving.side = Lane()
+        moving.streams = SimpleNamespace(
+            current_stream=lambda lane=compute: lane, stream=lambda lane: nullcontext()
+        )
+        wanted = trained(lambda function, *args: function(*args), several)
+        moving.log.clear()
+        seen = trained(moving, several)
+        order = " ".join(moving.log[moving.log.index("[2]") + 1 :])
+        right = "in 2 wait in 1 [2] wait in 0 [1] wait [0]"
+        if several:
+            right = right.replace("wait [0]", "wait wait [0]")
+        tensors = "two tensors" if several else "one tensor"
+        assert torch.allclose(seen, wanted), "The gradient is not the plain one."
+        assert order in (right, right.replace("wait wait", "wait")), (
+            f"Three blocks of {tensors}, in backward: {order}, and not {right}."
+        )
+        left = [*filter(None, [*moving.back.values(), *moving.on_host])]
+        assert not left, f"After backward, {len(left)} blocks still hold tensors."
 
 
 # %% id="prefetching-order"
@@ -239,10 +295,6 @@ print("backward:", *moving.log[16:])
 # Libraries have this ready: torchtune and TRL as *activation offloading*. The switch of
 # Transformers takes `offload` too, but it copies on the stream that computes and fetches nothing
 # early, so its copies hide behind nothing (chapter 10).
-#
-# Which blocks to keep, which to recompute and which to move can also be planned together.
-# `planning.solve_with_host` does so for a profile, and so does the command `plan` with
-# `--link pcie-4`.
 #
 # ## What hides behind what?
 #
@@ -370,6 +422,129 @@ figure.mark(a100_width, guess)
 # is enough. If eight GPUs share the host's memory, each gets a part of its speed. Put your own two
 # numbers in `CARDS`.
 #
+# ## Which boundary goes first?
+#
+# Moving everything is too slow for many cards, and moving all boundaries is more than many steps
+# need. So choose. Here are eight blocks of width 4096 with 2048 tokens, on an A100 that reaches
+# half of its FLOP/s. Each block is checkpointed, and a *budget* says how many bytes the chain may
+# hold.
+#
+# A simple rule: move the **earliest** boundary first, because it waits longest, then the next one,
+# until the peak fits.
+#
+# **Write.** `earliest_first`, about five lines. `plan.slots.schedule(items, budget)` gives the
+# moves of the blocks `items`, a list, or None where the peak would still be above the budget. The
+# last two boundaries never move, since backward begins with them. `replace(plan,
+# moves=tuple(moves))` is the plan with these moves.
+
+# %% id="paper-chain"
+flops, kept, boundary = block_numbers(2048)
+forward = flops / (0.5 * CARDS["A100, PCIe 4"][0])
+stages = 8 * [
+    planning.Stage(
+        forward_seconds=forward, backward_seconds=2 * forward, input_bytes=boundary,
+        saved_bytes=kept, backward_temporary_bytes=boundary)
+]  # fmt: skip
+each_block = planning.Plan(tuple(stages), tuple((n,) for n in range(8)))
+print(f"{Bytes(each_block.peak_bytes)} with a checkpoint around each block")
+
+
+# %% id="earliest-first"
+def earliest_first(plan, budget):
+    """Return `plan` with as few moves as fit the budget in bytes, the earliest first.
+
+    Raise a ValueError where moving all but the last two is not enough.
+    """
+    ### BEGIN SOLUTION
+    for count in range(len(plan.tree) - 1):
+        moves = plan.slots.schedule(range(count), budget)
+        if moves is not None:
+            return replace(plan, moves=tuple(moves))
+    raise ValueError(f"{budget} bytes are too few, whatever moves")
+    ### END SOLUTION
+
+
+# %% id="check-earliest-first"
+# @title Check: run this cell
+@blanks.check("earliest_first", "return a plan")
+def the_earliest_move():
+    slow = replace(each_block, bytes_per_second=1e9)
+    for saved, wanted in ((0, []), (1, [0]), (4, [0, 1, 2, 3])):
+        budget = slow.peak_bytes - saved * boundary
+        plan = earliest_first(slow, budget)
+        moved = [move.item for move in plan.moves]
+        assert moved == wanted, f"Blocks {moved} move, and {wanted} is enough."
+        assert plan.peak_bytes <= budget, f"{plan.peak_bytes} bytes are above {budget}."
+        assert plan.bytes_per_second == 1e9, "The plan has another link: use `replace`."
+    refused = False
+    try:
+        earliest_first(slow, slow.peak_bytes // 4)
+    except ValueError:
+        refused = True
+    assert refused, "A budget that nothing fits has to raise a ValueError."
+
+
+# %% [markdown] id="predict-joint"
+# `planning.solve` chooses between keeping and recomputing alone, and `planning.solve_with_host`
+# between keeping, recomputing and moving, each part of a block's bytes included.
+#
+# **Predict.** The budget is twice the peak above. Recomputing every block takes 33 % more time than
+# the plain step. How many percent more takes the best plan of all three?
+
+# %% id="guess-joint"
+guess = None  # %
+
+
+# %% id="joint"
+def three_ways(budget, bus):
+    """How many percent longer than the plain step: by the rule, and planned."""
+    host = planning.Host(bus)
+    by_rule = earliest_first(replace(each_block, bytes_per_second=bus), budget)
+    without = planning.solve(stages, budget_bytes=budget)
+    together = planning.solve_with_host(stages, budget_bytes=budget, host=host)
+    plain = 24 * forward
+    return [100 * (one.seconds / plain - 1) for one in (by_rule, without, together)]
+
+
+found, links = {}, {"PCIe 4": 32e9, "an eighth of it": 4e9}
+for (link, bus), share in product(links.items(), (0.8, 1, 1.5, 2)):
+    found[link, f"{share} x"] = three_ways(int(share * each_block.peak_bytes), bus)
+more = found["PCIe 4", "2 x"][-1]
+print(f"twice the bytes: {more:.0f} % more time{beside(guess, more)}")
+columns = ["earliest boundaries, all recomputed", "keep or recompute", "all three"]
+pd.DataFrame(found, columns).T.round(0).astype(int)  # % more time
+
+# %% id="lanes"
+# @title Three lanes of a step: run this cell; open it to look
+budget, host = int(1.5 * each_block.peak_bytes), planning.Host(32e9)
+best = planning.solve_with_host(stages, budget_bytes=budget, host=host)
+figure, axes = new_figure("Budget 1.5 x: compute, copy out, copy in", height=1.8)
+rows = {"forward": 0, "backward": 0, "out": 1, "in": 2}
+for span in best.spans:
+    start, lasts, row = 1e3 * span.start, 1e3 * (span.end - span.start), rows[span.kind]
+    look = {"color": LINES[(*rows,).index(span.kind)], "edgecolor": "white"}
+    axes.broken_barh([(start, lasts)], (row - 0.4, 0.8), **look)
+    words = {"ha": "center", "va": "center", "color": "white"}
+    axes.text(start + lasts / 2, row, span.item, **words)
+axes.set_yticks([0, 1, 2], ["compute", "out", "in"])
+axes.set(xlabel="milliseconds", ylim=(2.5, -0.5))
+moved = [move.item for move in best.moves]
+figure.alt = (
+    f"Three lanes. Eight blocks forward and back; the bytes of blocks {moved} go out "
+    "beside the forward and come back beside the backward."
+)
+figure
+
+# %% [markdown] id="joint-read"
+# The numbers in the lanes are blocks. Every second block moves all that it keeps, so it isn't
+# recomputed; the block between is, and covers the copy. Below 1 x, the rule is far better than
+# recomputing inside recomputed segments, which is what a planner without a host has left. Above it,
+# the rule has nothing to do, and the joint plan wins.
+#
+# **Where does offload lose?** When eight GPUs share the link, each has an eighth, and a copy takes
+# longer than the recomputation that it spares. Then the plan of all three is hardly better than the
+# one that keeps or recomputes. For your own model: `plan MODEL --budget 12GiB --link pcie-4`.
+#
 # ## On a GPU
 #
 # If there is one: a GPT of 24 blocks, kept on the device, moved by the library's hooks,
@@ -477,6 +652,7 @@ claims.Verdicts(
 # - Write the two hooks of offload, and say why hooks alone copy too much.
 # - Move boundaries beside the arithmetic: pinned, on a side stream, one block ahead.
 # - Tell from a card's two speeds, a width and a length whether a copy is hidden.
+# - Say which boundary goes first, and where a plan of all three beats that rule.
 #
 # In [Lab 05](../labs/lab05_policies.ipynb) you choose by operation, and move each storage once.
 # Chapter 08, `08_accumulation_from_scratch`, leaves recomputation and makes the batch smaller.
