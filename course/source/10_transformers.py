@@ -2,10 +2,10 @@
 # # Transformers, as published
 #
 # Which lines make a published transformer train in less memory, and what does each of them do? That
-# comes first. Then come figures that are copied from tutorial to tutorial, such as "GPT-2 XL:
-# 40 GB" and "ViT-L saves 58 %". Under which conditions is each of them true?
+# comes first. Then come figures that are copied from tutorial to tutorial, such as "ViT-L saves
+# 58 %". Under which conditions is each of them true?
 #
-# **Budget:** 80 minutes, 2 GiB of memory, no GPU needed.
+# **Budget:** 65 minutes, 2 GiB of memory, no GPU needed.
 
 # %% id="imports"
 import tempfile
@@ -422,20 +422,16 @@ print(*{str(one.message) for one in said if one.category is memory.MeterWarning}
 #
 # ## Published figures: when are they true?
 #
-# | figure | without | with checkpointing | source |
-# |---|---|---|---|
-# | GPT-2 XL, 32 sequences | activations 40 GB, in all 60 | 12 GB, in all 32; as 8 x 4: 22 | [1] |
-# | Llama 7B, batch 1 to 4 | | saves 71 % | [2] |
-# | ViT-L, batch 32 to 96 | | saves 58 % | [2] |
+# | figure | said of |
+# |---|---|
+# | checkpointing saves 58 % | ViT-L, batch 32 to 96 |
+# | checkpointing saves 71 % | Llama 7B, batch 1 to 4 |
 #
-# [1] "Gradient Checkpointing vs Gradient Accumulation: Memory Optimization Techniques", a text
-# without author that public repositories hold ([search
-# them](https://github.com/search?type=code&q=%22Checkpointing+vs+Gradient+Accumulation%22)).
-# [2] "Gradient Checkpointing" in
-# [Gaurav14cs17/GenAI](https://github.com/Gaurav14cs17/GenAI), folder
-# `08_systems_and_optimization`. (Their BERT-Large is in companion 10c, their 50 layers in 01b.)
+# Both are from "Gradient Checkpointing" in
+# [Gaurav14cs17/GenAI](https://github.com/Gaurav14cs17/GenAI), folder `08_systems_and_optimization`.
+# (Companion 10c tries another text's GPT-2 XL and BERT-Large, 01b their 50 layers.)
 #
-# They name no attention kernel, precision or optimizer. So we try the usual ones, in
+# The text names no attention kernel, precision or optimizer. So we try the usual ones, in
 # decimal gigabytes like the figures:
 #
 # - *kernel*: `eager` writes the attention scores out, `sdpa` is PyTorch's fused attention and
@@ -456,24 +452,12 @@ sources["A100 emulated, GB"] = recorded.load("emulated NVIDIA A100-SXM4-80GB")
 
 
 def gigabytes(*choice, **choices):
-    key, found = Recipe(*choice, **choices).label(), {}
-    for name, source in sources.items():
-        report = source.rows.get(key, {}).get("report", {})
-        found.setdefault(
-            "activations, GB", report.get("at_peak", {}).get("activations")
-        )
-        found[name] = report.get("peak_bytes")  # None where it does not fit
-    return pd.Series(found, dtype=float) / GB
-
-
-# %% id="conditions"
-def conditions(*choice, kernels=("eager", "sdpa"), precisions=("fp32", "bf16-amp"),
-               **choices):  # fmt: skip
-    found = {}
-    for kernel, precision in product(kernels, precisions):
-        choices |= {"attention": kernel, "precision": precision}
-        found[f"{kernel}, {precision}"] = gigabytes(*choice, **choices)
-    return pd.DataFrame(found).T
+    key = Recipe(*choice, **choices).label()
+    rows = {name: source.rows.get(key, {}) for name, source in sources.items()}
+    peaks = {
+        name: row.get("report", {}).get("peak_bytes") for name, row in rows.items()
+    }
+    return pd.Series(peaks, dtype=float) / GB  # nan: does not fit
 
 
 def shown(table):  # rounded, and a word where there is no number
@@ -482,48 +466,7 @@ def shown(table):  # rounded, and a word where there is no number
     )
 
 
-# %% [markdown] id="xl"
-# ### GPT-2 XL, 32 sequences: 40 GB?
-#
-# **Predict.** The most frugal condition is the fused kernel with everything in bfloat16. How many
-# GB of activations does GPT-2 XL keep there without checkpointing? (The claim is 40.)
-
-# %% id="guess-xl"
-guess = None  # GB
-
-# %% id="xl-table"
-usual, lean = ("fp32", "bf16-amp", "bf16"), {"checkpointing": "per-block"}
-xl = conditions("gpt2-xl", 32, 1024, precisions=usual)
-xl_lean = conditions("gpt2-xl", 32, 1024, precisions=usual, **lean)
-few = {"kernels": ["sdpa"], "precisions": usual[1:], "optimizer": "adamw-8bit"}
-xl_8bit = conditions("gpt2-xl", 32, 1024, **few, **lean)
-xl_both = gigabytes("gpt2-xl", 8, 1024, precision="bf16", accumulation=2, **lean)
-both_8bit = conditions("gpt2-xl", 8, 1024, accumulation=2, **few, **lean)
-smallest, floor = xl["activations, GB"].min(), 16 * Recipe("gpt2-xl").num_parameters
-other = {"activation_function": "gelu_pytorch_tanh"}  # the same GELU, in one kernel
-fast = Recipe("gpt2-xl", 32, 1024, precision="bf16", overrides=other)
-one_kernel = memory.predict(fast.make_step).at_peak["activations"] / GB
-print(f"least activations below: {smallest:.0f} GB{beside(guess, smallest)}")
-print(f"and with GELU in one kernel: {one_kernel:.0f} GB")
-print(f"8 x 2: {xl_both['in all, GB']:.1f} GB; 16 bytes a weight: {floor / GB:.1f} GB")
-print("checkpointed, 8-bit states:", xl_8bit["in all, GB"].round(1).to_dict())
-print("8 x 2, 8-bit states:", both_8bit["in all, GB"].round(1).to_dict())
-shown(pd.concat({"without": xl, "checkpointed": xl_lean}, axis=1))
-
-# %% [markdown] id="read-xl"
-# No condition gives 40 and 60 GB. (The fused kernel costs nothing and halves the activations; older
-# figures were made before it existed. Transformers computes GPT-2's GELU in eight operations, which
-# save tensors of their own. PyTorch has the same function as one kernel, but even with that the
-# activations are more than twice 40 GB.) The checkpointed pair, 12 and 32 GB, is right with
-# everything in bfloat16 and 8-bit states. So checkpointing saves more of the activations here than
-# the 70 % that the source promises.
-#
-# Source 1 goes on: as 8 x 4, checkpointed, 22 GB "fits a consumer GPU" of 24. From the second
-# micro-batch on, accumulation holds gradients at the peak (chapter 08). So 8 x 2, printed above,
-# has the same peak as 8 x 4. With everything in bfloat16 it is below 22. With float32 parameters
-# the claim isn't true: AdamW's 16 bytes a weight alone are more than 22 GB. With 8-bit states they
-# aren't, but the whole step is (see the table above).
-#
+# %% [markdown] id="shares"
 # ### "Saves 58 %", "saves 71 %": of what?
 #
 # A share of the whole peak depends on kernel, precision, batch and optimizer. ViT-L, 32 and 96
@@ -535,7 +478,7 @@ def both_ways(*choice, way="per-block", **choices):
     without = gigabytes(*choice, **choices)
     after = gigabytes(*choice, checkpointing=way, **choices)
     found = {}
-    for name in without.index[1:]:
+    for name in sources:
         found |= {name: without[name], f"{name}, checkpointed": after[name]}
     saved = 1 - after["in all, GB"] / without["in all, GB"]
     return found | {"saved, %": 100 * saved}
@@ -552,7 +495,7 @@ shown(vit).T
 
 # %% [markdown] id="read-vit"
 # 58 % is fair for 32 images in float32 with PyTorch's default AdamW: it lies between the two
-# kernels. Source 2 also says that checkpointing lifts the batch from 32 to 96. That holds: 96
+# kernels. The source also says that checkpointing lifts the batch from 32 to 96. That holds: 96
 # images checkpointed take less than 32 did without. (Companion 10c has a ViT with both techniques
 # at once.)
 #
@@ -573,7 +516,11 @@ shown(llama | {"QLoRA, worked out": qlora}).T
 
 # %% id="llama-figure"
 lora = fused | {"lora_rank": 16}
-shapes = {"AdamW": fused, "checkpointed": fused | lean, "LoRA": lora}
+shapes = {
+    "AdamW": fused,
+    "checkpointed": fused | {"checkpointing": "per-block"},
+    "LoRA": lora,
+}
 shapes["LoRA, checkpointed"] = lora | {"checkpointing": "library-switch"}
 keys = {name: Recipe(**choices).label() for name, choices in shapes.items()}
 bars = {name: predicted.rows[key]["report"]["at_peak"] for name, key in keys.items()}
@@ -592,30 +539,7 @@ plots.ledger_bars(bars, title=title, cards_gib=plots.CARDS_GIB, predicted=list(b
 # ## Verdicts
 
 # %% id="verdicts"
-kept, peak = xl_8bit.loc["sdpa, bf16"].iloc[:2]
-tried = {}
-eight_bit = xl_8bit.rename(index="{}, 8-bit".format)
-for way, found in (("", xl), (", checkpointed", pd.concat([xl_lean, eight_bit]))):
-    tried |= {f"activations{way}": found.iloc[:, 0], f"in all{way}": found.iloc[:, 1]}
-tried["in all, both"] = both_8bit["in all, GB"].rename("{}, 8-bit".format)
-tried["in all, both"].loc["sdpa, bf16"] = xl_both["in all, GB"]
-fewest, most = tried["in all, both"].min(), tried["in all, both"].max()
-single = {"GELU in one kernel": one_kernel}
-tried["activations"] = tried["activations"].to_dict() | single
-
-# %% id="verdicts-systems"
 predicted_here = {"how": "predicted", "device": "CUDA kernels"}
-claims.Verdicts(
-    claims.Verdict("A12", "partly", "Without checkpointing no kernel and no precision "
-        "gets by with 40 GB of activations; checkpointed, 12 and 32 GB are right with "
-        "everything in bfloat16 and 8-bit states; both together miss 22 GB.",
-        f"least activations {smallest:.0f} GB, {one_kernel:.0f} GB with GELU in one "
-        f"kernel; checkpointed {kept:.1f} of {peak:.1f} GB; both {fewest:.1f} to "
-        f"{most:.1f} GB",
-        cell="xl-table", tried=tried, **predicted_here),
-)  # fmt: skip
-
-# %% id="verdicts-shares"
 full_saves = max(llama[name]["saved, %"] for name in ("AdamW", "8-bit AdamW"))
 vit_saves = [vit[f"32 images, {kind}, fp32"]["saved, %"] for kind in ("sdpa", "eager")]
 claims.Verdicts(
@@ -639,6 +563,6 @@ claims.Verdicts(
 #   conditions on a laptop.
 #
 # Two companions are optional: `10b_published_measurements` compares predictions with what others
-# measured on real GPUs, `10c_more_on_the_switch` has one more trap, and BERT-Large. Chapter 10d,
-# `10d_the_loss_that_does_not_fit`, takes up the logits. Chapter 11, `11_diffusion_unets`, does the
-# same for diffusion U-Nets, whose blocks are not alike.
+# measured on real GPUs, `10c_more_on_the_switch` has one more trap, GPT-2 XL and BERT-Large.
+# Chapter 10d, `10d_the_loss_that_does_not_fit`, takes up the logits. Chapter 11,
+# `11_diffusion_unets`, does the same for diffusion U-Nets, whose blocks are not alike.
