@@ -8,7 +8,7 @@
 #
 # These are claims about training, so they are measured on training.
 #
-# **Budget:** 50 minutes, 1 GiB of memory, no GPU needed.
+# **Budget:** 55 minutes, 1 GiB of memory, no GPU needed.
 
 # %% id="imports"
 import math
@@ -220,6 +220,45 @@ plots.training_curves(by_updates, xlabel="updates", log="xy", title=title, **wor
 # if that rate was not above its best: from a rate that is too bold, the larger batch may even end
 # lower, since it averages noise away. Accumulation doesn't delay anything: at one effective batch,
 # chapter 08's loop makes the same updates from the same samples.
+#
+# ## A factor that the optimizer hides
+#
+# Somebody forgets to divide by the four micro-batches, so every gradient is four times too large.
+# Train five updates with the division and five without. How far apart do the weights end, as a
+# share of the distance that the right run moved them?
+#
+# **Predict.** In percent, with AdamW?
+
+# %% id="guess-factor"
+guess = None  # %
+
+
+# %% id="factor"
+def moved(kind, rate, factor, updates=5):
+    torch.manual_seed(0)
+    model = FourNets()
+    optimizer = kind(model.parameters(), lr=rate)
+    start = nn.utils.parameters_to_vector(model.parameters()).detach()
+    for rows in torch.arange(64 * updates).split(64):
+        optimizer.zero_grad()
+        (factor * losses(model, rows).sum()).backward()
+        optimizer.step()
+    return nn.utils.parameters_to_vector(model.parameters()).detach() - start
+
+
+# %% id="factor-off"
+# NBVAL_IGNORE_OUTPUT
+off = {}
+for kind, rate in ((SGD, 0.01), (AdamW, 1e-3)):
+    right, wrong = (moved(kind, rate, factor) for factor in (1, 4))
+    off[kind.__name__] = float(100 * (wrong - right).norm() / right.norm())
+print(f"SGD {off['SGD']:.0f} %")
+print(f"AdamW {off['AdamW']:.2f} %{beside(guess, off['AdamW'])}")
+
+# %% [markdown] id="factor-read"
+# With SGD the error is larger than the whole distance. AdamW divides the gradient by its own size,
+# so the factor of four cancels, except for the small `eps` in its denominator. Nothing in the loss
+# curve shows the mistake.
 #
 # ## Warm-up, counted in what?
 #

@@ -73,34 +73,6 @@ FILLINGS = {
             "torch.cat([p.grad.double().flatten() for p in model.parameters()])",
         ),
     },
-    "moved": {
-        "gives_the_end": wrong("not -0.597", ".detach() - start", ".detach()"),
-        "goes_the_other_way": wrong(
-            "by -0.6, not 0.6",
-            *(
-                "return parameters_to_vector(model.parameters()).detach() - start",
-                "return start - parameters_to_vector(model.parameters()).detach()",
-            ),
-        ),
-        "makes_one_update": wrong(
-            "Asked for 3 updates, it called `step` 1 times", "range(updates)", "range(1)"
-        ),
-        "has_its_own_optimizer": wrong(
-            "by -0.6, not -0.3", "= make_gpt(torch.float64, optimizer)", "= make_gpt(torch.float64)"
-        ),
-        "stays_in_float32": wrong(
-            "not float64", "= make_gpt(torch.float64", "= make_gpt(torch.float32"
-        ),
-        "keeps_the_graph": wrong(
-            "The result has a graph",
-            "(model.parameters()).detach() - start",
-            "(model.parameters()) - start",
-        ),
-        "joins_by_hand": right(
-            "start = parameters_to_vector(model.parameters()).detach()",
-            "start = torch.cat([p.detach().flatten() for p in model.parameters()])",
-        ),
-    },
     "mended-epoch": {
         "divides_by_the_full_window": wrong(
             "of 157 images: 0.872 times", "len(rows) / len(window)", "len(rows) / (size * num)"
