@@ -2,15 +2,16 @@
 # # The loss that does not fit
 #
 # Every block is checkpointed, the micro-batch is one sequence, and the step still runs out of
-# memory: in the loss. Models of 2024 score 128,000 to 256,000 words for each token. In this chapter
-# you see why these scores are the peak, and write a loss that never holds more than a few rows of
-# them. It joins both techniques of the course: like accumulation it takes a piece at a time, and
-# like checkpointing it drops what it made. Yet it recomputes nothing.
+# memory: in the loss. Models of 2024 have vocabularies of 128,000 to 256,000 tokens, and score all
+# of them at each position. You write a loss that never holds more than a few rows of these scores.
+# Like accumulation it takes a chunk at a time, and like checkpointing it drops what it made. Yet it
+# recomputes nothing.
 #
-# **Budget:** 80 minutes, 2 GiB of memory, no GPU needed.
+# **Budget:** 70 minutes, 2 GiB of memory, no GPU needed.
 
 # %% id="imports"
 from functools import partial
+from itertools import product
 from unittest.mock import patch
 
 import pandas as pd
@@ -29,11 +30,11 @@ torch.set_num_threads(1)  # sums in one order, and no waiting for a busy core
 # %% [markdown] id="picture"
 # ## Why is the loss so large?
 #
-# A *token* is a position in the text, and a *word* is an entry of the vocabulary. For each token,
-# the *head*, the model's last linear layer, turns the hidden row into one *logit* a word.
+# For each token of a sequence, the *head*, the model's last linear layer, turns the hidden row into
+# *logits*: one score for each entry of the vocabulary.
 #
-# ![Above, the logits of all tokens are made and kept until backward. Below, the logits of one piece
-# are made, give a loss and gradients at once, and are dropped.](figures/10d-pieces.svg)
+# ![Above, the logits of all tokens are made and kept until backward. Below, the logits of one chunk
+# are made, give a loss and gradients at once, and are dropped.](figures/10d-chunks.svg)
 #
 # Here are two models as published. The weights are random, and on the device `meta` they have no
 # memory.
@@ -43,9 +44,9 @@ NAMES = {"Llama-3-8B": "llama-3-8b", "Gemma-2-9B": "gemma-2-9b"}
 built = {name: published.build(key) for name, key in NAMES.items()}
 shapes = {}
 for name, model in built.items():
-    words, width = model.lm_head.weight.shape
+    vocab, width = model.lm_head.weight.shape
     shapes[name] = {
-        "words": words,
+        "vocabulary": vocab,
         "width": width,
         "blocks": len(model.model.layers),
         "tied": model.lm_head.weight is model.model.embed_tokens.weight,
@@ -89,10 +90,10 @@ def end_of(name, tokens, loss_of=usual, frozen=False):
 
     def make_step():
         shape, kind = shapes[name], torch.bfloat16
-        head = nn.Linear(shape["width"], shape["words"], bias=False, dtype=kind)
+        head = nn.Linear(shape["width"], shape["vocabulary"], bias=False, dtype=kind)
         head.requires_grad_(not frozen)
         rows = nn.Parameter(torch.randn(tokens, shape["width"], dtype=kind))
-        targets = torch.randint(shape["words"], (tokens,))
+        targets = torch.randint(shape["vocabulary"], (tokens,))
         end = nn.ModuleList([head, nn.ParameterList([rows])])
         return lambda: loss_of(head, rows, targets).backward(), end, None
 
@@ -113,53 +114,36 @@ def added(report):
     return max(sum(point[kind] for kind in kinds) for point in report.curve())
 
 
-def with_out(head, hidden, targets):
-    logits = head(hidden)
-    loss = F.cross_entropy(logits.float(), targets, reduction="sum")
-    loss.logits = logits  # alive as long as the loss, as in `out`
-    return loss
-
-
 llama = end_of("Llama-3-8B", 8192)
 gib = added(llama) / GIB
 print(f"{gib:.1f} GiB, predicted{beside(guess, gib)}")
-kept = added(end_of("Llama-3-8B", 8192, with_out)) / GIB
-print(f"{kept:.1f} GiB where `out` keeps its logits")
 plots.step_timeline(llama)
 
 # %% [markdown] id="read-usual"
-# On the way back, three tensors of tokens x words are there in float32: the logarithms of the
-# probabilities, which forward kept, their gradient, and the gradient of the logits. A loop of your
-# own has more, if it writes `out = model(...)` and `out.loss.backward()`: until backward ends,
-# `out.logits` holds the bfloat16 logits, too (second line). So take `loss = model(...).loss`.
+# On the way back, three tensors of tokens x vocabulary are there in float32: the logarithms of the
+# probabilities, which forward kept, their gradient, and the gradient of the logits. In your own
+# loop, write `loss = model(...).loss`: a variable `out = model(...)` would hold `out.logits` too,
+# until backward ends.
 #
 # What do the blocks keep, as the library runs them?
 
 
 # %% id="block-of"
-def block_bytes(name, tokens):
-    """Predict what one block keeps of a sequence, and its input."""
-    options = {"dtype": torch.bfloat16, "device": "cpu", "vocab_size": 8}
-
-    def kept(blocks):  # the last norm included
-        with memory.predicting():
-            model = published.build(
-                NAMES[name], **options, num_hidden_layers=blocks
-            ).model
-            ids = torch.zeros(1, tokens, dtype=torch.long)
-            forward = lambda: model(ids).last_hidden_state  # noqa: E731
-            return memory.saved(forward, params_of=model).num_bytes
-
-    return kept(2) - kept(1), tokens * shapes[name]["width"] * 2
+def saved_bytes(name, tokens, blocks):
+    """Predict what a model of so many blocks keeps of a sequence, without its head."""
+    config = {"dtype": torch.bfloat16, "device": "cpu", "vocab_size": 8}
+    with memory.predicting():
+        model = published.build(NAMES[name], num_hidden_layers=blocks, **config).model
+        ids = torch.zeros(1, tokens, dtype=torch.long)
+        return memory.saved(lambda: model(ids)[0], params_of=model).num_bytes
 
 
 rows = {}
-for name in NAMES:
-    for tokens in (4096, 8192):
-        block, boundary = block_bytes(name, tokens)
-        num, loss = shapes[name]["blocks"], added(end_of(name, tokens))
-        found = num * block, num * boundary, block, loss
-        rows[f"{name}, {tokens}"] = [f"{b / GIB:.2f}" for b in found]
+for name, tokens in product(NAMES, (4096, 8192)):
+    num, width = shapes[name]["blocks"], shapes[name]["width"]
+    block = saved_bytes(name, tokens, 2) - saved_bytes(name, tokens, 1)
+    found = num * block, num * tokens * width * 2, block, added(end_of(name, tokens))
+    rows[f"{name}, {tokens}"] = [f"{b / GIB:.2f}" for b in found]
 heads = ["blocks, plain", "boundaries", "one block, recomputed", "loss"]
 print("GiB, predicted")
 pd.DataFrame.from_dict(rows, orient="index", columns=heads)
@@ -167,26 +151,24 @@ pd.DataFrame.from_dict(rows, orient="index", columns=heads)
 # %% [markdown] id="read-ledgers"
 # Plain, the blocks are far larger than the loss. Checkpointed, they leave their boundaries, and one
 # block is recomputed at a time, when the logits are gone. So at the activation peak the model holds
-# its boundaries and the logits, and the logits are most of it. (Gemma-2 caps the scores of
-# attention too. For that the library takes eager attention, so a block grows with the square of the
-# tokens.)
+# its boundaries and the logits, and the logits are most of it. (Gemma-2 caps its attention scores,
+# so the library takes eager attention, and a block grows with the square of the tokens.)
 #
 # If all weights are trained, the end of backward may be higher still, with the gradients of all
 # weights. The loss is the peak of the *step* where gradients are few or already there: with LoRA,
-# with sharded weights (chapter 13), and under accumulation (chapter 08) in every micro-batch but
-# the first, if the update makes no copy (fused AdamW, chapter 01).
+# with sharded weights (chapter 13), and under accumulation in every micro-batch but the first.
 #
-# ## A piece at a time
+# ## A chunk at a time
 #
-# The loss is a sum over tokens, and each term needs one row of logits. So accumulate it in pieces.
-# A piece's logits can be made again, so checkpoint each piece.
+# The loss is a sum over tokens, and each term needs one row of logits. So accumulate it in chunks.
+# A chunk's logits can be made again, so checkpoint each chunk.
 #
 # **Write.** `checkpointed`, four lines.
 
 
 # %% id="checkpointed"
 def checkpointed(head, hidden, targets, size=512):
-    """The sum of `usual` over pieces of `size` tokens, a checkpoint around each."""
+    """The sum of `usual` over chunks of `size` tokens, a checkpoint around each."""
     ### BEGIN SOLUTION
     total = 0
     for rows, theirs in zip(hidden.split(size), targets.split(size), strict=True):
@@ -197,7 +179,7 @@ def checkpointed(head, hidden, targets, size=512):
 
 # %% id="check-checkpointed"
 # @title Check: run this cell
-@blanks.check("checkpointed", "return the sum of the pieces' losses")
+@blanks.check("checkpointed", "return the sum of the chunks' losses")
 def is_checkpointed():
     head, hidden = nn.Linear(4, 64, bias=False), torch.randn(20, 4, requires_grad=True)
     targets, made = torch.randint(64, (20,)), []
@@ -206,12 +188,12 @@ def is_checkpointed():
         loss = checkpointed(head, hidden, targets, size=8)
     forward, true = list(made), usual(head, hidden, targets)
     assert torch.allclose(loss, true), f"The loss is {true:.2f}, and not {loss:.2f}."
-    assert forward == [8, 8, 4], f"The pieces have 8, 8 and 4 tokens, not {forward}."
+    assert forward == [8, 8, 4], f"The chunks have 8, 8 and 4 tokens, not {forward}."
     kept = report.timeline[-1:] and sum(
         life.num_bytes for life in report.timeline if life.died is None and life.born
     )
     assert kept < 8 * 64 * 4, (
-        f"{kept} bytes wait for backward: more than one piece's logits, 2048 bytes."
+        f"{kept} bytes wait for backward: more than one chunk's logits, 2048 bytes."
     )
     made.clear()
     seen = torch.autograd.grad(loss, hidden)[0]
@@ -223,7 +205,7 @@ def is_checkpointed():
 
 
 # %% [markdown] id="once-text"
-# That makes the logits twice. But the loss is the *end* of the model: when a piece's loss is known,
+# That makes the logits twice. But the loss is the *end* of the model: when a chunk's loss is known,
 # nothing more is needed for its gradients. They can be taken at once, in forward. Backward then
 # gets one number, the gradient of the sum, and multiplies them all by it.
 #
@@ -238,7 +220,7 @@ def is_checkpointed():
 
 # %% id="slope"
 def loss_and_slope(logits, targets):
-    """A piece's loss, a sum in float32, and its gradient by the logits.
+    """A chunk's loss, a sum in float32, and its gradient by the logits.
 
     The gradient has the logits' dtype.
     """
@@ -276,7 +258,7 @@ def slope_is_right():
 
 # %% id="in-forward"
 class InForward(torch.autograd.Function):
-    """The loss of all pieces; forward keeps two sums of gradients and no logits."""
+    """The loss of all chunks; forward keeps two sums of gradients and no logits."""
 
     @staticmethod
     def forward(ctx, hidden, weight, targets, size):
@@ -338,14 +320,15 @@ def in_forward(head, hidden, targets, size=512):
     return InForward.apply(hidden, head.weight, targets, size)
 
 
-# %% [markdown] id="predict-pieces"
-# First at a size that can be run and counted: 1024 tokens, 8192 words, a width of 64, float32.
+# %% [markdown] id="predict-chunks"
+# First at a size that can be run and counted: 1024 tokens, a vocabulary of 8192, a width of 64,
+# float32.
 #
 # **Write.** The rest of `run`. A report has `peak_bytes` and `baseline_bytes`, a FLOP counter
 # `get_total_flops()`.
 #
-# **Predict.** The usual loss makes three matmuls of tokens x words x width: for the logits and for
-# two gradients. How many does `InForward` make?
+# **Predict.** The usual loss makes three matmuls of tokens x vocabulary x width: for the logits and
+# for two gradients. How many does `InForward` make?
 
 # %% id="guess-matmuls"
 guess = None  # matmuls
@@ -353,7 +336,7 @@ guess = None  # matmuls
 
 # %% id="small"
 torch.manual_seed(0)
-head = nn.Linear(64, 8192, bias=False)  # width, words
+head = nn.Linear(64, 8192, bias=False)  # width, vocabulary
 hidden = nn.Parameter(torch.randn(1024, 64))
 targets = torch.randint(8192, (1024,))
 end = nn.ModuleList([head, nn.ParameterList([hidden])])
@@ -413,20 +396,20 @@ pd.DataFrame.from_dict(rows, orient="index", columns=columns)
 # %% [markdown] id="read-compare"
 # The gradients agree to rounding, the bytes fall to a fraction, and `InForward` does the arithmetic
 # of the usual loss. A formula gives the peak. Both sums of gradients are in memory all the time. At
-# first you also hold a piece's logits and its log-probabilities, which become the slope in place. A
-# moment later you hold the slope and the piece's gradient of the head. Backward multiplies both
-# sums, so it holds them twice. For small pieces that is the peak, and making pieces smaller still
+# first you also hold a chunk's logits and its log-probabilities, which become the slope in place. A
+# moment later you hold the slope and the chunk's gradient of the head. Backward multiplies both
+# sums, so it holds them twice. For small chunks that is the peak, and making chunks smaller still
 # only gives smaller, slower matmuls.
 #
 # **Write.** `formula`, four lines.
 
 
 # %% id="formula"
-def formula(size, tokens=1024, words=8192, width=64):
+def formula(size, tokens=1024, vocab=8192, width=64):
     """Bytes of `InForward` at its peak, in float32: the largest of three moments."""
     ### BEGIN SOLUTION
-    sums = (tokens + words) * width
-    logits, of_head = size * words, words * width
+    sums = (tokens + vocab) * width
+    logits, of_head = size * vocab, vocab * width
     moments = 2 * logits, logits + of_head, sums
     return 4 * (sums + max(moments))
     ### END SOLUTION
@@ -437,11 +420,11 @@ def formula(size, tokens=1024, words=8192, width=64):
 @blanks.check("formula", "return a number of bytes")
 def formula_is_right():
     cases = {(10, 1, 1, 1): 88, (5, 1, 10, 10): 1040, (0, 10, 10, 1): 160}
-    moments = ("two pieces", "a piece and the head's gradient", "both sums again")
+    moments = ("two chunks", "a chunk and the head's gradient", "both sums again")
     for (case, true), moment in zip(cases.items(), moments, strict=True):
         seen = formula(*case)
         assert seen == true, (
-            f"size, tokens, words, width = {case}: {true} bytes, {moment} beside the "
+            f"size, tokens, vocab, width = {case}: {true} bytes, {moment} beside the "
             f"sums, and not {seen}."
         )
 
@@ -454,26 +437,23 @@ peaks = {size: run(partial(in_forward, size=size))[0] for size in sizes}
 floor = dict.fromkeys(sizes, formula(0))
 plots.growth(
     {"in forward": peaks, "the gradients alone": floor},
-    xlabel="tokens in a piece",
+    xlabel="tokens in a chunk",
     title="Peak of the loss, 1024 tokens, counted",
 )
 
 # %% [markdown] id="ragged-text"
-# Liger's kernel makes a piece's logits about as large as the hidden rows: tokens x width / words
-# tokens in a piece, rounded up to a power of two (Hsu et al., 2024).
+# Liger's kernel makes a chunk's logits about as large as the hidden rows: tokens x width /
+# vocabulary tokens in a chunk, rounded up to a power of two (Hsu et al., 2024).
 #
 # ## The mean over what counts
 #
-# `InForward` gives a sum. The mean divides it by the tokens that count, in all pieces and in all
+# `InForward` gives a sum. The mean divides it by the tokens that count, in all chunks and in all
 # micro-batches of a window. Padding and the question of a fine-tuning example have the target -100,
 # and do not count.
 #
-# A mean of the pieces' means would be wrong, as in chapter 08: in a piece where 8 of 256 tokens
-# count, each of them would weigh 32 times as much as elsewhere.
-#
-# So: sum in each piece, one division at the end. A token that does not count needs no logits
-# either, so the cheapest way is to choose the others first, `hidden[targets != -100]`. A piece with
-# no such token then simply disappears. Its mean would be a mean over nothing, which is `nan`.
+# A mean of the chunks' means would be wrong, as in chapter 08. So sum in each chunk, and divide
+# once at the end. A token that does not count needs no logits either, so the cheapest way is to
+# choose the others first, `hidden[targets != -100]`.
 #
 # **Write.** `mean_loss`, three lines. Where no token counts, it is 0.
 
@@ -524,72 +504,17 @@ def is_the_mean():
 # %% [markdown] id="autocast-text"
 # ## Which digits are needed?
 #
-# With bfloat16 logits the piece's softmax is float32, as in the usual loss. But what type has
-# `of_weight`, a sum over many pieces?
+# With bfloat16 logits a chunk's softmax is float32, as in the usual loss. But `of_weight` is a sum
+# over many chunks, and it has the weight's type. A long sum in bfloat16 loses what the last chunks
+# bring (companion 08c). So keep the sum in float32, and give it the weight's type at the end. The
+# price is a sum of twice the bytes; PyTorch's function, below, calls the choice `acc_dtype`. Under
+# autocast the weight is float32 anyway, and so is a sum shaped after it. Checkpointed chunks are
+# worse off there: autocast makes one bfloat16 copy of the matrix for all of them, and their
+# gradients add up in that copy, unless `torch.autocast(..., cache_enabled=False)` has each chunk
+# make its own.
 #
-# Begin a sum in bfloat16, which has 8 significant bits, with 0, and add 1 a thousand times:
-
-# %% id="stagnates"
-total = torch.zeros((), dtype=torch.bfloat16)
-for _ in range(1000):
-    total += 1
-print(f"{total.item():.0f}")
-
-# %% [markdown] id="digits-text"
-# From 256 on the numbers of bfloat16 are 2 apart, and 257 is rounded to 256 again. So many pieces,
-# added up in bfloat16, lose what the last ones bring.
-#
-# So keep the sum in float32, and give it the weight's type at the end. The price is a sum of twice
-# the bytes; PyTorch's function, below, calls the choice `acc_dtype`. Under autocast the weight is
-# float32 anyway, and so is a sum shaped after it. (Checkpointed pieces are worse off there:
-# autocast makes one bfloat16 copy of the matrix for all of them, and their gradients add up in that
-# copy, unless `torch.autocast(..., cache_enabled=False)` has each piece make its own.)
-#
-# ## The weight that is used twice
-#
-# In Gemma-2 the head's matrix *is* the matrix of the embeddings. `InForward` knows nothing of it.
-# It returns a gradient, and autograd adds it to what comes back from the embeddings, as for any
-# tensor that is used twice. (A loss that writes into `weight.grad` itself would miss the factor
-# that comes to backward.)
-#
-# **Write.** The rest of `tied_gradient`: share the matrix, go backward, return the gradient.
-
-# %% id="tied"
-tokens = torch.randint(8192, (1024,))
-
-
-# %% id="tied-gradient"
-def tied_gradient(loss_of, factor=3.0):
-    """Return the gradient, by the shared matrix, of `factor` times the loss.
-
-    The hidden rows are the embeddings of `tokens`: `embedding(tokens)`.
-    """
-    embedding = nn.Embedding.from_pretrained(head.weight.detach().clone(), freeze=False)
-    tied = nn.Linear(64, 8192, bias=False)
-    ### BEGIN SOLUTION
-    tied.weight = embedding.weight
-    (factor * loss_of(tied, embedding(tokens), targets)).backward()
-    return embedding.weight.grad
-    ### END SOLUTION
-
-
-# %% id="check-tied-gradient"
-# @title Check: run this cell
-@blanks.check("tied_gradient", "return a gradient shaped like the matrix")
-def is_tied():
-    shared = head.weight.detach().clone().requires_grad_()
-    twice = 2 * usual(partial(F.linear, weight=shared), shared[tokens], targets)
-    exact = torch.autograd.grad(twice, shared)[0]
-    seen = tied_gradient(usual, factor=2.0)
-    assert seen is not None, "The embedding has no gradient: does the loss use it?"
-    assert seen.shape == exact.shape, f"The gradient has the shape {[*seen.shape]}."
-    off = ((seen - exact).norm() / exact.norm()).item()
-    assert off < 1e-5, f"The gradient of the shared matrix is {off:.0%} off."
-
-
-# %% id="tied-compare"
-difference = tied_gradient(ways["in forward"]) - tied_gradient(usual)
-print(f"{(difference.norm() / tied_gradient(usual).norm()).item() < 1e-6}")
+# In Gemma-2 the head's matrix *is* the matrix of the embeddings. `InForward` needs no change for
+# that: it returns a gradient, and autograd adds it to what comes back from the embeddings.
 
 # %% [markdown] id="second-text"
 # ## What it cannot do
@@ -621,10 +546,8 @@ print(f"in forward: {change:.0f} %{beside(guess, change)}")
 print(f"usual: {changes['usual']:.0f} %")
 
 # %% [markdown] id="second-read"
-# Nothing was refused: the penalty is lost in silence. (PyTorch's decorator `once_differentiable`
-# does not help: it raises only where the gradient that *arrives* has a graph, and that of `loss`
-# itself is the number 1.) So ask another question. In `backward`, gradients are on if and only if
-# somebody said `create_graph=True`. (Inside a reentrant checkpoint they are off even then.)
+# Nothing was refused: the penalty is lost in silence. But in `backward`, gradients are on if and
+# only if somebody said `create_graph=True`. (Inside a reentrant checkpoint they are off even then.)
 #
 # **Write.** `Refusing.backward`: raise a `RuntimeError` with a sentence that says what to do
 # instead, or do what `InForward` does.
@@ -640,7 +563,7 @@ class Refusing(InForward):
         if torch.is_grad_enabled():
             raise RuntimeError(
                 "this loss has first gradients alone, and create_graph asks for a "
-                "second one: take the loss in checkpointed pieces."
+                "second one: take the loss in checkpointed chunks."
             )
         return InForward.backward(ctx, gradient)
         ### END SOLUTION
@@ -685,10 +608,10 @@ except RuntimeError as error:
 #
 # | who | what it does | logits are made |
 # |---|---|---|
-# | PyTorch, `F.linear_cross_entropy(..., options=...)` | pieces, gradients in forward | once |
-# | Liger Kernel (Hsu et al., 2024) | the same, the loss of a piece in one kernel | once |
+# | PyTorch, `F.linear_cross_entropy(..., options=...)` | chunks, gradients in forward | once |
+# | Liger Kernel (Hsu et al., 2024) | the same, the loss of a chunk in one kernel | once |
 # | Cut Cross-Entropy (Wijmans et al., 2024) | one kernel, no logits in memory at all | twice |
-# | `checkpoint` around pieces | as above; any loss, second gradients too | twice |
+# | `checkpoint` around chunks | as above; any loss, second gradients too | twice |
 #
 # PyTorch's is new: where the installed version has none, this cell says so. Its default,
 # `options=None`, is the usual loss. With `label_smoothing` above 0 it ignores the options, says so
@@ -714,52 +637,47 @@ else:
 # %% [markdown] id="real-text"
 # ## At real size
 #
-# The two models again, with pieces of 512 tokens, predicted. The third column freezes the head, as
-# LoRA does: nobody wants its gradient then, and the usual loss and its pieces lose a matmul and a
-# sum. (`InForward` would have to ask `ctx.needs_input_grad`; checkpointed pieces do it by
-# themselves.) The sums have the weights' type here. In float32 the head's sum would take twice the
-# memory. Gemma-2 also caps its logits, `30 * tanh(logits / 30)`, which the table leaves out: eager,
-# that makes more tensors of tokens x words, and in pieces it is one more line for a piece.
+# The two models again, with chunks of 512 tokens, predicted. The third column freezes the head, as
+# LoRA does, so a matmul and a sum fall away. The sums have the weights' type here. Gemma-2 also
+# caps its logits, which the table leaves out.
 
 # %% id="real"
 rows = {}
-for name in NAMES:
-    for tokens in (4096, 8192):
-        ends = [end_of(name, tokens, way) for way in (usual, in_forward)]
-        ends.append(end_of(name, tokens, checkpointed, frozen=True))
-        rows[f"{name}, {tokens}"] = [f"{added(end) / GIB:.2f}" for end in ends]
+for name, tokens in product(NAMES, (4096, 8192)):
+    ends = [end_of(name, tokens, way) for way in (usual, in_forward)]
+    ends.append(end_of(name, tokens, checkpointed, frozen=True))
+    rows[f"{name}, {tokens}"] = [f"{added(end) / GIB:.2f}" for end in ends]
 columns = ["usual", "in forward", "checkpointed, head frozen"]
 print("GiB beyond head, rows and their gradients, predicted")
 pd.DataFrame.from_dict(rows, orient="index", columns=columns)
 
 
 # %% [markdown] id="real-read"
-# Where does the peak go? `InForward` holds what does not depend on the tokens: the head's gradient,
-# and one more of its size. At 8192 tokens this is not far from one recomputed block of Llama-3-8B,
-# and far below one of Gemma-2 with eager attention; at 4096 it is more than a block of either. With
-# all weights trained, the next peak is the end of backward or the update.
+# What `InForward` holds doesn't depend on the tokens: the head's gradient, and one more of its
+# size. At 8192 tokens that is not far from one recomputed block of Llama-3-8B. With all weights
+# trained, the next peak is the end of backward or the update.
 
 # %% [markdown] id="three-problems"
 # ## On paper
 #
-# **1.** What do the logits of 8192 tokens over 128256 words take in float32? And a piece of 512
-# tokens?
+# **1.** What do the logits of 8192 tokens take in float32, if the vocabulary has 128256? And those
+# of a chunk of 512 tokens?
 #
 # <details><summary>Answer</summary>
 #
-# $8192 \cdot 128256 \cdot 4$ bytes are 3.9 GiB. A piece has a sixteenth of that, 250 MiB.
+# $8192 \cdot 128256 \cdot 4$ bytes are 3.9 GiB. A chunk has a sixteenth of that, 250 MiB.
 # </details>
 #
 # **2.** At a width of 4096: how many FLOPs has the usual end, forward and backward, and what do
-# checkpointed pieces add?
+# checkpointed chunks add?
 #
 # <details><summary>Answer</summary>
 #
-# Three matmuls of $2 \cdot 8192 \cdot 128256 \cdot 4096$ FLOPs, 8.6 TFLOP each. The pieces make
+# Three matmuls of $2 \cdot 8192 \cdot 128256 \cdot 4096$ FLOPs, 8.6 TFLOP each. The chunks make
 # the logits once more: a third of it.
 # </details>
 #
-# **3.** One piece has 300 tokens that count and a mean of 2, another 100 and a mean of 4. What is
+# **3.** One chunk has 300 tokens that count and a mean of 2, another 100 and a mean of 4. What is
 # the mean of all?
 #
 # <details><summary>Answer</summary>
@@ -770,11 +688,10 @@ pd.DataFrame.from_dict(rows, orient="index", columns=columns)
 # %% [markdown] id="end"
 # ## What you can now do
 #
-# - Compute the bytes of a loss from tokens and words, and say when it is the peak of a step.
-# - Take a loss and its gradients a piece at a time, exactly, with no more arithmetic.
+# - Compute the bytes of a loss from tokens and vocabulary, and say when it is the peak of a step.
+# - Take a loss and its gradients a chunk at a time, exactly, with no more arithmetic.
 # - Say what such a loss cannot do, and have it say so.
 #
 # Lab 10, `lab10_the_loss`, asks you to build it for a real head: ragged, tied, with a bias, under
-# autocast, within a budget. The companion [10e](10e_your_run.ipynb) puts such a loss, checkpoints
-# and micro-batches into one training script, [10f](10f_after_training.ipynb) trains a model by its
-# own answers, and [10g](10g_the_mlp_in_tiles.ipynb) takes the MLP as you took the loss.
+# autocast, within a budget. Three companions go on: [10e](10e_your_run.ipynb) has one training
+# script, [10f](10f_after_training.ipynb) GRPO, [10g](10g_the_mlp_in_tiles.ipynb) the MLP in tiles.

@@ -20,7 +20,7 @@ FILLINGS = {
             ),
         ),
         "checkpoints_the_whole": wrong(
-            "The pieces have 8, 8 and 4 tokens, not [20]",
+            "The chunks have 8, 8 and 4 tokens, not [20]",
             *("hidden.split(size), targets.split(size)", "[hidden], [targets]"),
         ),
         "keeps_the_last": wrong("The loss is ", "total = total + ", "total = "),
@@ -112,9 +112,9 @@ FILLINGS = {
     },
     "formula": {
         "forgets_a_float": wrong("and not 22", "4 * (sums", "(sums"),
-        "has_one_piece": wrong("and not 52", "2 * logits", "logits"),
+        "has_one_chunk": wrong("and not 52", "2 * logits", "logits"),
         "forgets_the_heads_gradient": wrong(
-            "a piece and the head's gradient beside the sums", "logits + of_head", "logits"
+            "a chunk and the head's gradient beside the sums", "logits + of_head", "logits"
         ),
         "holds_the_sums_once": wrong(
             "both sums again beside the sums", "logits + of_head, sums", "logits + of_head"
@@ -147,35 +147,6 @@ FILLINGS = {
         ),
         "asks_whether_any_counts": right(
             *("counts.sum().clamp(min=1)", "max(1, int((targets >= 0).sum()))"),
-        ),
-    },
-    "tied-gradient": {
-        "copies_the_matrix": wrong(
-            "matrix is 71% off",
-            "tied.weight = embedding.weight",
-            "tied.weight.data = embedding.weight.data",
-        ),
-        "forgets_the_factor": wrong("matrix is 50% off", "(factor * loss_of", "(loss_of"),
-        "gives_the_heads_own": wrong(
-            "matrix is 71% off",
-            *(
-                "tied.weight = embedding.weight",
-                "tied.weight = nn.Parameter(embedding.weight.detach())",
-            ),
-            *("return embedding.weight.grad", "return tied.weight.grad"),
-        ),
-        "cuts_the_embeddings_off": wrong(
-            "matrix is 71% off",
-            "(tied, embedding(tokens)",
-            "(tied, embedding(tokens).detach()",
-        ),
-        "asks_autograd": right(
-            *("(factor * loss_of(", "loss = factor * loss_of("),
-            *("targets)).backward()", "targets)"),
-            *(
-                "return embedding.weight.grad",
-                "return torch.autograd.grad(loss, embedding.weight)[0]",
-            ),
         ),
     },
     "refusing": {
