@@ -26,8 +26,8 @@
 #   [04](04_checkpoint_from_scratch.ipynb) up to *All six fixed* (50),
 #   [08](08_accumulation_from_scratch.ipynb) up to *The last window* (35), and of
 #   [Lab 06](../labs/lab06_exact_accumulation.ipynb) the first exercise (10).
-# - **The course** (about 37 hours, 15 of them labs): at the end of each notebook, a link leads to
-#   the next one.
+# - **The course** (about 35 hours, 15 of them labs): at the end of each notebook, a link leads to
+#   the next one. Chapter 15 is an appendix and not counted.
 
 # %% id="imports"
 import textwrap

@@ -12,7 +12,7 @@
 # 5. Why do two models called "GPT-2 XL" keep different bytes?
 # 6. Is a much-copied table of savings right, and why will the subject not go away?
 #
-# **Budget:** 75 minutes, 1 GiB of memory, no GPU needed.
+# **Budget:** 70 minutes, 1 GiB of memory, no GPU needed.
 
 # %% id="imports"
 from dataclasses import replace
@@ -150,7 +150,7 @@ print(f"autocast: {autocast:+.1f} % off{beside(guess, autocast)}")
 pd.DataFrame(rows, columns=["precision", "estimate", "predicted", "off"])
 
 # %% [markdown] id="calculator-read"
-# Good enough to choose a card. Now for any shape:
+# Now for any shape:
 
 # %% id="calculator"
 choices = {"models": SHAPES, "precisions": list(BLOCK), "optimizers": list(STATES)}
@@ -171,7 +171,7 @@ pd.DataFrame(offered, index=columns).T
 # %% [markdown] id="lora"
 # ## LoRA: almost no gradients and states
 #
-# LoRA (Hu et al., 2021) freezes the model and trains a correction of low rank beside each chosen
+# LoRA (Hu et al., 2021) freezes the model and trains a low-rank correction beside each chosen
 # matrix. A frozen parameter has no gradient and no state.
 
 
@@ -233,10 +233,9 @@ plots.ledger_bars(bars, title="At the peak, counted")
 #
 # ## 8-bit states, and paged states
 #
-# Two more levers leave the model alone. 8-bit AdamW makes the states smaller. Paged AdamW keeps
-# them the same size, and moves them to the host's memory as long as the GPU is full. How much has
-# to move? Whatever the peak of forward and backward is above the card. Llama-2-7B, 4 x 2048 tokens,
-# all in bfloat16, as predicted:
+# 8-bit AdamW makes the states smaller. Paged AdamW keeps them the same size, and moves them to the
+# host's memory as long as the GPU is full. How much has to move? Whatever the peak of forward and
+# backward is above the card. Llama-2-7B, 4 x 2048 tokens, all in bfloat16, as predicted:
 
 # %% id="paged-table"
 table = recorded.load("predicted").rows
@@ -378,8 +377,8 @@ pd.DataFrame(ledger).T.map(human_bytes)
 
 # %% [markdown] id="one-state"
 # *Training* in FP8 is another thing. The matmuls round their inputs to 8 bits as they go, and keep
-# those for backward; the weights that the optimizer updates stay in 16 or 32 bits, and so do norms,
-# softmax and the residual stream. It saves time and activations, not weights.
+# those for backward; the optimizer's weights stay in 16 or 32 bits, and so do norms,
+# softmax and the residual stream. It saves time and activations, not weights (08c).
 #
 # ## One state
 #
@@ -500,7 +499,7 @@ pd.DataFrame(units).round(2)
 # `mlp.act` is the activation function. GPT-2 in transformers writes GELU out as eight operations,
 # and autograd keeps the inputs of most of them. The course's GPT calls PyTorch's built-in GELU,
 # which keeps its input only (that is in `others` here). The rest of the gap is dropout's masks.
-# Chapter 03 counts such operations one by one.
+# Chapter 03 counts such operations.
 #
 # ## A published table, tested
 #
@@ -547,6 +546,7 @@ fifty.round(1)
 # labels of V100, A100, H100 and H200.
 
 # %% id="history-figure"
+# @title Models and cards by year: run this cell; open it to look
 models = [(2018, "GPT", 117e6), (2018, "BERT-Large", 340e6), (2019, "GPT-2", 1.5e9)]
 models += [(2019, "T5", 11e9), (2020, "GPT-3", 175e9), (2022, "PaLM", 540e9)]
 models += [(2023, "Llama 2", 70e9), (2024, "Llama 3.1", 405e9)]
@@ -562,10 +562,9 @@ figures.models_and_cards(models, cards)
 # %% [markdown] id="read-history"
 # The vertical axis is logarithmic. Models grew by more than three orders of magnitude; a card's
 # memory, in the same six years, by a factor below five. Nearly all of that was before 2020: since
-# GPT-3 the largest published models grew about twice as much as a card. (The factor depends on
-# where you begin: from BERT-Large it is a third. Other makers' cards hold more.) Hardware did not
-# close the gap. Arithmetic
-# like yours does, together with the many devices of chapter 13.
+# GPT-3 the largest published models grew about twice as much as a card. (From BERT-Large on, the
+# factor is a third.) Hardware did not close the gap. Arithmetic like yours does, with the many
+# devices of chapter 13.
 #
 # ## Verdicts
 

@@ -5,7 +5,7 @@
 # companion of chapter 10 compares it with peaks that other people measured on real GPUs and
 # published with their conditions. It reads them from one file and shows all rows, not the best.
 #
-# **Budget:** 75 minutes, 1 GiB of memory, no GPU needed.
+# **Budget:** 70 minutes, 1 GiB of memory, no GPU needed.
 
 # %% id="imports"
 import statistics
@@ -497,6 +497,7 @@ pd.DataFrame(
 # on the same rows. *Off by* is the median; *right* is a share of decisions.
 
 # %% id="evidence"
+# @title The table: run this cell; open it to look
 off_by = {
     name: statistics.median(map(abs, misses(allocated, name)))
     for name in ("predicted", "emulated")

@@ -7,10 +7,10 @@
 # (`12b_back_through_time`) and mixtures of experts (`12c_recomputing_what_is_random`,
 # `12d_mixtures_in_bytes`).
 #
-# Of each we ask two questions. Does checkpointing save as much as promised? Is it still the same
-# training? In one case it is not, although all losses are equal to the last bit.
+# Of each we ask: does checkpointing save as much as promised, and is it still the same training? In
+# one case it is not, although all losses are equal to the last bit.
 #
-# **Budget:** 80 minutes, 1 GiB of memory, no GPU needed.
+# **Budget:** 70 minutes, 1 GiB of memory, no GPU needed.
 
 # %% id="imports"
 import itertools
@@ -23,7 +23,6 @@ from unittest.mock import patch
 
 import pandas as pd
 import torch
-from diffusers import WanTransformer3DModel
 from torch import nn
 from torch.nn import functional as F
 from torch.optim import SGD
@@ -66,14 +65,12 @@ for way, strategy in ways.items():
 pd.DataFrame({"times less": times_less}).T
 
 # %% [markdown] id="thousand-read"
-# Here $\sqrt n$ divides the peak by more than six; the famous 48 to 7, of another network on larger
-# images, is nearly seven. By far the worst are segments of one block, which chapter 06 recommends
-# for a transformer.
-#
-# Why? One of these blocks keeps three times the bytes of its input (the code below counts them):
-# the input itself, one more tensor of that size, and four of a quarter. A checkpoint around the
-# block must keep the input. So segments of one block save at most a factor of three. The
-# transformer block of chapter 06 keeps sixteen times its input, so there the inputs hardly count.
+# Here $\sqrt n$ divides the peak by more than six; the famous 48 to 7 is nearly seven. By far the
+# worst are segments of one block, which chapter 06 recommends for a transformer. One of these
+# blocks keeps three times the bytes of its input (the code below counts them): the input itself,
+# one more tensor of that size, and four of a quarter. A checkpoint around the block must keep the
+# input. So segments of one block save at most a factor of three. The transformer block of chapter
+# 06 keeps sixteen times its input, so there the inputs hardly count.
 #
 # Chapter 06 derived the best segment: $\sqrt{n / r}$ blocks, where a block keeps $r$ times its
 # input. With $n = 333$ and $r = 3$ that is about ten, and not $\sqrt{333} = 18$.
@@ -175,8 +172,7 @@ print(f"{apart:.0f} points apart{beside(guess, apart)}")
 pd.DataFrame({"% right": right}).map("{:.0f}".format)
 
 # %% [markdown] id="evaluate-read"
-# The accuracies are far apart. (Yours may differ a little from those stored here, since a network
-# this deep amplifies rounding.) What differs is not a weight: it is BatchNorm's running mean and
+# The accuracies are far apart. What differs is not a weight: it is BatchNorm's running mean and
 # variance, and its counter of batches.
 #
 # ### Updated twice
@@ -193,10 +189,8 @@ pd.DataFrame({"% right": right}).map("{:.0f}".format)
 # R \leftarrow (1-m)^2 R + \big[1-(1-m)^2\big]\,\mu $$
 #
 # With $m = 0.1$ that is one update with momentum $0.19$. The gradients do not depend on $R$, so no
-# loss shows it. The checkpointed twin looks better by luck: after only forty updates it helps to
-# forget the early batches faster. Late in training, it makes the averages noisier.
-#
-# The next cells check this on one block, after five batches.
+# loss shows it. Which twin looks better is luck: late in training, two updates make the averages
+# noisier. The next cells check this on one block, after five batches.
 
 
 # %% id="bench"
@@ -238,8 +232,7 @@ print("0.1 twice is 0.19:", compared(twice, statistics_after(plainly, momentum=0
 # ### Three candidates for a cure
 #
 # **A smaller momentum.** Solve $1-(1-m')^2 = m$: with $m' = 1-\sqrt{1-m}$, two updates make one.
-# Most forum posts and pytorch-pfn-extras do this. (`momentum=None`, the mean of all batches, needs
-# no cure: only its counter is wrong.)
+# Most forum posts and pytorch-pfn-extras do this.
 #
 # **Recompute on copies.** `context_fn` gives PyTorch one context around forward and one around
 # recomputation. In the second, the block works on copies of its buffers, which are then thrown
@@ -344,20 +337,13 @@ pd.DataFrame({way: {name: found(run, **options) for name, options in cures.items
 # autograd saves the running statistics too. So PyTorch raises an error.
 #
 # **With `torch.compile` around the checkpoint you need no cure**: the compiler does not repeat the
-# update. If it stops at a graph break within the checkpoint, though, the block runs twice, as it
-# does without compiling. (`backend="eager"`, for debugging, raises an error.) In a compiled
-# checkpoint the smaller momentum makes the statistics wrong, and copies raise an error, since a
-# compiled checkpoint takes no such `context_fn`. A checkpoint around a compiled block runs it
-# twice, and everything is as without compiling. `num_batches_tracked` says which of the two you
-# have.
-#
-# There is also a fourth way. GroupNorm has no running statistics, and norms that are frozen (in
-# `eval()` during training, as in most detection models) have nothing to update. But another norm is
-# another network, and no published BatchNorm weights fit it.
+# update, unless it stops at a graph break within the checkpoint. The smaller momentum makes the
+# statistics wrong there, and copies raise an error, since a compiled checkpoint takes no such
+# `context_fn`. A checkpoint around a compiled block runs it twice, as without compiling.
+# `num_batches_tracked` says which of the two you have.
 #
 # So without compiling, the cure is the copies. Here is the twin once more, for five updates, with a
-# checkpoint around every block that recomputes on copies. (The companion `12b_back_through_time`
-# runs the full-width network on a GPU.)
+# checkpoint around every block that recomputes on copies.
 
 
 # %% id="cured-twin"
@@ -467,51 +453,30 @@ for side in (64, 128):
 pd.DataFrame(volumes, index=["none", "per block", "times less"]).T
 
 # %% [markdown] id="volumes-where-text"
-# Why so little? Here is where the bytes are, in float32, and beside it a video model: Wan 2.1, a
-# transformer of 30 blocks, as published, with five seconds of video (32,760 tokens).
-
+# Why so little? Here is where the bytes are, in float32, block by block.
 
 # %% id="volumes-where"
-def where(loss, model):
-    """Share of its two heaviest blocks; how many times fewer bytes a pass adds."""
-    saved, added = Counter(), []
-    for row in memory.saved(loss, params_of=model).rows:
-        saved[".".join(row.module.split(".")[:2])] += row.num_bytes
-    share = sum(size for _, size in saved.most_common(2)) / saved.total()
-    kinds = ("activations", "recomputed", "temporary")
-    for way in ("none", "per-block"):
-        with segments.applied(model, way):
-            report = memory.measure(lambda: loss().backward(), model=model, warmup=0)
-        added.append(max(sum(map(point.get, kinds)) for point in report.curve()))
-    return f"{share:.0%}", f"{added[0] / added[1]:.1f}"
-
-
-def wan_loss(wan):
-    video, text = torch.randn(1, 16, 21, 60, 104), torch.randn(1, 512, 4096)
-    return wan(video, torch.tensor([500]), text).sample.square().mean()
-
-
+saved = Counter()
 with memory.predicting():
-    unet = where(*Recipe("unet3d", 1, size=128).make_loss())
-    wan = WanTransformer3DModel(num_attention_heads=12, ffn_dim=8960, num_layers=30)
-    video = where(partial(wan_loss, wan), wan)
-index = ["saved by the two heaviest blocks", "added by a pass, times less"]
-pd.DataFrame({"3-D U-Net": unet, "Wan 2.1": video}, index=index).T  # predicted
+    loss, unet = Recipe("unet3d", 1, size=128).make_loss()
+    for row in memory.saved(loss, params_of=unet).rows:
+        saved[".".join(row.module.split(".")[:2])] += row.num_bytes
+shares = pd.Series(saved).div(saved.total()).sort_values(ascending=False)
+shares.map("{:.0%}".format).to_frame("share of the saved bytes, predicted")
 
 # %% [markdown] id="volumes-read"
 # Checkpointing helps where bytes are *spread out* over many segments. The U-Net has nearly three
 # quarters of them in two blocks, at full resolution. While the last block is recomputed, all of its
 # activations are in memory at once, and so is the skip connection that it reads. To train with
-# fewer bytes, make the voxels cheaper (16 bits) or fewer (patches of the volume). Time as a third
-# axis is no such trouble: a video transformer of thirty equal blocks is the best case.
+# fewer bytes, make the voxels cheaper (16 bits) or fewer (patches of the volume). A video
+# transformer of equal blocks is the best case (companion 11d).
 #
 # ## Long contexts: what is left?
 #
 # Llama 2 7B, batch 1, everything in bfloat16, with more positions than it was published with. Its
 # 32 blocks are equal, so memory grows along a straight line with depth. We predict two layers and
 # three, take the difference as the price of one layer, and go on to 32. At 2,048 tokens a cell
-# compares that line with the recorded prediction of the whole model, and at 131,072 tokens with
-# predictions of five layers.
+# compares that line with the recorded prediction of the whole model.
 #
 # **Predict.** At 131,072 tokens, by what factor does a checkpoint around each block divide the
 # peak?
@@ -568,13 +533,8 @@ def reaches_32_blocks():
 # %% id="at-depth"
 whole = rows["llama-2-7b, batch 1, seq 2048, bf16, adamw-fused, per-block"]["report"]
 line = sum(at_full_depth(2048, "per-block").values())
-print(
-    f"2,048 tokens, 32 layers, per-block: off by {line / whole['peak_bytes'] - 1:.2%}"
-)
-for way in ("none", "per-block"):
-    two, three, five = (sum(llama(131_072, way, n).values()) for n in (2, 3, 5))
-    off = (two + 3 * (three - two)) / five - 1
-    print(f"131,072 tokens, five layers, {way}: off by {off:.2%}")
+off = line / whole["peak_bytes"] - 1
+print(f"2,048 tokens, 32 layers, per-block: off by {off:.2%}")
 
 # %% id="context"
 ledgers = {}
@@ -603,7 +563,7 @@ sizes["one table of scores, float32"] = tokens * vocabulary * 4
 pd.DataFrame({"bytes": {name: str(Bytes(size)) for name, size in sizes.items()}})
 
 # %% [markdown] id="head-read"
-# The blocks' inputs are left, and the rest is the output head: a score for each of 32,000 words at
+# The blocks' inputs are left, and the rest is the output head: a score for each of 32,000 tokens at
 # each of 131,072 positions, in 32 bits, more than once. No block contains the head, so no
 # checkpoint around a block helps. Chapter 10d computes the loss for one chunk of positions at a
 # time, and never holds all scores.
@@ -615,7 +575,7 @@ pd.DataFrame({"bytes": {name: str(Bytes(size)) for name, size in sizes.items()}}
 # | ResNet, 1,000 layers | five to six times | weights yes; statistics with a cure |
 # | LSTM (`12b`) | $\sqrt T$, or $\log T$ if the state is passed flat | yes; truncation is not |
 # | 3-D U-Net | a fifth less: two blocks hold nearly three quarters | as for BatchNorm |
-# | video transformer | its blocks are equal: the best case | yes |
+# | video transformer (`11d`) | its blocks are equal: the best case | yes |
 # | mixture of experts (`12c`) | as its blocks do | only if tokens go to the same experts again |
 # | long context | four to seven times; then the head (`10d`) | yes |
 #

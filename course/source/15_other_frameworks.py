@@ -1,18 +1,18 @@
 # %% [markdown] id="title"
-# # Other frameworks
+# # Appendix: other frameworks
 #
-# Every framework that differentiates keeps tensors for backward, and every large one can drop them
-# and compute them again. The names differ (checkpoint, remat, recompute), and so do the defaults.
-# Who decides what is kept differs too: your wrapper, a policy, or a compiler.
+# Every framework that differentiates keeps tensors for backward, and every large one can drop and
+# recompute them. The names differ (checkpoint, remat, recompute), and so does who decides what is
+# kept: your wrapper, a policy, or a compiler.
 #
-# In this chapter one model with one set of weights runs in PyTorch, JAX, TensorFlow and Keras.
-# You compare gradients, count what waits for backward, and read what one compiler, XLA, reports of
-# its program for a CPU. There the wrapper runs blocks again but frees no memory.
+# Here one model with one set of weights runs in PyTorch, JAX, TensorFlow and Keras. You compare
+# gradients, count what waits for backward, and read what XLA reports of its program for a CPU.
+# There the wrapper runs blocks again but frees no memory.
 #
-# **Budget:** 75 minutes, 3 GiB of memory, no GPU needed.
+# **Budget:** 70 minutes, 3 GiB of memory, no GPU needed.
 #
 # The frameworks are an extra: `pip install -e ".[frameworks]"` in the course's folder. A cell that
-# begins with `# needs jax` is left out where JAX is not installed. The companion
+# begins with `# needs jax` is left out without JAX. The companion
 # [15b](15b_accumulation_elsewhere.ipynb) shows accumulation in optax and Keras, offload, and JAX's
 # libraries of modules: Flax NNX, Linen, Haiku.
 
@@ -626,16 +626,13 @@ display(pd.DataFrame.from_dict(table, orient="index", columns=heads))
 plots.ledger_bars(bars, title="Bytes that wait for backward: three blocks")
 
 # %% [markdown] id="end"
-# Without a wrapper the frameworks differ by several times, because they cut the same formulas into
-# different operations. With one they agree: the boundaries are left, and in TensorFlow one tensor
-# of the loss. So a saving quoted "with checkpointing" says as much about the baseline as about
-# checkpointing.
+# Without a wrapper the frameworks differ several times, since they cut the same formulas into
+# different operations. With one they agree: the boundaries are left. So a saving quoted "with
+# checkpointing" says as much about the baseline as about checkpointing.
 #
-# All numbers but JAX's are eager: operation by operation. JAX's bars are what a compiled forward
-# hands over to backward, which is compiled as a second program. In one program XLA fuses small
-# operations, so that JAX's peak is lower than its residuals, and its first bar says little about a
-# real step. Each instrument is blind to something: none here sees a kernel's workspace, and no step
-# ran on a GPU.
+# All numbers but JAX's are eager. JAX's bars are what a compiled forward hands over to backward, a
+# second program. In one program XLA fuses small operations, so JAX's peak is lower than its
+# residuals.
 
 # %% id="verdicts"
 # needs jax, tensorflow, keras
@@ -671,8 +668,6 @@ claims.Verdicts(
 # 2022  Korthikanti et al.   choose by operation (chapter 07)
 #       compilers            PyTorch's partitioner (chapter 07), XLA after JAX's plan
 # ```
-#
-# Which choice is best depends on the hardware: chapter 07d compared the speeds of five cards.
 #
 # ## What you can now do
 #
