@@ -29,6 +29,7 @@ from tutorial_lib import blanks, claims, data, device, memory, plots
 from tutorial_lib.guesses import beside
 from tutorial_lib.instruments import planning, segments
 from tutorial_lib.instruments.recorded import snapshots
+from tutorial_lib.instruments.recorded.store import FOLDER
 from tutorial_lib.models.gpt import GPT, Block, GPTConfig
 from tutorial_lib.plots.base import LINES, new_figure
 from tutorial_lib.units import GIB, Bytes
@@ -135,8 +136,7 @@ table.map("{:.1f}".format).replace("nan", "")  # in units
 
 # %% [markdown] id="offload-read"
 # Nothing is recomputed in the second row, and nothing waits on the device. Its peak is even below
-# that of `per-block`, because only one operation's tensors come back at a time. (With few tokens it
-# is above: weights come back too.)
+# that of `per-block`, because only one operation's tensors come back at a time.
 #
 # The price is in the last column: more is copied than waits. Hooks are asked about every saved
 # *tensor*. So a storage that three operations save is copied three times, and the weights, which
@@ -162,13 +162,14 @@ table.map("{:.1f}".format).replace("nan", "")  # in units
 #
 # Here is such a checkpoint. Its hooks are *outside* PyTorch's checkpoint, so the only saved tensor
 # they see is the block's input. `record_stream` tells the allocator that a second stream still uses
-# a tensor's memory. On a CPU a stream does nothing, so here you can try the order of the copies,
-# but not their time.
+# a tensor's memory. On a CPU a stream does nothing, so here you see the order of the copies, not
+# their time.
 #
-# **Write.** The middle of `unpack`, about seven lines. Four things, in this order: fetch this
+# **Write.** The rest of `unpack`, about nine lines. Five things, in this order: fetch this
 # block's tensors if they aren't back yet; let the stream that computes wait for the side stream;
 # fetch the block before, if it has tensors on the host and isn't back; take the tensor out of
-# `self.back[number]`, and its copy out of `self.on_host[number]`. A block may have several tensors.
+# `self.back[number]`, and its copy out of `self.on_host[number]`; say that the stream that computes
+# uses it (`used_by`), and return it. A block may have several tensors.
 # Only the first of them waits and fetches: a later wait would wait for the next block's copy too.
 
 
@@ -223,9 +224,9 @@ class Prefetching:
             if number and self.on_host[number - 1]:
                 self.fetch(number - 1)  # beside this block's backward
         tensor, _ = self.back[number].pop(place), self.on_host[number].pop(place)
-        ### END SOLUTION
         self.used_by(self.streams.current_stream(), tensor)
         return tensor
+        ### END SOLUTION
 
 
 # %% id="check-prefetching"
@@ -288,8 +289,7 @@ print("backward:", *moving.log[16:])
 
 # %% [markdown] id="prefetching-read"
 # `[3]` is a run of block 3. Going forward, an input leaves as its block begins. Going backward,
-# input 6 is asked for before block 7 runs again, and so on. A block called with several tensors
-# counts as one: they are fetched together, or all but one would come too late. A tensor in a
+# input 6 is asked for before block 7 runs again, and so on. A tensor in a
 # keyword stays on the card.
 #
 # Libraries have this ready: torchtune and TRL as *activation offloading*. The switch of
@@ -414,13 +414,10 @@ figure.mark(a100_width, guess)
 # %% [markdown] id="width-read"
 # A copy hides where the block's line is above the card's. For an H100 the 768 channels of GPT-2 or
 # ViT-B are too few at this length, even for boundaries. From one generation to the next, arithmetic
-# grew faster than PCIe: the lines of T4, A100, H100 and B200 go up. For everything they ask for
-# ever wider blocks. In FP8 a card's arithmetic doubles and a 16-bit boundary stays as large, so its
-# line doubles too.
+# grew faster than PCIe: the lines of T4, A100, H100 and B200 go up.
 #
 # No program reaches both published speeds. If your kernels reach half of the FLOP/s, half the line
-# is enough. If eight GPUs share the host's memory, each gets a part of its speed. Put your own two
-# numbers in `CARDS`.
+# is enough.
 #
 # ## Which boundary goes first?
 #
@@ -536,15 +533,26 @@ figure.alt = (
 figure
 
 # %% [markdown] id="joint-read"
-# The numbers in the lanes are blocks. Every second block moves all that it keeps, so it isn't
-# recomputed; the block between is, and covers the copy. Below 1 x, the rule is far better than
-# recomputing inside recomputed segments, which is what a planner without a host has left. Above it,
-# the rule has nothing to do, and the joint plan wins.
+# Every second block moves all that it keeps, so it isn't recomputed; the block between is, and
+# covers the copy. Below 1 x, the rule is far better than recomputing inside recomputed segments,
+# which is what a planner without a host has left. Above it, the rule has nothing to do, and the
+# joint plan wins.
 #
 # **Where does offload lose?** When eight GPUs share the link, each has an eighth, and a copy takes
 # longer than the recomputation that it spares. Then the plan of all three is hardly better than the
-# one that keeps or recomputes. For your own model: `plan MODEL --budget 12GiB --link pcie-4`.
-#
+# one that keeps or recomputes. And where everything fits, there is nothing to move. Three real
+# models, as `plan MODEL --budget 24GiB --link pcie-4` plans them for an A100's speed:
+
+# %% id="real-models"
+# @title Seconds of an update, without a host and with one: run this cell
+asked = pd.read_csv(FOLDER / "offload.csv").fillna({"link": ""})
+asked["host"] = asked.host_bytes / GIB
+pairs = asked.pivot(index=["model", "budget_gib"], columns="link")
+shown = pairs.seconds.set_axis(["keep or recompute, s", "all three, s"], axis=1)
+shown["on the host, GiB"] = pairs.host["pcie-4"]
+shown.map(lambda n: "nothing fits" if pd.isna(n) else f"{n:.2f}")
+
+# %% [markdown] id="on-gpu-text"
 # ## On a GPU
 #
 # If there is one: a GPT of 24 blocks, kept on the device, moved by the library's hooks,

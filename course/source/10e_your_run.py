@@ -364,7 +364,7 @@ import qlora
 
 # %% id="four-bits"
 def four_bits(x, *stored):
-    """Return `F.linear` of x and the weight; for backward only x and `stored` are kept."""
+    """Return `F.linear` of x and the weight; keep x and `stored` for backward."""
 
     ### BEGIN SOLUTION
     def compute(x):
@@ -439,11 +439,12 @@ title = "One update of 8,192 tokens, predicted"
 plots.ledger_bars(ledgers, title=title, cards_gib=(16, 24), predicted=[*ledgers])
 
 # %% [markdown] id="recipe-read"
-# Each bar has one lever less. The levers work on different parts, so none takes another one's
-# place: without checkpoints the step needs a data-center card, and without 4 bits or packing it
-# comes near the edge of 16 GiB. Offload frees least, since 28 boundaries are small beside one
-# recomputed block; it would free more in a deeper model. What each costs in time, only your card
-# can say: the script prints each update's loss and peak.
+# Each bar has one lever less. The levers work on different parts, so none replaces another one:
+# without checkpoints the step needs a data-center card, without chunks hardly anything of 16 GiB is
+# left, and without packing or 4 bits it takes nearly twice as much. Offload frees least, since 28
+# boundaries are small beside one recomputed block. What each costs in time, only your card can say:
+# the script prints each update's loss and peak.
+
 
 # %% [markdown] id="on-paper"
 # ## On paper
