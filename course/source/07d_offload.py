@@ -289,8 +289,7 @@ print("backward:", *moving.log[16:])
 
 # %% [markdown] id="prefetching-read"
 # `[3]` is a run of block 3. Going forward, an input leaves as its block begins. Going backward,
-# input 6 is asked for before block 7 runs again, and so on. A tensor in a
-# keyword stays on the card.
+# input 6 is asked for before block 7 runs again, and so on.
 #
 # Libraries have this ready: torchtune and TRL as *activation offloading*. The switch of
 # Transformers takes `offload` too, but it copies on the stream that computes and fetches nothing
@@ -539,9 +538,9 @@ figure
 # joint plan wins.
 #
 # **Where does offload lose?** When eight GPUs share the link, each has an eighth, and a copy takes
-# longer than the recomputation that it spares. Then the plan of all three is hardly better than the
-# one that keeps or recomputes. And where everything fits, there is nothing to move. Three real
-# models, as `plan MODEL --budget 24GiB --link pcie-4` plans them for an A100's speed:
+# longer than the recomputation that it spares. Then a plan of all three is hardly better. And where
+# everything fits, there is nothing to move. Three real models, as `plan MODEL --budget 24GiB --link
+# pcie-4` plans them for an A100's speed:
 
 # %% id="real-models"
 # @title Seconds of an update, without a host and with one: run this cell

@@ -547,7 +547,7 @@ print(f"usual: {changes['usual']:.0f} %")
 
 # %% [markdown] id="second-read"
 # Nothing was refused: the penalty is lost in silence. But in `backward`, gradients are on if and
-# only if somebody said `create_graph=True`. (Inside a reentrant checkpoint they are off even then.)
+# only if somebody said `create_graph=True`.
 #
 # **Write.** `Refusing.backward`: raise a `RuntimeError` with a sentence that says what to do
 # instead, or do what `InForward` does.
@@ -613,9 +613,8 @@ except RuntimeError as error:
 # | Cut Cross-Entropy (Wijmans et al., 2024) | one kernel, no logits in memory at all | twice |
 # | `checkpoint` around chunks | as above; any loss, second gradients too | twice |
 #
-# PyTorch's is new: where the installed version has none, this cell says so. Its default,
-# `options=None`, is the usual loss. With `label_smoothing` above 0 it ignores the options, says so
-# in a warning, and makes the whole logits again.
+# PyTorch's is new. Its default, `options=None`, is the usual loss. With `label_smoothing` above 0
+# it ignores the options, says so in a warning, and makes the whole logits again.
 
 # %% id="torch"
 # NBVAL_IGNORE_OUTPUT
