@@ -420,10 +420,9 @@ figure.mark(a100_width, guess)
 #
 # ## Which boundary goes first?
 #
-# Moving everything is too slow for many cards, and moving all boundaries is more than many steps
-# need. So choose. Here are eight blocks of width 4096 with 2048 tokens, on an A100 that reaches
-# half of its FLOP/s. Each block is checkpointed, and a *budget* says how many bytes the chain may
-# hold.
+# Moving all boundaries is more than many steps need. So choose. Here are eight blocks of width 4096
+# with 2048 tokens, on an A100 that reaches half of its FLOP/s. Each block is checkpointed, and a
+# *budget* says how many bytes the chain may hold.
 #
 # A simple rule: move the **earliest** boundary first, because it waits longest, then the next one,
 # until the peak fits.
