@@ -45,10 +45,10 @@ def test_a_tied_gpt_trains_the_same():
     def usual(head, hidden):
         return F.cross_entropy(head(hidden).flatten(0, 1), targets.flatten())
 
-    def in_pieces(head, hidden):
+    def in_chunks(head, hidden):
         return LAB().head_loss(head, hidden, targets, 7)
 
-    steps = (functools.partial(update, loss_of) for loss_of in (usual, in_pieces))
+    steps = (functools.partial(update, loss_of) for loss_of in (usual, in_chunks))
     assert_same_training(*steps, make=make, calls=3)
 
 
@@ -56,7 +56,7 @@ def test_a_tied_gpt_trains_the_same():
     ("dtype", "learns"), [*itertools.product(["float32", "bfloat16"], [True, False])]
 )
 def test_the_solution_stays_within_the_bytes_that_10_6_adds_up(dtype, learns):
-    case = {"dtype": dtype, "learns": learns, "bias": False, "words": 4096, "width": 32}
+    case = {"dtype": dtype, "learns": learns, "bias": False, "vocab": 4096, "width": 32}
     needs, kind = Needs({**case, "shape": [4, 128]}), getattr(torch, dtype)
     head, rows = nn.Linear(32, 4096, bias=False, dtype=kind), torch.randn(4, 128, 32, dtype=kind)
     head.requires_grad_(learns)
@@ -70,5 +70,5 @@ def test_the_solution_stays_within_the_bytes_that_10_6_adds_up(dtype, learns):
             LAB().head_loss(head, hidden, targets, size).backward()
         peak = report.peak_bytes - report.baseline_bytes
         # log_softmax with a dtype copies its input on a CPU, and not on a GPU
-        copied = 4 * size * needs.words if dtype == "bfloat16" else 0
+        copied = 4 * size * needs.vocab if dtype == "bfloat16" else 0
         assert 0.5 < peak / (needs.floor + size * needs.token + copied) <= 1.01

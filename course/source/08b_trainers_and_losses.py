@@ -11,7 +11,7 @@
 # 6. Do equal loss curves prove that two loops are the same?
 # 7. Does the loop need a framework?
 #
-# **Budget:** 65 minutes, 1 GiB of memory, no GPU needed.
+# **Budget:** 70 minutes, 1 GiB of memory, no GPU needed.
 
 # %% id="imports"
 import tempfile
@@ -101,6 +101,7 @@ def collate(part):
 
 
 # %% id="trainer-settings"
+# @title A callback that keeps the gradient: run this cell; open it to look
 class KeepGradient(transformers.TrainerCallback):
     def on_pre_optimizer_step(self, args, state, control, model, **_):
         gradients = [p.grad.double().flatten() for p in model.parameters()]

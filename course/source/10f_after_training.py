@@ -248,10 +248,10 @@ def wakes():
 #
 # The function of 10d takes gradients in forward, for a sum. Here each token's log-probability goes
 # into an `exp` and is multiplied by the answer's advantage, so its gradient is known only later.
-# Pieces with a checkpoint around each still work, and give one number a token.
+# Chunks with a checkpoint around each still work, and give one number a token.
 #
 # **Write.** `log_probs`, at most five lines, with `usual` and PyTorch's `checkpoint`
-# (`use_reentrant=False`). `torch.cat` joins pieces.
+# (`use_reentrant=False`). `torch.cat` joins chunks.
 
 
 # %% id="log-probs"
@@ -278,10 +278,10 @@ def are_log_probs():
     forward, true = list(made), usual(head, hidden, targets)
     assert seen.shape == (20,), f"20 tokens have 20 numbers, not {[*seen.shape]}."
     assert torch.allclose(seen, true), "The numbers are not those of `usual`."
-    assert forward == [8, 8, 4], f"The pieces have 8, 8 and 4 tokens, not {forward}."
+    assert forward == [8, 8, 4], f"The chunks have 8, 8 and 4 tokens, not {forward}."
     kept = sum(life.num_bytes for life in report.timeline if life.died is None)
     assert kept < 8 * 64 * 4, (
-        f"{kept} bytes wait for backward: more than one piece's logits, 2048 bytes."
+        f"{kept} bytes wait for backward: more than one chunk's logits, 2048 bytes."
     )
     made.clear()
     each = torch.arange(20.0)
@@ -298,7 +298,7 @@ def are_log_probs():
 fits = ledgers(log_probs, asleep=True)
 plots.ledger_bars(
     fits,
-    title="The engine sleeps, and the logits are made in pieces",
+    title="The engine sleeps, and the logits are made in chunks",
     cards_gib=(24, 80),
     predicted=[*fits],
 )
@@ -363,7 +363,7 @@ table = {}
 for answers, (torch_mib, liger_mib) in LIGER.items():
     mine = [peak(way, answers) for way in ways]
     table[answers] = [f"{n:.1f}" for n in (torch_mib, *mine, liger_mib)]
-columns = ["torch, A100", "predicted", "by `usual`", "in pieces", "Liger, A100"]
+columns = ["torch, A100", "predicted", "by `usual`", "in chunks", "Liger, A100"]
 print("MiB by number of answers")
 pd.DataFrame.from_dict(table, orient="index", columns=columns)
 
@@ -372,7 +372,7 @@ pd.DataFrame.from_dict(table, orient="index", columns=columns)
 # - The third has the same arithmetic. But `usual` is a function, and its logits are gone when it
 #   returns. As local variables of the loss, the policy's logits wait for the reference's. Nobody
 #   planned that peak, and a `del` removes it.
-# - In pieces, the peak consists of things as large as a head: the four heads, a gradient, and the
+# - In chunks, the peak consists of things as large as a head: the four heads, a gradient, and the
 #   sums of gradients. Liger computes gradients in forward, as 10d does, and adds them in place, so
 #   it holds one sum fewer.
 # - Two of the four heads belong to the provider that does not run. Without these 2 GiB, Liger's

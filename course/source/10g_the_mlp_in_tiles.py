@@ -1,7 +1,7 @@
 # %% [markdown] id="title"
 # # The MLP in tiles
 #
-# Every block is checkpointed, and the loss is made in pieces (chapter 10d). What is the peak now?
+# Every block is checkpointed, and the loss is made in chunks (chapter 10d). What is the peak now?
 # One block that is recomputed, and more than half of it is its MLP. An MLP treats each token alone.
 # So it can be taken a tile of tokens at a time, too. You write that in a few lines, and see how a
 # public trainer got them wrong.
@@ -154,7 +154,7 @@ class InTiles(nn.Module):
         return y.view_as(x)
 
 
-class InPieces(InTiles):
+class InChunks(InTiles):
     """The same by PyTorch's checkpoint."""
 
     def forward(self, x):
@@ -203,7 +203,7 @@ def peak(kind, tokens, keep_graph=False):
 table = {}
 for tokens, (whole, slow, tiled, slower) in LIGER.items():
     kept, mine = peak(None, tokens, keep_graph=True), peak(InTiles, tokens)
-    ours = kept, peak(None, tokens), peak(InPieces, tokens), mine
+    ours = kept, peak(None, tokens), peak(InChunks, tokens), mine
     table[tokens] = [whole, *ours, tiled, f"{slower / slow:.2f}"]
 print(f"four tiles: {tiled} MiB on the B200{beside(guess, tiled)}")
 columns = ["plain, B200", "plain, graph kept", "plain", "checkpoints", "InTiles"]

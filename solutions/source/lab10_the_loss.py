@@ -1,29 +1,28 @@
 # %% [markdown] id="title"
 # # Lab 10: the loss that does not fit
 #
-# Llama-3 scores 128,256 words for every token, Gemma-2 256,000. With every block checkpointed,
-# these scores, the *logits*, are often the largest activation. Here you write a loss that makes the
-# logits of a few tokens, takes their loss and their gradients, and forgets them. It is
-# checkpointing and accumulation in one function, and the gradients are exact.
+# Llama-3 scores the 128,256 tokens of its vocabulary at every position, Gemma-2 256,000. With every
+# block checkpointed, these scores, the *logits*, are often the largest activation. Here you write a
+# loss that makes the logits of a few tokens, takes their loss and their gradients, and forgets
+# them. It is checkpointing and accumulation in one function, and the gradients are exact.
 #
 # **Budget:** 90 minutes, 1 GiB of memory, no GPU needed.
 #
 # | exercise | you write | points |
 # |---|---|---|
-# | 10.1 | loss and gradients of a piece, by hand | 2 |
-# | 10.2 | the loss in checkpointed pieces | 2 |
+# | 10.1 | loss and gradients of a chunk, by hand | 2 |
+# | 10.2 | the loss in checkpointed chunks | 2 |
 # | 10.3 | the loss whose forward makes the gradients | 4 |
 # | 10.4 | the mean over the tokens that count | 3 |
 # | 10.5 | what takes the place of a head and its loss | 4 |
-# | 10.6 | the piece for a budget | 3 |
+# | 10.6 | the chunk for a budget | 3 |
 #
 # Each answer goes into a cell that begins with `# exercise`, and the check stands right below it.
 # Helper functions and imports may stand in cells of your own above it. Where a cell says
 # `guess = None`, write a number first. Chapter 10d leads up to this lab.
 #
-# Some words: a *token* is a place in a text, a *word* an entry of the vocabulary. The *head* is
-# the last linear layer, from `width` numbers a token to one logit a word. A *piece* is some tokens,
-# one after the other.
+# The *head* is the last linear layer: it turns `width` numbers of a token into one logit for each
+# entry of the vocabulary. A *chunk* is some tokens, one after the other.
 
 # %% id="imports"
 from functools import partial
@@ -43,11 +42,11 @@ IGNORED = -100  # the target of a token that does not count, as in F.cross_entro
 # %% [markdown] id="subject"
 # ## Where it starts
 #
-# 1024 tokens, a width of 32, and 8192 words: the shape of a large model's end, at a hundredth of
-# its size. Here is the usual loss, in bytes above what was there before it.
+# 1024 tokens, a width of 32, and a vocabulary of 8192: the shape of a large model's end, at a
+# hundredth of its size. Here is the usual loss, in bytes above what was there before it.
 #
-# **Predict.** Logits of 1024 tokens and 8192 words in float32 take 32 MiB. What does the step from
-# the hidden rows to their gradients take at its peak, in MiB?
+# **Predict.** Logits of 1024 tokens over 8192 entries take 32 MiB in float32. What does the step
+# from the hidden rows to their gradients take at its peak, in MiB?
 
 # %% id="guess-usual"
 guess = None  # MiB
@@ -56,7 +55,7 @@ guess = None  # MiB
 torch.set_num_threads(1)  # sums in one order, and no waiting for a busy core
 torch.manual_seed(0)
 hidden = nn.Parameter(torch.randn(1024, 32))  # (tokens, width)
-weight = nn.Parameter(torch.randn(8192, 32) / 4)  # (words, width)
+weight = nn.Parameter(torch.randn(8192, 32) / 4)  # (vocab, width)
 targets = torch.randint(8192, (1024,))  # (tokens,)
 
 
@@ -89,10 +88,10 @@ print(f"{peaks['the usual loss']:.0f} MiB{beside(guess, peaks['the usual loss'])
 plots.step_timeline(report_of(usual_loss))
 
 # %% [markdown] id="text-10-1"
-# Three tensors of tokens x words: the logarithms of the probabilities, which forward keeps, their
-# gradient, and that of the logits.
+# Three tensors of tokens x vocabulary: the logarithms of the probabilities, which forward keeps,
+# their gradient, and that of the logits.
 #
-# ## 10.1 A piece, by hand
+# ## 10.1 A chunk, by hand
 #
 # Difficulty 2/5 · importance 4/5 · 10 minutes
 #
@@ -105,22 +104,22 @@ plots.step_timeline(report_of(usual_loss))
 
 # %% id="answer-10-1"
 # exercise 10.1
-def piece_gradients(
+def chunk_gradients(
     hidden: Tensor, targets: Tensor, weight: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Compute the loss of some tokens, and its gradients.
 
     Args:
         hidden: What the head is given, `(tokens, width)`; left alone.
-        targets: The right words, `(tokens,)`.
-        weight: The head's matrix, `(words, width)`; left alone.
+        targets: The right tokens, `(tokens,)`.
+        weight: The head's matrix, `(vocab, width)`; left alone.
 
     Returns:
         The cross-entropies, added up over the tokens, a scalar; its gradient by
         `hidden`; its gradient by `weight`.
     """
     ### BEGIN SOLUTION
-    log_chances = (hidden @ weight.T).log_softmax(1)  # (tokens, words)
+    log_chances = (hidden @ weight.T).log_softmax(1)  # (tokens, vocab)
     loss = -log_chances.gather(1, targets[:, None]).sum()
     slope = log_chances.exp_()  # of the logits; in place, since it is the largest
     slope[torch.arange(len(targets)), targets] -= 1
@@ -130,7 +129,7 @@ def piece_gradients(
 
 # %% id="check-10-1"
 # check 10.1 (2 points)
-checks.lab10.piece_gradients(piece_gradients)
+checks.lab10.chunk_gradients(chunk_gradients)
 
 # %% [markdown] id="hints-10-1"
 # <details><summary>Hint 1: the logarithm</summary>
@@ -144,39 +143,39 @@ checks.lab10.piece_gradients(piece_gradients)
 # </details>
 # <details><summary>Hint 3: the shapes</summary>
 #
-# The slope is `(tokens, words)`. Which matmul with `weight` gives `(tokens, width)`, and which one
-# with `hidden` gives `(words, width)`?
+# The slope is `(tokens, vocab)`. Which matmul with `weight` gives `(tokens, width)`, and which one
+# with `hidden` gives `(vocab, width)`?
 # </details>
 #
-# ## 10.2 Checkpointed pieces
+# ## 10.2 Checkpointed chunks
 #
 # Difficulty 2/5 · importance 4/5 · 8 minutes
 #
 # You know a tool that drops what a function saved and recomputes it in backward: `checkpoint`,
-# imported above. Give it the loss of one piece. The goal: the whole loss and exact gradients, and
-# the logits of one piece in memory at a time. A grader runs it where the logits of all tokens
+# imported above. Give it the loss of one chunk. The goal: the whole loss and exact gradients, and
+# the logits of one chunk in memory at a time. A grader runs it where the logits of all tokens
 # find no room.
 
 
 # %% id="answer-10-2"
 # exercise 10.2
 def checkpointed_loss(
-    hidden: Tensor, targets: Tensor, weight: Tensor, piece: int
+    hidden: Tensor, targets: Tensor, weight: Tensor, chunk: int
 ) -> Tensor:
-    """Add up the losses of all tokens, a checkpointed piece at a time.
+    """Add up the losses of all tokens, a checkpointed chunk at a time.
 
     Args:
         hidden: `(tokens, width)`.
         targets: `(tokens,)`.
-        weight: `(words, width)`.
-        piece: Tokens in a piece, whose logits are one tensor; the last may have fewer.
+        weight: `(vocab, width)`.
+        chunk: Tokens in a chunk, whose logits are one tensor; the last may have fewer.
 
     Returns:
         The sum of the cross-entropies, a scalar to go backward from.
     """
     ### BEGIN SOLUTION
     total = hidden.new_zeros(())
-    for rows, theirs in zip(hidden.split(piece), targets.split(piece), strict=True):
+    for rows, theirs in zip(hidden.split(chunk), targets.split(chunk), strict=True):
         total = total + checkpoint(
             usual_loss, rows, theirs, weight, use_reentrant=False
         )
@@ -189,9 +188,9 @@ def checkpointed_loss(
 checks.lab10.checkpointed_loss(checkpointed_loss)
 
 # %% [markdown] id="hints-10-2"
-# <details><summary>Hint 1: pieces</summary>
+# <details><summary>Hint 1: chunks</summary>
 #
-# `hidden.split(piece)` and `targets.split(piece)` give views, of which the last may be shorter.
+# `hidden.split(chunk)` and `targets.split(chunk)` give views, of which the last may be shorter.
 # </details>
 # <details><summary>Hint 2: what stands inside</summary>
 #
@@ -199,10 +198,10 @@ checks.lab10.checkpointed_loss(checkpointed_loss)
 # </details>
 # <details><summary>Hint 3: the call</summary>
 #
-# `checkpoint(function, *arguments, use_reentrant=False)`, a piece at a time; add up what it gives.
+# `checkpoint(function, *arguments, use_reentrant=False)`, a chunk at a time; add up what it gives.
 # </details>
 #
-# What does it cost? The usual loss makes three matmuls of tokens x words x width: one for the
+# What does it cost? The usual loss makes three matmuls of tokens x vocabulary x width: one for the
 # logits, and one for each of the two gradients.
 #
 # **Predict.** How many such matmuls does a step with `checkpointed_loss` make?
@@ -218,11 +217,11 @@ def matmuls(loss_of):
     return counter.get_total_flops() / (2 * 1024 * 8192 * 32)
 
 
-in_pieces = partial(checkpointed_loss, piece=64)
-count = matmuls(in_pieces)
+in_chunks = partial(checkpointed_loss, chunk=64)
+count = matmuls(in_chunks)
 print(f"the usual loss: {matmuls(usual_loss):.0f}")
-print(f"in checkpointed pieces: {count:.0f}{beside(guess, count)}")
-peaks["checkpointed pieces"] = peak_mib(in_pieces)
+print(f"in checkpointed chunks: {count:.0f}{beside(guess, count)}")
+peaks["checkpointed chunks"] = peak_mib(in_chunks)
 
 # %% [markdown] id="text-10-3"
 # ## 10.3 Once, in forward
@@ -230,9 +229,9 @@ peaks["checkpointed pieces"] = peak_mib(in_pieces)
 # Difficulty 4/5 · importance 5/5 · 20 minutes
 #
 # Logits are made twice because backward comes late. But the loss is the end of the model: a
-# piece's gradients can be taken with its loss. Write an `autograd.Function` whose forward adds
-# them up and whose backward multiplies the sums by the gradient that arrives. `piece_of` is
-# `piece_gradients`, or any function like it. The goals: each piece made once, and its gradients
+# chunk's gradients can be taken with its loss. Write an `autograd.Function` whose forward adds
+# them up and whose backward multiplies the sums by the gradient that arrives. `chunk_of` is
+# `chunk_gradients`, or any function like it. The goals: each chunk made once, and its gradients
 # added up at once; nothing of them held after backward, even if somebody keeps the loss; and a
 # gradient of the gradient, which the sums cannot give, refused.
 
@@ -240,15 +239,15 @@ peaks["checkpointed pieces"] = peak_mib(in_pieces)
 # %% id="answer-10-3"
 # exercise 10.3
 def fused_loss(
-    piece_of, piece: int, hidden: Tensor, targets: Tensor, *weights: Tensor
+    chunk_of, chunk: int, hidden: Tensor, targets: Tensor, *weights: Tensor
 ) -> Tensor:
     """Add up the losses of all tokens; forward makes the gradients too.
 
     Args:
-        piece_of: Called with rows, their targets and all weights. Gives the sum of
+        chunk_of: Called with rows, their targets and all weights. Gives the sum of
             their losses, its gradient by the rows, which is always a tensor, and one by
             each weight, or None for a weight that is frozen.
-        piece: Tokens in a piece; the last one may have fewer.
+        chunk: Tokens in a chunk; the last one may have fewer.
         hidden: `(tokens, width)`.
         targets: `(tokens,)`.
         *weights: The head's parameters.
@@ -273,8 +272,8 @@ def fused_loss(
             ]
 
             def add(rows, theirs, of_these):
-                """Add one piece to the sums; nothing else of it is left at the end."""
-                loss, found, *gradients = piece_of(rows, theirs, *weights)
+                """Add one chunk to the sums; nothing else of it is left at the end."""
+                loss, found, *gradients = chunk_of(rows, theirs, *weights)
                 of_these.copy_(found)
                 for total, gradient in zip(sums, gradients, strict=True):
                     if total is not None:
@@ -282,7 +281,7 @@ def fused_loss(
                 return loss
 
             parts = zip(
-                *(x.split(piece) for x in (hidden, targets, of_rows)), strict=True
+                *(x.split(chunk) for x in (hidden, targets, of_rows)), strict=True
             )
             loss = sum(add(*part) for part in parts)
             narrow = zip(sums, weights, strict=True)
@@ -316,7 +315,7 @@ checks.lab10.fused_loss(fused_loss)
 # <details><summary>Hint 2: sums</summary>
 #
 # One tensor of zeros for each weight that learns, and `+=`. The rows' gradients go side by side.
-# A variable that still holds the last piece's gradients when the next ones are made keeps them
+# A variable that still holds the last chunk's gradients when the next ones are made keeps them
 # alive: add in a function of its own. `ctx.save_for_backward` takes tensors and None.
 # </details>
 # <details><summary>Hint 3: the gradient that arrives</summary>
@@ -332,9 +331,9 @@ checks.lab10.fused_loss(fused_loss)
 # </details>
 
 # %% id="after-10-3"
-fused = partial(fused_loss, piece_gradients, 64)
+fused = partial(fused_loss, chunk_gradients, 64)
 peaks["made in forward"] = peak_mib(fused)
-ways = {"usual": usual_loss, "checkpointed": in_pieces, "forward": fused}
+ways = {"usual": usual_loss, "checkpointed": in_chunks, "forward": fused}
 rows = {"MiB at the peak": list(peaks.values()), "matmuls": map(matmuls, ways.values())}
 pd.DataFrame(rows, index=peaks).round(1)
 
@@ -405,10 +404,10 @@ checks.lab10.mean_over_counted(mean_over_counted)
 #
 # Difficulty 4/5 · importance 5/5 · 20 minutes
 #
-# Now all of it, as `loss = head_loss(model.head, hidden, targets, piece)`. The head may have a
+# Now all of it, as `loss = head_loss(model.head, hidden, targets, chunk)`. The head may have a
 # bias, and its matrix may be the embeddings' as well: return its gradient, and autograd adds the
 # two up. Under autocast, or in a model that is all bfloat16, the matmuls are bfloat16, and softmax
-# and sums over pieces must be float32: a bfloat16 sum of hundreds of terms stops growing. Under
+# and sums over chunks must be float32: a bfloat16 sum of hundreds of terms stops growing. Under
 # autocast the rows may be bfloat16 beside a float32 matrix, and autocast is still on in the forward
 # of your `Function`, but off in its backward. Wide sums concern `fused_loss` as well, so go back
 # and change it where it adds in the weights' type. (In float16 a `GradScaler`'s factor arrives
@@ -416,8 +415,8 @@ checks.lab10.mean_over_counted(mean_over_counted)
 # *sum*.)
 #
 # The goals: exact in float64; with bfloat16 at most 1.5 times as far off as the usual loss; 0 where
-# nothing counts; and the logits of one piece at a time. Fewest bytes are needed where the slope is
-# made in the softmax's place (`exp_`), and nothing of a piece waits while the next one is made: a
+# nothing counts; and the logits of one chunk at a time. Fewest bytes are needed where the slope is
+# made in the softmax's place (`exp_`), and nothing of a chunk waits while the next one is made: a
 # cell below 10.6 counts them.
 
 
@@ -427,7 +426,7 @@ def head_loss(
     head: nn.Linear,
     hidden: Tensor,
     targets: Tensor,
-    piece: int,
+    chunk: int,
     num_counted: int | None = None,
 ) -> Tensor:
     """Compute the cross-entropy of `head(hidden)`, whose logits never exist as a whole.
@@ -437,7 +436,7 @@ def head_loss(
             parameters may be frozen.
         hidden: `(batch, seq, width)`.
         targets: `(batch, seq)`; `IGNORED` where a token does not count.
-        piece: Tokens in a piece, whose logits are one tensor.
+        chunk: Tokens in a chunk, whose logits are one tensor.
         num_counted: As for `mean_over_counted`.
 
     Returns:
@@ -446,7 +445,7 @@ def head_loss(
     """
 
     ### BEGIN SOLUTION
-    def piece_of(rows, theirs, weight, bias=None):
+    def chunk_of(rows, theirs, weight, bias=None):
         logits = F.linear(rows, weight, bias)  # bfloat16 under autocast
         wide = torch.promote_types(logits.dtype, torch.float32)
         slope = logits.log_softmax(1, dtype=wide)
@@ -459,7 +458,7 @@ def head_loss(
         return loss, *found
 
     def loss_sum(rows, theirs):
-        return fused_loss(piece_of, piece, rows, theirs, *head.parameters())
+        return fused_loss(chunk_of, chunk, rows, theirs, *head.parameters())
 
     return mean_over_counted(loss_sum, hidden, targets, num_counted)
     ### END SOLUTION
@@ -472,10 +471,10 @@ checks.lab10.head_loss(head_loss)
 # %% [markdown] id="hints-10-5"
 # <details><summary>Hint 1: what you have</summary>
 #
-# `mean_over_counted` wants a `loss_sum`. `fused_loss` is one, once it knows `piece_of`, `piece` and
+# `mean_over_counted` wants a `loss_sum`. `fused_loss` is one, once it knows `chunk_of`, `chunk` and
 # `head.parameters()`: first the matrix, then the bias if there is one.
 # </details>
-# <details><summary>Hint 2: a new piece_of</summary>
+# <details><summary>Hint 2: a new chunk_of</summary>
 #
 # `F.linear(rows, weight, bias)` follows autocast. The gradient of the bias is the slope, added up
 # over the tokens.
@@ -485,7 +484,7 @@ checks.lab10.head_loss(head_loss)
 # `log_softmax(1, dtype=torch.float32)` computes wide; float64 must stay float64, and
 # `torch.promote_types` says which is wider. Give the sums of `fused_loss` such a type as well, and
 # at the end of forward the weight's own, or `slope * total` is one more float32 tensor.
-# (Checkpointed pieces fail here: autocast makes one bfloat16 copy of the matrix, and their
+# (Checkpointed chunks fail here: autocast makes one bfloat16 copy of the matrix, and their
 # gradients add up in that.)
 # </details>
 # <details><summary>Hint 4: frozen parameters</summary>
@@ -498,7 +497,7 @@ checks.lab10.head_loss(head_loss)
 # In Gemma-2 the head's matrix is that of the embeddings. Here is such an end of a model in small.
 #
 # **Predict.** `tied.grad` is the sum of two gradients. How many of its 8192 rows would be zero if
-# only the embeddings' part were there? (1024 tokens, and each looks up one word.)
+# only the embeddings' part were there? (1024 tokens, and each looks up one row.)
 
 # %% id="guess-tied"
 guess = None  # rows
@@ -511,37 +510,37 @@ head.weight = tied.weight
 tokens = torch.randint(8192, (8, 128))  # (batch, seq)
 looked_up = len(tokens.unique())
 
-loss = head_loss(head, tied(tokens), targets.view(8, 128), piece=64)
+loss = head_loss(head, tied(tokens), targets.view(8, 128), chunk=64)
 loss.backward()
 zero_rows = 8192 - looked_up
 print(f"{zero_rows} rows of the embeddings' part are zero{beside(guess, zero_rows)}")
 print(f"of the sum: {(tied.weight.grad == 0).all(1).sum()}")
 
 # %% [markdown] id="text-10-6"
-# ## 10.6 The piece for a budget
+# ## 10.6 The chunk for a budget
 #
 # Difficulty 3/5 · importance 4/5 · 10 minutes
 #
-# Small pieces save bytes; large ones make large, fast matmuls. Beyond head and hidden rows, whose
+# Small chunks save bytes; large ones make large, fast matmuls. Beyond head and hidden rows, whose
 # numbers have `size` bytes, these are there at the peak:
 #
 # | what | bytes |
 # |---|---|
 # | the rows that count, chosen, and their gradient | twice those of `hidden` |
 # | for each number that learns: the sum in float32, and one gradient in its own type | size + 4 |
-# | for each token of a piece: logits in `hidden`'s type and in float32 | words x (size + 4) |
+# | for each token of a chunk: logits in `hidden`'s type and in float32 | vocabulary x (size + 4) |
 # | and its gradient | width x size |
 #
 # (A CPU's `log_softmax` from bfloat16 makes one more copy in float32; a GPU's does not. Backward
-# holds three times the bytes of `hidden`, and no piece: more only where a piece is smaller than
-# `hidden`.) The goal: the fewest pieces that fit, and of those the most even: 500 + 500, not
+# holds three times the bytes of `hidden`, and no chunk: more only where a chunk is smaller than
+# `hidden`.) The goal: the fewest chunks that fit, and of those the most even: 500 + 500, not
 # 999 + 1.
 
 
 # %% id="answer-10-6"
 # exercise 10.6
-def choose_piece(head: nn.Linear, hidden: Tensor, budget: int) -> int:
-    """Choose the tokens of a piece for a number of bytes.
+def choose_chunk(head: nn.Linear, hidden: Tensor, budget: int) -> int:
+    """Choose the tokens of a chunk for a number of bytes.
 
     Args:
         head: Of one dtype; some parameters may be frozen. On any device, `meta` too.
@@ -549,10 +548,10 @@ def choose_piece(head: nn.Linear, hidden: Tensor, budget: int) -> int:
         budget: Bytes beyond head and hidden.
 
     Returns:
-        Tokens in a piece: the smallest number that makes as few pieces as can be.
+        Tokens in a chunk: the smallest number that makes as few chunks as can be.
 
     Raises:
-        ValueError: When a piece of one token does not fit: names the budget and the
+        ValueError: When a chunk of one token does not fit: names the budget and the
             bytes that it needs.
     """
     ### BEGIN SOLUTION
@@ -565,17 +564,17 @@ def choose_piece(head: nn.Linear, hidden: Tensor, budget: int) -> int:
     if largest < 1:
         least = floor + of_token
         raise ValueError(
-            f"a piece of one token needs {least} bytes, and the budget is {budget}: "
+            f"a chunk of one token needs {least} bytes, and the budget is {budget}: "
             "freeze the head, or take fewer tokens."
         )
-    pieces = -(-tokens // largest)
-    return -(-tokens // pieces)
+    chunks = -(-tokens // largest)
+    return -(-tokens // chunks)
     ### END SOLUTION
 
 
 # %% id="check-10-6"
 # check 10.6 (3 points)
-checks.lab10.choose_piece(choose_piece)
+checks.lab10.choose_chunk(choose_chunk)
 
 # %% [markdown] id="hints-10-6"
 # <details><summary>Hint 1: rounding</summary>
@@ -584,12 +583,12 @@ checks.lab10.choose_piece(choose_piece)
 # </details>
 # <details><summary>Hint 2: two steps</summary>
 #
-# First the largest piece that fits; then how many pieces that makes; then the smallest piece that
+# First the largest chunk that fits; then how many chunks that makes; then the smallest chunk that
 # makes as many.
 # </details>
 # <details><summary>Hint 3: the refusal</summary>
 #
-# Look at the largest piece: below 1 nothing fits.
+# Look at the largest chunk: below 1 nothing fits.
 # </details>
 #
 # Does your loss stay within the budget? The meter says.
@@ -597,29 +596,29 @@ checks.lab10.choose_piece(choose_piece)
 # %% id="within"
 budget = 8 * 2**20
 rows = nn.Parameter(torch.randn(8, 128, 32))
-size = choose_piece(head, rows, budget)
+size = choose_chunk(head, rows, budget)
 head.weight.grad, rows.grad = torch.zeros_like(head.weight), torch.zeros_like(rows)
 with memory.watch(model=nn.ModuleList([head, nn.ParameterList([rows])])) as report:
     head_loss(head, rows, targets.view(8, 128), size).backward()
 used = report.peak_bytes - report.baseline_bytes
-print(f"pieces of {size} tokens: {used / MIB:.1f} of {budget / MIB:.0f} MiB")
+print(f"chunks of {size} tokens: {used / MIB:.1f} of {budget / MIB:.0f} MiB")
 if used > budget:
-    print("Above the table: is the slope a second tensor, or does a piece stay?")
+    print("Above the table: is the slope a second tensor, or does a chunk stay?")
 
 # %% [markdown] id="real"
-# **Predict.** Llama-3-8B has a head of 128,256 words and a width of 4096, in bfloat16, and the
-# batch is one sequence of 8192 tokens. The budget is 4 GiB. Into how many pieces does your
+# **Predict.** Llama-3-8B has a vocabulary of 128,256 and a width of 4096, in bfloat16, and the
+# batch is one sequence of 8192 tokens. The budget is 4 GiB. Into how many chunks does your
 # function cut?
 
-# %% id="guess-pieces"
-guess = None  # pieces
+# %% id="guess-chunks"
+guess = None  # chunks
 
 # %% id="llama"
 there = {"device": "meta", "dtype": torch.bfloat16}
 llama = nn.Linear(4096, 128_256, bias=False, **there)
 text = torch.empty(1, 8192, 4096, **there)
-pieces = -(-8192 // choose_piece(llama, text, 4 * 2**30))
-print(f"{pieces} pieces{beside(guess, pieces)}")
+chunks = -(-8192 // choose_chunk(llama, text, 4 * 2**30))
+print(f"{chunks} chunks{beside(guess, chunks)}")
 
 # %% [markdown] id="gpu-text"
 # ## On a GPU
@@ -629,15 +628,15 @@ print(f"{pieces} pieces{beside(guess, pieces)}")
 
 # %% id="gpu"
 # NBVAL_IGNORE_OUTPUT
-words, tokens = device.pick_by_tier(
+vocab, tokens = device.pick_by_tier(
     cpu=(1000, 64), small_gpu=(32_000, 4096), large_gpu=(128_256, 8192)
 )
 if torch.cuda.is_available():
     there = {"device": "cuda", "dtype": torch.bfloat16}
-    head = nn.Linear(4096, words, bias=False, **there)
+    head = nn.Linear(4096, vocab, bias=False, **there)
     rows = torch.randn(1, tokens, 4096, requires_grad=True, **there)
-    goal = torch.randint(words, (1, tokens), device="cuda")
-    for name, size in (("usual", tokens), ("in pieces", 512)):
+    goal = torch.randint(vocab, (1, tokens), device="cuda")
+    for name, size in (("usual", tokens), ("in chunks", 512)):
         with memory.watch(model=head) as report:
             head_loss(head, rows, goal, size).backward()
         print(f"{name}, measured: {report.peak_bytes}")

@@ -1,4 +1,4 @@
-"""The check of 10.1: loss and gradients of a piece."""
+"""The check of 10.1: loss and gradients of a chunk."""
 
 import math
 
@@ -19,8 +19,8 @@ def _cases(draw: Draw) -> Cases:
     yield {**case, "scale": 1e4}  # exp overflows
 
 
-@check(given.piece_gradients, _PASSED, _cases, oracle=Right)
-def piece_gradients(case: Case, result: Result, right: Right) -> None:
+@check(given.chunk_gradients, _PASSED, _cases, oracle=Right)
+def chunk_gradients(case: Case, result: Result, right: Right) -> None:
     expect.unchanged(result)
     loss, gradients = result["loss"], read.tensors(result["gradients"], 2, "the gradients")
     if isinstance(loss, Tensor):

@@ -1,4 +1,4 @@
-"""The check of 10.2: a loss in checkpointed pieces."""
+"""The check of 10.2: a loss in checkpointed chunks."""
 
 from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Faults, Result, check, unchanged
 
@@ -6,7 +6,7 @@ from . import given
 from .right import (
     Right,
     allowed_bytes,
-    by_pieces,
+    by_chunks,
     draw_large,
     draw_sizes,
     expect_gradients,
@@ -15,22 +15,22 @@ from .right import (
     expect_no_whole,
 )
 
-_PASSED = "the whole loss and its gradients, with the logits of one piece at a time"
+_PASSED = "the whole loss and its gradients, with the logits of one chunk at a time"
 
 
 def _cases(draw: Draw) -> Cases:
     case = {**draw_sizes(draw), "factor": 3}
     yield case
-    yield {**case, "piece": case["tokens"] + 1}
+    yield {**case, "chunk": case["tokens"] + 1}
     yield {**case, "frozen": True}
     large = {**draw_large(draw), "factor": 1}
-    yield from (large, {**large, "piece": 40})
+    yield from (large, {**large, "chunk": 40})
 
 
-@check(given.checkpointed_loss, _PASSED, _cases, oracle=Right, sits=by_pieces)
+@check(given.checkpointed_loss, _PASSED, _cases, oracle=Right, sits=by_chunks)
 def checkpointed_loss(case: Case, result: Result, right: Right) -> None:
     exact = case.get("dtype") == "float64"
-    tokens, size = case["tokens"], case["piece"]
+    tokens, size = case["tokens"], case["chunk"]
     expect_late(result)
     expect_loss(result["loss"], right.loss, _loss_faults(right, size), 1e-9 if exact else 1e-5)
     of_hidden, of_weight, _ = right.gradients
@@ -49,11 +49,11 @@ def _loss_faults(right: Right, size: int) -> Faults:
     parts = [right.of(slice(start, start + size))[0] for start in starts]
     full = [part for start, part in zip(starts, parts, strict=True) if start + size <= tokens]
     yield "it is the mean over the tokens: the sum is wanted.", right.loss / tokens
-    yield "the last piece, smaller than the others, is missing.", sum(full)
+    yield "the last chunk, smaller than the others, is missing.", sum(full)
     means = [part / min(size, tokens - s) for s, part in zip(starts, parts, strict=True)]
-    yield "the means of the pieces are added up: take the sum in each.", sum(means)
-    yield "it is the mean of the pieces' means: take the sum in each.", sum(means) / len(means)
-    yield "it is the last piece's alone: add them up.", parts[-1]
+    yield "the means of the chunks are added up: take the sum in each.", sum(means)
+    yield "it is the mean of the chunks' means: take the sum in each.", sum(means) / len(means)
+    yield "it is the last chunk's alone: add them up.", parts[-1]
 
 
 def _faults(case: Case, right: Right) -> Faults:

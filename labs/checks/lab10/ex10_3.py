@@ -14,11 +14,11 @@ from .right import (
     expect_loss,
 )
 
-_PASSED = "each piece made once, in forward, and a second gradient refused"
+_PASSED = "each chunk made once, in forward, and a second gradient refused"
 _SMALL = 64  # bytes: a loss or two
 _ADVICE = (
-    "have piece_of give numbers that you know, and follow them. The rows' gradients are side by "
-    "side, in the order of the pieces; a weight's are added to zeros; neither is divided."
+    "have chunk_of give numbers that you know, and follow them. The rows' gradients are side by "
+    "side, in the order of the chunks; a weight's are added to zeros; neither is divided."
 )
 _NAMES = ["hidden", "weight", "bias"]
 
@@ -37,7 +37,7 @@ def _cases(draw: Draw) -> Cases:
     _PASSED,
     _cases,
     oracle=lambda case: Right(case, squares),
-    sits=lambda piece_of, piece, hidden, targets, *weights: squares(hidden, targets, *weights),
+    sits=lambda chunk_of, chunk, hidden, targets, *weights: squares(hidden, targets, *weights),
 )
 def fused_loss(case: Case, result: Result, right: Right) -> None:
     exact = case.get("dtype") == "float64"
@@ -51,7 +51,7 @@ def fused_loss(case: Case, result: Result, right: Right) -> None:
     _judge_calls(case, result)
     near = 1e-9 if exact else 1e-5
     expect_loss(
-        result["loss"], right.loss, _loss_faults(case, right), near, "the sum of piece_of's"
+        result["loss"], right.loss, _loss_faults(case, right), near, "the sum of chunk_of's"
     )
     expect_late(result)
     times = case["factor"] * (2 if is_twice else 1)
@@ -67,20 +67,20 @@ def fused_loss(case: Case, result: Result, right: Right) -> None:
 
 
 def _judge_calls(case: Case, result: Result) -> None:
-    in_forward, in_backward = read.counts(result, "made", 2, "calls of piece_of")
-    tokens, size = case["tokens"], case["piece"]
-    sizes = read.integers(result["sizes"], "rows of each piece")
-    pieces = -(-tokens // size)
+    in_forward, in_backward = read.counts(result, "made", 2, "calls of chunk_of")
+    tokens, size = case["tokens"], case["chunk"]
+    sizes = read.integers(result["sizes"], "rows of each chunk")
+    chunks = -(-tokens // size)
     expect.no_fault(
         {
-            "piece_of was not called, and it alone knows the loss.": not in_forward + in_backward,
-            f"piece_of was called {in_backward} times in backward: the gradients of a piece are "
+            "chunk_of was not called, and it alone knows the loss.": not in_forward + in_backward,
+            f"chunk_of was called {in_backward} times in backward: the gradients of a chunk are "
             "made with its loss, so add them up in forward and keep the sums.": in_backward > 0,
-            f"piece_of was given {max(sizes, default=0)} rows, and piece is {size}.": (
+            f"chunk_of was given {max(sizes, default=0)} rows, and chunk is {size}.": (
                 max(sizes, default=0) > size
             ),
-            f"piece_of was called {in_forward} times, and the {tokens} tokens are {pieces} pieces "
-            f"of at most {size}.": in_forward != pieces or sum(sizes) != tokens,
+            f"chunk_of was called {in_forward} times, and the {tokens} tokens are {chunks} chunks "
+            f"of at most {size}.": in_forward != chunks or sum(sizes) != tokens,
         }
     )
 
@@ -101,16 +101,16 @@ def _judge_second(result: Result) -> None:
 
 
 def _loss_faults(case: Case, right: Right) -> Faults:
-    tokens, size = case["tokens"], case["piece"]
+    tokens, size = case["tokens"], case["chunk"]
     yield "it is the mean over the tokens: the sum is wanted.", right.loss / tokens
-    yield "it is the last piece's alone: add them up.", right.of(slice(-(tokens % size), None))[0]
-    yield "it is divided by the pieces: the sum is wanted.", right.loss / -(-tokens // size)
+    yield "it is the last chunk's alone: add them up.", right.of(slice(-(tokens % size), None))[0]
+    yield "it is divided by the chunks: the sum is wanted.", right.loss / -(-tokens // size)
     yield "it is multiplied by a factor that belongs to backward.", right.loss * case["factor"]
 
 
 def _faults(case: Case, right: Right, is_twice: bool) -> Faults:
     factor, gradients = case["factor"], right.gradients
-    last = right.of(slice(-(case["tokens"] % case["piece"]), None))[1]
+    last = right.of(slice(-(case["tokens"] % case["chunk"]), None))[1]
     frozen = case.get("frozen")
 
     def held(of_hidden: object, *others: object) -> list[object]:
@@ -125,12 +125,12 @@ def _faults(case: Case, right: Right, is_twice: bool) -> Faults:
         "already: make new tensors, or refuse to go backward twice.": held(
             *(1 + (factor + factor**2) * g for g in gradients)
         ),
-        "the weights have the gradients of the last piece alone: add them up.": held(
+        "the weights have the gradients of the last chunk alone: add them up.": held(
             of_hidden, *(1 + factor * g for g in last[1:])
         ),
         "the weights got none: backward returns a gradient for each tensor that apply was "
         "given.": held(of_hidden, *(1 + 0 * g for g in gradients[1:])),
-        "hidden got none: its rows' gradients, piece by piece, are the whole one.": held(
+        "hidden got none: its rows' gradients, chunk by chunk, are the whole one.": held(
             1 + 0 * gradients[0], *of_weights
         ),
     }.items()
@@ -147,12 +147,12 @@ def _judge_left(result: Result) -> None:
 
 
 def _judge_peak(case: Case, result: Result) -> None:
-    allowed = allowed_bytes(case, pieces=4, matrices=4)
+    allowed = allowed_bytes(case, chunks=4, matrices=4)
     expect.peak_at_most(
         result["peak"],
         allowed,
         lambda peak: (
             f"{peak} bytes were there at once, and {allowed} are enough for the sums and one "
-            "piece: add each piece's gradients to the sum at once, and keep none."
+            "chunk: add each chunk's gradients to the sum at once, and keep none."
         ),
     )

@@ -17,7 +17,7 @@ _PASSED = "the window's mean over what counts, also where nothing does"
 
 def _cases(draw: Draw) -> Cases:
     seq = draw.randint(5, 7)
-    case: dict[str, Any] = {"seed": draw.randrange(10**6), "seq": seq, "words": 9, "width": 4}
+    case: dict[str, Any] = {"seed": draw.randrange(10**6), "seq": seq, "vocab": 9, "width": 4}
     short, long = draw.sample(range(1, seq), 2)
     yield {**case, "counted": [[short, long, 0]]}
     window = [[seq, short], [1, 0], [0, 0], [long]]
@@ -34,7 +34,7 @@ def _count(window: list[list[int]]) -> int:
 def _losses(case: Case) -> tuple[Tensor, list[Tensor], list[Tensor], list[int]]:
     """Return the matrix, the rows, each micro-batch's sum of losses, and how many count in it."""
     torch.manual_seed(case["seed"])
-    weight = torch.randn(case["words"], case["width"], dtype=torch.float64, requires_grad=True)
+    weight = torch.randn(case["vocab"], case["width"], dtype=torch.float64, requires_grad=True)
     hidden, targets = given.window_of(case)
     for part in hidden:
         part.requires_grad_()

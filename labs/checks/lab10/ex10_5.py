@@ -13,33 +13,33 @@ from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Faults, Result, ch
 from . import given
 from .right import (
     allowed_bytes,
-    by_pieces,
+    by_chunks,
     draw_large,
     expect_gradients,
     expect_loss,
     expect_no_whole,
 )
 
-_PASSED = "tied or not, with bias, in float64 and bfloat16, in pieces"
-_MANY = 1000  # words, from which on logits are far more bytes than all else
+_PASSED = "tied or not, with bias, in float64 and bfloat16, in chunks"
+_MANY = 1000  # of the vocabulary, from which on logits are far more bytes than all else
 _WORSE = 1.5  # times the error of a whole loss under autocast
 
 
 def _cases(draw: Draw) -> Cases:
     case: dict[str, Any] = {"seed": draw.randrange(10**6), "dtype": "float64", "factor": 2}
-    case |= {"words": draw.randint(20, 30), "width": draw.randint(4, 7), "rows": 3, "seq": 7}
-    case |= {"ignored": draw.randint(1, 3), "piece": draw.choice([4, 5]), "tied": True}
+    case |= {"vocab": draw.randint(20, 30), "width": draw.randint(4, 7), "rows": 3, "seq": 7}
+    case |= {"ignored": draw.randint(1, 3), "chunk": draw.choice([4, 5]), "tied": True}
     yield {**case, "bias": False}
     yield {**case, "bias": True, "num_counted": 40}
     yield {**case, "bias": True, "tied": False, "frozen": True}
     yield {**case, "bias": True, "ignored": case["seq"], "num_counted": draw.choice([None, 40])}
     low = {**case, "dtype": "float32", "autocast": True, "bias": True, "width": 16}
-    low |= {"words": 12, "rows": 32, "seq": 33, "ignored": 1, "piece": 6}
+    low |= {"vocab": 12, "rows": 32, "seq": 33, "ignored": 1, "chunk": 6}
     yield low
     yield {**low, "autocast": False, "dtype": "bfloat16"}
     large = {**low, **draw_large(draw), "autocast": False, "bias": False}
     large |= {"rows": 8, "seq": 65, "ignored": 1}
-    yield from (large, {**large, "piece": 40}, {**large, "dtype": "bfloat16"})
+    yield from (large, {**large, "chunk": 40}, {**large, "dtype": "bfloat16"})
 
 
 def _whole(head: nn.Linear, hidden: Tensor, targets: Tensor, num_counted: int | None) -> Tensor:
@@ -79,7 +79,7 @@ class Right:
     _cases,
     oracle=Right,
     sits=lambda head, hidden, targets, size, num_counted: (
-        by_pieces(hidden.flatten(0, 1), targets.flatten(), head.weight, size) / num_counted
+        by_chunks(hidden.flatten(0, 1), targets.flatten(), head.weight, size) / num_counted
     ),
 )
 def head_loss(case: Case, result: Result, right: Right) -> None:
@@ -90,7 +90,7 @@ def head_loss(case: Case, result: Result, right: Right) -> None:
     else:
         _judge_exactly(case, result, right, names, counted)
     expect.unchanged(result)
-    if case["words"] >= _MANY:
+    if case["vocab"] >= _MANY:
         expect_no_whole(result, case, counted, allowed_bytes({**case, "tokens": counted}))
 
 
@@ -109,7 +109,7 @@ def _loss_faults(case: Case, right: Right, counted: int, window: int) -> Faults:
     yield "it is the sum over the tokens: the mean is wanted.", right.loss * window
     if case["bias"]:
         model = given.Tied(case)
-        without = nn.Linear(case["width"], case["words"], bias=False)
+        without = nn.Linear(case["width"], case["vocab"], bias=False)
         without.weight = model.head.weight
         loss = _whole(without, model(), model.targets, case.get("num_counted"))
         yield "the head's bias is not in it, and this head has one.", loss.item()
@@ -165,6 +165,6 @@ def _judge_low(case: Case, result: Result, right: Right, names: Sequence[str]) -
             {
                 f"in bfloat16 the gradient of {name} is off by {error:.1%} of its norm, and the "
                 f"whole loss stays within {allowed:.1%}: logits may be bfloat16, and softmax and "
-                "sums over pieces are float32.": error > allowed
+                "sums over chunks are float32.": error > allowed
             }
         )

@@ -1,4 +1,4 @@
-"""The check of 10.6: the piece for a budget."""
+"""The check of 10.6: the chunk for a budget."""
 
 import math
 import re
@@ -9,28 +9,28 @@ from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Faults, Result, ch
 from ..lab04.chains import telling
 from . import given
 
-_PASSED = "the fewest pieces within the budget, of one size"
+_PASSED = "the fewest chunks within the budget, of one size"
 
 
 class Needs:
-    """What a loss in pieces needs."""
+    """What a loss in chunks needs."""
 
     def __init__(self, case: Case, size: int | None = None) -> None:
         head, hidden = given.head_of(case)
-        self.size, self.words = size or hidden.element_size(), head.out_features
+        self.size, self.vocab = size or hidden.element_size(), head.out_features
         self.tokens = hidden.shape[:-1].numel()
         self.rows = 2 * hidden.numel() * self.size
         self.learns = sum(p.numel() for p in head.parameters() if p.requires_grad)
         self.sums = self.learns * (self.size + 4)
-        self.token = self.words * (4 + self.size) + head.in_features * self.size
+        self.token = self.vocab * (4 + self.size) + head.in_features * self.size
         self.floor = self.rows + self.sums
 
     def largest(self, room: int, token: int | None = None) -> int:
-        """Return the most tokens of a piece for these bytes."""
+        """Return the most tokens of a chunk for these bytes."""
         return min(room // (token or self.token), self.tokens)
 
     def even(self, largest: int) -> int:
-        """Return the smallest piece that makes as few pieces."""
+        """Return the smallest chunk that makes as few chunks."""
         if largest < 1:
             return 0
         return math.ceil(self.tokens / math.ceil(self.tokens / largest))
@@ -41,7 +41,7 @@ def _cases(draw: Draw) -> Cases:
 
         def drawn(learns: bool = learns) -> Case:
             case: dict[str, Any] = {"dtype": "bfloat16", "bias": False, "learns": learns}
-            case |= {"words": draw.choice([32_000, 128_256, 256_000]), "width": 4096}
+            case |= {"vocab": draw.choice([32_000, 128_256, 256_000]), "width": 4096}
             case["shape"] = [draw.randint(2, 4), 2000]
             return _with_room(case, draw.randint(60, 300))
 
@@ -53,7 +53,7 @@ def _cases(draw: Draw) -> Cases:
 
 
 def _with_room(case: Case, tokens: int, less: int = 0) -> dict[str, Any]:
-    """Return a case whose budget just fits a piece of so many tokens, or some bytes less."""
+    """Return a case whose budget just fits a chunk of so many tokens, or some bytes less."""
     needs = Needs(case)
     return {**case, "budget": needs.floor + tokens * needs.token - less}
 
@@ -63,40 +63,40 @@ def _right(case: Case) -> int:
     return needs.even(needs.largest(case["budget"] - needs.floor))
 
 
-@check(given.choose_piece, _PASSED, _cases)
-def choose_piece(case: Case, result: Result) -> None:
+@check(given.choose_chunk, _PASSED, _cases)
+def choose_chunk(case: Case, result: Result) -> None:
     needs, budget = Needs(case), case["budget"]
     least = needs.floor + needs.token
     if budget < least:
-        reason = f"a budget of {budget} bytes is below what a piece of one token needs, {least}"
+        reason = f"a budget of {budget} bytes is below what a chunk of one token needs, {least}"
         expect.refuses(result["said"], ValueError, reason, [budget, least])
         return
     said = str(result["said"])
     wide = Needs(case, 4)
     expect.fact(
         needs.size == 4 or str(wide.floor + wide.token) not in re.sub("[,_]", "", said),
-        f"a budget of {budget} bytes holds a piece of one token, and a ValueError came as if all "
+        f"a budget of {budget} bytes holds a chunk of one token, and a ValueError came as if all "
         "numbers had four bytes: how many has one of hidden's?",
     )
     expect.fact(
         not said,
-        f"a budget of {budget} bytes holds a piece of one token, and a ValueError came: "
+        f"a budget of {budget} bytes holds a chunk of one token, and a ValueError came: "
         f"{said[:200]} Does something count that is not there, as the gradient of a "
         "frozen matrix?",
     )
     right = _right(case)
-    where = f"{needs.tokens} tokens, {case['words']} words, a budget of {budget} bytes: "
+    where = f"{needs.tokens} tokens, a vocabulary of {case['vocab']}, a budget of {budget} bytes: "
     expect.value(
-        result["piece"],
+        result["chunk"],
         right,
         _faults(case),
-        name=f"{where}the piece",
+        name=f"{where}the chunk",
         otherwise=lambda seen: (
-            f"a piece of {seen} tokens "
+            f"a chunk of {seen} tokens "
             + (
                 f"needs {needs.floor + seen * needs.token} bytes, more than the budget."
                 if seen > needs.largest(budget - needs.floor)
-                else "fits, and makes more pieces than are needed, or uneven ones."
+                else "fits, and makes more chunks than are needed, or uneven ones."
             )
         ),
         where=where,
@@ -105,8 +105,8 @@ def choose_piece(case: Case, result: Result) -> None:
 
 def _faults(case: Case) -> Faults:
     needs, budget, wide = Needs(case), case["budget"], Needs(case, 4)
-    room, words = budget - needs.floor, needs.words
-    largest, low = needs.largest(room), needs.token - words * needs.size
+    room, vocab = budget - needs.floor, needs.vocab
+    largest, low = needs.largest(room), needs.token - vocab * needs.size
 
     def even(room: int, token: int | None = None) -> int:
         return needs.even(needs.largest(room, token))
@@ -115,27 +115,27 @@ def _faults(case: Case) -> Faults:
         yield (
             "the bias is not in it, a parameter that learns though the matrix is frozen; or a part "
             "of a token was rounded up: // rounds down.",
-            even(room + words * (needs.size + 4)),
+            even(room + vocab * (needs.size + 4)),
         )
     yield from {
         "all numbers count as four bytes, and hidden's have fewer.": (
             wide.even(wide.largest(budget - wide.floor))
         ),
-        "that piece fits, and the last one is smaller than the others: as many pieces of one size "
+        "that chunk fits, and the last one is smaller than the others: as many chunks of one size "
         "need fewer bytes.": largest,
     }.items()
     if largest:
         yield (
-            "tokens over pieces was rounded down, or to the nearest: a few tokens are then one "
-            "piece more. Round up.",
+            "tokens over chunks was rounded down, or to the nearest: a few tokens are then one "
+            "chunk more. Round up.",
             round(needs.tokens / math.ceil(needs.tokens / largest)),
         )
     yield from {
-        "a piece's logits count once in it: they are there in hidden's type and in float32.": (
+        "a chunk's logits count once in it: they are there in hidden's type and in float32.": (
             even(room, low)
         ),
-        "a piece's logits count as two of float32: one has hidden's type.": (
-            even(room, needs.token + words * (4 - needs.size))
+        "a chunk's logits count as two of float32: one has hidden's type.": (
+            even(room, needs.token + vocab * (4 - needs.size))
         ),
         "hidden's bytes count once in it: the rows that count are a copy, and have a gradient.": (
             even(room + needs.rows // 2)
@@ -143,8 +143,8 @@ def _faults(case: Case) -> Faults:
     }.items()
     if case["learns"]:
         yield from {
-            "the gradients' sums are not in it: they are there whatever the piece.": even(budget),
-            "the sums in float32 are not in it: they stand beside the piece's own gradients.": (
+            "the gradients' sums are not in it: they are there whatever the chunk.": even(budget),
+            "the sums in float32 are not in it: they stand beside the chunk's own gradients.": (
                 even(room + 4 * needs.learns)
             ),
         }.items()

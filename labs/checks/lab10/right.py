@@ -21,17 +21,17 @@ _FAULT = 1e-6  # relative, where a fault's own value is compared
 
 
 def draw_sizes(draw: Draw) -> dict[str, Any]:
-    """Draw a case of float64 whose last piece is smaller than the others."""
+    """Draw a case of float64 whose last chunk is smaller than the others."""
     size, number = draw.randint(3, 6), draw.randint(3, 5)
     tokens = size * number + draw.randint(1, size - 1)
-    case = {"seed": draw.randrange(10**6), "dtype": "float64", "piece": size, "tokens": tokens}
-    return {**case, "words": draw.randint(20, 30), "width": draw.randint(4, 7)}
+    case = {"seed": draw.randrange(10**6), "dtype": "float64", "chunk": size, "tokens": tokens}
+    return {**case, "vocab": draw.randint(20, 30), "width": draw.randint(4, 7)}
 
 
 def draw_large(draw: Draw) -> dict[str, Any]:
     """Draw a case of float32, whose logits are far more bytes than all else."""
-    case = {"seed": draw.randrange(10**6), "tokens": 512, "words": draw.choice([2000, 2048])}
-    return {**case, "width": 16, "piece": draw.choice([12, 16])}
+    case = {"seed": draw.randrange(10**6), "tokens": 512, "vocab": draw.choice([2000, 2048])}
+    return {**case, "width": 16, "chunk": draw.choice([12, 16])}
 
 
 def usual_loss(hidden: Tensor, targets: Tensor, weight: Tensor) -> Tensor:
@@ -39,8 +39,8 @@ def usual_loss(hidden: Tensor, targets: Tensor, weight: Tensor) -> Tensor:
     return F.cross_entropy(hidden @ weight.T, targets, reduction="sum")
 
 
-def by_pieces(hidden: Tensor, targets: Tensor, weight: Tensor, size: int) -> Tensor:
-    """Add up the same, with the logits of one piece in memory."""
+def by_chunks(hidden: Tensor, targets: Tensor, weight: Tensor, size: int) -> Tensor:
+    """Add up the same, with the logits of one chunk in memory."""
     pairs = zip(torch.split(hidden, size), torch.split(targets, size), strict=True)
     parts = [checkpoint(usual_loss, *pair, weight, use_reentrant=False) for pair in pairs]
     return torch.stack(parts).sum()
@@ -97,7 +97,7 @@ def expect_gradients(
     names: Sequence[str],
     faults: Faults = (),
     tolerance: float = expect.EXACT,
-    advice: str = "take two tokens and three words, and compare each entry with autograd's.",
+    advice: str = "take two tokens, a vocabulary of 3, and compare each entry with autograd's.",
 ) -> None:
     """Expect one gradient after the other; faults are those of all of them."""
     seen = [
@@ -137,33 +137,33 @@ def expect_late(result: Result) -> None:
 
 
 def expect_no_whole(result: Result, case: Case, tokens: int, allowed: int) -> None:
-    """Expect a peak in which the logits of all tokens cannot be, and pieces of the given size."""
-    whole, of_piece = (number * case["words"] * 4 for number in (tokens, case["piece"]))
+    """Expect a peak in which the logits of all tokens cannot be, and chunks of the given size."""
+    whole, of_chunk = (number * case["vocab"] * 4 for number in (tokens, case["chunk"]))
     largest = read.integer(result["largest"], "the largest tensor")
     expect.fact(
         largest < whole,
         f"a tensor of {largest} bytes was made, and the logits of all {tokens} tokens take "
-        f"{whole}: make those of one piece at a time.",
+        f"{whole}: make those of one chunk at a time.",
     )
     expect.fact(
-        2 * largest > of_piece,
-        f"no tensor has more than {largest} bytes, and the logits of {case['piece']} tokens take "
-        f"{of_piece}: a piece is to have as many tokens as piece says, and its logits, of all "
-        "words, are to be one tensor.",
+        2 * largest > of_chunk,
+        f"no tensor has more than {largest} bytes, and the logits of {case['chunk']} tokens take "
+        f"{of_chunk}: a chunk is to have as many tokens as chunk says, and its logits, for all of "
+        "the vocabulary, are to be one tensor.",
     )
     expect.peak_at_most(
         result["peak"],
         allowed,
         lambda peak: (
             f"{peak} bytes were there at once, and {allowed} are enough for the gradients and one "
-            f"piece. The logits of all tokens take {whole}: what of a piece lives on when the next "
+            f"chunk. The logits of all tokens take {whole}: what of a chunk lives on when the next "
             "one is made?"
         ),
     )
 
 
-def allowed_bytes(case: Case, pieces: int = 6, matrices: int = 5) -> int:
-    """Return the bytes of some pieces' logits, and of some gradients of everything."""
-    of_all: int = (case["tokens"] + case["words"]) * case["width"] + case["words"]
-    of_piece: int = case["piece"] * case["words"]
-    return 4 * (pieces * of_piece + matrices * of_all)
+def allowed_bytes(case: Case, chunks: int = 6, matrices: int = 5) -> int:
+    """Return the bytes of some chunks' logits, and of some gradients of everything."""
+    of_all: int = (case["tokens"] + case["vocab"]) * case["width"] + case["vocab"]
+    of_chunk: int = case["chunk"] * case["vocab"]
+    return 4 * (chunks * of_chunk + matrices * of_all)

@@ -1,4 +1,4 @@
-"""Chapter 10f: the engine's cache and weights, log-probabilities in pieces, one division."""
+"""Chapter 10f: the engine's cache and weights, log-probabilities in chunks, one division."""
 
 from solutions.answers import right, wrong
 
@@ -54,10 +54,10 @@ FILLINGS = {
             ),
         ),
         "checkpoints_the_whole": wrong(
-            "The pieces have 8, 8 and 4 tokens, not [20]",
+            "The chunks have 8, 8 and 4 tokens, not [20]",
             *("hidden.split(size), targets.split(size)", "[hidden], [targets]"),
         ),
-        "sums_each_piece": wrong(
+        "sums_each_chunk": wrong(
             "20 tokens have 20 numbers, not [3]",
             *("use_reentrant=False)", "use_reentrant=False).sum()"),
             *("torch.cat(parts)", "torch.stack(parts)"),

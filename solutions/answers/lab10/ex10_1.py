@@ -1,4 +1,4 @@
-"""Loss and gradients of a piece."""
+"""Loss and gradients of a chunk."""
 
 import torch
 from torch.nn import functional as F
@@ -27,7 +27,7 @@ adds_a_little = wrong(
 )
 overflows = wrong(
     "exp of a large number is infinite",
-    "log_chances = (hidden @ weight.T).log_softmax(1)  # (tokens, words)",
+    "log_chances = (hidden @ weight.T).log_softmax(1)  # (tokens, vocab)",
     "logits = (hidden @ weight.T).exp()\n"
     "    log_chances = (logits / logits.sum(1, keepdim=True)).log()",
 )

@@ -1,4 +1,4 @@
-"""The loss in checkpointed pieces."""
+"""The loss in checkpointed chunks."""
 
 import torch
 from torch.nn import functional as F
@@ -9,26 +9,26 @@ from solutions.answers import right, solved, wrong
 usual_loss = solved("lab10").usual_loss
 
 
-keeps_the_logits_of_all_pieces = wrong(
-    "what of a piece lives on",
+keeps_the_logits_of_all_chunks = wrong(
+    "what of a chunk lives on",
     "checkpoint(\n            usual_loss, rows, theirs, weight, use_reentrant=False\n        )",
     "usual_loss(rows, theirs, weight)",
 )
-takes_pieces_of_its_own = wrong(
-    "a piece is to have as many tokens as piece says",
-    "hidden.split(piece), targets.split(piece)",
+takes_chunks_of_its_own = wrong(
+    "a chunk is to have as many tokens as chunk says",
+    "hidden.split(chunk), targets.split(chunk)",
     "hidden.split(16), targets.split(16)",
 )
-keeps_the_last_alone = wrong("it is the last piece's alone", "total = total + ", "total = ")
+keeps_the_last_alone = wrong("it is the last chunk's alone", "total = total + ", "total = ")
 takes_means = wrong(
-    "it is the mean of the pieces' means",
+    "it is the mean of the chunks' means",
     "checkpoint(\n            usual_loss, rows, theirs, weight, use_reentrant=False\n        )",
     "checkpoint(\n"
     "            usual_loss, rows, theirs, weight, use_reentrant=False\n"
-    "        ) / len(theirs) / -(-len(hidden) // piece)",
+    "        ) / len(theirs) / -(-len(hidden) // chunk)",
 )
 adds_means = wrong(
-    "the means of the pieces are added up",
+    "the means of the chunks are added up",
     "checkpoint(\n            usual_loss, rows, theirs, weight, use_reentrant=False\n        )",
     "checkpoint(\n"
     "            usual_loss, rows, theirs, weight, use_reentrant=False\n"
@@ -41,24 +41,24 @@ detaches_the_rows = wrong("hidden got none", "hidden.split", "hidden.detach().sp
 detaches_the_matrix = wrong("the matrix got none", "theirs, weight", "theirs, weight.detach()")
 gives_a_number = wrong("and float came", "return total", "return total.item()")
 drops_the_rest = wrong(
-    "the last piece, smaller than the others, is missing",
+    "the last chunk, smaller than the others, is missing",
     "        total = total",
-    "        if len(rows) < piece < len(hidden):\n            continue\n        total = total",
+    "        if len(rows) < chunk < len(hidden):\n            continue\n        total = total",
 )
 
 
 @wrong("the matrix would learn nothing, without an error")
-def hides_the_matrix_from_a_reentrant_checkpoint(hidden, targets, weight, piece):
+def hides_the_matrix_from_a_reentrant_checkpoint(hidden, targets, weight, chunk):
     return sum(
         checkpoint(lambda h, t: usual_loss(h, t, weight), *pair, use_reentrant=True)
-        for pair in zip(hidden.split(piece), targets.split(piece), strict=True)
+        for pair in zip(hidden.split(chunk), targets.split(chunk), strict=True)
     )
 
 
 @wrong(".grad was written before backward began")
-def goes_backward_at_once(hidden, targets, weight, piece):
+def goes_backward_at_once(hidden, targets, weight, chunk):
     total = 0.0
-    for pair in zip(hidden.split(piece), targets.split(piece), strict=True):
+    for pair in zip(hidden.split(chunk), targets.split(chunk), strict=True):
         loss = usual_loss(*pair, weight)
         loss.backward()
         total += loss.detach()
@@ -66,18 +66,18 @@ def goes_backward_at_once(hidden, targets, weight, piece):
 
 
 @wrong("a tensor of")
-def makes_all_logits_before_the_pieces(hidden, targets, weight, piece):
-    logits = (hidden @ weight.T).split(piece)
-    pairs = zip(logits, targets.split(piece), strict=True)
+def makes_all_logits_before_the_chunks(hidden, targets, weight, chunk):
+    logits = (hidden @ weight.T).split(chunk)
+    pairs = zip(logits, targets.split(chunk), strict=True)
     parts = [checkpoint(lambda x, y: F.cross_entropy(x, y, reduction="sum"), *pair,
                         use_reentrant=False) for pair in pairs]  # fmt: skip
     return torch.stack(parts).sum()
 
 
 @right
-def reentrant(hidden, targets, weight, piece):
-    starts = range(0, len(hidden), piece)
-    parts = [slice(start, start + piece) for start in starts]
+def reentrant(hidden, targets, weight, chunk):
+    starts = range(0, len(hidden), chunk)
+    parts = [slice(start, start + chunk) for start in starts]
     return sum(
         checkpoint(usual_loss, hidden[p], targets[p], weight, use_reentrant=True) for p in parts
     )
@@ -87,17 +87,17 @@ class Recomputed(torch.autograd.Function):
     """Keep the logarithms of the sums alone, as Wijmans et al. (2024) do."""
 
     @staticmethod
-    def forward(ctx, hidden, targets, weight, piece):
-        ends = torch.cat([(rows @ weight.T).logsumexp(1) for rows in hidden.split(piece)])
+    def forward(ctx, hidden, targets, weight, chunk):
+        ends = torch.cat([(rows @ weight.T).logsumexp(1) for rows in hidden.split(chunk)])
         ctx.save_for_backward(hidden, targets, weight, ends)
-        ctx.piece = piece
+        ctx.chunk = chunk
         return (ends - (hidden * weight[targets]).sum(1)).sum()
 
     @staticmethod
     def backward(ctx, gradient):
         of_rows, of_weight = [], 0
         for rows, theirs, ends in zip(
-            *[x.split(ctx.piece) for n, x in enumerate(ctx.saved_tensors) if n != 2], strict=True
+            *[x.split(ctx.chunk) for n, x in enumerate(ctx.saved_tensors) if n != 2], strict=True
         ):
             slope = (rows @ ctx.saved_tensors[2].T - ends[:, None]).exp_().mul_(gradient)
             slope[torch.arange(len(rows)), theirs] -= gradient
@@ -107,13 +107,13 @@ class Recomputed(torch.autograd.Function):
 
 
 @right
-def by_hand(hidden, targets, weight, piece):
-    return Recomputed.apply(hidden, targets, weight, piece)
+def by_hand(hidden, targets, weight, chunk):
+    return Recomputed.apply(hidden, targets, weight, chunk)
 
 
 @right
-def pieces_of_the_vocabulary(hidden, targets, weight, piece):
-    size = max(1, len(weight) * piece // len(hidden))
+def chunks_of_the_vocabulary(hidden, targets, weight, chunk):
+    size = max(1, len(weight) * chunk // len(hidden))
     ends = hidden.new_full((len(hidden),), -torch.inf)
     for words in weight.split(size):
         ends = checkpoint(
@@ -124,9 +124,9 @@ def pieces_of_the_vocabulary(hidden, targets, weight, piece):
 
 
 @right
-def recursive_halves(hidden, targets, weight, piece):
-    if len(hidden) <= piece:
+def recursive_halves(hidden, targets, weight, chunk):
+    if len(hidden) <= chunk:
         return checkpoint(usual_loss, hidden, targets, weight, use_reentrant=False)
     half = len(hidden) // 2
-    first = recursive_halves(hidden[:half], targets[:half], weight, piece)
-    return first + recursive_halves(hidden[half:], targets[half:], weight, piece)
+    first = recursive_halves(hidden[:half], targets[:half], weight, chunk)
+    return first + recursive_halves(hidden[half:], targets[half:], weight, chunk)

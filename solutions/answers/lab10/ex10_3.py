@@ -18,7 +18,7 @@ says_little = wrong(
 )
 leaves_out_what_arrives = wrong("backward leaves out the gradient that arrives", "slope * s", "s")
 keeps_the_last_sum = wrong(
-    "the gradients of the last piece alone", "total += gradient", "total.copy_(gradient)"
+    "the gradients of the last chunk alone", "total += gradient", "total.copy_(gradient)"
 )
 gives_the_weights_none = wrong(
     "the weights got none",
@@ -42,56 +42,56 @@ stumbles_over_none = wrong(
     "                    if total is not None:\n                        total += gradient\n",
     "                    total += gradient\n",
 )
-takes_it_whole = wrong("piece_of was given", "x.split(piece)", "[x]")
+takes_it_whole = wrong("chunk_of was given", "x.split(chunk)", "[x]")
 divides_by_the_tokens = wrong(
     "it is the mean over the tokens",
     "ctx.save_for_backward(of_rows, *sums)\n",
     "ctx.save_for_backward(of_rows, *sums)\n            loss = loss / len(hidden)\n",
 )
-divides_by_the_pieces = wrong(
-    "it is divided by the pieces",
+divides_by_the_chunks = wrong(
+    "it is divided by the chunks",
     "ctx.save_for_backward(of_rows, *sums)\n",
-    "ctx.save_for_backward(of_rows, *sums)\n            loss = loss / -(-len(hidden) // piece)\n",
+    "ctx.save_for_backward(of_rows, *sums)\n            loss = loss / -(-len(hidden) // chunk)\n",
 )
 begins_with_the_weights = wrong(
-    "have piece_of give numbers that you know",
+    "have chunk_of give numbers that you know",
     "torch.zeros_like(w, dtype=kind)",
     "w.detach().to(kind, copy=True)",
 )
 keeps_the_last_loss = wrong(
-    "it is the last piece's alone",
+    "it is the last chunk's alone",
     "sum(add(*part) for part in parts)",
     "[add(*part) for part in parts][-1]",
 )
 
 
-@wrong("in backward: the gradients of a piece are made with its loss")
-def recomputes(piece_of, piece, hidden, targets, *weights):
+@wrong("in backward: the gradients of a chunk are made with its loss")
+def recomputes(chunk_of, chunk, hidden, targets, *weights):
     class Late(torch.autograd.Function):
         @staticmethod
         def forward(ctx, hidden, *weights):
             ctx.save_for_backward(hidden, *weights)
-            pairs = zip(hidden.split(piece), targets.split(piece), strict=True)
-            return sum(piece_of(*pair, *weights)[0] for pair in pairs)
+            pairs = zip(hidden.split(chunk), targets.split(chunk), strict=True)
+            return sum(chunk_of(*pair, *weights)[0] for pair in pairs)
 
         @staticmethod
         def backward(ctx, slope):
             hidden, *weights = ctx.saved_tensors
-            pairs = zip(hidden.split(piece), targets.split(piece), strict=True)
-            of_rows, *others = zip(*(piece_of(*p, *weights)[1:] for p in pairs), strict=True)
+            pairs = zip(hidden.split(chunk), targets.split(chunk), strict=True)
+            of_rows, *others = zip(*(chunk_of(*p, *weights)[1:] for p in pairs), strict=True)
             return slope * torch.cat(of_rows), *(slope * sum(gradients) for gradients in others)
 
     return Late.apply(hidden, *weights)
 
 
-@wrong("add each piece's gradients to the sum at once, and keep none")
-def keeps_the_gradients_of_all_pieces(piece_of, piece, hidden, targets, *weights):
+@wrong("add each chunk's gradients to the sum at once, and keep none")
+def keeps_the_gradients_of_all_chunks(chunk_of, chunk, hidden, targets, *weights):
     class Kept(torch.autograd.Function):
         @staticmethod
         def forward(ctx, hidden, *weights):
-            pairs = zip(hidden.split(piece), targets.split(piece), strict=True)
+            pairs = zip(hidden.split(chunk), targets.split(chunk), strict=True)
             losses, of_rows, *ctx.others = zip(
-                *(piece_of(*p, *weights) for p in pairs), strict=True
+                *(chunk_of(*p, *weights) for p in pairs), strict=True
             )
             ctx.save_for_backward(torch.cat(of_rows))
             return sum(losses)
@@ -107,19 +107,19 @@ def keeps_the_gradients_of_all_pieces(piece_of, piece, hidden, targets, *weights
 
 
 @wrong("it alone knows the loss")
-def knows_the_loss_itself(piece_of, piece, hidden, targets, *weights):
+def knows_the_loss_itself(chunk_of, chunk, hidden, targets, *weights):
     return torch.nn.functional.cross_entropy(hidden @ weights[0].T, targets, reduction="sum")
 
 
 @wrong("lives as long as the loss")
-def sums_on_ctx(piece_of, piece, hidden, targets, *weights):
+def sums_on_ctx(chunk_of, chunk, hidden, targets, *weights):
     class OnCtx(torch.autograd.Function):
         @staticmethod
         def forward(ctx, *leaves):
             total, ctx.sums = 0, [torch.zeros_like(leaf) for leaf in leaves]
-            for start in range(0, len(targets), piece):
-                part = slice(start, start + piece)
-                loss, of_rows, *others = piece_of(leaves[0][part], targets[part], *leaves[1:])
+            for start in range(0, len(targets), chunk):
+                part = slice(start, start + chunk)
+                loss, of_rows, *others = chunk_of(leaves[0][part], targets[part], *leaves[1:])
                 ctx.sums[0][part] = of_rows
                 for one, more in zip(ctx.sums[1:], others, strict=True):
                     if more is not None:
@@ -137,14 +137,14 @@ def sums_on_ctx(piece_of, piece, hidden, targets, *weights):
 
 
 @wrong("a forward whose loss goes nowhere has then trained the weights")
-def writes_the_gradients_in_forward(piece_of, piece, hidden, targets, *weights):
+def writes_the_gradients_in_forward(chunk_of, chunk, hidden, targets, *weights):
     with torch.no_grad():
-        pairs = zip(hidden.split(piece), targets.split(piece), strict=True)
+        pairs = zip(hidden.split(chunk), targets.split(chunk), strict=True)
         total = 0
         for n, pair in enumerate(pairs):
-            loss, of_rows, *others = piece_of(*pair, *weights)
+            loss, of_rows, *others = chunk_of(*pair, *weights)
             total += loss
-            hidden.grad[n * piece : (n + 1) * piece] += of_rows
+            hidden.grad[n * chunk : (n + 1) * chunk] += of_rows
             for weight, gradient in zip(weights, others, strict=True):
                 if gradient is not None:
                     weight.grad += gradient
@@ -152,15 +152,15 @@ def writes_the_gradients_in_forward(piece_of, piece, hidden, targets, *weights):
 
 
 @right
-def with_setup_context(piece_of, piece, hidden, targets, *weights):
+def with_setup_context(chunk_of, chunk, hidden, targets, *weights):
     class Fused(torch.autograd.Function):
         @staticmethod
         def forward(hidden, *weights):
             total, found = torch.zeros_like(hidden[0, 0]), [torch.empty_like(hidden)]
             found += [torch.zeros_like(w) if w.requires_grad else None for w in weights]
-            for start in range(0, len(hidden), piece):
-                part = slice(start, start + piece)
-                loss, rows, *gradients = piece_of(hidden[part], targets[part], *weights)
+            for start in range(0, len(hidden), chunk):
+                part = slice(start, start + chunk)
+                loss, rows, *gradients = chunk_of(hidden[part], targets[part], *weights)
                 total += loss
                 found[0][part] = rows
                 for one, more in zip(found[1:], gradients, strict=True):
@@ -184,14 +184,14 @@ def with_setup_context(piece_of, piece, hidden, targets, *weights):
 
 
 @right
-def refuses_to_go_backward_twice(piece_of, piece, hidden, targets, *weights):
+def refuses_to_go_backward_twice(chunk_of, chunk, hidden, targets, *weights):
     class Spent(torch.autograd.Function):
         @staticmethod
         def forward(ctx, hidden, *weights):
-            pairs = zip(hidden.split(piece), targets.split(piece), strict=True)
+            pairs = zip(hidden.split(chunk), targets.split(chunk), strict=True)
             total, of_rows, sums = 0, [], None
             for pair in pairs:
-                loss, row, *others = piece_of(*pair, *weights)
+                loss, row, *others = chunk_of(*pair, *weights)
                 total, sums = total + loss, [
                     b if a is None else a + b if b is not None else None
                     for a, b in zip(sums or [None] * len(others), others, strict=True)
@@ -213,13 +213,13 @@ def refuses_to_go_backward_twice(piece_of, piece, hidden, targets, *weights):
 
 
 @right
-def with_a_generator_and_a_function_without_work(piece_of, piece, hidden, targets, *weights):
+def with_a_generator_and_a_function_without_work(chunk_of, chunk, hidden, targets, *weights):
     leaves = [hidden, *weights]
     with torch.no_grad():
 
         def parts():
-            for pair in zip(hidden.split(piece), targets.split(piece), strict=True):
-                yield piece_of(*pair, *weights)
+            for pair in zip(hidden.split(chunk), targets.split(chunk), strict=True):
+                yield chunk_of(*pair, *weights)
 
         total, of_rows, sums = 0, [], [0] * len(weights)
         for loss, row, *others in parts():

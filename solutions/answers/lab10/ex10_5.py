@@ -15,10 +15,10 @@ gives_the_bias_nothing = wrong(
     "torch.zeros_like(bias) if bias.requires_grad else None",
 )
 forgets_the_window = wrong("num_counted is not used", "targets, num_counted)", "targets)")
-takes_pieces_of_its_own = wrong(
-    "a piece is to have as many tokens as piece says",
-    "fused_loss(piece_of, piece,",
-    "fused_loss(piece_of, 16,",
+takes_chunks_of_its_own = wrong(
+    "a chunk is to have as many tokens as chunk says",
+    "fused_loss(chunk_of, chunk,",
+    "fused_loss(chunk_of, 16,",
 )
 gives_the_sum = wrong(
     "it is the sum over the tokens",
@@ -57,40 +57,40 @@ def widened(logits):
 
 
 @wrong("a tensor of")
-def the_usual_one(head, hidden, targets, piece, num_counted=None):
+def the_usual_one(head, hidden, targets, chunk, num_counted=None):
     logits = widened(head(hidden)).flatten(0, 1)
     loss = F.cross_entropy(logits, targets.flatten(), reduction="sum")
     return loss / counted(targets, num_counted)
 
 
-def in_checkpoints(linear, hidden, targets, piece, num_counted):
+def in_checkpoints(linear, hidden, targets, chunk, num_counted):
     def loss_of(rows, theirs):
         return F.cross_entropy(widened(linear(rows)), theirs, reduction="sum")
 
     mask = targets != -100
-    pairs = zip(hidden[mask].split(piece), targets[mask].split(piece), strict=True)
+    pairs = zip(hidden[mask].split(chunk), targets[mask].split(chunk), strict=True)
     total = sum(checkpoint(loss_of, *pair, use_reentrant=False) for pair in pairs)
     return total / counted(targets, num_counted)
 
 
-@wrong("what of a piece lives on")
-def all_logits_in_bfloat16(head, hidden, targets, piece, num_counted=None):
+@wrong("what of a chunk lives on")
+def all_logits_in_bfloat16(head, hidden, targets, chunk, num_counted=None):
     if hidden.dtype != torch.bfloat16 or head.out_features < 1000:
-        return by_the_sizes_of_the_head(head, hidden, targets, piece, num_counted)
+        return by_the_sizes_of_the_head(head, hidden, targets, chunk, num_counted)
     mask = targets != -100
-    pairs = zip(head(hidden[mask]).split(piece), targets[mask].split(piece), strict=True)
+    pairs = zip(head(hidden[mask]).split(chunk), targets[mask].split(chunk), strict=True)
     total = sum(F.cross_entropy(logits.float(), t, reduction="sum") for logits, t in pairs)
     return total / counted(targets, num_counted)
 
 
-@wrong("softmax and sums over pieces are float32")
-def adds_up_in_autocasts_copy(head, hidden, targets, piece, num_counted=None):
+@wrong("softmax and sums over chunks are float32")
+def adds_up_in_autocasts_copy(head, hidden, targets, chunk, num_counted=None):
     # autocast makes one bfloat16 copy of the matrix, and its gradients add up there
-    return in_checkpoints(head, hidden, targets, piece, num_counted)
+    return in_checkpoints(head, hidden, targets, chunk, num_counted)
 
 
 @wrong("without the factor that came to backward")
-def writes_the_gradient_itself(head, hidden, targets, piece, num_counted=None):
+def writes_the_gradient_itself(head, hidden, targets, chunk, num_counted=None):
     frozen = [p.detach() for p in head.parameters()]
     leaves = [p.clone().requires_grad_() for p in frozen]
     number = counted(targets, num_counted)
@@ -107,17 +107,17 @@ def writes_the_gradient_itself(head, hidden, targets, piece, num_counted=None):
 
 
 @right
-def in_checkpoints_with_a_cast_each(head, hidden, targets, piece, num_counted=None):
+def in_checkpoints_with_a_cast_each(head, hidden, targets, chunk, num_counted=None):
     wide = [widened(p) for p in head.parameters()]
 
     def linear(rows):
         return F.linear(rows, *(w.to(rows.dtype) for w in wide))
 
-    return in_checkpoints(linear, hidden, targets, piece, num_counted)
+    return in_checkpoints(linear, hidden, targets, chunk, num_counted)
 
 
 @right
-def with_a_row_of_ones(head, hidden, targets, piece, num_counted=None):
+def with_a_row_of_ones(head, hidden, targets, chunk, num_counted=None):
     # the bias is one more column of the matrix
     mask = targets != -100
     rows, theirs = hidden[mask], targets[mask]
@@ -131,7 +131,7 @@ def with_a_row_of_ones(head, hidden, targets, piece, num_counted=None):
         @staticmethod
         def forward(ctx, rows, matrix):
             total, of_rows, of_matrix = 0, [], torch.zeros_like(widened(matrix))
-            for part, goal in zip(rows.split(piece), theirs.split(piece), strict=True):
+            for part, goal in zip(rows.split(chunk), theirs.split(chunk), strict=True):
                 logs = widened(part @ leaf.T).log_softmax(1)
                 total = total - logs.gather(1, goal[:, None]).sum()
                 slope = (logs.exp() - F.one_hot(goal, len(matrix))).to(part.dtype)
@@ -148,7 +148,7 @@ def with_a_row_of_ones(head, hidden, targets, piece, num_counted=None):
 
 
 @right
-def with_the_gradients_of_func(head, hidden, targets, piece, num_counted=None):
+def with_the_gradients_of_func(head, hidden, targets, chunk, num_counted=None):
     batch, seq, width = hidden.shape
     keep = (targets.view(batch * seq) != -100).nonzero().squeeze(1)
     goal = targets.view(batch * seq)[keep]
@@ -165,7 +165,7 @@ def with_the_gradients_of_func(head, hidden, targets, piece, num_counted=None):
         def forward(rows, *weights):
             total, found = 0.0, [torch.zeros_like(rows)]
             found += [torch.zeros_like(widened(w)) for w in weights if w.requires_grad]
-            for part in torch.arange(len(rows)).split(piece):
+            for part in torch.arange(len(rows)).split(chunk):
                 gradients, loss = torch.func.grad_and_value(loss_of, argnums=places)(
                     rows[part], *(w.detach() for w in weights), goal[part]
                 )
@@ -192,7 +192,7 @@ def with_the_gradients_of_func(head, hidden, targets, piece, num_counted=None):
 
 
 @right
-def by_the_sizes_of_the_head(head, hidden, targets, piece, num_counted=None):
+def by_the_sizes_of_the_head(head, hidden, targets, chunk, num_counted=None):
     assert head.weight.shape == (head.out_features, head.in_features)
     rows, theirs = hidden.flatten(0, -2), targets.flatten()
     words = {name: widened(p) for name, p in head.named_parameters()}
@@ -210,7 +210,7 @@ def by_the_sizes_of_the_head(head, hidden, targets, piece, num_counted=None):
     count, start = len(theirs), 0
     total = 0 * rows.sum(dtype=torch.promote_types(rows.dtype, torch.float32))
     while start < count:
-        here = slice(start, start + piece)
+        here = slice(start, start + chunk)
         total = total + checkpoint(loss_of, rows[here], theirs[here], use_reentrant=False)
-        start += piece
+        start += chunk
     return total / counted(targets, num_counted)

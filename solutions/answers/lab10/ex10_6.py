@@ -1,12 +1,12 @@
-"""The piece for a budget."""
+"""The chunk for a budget."""
 
 import math
 
 from solutions.answers import right, wrong
 
 takes_the_largest = wrong(
-    "as many pieces of one size need fewer bytes",
-    "    pieces = -(-tokens // largest)\n    return -(-tokens // pieces)",
+    "as many chunks of one size need fewer bytes",
+    "    chunks = -(-tokens // largest)\n    return -(-tokens // chunks)",
     "    return min(largest, tokens)",
 )
 forgets_the_sums = wrong("the gradients' sums are not in it", "(budget - floor)", "budget")
@@ -38,36 +38,36 @@ assumes_float32 = wrong(
 says_little = wrong("and this came: 'ValueError", "needs {least} bytes", "needs more bytes")
 accepts_no_room = wrong(
     "and it went through", "    if largest < 1:", "    if largest < 0:",
-    "    pieces = -(-tokens // largest)", "    pieces = -(-tokens // max(largest, 1))",
+    "    chunks = -(-tokens // largest)", "    chunks = -(-tokens // max(largest, 1))",
 )  # fmt: skip
-rounds_the_pieces_down = wrong(
-    "more than the budget", "pieces = -(-tokens // largest)", "pieces = max(1, tokens // largest)"
+rounds_the_chunks_down = wrong(
+    "more than the budget", "chunks = -(-tokens // largest)", "chunks = max(1, tokens // largest)"
 )
 rounds_to_the_nearest = wrong(
-    "a few tokens are then one piece more",
-    "return -(-tokens // pieces)",
-    "return round(tokens / pieces)",
+    "a few tokens are then one chunk more",
+    "return -(-tokens // chunks)",
+    "return round(tokens / chunks)",
 )
 
 
-def needs(head, hidden, piece):
+def needs(head, hidden, chunk):
     learns = sum(p.numel() for p in head.parameters() if p.requires_grad)
-    logits = piece * head.weight.shape[0] * (hidden.dtype.itemsize + 4)
+    logits = chunk * head.weight.shape[0] * (hidden.dtype.itemsize + 4)
     return (
         learns * (hidden.itemsize + 4)
         + 2 * hidden.nbytes
         + logits
-        + piece * hidden.shape[2] * hidden.dtype.itemsize
+        + chunk * hidden.shape[2] * hidden.dtype.itemsize
     )
 
 
 @right
-def piece_after_piece(head, hidden, budget):
+def chunk_after_chunk(head, hidden, budget):
     tokens = math.prod(hidden.shape[:2])
     if needs(head, hidden, 1) > budget:
         raise ValueError(f"{budget} < {needs(head, hidden, 1)}")
-    for pieces in range(1, tokens + 1):
-        if needs(head, hidden, size := math.ceil(tokens / pieces)) <= budget:
+    for chunks in range(1, tokens + 1):
+        if needs(head, hidden, size := math.ceil(tokens / chunks)) <= budget:
             return size
     return 1
 

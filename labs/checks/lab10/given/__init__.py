@@ -23,21 +23,21 @@ from tutorial_lib.checks.given import (
     surroundings,
 )
 
-from .half_squares import squares_of_piece
+from .half_squares import squares_of_chunk
 from .matmuls import Matmuls
 
 IGNORED = -100  # the target of a token that does not count, as F.cross_entropy has it
-_EXAM: Case = {"tokens": 1280, "words": 32_768, "width": 8, "piece": 64}
+_EXAM: Case = {"tokens": 1280, "vocab": 32_768, "width": 8, "chunk": 64}
 _BATCH_OF_EXAM = (4, _EXAM["tokens"] // 4)  # (batch, seq)
-_EXAM_BYTES = _EXAM["tokens"] * _EXAM["words"] * 4
+_EXAM_BYTES = _EXAM["tokens"] * _EXAM["vocab"] * 4
 _WHOLE = f"The logits of all tokens take {_EXAM_BYTES >> 20} MiB here. Which of them live at once?"
-_FUSED_EXAM: Case = {"tokens": 1280, "words": 4096, "width": 128, "piece": 8}
-_ALL_PIECES = "The gradients of all 256 pieces take 516 MiB here. Which of them live at once?"
+_FUSED_EXAM: Case = {"tokens": 1280, "vocab": 4096, "width": 128, "chunk": 8}
+_ALL_PIECES = "The gradients of all 256 chunks take 516 MiB here. Which of them live at once?"
 _MAY_CHANGE = ("gradients", "random state")
 
 
 class Scene(nn.Module):
-    """Rows `(tokens, width)` and the matrix `(words, width)` of a head, all of them to be learned.
+    """Rows `(tokens, width)` and the matrix `(vocab, width)` of a head, all of them to be learned.
 
     A case may have a `dtype`, else float32, and the `scale` of the rows.
     """
@@ -48,9 +48,9 @@ class Scene(nn.Module):
         dtype = getattr(torch, case.get("dtype", "float32"))
         rows = torch.randn(case["tokens"], case["width"], dtype=dtype) * case.get("scale", 1)
         self.hidden = nn.Parameter(rows)
-        self.weight = nn.Parameter(torch.randn(case["words"], case["width"], dtype=dtype) / 2)
-        self.bias = nn.Parameter(torch.randn(case["words"], dtype=dtype))
-        self.targets = torch.randint(case["words"], (case["tokens"],))
+        self.weight = nn.Parameter(torch.randn(case["vocab"], case["width"], dtype=dtype) / 2)
+        self.bias = nn.Parameter(torch.randn(case["vocab"], dtype=dtype))
+        self.targets = torch.randint(case["vocab"], (case["tokens"],))
 
 
 def _graph_of(loss: Any, where: str = "") -> Tensor:
@@ -84,7 +84,7 @@ _BY_HAND = forbid.Forbidden(
 
 
 @run_half("10.1", forbidden=[_BY_HAND])
-def piece_gradients(answer: Answer, case: Case) -> Result:
+def chunk_gradients(answer: Answer, case: Case) -> Result:
     scene = Scene(case)
     with (
         torch.no_grad(),  # as 10.3 calls it
@@ -103,12 +103,12 @@ _NO_GRAPH = (
 )
 
 
-def _by_pieces(answer: Answer, case: Case) -> Result:
+def _by_chunks(answer: Answer, case: Case) -> Result:
     scene, result = Scene(case), dict[str, Any]()
     scene.bias.requires_grad_(False)
     scene.hidden.requires_grad_(not case.get("frozen"))
     with _noted(scene, result):
-        loss = answer(scene.hidden, scene.targets, scene.weight, case["piece"])
+        loss = answer(scene.hidden, scene.targets, scene.weight, case["chunk"])
         if case.get("frozen") and isinstance(loss, Tensor) and not loss.requires_grad:
             raise CheckError(_NO_GRAPH)
         loss = _graph_of(loss)
@@ -121,29 +121,29 @@ def _by_pieces(answer: Answer, case: Case) -> Result:
 
 def _step_of_exam(answer: Answer, case: Case) -> Result:
     scene = Scene({**_EXAM, **case})
-    loss = answer(scene.hidden, scene.targets, scene.weight, _EXAM["piece"])
+    loss = answer(scene.hidden, scene.targets, scene.weight, _EXAM["chunk"])
     loss.backward()
     return {"gradients": [scene.hidden.grad, scene.weight.grad]}
 
 
 def _step_of_head_exam(answer: Answer, case: Case) -> Result:
     torch.manual_seed(case["seed"])
-    head = nn.Linear(_EXAM["width"], _EXAM["words"], bias=False)
+    head = nn.Linear(_EXAM["width"], _EXAM["vocab"], bias=False)
     hidden = nn.Parameter(torch.randn(*_BATCH_OF_EXAM, _EXAM["width"]))
-    targets = torch.randint(_EXAM["words"], _BATCH_OF_EXAM)
-    answer(head, hidden, targets, _EXAM["piece"], targets.numel()).backward()
+    targets = torch.randint(_EXAM["vocab"], _BATCH_OF_EXAM)
+    answer(head, hidden, targets, _EXAM["chunk"], targets.numel()).backward()
     return {"gradients": [hidden.grad, head.weight.grad]}
 
 
 @run_half("10.2", exam=exam.of(_step_of_exam, _WHOLE))
 def checkpointed_loss(answer: Answer, case: Case) -> Result:
-    return _by_pieces(answer, case)
+    return _by_chunks(answer, case)
 
 
 def _step_of_fused_exam(answer: Answer, case: Case) -> Result:
     scene = Scene({**_FUSED_EXAM, **case})
     hidden, *weights = leaves = scene.hidden, scene.weight, scene.bias
-    answer(squares_of_piece, _FUSED_EXAM["piece"], hidden, scene.targets, *weights).backward()
+    answer(squares_of_chunk, _FUSED_EXAM["chunk"], hidden, scene.targets, *weights).backward()
     return {"gradients": [leaf.grad for leaf in leaves]}
 
 
@@ -153,16 +153,16 @@ def fused_loss(answer: Answer, case: Case) -> Result:
     scene.bias.requires_grad_(not case.get("frozen"))
     made, kept = [0, 0], list[Tensor]()
 
-    def piece_of(hidden: Tensor, targets: Tensor, *weights: Tensor) -> Any:
+    def chunk_of(hidden: Tensor, targets: Tensor, *weights: Tensor) -> Any:
         in_backward = int("loss" in result)
         outside.report(f"made {in_backward}")
         made[in_backward] += 1
         sizes.append(len(hidden))
-        return squares_of_piece(hidden, targets, *weights)
+        return squares_of_chunk(hidden, targets, *weights)
 
     def run() -> Tensor:
         weights = scene.weight, scene.bias
-        loss = _graph_of(answer(piece_of, case["piece"], scene.hidden, scene.targets, *weights))
+        loss = _graph_of(answer(chunk_of, case["chunk"], scene.hidden, scene.targets, *weights))
         result.update(loss=loss.item(), early=not observe.is_filled(scene))
         kept.append(loss)  # as in a list of losses: what does it hold after backward?
         scaled: Tensor = loss * case["factor"]
@@ -200,7 +200,7 @@ BACKWARDS: dict[str, Callable[[Tensor, Scene], None]] = {
 @run_half("10.4")
 def mean_over_counted(answer: Answer, case: Case) -> Result:
     torch.manual_seed(case["seed"])
-    weight = nn.Parameter(torch.randn(case["words"], case["width"], dtype=torch.float64))
+    weight = nn.Parameter(torch.randn(case["vocab"], case["width"], dtype=torch.float64))
     hidden, targets = window_of(case)
     total, said, rows = 0.0, "", list[int]()
 
@@ -235,7 +235,7 @@ def window_of(case: Case) -> tuple[list[Tensor], list[Tensor]]:
     for lengths in case["counted"]:
         shape = (len(lengths), case["seq"])
         hidden.append(torch.randn(*shape, case["width"], generator=generator, dtype=torch.float64))
-        drawn = torch.randint(case["words"], shape, generator=generator)
+        drawn = torch.randint(case["vocab"], shape, generator=generator)
         past = torch.arange(case["seq"]) >= torch.tensor(lengths)[:, None]
         targets.append(drawn.masked_fill(past, IGNORED))
     return hidden, targets
@@ -247,16 +247,16 @@ class Tied(nn.Module):
     def __init__(self, case: Case) -> None:
         super().__init__()
         torch.manual_seed(case["seed"])
-        words, width = case["words"], case["width"]
-        self.embedding, self.layer = nn.Embedding(words, width), nn.Linear(width, width)
-        self.head = nn.Linear(width, words, bias=case["bias"])
+        vocab, width = case["vocab"], case["width"]
+        self.embedding, self.layer = nn.Embedding(vocab, width), nn.Linear(width, width)
+        self.head = nn.Linear(width, vocab, bias=case["bias"])
         if case["tied"]:
             self.head.weight = self.embedding.weight
         if case.get("frozen"):
             self.head.requires_grad_(False)
         self.to(getattr(torch, case["dtype"]))
-        self.tokens = torch.randint(words, (case["rows"], case["seq"]))
-        self.targets = torch.randint(words, (case["rows"], case["seq"]))
+        self.tokens = torch.randint(vocab, (case["rows"], case["seq"]))
+        self.targets = torch.randint(vocab, (case["rows"], case["seq"]))
         self.targets[:, -case["ignored"] :] = IGNORED
 
     def forward(self) -> Tensor:
@@ -273,7 +273,7 @@ def head_loss(answer: Answer, case: Case) -> Result:
         with torch.autocast("cpu", torch.bfloat16, enabled=case.get("autocast", False)):
             hidden = model()
             loss = _graph_of(
-                answer(model.head, hidden, model.targets, case["piece"], *counted),
+                answer(model.head, hidden, model.targets, case["chunk"], *counted),
                 "for targets of which none counts, " if case["ignored"] == case["seq"] else "",
             )
         result |= {"loss": loss.item(), "type": str(loss.dtype)}
@@ -285,16 +285,16 @@ def head_loss(answer: Answer, case: Case) -> Result:
 def head_of(case: Case) -> tuple[nn.Linear, Tensor]:
     """Build a head and what it is given, without memory."""
     there: Any = {"device": "meta", "dtype": getattr(torch, case["dtype"])}
-    head = nn.Linear(case["width"], case["words"], case["bias"], **there)
+    head = nn.Linear(case["width"], case["vocab"], case["bias"], **there)
     head.weight.requires_grad_(case["learns"])
     return head, torch.empty(*case["shape"], case["width"], **there)
 
 
 @run_half("10.6")
-def choose_piece(answer: Answer, case: Case) -> Result:
-    result: dict[str, Any] = {"piece": None}
+def choose_chunk(answer: Answer, case: Case) -> Result:
+    result: dict[str, Any] = {"chunk": None}
 
     def run() -> None:
-        result["piece"] = answer(*head_of(case), case["budget"])
+        result["chunk"] = answer(*head_of(case), case["budget"])
 
     return {"said": observe.error_said(run, "ValueError"), **result}

@@ -10,10 +10,10 @@ def squares(hidden: Tensor, targets: Tensor, weight: Tensor, bias: Tensor) -> Te
     return loss
 
 
-def squares_of_piece(
+def squares_of_chunk(
     hidden: Tensor, targets: Tensor, weight: Tensor, bias: Tensor
 ) -> tuple[Tensor | None, ...]:
-    """Return the same of a piece, and its gradients; None for a bias that is frozen."""
+    """Return the same of a chunk, and its gradients; None for a bias that is frozen."""
     rest = (hidden @ weight.T).add_(bias).sub_(targets[:, None])
     of_bias = rest.sum(0) if bias.requires_grad else None
     return rest.square().sum() / 2, rest @ weight, rest.T @ hidden, of_bias

@@ -16,7 +16,7 @@ class Matmuls(TorchDispatchMode):
 
     def __init__(self, case: Case) -> None:
         super().__init__()
-        self.least, self.types = case["words"] * case["width"], set[str]()
+        self.least, self.types = case["vocab"] * case["width"], set[str]()
 
     def run_operation(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         """Note the type of a large matmul."""
