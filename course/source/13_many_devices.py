@@ -356,7 +356,7 @@ table.round(2)
 # well, and stage 3 the weights as well. A rank gathers the weights that it lacks just before it
 # needs them.
 #
-# Two classes of PyTorch come near these stages, and you measure both.
+# Two classes of PyTorch come near these stages.
 #
 # - `ZeroRedundancyOptimizer` divides what stage 1 divides, by whole tensors: a rank with a large
 #   one holds more than its share. But DDP still all-reduces whole gradients, and the optimizer then
@@ -377,13 +377,15 @@ table.round(2)
 # | FSDP2, kept until backward | $4/N$ | $1 + 3/N + A$ | $2\,(N-1)/N$ |
 # | FSDP2, stage 3 | $4/N$ | $3/N + \text{rest} + 2\,\text{block} + A$ | $3\,(N-1)/N$ |
 #
-# In a ring, a rank sends $(N-1)/N$ of the tensor for a gather, a reduce-scatter or a broadcast, and
-# twice that for an all-reduce.
+# In a ring, a gather, reduce-scatter or broadcast sends $(N-1)/N$ of the tensor, an all-reduce
+# twice that.
 #
 # **Predict.** Four ranks, two lines each: A is the peak in the last row of the table above, less 4.
-# Stage 3's peak is what percentage of DDP's?
+# Stage 3's peak is what percentage of DDP's? The next cell prints the sizes.
 
 # %% id="zero-picture"
+block = sum(p.nbytes for p in make_gpt().blocks[0].parameters()) / P
+print(f"one block has {block:.3f} P, the rest {1 - 8 * block:.3f} P")
 N, STATES = 4, ("parameters", "gradients", "optimizer_state")
 whole, own = [range(N)] * N, [[rank] for rank in range(N)]
 for title, states in (("DDP", whole), ("ZeRO stage 3, between steps", own)):
@@ -398,9 +400,8 @@ divided = partial(ZeroRedundancyOptimizer, optimizer_class=AdamW, foreach=False)
 zero_1 = partial(ddp, make_optimizer=divided)
 
 # %% [markdown] id="write-fsdp"
-# **Write.** `fsdp`, with
-# `fully_shard(module, mesh=mesh, reshard_after_forward=twice, **choices)` for each block, and then
-# for the model, which takes what no block has. The mesh is
+# **Write.** `fsdp`, with `fully_shard(module, mesh=mesh, reshard_after_forward=twice, **choices)`
+# for each block, and then for the model, which takes what no block has. The mesh is
 # `init_device_mesh("cpu", (dist.get_world_size(),))`, the step `training_step(model, my_lines())`.
 
 
@@ -491,7 +492,6 @@ def formulas_are_right():
 
 # %% id="zero-formula"
 A = measured(one_process, 1, 2).report.peak_bytes / P - 3  # less weights and states
-block = sum(p.nbytes for p in make_gpt().blocks[0].parameters()) / P
 NAMES = ("DDP", "ZeroRedundancy", "FSDP2, kept", "ZeRO 3")
 formula = dict(zip(NAMES, formulas(N, A, block, 1 - 8 * block), strict=True))
 
