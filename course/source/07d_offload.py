@@ -7,8 +7,7 @@
 #
 # In this chapter you write the two hooks that move tensors, and count what they move. Then you move
 # boundaries alone, from pinned memory, on a stream of their own, fetched one block ahead. A page of
-# arithmetic says on which card, and from which length on, this costs nothing. At the end a planner
-# keeps, recomputes and moves at once.
+# arithmetic says where this costs nothing. At the end a planner does all three.
 #
 # **Budget:** 70 minutes, 1 GiB of memory, no GPU needed.
 
@@ -114,8 +113,8 @@ def seen(strategy, around=nullcontext):
 
 
 # %% [markdown] id="predict-copied"
-# **Predict.** Eight blocks, every saved tensor moved. How many times as many bytes are copied out
-# as would have waited on the device?
+# **Predict.** Eight blocks, every saved tensor moved. What is the ratio of the bytes copied out to
+# those that would have waited on the device?
 
 # %% id="guess-copied"
 guess = None  # times
@@ -139,16 +138,16 @@ table.map("{:.1f}".format).replace("nan", "")  # in units
 # that of `per-block`, because only one operation's tensors come back at a time.
 #
 # The price is in the last column: more is copied than waits. Hooks are asked about every saved
-# *tensor*. So a storage that three operations save is copied three times, and the weights, which
-# stay on the device anyway, are copied too. `save_on_cpu` does the same. Checkpointing first and
-# moving the boundaries copies the least (last row), by far. Around *selective* checkpointing
-# `save_on_cpu` moves nothing of what the policy saves. From PyTorch 2.15 on,
-# `checkpoint(..., respect_saved_tensors_hooks=True)` hands it to the hooks.
+# *tensor*. So a storage that three operations save is copied three times, and the weights are
+# copied too. `save_on_cpu` does the same. Checkpointing first and moving the boundaries copies the
+# least (last row), by far. Around *selective* checkpointing `save_on_cpu` moves nothing of what the
+# policy saves. From PyTorch 2.15 on, `checkpoint(..., respect_saved_tensors_hooks=True)` hands it
+# to the hooks.
 #
 # ## How it is used
 #
-# Training programs move **boundaries alone**. Each block is checkpointed, and its input goes to the
-# host instead of waiting on the card. Three more things make the copies free:
+# Training programs move **boundaries alone**: each block is checkpointed, and its input goes to the
+# host. Three more things make the copies free:
 #
 # - **pinned memory**: pages of the host that stay where they are, so that the GPU copies by itself
 #   and Python goes on at once;
@@ -165,12 +164,13 @@ table.map("{:.1f}".format).replace("nan", "")  # in units
 # a tensor's memory. On a CPU a stream does nothing, so here you see the order of the copies, not
 # their time.
 #
-# **Write.** The rest of `unpack`, about nine lines. Five things, in this order: fetch this
-# block's tensors if they aren't back yet; let the stream that computes wait for the side stream;
-# fetch the block before, if it has tensors on the host and isn't back; take the tensor out of
+# **Write.** The rest of `unpack`, about nine lines. Five things, in this order: fetch this block's
+# tensors if they aren't back yet; let the stream that computes wait for the side stream; fetch the
+# block before, if it has tensors on the host and isn't back; take the tensor out of
 # `self.back[number]`, and its copy out of `self.on_host[number]`; say that the stream that computes
-# uses it (`used_by`), and return it. A block may have several tensors.
-# Only the first of them waits and fetches: a later wait would wait for the next block's copy too.
+# uses it (`used_by`), and return it. A block may have several tensors: wait and fetch for the first
+# one alone, while the block before isn't back. A later wait would include the copy of the block
+# before.
 
 
 # %% id="prefetching"
@@ -206,6 +206,7 @@ class Prefetching:
         return number, place
 
     def fetch(self, number):
+        self.back = {n: tensors for n, tensors in self.back.items() if tensors}
         with self.streams.stream(self.side):
             hosts = self.on_host[number].items()
             to = {"device": self.where, "non_blocking": True}
@@ -242,34 +243,52 @@ def fetches_a_block_ahead():
         moving.log.append(f"[{number}]")
         return torch.stack(tensors).prod(0).sin()
 
-    def trained(call, several):
+    def trained(call, count, several):
         other = torch.linspace(1, 2, 4, requires_grad=True)
         x = h = torch.linspace(0, 1, 4, requires_grad=True)
-        for number in range(3):
+        for number in range(count):
             h = call(partial(run, number), *((h, other) if several else (h,)))
         h.sum().backward()
         return x.grad
 
-    for several in (False, True):
-        compute, moving = Lane(), Prefetching("cpu")
-        moving.side = Lane()
+    def fetch(number):
+        Prefetching.fetch(moving, number)
+        moving.back[number] = {p: t.clone() for p, t in moving.back[number].items()}
+        made.extend(moving.back[number].values())
+
+    def used_by(stream, tensor):
+        used.append((stream is compute, any(tensor is one for one in made)))
+
+    for count, several in ((3, False), (3, True), (1, False)):
+        compute, moving, made, used = Lane(), Prefetching("cpu"), [], []
+        moving.side, moving.fetch, moving.used_by = Lane(), fetch, used_by
         moving.streams = SimpleNamespace(
-            current_stream=lambda lane=compute: lane, stream=lambda lane: nullcontext()
+            current_stream=lambda *_, lane=compute: lane, stream=lambda _: nullcontext()
         )
-        wanted = trained(lambda function, *args: function(*args), several)
-        moving.log.clear()
-        seen = trained(moving, several)
-        order = " ".join(moving.log[moving.log.index("[2]") + 1 :])
-        right = "in 2 wait in 1 [2] wait in 0 [1] wait [0]"
-        if several:
-            right = right.replace("wait [0]", "wait wait [0]")
-        tensors = "two tensors" if several else "one tensor"
-        assert torch.allclose(seen, wanted), "The gradient is not the plain one."
-        assert order in (right, right.replace("wait wait", "wait")), (
-            f"Three blocks of {tensors}, in backward: {order}, and not {right}."
-        )
-        left = [*filter(None, [*moving.back.values(), *moving.on_host])]
-        assert not left, f"After backward, {len(left)} blocks still hold tensors."
+        wanted = trained(lambda function, *args: function(*args), count, several)
+        for step in range(2):
+            moving.log.clear()
+            used.clear()
+            seen = trained(moving, count, several)
+            order = " ".join(moving.log[moving.log.index(f"[{count - 1}]") + 1 :])
+            right = f"in {step} wait [0]"
+            if count == 3:
+                last, middle, first = (n + 3 * step for n in (2, 1, 0))
+                right = f"in {last} wait in {middle} [2] wait in {first} [1] wait [0]"
+            said = f"{count} blocks of {1 + several} tensors, step {step + 1}: "
+            assert torch.allclose(seen, wanted), (
+                said + "the gradient isn't the plain one."
+            )
+            assert order.replace("wait wait", "wait") == right, (
+                f"{said}in backward: {order}, and not {right}."
+            )
+            uses = [own for by_compute, own in used if by_compute]
+            assert uses == count * (1 + several) * [True], (
+                f"{said}`used_by` with the stream that computes, {len(uses)} times, for "
+                f"{sum(uses)} tensors of `self.back`."
+            )
+            left = [*filter(None, [*moving.back.values(), *moving.on_host])]
+            assert not left, f"After backward, {len(left)} blocks still hold tensors."
 
 
 # %% id="prefetching-order"
@@ -368,8 +387,7 @@ pd.DataFrame(host, columns).T.rename_axis("32 blocks, on the host")
 # alone, 4/3, on any of these cards and at each of the three lengths. The reason is short. A causal
 # block of width $h$ computes about $24h^2 + 2sh$ FLOPs for each of $s$ tokens, and its input has
 # $2h$ bytes for each. That makes $12h + s$ FLOPs a byte, here more than any of these cards can do
-# while one byte moves. All that it needs is room on the host, and activations on the card no longer
-# grow with the depth.
+# while one byte moves. All that it needs is room on the host.
 #
 # **With a fast enough link you can offload everything for free:** at this width behind NVLink-C2C,
 # and nearly so on a card as slow as a T4. In very long sequences it comes closer to that on every
@@ -412,8 +430,8 @@ figure.mark(a100_width, guess)
 
 # %% [markdown] id="width-read"
 # A copy hides where the block's line is above the card's. For an H100 the 768 channels of GPT-2 or
-# ViT-B are too few at this length, even for boundaries. From one generation to the next, arithmetic
-# grew faster than PCIe: the lines of T4, A100, H100 and B200 go up.
+# ViT-B are too few at this length, even for boundaries. Arithmetic grew faster than PCIe, so the
+# lines go up with each generation.
 #
 # No program reaches both published speeds. If your kernels reach half of the FLOP/s, half the line
 # is enough.
@@ -464,8 +482,8 @@ def earliest_first(plan, budget):
 @blanks.check("earliest_first", "return a plan")
 def the_earliest_move():
     slow = replace(each_block, bytes_per_second=1e9)
-    for saved, wanted in ((0, []), (1, [0]), (4, [0, 1, 2, 3])):
-        budget = slow.peak_bytes - saved * boundary
+    for saved, wanted in ((0, 0), (1, 1), (4, 4), (5, 5), (5.2, 6)):
+        budget, wanted = slow.peak_bytes - int(saved * boundary), [*range(wanted)]
         plan = earliest_first(slow, budget)
         moved = [move.item for move in plan.moves]
         assert moved == wanted, f"Blocks {moved} move, and {wanted} is enough."
@@ -483,8 +501,8 @@ def the_earliest_move():
 # `planning.solve` chooses between keeping and recomputing alone, and `planning.solve_with_host`
 # between keeping, recomputing and moving, each part of a block's bytes included.
 #
-# **Predict.** The budget is twice the peak above. Recomputing every block takes 33 % more time than
-# the plain step. How many percent more takes the best plan of all three?
+# **Predict.** The budget is twice the peak above, and the link is PCIe 4. Recomputing every block
+# takes 33 % more time than the plain step. How many percent more takes the best plan of all three?
 
 # %% id="guess-joint"
 guess = None  # %
@@ -537,9 +555,9 @@ figure
 # joint plan wins.
 #
 # **Where does offload lose?** When eight GPUs share the link, each has an eighth, and a copy takes
-# longer than the recomputation that it spares. Then a plan of all three is hardly better. And where
-# everything fits, there is nothing to move. Three real models, as `plan MODEL --budget 24GiB --link
-# pcie-4` plans them for an A100's speed:
+# longer than the recomputation that it spares. From 1 x on, a plan of all three is then hardly
+# better. And where everything fits, as GPT-2 XL does below, there is nothing to move. Three real
+# models, as `plan MODEL --budget 24GiB --link pcie-4` plans them for an A100's speed:
 
 # %% id="real-models"
 # @title Seconds of an update, without a host and with one: run this cell
@@ -591,8 +609,8 @@ offload = json.loads((snapshots.SNAPSHOTS / "offload.json").read_text())["peaks"
 pd.DataFrame(offload).T.map(lambda size: f"{Bytes(size)}")
 
 # %% [markdown] id="offload-emulated-read"
-# Moved, the card holds a little less than with a checkpoint around each block. The host gets more
-# than the card had, for the reason of the first table.
+# Moved, the card holds a little less than with a checkpoint around each block, and the host gets
+# more than the card had.
 
 # %% id="verdicts"
 at = {way: f"{Bytes(peak['card'])}" for way, peak in offload.items()}

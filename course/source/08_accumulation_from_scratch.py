@@ -57,8 +57,8 @@ torch.set_num_threads(1)
 # loop divides each loss by $N$ and updates once. The data is Python's standard library, byte
 # by byte.
 #
-# **Write.** `accumulated`, below; the sum stays in `.grad`, so clear at the beginning. Further
-# down, it must be the same training as the big batch.
+# **Write.** `accumulated`, below; the sum stays in `.grad`, so clear at the beginning. A later cell
+# compares it with the big batch.
 
 # %% id="subject"
 config = GPTConfig(num_layers=2, num_heads=4, d_model=64, seq_len=64)
@@ -136,8 +136,8 @@ def accumulates():
 # %% [markdown] id="predict-memory"
 # ## Who was right about the memory?
 #
-# Take a batch of 32 in one piece (32 x 1), and as four micro-batches of 8 (8 x 4). In this course
-# that always means micro-batch x accumulation steps.
+# Train a small GPT by AdamW with a batch of 32 in one piece (32 x 1), and as four micro-batches of
+# 8 (8 x 4). In this course that always means micro-batch x accumulation steps.
 #
 # **Predict.** By how many percent does the peak of the *whole step* fall?
 
@@ -435,7 +435,7 @@ verdict(big_epoch, mended_epoch, make=make_vit, calls=1)
 # leaves out of the loss.
 #
 # **Write.** The rest of `loss_sum`: the *sum* over tokens, so that the loop can choose what to
-# divide by. The logits at a position score the next token. A model takes no -100:
+# divide by. The logits at a position score the next token. The model can't embed -100, so give it
 # `rows.clamp(min=0)`.
 
 # %% id="rows"
@@ -565,7 +565,7 @@ def ragged_is_right():
 
 
 # %% [markdown] id="predict-ragged"
-# Take 32 lines in micro-batches of 4, in both ways.
+# Take 32 lines in micro-batches of 4, once with each divisor.
 #
 # **Predict.** By how many percent is the gradient of the mean of means wrong?
 
@@ -823,15 +823,15 @@ claims.Verdicts(
 # </details>
 #
 # **2.** Gradients are 6 GiB, and a sample's activations 2 GiB. What do 8 samples hold of both at
-# the activation peak, at once and as 8 x 1?
+# the activation peak, at once and as 1 x 8?
 #
 # <details><summary>Answer</summary>
 #
-# At once 16 GiB: no gradient is there yet. As 8 x 1 it is 2 + 6 = 8 GiB, from the second
+# At once 16 GiB: no gradient is there yet. As 1 x 8 it is 2 + 6 = 8 GiB, from the second
 # micro-batch on.
 # </details>
 #
-# **3.** From how many samples on does 8 x 1 or 4 x 1 save anything there?
+# **3.** From how many samples on does a micro-batch of 1 save anything there?
 #
 # <details><summary>Answer</summary>
 #

@@ -166,12 +166,13 @@ same_as(before, bitwise=True)
 print(f"checkpoints: {costs('checkpoints'):.1f} GiB")
 
 # %% [markdown] id="update-text"
-# Blocks' inputs are left, and the logits with their gradient: 12 x 1024 rows of 50257 numbers.
+# What's left is the blocks' inputs, and the logits with their gradient: 12 x 1024 rows of 50257
+# numbers.
 #
 # ## Lever 2: micro-batches
 #
 # **Write.** `update`, in micro-batches of `micro_batch` sequences. They divide the batch evenly,
-# and each has as many tokens that count, so the mean of their losses is the batch's.
+# and each has the same number of tokens that count, so the mean of their losses is the batch's.
 #
 # **Predict.** Three micro-batches of 4: what is left, in GiB?
 
@@ -355,7 +356,9 @@ if device.has_gpu():
 # One part is yours. `planned.from_4_bits(*stored)` makes a layer's whole weight, and autograd would
 # keep it until backward, in every layer.
 #
-# **Write.** `four_bits`, with a checkpoint, about four lines: backward makes the weight once more.
+# **Write.** `four_bits`, with a checkpoint, about four lines, so that backward makes the weight
+# again. `stored` is what `planned.to_4_bits(weight)` returns, and the shape. Cast the weight to x's
+# dtype.
 
 # %% id="recipe"
 import planned
@@ -389,8 +392,8 @@ def keeps_no_weight():
     assert torch.allclose(out, F.linear(x, weight), atol=1e-5), (
         "The output is not F.linear(x, weight)."
     )
-    assert saved < weight.nbytes, (
-        f"{saved} bytes wait for backward, and the whole weight has {weight.nbytes}."
+    assert saved < weight.nbytes / 8, (
+        f"{saved} bytes wait for backward, beside what `stored` has and the output."
     )
     (seen,) = torch.autograd.grad(out.square().sum(), x)
     (right,) = torch.autograd.grad(F.linear(x, weight).square().sum(), x)
@@ -403,7 +406,8 @@ def keeps_no_weight():
 # With all five levers and one left out at a time: first the twin's losses, then the peak at full
 # size, predicted with a GPU's kernels.
 #
-# **Predict.** With all five it is below 7 GiB. How many GiB without chunks?
+# **Predict.** With all five it is below 7 GiB. How many GiB without chunks? The vocabulary has
+# 128,256 tokens.
 
 # %% id="guess-recipe"
 guess = None  # GiB
@@ -442,8 +446,8 @@ plots.ledger_bars(ledgers, title=title, cards_gib=(16, 24), predicted=[*ledgers]
 # Each bar has one lever less. The levers work on different parts, so none replaces another one:
 # without checkpoints the step needs a data-center card, without chunks hardly anything of 16 GiB is
 # left, and without packing or 4 bits it takes nearly twice as much. Offload frees least, since 28
-# boundaries are small beside one recomputed block. What each costs in time, only your card can say:
-# the script prints each update's loss and peak.
+# boundaries are about half of one recomputed block. What each costs in time, only your card can
+# say: the script prints each update's loss and peak.
 
 
 # %% [markdown] id="on-paper"

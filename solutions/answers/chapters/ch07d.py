@@ -35,7 +35,7 @@ FILLINGS = {
             "            self.streams.current_stream().wait_stream(self.side)\n",
         ),
         "waits_for_each_tensor": wrong(
-            "Three blocks of two tensors",
+            "3 blocks of 2 tensors",
             "        if number - 1 not in self.back:  # else it was done for an earlier tensor\n"
             "            self.streams.current_stream().wait_stream(self.side)\n"
             "            if number and self.on_host[number - 1]:\n",
@@ -45,6 +45,14 @@ FILLINGS = {
         ),
         "does_not_wait": wrong(
             "in 2 in 1 [2]", "self.streams.current_stream().wait_stream(self.side)", "pass"
+        ),
+        "says_no_use": wrong(
+            "`used_by` with the stream that computes, 0 times",
+            "self.used_by(self.streams.current_stream(), tensor)",
+            "pass",
+        ),
+        "fetches_before_the_first": wrong(
+            "wait in -1", "if number and self.on_host[number - 1]:", "if self.on_host[number - 1]:"
         ),
         "leaves_the_copies": wrong(
             "still hold tensors", ", self.on_host[number].pop(place)", ", None"
@@ -67,6 +75,9 @@ FILLINGS = {
             "Blocks [0, 1, 2, 3, 4, 5] move",
             "range(count), budget)",
             "range(len(plan.tree) - 2), budget)",
+        ),
+        "gives_up_one_move_early": wrong(
+            "are too few, whatever moves", "range(len(plan.tree) - 1)", "range(len(plan.tree) - 2)"
         ),
         "returns_what_does_not_fit": wrong(
             "has to raise a ValueError",
