@@ -284,8 +284,8 @@ def fetches_a_block_ahead():
             )
             uses = [own for by_compute, own in used if by_compute]
             assert uses == count * (1 + several) * [True], (
-                f"{said}`used_by` with the stream that computes, {len(uses)} times, for "
-                f"{sum(uses)} tensors of `self.back`."
+                f"{said}`used_by` with the stream that computes, {len(uses)} times, "
+                f"for {sum(uses)} tensors of `self.back`."
             )
             left = [*filter(None, [*moving.back.values(), *moving.on_host])]
             assert not left, f"After backward, {len(left)} blocks still hold tensors."
