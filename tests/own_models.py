@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 
 def of_rows(kind, samples, rows=1):
-    """Give a function that trains a model of this kind on rows of 32 numbers, some a sample."""
+    """Return a function that trains a model of this kind on rows of 32 numbers, some a sample."""
 
     def make_loss(micro_batch=samples):
         model, x = kind(), torch.randn(micro_batch * rows, 32)

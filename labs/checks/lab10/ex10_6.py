@@ -144,7 +144,7 @@ def _faults(case: Case) -> Faults:
     if case["learns"]:
         yield from {
             "the gradients' sums are not in it: they are there whatever the chunk.": even(budget),
-            "the sums in float32 are not in it: they stand beside the chunk's own gradients.": (
+            "the sums in float32 are not in it: they're there beside the chunk's own gradients.": (
                 even(room + 4 * needs.learns)
             ),
         }.items()

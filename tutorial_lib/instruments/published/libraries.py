@@ -74,7 +74,7 @@ def full_config(model: Published, overrides: Mapping[str, Any]) -> dict[str, Any
 def config_value(model: Published, overrides: Mapping[str, Any], key: str) -> Any:
     """Return a field of a model's configuration, be it published, overridden or a default.
 
-    `text_config.vocab_size` looks inside `text_config`; `None` stands for a field that the
+    `text_config.vocab_size` looks inside `text_config`; `None` means a field that the
     configuration class does not have.
     """
     defaults, aliases = _fields(model)

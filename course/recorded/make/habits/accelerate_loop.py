@@ -5,10 +5,7 @@ from types import SimpleNamespace
 import accelerate
 import torch
 from accelerate.utils import fsdp_utils
-from experiment import (
-    CLIP, ROWS, STEPS, Linear, Watched, averages, clipped, counted, divisor, flat, replayed, report,
-    short_window,
-)  # fmt: skip
+from experiment import CLIP, ROWS, STEPS, Linear, Watched, averages, cells, flat, replayed, report
 from torch import nn
 
 
@@ -51,10 +48,7 @@ clip, _ = train(1, CLIP)
 once, schedule = train(1)
 report(
     version=f"accelerate {accelerate.__version__}",
-    divides_by=divisor(seen[0]),
-    short_window=short_window(seen),
-    clips=clipped(clip[0]),
-    schedule=counted(schedule, len(once)),
+    **cells(seen, once, schedule, clip),
     ema=averages(accelerate),
     logs="",  # the loop is yours
     replays_dropout=replayed(with_dropout(False)[0], *with_dropout(True)) + " (FSDP2's plugin)",

@@ -7,9 +7,7 @@ import composer
 import torch
 from composer.algorithms import EMA, GradientClipping
 from composer.core import Callback, DataSpec
-from experiment import (
-    CLIP, ROWS, STEPS, Linear, Watched, clipped, counted, divisor, logged, report, short_window,
-)  # fmt: skip
+from experiment import CLIP, ROWS, STEPS, Linear, Watched, cells, counted, logged, report
 
 warnings.simplefilter("ignore")
 logging.disable()
@@ -76,10 +74,7 @@ once, _, schedule = train(1, [average])
 clip, _, _ = train(1, [GradientClipping(clipping_type="norm", clipping_threshold=CLIP)])
 report(
     version=f"composer {composer.__version__}",
-    divides_by=divisor(seen[0]),
-    short_window=short_window(seen),
-    clips=clipped(clip[0]),
-    schedule=counted(schedule, len(once)),
+    **cells(seen, once, schedule, clip),
     ema=counted(average.times, len(once)),
     logs=logged(losses[0]),
     replays_dropout="",

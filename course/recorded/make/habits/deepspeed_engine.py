@@ -5,10 +5,7 @@ import os
 
 import deepspeed
 import torch
-from experiment import (
-    CLIP, ROWS, STEPS, Linear, Watched, averages, clipped, counted, divisor, flat, replayed,
-    report, short_window,
-)  # fmt: skip
+from experiment import CLIP, ROWS, STEPS, Linear, Watched, averages, cells, flat, replayed, report
 from torch import nn
 
 os.environ |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
@@ -50,10 +47,7 @@ once, schedule = train(1)
 clip, _ = train(1, CLIP)
 report(
     version=f"deepspeed {deepspeed.__version__}",
-    divides_by=divisor(seen[0]),
-    short_window=short_window(seen),
-    clips=clipped(clip[0]),
-    schedule=counted(schedule, len(once)),
+    **cells(seen, once, schedule, clip),
     ema=averages(deepspeed, "runtime/*.py"),
     logs="",
     replays_dropout=replayed(with_dropout(False)[0], *with_dropout(True)),

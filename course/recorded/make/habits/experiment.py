@@ -161,6 +161,22 @@ def replayed(plain, checkpointed, forwards):
     return "yes" if off < 1e-5 else f"no: gradient {100 * off:.0f} % off"
 
 
+def cells(seen, once, schedule, clip=None):
+    """Return the cells that say what becomes of a window, for `report`.
+
+    Args:
+        seen: Gradients of the updates of two epochs; `once` those of one, after which something
+            that was to count updates is at `schedule`.
+        clip: The same under a norm of CLIP; None where a library clips nothing itself.
+    """
+    return {
+        "divides_by": divisor(seen[0]),
+        "short_window": short_window(seen),
+        "clips": clipped(clip[0]) if clip else "",
+        "schedule": counted(schedule, len(once)),
+    }
+
+
 def averages(package, files="**/*.py"):
     """Name the classes of a package that average weights, by their names, or say that none does."""
     words = re.compile(r"^class (\w*(?:EMA|Ema|WeightAverag|MovingAverage)\w*)", re.MULTILINE)

@@ -2,9 +2,7 @@
 
 import ignite
 import torch
-from experiment import (
-    ROWS, STEPS, Linear, Watched, counted, divisor, logged, report, short_window,
-)  # fmt: skip
+from experiment import ROWS, STEPS, Linear, Watched, cells, counted, logged, report
 from ignite.engine import Events, create_supervised_trainer
 from ignite.handlers import EMAHandler, LRScheduler
 
@@ -32,10 +30,7 @@ seen, _, _, outputs = train(2)
 once, schedule, times, _ = train(1)
 report(
     version=f"pytorch-ignite {ignite.__version__}",
-    divides_by=divisor(seen[0]),
-    short_window=short_window(seen),
-    clips="",  # none of its own
-    schedule=counted(schedule, len(once)),
+    **cells(seen, once, schedule),
     ema=counted(times, len(once)),
     logs=logged(outputs[STEPS - 1]),
     replays_dropout="",

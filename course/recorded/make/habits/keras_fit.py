@@ -8,9 +8,7 @@ os.environ["KERAS_BACKEND"] = sys.argv[1]
 import keras
 import numpy as np
 import torch
-from experiment import (
-    CLIP, LENGTHS, ROWS, STEPS, clipped, counted, divisor, logged, replayed, report, short_window,
-)  # fmt: skip
+from experiment import CLIP, LENGTHS, ROWS, STEPS, cells, counted, logged, replayed, report
 
 keras.config.disable_interactive_logging()
 WEIGHT = np.array([[1.0], [0.5], [0.25]], dtype="float32")
@@ -96,10 +94,7 @@ once, _ = train(1, learning_rate=Schedule(), use_ema=True)
 _, losses = train(1, learning_rate=0.0)
 report(
     version=f"keras {keras.__version__} on {keras.backend.backend()}",
-    divides_by=divisor(seen[0]),
-    short_window=short_window(seen),
-    clips=clipped(clip[0]),
-    schedule=counted(rates[-1], len(once)),
+    **cells(seen, once, rates[-1], clip),
     ema=counted(len(averaged), len(once)),
     logs=logged(losses[STEPS - 1]),
     replays_dropout=replayed(*with_dropout()),

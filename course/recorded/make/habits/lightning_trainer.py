@@ -6,9 +6,7 @@ import warnings
 
 import lightning
 import torch
-from experiment import (
-    CLIP, ROWS, STEPS, Linear, Watched, clipped, counted, divisor, logged, report, short_window,
-)  # fmt: skip
+from experiment import CLIP, ROWS, STEPS, Linear, Watched, cells, counted, logged, report
 from lightning.pytorch.callbacks import EMAWeightAveraging
 
 warnings.simplefilter("ignore")
@@ -62,10 +60,12 @@ seen, once = train(max_epochs=2), train(max_epochs=1, callbacks=[average])
 clip = train(max_epochs=1, gradient_clip_val=CLIP)
 report(
     version=f"lightning {lightning.__version__}",
-    divides_by=divisor(seen.watched.gradients[0]),
-    short_window=short_window(seen.watched.gradients),
-    clips=clipped(clip.watched.gradients[0]),
-    schedule=counted(once.schedule.last_epoch, len(once.watched.gradients)),
+    **cells(
+        seen.watched.gradients,
+        once.watched.gradients,
+        once.schedule.last_epoch,
+        clip.watched.gradients,
+    ),
     ema=counted(average.times, len(once.watched.gradients)),
     logs=logged(seen.logged[STEPS - 1]),
     replays_dropout="",

@@ -6,9 +6,18 @@ import tempfile
 import torch
 import transformers
 from experiment import (
-    CLIP, ROWS, STEPS, Linear, Watched, averages, clipped, counted, divisor, flat, logged,
-    replayed, report, short_window,
-)  # fmt: skip
+    CLIP,
+    ROWS,
+    STEPS,
+    Linear,
+    Watched,
+    averages,
+    cells,
+    flat,
+    logged,
+    replayed,
+    report,
+)
 from torch.utils.data import SequentialSampler
 
 transformers.logging.set_verbosity_error()
@@ -71,10 +80,7 @@ clip, _, _ = train(kind(), num_train_epochs=1, max_grad_norm=CLIP)
 once, _, schedule = train(kind(), num_train_epochs=1)
 report(
     version=f"transformers {transformers.__version__}",
-    divides_by=divisor(seen[0]),
-    short_window=short_window(seen),
-    clips=clipped(clip[0]),
-    schedule=counted(schedule, len(once)),
+    **cells(seen, once, schedule, clip),
     ema=averages(transformers, "train*.py"),
     logs=logged(loss),
     replays_dropout=replayed(of_gpt2(False)[0], *of_gpt2(True)),
