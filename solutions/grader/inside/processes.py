@@ -35,7 +35,7 @@ def descendants(number: int) -> list[psutil.Process]:
 def cpu_seconds(below: Sequence[psutil.Process]) -> float:
     """Sum the CPU time of all processes below this one, also of those that it has reaped.
 
-    Each of its `descendants` stands behind its parent, so that none counts twice when its parent
+    Each of its `descendants` comes after its parent, so that none counts twice when its parent
     reaps it meanwhile.
     """
     reaped = os.times()
