@@ -431,7 +431,7 @@ figure.mark(a100_width, guess)
 # %% [markdown] id="width-read"
 # A copy hides where the block's line is above the card's. For an H100 the 768 channels of GPT-2 or
 # ViT-B are too few at this length, even for boundaries. Arithmetic grew faster than PCIe, so the
-# lines go up with each generation.
+# lines of PCIe cards go up with each generation.
 #
 # No program reaches both published speeds. If your kernels reach half of the FLOP/s, half the line
 # is enough.
