@@ -21,7 +21,7 @@ from tutorial_lib.school.authoring.source import read_source
 
 # Chapter 16 computes nothing of its own: there the reader answers the ten questions again.
 CORE = [*(f"{number:02}" for number in range(16)), "06c", "10d", "11c"]
-WRITTEN = ("02", "05", "06c", "08", "10d", "14")  # chapters of which readers write a quarter
+WRITTEN = ("02", "04", "05", "06c", "07", "08", "09", "10d", "13", "14")  # a quarter is written
 FEWEST_WRONG = 3
 FILLED = sorted(path.stem[2:] for path in ROOT.glob("solutions/answers/chapters/ch*.py"))
 # Bodies that every blank might get, and that every check has to answer in words.

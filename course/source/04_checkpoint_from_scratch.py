@@ -13,6 +13,7 @@
 # %% id="imports"
 import contextlib
 import warnings
+import weakref
 from functools import partial
 from itertools import compress
 
@@ -45,8 +46,8 @@ from tutorial_lib.models.unet import UNet, UNetConfig
 # autograd saves only what you give to `save_for_backward`.
 #
 # `detach` gives a tensor with the same memory and no history, a *detached input*. The inner
-# backward stops there, and the outer graph receives its gradient, `x.grad`. The cell below the
-# Function checks your lines. Then we count what is kept for backward, in units of the bytes of `x`.
+# backward stops there, and the outer graph receives its gradient, `x.grad`. After the check we
+# count what is kept for backward, in units of the bytes of `x`.
 #
 # **Write.** Both bodies, three lines and five. What `forward` puts on `ctx` is still there in
 # `backward`; `ctx.saved_tensors` is a tuple.
@@ -180,6 +181,7 @@ guess = None  # %
 
 
 # %% id="measured"
+# @title Measure a step: run this cell; open it to look
 def measured(model, loss, checkpoint=None, modules=()):
     step = partial(gradients, model, loss)  # no optimizer: every step is like the first
     with segments.called_through(checkpoint, modules):
@@ -202,8 +204,6 @@ figure.mark(frugal.peak_bytes, expected)
 # about its size.
 #
 # ## Six ways to break it
-#
-# These six come up most often; they aren't all there are.
 #
 # ### 1. Dropout
 #
@@ -331,8 +331,7 @@ print(compare(closure, unet, unet_loss))
 # Blocks of libraries are called with a mask, a flag, a layer number. What happens to those? First
 # the ten lines need room for more than one argument.
 #
-# **Write.** `ManyArguments`, as `TenLines`, for any number of tensors. The cell below its check
-# calls it with a scale, and with a mask.
+# **Write.** `ManyArguments`, as `TenLines`, for any number of tensors.
 
 
 # %% id="many-arguments"
@@ -468,7 +467,7 @@ print(compare(TenLines.apply, penalised, penalised_loss))
 #
 # First the Function: it runs a function of tensors that returns a tuple. Then `checkpoint` around
 # it, which flattens arguments and outputs with PyTorch's own `tree_flatten`. An object of another
-# class is a single leaf to `tree_flatten`, so `checkpoint` refuses to return one.
+# class is a single leaf to it, so `checkpoint` refuses to return one.
 #
 # **Write.** `backward` of the Function, with the fixes of 1, 2, 4, 5 and 6.
 
@@ -545,38 +544,104 @@ def discards():
     )
 
 
+# %% [markdown] id="write-apart"
+# `tree_flatten` takes any nest of tuples, lists and dicts apart. It returns a pair, the list of
+# leaves and the nest's *form*, and `tree_unflatten(leaves, form)` builds the nest again.
+#
+# **Write.** `apart`, for the arguments. Until backward the graph keeps the function `together`. If
+# it held the tensors themselves, they would stay in memory as long as the loss does.
+
+
+# %% id="apart"
+def apart(nest):
+    """Return the tensors of a nest, and `together`.
+
+    `together(tensors)` returns a nest of the same form, with these in the places of
+    the old tensors, and everything else as it was. It holds no tensor itself.
+    """
+    ### BEGIN SOLUTION
+    leaves, form = tree_flatten(nest)
+    places = [place for place, leaf in enumerate(leaves) if torch.is_tensor(leaf)]
+    others = [None if place in places else leaf for place, leaf in enumerate(leaves)]
+
+    def together(tensors):
+        again = list(others)
+        for place, tensor in zip(places, tensors, strict=True):
+            again[place] = tensor
+        return tree_unflatten(again, form)
+
+    return [leaves[place] for place in places], together
+    ### END SOLUTION
+
+
+# %% id="check-apart"
+# @title Check: run this cell
+@blanks.check("apart", "return the tensors of a nest, and a function")
+def takes_apart():
+    x, mask = torch.randn(3), torch.ones(3, dtype=torch.bool)
+    nest = (2.0, x, (mask, "name")), {"flag": True, "none": None, "time": x}
+    tensors, together = apart(nest)
+    names = ["x" if one is x else "mask" for one in tensors]
+    right = ["x", "mask", "x"]
+    assert names == right, f"The nest's tensors are {right}, and it found {names}."
+    for _ in range(2):
+        new = [torch.zeros(1), torch.zeros(2), torch.zeros(3)]
+        wanted = (2.0, new[0], (new[1], "name"))
+        wanted = wanted, {"flag": True, "none": None, "time": new[2]}
+        (mine, form), (true, true_form) = map(tree_flatten, (together(new), wanted))
+        assert form == true_form, f"`together` builds {form}, and not {true_form}."
+        for place, (one, other) in enumerate(zip(mine, true, strict=True)):
+            said = f"Leaf {place} of the new nest is {one!r}, and has to be {other!r}."
+            assert one is other, said
+
+    x, new = torch.randn(3), torch.zeros(3)
+    tensors, together = apart((x, 1))
+    together([new])
+    alive, tensors = [weakref.ref(x), weakref.ref(new)], None
+    del x, new
+    held = [
+        name
+        for name, one in zip(("old", "new"), alive, strict=True)
+        if one() is not None
+    ]
+    assert not held, f"`together` holds the {' and the '.join(held)} tensor."
+
+
 # %% [markdown] id="write-checkpoint"
-# **Write.** The rest of `run` in `checkpoint`. Put `tensors` back to their `places` in a copy of
-# `others`. Rebuild arguments and keywords by `tree_unflatten(leaves, structure)`, and call the
-# function. Then take its result apart: `tree_flatten` returns a pair, the list `outputs` and its
-# `form`.
+# **Write.** The rest of `checkpoint`. In `run`, build the arguments around the tensors that came,
+# call the function, and flatten what it returns into `outputs` and `form`. `known(outputs)` is what
+# `run` returns. Then apply `Discard` to `run`, to a dummy tensor and to the tensors, and return its
+# outputs in their form.
+
+
+# %% id="known"
+# @title Outputs that may leave: run this cell; open it to look
+def known(outputs):
+    """Return a tuple of outputs, if none of them may hold a tensor unseen."""
+    kinds = torch.Tensor, int, float, str, type(None)
+    if odd := [out for out in outputs if not isinstance(out, kinds)]:
+        raise TypeError(f"a tensor inside {odd[0]!r} would get no gradient")
+    return tuple(outputs)
 
 
 # %% id="checkpoint"
 def checkpoint(function, *args, **kwargs):
     """What `function(*args, **kwargs)` gives, through `Discard`."""
-    leaves, structure = tree_flatten((args, kwargs))
-    places = [place for place, leaf in enumerate(leaves) if torch.is_tensor(leaf)]
-    tensors = [leaves[place] for place in places]
-    others = [None if place in places else leaf for place, leaf in enumerate(leaves)]
+    tensors, together = apart((args, kwargs))
     form = None  # of the outputs
 
     def run(dummy, *tensors):
         nonlocal form
         ### BEGIN SOLUTION
-        again = list(others)
-        for place, tensor in zip(places, tensors, strict=True):
-            again[place] = tensor
-        args, kwargs = tree_unflatten(again, structure)
+        args, kwargs = together(tensors)
         outputs, form = tree_flatten(function(*args, **kwargs))
+        return known(outputs)
         ### END SOLUTION
-        known = torch.Tensor, int, float, str, type(None)
-        if odd := [out for out in outputs if not isinstance(out, known)]:
-            raise TypeError(f"a tensor inside {odd[0]!r} would get no gradient")
-        return tuple(outputs)
 
+    ### BEGIN SOLUTION
     outputs = Discard.apply(run, torch.empty(0, requires_grad=True), *tensors)
     return tree_unflatten(outputs, form)
+    ### END SOLUTION
 
 
 # %% id="check-checkpoint"
@@ -654,6 +719,7 @@ def nested(checkpoint, function, x):
 
 
 # %% id="cases"
+# @title The twelve cases: run this cell; open it to look
 cases = {
     "1 dropout": (directly, gpt, gpt_loss),
     "2 autocast around": (directly, no_dropout, mixed_loss),
@@ -669,18 +735,18 @@ cases = {
     "6 a list within": (nested, penalised, penalised_loss),
 }
 
+
 # %% id="table"
-outcomes = {}
+def outcomes(call):
+    runs = ((row, partial(way, call), *of) for row, (way, *of) in cases.items())
+    return {row: compare(*run).partition(":")[0] for row, *run in runs}
+
+
 with warnings.catch_warnings(record=True) as heard:
     warnings.simplefilter("always")
-    for name, implementation in implementations.items():
-        outcomes[name] = {}
-        for row, (way, model, loss) in cases.items():
-            words = compare(partial(way, implementation), model, loss)
-            outcomes[name][row] = words.partition(":")[0]
+    table = pd.DataFrame({name: outcomes(way) for name, way in implementations.items()})
 said = {str(warning.message).partition(".")[0] for warning in heard}
 print({message for message in said if "requires_grad" in message})
-table = pd.DataFrame(outcomes)
 right = table.map(lambda words: words.startswith("equal"))
 passed = right["reentrant"].sum()
 print(f"reentrant: {passed} of {len(right)} are right{beside(guess, passed)}")

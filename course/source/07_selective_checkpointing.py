@@ -42,10 +42,9 @@ aten = torch.ops.aten
 # runs again in backward. So its price is the FLOPs of that operation. If the operation's own input
 # was not kept either, the price includes making that input.
 #
-# Two instruments together find the price. A *dispatch mode* is a Python object that PyTorch calls
-# for every operation: ours, `Makers`, notes which operation made each storage, from what, with how
-# many FLOPs. The saved-tensor hook of chapter 03
-# says which tensors are kept.
+# Two instruments together find the price. A *dispatch mode* (chapter 02) is called for every
+# operation. Ours, `Makers`, notes which operation made each storage, from what, with how many
+# FLOPs. The saved-tensor hook of chapter 03 says which tensors are kept.
 #
 # **Predict.** A transformer block as wide as Llama-2-7B's (4096), with fused attention. What share
 # of its saved bytes, in percent, can be recomputed *without any matmul*?
@@ -54,33 +53,87 @@ aten = torch.ops.aten
 guess = None  # %
 
 
-# %% id="makers"
-class Makers(TorchDispatchMode):
-    """Notes for each storage the operation that made it, its FLOPs and its inputs."""
-
-    def __init__(self, given, tracker):
-        super().__init__()
-        self.tracker, self.alive = tracker, []
-        self.notes = {storage: ("", 0, []) for storage in storages(given)}
-
-    def __torch_dispatch__(self, op, types, args=(), kwargs=None):
-        out = op(*args, **(kwargs or {}))
-        count = flop_registry.get(op.overloadpacket)
-        flops = count(*args, **(kwargs or {}), out_val=out) if count else 0
-        module = max(self.tracker.parents - {"Global"}, key=len).removeprefix("Block")
-        made_by = f"{module} {op.overloadpacket.__name__}".strip(". ")
-        for storage in storages(out):  # the first operation made it, a view comes later
-            self.notes.setdefault(storage, (made_by, flops, storages(args)))
-        self.alive.append(out)  # so that no address is used twice
-        return out
-
-
-# %% id="watched"
+# %% id="storages"
 def storages(nested):  # several tensors may be views of one storage
     tensors = [leaf for leaf in tree_leaves(nested) if isinstance(leaf, torch.Tensor)]
     return [storage_key(tensor.untyped_storage()) for tensor in tensors]
 
 
+# %% [markdown] id="write-makers"
+# **Write.** `__torch_dispatch__` of `Makers`. An operation's `flop_registry.get(op.overloadpacket)`
+# is None, or a function that takes the operation's arguments and `out_val=out`, and returns FLOPs.
+# The first operation that returns a storage made it. A view comes later, and so does a write in
+# place. An address may be used again once its tensor is freed, so keep every result in
+# `self.alive`.
+
+
+# %% id="makers"
+class Makers(TorchDispatchMode):
+    """Notes for each storage the operation that made it, its FLOPs and its inputs."""
+
+    def __init__(self, given, name_of):
+        super().__init__()
+        self.name_of, self.alive = name_of, []
+        self.notes = {storage: ("", 0, []) for storage in storages(given)}
+
+    def __torch_dispatch__(self, op, types, args=(), kwargs=None):
+        """Run `op`; note (name, FLOPs, storages of args) for each new storage.
+
+        The name is `self.name_of(op)`, and `storages` finds those of any nest.
+        """
+        ### BEGIN SOLUTION
+        kwargs = kwargs or {}
+        out = op(*args, **kwargs)
+        count = flop_registry.get(op.overloadpacket)
+        flops = count(*args, **kwargs, out_val=out) if count else 0
+        for storage in storages(out):  # the first operation made it, a view comes later
+            self.notes.setdefault(storage, (self.name_of(op), flops, storages(args)))
+        self.alive.append(out)
+        return out
+        ### END SOLUTION
+
+
+# %% id="check-makers"
+# @title Check: run this cell
+@blanks.check("Makers", "run each operation, note what it made, and give its result")
+def notes_who_made_what():
+    x, weight, bias = torch.randn(4, 8), torch.randn(8, 2), torch.randn(2)
+    (of_x,), (of_weight,) = storages(x), storages(weight)
+    with Makers([x, weight, bias], lambda op: op.overloadpacket.__name__) as makers:
+        y = x @ weight
+        right = y.clone()
+        y.add_(bias)
+        split = x.split(2, dim=0)
+        values, places = torch.sort(y, descending=True)
+        whole = torch.ones(2, dtype=torch.int64)
+    assert whole.dtype == torch.int64, "`op` is called without its kwargs."
+    assert torch.equal(y, right + bias), "An operation's result has changed."
+    of_y, of_values, of_places = (storages(t)[0] for t in (y, values, places))
+    notes = makers.notes
+    missing = [name for name, of in (("x @ w", of_y), ("values", of_values),
+               ("places", of_places)) if of not in notes]  # fmt: skip
+    assert not missing, f"Nothing is noted for {missing}."
+    made_by, flops, inputs = notes[of_y]
+    assert made_by == "mm", (
+        f"`mm` made x @ w, and the note says {made_by!r}: a view or a write in place "
+        "comes later."
+    )
+    assert flops == 2 * 4 * 8 * 2, f"x @ w takes 128 FLOPs, and the note says {flops}."
+    assert set(inputs) == {of_x, of_weight}, "x @ w is made from x and w."
+    assert storages(split[0])[0] == of_x, "A view has the storage that it looks at."
+    assert notes[of_x] == ("", 0, []), "x was given, and the note says who made it."
+    assert notes[of_values][0] == notes[of_places][0] == "sort", (
+        "`sort` returns two tensors, and made both."
+    )
+    lost = len(set(notes) - set(storages([x, weight, bias, makers.alive])))
+    assert not lost, (
+        f"{lost} storages that are noted are not in `self.alive`: an address may come "
+        "again."
+    )
+
+
+# %% id="watched"
+# @title Kept storages and their makers: run this cell; open it to look
 def watched(block, x):
     kept, tracker = {}, ModuleTracker()
 
@@ -88,7 +141,11 @@ def watched(block, x):
         kept[storages(tensor)[0]] = Bytes(tensor.untyped_storage().nbytes())
         return tensor.detach()
 
-    makers = Makers([x, *block.parameters()], tracker)
+    def name_of_maker(op):
+        module = max(tracker.parents - {"Global"}, key=len).removeprefix("Block")
+        return f"{module} {op.overloadpacket.__name__}".strip(". ")
+
+    makers = Makers([x, *block.parameters()], name_of_maker)
     with saved_tensors_hooks(pack, lambda tensor: tensor), tracker, makers:
         block(x)
     return kept, makers.notes
@@ -143,6 +200,7 @@ def prices(block, x):
 
 
 # %% id="wide-block"
+# @title A block of Llama's width: run this cell; open it to look
 def wide_block(attention="sdpa", d_model=4096, seq_len=2048, **others):
     sizes = {"d_model": d_model, "num_heads": d_model // 128, "seq_len": seq_len}
     with memory.predicting():  # a GPU's kernels, and no memory
@@ -153,6 +211,7 @@ def wide_block(attention="sdpa", d_model=4096, seq_len=2048, **others):
         return prices(block, x), counter.get_total_flops()
 
 
+# %% id="cheap-share"
 fused, fused_flops = wide_block()
 share = 100 * fused.kept[fused.flops == 0].sum() / fused.kept.sum()
 print(f"{share:.0f} % without a matmul{beside(guess, share)}")
@@ -185,18 +244,45 @@ pd.DataFrame({"kept": kept, "to recompute": again, "freed per MFLOP": per_mflop}
 #   never stored. So its price is one matmul.
 #
 # The next figure drops the tensors in this order, with eager attention and with a fused kernel.
+#
+# **Write.** `dropped_in_order`, from `cheapest_first(table)`, whose columns are `kept` and `flops`.
+# The first point is (0, all bytes), and each tensor that is dropped adds one.
+
+
+# %% id="dropped"
+def dropped_in_order(table, forward_flops):
+    """Points (recomputed so far, in % of the forward's FLOPs; bytes still kept)."""
+    ### BEGIN SOLUTION
+    table = cheapest_first(table)
+    again = 100 * table.flops.cumsum() / forward_flops
+    kept = table.kept.sum() - table.kept.cumsum()
+    return [(0, table.kept.sum()), *zip(again, kept, strict=True)]
+    ### END SOLUTION
+
+
+# %% id="check-dropped"
+# @title Check: run this cell
+@blanks.check("dropped_in_order", "return a list of points")
+def drops_in_order():
+    made_up = pd.DataFrame({"kept": [10, 40, 50], "flops": [60, 0, 50]})
+    said = "Kept 10, 40 and 50 bytes, for 60, 0 and 50 FLOPs, with a forward of 200. "
+    right = [(0, 100), (0, 60), (25, 10), (55, 0)]
+    seen = [tuple(point) for point in dropped_in_order(made_up, 200)]
+    assert len(seen) == 4, f"{said}These are 4 points, and not {len(seen)}."
+    for mine, true in zip(seen, right, strict=True):
+        near = all(
+            abs(one - other) < 1e-9 for one, other in zip(mine, true, strict=True)
+        )
+        assert near, f"{said}A point is {true}, and not {tuple(map(float, mine))}."
 
 
 # %% id="price-figure"
-def dropped_in_order(table, forward_flops):
-    table = cheapest_first(table)
-    again = (100 * table.flops.cumsum() / forward_flops).clip(lower=1e-6)
-    kept = table.kept.sum() - table.kept.cumsum()
-    return {0: table.kept.sum()} | dict(zip(again, kept, strict=True))
+def apart(points):  # what is free to recompute has the same place: a line straight down
+    return {again + 1e-6 * n: kept for n, (again, kept) in enumerate(points)}
 
 
-eager = dropped_in_order(*wide_block("eager"))
-curves = {"eager": eager, "fused": dropped_in_order(fused, fused_flops)}
+eager = apart(dropped_in_order(*wide_block("eager")))
+curves = {"eager": eager, "fused": apart(dropped_in_order(fused, fused_flops))}
 xlabel = "recomputed, % of the block's forward FLOPs"
 title = "Cheapest tensors first: eager attention's scores fall for next to nothing"
 plots.growth(curves, xlabel=xlabel, title=title, predicted=list(curves), log=False)
@@ -360,6 +446,7 @@ def counts_in_units():
 
 
 # %% id="result-of"
+# @title Measure a choice: run this cell; open it to look
 Result = namedtuple("Result", "waiting peak flops gradients kept")
 
 

@@ -352,6 +352,7 @@ plots.training_curves(curves, title=title, log="xy", **words)
 
 
 # %% id="encoders"
+# @title Two small encoders: run this cell; open it to look
 def encoder(width, p):
     def layer(size):
         norm = nn.LayerNorm(width)
@@ -603,18 +604,71 @@ def is_cached():
 # step three sets it again: it *replays* the masks. To compare, the big batch must draw its masks in
 # the same order, piece by piece, with all graphs in memory. **Without replay, is the error noise or
 # bias?**
+#
+# **Write.** `in_memory`, that big batch. Embed each part, and take one loss of them all. Where
+# `embed` is given, call it in place of the model.
 
 
-# %% id="replay"
+# %% id="in-memory"
 def in_memory(model, optimizer, pixels=images[:128], size=8, embed=None):
+    """Do one update of the whole batch, embedded in parts; give its loss, a number."""
+    ### BEGIN SOLUTION
     optimizer.zero_grad()
     embedded = torch.cat([(embed or model)(part) for part in pixels.split(size)])
     loss = contrast(embedded, model.log_scale).mean()
     loss.backward()
     optimizer.step()
     return loss.item()
+    ### END SOLUTION
 
 
+# %% id="check-in-memory"
+# @title Check: run this cell
+@blanks.check("in_memory", "return the loss of the whole batch, a number")
+def is_in_memory():
+    def trained(step, times=1, **options):
+        (model, optimizer), sizes, steps = make_encoders(width=32), [], []
+        for q in model.parameters():
+            q.grad = torch.full_like(q, 1e9)  # of an update before
+        model.register_forward_hook(
+            lambda _, __, out: (sizes.append(len(out)), times * out)[1]
+        )
+        optimizer.register_step_post_hook(lambda *_: steps.append(len(sizes)))
+        loss = step(model, optimizer, pixels=images[:24], **options)
+        grads = [
+            torch.zeros(1) if q.grad is None else q.grad for q in model.parameters()
+        ]
+        return loss, grads, sizes, steps
+
+    loss, wanted, *_ = trained(big)
+    seen, grads, sizes, steps = trained(in_memory)
+    assert sizes == [8, 8, 8], f"24 pairs in eights are three eights, not {sizes}."
+    assert steps == [3], f"The optimizer steps after parts {steps}, not once, after 3."
+    assert isinstance(seen, float), f"It returned {seen!r}, and no number."
+    assert abs(seen - loss) < 1e-4, f"The loss is {loss:.3f}, and {seen:.3f} came back."
+    assert any(g.any() for g in grads), "`.grad` is empty: clear it at the beginning."
+    assert max(g.abs().max() for g in grads) < 1e6, (
+        "An older gradient is in the sum: clear it first."
+    )
+    off = max(
+        float((g - true).norm() / true.norm())
+        for g, true in zip(grads, wanted, strict=True)
+    )
+    assert off < 1e-3, f"A gradient is off by {off:.0%} of the whole batch's."
+    embedded = []
+
+    def embed(part):
+        embedded.append(len(part))
+        return F.normalize(
+            part.flatten(2).repeat(1, 2, 1) + 0 * other.log_scale, dim=-1
+        )
+
+    other, optimizer = make_encoders(width=32)
+    in_memory(other, optimizer, pixels=images[:24], embed=embed)
+    assert embedded == [8, 8, 8], f"`embed` was called with {embedded} pairs."
+
+
+# %% id="replay"
 assert_same_training(in_memory, cached, make=partial(make_encoders, p=0.1))
 
 

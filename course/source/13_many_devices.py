@@ -54,7 +54,7 @@ os.environ["OMP_NUM_THREADS"] = "1"  # the processes that we start share a few c
 #
 # A **rank** is a process with a number. All ranks run the same function. They meet in
 # **collectives**, calls that every rank makes. *All-reduce* adds up a tensor over all ranks and
-# gives each rank the sum. A *backend* sends the bytes: nccl between GPUs, gloo between CPUs.
+# gives each rank the sum. A *backend* sends: nccl between GPUs, gloo between CPUs.
 #
 # `ranks.start` starts the processes, and `run` sends them a function of this notebook.
 
@@ -80,7 +80,7 @@ two.run(add_up)
 # ```
 #
 # `DistributedDataParallel` (DDP) gives each rank a copy of everything and a part of the batch.
-# During backward it averages the gradients by all-reduces.
+# During backward it averages the gradients by all-reduces. First you do that by hand.
 #
 # Our model has eight blocks. Each update sees eight lines of text, however many ranks there are.
 # **P** is the size of the weights; gradients are another P, AdamW's states two. All sizes are in P.
@@ -102,9 +102,64 @@ def loss_of(logits, tokens):
 lines = next(data.text_batches(8, 128))  # (batch, sequence)
 P = sum(parameter.nbytes for parameter in make_gpt().parameters())
 
+
+def my_lines():
+    return lines.chunk(dist.get_world_size())[dist.get_rank()].clone()
+
+
+# %% [markdown] id="write-average"
+# **Write.** `average`, which every rank runs. `loss_of(model(part), part)` is a loss, and
+# `dist.all_reduce(tensor)` leaves the sum of all ranks in the tensor. The cell below the check
+# compares the gradient that two ranks get with that of one process on all eight lines.
+
+
+# %% id="average"
+def average(model):
+    """Go backward on `my_lines()`, and leave in `.grad` the mean over all ranks."""
+    ### BEGIN SOLUTION
+    loss_of(model(my_lines()), my_lines()).backward()
+    for parameter in model.parameters():
+        dist.all_reduce(parameter.grad)
+        parameter.grad /= dist.get_world_size()
+    ### END SOLUTION
+
+
+# %% id="check-average"
+# @title Check: run this cell
+@blanks.check("average", "leave the mean of all ranks' gradients in `.grad`")
+def averages():
+    model, alone = make_gpt(), make_gpt()
+    with ranks.pretend(2), ranks.traffic() as sent:  # the other one of two adds nothing
+        average(model)
+        mine = my_lines()
+    loss_of(alone(mine), mine).backward()
+    seen = sum(sent.sizes("all_reduce")) / P
+    assert seen == 1, f"All-reduces send {seen:g} P: the gradients have 1 P."
+    assert all(p.grad is not None for p in model.parameters()), "A gradient is missing."
+    pairs = zip(model.parameters(), alone.parameters(), strict=True)
+    times = {round(float(p.grad.norm() / own.grad.norm()), 3) for p, own in pairs}
+    assert times == {0.5}, (
+        "Two ranks, and the other one has zeros: a gradient is half of this rank's, not "
+        f"{max(times):g} times it."
+    )
+
+
+# %% id="by-hand"
+def by_hand():
+    model = make_gpt()
+    average(model)
+    return nn.utils.parameters_to_vector(p.grad for p in model.parameters())
+
+
+whole = make_gpt()
+loss_of(whole(lines), lines).backward()
+wanted = nn.utils.parameters_to_vector(p.grad for p in whole.parameters())
+off = [float((seen - wanted).norm() / wanted.norm()) for seen in two.run(by_hand)]
+print("both ranks have the gradient of all lines:", max(off) < 1e-5)
+
 # %% [markdown] id="no-sync-text"
 # DDP copies the gradients into **buckets**, flat tensors of up to 25 MiB (the first up to 1 MiB),
-# and makes one all-reduce for each bucket. This model fills two.
+# and all-reduces each bucket. This model fills two.
 #
 # With accumulation DDP would average after every micro-batch. Once per update is enough: by then
 # `.grad` has the sum over all micro-batches. The context `no_sync()` leaves the average out, so a
@@ -115,11 +170,6 @@ P = sum(parameter.nbytes for parameter in make_gpt().parameters())
 
 # %% id="guess-no-sync"
 guess = None
-
-
-# %% id="my-lines"
-def my_lines():
-    return lines.chunk(dist.get_world_size())[dist.get_rank()].clone()
 
 
 # %% [markdown] id="write-no-sync"
@@ -193,6 +243,7 @@ print(f"without no_sync: {len(synced)}{beside(guess, len(synced))}")
 # accumulation steps × ranks. Which of the three factors moves the activations?
 
 # %% id="measured"
+# @title Measure a rank: run this cell; open it to look
 Seen = namedtuple("Seen", "report loss traffic")
 adamw = partial(AdamW, foreach=False)  # foreach would copy more at once
 
@@ -500,6 +551,8 @@ formula = dict(zip(NAMES, formulas(N, A, block, 1 - 8 * block), strict=True))
 four = ranks.start(N)  # the line below, if there is one, depends on your machine
 
 
+# %% id="in-p"
+# @title A table in P: run this cell; open it to look
 def of_four(way, *args):
     return of_all(four.run(measured, way, *args))
 
@@ -695,8 +748,8 @@ display(table.round(2).rename(columns={"optimizer_state": "states"}))
 plots.ledger_bars(ledgers, title="What one rank holds at its peak")
 
 # %% [markdown] id="touches"
-# All of these are the same training: the loss of the fourth update, over all eight lines, is the
-# same in float32 however memory is divided. 16 bits move its third digit.
+# All of these are the same training: the loss of the fourth update is the same in float32 however
+# memory is divided. 16 bits move its third digit.
 #
 # Checkpointing, offload and 16 bits work inside each rank, so they combine with the others. 13b has
 # pipelines and tensor parallelism.
@@ -724,9 +777,9 @@ claims.Verdicts(
 # ## What about models that fit on no laptop?
 #
 # `ranks.pretend(8)` makes this process one of eight ranks; the other seven do not exist.
-# Collectives send nothing, but all shapes are right, so `memory.predict` gives the bytes of one
-# rank. `Recipe` divides a published model as this chapter does: `ddp`, `fsdp` (FSDP2) or `tp`. In
-# a terminal: `python -m tutorial_lib predict llama-2-7b --ranks 8 --shard fsdp`.
+# Collectives send nothing, but all shapes are right, so `memory.predict` gives one rank's bytes.
+# `Recipe` divides a published model as this chapter does: `ddp`, `fsdp` (FSDP2) or `tp`. In a
+# terminal: `python -m tutorial_lib predict llama-2-7b --ranks 8 --shard fsdp`.
 #
 # The bars below were predicted in this way and recorded: bfloat16, fused AdamW, each block
 # checkpointed, one sequence of full length a rank (with TP: one in all).

@@ -152,17 +152,51 @@ FILLINGS = {
             ),
         ),
     },
-    "checkpoint": {
-        "forgets_the_keywords": wrong(
-            "missing 2 required keyword-only arguments",
-            *("tree_flatten(function(*args, **kwargs))", "tree_flatten(function(*args))"),
+    "apart": {
+        "keeps_the_old_tensors": wrong(
+            "`together` holds the old tensor",
+            *("again = list(others)", "again = list(leaves)"),
+        ),
+        "keeps_the_new_tensors": wrong(
+            "`together` holds the new tensor", "again = list(others)", "again = others"
         ),
         "counts_the_tensors_alone": wrong(
-            "'Tensor' and 'NoneType'",
+            "Leaf 0 of the new nest is tensor([0.])",
             *(
                 "for place, tensor in zip(places, tensors, strict=True):",
                 "for place, tensor in enumerate(tensors):",
             ),
+        ),
+        "leaves_out_the_masks": wrong(
+            "and it found ['x', 'x']",
+            *(
+                "if torch.is_tensor(leaf)]",
+                "if torch.is_tensor(leaf) and leaf.dtype.is_floating_point]",
+            ),
+        ),
+        "leaves_the_nest_flat": wrong(
+            "`together` builds", "return tree_unflatten(again, form)", "return again"
+        ),
+        "builds_a_dict": right(
+            "        again = list(others)\n"
+            "        for place, tensor in zip(places, tensors, strict=True):\n"
+            "            again[place] = tensor\n",
+            "        back = dict(zip(places, tensors, strict=True))\n"
+            "        again = [back.get(place, leaf) for place, leaf in enumerate(others)]\n",
+        ),
+        "takes_from_an_iterator": right(
+            "        again = list(others)\n"
+            "        for place, tensor in zip(places, tensors, strict=True):\n"
+            "            again[place] = tensor\n",
+            "        new = iter(tensors)\n"
+            "        again = [next(new) if place in places else leaf\n"
+            "                 for place, leaf in enumerate(others)]\n",
+        ),
+    },
+    "checkpoint": {
+        "forgets_the_keywords": wrong(
+            "missing 2 required keyword-only arguments",
+            *("tree_flatten(function(*args, **kwargs))", "tree_flatten(function(*args))"),
         ),
         "leaves_the_outputs_nested": wrong(
             "a tensor inside {",
@@ -173,15 +207,18 @@ FILLINGS = {
         ),
         "takes_the_old_tensors": wrong(
             "backward through the graph a second time",
-            *("again = list(others)", "again = list(leaves)"),
-            *("again[place] = tensor", "pass"),
+            *("        args, kwargs = together(tensors)\n", ""),
         ),
-        "builds_a_dict": right(
-            "        again = list(others)\n"
-            "        for place, tensor in zip(places, tensors, strict=True):\n"
-            "            again[place] = tensor\n",
-            "        back = dict(zip(places, tensors, strict=True))\n"
-            "        again = [back.get(place, leaf) for place, leaf in enumerate(others)]\n",
+        "forgets_the_dummy": wrong(
+            "zip() argument 2 is shorter", "torch.empty(0, requires_grad=True), ", ""
+        ),
+        "gives_the_outputs_flat": wrong(
+            "tuple indices must be integers",
+            "return tree_unflatten(outputs, form)",
+            "return outputs",
+        ),
+        "keeps_what_it_flattened": right(
+            *("outputs, form =", "flat, form ="), *("known(outputs)", "known(flat)")
         ),
     },
 }

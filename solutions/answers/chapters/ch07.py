@@ -3,6 +3,38 @@
 from solutions.answers import right, wrong
 
 FILLINGS = {
+    "makers": {
+        "lets_the_last_one_win": wrong(
+            "the note says 'add_'",
+            *(
+                "self.notes.setdefault(storage, (self.name_of(op), flops, storages(args)))",
+                "self.notes[storage] = self.name_of(op), flops, storages(args)",
+            ),
+        ),
+        "keeps_nothing_alive": wrong(
+            "an address may come again", "        self.alive.append(out)\n", ""
+        ),
+        "forgets_the_flops": wrong(
+            "and the note says 0",
+            *("count(*args, **kwargs, out_val=out) if count else 0", "0"),
+        ),
+        "notes_the_first_of_a_tuple": wrong(
+            "Nothing is noted for ['places']", "in storages(out):", "in storages(out)[:1]:"
+        ),
+        "drops_the_keywords": wrong(
+            "`op` is called without its kwargs", "op(*args, **kwargs)", "op(*args)"
+        ),
+        "forgets_the_result": wrong(
+            "It needs to run each operation", "        return out", "        pass"
+        ),
+        "notes_the_result_as_input": wrong(
+            "made from x and w", "storages(args))", "storages(out))"
+        ),
+        "asks_first": right(
+            "self.notes.setdefault(storage, (",
+            "self.notes[storage] = self.notes.get(storage) or ((",
+        ),
+    },
     "price": {
         "prices_its_own_operation": wrong(
             "kept: x. gelu costs 100, not 0.",
@@ -20,6 +52,22 @@ FILLINGS = {
         "loops": right(
             "    return flops + sum(price(one, kept, notes) for one in missing)",
             "    for one in missing:\n        flops += price(one, kept, notes)\n    return flops",
+        ),
+    },
+    "dropped": {
+        "keeps_the_tables_order": wrong(
+            "A point is (0, 60), and not (30.0, 90.0)", "    table = cheapest_first(table)\n", ""
+        ),
+        "gives_a_share": wrong("A point is (25, 10), and not (0.25, 10.0)", "100 * ", ""),
+        "begins_with_one_dropped": wrong(
+            "4 points, and not 3", "(0, table.kept.sum()), *zip", "*zip"
+        ),
+        "adds_up_what_is_dropped": wrong(
+            "A point is (0, 60), and not (0.0, 40.0)", "table.kept.sum() - table", "table"
+        ),
+        "gives_lists": right(
+            "[(0, table.kept.sum()), *zip(again, kept, strict=True)]",
+            "[[0, table.kept.sum()], *map(list, zip(again, kept, strict=True))]",
         ),
     },
     "both-modules": {

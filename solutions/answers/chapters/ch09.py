@@ -198,4 +198,30 @@ FILLINGS = {
             "model(part).backward(cache)", "(model(part) * cache).sum().backward()"
         ),
     },
+    "in-memory": {
+        "embeds_all_at_once": wrong(
+            "three eights, not [24]", "for part in pixels.split(size)", "for part in [pixels]"
+        ),
+        "ignores_embed": wrong(
+            "`embed` was called with []", "(embed or model)(part)", "model(part)"
+        ),
+        "never_clears": wrong("An older gradient", "    optimizer.zero_grad()\n", ""),
+        "takes_a_loss_a_part": wrong(
+            "came back",
+            *("torch.cat(", ""),
+            *("pixels.split(size)])", "pixels.split(size)]"),
+            *(
+                "contrast(embedded, model.log_scale).mean()",
+                "sum(contrast(part, model.log_scale).mean() for part in embedded) / len(embedded)",
+            ),
+        ),
+        "returns_the_graph": wrong("It returned", "return loss.item()", "return loss"),
+        "forgets_the_update": wrong("steps after parts []", "    optimizer.step()\n", ""),
+        "grows_a_list": right(
+            "    embedded = torch.cat([(embed or model)(part) for part in pixels.split(size)])\n",
+            "    rows = []\n    for part in pixels.split(size):\n"
+            "        rows.append(model(part) if embed is None else embed(part))\n"
+            "    embedded = torch.cat(rows)\n",
+        ),
+    },
 }

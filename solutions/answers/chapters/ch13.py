@@ -3,6 +3,30 @@
 from solutions.answers import right, wrong
 
 FILLINGS = {
+    "average": {
+        "gives_the_sum": wrong(
+            "not 1 times it", "        parameter.grad /= dist.get_world_size()", "        pass"
+        ),
+        "sends_nothing": wrong(
+            "All-reduces send 0 P", "        dist.all_reduce(parameter.grad)\n", ""
+        ),
+        "averages_the_weights": wrong(
+            "not 1 times it",
+            *("all_reduce(parameter.grad)", "all_reduce(parameter.data)"),
+            *("parameter.grad /=", "parameter.data /="),
+        ),
+        "leaves_the_vectors_out": wrong(
+            "All-reduces send 0.99",
+            *("model.parameters()", "(p for p in model.parameters() if p.dim() > 1)"),
+        ),
+        "takes_all_lines": wrong(
+            "times it", "model(my_lines()), my_lines()", "model(lines), lines"
+        ),
+        "divides_the_loss": right(
+            *(", my_lines()).backward()", ", my_lines()).div(dist.get_world_size()).backward()"),
+            *("        parameter.grad /= dist.get_world_size()", "        pass"),
+        ),
+    },
     "no-sync": {
         "puts_no_sync_around_nothing": wrong(
             "skip=True: 8 all-reduces, not 2",
