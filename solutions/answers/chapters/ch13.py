@@ -19,9 +19,7 @@ FILLINGS = {
             "All-reduces send 0.99",
             *("model.parameters()", "(p for p in model.parameters() if p.dim() > 1)"),
         ),
-        "takes_all_lines": wrong(
-            "times it", "model(my_lines()), my_lines()", "model(lines), lines"
-        ),
+        "takes_all_lines": wrong("not 0.", "model(my_lines()), my_lines()", "model(lines), lines"),
         "divides_the_loss": right(
             *(", my_lines()).backward()", ", my_lines()).div(dist.get_world_size()).backward()"),
             *("        parameter.grad /= dist.get_world_size()", "        pass"),
