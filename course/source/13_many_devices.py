@@ -139,8 +139,8 @@ def averages():
     pairs = zip(model.parameters(), alone.parameters(), strict=True)
     times = {round(float(p.grad.norm() / own.grad.norm()), 3) for p, own in pairs}
     assert times == {0.5}, (
-        "Two ranks, and the other one has zeros: a gradient is half of this rank's, not "
-        f"{max(times):g} times it."
+        "Two ranks, and the other one has zeros: a gradient is half of this rank's, "
+        f"not {max(times):g} times it."
     )
 
 
