@@ -20,13 +20,12 @@ from solutions.grader.lab import load_lab
 from solutions.grader.report import pages
 from solutions.grader.report import report_class as report
 from solutions.grader.report.class_list import Entry
-from solutions.grader.request import check_request
 from solutions.grader.results import Graded, Verdict
 from solutions.grader.submissions.answers import student_steps
 from solutions.grader.submissions.cells import read_cells
 from solutions.grader.submissions.class_folder import find_submissions
 from solutions.grader.submissions.match_cells import match_answers
-from solutions.grader.submissions.slice_cells import cut, needed
+from solutions.grader.submissions.slice_cells import cut
 from tutorial_lib.checks.given.values import Opaque
 
 
@@ -273,14 +272,6 @@ def test_bad_requests_leave_nothing_behind(course, tmp_path):
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_a_linux_where_no_process_can_be_watched_is_refused(monkeypatch):
-    is_file = Path.exists
-    monkeypatch.setattr(Path, "exists", lambda p, **how: p.parts[1] != "proc" and is_file(p, **how))
-    monkeypatch.setattr("sys.platform", "linux")
-    with pytest.raises(GradingError, match="grading needs /proc"):
-        check_request(20.0, 2**30, None)
-
-
 def test_submissions_are_found_one_folder_down_and_named_by_path(tmp_path):
     for name in ("b.ipynb", "ann/x.IPYNB", "ann/.ipynb_checkpoints/x.ipynb", ".c.ipynb", "n.txt"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
@@ -321,10 +312,6 @@ def test_damaged_cells_are_read(lab):
     assert set(matched(lab, broken).sources) == {"1.1", "1.2", "2.1"}
 
 
-def test_an_ordinary_answer_has_no_note(lab):
-    assert matched(lab, toy.full()).notes == []
-
-
 def test_the_judge_holds_no_answer_and_checks_are_untouched(lab):
     judge = judge_notebook(lab)
     text = json.dumps(judge)
@@ -339,19 +326,6 @@ def test_a_student_process_gets_only_the_setup_that_is_used(lab):
     steps = student_steps(lab, matched(lab, toy.submission(a12=answer)))
     kept = [s for step, s in zip(steps, cut(steps), strict=True) if s and not step["exercise"]]
     assert kept == ["FACTOR = 2"]
-
-
-def test_needed_statements_follow_names_backwards():
-    cells = [
-        "import math, json\nbase = math.pi\n%load_ext x\nprint('measured')",
-        "table = {}\ntable['a'] = base\nslow = measure()",
-        "",
-    ]
-    assert needed(cells, [[], [], {"table"}]) == [
-        "import math\nbase = math.pi",
-        "table = {}\ntable['a'] = base",
-        "",
-    ]
 
 
 @pytest.mark.parametrize(
@@ -400,14 +374,6 @@ def packed(text, blob=b""):
 def test_forged_messages_are_refused(content):
     with pytest.raises(wire.WireError):
         wire.decode(content)
-
-
-def test_frames_have_a_longest_length():
-    sent = [wire.frame(b"R", b"x" * 50)]
-    with pytest.raises(wire.WireError, match="50 bytes came, and 10 are allowed"):
-        wire.read_frame(lambda n: sent.pop()[:n] if sent else b"", limit=10)
-    with pytest.raises(wire.WireError, match="allowed"):
-        wire.encode({"x": torch.zeros(2**26, dtype=torch.uint8)})
 
 
 def test_a_page_escapes_everything_and_drops_colours(lab):

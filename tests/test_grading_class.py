@@ -187,15 +187,6 @@ def test_a_few_are_not_put_into_a_report_of_another_course(lab, tmp_path):
             journal.Journal(out, order | {"version": version}, None).kept(["a"])
 
 
-def test_only_cores_that_may_be_used_are_counted():
-    program = "import os; os.sched_setaffinity(0, list(os.sched_getaffinity(0))[:1]); "
-    program += "from solutions.grader import request; print(request.default_workers(1))"
-    if not hasattr(os, "sched_setaffinity"):
-        pytest.skip("this system has no affinity")
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert done.stdout == "1\n", done.stderr
-
-
 def diary(folder):
     return journal.Journal(folder / "out", ORDER, 1)
 

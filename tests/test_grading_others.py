@@ -7,7 +7,6 @@ import pytest
 
 from solutions.answers.known import handed_in
 from solutions.grader.lab import load_lab
-from solutions.grader.submissions.reader import read_submission
 
 pytestmark = pytest.mark.weekly
 
@@ -58,16 +57,3 @@ def wanted(lab):
 def test_nbgrader_gives_the_same_points(nbgrader, lab, handed, wanted, tmp_path):
     points, _ = nbgrader_run.autograde(nbgrader, tmp_path / "class", lab.path, handed)
     assert points == wanted
-
-
-def test_a_copied_check_stops_nbgrader_and_not_grade(nbgrader, lab, handed, solved, tmp_path):
-    """nbgrader 0.9.6 ends there, for the class, and says that the metadata is old."""
-    copied = handed_in(lab, solved)
-    check = next(c for c in copied["cells"] if "check" in str(c["metadata"].get("nbgrader")))
-    copied["cells"].append({**check, "id": "another"})
-    assert read_submission(lab, json.dumps(copied).encode()).problems == {}
-    with pytest.raises(AssertionError, match="old version"):
-        nbgrader_run.autograde(
-            nbgrader, tmp_path / "class", lab.path, {"a": copied, "full": handed["full"]}
-        )
-    assert not (tmp_path / "class" / "autograded" / "full").exists()
