@@ -3,9 +3,8 @@
 import pytest
 import torch
 
-from tutorial_lib import memory
 from tutorial_lib.checks import CheckError, lab01
-from tutorial_lib.checks.lab01 import ex1_3, given, metered
+from tutorial_lib.checks.lab01 import ex1_3, metered
 from tutorial_lib.checks.lab01.ex1_4 import SWITCHED_OFF, per_parameter
 from tutorial_lib.checks.lab01.ex1_5 import metered_step
 
@@ -91,19 +90,6 @@ def judged(case, peak, **changed):
     lab01.predict_peak.judge(case, {"peak": peak, "forwards": 1, "touched": False} | changed)
 
 
-@pytest.mark.parametrize("off", [-0.019, 0.0, 0.019])
-def test_a_peak_within_two_per_cent_passes(training, off):
-    case, peak = training
-    judged(case, round(peak * (1 + off)))
-
-
-@pytest.mark.parametrize("off", [-0.9, -0.021, 0.021, 1.0])
-def test_a_peak_further_off_is_refused_with_how_far(training, off):
-    case, peak = training
-    with pytest.raises(CheckError, match=rf"a wide MLP with adamw: off by \{off:+.0%}"):
-        judged(case, round(peak * (1 + off)))
-
-
 @pytest.mark.parametrize(
     "changed",
     [{"forwards": 2}, {"forwards": None}, {"forwards": "1"}, {"touched": True}, {"touched": None}],
@@ -112,18 +98,3 @@ def test_a_right_peak_by_forbidden_means_is_refused(training, changed):
     case, peak = training
     with pytest.raises(CheckError):
         judged(case, peak, **changed)
-
-
-def test_the_peaks_of_1_5_lie_where_its_text_says():
-    cases = lab01.predict_peak.cases(0)
-    mlp, mlp_without, gpt, unet, vgg = map(metered_step, cases)
-    assert mlp.peak_phase == "optimizer"
-    assert gpt.peak_phase == unet.peak_phase == vgg.peak_phase == "backward"
-    full = mlp_without.curve()[-1]["gradients"]
-    assert mlp_without.at_peak["gradients"] == full
-    assert max(gpt.at_peak["gradients"] / full, unet.at_peak["gradients"] / full) < 0.5
-    # nearly all gradients beside most of what is saved
-    assert vgg.at_peak["gradients"] > 0.95 * vgg.curve()[-1]["gradients"]
-    model, loss_fn = given.make_training(cases[-1])
-    saved = memory.saved(loss_fn, params_of=model).num_bytes
-    assert vgg.at_peak["activations"] > 0.6 * saved

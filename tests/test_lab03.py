@@ -14,9 +14,7 @@ import pytest
 import torch
 import torch.utils.checkpoint as checkpoints
 from small_models import with_loss
-from test_private_torch import Seen
 from torch import nn
-from torch.autograd.graph import save_on_cpu
 
 from solutions.answers import solved
 from tutorial_lib import memory
@@ -115,35 +113,6 @@ def test_higher_derivatives_through_nested_checkpoints(call, early_stop, depth):
 
 
 @both
-@stopping
-def test_backward_inside_a_backward(call, early_stop):
-    def function(x):
-        middle = x.sin().cos()
-        return middle, middle.sin()
-
-    x = leaf()
-    middle, out = call(function, x, early_stop=early_stop)
-    out.grad_fn.register_hook(lambda *_: middle.backward(retain_graph=True))
-    out.backward(retain_graph=True)
-    exact = function(x)
-    (again,) = torch.autograd.grad(exact[0] + exact[1], x)
-    assert torch.allclose(x.grad, again)
-
-
-@both
-def test_saved_tensors_can_be_read_outside_of_backward(call):
-    function = counted(torch.exp)
-    y = call(function, leaf(5))
-    assert torch.equal(y.grad_fn._saved_result, y)
-    y.grad_fn._saved_result  # noqa: B018
-    assert function.calls == 3
-    y.sum().backward()
-    assert function.calls == 4
-    with pytest.raises(RuntimeError, match="already been freed"):
-        y.grad_fn._saved_result  # noqa: B018
-
-
-@both
 def test_a_group_of_backwards_recomputes_once(call):
     function = counted(lambda a, b: (waves(a).sum(), waves(b).sum()))
     a, b = leaf(3), leaf(3)
@@ -152,29 +121,6 @@ def test_a_group_of_backwards_recomputes_once(call):
         first.backward()
         second.backward()
     assert function.calls == 2
-
-
-class Product(torch.autograd.Function):
-    """Saves its inputs, and notes what its backward gets in their place."""
-
-    seen = None
-
-    @staticmethod
-    def forward(ctx, x, y):
-        ctx.save_for_backward(x, y)
-        return x * y
-
-    @staticmethod
-    def backward(ctx, grad):
-        x, Product.seen = ctx.saved_tensors
-        return grad * Product.seen, grad * x
-
-
-@both
-def test_a_saved_input_that_needs_no_gradient_is_the_same_object(call):
-    x, y = leaf(3), torch.randn(3)
-    call(Product.apply, x, y).sum().backward()
-    assert Product.seen is y
 
 
 # how much is recomputed
@@ -201,43 +147,7 @@ def test_early_stop(call, option, everywhere, calls):
     assert last.calls == calls
 
 
-@both
-def test_selective_contexts_of_torch(call):
-    keep = [torch.ops.aten.mm.default]
-    contexts = partial(checkpoints.create_selective_checkpoint_contexts, keep)
-    x, w = leaf(4, 4), leaf(4, 4)
-    with Seen() as mode:
-        call(lambda x, w: (x.cos() @ w).sin(), x, w, context_fn=contexts).sum().backward()
-    assert mode.names.count("mm") == 3  # forward, and two gradients
-    assert mode.names.count("cos") == 3  # forward, recomputation, the gradient of sin
-
-
 # surroundings
-
-
-def test_default_device_is_that_of_the_forward():  # PyTorch's own forgot it in version 2.10
-    seen = []
-
-    def function(x):
-        seen.append(torch.empty(1).device.type)
-        return x.sin().exp()
-
-    with torch.device("meta"):
-        y = MINE(function, leaf(3)).sum()
-    y.backward()
-    assert seen == ["meta", "meta"]
-
-
-@both
-def test_saving_on_the_cpu_inside_it(call):
-    def function(x):
-        with save_on_cpu():
-            y = x.sin()
-        return y.exp()
-
-    x = leaf(7)
-    call(function, x).sum().backward()
-    assert torch.equal(x.grad, torch.autograd.grad(x.sin().exp().sum(), x)[0])
 
 
 @both
@@ -286,40 +196,6 @@ TWO = lambda x: x.sin().exp()  # noqa: E731
 def test_my_error_names_operation_shape_and_dtype(again, options, words):
     with pytest.raises(RuntimeError, match=words):
         MINE(fickle(TWO, again), leaf(3), **options).sum().backward()
-
-
-def test_debug_everywhere_and_with_contexts():
-    with checkpoints.set_checkpoint_debug_enabled(True):
-        y = MINE(fickle(TWO, lambda x: TWO(x[:2])), leaf(3)).sum()
-    with pytest.raises(RuntimeError, match="You are seeing this error"):
-        y.backward()
-    with checkpoints.set_checkpoint_debug_enabled(False):
-        y = MINE(fickle(TWO, lambda x: TWO(x[:2])), leaf(3), debug=True).sum()
-    with pytest.raises(RuntimeError, match="different metadata") as caught:
-        y.backward()
-    assert "You are seeing" not in str(caught.value)
-    with pytest.raises(ValueError, match="incompatible with non-default context_fn"):
-        MINE(TWO, leaf(3), debug=True, context_fn=lambda: (Seen(), Seen()))
-
-
-def test_what_cannot_be_called_and_what_is_not_written():
-    with pytest.raises(TypeError, match="got a Tensor: pass a function"):
-        MINE(leaf(3))
-    with pytest.raises(ValueError, match="use_reentrant=False"):
-        MINE(torch.sin, leaf(3), use_reentrant=True)
-    assert MINE(torch.sin, leaf(3), use_reentrant=False).requires_grad
-    with pytest.raises(ValueError, match="determinism_check"):
-        MINE(torch.sin, leaf(3), determinism_check="strict")
-
-
-@both
-def test_it_works_on_fake_tensors(call):
-    from torch._subclasses.fake_tensor import FakeTensorMode
-
-    with FakeTensorMode():
-        x = leaf(3)
-        call(lambda x: nn.functional.dropout(waves(x)), x).sum().backward()
-        assert x.grad.shape == (3,)
 
 
 # what a check is told of an answer's memory

@@ -111,21 +111,6 @@ def reading_j():
     return round(held["optimizer_state"] / sum(2 * p.nbytes for p in model.head.parameters()))
 
 
-def test_the_last_two_die_and_their_cures_fit():
-    model, optimizer = LAB.make_i()
-    with pytest.raises(torch.OutOfMemoryError), memory.capped(LAB.CAP_I, model=model):
-        LAB.broken_i(model, optimizer, *LAB.batch_i())
-    with memory.capped(LAB.CAP_I, model=model):
-        findings()["I"][2](model, optimizer, *LAB.batch_i())
-    model = LAB.make_j()
-    cap = int(3.5 * sum(p.nbytes for p in model.parameters()))
-    with pytest.raises(torch.OutOfMemoryError), memory.capped(cap, model=model):
-        LAB.broken_j(model, LAB.batches_j())
-    model = LAB.make_j()
-    with memory.capped(cap, model=model):
-        findings()["J"][2](model, LAB.batches_j())
-
-
 @pytest.mark.parametrize("case", CASES)
 def test_the_broken_script_shows_the_reading(case):
     assert set(findings()) == set(CASES)
