@@ -12,13 +12,10 @@ from tutorial_lib.school import marks
 from tutorial_lib.school.authoring import outputs, verdicts
 from tutorial_lib.school.authoring.files import AuthoringError, read_notebook, render, write_files
 from tutorial_lib.school.authoring.frame import Settings, read_settings
-from tutorial_lib.school.authoring.run import execute, keep_outputs
+from tutorial_lib.school.authoring.run import fill
+from tutorial_lib.school.authoring.source import find_sources
 from tutorial_lib.school.authoring.twins import notebooks_of
 
-_STEM = {
-    "course": re.compile(r"(\d\d[a-z]?|extra)_[a-z0-9_]+|tonight"),
-    "solutions": re.compile(r"lab\d\d_[a-z0-9_]+"),
-}
 _FOLDERS = ("course", "course/blank", "labs", "solutions")
 _TO_WORK_IN = ("blank", "labs")  # never executed
 _NAMES_ADDRESS = ("README.md", "CITATION.cff", "CHANGELOG.md")
@@ -55,7 +52,7 @@ def build(root: Path, names: Sequence[str] = (), *, force: bool = False) -> list
     ready = {
         path: notebook
         for path, notebook in ready.items()
-        if path.parent.name in _TO_WORK_IN or _filled(notebook, path, force=force)
+        if path.parent.name in _TO_WORK_IN or fill(notebook, path, force=force)
     }
     contents = {path: render(notebook).encode() for path, notebook in ready.items()}
     changed = {
@@ -144,24 +141,6 @@ def stamp(root: Path, repository: str, tag: str | None = None) -> list[Path]:
     return sorted([*written, *texts, *([pyproject] if pyproject.read_bytes() != before else [])])
 
 
-def find_sources(root: Path) -> list[Path]:
-    """Find every source, chapters first.
-
-    Raises:
-        AuthoringError: When there is none, or a name breaks `NN_topic` or `labNN_topic`.
-    """
-    found = []
-    for folder, stem in _STEM.items():
-        for path in sorted((root / folder / "source").glob("*.py")):
-            if not stem.fullmatch(path.stem):
-                wanted = "NN_topic.py" if folder == "course" else "labNN_topic.py"
-                raise AuthoringError(f"{folder}/source/{path.name} must be named {wanted}.")
-            found.append(path)
-    if not found:
-        raise AuthoringError(f"{root} holds no source: run in the course's folder.")
-    return found
-
-
 def holds_work(lab: Path) -> bool:
     """Tell whether somebody worked in a lab: it has outputs, or an answer that is not blank.
 
@@ -199,30 +178,6 @@ def _chosen(root: Path, names: Sequence[str]) -> list[Path]:
             raise AuthoringError(f"{name!r} {problem}: {hint}")
         chosen.add(matching[0])
     return [path for path in sources if path in chosen]
-
-
-def _filled(notebook: NotebookNode, path: Path, *, force: bool) -> bool:
-    """Fill in a notebook's outputs; return False, and print a note, if a package is missing."""
-    name = f"{path.parent.name}/{path.name}"
-    missing = marks.missing_packages(
-        cell.source for cell in notebook.cells if cell.cell_type == "code"
-    )
-    kept = False
-    if path.is_file() and (missing or not force):
-        try:
-            kept = keep_outputs(notebook, read_notebook(path))
-        except AuthoringError:
-            kept = False  # a broken file gives no outputs; the build replaces it
-    if missing and not kept:
-        print(f"left out {name}: it needs {', '.join(missing)} to be executed.")
-        return False
-    if not kept:
-        execute(notebook, path.parent, name)
-    found = outputs.problems(notebook, name)
-    if found:
-        hint = "\nThese outputs are of an earlier run: --force runs the cells again."
-        raise AuthoringError("\n".join(found) + (hint if kept else ""))
-    return True
 
 
 def _differences(expected: NotebookNode, path: Path) -> list[str]:

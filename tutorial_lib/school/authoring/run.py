@@ -9,7 +9,9 @@ from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
 from nbformat import NotebookNode
 
-from tutorial_lib.school.authoring.files import AuthoringError
+from tutorial_lib.school import marks
+from tutorial_lib.school.authoring import outputs
+from tutorial_lib.school.authoring.files import AuthoringError, read_notebook
 
 CELL_SECONDS = 900
 TRACEBACK_LINES = 15
@@ -25,6 +27,42 @@ QUIET = {
 
 _WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
+
+
+def fill(notebook: NotebookNode, path: Path, *, force: bool) -> bool:
+    """Fill in a notebook's outputs: those of its earlier build, or of a run.
+
+    Args:
+        notebook: Changed in place.
+        path: Where it is built to; an earlier build may be there.
+        force: Run it whatever was there.
+
+    Returns:
+        False, with a note printed, where a package that it needs is missing.
+
+    Raises:
+        AuthoringError: When a cell fails, or an output may not be stored.
+    """
+    name = f"{path.parent.name}/{path.name}"
+    missing = marks.missing_packages(
+        cell.source for cell in notebook.cells if cell.cell_type == "code"
+    )
+    kept = False
+    if path.is_file() and (missing or not force):
+        try:
+            kept = keep_outputs(notebook, read_notebook(path))
+        except AuthoringError:
+            kept = False  # a broken file gives no outputs; the build replaces it
+    if missing and not kept:
+        print(f"left out {name}: it needs {', '.join(missing)} to be executed.")
+        return False
+    if not kept:
+        execute(notebook, path.parent, name)
+    found = outputs.problems(notebook, name)
+    if found:
+        hint = "\nThese outputs are of an earlier run: --force runs the cells again."
+        raise AuthoringError("\n".join(found) + (hint if kept else ""))
+    return True
 
 
 def execute(notebook: NotebookNode, folder: Path, name: str) -> None:

@@ -1,4 +1,4 @@
-"""Sources (percent format): read into cells, and refused where they cannot be built."""
+"""Sources (percent format): found, read into cells, and refused where they cannot be built."""
 
 import ast
 import re
@@ -13,6 +13,10 @@ from tutorial_lib.school import marks
 from tutorial_lib.school.authoring import prose
 from tutorial_lib.school.authoring.files import AuthoringError
 
+_STEM = {
+    "course": re.compile(r"(\d\d[a-z]?|extra)_[a-z0-9_]+|tonight"),
+    "solutions": re.compile(r"lab\d\d_[a-z0-9_]+"),
+}
 RESERVED_IDS = ("launch", "setup", "next-notebook")
 KEPT_METADATA = ("tags", "cellView")
 
@@ -37,6 +41,24 @@ class Cell:
     def mark(self) -> marks.Mark | None:
         """The mark of a code cell."""
         return marks.cell_mark(self.text) if self.kind == "code" else None
+
+
+def find_sources(root: Path) -> list[Path]:
+    """Find every source, chapters first.
+
+    Raises:
+        AuthoringError: When there is none, or a name breaks `NN_topic` or `labNN_topic`.
+    """
+    found = []
+    for folder, stem in _STEM.items():
+        for path in sorted((root / folder / "source").glob("*.py")):
+            if not stem.fullmatch(path.stem):
+                wanted = "NN_topic.py" if folder == "course" else "labNN_topic.py"
+                raise AuthoringError(f"{folder}/source/{path.name} must be named {wanted}.")
+            found.append(path)
+    if not found:
+        raise AuthoringError(f"{root} holds no source: run in the course's folder.")
+    return found
 
 
 def read_source(path: Path) -> list[Cell]:
