@@ -1,13 +1,11 @@
 """Functions as people bring them: each returns a loss and the model that it trains."""
 
 import random
-from dataclasses import dataclass, replace
 
 import torch
 from torch import nn
 from torch.autograd.graph import save_on_cpu
 from torch.nn import functional as F
-from torch.nn.utils.rnn import pack_sequence, pad_packed_sequence
 from torch.utils.checkpoint import checkpoint
 
 
@@ -111,83 +109,6 @@ def two_views(micro_batch=16):
     return loss, model
 
 
-def rollout(micro_batch=16):
-    """Three steps ahead, each from the one before, as weather models are tuned."""
-    model = nn.Sequential(*mlp_blocks())
-    state, target = torch.randn(micro_batch * 4, 32), torch.randn(3, micro_batch * 4, 32)
-
-    def loss():
-        x, total = state, 0.0
-        for step in range(3):
-            x = x + model(x)
-            total = total + F.mse_loss(x, target[step])
-        return total
-
-    return loss, model
-
-
-class Recycled(nn.Module):
-    """It takes its own previous output."""
-
-    def __init__(self):
-        super().__init__()
-        self.embed, self.blocks = nn.Linear(16, 32), nn.ModuleList(mlp_blocks())
-        self.back = nn.Linear(32, 32)
-
-    def forward(self, x, before):
-        h = self.embed(x) + self.back(before)
-        for block in self.blocks:
-            h = h + block(h)
-        return h
-
-
-def recycling(micro_batch=16):
-    """Recycled predictions: gradients in the last call alone, as AlphaFold trains."""
-    model, x = Recycled(), torch.randn(micro_batch * 4, 16)
-
-    def loss():
-        before = torch.zeros(len(x), 32)
-        with torch.no_grad():
-            for _ in range(2):
-                before = model(x, before)
-        return model(x, before).square().mean()
-
-    return loss, model
-
-
-class Lines(nn.Module):
-    """A little language model."""
-
-    def __init__(self, vocab=64, width=32):
-        super().__init__()
-        self.embed, self.head = nn.Embedding(vocab, width), nn.Linear(width, vocab)
-        self.layers = nn.ModuleList(mlp_blocks(width))
-
-    def forward(self, tokens):
-        h = self.embed(tokens)
-        for layer in self.layers:
-            h = h + layer(h)
-        return self.head(h)
-
-
-def preferences(micro_batch=4):
-    """DPO: a policy on chosen and rejected answers, a frozen reference on both."""
-    policy, reference = Lines(), Lines().requires_grad_(False)
-    chosen, rejected = torch.randint(64, (2, micro_batch, 16))
-
-    def likelihood(model, tokens):
-        scores = model(tokens[:, :-1]).log_softmax(-1)
-        return scores.gather(-1, tokens[:, 1:, None]).sum((1, 2))
-
-    def loss():
-        with torch.no_grad():
-            known = likelihood(reference, chosen) - likelihood(reference, rejected)
-        learned = likelihood(policy, chosen) - likelihood(policy, rejected)
-        return -F.logsigmoid(0.1 * (learned - known)).mean()
-
-    return loss, policy
-
-
 def called_by_the_loss(micro_batch=16):
     """The loss runs the blocks itself, and the model has no forward."""
     model = nn.ModuleList(mlp_blocks())
@@ -222,92 +143,6 @@ class AutocastInside(nn.Module):
 
 # Modes that end before the model does.
 autocast_inside = of_rows(AutocastInside, 16, rows=4)
-
-
-@dataclass
-class State:
-    """What the blocks of a graph network hand on."""
-
-    nodes: torch.Tensor
-    edges: torch.Tensor
-    source: torch.Tensor
-    target: torch.Tensor
-
-
-class Interaction(nn.Module):
-    """Messages along the edges, by dataclass."""
-
-    def __init__(self, width):
-        super().__init__()
-        self.message, self.update = nn.Linear(3 * width, width), nn.Linear(2 * width, width)
-
-    def forward(self, state):
-        ends = state.nodes[state.source], state.nodes[state.target]
-        edges = state.edges + F.silu(self.message(torch.cat([*ends, state.edges], -1)))
-        sums = torch.zeros_like(state.nodes).index_add(0, state.target, edges)
-        nodes = state.nodes + self.update(torch.cat([state.nodes, sums], -1))
-        return replace(state, nodes=nodes, edges=edges)
-
-
-@dataclass
-class Energies:
-    """The output of the model."""
-
-    total: torch.Tensor
-    by_atom: list
-
-
-class Graph(nn.Module):
-    """Atoms and bonds."""
-
-    def __init__(self, width=16):
-        super().__init__()
-        self.atoms, self.bonds = nn.Linear(4, width), nn.Linear(1, width)
-        self.interactions = nn.ModuleList(Interaction(width) for _ in range(5))
-        self.readout = nn.Linear(width, 1)
-
-    def forward(self, atoms, lengths, pairs):
-        state = State(self.atoms(atoms), self.bonds(lengths), *pairs)
-        for interaction in self.interactions:
-            state = interaction(state)
-        by_atom = self.readout(state.nodes)
-        return Energies(by_atom.sum(), [by_atom, {"nodes": state.nodes}])
-
-
-def graph(micro_batch=4):
-    """Graphs in one batch, as index lists; dataclasses in and out."""
-    model, count = Graph(), 12 * micro_batch
-    atoms, lengths = torch.randn(count, 4), torch.rand(4 * count, 1)
-    pairs = torch.randint(count, (2, 4 * count))
-
-    def loss():
-        found = model(atoms, lengths, pairs)
-        return found.total + found.by_atom[0].square().mean()
-
-    return loss, model
-
-
-class Packed(nn.Module):
-    """Recurrent layers on a packed sequence."""
-
-    def __init__(self, width=16):
-        super().__init__()
-        self.layers = nn.ModuleList(nn.GRU(width, width, batch_first=True) for _ in range(4))
-        self.head = nn.Linear(width, 8)
-
-    def forward(self, packed):
-        for layer in self.layers:
-            packed, _ = layer(packed)
-        padded, lengths = pad_packed_sequence(packed, batch_first=True)
-        return {"scores": self.head(padded), "lengths": lengths}
-
-
-def packed(micro_batch=4):
-    """Sequences of several lengths."""
-    model = Packed()
-    lengths = [20 + 5 * (i % 4) for i in range(micro_batch)]
-    batch = pack_sequence([torch.randn(n, 16) for n in lengths], enforce_sorted=False)
-    return (lambda: model(batch)["scores"].square().mean()), model
 
 
 class Windows(nn.Module):
@@ -510,44 +345,6 @@ def shared_weights(micro_batch=4):
     """Gradients of weights wait for those of the other call."""
     model, (one, other) = Wide(), torch.randn(2, micro_batch, 24, 64)
     return (lambda: (model(one) - model(other)).square().mean()), model
-
-
-class Pyramid(nn.Module):
-    """Each stage returns the next one's input, and what the loss takes from inside it."""
-
-    def __init__(self):
-        super().__init__()
-        self.body, self.out = nn.Conv2d(16, 16, 3, padding=1), nn.Conv2d(16, 4, 1)
-
-    def forward(self, x):
-        x = F.relu(x + self.body(x))
-        depth, normal = self.out(x).split((1, 3), 1)
-        return x, {"depth": F.softplus(depth), "normal": F.normalize(normal, dim=1)}
-
-
-class Scales(nn.Module):
-    """It returns what each of its stages found."""
-
-    def __init__(self):
-        super().__init__()
-        self.scales = nn.ModuleList(Pyramid() for _ in range(4))
-
-    def forward(self, x):
-        found = []
-        for scale in self.scales:
-            x, maps = scale(x)
-            found.append(maps)
-        return found
-
-
-def pyramid(micro_batch=4):
-    """A loss at every scale."""
-    model, images = Scales(), torch.randn(micro_batch, 16, 24, 24)
-
-    def loss():
-        return sum(m["depth"].square().mean() + m["normal"].mean() for m in model(images))
-
-    return loss, model
 
 
 class Looking(nn.Module):

@@ -30,14 +30,10 @@ def test_a_float_batch_follows_the_models_precision(name):
         loss()
 
 
-# Counted peak / planned one, at least, where a plan is further above it than 2 %: only its own
-# stage saves what `index_add` takes, so it's gone where that stage is recomputed, as those in
-# PRICES of test_strangers are.
-LOWEST = {"graph": 0.93}
+# Others, as of graphs, detectors and packed sequences, are among the strangers.
 KINDS = [
-    *("segmentation", "residual", "two_views", "rollout", "recycling", "preferences"),
-    *("called_by_the_loss", "autocast_inside", "graph", "packed", "windows"),
-    *("shared_weights", "pyramid", "looking", "straight_through", "two_lists"),
+    *("segmentation", "residual", "two_views", "called_by_the_loss", "autocast_inside"),
+    *("windows", "shared_weights", "looking", "straight_through", "two_lists"),
     *("balanced", "balanced_at_once", "balanced_after_layers"),
 ]
 
@@ -56,7 +52,7 @@ def test_plans_of_ones_own_models_run_as_planned(name):
         budget = floor + int(share * (whole - floor))
         found, same, peak = executed(model, loss, profile, budget)
         assert same
-        assert LOWEST.get(name, 0.98) <= peak / found.peak_bytes <= 1.0001
+        assert 0.98 <= peak / found.peak_bytes <= 1.0001
         assert (set(found.forward_executions) == {1}) == (share == 1.0)
 
 
@@ -105,23 +101,13 @@ def test_hooks_of_a_models_own_are_no_checkpoints(name, are_kept):
     assert (found.best.peak_bytes <= plain.peak_bytes) == are_kept
 
 
-def test_no_segment_reaches_from_one_call_of_the_model_into_the_next():
-    loss, model = own_models.two_views()
-    profile = planning.profile(model, loss, speed=planning.Speed())
-    assert profile.names[7] == "(between)"
-    across = (0, *range(1, 6), (6, 7, 8), *range(9, 15))
-    plan = planning.Plan(profile.stages, across, profile.skips, calls=profile.calls)
-    with pytest.raises(ValueError, match="between two calls of the model: 7 must be a bare number"):
-        planning.apply(model, plan)
-
-
 def test_a_step_that_failed_between_two_calls_leaves_the_next_one_right():
     torch.manual_seed(0)
-    loss, model = own_models.rollout()
+    loss, model = own_models.two_views()
     profile = planning.profile(model, loss, speed=planning.Speed())
     plain = gradients(model, loss)
     planning.apply(model, planning.solve(profile, budget_bytes=planning.floor_bytes(profile)))
-    model(torch.randn(4, 32)).sum().backward()  # one call of three
+    model(torch.randn(4, 32)).sum().backward()  # one call of two
     with pytest.raises(RuntimeError, match="normalized_shape"):
         model(torch.randn(4, 31))
     again = gradients(model, loss)
@@ -150,12 +136,6 @@ def test_recurrent_cells_have_no_selective_form(kind):
     assert not any(s.selective for s, cell in zip(profile.stages, is_cell, strict=True) if cell)
     _, same, _ = executed(model, loss, profile, planning.floor_bytes(profile))
     assert same
-
-
-def test_a_model_that_returns_a_distribution_is_planned_for_the_smallest_budget():
-    asked = {"effective_batch": 16, "precisions": ["fp32"]}
-    least = planning.fit(f"{OWN}:policy", budget_bytes=1, **asked).smallest_bytes
-    assert planning.fit(f"{OWN}:policy", budget_bytes=least, **asked).best is not None
 
 
 @pytest.mark.parametrize(
@@ -213,25 +193,3 @@ def test_stages_that_draw_with_python_are_kept_and_its_states_stay_as_they_were(
     assert not found.why_whole
     assert found.sameness.recomputed == "another"
     assert all(not c.overhead for c in found.candidates if c.plan)
-
-
-def test_all_lists_of_blocks_are_stages():
-    loss, model = own_models.two_lists()
-    names = planning.profile(model, loss, speed=planning.Speed()).names
-    assert names[1:-1] == ("down.0", "down.1", "down.2", "up.0", "up.1")
-
-
-def test_a_stage_inside_another_is_refused_by_both_names():
-    loss, model = own_models.two_lists()
-    with pytest.raises(ValueError, match=r"The stage up\.0 is inside the stage DownAndUp"):
-        planning.profile(model, loss, stages=[model, "up.0"])
-
-
-def test_stages_are_taken_by_name():
-    name, stages = f"{OWN}:residual", ["blocks.1", "blocks.3"]
-    found = planning.fit(
-        name, budget_bytes=2**30, effective_batch=4, precisions=["fp32"], stages=stages
-    )
-    assert [call.name for call in found.best.plan.calls] == stages
-    with pytest.raises(ValueError, match="nothing_there"):
-        planning.fit(name, budget_bytes=2**30, effective_batch=4, stages=["nothing_there"])

@@ -34,8 +34,7 @@ MOST_SECONDS = 60  # of a CPU, for one plan
 
 # Those whose table has no row that recomputes, and how its reason begins.
 WHOLE = dict.fromkeys(
-    ("critic_gradient_penalty", "few_shot_meta", "forces_message_passing", "heat_equation_pinn"),
-    "This loss differentiates inside",
+    ("few_shot_meta", "forces_message_passing"), "This loss differentiates inside"
 ) | {"wave_equation_func": "This loss runs the model under torch.func"}
 # The prices that are further from what is counted than 2 %, all of them too high.
 PRICES = {
@@ -74,7 +73,7 @@ def predicted(make_step, kernels="cpu"):
 
 
 def test_there_are_many_strangers():
-    assert len(NAMES) >= 61
+    assert len(NAMES) >= 45
     assert {*DAILY, *WHOLE, *PRICES} <= {*NAMES}
 
 
