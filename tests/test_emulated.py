@@ -13,8 +13,6 @@ from importlib.metadata import version
 from pathlib import Path
 from unittest import mock
 
-import emulated_cells
-import nbformat
 import pytest
 
 from tutorial_lib import memory
@@ -26,7 +24,6 @@ from tutorial_lib.units import MIB
 
 # PyTorch 2.10 takes other kernels there: flash attention, and one that asks for 1 MiB more.
 TRANSIENT_WORKSPACES = version("torch") >= "2.15"
-not_2_10 = pytest.mark.skipif(version("torch").startswith("2.10."), reason="PyTorch 2.10")
 
 ROOT = Path(__file__).resolve().parent.parent
 on_linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux can emulate a card")
@@ -86,11 +83,6 @@ def succeed(emulate):
 # ---- cards ----
 
 
-def test_a_card_is_written_as_the_c_source_reads_it():
-    text = cards.CARDS["t4"].as_text()
-    assert text == "7.5 40 1024 16 65536 65536 4194304 15637086208 0 Tesla T4"
-
-
 @pytest.mark.parametrize("key", cards.CARDS)
 def test_every_card_is_plausible(key):
     card = cards.find_card(key.upper())
@@ -100,37 +92,15 @@ def test_every_card_is_plausible(key):
     assert 0 < cards.find_card(key, context=None).context < 0.02 * card.memory
 
 
-@pytest.mark.parametrize(
-    ("key", "name"), [("RTX 3060", "NVIDIA GeForce RTX 3060"), ("4090", "NVIDIA GeForce RTX 4090")]
-)
-def test_a_card_is_found_as_people_write_it(key, name):
-    assert cards.find_card(key).name == name
-
-
 @pytest.mark.parametrize(("text", "size"), [(None, 120 * MIB), ("0", 0), ("300 MiB", 300 * MIB)])
 def test_a_context_is_taken_off(text, size):
     card = cards.find_card("t4", context=text)
     assert (card.context, card.free) == (size, card.memory - size)
 
 
-def test_before_1_13_a_context_holds_all_kernels():
-    """1687 MiB on an RTX 3090: pytorch's issue 55277."""
-    assert cards.find_card("rtx-3090", context=None, eager=True).context == 1687 * MIB
-
-
 def test_a_context_larger_than_the_card_is_refused():
     with pytest.raises(ValueError, match="leaves nothing of 2,097,152: give more --memory"):
         cards.find_card("t4", "2MiB", None)
-
-
-@pytest.mark.parametrize(("text", "size"), [("24 GB", 24 * 10**9), ("2097152", 2 * MIB)])
-def test_a_size_is_read(text, size):
-    assert cards.find_card("t4", text).memory == size
-
-
-def test_what_is_no_size_is_refused():
-    with pytest.raises(ValueError, match="is no size in memory"):
-        cards.find_card("t4", "16")
 
 
 # ---- stubs ----
@@ -174,31 +144,6 @@ def test_stubs_stand_in_for_what_a_library_imports(compiled):
         f"print(ctypes.CDLL({str(user)!r}, os.RTLD_LAZY).use())"
     )
     assert printed(code).strip() == "0"
-
-
-def test_functions_that_tritons_launcher_looks_up_are_found_too():
-    source = "CHECK(cuCtxGetCurrent(&context));\nlookUp(getHandle,\n    cuLaunchKernelEx);"
-    assert stubs.called_functions(source) == {"cuCtxGetCurrent", "cuLaunchKernelEx"}
-
-
-def test_functions_that_pytorch_looks_up_by_name_are_found_too(tmp_path):
-    library = tmp_path / "libc10_cuda.so"
-    library.write_bytes(b"\0cuMemMap\0cuMemUnmap\0a cuMemory of mine\0custom\0")
-    assert stubs.named_functions(library) == {"cuMemMap", "cuMemUnmap"}
-
-
-def test_a_pytorch_that_follows_no_values_says_so(capsys):
-    old = mock.Mock(torch=mock.Mock(library=object()))
-    card_watcher.Watcher._know_values(old)
-    assert "this PyTorch is too old to follow values" in capsys.readouterr().err
-
-
-@on_linux
-@needs_compiler
-def test_a_file_without_symbols_is_refused(tmp_path):
-    (tmp_path / "notes.so").write_text("no library")
-    with pytest.raises(ValueError, match="holds no symbols that `nm` can read"):
-        stubs.imported_symbols([tmp_path / "notes.so"])
 
 
 @on_linux
@@ -252,11 +197,6 @@ def test_another_torch_is_refused(tmp_path, version_file, message):
     with pytest.raises(ValueError, match=message) as refused:
         build.read_torch(environment_with(tmp_path, version_file))
     assert "emulate --setup" in str(refused.value)
-
-
-def test_cuda_torch_is_found_without_importing_it(tmp_path):
-    folder = environment_with(tmp_path, CUDA_BUILD)
-    assert build.read_torch(folder) == build.CudaTorch(folder, "2.13.0+cu130")
 
 
 def test_a_card_older_than_its_pytorch_is_refused(tmp_path):
@@ -316,35 +256,6 @@ def test_missing_tools_are_named(there, lacking, tmp_path, monkeypatch):
         build.make_library(build.read_torch(folder))
 
 
-@on_linux
-@pytest.mark.parametrize(
-    ("status", "symbols", "message"),
-    [
-        (1, [], "does not compile with this PyTorch and compiler, which say: error: no cuda.h"),
-        (0, ["printf"], "does not take `cudaMalloc` from a shared library"),
-    ],
-)
-def test_a_pytorch_that_is_otherwise_built_is_refused(
-    status, symbols, message, tmp_path, no_torch_here, monkeypatch, capsys
-):
-    environment_with(tmp_path, CUDA_BUILD)
-    for name in ("cc", "nm"):
-        (tmp_path / name).write_text(f"#!/bin/sh\necho error: no cuda.h >&2\nexit {status}\n")
-        (tmp_path / name).chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(stubs, "imported_symbols", lambda paths: set(symbols))
-    assert main(["--card", "t4", "--", "python"], tmp_path) == 2
-    assert message in capsys.readouterr().err.splitlines()[-1]
-
-
-@on_linux
-def test_a_cache_that_cannot_be_preloaded_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "my cache"))
-    with pytest.raises(ValueError, match="no path with spaces or accents: set XDG_CACHE_HOME"):
-        build.make_library(build.read_torch(environment_with(tmp_path, CUDA_BUILD)))
-
-
 def test_setup_begins_nothing_where_the_disk_is_too_small(
     tmp_path, no_torch_here, monkeypatch, capsys
 ):
@@ -353,15 +264,6 @@ def test_setup_begins_nothing_where_the_disk_is_too_small(
     assert main(["--setup"], tmp_path) == 2
     assert "has 1.0 GB free, and PyTorch's CUDA build needs about" in capsys.readouterr().err
     assert not (tmp_path / environment.FOLDER).exists()
-
-
-def test_setup_installs_nothing_where_torch_is_a_cuda_build(
-    tmp_path, no_torch_here, monkeypatch, capsys
-):
-    environment_with(tmp_path, CUDA_BUILD)
-    monkeypatch.setattr(subprocess, "call", lambda *_, **__: pytest.fail("something is installed"))
-    assert main(["--setup"], tmp_path) == 0
-    assert "was built for CUDA: nothing to do" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("change", ["stopped", "other constraints"])
@@ -464,10 +366,6 @@ def test_the_peak_is_found_from_the_end(lost):
     assert found == {"bytes": 150, "update": 2, "phase": "forward", **place}
 
 
-def test_no_allocation_has_no_peak():
-    assert card_watcher.describe_peak([event("free_completed", 5)], 0, []) is None
-
-
 @pytest.mark.parametrize(
     ("files", "phase"),
     [
@@ -480,39 +378,6 @@ def test_no_allocation_has_no_peak():
 def test_the_phase_is_read_off_the_frames(files, phase):
     found = card_watcher.describe_peak([event("alloc", 1, *files)], 1, [])
     assert found["phase"] == phase
-
-
-def test_in_autograds_own_thread_the_next_tensor_freed_shows_the_line():
-    events = [
-        event("alloc", 4, "p/torch/nn/functional.py", "model.py"),
-        event("alloc", 9),
-        event("free_requested", 4, "p/torch/nn/functional.py", "model.py"),
-    ]
-    found = card_watcher.describe_peak(events, 13, [])
-    assert (found["phase"], found["line"]) == ("backward", "model.py:7 in forward")
-
-
-def test_pytorch_is_watched_also_where_it_was_looked_for_before(tmp_path):
-    """As `datasets` does: it asks whether PyTorch is there before the script imports it."""
-    (tmp_path / "torch.py").write_text("def start(): print('watched')")
-    code = f"""
-import importlib.util, sys
-sys.path[:0] = [{str(tmp_path)!r}, {str(run.INSIDE)!r}]
-import card_watcher
-card_watcher.Watcher = lambda module: module
-card_watcher.install()
-importlib.util.find_spec("torch"), importlib.util.find_spec("torch")
-import torch, torch
-"""
-    assert printed(code, TUTORIAL_EMULATED_OUT=str(tmp_path)).split() == ["watched"]
-
-
-def test_another_sitecustomize_is_run_too(tmp_path):
-    (tmp_path / "sitecustomize.py").write_text("print('theirs')")
-    environ = {"PYTHONPATH": f"{run.INSIDE}:{tmp_path}", "TUTORIAL_EMULATED_OUT": str(tmp_path)}
-    said = printed("import sys; print(*sys.path)", **environ)
-    assert said.startswith("theirs")
-    assert str(run.INSIDE) not in said
 
 
 # ---- PyTorch on an emulated card ----
@@ -542,26 +407,6 @@ def test_a_training_script_runs_and_its_peak_is_placed(succeed):
     assert process["moment"]["line"].split(":")[1].startswith(f"{line} in")
 
 
-def test_memory_is_counted_as_the_allocator_does(succeed):
-    script = """
-        import torch
-        before = torch.cuda.mem_get_info()
-        tensor = torch.empty(30 * 2**20 + 1, dtype=torch.uint8, device="cuda")
-        assert torch.cuda.memory_allocated() == 30 * 2**20 + 512, torch.cuda.memory_allocated()
-        assert torch.cuda.mem_get_info()[0] == before[0] - 32 * 2**20
-        del tensor
-        torch.cuda.empty_cache()
-        assert torch.cuda.mem_get_info() == before
-        torch.cuda.reset_peak_memory_stats()
-    """
-    processes, _ = succeed(script)
-    assert processes[0]["peaks"] == {  # kept over the reset
-        "requested": 30 * MIB + 1,
-        "allocated": 30 * MIB + 512,
-        "reserved": 32 * MIB,
-    }
-
-
 @pytest.mark.parametrize("segments", ["expandable_segments:True", "expandable_segments:False"])
 def test_out_of_memory_is_pytorchs_own(emulate, segments, monkeypatch):
     monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", segments)
@@ -571,45 +416,6 @@ def test_out_of_memory_is_pytorchs_own(emulate, segments, monkeypatch):
     assert status == run.OUT_OF_MEMORY, said
     assert "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 12.00 GiB" in said
     assert "total capacity of 8.00 GiB" in said
-
-
-def test_a_caught_out_of_memory_is_no_failure(succeed):
-    script = """
-        import torch
-        for size in (2**36, 2**20):
-            try:
-                x = torch.empty(size, device="cuda")
-            except torch.OutOfMemoryError:
-                print("too large")
-    """
-    processes, said = succeed(script, card="t4")
-    assert said.count("too large") == 1
-    assert processes[0]["out_of_memory"] == 1
-
-
-ATTENTION = """
-    import torch
-    from torch.nn.functional import scaled_dot_product_attention as attention
-    q = torch.randn(2, 4, 256, {width}, device="cuda", dtype=torch.{dtype}, requires_grad=True)
-    out = attention(q, q, q, is_causal=True)
-    out.sum().backward()
-    print(out.grad_fn.name())
-"""
-
-
-@pytest.mark.parametrize(
-    ("card", "dtype", "width", "kernel"),
-    [
-        ("a100", "bfloat16", 64, "Flash"),
-        ("a100", "float32", 64, "Efficient"),
-        ("a100", "bfloat16", 512, "Efficient"),
-        pytest.param("h100", "bfloat16", 64, "Cudnn", marks=not_2_10),
-        ("t4", "float16", 64, "Efficient"),
-    ],
-)
-def test_each_card_takes_its_own_kernel(succeed, card, dtype, width, kernel):
-    _, said = succeed(ATTENTION.format(width=width, dtype=dtype), card=card)
-    assert f"ScaledDotProduct{kernel}Attention" in said
 
 
 # What a CUDA build saves, to be compared with what `memory.predicting` says that it saves. They
@@ -686,212 +492,6 @@ def test_predicted_kernels_save_what_a_cuda_build_saves(succeed, tmp_path):
     assert predicted == json.loads(out.read_text())
 
 
-# Heads, queries, keys, width, width of values: each takes another kernel.
-ATTENTIONS = {
-    "float32": [(8, 100, 70, 16, 16), (4, 300, 300, 64, 64), (4, 300, 200, 80, 96)],
-    "bfloat16": [(4, 300, 300, 32, 64), (4, 300, 200, 128, 128), (2, 130, 300, 192, 256)],
-    "float16": [(64, 130, 904, 256, 136), (2, 300, 300, 96, 96), (3, 60, 2000, 64, 64)],
-}
-
-
-@pytest.mark.parametrize("dropout", [0.0, 0.1])
-def test_the_buffers_of_attention_are_what_a_cuda_build_asks_for(succeed, dropout):
-    succeed(f"""
-        import torch
-        from tutorial_lib.instruments.predicting.workspace import workspace_bytes
-        aten, stats = torch.ops.aten, torch.cuda.memory_stats
-
-        def buffers(op, *args):
-            torch.cuda.reset_peak_memory_stats()
-            before = stats()["requested_bytes.all.current"]
-            out = op(*args)
-            tensors = [x for x in out if isinstance(x, torch.Tensor) and x.is_cuda]
-            made = sum(x.nbytes for x in tensors if x.numel())
-            return out, stats()["requested_bytes.all.peak"] - before - made
-
-        cases = [(name, *sizes) for name, all in {ATTENTIONS}.items() for sizes in all]
-        for name, heads, rows, keys, width, value in cases:
-            sizes = (rows, width), (keys, width), (keys, value), (rows, -(-keys // 8) * 8)
-            made = (torch.zeros(2, heads, *size, dtype=getattr(torch, name)) for size in sizes)
-            q, k, v, mask = (x.cuda() for x in made)
-            mask = mask[..., :keys]
-            if width == value and name != "float32":
-                forward = aten._scaled_dot_product_flash_attention.default
-                args = (q, k, v, {dropout})
-                (out, *kept), taken = buffers(forward, *args)
-                assert abs(taken - workspace_bytes(forward, args)) <= 64, (q.shape, taken)
-                backward = aten._scaled_dot_product_flash_attention_backward.default
-                args = (torch.zeros_like(q), q, k, v, out, *kept[:5], {dropout}, False, *kept[5:7])
-                _, taken = buffers(backward, *args)
-                assert abs(taken - workspace_bytes(backward, args)) <= 64, (q.shape, taken)
-            forward = aten._scaled_dot_product_efficient_attention.default
-            args = (q, k, v, mask, True, {dropout})
-            (out, *kept), taken = buffers(forward, *args)
-            assert abs(taken - workspace_bytes(forward, args)) <= 64, (args[0].shape, taken)
-            backward = aten._scaled_dot_product_efficient_attention_backward.default
-            args = (out, q, k, v, mask, out, *kept, {dropout}, [True, True, True, False])
-            _, taken = buffers(backward, *args)
-            assert abs(taken - workspace_bytes(backward, args)) <= 64, (q.shape, taken)
-    """)
-
-
-CONVOLVE = """
-    import torch
-    convolve = torch.nn.Conv2d(64, 64, 3, padding=1).cuda()
-    x = torch.randn(16, 64, 86, 86, device="cuda")
-    for _ in range(2):
-        convolve(x).sum().backward()
-    half = torch.zeros(1, 2, 128, 64, device="cuda", dtype=torch.float16, requires_grad=True)
-    torch.nn.functional.scaled_dot_product_attention(half, half, half).sum().backward()
-"""
-
-
-@pytest.mark.parametrize("card", ["t4", "a100", "h100"])
-def test_cudnn_is_asked_which_workspaces_convolutions_need(succeed, card):
-    """TF32's engines want images in another layout: a copy of what they read or write, at least."""
-    peaks = []
-    for options in ([], ["--cudnn"]):
-        processes, said = succeed(CONVOLVE, *options, card=card)
-        assert "was not asked" not in said
-        peaks.append(processes[0]["peaks"]["requested"])
-    image = 16 * 64 * 86 * 86 * 4
-    assert peaks[1] - peaks[0] >= (0 if card == "t4" else image)
-
-
-def test_a_report_says_that_it_is_emulated(succeed):
-    script = """
-        from tutorial_lib import memory
-        from tutorial_lib.instruments.training import Recipe
-        step, model, optimizer = Recipe("gpt2", 1, 64, overrides={"n_layer": 1}).make_step("cuda")
-        report = memory.measure(step, model=model, optimizer=optimizer, repeats=2)
-        print(report)
-        print(report.method, report.step_seconds, report.driver_bytes)
-    """
-    _, said = succeed(script, card="t4")
-    assert "(given by PyTorch's own allocator, emulated Tesla T4, 14.6 GiB)" in said
-    assert "not emulated:   values, times, NCCL, cuDNN's workspaces" in said
-    assert "emulated [] None" in said
-
-
-@pytest.mark.parametrize("card", ["a100", "l4"])
-def test_layers_run_that_need_a_library_or_a_sort(succeed, card):
-    script = """
-        import torch
-        tokens = torch.zeros(4096, dtype=torch.long, device="cuda")
-        torch.nn.Embedding(10, 8).cuda()(tokens).sum().backward()
-        images = torch.randn(4, 3, 32, 32, device="cuda", requires_grad=True)
-        layers = [torch.nn.Conv2d(3, 8, 3), torch.nn.BatchNorm2d(8), torch.nn.MaxPool2d(2)]
-        net = torch.nn.Sequential(*layers, torch.nn.ConvTranspose2d(8, 3, 2)).cuda()
-        for form in (torch.contiguous_format, torch.channels_last):
-            with torch.autocast("cuda", torch.float16):
-                net.to(memory_format=form)(images.to(memory_format=form)).sum().backward()
-        for cell in (torch.nn.LSTM, torch.nn.GRU, torch.nn.RNN):
-            layer = cell(8, 16, 2, bidirectional=True, dropout=0.1).cuda()
-            layer(torch.randn(5, 4, 8, device="cuda"))[0].sum().backward()
-        layer = torch.nn.LSTM(8, 16, proj_size=4).cuda()
-        layer(torch.randn(5, 4, 8, device="cuda"))[0].sum().backward()
-        torch.linalg.qr(torch.randn(64, 32, device="cuda"))
-        torch.linalg.eigh(torch.randn(64, 64, device="cuda"))
-        torch.fft.rfft(torch.randn(64, 64, device="cuda"))
-    """
-    succeed(script, card=card)
-
-
-def test_pinned_memory_is_the_hosts(succeed):
-    script = """
-        import torch
-        pinned = torch.ones(3).pin_memory()
-        assert pinned.is_pinned() and pinned.tolist() == [1, 1, 1]
-        pinned.cuda(non_blocking=True)
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        start.record(), end.record()
-        assert start.elapsed_time(end) >= 0
-    """
-    succeed(script)
-
-
-def test_small_integers_have_real_values(succeed):
-    script = """
-        import torch
-        mask = torch.tensor([[1, 1, 0], [1, 1, 1]]).cuda()
-        assert not mask.all() and mask[1].all() and mask.sum().item() == 5
-        assert (mask * 2 - 1).min().item() == -1 and (mask / 2).max() == 0.5
-        assert (mask.cumsum(-1)[:, -1] == torch.tensor([2, 3], device="cuda")).all()
-        assert mask.nonzero().shape == (5, 2) and mask[mask > 0].shape == (5,)
-        assert mask.unique().tolist() == [0, 1] and torch.equal(mask, mask.clone())
-        mask[0, 2] = 7
-        mask[:, 0] = torch.arange(4, 6, device="cuda")
-        assert mask.tolist() == [[4, 1, 7], [5, 1, 1]]
-        rows = torch.nn.functional.pad(mask, (0, 1), value=9)
-        assert rows[:, 3].tolist() == [9, 9] and rows.cpu().max() == 9
-        labels = torch.randint(3, 5, (100,), device="cuda")
-        assert 3 <= labels.min() <= labels.max() < 5
-        where = torch.where(mask > 1, mask, -1)
-        assert where.dtype == torch.int64 and where.sum() == 16 - 3
-        half = torch.ones(2, device="cuda", dtype=torch.float16)
-        assert (half * 2.5).dtype == (half[0] * 2.5).dtype == torch.float16
-        torch.mul(half, 2.5, out=half.clone())  # a number, and a tensor that has a name
-        assert torch.hann_window(4, device="cuda").shape == (4,)
-        assert (10 ** half).tolist() == [10, 10] and (10 ** mask).dtype == torch.int64
-        assert torch.searchsorted(torch.tensor([1, 3, 7]).cuda(), 5).item() == 2
-        with torch.inference_mode():
-            assert (mask + 1).sum() == 25
-    """
-    processes, _ = succeed(script)
-    assert processes[0]["unknown_reads"] == {}
-
-
-def test_a_text_is_generated_to_its_greatest_length(succeed):
-    script = """
-        import torch, transformers
-        sizes = {"n_layer": 1, "n_embd": 64, "n_head": 2}
-        model = transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes)).cuda()
-        words = torch.tensor([[1, 2, 3], [4, 5, 6]]).cuda()
-        for drawn in (False, True):
-            text = model.generate(words, max_new_tokens=5, do_sample=drawn, pad_token_id=0)
-            assert text.shape == (2, 8)
-        unknown = torch.randn(3, device="cuda") > 0
-        true = torch.ones(1, dtype=torch.bool, device="cuda")
-        assert (unknown | true).all() and not (unknown & ~true).any()
-        assert torch.logical_or(unknown, true).tolist() == [True] * 3
-        unknown |= true
-        assert unknown.all()
-    """
-    succeed(script)
-
-
-def test_a_line_that_waits_for_an_unknown_value_is_named(emulate):
-    script = """
-        import torch
-        torch.zeros(1, device="cuda")
-        for _ in range(2_000):
-            if (torch.randn(1, device="cuda") > 0).all():
-                break
-    """
-    status, _, said = emulate(script)
-    assert status == 0
-    assert "script.py:5 in <module> has read an unknown value 2,000 times" in said
-    assert said.count("A loop that waits for it never ends here: stop that with Ctrl-C") == 1
-
-
-@pytest.mark.parametrize(
-    "unknown",
-    [
-        "(torch.randn(3, device='cuda') > 0).any()",
-        "torch.ones(3, dtype=torch.long, device='cuda').geometric_(0.5).any()",  # not followed
-        "torch.zeros(2**20, dtype=torch.long, device='cuda').any()",  # too large
-        "torch.empty(3, dtype=torch.long, device='cuda').any()",
-        "len(torch.randn(3, device='cuda').nonzero())",
-        "len(torch.randn(3, device='cuda').unique())",
-    ],
-)
-def test_a_line_that_reads_what_is_not_known_is_named(succeed, unknown):
-    processes, said = succeed(f"import torch\nfirst = 1\nif {unknown}:\n    print('yes')")
-    (line,) = processes[0]["unknown_reads"]
-    assert line.endswith("script.py:3 in <module>")
-    assert "What they decide may be otherwise on a card" in said
-
-
 @pytest.mark.parametrize(
     "lines",
     [
@@ -908,83 +508,6 @@ def test_a_line_that_decides_by_a_loss_is_named(succeed, lines):
     processes, _ = succeed(loss + lines)
     (line,) = processes[0]["unknown_reads"]
     assert line.endswith("script.py:4 in <module>")
-
-
-def test_a_loss_may_be_read_to_be_printed(succeed):
-    script = """
-        import json, pickle, torch
-        loss = torch.randn(3, device="cuda").mean()
-        scaler = torch.amp.GradScaler()
-        optimizer = torch.optim.SGD([torch.rand(2, device="cuda", requires_grad=True)])
-        scaler.scale(optimizer.param_groups[0]["params"][0].sum()).backward()
-        scaler.step(optimizer), scaler.update()  # looks for infinity
-        number = loss.item()
-        print(f"{number:.3f}", json.dumps(number), loss, float(loss), 2 * number + 1)
-        assert type(pickle.loads(pickle.dumps(number))) is float
-        assert torch.ones(3, device="cuda").sum().item() == 3  # is known
-    """
-    processes, _ = succeed(script)
-    assert processes[0]["unknown_reads"] == {}
-
-
-# Steps of causal language models whose heads share keys, and one of an encoder.
-FAMILIES = """
-import itertools, torch, transformers as T
-from tutorial_lib import memory
-
-SIZES = {"hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 2,
-         "num_attention_heads": 8, "vocab_size": 4096}
-GROUPED = {**SIZES, "num_key_value_heads": 2}
-MODELS = {
-    "qwen2": lambda: T.Qwen2ForCausalLM(T.Qwen2Config(**GROUPED)),
-    "mistral": lambda: T.MistralForCausalLM(T.MistralConfig(**GROUPED, sliding_window=64)),
-    "bert": lambda: T.BertForMaskedLM(T.BertConfig(**SIZES)),
-}
-CASES = [*itertools.product(MODELS, ("float32", "bfloat16"), ("none", "ones", "ragged"))]
-
-def make_step(name, dtype, mask, device):
-    model = MODELS[name]().to(device, getattr(torch, dtype)).train()
-    tokens = torch.zeros(2, 512, dtype=torch.long)
-    batch = {"input_ids": tokens, "labels": tokens}
-    if mask != "none":
-        batch["attention_mask"] = torch.ones_like(tokens)
-        batch["attention_mask"][0, 200:] = mask == "ones"
-    batch = {name: value.to(device) for name, value in batch.items()}
-    optimizer = torch.optim.AdamW(model.parameters())
-    def step():
-        model(**batch).loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-    return step, model, optimizer
-"""
-
-
-@not_2_10
-def test_masks_decide_on_an_emulated_card_as_in_a_prediction(succeed, tmp_path):
-    """Requested bytes are the predicted ones and cuBLAS's workspaces, whatever the mask is.
-
-    One of them where forward is the peak: backward has its own, which is not there yet. Since 2.15
-    a prediction has them.
-    """
-    out = tmp_path / "peaks.json"
-    script = f"""{FAMILIES}
-import json
-peaks = {{}}
-for case in CASES:
-    step, model, optimizer = make_step(*case, "cuda")
-    report = memory.measure(step, model=model, optimizer=optimizer)
-    peaks[" ".join(case)] = report.requested_bytes
-open({str(out)!r}, "w").write(json.dumps(peaks))
-"""
-    succeed(script)
-    names = {}
-    exec(FAMILIES, names)
-    peaks = json.loads(out.read_text())
-    for case in names["CASES"]:
-        predicted = memory.predict(lambda case=case: names["make_step"](*case, "cpu")).peak_bytes
-        extra = (peaks[" ".join(case)] - predicted) / MIB
-        wanted = [0] if TRANSIENT_WORKSPACES else [8.125, 16.25]
-        assert min(abs(extra - one) for one in wanted) < 0.05, (case, extra)
 
 
 @pytest.mark.parametrize(
@@ -1008,15 +531,6 @@ def test_what_cannot_be_emulated_says_so(emulate, script, message):
     assert message in said
 
 
-def test_a_compiled_model_runs(succeed):
-    script = """
-        import torch
-        model = torch.compile(torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.GELU()).cuda())
-        model(torch.randn(8, 64, device="cuda")).sum().backward()
-    """
-    succeed(script)
-
-
 def test_a_trainer_runs_and_the_peak_names_its_line(succeed):
     script = """
         import torch, transformers
@@ -1038,12 +552,6 @@ def test_a_trainer_runs_and_the_peak_names_its_line(succeed):
     assert process["moment"]["line"].startswith("transformers/")
 
 
-def test_a_snapshot_is_kept_for_the_viewer(succeed, tmp_path):
-    path = tmp_path / "snapshot.pickle"
-    succeed(TRAIN.format(steps=2, batch=8), "--snapshot", str(path))
-    assert b"device_traces" in path.read_bytes()
-
-
 @pytest.mark.parametrize(
     ("end", "status"),
     [
@@ -1059,67 +567,4 @@ def test_a_script_that_needs_values_is_told_apart(emulate, end, status):
     assert ("read values that no kernel has made, got zeros" in said) == (status == 2)
 
 
-def test_a_process_that_is_killed_is_counted(emulate):
-    script = """
-        import os, torch
-        torch.ones(3, device="cuda")
-        os._exit(0)
-    """
-    status, data, said = emulate(script)
-    assert (status, data["processes"]) == (0, [])
-    assert "so their peaks are not known" in said
-
-
-def test_a_program_without_a_card_is_told(emulate):
-    status, data, said = emulate("print('hello')")
-    assert (status, data["processes"]) == (2, [])
-    assert "The program never used the card" in said
-
-
-def test_an_unknown_program_is_named(cuda_torch, capsys):
-    assert main(["--card", "t4", "--", "no-such-program"]) == 2
-    assert "There is no program 'no-such-program'" in capsys.readouterr().err
-
-
-def test_a_library_is_compiled_once(cuda_torch, tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    folder = build.make_library(cuda_torch)
-    made = (folder / build.LIBRARY).stat().st_mtime_ns
-    assert build.make_library(cuda_torch) == folder
-    assert (folder / build.LIBRARY).stat().st_mtime_ns == made
-    assert cuda_torch.version in folder.name
-    assert [*folder.parent.iterdir()] == [folder]  # nothing half-made is left
-
-
 # ---- the GPU cells of notebooks ----
-
-
-def test_cells_that_speak_of_a_gpu_are_run_with_what_they_need():
-    sources = [
-        "import torch",
-        "slow = [i for i in range(10)]",
-        "size = 3",
-        "def make():\n    return torch.ones(size)",
-        "%%memory\nsum(slow)",
-        "if torch.cuda.is_available():\n    print(make().cuda())",
-    ]
-    assert emulated_cells.needed(sources) == [0, 2, 3, 5]
-
-
-def test_a_gpu_cell_that_fails_is_named(cuda_torch, tmp_path, monkeypatch):
-    cells = {
-        "values": "from tutorial_lib.checks import CheckError\nraise CheckError('zero')",
-        "crash": "import torch\ntorch.zeros(3, device='cuda:7')",
-    }
-    folder = tmp_path / "course"
-    folder.mkdir()
-    notebook = nbformat.v4.new_notebook()
-    notebook.cells = [nbformat.v4.new_code_cell(text, id=name) for name, text in cells.items()]
-    nbformat.write(notebook, folder / "99_bad.ipynb")
-    code = (
-        f"import sys; from pathlib import Path; sys.path.insert(0, {str(ROOT / 'tests')!r}); "
-        "import emulated_cells; "
-        f"emulated_cells.ROOT = Path({str(tmp_path)!r}); sys.exit(emulated_cells.main(['99']))"
-    )
-    done = run.emulate(["python", "-c", code], cards.CARDS["t4"], cuda_torch, watch=False)
-    assert done.status == 1
