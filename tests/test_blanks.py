@@ -224,10 +224,6 @@ def right_in(filled):
     return [name for name, change in filled.items() if not change.refused_with]
 
 
-def test_the_chapters_on_checkpointing_have_their_mistakes_known():
-    assert {"04", "05", "06", "06c", "07", "07d"} <= set(FILLED)
-
-
 @pytest.mark.parametrize("number", FILLED)
 def test_below_each_blank_is_its_check_and_three_mistakes_are_known(number):
     texts, found = code_cells(number)

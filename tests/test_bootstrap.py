@@ -1,13 +1,10 @@
 """Making `.venv`: from nothing, not twice, and what goes wrong in between."""
 
 import ast
-import os
-import re
 import shutil
 import sys
 import textwrap
 import threading
-import time
 import zipfile
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -100,21 +97,6 @@ def test_the_oldest_python_can_read_it(root, name):
         assert not (isinstance(node, ast.ImportFrom) and node.module == "__future__")
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="the stand-ins are shell scripts")
-def test_advice_about_another_python_is_tried_before_it_is_given(tmp_path, monkeypatch):
-    def put(name, script):
-        (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n")
-        (tmp_path / name).chmod(0o755)
-
-    monkeypatch.setenv("PATH", str(tmp_path))
-    put("python3.13", "exit 127")  # a version manager's stand-in without a Python behind it
-    assert pythons.suitable() is None
-    put("python3.12", f'exec {sys.executable} "$@"')
-    assert pythons.suitable() == "python3.12"
-    sentence = pythons.refusal((3, 8), "This")
-    assert sentence.endswith("needs 3.11 to 3.14: try `python3.12 -m tutorial_lib ...`.")
-
-
 @pytest.mark.parametrize(
     ("first", "second", "installed"),
     [
@@ -132,16 +114,6 @@ def test_each_command_installs_what_it_needs_and_more_only_when_asked(
     assert bootstrap.is_ready(clone, first)
     assert bootstrap.is_ready(clone, second)
     assert bootstrap.is_ready(clone, "author") == ("test" in (first, second))
-
-
-def test_the_first_time_installs_and_the_second_does_not(clone, tools, capsys):
-    python = bootstrap.python_with_course(clone)
-    assert tools.commands == ["venv", "pip --version", "pip install"]
-    assert python == bootstrap.venv_python(clone / ".venv")
-    assert "Making .venv" in capsys.readouterr().out
-    assert bootstrap.python_with_course(clone) == python
-    assert tools.commands == ["venv", "pip --version", "pip install"]
-    assert capsys.readouterr().out == ""
 
 
 @pytest.mark.parametrize("changed", ["pyproject.toml", "constraints.txt", ".venv/pyvenv.cfg"])
@@ -171,19 +143,6 @@ def test_a_failed_install_says_why_and_is_not_taken_for_done(clone, tools, said,
     del tools.answers["pip install"]
     bootstrap.python_with_course(clone)
     assert bootstrap.is_ready(clone)
-
-
-def test_a_python_without_venv_is_told_what_to_install(clone, tools):
-    tools.answers["venv"] = (1, "because ensurepip is not available. apt install python3-venv")
-    with pytest.raises(bootstrap.SetupError, match="apt install python3-venv"):
-        bootstrap.python_with_course(clone)
-    assert not (clone / ".venv").exists()
-
-
-def test_an_environment_without_pip_gets_one(clone, tools):
-    tools.answers["pip --version"] = (1, "No module named pip")
-    bootstrap.python_with_course(clone)
-    assert tools.commands == ["venv", "pip --version", "ensurepip", "pip install"]
 
 
 def test_uv_installs_where_it_is_there_with_the_indexes_that_pip_knows(clone, tools, monkeypatch):
@@ -251,68 +210,6 @@ def test_without_a_gpu_the_build_without_cuda_is_taken_where_it_answers(
     monkeypatch.setattr(installer, "CPU_BUILDS", "http://127.0.0.1:9/cpu")
     assert installer._options_without_cuda() == []
     assert "127.0.0.1:9 does not answer: PyTorch may bring CUDA" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize("build", ["", "+cpu", "+cu130"])
-def test_where_pytorch_is_there_nothing_is_said_of_cuda(
-    on_linux_without_a_gpu, monkeypatch, capsys, tmp_path, build
-):
-    said = []
-    monkeypatch.setattr(installer, "run", lambda command, *_: (said.append(command) or 0, ""))
-    monkeypatch.setattr(installer, "_options_without_cuda", lambda: pytest.fail("asked"))
-    (tmp_path / "constraints.txt").write_text("torch==2.13.0\n")
-    python = tmp_path / ".venv/bin/python"
-    (tmp_path / f".venv/lib/python3.11/site-packages/torch-2.13.0{build}.dist-info").mkdir(
-        parents=True
-    )
-    assert installer.install(tmp_path, python, ["author"]) == ""
-    assert "--extra-index-url" not in said[-1]
-    assert capsys.readouterr().out.startswith("Adding a few packages (")
-    monkeypatch.setattr(installer, "_options_without_cuda", lambda: ["asked"])
-    (tmp_path / "constraints.txt").write_text("torch==2.14.0\n")
-    assert installer.install(tmp_path, python, ["author"]) == ""
-    assert "asked" in said[-1]
-
-
-@pytest.mark.parametrize("has_gpu", ["nvidia-smi", "the driver's folder", "another system"])
-def test_with_a_gpu_or_on_another_system_nothing_is_asked(
-    cpu_builds, on_linux_without_a_gpu, monkeypatch, capsys, has_gpu
-):
-    if has_gpu == "nvidia-smi":
-        monkeypatch.setattr(shutil, "which", lambda name: name)
-    elif has_gpu == "another system":
-        monkeypatch.setattr(sys, "platform", "darwin")
-    else:
-        monkeypatch.setattr(Path, "exists", lambda path: path == Path("/proc/driver/nvidia"))
-    assert installer._options_without_cuda() == []
-    assert capsys.readouterr().out == ""
-
-
-@pytest.mark.parametrize("tool", ["pip", "uv"])
-def test_the_build_without_cuda_wins_over_the_same_version_elsewhere(cpu_builds, tmp_path, tool):
-    """The real tool, and two places with an empty torch: one stands for PyPI, one for PyTorch's."""
-    write_wheel(tmp_path, "torch", "2.13.0")
-    uv = shutil.which("uv")
-    if tool == "uv" and not uv:
-        pytest.skip("uv is not installed")
-    command = [uv, "pip"] if tool == "uv" else [sys.executable, "-m", "pip"]
-    words = ["--no-deps", "--index-url", cpu_builds.replace("cpu", "empty"), "torch==2.13.0"]
-    words += ["--extra-index-url", cpu_builds, "--find-links", tmp_path]
-    settings = {"UV_INDEX_STRATEGY": "unsafe-best-match", "PIP_CONFIG_FILE": os.devnull}
-    options = ["install", "--dry-run", "--target", tmp_path / "target", *words]
-    status, said = installer.run([*command, *options], tmp_path, settings=settings)
-    assert status == 0, said
-    assert re.search(r"torch(-|==)2\.13\.0\+cpu", said), said
-
-
-def test_a_long_silence_is_broken_with_how_far_it_is(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(installer, "QUIET_SECONDS", 0.0)
-    with installer.Step("Installing") as step:
-        step.packages = tmp_path
-        step.hear("Installing collected packages: a, b, c")
-        (tmp_path / "a.dist-info").touch()
-        time.sleep(1.2)
-    assert re.search(r"1 of 3 packages unpacked, \d s so far", capsys.readouterr().out)
 
 
 def test_a_folder_with_something_else_in_it_is_left_alone(clone, tools):

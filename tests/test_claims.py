@@ -78,21 +78,6 @@ def test_figures_of_two_quotations_may_have_two_and_a_range_may_have_no_upper_ed
     assert claims.word("E06", {parts[0]: far} | several) == "partly"
 
 
-def test_every_figure_belongs_to_a_judged_claim_and_says_where_it_stands():
-    kinds = claims.claims("kind")
-    assert set(kinds.values()) == {"claim", "number", "code", "topic"}
-    for claim in kinds:
-        found = claims.figures(claim)
-        assert not found or kinds[claim] in ("claim", "number")
-        assert len({figure["part"] for figure in found}) == len(found)
-        for figure in found:
-            assert 0 < figure["low"] <= figure["high"]
-            assert all(figure[column] for column in ("unit", "place", "quote"))
-            assert len(figure["quote"]) < 120
-    numbers = [claim for claim, kind in kinds.items() if kind == "number"]
-    assert [claim for claim in numbers if not claims.figures(claim)] == ["E11"]  # a ranking
-
-
 RESULT = (verdict(),)
 
 
@@ -143,15 +128,6 @@ def test_all_numbers_of_the_court_are_in_the_output_of_the_linked_cells(root):
     rows, problems = verdicts.collect(root)
     assert len(rows) == 88
     assert not problems
-
-
-def test_a_condition_says_in_how_many_of_the_tried_settings_it_holds():
-    assert verdict().width == "true in 1 of 2 settings"
-    assert verdict("A11", held=(7, 9, "sizes")).width == "true in 7 of 9 sizes"
-    assert verdict("A04", "holds", tried={"saved": {"a": 60.0}}).width == ""
-    parts = [figure["part"] for figure in claims.figures("A13")]
-    values = ({"a": 24, "b": 24}, {"a": 8, "b": 16, "c": 8}, {"a": 5, "b": 5})
-    assert claims.width("A13", dict(zip(parts, values, strict=True))) == (1, 2)
 
 
 TYPED = 'claims.Verdict("A10", "holds if", "...", "75 %", "counted", "cell-a")'

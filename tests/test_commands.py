@@ -18,7 +18,6 @@ from tutorial_lib.instruments.training.user_function import SAMPLE
 from tutorial_lib.school import authoring
 from tutorial_lib.school.commands import parser, plan, table
 from tutorial_lib.school.commands.main import run
-from tutorial_lib.school.commands.recipe_options import largest_micro_batch
 from tutorial_lib.units import human_bytes
 
 
@@ -40,16 +39,6 @@ def refusal(capsys, *words):
     said = capsys.readouterr().err
     assert "Traceback" not in said
     return said
-
-
-def test_doctor_knows_versions_and_device(capsys):
-    import torch
-
-    facts = report_of(capsys, "doctor")
-    assert facts["torch"] == torch.__version__
-    assert facts["tier"] in ("cpu", "small gpu", "large gpu")
-    assert run(["doctor"]) == 0
-    assert "free disk" in capsys.readouterr().out
 
 
 def test_measured_and_predicted_agree_byte_for_byte(capsys, tiny):
@@ -95,17 +84,6 @@ def test_the_table_says_what_was_asked_how_it_is_known_and_both_peaks(capsys, ti
     assert "The update is the peak" in table
     assert run(["predict", tiny, "--batch", "64"]) == 0
     assert "The update is the peak" not in capsys.readouterr().out
-
-
-def test_one_rank_of_four_holds_its_part_and_the_table_says_so(capsys, tiny):
-    words = ["predict", tiny, "--batch", "2", "--optimizer", "adamw-fused"]
-    whole = report_of(capsys, *words)
-    part = report_of(capsys, *words, "--ranks", "4", "--shard", "fsdp")
-    assert (part["ranks"], part["shard"]) == (4, "fsdp")
-    states = [report["at_peak"]["optimizer_state"] for report in (part, whole)]
-    assert states[0] == pytest.approx(states[1] / 4, rel=0.02)
-    assert run([*words, "--ranks", "4", "--shard", "ddp"]) == 0
-    assert "adamw-fused, one of 4 ranks, ddp: predicted" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -160,23 +138,6 @@ def test_a_full_memory_says_what_to_try(capsys, monkeypatch, tiny):
 
     monkeypatch.setattr(published, "build", burst)
     assert "lower --batch" in refusal(capsys, "measure", tiny)
-
-
-def test_an_unforeseen_error_shows_itself(monkeypatch, tiny):
-    def fail(*_, **__):
-        raise ZeroDivisionError
-
-    monkeypatch.setattr(published, "build", fail)
-    with pytest.raises(ZeroDivisionError):
-        run(["measure", tiny])
-
-
-def test_build_check_lists_problems_and_fails(capsys, monkeypatch):
-    monkeypatch.setattr(authoring, "check", lambda root: ["labs/lab01.ipynb differs."])
-    assert run(["build", "--check"]) == 1
-    assert capsys.readouterr().out == "labs/lab01.ipynb differs.\n"
-    monkeypatch.setattr(authoring, "check", lambda root: [])
-    assert run(["build", "--check"]) == 0
 
 
 def test_build_stamps_builds_and_packs(capsys, monkeypatch, tmp_path):
@@ -331,15 +292,6 @@ def test_a_model_of_ones_own_is_measured_and_predicted_alike(capsys, folder, wor
     assert ("segment" in measured.get("checkpointed", "")) == is_checkpointed
 
 
-def test_lora_trains_the_matrices_alone(folder):
-    plain, lora = (Recipe(str(folder / "llama"), lora_rank=rank).make_model() for rank in (None, 4))
-    trained = {name for name, p in lora.named_parameters() if p.requires_grad}
-    assert trained
-    assert all("lora_" in name for name in trained)
-    frozen = [p for p in lora.parameters() if not p.requires_grad]
-    assert len(frozen) == len(list(plain.parameters()))
-
-
 def test_fits_takes_the_largest_micro_batch_and_no_larger(capsys, folder):
     model = str(folder / "train.py:make_loss")
     words = ["--kernels", "cpu", "--optimizer", "sgd"]
@@ -370,58 +322,6 @@ def test_fits_takes_the_largest_micro_batch_and_no_larger(capsys, folder):
     half = ["--precision", "bf16-amp", "--fits", "t4"]
     assert run(["predict", str(folder / "llama"), "--seq", "8", *half]) == 0
     assert "take --precision fp16-amp" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize("limit", [100, 101, 1099, 5000, 123456])
-@pytest.mark.parametrize(
-    "peak",
-    [
-        lambda n: 100 * n,
-        lambda n: 50 + 50 * (n // 2 * 2),
-        lambda n: max(90, 10 * n - 400),
-        lambda n: 80 + max(10 * n, 25 * n - 30),
-        int,
-    ],
-)
-def test_the_largest_is_found_on_lines_steps_and_bends(peak, limit):
-    tried = []
-    found = largest_micro_batch(lambda n: tried.append(n) or peak(n), limit)
-    assert peak(found) <= limit < peak(found + 1)
-    assert len(tried) <= 14  # each is a prediction of seconds
-
-
-def test_what_fits_nothing_advises_no_option_that_was_given():
-    with pytest.raises(ValueError, match=r"bf16 or --fits [0-9.]+MiB.$"):
-        largest_micro_batch(lambda n: 200 * n, 100, ["precision"])
-    with pytest.raises(ValueError, match=r"try --fits [0-9.]+MiB.$"):
-        largest_micro_batch(lambda n: 200 * n, 100, [])
-
-
-def test_a_table_by_module_is_short_and_names_what_is_wrapped(capsys, folder):
-    words = ["measure", str(folder / "llama"), "--checkpointing", "per-block", "--by", "module"]
-    assert run([*words, "--set", "num_hidden_layers=21"]) == 0
-    table = capsys.readouterr().out
-    assert "num_hidden_layers=21: " in table
-    assert "per-block: 21 segments, model.layers.0 to model.layers.20" in table
-    assert "model.layers " in table
-    assert "model.layers.1 " not in table
-
-
-def test_what_no_module_made_has_a_name_and_a_cure_where_it_is_much(capsys, folder, tiny):
-    words = ["predict", str(folder / "llama"), "--batch", "64", "--by"]
-    wide = ["--set", "vocab_size=20000"]
-    assert run([*words, "module", *wide]) == 0
-    said = capsys.readouterr().out
-    assert "(forward): loss and logits " in said
-    assert "% of the peak was made outside all modules" in said
-    assert "use_liger_kernel=True" in said
-    assert run([*words, "line", *wide]) == 0
-    said = capsys.readouterr().out
-    assert "step.py" not in said  # ours, and no line that its reader could change
-    assert "(backward): gradients on their way " in said
-    small = ["--set", "vocab_size=64", "--set", "hidden_size=128"]
-    assert run([*words, "module", *small]) == 0
-    assert "outside all modules" not in capsys.readouterr().out
 
 
 def test_the_readmes_lines_for_an_engineer_run_as_they_stand(root, capsys, tiny):
@@ -503,20 +403,6 @@ def test_the_length_of_sequences_is_said_where_none_was_asked_for(capsys, folder
         assert "\nSequences of 16 tokens, as --seq was left out.\n" in capsys.readouterr().out
     assert run(["predict", tiny, "--seq", "4"]) == 0
     assert "was left out" not in capsys.readouterr().out
-
-
-def test_a_step_of_ones_own_has_no_invented_batch(capsys, folder):
-    model = str(folder / "train.py:make_step")
-    assert run(["predict", model]) == 0
-    said = capsys.readouterr().out
-    assert said.startswith(f"{model}: predicted")
-    assert "micro_batch" not in said
-
-
-@pytest.mark.parametrize(("more", "is_said"), [([], True), (["--batch", "2"], False)])
-def test_that_a_function_was_called_for_one_sample_is_said(capsys, folder, more, is_said):
-    assert run(["predict", str(folder / "train.py:make_loss"), *more]) == 0
-    assert ("One sample (micro_batch=1): --batch takes more." in capsys.readouterr().out) == is_said
 
 
 def test_what_a_value_decides_is_said_once(capfd, tmp_path):

@@ -1,6 +1,5 @@
 """`python -m tutorial_lib`: what works from a bare Python, and what each command starts."""
 
-import gc
 import importlib
 import importlib.util
 import json
@@ -72,10 +71,6 @@ def test_submodules_load_on_use_and_unknown_names_stay_unknown(run_python):
     assert "No module named 'torch'" in done.stderr
 
 
-def test_version(run_python):
-    assert run_python("-m", "tutorial_lib", "--version", bare=True).stdout == f"{__version__}\n"
-
-
 def test_an_unknown_command_names_the_nearest(run_python):
     done = run_python("-m", "tutorial_lib", "mesure", bare=True)
     assert done.returncode == 2
@@ -102,15 +97,6 @@ def test_doctor_says_that_a_python_does_not_suit(monkeypatch, capsys):
     monkeypatch.setattr(doctor, "_of_packages", no_package)
     assert main(["doctor"]) == 2
     assert "is Python 3.8, and the course needs 3.11 to 3.14" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize("command", ["measure", "record", "grade"])
-def test_every_other_command_says_so_too(monkeypatch, capsys, command):
-    monkeypatch.setattr(sys, "version_info", (3, 8, 18))
-    monkeypatch.setattr(pythons, "suitable", lambda: None)
-    monkeypatch.setattr(bootstrap, "is_running", lambda _: True)
-    assert main([command]) == 2
-    assert "is Python 3.8, and the course needs 3.11 to 3.14" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("version", [(3, 6, 15), (3, 7, 16)])
@@ -185,28 +171,6 @@ def test_lab_opens_the_first_page_of_the_working_copy(started, root, monkeypatch
     assert more == []
 
 
-@pytest.mark.slow
-def test_a_kernel_that_lab_starts_is_this_python_and_says_nothing(started, monkeypatch, capfd):
-    from jupyter_client.manager import start_new_kernel
-
-    monkeypatch.setattr(workbook, "update", lambda root: [])
-    main(["lab"])
-    monkeypatch.setenv("JUPYTER_PATH", started[0][1]["JUPYTER_PATH"])
-    manager, client = start_new_kernel(kernel_name="python3")
-    try:
-        assert "--IPKernelApp.log_level=ERROR" in manager.kernel_spec.argv
-        said = []
-        client.execute_interactive(
-            "import sys; print(sys.prefix)", output_hook=lambda message: said.append(message)
-        )
-    finally:
-        client.stop_channels()
-        manager.shutdown_kernel(now=True)
-    texts = [message["content"].get("text", "").strip() for message in said]
-    assert sys.prefix in texts
-    assert capfd.readouterr().err == ""
-
-
 @pytest.mark.skipif(os.name == "nt", reason="a closed pipe is another error there")
 @pytest.mark.parametrize("words", [["doctor"], ["--help"]])
 def test_a_closed_pipe_ends_a_command_quietly(root, words):
@@ -218,25 +182,6 @@ def test_a_closed_pipe_ends_a_command_quietly(root, words):
     assert (done.returncode, done.stderr) == (141, "")
 
 
-@pytest.mark.slow
-def test_the_server_says_little_beside_its_address(started, tmp_path, monkeypatch):
-    monkeypatch.setattr(bootstrap, "ROOT", tmp_path)
-    monkeypatch.setattr(workbook, "update", lambda root: [])
-    (tmp_path / "workbook").mkdir()
-    main(["lab", "--no-browser"])
-    said: list[str] = []
-    with subprocess.Popen(
-        [sys.executable, *started[0][0]], stderr=subprocess.PIPE, cwd=tmp_path, text=True
-    ) as server:
-        for line in server.stderr:
-            said.append(line.strip())
-            if line.strip().startswith("http://127.0.0.1:"):
-                break
-        server.kill()  # a TERM this early may not end it (seen with Python 3.14)
-    assert [line for line in said if "/lab/tree/course/00_start_here.ipynb?token=" in line]
-    assert len([line for line in said if line]) <= 6, said
-
-
 def test_a_taken_port_is_refused_before_the_set_up(started, capsys):
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
@@ -245,13 +190,6 @@ def test_a_taken_port_is_refused_before_the_set_up(started, capsys):
     assert started == []
     assert main(["lab", "--port", str(port)]) == 0
     assert f"--port={port}" in started[0][0]
-
-
-@pytest.mark.parametrize("port", ["0", "70000", "-1"])
-def test_a_number_that_is_no_port_is_refused(started, capsys, port):
-    assert main(["lab", f"--port={port}"]) == 2
-    assert f"--port {port} is no port" in capsys.readouterr().err
-    assert started == []
 
 
 def test_test_runs_notebooks_and_tests_without_a_network(started, root):
@@ -271,27 +209,6 @@ def test_test_runs_all_or_only_what_is_named(started):
     assert every[-6:] == ["course", "solutions", "tests", "-m", "", "-x"]
     assert "--all" not in every
     assert named[-3:] == ["loadfile", "tests/test_units.py::test_x", "-q"]
-
-
-def test_pytest_gets_what_test_does_not_know_in_its_order(started):
-    words = ["-k", "not slow", "-m", "", "-p", "no:xdist", "--lf", "-rA", "tests/x.py", "-n0"]
-    main(["test", *words])
-    assert started[0][0][-len(words) :] == words
-
-
-@pytest.mark.parametrize("word", ["-h", "--help"])
-def test_help_of_test_installs_nothing(started, monkeypatch, capsys, word):
-    monkeypatch.setattr(bootstrap, "python_with_course", lambda *_: pytest.fail("set up"))
-    assert main(["test", "--all", word]) == 0
-    assert "--all       every notebook and test" in capsys.readouterr().out
-    assert started == []
-
-
-def test_a_copy_without_tests_says_so_before_the_set_up(started, monkeypatch, capsys, tmp_path):
-    monkeypatch.setattr(bootstrap, "python_with_course", lambda *_: pytest.fail("set up"))
-    monkeypatch.setattr(bootstrap, "ROOT", tmp_path)
-    assert main(["test"]) == 2
-    assert f"{tmp_path} has no tests: run this in a clone of the course." in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -318,12 +235,3 @@ def test_a_command_looks_for_garbage_once_it_is_imported(run_python):
         "print(gc.isenabled(), gc.get_freeze_count() > 100_000, file=sys.stderr)"
     )
     assert run_python("-c", code, "predict", "--help").stderr.endswith("True True\n")
-
-
-def test_a_command_freezes_nothing_where_others_are_at_work(monkeypatch, capsys):
-    """As in a notebook, where a frozen object would be kept for good."""
-    importlib.import_module("torch")
-    monkeypatch.setattr(gc, "freeze", lambda: pytest.fail("frozen"))
-    assert main(["predict", "no-such-model"]) == 2
-    assert "There is no published model" in capsys.readouterr().err
-    assert gc.isenabled()

@@ -85,11 +85,6 @@ def test_one_range_of_pythons(root, project):
     assert f"Python 3.{oldest} to 3.{newest}" in (root / "README.md").read_text()
 
 
-def test_readme_gives_the_command_that_ci_uses(root):
-    (command,) = [line for line in (root / ".ci/run").read_text().splitlines() if "-m" in line]
-    assert command in (root / "README.md").read_text()
-
-
 def test_readme_links_lead_somewhere(root):
     links = re.findall(r"\]\(([^)#]+)[^)]*\)", (root / "README.md").read_text())
     inside = [link for link in links if "://" not in link]

@@ -178,23 +178,3 @@ def test_solutions_and_the_address_are_there_only_when_asked_for_and_known(
     for name in ("index", "course/00_toy"):
         assert "COURSE-OWNER" not in (out / f"{name}.html").read_text()
         assert "og:image" not in (out / f"{name}.html").read_text()
-
-
-def test_a_search_fetches_the_index_and_no_page(pages):
-    assert "SHOW_SEARCH_SUMMARY: false" in (pages / "_static/documentation_options.js").read_text()
-    assert (pages / "_static/scripts/fontawesome.js").stat().st_size == 0
-
-
-def test_formulas_have_a_font_that_the_pages_bring_along(pages):
-    page = (pages / "course/00_toy.html").read_text()
-    assert "../_static/course.css" in page
-    style = (pages / "_static/course.css").read_text()
-    (family,) = re.findall(r'math \{ font-family: "([^"]+)"', style)
-    (face,) = re.findall(r"@font-face \{(.*?)\}", style, re.S)
-    assert f'font-family: "{family}"' in face
-    (name,) = re.findall(r'url\("([^"]+)"\)', face)
-    content = (pages / "_static" / name).read_bytes()
-    assert content.startswith(b"wOF2")
-    assert len(content) < 420_000
-    licence = (pages / "_static/stix-two-math-license.txt").read_text()
-    assert "SIL Open Font License, Version 1.1" in licence
