@@ -15,7 +15,7 @@ import pytest
 
 from tutorial_lib.instruments import recorded
 from tutorial_lib.instruments.emulated import CARDS, Room, Verdict, needed, on_cards, verdict
-from tutorial_lib.instruments.emulated.verdict import CLOSE, FRAGMENTED, JOINED, WORKSPACES
+from tutorial_lib.instruments.emulated.verdict import CLOSE
 from tutorial_lib.memory.report import MemoryReport
 from tutorial_lib.memory.timeline import Life
 from tutorial_lib.units import GIB, MIB
@@ -25,8 +25,6 @@ DECISIONS, LEAST, LADDER, CAUSES = (
     list(csv.DictReader((FOLDER / f"{name}.csv").read_text("utf-8").splitlines()))
     for name in ("fits", "least_room", "ladder", "ladder_causes")
 )
-FREE_RUNS = [d for d in {d["model"] + d["optimizer"] + d["batch"]: d for d in DECISIONS}.values()
-             if int(d["reserved"])]  # fmt: skip
 
 
 def answer(decision, of):
@@ -117,91 +115,6 @@ def test_of_a_predictions_answers_one_was_wrong():
     assert answers["close"] < 0.25 * len(DECISIONS)
 
 
-def test_with_expandable_segments_all_ran_where_the_answer_is_yes():
-    spare = []
-    for row in LEAST:
-        if row["allocator"] != "default":
-            spare.append((int(row["ran"]) - WORKSPACES) / int(row["predicted"]) - 1)
-    assert len(spare) == 38
-    assert sorted(spare)[-2] < JOINED  # cuDNN's LSTM alone needed more, of 1.3 GiB
-    assert max(spare) < JOINED + 0.01
-
-
-def test_without_them_steps_need_more():
-    default = [row for row in LEAST if row["allocator"] == "default"]
-    spare = sorted(int(row["ran"]) / int(row["predicted"]) - 1 for row in default)
-    assert len(default) > 60
-    assert spare[0] > 0  # none ran in less than was predicted
-    assert 0.2 < spare[-1] < FRAGMENTED
-
-
-def test_expandable_segments_need_less():
-    by_step = {(row["step"], row["allocator"]): int(row["ran"]) for row in LEAST}
-    both = [
-        (by_step[step, "default"], ran)
-        for (step, allocator), ran in by_step.items()
-        if allocator != "default" and (step, "default") in by_step
-    ]
-    assert len(both) > 20
-    less = [1 - expandable / default for default, expandable in both]
-    assert statistics.median(less) > 0.01
-    assert max(less) > 0.1
-
-
-# Wrong answers of emulated runs beyond the band, by model: what they had that it has not.
-CUDNN = "cuDNN's workspaces are in no answer, and these convolutions ask for large ones"
-BLOCKS = "what was free lay in other blocks than with the source's PyTorch"
-EXPLAINED = {
-    **dict.fromkeys(("VGG16", "VGG19"), CUDNN),
-    **dict.fromkeys(("EleutherAI/gpt-neo-125M", "T5-small"), BLOCKS),
-    **dict.fromkeys(("MobileNetV2", "MobileNetV3Small"), BLOCKS),
-}
-
-
-def test_each_wrong_answer_of_an_emulated_run_has_a_reason():
-    wrong = [d["model"] for d in DECISIONS if is_wrong(d, "allocated")]
-    assert set(wrong) <= set(EXPLAINED)
-    assert len(wrong) < 0.05 * len(DECISIONS)
-
-
-def test_an_emulated_run_ends_where_the_h200s_ended():
-    both = [row for row in LEAST if row["emulated_ran"]]
-    off = [int(row["emulated_ran"]) / int(row["ran"]) - 1 for row in both]
-    assert len(off) == 63
-    assert statistics.median(map(abs, off)) < 0.002
-    assert sum(abs(share) < 0.02 for share in off) > 0.85 * len(off)
-    assert max(map(abs, off)) < 0.11  # a ResNet's and a VGG's convolutions ask for workspaces
-
-
-def test_of_images_what_needs_more_than_the_cap_never_ran():
-    images = [d for d in DECISIONS if d["model"].isalnum()]
-    assert len(images) > 90
-    assert all(d["ran"] == "0" for d in images if answer(d, "predicted") == "no")
-
-
-@pytest.mark.parametrize("of", ["predicted", "reserved"])
-def test_nine_of_ten_free_runs_take_what_is_said(of):
-    reserved = None if of == "predicted" else True
-    inside = []
-    for run in FREE_RUNS:
-        needs = int(run["predicted"])
-        verdict = Verdict(needs, Room(GIB), reserved and int(run["reserved"]))
-        low, high = verdict.takes
-        inside.append(low <= int(run["ground_nvml_bytes"]) <= high)
-    assert sum(inside) >= 0.9 * len(inside)
-
-
-def test_a_run_under_the_cap_decides_as_the_gpu_did():
-    right = [d["emulated_ran"] == d["ran"] for d in DECISIONS]
-    assert sum(right) > 0.95 * len(right)
-    text = [d["emulated_ran"] == d["ran"] for d in DECISIONS if not d["model"].isalnum()]
-    assert (sum(text), len(text)) == (32, 34)
-    asked = [d for d in DECISIONS if d["emulated_ran_cudnn"]]
-    wrong = {d["model"] for d in asked if d["emulated_ran_cudnn"] != d["ran"]}
-    assert wrong == {"MobileNetV2", "MobileNetV3Small"}
-    assert len(asked) == 99  # every image model
-
-
 # ---- timm's ladder: each model's largest batch that ran on an RTX 3090, and the next, which failed
 
 RTX_3090 = Room.of("rtx-3090", "1.12")
@@ -215,24 +128,6 @@ def size_of(row):
     return int(row["needed"] or row["predicted"])
 
 
-def is_right(row, size=lambda row: int(row["predicted"])):
-    return (size(row) <= RTX_3090.free) == (row["ran"] == "1")
-
-
-def test_a_prediction_decides_for_an_rtx_3090_and_the_emulated_card_where_it_is_near():
-    """Its context is PyTorch 1.8's, as measured: nothing is fitted to these rows."""
-    assert len({row["model"] for row in LADDER}) > 150
-    assert sum(map(is_right, LADDER)) > 0.94 * len(LADDER)
-    assert sum(is_right(row, size_of) for row in LADDER) > 0.965 * len(LADDER)
-    asked = [row for row in LADDER if row["emulated_ran"]]
-    assert len(asked) > 60
-    assert {row["ran"] for row in asked} == {"0", "1"}
-    same = [row for row in asked if row["emulated_ran"] == row["ran"]]
-    assert all(not is_right(row) for row in asked if row not in same)  # it spoils no right answer
-    both = [r for r in LADDER if r in same or (r not in asked and is_right(r, size_of))]
-    assert len(both) > 0.98 * len(LADDER)
-
-
 def test_of_an_rtx_3090_two_answers_were_wrong():
     answers = [Verdict(size_of(row), RTX_3090).answer for row in LADDER]
     wrong = [
@@ -242,19 +137,6 @@ def test_of_an_rtx_3090_two_answers_were_wrong():
     ]
     assert sorted(wrong) == [("gluon_resnet152_v1s", "nchw"), ("hrnet_w48", "nhwc")]
     assert answers.count("close") < 0.15 * len(LADDER)
-
-
-def test_each_wrong_decision_has_its_cause():
-    """Blocks: emulated it ran out, too. Layout: the same batch ran in the other one."""
-    rows = {key(row): row for row in LADDER}
-    assert {key(row) for row in CAUSES} == {key(row) for row in LADDER if not is_right(row)}
-    assert len({row["model"] for row in CAUSES}) >= 20
-    for cause in CAUSES:
-        row, other = rows[key(cause)], {"nchw": "nhwc", "nhwc": "nchw"}[cause["layout"]]
-        beside = rows.get((row["model"], other, row["batch"]), {"ran": "0"})
-        found = "layout" if beside["ran"] == "1" else "open"
-        found = "blocks" if row["emulated_ran"] == row["ran"] else found
-        assert cause["cause"] == found
 
 
 def test_the_readme_says_how_many_are_right(root):

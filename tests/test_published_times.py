@@ -2,7 +2,6 @@
 
 import csv
 import json
-import math
 import re
 import statistics
 
@@ -71,22 +70,6 @@ BY_HAND = {
     "flux-dev-lora-interval": ["+41.7", "+20.0"],
     "moe-maxtext": ["+2.3", "-"],
 }
-
-
-def test_two_and_three_blocks_tell_of_many():
-    small = {"n_embd": 32, "n_head": 2, "vocab_size": 50}
-    recipe = {"model": "gpt2", "seq": 16, "overrides": small, "checkpointing": "per-block"}
-    whole = times.cost(json.dumps(recipe | {"overrides": small | {"n_layer": 6}}), Speed())
-    assert times.at_depth(recipe, ("n_layer", 6), Speed()) == pytest.approx(whole[:2])
-
-
-def test_half_of_the_blocks_cost_half_as_much():
-    fields = {"model": "gpt2", "seq": 16, "depth": ["n_layer", 4], "overrides": {"n_embd": 48}}
-    row = {"card": "A100", "recipe": json.dumps(fields), "again_without": "0"}
-    (whole, slower), (half, _) = (times.predicted(row | {"again": share}) for share in ("1", "0.5"))
-    assert 1 < half < whole < 4 / 3
-    assert math.isclose(whole - 1, 2 * (half - 1))
-    assert slower > 1
 
 
 def test_launches_explain_the_measured_seconds_that_a_roofline_is_short_of():

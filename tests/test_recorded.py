@@ -4,7 +4,6 @@ import json
 import pickle
 import re
 import statistics
-import weakref
 from dataclasses import asdict, replace
 from unittest import mock
 
@@ -13,8 +12,8 @@ import torch
 
 from tutorial_lib import memory
 from tutorial_lib.instruments import published, recorded
-from tutorial_lib.instruments.recorded import fragmentation, rows, run, snapshots, store
 from tutorial_lib.instruments.recorded import published as published_peaks
+from tutorial_lib.instruments.recorded import rows, run, snapshots, store
 from tutorial_lib.instruments.recorded.rows import SIZES, Row
 from tutorial_lib.instruments.training import Recipe
 from tutorial_lib.school.commands.main import run as run_command
@@ -48,11 +47,6 @@ def test_rows_have_names_of_their_own_and_known_models():
 @pytest.mark.parametrize("claim", ["A12", "A13", "E01", "E02", "E06", "E07", "E08", "E09", "E12"])
 def test_every_claimed_table_has_rows(claim):
     assert all(claim in row.claims for row in recorded.find_rows(claim))
-
-
-def test_no_row_matches():
-    with pytest.raises(ValueError, match="No row matches 'no-such'"):
-        recorded.find_rows("no-such")
 
 
 def test_a_row_is_measured_and_predicted():
@@ -109,29 +103,6 @@ def test_the_largest_batch_is_found(monkeypatch, room):
     assert len(tried) == len(set(tried))
 
 
-def test_a_tried_model_is_gone_when_its_memory_is_given_back(monkeypatch):
-    models, gone = [], []
-
-    def make_step(recipe, device):
-        model = torch.nn.Linear(1, 1)
-        models.append(weakref.ref(model))
-        return (lambda: model.weight.sum()), model, None
-
-    monkeypatch.setattr(Recipe, "make_step", make_step)
-    monkeypatch.setattr(run, "_release", lambda device: gone.append(models[-1]() is None))
-    run.measured(replace(ROW, largest=True), CPU)
-    assert all(gone)
-    assert len(gone) > 1
-
-
-def test_nothing_fits(monkeypatch):
-    def make_step(recipe, device):
-        raise torch.OutOfMemoryError
-
-    monkeypatch.setattr(Recipe, "make_step", make_step)
-    assert run.measured(replace(ROW, largest=True), CPU)["micro_batch"] == 0
-
-
 @pytest.fixture
 def released(monkeypatch):
     """Calls that give cuBLAS's workspaces back, which a PyTorch without CUDA has not."""
@@ -147,13 +118,6 @@ def test_a_smaller_card_is_kept_to_and_undone(monkeypatch, memory_fractions, rel
     assert results == {"status": "measured"}
     assert memory_fractions == [(0.2, 0), (1.0, 0)]
     released.assert_called_once()  # what stayed would be in the next row's reserved bytes
-
-
-def test_a_card_that_is_larger_than_this_one_is_a_result(memory_fractions, released):
-    results = run.measured(replace(ROW, card_gib=96), torch.device("cuda"))
-    assert results["status"] == "not possible"
-    assert results["why"] == "Some GPU, 80.0 GiB is smaller than a card of 96 GiB."
-    assert memory_fractions == []
 
 
 def test_a_stopped_run_goes_on_and_gives_one_file(folder, two_rows, capsys, monkeypatch):
@@ -208,16 +172,6 @@ def test_an_unknown_recording_names_those_that_are_there(folder):
         recorded.load("Tesla T4, 14.6 GiB")
 
 
-def test_what_a_gpu_measured_is_not_emulated(folder):
-    theirs = store.Recording("Tesla T4, 14.6 GiB")
-    theirs.add(folder / "tesla-t4.json", "a row", {})
-    assert recorded.emulated() == []
-    ours = store.Recording("emulated Tesla T4, 14.6 GiB")
-    ours.add(store.path_of(ours.device), "a row", {})
-    assert recorded.load("Tesla T4") == theirs
-    assert recorded.emulated() == [recorded.load("emulated Tesla T4")] == [ours]
-
-
 @pytest.fixture(scope="module")
 def table():
     return recorded.load("predicted")
@@ -243,24 +197,6 @@ def test_every_model_is_predicted_cheaply(table, model, checkpointing):
 def test_every_row_says_its_recipe_in_the_same_words(table):
     """Else chapters that pair rows by their recipes leave some out: record all of them anew."""
     assert len({frozenset(row["recipe"]) for row in table.rows.values()}) == 1
-
-
-@pytest.mark.parametrize("model", ["sd21-unet", "sdxl-unet", "vit-l-16"])
-def test_what_was_tried_pairs_steps_and_estimates_batches_low(table, model):
-    tried, emulated = recorded.tried(model), recorded.load("emulated NVIDIA A100-SXM4-80GB").rows
-    checked = 0
-    for label, saved in tried["saved"].items():
-        recipe = Recipe(**table.rows[label]["recipe"])
-        plain = replace(recipe, checkpointing="none")
-        before, after = (table.rows[r.label()]["report"]["peak_bytes"] for r in (plain, recipe))
-        assert saved == 100 * (1 - after / before)
-        for part, step in (("largest batch", plain), ("largest batch, checkpointed", recipe)):
-            found = emulated.get(Row(step, largest=True).key, {}).get("micro_batch")
-            if found:
-                checked += 1
-                # hundreds of samples of ViT-L end sooner: what is free lies in pieces
-                assert tried[part][label] <= (1.05 if model == "vit-l-16" else 1.02) * found
-    assert checked >= 2
 
 
 def precisions_of(model):
@@ -314,33 +250,6 @@ def test_a_snapshot_is_small_and_whole(name):
 def addresses(segment):
     sizes = [block["size"] for block in segment["blocks"]]
     return [segment["address"] + sum(sizes[:number]) for number in range(len(sizes))]
-
-
-def test_the_order_of_lengths_and_the_setting_decide_what_is_reserved():
-    found = json.loads(fragmentation.PATH.read_text())
-    assert found["device"].startswith("emulated ")
-    lost = {
-        (setting, name): curve[-1][2] / curve[-1][1] - 1
-        for setting in ("default", "expandable_segments:True")
-        for name, curve in found[setting].items()
-    }
-    ascending = [length for length, *_ in found["default"]["ascending"]]
-    assert ascending == fragmentation.LENGTHS["ascending"]
-    assert lost["default", "ascending"] > lost["default", "as drawn"] > 1
-    assert lost["default", "always 1024"] < 0.1
-    assert max(share for (setting, _), share in lost.items() if setting != "default") < 0.02
-
-
-def test_a_snapshot_names_one_line_of_each_event():
-    inside = {"filename": "/x/site-packages/torch/nn/linear.py", "line": 1, "name": "forward"}
-    ours = {"filename": "/home/me/tutorial_lib/models/gpt.py", "line": 7, "name": "forward"}
-    event = {"action": "alloc", "addr": 1024, "size": 8, "stream": 0, "time_us": 50}
-    events = [{**event, "frames": [inside, ours]}, {**event, "action": "free_requested"}]
-    segment = {"address": 512, "total_size": 4096, "blocks": [{"size": 8}], "frames": []}
-    small = snapshots.slim({"segments": [segment], "device_traces": [events, []], "more": 1})
-    line = {"filename": "tutorial_lib/models/gpt.py", "line": 7, "name": "forward"}
-    assert small["device_traces"] == [[{**event, "addr": 512, "time_us": 0, "frames": [line]}]]
-    assert small["segments"][0]["address"] == 0
 
 
 def contributed(table, **changes):
