@@ -10,7 +10,6 @@ from transformers import CLIPConfig
 from tutorial_lib import memory
 from tutorial_lib.instruments import planning
 from tutorial_lib.instruments.emulated.cards import CARDS
-from tutorial_lib.instruments.planning.fitting import levers as levers_module
 from tutorial_lib.instruments.planning.run.roofline import PUBLISHED_SPEEDS, Roofline
 from tutorial_lib.instruments.training import Recipe
 
@@ -96,25 +95,6 @@ def test_each_lever_is_told_of_and_predicted_as_a_whole_step_is(tiny):
         assert lever.report.by("module") == whole.by("module")
 
 
-@pytest.mark.weekly
-@pytest.mark.parametrize(
-    ("today", "left_out"),
-    [
-        (
-            {"precision": "bf16-amp", "optimizer": "adamw-fused", "checkpointing": "sqrt"},
-            {"autocast", "fused kernels", "checkpoint each block"},
-        ),
-        (
-            {"optimizer": "sgd", "lora_rank": 4, "micro_batch": 1},
-            {"fused kernels", "8-bit states", "LoRA", "one sample at a time"},
-        ),
-    ],
-)
-def test_what_a_step_does_already_is_left_out(tiny, today, left_out):
-    levers, _ = planning.pull_levers(Recipe(tiny, **{"micro_batch": 2, **today}))
-    assert names(levers) == [name for name in ALL if name not in left_out]
-
-
 def test_what_a_script_cannot_take_is_said_and_the_rest_is_pulled(script):
     levers, refused = planning.pull_levers(Recipe(f"{script}:make_loss", 4))
     assert names(levers) == ALL[:-1]
@@ -131,12 +111,6 @@ def test_a_loss_that_compares_samples_is_another_in_smaller_micro_batches(tmp_pa
     assert trainings["fused kernels"] == "rounding"
     why = "one sample at a time: the loss compares samples, and one alone has no gradient."
     assert why in refused
-
-
-def test_of_a_whole_step_only_checkpoints_are_pulled(script):
-    levers, refused = planning.pull_levers(Recipe(f"{script}:make_step", 4))
-    assert names(levers) == ["as it is", "checkpoint each block"]
-    assert all("whole step" in why for why in refused)
 
 
 def test_a_micro_batch_fills_a_gpu_where_its_work_takes_as_long_as_its_launches(tiny):
@@ -164,14 +138,3 @@ def test_each_card_has_its_speed_and_one_without_bfloat16_its_autocast(tiny):
         for dtype, seconds in ((torch.float16, 0.2), (torch.bfloat16, 2.2)):
             torch.empty(1, 1, dtype=dtype).mm(torch.empty(1, 1, dtype=dtype))
             assert roofline.seconds == pytest.approx(seconds)
-
-
-@pytest.mark.weekly
-def test_the_micro_batch_is_lowered_to_a_filled_gpu_before_checkpoints(tiny, monkeypatch):
-    monkeypatch.setattr(levers_module, "filling_micro_batch", lambda *_: 3)
-    levers, _ = planning.pull_levers(Recipe(tiny, 8))
-    order = names(levers)
-    assert order == [name for name in ("as it is", *planning.ORDER) if name in order]
-    sizes = {lever.name: (lever.recipe.micro_batch, lever.recipe.accumulation) for lever in levers}
-    assert sizes["smaller micro-batch"] == sizes["checkpoint each block"] == (4, 2)
-    assert sizes["one sample at a time"] == (1, 8)

@@ -9,7 +9,6 @@ from plan_models import profiled
 from small_models import ASKED, TINY, UNet, UNet3d, small, volumes
 
 from tutorial_lib import data, device
-from tutorial_lib.checks.given import exam
 from tutorial_lib.checks.given.values import CheckError
 from tutorial_lib.checks.vocabulary import accumulation
 from tutorial_lib.instruments import figures, planning, published, segments
@@ -19,7 +18,7 @@ from tutorial_lib.models.gpt import GPT, GPTConfig
 from tutorial_lib.models.unet import UNetConfig
 from tutorial_lib.models.vit import ViT, ViTConfig
 from tutorial_lib.school.commands.main import run
-from tutorial_lib.units import MIB, parse_bytes
+from tutorial_lib.units import parse_bytes
 
 HERE = f"{__file__}:"
 CHAIN = [
@@ -142,12 +141,6 @@ def test_an_image_size_is_named_for_model_and_batch():
     image_size(int(re.search(r"image_size=(\d+) in both", str(error.value))[1]))
 
 
-def test_sizes_below_one_are_told_to_be_left_out_since_one_is_too_small_for_some():
-    for name, key in (("lstm", "seq"), ("resnet50", "size")):
-        with pytest.raises(ValueError, match="leave it out"):
-            published.batch(name, 1, **{key: 0})
-
-
 @pytest.mark.parametrize("name", ["gpt", pytest.param("unet", marks=pytest.mark.weekly)])
 def test_the_floor_of_a_chain_is_enough_in_digits_and_in_words(name):
     profile = profiled(name, selective=True)[2]
@@ -158,10 +151,6 @@ def test_the_floor_of_a_chain_is_enough_in_digits_and_in_words(name):
         assert planning.solve(profile, budget_bytes=budget).peak_bytes <= budget
     with pytest.raises(ValueError, match="is below the floor"):
         planning.solve(profile, budget_bytes=int(digits) - 1)
-
-
-def test_an_exam_tells_its_limit_and_no_more():
-    assert exam.ALLOWED_BYTES % MIB == 0
 
 
 def linear(micro_batch=1):

@@ -254,32 +254,10 @@ def test_a_step_worked_out_by_hand():
     assert "on the host" in str(plan)
 
 
-def test_a_plan_with_moves_comes_back_from_its_file(tmp_path):
-    stages = chain(8, seed=3)
-    budget = sum(stage.saved_bytes for stage in stages) // 2
-    plan = planning.solve_with_host(stages, budget_bytes=budget, host=planning.Host(1e18))
-    plan.save(tmp_path / "plan.json")
-    assert planning.Plan.load(tmp_path / "plan.json") == plan
-
-
 @pytest.mark.parametrize("numbers", [(0,), (-1,), (float("nan"),), (1, -1)])
 def test_a_host_without_a_link_is_refused(numbers):
     with pytest.raises(ValueError, match=r"more than 0 bytes/s"):
         planning.Host(*numbers)
-
-
-def test_a_long_chain_is_refused_below_what_fits():
-    stages = chain(14, seed=3)
-    floor, fitted = planning.floor_bytes(stages), 0
-    for share in (0.3, 0.6, 0.8, 0.9, 0.97, 1):
-        asked = {"budget_bytes": int(share * floor), "host": planning.Host(1e18)}
-        try:
-            found = planning.solve_with_host(stages, **asked)
-        except ValueError:
-            continue
-        fitted += 1
-        assert peak_of(found, found.moves) == found.peak_bytes <= share * floor
-    assert 1 <= fitted < 6
 
 
 def test_a_budget_that_no_host_helps_is_refused_with_what_would_do():

@@ -3,20 +3,18 @@
 import functools
 import itertools
 import random
-import time
 from dataclasses import replace
 from math import comb
 
 import pytest
 
 from tutorial_lib.instruments import planning
-from tutorial_lib.instruments.planning.chain import nested
 from tutorial_lib.instruments.planning.chain.costs import Costs
 from tutorial_lib.instruments.planning.chain.exact import best_ways
 from tutorial_lib.instruments.planning.chain.floor import Floor
 from tutorial_lib.instruments.planning.chain.nested import NestedTable, parts_to_solve
 from tutorial_lib.instruments.planning.chain.single import best_single
-from tutorial_lib.instruments.segments.tree import Selective, leaves
+from tutorial_lib.instruments.segments.tree import Selective
 
 
 def equal(count, ratio=1, boundary=1):
@@ -163,11 +161,6 @@ def solved_once_only(stages, skips, budget):
     return None if tree is None else planning.Plan(tuple(stages), tree, tuple(skips))
 
 
-def test_there_are_as_many_trees_as_brackets():
-    assert [len(set(all_trees(count))) for count in range(1, 5)] == [2, 8, 48, 352]
-    assert all(list(leaves(tree)) == [0, 1, 2] for tree in all_trees(3))
-
-
 def test_no_plan_beats_the_solver():
     pairs, missed = misses(solved, num_chains=45, longest=4, seed=1)
     assert pairs > 200
@@ -292,107 +285,11 @@ def test_revolves_binomials_are_reached(length):
         assert found.peak_bytes <= budget
 
 
-@pytest.mark.weekly
-def test_revolves_binomials_are_reached_everywhere():
-    for length in range(1, 101):
-        test_revolves_binomials_are_reached(length)
-
-
-# Of equal stages with r = 1 a single recomputation needs sqrt(2 L) boundaries, and about one more.
-def test_uneven_segments_need_less_than_even_ones():
-    found = planning.solve(equal(48), budget_bytes=12)
-    single = planning.Plan(tuple(equal(48)), best_single(Costs.of(equal(48), ()), 11, 11))
-    assert single.peak_bytes == 12
-    assert max(single.forward_executions) == 2
-    assert found.seconds <= single.seconds
-    lengths = [len(item) if isinstance(item, tuple) else 1 for item in single.tree]
-    assert lengths == sorted(lengths, reverse=True)
-    with_sqrt = tuple(tuple(range(i, i + 7)) for i in range(0, 42, 7)) + tuple(range(42, 48))
-    assert planning.Plan(tuple(equal(48)), with_sqrt).peak_bytes > 12
-
-
-def test_what_a_skip_costs():
-    plain, skipped = equal(6, 5, 4), [planning.Skip(0, 5, 4)]
-    everything = tuple(range(6))
-    assert planning.simulate(plain, everything).peak_bytes == 4 + 6 * 20 + 4
-    # the value is the boundary, held anyway; its gradient is there once stage 5 is done
-    held = [event.held_bytes for event in planning.simulate(plain, everything, skipped).events]
-    assert max(held) == 4 + 6 * 20 + 4
-    assert held[-1] == 4 + 20 + 4 + 4
-    # a segment across it does not drop it
-    across = ((0, 1, 2), 3, 4, 5)
-    more = planning.simulate(plain, across, skipped).peak_bytes
-    assert more == planning.simulate(plain, across).peak_bytes + 4
-
-
-@pytest.mark.parametrize("budget", [0.05, 0.2, 0.5, 0.8])
-def test_forty_eight_unequal_stages_are_quick_and_use_their_budget(budget):
-    stages = unequal(48)
-    whole = planning.simulate(stages, tuple(range(48))).peak_bytes
-    start = time.process_time()
-    found = planning.solve(stages, budget_bytes=int(budget * whole))
-    assert time.process_time() - start < 1.0  # a tenth of that where nothing else runs
-    assert 0.97 <= found.peak_bytes / (budget * whole) <= 1
-
-
 def test_a_long_chain_of_equals_is_solved_below_a_single_recomputation():
     found = planning.solve(equal(400), budget_bytes=20)
     assert max(found.forward_executions) > 2
     assert found.peak_bytes == 20
     assert parts_to_solve(Costs.of(equal(400), ())) == 400**2
-
-
-@pytest.mark.weekly
-@pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
-def test_three_hundred_unequal_stages_use_their_budget_below_a_single_recomputation(share):
-    stages = unequal(300)
-    floor, single = planning.floor_bytes(stages), 700_000
-    assert best_single(Costs.of(stages, ()), single - stages[0].input_bytes - 1, 20_000) is None
-    budget = int(floor + share * (single - floor))
-    start = time.process_time()
-    found = planning.solve(stages, budget_bytes=budget)
-    assert time.process_time() - start < 15
-    assert max(found.forward_executions) > 2
-    assert 0.97 <= found.peak_bytes / budget <= 1
-
-
-def test_a_long_unequal_chain_is_cut_into_groups(monkeypatch):
-    monkeypatch.setattr(nested, "MOST_SPLITS", 400_000)
-    monkeypatch.setattr(nested, "GROUPS", 100)
-    rng = random.Random(0)
-    stages = [
-        planning.Stage(
-            forward_seconds=1, backward_seconds=2, input_bytes=rng.randint(8, 12), saved_bytes=40
-        )
-        for _ in range(300)
-    ]
-    found = planning.solve(stages, budget_bytes=400)
-    assert max(found.forward_executions) > 2
-    assert found.peak_bytes <= 400
-
-
-def test_a_group_keeps_those_stages_selectively_that_have_such_a_form(monkeypatch):
-    monkeypatch.setattr(nested, "MOST_SPLITS", 2_000)
-    monkeypatch.setattr(nested, "GROUPS", 9)
-    rng = random.Random(0)
-
-    def stage():
-        seconds = rng.random() + 0.1
-        whole = planning.Stage(
-            forward_seconds=seconds,
-            backward_seconds=2 * seconds,
-            input_bytes=rng.randint(5, 20),
-            saved_bytes=rng.randint(30, 99),
-            backward_temporary_bytes=rng.randint(0, 30),
-            forward_temporary_bytes=rng.randint(0, 30),
-        )
-        form = replace(whole, saved_bytes=21, backward_seconds=2.2 * seconds)
-        return replace(whole, selective=form) if rng.random() < 0.3 else whole
-
-    stages = [stage() for _ in range(40)]
-    floor, most = planning.floor_bytes(stages), planning.Plan(stages, tuple(range(40))).peak_bytes
-    found = planning.solve(stages, budget_bytes=int(floor + 0.2 * (most - floor)))
-    assert found.peak_bytes <= found.budget_bytes
 
 
 def test_a_plan_says_what_it_does():

@@ -4,11 +4,8 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
-from concurrent.futures import Future
 from pathlib import Path
-from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -16,8 +13,6 @@ import torch
 from torch import nn
 
 from tutorial_lib.instruments import planning
-from tutorial_lib.instruments.planning.fitting import predictions
-from tutorial_lib.instruments.training import Recipe
 from tutorial_lib.school.commands.main import run
 from tutorial_lib.units import GIB
 
@@ -28,34 +23,6 @@ def one_type_of_its_own(micro_batch=2):
     """Multiplies by a matrix of its own making: autocast casts it, but bf16 does not."""
     model, x = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8)), torch.randn(micro_batch, 4, 8)
     return (lambda: torch.bmm(model(x), torch.ones(micro_batch, 8, 8)).sum()), model
-
-
-class Spectrum(nn.Module):
-    """Multiplies in the frequencies: no fast Fourier transform takes bfloat16."""
-
-    def __init__(self):
-        super().__init__()
-        self.weight = nn.Parameter(torch.randn(9, dtype=torch.cfloat))
-
-    def forward(self, x):
-        return {"x": torch.fft.irfft(torch.fft.rfft(x["x"]) * self.weight, 16)}
-
-
-class Spectra(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.first, self.blocks = nn.Linear(16, 16), nn.ModuleList(Spectrum() for _ in range(3))
-
-    def forward(self, x):
-        x = {"x": self.first(x)}
-        for block in self.blocks:
-            x = block(x)
-        return x["x"]
-
-
-def spectra(micro_batch=2):
-    model, x = Spectra(), torch.randn(micro_batch, 16)
-    return (lambda: model(x).square().mean()), model
 
 
 def wrong_value(micro_batch=2):
@@ -231,20 +198,3 @@ def test_ctrl_c_leaves_no_process_behind(words, processes, to_all, number, tmp_p
 
 def _is_running(process):
     return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-
-
-def test_a_search_that_ends_early_lets_its_second_process_begin_first(monkeypatch):
-    """Else the thread that hands out its work prints a KeyError."""
-    work, has_begun = Future(), []
-    executor = SimpleNamespace(
-        submit=lambda *_: work, shutdown=lambda **_: has_begun.append(work.running())
-    )
-    monkeypatch.setattr("joblib.externals.loky.get_reusable_executor", lambda **_: executor)
-
-    def fails():
-        threading.Timer(0.05, work.set_running_or_notify_cancel).start()
-        raise ValueError("ends early")
-
-    with pytest.raises(ValueError, match="ends early"):
-        predictions.taken_apart([Recipe("gpt2")] * 2, str, fails, is_chosen=True)
-    assert has_begun == [True]

@@ -1,9 +1,7 @@
 """Plans on real models: gradients, peaks, what is refused, and how the model is given back."""
 
 import copy
-import gc
 import itertools
-import weakref
 from dataclasses import replace
 
 import pytest
@@ -12,9 +10,7 @@ from plan_models import MODELS, SD_LAYOUT, counted_peak, executed, gradients, pr
 from test_segments import Counting
 from torch import nn
 
-from tutorial_lib import memory
 from tutorial_lib.instruments import planning, published
-from tutorial_lib.instruments.segments import one_module
 from tutorial_lib.instruments.segments.tree import Selective
 from tutorial_lib.models.gpt import GPT, GPTConfig
 
@@ -120,28 +116,6 @@ def test_undo_gives_the_model_back(name):
     planning.undo(model)  # a second time does nothing
 
 
-def test_a_model_with_a_plan_is_given_up_as_any_other():
-    model, loss, profile, floor, _ = profiled("gpt")
-    planning.apply(model, planning.solve(profile, budget_bytes=floor))
-    weight = weakref.ref(next(model.parameters()))
-    del model, loss
-    gc.collect()
-    assert weight() is None
-
-
-def test_a_plan_takes_the_place_of_another_and_evaluation_is_left_alone():
-    torch.manual_seed(0)
-    model, loss, profile, floor, whole = profiled("gpt")
-    planning.apply(model, planning.solve(profile, budget_bytes=whole))
-    planning.apply(model, planning.solve(profile, budget_bytes=floor))
-    model.eval()
-    with torch.no_grad():
-        applied = loss()
-    planning.undo(model)
-    with torch.no_grad():
-        assert torch.equal(applied, loss())
-
-
 def test_a_plan_for_another_model_is_refused():
     torch.manual_seed(0)
     _, _, profile, floor, _ = profiled("gpt")
@@ -154,14 +128,6 @@ def test_a_plan_for_another_model_is_refused():
     by_hand = planning.Plan(profile.stages[:3], (0, 1, 2))
     with pytest.raises(ValueError, match="knows no stages of a model"):
         planning.apply(other, by_hand)
-
-
-def test_what_lies_before_the_stages_cannot_be_recomputed():
-    model, _, profile, _, _ = profiled("gpt")
-    last = len(profile.stages) - 1
-    bad = planning.Plan(profile.stages, ((0, 1), *range(2, last + 1)), calls=profile.calls)
-    with pytest.raises(ValueError, match=f"0 and {last} must be bare numbers in the tree"):
-        planning.apply(model, bad)
 
 
 def test_other_inputs_than_the_profiled_ones_are_refused_in_words():
@@ -231,43 +197,3 @@ def test_layers_in_no_list_are_found_or_named_by_hand():
     assert profile.names == ("(before)", "first", "second", "third", "(after)")
     plan = planning.Plan(profile.stages, (0, ((1,), 2), 3, 4), calls=profile.calls)
     assert_same_gradients(model, lambda: model(x), plan)
-
-
-def test_any_sequential_runs_by_a_plan():
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(4, 16), nn.Tanh(), nn.Dropout(0.3), nn.Linear(16, 2))
-    x = torch.randn(6, 4)
-    profile = planning.profile(model, lambda: model(x).square().mean())
-    plan = planning.Plan(profile.stages, (0, (1, 2, 3), 4, 5), calls=profile.calls)
-    assert_same_gradients(model, lambda: model(x).square().mean(), plan)
-    planning.apply(model, plan)
-    assert memory.saved(lambda: model(x), params_of=model).num_storages <= 3
-
-
-def test_a_segment_gets_what_comes_from_before_the_stages_as_an_argument(monkeypatch):
-    """PyTorch's checkpoint keeps the random state of those devices alone that arguments are on."""
-    right, seen = one_module.checkpoint, []
-    monkeypatch.setattr(
-        one_module,
-        "checkpoint",
-        lambda function, *args, **asked: seen.append(args) or right(function, *args, **asked),
-    )
-    model, x = nn.Sequential(*(nn.Linear(4, 4) for _ in range(3))), torch.randn(2, 4)
-    profile = planning.profile(model, lambda: model(x).sum())
-    tree = (0, (1, 2), 3, 4)
-    planning.apply(model, planning.Plan(profile.stages, tree, calls=profile.calls))
-    model(x).sum().backward()
-    assert [[given is x for given in args] for args in seen] == [[True]]
-
-
-def test_a_model_is_profiled_without_its_memory():
-    with memory.predicting():
-        model = published.build("gpt2", device="cpu")
-        batch = published.batch("gpt2", 8)
-        profile = planning.profile(model, lambda: published.loss("gpt2", model, batch))
-    assert profile.method == "predicted"
-    assert len(profile.stages) == 14
-    assert 0.0 < profile.stages[3].forward_seconds < profile.stages[3].backward_seconds
-    whole = planning.simulate(profile.stages, tuple(range(14))).peak_bytes
-    found = planning.solve(profile, budget_bytes=whole // 2)
-    assert 0 < found.overhead < 0.34

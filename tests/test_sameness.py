@@ -1,6 +1,5 @@
 """Whether a training stays the same: looked at, tried, and compared with plain training."""
 
-import functools
 import random
 
 import numpy as np
@@ -12,11 +11,9 @@ from torch.func import functional_call, grad, jacfwd, jacrev, jvp, vmap
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from tutorial_lib import memory
 from tutorial_lib.instruments import segments
 from tutorial_lib.instruments.segments import sameness
 from tutorial_lib.instruments.segments.sameness.trial import UntriedError, tried
-from tutorial_lib.instruments.segments.sameness.value_numbers import ValueNumbers
 
 WIDTH = 12
 
@@ -358,22 +355,6 @@ def test_whether_samples_matter_to_each_other_is_tried(loss_of, rows, accumulate
     assert found.counts == (loss_of is over_counted_targets)
 
 
-def test_a_contrastive_loss_of_one_sample_has_no_gradient():
-    for loss_of, rows in ((info_nce, 1), (two_views, 2)):
-        found = sameness.judge(with_loss(loss_of, rows), stages)
-        assert (found.compares, found.alone) == (True, False)
-        assert "one alone has no gradient" in found.accumulating
-    assert sameness.judge(with_loss(balanced), stages).alone
-
-
-def test_batch_norm_and_a_loss_that_compares_are_told_apart():
-    mean = sameness.judge(with_loss(F.mse_loss, kind=BatchNorm), stages)
-    assert (mean.has_batch_norm, mean.compares) == (True, False)
-    both = sameness.judge(with_loss(info_nce, kind=BatchNorm), stages)
-    assert (both.has_batch_norm, both.compares) == (True, True)
-    assert not sameness.judge(with_loss(F.mse_loss, kind=InstanceNorm), stages).has_batch_norm
-
-
 @pytest.mark.parametrize("kind", [SpectralNorm, DelayedScale, ScaleInANumber, FrameInAList])
 def test_state_that_the_next_micro_batch_reads_makes_another_training(kind):
     found = sameness.judge(maker(kind), stages)
@@ -465,72 +446,6 @@ def test_a_trial_leaves_everything_as_it_was(capsys):
 # ---- value numbers ----
 
 
-def numbered(compute):
-    with ValueNumbers() as numbers:
-        return [numbers.number(tensor) for tensor in compute()]
-
-
-def test_equal_computations_have_equal_numbers():
-    x, y = torch.randn(2, 2**12, 2**10)  # too large to be told by their values
-    one, two, three, four = numbered(lambda: (x + y, x + y, y + x, x - y))
-    assert one == two
-    assert len({one, three, four}) == 3
-    views = numbered(lambda: (x[:2].exp(), x[:2].exp(), x[1:3].exp(), x.view(-1)[:5].exp()))
-    assert views[0] == views[1]
-    assert len({*views}) == 3
-
-
-def test_what_is_written_over_is_forgotten_and_what_is_changed_is_not():
-    kept = torch.zeros(4)
-
-    def compute():
-        before = kept.exp()
-        kept.copy_(torch.arange(4.0))
-        one = kept.exp()
-        kept.fill_(7).copy_(torch.arange(4.0))
-        two = kept.exp()
-        kept[:2].copy_(torch.arange(2.0))
-        three = kept.exp()
-        kept.add_(1)
-        return before, one, two, three, kept.exp()
-
-    before, one, two, three, last = numbered(compute)
-    assert one == two
-    assert len({before, one, three, last}) == 4
-
-
-def test_what_changes_nothing_a_second_time_keeps_its_number():
-    x, wide = torch.randn(2**12, 2**10), torch.zeros(())
-    found = []
-    with ValueNumbers() as numbers:
-        y = x.clone()
-        for _ in range(3):
-            found.append((numbers.number(y), numbers.number(wide)))
-            wide.copy_(torch.maximum(wide, x.amax()))
-            F.relu_(y)
-    before, first, second = found
-    assert first == second
-    assert not {*before} & {*first}
-
-
-def test_random_numbers_are_told_by_their_place():
-    def compute():
-        return torch.rand(4), torch.rand(4), torch.rand(4, generator=torch.Generator())
-
-    one, two = numbered(compute), numbered(compute)
-    assert len({*one}) == 3
-    assert one[:2] == two[:2]
-
-
-def test_attention_without_dropout_draws_nothing():
-    q = torch.randn(1, 1, 4, 8)
-    for p in (0.0, 0.5):
-        with memory.predicting(), ValueNumbers() as numbers:
-            fake = torch.empty(q.shape, requires_grad=True)
-            F.scaled_dot_product_attention(fake, fake, fake, dropout_p=p)
-        assert bool(numbers.draws) == (p > 0)
-
-
 # ---- torch.func ----
 
 
@@ -607,22 +522,3 @@ def test_under_torch_func_it_is_said_whether_checkpoints_work(name, strategy):
         assert said.recomputed == ("another" if name == "other weights" else "exact")
     if name == "other weights":
         assert "weights from functional_call" in str(applied)
-
-
-def test_a_checkpoint_around_functional_call_has_its_weights():
-    """As a plan's refusal advises."""
-    torch.manual_seed(0)
-    model, x = Model(Block), torch.randn(4, WIDTH)
-    run = _by_weights(lambda weight: 2 * weight)
-    found = []
-    for through in (run, functools.partial(checkpoint, run, use_reentrant=False)):
-        model.zero_grad()
-        through(model, x).square().mean().backward()
-        found.append([parameter.grad for parameter in model.parameters()])
-    assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
-
-
-def test_without_gradients_a_checkpointed_model_runs_under_vmap():
-    model, x = Model(Block), torch.randn(4, WIDTH)
-    with torch.no_grad(), segments.applied(model, "per-block"):
-        assert torch.allclose(vmap(model)(x), model(x), atol=1e-6)

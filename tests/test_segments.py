@@ -161,40 +161,6 @@ def peaks(num_layers, strategy, gradients_stay, tokens):
     return max(sum(tick[k] for k in kinds) for tick in report.curve()), report.peak_bytes
 
 
-@pytest.mark.parametrize(("num_layers", "better"), [(24, "per-block"), (48, "every-2")])
-def test_segments_of_two_hold_less_from_twice_r_blocks_on(num_layers, better):
-    # chapter 06's rule: r is 16, so n + r crosses n/2 + 2r at 32 blocks
-    few = torch.zeros(2, 16, dtype=torch.long)  # fewer than 12 x width: gradients make the peak
-    ways = ("per-block", "every-2")
-    held = {way: peaks(num_layers, way, True, few) for way in ways}
-    assert [min(ways, key=lambda way: held[way][i]) for i in (0, 1)] == [better] * 2
-    freed = {way: peaks(num_layers, way, False, few) for way in ways}
-    assert min(ways, key=lambda way: freed[way][0]) == better
-    assert freed["per-block"][1] < freed["every-2"][1]
-
-
-@pytest.mark.parametrize("strategy", ["per-block", "every-2", "every-5", "all-but-last"])
-def test_every_block_runs_twice_but_a_last_one_that_is_kept(strategy):
-    model, forward = built("gpt")
-    runs = []
-    for block in model.blocks:
-        block.mlp.up.register_forward_hook(lambda module, *_: runs.append(module))
-    gradients(model, forward, strategy)
-    last = 1 if strategy == "all-but-last" else 2
-    assert [runs.count(block.mlp.up) for block in model.blocks] == [2, 2, 2, 2, last]
-
-
-def test_it_holds_in_eval_and_does_nothing_without_gradients():
-    model, forward = built("gpt")
-    model.eval()
-    _, expected, saved_plain = gradients(model, forward, "none")
-    _, found, saved = gradients(model, forward, "every-2")
-    assert saved < saved_plain
-    assert all(torch.equal(found[key], expected[key]) for key in expected)
-    with torch.no_grad(), segments.applied(model, "every-2"):
-        assert torch.equal(forward(), forward())
-
-
 def test_a_cache_for_generation_is_off_meanwhile_and_on_again_after():
     model, _ = published_with_loss("gpt2", use_cache=True)()
     tokens = token_batch(2, 16, 50)
@@ -267,35 +233,6 @@ def test_all_towers_and_stages_are_found_and_said(build, says):
     assert config is None or (config.use_cache and model.decoder.config.use_cache)
 
 
-@pytest.mark.parametrize(
-    ("name", "strategy", "says"),
-    [
-        ("gpt", "none", "none: nothing is checkpointed"),
-        ("gpt", "every-2", "every-2: 3 segments, blocks.0 to blocks.4"),
-        ("hf-bert", "library-switch", "4 switched-on modules, bert to bert.encoder.layer.2"),
-        ("lstm", "per-block", "per-block: 1 segment, chunk"),
-    ],
-)
-def test_what_was_wrapped_is_said(name, strategy, says):
-    model, _ = built(name)
-    with segments.applied(model, strategy) as applied:
-        assert says in str(applied)
-    if strategy == "every-2":
-        assert [len(segment) for segment in applied.segments] == [2, 2, 1]
-
-
-def test_strategies_nest():
-    model, forward = built("gpt")
-    before = state_of(model)
-    _, expected, _ = gradients(model, forward, "none")
-    model.zero_grad()
-    with segments.applied(model, "attention-only"):
-        _, found, _ = gradients(model, forward, "every-2")
-        assert all(torch.equal(found[key], expected[key]) for key in expected)
-    model.zero_grad()
-    assert state_of(model) == before
-
-
 BLOCKS = {
     **{"gpt": 5, "vit": 3, "resnet": 5, "lstm": 1, "unet": 9, "unet3d": 5, "tuples": 4},
     **{"hf-gpt2": 4, "hf-llama": 4, "hf-bert": 3, "hf-vit": 3, "hf-resnet": 5, "hf-clip": 4},
@@ -328,28 +265,6 @@ def test_what_is_possible_is_what_the_table_says_and_all_else_is_refused_with_it
         ):
             pytest.fail("was applied")
     assert state_of(model) == before
-
-
-def test_a_chunk_of_time_is_a_segment():
-    model, forward = built("lstm")  # 14 steps in chunks of 4
-    runs = []
-    model.chunk.layers[0].from_hidden.register_forward_hook(lambda *_: runs.append(1))
-    gradients(model, forward, "none")
-    assert len(runs) == 14
-    gradients(model, forward, "per-block")
-    assert len(runs) == 14 + 2 * 14
-
-
-def test_running_averages_move_twice():
-    def averages(strategy):
-        model, forward = built("resnet")
-        gradients(model, forward, strategy)
-        return [
-            int(m.num_batches_tracked) for m in model.blocks.modules() if hasattr(m, "momentum")
-        ]
-
-    assert set(averages("none")) == {1}
-    assert set(averages("per-block")) == {2}
 
 
 class Counting(nn.Module):
@@ -403,15 +318,6 @@ def test_blocks_of_a_plain_sequential_are_found():
     block = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
     model = nn.Sequential(nn.Linear(4, 4), nn.Sequential(block, nn.Sequential(nn.Tanh())))
     assert segments.find_blocks(model) == list(model[1])
-
-
-@pytest.mark.parametrize("norm", ["weight_norm", "spectral_norm", "orthogonal"])
-def test_blocks_that_are_parametrized_layers_are_found(norm):
-    """Each of them has a class of its own, and a list of what is computed for its weight."""
-    norm = getattr(nn.utils.parametrizations, norm)
-    layers = [nn.utils.parametrizations.weight_norm(norm(nn.Linear(4, 4))) for _ in range(3)]
-    model = nn.Sequential(nn.Sequential(*layers), nn.Linear(4, 1))
-    assert segments.find_blocks(model) == layers
 
 
 def test_modules_are_checkpointed_by_name():
@@ -501,35 +407,6 @@ def test_blocks_that_are_no_chain_raise_and_give_no_wrong_number(between):
         model(torch.ones(1, 4))
     assert state_of(model) == before
     model(torch.ones(1, 4))  # and works as before
-
-
-def test_the_last_block_of_a_segment_may_be_called_twice_with_the_same_state():
-    class Doubled(TupleModel):
-        def forward(self, x):
-            for first, second in zip(self.layers[::2], self.layers[1::2], strict=True):
-                state = first(x, 1.0)[0]
-                x = second(state, 1.0)[0] + second(state, 1.0)[0]
-            return x.square().mean()
-
-    model, x = Doubled().eval(), torch.randn(3, 8)  # without dropout
-    _, expected, _ = gradients(model, lambda: model(x), "none")
-    _, found, _ = gradients(model, lambda: model(x), "every-2")
-    for key, gradient in found.items():
-        torch.testing.assert_close(gradient, expected[key])
-
-
-def test_other_arguments_for_other_blocks_are_refused():
-    class Masked(TupleModel):
-        def forward(self, x):
-            for index, layer in enumerate(self.layers):
-                x = layer(x, torch.tensor(float(index)))[0]
-            return x.sum()
-
-    with (
-        pytest.raises(RuntimeError, match="same further arguments"),
-        segments.applied(Masked(), "every-2") as applied,
-    ):
-        applied.model(torch.ones(1, 8))
 
 
 def test_modules_are_called_through_a_function_and_are_what_they_were_even_after_an_error():
