@@ -254,14 +254,6 @@ def test_the_page_of_the_class_runs_its_own_script_alone(lab, tmp_path):
     assert "Counted here: 3." in page
 
 
-def test_blanks_are_counted_and_hide_no_message(lab):
-    blank = [graded(lab, name, said="exercise 1.1 is still blank: replace it") for name in "123"]
-    entries = list(map(Entry, [*blank, graded(lab, "x", said="area(3, 4) is 7")]))
-    first = pages.by_exercise(lab, entries)[0]
-    assert (first["blank"], first["said"], first["message"]) == (3, 1, "area(3, 4) is 7")
-    assert "3 left blank; once: area(3, 4) is 7" in pages.index_page(lab, entries, [])
-
-
 def test_the_page_of_the_class_lists_what_was_stopped_and_why(lab):
     said = "the {} of exercise 1.1 was stopped: it started more than 64 processes."
     texts = (said.format("function"), said.format("answer cell"), "area(3, 4) is 7")

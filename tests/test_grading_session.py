@@ -149,12 +149,6 @@ def test_a_wrong_or_hostile_answer_fails_alone(course, answer, words):
     assert course.doubled() == ""  # the next exercise of the same submission is judged as ever
 
 
-def test_a_library_that_crashes_once_costs_no_point(course):
-    crash = "    import ctypes, os\n    if os.getcwd().endswith('/1'): ctypes.string_at(0)\n"
-    course.session(area=f"def area(w, h):\n{crash}    return w * h")  # each run has its own folder
-    assert course.area() == ""
-
-
 @answers_of("spoiler")
 def test_patching_in_the_students_process_gives_no_points(course, answer, words):
     course.session(area=answer)
@@ -442,18 +436,6 @@ def test_what_waits_for_ever_is_stopped_by_the_clock(tmp_path_factory, monkeypat
         assert course.doubled() == ""
 
 
-@pytest.mark.weekly
-def test_where_no_cpu_time_is_seen_the_kernel_ends_a_loop(tmp_path_factory, monkeypatch):
-    with_patch(
-        monkeypatch,
-        "import solutions.grader.inside.processes as p; p.cpu_seconds = lambda *_: 0.0",
-    )
-    with start(tmp_path_factory, 1.0) as running, using(running, monkeypatch) as course:
-        course.session(area="def area(w, h):\n    while True: pass")
-        assert "was stopped: its CPU time is used up" in course.area()
-        assert course.doubled() == ""
-
-
 def test_what_ran_out_of_time_is_told_from_other_failures(course):
     course.session(area="while True: pass", **{"1.2": f"area(2, 3)\n{toy.DOUBLED}"})
     for check, exercise, name in ((lab90.area, "1.1", "area"), (lab90.doubled, "1.2", "doubled")):
@@ -475,16 +457,6 @@ torch.compile(torch.nn.Linear(2, 2), backend="eager")(torch.ones(2))
 """
     course.session(area=source + toy.AREA)
     assert [course.area(), course.doubled(), course.slope()] == ["", "", ""]
-
-
-def test_inspect_and_magics_work_in_an_answer(course):
-    source = (
-        "%matplotlib inline\n!echo hello\nimport inspect\n"
-        "def area(w, h):\n    assert 'w * h' in inspect.getsource(area)\n    return w * h\n"
-        "t = %time area(2, 3)"
-    )
-    course.session(area=source, **{"1.2": "%%time\n" + toy.DOUBLED})
-    assert [course.area(), course.doubled()] == ["", ""]
 
 
 def test_layers_that_were_found_are_named(running):

@@ -1,6 +1,5 @@
 """Every check of every lab: it is found under its name, and its cases are plain and drawn."""
 
-import contextlib
 import functools
 import json
 import math
@@ -122,16 +121,6 @@ def test_a_judge_refuses_nonsense(name, results_of):
         for nonsense in NONSENSE.values():
             with pytest.raises(CheckError):
                 judge(case, dict.fromkeys(result, nonsense))
-
-
-@each_check
-def test_nonsense_in_one_place_of_a_right_result_stops_no_judge(name, results_of):
-    judge, tried = CHECKS[name].judge, set()
-    for case, result in results_of(name):
-        for key in result.keys() - tried:
-            tried.add(key)
-            with contextlib.suppress(CheckError):  # or it was not asked for in this case
-                judge(case, {**result, key: Opaque("X")})
 
 
 def measure(*arguments, **options):
