@@ -77,33 +77,6 @@ def test_04_an_output_that_cannot_be_looked_into_is_refused(chapter04):
         chapter04.checkpoint(block, torch.ones(4, 8))
 
 
-class OneBlock(nn.Module):
-    """A model of one block, as `compare` wants it."""
-
-    def __init__(self, *layers):
-        super().__init__()
-        self.blocks = nn.ModuleList([nn.Sequential(*layers)])
-
-    def loss(self):
-        return self.blocks[0](torch.arange(32.0).view(4, 8)).square().sum()
-
-
-def test_04_compare_does_not_look_at_the_statistics_of_batch_norm(chapter04):
-    torch.manual_seed(0)
-    model = OneBlock(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.Linear(8, 8))
-    assert chapter04.compare(chapter04.checkpoint, model, model.loss).startswith("equal")
-    assert model.blocks[0][1].num_batches_tracked == 3  # once plain, twice checkpointed
-
-
-def test_04_the_dummy_runs_a_block_that_needs_no_backward_again(chapter04):
-    runs = []
-    block = nn.Linear(8, 8).requires_grad_(False)
-    block.register_forward_pre_hook(lambda *_: runs.append(1))
-    head = nn.Linear(8, 1)
-    head(chapter04.checkpoint(block, torch.ones(4, 8))).sum().backward()
-    assert len(runs) == 2
-
-
 def held_for_backward(report):
     curve = pd.DataFrame(report.curve())
     return int(curve[["activations", "recomputed", "temporary"]].sum(axis=1).max())
@@ -345,43 +318,6 @@ def test_10b_open_misses_are_one_copy_of_the_logits(monkeypatch, row, below):
     assert 1 - below < seen / peak.published < 1
 
 
-def test_01_gradients_are_gone_between_steps_of_a_loop_that_ends_with_zero_grad():
-    model = GPT(GPTConfig(num_layers=1))
-    optimizer = torch.optim.AdamW(model.parameters())
-    count = sum(p.numel() for p in model.parameters())
-
-    def held():
-        states = [t for state in optimizer.state.values() for t in state.values()]
-        gradients = [p.grad for p in model.parameters() if p.grad is not None]
-        return sum(t.nbytes for t in (*model.parameters(), *gradients, *states)) / count
-
-    model.loss(torch.zeros(1, 8).long()).backward()
-    optimizer.step()
-    assert round(held(), 2) == 16
-    optimizer.zero_grad()
-    assert round(held(), 2) == 12
-
-
-def test_03_under_autocast_a_frozen_linear_layer_keeps_copies_of_its_weight():
-    layer, x = nn.Linear(1024, 1024), torch.ones(8, 1024, requires_grad=True)
-    weight_bytes = 2 * 1024**2  # in bfloat16
-
-    def kept(uses):
-        with torch.autocast("cpu", torch.bfloat16):
-            y = x
-            for _ in range(uses):
-                y = layer(y)
-        return y
-
-    def weights(uses):
-        saved = memory.saved(lambda: kept(uses), params_of=layer)
-        return round(saved.num_bytes / weight_bytes, 1)
-
-    assert [weights(1), weights(2)] == [1, 1]  # and the inputs, few bytes
-    layer.requires_grad_(False)
-    assert [weights(1), weights(2)] == [1, 2]
-
-
 def test_03_a_last_block_that_is_kept_waits_beside_the_logits():
     model, tokens = GPT(GPTConfig(num_layers=4, vocab_size=1000)), torch.zeros(2, 128).long()
 
@@ -420,12 +356,6 @@ def test_12_statistics_move_once_in_a_compiled_checkpoint(chapter12, momentum, c
             said,
             batches,
         )
-
-
-def test_12_a_compiled_checkpoint_refuses_the_copies(chapter12):
-    torch.compiler.reset()
-    with pytest.raises(RuntimeError, match="must generate a tuple of two `TorchDispatchMode`s"):
-        chapter12.statistics_after(chapter12.compiled, context=chapter12.on_copies)
 
 
 def where(loss, model):
@@ -487,11 +417,3 @@ def test_14_fsdp2_sends_all_weights_in_each_micro_batch(recomputed, sync, times)
                     model.set_requires_gradient_sync(sync or is_last)
                     chapter.loss_of(model(chapter.lines), chapter.lines).backward()
     assert traffic.ring_bytes(4) / chapter.P == pytest.approx(times * 3 / 4, rel=0.01)
-
-
-@pytest.mark.parametrize(("gigabits", "turned"), [(100, True), (400, False), (2400, False)])
-def test_14_over_a_slow_link_fsdp2_turns_the_order_round(gigabits, turned):
-    seconds = run_cells("14_putting_it_together", ("step-seconds",), {}).step_seconds
-    forward, link = 0.877, (2 * 8.03e9, gigabits * 1e9 / 8)  # of 8192 tokens on an A100
-    accumulated, checkpointed = seconds(forward, 4, False, *link), seconds(forward, 1, True, *link)
-    assert (accumulated > checkpointed) == turned

@@ -4,7 +4,6 @@ import itertools
 import json
 import signal
 import socket
-import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,7 +15,6 @@ from torch import nn
 
 from tutorial_lib import memory
 from tutorial_lib.instruments import ranks, recorded
-from tutorial_lib.instruments.ranks import processes
 from tutorial_lib.instruments.recorded import run
 
 COURSE = Path(__file__).resolve().parent.parent / "course"
@@ -83,22 +81,6 @@ def test_accelerate_says_in_one_sentence_that_a_port_is_in_use(companion):
     assert signal.getsignal(signal.SIGTERM) == before
 
 
-def test_what_a_script_wrote_last_is_said_when_torchrun_fails(companion, monkeypatch):
-    done = subprocess.CompletedProcess([], 1, "", "ZeroDivisionError: in rank 1")
-    monkeypatch.setattr(subprocess, "run", lambda *command, **options: done)
-    with pytest.raises(RuntimeError, match=r"torchrun ended with 1:\nZeroDivisionError: in rank 1"):
-        companion.torchrun("")
-
-
-def test_more_ranks_than_cores_are_said(monkeypatch, capsys):
-    monkeypatch.setattr(processes, "Ranks", lambda num_ranks: None)
-    monkeypatch.setattr(processes, "_cores", lambda: 2)
-    ranks.start(2)
-    assert capsys.readouterr().out == ""
-    ranks.start(4)
-    assert capsys.readouterr().out.startswith("4 ranks share 2 cores")
-
-
 @pytest.mark.parametrize("name", ["GPipe", "1F1B", "interleaved"])
 def test_a_timetable_has_the_bubble_of_the_textbook(companion, name):
     runs = companion.clock(companion.SCHEDULES[name])
@@ -132,9 +114,3 @@ def test_the_interleaved_order_is_pytorchs(companion):
 def test_a_recorded_rank_of_eight_is_what_predict_gives(row):
     report = recorded.load("predicted").rows[row.key]["report"]
     assert run.predicted(row)["report"]["at_peak"] == report["at_peak"]
-
-
-def test_on_a_gpu_no_row_of_several_ranks_is_recorded(tmp_path, capsys):
-    rows = recorded.find_rows("C20")
-    assert recorded.record_rows(rows, tmp_path / "gpu.json", torch.device("cpu")) == 0
-    assert capsys.readouterr().out.startswith("0 rows are in")

@@ -50,8 +50,3 @@ def test_bars_to_both_sides_have_their_own_scales():
     )
     words = [label.get_text() for label in figure.axes[0].get_xticklabels()]
     assert words == ["parameters, 11 MiB in all", "activations, 990 MiB in all"]
-
-
-def test_a_side_without_bytes_is_refused():
-    with pytest.raises(ValueError, match="no part has bytes of activations"):
-        plots.opposite_bars({"top": {"parameters": 1}})

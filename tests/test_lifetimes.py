@@ -50,14 +50,6 @@ def test_what_is_computed_again_stands_where_it_stood(recomputed, expected):
     assert [bottom for _, bottom in bottoms(*recomputed)[3:]] == expected
 
 
-def test_what_is_too_small_to_see_is_not_drawn():
-    speck = Life(1, 4, 9, "activations", "forward", "add", "a")
-    sheet = Life(5000, 5, 6, "activations", "forward", "add", "a")
-    report = memory.MemoryReport(timeline=[*FORWARD, speck, sheet], phase_starts=STARTS)
-    heights = [box.get_height() for box in figures.lifetimes({"by hand": report}).axes[0].patches]
-    assert heights == [10, 30, 30, 5000]
-
-
 def test_the_sentence_tells_the_plans_apart():
     model = GPT(GPTConfig(num_layers=2, d_model=32, num_heads=2, seq_len=16))
     tokens = torch.zeros(2, 16, dtype=torch.int64)

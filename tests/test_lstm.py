@@ -3,7 +3,6 @@ import torch
 from small_models import maker, token_batch
 from torch import nn
 
-from tutorial_lib.memory import saved
 from tutorial_lib.models.lstm import LSTM
 
 small = maker(LSTM)
@@ -37,26 +36,6 @@ def test_no_token_sees_the_future_and_gradients_cross_chunks():
     reached = seen[0].grad[0].abs().amax(dim=-1)
     assert reached[:10].min() > 0  # chunks are of 4
     assert reached[10:].max() == 0
-
-
-def test_a_detached_state_cuts_the_gradient():
-    model, tokens = small(), token_batch(2, 12, 50)
-    _, state = model(tokens)
-    weight, found = model.chunk.layers[0].from_hidden.weight, []
-    for given in (state, tuple(half.detach() for half in state)):
-        model.zero_grad()
-        model.loss(tokens, given).backward()
-        found.append(weight.grad)
-    assert not torch.equal(*found)
-
-
-def test_saved_bytes_grow_by_the_same_for_every_chunk():
-    model = small()
-    bytes_at = [
-        saved(lambda t=t: model.loss(token_batch(2, t + 1, 50)), params_of=model).num_bytes
-        for t in (8, 12, 16)
-    ]
-    assert bytes_at[2] - bytes_at[1] == bytes_at[1] - bytes_at[0] > 0
 
 
 def test_texts_too_short_and_states_of_another_batch_are_refused():

@@ -39,11 +39,6 @@ def test_magic_context_manager_and_measure_agree(shell):
     assert names["memory_report"] is by_magic
 
 
-def test_the_cell_keeps_its_names_and_may_use_magics(shell):
-    shell.run_cell("%%memory\n%precision 3\nnew_name = 42\n").raise_error()
-    assert shell.user_ns["new_name"] == 42
-
-
 def test_an_error_comes_once_and_the_meter_is_free_again(shell):
     result = shell.run_cell("%%memory\nraise KeyError('mine')\n")
     assert isinstance(result.error_in_exec, KeyError)

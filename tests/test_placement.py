@@ -114,15 +114,6 @@ def test_autocast_and_scaler_for_a_gpu_take_effect_without_one(autocast, dtype, 
     assert not torch.is_autocast_enabled("cpu")
 
 
-def test_what_runs_on_the_cpu_leaves_what_pytorch_remembers_of_a_gpu():
-    torch.get_device_module.cache_clear()
-    with placement.on_cpu():
-        assert torch.zeros(2, device=torch.device("cuda")).device.type == "cpu"
-        with torch.random.fork_rng(devices=[]):
-            torch.get_device_module("cuda:0")
-    assert torch.get_device_module("cuda") is torch.get_device_module("cuda:0") is torch.cuda
-
-
 def test_a_second_gpu_is_refused_and_never_counted_as_the_first():
     assert placement.without_gpu("cuda:1") == "cuda:1"
     second = torch.device("cuda", 1)

@@ -1,6 +1,5 @@
 import math
 import re
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,12 +7,10 @@ import screenshots
 import torch
 from figures import FIGURES, is_current
 from matplotlib.colors import to_rgb
-from matplotlib.patches import Rectangle
 from test_meter import gpt_step
 
 from tutorial_lib import memory, plots
 from tutorial_lib.instruments import figures as instrument_figures
-from tutorial_lib.memory.timeline import CATEGORIES
 from tutorial_lib.plots import base
 from tutorial_lib.units import GIB, MIB
 
@@ -62,18 +59,6 @@ def test_an_answer_and_a_guess_stand_where_their_bytes_are():
     assert list(answer.get_ydata()) == [2, 2]
 
 
-def test_a_step_stands_on_the_scale_of_another(report):
-    figure = plots.step_timeline(report, beside=replace(report, peak_bytes=3 * report.peak_bytes))
-    top = figure.axes[0].get_ylim()[1] * figure.bytes_along[1]
-    assert top == pytest.approx(3 * report.peak_bytes * 1.15)
-
-
-@pytest.mark.parametrize(("points", "every"), [(16, 1), (17, (0.02, 0.125))])
-def test_every_point_of_a_short_curve_has_its_mark(points, every):
-    figure = plots.training_curves({"a": dict.fromkeys(range(points), 1.0)}, xlabel="n", ylabel="m")
-    assert figure.axes[0].lines[0].get_markevery() == every
-
-
 def contrast(color, other="white"):
     """Of two colours, as the Web Content Accessibility Guidelines 2.2 reckon it: 1 to 21."""
     lights = []
@@ -101,14 +86,6 @@ def pale_parts(figure):
 def test_every_part_of_a_figure_stands_out_from_the_page(figures):
     for figure in figures:
         assert not list(pale_parts(figure)), figure.alt
-
-
-def test_a_pale_patch_is_found():
-    figure = instrument_figures.batch_grid(1, 1, 1)
-    axes = figure.axes[0]
-    axes.add_patch(Rectangle((0, 0), 1, 1, facecolor="#F0E442", edgecolor="white"))
-    axes.plot([0, 1], color="#DDDDDD")
-    assert len(list(pale_parts(figure))) == 2
 
 
 def test_every_figure_is_an_image_with_a_sentence(figures):
@@ -139,32 +116,8 @@ def test_lines_edges_and_words_stand_out_from_a_dark_page_too(color):
     assert contrast(tuple(on_a_dark_page(color)), tuple(ground)) >= 3
 
 
-def test_a_sheet_of_images_is_not_inverted_on_a_dark_page():
-    html = plots.as_html(plots.image_rows({"a digit": [torch.zeros(4, 4)]}))
-    assert "drawn" not in html
-
-
 def test_the_same_figure_is_the_same_bytes(report):
     assert plots.as_html(plots.step_timeline(report)) == plots.as_html(plots.step_timeline(report))
-
-
-def test_every_category_has_its_own_colour_and_hatch_is_known():
-    assert list(plots.COLORS) == list(CATEGORIES) == list(plots.HATCHES)
-    assert len(set(plots.COLORS.values())) == len(CATEGORIES)
-
-
-def test_the_sentence_carries_the_numbers(report):
-    grid = instrument_figures.batch_grid(8, 4, 2)
-    assert "8 x 4 x 2 = 64 samples" in grid.alt
-    bars = plots.ledger_bars({"7B": {"parameters": 14 * GIB}}, cards_gib=(16,))
-    assert "7B: 14.0 GiB (parameters 14.0 GiB)" in bars.alt
-
-
-def test_the_picture_of_influence_counts_pairs_and_shows_the_smallest():
-    figure = plots.influence({"one": [[1.0, 0.0], [0.0, 1e-9]], "none": [[0.0]]})
-    assert "one: 2 of 4; none: 0 of 1" in figure.alt
-    shades = figure.axes[0].images[0].get_array()
-    assert shades[0, 1] == shades[1, 0] == 0 < shades[1, 1] < shades[0, 0]
 
 
 @pytest.mark.parametrize(

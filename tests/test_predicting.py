@@ -1,7 +1,6 @@
 import copy
 import gc
 
-import numpy as np
 import pytest
 import torch
 from foreign_models import trained
@@ -104,29 +103,6 @@ def test_a_library_that_keeps_positions_is_real_before_and_after_a_prediction():
     step()
 
 
-@pytest.mark.parametrize("norm", [nn.RMSNorm, nn.LayerNorm])
-def test_the_gradient_that_a_fused_norm_gets_is_there(norm):
-    """Input, its gradient before and now, output, and the gradient of the output."""
-
-    def make_step():
-        model, x = norm(256), torch.ones(512, 256, requires_grad=True)
-        gradient = torch.ones_like(x)
-        return (lambda: model(x).backward(gradient)), model, None
-
-    assert 5 * 512 * 1024 <= memory.predict(make_step).peak_bytes < 5.1 * 512 * 1024
-
-
-def test_a_leaf_that_only_the_graph_holds_is_counted():
-    def make_step():
-        leaf = torch.ones(512, 256, requires_grad=True)
-        y = leaf.exp()  # its graph is older than the step
-        return (lambda: y.sum().backward(retain_graph=True)), nn.Identity(), None
-
-    leaf_result_and_two_gradients = 4 * 512 * 1024
-    predicted = memory.predict(make_step).peak_bytes
-    assert leaf_result_and_two_gradients <= predicted < 1.01 * leaf_result_and_two_gradients
-
-
 def test_cuda_kernels_are_the_default_and_say_so():
     # from 2.15 on, a matmul's own workspace is in the peak: 8 MiB of a step of 2
     report = memory.predict(lambda: gpt_step(dropout=0.1), release="2.13")
@@ -218,23 +194,6 @@ def test_a_value_that_is_unknown_is_assumed_with_a_warning(name, checkpointed, s
         assert report.phases == memory.measure(step, model=model, optimizer=optimizer).phases
 
 
-def test_what_comes_from_outside_torch_in_the_step_is_an_input_once():
-    def make_step():
-        model, rows = nn.Linear(8, 8), np.ones((64, 8), dtype=np.float32)
-
-        def loss():
-            lengths = torch.tensor([[3, 4], [5, 6]])
-            pair = torch.tensor([lengths.max(), lengths[1, 0]])
-            assert pair.dtype == torch.int64
-            assert pair.tolist() == [6, 5]
-            scale = torch.tensor([[0.5] * 8] * 64)
-            return (model(torch.from_numpy(rows)) * scale * pair[0]).exp().mean()
-
-        return trained(model, loss)
-
-    assert assert_predicted_as_counted(make_step).at_peak["inputs"] >= 2 * 64 * 8 * 4
-
-
 def test_a_model_from_outside_is_refused_and_untouched(state_of_torch):
     with torch.random.fork_rng(devices=[]):
         model = nn.Linear(2, 2)
@@ -272,27 +231,6 @@ def test_an_error_of_the_step_itself_comes_through(error, state_of_torch):
         memory.predict(made_with(fail))
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
-def test_a_model_may_be_converted_and_initialised_on_the_way(dtype):
-    def make():
-        model = nn.Linear(8, 8)
-        nn.init.trunc_normal_(model.weight)
-        model.to(dtype)
-        x = torch.zeros(1, 8, dtype=dtype)
-        optimizer = torch.optim.AdamW(model.parameters())
-
-        def step():
-            optimizer.zero_grad()
-            model(x).sum().backward()
-            optimizer.step()
-
-        return step, model, optimizer
-
-    report = memory.predict(make)
-    assert report.at_peak["parameters"] == 72 * dtype.itemsize
-    assert report.at_peak["optimizer_state"] == 2 * 72 * dtype.itemsize + 2 * 4
-
-
 def block_saves(**shape):
     config = GPTConfig(dropout=0.1, attention="eager", **shape)
     block = Block(config, causal=False).to(torch.bfloat16)
@@ -305,25 +243,6 @@ def test_a_block_saves_what_the_paper_says():
     shape = {"num_heads": 16, "d_model": 1024, "seq_len": 1024}
     with memory.predicting():
         assert block_saves(**shape) == pytest.approx(34 + 5 * 16, rel=1e-3)
-
-
-def test_predicting_with_a_cpus_kernels_saves_what_is_counted():
-    shape = {"num_heads": 2, "d_model": 32, "seq_len": 16}
-    with memory.predicting("cpu"):
-        predicted = block_saves(**shape)
-    assert predicted == block_saves(**shape)
-
-
-@pytest.mark.filterwarnings("error::tutorial_lib.memory.MeterWarning")  # the sizes are known
-def test_a_prediction_inside_another_knows_its_values_and_spoils_none():
-    def sizes():
-        x, lengths = torch.randn(3, 5, 2), torch.tensor([3, 5, 4])
-        return pack_padded_sequence(x, lengths, True, enforce_sorted=False).batch_sizes.tolist()
-
-    with memory.predicting(kernels="cpu"), memory.predicting():
-        assert sizes() == [3, 3, 3, 2, 1]
-    with memory.predicting():
-        assert sizes() == [3, 3, 3, 2, 1]
 
 
 def test_predicting_refuses_other_kernels_and_tensors_from_outside():
@@ -359,36 +278,6 @@ def test_an_assumed_value_that_an_operation_refuses_is_said():
 
     with pytest.raises(RuntimeError, match=r"(?s)line \d+, in loss .*assumed do not do"):
         memory.predict(make_step)
-
-
-def test_a_kernel_of_gpus_alone_on_known_values_is_predicted():
-    def make_step():
-        model = nn.Linear(64, 64)
-
-        def step():
-            known = torch.ones(1, 2, 16, 64)
-            out = F.scaled_dot_product_attention(known, known, known)
-            (model(known).sum() + out.sum()).backward()
-
-        return step, model, None
-
-    assert memory.predict(make_step).peak_bytes > 0
-
-
-@pytest.mark.parametrize("made", ["set", "random"])
-def test_integers_that_were_set_after_all_are_not_assumed(made, recwarn):
-    def make_step():
-        model, ids = nn.Embedding(9, 8), torch.empty(4, 6, dtype=torch.long)
-
-        def step():
-            ids.fill_(3) if made == "set" else ids.random_(9)
-            assert ids.max() < 9
-            model(ids).sum().backward()
-
-        return step, model, None
-
-    assert memory.predict(make_step).peak_bytes > 0
-    assert not [one for one in recwarn if one.category is memory.MeterWarning]
 
 
 @pytest.mark.filterwarnings("ignore::tutorial_lib.memory.MeterWarning")

@@ -88,14 +88,6 @@ def test_threads_have_the_usual_collectives():
     assert traffic[0].sizes("all_gather") == [8, 8]  # two ranks bring 4 bytes each
 
 
-def test_threads_refuse_other_collectives_in_words():
-    def work(rank):
-        dist.all_to_all_single(torch.zeros(2), torch.zeros(2))
-
-    with pytest.raises(RuntimeError, match="all_gather and barrier, and no other collective"):
-        ranks.in_threads(work, 2)
-
-
 @pytest.mark.parametrize(
     ("leaves", "said"),
     [
@@ -114,32 +106,6 @@ def test_threads_that_would_hang_say_so(leaves, said):
         ranks.in_threads(work, 2)
     assert said in str(caught.value) or "calls barrier while rank 0 calls" in str(caught.value)
     assert not dist.is_initialized()
-
-
-def test_the_error_of_a_thread_comes_before_those_who_waited_for_it():
-    def work(rank):
-        if rank == 1:
-            raise KeyError("mine")
-        dist.all_reduce(torch.zeros(1))
-
-    with pytest.raises(KeyError, match="mine"):
-        ranks.in_threads(work, 2)
-    assert ranks.in_threads(lambda rank: rank, 2)[0] == [0, 1]
-
-
-def test_a_group_that_is_there_already_is_left_alone():
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    try:
-        with pytest.raises(RuntimeError, match="belongs to a process group already"):
-            ranks.in_threads(lambda rank: rank, 2)
-        assert dist.get_backend() == "gloo"
-    finally:
-        dist.destroy_process_group()
-
-
-def test_none_is_no_number_of_ranks():
-    with pytest.raises(ValueError, match=r"num_ranks \(=0\)"):
-        ranks.start(0)
 
 
 def test_far_more_ranks_than_cores_are_refused_before_any_starts():

@@ -1,13 +1,10 @@
-import json
-
 import pytest
 import torch
 from test_meter import gpt_step
 from torch import nn
 
-from tutorial_lib import memory, plots
+from tutorial_lib import memory
 from tutorial_lib.memory.report import MemoryReport, as_data
-from tutorial_lib.memory.timeline import CATEGORIES
 from tutorial_lib.units import Bytes, human_bytes
 
 
@@ -35,13 +32,6 @@ def test_sizes_print_themselves_and_are_saved_as_digits(report):
     assert report.counted_bytes is None
 
 
-def test_short_json_leaves_the_timeline_out(report):
-    short = as_data(report)
-    assert "timeline" not in short
-    assert set(short["at_peak"]) == set(CATEGORIES)
-    assert MemoryReport.from_json(json.dumps(short)).peak_bytes == report.peak_bytes
-
-
 def test_text_says_what_how_and_where(report):
     text = str(report)
     assert text.startswith("small GPT: peak ")
@@ -62,10 +52,6 @@ def test_text_and_html_show_the_same_rows(report):
 
 def test_html_escapes_the_label():
     assert "<script>" not in MemoryReport(label="<script>", peak_bytes=1)._repr_html_()
-
-
-def test_figure_is_the_step_timeline(report):
-    assert isinstance(report.figure(), plots.CourseFigure)
 
 
 def test_the_peak_by_module_and_by_line():

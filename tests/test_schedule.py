@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 
-import pytest
 from matplotlib.patches import Rectangle
 
 from tutorial_lib.instruments import figures, widgets
@@ -62,12 +61,6 @@ def test_a_step_shows_what_has_happened_by_then():
     )
 
 
-@pytest.mark.parametrize("step", [0, 9])
-def test_a_step_that_is_none_is_refused(step):
-    with pytest.raises(ValueError, match=r"must be between 1 and the 8 events"):
-        figures.schedule(EVENTS, step=step)
-
-
 def test_the_stepper_moves_and_stays_within_a_shorter_schedule():
     stepper = widgets.schedule_stepper({"long": EVENTS, "short": EVENTS[:3]}, unit=1)
     assert stepper.sentence.startswith("long: 1 of 8 runs")
@@ -80,8 +73,3 @@ def test_the_stepper_moves_and_stays_within_a_shorter_schedule():
     assert (slider.value, slider.max, stepper.values["step"]) == (3, 3, 3)
     stepper.set(name="long")
     assert (slider.value, slider.max) == (3, 8)
-
-
-def test_no_schedule_is_refused():
-    with pytest.raises(ValueError, match="schedules is empty"):
-        widgets.schedule_stepper({})

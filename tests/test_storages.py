@@ -27,13 +27,6 @@ def test_a_storage_is_born_and_dies_between_ticks():
     ]
 
 
-def test_other_devices_are_not_counted():
-    log = StorageLog("cpu")
-    with log:
-        torch.ones(10, device="meta")
-    assert log.lives() == []
-
-
 def test_a_fake_tensor_counts_in_a_prediction_alone():
     log, predicting = StorageLog("cpu"), StorageLog("cpu")
     with log, FakeTensorMode():
@@ -73,15 +66,6 @@ def test_what_was_there_before_is_an_input_from_the_start():
     assert [(life.category, life.born) for life in log.lives() if life.num_bytes == 40] == [
         ("inputs", 0)
     ]
-
-
-def test_a_label_given_late_holds_from_birth():
-    log = StorageLog("cpu")
-    with log:
-        grad = torch.zeros(5)
-        log.label_storages([grad, None], "gradients")
-    (life,) = log.lives()
-    assert (life.category, life.op) == ("gradients", "zeros")
 
 
 def step_with_a_loss_in_pieces(reduction):

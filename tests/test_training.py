@@ -7,7 +7,6 @@ from test_predicting import assert_predicted_as_counted
 
 from tutorial_lib import memory
 from tutorial_lib.instruments import ranks
-from tutorial_lib.instruments.predicting.kernels import cuda_kernels
 from tutorial_lib.instruments.training import Attention, OptimizerName, Precision, Recipe
 from tutorial_lib.instruments.training.adamw_8bit import AdamW8bit
 
@@ -60,21 +59,6 @@ def peaks(optimizer):
     ]
 
 
-def test_foreachs_copy_is_the_peak_that_checkpointing_does_not_move():
-    plain, frugal = peaks("adamw")
-    assert frugal.forward_backward_bytes < 0.9 * plain.forward_backward_bytes
-    assert plain.peak_bytes == frugal.peak_bytes
-    assert plain.peak_phase == "optimizer"
-    assert plain.at_peak["temporary"] == plain.at_peak["parameters"]
-
-
-@pytest.mark.parametrize("optimizer", ["adamw-fused", "adamw-8bit"])
-def test_without_that_copy_checkpointing_moves_the_peak(optimizer):
-    plain, frugal = peaks(optimizer)
-    assert frugal.peak_bytes < plain.peak_bytes
-    assert plain.peak_bytes == plain.forward_backward_bytes
-
-
 def test_every_choice_changes_the_prediction():
     one_layer = {**TINY["gpt2"], "n_layer": 1}
 
@@ -99,29 +83,6 @@ def test_float16_is_scaled_from_the_first_step_on():
     plain.lm_head.weight.register_hook(lambda grad: scales.append(grad.abs().sum()))
     plain_step()
     assert scales[0] / scales[1] > 100
-
-
-def test_a_users_scaler_for_cuda_is_predicted_too():
-    def make_step():
-        model = torch.nn.Linear(8, 8)
-        optimizer = torch.optim.AdamW(model.parameters())
-        scaler = torch.amp.GradScaler("cuda")
-
-        def step():
-            with torch.autocast("cuda"):
-                loss = model(torch.zeros(1, 8)).sum()
-            scaler.scale(loss).backward()
-            scaler.step(optimizer)
-            scaler.update()
-            optimizer.zero_grad()
-
-        assert scaler.is_enabled()
-        return step, model, optimizer
-
-    report = memory.predict(make_step)
-    assert report.at_peak["optimizer_state"] == 2 * 72 * 4 + 2 * 4
-    with cuda_kernels():
-        assert torch.amp.GradScaler("cuda").is_enabled()
 
 
 def test_a_window_holds_one_copy_of_the_gradients_more_and_updates_once():
@@ -157,21 +118,6 @@ def test_a_recipes_loss_is_that_of_its_step(precision):
     torch.testing.assert_close(found, seen, **tolerance)
 
 
-def test_a_recipes_model_has_its_sizes_and_takes_no_memory_on_meta():
-    recipe = Recipe("vit-b-16", size=64, attention="eager", overrides=TINY["vit-b-16"])
-    model = recipe.make_model("meta")
-    assert {p.device.type for p in model.parameters()} == {"meta"}
-    assert (model.config.image_size, model.config._attn_implementation) == (64, "eager")
-    assert recipe.num_parameters == sum(p.numel() for p in model.parameters())
-    assert Recipe("gpt2-xl").num_parameters == 1_557_611_200
-
-
-@pytest.mark.parametrize("choices", [{"checkpointing": "per-block"}, {"accumulation": 2}])
-def test_a_loss_without_what_was_chosen_is_refused(choices):
-    with pytest.raises(ValueError, match="take make_step, or leave them out"):
-        tiny(**choices).make_loss()
-
-
 def test_choices_are_kept_as_they_are_named():
     recipe = Recipe("gpt2", precision="bf16-amp", optimizer="adamw-8bit", attention="eager")
     assert recipe.precision is Precision.BF16_AMP
@@ -179,22 +125,6 @@ def test_choices_are_kept_as_they_are_named():
     assert isinstance(tiny(optimizer=OptimizerName.ADAMW_8BIT).make_step()[2], AdamW8bit)
     assert recipe.label() == "gpt2, batch 1, bf16-amp, adamw-8bit, eager"
     assert Recipe(**{**recipe.as_data(), "model": "gpt2"}) == recipe
-
-
-def test_a_towers_image_size_is_in_its_own_configuration():
-    one_layer = {"num_hidden_layers": 1}
-    overrides = {"text_config": one_layer, "vision_config": one_layer}
-    sizes = {}
-
-    def make_step():
-        step, sizes["model"], optimizer = Recipe(
-            "clip-two-tower", 1, size=64, overrides=overrides
-        ).make_step()
-        return step, sizes["model"], optimizer
-
-    memory.predict(make_step)
-    vision = sizes["model"].config.vision_config
-    assert (vision.image_size, vision.num_hidden_layers) == (64, 1)
 
 
 @pytest.mark.parametrize(

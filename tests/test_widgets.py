@@ -91,24 +91,6 @@ def test_every_control_of_the_calculator_reaches_the_ledger():
     assert len(asked) == 7, "one drawing for the start, and one for each move"
 
 
-def test_set_moves_the_sliders_and_draws_once():
-    drawn = []
-
-    def draw(**values):
-        drawn.append(values)
-        return figures.batch_grid(**values)
-
-    controls = widgets.batch_explorer()._controls
-    explorer = widgets.Explorer(draw, controls)
-    slider = control(explorer, "GPUs")
-    explorer.set(micro_batch=2, num_gpus=3)
-    assert slider.value == 3
-    assert len(drawn) == 2
-    explorer.set(num_gpus=3)
-    assert len(drawn) == 2
-    assert explorer.box.children[-1].value == explorer.html
-
-
 @pytest.mark.parametrize(
     ("num_bytes", "verdict"),
     [
@@ -137,13 +119,6 @@ def test_one_bundle_holds_the_view_and_the_static_figure():
     assert bundle["text/html"].startswith(plots.as_html(figures.batch_grid(2, 3, 1)))
 
 
-def test_ipython_shows_the_bundle_as_it_is():
-    shell = pytest.importorskip("IPython.core.interactiveshell").InteractiveShell()
-    pytest.importorskip("ipywidgets")
-    data, _ = shell.display_formatter.format(widgets.batch_explorer())
-    assert set(data) == STATIC | {widgets.VIEW}
-
-
 @pytest.mark.usefixtures("no_ipywidgets")
 def test_without_ipywidgets_the_figure_alone_is_shown_and_still_moves():
     explorer = calculator(toy_ledger)
@@ -154,28 +129,6 @@ def test_without_ipywidgets_the_figure_alone_is_shown_and_still_moves():
     assert "124M" in explorer.sentence
 
 
-@pytest.mark.parametrize(
-    ("start", "message"),
-    [
-        ({"model": "8B"}, r"model \(='8B'\) must be one of '124M', '7B', '13B'"),
-        ({"precision": None}, r"precision \(=None\) must be one of 'fp32', "),
-        ({"seq_len": 1000}, r"seq_len \(=1000\) must be one of 512, 1024"),
-        ({"models": {}}, r"model \(='7B'\) must be one of its options, of which there are none"),
-    ],
-)
-def test_a_wrong_start_is_refused_with_the_options(start, message):
-    with pytest.raises(ValueError, match=message):
-        calculator(toy_ledger, **start)
-
-
-@pytest.mark.parametrize(
-    ("options", "value"), [((1, 2), True), ((False, True), 1)], ids=["number", "tick"]
-)
-def test_a_tick_is_no_number(options, value):
-    with pytest.raises(ValueError, match=rf"it \(={value}\) must be one of"):
-        widgets.Control("it", options, value).checked("it", value)
-
-
 @pytest.mark.parametrize("wrong", [{"micro_batch": 0}, {"num_gpus": 5}, {"gpus": 1}])
 def test_set_refuses_what_no_slider_reaches_and_moves_nothing(wrong):
     explorer = widgets.batch_explorer()
@@ -183,13 +136,6 @@ def test_set_refuses_what_no_slider_reaches_and_moves_nothing(wrong):
     with pytest.raises(ValueError, match=r"must be one of 1, 2|unknown \['gpus'\]: try micro_"):
         explorer.set(accumulation_steps=2, **wrong)
     assert (explorer.values, explorer.html) == before
-
-
-def test_an_equal_number_of_another_type_becomes_the_option():
-    numpy = pytest.importorskip("numpy")
-    explorer = widgets.batch_explorer(micro_batch=numpy.int64(4))
-    assert type(explorer.values["micro_batch"]) is int
-    assert control(explorer, "micro-batch").value == 4
 
 
 def failing_ledger(num_parameters, precision, optimizer, **step):
@@ -210,11 +156,6 @@ def test_what_the_ledger_raises_after_a_move_is_shown_and_goes_away():
     menu.value = "bf16 mixed"
     assert shown.value == before
     assert explorer.error is None
-
-
-def test_what_the_ledger_raises_at_the_start_fails_the_cell():
-    with pytest.raises(ZeroDivisionError):
-        calculator(failing_ledger, precision="bf16")
 
 
 @pytest.mark.parametrize(
@@ -240,23 +181,6 @@ def test_the_published_calculator_shows_what_was_recorded(published):
         verdict = "too little: it does not fit." if peak > card_gib * GIB else "to spare."
         assert published.sentence.endswith(verdict)
         assert f"per-block: {row['report']['peak_bytes'] / GIB:.1f} GiB" in published.sentence
-
-
-@pytest.mark.parametrize(
-    ("step", "words"),
-    [
-        (("gpt2-xl", 4, "bf16-amp", "per-block"), "Not recorded: gpt2-xl, micro-batch 4, bf16-amp"),
-        (("gpt2-xl", 4, "bf16-amp", "per-block"), r"Nearest to it is gpt2-xl, micro-batch [18], b"),
-        (("resnet1000", 1, "bf16", "none"), "Nearest to it is resnet1000, micro-batch 16"),
-        (("sdxl-unet", 1, "fp32", "sqrt"), "Not possible: The 28 blocks of UNet2DConditionModel"),
-        (("llama-2-7b", 1, "bf16-amp", "none"), "of 80 GiB has .* too little: it does not fit"),
-    ],
-)
-def test_a_step_without_a_record_is_said_to_have_none(published, step, words):
-    names = ("model", "micro_batch", "precision", "checkpointing")
-    published.set(**dict(zip(names, step, strict=True)), card_gib=80)
-    assert re.search(words, published.sentence)
-    assert published.error is None
 
 
 STAGE = planning.Stage(forward_seconds=1, backward_seconds=2, input_bytes=1, saved_bytes=4)
@@ -319,13 +243,6 @@ def triage():
 def test_triage_names_who_holds_the_memory_at_a_moment(triage, moment, words):
     triage.set(name="toy", moment=moment)
     assert words in triage.sentence
-
-
-def test_triage_needs_something_that_was_allocated():
-    with pytest.raises(ValueError, match="traces is empty"):
-        widgets.snapshot_triage({})
-    with pytest.raises(ValueError, match="'toy' holds no allocation"):
-        widgets.snapshot_triage({"toy": TRACE[2:4]})
 
 
 def seconds_of(action):
