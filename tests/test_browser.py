@@ -23,11 +23,11 @@ from tutorial_lib.school.site import make_site
 EXECUTABLE, WHY_NOT = find_browser()
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not EXECUTABLE, reason=WHY_NOT)]
 CHAPTER, LAB = "10b_published_measurements", "lab01_ledger"
+MOVING = "06_where_to_checkpoint"  # a figure with sliders that needs no kernel
 WIDE = "06c_planned_schedules"  # long formulas, and code of 88 columns
 
 # Each widget's own cell of its chapter, with the cells that it needs.
 WIDGETS = {
-    "01_where_memory_goes": ["explorer"],
     "01b_more_levers": ["calculator-activations", "calculator-ledger", "calculator"],
     "06c_planned_schedules": [
         *("puzzle-rules", "chain", "again", "rule", "rules", "revolve"),
@@ -38,7 +38,6 @@ WIDGETS = {
     "14b_gallery": ["triage"],
 }
 MOVES = [  # a cell, a slider in it, a key, and words of the sentence after it
-    ("batch_explorer", "accumulation steps", "ArrowRight", "8 x 5 x 2 = 80 samples"),
     ("widgets.memory_calculator", "sequence length", "ArrowLeft", "x 2048 tokens"),
     ("schedule_stepper", "step", "ArrowRight", "2 of "),
     ("plan_explorer", "budget", "ArrowLeft", "Budget 7.83"),
@@ -69,6 +68,9 @@ def open_notebook(browser, tmp_path_factory):
     folder, home = tmp_path_factory.mktemp("course"), tmp_path_factory.mktemp("home")
     shutil.copy(ROOT / f"course/blank/{CHAPTER}.ipynb", folder)
     shutil.copy(ROOT / f"labs/{LAB}.ipynb", folder)
+    opened = nbformat.read(ROOT / f"course/{MOVING}.ipynb", 4)
+    opened.cells = [cell for cell in opened.cells if cell.id == "slider"]
+    nbformat.write(opened, folder / f"{MOVING}.ipynb")
     nbformat.write(widgets_notebook(), folder / "widgets.ipynb")
     context = browser.new_context(viewport={"width": 800, "height": 900})
     with jupyterlab(folder, home) as url_of:
@@ -124,10 +126,11 @@ def site(tmp_path_factory):
     root = tmp_path_factory.mktemp("root")
     for folder in ("course", "labs", "solutions"):
         (root / folder).mkdir()
-    shutil.copy(ROOT / "pyproject.toml", root)
+    for name in ("pyproject.toml", "README.md"):
+        shutil.copy(ROOT / name, root)
     for folder in ("figures", "claims"):
         shutil.copytree(ROOT / "course" / folder, root / "course" / folder)
-    for stem in (CHAPTER, WIDE):
+    for stem in (CHAPTER, WIDE, MOVING):
         shutil.copy(ROOT / f"course/{stem}.ipynb", root / "course")
     shutil.copy(ROOT / f"labs/{LAB}.ipynb", root / "labs")
     folder = make_site(root, root / "site").parent
@@ -136,6 +139,22 @@ def site(tmp_path_factory):
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{server.server_port}"
         server.shutdown()
+
+
+@pytest.mark.weekly
+def test_a_figure_moves_on_the_site_and_in_a_notebook_that_was_only_opened(
+    browser, site, open_notebook
+):
+    page, opened = browser.new_page(), open_notebook(MOVING)
+    page.goto(f"{site}/course/{MOVING}.html")
+    for place in (page, opened.page):
+        chart = place.locator(".vega-embed", has_text="FLOPs")
+        chart.locator("text", has_text="best: 4 in a segment, peak 22, FLOPs +32 %").wait_for()
+        chart.get_by_role("slider").first.fill("64")  # blocks
+        chart.locator("text", has_text="best: 4 in a segment, peak 32, FLOPs +33 %").wait_for()
+    assert opened.complaints == []
+    opened.close()
+    page.close()
 
 
 class QuietHandler(http.server.SimpleHTTPRequestHandler):

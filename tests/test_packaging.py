@@ -25,7 +25,8 @@ from tutorial_lib.school.commands import grade
 # Colab has none of these, so an install of an extra there may bring any version.
 NOT_ON_COLAB = {
     *("jupyterlab", "nbval", "pytest-xdist", "ruff", "mypy", "checkpoint-schedules", "dm-haiku"),
-    *("myst-nb", "sphinx-book-theme", "latex2mathml", "playwright", "axe-playwright-python"),
+    *("myst-nb", "sphinx-book-theme", "latex2mathml", "vl-convert-python"),
+    *("playwright", "axe-playwright-python"),
 }
 # Colab's ipywidgets is 7.7.1, and JupyterLab brings 8: hence not among the base dependencies.
 LEFT_AS_THEY_ARE = {"ipywidgets", "ipython", "ipykernel", "jupyterlab", "notebook"}

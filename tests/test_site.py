@@ -6,6 +6,7 @@ import shutil
 import nbformat
 import pytest
 
+from tutorial_lib.plots.base import VEGA_LITE
 from tutorial_lib.school.authoring.frame import Settings, attach_figures, launch_cell
 from tutorial_lib.school.site import make_site
 
@@ -67,8 +68,11 @@ def course(tmp_path_factory, root_of_course):
     body = nbformat.v4.new_markdown_cell(BODY, attachments={"bar.png": {"image/png": "PHN2Zy8+"}})
     output = nbformat.v4.new_output("execute_result", {"text/html": ROW}, execution_count=1)
     folded = {"jupyter": {"source_hidden": True}}
+    moving = {"image/png": "PHN2Zy8+", "text/plain": "still", VEGA_LITE: {"title": "</script>"}}
+    slider = nbformat.v4.new_output("execute_result", moving, execution_count=1)
     cells = [
         nbformat.v4.new_markdown_cell("# A chapter"),
+        nbformat.v4.new_code_cell("figure", outputs=[slider], execution_count=1),
         row,
         nbformat.v4.new_code_cell("import os", id="setup", execution_count=1),
         nbformat.v4.new_markdown_cell("**Predict.** How many? Write a number in place of\n`None`."),
@@ -110,6 +114,14 @@ def test_the_first_page_lists_chapters_by_number_and_a_player_has_its_frames(pag
     assert f'max="{frames}"' in player
     assert frames > 20
     assert 'img alt="' in player
+
+
+def test_a_figure_with_sliders_has_its_image_and_its_data(pages):
+    page = (pages / "course/00_toy.html").read_text()
+    inside = page.partition('<div class="moving">')[2]
+    assert inside.startswith('<div><img alt="still" src="data:image/png;base64,PHN2Zy8+"></div>')
+    assert '{"title": "<\\/script>"}</script>' in inside
+    assert "vegaEmbed" in (pages / "_static/vega.js").read_text()
 
 
 def test_a_folder_with_something_else_is_left_alone(pages, tmp_path):

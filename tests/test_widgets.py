@@ -26,6 +26,17 @@ def no_ipywidgets(monkeypatch):
     monkeypatch.setattr(builtins, "__import__", refuse)
 
 
+def batch_explorer(micro_batch=8, accumulation_steps=4, num_gpus=2):
+    controls = {
+        "micro_batch": widgets.Control("micro-batch", range(1, 17), micro_batch),
+        "accumulation_steps": widgets.Control(
+            "accumulation steps", range(1, 9), accumulation_steps
+        ),
+        "num_gpus": widgets.Control("GPUs", range(1, 5), num_gpus),
+    }
+    return widgets.Explorer(figures.batch_grid, controls)
+
+
 def toy_ledger(num_parameters, precision, optimizer, *, micro_batch, seq_len, checkpointing):
     saved = num_parameters * micro_batch * seq_len // 1024
     return {
@@ -60,7 +71,7 @@ def picture(html):
     ],
 )
 def test_a_moved_slider_moves_the_sentence_and_the_picture(label, value, product):
-    explorer = widgets.batch_explorer()
+    explorer = batch_explorer()
     slider = control(explorer, label)
     shown = explorer.box.children[-1]
     before = shown.value
@@ -109,7 +120,7 @@ def test_the_sentence_names_the_cards_that_hold_the_bytes(num_bytes, verdict):
 
 def test_one_bundle_holds_the_view_and_the_static_figure():
     pytest.importorskip("ipywidgets")
-    explorer = widgets.batch_explorer(2, 3, 1)
+    explorer = batch_explorer(2, 3, 1)
     bundle = explorer._repr_mimebundle_(include=None, exclude=None)
     assert set(bundle) == STATIC | {widgets.VIEW}
     view = bundle[widgets.VIEW]
@@ -131,7 +142,7 @@ def test_without_ipywidgets_the_figure_alone_is_shown_and_still_moves():
 
 @pytest.mark.parametrize("wrong", [{"micro_batch": 0}, {"num_gpus": 5}, {"gpus": 1}])
 def test_set_refuses_what_no_slider_reaches_and_moves_nothing(wrong):
-    explorer = widgets.batch_explorer()
+    explorer = batch_explorer()
     before = (dict(explorer.values), explorer.html)
     with pytest.raises(ValueError, match=r"must be one of 1, 2|unknown \['gpus'\]: try micro_"):
         explorer.set(accumulation_steps=2, **wrong)
@@ -261,7 +272,7 @@ def test_a_step_of_a_slider_is_answered_at_once(published, planned, triage):
     """In the time of five of the simplest figures: within 200 ms on an idle core of a laptop."""
     limit = 5 * min(seconds_of(draw_a_line) for _ in range(5))
     steps = [
-        (widgets.batch_explorer(), "micro_batch", (3, 4, 5)),
+        (batch_explorer(), "micro_batch", (3, 4, 5)),
         (published, "card_gib", (16, 24, 40)),
         (planned, "budget", ("12 B", "18 B", "40 B")),
         (triage, "moment", (70, 80, 90)),

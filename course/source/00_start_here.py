@@ -31,11 +31,13 @@
 
 # %% id="imports"
 import textwrap
+from functools import partial
 
 import pandas as pd
 import torch
+from torch.utils.checkpoint import checkpoint
 
-from tutorial_lib import checks, device, guesses, memory
+from tutorial_lib import checks, device, guesses, memory, plots
 from tutorial_lib.instruments import segments
 from tutorial_lib.models.gpt import GPT, GPTConfig
 from tutorial_lib.instruments.training import Recipe
@@ -175,6 +177,57 @@ print(f"the peak falls by {saved:.0f} %{guesses.beside(guess, saved)}")
 # of one block at a time, recomputed. But the peak moved to the update on the right, where
 # checkpointing can change nothing. So the activations fell much more than the peak did. When you
 # read that checkpointing "saves 70 %", ask: 70 % of what?
+
+# %% id="flatten-slider"
+# @title The ramp, block by block, with a slider: run this cell; open it to look
+KINDS = ("activations", "recomputed", "gradients")
+
+
+def in_mib(num_blocks):
+    """The peak of a step with some blocks checkpointed, and 80 points in time."""
+    remade = partial(checkpoint, use_reentrant=False)
+    with segments.called_through(remade, model.blocks[:num_blocks]):
+        curve = memory.measure(step, model=model, optimizer=optimizer).curve()
+    frame = pd.DataFrame(curve).fillna(0) / 2**20
+    frame["rest"] = frame.sum(axis=1) - frame[[*KINDS]].sum(axis=1)
+    bins = pd.Series(frame.index * 80 // len(frame), index=frame.index)
+    points = frame[["rest", *KINDS]].groupby(bins).max().round(1)
+    return frame[["rest", *KINDS]].sum(axis=1).max(), points
+
+
+ramps = {number: in_mib(number) for number in range(len(model.blocks) + 1)}
+figure = plots.growth(
+    {"peak": {number: peak * 2**20 for number, (peak, _) in ramps.items()}},
+    xlabel="blocks that are checkpointed, of twelve",
+    title="Each block that is checkpointed lowers the peak, up to a floor",
+    log=False,
+)
+values = [
+    {"k": number, "peak": round(peak), "point": [*range(80)], **points.to_dict("list")}
+    for number, (peak, points) in ramps.items()
+]
+figure.moving = {
+    "title": "One step in time: move the slider",
+    "params": [plots.slider("blocks", "blocks checkpointed", 0, range(len(ramps)))],
+    "data": {"values": values},
+    "transform": [{"filter": "datum.k == blocks"}],
+    "layer": [
+        {"transform": [{"flatten": ["point", "rest", *KINDS]},
+                       {"fold": ["rest", *KINDS], "as": ["kind", "MiB"]}],
+         "mark": {"type": "area", "interpolate": "step"},
+         "encoding": {
+            "x": {"field": "point", "type": "quantitative", "axis": None},
+            "y": {"field": "MiB", "type": "quantitative", "title": "MiB",
+                  "scale": {"domain": [0, round(ramps[0][0])]}},
+            "color": {"field": "kind", "type": "nominal", "title": None,
+                      "scale": {"domain": ["rest", *KINDS],
+                                "range": ["#999999", *map(plots.COLORS.get, KINDS)]}}}},
+        {"transform": plots.formulas(words="'the peak is ' + datum.peak + ' MiB'"),
+         "mark": {"type": "text", "x": 5, "y": 8, "align": "left"},
+         "encoding": {"text": {"field": "words"}}},
+    ],
+}  # fmt: skip
+figure
 
 # %% [markdown] id="real-model"
 # ## A model that your machine could not hold

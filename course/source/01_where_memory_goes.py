@@ -18,7 +18,7 @@ import pandas as pd
 import torch
 
 from tutorial_lib import claims, device, memory, plots
-from tutorial_lib.instruments import recorded, segments, widgets
+from tutorial_lib.instruments import figures, recorded, segments
 from tutorial_lib.guesses import beside
 from tutorial_lib.models.gpt import GPT, GPTConfig
 from tutorial_lib.instruments.training import Recipe
@@ -284,7 +284,29 @@ plots.ledger_bars(both, title="Peak, counted")
 # Move the sliders. The filled squares are in memory.
 
 # %% id="explorer"
-widgets.batch_explorer(micro_batch=8, accumulation_steps=4, num_gpus=2)
+# @title One update with sliders: run this cell; open it to look
+figure = figures.batch_grid(micro_batch=8, accumulation_steps=4, num_gpus=2)
+size = "'One update sees ' + m + ' x ' + a + ' x ' + g + ' = ' + m * a * g + ' samples'"
+figure.moving = {
+    "title": {"text": {"expr": size}},
+    "height": {"step": 26},
+    "params": [plots.slider("m", "micro-batch", 8, range(1, 17)),
+               plots.slider("a", "accumulation steps", 4, range(1, 9)),
+               plots.slider("g", "GPUs", 2, range(1, 5))],
+    "data": {"sequence": {"start": 0, "stop": 16 * 8 * 4, "as": "i"}},
+    "transform": [{"filter": "datum.i < m * a * g"}, *plots.formulas(
+        gpu="'GPU ' + floor(datum.i / (m * a))", turn="floor(datum.i % (m * a) / m)",
+        place="datum.turn * (m + 1) + datum.i % m",
+        state="datum.turn == 0 ? 'in memory' : 'later'")],
+    "mark": {"type": "square", "size": 90, "stroke": "gray"},
+    "encoding": {
+        "x": {"field": "place", "type": "quantitative", "axis": None},
+        "y": {"field": "gpu", "type": "nominal", "title": None},
+        "color": {"field": "state", "type": "nominal", "title": None,
+                  "scale": {"domain": ["in memory", "later"],
+                            "range": ["#D55E00", "white"]}}},
+}  # fmt: skip
+figure
 
 # %% [markdown] id="predict-accumulation"
 # **Predict.** Keep a micro-batch of 4. By how many % does the peak grow from 2 accumulation steps

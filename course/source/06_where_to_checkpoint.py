@@ -134,6 +134,60 @@ plots.growth(curves, xlabel="blocks in a segment", title=title, predicted=list(c
 # is beyond 18 and 54: most of the inside is in bfloat16, and boundaries stay in float32. What
 # follows is in float32.
 #
+# Move the sliders. The logits and their gradient take $2V/C$ inputs of a block, with a vocabulary
+# of $V$ and a width of $C$. They are there before backward begins, with all boundaries. So they set
+# the peak as long as they are larger than one inside.
+
+# %% id="slider"
+# @title Segments with sliders, on paper: run this cell; open it to look
+figure = plots.growth(
+    {
+        "boundaries and one inside": {s: on_paper(s, 24, 4) for s in lengths},
+        "boundaries": {s: on_paper(s, 24, 0) for s in lengths},
+    },
+    xlabel="blocks in a segment",
+    title="24 blocks with r = 4, on paper",
+    log=False,
+)
+kinds = ["boundaries", "one inside", "logits and gradient"]
+figure.moving = {
+    "title": "On paper, in inputs of a block",
+    "params": [
+        plots.slider("n", "blocks, n", 24, range(4, 129, 4)),
+        plots.slider("r", "r", 4, range(1, 41)),
+        plots.slider("v", "V / C", 8, range(201)),
+    ],
+    "data": {"sequence": {"start": 1, "stop": 129, "as": "s"}},
+    "transform": [{"filter": "datum.s <= n"}, *plots.formulas(
+        k="ceil(n / datum.s)", inside="r * datum.s",
+        peak="datum.k + max(datum.inside, 2 * v)",
+        more="100 * n / (3 * (n + v / 12))")],
+    "layer": [
+        {"transform": [
+            *plots.formulas(**{kinds[0]: "datum.k",
+                kinds[1]: "datum.inside >= 2 * v ? datum.inside : 0",
+                kinds[2]: "datum.inside < 2 * v ? 2 * v : 0"}),
+            {"fold": kinds, "as": ["part", "inputs"]}],
+         "mark": "bar",
+         "encoding": {
+            "x": {"field": "s", "type": "quantitative", "title": "blocks in a segment"},
+            "y": {"field": "inputs", "type": "quantitative",
+                  "title": "held at the peak"},
+            "color": {"field": "part", "type": "nominal", "title": None, "sort": kinds},
+            "order": {"field": "part"}}},
+        {"transform": [
+            {"aggregate": [{"op": "argmin", "field": "peak", "as": "least"}]},
+            *plots.formulas(words="'best: ' + datum.least.s + ' in a segment, peak ' "
+                "+ datum.least.peak + ', FLOPs +' "
+                "+ format(datum.least.more, '.0f') + ' %'")],
+         "mark": {"type": "text", "x": 8, "y": 10, "align": "left",
+                  "fontWeight": "bold"},
+         "encoding": {"text": {"field": "words"}}},
+    ],
+}  # fmt: skip
+figure
+
+# %% [markdown] id="predict-sqrt"
 # **Predict.** Our GPT has 24 blocks. `sqrt` makes five segments of about five blocks. How many
 # times the activation memory of `per-block` will it need?
 

@@ -127,6 +127,44 @@ plots.step_timeline(llama)
 #
 # What do the blocks keep, as the library runs them?
 
+# %% id="loss-slider"
+# @title Tokens x vocabulary with sliders: run this cell; open it to look
+shape, at = shapes["Llama-3-8B"], [2**n for n in range(10, 18)]
+figure = plots.growth(
+    {
+        "three of tokens x vocabulary": {t: 12 * t * shape["vocabulary"] for t in at},
+        "boundaries of blocks": {
+            t: 2 * t * shape["width"] * shape["blocks"] for t in at
+        },
+    },
+    xlabel="tokens",
+    title="Llama-3-8B on paper: the end of the model, and checkpointed blocks",
+)
+words = ["three of tokens x vocabulary", "three of chunk x vocabulary", "boundaries"]
+figure.moving = {
+    "title": "On paper: a loss in float32, boundaries in 16 bits",
+    "height": {"step": 34},
+    "params": [
+        plots.slider("tokens", "tokens", 8192, range(1024, 131073, 1024)),
+        plots.slider("vocab", "vocabulary", 128256, range(32000, 262145, 32)),
+        plots.slider("columns", "width", 4096, range(1024, 8193, 512)),
+        plots.slider("blocks", "blocks", 32, range(8, 81, 4)),
+        plots.slider("size", "tokens in a chunk", 512, range(128, 8193, 128)),
+    ],
+    "data": {"values": [{"row": row, "what": what} for row, what in enumerate(words)]},
+    "transform": plots.formulas(
+        GiB="[12 * tokens * vocab, 12 * min(size, tokens) * vocab, "
+            "2 * tokens * columns * blocks][datum.row] / 1073741824",
+        words="format(datum.GiB, '.2f') + ' GiB'"),
+    "encoding": {
+        "y": {"field": "what", "type": "nominal", "title": None, "sort": words},
+        "x": {"field": "GiB", "type": "quantitative", "title": "GiB"}},
+    "layer": [{"mark": "bar"},
+              {"mark": {"type": "text", "align": "left", "dx": 4},
+               "encoding": {"text": {"field": "words"}}}],
+}  # fmt: skip
+figure
+
 
 # %% id="block-of"
 def saved_bytes(name, tokens, blocks):

@@ -11,6 +11,7 @@ __all__, __getattr__ = load_when_used(
         "base": "CARDS_GIB COLORS HATCHES CourseFigure as_html",
         "images": "image_rows opposite_bars",
         "memory": "growth ledger_bars step_timeline tradeoff",
+        "moving": "formulas slider",
         "training": "influence training_curves",
     },
 )

@@ -47,6 +47,14 @@ DARK_PAGES = (
 )
 DARK_FILTER = "invert(0.93) hue-rotate(180deg)"
 _DRAWN = ".drawn, .jp-MarkdownOutput img[src^='data:']"  # a figure; one attached to a text
+# JupyterLab 4.6 draws this kind by itself, and not kind v6, which Altair 6 writes.
+VEGA_LITE = "application/vnd.vegalite.v5+json"
+_LOOK_OF_MOVING: dict[str, Any] = {
+    "width": 560,
+    "background": "white",
+    "config": {"legend": {"orient": "bottom"}},
+    "usermeta": {"embedOptions": {"renderer": "svg", "actions": False}},
+}
 _SHEET = f"<style>:is({', '.join(DARK_PAGES)}) :is({_DRAWN}) {{ filter: {DARK_FILTER} }}</style>"
 
 
@@ -56,6 +64,8 @@ class CourseFigure(Figure):
     alt = ""
     is_photo = False  # of images: dark pages show it as it is
     bytes_along = ("x", 1.0)  # the axis to mark, and how many bytes its unit has
+    # The same in Vega-Lite, with sliders: shown where that can be drawn, and the image elsewhere.
+    moving: Mapping[str, Any] | None = None
 
     def mark(self, answer: float, guess: float | None = None) -> "CourseFigure":
         """Mark an answer, in bytes where an axis has them, and the guess if one was written."""
@@ -72,18 +82,27 @@ class CourseFigure(Figure):
                 axes.text(*((at, end) if along == "x" else (end, at)), words, **look)
         return self
 
-    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
-        return {"text/html": as_html(self), "text/plain": self.alt}
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> Any:
+        if not self.moving:
+            return {"text/html": as_html(self), "text/plain": self.alt}
+        # JupyterLab would show HTML rather than what moves, and what moves rather than an image.
+        moving = {**_LOOK_OF_MOVING, "description": self.alt, **self.moving}
+        bundle = {VEGA_LITE: moving, "image/png": _as_png(self), "text/plain": self.alt}
+        return bundle, {"image/png": {"alt": self.alt}}
 
 
-def as_html(figure: CourseFigure) -> str:
-    """Write a figure as one HTML image with its alt text."""
+def _as_png(figure: CourseFigure) -> str:
     buffer = io.BytesIO()
     figure.set_dpi(110)
     # One drawing, where `savefig` takes two. No software name or date in the file: the same figure
     # is the same bytes.
     FigureCanvasAgg(figure).print_png(buffer, metadata={"Software": None})
-    data = base64.b64encode(buffer.getvalue()).decode("ascii")
+    return base64.b64encode(buffer.getvalue()).decode("ascii")
+
+
+def as_html(figure: CourseFigure) -> str:
+    """Write a figure as one HTML image with its alt text."""
+    data = _as_png(figure)
     image = f'<img alt="{escape(figure.alt)}" style="max-width:100%" '
     if figure.is_photo:
         return f'{image}src="data:image/png;base64,{data}">'

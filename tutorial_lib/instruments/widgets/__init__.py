@@ -8,7 +8,7 @@ __all__, __getattr__ = load_when_used(
         "explorer": "VIEW Control Explorer",
         "ledgers": "memory_calculator published_calculator",
         "progress": "doing",
-        "schedules": "batch_explorer plan_explorer schedule_stepper",
+        "schedules": "plan_explorer schedule_stepper",
         "snapshots": "snapshot_triage",
     },
 )

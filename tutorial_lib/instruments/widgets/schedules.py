@@ -1,32 +1,13 @@
-"""Explorers of what a training step does in which order: batches, schedules, plans."""
+"""Explorers of what a training step does in which order: schedules, plans."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from tutorial_lib.instruments.figures.pictures import batch_grid
 from tutorial_lib.instruments.figures.planning import plans
 from tutorial_lib.instruments.figures.planning import schedule as draw_schedule
 from tutorial_lib.instruments.widgets.explorer import Control, Explorer
 from tutorial_lib.plots.base import CourseFigure
 from tutorial_lib.units import human_bytes
-
-
-def batch_explorer(
-    micro_batch: int = 8, accumulation_steps: int = 4, num_gpus: int = 2
-) -> Explorer:
-    """Explore one update: which samples one GPU holds at once, and how many the update sees.
-
-    Args:
-        micro_batch: Samples in memory at once, 1 to 16.
-        accumulation_steps: Micro-batches per update, 1 to 8.
-        num_gpus: GPUs side by side, 1 to 4.
-    """
-    controls = {
-        "micro_batch": Control("micro-batch", range(1, 17), micro_batch),
-        "accumulation_steps": Control("accumulation steps", range(1, 9), accumulation_steps),
-        "num_gpus": Control("GPUs", range(1, 5), num_gpus),
-    }
-    return Explorer(batch_grid, controls)
 
 
 def schedule_stepper(schedules: Mapping[str, Sequence[Any]], *, unit: int = 0) -> Explorer:

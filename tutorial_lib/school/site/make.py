@@ -6,6 +6,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
+from html import escape
 from pathlib import Path
 
 import nbformat
@@ -15,6 +16,7 @@ from tutorial_lib import __version__
 from tutorial_lib.instruments import widgets
 from tutorial_lib.instruments.planning.chain.solve import solve
 from tutorial_lib.instruments.planning.chain.stages import Stage
+from tutorial_lib.plots.base import VEGA_LITE
 from tutorial_lib.school.authoring.frame import Settings, read_settings
 
 HERE = Path(__file__).parent
@@ -59,6 +61,8 @@ def make_site(root: Path, out: Path, *, solutions: bool = False) -> Path:
 
 
 def _write_pages(root: Path, pages: Path, parts: Sequence[str]) -> None:
+    import vl_convert
+
     settings = read_settings(root)
     known = {**asdict(settings), "published": settings.published, "pages": settings.pages}
     known["version"] = __version__
@@ -69,6 +73,8 @@ def _write_pages(root: Path, pages: Path, parts: Sequence[str]) -> None:
     social = root / "course/figures/social.png"
     for path in (HERE / "course.css", HERE / "player.js", HERE / "logo.svg", *_FONT, social):
         shutil.copy(path, pages / "_static")
+    vega = vl_convert.javascript_bundle(None)  # vegaEmbed, and Vega
+    (pages / "_static/vega.js").write_text(vega, encoding="utf-8")
     first = (HERE / "index.md").read_text(encoding="utf-8")
     first = _README.sub(lambda mark: _of_readme(root, mark[1]), first)
     index = [first.replace("ADDRESSES", "\n".join(_addresses(settings)))]
@@ -135,10 +141,16 @@ def _as_page(notebook: NotebookNode) -> NotebookNode:
         if cell.pop("attachments", None):  # MyST knows files only
             cell.source = _ATTACHED.sub(r"(../figures/\1.svg)", cell.source)
         for output in cell.get("outputs", []):
-            html = output.get("data", {}).get("text/html")
-            if html:
+            shown = output.get("data", {})
+            if moving := shown.pop(VEGA_LITE, None):
+                alt, image = escape(shown["text/plain"]), shown.pop("image/png").strip()
+                still = f'<img alt="{alt}" src="data:image/png;base64,{image}">'
+                parts = json.dumps(moving).replace("</", "<\\/")
+                data = f'<script type="application/json">{parts}</script>'
+                shown["text/html"] = f'<div class="moving"><div>{still}</div>{data}</div>'
+            if html := shown.get("text/html"):
                 html = html.replace("<table>", "<table class='dataframe'>")  # dark pages know it
-                output["data"]["text/html"] = _PAGE.sub(r"\1.html", html)
+                shown["text/html"] = _PAGE.sub(r"\1.html", html)
     return notebook
 
 

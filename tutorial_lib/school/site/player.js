@@ -8,3 +8,15 @@ document.addEventListener("DOMContentLoaded", () => {
     show();
   }
 });
+
+// Draws a figure with sliders in place of its image, where a page has one.
+document.addEventListener("DOMContentLoaded", () => {
+  const places = document.querySelectorAll(".moving");
+  if (!places.length) return;
+  const vega = Object.assign(document.createElement("script"), {type: "module"});  // names of its own
+  vega.src = new URL("vega.js", document.querySelector("script[src*='player.js']").src);
+  vega.onload = () => places.forEach((place) => {
+    vegaEmbed(place.querySelector("div"), JSON.parse(place.querySelector("script").text));
+  });
+  document.head.append(vega);
+});
