@@ -79,7 +79,7 @@ SCHOOL = {
     "workbook": set(),
     "bootstrap": {"pythons", "installer"},
     "authoring": {"claims", "marks", "pythons"},
-    "site": {"planning", "widgets", "authoring"},
+    "site": {"plots", "planning", "widgets", "authoring"},
     "commands": {
         *("units", "device", "memory", "segments", "published", "training", "planning"),
         *("emulated", "recorded", "pythons", "installer", "workbook", "bootstrap"),

@@ -73,7 +73,7 @@ def _write_pages(root: Path, pages: Path, parts: Sequence[str]) -> None:
     social = root / "course/figures/social.png"
     for path in (HERE / "course.css", HERE / "player.js", HERE / "logo.svg", *_FONT, social):
         shutil.copy(path, pages / "_static")
-    vega = vl_convert.javascript_bundle(None)  # vegaEmbed, and Vega
+    vega = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")
     (pages / "_static/vega.js").write_text(vega, encoding="utf-8")
     first = (HERE / "index.md").read_text(encoding="utf-8")
     first = _README.sub(lambda mark: _of_readme(root, mark[1]), first)
