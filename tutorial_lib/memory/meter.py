@@ -17,7 +17,6 @@ from torch.optim.optimizer import (
 )
 
 from tutorial_lib import device as devices
-from tutorial_lib.memory.allocator import AllocatorReading
 from tutorial_lib.memory.cautions import StepsSeen, warnings_after, warnings_before
 from tutorial_lib.memory.lines import calling_line, line_at_work
 from tutorial_lib.memory.private_torch import FakeTensorMode, active_modes, run_uncompiled
@@ -160,9 +159,12 @@ def _watched(
     report = MemoryReport(label=label, device=devices.describe(device), versions=devices.versions())
     log = StorageLog(device.type)
     log.line_of = calling_line if lines else None
+    before = None
     if device.type != "cpu":
+        from tutorial_lib.memory.allocator import AllocatorReading
+
         gc.collect()  # An allocator counts garbage; a step on the CPU cannot touch it.
-    before = AllocatorReading.take(device)
+        before = AllocatorReading.take(device)
     from tutorial_lib.memory.release import naming_what_is_gone  # may warn, once
 
     with naming_what_is_gone(), contextlib.ExitStack() as stack:

@@ -1,8 +1,8 @@
 """The names that the meters use, and that PyTorch keeps to itself: they may move in any release.
 
-Each name says the file of PyTorch 2.13 that it was read in, and has a test in
-`tests/test_private_torch.py` that says what no longer works when a release moves it. What
-`instruments` needs of the kind stands in `instruments/private_torch`.
+Each name says the file of PyTorch 2.13 that it was read in; where one is gone, `memory.release`
+names the function that needs it. What `instruments` needs of the kind stands in
+`instruments/private_torch`.
 """
 
 import contextlib

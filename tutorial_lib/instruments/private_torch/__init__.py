@@ -3,8 +3,9 @@
 Here stand tensors, modes and CUDA; `operations` has what is asked about operations, and `patches`
 what is put in the place of such names.
 
-Each name says the file of PyTorch 2.13 that it was read in, and has a test in
-`tests/test_private_torch.py` that says what no longer works when a release moves it.
+Each name says the file of PyTorch 2.13 that it was read in; where one is gone, `memory.release`
+names the function that needs it. `tests/test_private_torch.py` has those whose loss would show
+nowhere else.
 """
 
 import contextlib

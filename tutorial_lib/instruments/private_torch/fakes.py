@@ -1,7 +1,6 @@
 """Fake tensors made without asking their mode, which takes ten times as long.
 
-Each name says the file of PyTorch 2.13 that it was read in, and has a test in
-`tests/test_private_torch.py`.
+Each name says the file of PyTorch 2.13 that it was read in.
 """
 
 import contextlib

@@ -1,7 +1,6 @@
 """PyTorch's operations by names that it keeps to itself, and may move in any release.
 
-Each name says the file of PyTorch 2.13 that it was read in, and has a test in
-`tests/test_private_torch.py`.
+Each name says the file of PyTorch 2.13 that it was read in.
 """
 
 import contextlib

@@ -1,9 +1,8 @@
 """Patches of names that PyTorch keeps to itself, and may move in any release.
 
 For fake tensors and for ranks that are not there, which PyTorch's own code does not expect. Each
-name says the file of PyTorch 2.13 that it was read in, and has a test in
-`tests/test_private_torch.py`. Patches are functions: mock's `return_value` would remember the
-tensors that it is called with.
+name says the file of PyTorch 2.13 that it was read in. Patches are functions: mock's `return_value`
+would remember the tensors that it is called with.
 """
 
 import contextlib
