@@ -1,6 +1,5 @@
 """Small models of the kinds that the course builds and of published ones, each with a batch."""
 
-from functools import partial
 from pathlib import Path
 
 import torch
@@ -80,11 +79,6 @@ def losses(model, batches, rate):
         optimizer.zero_grad()
         found.append(loss.item())
     return found
-
-
-def maker(kind):
-    """Give `small` of one kind."""
-    return partial(small, kind)
 
 
 def with_loss(kind, rows, length, **changes):
