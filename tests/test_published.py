@@ -165,25 +165,13 @@ def test_the_flow_is_a_straight_line_from_latents_to_noise(name):
     torch.testing.assert_close(times, 1000 * batch["sigmas"])
 
 
-def test_batches_repeat_and_leave_the_global_state_alone():
-    torch.manual_seed(0)
-    before = torch.get_rng_state()
-    for name in published.PUBLISHED:
-        one, same = (published.batch(name, 2) for _ in range(2))
-        assert all(torch.equal(one[key], same[key]) for key in one)
-    assert torch.equal(torch.get_rng_state(), before)
-
-
 @pytest.mark.parametrize(
     ("call", "says"),
     [
         (lambda: published.build("gpt-2-xl"), "no published model 'gpt-2-xl'. .*gpt2-xl"),
-        (lambda: published.build("qqqq"), "no published model 'qqqq'. The names are gpt2, "),
-        (lambda: published.batch("GPT2", 1), "Did you mean gpt2"),
         (lambda: published.loss("bert", None, {}), "bert-base"),
         (lambda: published.build("gpt2", n_layers=2), "'n_layers' is no field .*n_layer"),
         (lambda: published.build("sd15-unet", groups=2), "'groups' is no field .*norm_num_groups"),
-        (lambda: published.batch("gpt2", 1, n_layers=2), "'n_layers' is no field"),
         (lambda: published.build("gpt2", attention="flash"), "'flash'.* must be 'sdpa' or 'eager'"),
         (lambda: published.build("gpt2", device="cuda:99"), "'cuda:99' was asked for"),
         (lambda: published.batch("gpt2", 0), r"micro_batch \(=0\) must be at least 1"),
@@ -192,9 +180,7 @@ def test_batches_repeat_and_leave_the_global_state_alone():
             lambda: published.build("clip-two-tower", text_config={"num_layers": 2}),
             "'num_layers' is no field .*num_hidden_layers",
         ),
-        (lambda: published.build("lstm", layers=2), "'layers' is no field .*num_layers"),
         (lambda: published.build("unet3d", num_levels=0), r"num_levels \(=0\) must be at least 1"),
-        (lambda: published.batch("clip-two-tower", 1, seq=78), r"seq \(=78\) must be at most 77"),
         (lambda: published.batch("clip-two-tower", 1, size=32), "takes images of image_size"),
         (lambda: published.batch("transformer-50", 1, seq=513), r"at most 512, the positions"),
         (
@@ -202,8 +188,6 @@ def test_batches_repeat_and_leave_the_global_state_alone():
             "diffusers runs flux-dev with fused attention alone.*take 'sdpa'",
         ),
         (lambda: published.batch("sd35-medium", 1, size=65), "multiple of 2.* Try size=66"),
-        (lambda: published.batch("sd-vae", 1, size=60), "multiple of 8.* Try size=64"),
-        (lambda: published.batch("lstm", 1, size=8), "reads text and takes no size"),
         (lambda: published.batch("gpt2", 1, size=8), "reads text and takes no size"),
         (lambda: published.batch("vit-b-16", 1, seq=8), "reads images and takes no seq"),
         (lambda: published.batch("vit-b-16", 1, size=384), "image_size=384 in both build and"),

@@ -1,4 +1,3 @@
-import copy
 import re
 
 import pytest
@@ -279,41 +278,6 @@ class Counting(nn.Module):
         return self.linear(x) * self.calls
 
 
-JUDGED = {  # layers, and what is said of checkpointing each
-    "plain": (
-        [nn.Linear(4, 4), nn.Linear(4, 4)],
-        "Recomputing changes no bit of a gradient.",
-    ),
-    "BatchNorm": (
-        [nn.BatchNorm1d(4), nn.BatchNorm1d(4)],
-        "no bit of a gradient, but moves running averages a second time.",
-    ),
-    "spectral norm": (
-        [nn.utils.parametrizations.spectral_norm(nn.Linear(4, 4)) for _ in range(2)],
-        "Recomputing 0, 1 would change gradients: forward reads what it changes (_u, _v)",
-    ),
-    "a counter": (
-        [Counting(), Counting()],
-        "Recomputing 0, 1 would change gradients: forward reads what it changes (calls)",
-    ),
-}
-
-
-@pytest.mark.parametrize("kind", JUDGED)
-def test_a_loss_is_looked_at_and_the_model_left_as_it_was(kind):
-    layers, says = JUDGED[kind]
-    model, x = nn.Sequential(*layers), torch.randn(8, 4)
-    model.blocks = [*layers]
-    before = copy.deepcopy(model.state_dict())
-    random_state = torch.get_rng_state()
-    with segments.applied(model, loss=lambda: model(x).square().mean()) as applied:
-        assert says in str(applied)
-        assert "\n" not in str(segments.Applied(model, "none", (), False))
-    assert all(torch.equal(one, before[name]) for name, one in model.state_dict().items())
-    assert torch.equal(random_state, torch.get_rng_state())
-    assert all(getattr(layer, "calls", 0) == 0 for layer in layers)
-
-
 def test_blocks_of_a_plain_sequential_are_found():
     block = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
     model = nn.Sequential(nn.Linear(4, 4), nn.Sequential(block, nn.Sequential(nn.Tanh())))
@@ -337,21 +301,16 @@ def test_modules_are_checkpointed_by_name():
         ("gpt", "", "no strategy ''"),
         ("gpt", "blocks.1,blocks.9", "as in every-2, or modules'"),
         ("gpt", "per-blok", "no strategy 'per-blok'. Did you mean per-block"),
-        ("gpt", "xyz", "no strategy 'xyz'. The names are none, per-block, "),
         ("gpt", "every-K", "with a number for K, as in every-2"),
-        ("gpt", None, "no strategy 'None'"),
         ("gpt", "every-0", "segments of 0 blocks, and GPT has 5"),
-        ("gpt", "every-6", "segments of 6 blocks, and GPT has 5. K must be between 1 and 5"),
         ("gpt", "library-switch", "GPT has no switch"),
         ("lstm", "every-2", "segments of 2 blocks, and LSTM has 1: K must be between 1 and 1"),
         ("lstm", "all-but-last", "all-but-last needs two blocks; LSTM has one"),
-        ("hf-resnet", "library-switch", "ResNetForImageClassification has no switch"),
         ("hf-clip", "every-2", "4 blocks of CLIPModel do not follow one another"),
         ("tuples", "attention-only", "No attention was found in TupleModel"),
         ("hf-vae", "mlp-only", "No MLP was found in AutoencoderKL"),
         ("unet", "every-2", "9 blocks of UNet do not follow one another"),
         ("hf-mmdit", "sqrt", "3 blocks of SD3Transformer2DModel hand on text and image"),
-        ("hf-unet", "sqrt", "18 blocks of UNet2DConditionModel do not follow one another"),
     ],
 )
 def test_what_cannot_be_applied_is_refused_and_the_model_untouched(name, strategy, says):
