@@ -26,13 +26,6 @@ HF_UNET = {
     "sample_size": 16,
     "dropout": P,
 }
-SD_LAYOUT = {  # levels, blocks and skips as published, narrow
-    "block_out_channels": (32, 64, 128, 128),
-    "norm_num_groups": 8,
-    "cross_attention_dim": 64,
-    "attention_head_dim": 4,
-    "sample_size": 16,
-}
 
 
 def hf_unet2d():

@@ -73,11 +73,6 @@ def test_outputs_that_stay_the_same_pass(output):
     assert outputs.problems(notebook_with(output), "n") == []
 
 
-def test_an_error_shown_on_purpose_passes():
-    error = nbformat.v4.new_output("error", ename="ValueError", evalue="x", traceback=["x"])
-    assert outputs.problems(notebook_with(error, tags=["raises-exception"]), "n") == []
-
-
 def test_widget_views_go_where_a_static_figure_stands_beside():
     view = "application/vnd.jupyter.widget-view+json"
     both, alone = {view: {"model_id": "1"}, "text/plain": "bars"}, {view: {"model_id": "2"}}

@@ -130,17 +130,3 @@ def test_the_lists_are_those_of_the_installed_header():
         *("_thnn_fused_lstm_cell", "_thnn_fused_gru_cell"),  # kernels that a CPU has not
         "_scaled_dot_product_flash_attention",  # taken after the types are decided
     }
-
-
-def test_a_cells_weights_are_cast_once_a_block():
-    with memory.predicting("cuda"), Dispatched() as seen:
-        cell, x = torch.nn.RNNCell(4, 8), torch.ones(2, 4)
-        for _ in range(3):
-            with torch.autocast("cuda", dtype=torch.bfloat16):
-                with torch.no_grad():
-                    cell(x)
-                out = cell(x)
-        cast = [name for name, _, _ in seen.seen if name == "aten::_to_copy"]
-        out.sum().backward()
-        assert cell.weight_hh.grad is not None
-    assert len(cast) == 3 * (4 + 2 * 2)  # two weights and biases; input and state of each call

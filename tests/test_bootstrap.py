@@ -227,12 +227,6 @@ def test_a_small_disk_is_refused_before_anything_is_made(clone, tools, monkeypat
     assert tools.commands == []
 
 
-def test_a_folder_that_is_no_clone_is_refused(tmp_path, tools):
-    (tmp_path / "constraints.txt").unlink()
-    with pytest.raises(bootstrap.SetupError, match="holds the package and no notebooks"):
-        bootstrap.python_with_course(tmp_path)
-
-
 @pytest.mark.parametrize("version", [(3, 6), (3, 10), (3, 15)])
 def test_a_python_outside_the_range_is_refused(monkeypatch, version):
     for minor in (11, 12, 13, 14):

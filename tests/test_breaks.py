@@ -1,14 +1,12 @@
 """What the chapters say, tested at settings that they do not use."""
 
 import importlib
-from collections import Counter
 from functools import partial
 from types import SimpleNamespace
 
 import pandas as pd
 import pytest
 import torch
-from diffusers import CogVideoXTransformer3DModel, WanTransformer3DModel
 from test_chapter13 import DIVIDED, run_cells
 from torch import nn
 from torch.nn import functional as F
@@ -17,64 +15,12 @@ from torch.utils.checkpoint import checkpoint
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from tutorial_lib import data, memory
-from tutorial_lib.instruments import ranks, segments
+from tutorial_lib.instruments import ranks
 from tutorial_lib.instruments.recorded.published import published_peaks
-from tutorial_lib.instruments.training import Recipe
 from tutorial_lib.models.gpt import GPT, GPTConfig
 from tutorial_lib.models.resnet import ResNet, ResNetConfig
 from tutorial_lib.school import authoring
 from tutorial_lib.units import GIB
-
-
-@pytest.fixture(scope="module")
-def chapter04(root):
-    return authoring.load_definitions(root / "course/04_checkpoint_from_scratch.ipynb")
-
-
-class TwoOutputs(nn.Module):
-    """A block that returns its two results in `form`."""
-
-    def __init__(self, form):
-        super().__init__()
-        torch.manual_seed(0)
-        self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 8)
-        self.form = form
-
-    def forward(self, x):
-        return self.form(self.first(x).tanh(), self.second(x).tanh())
-
-
-FORMS = {
-    "list": (lambda y, k: [y, k], lambda out: out),
-    "dict": (lambda y, k: {"y": y, "k": k}, lambda out: out.values()),
-    "tuple within": (lambda y, k: (y, (k, None)), lambda out: (out[0], out[1][0])),
-    "dict within": (
-        lambda y, k: {"all": {"y": [y], "k": k}},
-        lambda out: (out["all"]["y"][0], out["all"]["k"]),
-    ),
-}
-
-
-def gradients_through(checkpoint, block, read):
-    block.zero_grad()
-    y, k = read(checkpoint(block, torch.ones(4, 8)))
-    (y.sum() + k.square().sum()).backward()
-    return [parameter.grad for parameter in block.parameters()]
-
-
-@pytest.mark.parametrize("name", FORMS)
-def test_04_tensors_inside_an_output_get_their_gradients(chapter04, name):
-    form, read = FORMS[name]
-    block = TwoOutputs(form)
-    expected = gradients_through(lambda function, x: function(x), block, read)
-    seen = gradients_through(chapter04.checkpoint, block, read)
-    assert all(map(torch.equal, seen, expected))
-
-
-def test_04_an_output_that_cannot_be_looked_into_is_refused(chapter04):
-    block = TwoOutputs(lambda y, k: SimpleNamespace(y=y, k=k))
-    with pytest.raises(TypeError, match="would get no gradient"):
-        chapter04.checkpoint(block, torch.ones(4, 8))
 
 
 def held_for_backward(report):
@@ -136,27 +82,6 @@ def test_06_a_third_needs_an_input_with_a_gradient_and_early_stop_a_matmul_at_th
     again = partial(checkpoint, use_reentrant=False)
     for size, (low, high) in {1: per_block, 8: in_one}.items():
         assert low < flops(size, again) / flops(size, lambda block, y: block(y)) - 1 < high
-
-
-@pytest.mark.weekly
-@pytest.mark.parametrize(("num_layers", "better"), [(14, "per-block"), (22, "every-2")])
-def test_06_under_autocast_pairs_pay_off_beyond_18_blocks(num_layers, better):
-    def needs(strategy):
-        def make_step():
-            model, tokens = GPT(GPTConfig(num_layers=num_layers)), torch.zeros(64, 128).long()
-
-            def step():
-                with segments.applied(model, strategy):
-                    with torch.autocast("cpu", torch.bfloat16):
-                        loss = model.loss(tokens)
-                    loss.backward()
-                model.zero_grad()
-
-            return step, model, None
-
-        return held_for_backward(memory.predict(make_step, kernels="cpu", warmup=0))
-
-    assert min(("per-block", "every-2"), key=needs) == better
 
 
 class Rotated(nn.Module):
@@ -318,17 +243,6 @@ def test_10b_open_misses_are_one_copy_of_the_logits(monkeypatch, row, below):
     assert 1 - below < seen / peak.published < 1
 
 
-def test_03_a_last_block_that_is_kept_waits_beside_the_logits():
-    model, tokens = GPT(GPTConfig(num_layers=4, vocab_size=1000)), torch.zeros(2, 128).long()
-
-    def needs(strategy):
-        with segments.applied(model, strategy):
-            step = memory.measure(lambda: model.loss(tokens).backward(), model=model)
-        return held_for_backward(step)
-
-    assert 1.3 < needs("all-but-last") / needs("per-block") < 1.6
-
-
 @pytest.fixture(scope="module")
 def chapter12(root):
     return authoring.load_definitions(root / "course/12_deep_and_recurrent.ipynb")
@@ -356,53 +270,6 @@ def test_12_statistics_move_once_in_a_compiled_checkpoint(chapter12, momentum, c
             said,
             batches,
         )
-
-
-def where(loss, model):
-    """Share of its two heaviest blocks; how many times fewer bytes a pass adds, per block."""
-    saved, added = Counter(), []
-    for row in memory.saved(loss, params_of=model).rows:
-        saved[".".join(row.module.split(".")[:2])] += row.num_bytes
-    for way in ("none", "per-block"):
-        with segments.applied(model, way):
-            report = memory.measure(lambda: loss().backward(), model=model, warmup=0)
-        kinds = ("activations", "recomputed", "temporary")
-        added.append(max(sum(map(point.get, kinds)) for point in report.curve()))
-    heaviest = sum(size for _, size in saved.most_common(2))
-    return heaviest / saved.total(), added[0] / added[1]
-
-
-def make_wan():
-    wan = WanTransformer3DModel(
-        **{"num_attention_heads": 2, "attention_head_dim": 32, "ffn_dim": 358},
-        **{"text_dim": 64, "freq_dim": 64, "num_layers": 30},
-    )
-    video, text = torch.randn(1, 16, 5, 16, 16), torch.randn(1, 16, 64)
-    return lambda: wan(video, torch.tensor([500]), text).sample.square().mean(), wan
-
-
-def make_cogvideox():
-    cogvideox = CogVideoXTransformer3DModel(
-        **{"num_attention_heads": 2, "attention_head_dim": 32, "time_embed_dim": 64},
-        **{"text_embed_dim": 64, "sample_width": 16, "sample_height": 16, "sample_frames": 17},
-        **{"max_text_seq_length": 16, "num_layers": 30},
-    )
-    video, text = torch.randn(1, 5, 16, 16, 16), torch.randn(1, 16, 64)
-    return lambda: cogvideox(video, text, torch.tensor([500])).sample.square().mean(), cogvideox
-
-
-@pytest.mark.parametrize("make", [make_wan, make_cogvideox])
-def test_12_video_transformers_are_the_best_case(make):
-    share, times_less = where(*make())
-    assert share == pytest.approx(2 / 30, rel=0.06)  # of 30 blocks, two
-    assert times_less > 10
-
-
-def test_12_a_3d_unet_is_not():
-    with memory.predicting():
-        share, times_less = where(*Recipe("unet3d", 1, size=64).make_loss())
-    assert share > 0.7
-    assert times_less < 1.4
 
 
 @pytest.mark.parametrize("recomputed", [False, True])

@@ -6,7 +6,6 @@ Every notebook, light and dark, is looked at in the weekly run; with the environ
 
 import functools
 import http.server
-import io
 import os
 import shutil
 import threading
@@ -16,7 +15,6 @@ from pathlib import Path
 import nbformat
 import pytest
 from browser import ROOT, Notebook, chromium, find_browser, jupyterlab
-from matplotlib.image import imread
 
 from tutorial_lib.school.site import make_site
 
@@ -197,24 +195,6 @@ def test_a_page_of_the_site_needs_no_scrolling_sideways(browser, site, page, wid
         cut = "(one) => one.scrollWidth > one.clientWidth + 1"
         assert [one.inner_text() for one in blocks if one.evaluate(cut)] == []
         assert shown.locator(".search-button-field:visible").count() == 1
-    context.close()
-
-
-@pytest.mark.weekly
-def test_a_brace_below_a_formula_is_drawn_to_both_ends(browser, site):
-    context = browser.new_context(viewport={"width": 1280, "height": 900}, color_scheme="light")
-    shown = context.new_page()
-    shown.goto(f"{site}/course/{WIDE}.html")
-    shown.evaluate("() => document.fonts.ready")
-    braced = shown.locator("munder:has(> mo:text-is('\u23df'))").last
-    braced.scroll_into_view_if_needed()
-    over, brace = (braced.locator(f"> {name}").bounding_box() for name in ("mrow", "mo"))
-    below = {"x": over["x"], "width": over["width"], "y": brace["y"], "height": brace["height"]}
-    picture = imread(io.BytesIO(shown.screenshot(clip=below)))
-    (inked,) = (picture[..., :3].mean(-1) < 0.7).any(0).nonzero()
-    assert over["width"] > 200
-    assert inked[0] < 5
-    assert inked[-1] > picture.shape[1] - 5
     context.close()
 
 

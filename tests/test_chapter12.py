@@ -47,16 +47,6 @@ def test_copies_are_thrown_away_and_the_buffers_are_the_same_objects(chapter):
     assert all(torch.equal(before[name], values[name]) for name in values)
 
 
-@pytest.mark.parametrize("momentum", [0.01, 0.1, 0.5])
-def test_a_momentum_of_none_comes_out_right_when_each_batch_counts_twice(chapter, momentum):
-    def compare(momentum, wanted_momentum):
-        seen = chapter.statistics_after(chapter.checkpoint, momentum)
-        return chapter.compared(seen, chapter.statistics_after(chapter.plainly, wanted_momentum))
-
-    assert compare(None, None) == "equal to rounding"
-    assert compare(1 - (1 - momentum) ** 0.5, momentum) == "equal to rounding"
-
-
 @pytest.fixture
 def mixtures(root):
     companion = authoring.load_definitions(root / "course" / "12c_recomputing_what_is_random.ipynb")

@@ -2,9 +2,6 @@
 
 import itertools
 import json
-import signal
-import socket
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -70,15 +67,6 @@ def test_one_of_four_is_what_the_formula_and_pytorchs_tracker_say(chapters, name
 def companion():
     launchers = run_cells("13c_launchers", ("imports", "torchrun", "launcher"), {})
     return run_cells("13b_divide_the_model", ("imports", "orders", "clock"), vars(launchers))
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="Accelerate forks on Linux alone")
-def test_accelerate_says_in_one_sentence_that_a_port_is_in_use(companion):
-    before = signal.getsignal(signal.SIGTERM)
-    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(RuntimeError) as caught:
-        companion.launched(companion.with_accelerate, taken.getsockname()[1])
-    assert str(caught.value) == companion.IN_USE  # torchrun's is the chapter's own cell
-    assert signal.getsignal(signal.SIGTERM) == before
 
 
 @pytest.mark.parametrize("name", ["GPipe", "1F1B", "interleaved"])

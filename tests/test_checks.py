@@ -10,10 +10,9 @@ import warnings
 import numpy as np
 import pytest
 import torch
-from IPython.core.interactiveshell import InteractiveShell
 
-from tutorial_lib.checks import CheckError, lab01
-from tutorial_lib.checks.given import RunHalf, forbid, run_half
+from tutorial_lib.checks import CheckError
+from tutorial_lib.checks.given import RunHalf, forbid
 from tutorial_lib.checks.given.values import Opaque, plain
 from tutorial_lib.checks.vocabulary import Exercise, exercise, expect, read
 
@@ -283,23 +282,6 @@ def test_a_forbidden_module_is_refused_with_all_that_it_is_made_of():
         for put_back in undo:
             put_back()
     assert torch.equal(calls[0](), calls[1]())
-
-
-def test_a_notebook_shows_a_refusal_in_one_line(capsys):
-    shell = InteractiveShell()
-    shell.user_ns.update(check=make_check(), wrong=lambda x: x)
-    shell.run_cell("check(wrong)")
-    printed = capsys.readouterr().out.strip().splitlines()
-    assert printed == ["CheckError: double(x): 21 is not what the meter counts. It is x itself."]
-
-
-def test_a_run_half_belongs_into_what_is_given_and_is_named_by_its_function():
-    with pytest.raises(ValueError, match=r"run_double is defined in test_checks, and a run half"):
-        run_half("7.2")(run_double)
-    half = lab01.parameter_bytes.half
-    assert (half.name, half.exercise) == ("lab01.parameter_bytes", "1.1")
-    assert half.run(lambda model: 3, lab01.parameter_bytes.cases(0)[0]) == {"bytes": 3}
-    assert not callable(half)
 
 
 def told(word, *args, **kwargs):

@@ -70,14 +70,6 @@ def test_figures_of_one_quotation_need_one_condition(of_parts, word):
     assert claims.word("A13", dict(zip(parts, of_parts, strict=True))) == word
 
 
-def test_figures_of_two_quotations_may_have_two_and_a_range_may_have_no_upper_edge():
-    right, far = {"a": 40, "b": 90}, {"a": 3, "b": 900}
-    parts = [figure["part"] for figure in claims.figures("E06")]
-    several = {part: {"c": 900} for part in parts[1:3]} | {parts[3]: {"c": 62}}
-    assert claims.word("E06", {parts[0]: right} | several) == "holds if"
-    assert claims.word("E06", {parts[0]: far} | several) == "partly"
-
-
 RESULT = (verdict(),)
 
 

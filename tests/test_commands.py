@@ -15,7 +15,6 @@ from tutorial_lib.instruments import published
 from tutorial_lib.instruments.emulated import Room
 from tutorial_lib.instruments.training import Recipe
 from tutorial_lib.instruments.training.user_function import SAMPLE
-from tutorial_lib.school import authoring
 from tutorial_lib.school.commands import parser, plan, table
 from tutorial_lib.school.commands.main import run
 from tutorial_lib.units import human_bytes
@@ -128,29 +127,6 @@ def test_a_foreseen_error_is_a_sentence_and_status_2(capsys, tiny, words, senten
 )
 def test_a_wrong_call_is_status_2(capsys, words):
     assert "usage: python -m tutorial_lib" in refusal(capsys, *words)
-
-
-def test_a_full_memory_says_what_to_try(capsys, monkeypatch, tiny):
-    def burst(*_, **__):
-        raise RuntimeError(
-            "DefaultCPUAllocator: can't allocate memory: you tried to allocate 99 bytes."
-        )
-
-    monkeypatch.setattr(published, "build", burst)
-    assert "lower --batch" in refusal(capsys, "measure", tiny)
-
-
-def test_build_stamps_builds_and_packs(capsys, monkeypatch, tmp_path):
-    calls = []
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(authoring, "stamp", lambda *words: calls.append(words[1:]) or [])
-    monkeypatch.setattr(authoring, "build", lambda _, names, force: calls.append(force) or [])
-    monkeypatch.setattr(authoring, "make_zip", lambda _, out, **kinds: out / f"{kinds}.zip")
-    assert run(["build", "--stamp", "me/course", "--tag", "v2", "--zip", "--force"]) == 0
-    assert calls == [("me/course", "v2"), True]
-    assert str(tmp_path / "{'solutions': False}.zip") in capsys.readouterr().out
-    assert run(["build", "--zip", "--solutions"]) == 0
-    assert str(tmp_path / "{'solutions': True}.zip") in capsys.readouterr().out
 
 
 def test_grade_passes_its_options_on(capsys, monkeypatch, tmp_path):
@@ -395,16 +371,6 @@ def test_a_name_on_the_hub_needs_a_network(capsys, monkeypatch):
         Recipe("nowhere:make_step").make_step()
 
 
-def test_the_length_of_sequences_is_said_where_none_was_asked_for(capsys, folder, tiny):
-    config = str(folder / "llama")  # it knows 16 positions, and 1024 is the most that is taken
-    for model in (config, tiny):
-        assert report_of(capsys, "predict", model)["seq"] == 16
-        assert run(["predict", model]) == 0
-        assert "\nSequences of 16 tokens, as --seq was left out.\n" in capsys.readouterr().out
-    assert run(["predict", tiny, "--seq", "4"]) == 0
-    assert "was left out" not in capsys.readouterr().out
-
-
 def test_what_a_value_decides_is_said_once(capfd, tmp_path):
     (tmp_path / "own.py").write_text(
         OWN
@@ -456,16 +422,6 @@ def test_help_ends_with_examples_that_parse_and_the_lines_of_ones_own_function(c
     for words in examples:
         assert parser.parse(command, module, words.split()).model
     assert textwrap.indent(SAMPLE, "  ") in said
-
-
-def test_a_step_that_cannot_be_planned_is_refused_before_the_work(capsys, folder, monkeypatch):
-    from tutorial_lib.instruments import planning
-
-    monkeypatch.setattr(planning, "fit", lambda *_, **__: pytest.fail("planned"))
-    for name in ("make_step", "make_broken"):
-        words = ["plan", str(folder / f"train.py:{name}"), "--budget", "1GiB"]
-        said = refusal(capsys, *words, "--effective-batch", "2")
-        assert "takes micro_batch, and gives loss (a function that runs forward) and model" in said
 
 
 def test_long_work_says_its_parts_on_stderr_where_no_terminal_is(capsys, tiny):

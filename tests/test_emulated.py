@@ -366,20 +366,6 @@ def test_the_peak_is_found_from_the_end(lost):
     assert found == {"bytes": 150, "update": 2, "phase": "forward", **place}
 
 
-@pytest.mark.parametrize(
-    ("files", "phase"),
-    [
-        (("p/torch/optim/adamw.py", "train.py"), "optimizer step"),
-        (("p/torch/autograd/graph.py", "train.py"), "backward"),
-        ((), "backward"),
-        (("p/torch/nn/modules/linear.py", "train.py"), "forward"),
-    ],
-)
-def test_the_phase_is_read_off_the_frames(files, phase):
-    found = card_watcher.describe_peak([event("alloc", 1, *files)], 1, [])
-    assert found["phase"] == phase
-
-
 # ---- PyTorch on an emulated card ----
 
 TRAIN = """

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -17,10 +16,8 @@ import psutil
 import pytest
 import toy
 
-from solutions.grader import GradingError, journal, judge_class
+from solutions.grader import journal, judge_class
 from solutions.grader.read_class import match_class, read_class
-from solutions.grader.report.class_list import Entry
-from solutions.grader.report.report_class import write_report
 from solutions.grader.results import Graded, Submission, Verdict
 
 RUN = """
@@ -171,20 +168,6 @@ def test_a_journal_gives_back_what_was_written_even_after_a_cut(lab, tmp_path):
     second.remove()
     second.add("late", done)
     assert not list(tmp_path.iterdir())
-
-
-def test_a_few_are_not_put_into_a_report_of_another_course(lab, tmp_path):
-    out = tmp_path / "report"
-    order = ORDER | {"lab": lab.name}
-    assert journal.Journal(out, order, None).kept(["a"]) == []
-    results = [Graded(name, "unreadable", reason="r", notes=[]) for name in "ab"]
-    facts = {"lab": lab.name, "version": "1", "submissions": list(map(asdict, results))}
-    write_report(out, lab, list(map(Entry, results)), [], facts)
-    assert journal.Journal(out, order, None).kept(["a"]) == results[1:]
-    for version, spoil in (("2", {}), ("1", {"lab": "lab91"}), ("1", {"submissions": [{}]})):
-        (out / "run.json").write_text(json.dumps(facts | spoil))
-        with pytest.raises(GradingError, match=r"grade all, or give another folder"):
-            journal.Journal(out, order | {"version": version}, None).kept(["a"])
 
 
 def diary(folder):

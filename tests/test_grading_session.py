@@ -448,17 +448,6 @@ def test_what_ran_out_of_time_is_told_from_other_failures(course):
     assert type(caught.value) is CheckError
 
 
-def test_settings_of_an_answer_are_not_those_of_its_check(course):
-    source = """import logging, torch
-torch.set_default_dtype(torch.float64)
-torch.set_grad_enabled(False)
-logging.captureWarnings(True)
-torch.compile(torch.nn.Linear(2, 2), backend="eager")(torch.ones(2))
-"""
-    course.session(area=source + toy.AREA)
-    assert [course.area(), course.doubled(), course.slope()] == ["", "", ""]
-
-
 def test_layers_that_were_found_are_named(running):
     layers = running[3]
     assert "limits" in layers

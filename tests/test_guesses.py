@@ -23,10 +23,6 @@ def test_a_guess_is_compared_and_nothing_else_stops_the_cell(guess, words):
     assert beside(guess, 10.0) == words
 
 
-def test_a_guess_beside_nothing_has_no_ratio():
-    assert beside(3, 0) == "   (you guessed 3)"
-
-
 def test_each_question_has_three_choices_one_answer_and_a_claim():
     assert len(questions()) == 10
     for asked in questions():

@@ -47,35 +47,6 @@ def test_attention_takes_no_kernel_that_is_switched_off(dtype, backend, has_scor
     assert bool(scores) == has_scores
 
 
-def test_autocast_follows_cudas_policy_and_takes_its_name():
-    layer, norm = torch.nn.Linear(8, 8), torch.nn.LayerNorm(8)
-    x = torch.randn(4, 8)
-    with cuda_kernels(), torch.autocast("cuda", dtype=torch.bfloat16):
-        h = layer(x)
-        assert (h.dtype, norm(h).dtype, h.softmax(-1).dtype) == (
-            torch.bfloat16,
-            torch.float32,
-            torch.float32,
-        )
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        assert norm(layer(x)).dtype == torch.bfloat16  # the CPU's policy is back
-
-
-@pytest.mark.parametrize(
-    ("operation", "dtype"),
-    [
-        (lambda h: F.interpolate(h, scale_factor=2), torch.float32),
-        (lambda h: F.max_pool3d(h.unsqueeze(0), 1), torch.bfloat16),
-        (lambda h: F.pad(h, (1, 1, 1, 1), mode="reflect"), torch.bfloat16),
-    ],
-    ids=["upsample", "max_pool3d", "reflection_pad"],
-)
-def test_autocast_casts_where_cuda_does_and_nowhere_else(operation, dtype):
-    images = torch.randn(1, 2, 4, 4)
-    with cuda_kernels(), torch.autocast("cuda", dtype=torch.bfloat16):
-        assert operation(torch.nn.Conv2d(2, 2, 1)(images)).dtype == dtype
-
-
 def test_all_is_put_back_also_after_an_error():
     before = (F.rms_norm, F.scaled_dot_product_attention, torch.autocast.__init__)
     with pytest.raises(KeyError), cuda_kernels():

@@ -126,35 +126,6 @@ def test_the_graph_dies_with_its_output(call, early_stop):
 # errors
 
 
-def fickle(first, again):
-    runs = []
-
-    def function(x):
-        runs.append(1)
-        return (first if len(runs) == 1 else again)(x)
-
-    return function
-
-
-TWO = lambda x: x.sin().exp()  # noqa: E731
-
-
-@pytest.mark.parametrize(
-    ("again", "options", "words"),
-    [
-        (lambda x: TWO(x[:2]), {}, r"number 0 was float32 \(3,\) on cpu, .*\(2,\).*SliceBackward"),
-        (lambda x: TWO(x.double()), {}, r"float32 \(3,\).* is float64 \(3,\).*ToCopyBackward"),
-        (lambda x: TWO(x.to("meta")), {}, r"on cpu, .* on meta, made by ToCopyBackward"),
-        (torch.sin, {}, "2 in forward, 1 in the recomputation"),
-        (lambda x: TWO(x[:2]), {"debug": True}, r"sin\S* in forward, and aten.slice"),
-    ],
-    ids=["shape", "dtype", "device", "number", "debug"],
-)
-def test_my_error_names_operation_shape_and_dtype(again, options, words):
-    with pytest.raises(RuntimeError, match=words):
-        MINE(fickle(TWO, again), leaf(3), **options).sum().backward()
-
-
 # what a check is told of an answer's memory
 
 

@@ -5,7 +5,6 @@ from dataclasses import replace
 import pytest
 import torch
 from small_models import publish_tiny
-from transformers import CLIPConfig
 
 from tutorial_lib import memory
 from tutorial_lib.instruments import planning
@@ -101,27 +100,6 @@ def test_what_a_script_cannot_take_is_said_and_the_rest_is_pulled(script):
     assert [why for why in refused if "has none there: leave it out" in why] == refused != []
     alone = levers[4]
     assert (alone.name, alone.training) == ("one sample at a time", "another")  # BatchNorm
-
-
-def test_a_loss_that_compares_samples_is_another_in_smaller_micro_batches(tmp_path):
-    tower = {"hidden_size": 64, "num_attention_heads": 2, "num_hidden_layers": 1}
-    CLIPConfig(text_config=tower, vision_config=tower).save_pretrained(tmp_path)
-    levers, refused = planning.pull_levers(Recipe(f"{tmp_path}/config.json", 4))
-    trainings = {lever.name: lever.training for lever in levers}
-    assert trainings["fused kernels"] == "rounding"
-    why = "one sample at a time: the loss compares samples, and one alone has no gradient."
-    assert why in refused
-
-
-def test_a_micro_batch_fills_a_gpu_where_its_work_takes_as_long_as_its_launches(tiny):
-    recipe = Recipe(tiny, 64)
-    never = planning.filling_micro_batch(recipe, planning.Speed(launch_seconds=1.0))
-    always = planning.filling_micro_batch(recipe, planning.Speed(launch_seconds=0.0))
-    some = planning.filling_micro_batch(recipe, planning.Speed(launch_seconds=1e-7))
-    assert (never, always) == (64, 1)
-    assert 1 < some < 64
-    slower = planning.Speed(15e12, 6e12, 1.3e11, launch_seconds=1e-7)
-    assert planning.filling_micro_batch(recipe, slower) < some
 
 
 def test_each_card_has_its_speed_and_one_without_bfloat16_its_autocast(tiny):

@@ -43,9 +43,3 @@ def test_peft_refuses_colabs_torchao_and_makes_lora_without_it(with_torchao):
 def test_lora_is_made_where_an_old_torchao_is_installed(with_torchao):
     done = with_torchao("0.10.0", MENDED)
     assert done.stdout == "True\n", done.stderr
-
-
-@pytest.mark.weekly
-def test_without_torchao_nothing_changes(run_python):
-    done = run_python("-c", MENDED)
-    assert done.stdout == "True\n", done.stderr

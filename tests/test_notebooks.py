@@ -6,16 +6,12 @@ The notebooks themselves run under it in the same run: see `test` in tutorial_li
 import ast
 import importlib
 import re
-import warnings
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 
 import nbformat
 import pytest
-from torch import nn
 
-from tutorial_lib import memory
-from tutorial_lib.school import authoring
 from tutorial_lib.school.authoring import frame
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -139,50 +135,9 @@ def test_the_three_ways_in_take_what_they_say(root, page):
     assert abs(sum(core) / 60 - int(said)) < 0.5
 
 
-class NoisyKernel(warnings.catch_warnings):
-    """Records warnings in a kernel that warns by itself, as IPython's does on a newer Python."""
-
-    def __enter__(self):
-        log = super().__enter__()
-        if log is not None:
-            warnings.simplefilter("always")
-            warnings.warn("the kernel's own", DeprecationWarning, stacklevel=1)
-        return log
-
-
-def warns(*_, **__):
-    warnings.warn("the lesson's", memory.MeterWarning, stacklevel=1)
-    return SimpleNamespace(peak_bytes=1)
-
-
-NO_METER = SimpleNamespace(**{**vars(memory), "measure": warns})
 ROWS = ("1 dropout", "2 autocast around")
 NO_CASES = {"implementations": {"reentrant": None}, "cases": dict.fromkeys(ROWS, (print, 0, 0))}
 NO_CASES |= {"compare": lambda *_: "equal: bits", "guess": None}
-NO_GPT2 = {"new_model": nn.Identity, "memory": NO_METER, "guess": None}
-
-
-@pytest.mark.parametrize(
-    ("notebook", "cell", "replaced", "shown"),
-    [
-        ("04_checkpoint_from_scratch", "table", NO_CASES, "set()"),
-        ("10_transformers", "measure-eval", NO_GPT2, "the lesson's"),
-    ],
-)
-def test_a_kernels_own_warning_is_not_taken_for_the_lessons(
-    root, capsys, notebook, cell, replaced, shown
-):
-    path = root / "course" / f"{notebook}.ipynb"
-    cells = nbformat.read(path, as_version=4).cells
-    (source,) = (found.source for found in cells if found.id == cell)
-    names = {**vars(authoring.load_definitions(path)), **replaced}
-    names["warnings"] = SimpleNamespace(**{**vars(warnings), "catch_warnings": NoisyKernel})
-    *body, last = source.splitlines()
-    exec("\n".join(body), names)
-    print(eval(last, names))
-    said = capsys.readouterr().out
-    assert shown in said
-    assert "the kernel's own" not in said
 
 
 def test_the_next_links_lead_from_the_first_notebook_through_all_chapters_and_labs(root):

@@ -214,26 +214,6 @@ def test_a_long_chains_plan_is_near_the_bound(count, seed, share, relative):
     assert peak_of(found, found.moves) == found.peak_bytes <= share * total
 
 
-def test_a_slow_link_leaves_the_plan_without_a_host_and_a_fast_one_recomputes_nothing():
-    for count in (8, 40):
-        stages = chain(count, seed=3)
-        budget = sum(stage.saved_bytes for stage in stages) // 2
-        without = planning.solve(stages, budget_bytes=budget)
-        slow, fast = (
-            planning.solve_with_host(stages, budget_bytes=budget, host=planning.Host(speed))
-            for speed in (1e-6, 1e18)
-        )
-        assert (slow.tree, slow.moves) == (without.tree, ())
-        assert fast.moves
-        assert fast.overhead < 1e-9 < without.overhead
-        room = planning.Host(1e18, fast.host_bytes // 2)
-        half = planning.solve_with_host(stages, budget_bytes=budget, host=room)
-        assert half.host_bytes <= room.num_bytes
-        assert half.seconds > fast.seconds
-        none = planning.solve_with_host(stages, budget_bytes=budget, host=planning.Host(1e18, 0))
-        assert (none.tree, none.moves) == (without.tree, ())
-
-
 def test_a_step_worked_out_by_hand():
     """Five equal stages of 10 bytes: forward 1 s, backward 2 s, 4 bytes/s. Two of them move."""
     stages = tuple(equal(5, ratio=10))

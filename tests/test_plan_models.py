@@ -1,16 +1,15 @@
 """Plans on real models: gradients, peaks, what is refused, and how the model is given back."""
 
 import copy
-import itertools
 from dataclasses import replace
 
 import pytest
 import torch
-from plan_models import MODELS, SD_LAYOUT, counted_peak, executed, gradients, profiled
+from plan_models import MODELS, counted_peak, executed, gradients, profiled
 from test_segments import Counting
 from torch import nn
 
-from tutorial_lib.instruments import planning, published
+from tutorial_lib.instruments import planning
 from tutorial_lib.instruments.segments.tree import Selective
 from tutorial_lib.models.gpt import GPT, GPTConfig
 
@@ -25,13 +24,6 @@ LOWEST = {
     "resnet": 0.97,
     "lstm": 0.97,
 }
-
-
-def test_seconds_are_measured_where_no_speed_is_given():
-    model, loss = MODELS["gpt"]()
-    profile = planning.profile(model, loss, repeats=1)
-    assert profile.method == "measured"
-    assert all(0 < s.early_stop_seconds < s.forward_seconds for s in profile.stages[1:-1])
 
 
 @pytest.mark.parametrize("name", [LONGEST if name == "hf-unet" else name for name in MODELS])
@@ -62,42 +54,6 @@ def test_stages_may_keep_the_results_of_matmuls_only(name):
     assert 0.97 <= peak / found.peak_bytes <= 1.0001
     plain = replace(profile, stages=tuple(replace(s, selective=None) for s in profile.stages))
     assert found.seconds < planning.solve(plain, budget_bytes=int(0.65 * whole)).seconds
-
-
-def by_level(profile):
-    """The plan that recomputes each of a U-Net's blocks (down, middle, up) as one segment."""
-
-    def block(index):
-        words = profile.names[index].split(".")
-        return words[: 1 if words[0] == "mid_block" else 2]
-
-    last = len(profile.stages) - 1
-    segments = [tuple(group) for _, group in itertools.groupby(range(1, last), block)]
-    assert len(segments) == 9
-    return planning.Plan(profile.stages, (0, *segments, last), profile.skips, calls=profile.calls)
-
-
-@pytest.mark.weekly
-def test_stable_diffusions_layout_needs_half_of_what_its_blocks_need_recomputed_as_wholes():
-    torch.manual_seed(0)
-    model = published.build("sd15-unet", device="cpu", **SD_LAYOUT)
-    batch = published.batch("sd15-unet", 4, **SD_LAYOUT)
-
-    def loss():
-        return published.loss("sd15-unet", model, batch)
-
-    profile = planning.profile(model, loss, speed=planning.Speed(), selective=True)
-    levels = by_level(profile)
-    planning.apply(model, levels)
-    peak = counted_peak(model, loss)
-    planning.undo(model)
-    found, same, _ = executed(model, loss, profile, peak)
-    assert same
-    assert found.overhead < 0.6 * levels.overhead
-    found, same, less = executed(model, loss, profile, peak // 2)
-    assert same
-    assert less <= peak / 2
-    assert found.seconds <= levels.seconds
 
 
 @pytest.mark.parametrize("name", ["gpt", LONGEST, "hf-llama"])

@@ -145,15 +145,6 @@ def test_tradeoff_has_a_line_for_many_points_and_a_mark_for_one():
     assert "plans: 1.00 MiB +30%, 2.00 MiB +10%; per-block: 1.00 MiB +33%." in figure.alt
 
 
-def test_two_peaks_are_two_bars_and_the_alt_text_names_the_higher():
-    steps = {"small batch": (8 * GIB, 10 * GIB), "large batch": (30 * GIB, 10 * GIB)}
-    figure = instrument_figures.two_peaks(steps, title="two", cards_gib=(16,))
-    widths = [bar.get_width() for bar in figure.axes[0].patches]
-    assert widths == [8, 30, 10, 10]
-    assert "small batch: 8.00 GiB, and 10.0 GiB in the update (higher)" in figure.alt
-    assert "large batch: 30.0 GiB (higher), and 10.0 GiB in the update." in figure.alt
-
-
 @pytest.mark.parametrize("drawing", sorted(FIGURES.glob("*.svg")), ids=lambda path: path.stem)
 def test_the_picture_of_a_drawing_is_of_today(drawing):
     assert is_current(drawing), "python course/recorded/make/figures.py makes it anew"

@@ -253,20 +253,6 @@ def test_predicting_refuses_other_kernels_and_tensors_from_outside():
         outside + torch.ones(3)
 
 
-@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
-@pytest.mark.parametrize("mode", ["sum", "mean"])
-def test_sparse_bags_are_predicted_as_counted(mode, dtype):
-    def make_step():
-        bags = nn.EmbeddingBag(50, 16, mode=mode, sparse=True)
-        ids, starts = torch.zeros(24, dtype=dtype), torch.tensor([0, 5, 5], dtype=dtype)
-        update = torch.optim.SGD(bags.parameters(), lr=0.1)
-        return trained(bags, lambda: bags(ids, starts).square().mean(), update)
-
-    step, bags, update = make_step()
-    counted = memory.measure(step, model=bags, optimizer=update)
-    assert memory.predict(make_step, kernels="cpu").phases == counted.phases
-
-
 def test_an_assumed_value_that_an_operation_refuses_is_said():
     def make_step():
         model, labels = nn.Linear(4, 5), torch.zeros(2, 1, dtype=torch.long)

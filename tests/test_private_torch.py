@@ -255,19 +255,3 @@ def test_something_waits_for_cuda(monkeypatch):
     monkeypatch.setattr(torch.cuda, "_queued_calls", waiting)
     emulated_card.once_cuda_starts(print)
     assert waiting[-1][0] is print
-
-
-def test_softmax_goes_backward_by_an_operation_of_its_own():
-    """Else the tensor that CUDA's kernel makes there is not predicted."""
-    with Seen() as mode:
-        torch.ones(2, requires_grad=True).softmax(0).sum().backward()
-    assert operations.SOFTMAX_BACKWARD in mode.operations
-    for backward in (operations.FLASH_BACKWARD, operations.EFFICIENT_BACKWARD):
-        assert operations.argument_names(backward)[1:3] == ["query", "key"]
-        assert operations.argument_names(backward)[3] == "value"
-    for forward in (operations.FLASH_FORWARD, operations.EFFICIENT_FORWARD):
-        assert operations.argument_names(forward)[:3] == ["query", "key", "value"]
-    assert operations.argument_names(operations.FLASH_FORWARD)[3] == "dropout_p"
-    assert operations.argument_names(operations.FLASH_BACKWARD)[4] == "out"
-    assert operations.is_elementwise(torch.ops.aten.add.Tensor)
-    assert not operations.is_elementwise(torch.ops.aten.view.default)

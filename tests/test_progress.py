@@ -1,43 +1,13 @@
 """The progress that a long cell shows, and the page on what a learner has done."""
 
 import shutil
-from types import SimpleNamespace
 
 import nbformat
-import pandas as pd
 import pytest
 
-from tutorial_lib.instruments import widgets
-from tutorial_lib.instruments.widgets import progress
 from tutorial_lib.school import workbook
 from tutorial_lib.school.commands import progress as done
 from tutorial_lib.school.commands.main import main
-
-
-def test_words_and_a_table_are_replaced_in_place_and_gone_at_the_end(monkeypatch):
-    seen = []
-
-    def display(first, *, display_id):
-        assert display_id
-        seen.append(first.data)
-        return SimpleNamespace(update=lambda shown: seen.append(shown.data))
-
-    monkeypatch.setattr(progress, "display", display)
-
-    def stopped():
-        with widgets.doing("first & alone") as tell:
-            tell("lever 2 of 7", pd.DataFrame({"peak": ["3.2 GiB"]}))
-            raise KeyError
-
-    with pytest.raises(KeyError):
-        stopped()
-    assert seen[:2] == ["", "<p><em>first &amp; alone ...</em></p>"]
-    assert "lever 2 of 7" in seen[2]
-    assert "3.2 GiB" in seen[2]
-    assert seen[3:] == [""]  # what nbval compares is the same, whatever was shown between
-    monkeypatch.setattr(progress, "display", lambda *_, **__: None)
-    with widgets.doing("no notebook") as tell:
-        tell("nothing to show it in")
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
 """Recording: rows, files that survive, and the GPU's part played by a CPU and a faked allocator."""
 
 import json
-import pickle
 import re
 import statistics
 from dataclasses import asdict, replace
@@ -13,7 +12,7 @@ import torch
 from tutorial_lib import memory
 from tutorial_lib.instruments import published, recorded
 from tutorial_lib.instruments.recorded import published as published_peaks
-from tutorial_lib.instruments.recorded import rows, run, snapshots, store
+from tutorial_lib.instruments.recorded import rows, run, store
 from tutorial_lib.instruments.recorded.rows import SIZES, Row
 from tutorial_lib.instruments.training import Recipe
 from tutorial_lib.school.commands.main import run as run_command
@@ -223,33 +222,6 @@ FILES = sorted(path.stem for path in store.FOLDER.glob("*.json") if path.stem !=
 @pytest.mark.parametrize("name", FILES)
 def test_a_recording_has_its_form_and_can_be(table, name):
     assert recorded.faults(recorded.load(name), table) == []
-
-
-@pytest.mark.parametrize("name", snapshots.RECIPES)
-def test_a_snapshot_is_small_and_whole(name):
-    """Nothing is freed twice, and what the events leave is what the segments hold."""
-    text = (snapshots.SNAPSHOTS / f"{name}.pickle").read_bytes()
-    assert len(text) < 300_000
-    snapshot = pickle.loads(text)
-    (trace,), held = snapshot["device_traces"], {}
-    for event in trace:
-        if event["action"] == "alloc":
-            assert held.setdefault(event["addr"], event["size"]) == event["size"]
-        elif event["action"] == "free_completed":
-            held.pop(event["addr"], None)
-    blocks = [
-        (address, block)
-        for segment in snapshot["segments"]
-        for address, block in zip(addresses(segment), segment["blocks"], strict=True)
-    ]
-    active = {address for address, block in blocks if block["state"] == "active_allocated"}
-    assert set(held) <= active
-    assert sum(segment["total_size"] for segment in snapshot["segments"]) > 2**20
-
-
-def addresses(segment):
-    sizes = [block["size"] for block in segment["blocks"]]
-    return [segment["address"] + sum(sizes[:number]) for number in range(len(sizes))]
 
 
 def contributed(table, **changes):

@@ -330,28 +330,6 @@ def test_half_precision_is_compared_where_it_can_tell():
         assert_same_training(plain_step, half, make=factory, num_terms=4)
 
 
-class Masked(nn.Module):
-    def __init__(self, mask):
-        super().__init__()
-        self.register_buffer("mask", torch.tensor(mask))
-
-    def forward(self, x):
-        return x
-
-
-def test_buffers_may_hold_what_is_not_finite():
-    holds = {"make": lambda: make(Masked([0.0, float("-inf"), float("nan")]))}
-    assert_same_training(plain_step, four_pieces, **holds)
-    assert_same_training(plain_step, plain_step, bitwise=True, **holds)
-
-    def spoils(model, *others):
-        plain_step(model, *others)
-        model[1].mask[1] = 0.0
-
-    with pytest.raises(CheckError, match=r"buffers: 1\.mask"):
-        assert_same_training(plain_step, spoils, **holds)
-
-
 @pytest.mark.parametrize("returns", [(1.0, 2.0), {"loss": 1.0}, 3, np.float32(2), torch.ones(4)])
 def test_a_step_may_return_anything(returns):
     assert_same_training(*[partial(plain_step, returns=returns)] * 2, make=make)

@@ -46,11 +46,6 @@ def per_sample(micro_batch=1):
     return (lambda: torch.func.vmap(slopes)(x).square().mean()), model
 
 def pairs(micro_batch=1): return make("", contrast, micro_batch)
-
-def on_gpu(micro_batch=1):
-    model = nn.Sequential(*[block(32, "") for _ in range(4)]).to("cuda")
-    x, target = torch.randn(micro_batch, 32).cuda(), torch.randn(micro_batch, 32, device="cuda")
-    return (lambda: contrast(model(x), target)), model
 """
 
 
@@ -155,10 +150,3 @@ def test_levers_and_plans_use_one_judgement(script):
         assert same.alone != any("one alone has no gradient" in why for why in refused)
     assert trainings["dropout"]["one sample at a time"] == "redrawn"
     assert trainings["spectral"]["checkpoint each block"] == "another"
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="is tried on the GPU then")
-def test_what_names_a_gpu_is_tried_without_one(script):
-    found = planning.judge(f"{script}:on_gpu")
-    assert found.compares is True
-    assert not found.untried

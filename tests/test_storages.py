@@ -6,7 +6,6 @@ import torch
 from torch import nn
 
 from tutorial_lib import memory
-from tutorial_lib.memory.private_torch import FakeTensorMode
 from tutorial_lib.memory.storages import StorageLog
 
 
@@ -25,15 +24,6 @@ def test_a_storage_is_born_and_dies_between_ticks():
         (40, "add", 3, None),
         (40, "mul", 4, None),
     ]
-
-
-def test_a_fake_tensor_counts_in_a_prediction_alone():
-    log, predicting = StorageLog("cpu"), StorageLog("cpu")
-    with log, FakeTensorMode():
-        torch.ones(10)  # as sharded tensors do in PyTorch 2.11, to know a result's shape
-    with FakeTensorMode(), predicting:
-        torch.ones(10)
-    assert [len(seen.lives()) for seen in (log, predicting)] == [0, 1]
 
 
 @pytest.mark.parametrize("make", [torch.tensor, torch.as_tensor, torch.from_numpy])
@@ -55,17 +45,6 @@ def test_an_input_made_of_other_data_lives_from_then_on(make):
     ]
     assert born > 2
     assert died is not None
-
-
-def test_what_was_there_before_is_an_input_from_the_start():
-    x = torch.ones(10)
-    log = StorageLog("cpu")
-    with log:
-        torch.ones(3)
-        x.sum()
-    assert [(life.category, life.born) for life in log.lives() if life.num_bytes == 40] == [
-        ("inputs", 0)
-    ]
 
 
 def step_with_a_loss_in_pieces(reduction):

@@ -244,17 +244,6 @@ def test_a_huge_answer_is_not_read(lab, source, repeated):
     assert "more than 50,000 characters, and no more are read" in answers.problems["1.1"]
 
 
-def test_huge_and_many_cells_beside_the_answers_are_not_kept(lab):
-    notebook = toy.full()
-    notebook["cells"].insert(2, toy.code("mine", "x = 1\n" * 10_000))
-    for first in range(0, 50_000, 4000):
-        lines = "\n".join(f"v{number} = 1" for number in range(first, first + 4000))
-        notebook["cells"].insert(2, toy.code(f"n{first}", lines))
-    answers = matched(lab, notebook)
-    assert answers.notes == ["A cell of more than 50,000 characters was not read."]
-    assert sum(len(part.source) for part in answers.parts["1.1"]) < 210_000
-
-
 @pytest.mark.parametrize(
     ("content", "status"),
     [

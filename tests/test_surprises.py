@@ -124,19 +124,6 @@ def test_hooks_around_selective_checkpointing_see_nothing_of_what_it_saves(respe
     y.sum().backward()
 
 
-@NEWER
-def test_checkpoint_is_a_decorator():
-    runs = []
-
-    @checkpoint(use_reentrant=False)
-    def region(x):
-        runs.append(1)
-        return x.cos().cos()
-
-    region(torch.ones(3, requires_grad=True)).sum().backward()
-    assert len(runs) == 2
-
-
 @pytest.mark.weekly
 @pytest.mark.parametrize(
     "trainer", ["Trainer, its model takes the count", "Trainer, its model doesn't", "Accelerate"]

@@ -12,7 +12,6 @@ from unittest import mock
 
 import nbformat
 import pytest
-import torch
 
 from solutions.answers import ROOT, Change, solved
 from solutions.answers.known import changed, marked_in
@@ -193,17 +192,6 @@ def test_every_marked_answer_is_found(exercise):
     assert marked == set(exercise.names)
     for name, answer in exercise.answers.items():
         assert (answer.refused_with is None) == (name in exercise.right())
-
-
-def test_pytorch_s_own_counter_does_up_to_2_14_not_know_a_cpu_s_attention():
-    (exercise,) = (one for one in EXERCISES if one.number == "8.4")
-    own = "torch.utils.flop_counter.FlopCounterMode(display=False) as"
-    answer = exercise.whole(Change(("memory.flop_counter() as", own), None))
-    _, message = verdict(exercise, answer, seed=0)
-    if torch.__version__ < "2.15":
-        assert "PyTorch's own counter does not know" in message
-    else:
-        assert message is None
 
 
 @each_exercise
