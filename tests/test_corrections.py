@@ -78,3 +78,20 @@ def test_rows_lie_as_kernels_lay_them(run):
         with RealSizes("cpu"):
             assert run().stride() == real
     assert (plain == real) == (run is channels_last_norm)
+
+
+@pytest.mark.parametrize("kernel", [1, 2, 3])
+@pytest.mark.parametrize("stride", [1, 3])
+@pytest.mark.parametrize("batch", [(), (2,)])
+def test_an_image_keeps_the_storage_of_its_columns(kernel, stride, batch):
+    def run():
+        side = (9 - kernel) // stride + 1
+        columns = torch.ones(*batch, 5 * kernel**2, side**2)
+        image = torch.ones(*batch, 5, 9, 9, requires_grad=True)
+        spread = F.unfold(image, kernel, stride=stride)
+        (grad,) = torch.autograd.grad(spread, image, torch.ones_like(spread))
+        return [F.fold(columns, (9, 9), kernel, stride=stride), grad]
+
+    real, corrected, plain = both(run)
+    assert corrected == real
+    assert (plain == real) == (kernel == 1 or stride == 3)
