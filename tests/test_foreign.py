@@ -93,3 +93,18 @@ def test_a_history_that_grows_is_said_to_until_it_is_full():
     with warnings.catch_warnings():
         warnings.simplefilter("error", memory.MeterWarning)
         memory.measure(step, model=model, optimizer=optimizer)
+
+
+def test_sparse_tensors_are_counted_with_values_and_indices():
+    crow, columns = torch.tensor([0, 2, 3]), torch.tensor([0, 1, 1])
+    matrices = {
+        "coo": torch.sparse_coo_tensor(torch.tensor([[0, 0, 1], [0, 1, 1]]), torch.ones(3), (2, 2)),
+        "csr": torch.sparse_csr_tensor(crow, columns, torch.ones(3), (2, 2)),
+    }
+    for matrix in matrices.values():
+        weight = torch.ones(2, 4, requires_grad=True)
+        report = memory.measure(lambda m=matrix, w=weight: (m @ w).sum().backward(), warmup=0)
+        indices = 2 * 3 * 8 if matrix.layout is torch.sparse_coo else (3 + 3) * 8
+        assert sum(life.num_bytes for life in report.timeline if not life.born) >= (
+            indices + 3 * 4 + weight.nbytes
+        )

@@ -217,3 +217,14 @@ def test_save_on_cpu_frees_what_it_frees_on_an_emulated_card():
     kept = predicted_with(nullcontext, make_loss).peak_bytes
     moved = predicted_with(partial(save_on_cpu, True), make_loss).peak_bytes
     assert kept - moved == pytest.approx(seen["kept"]["card"] - seen["moved"]["card"], abs=1024)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_rms_norm_keeps_its_input_and_one_number_a_row(dtype):
+    x = torch.randn(4, 16, 32, dtype=dtype, requires_grad=True)
+    norm = torch.nn.RMSNorm(32, dtype=dtype)
+    wanted = norm(x)
+    with cuda_kernels():
+        seen = memory.saved(lambda: norm(x), params_of=norm)
+        torch.testing.assert_close(norm(x), wanted)
+    assert sorted(row.num_bytes for row in seen.rows) == [4 * 16 * 4, x.nbytes]

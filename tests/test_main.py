@@ -227,11 +227,3 @@ def test_what_the_set_up_meets_is_one_sentence(monkeypatch, capsys, command, err
     said = capsys.readouterr().err
     assert said.startswith(sentence)
     assert said.count("\n") == 1
-
-
-def test_a_command_looks_for_garbage_once_it_is_imported(run_python):
-    code = (
-        "import gc, sys; from tutorial_lib.school.commands.main import main; main(sys.argv[1:]); "
-        "print(gc.isenabled(), gc.get_freeze_count() > 100_000, file=sys.stderr)"
-    )
-    assert run_python("-c", code, "predict", "--help").stderr.endswith("True True\n")

@@ -324,3 +324,14 @@ def test_recurrent_layers_are_predicted(kind, batch_first, is_packed):
     step, model, _ = make_step()
     counted = memory.measure(step, model=model)
     assert memory.predict(make_step, kernels="cpu").peak_bytes == counted.peak_bytes
+
+
+def test_a_leaf_that_only_the_graph_holds_is_counted():
+    def make_step():
+        leaf = torch.ones(512, 256, requires_grad=True)
+        y = leaf.exp()  # its graph is older than the step
+        return (lambda: y.sum().backward(retain_graph=True)), nn.Identity(), None
+
+    leaf_result_and_two_gradients = 4 * 512 * 1024
+    predicted = memory.predict(make_step).peak_bytes
+    assert leaf_result_and_two_gradients <= predicted < 1.01 * leaf_result_and_two_gradients
