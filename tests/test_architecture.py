@@ -36,6 +36,7 @@ MODULES = sorted(path for place in PLACES for path in place.rglob("*.py"))
 LEARNERS = {
     "units": set(),
     "guesses": set(),
+    "questions": set(),
     "blanks": set(),
     "claims": set(),
     "data": set(),
@@ -99,7 +100,7 @@ WINGS = {
 # command `grade` loads the grader from the solutions.
 UPWARD = {"memory": {"predicting", "cap"}, "commands": {"grader"}}
 # A chapter's imports load at most so many lines of ours (`checks` left out).
-MOST_LINES = 3100
+MOST_LINES = 3000
 # What learners write; the library must not hold it under any such name.
 ANSWERS = {"checkpoint", "ledger", "accumulate", "segment_sizes", "best_segments", "revolve"}
 
