@@ -29,8 +29,10 @@ _SPARE_SECONDS = 60.0  # for the judge's own work in one cell, on a busy machine
 _POLL_SECONDS = 0.05
 _REMOTE_FUNCTION = "solutions.grader.judging.remote_function"
 PYTEST = ["judge.ipynb", "-c", "judge.ini", "--rootdir=.", "-q", "--color=no", "--noconftest"]
-PYTEST += ["-p", "no:cacheprovider", "-p", "solutions.grader.judging.nbval_plugin"]
-PYTEST += ["-p", "nbval.plugin", "--nbval", "--nbval-current-env"]
+PYTEST += ["--nbval", "--nbval-current-env"]
+# and without what no notebook needs, and each judge would load
+_WITHOUT = ("cacheprovider", "doctest", "junitxml", "logging", "unittest")
+PYTEST += [f"-pno:{name}" for name in _WITHOUT]
 _OURS = "judge-"  # begins the id of every cell that is not the pristine notebook's
 
 

@@ -18,18 +18,24 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-# Before nbval: it says which parts of its imports are left out.
+# Before nbval and ipykernel: they say which parts of its imports are left out.
 import tutorial_lib.school  # noqa: F401  # isort: skip
 from solutions.grader.inside import sandbox  # isort: skip
-from solutions.grader.judging import remote_function  # isort: skip
+from solutions.grader.judging import nbval_plugin, remote_function  # isort: skip
 
+import ipykernel.debugger  # noqa: F401 - here and below: what each kernel would import anew
 import pytest
+import tornado.platform.asyncio  # noqa: F401
 from ipykernel.kernelapp import IPKernelApp
+from IPython.extensions import storemagic  # noqa: F401
 from jupyter_client.localinterfaces import local_ips
 from jupyter_client.provisioning import local_provisioner
+from nbval import plugin
 
 from solutions.grader.judging.judge import PYTEST
 from solutions.grader.launch import FOLDER_VARIABLES, serve_forks, take_order
+
+_PLUGINS = [plugin, nbval_plugin]
 
 
 def serve() -> None:
@@ -55,7 +61,9 @@ def _rehearse(folder: Path) -> None:
             exec("".join(cell["source"]), names)  # a check that fails is the self-test's business
     remote_function.hang_up()
     with contextlib.chdir(folder):
-        pytest.main(["--collect-only", *PYTEST])  # what it imports, no judge imports again
+        pytest.main(
+            ["--collect-only", *PYTEST], _PLUGINS
+        )  # what it imports, no judge imports again
 
 
 def _be_judge(alive: int, folder: str, *arguments: str) -> None:
@@ -70,7 +78,7 @@ def _be_judge(alive: int, folder: str, *arguments: str) -> None:
     for descriptor in (1, 2):
         os.dup2(os.open("judge.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND), descriptor)
     local_provisioner.launch_kernel = _Kernel(alive).launch  # type: ignore[assignment,attr-defined]
-    pytest.main([*arguments])
+    pytest.main([*arguments], _PLUGINS)
 
 
 class _Kernel:

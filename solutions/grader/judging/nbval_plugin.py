@@ -9,12 +9,12 @@ from pathlib import Path
 from queue import Empty
 from typing import Any
 
-# Its import builds a grammar for a second, to check web addresses that no notebook of ours has;
-# jsonschema does without it. So this plugin must be loaded before nbval's.
-sys.modules.setdefault("rfc3987_syntax", None)  # type: ignore[arg-type]
+# A kernel imports its debugger where it can: half the time of its start. So this plugin must be
+# loaded before nbval's.
+sys.modules.setdefault("debugpy", None)  # type: ignore[arg-type]
 
 import pytest  # noqa: E402
-from nbval.kernel import RunningKernel  # noqa: E402
+from nbval import kernel  # noqa: E402
 
 from solutions.grader.results import Verdict  # noqa: E402
 
@@ -29,8 +29,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Make nbval notice a dead kernel at once, and not after the whole time limit."""
-    RunningKernel.await_reply = _await_reply
+    """Make nbval notice a dead kernel at once, and write no message down for its log."""
+    kernel.RunningKernel.await_reply, kernel.pformat = _await_reply, str
 
 
 def _await_reply(self: Any, message: str, timeout: float | None = None) -> None:
