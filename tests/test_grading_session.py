@@ -16,8 +16,8 @@ import pytest
 import toy
 from toychecks import lab90
 
-from solutions.grader import launch
-from solutions.grader.inside import sandbox, view
+from solutions.grader import launch, wire
+from solutions.grader.inside import sandbox, view, watch
 from solutions.grader.judging import judge, remote_function
 from solutions.grader.lab import load_lab
 from solutions.grader.report.report_class import isolation
@@ -174,6 +174,29 @@ def test_a_patch_in_one_exercise_cannot_make_a_wrong_later_answer_right(course):
     )
     assert "torch.allclose" in course.area()
     assert "differs" in course.doubled()
+
+
+def test_the_cases_of_a_check_share_a_process_and_nothing_goes_further(course):
+    remembers = """import builtins, os
+assert not hasattr(builtins, "calls") and not os.listdir()
+builtins.calls = []
+def area(w, h):
+    calls.append(open(f"left{len(calls)}", "w"))
+    return w * h + (os.listdir() not in (["left0"], ["left0", "left1"], ["left1", "left0"]))"""
+    for _ in range(2):  # another submission, and another check of it
+        course.session(area=remembers, **{"1.2": f"assert not calls\n{toy.DOUBLED}"})
+        assert [course.area(), course.doubled(), course.area()] == [""] * 3
+
+
+def test_what_grows_while_the_judge_thinks_is_stopped(monkeypatch):
+    limits = sandbox.Limits(seconds=99, memory_bytes=2**20)
+    seen = watch.Watch(0, wire.Marks(), 0, 1, watch.Time(), limits)
+    seen.started_with = 0
+    monkeypatch.setattr(watch.processes, "descendants", lambda _: [psutil.Process()])
+    judge, other = socket.socketpair()  # nobody ever asks
+    with judge, other:
+        seen.wait_for(judge)
+    assert "was stopped: it used" in seen.broken
 
 
 def test_a_cell_that_hangs_costs_its_time_once(course):
@@ -381,7 +404,7 @@ def test_what_an_answer_tries_out_below_itself_is_not_charged_to_its_function(co
     course.session(**{"1.2": toy.DOUBLED + tried.format(0.7 * SECONDS)})  # for each of its cases
     assert course.doubled() == ""
     course.session(**{"1.2": toy.DOUBLED + tried.format(1.2 * SECONDS)})
-    assert "runs anew for each case of a check" in course.doubled()
+    assert "runs anew for each check" in course.doubled()
 
 
 def test_a_right_answer_that_sleeps_keeps_its_points(course):

@@ -7,6 +7,7 @@ a mark follows (see `Marks`). A value is JSON in which every object is a tag (`d
 | kind | from, to | content |
 |---|---|---|
 | Q | judge, session | a request, as a value |
+| Q | session, student | the next case of the same check, as a value |
 | S | student, session | number of the step that begins, in digits |
 | C | student, session | name of what happened in the process, to be counted |
 | C | session, judge | goes before each answer: those counts, in JSON |
@@ -118,7 +119,6 @@ class Request:
     exercise: str  # as in `1.1`
     name: str  # what the answer is called
     case: Mapping[str, Any]  # plain data
-    before: Mapping[str, Any] | None = None  # a case that is run first, to no effect
 
 
 def encode(value: Any) -> bytes:

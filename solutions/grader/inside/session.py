@@ -1,4 +1,8 @@
-"""One submission's session: answers the judge's requests by runs in fresh, shut-in processes."""
+"""One submission's session: answers the judge's requests by runs in fresh, shut-in processes.
+
+Each check has a process of its own, in which its cases run one after the other, as in a notebook,
+and so has each memory exam.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from solutions.grader import wire
 from solutions.grader.inside import processes, sandbox, student
-from solutions.grader.inside.watch import Spent, Watch
+from solutions.grader.inside.watch import Time, Watch
 from solutions.grader.submissions.slice_cells import up_to
 from tutorial_lib.checks.given.half import EXAM_BYTES
 
@@ -22,6 +26,7 @@ if TYPE_CHECKING:
     from solutions.grader.submissions.answers import Bundle, Step
 
 _ACCEPT_SECONDS = 120
+_SEND_SECONDS = 10  # a process that waits for its next case reads at once
 
 
 @dataclass(frozen=True)
@@ -59,6 +64,16 @@ def start_session(folder: Path, setting: Setting) -> None:
     Session(connection, folder, setting, **bundle).serve()
 
 
+@dataclass(frozen=True)
+class Run:
+    """A process of a student's code, which waits for the next case of its check."""
+
+    what: tuple[str, ...]  # what it runs
+    channel: socket.socket
+    child: int
+    watch: Watch
+
+
 @dataclass
 class Session:
     """Runs checks of one submission, and remembers which of its cells cannot be run."""
@@ -69,17 +84,22 @@ class Session:
     steps: list[Step]  # these three as in a `Bundle`
     cuts: dict[str, list[str]]
     problems: dict[str, str]
-    spent: dict[str, Spent] = field(default_factory=dict)
+    spent: dict[str, Time] = field(default_factory=dict)  # by check
     late: set[str] = field(default_factory=set)  # what among the problems ran out of time
-    runs: int = 0
-    counts: Mapping[str, int] = field(default_factory=dict)  # what the last run has reported
+    num_runs: int = 0
+    run: Run | None = None  # the last one, while it lives
+    counts: Mapping[str, int] = field(default_factory=dict)  # what was reported for the last case
 
     def serve(self) -> None:
         """Answer requests until the judge hangs up."""
         while True:
+            if self.run:
+                self.run.watch.wait_for(self.connection)
+                if self.run.watch.broken:
+                    self._kill(self.run.child)
             kind, content = wire.read_frame(self.connection.recv)
             if not kind:
-                return
+                return self._end_run()
             answer = wire.frame(*self._answer(wire.Request(**wire.decode(content))))
             self.connection.sendall(
                 wire.frame(wire.COUNTS, json.dumps(self.counts).encode()) + answer
@@ -96,10 +116,9 @@ class Session:
         steps = [step for step in above if _name(step) not in self.problems]
         is_cut = len(steps) == len(above) and not whole
         work = student.Work(steps, request, whole, self.cuts.get(exercise) if is_cut else None)
-        spent = self.spent.setdefault(request.check, Spent())
-        kind, content, last = self._run(work, spent)
+        kind, content, last = self._run(work)
         if not kind and b"(SIGSEGV)" in content:  # once in thousands of runs a library crashes
-            kind, content, last = self._run(work, spent)
+            kind, content, last = self._run(work)
         own = any("keep" in step for step in steps)
         if kind == wire.FAILURE and own and not whole and b"not define" in content:
             # a name that no statement of an own cell seems to define: now these cells run whole
@@ -119,7 +138,6 @@ class Session:
             if kind == wire.TIMED_OUT:
                 self.late.add(culprit)
             if culprit != exercise:  # an earlier cell is to blame: go on without it
-                del self.spent[request.check]
                 return self._answer(request, whole)
         return kind or wire.FAILURE, message.encode()
 
@@ -127,35 +145,58 @@ class Session:
         """Choose the kind of an answer that cells which were left out are to blame for."""
         return wire.FAILURE if self.late.isdisjoint(names) else wire.TIMED_OUT
 
-    def _run(self, work: student.Work, spent: Spent) -> tuple[bytes, bytes, int]:
-        """Fork, wait, clean up; what comes back is `Watch.outcome`."""
+    def _run(self, work: student.Work) -> tuple[bytes, bytes, int]:
+        """Have the process of a check run one more case, or a fresh one: `Watch.outcome`."""
+        request = work.request
+        exam_bytes = request.case.get(EXAM_BYTES, 0)
+        what = (request.check, request.exercise, request.name)
+        if self.run and self.run.what == what and not exam_bytes:
+            with contextlib.suppress(OSError):  # where it does not read, the watch will say why
+                self.run.channel.sendall(wire.frame(wire.REQUEST, wire.encode(request.case)))
+        else:
+            self._end_run()
+            self.run = Run(what, *self._begin(work, exam_bytes))
+        outcome = self.run.watch.outcome()
+        self.counts = self.run.watch.counts
+        if exam_bytes or outcome[0] != wire.RESULT:
+            self._end_run()
+        return outcome
+
+    def _begin(self, work: student.Work, exam_bytes: int) -> tuple[socket.socket, int, Watch]:
         if self.setting.namespaces:
             # over the whole run's directory: the sockets of other submissions stand in it
             sandbox.mount_scratch(self.folder.parent)
-        self.runs += 1
-        scratch = self.folder / "scratch" / str(self.runs)
+        self.num_runs += 1
+        scratch = self.folder / "scratch" / str(self.num_runs)
         scratch.mkdir(parents=True)
         # a socket, which unlike a pipe has no name in /proc that could be opened again
-        reading, writing = (end.detach() for end in socket.socketpair())
+        ours, theirs = socket.socketpair()
+        ours.settimeout(_SEND_SECONDS)
+        writing = theirs.detach()
         marks = wire.Marks()
         limits = self.setting.limits
-        if exam_bytes := work.request.case.get(EXAM_BYTES):
+        if exam_bytes:
             limits = limits.in_exam(exam_bytes)
         child = os.fork()
         if not child:
-            os.close(reading)
+            ours.close()
             self._run_as_student(writing, marks, scratch, work, limits)
         os.close(writing)
-        watch = Watch(reading, marks, child, len(work.steps), spent, limits)
-        try:
-            return watch.outcome()
-        finally:
-            self.counts = watch.counts
-            os.close(reading)
-            with contextlib.suppress(OSError):
-                os.killpg(child, signal.SIGKILL)
-            processes.end_everything_below(first_of_namespace=bool(self.setting.namespaces))
-            watch.charge(ended=True)
+        spent = self.spent.get(work.request.check, Time())
+        watch = Watch(ours.fileno(), marks, child, len(work.steps), spent, limits)
+        return ours, child, watch
+
+    def _end_run(self) -> None:
+        if self.run:
+            self.run.channel.close()
+            self._kill(self.run.child)
+            self.spent[self.run.what[0]] = self.run.watch.total()
+        self.run = None
+
+    def _kill(self, child: int) -> None:
+        with contextlib.suppress(OSError):
+            os.killpg(child, signal.SIGKILL)
+        processes.end_everything_below(first_of_namespace=bool(self.setting.namespaces))
 
     def _run_as_student(
         self,

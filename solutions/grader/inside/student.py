@@ -29,13 +29,23 @@ from typing import Any, NoReturn
 from IPython.core.inputtransformer2 import TransformerManager
 
 from solutions.grader.submissions.slice_cells import WRITES_A_FILE, cut, untimed
-from solutions.grader.wire import FAILURE, REPORT, RESULT, STEP, Marks, Request, encode
-from tutorial_lib.checks.given import CheckError, RunHalf, forbid, outside
+from solutions.grader.wire import (
+    FAILURE,
+    REPORT,
+    RESULT,
+    STEP,
+    Marks,
+    Request,
+    decode,
+    encode,
+    read_frame,
+)
+from tutorial_lib.checks.given import Case, CheckError, Result, RunHalf, forbid, outside
 from tutorial_lib.checks.given.half import refuse_thread, run_in_place
 from tutorial_lib.checks.given.seal import EXCHANGED, Seal, places
 
 ERROR_CHARACTERS = 4000
-_NAP_SECONDS = 0.01
+_NAP_SECONDS = 0.01  # of a cell, which runs anew for each check
 _FUTURE = __future__.annotations.compiler_flag  # the others are no choice any more
 
 
@@ -106,7 +116,10 @@ class Work:
 
 
 def do(work: Work, half: RunHalf, channel: int, marks: Marks) -> NoReturn:
-    """Run the cells, then the check; send what came of it, with its mark; end the process."""
+    """Run the cells, then the check's cases as they come, as in a notebook; end the process.
+
+    What comes of a case is sent with its mark. The first failure is the end.
+    """
     one_by_one = threading.Lock()  # threads of an answer may call what is counted
 
     def send(kind: bytes, content: bytes) -> None:
@@ -119,7 +132,13 @@ def do(work: Work, half: RunHalf, channel: int, marks: Marks) -> NoReturn:
         send(FAILURE, why[:ERROR_CHARACTERS].encode("utf-8", "replace"))
 
     try:
-        send(RESULT, encode(_result(work, half, send)))
+        run, case = _prepared(work, half, send), work.request.case
+        while True:
+            send(RESULT, encode(run(case)))
+            kind, content = read_frame(functools.partial(os.read, channel))
+            if not kind:
+                os._exit(0)
+            case = decode(content)
     except CheckError as error:
         fail(str(error))
     except BaseException as error:  # whatever it is, the process ends with a message
@@ -128,7 +147,10 @@ def do(work: Work, half: RunHalf, channel: int, marks: Marks) -> NoReturn:
         os._exit(0)
 
 
-def _result(work: Work, half: RunHalf, send: Callable[[bytes, bytes], None]) -> Any:
+def _prepared(
+    work: Work, half: RunHalf, send: Callable[[bytes, bytes], None]
+) -> Callable[[Case], Result]:
+    """Run the cells; what is returned runs the check's half on a case."""
     request = work.request
     used: list[str] = []
     forbid.remove(half.forbidden, CheckError, used)  # for good, before any line of the student's
@@ -139,7 +161,7 @@ def _result(work: Work, half: RunHalf, send: Callable[[bytes, bytes], None]) -> 
     namespace = vars(main)
     namespace["get_ipython"] = lambda: Shell(namespace)
     namespace["display"] = lambda *things, **options: None
-    sleep, in_cells = time.sleep, [True]  # cells run anew for each case, and so would each sleep
+    sleep, in_cells = time.sleep, [True]
     time.sleep = lambda s: sleep(min(float(s), _NAP_SECONDS if in_cells else math.inf))
     # A student's cell may call a check, which has nothing to judge by in here.
     RunHalf.__call__ = lambda self, answer: None  # type: ignore[method-assign, misc]
@@ -171,18 +193,18 @@ def _result(work: Work, half: RunHalf, send: Callable[[bytes, bytes], None]) -> 
         reason = f"stopped with {stopped}" if stopped else f"does not define {name}"
         raise CheckError(f"your answer cell for exercise {request.exercise} {reason}.")
     answer = seal.around(namespace[name])
-    if request.before is not None:  # as in a notebook, where it is not the first call
-        with contextlib.suppress(BaseException):
-            run_in_place(half, answer, request.before)
     used.clear()  # what cells try out is not the function's doing
     outside.listen(lambda name: send(REPORT, name.encode()))
     seal.check()
-    result = {**run_in_place(half, answer, request.case)}
-    seal.check()
-    result[EXCHANGED] = seal.broken
-    if used:  # and the answer has caught the error
-        raise CheckError(used[0])
-    return result
+
+    def run(case: Case) -> Result:
+        result = run_in_place(half, answer, case)
+        seal.check()
+        if used:  # and the answer has caught the error
+            raise CheckError(used[0])
+        return {**result, EXCHANGED: seal.broken}
+
+    return run
 
 
 def describe(error: BaseException) -> str:

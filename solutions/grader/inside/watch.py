@@ -8,9 +8,9 @@ import operator
 import os
 import select
 import signal
+import socket
 import time
 from collections import Counter
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import psutil
@@ -20,15 +20,15 @@ from solutions.grader.inside import processes, sandbox, student
 from tutorial_lib.units import human_bytes, human_seconds
 
 _TICK_SECONDS = 0.1
-# What stands outside of functions runs anew for each case: it may take a check's seconds once, and
-# so many times over all its cases.
-_CELLS_TIMES = 3
+# What stands outside of functions has a check's seconds each time that it runs: for the cases, for
+# the exam, and once more for each with the student's own cells whole.
+_CELLS_TIMES = 4
 # What the clock may show: so many times the CPU seconds, and so much more.
 _CLOCK_TIMES, _CLOCK_MORE = 5, 60.0
 _MOST_COUNTS, _NAME_BYTES = 1000, 100  # of what a process reports
 _EACH_TIME = (
-    " What stands outside of functions runs anew for each case of a check: keep what you try out "
-    "in cells of your own."
+    " What stands outside of functions runs anew for each check: keep what you try out in cells of "
+    "your own."
 )
 
 
@@ -49,18 +49,15 @@ def longest(seconds: float) -> float:
     return (1 + _CELLS_TIMES) * allowed_time(seconds).clock
 
 
-@dataclass
-class Spent:
-    """What a check has spent, over all its cases."""
-
-    in_cells: Time = field(default_factory=Time)
-    in_function: Time = field(default_factory=Time)
+def _now(below: list[psutil.Process]) -> Time:
+    return Time(processes.cpu_seconds(below), time.monotonic())
 
 
 class Watch:
     """Waits for what a student's process writes to `channel`, while it keeps within its limits.
 
-    It runs `num_cells` cells before the function; `charge` adds to what the check has spent so far.
+    It runs `num_cells` cells, then the function on one case after the other; `spent` is what the
+    function has used in earlier processes of the same check.
     """
 
     def __init__(
@@ -69,7 +66,7 @@ class Watch:
         marks: wire.Marks,
         child: int,
         num_cells: int,
-        spent: Spent,
+        spent: Time,
         limits: sandbox.Limits,
     ) -> None:
         self.channel, self.marks, self.child, self.num_cells = channel, marks, child, num_cells
@@ -77,13 +74,21 @@ class Watch:
         self.allowed = allowed_time(limits.seconds)
         self.in_function = False
         self.number = processes.number_outside()
-        self.began = self._now([])  # of the child itself, all counts
+        self.began = _now([])  # of the child itself, all counts
         self.started_with = processes.held_bytes(self.number)
         self.last = 0
         self.broken = ""
         self.timed_out = False
         self.counts: Counter[str] = Counter()
         self.looked_at = time.monotonic()
+
+    def wait_for(self, judge: socket.socket) -> None:
+        """Wait until the judge asks again: its own time is not the answer's."""
+        began = time.monotonic()
+        while not self.broken and not select.select([judge], [], [], _TICK_SECONDS)[0]:
+            self.broken = self._too_large(processes.descendants(self.number))
+        self.began = self.began._replace(clock=self.began.clock + time.monotonic() - began)
+        self.counts = Counter()
 
     def outcome(self) -> tuple[bytes, bytes, int]:
         """Wait for the last message: kind, content, and the number of the step then under way.
@@ -100,7 +105,7 @@ class Watch:
             if kind == wire.STEP:
                 self.last = int(content) if content.isdigit() and len(content) < 6 else 0
                 if self.last == self.num_cells and not self.in_function:
-                    self.charge()
+                    self.began = _now(processes.descendants(self.number))
                     self.in_function = True
             elif kind == wire.REPORT:
                 if len(self.counts) < _MOST_COUNTS:
@@ -115,17 +120,13 @@ class Watch:
     def _stopped(self, reason: str) -> tuple[bytes, bytes, int]:
         return wire.TIMED_OUT if self.timed_out else b"", reason.encode(), self.last
 
-    def charge(self, *, ended: bool = False) -> None:
-        """Add the time since the last call to what the check has spent."""
-        # where all has ended, the system has added up the time of what was reaped
-        now = self._now([] if ended else processes.descendants(self.number))
-        phase = "in_function" if self.in_function else "in_cells"
-        used = map(operator.sub, now, self.began)
-        setattr(self.spent, phase, Time(*map(operator.add, self._before(), used)))
-        self.began = now
+    def total(self) -> Time:
+        """Add up what the function has used, in earlier processes too."""
+        used = self._used(processes.descendants(self.number))
+        return Time(*map(operator.add, self.spent, used)) if self.in_function else self.spent
 
-    def _now(self, below: list[psutil.Process]) -> Time:
-        return Time(processes.cpu_seconds(below), time.monotonic())
+    def _used(self, below: list[psutil.Process]) -> Time:
+        return Time(*map(operator.sub, _now(below), self.began))
 
     def _read(self, length: int) -> bytes:
         while not self.broken:
@@ -140,8 +141,9 @@ class Watch:
 
     def _over_the_limit(self) -> str:
         below = processes.descendants(self.number)
-        if late := self._out_of_time(below):
-            return late
+        return self._out_of_time(below) or self._too_large(below)
+
+    def _too_large(self, below: list[psutil.Process]) -> str:
         if len(below) > self.limits.processes:
             return f"was stopped: it started more than {self.limits.processes} processes."
         used = sum(max(0, processes.held_bytes(one) - self.started_with) for one in below)
@@ -152,7 +154,11 @@ class Watch:
 
     def _out_of_time(self, below: list[psutil.Process]) -> str:
         """Say which of the two times is over, and remember it; empty when neither is."""
-        cpu, clock = map(self._exceeded, self.allowed, self._now(below), self.began, self._before())
+        before = self.spent if self.in_function else Time()
+        used = map(operator.add, before, self._used(below))
+        cpu, clock = (
+            one if one < more else 0.0 for one, more in zip(self.allowed, used, strict=True)
+        )
         self.timed_out = bool(cpu or clock)
         again = "" if self.in_function else _EACH_TIME
         if cpu:
@@ -162,16 +168,6 @@ class Watch:
             seconds = f"{human_seconds(clock)} on the clock, before its CPU time was used up"
             return f"was stopped after {seconds}: does it wait for what never comes?{again}"
         return ""
-
-    def _before(self) -> Time:
-        return self.spent.in_function if self.in_function else self.spent.in_cells
-
-    def _exceeded(self, allowed: float, now: float, began: float, before: float) -> float:
-        """Return the limit that one of the two times has passed; 0 when it has passed none."""
-        used, several = now - began, 1 if self.in_function else _CELLS_TIMES
-        if used > allowed:
-            return allowed
-        return several * allowed if before + used > several * allowed else 0.0
 
     def _how_it_ended(self) -> str:
         if late := self._out_of_time(processes.descendants(self.number)):
