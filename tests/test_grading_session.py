@@ -257,16 +257,17 @@ UNSEEN = {
     "a thread without its class": "import _thread; _thread.start_new_thread(print, ())",
     "a process": "import os; os.fork() or os._exit(0)",
     "a program": "import subprocess; subprocess.run(['true'])",
+    "a program of a shell": "import os; os.system('true')",
+    "a process of Python's": "import multiprocessing as m; m.Process(target=print).start()",
 }
 
 
 @pytest.mark.parametrize("start", UNSEEN.values(), ids=UNSEEN)
-def test_nothing_is_done_where_no_meter_looks(course, running, start):
+def test_nothing_is_done_where_no_meter_looks(course, start):
     course.session(**{"1.2": f"def doubled(x):\n    {start}\n    return FACTOR * x"})
     said = course.doubled()
-    if "seccomp" in running[3] or "Thread(" in start:
-        words = ("starts another thread", "can't start new thread", "PermissionError")
-        assert any(word in said for word in words), said
+    words = ("your code starts another thread or process", "can't start new thread")
+    assert any(word in said for word in words), said
     assert course.slope() == ""
 
 

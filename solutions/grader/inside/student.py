@@ -18,6 +18,7 @@ import linecache
 import math
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -46,6 +47,8 @@ from tutorial_lib.checks.given.seal import EXCHANGED, Seal, places
 
 ERROR_CHARACTERS = 4000
 _NAP_SECONDS = 0.01  # of a cell, which runs anew for each check
+_STARTS: list[tuple[Any, str]] = [(threading.Thread, "start"), (subprocess.Popen, "__init__")]
+_STARTS += [(os, name) for name in ("fork", "forkpty", "posix_spawn", "posix_spawnp", "system")]
 _FUTURE = __future__.annotations.compiler_flag  # the others are no choice any more
 
 
@@ -155,8 +158,9 @@ def _prepared(
     used: list[str] = []
     forbid.remove(half.forbidden, CheckError, used)  # for good, before any line of the student's
     half = dataclasses.replace(half, forbidden=())
-    if not half.threads:  # the kernel refuses both too, without a reason
-        threading.Thread.start = os.fork = refuse_thread  # type: ignore[assignment, method-assign]
+    if not half.threads:  # the kernel refuses all of these too, without a reason
+        for place, start in _STARTS:
+            setattr(place, start, refuse_thread)
     sys.modules["__main__"] = main = types.ModuleType("__main__")
     namespace = vars(main)
     namespace["get_ipython"] = lambda: Shell(namespace)

@@ -7,6 +7,7 @@ the check is, and only plain data comes back to be judged.
 import contextlib
 import inspect
 import re
+import subprocess
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -94,9 +95,13 @@ def run_in_place(half: RunHalf, answer: Answer, case: Case) -> Result:
             ) from error
 
 
-def refuse_thread(*_: Any) -> NoReturn:
-    """Raise a CheckError in the place of `threading.Thread.start`, or of `os.fork`."""
-    raise CheckError(
+class StartsAnotherError(CheckError, PermissionError):
+    """A thread or a process was refused; a library may catch it as the system's own refusal."""
+
+
+def refuse_thread(*_: Any, **__: Any) -> NoReturn:
+    """Raise a CheckError in the place of what starts a thread, a process or a program."""
+    raise StartsAnotherError(
         "your code starts another thread or process, and what is done there is not counted: do the "
         "work in the thread that calls your function."
     )
@@ -104,15 +109,21 @@ def refuse_thread(*_: Any) -> NoReturn:
 
 @contextlib.contextmanager
 def _in_one_thread() -> Iterator[None]:
-    """Refuse new threads wherever a meter is on, which sees the operations of its own thread."""
-    start = threading.Thread.start
+    """Refuse new threads and programs where a meter is on: it sees what its own thread does."""
 
-    def start_unseen(thread: threading.Thread) -> None:
-        if active_modes():
-            refuse_thread()
-        start(thread)
+    def seen(start: Callable[..., None]) -> Callable[..., None]:
+        def start_unseen(*args: Any, **kwargs: Any) -> None:
+            if active_modes():
+                refuse_thread()
+            start(*args, **kwargs)
 
-    with mock.patch.object(threading.Thread, "start", start_unseen):
+        return start_unseen
+
+    thread, program = threading.Thread, subprocess.Popen
+    with (
+        mock.patch.object(thread, "start", seen(thread.start)),
+        mock.patch.object(program, "__init__", seen(program.__init__)),
+    ):
         yield
 
 
