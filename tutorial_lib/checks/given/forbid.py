@@ -59,7 +59,7 @@ def meter(advice: str, names: tuple[str, ...] = (*METERS, LOG)) -> Forbidden:
 def saved(advice: str) -> Forbidden:
     """Forbid `memory.saved`; advice says what to do."""
     message = f"memory.saved is the oracle here, so your function may not call it. {advice}"
-    return Forbidden(message, ("tutorial_lib.memory.saved",))
+    return Forbidden(message, ("tutorial_lib.memory.saved_tensors",))
 
 
 def own_code(names: tuple[str, ...]) -> Forbidden:
