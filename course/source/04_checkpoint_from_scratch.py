@@ -12,6 +12,7 @@
 
 # %% id="imports"
 import contextlib
+import gc
 import warnings
 import weakref
 from functools import partial
@@ -546,7 +547,7 @@ def discards():
 
 # %% [markdown] id="write-apart"
 # `tree_flatten` takes any nest of tuples, lists and dicts apart. It returns a pair, the list of
-# leaves and the nest's *form*, and `tree_unflatten(leaves, form)` builds the nest again.
+# leaves, None among them, and the nest's *form*. `tree_unflatten(leaves, form)` builds it again.
 #
 # **Write.** `apart`, for the arguments. Until backward the graph keeps the function `together`. If
 # it held the tensors themselves, they would stay in memory as long as the loss does.
@@ -599,6 +600,7 @@ def takes_apart():
     together([new])
     alive, tensors = [weakref.ref(x), weakref.ref(new)], None
     del x, new
+    gc.collect()
     held = [
         name
         for name, one in zip(("old", "new"), alive, strict=True)
@@ -665,7 +667,9 @@ def calls_as_it_was_called():
         return found, [x.grad, y.grad, weight.grad]
 
     found, wanted = run(lambda function, *args, **kwargs: function(*args, **kwargs))
+    seen[1:] = []
     again, grads = run(checkpoint)
+    times = len(seen) - 1
     said = f"The function got {seen[-1]}, and not {seen[0]}: scale, name and flag."
     assert seen[-1] == seen[0], said
     assert torch.equal(again["out"], found["out"]), "The output is another one."
@@ -673,6 +677,14 @@ def calls_as_it_was_called():
     for name, mine, true in zip("xyw", grads, wanted, strict=True):
         near = mine is not None and torch.allclose(mine, true, rtol=1e-3)
         assert near, f"The gradient of {name} is missing or wrong."
+    assert times == 4, f"Two calls run the function {times} times, and not 2 + 2."
+    y, _ = checkpoint(lambda x, y: (x @ weight, 0), torch.ones(4, 4), None)
+    assert y.requires_grad, "No argument needs a gradient: the dummy tensor does."
+    let_through = False
+    with contextlib.suppress(TypeError):
+        checkpoint(lambda x: (x, slice(2)), x)
+        let_through = True
+    assert not let_through, "An output of another class is let through: use `known`."
 
 
 # %% id="implementations"

@@ -264,9 +264,9 @@ def dropped_in_order(table, forward_flops):
 # @title Check: run this cell
 @blanks.check("dropped_in_order", "return a list of points")
 def drops_in_order():
-    made_up = pd.DataFrame({"kept": [10, 40, 50], "flops": [60, 0, 50]})
-    said = "Kept 10, 40 and 50 bytes, for 60, 0 and 50 FLOPs, with a forward of 200. "
-    right = [(0, 100), (0, 60), (25, 10), (55, 0)]
+    made_up = pd.DataFrame({"kept": [10, 40, 60], "flops": [30, 0, 50]})
+    said = "Kept 10, 40 and 60 bytes, for 30, 0 and 50 FLOPs, with a forward of 200. "
+    right = [(0, 110), (0, 70), (25, 10), (40, 0)]
     seen = [tuple(point) for point in dropped_in_order(made_up, 200)]
     assert len(seen) == 4, f"{said}These are 4 points, and not {len(seen)}."
     for mine, true in zip(seen, right, strict=True):

@@ -626,15 +626,13 @@ def in_memory(model, optimizer, pixels=images[:128], size=8, embed=None):
 # @title Check: run this cell
 @blanks.check("in_memory", "return the loss of the whole batch, a number")
 def is_in_memory():
-    def trained(step, times=1, **options):
+    def trained(step):
         (model, optimizer), sizes, steps = make_encoders(width=32), [], []
         for q in model.parameters():
             q.grad = torch.full_like(q, 1e9)  # of an update before
-        model.register_forward_hook(
-            lambda _, __, out: (sizes.append(len(out)), times * out)[1]
-        )
+        model.register_forward_hook(lambda _, __, out: sizes.append(len(out)))
         optimizer.register_step_post_hook(lambda *_: steps.append(len(sizes)))
-        loss = step(model, optimizer, pixels=images[:24], **options)
+        loss = step(model, optimizer, pixels=images[:24])
         grads = [
             torch.zeros(1) if q.grad is None else q.grad for q in model.parameters()
         ]
@@ -655,17 +653,19 @@ def is_in_memory():
         for g, true in zip(grads, wanted, strict=True)
     )
     assert off < 1e-3, f"A gradient is off by {off:.0%} of the whole batch's."
-    embedded = []
+    rows = []
 
     def embed(part):
-        embedded.append(len(part))
-        return F.normalize(
-            part.flatten(2).repeat(1, 2, 1) + 0 * other.log_scale, dim=-1
-        )
+        rows.append(other(part))
+        return rows[-1]
 
-    other, optimizer = make_encoders(width=32)
-    in_memory(other, optimizer, pixels=images[:24], embed=embed)
-    assert embedded == [8, 8, 8], f"`embed` was called with {embedded} pairs."
+    other, optimizer = make_encoders(p=0.5, width=32)
+    in_memory(other, optimizer, pixels=images[:24], size=6, embed=embed)
+    sizes = [len(row) for row in rows]
+    assert sizes == [6, 6, 6, 6], f"24 pairs, size=6: `embed` is called with {sizes}."
+    twin, _ = make_encoders(p=0.5, width=32)  # begins with the same random state
+    same = all(map(torch.equal, rows, map(twin, images[:24].split(6))))
+    assert same, "With dropout the masks are not those of the parts in their order."
 
 
 # %% id="replay"

@@ -177,6 +177,17 @@ FILLINGS = {
         "leaves_the_nest_flat": wrong(
             "`together` builds", "return tree_unflatten(again, form)", "return again"
         ),
+        "calls_itself": right(
+            "        again = list(others)\n"
+            "        for place, tensor in zip(places, tensors, strict=True):\n"
+            "            again[place] = tensor\n",
+            "        def fill(place, new):\n"
+            "            if place == len(others):\n"
+            "                return []\n"
+            "            first = next(new) if place in places else others[place]\n"
+            "            return [first, *fill(place + 1, new)]\n\n"
+            "        again = fill(0, iter(tensors))\n",
+        ),
         "builds_a_dict": right(
             "        again = list(others)\n"
             "        for place, tensor in zip(places, tensors, strict=True):\n"
@@ -217,6 +228,21 @@ FILLINGS = {
             "return tree_unflatten(outputs, form)",
             "return outputs",
         ),
+        "has_a_dummy_without_a_gradient": wrong(
+            "the dummy tensor does", "torch.empty(0, requires_grad=True)", "torch.empty(0)"
+        ),
+        "discards_nothing": wrong(
+            "Two calls run the function 2 times",
+            *(
+                "    outputs = Discard",
+                "    return function(*args, **kwargs)\n    outputs = Discard",
+            ),
+        ),
+        "runs_once_more": wrong(
+            "Two calls run the function 6 times",
+            *("    outputs = Discard", "    function(*args, **kwargs)\n    outputs = Discard"),
+        ),
+        "lets_all_through": wrong("is let through", "known(outputs)", "tuple(outputs)"),
         "keeps_what_it_flattened": right(
             *("outputs, form =", "flat, form ="), *("known(outputs)", "known(flat)")
         ),

@@ -56,14 +56,18 @@ FILLINGS = {
     },
     "dropped": {
         "keeps_the_tables_order": wrong(
-            "A point is (0, 60), and not (30.0, 90.0)", "    table = cheapest_first(table)\n", ""
+            "A point is (0, 70), and not (15.0, 100.0)", "    table = cheapest_first(table)\n", ""
+        ),
+        "sorts_by_flops": wrong(
+            "A point is (25, 10), and not (15.0, 60.0)",
+            *("cheapest_first(table)", 'table.sort_values("flops")'),
         ),
         "gives_a_share": wrong("A point is (25, 10), and not (0.25, 10.0)", "100 * ", ""),
         "begins_with_one_dropped": wrong(
             "4 points, and not 3", "(0, table.kept.sum()), *zip", "*zip"
         ),
         "adds_up_what_is_dropped": wrong(
-            "A point is (0, 60), and not (0.0, 40.0)", "table.kept.sum() - table", "table"
+            "A point is (0, 70), and not (0.0, 40.0)", "table.kept.sum() - table", "table"
         ),
         "gives_lists": right(
             "[(0, table.kept.sum()), *zip(again, kept, strict=True)]",

@@ -203,7 +203,24 @@ FILLINGS = {
             "three eights, not [24]", "for part in pixels.split(size)", "for part in [pixels]"
         ),
         "ignores_embed": wrong(
-            "`embed` was called with []", "(embed or model)(part)", "model(part)"
+            "`embed` is called with []", "(embed or model)(part)", "model(part)"
+        ),
+        "cuts_into_three": wrong(
+            "`embed` is called with [8, 8, 8]", "pixels.split(size)", "pixels.chunk(3)"
+        ),
+        "embeds_without_masks": wrong(
+            "the masks are not those of the parts",
+            *("    embedded = torch", "    model.eval()\n    embedded = torch"),
+        ),
+        "begins_at_the_end": wrong(
+            "the masks are not those of the parts",
+            *("for part in pixels.split(size)])", "for part in pixels.split(size)[::-1]][::-1])"),
+        ),
+        "asks_for_gradients": right(
+            "    loss.backward()\n",
+            "    named = list(model.parameters())\n"
+            "    for one, of in zip(named, torch.autograd.grad(loss, named), strict=True):\n"
+            "        one.grad = of\n",
         ),
         "never_clears": wrong("An older gradient", "    optimizer.zero_grad()\n", ""),
         "takes_a_loss_a_part": wrong(
