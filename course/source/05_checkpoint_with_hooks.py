@@ -794,3 +794,5 @@ claims.Verdicts(
 #
 # In lab 03, `lab03_my_checkpoint`, you write the rest: RNG states of GPUs, arguments in keywords
 # and tuples, repeated backwards, and the check. Then yours takes the place of PyTorch's.
+#
+# *Your run*: [10e](10e_your_run.ipynb), lever 1.

@@ -850,3 +850,5 @@ claims.Verdicts(
 # In chapter 09 the premise fails: BatchNorm and contrastive losses are no sums over samples. In lab
 # 06, `lab06_exact_accumulation`, you write the step that passes all of this. The companions
 # `08b_trainers_and_losses` and `08c_sixteen_bits` are optional.
+#
+# *Your run*: [10e](10e_your_run.ipynb), lever 2.

@@ -730,5 +730,7 @@ pd.DataFrame.from_dict(rows, orient="index", columns=columns)
 # - Say what such a loss cannot do, and have it say so.
 #
 # Lab 10, `lab10_the_loss`, asks you to build it for a real head: ragged, tied, with a bias, under
-# autocast, within a budget. Three companions go on: [10e](10e_your_run.ipynb) has one training
-# script, [10f](10f_after_training.ipynb) GRPO, [10g](10g_the_mlp_in_tiles.ipynb) the MLP in tiles.
+# autocast, within a budget. Companions go on: [10f](10f_after_training.ipynb) with GRPO,
+# [10g](10g_the_mlp_in_tiles.ipynb) with the MLP in tiles.
+#
+# *Your run*: [10e](10e_your_run.ipynb), lever 3.
