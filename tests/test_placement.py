@@ -1,6 +1,7 @@
 """Steps that place their tensors on a GPU, predicted where there is none."""
 
 import contextlib
+from functools import partial
 
 import pytest
 import torch
@@ -87,21 +88,23 @@ def whole_script(gpu, *, autocast, scaler):
     ],
 )
 def test_autocast_and_scaler_for_a_gpu_take_effect_without_one(autocast, dtype, recwarn):
-    named = memory.predict(
+    # later releases' matmuls have workspaces, which decide on the peak of so small a step
+    predict = partial(memory.predict, release="2.13")
+    named = predict(
         lambda: whole_script(
             True,
             autocast=autocast,
             scaler=lambda: torch.amp.GradScaler("cuda"),
         )
     )
-    wanted = memory.predict(
+    wanted = predict(
         lambda: whole_script(
             False,
             autocast=lambda: torch.autocast("cpu", dtype),
             scaler=lambda: torch.amp.GradScaler("cpu"),
         )
     )
-    without = memory.predict(
+    without = predict(
         lambda: whole_script(
             False,
             autocast=contextlib.nullcontext,

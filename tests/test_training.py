@@ -53,7 +53,8 @@ def peaks(optimizer):
     sizes = {**TINY["gpt2"], "n_layer": 4, "hidden_size": 128}
     return [
         memory.predict(
-            Recipe("gpt2", 3, optimizer=optimizer, checkpointing=name, overrides=sizes).make_step
+            Recipe("gpt2", 3, optimizer=optimizer, checkpointing=name, overrides=sizes).make_step,
+            release="2.13",  # later ones' matmuls give a workspace back, larger than the model
         )
         for name in ("none", "per-block")
     ]
