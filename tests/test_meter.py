@@ -121,8 +121,18 @@ class Halves(nn.Module):
         return self.first(x).relu()
 
 
+def in_a_region(function):
+    def run(x):
+        with torch.autograd.graph.region_activation_memory_budget(0.5):
+            return function(x)
+
+    return run
+
+
 @pytest.mark.parametrize("predicted", [False, True])
-@pytest.mark.parametrize("part", ["block", "in place", "loss", "method", "step", "update", "none"])
+@pytest.mark.parametrize(
+    "part", ["block", "budget", "in place", "loss", "method", "step", "update", "none"]
+)
 def test_a_compiled_part_is_measured_as_it_was_and_said(part, predicted, recwarn):
     compiled = lambda function: torch.compile(function, backend="eager")  # noqa: E731
 
@@ -136,6 +146,8 @@ def test_a_compiled_part_is_measured_as_it_was_and_said(part, predicted, recwarn
             model.first.compile(backend="eager")
         if part == "method":
             model.half = compiled(model.half)
+        if part == "budget":  # raises where nothing is compiled
+            model.half = compiled(in_a_region(model.half))
         loss = compiled(loss) if part == "loss" else loss
         update = compiled(update) if part == "update" else update
         forward = lambda: loss(model(x))  # noqa: E731

@@ -112,12 +112,23 @@ def is_compiled(module: nn.Module) -> bool:
 
 
 @contextlib.contextmanager
+def compiling_nothing() -> Iterator[None]:
+    """Run compiled code as it was in a block; a budget for a region of it, which raises then, too.
+
+    `region_activation_memory_budget`, which older releases do not have: torch/autograd/graph.py.
+    """
+    region = torch.autograd.graph, "region_activation_memory_budget", contextlib.nullcontext
+    with torch.compiler.set_stance("force_eager"), mock.patch.object(*region, create=True):
+        yield
+
+
+@contextlib.contextmanager
 def run_uncompiled(called: Callable[[], None]) -> Iterator[None]:
     """Run compiled code as it was in a block, and tell of each call of it.
 
     `_callback_from_stance`, which compiled code asks how to run: torch/_dynamo/eval_frame.py.
     """
-    with torch.compiler.set_stance("force_eager"):
+    with compiling_nothing():
         chooser = sys.modules["torch._dynamo.eval_frame"]
         plain = vars(chooser)["_callback_from_stance"]
 

@@ -26,7 +26,12 @@ from tutorial_lib.instruments.predicting.values import Values
 from tutorial_lib.instruments.private_torch import COMPILER, imported, patches, without_modes
 from tutorial_lib.memory.lines import line_in_words
 from tutorial_lib.memory.meter import MeterWarning, measure
-from tutorial_lib.memory.private_torch import FakeTensor, FakeTensorMode, active_modes
+from tutorial_lib.memory.private_torch import (
+    FakeTensor,
+    FakeTensorMode,
+    active_modes,
+    compiling_nothing,
+)
 from tutorial_lib.memory.release import naming_what_is_gone
 from tutorial_lib.memory.report import MemoryReport
 
@@ -200,7 +205,7 @@ def _predicting(kernels: str, values: Values) -> Iterator[None]:
         Repeats(mode),
         values,
         _workarounds(),
-        torch.compiler.set_stance("force_eager"),  # code compiled before knows real tensors alone
+        compiling_nothing(),  # code compiled before knows real tensors alone
         kernel_mode,
         RealSizes(kernels),
         naming_what_is_gone(),
