@@ -12,12 +12,24 @@ import habits
 import pytest
 import torch
 import torch.distributed as dist
+from functorch.compile import aot_module, make_boxed_func, min_cut_rematerialization_partition
 from torch import nn
+from torch._functorch import config as functorch_config
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
+from torch.distributed.pipelining import (
+    PipelineStage,
+    ScheduleGPipe,
+    ScheduleInterleaved1F1B,
+    ScheduleInterleavedZeroBubble,
+)
 from torch.nn import functional as F
-from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
+from torch.utils.checkpoint import (
+    CheckpointPolicy,
+    checkpoint,
+    create_selective_checkpoint_contexts,
+)
+from torch.utils.flop_counter import FlopCounterMode
 
 from tutorial_lib import memory
 
@@ -100,6 +112,41 @@ def test_a_pipeline_divides_earlier_gradients_again(one_rank, scale, expected):
     torch.testing.assert_close(part.weight.grad, expected * once)
 
 
+class Stage(nn.Module):
+    """A layer that counts how often it runs, in a checkpoint where one is asked for."""
+
+    def __init__(self, reentrant=None):
+        super().__init__()
+        self.layer, self.runs, self.reentrant = nn.Linear(4, 4), 0, reentrant
+
+    def forward(self, x):
+        if self.reentrant is None:
+            return self._run(x)
+        return checkpoint(self._run, x, use_reentrant=self.reentrant)
+
+    def _run(self, x):
+        self.runs += 1
+        return self.layer(x).tanh()
+
+
+@pytest.mark.parametrize("schedule", [ScheduleInterleaved1F1B, ScheduleInterleavedZeroBubble])
+@pytest.mark.parametrize("reentrant", [None, False, True])
+def test_checkpoints_in_a_pipeline(one_rank, schedule, reentrant):
+    parts = [Stage(reentrant) for _ in range(2)]
+    stages = [PipelineStage(part, i, 2, torch.device("cpu")) for i, part in enumerate(parts)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of inputs that need no gradient
+        schedule(stages, 4, loss_fn=F.mse_loss).step(torch.randn(8, 4), target=torch.randn(8, 4))
+    assert [part.layer.weight.grad is None for part in parts] == [reentrant is True] * 2
+    once = 5  # four micro-batches, and one more to learn the shapes
+    if reentrant is not False:
+        assert parts[1].runs == once
+    elif schedule is ScheduleInterleaved1F1B:
+        assert parts[1].runs == once + 5
+    else:
+        assert parts[1].runs == once + 9
+
+
 NEWER = pytest.mark.skipif(
     not hasattr(torch.autograd.graph, "node_creation_hook"), reason="new in PyTorch 2.15"
 )
@@ -122,6 +169,129 @@ def test_hooks_around_selective_checkpointing_see_nothing_of_what_it_saves(respe
             y = checkpoint(lambda x: (x @ weight).cos() @ weight, x, use_reentrant=False, **asked)
     assert (len(set(seen)) > 1) == bool(respected)
     y.sum().backward()
+
+
+@NEWER
+def test_checkpoint_is_a_decorator():
+    runs = []
+
+    @checkpoint(use_reentrant=False)
+    def region(x):
+        runs.append(1)
+        return x.cos().cos()
+
+    region(torch.ones(3, requires_grad=True)).sum().backward()
+    assert len(runs) == 2
+
+
+@pytest.mark.skipif("2.14" <= torch.__version__ < "2.15", reason="was not tried")
+@pytest.mark.skipif(not hasattr(torch.library, "EffectType"), reason="older than 2.13")
+@pytest.mark.parametrize("selective", [False, True])
+def test_an_ordered_effect_runs_once_under_a_policy_from_2_15_on(selective):
+    runs = []
+
+    @torch.library.custom_op(f"surprises::effect_{selective}", mutates_args=())
+    def effect(x: torch.Tensor) -> torch.Tensor:
+        runs.append(1)
+        return x.clone()
+
+    effect.register_autograd(lambda _, gradient: gradient)
+    effect.register_effect(torch.library.EffectType.ORDERED)
+    how = {"context_fn": partial(create_selective_checkpoint_contexts, [])} if selective else {}
+    x = torch.ones(3, requires_grad=True)
+    checkpoint(lambda x: effect(x).exp().sin(), x, use_reentrant=False, **how).sum().backward()
+    assert len(runs) == (1 if selective and torch.__version__ >= "2.15" else 2)
+
+
+@pytest.mark.skipif(not hasattr(CheckpointPolicy, "MUST_CPU_OFFLOAD"), reason="older than 2.13")
+@pytest.mark.parametrize(("answer", "matmuls"), [("MUST_SAVE", 4), ("MUST_CPU_OFFLOAD", 6)])
+def test_a_policy_that_offloads_recomputes_in_eager(answer, matmuls):
+    policy = getattr(CheckpointPolicy, answer)
+    how = partial(create_selective_checkpoint_contexts, lambda *_, **__: policy)
+    x, weight = torch.randn(2, 16, 16, requires_grad=True).unbind()
+    region = lambda x: ((x @ weight).cos() @ weight).sin()  # noqa: E731
+    y = checkpoint(region, x, use_reentrant=False, context_fn=how)
+    with FlopCounterMode(display=False) as counter:
+        y.sum().backward()
+    assert counter.get_total_flops() == matmuls * 2 * 16**3
+
+
+class Blocks(nn.Module):
+    """Four MLPs; the last ones, or all of them, with a budget of their own."""
+
+    def __init__(self, budget=None, last=4, breaks=False):
+        super().__init__()
+        self.layers = nn.ModuleList(
+            nn.Sequential(nn.LayerNorm(16), nn.Linear(16, 64), nn.GELU(), nn.Linear(64, 16))
+            for _ in range(4)
+        )
+        self.budget, self.last, self.breaks = budget, last, breaks
+
+    def forward(self, x):
+        for layer in self.layers[: 4 - self.last]:
+            x = x + layer(x)
+        if self.budget is None:
+            return self._rest(x)
+        if self.breaks:
+            torch._dynamo.graph_break()
+        with torch.autograd.graph.region_activation_memory_budget(self.budget):
+            return self._rest(x)
+
+    def _rest(self, x):
+        for layer in self.layers[4 - self.last :]:
+            x = x + layer(x)
+        return x
+
+
+def waiting_bytes(model, **config):
+    """Return what the compiled model keeps for backward besides weights."""
+    torch._dynamo.reset()
+    with functorch_config.patch(**config):
+        compiled = torch.compile(model, backend="aot_eager_decomp_partition")
+        x = torch.randn(128, 16)
+        compiled(x).sum().backward()
+        return memory.saved(lambda: compiled(x), params_of=model).num_bytes
+
+
+REGIONS = pytest.mark.skipif(
+    not hasattr(torch.autograd.graph, "region_activation_memory_budget"),
+    reason="this PyTorch has no budget for a region",
+)
+
+
+@REGIONS
+@pytest.mark.weekly
+def test_a_budget_of_a_region_wins_and_covers_a_graph():
+    half = waiting_bytes(Blocks(), activation_memory_budget=0.5)
+    assert waiting_bytes(Blocks(0.5), activation_memory_budget=0.0) == half
+    with pytest.raises(Exception, match="must cover the entire forward"):
+        waiting_bytes(Blocks(0.5, last=2))
+    assert waiting_bytes(Blocks(0.0, last=2, breaks=True)) > half  # of the first two, all
+
+
+@REGIONS
+@NEWER
+@pytest.mark.weekly
+def test_without_full_coverage_a_regions_budget_is_the_graphs():
+    least = waiting_bytes(Blocks(), activation_memory_budget=0.0)
+    without = {"activation_memory_budget_require_full_coverage": False}
+    assert waiting_bytes(Blocks(0.0, last=2), **without) == least
+
+
+def test_the_smallest_budget_of_the_compiler_has_not_the_smallest_peak():
+    def peak(budget):
+        model, x = Blocks(), torch.randn(128, 16)
+        as_it_is = lambda graph, _: make_boxed_func(graph.forward)  # noqa: E731
+        with functorch_config.patch(activation_memory_budget=budget):
+            step = aot_module(
+                model, as_it_is, as_it_is, partition_fn=min_cut_rematerialization_partition
+            )
+            step(x).sum().backward()
+            return memory.measure(lambda: step(x).sum().backward(), model=model).peak_bytes
+
+    all_kept, few_kept, none_kept = map(peak, (1, 0.1, 0))
+    assert few_kept < all_kept
+    assert few_kept < none_kept
 
 
 @pytest.mark.weekly
@@ -248,3 +418,165 @@ def test_jax_checkpoint_of_an_nnx_module_loses_its_state():
 
     assert of(nnx.remat) == (False, False)
     assert of(jax.checkpoint) == (True, True)
+
+
+def test_the_old_name_of_the_switch_refuses_the_new_options():
+    import transformers
+
+    model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**SMALL))
+    if not hasattr(model, "activation_checkpointing_enable"):
+        pytest.skip("older than transformers 5.23")
+    tokens = torch.arange(4)[None]
+    model.activation_checkpointing_enable(every_n_layers=2)
+    model.train()(tokens, labels=tokens).loss.backward()
+    with pytest.warns(FutureWarning):
+        model.gradient_checkpointing_enable({"every_n_layers": 2})
+    with pytest.raises(ValueError, match="every_n_layers"):
+        model(tokens, labels=tokens)
+
+
+@pytest.mark.weekly
+def test_the_trainers_8bit_adamw_leaves_embeddings_at_8_bytes(tmp_path):
+    pytest.importorskip("bitsandbytes")
+    import transformers
+
+    sizes = SMALL | {"vocab_size": 512, "hidden_size": 64, "intermediate_size": 64}
+    model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes))
+    arguments = transformers.TrainingArguments(
+        str(tmp_path), optim="adamw_bnb_8bit", use_cpu=True, report_to=[]
+    )
+    optimizer = transformers.Trainer(model, arguments).create_optimizer()
+    model(torch.arange(4)[None], labels=torch.arange(4)[None]).loss.backward()
+    optimizer.step()
+    states = {name: optimizer.state[weight]["state1"] for name, weight in model.named_parameters()}
+    assert states["model.embed_tokens.weight"].dtype == torch.float32
+    assert states["lm_head.weight"].dtype == torch.uint8
+
+
+def test_torchinfo_counts_a_checkpointed_model_as_the_plain_one():
+    torchinfo = pytest.importorskip("torchinfo")
+    x = torch.randn(8, 4)
+    plain, frugal = (
+        torchinfo.summary(nn.Sequential(Stage(kind), Stage(kind)), input_data=x, verbose=0)
+        for kind in (None, False)
+    )
+    assert plain.total_output_bytes == frugal.total_output_bytes == 2 * 2 * x.nbytes
+
+
+def test_a_memory_of_embeddings_gives_half_the_gradient():
+    losses = pytest.importorskip("pytorch_metric_learning.losses")
+    torch.manual_seed(0)
+    x, labels = torch.randn(32, 8).chunk(4), (torch.arange(32) % 8).chunk(4)
+    start = torch.randn(8, 4)
+
+    def gradient(loss, *batches):
+        weight = start.clone().requires_grad_()
+        for x, labels in batches:
+            (loss(F.normalize(x @ weight), labels) / len(batches)).backward()
+        return weight.grad.flatten()
+
+    large = gradient(losses.NTXentLoss(), (torch.cat(x), torch.cat(labels)))
+    memory_of_32 = losses.CrossBatchMemory(losses.NTXentLoss(), 4, memory_size=32)
+    parts = list(zip(x, labels, strict=True))
+    for part, its_labels in parts:  # fills it
+        memory_of_32(F.normalize(part @ start), its_labels)
+    seen = gradient(memory_of_32, *parts)
+    assert F.cosine_similarity(seen, large, 0) > 0.95
+    assert seen.norm() / large.norm() == pytest.approx(0.5, abs=0.1)
+
+
+def test_recompute_grad_draws_another_dropout_mask():
+    pytest.importorskip("tensorflow")
+    from tutorial_lib.instruments import frameworks
+
+    tf, masks = frameworks.import_tensorflow(), []
+
+    def region(x):
+        y = tf.nn.dropout(x, 0.5)
+        masks.append(y.numpy() != 0)
+        return y * y
+
+    x = tf.Variable(tf.ones(256))
+    with tf.GradientTape() as tape:
+        y = tf.recompute_grad(region)(x)
+    gradient = tape.gradient(y, x).numpy()
+    assert len(masks) == 2
+    assert ((gradient != 0) != masks[0]).mean() > 0.25
+    assert ((gradient != 0) == masks[1]).all()
+
+
+def test_multisteps_sums_in_float32():
+    optax = pytest.importorskip("optax")
+    import jax.numpy as jnp
+
+    weights = jnp.ones(8, jnp.bfloat16)
+    state = optax.MultiSteps(optax.sgd(0.1), 4).init(weights)
+    assert state.acc_grads.nbytes == 2 * weights.nbytes
+
+
+def test_a_policy_that_excepts_a_name_keeps_its_value():
+    jax = pytest.importorskip("jax")
+    import jax.numpy as jnp
+    from jax.ad_checkpoint import checkpoint_name
+
+    def loss(x):
+        wide = checkpoint_name(jnp.sin(x @ jnp.ones((8, 64))), "wide")
+        return jnp.sin(wide @ jnp.ones((64, 8))).sum()
+
+    def keeps_wide(policy):
+        _, backward = jax.vjp(jax.checkpoint(loss, policy=policy), jnp.ones((4, 8)))
+        return any(getattr(leaf, "shape", 0) == (4, 64) for leaf in jax.tree.leaves(backward))
+
+    policies = jax.checkpoint_policies
+    assert keeps_wide(policies.save_anything_except_these_names("wide"))
+    assert not keeps_wide(policies.save_any_names_but_these("wide"))
+
+
+def test_remat_around_a_scan_saves_nothing():
+    nnx = pytest.importorskip("flax.nnx")
+    import jax
+    import jax.numpy as jnp
+
+    class Block(nnx.Module):
+        def __init__(self, rngs):
+            self.up = nnx.Linear(32, 128, rngs=rngs)
+            self.down = nnx.Linear(128, 32, rngs=rngs)
+
+    def run(x, block):
+        return x + block.down(jnp.tanh(block.up(x)))
+
+    stack = nnx.vmap(Block, in_axes=0, out_axes=0)
+    layout, weights = nnx.split(nnx.split_rngs(splits=8)(stack)(nnx.Rngs(0)))
+    axes = {"in_axes": (nnx.Carry, 0), "out_axes": nnx.Carry}
+
+    def temporaries(way):
+        loss = jax.grad(lambda weights, x: way(x, nnx.merge(layout, weights)).sum())
+        program = jax.jit(loss).lower(weights, jnp.ones((128, 32))).compile()
+        return program.memory_analysis().temp_size_in_bytes
+
+    plain = temporaries(nnx.scan(run, **axes))
+    assert temporaries(nnx.scan(nnx.remat(run), **axes)) < 0.5 * plain
+    assert temporaries(nnx.remat(nnx.scan(run, **axes))) > 0.95 * plain
+
+
+@pytest.mark.weekly
+@pytest.mark.parametrize("inside", [False, True])
+def test_deepspeeds_tiled_loss_gives_the_head_its_gradient_in_forward(inside):
+    pytest.importorskip("deepspeed")
+    from deepspeed.runtime.sequence_parallel.ulysses_sp import TiledFusedLogitsLoss
+
+    head, targets = nn.Linear(8, 32, bias=False), torch.randint(0, 32, (1, 16))
+    hidden = torch.randn(1, 16, 8, requires_grad=True)
+
+    def summed(head, hidden, targets, scale=1 / 4 if inside else 1):
+        logits = head(hidden).reshape(-1, 32)
+        return F.cross_entropy(logits, targets.reshape(-1), reduction="sum") * scale
+
+    tensors = [hidden, head.weight]
+    right = torch.autograd.grad(summed(head, hidden, targets, 1 / 4), tensors)
+    loss = TiledFusedLogitsLoss.apply(summed, head, hidden, targets, None, 4, [head.weight], "sum")
+    (loss * (1 if inside else 1 / 4)).backward()
+    times = [
+        (tensor.grad.norm() / one.norm()).item() for tensor, one in zip(tensors, right, strict=True)
+    ]
+    assert times == pytest.approx([1.0, 1.0 if inside else 4.0])

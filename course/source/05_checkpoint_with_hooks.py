@@ -607,6 +607,8 @@ pd.DataFrame.from_dict(rows, orient="index", columns=columns)
 # numbers passes. The optional `05b_reading_checkpoint_errors` reads such errors, and calls backward
 # in five other ways.
 #
+# From PyTorch 2.15 on `@checkpoint(use_reentrant=False)` is a decorator too.
+#
 # ## The saved tensors over time
 #
 # What do these plans look like in time? A row is a tensor of the forward, input below and loss

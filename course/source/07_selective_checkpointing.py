@@ -772,6 +772,10 @@ for name in ("qkv, up", "all but down"):
 # The same bytes, the same FLOPs, the same gradients. PyTorch's version also looks
 # after views, in-place writes and the compiler. Use it; ours is for understanding it.
 #
+# An operation with an *ordered effect* (`register_effect`) runs once under a policy from PyTorch
+# 2.15 on, unless that says `MUST_RECOMPUTE`. Up to 2.13, and in a plain checkpoint, it runs again.
+# `MUST_CPU_OFFLOAD` recomputes in eager, without a word (2.13, 2.15).
+#
 # All these ways and two that choose for you, the compiler and the planner, run on one model in
 # `07c_side_by_side`, which is optional.
 
