@@ -233,9 +233,9 @@ plots.ledger_bars(bars, title="At the peak, counted")
 #
 # ## 8-bit states, and paged states
 #
-# 8-bit AdamW makes the states smaller. Paged AdamW keeps them the same size, and moves them to the
-# host's memory as long as the GPU is full. How much has to move? Whatever the peak of forward and
-# backward is above the card. Llama-2-7B, 4 x 2048 tokens, all in bfloat16, as predicted:
+# 8-bit AdamW makes the states smaller. Paged AdamW keeps their size, and moves them to the host's
+# memory as long as the GPU is full. How much? Whatever the peak of forward and backward is above
+# the card. Llama-2-7B, 4 x 2048 tokens, all bfloat16, predicted:
 
 # %% id="paged-table"
 table = recorded.load("predicted").rows
@@ -255,8 +255,9 @@ columns = ["AdamW, fused", "8-bit AdamW", "to the host, paged on an A100 80 GB"]
 pd.DataFrame(rows, index=columns).T.map(human_bytes)
 
 # %% [markdown] id="read-paged"
-# Without checkpoints, paging lets the step run at the price of moving those bytes out and back once
-# a step. With them, there is nothing to move.
+# Without checkpoints, paging lets the step run, and moves those bytes out and back once a step.
+# With them, nothing has to move. (The Trainer's `adamw_bnb_8bit` leaves an embedding's states in
+# float32; transformers 5.23.0.)
 
 # %% id="verdicts-states"
 claims.Verdicts(

@@ -347,6 +347,9 @@ pd.DataFrame(rows, index=["counted", "the profiler sees"]).T
 # kernels of a GPU need other amounts: measure there, and read `counted` beside `peak` in the
 # report.
 #
+# The *Forward/backward pass size* of torchinfo, which is often quoted, is neither. It is twice the
+# outputs of all layers, and the same number with checkpoints and without (torchinfo 1.8.0).
+#
 # ## Against another counter
 #
 # PyTorch has a counter of its own, `MemTracker`, private and slower. Both count tensors, so they

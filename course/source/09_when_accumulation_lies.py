@@ -511,6 +511,9 @@ pd.DataFrame.from_dict(rows, orient="index", columns=heads).round(2)
 # known. They are small, one vector a sample, and need no activation of an encoder. `states` and
 # `replay` are explained after it.
 #
+# (A *memory* of earlier embeddings is not exact. They have no graph, so the gradient has the large
+# batch's direction and half its length: `CrossBatchMemory` of pytorch-metric-learning 2.9.0.)
+#
 # **Write.** Steps two and three. The loss is `contrast(embedded, model.log_scale).mean()`; give its
 # number. With `replay`, set a part's random state again before its second pass. It must be the same
 # training as the whole batch at once.

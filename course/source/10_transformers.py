@@ -46,7 +46,9 @@ torch.set_num_threads(1)  # small steps gain nothing from a second core
 #
 # (`from_pretrained` in place of `from_config` loads trained weights.) Until version 5.23 the names
 # began with `gradient_checkpointing`, and had no such options. Today those names warn that version
-# 6 will remove them; the code below takes the names of the installed version. TRL's `SFTConfig` has
+# 6 will remove them, and raise a `ValueError` when they get the new options. (TRL 1.16's GRPO
+# trainer still calls the old name, so it raises too.) The code below takes the names of the
+# installed version. TRL's `SFTConfig` has
 # the Trainer's arguments with checkpointing already on, and adds `activation_offloading` and
 # `packing` (08b). `torch.compile` chooses by itself what to recompute, within an
 # `activation_memory_budget` (07c).

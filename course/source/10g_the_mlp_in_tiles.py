@@ -327,6 +327,11 @@ pd.DataFrame.from_dict(
 # last tile counts once for each hook, so the direction is wrong. The published range is within the
 # table. AdamW divides by the gradient's size, so the curve of the loss does not show it. One
 # comparison with the plain layer does, in the time of one test.
+#
+# The loss in tiles has a trap of its own. DeepSpeed's `TiledFusedLogitsLoss` writes the head's
+# gradient into `.grad` during forward. So `(loss / 4).backward()` divides the hidden rows' gradient
+# and leaves the head's four times too large, without a word (DeepSpeed 0.19.8). Divide inside the
+# function that you hand it.
 
 # %% [markdown] id="on-paper"
 # ## On paper

@@ -216,6 +216,11 @@ pd.DataFrame(table).T.rename_axis(columns="on ranks 0 to 3")
 # left there. So two steps of four micro-batches give 1.25 gradients instead of two (PyTorch 2.13.0
 # and 2.15.0). Then divide yourself, once, before the optimizer's step.
 #
+# **Inside a stage take `use_reentrant=False`.** A stage's input needs no gradient, so with a
+# reentrant checkpoint every gradient is None, and nothing is raised. Under a zero-bubble schedule a
+# checkpoint runs twice more in backward instead of once: such a schedule takes the gradients of
+# inputs and of weights by two runs of autograd (PyTorch 2.13.0 and 2.15.0).
+#
 # ## Why do a pipeline's ranks wait?
 #
 # ```text

@@ -507,12 +507,14 @@ for name, wrapper in (("none", lambda block: block), ("per block", tf.recompute_
 tf_report("TensorFlow", steps)
 
 # %% [markdown] id="tf-read"
-# Without a wrapper the tape keeps more than any other framework here: for most operations the
-# inputs and the results, whether the gradient needs them or not.
+# Without a wrapper the tape keeps more than any other framework here: most operations' inputs and
+# results, needed or not.
 #
-# `tf.function` builds a whole graph first, and TensorFlow's graph optimizer may drop and fuse
-# operations. No public instrument of TensorFlow tells what such a graph holds on a CPU, so we did
-# not measure it.
+# `tf.recompute_grad` replays no random numbers: in eager mode its dropout draws another mask, so
+# gradients are silently wrong (TensorFlow 2.21).
+#
+# `tf.function` builds a graph first, and may drop and fuse operations. Nothing public tells what it
+# holds on a CPU, so we did not measure it.
 #
 # ## Keras: a scope
 #

@@ -169,7 +169,8 @@ show(with_keras)
 # %% [markdown] id="window-text"
 # The rule of chapter 08 holds in both: divide by what the whole window counts, not by the number of
 # micro-batches. (`MultiSteps` also keeps one copy of the gradients; the ratio above is that copy
-# against the weights. In PyTorch, `.grad` is that copy.)
+# against the weights. It is in float32, whatever the weights are (optax 0.2.8). In PyTorch, `.grad`
+# is that copy.)
 #
 # ## What counts as a step?
 #
@@ -274,6 +275,10 @@ for policy in (policies.save_only_these_names("boundary"), offload):
 # (JAX 0.7 says `device` for both). So this shows that the policy is obeyed, and not what it saves.
 # No GPU was measured here.
 #
+# To drop a value named `wide`, take `save_any_names_but_these("wide")`.
+# `save_anything_except_these_names("wide")` keeps it: it refuses the naming alone, and saves the
+# same value one operation earlier (JAX 0.10.2).
+#
 # ## Libraries of modules: Flax NNX, Linen and Haiku
 #
 # ```text
@@ -289,6 +294,9 @@ for policy in (policies.save_only_these_names("boundary"), offload):
 # these, and join them again. `nnx.split` and `nnx.merge` do it by hand. A plain `jax.checkpoint`
 # takes a function of an NNX module too, but it loses every change of state and says nothing:
 # dropout draws the same mask in each step, and BatchNorm's running mean never moves (Flax 0.12.8).
+#
+# Under `nnx.scan` the order decides. `nnx.scan(nnx.remat(block))` keeps each block's input, and
+# `nnx.remat(nnx.scan(block))` saves nothing: backward repeats the whole scan first (Flax 0.12.8).
 #
 # Much code still uses Linen and Haiku. Both make parameters while the function runs. So a plain
 # `jax.checkpoint` cannot wrap a part of the model: a wrapper must also carry the parameters
