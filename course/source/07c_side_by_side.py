@@ -185,7 +185,8 @@ table
 
 # %% id="sides-compiler"
 # NBVAL_IGNORE_OUTPUT
-by_compiler = {f"compiler, budget {b}": cost_compiled(gpt2, b) for b in (1, 0.1)}
+budgets = (1, 0.1, 0)
+by_compiler = {f"compiler, budget {b}": cost_compiled(gpt2, b) for b in budgets}
 by_compiler = {"none": seen_gpt["none"], **by_compiler}
 more_plan, table = side_by_side(gpt2, by_compiler)
 table
@@ -225,8 +226,17 @@ plots.tradeoff(
 # A U-Net has skips and is no chain, so every-2, sqrt and `checkpoint_sequential` cannot run there.
 #
 # The compiler works below the block, operation by operation. It budgets the bytes that *wait*, and
-# the peak comes out as it will. Our meter runs its graph operation by operation: code that it
-# generates for a GPU fuses some of them, and needs less.
+# the peak comes out as it will. A smaller budget can even have a higher peak: with 0 nothing but
+# the inputs waits, but backward first recomputes all blocks at once, and holds as much as without
+# any budget. Our meter runs its graph operation by operation: code that it generates for a GPU
+# fuses some of them, and needs less.
+#
+# **A part of the model can have a budget of its own**: inside the compiled function, use
+# `torch.autograd.graph.region_activation_memory_budget(0.5)` as a context. It wins over the config
+# (tried with PyTorch 2.13 and 2.15), but it has to cover the whole forward of a graph. So put a
+# graph break (`torch._dynamo.graph_break()`) before and after the part; without one, compiling
+# raises an error. In 2.15 `activation_memory_budget_require_full_coverage=False` silences the
+# error, and then the budget of the part goes to the whole graph.
 #
 # ## Verdict
 
