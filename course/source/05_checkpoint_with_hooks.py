@@ -604,10 +604,10 @@ pd.DataFrame.from_dict(rows, orient="index", columns=columns)
 # **A check.** PyTorch's also raises a `CheckpointError` where the second run saves fewer tensors,
 # or one of another shape, dtype or device. It notices more tensors only with `early_stop=False`,
 # since otherwise it has stopped by then. It does not compare values: a recomputation with other
-# numbers passes. The optional `05b_reading_checkpoint_errors` reads such errors, and calls backward
-# in five other ways.
+# numbers passes. `05b_reading_checkpoint_errors`, which is optional, reads such errors, and calls
+# backward in five ways.
 #
-# From PyTorch 2.15 on `@checkpoint(use_reentrant=False)` is a decorator too.
+# Since PyTorch 2.15, `@checkpoint(use_reentrant=False)` is a decorator.
 #
 # ## The saved tensors over time
 #
