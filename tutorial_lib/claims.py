@@ -5,7 +5,6 @@ A chapter ends with `Verdicts(...)`: a table to read, and the same as data in th
 """
 
 import csv
-import json
 import re
 from collections import Counter
 from collections.abc import Mapping
@@ -13,8 +12,14 @@ from dataclasses import asdict, dataclass, field
 from functools import cache
 from html import escape
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from tutorial_lib import load_when_used
+
+if TYPE_CHECKING:
+    pass
+
+_, __getattr__ = load_when_used(__name__, {".court": "court"})
 FOLDER = Path(__file__).resolve().parent.parent / "course" / "claims"
 MIME = "application/vnd.training-that-fits.verdicts+json"
 CLOSE, NEAR = 0.05, 0.15  # how far from a figure a value may be to give it, or nearly
@@ -225,22 +230,6 @@ class Verdicts(list[Verdict]):
             rows.append("".join(f"<td>{cell}</td>" for cell in cells))
         lines = (f"<tr>{row}</tr>" for row in rows)
         return "\n".join([_SHEET, "<table class='dataframe verdicts'>", *lines, "</table>"])
-
-
-def court(path: Path = FOLDER / "verdicts.json") -> Verdicts:
-    """Read the verdicts on all claims, in the claims' order.
-
-    Args:
-        path: The file that `python -m tutorial_lib build` collects.
-
-    Raises:
-        ClaimError: When a claim has no verdict.
-    """
-    found = [Verdict(**row) for row in json.loads(path.read_text(encoding="utf-8"))]
-    missing = sorted(set(claims()) - {verdict.claim for verdict in found})
-    if missing:
-        raise ClaimError(f"No verdict on {', '.join(missing)}: let a notebook end with one.")
-    return Verdicts(*sorted(found, key=lambda v: (list(claims()).index(v.claim), v.notebook)))
 
 
 def _link(verdict: Verdict) -> str:

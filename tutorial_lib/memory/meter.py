@@ -18,7 +18,6 @@ from torch.optim.optimizer import (
 
 from tutorial_lib import device as devices
 from tutorial_lib.memory.cautions import StepsSeen, warnings_after, warnings_before
-from tutorial_lib.memory.lines import calling_line, line_at_work
 from tutorial_lib.memory.private_torch import FakeTensorMode, active_modes, run_uncompiled
 from tutorial_lib.memory.report import MemoryReport
 from tutorial_lib.memory.storages import StorageLog
@@ -158,7 +157,10 @@ def _watched(
         )
     report = MemoryReport(label=label, device=devices.describe(device), versions=devices.versions())
     log = StorageLog(device.type)
-    log.line_of = calling_line if lines else None
+    if lines:
+        from tutorial_lib.memory.lines import calling_line
+
+        log.line_of = calling_line
     before = None
     if device.type != "cpu":
         from tutorial_lib.memory.allocator import AllocatorReading
@@ -176,7 +178,7 @@ def _watched(
         # Under a dispatch mode Dynamo would give compiled code up for good. This imports Dynamo:
         # else PyTorch would in the first backward, and that moment's tensors would outlive it.
         _Watching.compiled = set()
-        stack.enter_context(run_uncompiled(lambda: _Watching.compiled.add(line_at_work())))
+        stack.enter_context(run_uncompiled(_note_compiled))
         _install(log, model, optimizer, stack)
         with log:
             yield report
@@ -188,6 +190,12 @@ def _watched(
     summarise(report)
     if before is not None:
         before.add_to(report, device)
+
+
+def _note_compiled() -> None:
+    from tutorial_lib.memory.lines import line_at_work
+
+    _Watching.compiled.add(line_at_work())
 
 
 class _Watching:

@@ -170,15 +170,6 @@ def watched_backwards() -> Iterator[list[bool]]:
         yield running
 
 
-def in_transform() -> bool:
-    """Tell whether `torch.func` is at work, or forward-mode derivatives.
-
-    `maybe_current_level`: torch/_C/_functorch.pyi; `_current_level`: torch/autograd/forward_ad.py.
-    """
-    is_forward_mode = torch.autograd.forward_ad._current_level >= 0
-    return is_forward_mode or torch._C._functorch.maybe_current_level() is not None
-
-
 def in_checkpoint(frame: FrameType | None, function: str = "checkpoint") -> bool:
     """Tell whether a frame was called by a checkpoint; by `unpack_hook`, to recompute.
 

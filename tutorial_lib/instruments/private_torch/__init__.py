@@ -101,3 +101,12 @@ def import_compiler() -> None:
     """
     imported(COMPILER)
     torch.compile(torch.nn.Identity(), backend="eager")(torch.ones(1))
+
+
+def in_transform() -> bool:
+    """Tell whether `torch.func` is at work, or forward-mode derivatives.
+
+    `maybe_current_level`: torch/_C/_functorch.pyi; `_current_level`: torch/autograd/forward_ad.py.
+    """
+    is_forward_mode = torch.autograd.forward_ad._current_level >= 0
+    return is_forward_mode or torch._C._functorch.maybe_current_level() is not None

@@ -1,9 +1,8 @@
 """Recorded results as JSON files: the rows, the one command that makes them, readers.
 
-`python -m tutorial_lib record` measures every row on this machine's GPU; with `--emulated t4` it
-runs them on an emulated card; with `--predict` it predicts them, on any machine. Chapters read
-the files, so that a reader without a GPU sees what one with a GPU measured. Rows, readers and files
-are content of `course/recorded/`, and are found there.
+`python -m tutorial_lib record` measures every row on this machine's GPU, or on an emulated card, or
+predicts it. Chapters read the files. Rows, readers and files are content of `course/recorded/`, and
+are found there.
 """
 
 from pathlib import Path

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from tutorial_lib.memory.private_torch import in_transform
+from tutorial_lib.instruments.private_torch import in_transform
 
 Forward = Callable[..., Any]
 TRANSFORMED = (

@@ -19,9 +19,9 @@ from torch.autograd.graph import saved_tensors_hooks
 from tutorial_lib.device import seed_everything, set_python_random_states
 from tutorial_lib.instruments.planning.chain.profiled import WHOLE, WITHIN, Call, results_in
 from tutorial_lib.instruments.planning.run.find_stages import CannotPlanError, replaced
-from tutorial_lib.instruments.private_torch import CALL
+from tutorial_lib.instruments.private_torch import CALL, in_transform
 from tutorial_lib.instruments.segments.one_module import TRANSFORMED, refuses_hooks
-from tutorial_lib.memory.private_torch import in_checkpoint, in_transform
+from tutorial_lib.memory.private_torch import in_checkpoint
 from tutorial_lib.memory.timeline import Life
 
 Loss = Callable[[], Tensor]

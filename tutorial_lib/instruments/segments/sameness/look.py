@@ -11,13 +11,12 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from tutorial_lib.device import python_random_states, set_python_random_states
 from tutorial_lib.instruments import segments
-from tutorial_lib.instruments.private_torch import CALL, without_modes
+from tutorial_lib.instruments.private_torch import CALL, in_transform, without_modes
 from tutorial_lib.instruments.segments.modes import Modes
 from tutorial_lib.instruments.segments.one_module import refuses_hooks
 from tutorial_lib.instruments.segments.sameness import state
 from tutorial_lib.instruments.segments.sameness.value_numbers import ValueNumbers, keys_of
 from tutorial_lib.instruments.segments.structure import list_leaves
-from tutorial_lib.memory.private_torch import in_transform
 
 _OWN_INPUT = "its own input"
 _PYTHONS = "random numbers of Python or NumPy"
