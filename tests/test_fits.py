@@ -123,14 +123,17 @@ def size_of(row):
     return int(row["needed"] or row["predicted"])
 
 
-def test_of_an_rtx_3090_two_answers_were_wrong():
+def test_of_an_rtx_3090_four_answers_were_wrong():
     answers = [Verdict(size_of(row), RTX_3090).answer for row in LADDER]
     wrong = [
         key(row)[:2]
         for row, answer in zip(LADDER, answers, strict=True)
         if answer == ("no" if row["ran"] == "1" else "yes")
     ]
-    assert sorted(wrong) == [("gluon_resnet152_v1s", "nchw"), ("hrnet_w48", "nhwc")]
+    assert sorted(wrong) == [
+        *(("gluon_resnet152_v1s", "nchw"), ("hrnet_w48", "nhwc")),
+        *(("sebotnet33ts_256", "nchw"), ("seresnet152d", "nchw")),
+    ]
     assert answers.count("close") < 0.15 * len(LADDER)
 
 
@@ -146,7 +149,7 @@ def test_the_readme_says_how_many_are_right(root):
     asked = [row["emulated_ran"] == row["ran"] for row in LADDER if row["emulated_ran"]]
     assert f"| {len(LADDER)} decisions about {len({row['model'] for row in LADDER})} models" in said
     assert f"| {sum(asked)} of {len(asked)} asked end as there |" in said
-    assert f"says yes or no of {answers['yes'] + answers['no']}, two of them wrongly" in said
+    assert f"says yes or no of {answers['yes'] + answers['no']}, four of them wrongly" in said
     assert f"calls {answers['close']} close |" in said
 
 
