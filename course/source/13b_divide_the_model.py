@@ -209,7 +209,8 @@ pd.DataFrame(table).T.rename_axis(columns="on ranks 0 to 3")
 # - **With checkpointing** of each block, boundaries and the stage's outputs wait, and one block's
 #   inside at a time. All three fall, GPipe most, and come
 #   closer. Interleaved then needs most on every rank. GPipe's boundaries grow with the number of
-#   micro-batches.
+#   micro-batches. (The table is PyTorch 2.13's. In 2.15 a stage no longer holds outputs that it has
+#   sent, so its bytes are a little lower.)
 #
 # **If you accumulate over several `step`s of a schedule, build it with `scale_grads=False`.** By
 # default each `step` divides `.grad` by its number of micro-batches, and with it what earlier steps
