@@ -141,8 +141,12 @@ def make_part(number, num_stages, recomputed):
 def pipeline(schedule, stages_a_rank, recomputed, flights):
     rank, size, stages = dist.get_rank(), dist.get_world_size(), []
 
+    def kept(stage):  # micro-batches; from PyTorch 2.15 on under another name
+        known = vars(stage)
+        return len(known.get("fwd_cache") or known.get("_forward_chunk_states", ()))
+
     def count_flights(*_):  # after a forward: that one, and those kept for backward
-        flights.append(1 + sum(len(stage.fwd_cache) for stage in stages))
+        flights.append(1 + sum(map(kept, stages)))
 
     for number in range(rank, size * stages_a_rank, size):
         part = make_part(number, size * stages_a_rank, recomputed)
