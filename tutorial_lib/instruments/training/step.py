@@ -16,6 +16,7 @@ from tutorial_lib.instruments.segments.structure import map_leaves
 from tutorial_lib.instruments.training import user_function
 from tutorial_lib.instruments.training.adamw_8bit import AdamW8bit
 from tutorial_lib.instruments.training.fields import OptimizerName, Precision, RecipeFields, Shard
+from tutorial_lib.instruments.training.states import create_states, update_once
 
 Step = tuple[Callable[[], None], nn.Module, Optimizer]
 Loss = tuple[Callable[[], Tensor], nn.Module]
@@ -97,7 +98,8 @@ def make_step(recipe: RecipeFields, device: torch.device | str = "cpu") -> Step:
     def first_update() -> None:
         if scaler.is_enabled():
             scaler.scale(torch.ones((), device=device))  # makes the scaler's own tensors
-        update_once(optimizer)
+        shares = recipe.optimizer == OptimizerName.ADAMW_8BIT  # its tables, among all parameters
+        (update_once if shares else create_states)(optimizer)
 
     is_ours = recipe.shard is None and not user_function.is_function(recipe.model)
     return OwnStep(step, first_update) if is_ours else step, model, optimizer
@@ -113,15 +115,6 @@ class OwnStep:
     def __call__(self) -> None:
         """Run the whole step."""
         self.run()
-
-
-def update_once(optimizer: Optimizer) -> None:
-    """Create an optimizer's states by an update alone, without forward and backward."""
-    for group in optimizer.param_groups:
-        for parameter in group["params"]:
-            parameter.grad = torch.empty_like(parameter)
-    optimizer.step()
-    optimizer.zero_grad()
 
 
 def compared_samples(recipe: RecipeFields) -> Literal["", "pairs", "loads"] | None:
