@@ -13,7 +13,8 @@ from torch.utils.checkpoint import checkpoint
 from tutorial_lib import memory
 from tutorial_lib.instruments.predicting import repeats
 from tutorial_lib.instruments.training import Recipe
-from tutorial_lib.instruments.training.step import OwnStep, update_once
+from tutorial_lib.instruments.training.states import update_once
+from tutorial_lib.instruments.training.step import OwnStep
 
 WIDTH, LAYERS = 16, 4
 
@@ -113,6 +114,35 @@ class Caching(Block):
         return super().forward(x) * self.kept.mean()
 
 
+class Selecting(Block):
+    """How many rows there are depends on values."""
+
+    def forward(self, x):
+        rows = torch.arange(len(x)) % (self.number + 1) == 0
+        return super().forward(x) + self.down(self.up(x[rows])).sum(0)
+
+
+class Keeping(Block):
+    """An attribute decides what is saved for backward."""
+
+    def forward(self, x):
+        x = super().forward(x)
+        return x * x if self.number % 2 else x + x
+
+
+class Dropping(Block):
+    """The share that is dropped decides whether a mask is kept."""
+
+    def forward(self, x):
+        return F.dropout(super().forward(x), 0.1 * (self.number % 2), self.training)
+
+
+def evaluated(blocks):
+    for block in blocks:
+        block.register_forward_hook(lambda module, args, out: F.dropout(out, 0.1, module.training))
+    blocks[2].eval()
+
+
 def hooked(blocks):
     blocks[2].register_forward_hook(lambda module, args, out: out + out.exp())
 
@@ -136,12 +166,14 @@ def frozen(blocks):
 
 
 def recomputed(blocks):
-    plain = blocks[1].forward
-    blocks[1].forward = lambda x: checkpoint(plain, x, use_reentrant=False)
+    for block in blocks[1::2]:
+        plain = block.forward
+        block.forward = functools.partial(checkpoint, plain, use_reentrant=False)
 
 
 CLASSES = (Counting, Numbered, Dropped, DroppedByTensor, Updated, Global, Caching)
-CHANGES = (hooked, hooked_backward, shared, doubled, frozen, recomputed)
+CLASSES += (Selecting, Keeping, Dropping)
+CHANGES = (hooked, hooked_backward, shared, doubled, frozen, recomputed, evaluated)
 
 
 def stack(kind=Block, change=None):
@@ -180,7 +212,7 @@ def test_blocks_of_which_one_differs(predicted_both_ways, change, kernels):
 
 
 @pytest.mark.filterwarnings("ignore::tutorial_lib.memory.MeterWarning")
-@pytest.mark.parametrize("kind", [Counting, Numbered, Updated, Global, Caching])
+@pytest.mark.parametrize("kind", [Counting, Updated, Global, Caching, Selecting, Keeping])
 def test_blocks_are_predicted_as_they_are_counted(kind):
     step, model, optimizer = stack(kind)()
     counted = memory.measure(step, model=model, optimizer=optimizer)
@@ -230,6 +262,19 @@ def written_values_are_known_no_longer():
     first = mask.any().item()
     mask.zero_()
     return first, mask.any().item(), mask.logical_not_().any().item()
+
+
+def known_values_are_followed():
+    seen = []
+    for _ in range(3):
+        bias, count = torch.zeros(4), torch.tensor(2)
+        bias[1:].add_(1)
+        half, copy = bias.to(torch.bfloat16), count.clone()
+        count += 1
+        seen += [*half.tolist(), (half.detach() * 2).any().item(), count.item(), copy.item()]
+        count.zero_()
+        seen.append((count.item(), count.view(1).item(), torch.tensor(True).add(1).item()))
+    return seen
 
 
 def parts_are_filled():
@@ -300,7 +345,7 @@ BODIES = (
     *(numbers_share_memory, constants_are_known, written_values_are_known_no_longer),
     *(results_may_share_storages, sizes_change_in_place, numbers_decide_on_types),
     *(views_may_be_negated, sparse_tensors, without_autograd, lists_of_unlike_tensors),
-    *(storages_that_are_larger, parts_are_filled),
+    *(storages_that_are_larger, parts_are_filled, known_values_are_followed),
 )
 
 

@@ -108,7 +108,7 @@ class StorageLog(TorchDispatchMode):
         """Begin, and see the resizes too that no operation makes: FSDP's."""
         self._counts_fake |= is_fake(torch.empty(0))  # a prediction is being made
         # A prediction remembers results, and gives them faster to who asks it and not PyTorch.
-        self._run_below = getattr([*active_modes(), None][-1], "run_above", _call)
+        self._run_below = getattr([None, *active_modes()][-1], "run_above", _call)
         plain = torch.UntypedStorage.resize_
 
         def resize(storage: torch.UntypedStorage, size: int) -> Any:

@@ -61,6 +61,7 @@ def casts_on_cuda(name: str) -> bool:
     return operations.has_kernel(f"aten::{name}", "AutocastCUDA")
 
 
+@functools.cache
 def _cast_on_cpu_alone() -> list[str]:
     has = operations.has_kernel
     return [

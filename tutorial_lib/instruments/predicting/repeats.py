@@ -27,9 +27,10 @@ _CPU = torch.device("cpu")
 _PLAIN = {int, float, bool, str, type(None)}
 _PLAIN |= {torch.dtype, torch.device, torch.layout, torch.memory_format}
 _REAL = {torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.bool}
-_REAL |= {torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8}
+_REAL |= {torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.uint64}
 
-_OF_NUMBERS = {operations.READ_NUMBER, operations.LIFT, operations.DETACH}
+_OF_NUMBERS = {operations.READ_NUMBER, operations.LIFT, operations.DETACH, operations.CLONE}
+_OF_NUMBERS |= {operations.ADD_TO, operations.SET_TO_ZERO}
 
 # By all that decides: the results, each as the number of an argument or as what is made.
 _answers: dict[Any, Any] = {}
@@ -57,7 +58,7 @@ class Repeats(TorchDispatchMode):
 
     def run_operation(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         """Run the operation, or make anew what it returned before."""
-        if func in _OF_NUMBERS and (out := self._of_number(func, args[0])) is not None:
+        if func in _OF_NUMBERS and (out := self._of_number(func, args, kwargs)) is not None:
             return out
         tensors: list[Tensor] = []
         key = self._key_or_none(func, args, kwargs, tensors)
@@ -68,56 +69,85 @@ class Repeats(TorchDispatchMode):
             answer = self._answer_of_few(func, args, kwargs, tensors)
             _remember(key, answer)
         if answer is not None:
-            return self._again(answer, func, args, kwargs, tensors)
-        looks = self._values and self._values.looks
+            return self._again(answer, func, args, kwargs, tensors, key[-1])
+        before = [*self._values.counts] if self._values else []
         out = func(*args, **kwargs)
-        by_values = self._values and self._values.looks != looks
-        is_filled = operations.fills_with(func, args) is not None and self._knows(out)
-        is_filled = is_filled and out.nbytes == out.untyped_storage().nbytes()  # no part of more
-        if is_filled or not by_values:
-            answer = self._answer_of(out, tensors, is_filled)
+        how = self._how(func, args, kwargs, out, before)
+        if how is not None:
+            answer = self._answer_of(out, tensors, how)
             if answer and key[:-1] == self._key(func, args, kwargs, [])[:-1]:
                 _remember(key, answer)
         return out
 
+    def _how(self, func: Any, args: Any, kwargs: Any, out: Any, before: Any) -> str | None:
+        """Say what became of values: nothing, `filled`, `followed`; None where they decided."""
+        if self._values is None:
+            return ""
+        filled = operations.fills_with(func, args) is not None and self._values.knows(out)
+        if filled and out.nbytes == out.untyped_storage().nbytes():  # no part of more
+            return "filled"
+        more = [now - then for now, then in zip(self._values.counts, before, strict=True)]
+        if not more[1]:
+            return ""
+        return "followed" if more == [1, 1, 1] and "device" not in kwargs else None
+
     def run_above(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         """Run an operation for the mode right above this one: what is remembered, undispatched."""
+        if func in _OF_NUMBERS and (out := self._of_number(func, args, kwargs)) is not None:
+            return out
         tensors: list[Tensor] = []
-        key = None if func in _OF_NUMBERS else self._key_or_none(func, args, kwargs, tensors)
+        key = self._key_or_none(func, args, kwargs, tensors)
         if key is None or (answer := _answers.get(key)) is None:
             return func(*args, **kwargs)
-        return self._again(answer, func, args, kwargs, tensors)
+        return self._again(answer, func, args, kwargs, tensors, key[-1])
 
     def _again(
-        self, answer: Any, func: Any, args: Any, kwargs: dict[str, Any], tensors: list[Tensor]
+        self,
+        answer: Any,
+        func: Any,
+        args: Any,
+        kwargs: dict[str, Any],
+        tensors: list[Tensor],
+        known: tuple[int, ...],
     ) -> Any:
         """Make results anew, and note which values are known afterwards."""
         out = self._made(answer, tensors)
-        number = operations.fills_with(func, args) if answer[2] else None
-        if number is not None and self._values:
-            self._values.fill(out, number, tensors)
-        elif self._values and self._values.known:
+        if answer[2] == "followed" and self._values:
+            self._values.follow(func, args, kwargs, out)
+        elif answer[2] == "filled" and self._values:
+            number = operations.fills_with(func, args)
+            self._values.fill(out, number, tensors)  # type: ignore[arg-type]
+        elif known and self._values:
             self._values.forget(operations.written_arguments(func, args, kwargs))
         return out
 
-    def _knows(self, out: Any) -> bool:
-        return self._values is not None and isinstance(out, Tensor) and self._values.knows(out)
-
-    def _of_number(self, func: Any, tensor: Any) -> Any:
+    def _of_number(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Answer for a number that fake tensors remember themselves, as they do."""
-        if func is operations.LIFT:
-            plain = type(tensor) is Tensor and tensor.device == _CPU and tensor.dtype in _REAL
-            if self._values or not plain or tensor.layout is not torch.strided:
-                return None
-            with asking_no_mode():
-                return self._maker.make_constant(tensor.clone()) if tensor.numel() == 1 else None
+        tensor = args[0]
         number = tensor.constant if type(tensor) is FakeTensor else None
-        if number is None or tensor.fake_mode is not self._mode or number.dtype not in _REAL:
+        if func is operations.READ_NUMBER and number is None:
+            return self._values.number(tensor) if self._values else None
+        if func is operations.LIFT and type(tensor) is Tensor and tensor.layout is torch.strided:
+            number = tensor if tensor.numel() == 1 and tensor.device == _CPU else None
+        elif number is None or tensor.fake_mode is not self._mode:
+            return None
+        if number is None or number.dtype not in _REAL or kwargs or number.numel() != 1:
             return None
         with asking_no_mode():
             if func is operations.READ_NUMBER:
                 return number.item()
-            return None if self._values else self._maker.make_constant(number.detach(), tensor)
+            if func is operations.DETACH:
+                return None if self._values else self._maker.make_constant(number.detach(), tensor)
+            if func is operations.SET_TO_ZERO or func is operations.ADD_TO:
+                if number.dtype is torch.bool or [*map(type, args[1:])] not in ([], [int]):
+                    return None
+                out = tensor
+                func(number, *args[1:])
+            else:
+                out = self._maker.make_constant(number.clone())
+        if self._values:
+            self._values.follow(func, args, kwargs, out)
+        return out
 
     def _key_or_none(self, func: Any, args: Any, kwargs: Any, tensors: list[Tensor]) -> Any:
         """Return `_key`, or None where the results do not follow from it."""
@@ -131,12 +161,11 @@ class Repeats(TorchDispatchMode):
     def _key(self, func: Any, args: Any, kwargs: Any, tensors: list[Tensor]) -> Any:
         """Describe all that decides on the results, and list the tensors among the arguments."""
         said = [func, self._kernels, torch.get_default_dtype()]
-        numbers_count = not operations.is_foreach(func)
-        self._describe(args, said, tensors, numbers_count)
+        numbers_count, keys = not operations.is_foreach(func), list[int]()
+        self._describe(args, said, tensors, keys, numbers_count)
         for name, value in kwargs.items():
             said.append(name)
-            self._describe((value,), said, tensors, numbers_count)
-        keys = storage_keys(tensors)
+            self._describe((value,), said, tensors, keys, numbers_count)
         if len({*keys}) < len(keys):
             said += ["shared", *_numbered(keys)]
         if operations.gives_view(func) and not all(map(self._maker.makes, tensors)):
@@ -147,31 +176,39 @@ class Repeats(TorchDispatchMode):
         return tuple(said)
 
     def _describe(
-        self, values: Any, said: list[Any], tensors: list[Tensor], numbers_count: bool
+        self,
+        values: Any,
+        said: list[Any],
+        tensors: list[Tensor],
+        keys: list[int],
+        numbers_count: bool,
     ) -> None:
         """Say what arguments are; of a tensor all but its values."""
         for value in values:
             kind = type(value)
             if kind is FakeTensor:
+                dtype = value.dtype
                 if (
-                    value.dtype not in _REAL
+                    dtype not in _REAL
                     or value.fake_device != _CPU
                     or value.fake_mode is not self._mode
                     or value.constant is not None
                 ):
                     raise _NotCompared
+                storage = value.untyped_storage()
                 tensors.append(value)
-                said += (value.dtype, value.size(), value.stride(), value.storage_offset())
-                said.append(value.untyped_storage().nbytes())
+                keys.append(storage_key(storage))
+                said += (dtype, value.size(), value.stride(), value.storage_offset())
+                said.append(storage.nbytes())
             elif kind is tuple or kind is list:
                 said += (list, len(value))
-                self._describe(value, said, tensors, numbers_count)
+                self._describe(value, said, tensors, keys, numbers_count)
             elif kind in _PLAIN:
                 said += (kind, value if numbers_count or kind is not float else 0.0)
             else:
                 raise _NotCompared
 
-    def _answer_of(self, out: Any, tensors: list[Tensor], is_filled: bool = False) -> Any:
+    def _answer_of(self, out: Any, tensors: list[Tensor], how: str = "") -> Any:
         """Describe results so that they can be made anew; None where they cannot."""
         several = isinstance(out, tuple | list)
         keys, fresh = storage_keys(tensors), set[int]()
@@ -181,9 +218,10 @@ class Repeats(TorchDispatchMode):
             if one is None or place is not None:
                 described.append(place)
                 continue
+            if type(one) is int:  # a size, as flash attention returns
+                described.append((..., one))
+                continue
             if not self._maker.makes(one) or one.dtype not in _REAL:
-                return None
-            if not is_filled and self._knows(one):
                 return None
             storage = one.untyped_storage()
             key, size, strides = storage_key(storage), one.size(), one.stride()
@@ -195,9 +233,11 @@ class Repeats(TorchDispatchMode):
             least = (last + 1) * one.element_size() if one.numel() else 0
             if key in fresh or storage.nbytes() != least:
                 return None  # fake tensors themselves forget what is beyond
+            if not how and self._values and self._values.knows(one):
+                return None
             fresh.add(key)
             described.append((None, one.dtype, size, strides))
-        return type(out) if several else None, described, is_filled
+        return type(out) if several else None, described, how
 
     def _answer_of_few(self, func: Any, args: Any, kwargs: Any, tensors: list[Tensor]) -> Any:
         """Ask for one item of each kind, where lists have many alike."""
@@ -207,11 +247,10 @@ class Repeats(TorchDispatchMode):
         kinds: dict[Any, int] = {}
         firsts, numbers, storages = list[int](), list[int](), list[int]()
         for place, row in enumerate(zip(*lists, strict=True)):
-            said: list[Any] = []
-            inside: list[Tensor] = []
-            self._describe(row, said, inside, numbers_count=False)
-            storages += {*storage_keys(inside)}
-            said += _numbered(storage_keys(inside))
+            said, keys = list[Any](), list[int]()
+            self._describe(row, said, [], keys, numbers_count=False)
+            storages += {*keys}
+            said += _numbered(keys)
             numbers.append(kinds.setdefault(tuple(said), len(kinds)))
             if numbers[-1] == len(firsts):
                 firsts.append(place)
@@ -220,14 +259,16 @@ class Repeats(TorchDispatchMode):
         few = [[one[i] for i in firsts] if type(one) in (tuple, list) else one for one in args]
         out = func(*few, **kwargs)
         if out is None:
-            return None, [None], False
+            return None, [None], ""
         answer = self._answer_of(out, tensors)
         if answer is None or any(type(one) is not tuple or one[0] is not None for one in answer[1]):
             return None
-        return answer[0], [answer[1][number] for number in numbers], False
+        return answer[0], [answer[1][number] for number in numbers], ""
 
     def _made(self, answer: Any, tensors: list[Tensor]) -> Any:
         kind, described, _ = answer
+        if kind is None and type(described[0]) is int:  # written in place
+            return tensors[described[0]]
         out: list[Any] = []
         with asking_no_mode():
             for one in described:
@@ -237,6 +278,8 @@ class Repeats(TorchDispatchMode):
                     out.append(tensors[one])
                 elif one[0] is None:
                     out.append(self._maker.make(*one[1:]))
+                elif one[0] is ...:
+                    out.append(one[1])
                 else:
                     out.append(self._maker.make_view(tensors[one[0]], *one[1:]))
         return out[0] if kind is None else kind(out)

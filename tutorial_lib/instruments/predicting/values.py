@@ -56,12 +56,13 @@ class Values(TorchDispatchMode):
         super().__init__()
         self.assumptions: dict[str, str] = {}
         self.decided: dict[str, bool] = {}
-        self.looks = 0  # how often values decided, or may have
+        self.counts = [0, 0, 0]  # operations, looks at values, results that were computed
         self._decisions = decisions or {}
         self.known: dict[int, _Known] = {}  # by a storage's key
 
     def run_operation(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         """Run the operation on fake tensors, and on values where all are known."""
+        self.counts[0] += 1
         if "device" in kwargs:
             kwargs = {**kwargs, "device": without_gpu(kwargs["device"])}
         if func in refusals.INDEXED:
@@ -75,12 +76,12 @@ class Values(TorchDispatchMode):
         except Exception as error:
             real = refusals.in_real_words(func, args, kwargs, error, self._certain)
             return tree_map_only(Tensor, lambda tensor: self._as_fake(tensor, None), real)
-        self._follow(func, args, kwargs, out)
+        self.follow(func, args, kwargs, out)
         return out
 
     # ---- what is known ----
 
-    def _follow(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
+    def follow(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
         """Compute an operation's result for real, if it is small and its inputs are known."""
         inputs, outputs = list_tensors((args, kwargs)), list_tensors(out)
         if any(tensor.layout is not torch.strided for tensor in (*inputs, *outputs)):
@@ -93,7 +94,8 @@ class Values(TorchDispatchMode):
         if not fresh and not written:
             return
         known = [self.knows(tensor) for tensor in inputs]
-        if func in _OVERWRITES and all(known[1:]) and _is_small(args[0]) and _is_whole(args[0]):
+        whole = func in _OVERWRITES and args[0].nbytes == args[0].untyped_storage().nbytes()
+        if whole and all(known[1:]) and _is_small(args[0]):
             self._keep(args[0], None, assumed=False)
             known[0] = True
         if operations.is_uninitialised(func):  # integers are zeros, whatever is in memory
@@ -114,6 +116,7 @@ class Values(TorchDispatchMode):
             result = self._compute(func, args, kwargs)
         except RuntimeError:  # a GPU's kernel, as of fused attention: its values stay unknown
             return
+        self.counts[2] += 1
         kept, reals = {_key(tensor) for tensor in fresh}, list_tensors(result)
         if len(reals) < len(outputs):  # the kernel leaves a gradient away: batch norm's
             return
@@ -134,6 +137,12 @@ class Values(TorchDispatchMode):
         )
         return discrete if followed else []
 
+    def number(self, tensor: Tensor) -> float | None:
+        """Return the one number in a tensor where it follows from constants, else None."""
+        with fakes.asking_no_mode():
+            found = self._certain(tensor)
+            return None if found is None else found.item()
+
     def knows(self, tensor: Tensor) -> bool:
         """Tell whether a tensor's values are known, or assumed."""
         return not is_fake(tensor) or _key(tensor) in self.known
@@ -145,7 +154,7 @@ class Values(TorchDispatchMode):
     def _certain(self, tensor: Tensor) -> Tensor | None:
         """Values of a tensor that follow from constants alone; no mode may be active."""
         found = self.known.get(_key(tensor)) if is_fake(tensor) else None
-        self.looks += found is not None
+        self.counts[1] += found is not None
         return None if found is None or found.assumed else _view(tensor, found.storage)
 
     def _keep(self, fake: Tensor, real: Any, *, assumed: bool) -> None:
@@ -189,17 +198,18 @@ class Values(TorchDispatchMode):
         return torch.rand(shape, dtype=torch.float32).to(dtype)
 
     def _compute(self, func: Any, args: Any, kwargs: Any, *, zeros: bool = False) -> Any:
-        self.looks += 1
+        self.counts[1] += 1
         with fakes.asking_no_mode(), torch.no_grad():
             seen: dict[int, Tensor] = {}  # a tensor that is compared with itself is equal
 
-            def value(tensor: Tensor) -> Tensor:
-                if id(tensor) not in seen:
-                    seen[id(tensor)] = self._value(tensor, zeros=zeros)
-                return seen[id(tensor)]
+            def real(one: Any) -> Any:
+                if isinstance(one, list | tuple):
+                    return [*map(real, one)]
+                if isinstance(one, Tensor) and id(one) not in seen:
+                    seen[id(one)] = self._value(one, zeros=zeros)
+                return seen.get(id(one), one)
 
-            args, kwargs = tree_map_only(Tensor, value, (args, kwargs))
-            return func(*args, **kwargs)
+            return func(*map(real, args), **{name: real(one) for name, one in kwargs.items()})
 
     # ---- looks at values ----
 
@@ -278,10 +288,6 @@ def _key(tensor: Tensor) -> int:
 def _is_small(tensor: Tensor) -> bool:
     most = _MOST_FLOATS if tensor.is_floating_point() else _MOST_OTHERS
     return tensor.device.type == "cpu" and not tensor.is_complex() and tensor.numel() <= most
-
-
-def _is_whole(tensor: Tensor) -> bool:
-    return tensor.nbytes == tensor.untyped_storage().nbytes()
 
 
 def _view(like: Tensor, storage: torch.UntypedStorage) -> Tensor:
