@@ -48,7 +48,7 @@ LEARNERS = {
     "memory": {"units", "device", "memory.timeline", "plots"},
 }
 INSTRUMENTS = {
-    "private_torch": {"memory"},
+    "private_torch": {"device", "memory"},
     "cap": {"units", "device", "memory"},
     "segments": {"device", "memory", "private_torch"},
     "frameworks": set(),

@@ -1,5 +1,6 @@
 """`python -m tutorial_lib COMMAND`: the one door to the course."""
 
+import gc
 import sys
 
 from tutorial_lib.school import pythons
@@ -13,7 +14,9 @@ def main() -> int:
         return 2
     from tutorial_lib.school.commands.main import main as run
 
-    return run()
+    status = run()
+    gc.freeze()  # else Python would look through all of PyTorch for garbage at its end
+    return status
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ that their machine can hold, so that nothing else in a notebook asks which machi
 """
 
 import contextlib
+import gc
 import os
 import platform
 import random
@@ -182,6 +183,18 @@ def keeping_python_random_states() -> Iterator[None]:
         yield
     finally:
         set_python_random_states(states)
+
+
+@contextlib.contextmanager
+def without_garbage_collection() -> Iterator[None]:
+    """Look for no garbage until the block ends."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def synchronize(device: torch.device | str) -> None:

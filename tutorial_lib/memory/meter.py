@@ -173,8 +173,8 @@ def _watched(
         _Watching.now = label or "measure"
         stack.callback(setattr, _Watching, "now", None)
         _Watching.clock = lambda: log.clock
-        stack.callback(gc.enable if gc.isenabled() else gc.disable)
-        gc.disable()  # A collection in the middle would move the peak from run to run.
+        # A collection in the middle would move the peak from run to run.
+        stack.enter_context(devices.without_garbage_collection())
         # Under a dispatch mode Dynamo would give compiled code up for good. This imports Dynamo:
         # else PyTorch would in the first backward, and that moment's tensors would outlive it.
         _Watching.compiled = set()

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 
-from tutorial_lib.device import keeping_python_random_states
+from tutorial_lib.device import keeping_python_random_states, without_garbage_collection
 from tutorial_lib.instruments.predicting import reading
 from tutorial_lib.instruments.predicting.corrections import RealSizes
 from tutorial_lib.instruments.predicting.kernels import cuda_kernels
@@ -211,6 +211,7 @@ def _predicting(kernels: str, values: Values) -> Iterator[None]:
         naming_what_is_gone(),
         Repeats(mode, kernels, values),
         _explain_refusals(),
+        without_garbage_collection(),
     ):
         yield
 

@@ -9,7 +9,6 @@ nowhere else.
 """
 
 import contextlib
-import gc
 import importlib
 from collections.abc import Callable
 from types import ModuleType
@@ -29,6 +28,8 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 # torch/utils/_pytree.py: what lies in nested lists, tuples and dicts.
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_map_only, tree_unflatten
+
+from tutorial_lib.device import without_garbage_collection
 
 __all__ = [
     "CALL",
@@ -85,13 +86,8 @@ COMPILER = "torch._dynamo"
 
 def imported(name: str) -> ModuleType:
     """Import a module of many objects, none of them garbage, without looking for any meanwhile."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
+    with without_garbage_collection():
         return importlib.import_module(name)
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 def import_compiler() -> None:

@@ -16,7 +16,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.weak import WeakIdKeyDictionary
 
 from tutorial_lib import device as devices
-from tutorial_lib.device import keeping_python_random_states
+from tutorial_lib.device import keeping_python_random_states, without_garbage_collection
 from tutorial_lib.instruments import segments
 from tutorial_lib.instruments.planning.chain.profiled import Call
 from tutorial_lib.instruments.planning.run.apply import install, undo
@@ -190,13 +190,12 @@ def model_untouched(model: nn.Module, device: torch.device) -> Iterator[None]:
     buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
     gradients = [(parameter, parameter.grad) for parameter in model.parameters()]
     devices = [device] if device.type == "cuda" else []
-    was_enabled = gc.isenabled()
     with without_modes():  # its first import leaves frames behind, which hold what they were given
         torch.empty((), device="meta").add(torch.empty((), device="meta"))
     gc.collect()
-    gc.disable()
     try:
         with (
+            without_garbage_collection(),
             torch.random.fork_rng(devices=devices),
             keeping_python_random_states(),
             contextlib.ExitStack() as back,
@@ -204,8 +203,6 @@ def model_untouched(model: nn.Module, device: torch.device) -> Iterator[None]:
             segments.stop_caching(model, back)
             yield
     finally:
-        if was_enabled:
-            gc.enable()
         undo(model)
         with torch.no_grad():
             for buffer, before in buffers:
