@@ -110,10 +110,9 @@ def test_a_second_precision_that_does_not_run_is_left_out_by_name(capfd):
     assert found.not_tried["bf16"].startswith("RuntimeError: ")
     line = f"bf16 was not tried, as the step does not run in it: {found.not_tried['bf16']}"
     assert line in str(found)
-    assert capfd.readouterr().err == ""  # the second process prints nothing either
+    assert capfd.readouterr().err == ""
     with pytest.raises(RuntimeError, match="Float"):
         fit("one_type_of_its_own", precisions=["bf16"])
-    assert fit("one_type_of_its_own").not_tried == found.not_tried  # that process is there again
 
 
 @pytest.mark.parametrize("words", ["predict", "plan --budget 1GiB --effective-batch 4"])
@@ -131,7 +130,7 @@ def test_an_error_of_ones_own_keeps_its_words_and_its_line(words, function, said
     printed = capsys.readouterr().err
     assert f"Your code raised {said}" in printed
     assert line in printed
-    assert not any(word in printed for word in ("needs a function", "predicted tensor", "joblib"))
+    assert not any(word in printed for word in ("needs a function", "predicted tensor"))
 
 
 @pytest.mark.parametrize("words", ["predict", "plan --budget 1GiB --effective-batch 4"])
@@ -163,38 +162,23 @@ def wait_until(is_so):
     assert is_so(), "it never got that far"
 
 
-@pytest.mark.skipif(os.name == "nt", reason="there are no groups to send a signal to")
-@pytest.mark.parametrize(
-    ("words", "processes", "to_all", "number"),
-    [
-        ("plan --budget 1GiB --effective-batch 4", 2, True, signal.SIGINT),  # as on a terminal
-        ("plan --budget 1GiB --effective-batch 4", 2, False, signal.SIGINT),
-        ("plan --budget 1GiB --effective-batch 4", 2, False, signal.SIGTERM),
-        ("predict", 1, True, signal.SIGINT),
-    ],
-)
-def test_ctrl_c_leaves_no_process_behind(words, processes, to_all, number, tmp_path):
+@pytest.mark.skipif(os.name == "nt", reason="Ctrl-C is sent in another way there")
+@pytest.mark.parametrize("words", ["plan --budget 1GiB --effective-batch 4", "predict"])
+def test_ctrl_c_ends_it_with_a_sentence(words, tmp_path):
     (tmp_path / "slow.py").write_text(SLOW, encoding="utf-8")
     command, *more = words.split()
     process = subprocess.Popen(
         [sys.executable, "-m", "tutorial_lib", command, f"{tmp_path}/slow.py:make_loss", *more],
         stderr=subprocess.PIPE,
         text=True,
-        start_new_session=True,
     )
     try:
-        wait_until(lambda: len(list(tmp_path.glob("*.started"))) == processes)
-        started = psutil.Process(process.pid).children(recursive=True)
-        (os.killpg if to_all else os.kill)(process.pid, number)
+        wait_until(lambda: len(list(tmp_path.glob("*.started"))) == 1)
+        assert not psutil.Process(process.pid).children(recursive=True)
+        process.send_signal(signal.SIGINT)
         said = process.communicate(timeout=120)[1]
         assert process.returncode == 130
-        assert not any(word in said for word in ("Traceback", "semlock"))
+        assert "Traceback" not in said
         assert said.endswith("Stopped: run the same command again to go on.\n")
-        wait_until(lambda: not any(map(_is_running, started)))
     finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-
-
-def _is_running(process):
-    return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+        process.kill()

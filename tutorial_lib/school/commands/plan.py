@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import signal
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -79,7 +78,6 @@ def run(options: argparse.Namespace) -> int:
     """Search, show what fits, and save the best plan where a file is named."""
     from tutorial_lib.instruments.emulated.cards import find_card
     from tutorial_lib.instruments.planning.chain.offload import Host
-    from tutorial_lib.instruments.planning.fitting.predictions import answering
     from tutorial_lib.instruments.planning.fitting.search import fit
     from tutorial_lib.instruments.planning.run.roofline import Speed
 
@@ -95,8 +93,7 @@ def run(options: argparse.Namespace) -> int:
     elif options.host is not None:
         raise ValueError("--host is memory behind a link: add --link, as in --link pcie-4.")
     refuse_whole_step(recipe)
-    ends = answering(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C does
-    with sign_of_life(f"Planning {recipe.model}") as tell, ends:
+    with sign_of_life(f"Planning {recipe.model}") as tell:
         found = fit(
             recipe,
             budget_bytes=room.sure,

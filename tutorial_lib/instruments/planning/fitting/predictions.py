@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
-import gc
 import itertools
-import signal
-import threading
-import time
 import warnings
 from collections import Counter
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -29,7 +24,7 @@ from tutorial_lib.instruments.segments.sameness import Sameness
 from tutorial_lib.instruments.segments.structure import hidden
 from tutorial_lib.instruments.training import Recipe, Shard
 from tutorial_lib.instruments.training.fields import COPYING, UNDIVIDED
-from tutorial_lib.instruments.training.step import update_once
+from tutorial_lib.instruments.training.states import update_once
 from tutorial_lib.memory.storages import list_tensors
 
 
@@ -101,60 +96,27 @@ def taken_apart(
     *,
     is_chosen: bool,
 ) -> tuple[list[Parts], dict[str, str], Sameness]:
-    """Take the first step apart here, and those of other precisions in a second process.
+    """Take a step apart in each precision.
 
     Returns:
-        The parts; by precision why another one was not tried; and what was seen meanwhile.
+        The parts; by precision why another one was not tried; and what was seen before.
     """
-    if not recipes[1:]:
-        same = look()
-        return [take(recipe).kept(same.unlike) for recipe in recipes], {}, same
-    from joblib.externals.loky import get_reusable_executor  # type: ignore[import-untyped]
-
-    with answering(signal.SIGINT, signal.SIG_IGN):  # on a terminal, it is for the first process
-        second = get_reusable_executor(max_workers=1)
-        second.submit(gc.disable)  # before imports of what comes next, of which none is garbage
-    second.submit(_in_second_process)
-    found, others, not_tried = list[Parts](), list[Any](), dict[str, str]()
+    same, found, not_tried = look(), list[Parts](), dict[str, str]()
     try:
-        others.extend(second.submit(take, recipe) for recipe in recipes[1:])
-        same = look()
-        try:
-            found.append(take(recipes[0]))
-        except RuntimeError as error:
-            if is_chosen:
-                raise
-            found.append(take(replace(recipes[0], precision="fp32")))
-            not_tried[str(recipes[0].precision)] = _first_line(error)
-        for recipe, other in zip(recipes[1:], others, strict=True):
+        found.append(take(recipes[0]))
+    except RuntimeError as error:
+        if is_chosen:
+            raise
+        found.append(take(replace(recipes[0], precision="fp32")))
+        not_tried[str(recipes[0].precision)] = _first_line(error)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", memory.MeterWarning)  # they came with the first
+        for recipe in recipes[1:]:
             try:
-                found.append(other.result())
+                found.append(take(recipe))
             except Exception as error:
                 not_tried[str(recipe.precision)] = _first_line(error)
-    except BaseException:
-        while not all(other.running() or other.done() for other in others[:1]):
-            time.sleep(0.001)  # loky's thread fails on what it has not begun
-        second.shutdown(kill_workers=True)  # it would go on for minutes, and be waited for
-        raise
     return [parts.kept(same.unlike) for parts in found], not_tried, same
-
-
-@contextlib.contextmanager
-def answering(number: signal.Signals, handler: Any) -> Iterator[None]:
-    """Answer a signal otherwise in a block, if in the main thread; a process inherits `SIG_IGN`."""
-    is_main = threading.current_thread() is threading.main_thread()
-    before = signal.signal(number, handler) if is_main else None
-    try:
-        yield
-    finally:
-        if is_main:
-            signal.signal(number, before)
-
-
-def _in_second_process() -> None:
-    """Leave warnings of the same model to the first process."""
-    gc.enable()
-    warnings.simplefilter("ignore", memory.MeterWarning)
 
 
 def _first_line(error: Exception) -> str:

@@ -230,16 +230,21 @@ class _Search:
         """
         asked = [c for c in found.candidates if (c.precision, c.optimizer) in found.asked]
         added_up = [(self._least_bytes(candidate), candidate) for candidate in asked]
-        enough: float = math.inf
+        enough, too_large = math.inf, dict[tuple[str, str], int]()
         for least_bytes, candidate in sorted(added_up, key=lambda one: one[0])[:_LEAST]:
             if least_bytes >= enough:
                 break
+            kind = candidate.precision, candidate.optimizer
+            if candidate.accumulation > 1 and candidate.micro_batch > too_large.get(kind, math.inf):
+                continue  # more samples at once need no less
             at, _ = self._held(candidate)
             plan = smallest(at)
             least = self._in_whole(found, self._planned(candidate, plan), plan)
             enough = min(enough, least.peak_bytes)
             if least.peak_bytes > self.budget:
                 least = replace(least, plan=None)
+                if candidate.accumulation > 1:
+                    too_large[kind] = candidate.micro_batch
             else:  # it recomputes more than is needed
                 room = plan.peak_bytes + self.budget - least.peak_bytes
                 faster = solve(at, budget_bytes=room)
