@@ -6,7 +6,7 @@
 #
 # In this chapter you write the ten lines. They discard fifteen sixteenths of what a transformer
 # block keeps for backward. Then you break them in six ways, with models that people train, fix all
-# six, and compare with PyTorch's two.
+# six, and compare yours with PyTorch's two implementations.
 #
 # **Budget:** 70 minutes, 1 GiB of memory, no GPU needed.
 
@@ -44,9 +44,9 @@ from tutorial_lib.models.unet import UNet, UNetConfig
 # with gradients on, and go backward through that second graph.
 #
 # You write this as an `autograd.Function`. PyTorch runs its `forward` with gradients off, so
-# autograd saves only what you give to `save_for_backward`.
+# autograd saves only what you pass to `save_for_backward`.
 #
-# `detach` gives a tensor with the same memory and no history, a *detached input*. The inner
+# `detach` returns a tensor with the same memory but no history: a *detached input*. The inner
 # backward stops there, and the outer graph receives its gradient, `x.grad`. After the check we
 # count what is kept for backward, in units of the bytes of `x`.
 #
@@ -174,8 +174,8 @@ compare(TenLines.apply, gpt, lambda: gpt.loss(tokens))
 # All gradients of an eight-block GPT are right, to the last bit.
 #
 # **Predict.** Each block kept 16 units and now keeps 1. By how many percent does the *peak* of
-# forward and backward fall? Parameters and gradients are part of it. Write a number in place of
-# `None`.
+# forward and backward fall? The peak includes parameters and gradients. Write a number in place
+# of `None`.
 
 # %% id="guess-peak"
 guess = None  # %
@@ -217,9 +217,9 @@ gpt_loss = partial(gpt.loss, tokens)
 compare(TenLines.apply, gpt, gpt_loss)
 
 # %% [markdown] id="dropout-why"
-# They differ, and no error says so. The second forward drew a second dropout mask. Forward dropped
-# some units, and backward sent gradients through others. So the loss is right, and its gradients
-# are wrong.
+# They differ, and no error is raised. The second forward drew a second dropout mask. Forward
+# dropped some units, and backward sent gradients through others. So the loss is right, and its
+# gradients are wrong.
 #
 # **The fix:** remember the state of the random number generator (the *RNG state*) before the first
 # forward, set it for the second, and afterwards restore the current one.
@@ -249,11 +249,11 @@ compare(TenLines.apply, no_dropout, mixed_loss)
 # and dtypes fit. But the second forward multiplies in float32. So the gradients are those of a
 # float32 block, which forward never computed, and the recomputation costs what float32 costs.
 #
-# **The fix:** remember the autocast state too. Here are both in one function. `remember()` is
-# called before the first forward and gives a context for the second one.
+# **The fix:** remember the autocast state too. One function remembers both. `remember()` is
+# called before the first forward and returns a context for the second.
 #
-# **Write.** The context `as_it_was`, from `torch.random.fork_rng(devices=[])`, which puts the RNG
-# state back at its end, `torch.set_rng_state` and `torch.autocast("cpu", dtype, enabled=...)`.
+# **Write.** The context `as_it_was`, from `torch.random.fork_rng(devices=[])`, which restores the
+# RNG state on exit, `torch.set_rng_state` and `torch.autocast("cpu", dtype, enabled=...)`.
 
 
 # %% id="remember"
@@ -299,7 +299,7 @@ def remembers():
 # ### 3. A second tensor
 #
 # A block of a diffusion U-Net takes two tensors, `block(x, time)`, and our Function takes one. The
-# quick way out is a closure that brings the second one along. Does that work?
+# quick fix is a closure over the second one. Does that work?
 
 
 # %% id="closure-fails"
@@ -319,20 +319,20 @@ print(compare(closure, unet, unet_loss))
 # the graph. The next block needed it again.
 #
 # ![Left: two blocks take the time embedding's result t from a closure. The inner backward of block
-# 2 runs on through t and frees the embedding's graph. That of block 1 needs it again: an error.
-# Right: t is an argument, each block has a detached t, and the outer graph adds up both
+# 2 runs on through t and frees the embedding's graph. Block 1's needs it again: an error. Right: t
+# is an argument, each block has a detached t, and the outer graph adds up both
 # gradients.](figures/04-shared-time.svg)
 #
 # **The fix:** pass every tensor as an argument of `apply`, so that it can be detached. A Function
 # does not see tensors in a closure, a keyword or a tuple. So flatten all arguments into a list, and
 # put them together again inside.
 #
-# ### 4. An argument that is no tensor
+# ### 4. An argument that isn't a tensor
 #
-# Blocks of libraries are called with a mask, a flag, a layer number. What happens to those? First
-# the ten lines need room for more than one argument.
+# Library blocks also take a mask, a flag or a layer number. What happens to those? First the ten
+# lines need room for more than one argument.
 #
-# **Write.** `ManyArguments`, as `TenLines`, for any number of tensors.
+# **Write.** `ManyArguments`: like `TenLines`, but for any number of tensors.
 
 
 # %% id="many-arguments"
@@ -396,14 +396,14 @@ for second in (1.0, mask):
     print(compare(partial(with_second, second, ManyArguments.apply), gpt, gpt_loss))
 
 # %% [markdown] id="others-why"
-# A number cannot be saved for backward, and a mask of booleans cannot need a gradient.
+# A number cannot be saved for backward, and a boolean mask cannot need a gradient.
 #
-# **The fix:** give `save_for_backward` only the tensors, and keep the rest in a list. A detached
+# **The fix:** pass `save_for_backward` only the tensors, and keep the rest in a list. A detached
 # input needs a gradient in the second forward if it needed one in the first.
 #
 # ### 5. An input without a gradient
 #
-# The embeddings are frozen, as in many fine-tunings. The blocks are to be trained.
+# The embeddings are frozen, as in much fine-tuning. The blocks should train.
 #
 # **Predict.** The model has 51 gradients to compute. How many of them are missing?
 
@@ -432,7 +432,7 @@ print(f"{missing} of {len(seen)} are missing{beside(guess, missing)}")
 # ### 6. Several outputs
 #
 # This block returns its result, a penalty on large activations, and None, where other blocks return
-# attention weights. What does backward make of it?
+# attention weights. What does backward do with them?
 
 
 # %% id="outputs-fail"
@@ -460,15 +460,15 @@ print(compare(TenLines.apply, penalised, penalised_loss))
 # Autograd calls `backward` with one gradient per output, even for an output that is None.
 #
 # **The fix:** send all gradients through the second graph *at once*, with
-# `torch.autograd.backward`. One after the other would need the graph twice. Leave out an output
-# that needs no gradient. A Function doesn't look into a dict or a nested list either: tensors in
-# there leave without a gradient, and no error says so. So flatten the outputs too.
+# `torch.autograd.backward`. Doing one after the other would need the graph twice. Leave out an
+# output that needs no gradient. A Function doesn't look into a dict or a nested list either:
+# tensors inside them get no gradient, and no error is raised. So flatten the outputs too.
 #
 # ## All six fixed
 #
-# First the Function: it runs a function of tensors that returns a tuple. Then `checkpoint` around
-# it, which flattens arguments and outputs with PyTorch's own `tree_flatten`. An object of another
-# class is a single leaf to it, so `checkpoint` refuses to return one.
+# First comes the Function: it runs a function of tensors that returns a tuple. Around it,
+# `checkpoint` flattens arguments and outputs with PyTorch's own `tree_flatten`. That can't see
+# tensors inside an object of any other class, so `checkpoint` refuses such an output.
 #
 # **Write.** `backward` of the Function, with the fixes of 1, 2, 4, 5 and 6.
 
@@ -546,8 +546,9 @@ def discards():
 
 
 # %% [markdown] id="write-apart"
-# `tree_flatten` takes any nest of tuples, lists and dicts apart. It returns a pair, the list of
-# leaves, None among them, and the nest's *form*. `tree_unflatten(leaves, form)` builds it again.
+# `tree_flatten` takes any nest of tuples, lists and dicts apart. It returns two things: the list
+# of leaves (None counts as a leaf) and the nest's *form*. `tree_unflatten(leaves, form)` rebuilds
+# the nest.
 #
 # **Write.** `apart`, for the arguments. Until backward the graph keeps the function `together`. If
 # it held the tensors themselves, they would stay in memory as long as the loss does.
@@ -610,7 +611,7 @@ def takes_apart():
 
 
 # %% [markdown] id="write-checkpoint"
-# **Write.** The rest of `checkpoint`. In `run`, build the arguments around the tensors that came,
+# **Write.** The rest of `checkpoint`. In `run`, build the arguments around the tensors it receives,
 # call the function, and flatten what it returns into `outputs` and `form`. `known(outputs)` is what
 # `run` returns. Then apply `Discard` to `run`, to a dummy tensor and to the tensors, and return its
 # outputs in their form.
@@ -693,9 +694,10 @@ implementations["reentrant"] = partial(torch_checkpoint, use_reentrant=True)
 implementations["with hooks"] = partial(torch_checkpoint, use_reentrant=False)
 
 # %% [markdown] id="table-text"
-# How does it compare with PyTorch's two? `use_reentrant=True` is the old one, a Function like ours.
-# A backward runs inside a backward, hence the name. `use_reentrant=False` is the new one, built
-# with hooks (chapter 05). The twelve cases are the six above, some of them in several forms.
+# How does yours compare with PyTorch's two implementations? `use_reentrant=True` is the old one, a
+# Function like ours. A backward runs inside a backward, hence the name. `use_reentrant=False` is
+# the new one, built with hooks (chapter 05). The twelve cases are the six above, some of them in
+# several forms.
 #
 # **Predict.** For how many of the twelve does the reentrant one give the right gradients?
 
@@ -766,17 +768,18 @@ table
 
 # %% [markdown] id="table-read"
 # With a frozen input, a tensor in a tuple, or outputs in a dict, the reentrant implementation loses
-# gradients after a warning at most. With a list among the outputs it gives **wrong gradients and no
+# gradients, with a warning at best. With a list among the outputs it gives **wrong gradients and no
 # error**. It rejects keyword arguments. The implementation with hooks passes all twelve, but
 # companion 05b has a case that it gets wrong.
 #
-# On the U-Net, hooks are equal *bit for bit*, and ours only up to rounding. Several blocks use the
-# same time embedding, so its gradient is a sum. A Function adds up one block's uses first, and $(a
-# + b) + c$ is not $a + (b + c)$ in floating point.
+# On the U-Net, the hook version matches *bit for bit*, ours only up to rounding. Several blocks
+# use the same time embedding, so its gradient is a sum. A Function adds up one block's uses first,
+# and $(a + b) + c$ is not $a + (b + c)$ in floating point.
 #
-# The rows of autocast answer a piece of advice: "With mixed precision, enter autocast *inside* the
-# checkpointed function". There, even the ten lines are right, because the function brings its own
-# autocast along. Around the model, the implementation has to restore it, and PyTorch's does.
+# The autocast rows test a common piece of advice: "With mixed precision, enter autocast *inside*
+# the checkpointed function". Then even the ten lines are right, because the function enters
+# autocast itself. When autocast surrounds the whole model, the checkpoint has to restore it.
+# PyTorch's does.
 
 # %% id="verdicts-fixed"
 dropout, around = (right.loc[row] for row in ("1 dropout", "2 autocast around"))
@@ -815,8 +818,8 @@ claims.Verdicts(
 # ## On paper
 #
 # **1.** A block's input takes 4 MiB, and the block keeps 64 MiB for backward, its input included.
-# A model has 24 of them. What waits for backward, plain and with the ten lines around each block?
-# What is the most in backward?
+# A model has 24 of them. How much waits for backward, plain and with the ten lines around each
+# block? What is the peak during backward?
 #
 # <details><summary>Answer</summary>
 #
@@ -825,13 +828,13 @@ claims.Verdicts(
 # input shares the memory of the saved one, so it counts once.
 # </details>
 #
-# **2.** A checkpoint forgets the RNG state, and dropout drops a tenth. In what share of the places
-# do the two masks agree?
+# **2.** A checkpoint forgets the RNG state, and dropout drops a tenth. For what share of the
+# elements do the two masks agree?
 #
 # <details><summary>Answer</summary>
 #
-# Both keep a place in $0.9 \cdot 0.9$ of the cases, and both drop it in $0.1 \cdot 0.1$: 82 %. So
-# gradients look plausible, and nearly a fifth of the places is wrong.
+# Both keep an element in $0.9 \cdot 0.9$ of the cases, and both drop it in $0.1 \cdot 0.1$: 82 %.
+# So gradients look plausible, and nearly a fifth of the elements are wrong.
 # </details>
 #
 # **3.** Two layers share one block, and both calls go through the ten lines. How many times does
@@ -845,8 +848,8 @@ claims.Verdicts(
 # %% [markdown] id="end"
 # ## What you can now do
 #
-# - Discard and recompute in ten lines. Some forty more restore the RNG and autocast state, and sort
-#   what goes in and comes out.
+# - Discard and recompute in ten lines. Some forty more restore the RNG and autocast state, and
+#   flatten what goes in and comes out.
 # - Say why a wrong checkpoint is silent: three of the six failures gave wrong or missing gradients
 #   and no error. Compare gradients, bit for bit.
 #

@@ -5,8 +5,8 @@
 # out. Autograd itself has the list of tensors that it wants to keep. For each of them it asks you
 # twice: what should I store in place of this tensor? And later: what was it?
 #
-# Answer both, and you have a checkpoint that leaves autograd's graph untouched. You write it
-# in this chapter, with what PyTorch's version adds, and verify it.
+# Answer both, and you have a checkpoint that leaves autograd's graph untouched. In this chapter
+# you write it, add what PyTorch's version adds, and verify it.
 #
 # **Budget:** 70 minutes, 1 GiB of memory, no GPU needed.
 
@@ -34,7 +34,7 @@ from tutorial_lib.models.gpt import GPT, Block, GPTConfig
 from tutorial_lib.models.unet import UNet, UNetConfig
 
 # %% [markdown] id="bench-text"
-# First the tools of chapter 04: a seeded forward and backward of a model whose modules are called
+# Here are chapter 04's tools: a seeded forward and backward of a model whose modules are called
 # through a checkpoint function, and its peak. The two models have dropout.
 
 
@@ -79,7 +79,7 @@ unet_loss = partial(unet.loss, images, torch.tensor([1, 200, 400, 900]), noise)
 # each is handed out once.](figures/pack_and_unpack.svg)
 #
 # The hooks are `saved_tensors_hooks(pack, unpack)`. For every tensor that autograd saves, it calls
-# `pack` and keeps what that returns. When backward needs the tensor, it calls `unpack` with that.
+# `pack` and keeps what that returns. When backward needs the tensor, it passes that to `unpack`.
 # Here `pack` returns a number and lets the tensor go, and `unpack` does nothing useful yet. What
 # happens?
 
@@ -94,12 +94,12 @@ except TypeError as error:
     print(f"TypeError after {next(numbers)} tensors: {str(error).split(' (')[0]}")
 
 # %% [markdown] id="a-lie-read"
-# Forward ran: autograd kept a number for each tensor, and no tensor. Backward got a number where it
-# needed a tensor. So `unpack` has to *make* the tensor: run the block again, write down what it
-# saves, as chapter 03 did, and return the tensor with that number.
+# Forward ran: autograd kept a number in place of each tensor. Backward got a number where it needed
+# a tensor. So `unpack` has to *make* the tensor: run the block again, record what it saves, as
+# chapter 03 did, and return the tensor with that number.
 #
-# **Write.** First `packed`. It runs `forward()` under hooks of its own: `pack` numbers the tensors
-# 0, 1, 2 and so on, puts `alias(tensor)` into a dict under its number, and returns that alias.
+# **Write.** First `packed`. It runs `forward()` under its own hooks: `pack` numbers the tensors 0,
+# 1, 2 and so on, puts `alias(tensor)` into a dict under its number, and returns that alias.
 
 
 # %% id="packed"
@@ -199,8 +199,8 @@ def numbers_in_place_of_tensors():
 
 
 # %% [markdown] id="predict-runs"
-# There is no Function and no inner backward, and keywords, masks and tuples need no code of their
-# own. Backward goes through the *outer* graph.
+# There is no Function and no inner backward, and keywords, masks and tuples need no special code.
+# Backward goes through the *outer* graph.
 #
 # **Predict.** Dropout is off. How many times does each block of the GPT run in one step?
 
@@ -230,16 +230,16 @@ print("U-Net equal:", same)
 print(f"{runs[0]} runs of a block{beside(guess, runs[0])}")
 
 # %% [markdown] id="every-read"
-# The U-Net is right to the bit: backward goes through the same graph, so it adds up the same
-# gradients in the same order. But a block runs once for every tensor that backward asks for.
+# The U-Net's gradients are right to the bit: backward goes through the same graph, so it adds up
+# the same gradients in the same order. But a block runs once for every tensor backward asks for.
 #
 # ## Recompute once
 #
-# How do we get down to two runs? The first `unpack` fills a store from `packed`. The others take
-# their tensors out of it, each once. The RNG state is restored as in chapter 04.
+# How do we get down to two runs? The first `unpack` fills a store from `packed`. The later ones
+# take their tensors out of it, each once. The RNG state is restored as in chapter 04.
 #
 # **Write.** `unpack` and the rest of `recomputing_once`. A block must run twice, and the step must
-# leave the RNG state that the plain one leaves.
+# leave the RNG in the same state as the plain step.
 
 
 # %% id="recompute-once"
@@ -304,10 +304,10 @@ def recomputes_once():
 
 # %% [markdown] id="alias-text"
 # `alias` is `detach`: what goes into the store shares the tensor's memory and has no history. Is
-# that a detail? The tensor itself brings `grad_fn`, and with it the whole recomputed block. Some
-# operations, such as softmax, save their own *output*. Then the operation holds the tensor and the
-# tensor holds the operation: a reference cycle. Is it freed when Python's garbage collector runs?
-# We call the collector after each step, and ask what is left.
+# that a detail? The tensor itself would bring its `grad_fn`, and with it the whole recomputed
+# block. Some operations, such as softmax, save their own *output*. Then the operation holds the
+# tensor and the tensor holds the operation: a reference cycle. Is it freed when Python's garbage
+# collector runs? We call the collector after each step, and ask what is left.
 
 # %% id="alias-leak"
 gpt.train()
@@ -327,11 +327,11 @@ left = {name: [left_bytes(way, n) for n in (1, 2, 4)] for name, way in ways.item
 pd.DataFrame(left, ["1 step", "2 steps", "4 steps"]).map(units.human_bytes)
 
 # %% [markdown] id="alias-leak-read"
-# Never. Autograd's part of the cycle is C++, where the collector cannot look, so every step leaks
-# its recomputed blocks until memory is full. The gradients are right to the bit, so no comparison
-# of gradients finds this. A meter does.
+# It's never freed. Autograd's part of the cycle is C++, where the collector cannot look, so every
+# step leaks its recomputed blocks until memory is full. The gradients are right to the bit, so no
+# comparison of gradients finds this. A meter does.
 #
-# ## What PyTorch's checkpoint has on top
+# ## What PyTorch's checkpoint adds
 #
 # Is one extra run of each block a third more work? We count FLOPs, with and without dropout, as
 # multiples of the plain step's:
@@ -352,10 +352,10 @@ pd.DataFrame(ratios).T.round(3)
 # With dropout, the last saved tensor is the mask, which comes later. So "33 %" and "20 to 25 %" are
 # both right, for different models.
 #
-# Only an exception leaves somebody else's function before its end. `packed` calls your `alias` for
-# each tensor, so `alias` can raise it.
+# Only an exception can leave somebody else's function early. `packed` calls your `alias` for each
+# tensor, so `alias` can raise it.
 #
-# **Write.** `first_saved`, with `packed` and an `alias` of your own. Raise `Enough` when there are
+# **Write.** `first_saved`, with `packed` and your own `alias`. Raise `Enough` when there are
 # `count` tensors, and catch it: `with contextlib.suppress(Enough)` does.
 
 
@@ -518,7 +518,8 @@ def registers():
 
 # %% [markdown] id="write-less"
 # **Write.** The rest of `recomputing_less`: the `unpack` of `recomputing_once`, which brings the
-# arguments back and stops early. Below, its FLOPs and what waits for backward must be PyTorch's.
+# arguments back and stops early. Below, its FLOPs and what waits for backward must match
+# PyTorch's.
 
 
 # %% id="recompute-less"
@@ -598,21 +599,21 @@ columns = "equal", "FLOPs", "waits, nested", "runs of a block, nested"
 pd.DataFrame.from_dict(rows, orient="index", columns=columns)
 
 # %% [markdown] id="less-read"
-# Ours does the same work, and holds the same. (PyTorch too registers only tensors given by
+# Ours does the same work and holds the same bytes. (PyTorch too registers only tensors passed by
 # position.)
 #
-# **A check.** PyTorch's also raises a `CheckpointError` where the second run saves fewer tensors,
-# or one of another shape, dtype or device. It notices more tensors only with `early_stop=False`,
-# since otherwise it has stopped by then. It does not compare values: a recomputation with other
-# numbers passes. `05b_reading_checkpoint_errors`, which is optional, reads such errors, and calls
-# backward in five ways.
+# **A check.** PyTorch's also raises a `CheckpointError` if the second run saves fewer tensors, or
+# one of a different shape, dtype or device. It notices more tensors only with `early_stop=False`,
+# since otherwise it has stopped by then. It does not compare values: a recomputation with
+# different numbers passes. `05b_reading_checkpoint_errors`, which is optional, reads such errors,
+# and calls backward in five ways.
 #
 # Since PyTorch 2.15, `@checkpoint(use_reentrant=False)` is a decorator.
 #
 # ## The saved tensors over time
 #
-# What do these plans look like in time? A row is a tensor of the forward, input below and loss
-# above. A bar is its life.
+# What do these plans look like in time? Each row is a tensor of the forward, input below and loss
+# above; each bar is a lifetime.
 
 # %% id="lifetimes"
 figures.lifetimes({"none": measured(), **theirs})
@@ -659,13 +660,13 @@ print(f"ours / PyTorch's {ours.peak / theirs.peak:.3f}")
 side
 
 # %% [markdown] id="side-by-side-read"
-# Ours and PyTorch's: the same bits and the same bytes. The reentrant one holds a little more, an
+# Ours matches PyTorch's in every bit and every byte. The reentrant one holds a little more: an
 # output that its Function keeps. `checkpoint_sequential` does not checkpoint its last segment,
 # because backward needs it at once. With *one* segment it therefore checkpoints nothing: fault 4 of
 # chapter 02.
 #
 # **The share depends on the kernel.** With dropout, attention on this CPU keeps its scores, which a
-# fused kernel on a GPU never does, so there checkpointing frees a smaller part.
+# fused kernel on a GPU never does, so checkpointing frees a smaller share there.
 # ([05b](05b_reading_checkpoint_errors.ipynb) measures a library's own switch.)
 
 # %% id="verdicts-side-by-side"
@@ -687,8 +688,8 @@ claims.Verdicts(
 # %% [markdown] id="trust-and-verify"
 # ## Trust, and verify
 #
-# Before a long training, run one step with the checkpoint and one without, and compare: the losses,
-# the norm of the gradients, or the parameters after the update?
+# Before a long training run, take one step with the checkpoint and one without. Should you
+# compare the losses, the norm of the gradients, or the parameters after the update?
 #
 # **Predict.** A checkpoint forgets the RNG state. In how many of these three does it show?
 
@@ -739,7 +740,7 @@ pd.DataFrame(verified).T.map(str)
 # **First compare A with A.** The first row is the plain step against itself. Where it says `True`,
 # the rows below ask for equal bits. On a GPU it may say `False`: the backward of fused attention,
 # for one, adds in an order that changes from run to run. Then the code allows a checkpoint ten
-# times the distance that plain has from itself.
+# times the distance between two plain steps.
 #
 # ## Verdicts
 
@@ -769,12 +770,12 @@ claims.Verdicts(
 # </details>
 #
 # **2.** Sixteen blocks in four segments, both checkpointed, as in the nested plan. Early stop
-# spares the last block of each segment one run. How many runs has a block on average?
+# spares the last block of each segment one run. How many times does a block run on average?
 #
 # <details><summary>Answer</summary>
 #
-# Once in forward, once when its segment is recomputed, once when the block itself is: three times.
-# The last block of each of the four segments is spared the second one. The mean is
+# Once in forward, once when its segment is recomputed, once when the block itself is recomputed:
+# three times. The last block of each of the four segments is spared the second one. The mean is
 # $(12 \cdot 3 + 4 \cdot 2)/16 = 2.75$, and 1.75 forwards are extra.
 # </details>
 #
@@ -782,9 +783,8 @@ claims.Verdicts(
 #
 # <details><summary>Answer</summary>
 #
-# Nothing. A hook makes autograd let go of a tensor. The memory is free only when
-# nobody else holds it. In backward there are even two of them: the logged one and the recomputed
-# one.
+# Nothing. A hook makes autograd let go of a tensor. The memory is free only when nothing else
+# holds it. In backward there are even two copies: the logged one and the recomputed one.
 # </details>
 #
 # ## What you can now do

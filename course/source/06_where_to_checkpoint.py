@@ -28,8 +28,8 @@ from tutorial_lib.instruments.training import Recipe
 # Take a model of twelve equal blocks, cut into three **segments** of four. The first two are
 # checkpointed. (In the code below, a tuple of blocks is a checkpointed segment, and a number by
 # itself is a block that keeps everything.) The picture is a *schedule*: a row for each block, and
-# time runs to the right. A triangle that points up is a block's forward, one that points down its
-# backward. A hollow one is a forward that runs again.
+# time runs to the right. A triangle that points up is a block's forward, one that points down is
+# its backward. A hollow triangle is a forward that runs again.
 
 # %% id="first-schedule"
 block = planning.Stage(
@@ -128,15 +128,15 @@ plots.growth(curves, xlabel="blocks in a segment", title=title, predicted=list(c
 # For $r = 1$ the lowest point is at five blocks, near $\sqrt{24}$. For $r = 16$ the curve only
 # rises: here **a checkpoint around every block** needs least.
 #
-# A length is a whole number. Segments of two need less than single blocks where $n/2 + 2r < n + r$,
-# so where $n > 2r$. Segments of three need less than segments of two where $n > 6r$. In one dtype,
-# with $r = 16$, that is beyond 32 blocks, and beyond 96. Under bf16 autocast, the usual setting, it
-# is beyond 18 and 54: most of the inside is in bfloat16, and boundaries stay in float32. What
+# A length is a whole number. Segments of two need less than single blocks if $n/2 + 2r < n + r$,
+# that is, if $n > 2r$. Segments of three need less than segments of two if $n > 6r$. In one dtype,
+# with $r = 16$, that means beyond 32 and beyond 96 blocks. Under bf16 autocast, the usual setting,
+# it means beyond 18 and 54: most of the inside is in bfloat16, and boundaries stay in float32. What
 # follows is in float32.
 #
-# Move the sliders. The logits and their gradient take $2V/C$ inputs of a block, with a vocabulary
-# of $V$ and a width of $C$. They are there before backward begins, with all boundaries. So they set
-# the peak as long as they are larger than one inside.
+# Move the sliders. The logits and their gradient take as much memory as $2V/C$ block inputs, with a
+# vocabulary of $V$ and a width of $C$. They are in memory before backward begins, beside all
+# boundaries. So they set the peak as long as they are larger than one inside.
 
 # %% id="slider"
 # @title Segments with sliders, on paper: run this cell; open it to look
@@ -235,16 +235,17 @@ figure = plots.growth(
 figure.mark(curve[5], None if guess is None else guess * curve[1])
 
 # %% [markdown] id="measured-read"
-# Paper and meter rise together. The meter reads more, by what the formula leaves out: the logits
-# and their gradient, and temporary tensors. The last point is one checkpoint around all 24 blocks.
-# It saves nothing here: the whole inside comes back at once, for a third more arithmetic. But after
-# the forward it holds next to nothing, so a script that reads memory there reports a success.
+# The predicted and measured numbers rise together. The measured one is larger by what the formula
+# leaves out: the logits and their gradient, and temporary tensors. The last point is one checkpoint
+# around all 24 blocks. It saves nothing here: the whole inside comes back at once, for a third more
+# arithmetic. But after the forward it holds next to nothing, so a script that reads memory there
+# reports a success.
 #
 # One checkpoint around everything does save in two cases. Where the logits are large, keep head and
 # loss outside it: then the blocks' activations aren't in memory when the logits are. And if your
 # loop writes `out = model(...)` and then `out.loss.backward()`, the plain step holds `out.logits`
 # through backward. A checkpoint with the loss inside, of which you keep only the loss, frees them.
-# So does `del out.logits`, for nothing.
+# So does `del out.logits`, at no cost.
 #
 # Do deeper models need segments of two, as the formula says? The unit is a block's input. The last
 # two columns are whole steps, weights and gradients included: first with `set_to_none=True`, then
@@ -284,8 +285,8 @@ pd.DataFrame(rows, index=columns).T.rename_axis(["model", "segments"])
 # They help where boundaries make the peak: many tokens, frozen weights, or gradients that stay.
 # Measure $r$ for your block and your dtypes.
 #
-# **Predict.** A Llama block has a gated MLP: three matrices in place of two, and a product of two
-# wide tensors. What is its $r$, all in bfloat16?
+# **Predict.** A Llama block has a gated MLP: three matrices in place of two, and an elementwise
+# product of two wide tensors. What is its $r$ in pure bfloat16?
 
 # %% id="guess-llama"
 guess = None  # times the input
@@ -351,7 +352,7 @@ claims.Verdicts(
 #
 # Some tutorials derive the price like this: there are $k$ segments, each recomputes $n/k$ blocks,
 # so the overhead is $k \cdot (n/k) / n = 1$, "but in practice only 30 %". The 1 is right, but it is
-# one *forward*. What is that of a whole step? A linear layer's forward is one matmul, and its
+# one *forward*. What share of a whole step is that? A linear layer's forward is one matmul, and its
 # backward is two: one for the gradient of its input, one for its weight's. So forward is a third of
 # a step, and one more forward adds a third. Here is the count:
 

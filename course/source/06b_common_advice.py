@@ -6,8 +6,8 @@
 #
 # 1. a loop that many tutorials use, and that trains with wrong gradients;
 # 2. a seed set by hand, which turns dropout into a smaller model;
-# 3. the rule of $\sqrt n$, where it is right;
-# 4. five more sentences of advice, each beside what is counted.
+# 3. the $\sqrt n$ rule, where it is right;
+# 4. five more pieces of advice, each compared with what we count.
 #
 # **Budget:** 70 minutes, 1 GiB of memory, no GPU needed.
 
@@ -74,11 +74,11 @@ print(f"{unbound.count(False)} wrong{beside(guess, unbound.count(False))}: {unbo
 # %% [markdown] id="late-binding-read"
 # The gradients of the first four layers are wrong. `run` does not remember its segment; it looks
 # the name `segment` up when it is called. In forward that is right. In backward the loop has ended,
-# and the name stands for the *last* segment. So every recomputation runs the last segment, and the
-# first layers' backward gets another segment's tensors. PyTorch cannot notice, since both segments
-# have equal shapes.
+# and the name refers to the *last* segment. So every recomputation runs the last segment, and the
+# first layers' backward gets the wrong segment's tensors. PyTorch cannot notice, since both
+# segments have equal shapes.
 #
-# The fix is to hand the segment over as an argument: its value is then fixed at the call.
+# The fix is to pass the segment as an argument: its value is then fixed at the call.
 
 
 # %% id="bound"
@@ -114,7 +114,8 @@ claims.Verdicts(
 # four steps of four blocks and count the different dropout masks. After each step we also draw one
 # random number, as a data loader would to choose the next batch.
 #
-# **Predict.** With the random state restored there are 16 different masks. With a seed by hand?
+# **Predict.** With the random state restored there are 16 different masks. How many with a seed by
+# hand?
 
 # %% id="guess-masks"
 guess = None  # masks
@@ -229,8 +230,8 @@ by_length.rename_axis(columns="64 sines, segments of")
 
 # %% [markdown] id="sines-read"
 # The sources are right about growth. Without checkpoints, memory grows with the depth. With
-# $\sqrt n$ segments it grows about like the square root, whatever a layer keeps. Libraries give you
-# one segment a layer, which needs one unit more for each layer. In the end that is linear, but at
+# $\sqrt n$ segments it grows about like the square root, whatever a layer keeps. Libraries use one
+# segment per layer, which needs one more unit for each layer. In the end that is linear, but at
 # first the inside of one layer is most of it. So at $r = 16$, as in a transformer's block, and at
 # the depths of real models, it also grows about like the root, and needs less than $\sqrt n$
 # segments do.
@@ -313,7 +314,7 @@ pd.DataFrame(best_cuts).T
 #
 # A third more FLOPs need not be a third more time. Where a step waits for a slow data loader, it is
 # less. Where it waits for Python to launch kernels, it can be far more, since every launch of the
-# forward is made again (10b has the times of two GPUs). Blocks of width 512 keep a CPU busy with
+# forward is repeated (10b has the times of two GPUs). Blocks of width 512 keep a CPU busy with
 # matmuls. We run pairs of steps in turn and take the median ratio, which depends on your machine.
 
 # %% id="seconds"
@@ -337,8 +338,8 @@ f"per-block: {ratio - 1:+.0%} of the time"
 # %% [markdown] id="folklore-text"
 # ## Does it help shallow networks?
 #
-# "It does little for shallow networks," says a source. Here is what per-block saves of a step's
-# peak, weights, gradients and optimizer included, for GPTs of growing depth.
+# "It does little for shallow networks," says a source. Here is how much of a step's peak
+# (weights, gradients and optimizer included) `per-block` saves, for GPTs of growing depth.
 
 
 # %% id="shallow"
@@ -515,7 +516,7 @@ claims.Verdicts(
 # the whole peak of a step. The second includes the gradients of the parameters, which no checkpoint
 # frees.
 #
-# **Predict.** How many % of these pairs save 50 to 80 % of their activations?
+# **Predict.** What percentage of these pairs save 50 to 80 % of their activations?
 
 # %% id="guess-in-range"
 guess = None  # %
@@ -575,8 +576,8 @@ pd.DataFrame(columns).round(1)
 #
 # One more published table gives a saving and a price in time for four strategies, for no model in
 # particular: 70 % for 50 %, 50 % for 30 %, 40 % for 15 %, 60 % for 25 %. Three of the four
-# *savings* are true of some pair above; segments of two save more in every one. The price can be
-# counted: here it is for eight blocks.
+# *savings* are true of some pair above; segments of two save more than that in every pair. The
+# price can be counted: here it is for eight blocks.
 
 # %% id="strategies"
 strategies = {"every block": "per-block", "every 2": "every-2"}

@@ -108,7 +108,7 @@ figures.schedule(puzzle.simulation.events, title=f"your list: {boundaries}", uni
 #
 # - **Keep** block `start`. While the later blocks run, `saved[start]` is held.
 # - **Drop** the segment from `start` to `split - 1`. While the later blocks run, only
-#   `inputs[split]` is held. Then the segment runs again, as a part of its own. It has the whole
+#   `inputs[split]` is held. Then the segment runs again, as a separate part. It has the whole
 #   room, because the later blocks are done by then.
 #
 # Dropping costs one more forward for each block of the segment, and whatever its own part costs. In
@@ -259,7 +259,7 @@ pd.DataFrame(rows, index=columns).T
 #
 # Now Revolve (Griewank and Walther, 2000), the answer to the puzzle: only one block's inside fits
 # at a time, and there are $c$ slots. It comes from simulations with many time steps and a large
-# state, in which there's no room for a boundary for each step.
+# state, with no room for a boundary at each step.
 
 
 # %% id="revolve"
@@ -275,8 +275,8 @@ print(f"the puzzle: {12 + again(*one_inside_at_a_time(12, 3))} forwards")
 dict(zip(places, found, strict=True))
 
 # %% [markdown] id="write-binomial"
-# If each block may run *again* $t$ times and $c$ slots are there, at most $\binom{c+t}{c}$ blocks
-# can be done.
+# With $c$ slots, and each block run *again* at most $t$ times, you can do at most
+# $\binom{c+t}{c}$ blocks.
 #
 # **Write.** The formula for the forwards of $n$ blocks, $n + t\,n - \binom{c+t}{c+1}$, in which $t$
 # is the least number with $\binom{c+t}{c} \ge n$. (`math.comb` gives binomials.)
@@ -469,9 +469,9 @@ table.assign(
 )[:4]
 
 # %% [markdown] id="profile-read"
-# `profile` ran the model once and counted. In units of a boundary an attention saves 6 and takes 3
-# (relative to 4 of an MLP), and the MLP saves 10. So an attention frees fewer
-# bytes for each FLOP that runs again.
+# `profile` ran the model once and counted. In units of a boundary, an attention saves 6 and an MLP
+# saves 10. Their forwards cost 3 to 4. So an attention frees fewer bytes for each FLOP that runs
+# again.
 #
 # Two simple rules cut inside a block too: checkpoint only attentions, or only MLPs.
 #
@@ -512,8 +512,8 @@ for name in ("none", "per-block", "attention-only", "mlp-only", "every-2"):
 # %% [markdown] id="write-plan-within"
 # In the profile, stage 0 is the embedding and stage 13 is the head with the loss. Both are kept, so
 # the tree of a whole plan is `(0, ..., 13)`, with your schedule of the halves 1 to 12 between them.
-# Your room leaves out what's there for a moment only, such as gradients on their way. So try all
-# rooms: a `Plan` knows its `peak_bytes` and its `seconds`.
+# Your room leaves out what's there only briefly, such as gradients in flight. So try all rooms: a
+# `Plan` knows its `peak_bytes` and its `seconds`.
 #
 # **Write.** The fastest of your plans that fits.
 
@@ -576,10 +576,10 @@ title = "six blocks in halves: bytes and FLOPs, counted"
 plots.tradeoff({"your plans": planned, **points}, title=title)
 
 # %% [markdown] id="tradeoff-read"
-# Beside each rule, your plan has no more bytes and fewer FLOPs. All numbers are counted on the real
-# model. A plan may treat the same half differently in the first block and in the last one. A rule
-# can't. The companion [07c](07c_side_by_side.ipynb) does this on GPT-2's layout and on a U-Net,
-# with the results of matmuls as a third choice.
+# Compared with each rule, your plan needs no more bytes and fewer FLOPs. All numbers are counted on
+# the real model. A plan may treat the same half differently in the first block and in the last one.
+# A rule can't. The companion [07c](07c_side_by_side.ipynb) does this on GPT-2's layout and on a
+# U-Net, with the results of matmuls as a third choice.
 #
 # `planning.solve` is your recursion in bytes, for longer chains too. Drag the budget: what does a
 # plan give up first?
@@ -646,13 +646,13 @@ columns = ["predicted", "fits 5 GiB", "price", "in boundaries", "counted on the 
 pd.DataFrame(rows, index=columns).T
 
 # %% [markdown] id="vit-read"
-# Neither short segments nor long ones fit: many have too many boundaries, and long ones too large
-# an inside. The plan nests segments and cuts some of them inside a block. It takes more time, since
-# some halves run three times. All columns but the last are *predicted*, for CUDA kernels and an
-# A100's speed. The last one is *counted* on a narrow twin with as many blocks, in units of its own
-# boundaries.
+# Neither short segments nor long ones fit: short ones have too many boundaries, and long ones too
+# large an inside. The plan nests segments and cuts some of them inside a block. It takes more time,
+# since some halves run three times. All columns but the last are *predicted*, for CUDA kernels and
+# an A100's speed. The last one is *counted* on a narrow twin with as many blocks, in units of its
+# own boundaries.
 #
-# `planning.apply(model, plan)` trains by such a plan, and `planning.undo(model)` takes it off.
+# `planning.apply(model, plan)` trains by such a plan, and `planning.undo(model)` removes it.
 #
 # ## On paper
 #

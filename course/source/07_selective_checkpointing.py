@@ -2,8 +2,8 @@
 # # Selective checkpointing
 #
 # Chapter 06 asked *where* to cut a chain of blocks. Each segment then dropped everything inside.
-# But a block holds tensors of very different worth: one is back after a few additions, another
-# needs a large matmul.
+# But a block holds tensors of very different cost: a few additions recompute one, another needs a
+# large matmul.
 #
 # In this chapter you give every saved tensor a price. Then you choose: whole modules, or
 # single operations.
@@ -40,14 +40,14 @@ aten = torch.ops.aten
 #
 # Each tensor that autograd keeps was made by some operation. If you drop the tensor, that operation
 # runs again in backward. So its price is the FLOPs of that operation. If the operation's own input
-# was not kept either, the price includes making that input.
+# was not kept either, the price includes recomputing that input.
 #
 # Two instruments together find the price. A *dispatch mode* (chapter 02) is called for every
-# operation. Ours, `Makers`, notes which operation made each storage, from what, with how many
-# FLOPs. The saved-tensor hook of chapter 03 says which tensors are kept.
+# operation. Ours, `Makers`, notes which operation made each storage, from which inputs and with
+# how many FLOPs. The saved-tensor hook of chapter 03 says which tensors are kept.
 #
-# **Predict.** A transformer block as wide as Llama-2-7B's (4096), with fused attention. What share
-# of its saved bytes, in percent, can be recomputed *without any matmul*?
+# **Predict.** Take a transformer block as wide as Llama-2-7B's (4096), with fused attention. What
+# share of its saved bytes, in percent, can be recomputed *without any matmul*?
 
 # %% id="guess-cheap"
 guess = None  # %
@@ -62,9 +62,8 @@ def storages(nested):  # several tensors may be views of one storage
 # %% [markdown] id="write-makers"
 # **Write.** `__torch_dispatch__` of `Makers`. An operation's `flop_registry.get(op.overloadpacket)`
 # is None, or a function that takes the operation's arguments and `out_val=out`, and returns FLOPs.
-# The first operation that returns a storage made it. A view comes later, and so does a write in
-# place. An address may be used again once its tensor is freed, so keep every result in
-# `self.alive`.
+# The first operation that returns a storage made it. Ignore later ones: views and in-place writes.
+# An address may be reused once its tensor is freed, so keep every result in `self.alive`.
 
 
 # %% id="makers"
@@ -156,8 +155,8 @@ def watched(block, x):
 # others have to be recomputed first.
 #
 # **Write.** `price`, from `notes[storage]`, which has a name, FLOPs and a list of inputs. An
-# operation in place has its own result among its inputs. `kept` may hold `storage` itself: say what
-# it costs without.
+# in-place operation has its own result among its inputs. If `kept` holds `storage` itself, price it
+# as if it weren't kept.
 
 
 # %% id="price"
@@ -239,14 +238,14 @@ pd.DataFrame({"kept": kept, "to recompute": again, "freed per MFLOP": per_mflop}
 #   with $T$ tokens.
 # - **The linear layers** in this list all have the same price, $2C$ FLOPs for each number: one
 #   multiplication and one addition for each of the $C$ inputs. Here $T = C/2$, so attention's price
-#   is counted as the same. A wider model pays more to recompute the same byte.
+#   comes out the same. A wider model pays more to recompute the same byte.
 # - `add` is the sum after attention. It needs the result of the output projection, which autograd
 #   never stored. So its price is one matmul.
 #
 # The next figure drops the tensors in this order, with eager attention and with a fused kernel.
 #
 # **Write.** `dropped_in_order`, from `cheapest_first(table)`, whose columns are `kept` and `flops`.
-# The first point is (0, all bytes), and each tensor that is dropped adds one.
+# The first point is (0, all bytes), and each dropped tensor adds one.
 
 
 # %% id="dropped"
@@ -295,7 +294,8 @@ plots.growth(curves, xlabel=xlabel, title=title, predicted=list(curves), log=Fal
 #
 # ## Which module to wrap?
 #
-# From prices to whole modules. A bracket is a segment: what is inside is dropped and recomputed.
+# Now we move from single tensors to whole modules. A bracket is a segment: what is inside is
+# dropped and recomputed.
 #
 # ```text
 # none              norm_1    attention  +    norm_2    mlp  +
@@ -331,7 +331,7 @@ def per_block(block, x):
 
 
 # %% [markdown] id="write-modules"
-# **Write.** The two others of the drawing: `both_modules` and `halves`.
+# **Write.** The other two in the drawing: `both_modules` and `halves`.
 
 
 # %% id="both-modules"
@@ -389,8 +389,8 @@ def wraps_halves():
 
 # %% [markdown] id="result-text"
 # For each choice we count the bytes that wait for backward, the peak of all activations (waiting,
-# recomputed, temporary; weights and their gradients left out), and the FLOPs of the step. The unit
-# of bytes is one block's input.
+# recomputed and temporary, without weights and their gradients), and the FLOPs of the step. The
+# unit of bytes is one block's input.
 
 # %% id="result"
 tokens = next(data.text_batches(2, 128))  # (batch, sequence)
@@ -408,8 +408,9 @@ def make_gpt(choice, num_layers=8, **shape):
 
 
 # %% [markdown] id="write-units"
-# **Write.** `in_units`. A report's `curve()` is a list of dictionaries, the bytes of each category
-# tick by tick (`pd.DataFrame` takes it), and `phase_starts` are pairs of a tick and a phase.
+# **Write.** `in_units`. A report's `curve()` is a list of dictionaries, one per tick, with the
+# bytes of each category (`pd.DataFrame` takes it). `phase_starts` is a list of (tick, phase)
+# pairs.
 
 
 # %% id="in-units"
@@ -473,7 +474,8 @@ def row_of(seen, base):
 # Common advice: "checkpoint attention and feed-forward *separately*; that saves another 30 to 40 %
 # over checkpointing each block, at the cost of more recomputation".
 #
-# **Predict.** GPT with 16 blocks. How many times the peak of `per_block` is the peak of `halves`?
+# **Predict.** For a GPT with 16 blocks, what is the peak of `halves`, as a multiple of
+# `per_block`'s?
 
 # %% id="guess-halves"
 guess = None  # times
@@ -496,13 +498,13 @@ pd.DataFrame(table).T
 # The advice does not hold here, in either half:
 #
 # - **Memory.** `halves` keeps two boundaries a block where `per_block` keeps one. In return, only
-#   one half's inside comes back at a time. With 4 blocks the smaller inside wins. With 16 blocks
-#   the boundaries win, and `halves` needs more. The formula of chapter 06 says the same: the best
+#   one half is recomputed at a time. With 4 blocks the smaller segment wins. With 16 blocks the
+#   boundaries win, and `halves` needs more. The formula of chapter 06 says the same: the best
 #   length is $\sqrt{n/r}$ blocks. For $r = 16$ that is half a block if $n = 4$, and a whole one if
 #   $n = 16$.
 # - **Recomputation.** It falls. PyTorch stops a recomputation as soon as backward has its tensors,
-#   so each segment leaves out its last matmul. Two segments leave out two. (Where dropout follows
-#   these, none is left out, and both choices cost the same.)
+#   so each segment skips its last matmul. Two segments skip two. (If dropout follows the last
+#   matmul, nothing is skipped, and both choices cost the same.)
 # - **Attention or MLP?** With a fused kernel `mlp_only` frees twice as much as `attention_only`,
 #   for fewer FLOPs per byte. With eager attention in long sequences `attention_only` frees more
 #   (chapter 03).
@@ -510,8 +512,9 @@ pd.DataFrame(table).T
 #   outputs wait, four tensors a block. Pull the norm into the segment.
 #
 # So the boundaries decide, and boundaries need not be on the device. Chapters 07d and 10 move them
-# to the host, which leaves one inside at a time. Here NumPy is the host. The next table compares
-# `halves` with `per_block` in both places. (*Kept* leaves temporary tensors out of the peak.)
+# to the host, so the device holds one segment's tensors at a time. Here NumPy is the host. The
+# next table compares `halves` with `per_block` in both places. (*Kept* leaves temporary tensors
+# out of the peak.)
 
 # %% id="host"
 KINDS = {"fused": {}, "eager": {"attention": "eager"}, "dropout": {"dropout": 0.1}}
@@ -537,8 +540,9 @@ another.rename_axis(columns="halves save, %")
 
 # %% [markdown] id="host-read"
 # With boundaries on the host, halves save as much at every depth. With fused attention, the kept
-# bytes fall by what the advice says; with dropout, the peak does. With eager attention the scores
-# keep one half large, so there is less to gain. Nowhere do halves recompute more.
+# bytes fall by what the advice says. With dropout, it is the peak that falls by that much. With
+# eager attention the scores keep one half large, so there is less to gain. Halves never recompute
+# more.
 #
 # ## Can we choose by operation?
 #
@@ -546,9 +550,9 @@ another.rename_axis(columns="halves save, %")
 # and the `up` matmul are in one module.
 #
 # So take one segment a block, as in `per_block`, and *keep a few results on the way*. In the first
-# run a dispatch mode stores the results of chosen operations. In the second run another one hands
-# them out instead of computing them. `checkpoint` takes such a pair as `context_fn`. `name_of` says
-# which result an operation makes.
+# run a dispatch mode stores the results of chosen operations. In the second run a different mode
+# hands them out instead of computing them. `checkpoint` takes such a pair as `context_fn`.
+# `name_of` says which result an operation makes.
 
 
 # %% id="name-of"
@@ -563,9 +567,9 @@ def name_of(op, args):
 
 # %% [markdown] id="write-store"
 # **Write.** `Store`'s `__torch_dispatch__`: called for every operation, it runs the operation and
-# gives its result. `keep` is a set of names, `store` a list. A result may be a tensor or a tuple of
-# them: `tree_map_only(torch.Tensor, torch.Tensor.detach, out)` detaches each. If they kept their
-# history, a forward without a backward would never free what is stored.
+# returns its result. `keep` is a set of names, `store` a list. A result may be a tensor or a tuple
+# of them: `tree_map_only(torch.Tensor, torch.Tensor.detach, out)` detaches each. If the stored
+# tensors kept their history, a forward without a backward would never free them.
 
 
 # %% id="by-hand"
@@ -715,13 +719,13 @@ print(f"freed: {freed}, for {policy.flops / plain.flops - 1:.1%} more FLOPs")
 pd.DataFrame(table).T.rename_axis("kept")
 
 # %% [markdown] id="policies-read"
-# `all but down` runs no matmul twice and still frees a good part of the memory: the norms and GELU,
-# whose price is nearly nothing. This is the first policy to try when you are a little over budget.
-# `qkv, up` repeats `out`, because the second norm's input depends on it.
+# `all but down` runs no matmul twice and still frees a good part of the memory: what the norms and
+# GELU keep costs almost nothing to recompute. This is the first policy to try when you are a little
+# over budget. `qkv, up` repeats `out`, because the second norm's input depends on it.
 #
 # The last row is a trap. `down` has the most expensive result of the block, so a rule "keep what is
 # expensive" keeps it. It costs one more unit per block and saves nothing. No operation needs that
-# result again: it is only added to the rest, and it is the last matmul of its segment. (With
+# result again: it is only added to the residual, and it is the last matmul of its segment. (With
 # dropout after it, the recomputation runs through `down`, and keeping it saves a matmul.) **A price
 # matters only for tensors that backward needs, or that must be recomputed to get one of those.**
 #
@@ -733,8 +737,8 @@ pd.DataFrame(table).T.rename_axis("kept")
 
 
 # %% [markdown] id="write-policy"
-# **Write.** `by_torch`: a function `policy(context, op, *args, **kwargs)` that gives
-# `CheckpointPolicy.MUST_SAVE` or `CheckpointPolicy.PREFER_RECOMPUTE`. As `context_fn` give
+# **Write.** `by_torch`: a function `policy(context, op, *args, **kwargs)` that returns
+# `CheckpointPolicy.MUST_SAVE` or `CheckpointPolicy.PREFER_RECOMPUTE`. As `context_fn` pass
 # `partial(create_selective_checkpoint_contexts, policy)`.
 
 
@@ -769,15 +773,15 @@ for name in ("qkv, up", "all but down"):
     print(f"gradients of none: {equal}")
 
 # %% [markdown] id="torch-policy-read"
-# The same bytes, the same FLOPs, the same gradients. PyTorch's version also looks
-# after views, in-place writes and the compiler. Use it; ours is for understanding it.
+# The same bytes, the same FLOPs, the same gradients. PyTorch's version also handles views,
+# in-place writes and the compiler. Use it; ours is for understanding it.
 #
 # An operation with an *ordered effect* (`register_effect`) runs once under a policy from PyTorch
-# 2.15 on, unless that says `MUST_RECOMPUTE`. Up to 2.13, and in a plain checkpoint, it runs again.
-# `MUST_CPU_OFFLOAD` recomputes in eager, without a word (2.13, 2.15).
+# 2.15 on, unless the policy says `MUST_RECOMPUTE`. Up to 2.13, and in a plain checkpoint, it runs
+# again. `MUST_CPU_OFFLOAD` silently recomputes in eager (2.13, 2.15).
 #
-# All these ways and two that choose for you, the compiler and the planner, run on one model in
-# `07c_side_by_side`, which is optional.
+# The optional `07c_side_by_side` runs all of these on one model, plus two that choose for you:
+# the compiler and the planner.
 
 # %% id="verdicts"
 cases = {
@@ -802,7 +806,7 @@ claims.Verdicts(
 # %% [markdown] id="three-problems"
 # ## On paper
 #
-# **1.** A linear layer takes 1024 numbers for each token to 4096, in bfloat16. How many bytes does
+# **1.** A linear layer maps 1024 numbers per token to 4096, in bfloat16. How many bytes does
 # dropping its result free for each MFLOP?
 #
 # <details><summary>Answer</summary>
@@ -812,11 +816,11 @@ claims.Verdicts(
 # </details>
 #
 # **2.** 32 layers of width 4096, 4096 tokens, bfloat16. What does it cost to keep the result of
-# each `qkv`, and what does it spare?
+# each `qkv`, and what does it save?
 #
 # <details><summary>Answer</summary>
 #
-# $3 \cdot 4096 \cdot 4096 \cdot 2$ bytes are 96 MiB a layer, 3 GiB in all. It spares
+# $3 \cdot 4096 \cdot 4096 \cdot 2$ bytes are 96 MiB a layer, 3 GiB in all. It saves
 # $2 \cdot 4096^2 \cdot 3 \cdot 4096$ FLOPs a layer, 0.41 TFLOP, and 13 TFLOP in all.
 # </details>
 #
@@ -837,5 +841,5 @@ claims.Verdicts(
 # - Write a policy by operation with a pair of dispatch modes, and with PyTorch's contexts.
 #
 # Chapter 07d, `07d_offload`, moves what is too expensive to recompute. `07b_held_and_evicted`,
-# which is optional, shows why memory does not fall while somebody holds a tensor, and chooses what
-# to drop while the model runs.
+# which is optional, shows why memory does not fall while something still holds a tensor, and
+# chooses what to drop while the model runs.
