@@ -20,8 +20,8 @@
 #
 # ## Three ways in
 #
-# - **Tonight** (30 minutes), when a model of yours does not fit: [My model does not
-#   fit](tonight.ipynb) predicts it, pulls the levers in order, and writes a plan for your script.
+# - **Tonight** (30 minutes), when your model does not fit: [My model does not fit](tonight.ipynb)
+#   predicts it, pulls the levers in order, and writes a plan for your script.
 # - **An evening** (2 hours), for the ideas: this notebook (40),
 #   [04](04_checkpoint_from_scratch.ipynb) up to *All six fixed* (45),
 #   [08](08_accumulation_from_scratch.ipynb) up to *The last window* (30), and of
@@ -52,7 +52,7 @@ from tutorial_lib.units import GIB
 
 # %% [markdown] id="answer-text"
 # Run the cell and press your choices: each is kept at once, in the file `my_answers.json` beside
-# this notebook. Nothing is sent anywhere. Where no buttons show, write a letter in place of each
+# this notebook. Nothing is sent anywhere. If no buttons appear, write a letter in place of each
 # `None`, as in `1: "b"`, and run the cell again.
 
 # %% id="my-answers"
@@ -146,12 +146,13 @@ report.figure()
 #
 # The whole course is in this picture. **Gradient checkpointing** makes the ramp flatter: it
 # discards activations and recomputes them when the backward pass needs them. **Gradient
-# accumulation** makes the ramp lower in another way: it sends the batch through in pieces.
+# accumulation** makes the ramp lower in another way: it sends the batch through in parts.
 
 # %% [markdown] id="flatten-predict"
 # ## The ramp, flattened
 #
-# Now PyTorch's own `checkpoint`, around each of the twelve blocks. In chapter 04 you will write it.
+# Now put PyTorch's own `checkpoint` around each of the twelve blocks. In chapter 04 you will write
+# it.
 #
 # **Predict.** The activations are more than half of the peak, and checkpointing removes nearly all
 # of them. By how many percent does the peak fall?
@@ -232,9 +233,9 @@ figure
 # %% [markdown] id="real-model"
 # ## A model that your machine could not hold
 #
-# GPT-2 XL as the transformers library builds it: 1.56 billion parameters, sixteen sequences of 1024
-# tokens. The same meter runs the same step on *fake tensors*, which have a shape and a type but no
-# memory. No weights are downloaded and nothing is allocated.
+# Take GPT-2 XL as the transformers library builds it: 1.56 billion parameters, sixteen sequences of
+# 1024 tokens. The same meter runs the same step on *fake tensors*, which have a shape and a dtype
+# but no memory. No weights are downloaded and nothing is allocated.
 #
 # **Predict.** How many GiB does the whole step need?
 
@@ -266,9 +267,9 @@ xl
 #
 # This number is *predicted*. The course keeps that word apart from *counted* and from *measured*.
 # *Measured* means: on a GPU, by its allocator, with the GPU's name and the date beside it. Can you
-# trust a prediction? Predict the small GPT with a CPU's kernels, and subtract the count from above.
+# trust a prediction? Predict the small GPT with a CPU's kernels, and subtract the count above.
 #
-# **Write.** `small_gpt`, on the pattern of `gpt2_xl`. The difference must be 0 bytes.
+# **Write.** `small_gpt`, modelled on `gpt2_xl`. The difference must be 0 bytes.
 
 
 # %% id="small-gpt"
@@ -295,8 +296,9 @@ predicted = memory.predict(small_gpt, kernels="cpu")
 predicted.peak_bytes - report.peak_bytes
 
 # %% [markdown] id="read-trust"
-# Equal to the byte, for a CPU's kernels. That says nothing yet about a GPU's: the companion
-# [10b](10b_published_measurements.ipynb) holds predictions against peaks that others measured.
+# They're equal to the byte, for a CPU's kernels. That says nothing yet about a GPU's: the
+# companion [10b](10b_published_measurements.ipynb) compares predictions with peaks that others
+# measured.
 #
 # ## Your own code
 #

@@ -30,11 +30,12 @@ from tutorial_lib.units import GB, Bytes
 #
 # How much memory does a model need whatever the batch is?
 #
-# At the update three things are there: the parameters, a gradient for each, and what the optimizer
-# remembers about each. All three grow with the number of parameters. So one small model gives the
-# price per parameter for every model. The batch is tiny here, so that the activations hardly count.
-# Between two steps the gradients are there only if your loop keeps them. If it calls `zero_grad()`
-# after `step()`, AdamW in float32 holds 12 bytes per parameter there, and 16 at the update.
+# At the update three things are in memory: the parameters, a gradient for each, and what the
+# optimizer remembers about each. All three grow with the number of parameters. So one small model
+# gives the price per parameter for every model. The batch is tiny here, so that the activations
+# hardly count. Between two steps the gradients are there only if your loop keeps them. If it calls
+# `zero_grad()` after `step()`, AdamW in float32 holds 12 bytes per parameter between steps, and 16
+# at the update.
 
 
 # %% id="make-step"
@@ -114,17 +115,17 @@ table["states / parameters"] = multiples
 table.round(2)
 
 # %% [markdown] id="read-residents"
-# Three common beliefs, and what the table says.
+# Here are three common beliefs, and what the table says.
 #
 # - **"Autocast halves the model."** It changes nothing here. Autocast computes in bfloat16, but the
 #   parameters, gradients and optimizer states that it keeps are float32: 16 bytes either way.
 # - **"Adam's states are float32."** That depends on the optimizer. PyTorch's AdamW keeps its two
-#   states in the type of the parameter: 14 GB of bfloat16 parameters bring 28 GB of optimizer
-#   states. bitsandbytes' AdamW with `optim_bits=32` and Apex's FusedAdam keep them in float32, 56
-#   GB, with no float32 copy of the weights. With one (a *master copy*) the sum is 16 bytes per
+#   states in the parameter's dtype: 14 GB of bfloat16 parameters bring 28 GB of optimizer states.
+#   bitsandbytes' AdamW with `optim_bits=32` and Apex's FusedAdam keep them in float32, 56 GB,
+#   with no float32 copy of the weights. With one (a *master copy*) the sum is 16 bytes per
 #   parameter.
 # - **"Optimizer states take 2 to 8 times the parameters."** No row of this table is above 2. With
-#   float32 states beside bfloat16 parameters it is 4, and 6 where a master copy counts as a state.
+#   float32 states beside bfloat16 parameters it is 4, and 6 if a master copy counts as a state.
 #
 # 8-bit AdamW (Dettmers et al., 2022) keeps two states of one byte. Adafactor (Shazeer and Stern,
 # 2018) keeps one number for each row and each column of a matrix.
@@ -179,7 +180,7 @@ pd.DataFrame({"on paper, units": on_paper, "counted, units": counted}).round(2)
 # The extra 2 are what the final norm and the head save. The last term is the softmax over the
 # vocabulary. With a checkpoint around each block, a block keeps 1 unit, its input. During the
 # backward pass one block at a time has its other 15 units as well: $L + 15$ in all. By then the
-# head and the vocabulary are done. But where $V/C$ is more than 13, as in GPT-2, the peak of
+# head and the vocabulary are done. But if $V/C$ is more than 13, as in GPT-2, the peak of
 # activations is the softmax's: $L + 2 + V/C$, with the gradients of the logits on top. Compare both
 # formulas with a count, for several depths and widths.
 #
@@ -215,11 +216,11 @@ theory = pd.DataFrame(rows, columns=columns)
 theory.round(2)
 
 # %% [markdown] id="read-theory"
-# The formula is right to 0.25 %. It holds for *this* block; another kind of block
-# has another number in place of 16. The best-known published figure (34 bytes per element and layer
+# The formula is accurate to 0.25 %. It holds for *this* block; a different kind of block has a
+# different constant in place of 16. The best-known published figure (34 bytes per element and layer
 # in 16 bits, Korthikanti et al., 2022) counts dropout masks too: chapter 03 checks it. And
 # attention that stores its scores, one number for each pair of tokens and head, adds a term with
-# $T^2$: chapter 01b draws it, chapter 03 counts it.
+# $T^2$: chapter 01b plots it, and chapter 03 counts it.
 #
 # ## When is the peak?
 #
@@ -230,9 +231,9 @@ theory.round(2)
 # | start of the backward pass | all | all | hardly any | **all** | gradients of the logits |
 # | the update | all | all | **all** | none | the parameters once more (`foreach`) |
 #
-# (`foreach` is a GPU's default. In a network whose last layers hold
-# most of the weights, such as a VGG, there is a third moment. In the middle of the backward pass
-# most gradients *and* most activations are there. Lab 01 comes to it.)
+# (`foreach` is a GPU's default. In a network whose last layers hold most of the weights, such as
+# a VGG, there is a third moment. In the middle of the backward pass most gradients *and* most
+# activations are there. Lab 01 covers it.)
 
 # %% id="peak"
 gpu_adamw = partial(torch.optim.AdamW, foreach=True)  # a GPU's default
@@ -309,8 +310,8 @@ figure.moving = {
 figure
 
 # %% [markdown] id="predict-accumulation"
-# **Predict.** Keep a micro-batch of 4. By how many % does the peak grow from 2 accumulation steps
-# to 4?
+# **Predict.** Keep a micro-batch of 4. By what percentage does the peak grow from 2 accumulation
+# steps to 4?
 
 # %% id="guess-accumulation"
 guess = None  # %
@@ -326,10 +327,10 @@ print(f"accumulated beside a single micro-batch of 4: {constant:+.2f} P")
 pd.DataFrame({"peak in P": in_p}).round(2).rename_axis("micro-batch x steps")
 
 # %% [markdown] id="read-accumulation"
-# Twice the accumulation steps cost not one byte: the micro-batch alone moves the peak. Accumulation
-# adds the gradients of what is trained, here one P, however many steps there are (second line).
-# From the second micro-batch on, the gradients of the first are there while the activations of the
-# next are built up.
+# Twice as many accumulation steps cost not one byte more: the micro-batch alone moves the peak.
+# Accumulation adds the gradients of what is trained, here one P, however many steps there are
+# (second line). From the second micro-batch on, the gradients of the first are there while the
+# activations of the next are built up.
 #
 # Adding GPUs doesn't free memory on any of them, as long as each holds a whole model. PyTorch's
 # DistributedDataParallel even adds one more P by default, its buckets. Chapter 13 and companion 13c
@@ -338,7 +339,7 @@ pd.DataFrame({"peak in P": in_p}).round(2).rename_axis("micro-batch x steps")
 # ## What the meter does not see
 #
 # The meter counts tensors. A GPU needs a little more: *workspace* that its kernels take while they
-# run, larger blocks than were asked for, and a *reserve* of freed memory that its allocator keeps.
+# run, larger blocks than requested, and a *reserve* of freed memory that its allocator keeps.
 # Chapter 02b has figures for all three. In a report from your own GPU, `other` is workspace and
 # larger blocks together, and `reserved` is what the allocator has taken from the driver:
 
@@ -379,11 +380,11 @@ gigabytes.round(1)
 
 # %% [markdown] id="read-verdict-7b"
 # The sum "14 + 14 + 56" is the third row: float32 states beside bfloat16 parameters, without a
-# master copy, as some optimizers keep them. If all is bfloat16, as with PyTorch's AdamW, a card of
-# 80 GiB has room to spare.
+# master copy, as some optimizers keep them. If everything is bfloat16, as with PyTorch's AdamW, a
+# card of 80 GiB has room to spare.
 #
-# Now what comes and goes. Activations are linear in depth, so two small models give the line for
-# every depth. Both are predicted on fake tensors, with the kernels that a GPU would take: one
+# Now what comes and goes. Activations are linear in depth, so two small models determine the line
+# for every depth. Both are predicted on fake tensors, with the kernels that a GPU would take: one
 # sequence of 4096 tokens, everything in bfloat16.
 #
 # **Write.** `activations`, three lines. Below, the straight line through its values for one and two
@@ -419,10 +420,10 @@ paper = one + 31 * (two - one)
 print(f"on paper: {Bytes(paper)} of activations{beside(guess, paper / 2**30)}")
 
 # %% [markdown] id="llama-table"
-# The course keeps a table of predictions for hundreds of such steps, made with the command `python
-# -m tutorial_lib record --predict`. We ask it two things. Does the whole model of 32 layers keep
-# what the line says? And what do two techniques do: checkpointing, and *fused* AdamW, which updates
-# in one kernel and needs no temporary copy?
+# The course keeps a table of predictions for hundreds of such steps, made with the command
+# `python -m tutorial_lib record --predict`. We ask it two things. Does the whole model of 32 layers
+# keep what the line predicts? And what do two techniques do: checkpointing, and *fused* AdamW,
+# which updates in one kernel and needs no temporary copy?
 
 # %% id="llama-levers"
 levers = {
@@ -444,8 +445,8 @@ cards = plots.CARDS_GIB
 plots.ledger_bars(ledgers, title=title, cards_gib=cards, predicted=list(levers))
 
 # %% [markdown] id="read-levers"
-# The line through two toy models gives the 32-layer model exactly, because every block keeps the
-# same.
+# The line through two toy models predicts the 32-layer model exactly, because every block keeps
+# the same.
 #
 # Checkpointing alone takes not one byte off the peak, because the update is the peak. Fused AdamW
 # alone takes next to nothing off, because then the backward pass is the peak. Both together take a

@@ -7,8 +7,8 @@
 # 1. What does a GPT need, for any depth, width and precision?
 # 2. What is left to save if the parameters themselves are trained cheaply: LoRA, 8-bit and paged
 #    states?
-# 3. What do 8 and 4 bits and one state do to the ledger, and what stays in 16 bits?
-# 4. How do activations grow with the length of a text, and with the size of an image?
+# 3. What do 8-bit and 4-bit weights and a single state do to the ledger, and what stays in 16 bits?
+# 4. How do activations grow with the sequence length, and with the size of an image?
 # 5. Why do two models called "GPT-2 XL" keep different bytes?
 # 6. Is a much-copied table of savings right, and why will the subject not go away?
 #
@@ -66,8 +66,8 @@ print(f"once: {Bytes(constant)}; in 16 bits the weights are {Bytes(2 * 12 * 1024
 # That is more than half of float32's 64, for two reasons. First, the norms and the tensors between
 # blocks stay float32, so a block keeps 18 x 2 bytes. Second, autograd keeps 16-bit *copies* of all
 # weights until the backward pass. The second line counts them: they don't grow with the batch.
-# (Eager attention would add softmax, which stays float32 too.) The scores over the vocabulary are
-# there in both types. Now the calculator:
+# (Eager attention would add softmax, which stays float32 too.) The logits are there in both
+# dtypes. Now the calculator:
 
 # %% id="calculator-activations"
 SHAPES = {  # L, C, V
@@ -112,8 +112,8 @@ def estimate(shape, precision, optimizer, *, micro_batch, seq_len, checkpointing
 
 
 # %% [markdown] id="calculator-check-text"
-# **Predict.** Four layers of the 1.5B shape, 8 x 1024 tokens, AdamW. By how many percent is the
-# estimate off from `memory.predict` under autocast?
+# **Predict.** Take four layers of the 1.5B shape, 8 x 1024 tokens, AdamW. By how many percent is
+# the estimate off from `memory.predict` under autocast?
 
 # %% id="guess-calculator"
 guess = None  # %
@@ -161,7 +161,7 @@ widgets.memory_calculator(estimate, precision="bfloat16", seq_len=4096, **choice
 # 24 GiB? At which sequence length does the peak of the 7B model move from the update to the
 # backward pass? Where does the check mark at checkpointing change nothing at all?
 #
-# How much of a card can you use? A little less than its label says:
+# How much of a card can you use? A little less than its nominal capacity:
 
 # %% id="cards"
 columns = ["offers", "compute capability"]
@@ -234,8 +234,8 @@ plots.ledger_bars(bars, title="At the peak, counted")
 # ## 8-bit states, and paged states
 #
 # 8-bit AdamW makes the states smaller. Paged AdamW keeps their size, and moves them to the host's
-# memory as long as the GPU is full. How much? Whatever the peak of forward and backward is above
-# the card. Llama-2-7B, 4 x 2048 tokens, all bfloat16, predicted:
+# memory as long as the GPU is full. It moves the part of the forward and backward peak that
+# doesn't fit. Here is Llama-2-7B, 4 x 2048 tokens, all bfloat16, predicted:
 
 # %% id="paged-table"
 table = recorded.load("predicted").rows
@@ -285,8 +285,9 @@ claims.Verdicts(
 # ## Weights in 8 and 4 bits
 #
 # Frozen weights can be smaller still. Cut a matrix into blocks of 64 numbers and keep the largest
-# size of each as its scale. FP8 rounds the rest to a float of 8 bits. QLoRA (Dettmers et al., 2023)
-# keeps 4 bits: the number of the nearest of 16 levels, which lie as a normal distribution does.
+# magnitude of each as its scale. FP8 rounds the rest to a float of 8 bits. QLoRA (Dettmers et al.,
+# 2023) keeps 4 bits: the index of the nearest of 16 levels, which are spaced like a normal
+# distribution.
 
 
 # %% id="shrink"
@@ -334,7 +335,7 @@ pd.DataFrame(rows, index=["bits a weight", "off by"]).T
 
 # %% [markdown] id="predict-four"
 # The scales are float32 here, half a bit a weight. (QLoRA rounds the scales too and comes to 4.13
-# bits.) `F.linear` takes no 4-bit weight, so a layer first makes its weight whole again.
+# bits.) `F.linear` takes no 4-bit weight, so a layer first restores the whole weight.
 #
 # **Predict.** `F.linear(x, whole(weight))`, with 4 bits a weight and x that needs a gradient. How
 # many times the bytes of the 4-bit weight does autograd keep?
@@ -356,11 +357,11 @@ print(f"{naive / held:.1f} times{beside(guess, naive / held)}")
 print(f"checkpointed: {frugal / held:.2f} times")
 
 # %% [markdown] id="read-four"
-# All of the float32 weight: backward needs it for the gradient of x. So from forward to backward 4
-# bits save nothing. Checkpoint the layer, and only its input is kept: backward makes the weight
-# once more. (bitsandbytes' layers do the same in an `autograd.Function`.) Embeddings, head, norms,
-# the LoRA matrices and all activations stay in 16 bits. Here is what Llama-2-7B with LoRA holds
-# between steps:
+# It keeps the whole float32 weight: backward needs it for the gradient of x. So from forward to
+# backward 4 bits save nothing. Checkpoint the layer, and only its input is kept: backward
+# restores the weight again. (bitsandbytes' layers do the same in an `autograd.Function`.)
+# Embeddings, head, norms, the LoRA matrices and all activations stay in 16 bits. Here is what
+# Llama-2-7B with LoRA holds between steps:
 
 # %% id="ledger-4-bits"
 llama_lora = replace(llama, lora_rank=16).make_model("meta")
@@ -377,15 +378,15 @@ for name, bits in {"bfloat16": 16, "FP8": 8.5, "4 bits": 4.5, "QLoRA": 4.127}.it
 pd.DataFrame(ledger).T.map(human_bytes)
 
 # %% [markdown] id="one-state"
-# *Training* in FP8 is another thing. The matmuls round their inputs to 8 bits as they go, and keep
-# those for backward; the optimizer's weights stay in 16 or 32 bits, and so do norms,
-# softmax and the residual stream. It saves time and activations, not weights (08c).
+# *Training* in FP8 is different. The matmuls round their inputs to 8 bits as they go, and keep
+# those for backward; the optimizer's weights stay in 16 or 32 bits, and so do norms, softmax and
+# the residual stream. It saves time and activations, not weights (08c).
 #
 # ## One state
 #
 # Muon (Jordan, 2024) has one state, momentum, and makes its update orthogonal. It takes matrices
-# only, so embeddings, head, norms and biases stay with AdamW. How many bytes of state are that for
-# each byte of a GPT?
+# only, so embeddings, head, norms and biases stay with AdamW. For a GPT, how many bytes of state
+# is that per byte of weights?
 
 
 # %% id="muon"
@@ -409,8 +410,8 @@ states["Muon, AdamW"] = stepped(torch.optim.Muon(matrices), torch.optim.AdamW(re
 pd.DataFrame({"states, in P": states}).round(2)
 
 # %% [markdown] id="weight-ways-text"
-# Now the rows together, in bytes a parameter between steps. (08c shows what weights in bfloat16
-# lose with plain rounding, and what the last two rows are.)
+# Here are all the rows together, in bytes per parameter between steps. (08c shows what weights in
+# bfloat16 lose with plain rounding, and what the last two rows are.)
 
 # %% id="weight-ways"
 ways = {"float32 weights, AdamW": (4, 4, 8), "all in bfloat16, AdamW": (2, 2, 4)}
@@ -445,8 +446,8 @@ title = "Activations of 2 blocks, counted (both axes linear)"
 plots.growth(curves, xlabel="tokens", title=title, predicted=["formula"], log=False)
 
 # %% [markdown] id="images"
-# Fused attention follows the straight line of the formula. Written-out scores add a term with
-# $T^2$. That term decides at long context; chapter 03 counts it.
+# Fused attention follows the straight line of the formula. Stored scores add a term with $T^2$.
+# That term dominates at long context; chapter 03 counts it.
 #
 # ## Images: twice the side, four times the bytes
 #
@@ -466,7 +467,7 @@ sides = {side: unet_bytes(side) for side in (16, 32, 64)}
 [round(sides[2 * side] / sides[side], 2) for side in (16, 32)]
 
 # %% [markdown] id="read-resolution"
-# Four times and a little more: the attention at the lowest level grows with the square of the area.
+# A little more than four: the attention at the lowest level grows with the square of the area.
 #
 # ## Two models called GPT-2 XL
 #
@@ -504,10 +505,10 @@ pd.DataFrame(units).round(2)
 #
 # ## A published table, tested
 #
-# A much-copied table says of a transformer with 50 layers: 24 GB of activations become 8 GB with
-# checkpointing, and 40 GB in all become 24 GB. It names no width, batch or kernel. So take a
-# 50-layer model with the table's 4 GB of float32 weights, and the batch size at which forward adds
-# the table's 24 GB.
+# A much-copied table is about a transformer with 50 layers: checkpointing turns 24 GB of
+# activations into 8 GB, and a total of 40 GB into 24 GB. It names no width, batch or kernel. So
+# take a 50-layer model with the table's 4 GB of float32 weights, and the batch size at which
+# forward adds the table's 24 GB.
 
 # %% id="fifty-table"
 a100, fifty = recorded.load("emulated NVIDIA A100-SXM4-80GB").rows, {}
@@ -530,21 +531,20 @@ most, total = fifty["activations"], fifty["A100"]
 fifty.round(1)
 
 # %% [markdown] id="read-fifty"
-# Without checkpointing, the table's figures nearly come out. With it, both are too high. A
-# checkpoint around each block, as in that source's own code, leaves about a tenth of the
-# activations, and the total stops falling at the update, where activations no longer count. The
-# 8 GB are near to what a whole *pass adds* with segments of $\sqrt{50}$ layers, the rule in
-# textbooks. But that column includes the gradients, and the source has a row of its own for those.
-# Compare the second and third row, too: longer segments hold more activations. Chapter 06 finds out
-# why.
+# Without checkpointing, we nearly get the table's figures. With it, both are too high. A checkpoint
+# around each block, as in that source's own code, leaves about a tenth of the activations, and the
+# total stops falling at the update, where activations no longer count. The 8 GB are close to what a
+# whole *pass adds* with segments of $\sqrt{50}$ layers, the rule in textbooks. But that column
+# includes the gradients, and the source has a separate row for those. Compare the second and third
+# row, too: longer segments hold more activations. Chapter 06 finds out why.
 #
 # ## Why the subject will not go away
 #
-# Did hardware keep up? Models in bytes of plain training (16 per parameter), against the memory of
-# one accelerator in the same years. Parameters as their papers give them (GPT: Radford 2018; BERT:
-# Devlin 2018; GPT-2: Radford 2019; T5: Raffel 2019; GPT-3: Brown 2020; PaLM: Chowdhery 2022; Llama
-# 2: Touvron 2023; Llama 3.1: Grattafiori 2024; DeepSeek-V3: DeepSeek-AI 2024). Memory as on the
-# labels of V100, A100, H100 and H200.
+# Did hardware keep up? The figure compares models, in bytes of plain training (16 per parameter),
+# with the memory of one accelerator in the same years. Parameter counts are from the papers (GPT:
+# Radford 2018; BERT: Devlin 2018; GPT-2: Radford 2019; T5: Raffel 2019; GPT-3: Brown 2020; PaLM:
+# Chowdhery 2022; Llama 2: Touvron 2023; Llama 3.1: Grattafiori 2024; DeepSeek-V3: DeepSeek-AI
+# 2024). Memory is the nominal capacity of V100, A100, H100 and H200.
 
 # %% id="history-figure"
 # @title Models and cards by year: run this cell; open it to look

@@ -125,17 +125,16 @@ with Operations():
     (a.T @ a).relu_()
 
 # %% [markdown] id="storages-text"
-# Seven times 1 MiB. But only two pieces of memory are behind them: `a`, whose transpose is a *view*
-# of it, and the product, which `relu_` changes in place. So the meter must count storages rather
-# than tensors.
+# The list shows 1 MiB seven times. But only two pieces of memory are behind them: `a`, whose
+# transpose is a *view* of it, and the product, which `relu_` changes in place. So the meter must
+# count storages rather than tensors.
 #
 # ### 2. Each storage once, until it's freed
 #
 # Every tensor has an `untyped_storage()`: the bytes themselves, which its views share. PyTorch
 # frees it when the last of these tensors is gone. How can the meter know when that is? If it kept
-# a reference of its own, the storage would never be freed. A *weak* reference doesn't keep it
-# alive: `weakref.finalize(storage, function, *args)` calls `function(*args)` when the storage is
-# freed.
+# its own reference, the storage would never be freed. A *weak* reference doesn't keep it alive:
+# `weakref.finalize(storage, function, *args)` calls `function(*args)` when the storage is freed.
 #
 # **Write.** `see`, with these four: `storage.nbytes()`; `storage._cdata`, an integer that
 # identifies a storage as long as it is alive; `weakref.finalize`; and `self.alive.pop`.
@@ -223,10 +222,10 @@ print(human_bytes(seen.alive_bytes()), "afterwards")
 # %% [markdown] id="peak-text"
 # ### 3. The peak, and its moment
 #
-# Bytes only grow when an operation makes a storage. So it's enough to look after each operation.
+# Bytes only grow when an operation makes a storage. So it's enough to check after each operation.
 #
-# **Write.** The rest of `__torch_dispatch__`, whose first line runs the operation by the code of
-# step 1; and `by_category`, which adds up the records in `at_peak`.
+# **Write.** The rest of `__torch_dispatch__`, whose first line runs the operation with step 1's
+# code; and `by_category`, which adds up the records in `at_peak`.
 
 
 # %% id="peak"
@@ -309,7 +308,7 @@ print(f"{times:.1f} times the parameters, after {seen.peak_at}")
 # Since `at_peak` holds the same record, it's then right there too.
 #
 # **Write.** Both bodies. In `see`, change the category and leave the rest to step 2, by
-# `super().see`. In `know`, a value of the dict may hold None: `tensors_in` leaves it out.
+# `super().see`. In `know`, a value of the dict may hold None: `tensors_in` skips it.
 
 
 # %% id="meter"
@@ -508,22 +507,22 @@ plots.ledger_bars(
 # %% [markdown] id="library-adds"
 # So you have the instrument of this course. The course's own meter has more lines, which let it
 #
-# - look back when the step is over: what died before backward was temporary, and what a checkpoint
-#   made again is `recomputed`;
+# - look back when the step is over: what died before backward was temporary, and what a
+#   checkpoint's second run made is `recomputed`;
 # - note phase, module, operation and line of code, for `report.phases` and for figures;
 # - keep Python's garbage collector from moving the peak;
 # - follow storages that change their size, sparse tensors and sharded ones;
 # - ask CUDA's allocator too, and work on tensors without memory (`memory.predict`);
-# - put everything back after an error, and warn of compiled code or a missing backward.
+# - restore everything after an error, and warn of compiled code or a missing backward.
 #
 # Both count tensors. Neither sees a kernel's workspace, or the free blocks that a GPU's allocator
 # keeps. So a step *needs* its peak at least, and *takes* more; `nvidia-smi` shows what it takes.
 # [02b](02b_allocator_and_profilers.ipynb) measures both.
 #
-# ## First: do both compute the same?
+# ## First: do both compute the same thing?
 #
-# Now the meter goes to work: PyTorch's own checkpoint around each block, against none. Are the
-# gradients equal?
+# Now the meter goes to work: PyTorch's own checkpoint around each block, against no checkpoint.
+# Are the gradients equal?
 #
 # > **Compare A with A before A with B.** You may ask for equal *bits* only if the same step, run
 # > twice, gives the same bits. On a GPU it may not: some kernels add in an order that changes from
@@ -543,7 +542,7 @@ plain = gradients("none")
 [all(map(torch.equal, plain, gradients(way))) for way in ("none", "per-block")]
 
 # %% [markdown] id="published-text"
-# Next comes a function as tutorials have it: reset the peak counter, forward, backward, read the
+# Next comes a function that tutorials use: reset the peak counter, forward, backward, read the
 # counter.
 
 
@@ -568,8 +567,8 @@ savings["as published"] = saving(standard, checkpointed)
 print(f"checkpointing saves {savings['as published']} % of the peak")
 
 # %% [markdown] id="predict-order"
-# **Predict.** Swap the two measurements: the checkpointed one first, on a fresh model. How many %
-# of the peak does checkpointing save now?
+# **Predict.** Swap the two measurements: the checkpointed one first, on a fresh model. What
+# percentage of the peak does checkpointing save now?
 
 # %% id="guess-order"
 guess = None  # % of the peak
@@ -582,7 +581,7 @@ savings["the other order"] = swapped
 print(f"in the other order it saves {swapped} %{beside(guess, swapped)}")
 
 # %% [markdown] id="read-order"
-# So the variant that runs second pays for something. Your categories show what:
+# So the second variant pays for something extra. Your categories show what:
 
 # %% id="leftover-gradients"
 first, second = standard.by_category(), checkpointed.by_category()
@@ -604,9 +603,9 @@ savings["without leftovers"] = saving(standard, profile_memory(model, "per-block
 savings
 
 # %% [markdown] id="kept-text"
-# Other leftovers have a name: a list of outputs kept for a plot, a notebook's `Out[7]`, a `loss` in
-# the outer scope. `memory.measure(step, steps=3).leaks()` lists what three steps leave behind, by
-# operation and module.
+# Other leftovers are held by a name: a list of outputs kept for a plot, a notebook's `Out[7]`, a
+# `loss` in the outer scope. `memory.measure(step, steps=3).leaks()` lists what three steps leave
+# behind, by operation and module.
 #
 # ## Fault 2: no warm-up
 #
@@ -661,9 +660,9 @@ savings["of activations alone"] = round(100 * (1 - waiting[1] / waiting[0]))
 pd.DataFrame({"saved, %": savings})
 
 # %% [markdown] id="read-savings"
-# The first two are wrong: they answer no question. The other four are correct, each for a question
-# of its own: the peak of forward and backward alone; of the very first step; of every later step,
-# and **this one tells whether the job fits**; and of what autograd keeps.
+# The first two are wrong: they answer no question. The other four are correct, each for a
+# different question: the peak of forward and backward alone; of the very first step; of every
+# later step, and **this one tells whether the job fits**; and of what autograd keeps.
 #
 # ## Fault 3: an instrument that does not see it
 #
@@ -704,8 +703,8 @@ pd.DataFrame(rows, index=["peak", "billion FLOPs"]).T
 # ## Fault 5: a clock that does not wait
 #
 # A GPU works through a queue. Python puts an operation in and goes on. If you read a clock without
-# `torch.cuda.synchronize()`, it has timed only the putting in. The *memory* peak
-# needs no synchronise: the allocator counts on the host when an operation is launched.
+# `torch.cuda.synchronize()`, it has timed only the queueing. The *memory* peak needs no
+# synchronise: the allocator counts on the host when an operation is launched.
 #
 # Bytes repeat exactly; times don't. So time two variants in turn, and take the median of the pairs'
 # ratios. Then compare a step with *itself* in the same way, an **A/A test**: how far that ratio is
@@ -729,8 +728,8 @@ claims.Verdicts(
 # ## On paper
 #
 # **1.** The plain step peaks at 9 GiB, of which 2.5 GiB are gradients of an earlier step, and the
-# checkpointed one at 6 GiB, steady both. What does a benchmark say that runs the plain step first,
-# with no gradients there?
+# checkpointed one at 6 GiB, both steady. What does a benchmark say that runs the plain step first,
+# with no gradients left over?
 #
 # <details><summary>Answer</summary>
 #
@@ -738,7 +737,7 @@ claims.Verdicts(
 # </details>
 #
 # **2.** A model has 500 MiB of float32 weights. How much higher is the backward peak of Adam's
-# second step than that of its first?
+# second step than its first step's?
 #
 # <details><summary>Answer</summary>
 #
@@ -752,18 +751,18 @@ claims.Verdicts(
 # <details><summary>Answer</summary>
 #
 # The medians are 1.01 and 1.02. A differs from itself by 1 %, so a difference of 2 % is hardly more
-# than nothing: take more pairs first.
+# than noise: take more pairs first.
 # </details>
 
 # %% [markdown] id="summary"
 # ## A list to keep
 #
-# 1. Do both variants compute the same? Compare gradients before bytes, and A with A before that.
+# 1. Do both variants compute the same thing? Compare A with A, then gradients, then bytes.
 # 2. Which peak: forward and backward, or the whole steady step?
 # 3. Is anything left from the run before? `report.leaks()`, or a new process.
 # 4. Does the instrument see a change of known size?
 # 5. What was paid: FLOPs, forward runs, time?
-# 6. Times in pairs, median, and an A/A test beside them.
+# 6. Are times taken in pairs, with their median and an A/A test?
 #
 # Lab 02, `lab02_measurement_clinic`, gives you benchmarks that break these rules. Chapter 02b is
 # optional: the allocator, snapshots, other instruments. Chapter 03 looks at the largest item of the

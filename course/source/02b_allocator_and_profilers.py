@@ -93,16 +93,16 @@ holders.nlargest(6, "num_bytes").map(human_bytes)
 #
 # On a GPU three different figures are therefore called "memory used". Which one is yours?
 #
-# | figure | what it holds | who says it |
+# | figure | what it holds | who reports it |
 # |---|---|---|
 # | allocated | all tensors, each rounded up a little | `torch.cuda.memory_allocated` |
 # | reserved | what PyTorch's allocator got from the driver | `torch.cuda.memory_reserved` |
 # | the driver's | reserved memory of all processes, plus CUDA's own | `nvidia-smi` |
 #
-# Reserved memory that no tensor can use is called *fragmentation*. How much can that be? We train
-# GPT-2 for thirty steps, each on a batch of eight texts. Every run has the same longest batch;
-# lengths and their order differ. The runs are *emulated* and were recorded: PyTorch's own
-# allocator, on an A100 that is not there, and no kernel ran.
+# Reserved memory that no tensor can use is called *fragmentation*. How large can it get? We train
+# GPT-2 for thirty steps, each on a batch of eight sequences. Every run has the same longest
+# batch; lengths and their order differ. The runs are *emulated* and were recorded: PyTorch's own
+# allocator ran as on an A100, and no kernel ran.
 #
 # **Predict.** How many times as large as *allocated* does *reserved* get, in the worst order?
 
@@ -152,12 +152,12 @@ plots.growth(
 # what it takes. Chapter 10b shows how little room between the two was enough on an H200. Lab 02
 # tests both ends with runs on real GPUs.
 #
-# Two cures cost nothing:
+# Two fixes cost nothing:
 #
 # - Begin with the longest batch. Its blocks are large enough for all others, and much of the waste
 #   is gone.
 # - On Linux, set `PYTORCH_ALLOC_CONF=expandable_segments:True` (older PyTorch:
-#   `PYTORCH_CUDA_ALLOC_CONF`). The allocator then makes a block longer instead of getting another
+#   `PYTORCH_CUDA_ALLOC_CONF`). The allocator then makes a block longer instead of getting a new
 #   one, and nearly all of the waste is gone.
 #
 # ## A snapshot
@@ -166,9 +166,9 @@ plots.growth(
 # of code. The file opens in a web page (docs.pytorch.org/memory_viz). It is a pickle of plain
 # dicts, and a few lines read it here: a list of events, each with an action, an address and a size.
 #
-# The next one is of GPT-2's step on an emulated A100. The positive control for our reader:
-# `memory.predict` knows nothing of allocators, and it must give the same peak above what was there
-# before the step.
+# The next snapshot is of GPT-2's step on an emulated A100. Our reader has a positive control:
+# `memory.predict` knows nothing about allocators, and it must predict the same peak, counted above
+# what was there before the step.
 
 
 # %% id="read-snapshot"
@@ -214,11 +214,11 @@ for event in fullest.values():
 pd.Series(dict(lines.most_common(4))).map(human_bytes).to_frame("bytes")
 
 # %% [markdown] id="gpu-snapshot-text"
-# The largest item is GPT-2's activation function, written as eight operations; chapter 03
-# counts them. The prediction knows tensors and no allocator, the snapshot knows the allocator and
-# no tensors, and they differ by the size of a few scalars.
+# The largest item is GPT-2's activation function, written as eight operations; chapter 03 counts
+# them. The prediction knows only tensors, the snapshot knows only the allocator, and they differ
+# by the size of a few scalars.
 #
-# On a GPU of yours, the same figures measured. `other` is rounding and workspace, and
+# On your own GPU, the next cells measure the same figures. `other` is rounding and workspace, and
 # `memory_summary` is the allocator's own table.
 
 # %% id="gpu-snapshot"
@@ -244,7 +244,7 @@ if torch.cuda.is_available():
 # ## Tensors, workspace, blocks, reserve
 #
 # What does a GPU need beyond the tensors? Its kernels ask for *workspace* while they run. Its
-# allocator rounds requests up, and hands out a larger free block whole where the rest would be too
+# allocator rounds requests up, and hands out a larger free block whole if the rest would be too
 # small. And it keeps freed memory in *reserve*. This row was *emulated*: PyTorch's own CUDA
 # allocator ran the step of a 50-layer transformer for an A100, and no kernel ran.
 
@@ -342,9 +342,9 @@ for name, (module, work) in programs.items():
 pd.DataFrame(rows, index=["counted", "the profiler sees"]).T
 
 # %% [markdown] id="read-blind"
-# In a transformer nothing that matters: its few large operations need no workspace on a CPU.
-# Convolutions, recurrent layers and a sort do, and the counter is a lower bound for them. The
-# kernels of a GPU need other amounts: measure there, and read `counted` beside `peak` in the
+# In a transformer it misses nothing that matters: the few large operations need no workspace on a
+# CPU. Convolutions, recurrent layers and a sort do, and the counter is a lower bound for them. A
+# GPU's kernels need different amounts: measure there, and read `counted` beside `peak` in the
 # report.
 #
 # The *Forward/backward pass size* of torchinfo, which is often quoted, is neither. It is twice the
@@ -352,8 +352,8 @@ pd.DataFrame(rows, index=["counted", "the profiler sees"]).T
 #
 # ## Against another counter
 #
-# PyTorch has a counter of its own, `MemTracker`, private and slower. Both count tensors, so they
-# must agree. Do they?
+# PyTorch has its own counter, `MemTracker`, which is private and slower. Both count tensors, so
+# they must agree. Do they?
 
 # %% id="memtracker-peak"
 ours = memory.measure(step, model=model, optimizer=optimizer).peak_bytes
@@ -365,7 +365,7 @@ theirs = tracker.get_tracker_snapshot("peak")[torch.device("cpu")]["Total"]
 print(f"peak {ours}; equal but for the loss, 4 bytes: {abs(ours - theirs) <= 4}")
 
 # %% [markdown] id="two-instruments"
-# They do. The tracker has let go of the scalar loss at that moment; the meter has not.
+# They do. (The tracker has already released the scalar loss at that moment; the meter has not.)
 #
 # ## Two instruments at once
 #
@@ -388,9 +388,9 @@ print(*warned)
 
 # %% [markdown] id="read-together"
 # It adds more than half. The FLOP counter wraps tensors and keeps them alive too long, and a
-# checkpointed step suffers most from that. `memory.measure(..., flops=True)` counts FLOPs in a step
-# of its own. The `MeterWarning` is for whoever forgets; a model in `eval()` and a compiled one get
-# it too.
+# checkpointed step suffers most from that. `memory.measure(..., flops=True)` counts FLOPs in a
+# separate step. The `MeterWarning` reminds you if you forget; a model in `eval()` and a compiled
+# one get it too.
 #
 # ## `tracemalloc` and two training steps
 #
@@ -433,8 +433,8 @@ print(f"the checkpointed step looks larger: {recomputing > plain}")
 #
 # ## No synchronise, on a GPU
 #
-# Two readings on a GPU of yours: a clock that does not wait, and one that does. The last line says
-# that the peak needs no waiting.
+# Here are two readings on your own GPU: a clock that does not wait, and one that does. The last
+# line says that the peak needs no waiting.
 
 
 # %% id="gpu-queue"
@@ -499,4 +499,4 @@ claims.Verdicts(
 #
 # - Explain an out-of-memory error with free memory left, and say what `empty_cache()` changes.
 # - Read a snapshot without a GPU, and name the line that holds the peak.
-# - Check one instrument against another, and keep them apart.
+# - Check one instrument against another, and run them separately.

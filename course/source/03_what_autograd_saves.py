@@ -32,17 +32,17 @@ torch.set_num_threads(1)  # small tensors: more threads would wait for each othe
 # %% [markdown] id="instrument"
 # ## An instrument in ten lines
 #
-# What does autograd keep between forward and backward? Whenever an operation
-# wants to keep a tensor for its backward pass, autograd calls a *pack* hook, if there is one, and
-# keeps what the hook returns. Our hook writes down every tensor that it is given. (It *detaches*
-# the tensor: same memory, no graph. Otherwise tensor and graph would keep each other alive.)
+# What does autograd keep between forward and backward? Whenever an operation wants to keep a
+# tensor for its backward pass, autograd calls a *pack* hook, if there is one, and keeps what the
+# hook returns. Our hook records every tensor that it gets. (It *detaches* the tensor: same
+# memory, no graph. Otherwise tensor and graph would keep each other alive.)
 #
 # There are three ways to add up the list: every tensor; every *storage* once, because many tensors
 # are views of one piece of memory; and every storage that is not a parameter. How far apart are the
 # three sums for a GPT of twelve layers?
 #
-# **Write.** `packed`. `saved_tensors_hooks(pack, unpack)` is a context; here `unpack` gives back
-# what it gets. Further down we compare your count with the library's: they must agree to the byte.
+# **Write.** `packed`. `saved_tensors_hooks(pack, unpack)` is a context; here `unpack` returns what
+# it gets. Further down we compare your count with the library's: they must agree to the byte.
 
 
 # %% id="by-hand"
@@ -104,8 +104,8 @@ dict(list(saved.by("shape").items())[:4])
 # GPT-2's GELU is the function $\frac12 x\,(1 + \tanh(0.798\,(x + 0.0447\,x^3)))$. If you call
 # PyTorch's own, autograd keeps one tensor, its input.
 #
-# **Predict.** Written by hand in Python with `torch.tanh`, `*`, `**` and `+`, how many tensors of
-# the size of the input does the same function keep?
+# **Predict.** Written by hand in Python with `torch.tanh`, `*`, `**` and `+`, how many
+# input-sized tensors does the same function keep?
 
 # %% id="guess-gelu"
 guess = None  # tensors of the size of the input
@@ -170,7 +170,7 @@ kept.add_suffix(", inputs")  # 1 is as many bytes as the operation's input
 # - The derivative of a sum is 1, so nothing is kept. A product needs its factors.
 # - Linear, GELU and the norm need their **input**. ReLU and softmax need their **output**. A ReLU
 #   between two linear layers therefore costs nothing extra: the next layer keeps the same tensor as
-#   its input. A GELU between them costs one tensor more.
+#   its input. A GELU between them costs one more tensor.
 # - Written by hand, GELU is eight operations, and each keeps what *it* needs: four tensors in all.
 #   PyTorch's own function keeps its input and recomputes the rest in the backward pass.
 # - **Dropout on a CPU keeps a mask of floats, on a GPU one of bools**, a quarter of the bytes. So a
@@ -199,11 +199,11 @@ table(layers, (4, 32, 32, 32))
 
 # %% [markdown] id="read-ops-conv"
 # A convolution keeps its input. A norm keeps its own input, which is the convolution's output. A
-# ReLU keeps its output. That makes three feature maps for one conv, norm, relu. Each further triple
-# adds two, because a ReLU's output is the next convolution's input and is kept once: $2k + 1$ for
-# $k$ triples. Max pooling keeps its input and the 64-bit indices of its output. Mean pooling keeps
-# its input too (a mean over the whole image, `AdaptiveAvgPool2d(1)`, keeps nothing). Upsampling
-# keeps nothing.
+# ReLU keeps its output. That makes three feature maps for one triple of conv, norm and ReLU. Each
+# further triple adds two, because a ReLU's output is the next convolution's input and is kept once:
+# $2k + 1$ for $k$ triples. Max pooling keeps its input and the 64-bit indices of its output. Mean
+# pooling keeps its input too (a mean over the whole image, `AdaptiveAvgPool2d(1)`, keeps nothing).
+# Upsampling keeps nothing.
 #
 # ### What do frozen layers keep?
 #
@@ -230,19 +230,19 @@ pd.concat([table(rows, (8, 128, 256)), table(images, (4, 32, 32, 32))])
 # `eval()` would not need its input, but keeps it, because training and `eval()` share one autograd
 # formula. So freezing makes a transformer's linear layers lighter, and convolutions and these norms
 # not at all. (A norm written out in Python, such as Llama's `LlamaRMSNorm`, gets lighter.) Under
-# autocast a frozen float32 weight costs something else: each use keeps a bfloat16 copy of it, since
+# autocast a frozen float32 weight has its own cost: each use keeps a bfloat16 copy of it, since
 # autocast shares only the copies of weights that train. With few tokens that is more than the
 # input.
 #
-# This holds behind a part that trains. Where nothing before needs a gradient, as in a frozen
+# This holds after a layer that trains. If nothing before it needs a gradient, as in a frozen
 # backbone under a new head, autograd records no graph, and no frozen layer keeps anything.
 #
 # ### In place
 #
 # `nn.ReLU(inplace=True)` writes its result over its input, so it needs no tensor of its own.
 #
-# **Predict.** Six times conv, batch norm, ReLU. By how many feature maps does `inplace=True` lower
-# the peak of the step?
+# **Predict.** A network has conv, batch norm and ReLU six times. By how many feature maps does
+# `inplace=True` lower the peak of the step?
 
 # %% id="guess-in-place"
 guess = None  # feature maps
@@ -266,19 +266,19 @@ chains.round(1)  # in feature maps
 
 # %% [markdown] id="read-in-place"
 # By none. What is saved does not change, because ReLU keeps its output in both cases. The tensor
-# that it overwrites is the batch norm's output, which nobody keeps: without `inplace` it is freed a
-# moment later. So in-place saves one temporary tensor in forward, and the peak is in backward.
+# that it overwrites is the batch norm's output, which nothing keeps: without `inplace` it is freed
+# a moment later. So in-place saves one temporary tensor in forward, and the peak is in backward.
 # (LeakyReLU differs: it keeps its input or, if in place, its output, which the next layer keeps
 # anyway. Where the overwritten tensor *is* kept, backward raises an error.)
 #
 # ## Attention: eager, or fused
 #
-# Scores have one number for each pair of tokens and head. *Eager* attention stores them, and
+# There's one score for each head and each pair of tokens. *Eager* attention stores them, and
 # softmax keeps them. A fused kernel computes them in tiles. It keeps its inputs, its output and one
 # number per row, and recomputes the scores in the backward pass: checkpointing, built into a
 # kernel.
 #
-# A published sentence: "attention scores at 32K tokens in bf16 take 2 GB per layer per sample".
+# A published claim: "attention scores at 32K tokens in bf16 take 2 GB per layer per sample".
 #
 # **Predict.** How many GiB do they take for a layer with 32 heads and width 4096, the shape of
 # Llama-7B?
@@ -392,7 +392,7 @@ pd.DataFrame(rows, columns=["b", "s", "h", "a", "GPU kernels off", "CPU kernels 
 # %% [markdown] id="read-megatron"
 # The totals agree to 0.1 %. Only the paper's 4 bytes for the norms are off by more: it leaves out
 # their float32 statistics, two numbers a row. The CPU is off by a sixth, and the line above the
-# table says why: its dropout masks take one byte more for each element, a bfloat16 (two) in place
+# table says why: its dropout masks take one more byte for each element, a bfloat16 (two) in place
 # of a bool (one).
 #
 # The paper's "mixed precision" keeps 16-bit weights. PyTorch's `autocast` is something else:
@@ -419,10 +419,10 @@ plain = memory.measure(step, model=small, label="none")
 figures.lifetimes({"none": plain})
 
 # %% [markdown] id="predict-lives"
-# Each row is a tensor of the forward pass, the input below and the loss on top; a bar is its life.
-# The rows draw a triangle: forward writes upward, backward reads downward.
+# Each row is a tensor of the forward pass, with the input below and the loss on top; each bar is a
+# lifetime. The rows form a triangle: forward writes upward, backward reads downward.
 #
-# **Predict.** For how many percent of the step does a tensor of the first block live, on average?
+# **Predict.** For what percentage of the step does a tensor of the first block live, on average?
 
 # %% id="guess-lives"
 guess = None  # % of the step
@@ -448,11 +448,11 @@ print(f"first block: {first} % of the step{beside(guess, first)}")
 blocks
 
 # %% [markdown] id="read-lives"
-# True, and linear: each block shortens the life by the same amount. (Time is counted in operations
-# that allocate, not in seconds.) Of these eight blocks, the first one's bytes are kept about ten
-# times as long as the last one's, for one use each. That is the argument for checkpointing. It
-# gains least at the last block, but not nothing: what that block keeps waits beside the logits
-# (chapter 06).
+# That's true, and linear: each block shortens the lifetime by the same amount. (Time is counted in
+# operations that allocate, not in seconds.) Of these eight blocks, the first one's bytes are kept
+# about ten times as long as the last one's, for one use each. That is the argument for
+# checkpointing. It gains least at the last block, but not nothing: what that block keeps waits
+# beside the logits (chapter 06).
 #
 # A U-Net's first and last blocks work at full resolution. Which blocks hold many bytes, *and* hold
 # them for long?
@@ -530,7 +530,7 @@ claims.Verdicts(
 # ## What you can now do
 #
 # - Write the instrument, and know the three ways to add up what it sees.
-# - Say of an operation whether it keeps input, output, mask or nothing, and on which device.
+# - Say whether an operation keeps its input, its output, a mask or nothing, and on which device.
 # - Take a formula from a paper and compare it with a count, term by term.
 #
 # Chapter 04 discards the triangle and recomputes it.
