@@ -1,13 +1,13 @@
 # %% [markdown] id="title"
 # # Reading a CheckpointError
 #
-# This companion of chapter 05 is optional: no lab and no later chapter needs it. Five questions
-# about a checkpoint that complains, or should:
+# This companion of chapter 05 is optional: no lab and no later chapter needs it. It answers five
+# questions about a checkpoint that raises an error, or should:
 #
 # 1. What does a `CheckpointError` say, and which line of your code does it mean?
 # 2. Which mistakes raise no error?
 # 3. What happens when other hooks, such as offloading, meet a checkpoint?
-# 4. Does a checkpoint survive two backwards, a second derivative, or a write in place?
+# 4. Does a checkpoint survive two backwards, a second derivative, or an in-place write?
 # 5. Which settings does a library's own switch need?
 #
 # **Budget:** 40 minutes, 1 GiB of memory, no GPU needed.
@@ -33,7 +33,7 @@ from tutorial_lib.models.gpt import GPT, MLP, Block, GPTConfig
 # %% [markdown] id="caching-text"
 # ## What does the error say?
 #
-# A block that appends what it has seen, as a key-value cache does. In the second run the cache is
+# This block appends what it has seen, like a key-value cache. In the second run the cache is
 # already filled.
 
 
@@ -75,9 +75,9 @@ print("\n".join(complaint(caching).split("\n.")[0].splitlines()[:4]))
 #
 # ## What raises no error?
 #
-# PyTorch compares shapes, dtypes and devices. It notices a tensor too many only with
-# `early_stop=False`. This block scales its input with a random number of Python's own, whose state
-# no checkpoint restores.
+# PyTorch compares shapes, dtypes and devices. It notices an extra tensor only with
+# `early_stop=False`. This block scales its input with a random number from Python's generator,
+# whose state no checkpoint restores.
 
 
 # %% id="python-random"
@@ -106,16 +106,16 @@ print("same twice:", twice)
 # %% [markdown] id="python-random-read"
 # The shapes are right and the gradients are wrong. The short test before training finds it: run
 # the function twice from the same RNG state, and compare the outputs bit for bit. It costs two
-# forwards, once. (What changes *between* forward and backward, as in 06b's loop, shows only where
-# gradients are compared with the plain step's.)
+# forwards, once. (What changes *between* forward and backward, as in 06b's loop, shows only if
+# you compare gradients with the plain step's.)
 #
 # ## Other hooks around and inside
 #
 # Autograd asks only the *innermost* pair of hooks about a tensor. So hooks around a checkpoint are
-# asked about what the checkpoint itself saves: its arguments. (Only tensors given by position: one
-# in a keyword or a tuple is held in a closure, and stays on the device.) Hooks inside take their
-# tensors away from it. `save_on_cpu` is such a pair. It copies each saved tensor to the host's
-# memory and back.
+# asked about what the checkpoint itself saves: its arguments. (Only tensors passed by position:
+# one in a keyword or a tuple is held in a closure, and stays on the device.) Hooks inside take
+# their tensors away from it. `save_on_cpu` is such a pair. It copies each saved tensor to the
+# host's memory and back.
 #
 # **Predict.** `save_on_cpu` around eight checkpointed blocks. How many tensors does it move?
 
@@ -142,9 +142,10 @@ print(f"around: {num_moved} tensors{beside(guess, num_moved)}")
 print(f"{moved.num_bytes / x.nbytes:.0f} units")
 
 # %% [markdown] id="hooks-inside-text"
-# Around, eight inputs move and nothing else. Checkpoint and offload together keep the inputs on the
-# host. And inside, around each block's MLP? We count the units that wait for backward. (On a CPU,
-# host and device are one memory, so a moved tensor still counts.)
+# Around the checkpoints, the hooks move only the eight inputs. Checkpoint and offload together keep
+# the inputs on the host. What if the hooks are inside, around each block's MLP? We count the units
+# that wait for backward. (On a CPU, host and device are one memory, so a moved tensor still
+# counts.)
 
 
 # %% id="hooks-inside"
@@ -172,13 +173,14 @@ units = {"per block": waiting(gpt), "offload inside": waiting(offloaded)}
 pd.DataFrame({"units that wait": units}).map("{:.1f}".format)
 
 # %% [markdown] id="other-hooks-read"
-# Inside, the MLP's tensors are no longer the checkpoint's business. They are moved and kept, and
-# the second run computes them for nothing. Put offloading outside.
+# Inside, the checkpoint no longer handles the MLP's tensors. They are moved and kept, and the
+# second run computes them for nothing. Put offloading outside.
 #
 # ## More than one backward
 #
 # In chapter 05 each backward was one call of `loss.backward()`, each input needed a gradient, and
-# nobody wrote into it. Here are five other uses, with the tensor by position and by keyword.
+# nothing wrote into it. Here are five other uses, with the tensor passed by position and by
+# keyword.
 #
 # **Predict.** How many of the five does the reentrant one, a Function as in chapter 04, get wrong
 # or refuse?
@@ -274,9 +276,9 @@ table
 #
 # The last row is the worst for hooks. It writes into a tensor that a checkpoint still needs. Plain
 # training is right, because `block(2 * x)` does not save `x`, but the second run reads `x` again. A
-# tensor that is given by position is registered with autograd, which notices the write and raises
-# an error. By keyword it is in a closure: the gradients are **wrong, and no error says so**. So
-# give tensors by position, and write `y = y + ...` around a checkpoint.
+# tensor passed by position is registered with autograd, which notices the write and raises an
+# error. By keyword it is in a closure: the gradients are **wrong, and no error is raised**. So pass
+# tensors by position, and write `y = y + ...` around a checkpoint.
 #
 # ## In a library's model
 #
@@ -326,7 +328,7 @@ llama_table.rename_axis(["use_cache", "use_reentrant"])
 
 # %% [markdown] id="llama-by-hand"
 # No combination fails. While it checkpoints, the library passes no cache to its layers. So neither
-# setting is required here. What if nobody takes care of the cache? The same layers through
+# setting is required here. What if nothing handles the cache? Here the same layers go through
 # PyTorch's checkpoint by hand, with eager attention:
 
 # %% id="llama-by-hand-measure"
@@ -367,6 +369,6 @@ claims.Verdicts(
 #   for.
 # - Wrong numbers in right shapes raise no error. Run the function twice from one RNG state, and
 #   compare one step's gradients with the plain step's.
-# - Give tensors by position, and write into none that a checkpoint still needs.
+# - Pass tensors by position, and don't write into one that a checkpoint still needs.
 # - The innermost hooks win: offload around a checkpoint, not inside it.
-# - A library's switch leaves the cache out by itself. Where you wrap layers yourself, turn it off.
+# - A library's switch leaves the cache out by itself. If you wrap layers yourself, turn it off.

@@ -1,8 +1,8 @@
 # %% [markdown] id="title"
 # # Held and evicted
 #
-# This companion of chapter 07 is optional: no lab and no later chapter needs it. Two questions
-# about tensors that are, or are not, in memory:
+# This companion of chapter 07 is optional: no lab and no later chapter needs it. It answers two
+# questions about tensors that are, or are not, in memory:
 #
 # 1. A checkpoint was set, and memory did not fall. Who holds the tensor?
 # 2. What if no plan can be made beforehand?
@@ -22,8 +22,8 @@ from tutorial_lib.models.gpt import GPT, GPTConfig
 # %% [markdown] id="references-text"
 # ## Why did my memory not fall?
 #
-# A checkpoint can drop a tensor only if nobody else holds it. Training code often does: it keeps a
-# list of hidden states for a plot, or a hook logs activations.
+# A checkpoint can drop a tensor only if nothing else holds it. Training code often does: it keeps
+# a list of hidden states for a plot, or a hook logs activations.
 #
 # With every block checkpointed, a hook logs each block's output, the inside of its MLP, or the mean
 # of its first norm.
@@ -90,26 +90,27 @@ table.round().rename_axis(["logged", "kept as"])
 
 # %% [markdown] id="references-read"
 # - The **outputs of the blocks** are the boundaries, and wait anyway. The list only keeps them
-#   longer, where backward would have let go of them.
+#   longer, when backward would have freed them.
 # - The **inside of the MLP** waits with its full size, four units for each block. The hook runs in
 #   the recomputation too, and appends again. Without `detach` it is worse: an entry from the
 #   recomputation holds the whole graph of its block.
-# - A **number** made of the tensor costs no memory. (On a GPU `.item()` makes Python wait for the
-#   device, here twice a block: log every hundredth step.)
+# - A **number** computed from the tensor costs no memory. (On a GPU `.item()` makes Python wait
+#   for the device, here twice a block: log every hundredth step.)
 #
 # `memory.saved` cannot see this, since autograd did not save those tensors. The meter sees it.
 
 # %% [markdown] id="can-it-be-decided"
 # ## Can it be decided while it runs?
 #
-# All plans of chapters 06c and 07 were made beforehand. If the graph changes from step to step,
+# All plans in chapters 06c and 07 were made beforehand. If the graph changes from step to step,
 # with sequences of different length or a tree, no plan fits. **Dynamic tensor rematerialisation**
 # (Kirisame et al., 2021) needs none: compute; when memory is full, evict a tensor; when an evicted
 # one is needed, recompute it. It evicts the tensor with the smallest
 #
 # $$ h = \frac{\text{cost to recompute it}}{\text{bytes} \times \text{time since its last use}} $$
 #
-# Here in small: a chain of equal operations. Recomputing a result includes its evicted neighbours.
+# Here is a small case: a chain of equal operations. Recomputing a result includes its evicted
+# neighbours.
 
 
 # %% id="on-demand"
@@ -149,8 +150,8 @@ def forward_and_backward(length, room):
 # forward to result $k$ and keep it, go backward through all that follows it, then through all
 # before.
 #
-# **Predict.** A chain of 64 operations, 12 places in memory. By how many percent does the eviction
-# rule run more operations than the best plan?
+# **Predict.** Take a chain of 64 operations and 12 places in memory. How many percent more
+# operations does the eviction rule run than the best plan?
 
 # %% id="guess-on-demand"
 guess = None  # %

@@ -125,8 +125,8 @@ def cost_compiled(whole, budget):
 
 
 # %% [markdown] id="sides-predict"
-# **Predict.** The plan gets the bytes that diffusers' own switch needs on the U-Net. How many per
-# cent of the switch's recomputed FLOPs does it recompute?
+# **Predict.** The plan gets the bytes that diffusers' own switch needs on the U-Net. What
+# percentage of the switch's recomputed FLOPs does it recompute?
 
 # %% id="guess-sides"
 guess = None  # %
@@ -216,23 +216,23 @@ plots.tradeoff(
 )
 
 # %% [markdown] id="sides-read"
-# The plan has no more bytes and no more FLOPs than any other way, on both models. The reason is
-# that it has what the others choose as one of its three choices, for each stage by itself.
+# The plan needs no more bytes and no more FLOPs than any other way, on both models. The reason is
+# that what the others choose is one of its three choices, for each stage separately.
 #
 # - For no FLOPs at all it keeps the results of matmuls, as `all but down` in chapter 07.
 # - Below that, it recomputes whole stages, and only as many as the budget asks for.
-# - `attention-only`, `mlp-only` and `sqrt` are each beaten by far.
+# - `attention-only`, `mlp-only` and `sqrt` are all far worse.
 #
 # A U-Net has skips and is no chain, so every-2, sqrt and `checkpoint_sequential` cannot run there.
 #
 # The compiler works below the block, operation by operation. It budgets the bytes that *wait*, and
-# the peak comes out as it will. A smaller budget can even have a higher peak: with 0 nothing but
-# the inputs waits, but backward first recomputes all blocks at once, and holds as much as without
-# any budget. Our meter runs its graph operation by operation: code that it generates for a GPU
-# fuses some of them, and needs less.
+# doesn't control the peak. A smaller budget can even have a higher peak: with 0 nothing but the
+# inputs waits, but backward first recomputes all blocks at once, and holds as much as without any
+# budget. Our meter runs its graph operation by operation: code that it generates for a GPU fuses
+# some of them, and needs less.
 #
-# **A part of the model can have a budget of its own**: inside the compiled function, use
-# `torch.autograd.graph.region_activation_memory_budget(0.5)` as a context. It wins over the config
+# **A part of the model can have its own budget**: inside the compiled function, use
+# `torch.autograd.graph.region_activation_memory_budget(0.5)` as a context. It overrides the config
 # (tried with PyTorch 2.13 and 2.15), but it has to cover the whole forward of a graph. So put a
 # graph break (`torch._dynamo.graph_break()`) before and after the part; without one, compiling
 # raises an error. In 2.15 `activation_memory_budget_require_full_coverage=False` silences the

@@ -6,7 +6,7 @@
 # arithmetic. So the real question is what can hide behind what.
 #
 # In this chapter you write the two hooks that move tensors, and count what they move. Then you move
-# boundaries alone, from pinned memory, on a stream of their own, fetched one block ahead. A page of
+# boundaries alone, from pinned memory, on a separate stream, fetched one block ahead. A page of
 # arithmetic says where this costs nothing. At the end a planner does all three.
 #
 # **Budget:** 70 minutes, 1 GiB of memory, no GPU needed.
@@ -165,12 +165,11 @@ table.map("{:.1f}".format).replace("nan", "")  # in units
 # their time.
 #
 # **Write.** The rest of `unpack`, about nine lines. Five things, in this order: fetch this block's
-# tensors if they aren't back yet; let the stream that computes wait for the side stream; fetch the
-# block before, if it has tensors on the host and isn't back; take the tensor out of
-# `self.back[number]`, and its copy out of `self.on_host[number]`; say that the stream that computes
-# uses it (`used_by`), and return it. A block may have several tensors: wait and fetch for the first
-# one alone, while the block before isn't back. A later wait would include the copy of the block
-# before.
+# tensors if they aren't back yet; let the compute stream wait for the side stream; fetch the block
+# before, if it has tensors on the host and isn't back; take the tensor out of `self.back[number]`,
+# and its copy out of `self.on_host[number]`; say that the compute stream uses it (`used_by`), and
+# return it. A block may have several tensors: wait and fetch only for the first one, while the
+# block before isn't back. A later wait would include the copy of the block before.
 
 
 # %% id="prefetching"
@@ -308,16 +307,16 @@ print("backward:", *moving.log[16:])
 
 # %% [markdown] id="prefetching-read"
 # `[3]` is a run of block 3. Going forward, an input leaves as its block begins. Going backward,
-# input 6 is asked for before block 7 runs again, and so on.
+# input 6 is requested before block 7 runs again, and so on.
 #
-# Libraries have this ready: torchtune and TRL as *activation offloading*. The switch of
-# Transformers takes `offload` too, but it copies on the stream that computes and fetches nothing
-# early, so its copies hide behind nothing (chapter 10).
+# Some libraries have this: torchtune and TRL call it *activation offloading*. The switch of
+# Transformers takes `offload` too, but it copies on the compute stream and fetches nothing early,
+# so its copies hide behind nothing (chapter 10).
 #
 # ## What hides behind what?
 #
 # A step of one block on paper. Forward takes $f$ seconds, backward $2f$, and a recomputation $f$
-# more (at most: without dropout early stop spares the last matmul, chapter 05). In each direction a
+# more (at most: without dropout early stop saves the last matmul, chapter 05). In each direction a
 # copy of all that the block keeps takes $c_r$ seconds, and one of its input $c_1$: bytes divided by
 # the bus's bytes/s. Copies run beside the arithmetic, so each half of a step takes as long as the
 # longer of the two:
@@ -357,7 +356,8 @@ def block_numbers(seq_len, width=4096):
 
 # %% [markdown] id="predict-moved"
 # **Predict.** A block as wide as Llama-2-7B's (4096), one sequence of 2048 tokens, bfloat16. An
-# A100 moves everything that the block keeps. How many times as long as the plain one is the step?
+# A100 moves everything that the block keeps. How many times as long as the plain step does this
+# step take?
 
 # %% id="guess-moved"
 guess = None  # times
@@ -383,21 +383,21 @@ columns = ["everything, GiB", "boundaries, GiB"]
 pd.DataFrame(host, columns).T.rename_axis("32 blocks, on the host")
 
 # %% [markdown] id="roofline-read"
-# **In so wide a block boundaries move for free.** Moving them never costs more than recomputing
+# **In a block this wide, boundaries move for free.** Moving them never costs more than recomputing
 # alone, 4/3, on any of these cards and at each of the three lengths. The reason is short. A causal
 # block of width $h$ computes about $24h^2 + 2sh$ FLOPs for each of $s$ tokens, and its input has
 # $2h$ bytes for each. That makes $12h + s$ FLOPs a byte, here more than any of these cards can do
 # while one byte moves. All that it needs is room on the host.
 #
 # **With a fast enough link you can offload everything for free:** at this width behind NVLink-C2C,
-# and nearly so on a card as slow as a T4. In very long sequences it comes closer to that on every
-# card, because attention's FLOPs grow with the square of the length, and the bytes do not. At the
-# last of the three lengths it costs less than recomputing on each of these cards but the B200. But
-# look at what the host has to hold. On the fast cards behind PCIe and at common lengths, moving
-# everything costs more than recomputing.
+# and nearly so on a card as slow as a T4. Very long sequences come closer to that on every card,
+# because attention's FLOPs grow with the square of the length, and the bytes do not. At the last
+# of the three lengths, moving everything costs less than recomputing on each of these cards but
+# the B200. But look at what the host has to hold. On the fast cards behind PCIe and at common
+# lengths, moving everything costs more than recomputing.
 #
-# **Predict.** Sequences of 2048 tokens. From which width on (a power of two) can an A100 hide the
-# *boundaries* behind the forward?
+# **Predict.** Sequences have 2048 tokens. From which width on (a power of two) can an A100 hide
+# the *boundaries* behind the forward?
 
 # %% id="guess-width"
 guess = None  # channels
@@ -446,9 +446,9 @@ figure.mark(a100_width, guess)
 # until the peak fits.
 #
 # **Write.** `earliest_first`, about five lines. `plan.slots.schedule(items, budget)` gives the
-# moves of the blocks `items`, a list, or None where the peak would still be above the budget. The
-# last two boundaries never move, since backward begins with them. `replace(plan,
-# moves=tuple(moves))` is the plan with these moves.
+# moves of the blocks `items`, a list, or None if the peak would still be above the budget. The
+# last two boundaries never move, since backward begins with them.
+# `replace(plan, moves=tuple(moves))` is the plan with these moves.
 
 # %% id="paper-chain"
 flops, kept, boundary = block_numbers(2048)
@@ -498,11 +498,12 @@ def the_earliest_move():
 
 
 # %% [markdown] id="predict-joint"
-# `planning.solve` chooses between keeping and recomputing alone, and `planning.solve_with_host`
+# `planning.solve` chooses only between keeping and recomputing, and `planning.solve_with_host`
 # between keeping, recomputing and moving, each part of a block's bytes included.
 #
 # **Predict.** The budget is twice the peak above, and the link is PCIe 4. Recomputing every block
-# takes 33 % more time than the plain step. How many percent more takes the best plan of all three?
+# takes 33 % more time than the plain step. How many percent more does the best plan of all three
+# take?
 
 # %% id="guess-joint"
 guess = None  # %
@@ -549,13 +550,13 @@ figure.alt = (
 figure
 
 # %% [markdown] id="joint-read"
-# Every second block moves all that it keeps, so it isn't recomputed; the block between is, and
-# covers the copy. Below 1 x, the rule is far better than recomputing inside recomputed segments,
+# Every second block moves all that it keeps, so it isn't recomputed. The blocks between are, and
+# cover the copies. Below 1 x, the rule is far better than recomputing inside recomputed segments,
 # which is what a planner without a host has left. Above it, the rule has nothing to do, and the
 # joint plan wins.
 #
 # **Where does offload lose?** When eight GPUs share the link, each has an eighth, and a copy takes
-# longer than the recomputation that it spares. From 1 x on, a plan of all three is then hardly
+# longer than the recomputation that it saves. From 1 x on, a plan of all three is then hardly
 # better. And where everything fits, as GPT-2 XL does below, there is nothing to move. Three real
 # models, as `plan MODEL --budget 24GiB --link pcie-4` plans them for an A100's speed:
 
@@ -571,8 +572,8 @@ shown.map(lambda n: "nothing fits" if pd.isna(n) else f"{n:.2f}")
 # %% [markdown] id="on-gpu-text"
 # ## On a GPU
 #
-# If there is one: a GPT of 24 blocks, kept on the device, moved by the library's hooks,
-# checkpointed, and with the checkpoint from above.
+# If there is one, the cells below run a GPT of 24 blocks: kept on the device, moved by the
+# library's hooks, checkpointed, and with the checkpoint from above.
 
 
 # %% id="on-gpu"
@@ -609,8 +610,8 @@ offload = json.loads((snapshots.SNAPSHOTS / "offload.json").read_text())["peaks"
 pd.DataFrame(offload).T.map(lambda size: f"{Bytes(size)}")
 
 # %% [markdown] id="offload-emulated-read"
-# Moved, the card holds a little less than with a checkpoint around each block, and the host gets
-# more than the card had.
+# With everything moved, the card holds a little less than with a checkpoint around each block,
+# and the host gets more than the card had.
 
 # %% id="verdicts"
 at = {way: f"{Bytes(peak['card'])}" for way, peak in offload.items()}
@@ -655,7 +656,7 @@ claims.Verdicts(
 # </details>
 #
 # **2.** The same block keeps 16 times its input. All of it is moved. How many times as long as the
-# plain step is this one? And a recomputed one?
+# plain step does this step take? And one that recomputes?
 #
 # <details><summary>Answer</summary>
 #
