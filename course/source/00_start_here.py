@@ -98,8 +98,8 @@ def step():
 
 # %% [markdown] id="predict-first"
 # **Predict.** The parameters are float32, four bytes each. Call their total size P. How many P does
-# this step hold at its fullest moment? Write your number in place of `None`. However wrong it is, a
-# guess makes the measurement stick.
+# this step hold at its peak? Write your number in place of `None`. However wrong it is, a guess
+# makes the measurement stick.
 
 # %% id="guess-first"
 guess = None  # times the size of the parameters

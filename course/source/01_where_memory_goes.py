@@ -384,7 +384,7 @@ gigabytes.round(1)
 # card of 80 GiB has room to spare.
 #
 # Now what comes and goes. Activations are linear in depth, so two small models determine the line
-# for every depth. Both are predicted on fake tensors, with the kernels that a GPU would take: one
+# for every depth. Both are predicted on fake tensors, with the kernels that a GPU would run: one
 # sequence of 4096 tokens, everything in bfloat16.
 #
 # **Write.** `activations`, three lines. Below, the straight line through its values for one and two

@@ -159,7 +159,7 @@ widgets.memory_calculator(estimate, precision="bfloat16", seq_len=4096, **choice
 # %% [markdown] id="calculator-questions"
 # Three questions for the sliders. Which is the largest model that trains in float32 with AdamW on
 # 24 GiB? At which sequence length does the peak of the 7B model move from the update to the
-# backward pass? Where does the check mark at checkpointing change nothing at all?
+# backward pass? When does the checkpointing box change nothing at all?
 #
 # How much of a card can you use? A little less than its nominal capacity:
 

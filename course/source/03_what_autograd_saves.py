@@ -2,12 +2,12 @@
 # # What autograd saves
 #
 # Write GPT-2's GELU by hand with `torch.tanh` instead of calling PyTorch's: the function is the
-# same, the memory is not. Freeze a linear layer: its input is let go. Freeze a convolution: its
+# same, the memory is not. Freeze a linear layer: its input is freed. Freeze a convolution: its
 # input stays.
 #
 # Activations are not "the outputs of the layers". They are what the formulas of the backward pass
 # ask for. This chapter counts them: per operation, per layer, over time. Bytes for a GPU are
-# *predicted* here, from the kernels that it would take; all others are *counted*.
+# *predicted* here, from the kernels that it would run; all others are *counted*.
 #
 # **Budget:** 70 minutes, 1 GiB of memory, no GPU needed.
 

@@ -130,11 +130,10 @@ frugal = memory.saved(lambda: TenLines.apply(block, x), params_of=block)
 # ## Are the gradients right?
 #
 # `segments.called_through(checkpoint, modules)` temporarily calls chosen modules of a model through
-# a checkpoint function. `compare` computes all gradients of the model without it and with it, from
-# the same seed. On one CPU it asks for equality **bit for bit** (for GPUs see chapter 05). Both
-# steps must also leave the random number generator in the same state. `compare` doesn't look at
-# buffers: a BatchNorm in a block updates its statistics twice, and `compare` says "equal" (chapter
-# 12).
+# a checkpoint function. `compare` computes all gradients of the model with and without it, from the
+# same seed. On one CPU it asks for equality **bit for bit** (for GPUs see chapter 05). Both steps
+# must also leave the random number generator in the same state. `compare` doesn't look at buffers:
+# a BatchNorm in a block updates its statistics twice, and `compare` says "equal" (chapter 12).
 
 
 # %% id="compare"
@@ -201,7 +200,7 @@ expected = None if guess is None else plain.peak_bytes * (1 - guess / 100)
 figure.mark(frugal.peak_bytes, expected)
 
 # %% [markdown] id="read-peak"
-# Most of what is left of the activations is *one* block, recomputed: the pink bar. Chapter 06 is
+# Most of the remaining activations belong to *one* recomputed block: the pink bar. Chapter 06 is
 # about its size.
 #
 # ## Six ways to break it
@@ -325,7 +324,7 @@ print(compare(closure, unet, unet_loss))
 #
 # **The fix:** pass every tensor as an argument of `apply`, so that it can be detached. A Function
 # does not see tensors in a closure, a keyword or a tuple. So flatten all arguments into a list, and
-# put them together again inside.
+# reassemble them inside.
 #
 # ### 4. An argument that isn't a tensor
 #
@@ -699,7 +698,7 @@ implementations["with hooks"] = partial(torch_checkpoint, use_reentrant=False)
 # the new one, built with hooks (chapter 05). The twelve cases are the six above, some of them in
 # several forms.
 #
-# **Predict.** For how many of the twelve does the reentrant one give the right gradients?
+# **Predict.** For how many of the twelve does the reentrant one get the gradients right?
 
 # %% id="guess-reentrant"
 guess = None  # of twelve

@@ -621,8 +621,8 @@ figures.lifetimes({"none": measured(), **theirs})
 # %% [markdown] id="lifetimes-read"
 # Long thin bars are inputs that wait. Each pink triangle is a segment that is recomputed. The peak
 # is the waiting bars plus the largest triangle. In the nested plan fewer bars wait than per block,
-# and the triangles are as small. But most blocks run forward a third time, as the table above
-# counts: early stop spares only the last block of each segment.
+# and the triangles are no larger. But most blocks run forward a third time, as the table above
+# shows: early stop spares only the last block of each segment.
 #
 # ## Side by side
 #
@@ -739,7 +739,7 @@ pd.DataFrame(verified).T.map(str)
 #
 # **First compare A with A.** The first row is the plain step against itself. Where it says `True`,
 # the rows below ask for equal bits. On a GPU it may say `False`: the backward of fused attention,
-# for one, adds in an order that changes from run to run. Then the code allows a checkpoint ten
+# for example, adds in an order that changes from run to run. Then the code allows a checkpoint ten
 # times the distance between two plain steps.
 #
 # ## Verdicts

@@ -104,8 +104,8 @@ twice = {"plain": same_twice(plain, x), "jittered": same_twice(jittered, x)}
 print("same twice:", twice)
 
 # %% [markdown] id="python-random-read"
-# The shapes are right and the gradients are wrong. The short test before training finds it: run
-# the function twice from the same RNG state, and compare the outputs bit for bit. It costs two
+# The shapes are right and the gradients are wrong. A short test before training finds it: run the
+# function twice from the same RNG state, and compare the outputs bit for bit. It costs two
 # forwards, once. (What changes *between* forward and backward, as in 06b's loop, shows only if
 # you compare gradients with the plain step's.)
 #
@@ -271,14 +271,14 @@ print(f"reentrant: {failed} of 5{beside(guess, failed)}")
 table
 
 # %% [markdown] id="backwards-read"
-# The gradient penalty is the worst for the reentrant one. The gradient comes out of an inner
+# The gradient penalty is the worst case for the reentrant one. The gradient comes out of an inner
 # backward without a graph, so the penalty is a constant, and training goes on without it.
 #
-# The last row is the worst for hooks. It writes into a tensor that a checkpoint still needs. Plain
-# training is right, because `block(2 * x)` does not save `x`, but the second run reads `x` again. A
-# tensor passed by position is registered with autograd, which notices the write and raises an
-# error. By keyword it is in a closure: the gradients are **wrong, and no error is raised**. So pass
-# tensors by position, and write `y = y + ...` around a checkpoint.
+# The last row is the worst case for hooks. It writes into a tensor that a checkpoint still needs.
+# Plain training is right, because `block(2 * x)` does not save `x`, but the second run reads `x`
+# again. A tensor passed by position is registered with autograd, which notices the write and raises
+# an error. By keyword it is in a closure: the gradients are **wrong, and no error is raised**. So
+# pass tensors by position, and write `y = y + ...` around a checkpoint.
 #
 # ## In a library's model
 #

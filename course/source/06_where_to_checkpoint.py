@@ -2,7 +2,7 @@
 # # Where to checkpoint
 #
 # "Put a checkpoint every $\sqrt n$ layers." Many tutorials say it, and most do not say why. For a
-# transformer of common depth it is wrong: it costs more memory and more FLOPs than the simplest
+# transformer of typical depth it is wrong: it costs more memory and more FLOPs than the simplest
 # choice.
 #
 # In this chapter you derive how long a segment should be and what it costs, and measure both.
@@ -126,7 +126,7 @@ plots.growth(curves, xlabel="blocks in a segment", title=title, predicted=list(c
 
 # %% [markdown] id="formula-read"
 # For $r = 1$ the lowest point is at five blocks, near $\sqrt{24}$. For $r = 16$ the curve only
-# rises: here **a checkpoint around every block** needs least.
+# rises: here **a checkpoint around every block** needs the least memory.
 #
 # A length is a whole number. Segments of two need less than single blocks if $n/2 + 2r < n + r$,
 # that is, if $n > 2r$. Segments of three need less than segments of two if $n > 6r$. In one dtype,
@@ -238,8 +238,8 @@ figure.mark(curve[5], None if guess is None else guess * curve[1])
 # The predicted and measured numbers rise together. The measured one is larger by what the formula
 # leaves out: the logits and their gradient, and temporary tensors. The last point is one checkpoint
 # around all 24 blocks. It saves nothing here: the whole inside comes back at once, for a third more
-# arithmetic. But after the forward it holds next to nothing, so a script that reads memory there
-# reports a success.
+# arithmetic. But after the forward it holds next to nothing, so a script that reads memory at that
+# point reports a success.
 #
 # One checkpoint around everything does save in two cases. Where the logits are large, keep head and
 # loss outside it: then the blocks' activations aren't in memory when the logits are. And if your
@@ -278,12 +278,12 @@ pd.DataFrame(rows, index=columns).T.rename_axis(["model", "segments"])
 # above $2r$ to pay off.
 #
 # In the third model the peak comes before any segment is recomputed, because the logits and their
-# gradient are larger than the insides of two blocks. So segments of two save boundaries, but
-# little. Lower the logits first: chapter 10d computes them in chunks.
+# gradient are larger than the insides of two blocks. So segments of two save boundaries, but not
+# much memory. Lower the logits first: chapter 10d computes them in chunks.
 #
 # The rule for a transformer: **checkpoint every block; beyond $2r$ blocks try segments of two.**
-# They help where boundaries make the peak: many tokens, frozen weights, or gradients that stay.
-# Measure $r$ for your block and your dtypes.
+# They help where boundaries dominate the peak: many tokens, frozen weights, or gradients that
+# stay. Measure $r$ for your block and your dtypes.
 #
 # **Predict.** A Llama block has a gated MLP: three matrices in place of two, and an elementwise
 # product of two wide tensors. What is its $r$ in pure bfloat16?
@@ -384,12 +384,13 @@ pd.DataFrame(columns).loc[list(ways)].round(1).fillna("")
 # and no tensor that backward needs comes after a segment's last matmul. That matmul, the second
 # half of the MLP, is a third of the arithmetic of a block's linear layers. So, if every segment is
 # checkpointed, the shortest cost the fewest FLOPs at every depth, and for our GPT $\sqrt n$ loses
-# twice. But a block that ends in dropout, or in a norm as BERT's does, needs that matmul again.
+# in both memory and FLOPs. But a block that ends in dropout, or in a norm as BERT's does, needs
+# that matmul again.
 #
-# **A third holds if backward is two matmuls.** A frozen linear layer has no gradient of its weight:
-# its backward is one. A first layer that reads data has one as well, since data need no gradient.
-# Frozen layers *before* the first that trains have none. Let a segment begin after them: a segment
-# that mixes frozen and trained layers recomputes the frozen ones too.
+# **A third holds if backward is two matmuls.** A frozen linear layer needs no gradient of its
+# weight: its backward is one matmul. A first layer that reads data also has only one, since data
+# need no gradient. Frozen layers *before* the first that trains have none. Let a segment begin
+# after them: a segment that mixes frozen and trained layers recomputes the frozen ones too.
 #
 # **Predict.** Llama's weights are frozen, each linear layer has LoRA matrices beside it, and every
 # block is checkpointed. By how many % do the FLOPs of a step rise?

@@ -35,7 +35,7 @@ from tutorial_lib.instruments.training import Recipe
 # Segments are often written by hand, as a loop that wraps each part of the model in a function.
 # Here is the usual code. It runs, the loss is finite, and it falls.
 #
-# **Predict.** Eight layers in two segments. How many layers get a wrong gradient?
+# **Predict.** There are eight layers in two segments. How many layers get a wrong gradient?
 
 # %% id="guess-wrong"
 guess = None  # layers
@@ -572,7 +572,7 @@ pd.DataFrame(columns).round(1)
 # %% [markdown] id="pairs-read"
 # Both ranges are true of some models. What a checkpoint saves depends on model, batch and attention
 # kernel, and on what you take the percentage *of*: with few samples a step, most of what a pass
-# adds is gradients, and nine tenths fewer activations may be hardly visible in the peak.
+# adds is gradients, and nine tenths fewer activations may hardly show in the peak.
 #
 # One more published table gives a saving and a price in time for four strategies, for no model in
 # particular: 70 % for 50 %, 50 % for 30 %, 40 % for 15 %, 60 % for 25 %. Three of the four

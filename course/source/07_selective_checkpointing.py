@@ -539,15 +539,15 @@ another = pd.DataFrame(another).T.round({"peak": 1, "kept": 1, "recomputed, time
 another.rename_axis(columns="halves save, %")
 
 # %% [markdown] id="host-read"
-# With boundaries on the host, halves save as much at every depth. With fused attention, the kept
-# bytes fall by what the advice says. With dropout, it is the peak that falls by that much. With
-# eager attention the scores keep one half large, so there is less to gain. Halves never recompute
-# more.
+# With boundaries on the host, the saving from halves doesn't shrink with depth. With fused
+# attention, the kept bytes fall by what the advice says. With dropout, it is the peak that falls
+# by that much. With eager attention the scores keep one half large, so there is less to gain.
+# Halves never recompute more.
 #
 # ## Can we choose by operation?
 #
 # A module is a coarse choice. The price list says: drop norms and GELU, keep the matmuls. But GELU
-# and the `up` matmul are in one module.
+# and the `up` matmul are in the same module.
 #
 # So take one segment a block, as in `per_block`, and *keep a few results on the way*. In the first
 # run a dispatch mode stores the results of chosen operations. In the second run a different mode
@@ -731,7 +731,7 @@ pd.DataFrame(table).T.rename_axis("kept")
 #
 # ### PyTorch's own
 #
-# `create_selective_checkpoint_contexts` makes such a pair of modes out of a policy: a function that
+# `create_selective_checkpoint_contexts` makes such a pair of modes from a policy: a function that
 # says for each operation whether to save its result. A list of operations works too, but a list
 # cannot tell `up` from `down`: both are `aten.addmm.default`.
 
@@ -773,8 +773,8 @@ for name in ("qkv, up", "all but down"):
     print(f"gradients of none: {equal}")
 
 # %% [markdown] id="torch-policy-read"
-# The same bytes, the same FLOPs, the same gradients. PyTorch's version also handles views,
-# in-place writes and the compiler. Use it; ours is for understanding it.
+# Bytes, FLOPs and gradients are the same. PyTorch's version also handles views, in-place writes
+# and the compiler. Use it; ours is for understanding it.
 #
 # An operation with an *ordered effect* (`register_effect`) runs once under a policy from PyTorch
 # 2.15 on, unless the policy says `MUST_RECOMPUTE`. Up to 2.13, and in a plain checkpoint, it runs

@@ -4,7 +4,7 @@
 # This companion of chapter 07 is optional: no lab and no later chapter needs it. It answers two
 # questions about tensors that are, or are not, in memory:
 #
-# 1. A checkpoint was set, and memory did not fall. Who holds the tensor?
+# 1. You added a checkpoint, and memory did not fall. Who holds the tensor?
 # 2. What if no plan can be made beforehand?
 #
 # **Budget:** 25 minutes, 1 GiB of memory, no GPU needed.

@@ -113,8 +113,8 @@ def seen(strategy, around=nullcontext):
 
 
 # %% [markdown] id="predict-copied"
-# **Predict.** Eight blocks, every saved tensor moved. What is the ratio of the bytes copied out to
-# those that would have waited on the device?
+# **Predict.** Eight blocks run, and every saved tensor is moved. What is the ratio of the bytes
+# copied out to the bytes that would have waited on the device?
 
 # %% id="guess-copied"
 guess = None  # times
@@ -139,8 +139,8 @@ table.map("{:.1f}".format).replace("nan", "")  # in units
 #
 # The price is in the last column: more is copied than waits. Hooks are asked about every saved
 # *tensor*. So a storage that three operations save is copied three times, and the weights are
-# copied too. `save_on_cpu` does the same. Checkpointing first and moving the boundaries copies the
-# least (last row), by far. Around *selective* checkpointing `save_on_cpu` moves nothing of what the
+# copied too. `save_on_cpu` does the same. Checkpointing first and moving the boundaries copies by
+# far the least (last row). Around *selective* checkpointing `save_on_cpu` moves nothing of what the
 # policy saves. From PyTorch 2.15 on, `checkpoint(..., respect_saved_tensors_hooks=True)` hands it
 # to the hooks.
 #
