@@ -16,7 +16,7 @@
 # - written gradient checkpointing yourself, equal to PyTorch's own in gradients, bytes and time;
 # - written gradient accumulation that equals the large batch exactly, and listed the cases in which
 #   it does not;
-# - tested the claims that are published about the two, each with a number of your own.
+# - tested the claims that are published about the two, each with your own number.
 #
 # ## Three ways in
 #
@@ -51,7 +51,7 @@ from tutorial_lib.units import GIB
 # same ten again and shows both sets of answers side by side.
 
 # %% [markdown] id="answer-text"
-# Run the cell and press your choices: each is kept at once, in the file `my_answers.json` beside
+# Run the cell and click your choices: each is saved at once, in the file `my_answers.json` beside
 # this notebook. Nothing is sent anywhere. If no buttons appear, write a letter in place of each
 # `None`, as in `1: "b"`, and run the cell again.
 
@@ -139,10 +139,10 @@ report.figure()
 
 # %% [markdown] id="read-timeline"
 # The forward pass builds a ramp of activations. The backward pass walks down that ramp: it frees
-# each activation after its use, while the gradients grow. The peak comes when backward begins,
-# so hardly any gradient of a parameter is there yet. At the end of the backward pass all gradients
-# exist, and no activation is left. The last part is the optimizer's update. It needs one more P for
-# a moment, because `foreach` computes for all parameters at once.
+# each activation after its use, while the gradients grow. The peak comes when backward begins, so
+# hardly any parameter gradients exist yet. At the end of the backward pass all gradients exist, and
+# no activation is left. The last part is the optimizer's update. It briefly needs one more P,
+# because `foreach` computes for all parameters at once.
 #
 # The whole course is in this picture. **Gradient checkpointing** makes the ramp flatter: it
 # discards activations and recomputes them when the backward pass needs them. **Gradient

@@ -329,8 +329,8 @@ pd.DataFrame({"peak in P": in_p}).round(2).rename_axis("micro-batch x steps")
 # %% [markdown] id="read-accumulation"
 # Twice as many accumulation steps cost not one byte more: the micro-batch alone moves the peak.
 # Accumulation adds the gradients of what is trained, here one P, however many steps there are
-# (second line). From the second micro-batch on, the gradients of the first are there while the
-# activations of the next are built up.
+# (second line). From the second micro-batch on, the gradients of the first are in memory while
+# the activations of the next are built up.
 #
 # Adding GPUs doesn't free memory on any of them, as long as each holds a whole model. PyTorch's
 # DistributedDataParallel even adds one more P by default, its buckets. Chapter 13 and companion 13c

@@ -37,7 +37,7 @@ gpu_adamw = partial(torch.optim.AdamW, foreach=True)  # a GPU's default
 # %% [markdown] id="calculator-text"
 # ## The memory calculator
 #
-# What would you have to know to estimate the peak of any GPT? Chapter 01's ledger gives what stays,
+# What would you have to know to estimate the peak of any GPT? Chapter 01's ledger says what stays,
 # and its formula gives the activations: for each position and channel, a block keeps 16 numbers.
 # That is 16 x 4 bytes in float32, and 16 x 2 in bfloat16. One thing is missing: autocast.
 #
@@ -384,9 +384,9 @@ pd.DataFrame(ledger).T.map(human_bytes)
 #
 # ## One state
 #
-# Muon (Jordan, 2024) has one state, momentum, and makes its update orthogonal. It takes matrices
-# only, so embeddings, head, norms and biases stay with AdamW. For a GPT, how many bytes of state
-# is that per byte of weights?
+# Muon (Jordan, 2024) has one state, momentum, and makes its update orthogonal. It works only on
+# matrices, so embeddings, head, norms and biases stay with AdamW. For a GPT, how many bytes of
+# state is that per byte of weights?
 
 
 # %% id="muon"

@@ -86,10 +86,10 @@ holders.nlargest(6, "num_bytes").map(human_bytes)
 # driver.](figures/02-holes.svg)
 #
 # Half of the 60 MiB is free, and a tensor of 4 MiB fits nowhere: no two free blocks are neighbours,
-# so a new segment is taken. `empty_cache()` finds nothing to give back, because every segment holds
-# a tensor. Nor can it save you from PyTorch's own out-of-memory error: the allocator does the same
-# by itself before it raises one. It is useful between two benchmarks, after the tensors are gone,
-# and where NCCL or another process needs the memory.
+# so a new segment is taken. `empty_cache()` finds nothing to release, because every segment holds a
+# tensor. Nor can it save you from PyTorch's own out-of-memory error: the allocator does the same by
+# itself before it raises one. It is useful between two benchmarks, after the tensors are gone, and
+# when NCCL or another process needs the memory.
 #
 # On a GPU three different figures are therefore called "memory used". Which one is yours?
 #
@@ -274,7 +274,7 @@ claims.Verdicts(
 # %% [markdown] id="blind"
 # ## Workspace: the counter against the profiler
 #
-# How much does a kernel take and give back inside one operation? The meter counts tensors and
+# How much does a kernel allocate and free inside one operation? The meter counts tensors and
 # cannot see it. On a CPU `torch.profiler` records every request to the allocator, workspace
 # included. In which of these four programs is the counter blind: a transformer, a convolution with
 # a norm, an LSTM, a sort?

@@ -228,8 +228,8 @@ pd.concat([table(rows, (8, 128, 256)), table(images, (4, 32, 32, 32))])
 # kernel for all gradients, and PyTorch keeps the input without asking which gradients are wanted. A
 # layer norm needs its input for the gradient of that *input*, frozen or not. A batch norm in
 # `eval()` would not need its input, but keeps it, because training and `eval()` share one autograd
-# formula. So freezing makes a transformer's linear layers lighter, and convolutions and these norms
-# not at all. (A norm written out in Python, such as Llama's `LlamaRMSNorm`, gets lighter.) Under
+# formula. So freezing saves memory in a transformer's linear layers, but not in convolutions and
+# these norms. (It does in a norm written out in Python, such as Llama's `LlamaRMSNorm`.) Under
 # autocast a frozen float32 weight has its own cost: each use keeps a bfloat16 copy of it, since
 # autocast shares only the copies of weights that train. With few tokens that is more than the
 # input.

@@ -770,12 +770,12 @@ claims.Verdicts(
 # </details>
 #
 # **2.** Sixteen blocks in four segments, both checkpointed, as in the nested plan. Early stop
-# spares the last block of each segment one run. How many times does a block run on average?
+# saves the last block of each segment one run. How many times does a block run on average?
 #
 # <details><summary>Answer</summary>
 #
 # Once in forward, once when its segment is recomputed, once when the block itself is recomputed:
-# three times. The last block of each of the four segments is spared the second one. The mean is
+# three times. The last block of each of the four segments skips the second one. The mean is
 # $(12 \cdot 3 + 4 \cdot 2)/16 = 2.75$, and 1.75 forwards are extra.
 # </details>
 #

@@ -241,7 +241,7 @@ figure.mark(curve[5], None if guess is None else guess * curve[1])
 # arithmetic. But after the forward it holds next to nothing, so a script that reads memory at that
 # point reports a success.
 #
-# One checkpoint around everything does save in two cases. Where the logits are large, keep head and
+# One checkpoint around everything does save in two cases. If the logits are large, keep head and
 # loss outside it: then the blocks' activations aren't in memory when the logits are. And if your
 # loop writes `out = model(...)` and then `out.loss.backward()`, the plain step holds `out.logits`
 # through backward. A checkpoint with the loss inside, of which you keep only the loss, frees them.
@@ -393,7 +393,7 @@ pd.DataFrame(columns).loc[list(ways)].round(1).fillna("")
 # after them: a segment that mixes frozen and trained layers recomputes the frozen ones too.
 #
 # **Predict.** Llama's weights are frozen, each linear layer has LoRA matrices beside it, and every
-# block is checkpointed. By how many % do the FLOPs of a step rise?
+# block is checkpointed. By what percentage do the FLOPs of a step rise?
 
 # %% id="guess-lora"
 guess = None  # %
@@ -550,7 +550,7 @@ claims.Verdicts(
 # Single blocks hold $48 + 12 = 60$ units, pairs $24 + 24 = 48$. So pairs, since 48 is above $2r$.
 # </details>
 #
-# **3.** Each of 24 blocks is checkpointed but the last, and nothing stops early. By how many
+# **3.** Of 24 blocks, all but the last are checkpointed, and nothing stops early. By how many
 # percent do the FLOPs of the blocks rise?
 #
 # <details><summary>Answer</summary>
@@ -565,7 +565,7 @@ claims.Verdicts(
 # |---|---|
 # | how long a segment | where boundaries and inside are equal: $s = \sqrt{n/r}$ blocks |
 # | transformers | every block; beyond $2r$ blocks pairs, if activations make the peak |
-# | a block keeps its input alone ($r = 1$) | segments of $\sqrt n$ |
+# | a block keeps only its input ($r = 1$) | segments of $\sqrt n$ |
 # | price in FLOPs | up to a third of a step, to half with frozen weights; more in a first layer |
 # | what lowers the price | early stop (short segments); a kept last segment (small head) |
 # | nothing kept | a quadratic number of forwards |

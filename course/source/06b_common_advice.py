@@ -312,8 +312,8 @@ pd.DataFrame(best_cuts).T
 #
 # ## Is it a third slower?
 #
-# A third more FLOPs need not be a third more time. Where a step waits for a slow data loader, it is
-# less. Where it waits for Python to launch kernels, it can be far more, since every launch of the
+# A third more FLOPs need not be a third more time. If a step waits for a slow data loader, it is
+# less. If it waits for Python to launch kernels, it can be far more, since every launch of the
 # forward is repeated (10b has the times of two GPUs). Blocks of width 512 keep a CPU busy with
 # matmuls. We run pairs of steps in turn and take the median ratio, which depends on your machine.
 
@@ -555,7 +555,7 @@ ranges.columns = ["least", "a quarter", "median", "three quarters", "most"]
 ranges.map("{:.0%}".format)
 
 # %% [markdown] id="pairs-table-text"
-# Here is each model at its largest batch, with fused attention. Where several recipes have that
+# Here is each model at its largest batch, with fused attention. If several recipes have that
 # batch, we take the one with the largest peak, which is mostly in float32.
 
 # %% id="pairs-table"
@@ -670,7 +670,7 @@ claims.Verdicts(
 # |---|---|
 # | a closure for each segment | bind the segment as an argument, or gradients are wrong |
 # | a seed by hand | one mask for ever: leave it to the checkpoint |
-# | every $\sqrt n$ layers | right where a layer keeps its input alone |
+# | every $\sqrt n$ layers | right where a layer keeps only its input |
 # | equal segments | best where $r$ is large; with a small $r$ earlier ones should be longer |
 # | a third slower | at most a third of the FLOPs if all weights train; time can be far more |
 # | deep networks only | what counts is the number of blocks |

@@ -92,8 +92,8 @@ figures.schedule(puzzle.simulation.events, title=f"your list: {boundaries}", uni
 #
 # <details><summary>One of the best lists</summary>
 #
-# `[4, 8, 1, 2, 5]`. Two boundaries for the first pass give 38 at best. The other three entries use
-# slots that backward has freed.
+# `[4, 8, 1, 2, 5]`. Two boundaries for the first pass get you to 38 at best. The other three
+# entries use slots that backward has freed.
 # </details>
 #
 # How would a program find it? For each block there are only two things to decide.
@@ -279,7 +279,7 @@ dict(zip(places, found, strict=True))
 # $\binom{c+t}{c}$ blocks.
 #
 # **Write.** The formula for the forwards of $n$ blocks, $n + t\,n - \binom{c+t}{c+1}$, in which $t$
-# is the least number with $\binom{c+t}{c} \ge n$. (`math.comb` gives binomials.)
+# is the least number with $\binom{c+t}{c} \ge n$. (`math.comb` computes binomials.)
 
 
 # %% id="binomial"
@@ -369,7 +369,7 @@ def schedule_is_a_best_one():
 
 # %% [markdown] id="stepper-text"
 # In the room of "segments of four" your planner finds segments of four by itself. Step through its
-# other schedules, and watch where a boundary is set a second time.
+# other schedules, and watch where a boundary is stored a second time.
 
 # %% id="stepper"
 print(schedule(equal_blocks(12, 5), 0, 11, 22))
@@ -470,8 +470,8 @@ table.assign(
 
 # %% [markdown] id="profile-read"
 # `profile` ran the model once and counted. In units of a boundary, an attention saves 6 and an MLP
-# saves 10. Their forwards cost 3 to 4. So an attention frees fewer bytes for each FLOP that runs
-# again.
+# saves 10. The FLOPs of their forwards are as 3 to 4. So an attention frees fewer bytes for each
+# FLOP that runs again.
 #
 # Two simple rules cut inside a block too: checkpoint only attentions, or only MLPs.
 #

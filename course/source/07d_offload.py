@@ -149,9 +149,9 @@ table.map("{:.1f}".format).replace("nan", "")  # in units
 # Training programs move **boundaries alone**: each block is checkpointed, and its input goes to the
 # host. Three more things make the copies free:
 #
-# - **pinned memory**: pages of the host that stay where they are, so that the GPU copies by itself
-#   and Python goes on at once;
-# - **a side stream**: a second queue on the GPU, so that a copy runs beside the matmuls;
+# - **pinned memory**: pages of the host that never move, so that the GPU copies by itself and
+#   Python continues at once;
+# - **a side stream**: a second queue on the GPU, so that a copy runs during the matmuls;
 # - **prefetching**: a boundary is fetched while the block *after* it is still going backward.
 #
 # ![Two streams over time. Compute: blocks 1 to 4 forward, then blocks 4 to 1, each recomputed and
@@ -318,7 +318,7 @@ print("backward:", *moving.log[16:])
 # A step of one block on paper. Forward takes $f$ seconds, backward $2f$, and a recomputation $f$
 # more (at most: without dropout early stop saves the last matmul, chapter 05). In each direction a
 # copy of all that the block keeps takes $c_r$ seconds, and one of its input $c_1$: bytes divided by
-# the bus's bytes/s. Copies run beside the arithmetic, so each half of a step takes as long as the
+# the bus's bytes/s. Copies run during the arithmetic, so each half of a step takes as long as the
 # longer of the two:
 #
 # | what is done | forward | backward |
@@ -329,7 +329,7 @@ print("backward:", *moving.log[16:])
 # | boundaries are moved, the inside is recomputed | $\max(f, c_1)$ | $\max(3f, c_1)$ |
 #
 # The speeds are NVIDIA's published peaks: 16-bit dense matmuls, and the link to the host in *one*
-# direction, half of what the data sheets give for both.
+# direction, half of what the data sheets state for both.
 
 # %% id="cards"
 # FLOP/s, and bytes/s to the host: T4, A100 80GB SXM, H100 SXM, GH200, B200
@@ -675,9 +675,10 @@ claims.Verdicts(
 # ## What you can now do
 #
 # - Write the two hooks of offload, and say why hooks alone copy too much.
-# - Move boundaries beside the arithmetic: pinned, on a side stream, one block ahead.
+# - Move boundaries during the arithmetic: pinned, on a side stream, one block ahead.
 # - Tell from a card's two speeds, a width and a length whether a copy is hidden.
 # - Say which boundary goes first, and where a plan of all three beats that rule.
 #
 # In [Lab 05](../labs/lab05_policies.ipynb) you choose by operation, and move each storage once.
-# Chapter 08, `08_accumulation_from_scratch`, leaves recomputation and makes the batch smaller.
+# Chapter 08, `08_accumulation_from_scratch`, leaves recomputation behind and makes the batch
+# smaller.
