@@ -4,10 +4,10 @@
 # Two sentences from two tutorials. "Four micro-batches of 8 instead of a batch of 32 cut the memory
 # by 75 %." "Gradient accumulation does not reduce peak memory." Both authors measured something.
 # And nearly every tutorial adds: "The accumulated gradient is mathematically exact." That stops
-# being true when the batches have different lengths, and no error tells you.
+# being true when the batches have different lengths, and no error is raised.
 #
 # The loop has four lines. In this chapter you write it, settle who was right about the memory,
-# compare it with the big batch, and break it in the ways that raise no error.
+# compare it with the big batch, and break it in ways that raise no error.
 #
 # **Budget:** 70 minutes, 1 GiB of memory, no GPU needed.
 
@@ -39,7 +39,7 @@ from tutorial_lib.units import GIB
 torch.set_num_threads(1)
 
 # %% [markdown] id="one-update"
-# ## One update in four pieces
+# ## One update in four parts
 #
 # ![Four micro-batches, one after the other. Activations rise and fall four times. The sum of the
 # gradients stays from the first backward to zero_grad. The parameters change
@@ -47,17 +47,17 @@ torch.set_num_threads(1)
 #
 # A *micro-batch* is what is in memory at once. The *effective batch* is what one update has seen:
 # here, four micro-batches. Split a batch of $B$ samples into $N$ micro-batches. The loss is a mean,
-# so its gradient is a sum over samples, and a sum may be taken in pieces:
+# so its gradient is a sum over samples, and a sum may be computed in parts:
 #
 # $$ \nabla \frac{1}{B}\sum_{i=1}^{B} \ell_i = \frac{1}{N} \sum_{j=1}^{N} \nabla
 # \Big( \frac{N}{B} \sum_{i \in \text{micro-batch } j} \ell_i \Big) $$
 #
-# If all micro-batches have one size, $B/N$, each bracket on the right is the mean loss of one
+# If all micro-batches have the same size, $B/N$, each bracket on the right is the mean loss of one
 # micro-batch. PyTorch computes the outer sum for us, because `backward` *adds* to `.grad`. So the
 # loop divides each loss by $N$ and updates once. The data is Python's standard library, byte
 # by byte.
 #
-# **Write.** `accumulated`, below; the sum stays in `.grad`, so clear at the beginning. A later cell
+# **Write.** `accumulated`, below. The sum stays in `.grad`, so clear that first. A later cell
 # compares it with the big batch.
 
 # %% id="subject"
@@ -136,8 +136,8 @@ def accumulates():
 # %% [markdown] id="predict-memory"
 # ## Who was right about the memory?
 #
-# Train a small GPT by AdamW with a batch of 32 in one piece (32 x 1), and as four micro-batches of
-# 8 (8 x 4). In this course that always means micro-batch x accumulation steps.
+# Train a small GPT with AdamW, once with a whole batch of 32 (32 x 1) and once with four
+# micro-batches of 8 (8 x 4). In this course that always means micro-batch x accumulation steps.
 #
 # **Predict.** By how many percent does the peak of the *whole step* fall?
 
@@ -185,9 +185,9 @@ small.figure()  # 8 x 4
 #
 # - At a fixed **effective batch** (first two rows), the activations fall by the promised 75 %. The
 #   peak falls by less, because it also holds parameters, gradients and AdamW's optimizer states.
-# - At a fixed **micro-batch** (last two rows), accumulation saves nothing. It costs one P more in
+# - At a fixed **micro-batch** (last two rows), accumulation saves nothing. It costs one more P in
 #   forward and backward: the gradients of the first micro-batch (the striped band of the figure)
-#   stay while the activations of the second build up. It costs less where weights are frozen.
+#   stay while the activations of the second build up. It costs less if weights are frozen.
 #
 # Now the published GPT-2 with AdamW. Its peaks are *predicted* for the kernels of a GPU, and read
 # from `course/recorded`. **Keep the micro-batch at 8, and take four of them instead of two: does
@@ -202,17 +202,17 @@ for size, num in [(32, 1), (16, 2), (8, 4), (8, 2), (8, 1), (4, 8)]:
 pd.DataFrame({"GiB": gpt2_peaks}).round(2).T
 
 # %% [markdown] id="read-number"
-# It does not. Four of the six columns are an effective batch of 32, with four different peaks. From
+# It doesn't. Four of the six columns have an effective batch of 32, and all four peaks differ. From
 # two micro-batches on, the micro-batch decides the memory, and the effective batch does not (8 x 1
 # holds one fewer copy of the gradients). How much of the 75 % you see in the peak depends on what
 # else it holds: `08b_trainers_and_losses` compares long and short sequences.
 #
 # ## Is it the same update?
 #
-# Accumulation saves memory only if the update stays the same. Does it? The table compares the
-# gradient of the big batch with those of 2, 4, 8 and 24 micro-batches. It shows how far the two are
-# apart, as a share of the gradient's norm. (Where a cell begins with `NBVAL_IGNORE_OUTPUT`, the
-# last digits depend on your machine.)
+# Accumulation saves memory only if the update stays the same. Does it? The table compares the big
+# batch's gradient with the gradients from 2, 4, 8 and 24 micro-batches. It shows how far apart they
+# are, as a share of the gradient's norm. (Where a cell begins with `NBVAL_IGNORE_OUTPUT`, the last
+# digits depend on your machine.)
 #
 # **Write.** `gradient`. `parameters_to_vector` makes one vector of many tensors.
 
@@ -288,7 +288,7 @@ pd.DataFrame(distances).T.map("{:.0e}".format)
 #
 # The $\lambda$ says how sure we want to be. A gradient has one term per token here, so
 # $n = 24 \cdot 64$. (Their theorem is about one product of $n$ roundings, and a gradient has many,
-# so this is no proof.)
+# so this isn't a proof.)
 # </details>
 #
 # `assert_same_training`, which `verdict` calls below, has this bound as its tolerance. It calls
@@ -301,8 +301,8 @@ pd.DataFrame(distances).T.map("{:.0e}".format)
 #
 # Leave `/ num` out, and the gradient is `num` times too large. With AdamW such a run looks healthy:
 # AdamW divides the gradient by its own size, so the factor cancels (09b measures what is left). It
-# stops looking healthy when somebody clips gradients, adds a second loss or changes `num`. First
-# the correct loop, then the wrong one:
+# stops looking healthy when you clip gradients, add a second loss or change `num`. Here are the
+# correct loop and then the wrong one:
 
 # %% id="verdict"
 forgot = partial(accumulated, divisor=1)
@@ -344,10 +344,10 @@ def published_epoch(model, optimizer, num=4):
 # an extra `step()` at the end. But the loop divided the loss of the last micro-batch by 4, and this
 # window has only one micro-batch.
 #
-# The exact fix: know the window first, and weigh each micro-batch by its share of the window's
+# The exact fix: know the window first, and weight each micro-batch by its share of the window's
 # images.
 #
-# **Write.** `mended_epoch`, six lines. `torch.arange(517).split(size * num)` gives the windows.
+# **Write.** `mended_epoch`, six lines. `torch.arange(517).split(size * num)` returns the windows.
 
 
 # %% id="mended-epoch"
@@ -426,7 +426,7 @@ verdict(big_epoch, mended_epoch, make=make_vit, calls=1)
 
 # %% [markdown] id="read-epochs"
 # The published loop makes two updates where the big batch makes three. With the extra step there
-# are three, and the last gradient is a quarter of what five images make.
+# are three, but the last gradient is a quarter of what it should be.
 #
 # ## Ragged rows: the mean of means
 #
@@ -497,7 +497,7 @@ def whole(model, optimizer):  # all lines at once
 # counted before the first backward.
 #
 # **Write.** The loop, with both divisors; it returns the sum of the divided losses. Divided by the
-# window's tokens, it must be the same training as all lines at once.
+# window's tokens, it must be the same training as all rows at once.
 
 
 # %% id="ragged-steps"
@@ -565,7 +565,7 @@ def ragged_is_right():
 
 
 # %% [markdown] id="predict-ragged"
-# Take 32 lines in micro-batches of 4, once with each divisor.
+# Take 32 rows in micro-batches of 4, once with each divisor.
 #
 # **Predict.** By how many percent is the gradient of the mean of means wrong?
 
@@ -583,18 +583,18 @@ print(f"loss off by {loss_off:.1f} %")
 
 # %% [markdown] id="read-ragged"
 # With the mean of means, the gradient is wrong by many times more than the loss. A token counts
-# more if its micro-batch has few tokens, so the model learns another task. Hugging Face's `Trainer`
-# had this fault until 2024.
+# more if its micro-batch has few tokens, so the model learns a different task. Hugging Face's
+# `Trainer` had this fault until 2024.
 #
 # ## What happens once per update
 #
 # A real loop also scales the loss (for float16), clips gradients and steps a scheduler. Only the
-# scaling belongs in the loop over micro-batches; all else comes once, after it.
+# scaling belongs in the loop over micro-batches; everything else happens once, after it.
 #
 # **Write.** `update`, about twelve lines. You need `scaler.scale(loss)`,
 # `scaler.unscale_(optimizer)`, `nn.utils.clip_grad_norm_(model.parameters(), 0.1)`,
-# `scaler.step(optimizer)`, `scaler.update()` and `scheduler.step()`. Gradients that are still
-# multiplied by the scale must not be clipped.
+# `scaler.step(optimizer)`, `scaler.update()` and `scheduler.step()`. Don't clip gradients that are
+# still multiplied by the scale.
 
 
 # %% id="update"
@@ -701,15 +701,15 @@ def make_all():
 verdict(partial(update, num=1), update, make=make_all)
 
 # %% [markdown] id="read-mistakes"
-# Four mistakes are frequent, and none raises an error:
+# Four mistakes are common, and none raises an error:
 #
-# - *Clip each micro-batch* is the only one that turns the gradient: it clips the sum so far, so the
-#   first micro-batches are shrunk again and again, and the last one counts most.
-# - *Never unscale, or too late*: gradients that are still multiplied by the scale are clipped.
-#   Divided by it afterwards, they are nearly nothing.
+# - *Clip each micro-batch* is the only one that changes the gradient's direction: it clips the sum
+#   so far, so the first micro-batches are shrunk again and again, and the last one counts most.
+# - *Never unscale, or too late*: gradients are clipped while still multiplied by the scale.
+#   Dividing by it afterwards makes them almost zero.
 # - *Step the scheduler each time*: it runs through its schedule `num` times too fast.
-# - *No division* shows in the logged loss only, as long as every gradient is longer than the clip's
-#   limit. The clip keeps only its direction, and the factor is gone.
+# - *No division* shows only in the logged loss, as long as every gradient's norm exceeds the clip's
+#   limit. Clipping keeps only the direction, so the factor is gone.
 #
 # ## The other price: time
 #
@@ -741,11 +741,11 @@ print(f"{device.describe(place)}: {slower[32]:.1f} times as long in 32 micro-bat
 slower.round(2).rename_axis("micro-batches").to_frame("times as long as one batch")
 
 # %% [markdown] id="read-time"
-# The FLOPs are the same, the clock disagrees. Each call has a fixed cost, and small matrices leave
-# a machine partly idle. One CPU core is busy with a few rows; a GPU needs thousands. How many
-# are enough depends on the model and the machine. So time a few that divide the
-# effective batch, as the cell does, and take the smallest that is within a few % of the fastest: it
-# needs the least memory. (With BatchNorm see chapter 09.)
+# The FLOPs are the same, but the times differ. Each call has a fixed cost, and small matrices leave
+# a machine partly idle. One CPU core is busy with a few rows; a GPU needs thousands. How many are
+# enough depends on the model and the machine. So time a few micro-batch sizes that divide the
+# effective batch, as the cell does, and take the smallest within a few % of the fastest: it needs
+# the least memory. (With BatchNorm, see chapter 09.)
 #
 # ## Verdicts
 
@@ -813,42 +813,42 @@ claims.Verdicts(
 # %% [markdown] id="three-problems"
 # ## On paper
 #
-# **1.** A window has micro-batches of 8, 8 and 4 lines, and each loss is a mean over its lines. By
-# what do you multiply the three?
+# **1.** A window has micro-batches of 8, 8 and 4 rows, and each loss is a mean over its rows. What
+# do you multiply the three by?
 #
 # <details><summary>Answer</summary>
 #
-# By 8/20, 8/20 and 4/20. With 1/3 each, one of the last four lines would count
-# $\frac{1}{12}$ in place of $\frac{1}{20}$.
+# By 8/20, 8/20 and 4/20. With 1/3 each, one of the last four rows would count $\frac{1}{12}$
+# instead of $\frac{1}{20}$.
 # </details>
 #
-# **2.** Gradients are 6 GiB, and a sample's activations 2 GiB. What do 8 samples hold of both at
-# the activation peak, at once and as 1 x 8?
+# **2.** Gradients are 6 GiB, and a sample's activations 2 GiB. How much do 8 samples hold at the
+# activation peak, at once and as 1 x 8?
 #
 # <details><summary>Answer</summary>
 #
-# At once 16 GiB: no gradient is there yet. As 1 x 8 it is 2 + 6 = 8 GiB, from the second
+# At once, 16 GiB: there are no gradients yet. As 1 x 8 it is 2 + 6 = 8 GiB, from the second
 # micro-batch on.
 # </details>
 #
-# **3.** From how many samples on does a micro-batch of 1 save anything there?
+# **3.** With how many samples or more does a micro-batch of 1 save memory there?
 #
 # <details><summary>Answer</summary>
 #
-# $n$ samples at once hold $2n$ GiB, and one at a time 8 GiB. So from 5 samples on.
+# $n$ samples at once hold $2n$ GiB, and one at a time 8 GiB. So it saves with 5 samples or more.
 # </details>
 
 # %% [markdown] id="summary"
 # ## What you can now do
 #
-# - Write the loop from the formula, and weigh each micro-batch by its share of the whole window.
+# - Write the loop from the formula, and weight each micro-batch by its share of the whole window.
 # - Compare two loops by their gradients, in float64, within a tolerance that you can derive.
 # - Say what accumulation saves (activations, compared with the big batch) and what it costs (one
 #   copy of the gradients, and time if micro-batches are small). If every sample has its own loss,
 #   the update is unchanged.
 #
-# In chapter 09 the premise fails: BatchNorm and contrastive losses are no sums over samples. In lab
-# 06, `lab06_exact_accumulation`, you write the step that passes all of this. The companions
+# In chapter 09 the premise fails: BatchNorm and contrastive losses are not sums over samples. In
+# lab 06, `lab06_exact_accumulation`, you write the step that passes all of this. The companions
 # `08b_trainers_and_losses` and `08c_sixteen_bits` are optional.
 #
 # *Your run*: [10e](10e_your_run.ipynb), lever 2.

@@ -1,11 +1,11 @@
 # %% [markdown] id="title"
 # # When accumulation lies
 #
-# Chapter 08 ended with a loop that equals the big batch to rounding. Put a BatchNorm into the
-# model, and the same loop trains another model. Give it the loss of CLIP, and it reports a much
+# Chapter 08 ended with a loop that matches the big batch up to rounding. Put a BatchNorm into the
+# model, and the same loop trains a different model. Give it the loss of CLIP, and it reports a much
 # *lower* loss than the big batch does, because it solves an easier task.
 #
-# Chapter 08's formula has a premise: each loss depends on its own sample only. In this chapter you
+# Chapter 08's formula has a premise: each loss depends only on its own sample. In this chapter you
 # see the premise as a picture, break it with BatchNorm and with a contrastive loss, and fix both.
 #
 # **Budget:** 70 minutes, 1 GiB of memory, no GPU needed.
@@ -37,11 +37,10 @@ torch.set_num_threads(1)
 #
 # A loop over micro-batches can compute the loss $\ell_i$ only if $\ell_i$ depends on $x_i$ and the
 # parameters, and on no other sample $x_j$. That can be tested: take the gradient of each sample's
-# loss with respect to each sample's pixels, and see which are not zero.
+# loss with respect to each sample's pixels, and see which ones are not zero.
 #
-# The subject is a small network on digits, with a place for the layer in question. (Where a cell
-# begins with `NBVAL_IGNORE_OUTPUT`, the last digits depend on your machine. What the text says of
-# them does not.)
+# We test a small digit classifier with a slot for the layer in question. (Where a cell begins with
+# `NBVAL_IGNORE_OUTPUT`, the last digits depend on your machine; the text's conclusions don't.)
 
 
 # %% id="net"
@@ -63,7 +62,8 @@ def losses(model, pixels, targets):  # one for each sample
 
 # %% [markdown] id="write-influence"
 # **Write.** The end of `influence`. `grad(loss, pixels, retain_graph=True)[0]` is the gradient of
-# one sample's loss with respect to all pixels; a row has the norm of each sample's part.
+# one sample's loss with respect to all pixels. Each row of the result holds the norms of the
+# samples' parts.
 
 
 # %% id="influence"
@@ -130,12 +130,12 @@ plots.influence(pictures)
 # %% [markdown] id="read-picture"
 # If each loss depends only on its own sample (left), you may split the batch anywhere. BatchNorm's
 # losses depend on every sample (middle). Splitting drops all pairs across micro-batches and changes
-# the rest (right), because each micro-batch is normalised by itself.
+# the rest (right), because each micro-batch is normalised separately.
 #
 # ## BatchNorm
 #
-# How wrong does that make the gradient of chapter 08's loop? The subjects are the small network
-# with three norms, and a small ResNet, which has ten BatchNorms.
+# How wrong does that make the gradient of chapter 08's loop? We test the small network with three
+# norms, and a small ResNet with ten BatchNorms.
 #
 # **Predict.** Four micro-batches of 16: by how many percent is the ResNet's gradient wrong?
 
@@ -193,11 +193,11 @@ off_in_words = errors.map(lambda e: f"{e:.0%}" if e > 1e-12 else "rounding")
 off_in_words
 
 # %% [markdown] id="read-batch-norm"
-# LayerNorm and GroupNorm normalise within a sample, so only rounding in float64 is left. BatchNorm
-# is wrong, the more the smaller the micro-batch. These are untrained weights: after 200 updates it
-# is off by more, in both models.
+# LayerNorm and GroupNorm normalise within a sample, so only rounding in float64 is left.
+# BatchNorm's gradient is wrong, and more so for smaller micro-batches. These weights are untrained:
+# after 200 updates the error is larger in both models.
 #
-# A different gradient is not always a worse one. The mean and variance of few samples are noisy,
+# A different gradient is not always a worse one. The mean and variance of a few samples are noisy,
 # and noise can regularise: Hoffer et al. (2017) split big batches on purpose ("ghost batch
 # normalisation"). But "batch 64" no longer says what you trained: with BatchNorm the micro-batch is
 # a hyperparameter of the model.
@@ -207,10 +207,9 @@ off_in_words
 #
 # ### Fixes
 #
-# Three are offered everywhere. *SyncBatchNorm* computes statistics over all processes. *Frozen
-# statistics* put BatchNorm into `eval()` while the rest trains.
-# *GroupNorm* replaces BatchNorm, as in diffusion U-Nets. **Which of the three make accumulation
-# exact?**
+# Three fixes are widely recommended. *SyncBatchNorm* computes statistics over all processes.
+# *Frozen statistics* put BatchNorm into `eval()` while the rest trains. *GroupNorm* replaces
+# BatchNorm, as in diffusion U-Nets. **Which of the three make accumulation exact?**
 #
 # **Write.** The last two, from `model.named_modules()`, `nn.BatchNorm2d`,
 # `model.set_submodule(name, layer)` and `.double()`, since the model is in float64.
@@ -299,18 +298,19 @@ for name, mend in (mends | {"GroupNorm": with_groups}).items():
     verdict(big_batch, accumulated, make=partial(make_resnet, mend), differs=differs)
 
 # %% [markdown] id="read-mends"
-# SyncBatchNorm combines processes that run at the same moment. The micro-batches of one process
-# come one after the other, so it cannot combine those. Frozen statistics are exact, but need good
-# statistics from pre-training. GroupNorm is exact, and another model: choose it before you train.
+# SyncBatchNorm combines processes that run at the same moment. It cannot combine the micro-batches
+# of one process, which come one after the other. Frozen statistics are exact, but need good
+# statistics from pre-training. GroupNorm is exact too, but it's a different model: choose it before
+# you train.
 #
 # ## Dropout
 #
-# With dropout each loss depends on its own sample only. But in pieces, the random numbers fall on
-# other samples, and so the accumulated gradient differs. **Is that wrong?**
+# With dropout each loss depends only on its own sample. But once the batch is split, each sample
+# gets different random numbers, so the accumulated gradient differs. **Is that wrong?**
 #
-# Here is a test: noise averages out, and a bias does not. Repeat the accumulated gradient, with new
-# masks each time for dropout. For BatchNorm, deal the 64 samples to the four micro-batches anew
-# each time. **Which average comes closer and closer to the big batch's?**
+# Here is a test: noise averages out, and a bias does not. Compute the accumulated gradient many
+# times. For dropout, draw new masks each time. For BatchNorm, shuffle the 64 samples among the four
+# micro-batches each time. **Which average converges to the big batch's gradient?**
 
 
 # %% id="averages"
@@ -338,13 +338,13 @@ plots.training_curves(curves, title=title, log="xy", **words)
 # %% [markdown] id="read-averages"
 # Dropout's error falls along $1/\sqrt{n}$: each accumulated gradient is one more draw from the
 # distribution that the big batch draws from. It needs no fix. BatchNorm's error falls a little and
-# stays: its average is the gradient of another loss.
+# then stays: its average is the gradient of a different loss.
 #
 # ## Contrastive losses
 #
-# CLIP learns from $B$ pictures and $B$ texts which belongs to which. Ours takes the left and the
+# CLIP learns which of $B$ pictures belongs to which of $B$ texts. Ours takes the left and the
 # right half of a digit, with a small encoder for each. Each half has one partner, and the other
-# $B-1$ are its *negatives*. The score of two halves is the product of their embeddings, times a
+# $B-1$ are its *negatives*. The score of two halves is the dot product of their embeddings, times a
 # learned scale $s$. The loss is a cross-entropy in which the right answer for row $i$ is column $i$
 # (van den Oord et al., 2018; in both directions as in Radford et al., 2021):
 #
@@ -374,9 +374,9 @@ class TwoEncoders(nn.Module):
 
 
 # %% [markdown] id="write-contrast"
-# **Write.** `contrast`, for one direction from the formula, and for the other with pictures and
-# texts exchanged. A pair's loss is the mean of both. `F.cross_entropy` takes the scores,
-# and with `reduction="none"` returns a loss a row.
+# **Write.** `contrast`. One direction is the formula; the other swaps pictures and texts. A pair's
+# loss is the mean of both. `F.cross_entropy` takes the scores, and with `reduction="none"` returns
+# one loss per row.
 
 
 # %% id="contrastive"
@@ -423,8 +423,8 @@ def make_encoders(p=0.0, width=128):
 # %% [markdown] id="predict-naive"
 # The denominator sums over the whole batch, so every loss depends on every sample.
 #
-# **Predict.** Split 128 pairs into 16 micro-batches of 8. How many percent of all comparisons of
-# two different pairs are still made?
+# **Predict.** Split 128 pairs into 16 micro-batches of 8. What percentage of all comparisons
+# between two different pairs is still made?
 
 # %% id="guess-naive"
 guess = None  # %
@@ -490,9 +490,9 @@ heads = ["negatives a pair", "loss, nats", "gradient off, %"]
 pd.DataFrame.from_dict(rows, orient="index", columns=heads).round(2)
 
 # %% [markdown] id="read-naive"
-# To find a partner among 8 is easier than among 128, so the naive loop reports a *lower* loss. Its
-# gradient is the exact gradient of that easier task. The last column is the distance of the two
-# gradients as a share of the true one's norm.
+# Finding a partner among 8 is easier than among 128, so the naive loop reports a *lower* loss. Its
+# gradient is the exact gradient of that easier task. The last column is the distance between the
+# two gradients as a share of the true one's norm.
 #
 # ### Cached gradients
 #
@@ -501,22 +501,22 @@ pd.DataFrame.from_dict(rows, orient="index", columns=heads).round(2)
 # with a graph, and goes backward from its cached gradient: one graph in memory at a
 # time.](figures/09-two-passes.svg)
 #
-# Gao et al. (2021, GradCache) found the way out. The loss depends on all samples, but only through
+# Gao et al. (2021, GradCache) found a solution. The loss depends on all samples, but only through
 # the embeddings $z_i = f(x_i; \theta)$. By the chain rule,
 #
 # $$ \frac{\mathrm{d}L}{\mathrm{d}\theta} = \sum_{i=1}^{B} \frac{\partial L}{\partial z_i} \,
 # \frac{\partial f(x_i;\theta)}{\partial \theta} $$
 #
 # and *that is a sum over samples*, once the numbers $\partial L / \partial z_i$, the cache, are
-# known. They are small, one vector a sample, and need no activation of an encoder. `states` and
-# `replay` are explained after it.
+# known. They are small, one vector per sample, and computing them needs no encoder activations.
+# `states` and `replay` are explained after the exercise.
 #
 # (A *memory* of earlier embeddings is not exact. They have no graph, so the gradient has the large
 # batch's direction and half its length: `CrossBatchMemory` of pytorch-metric-learning 2.9.0.)
 #
-# **Write.** Steps two and three. The loss is `contrast(embedded, model.log_scale).mean()`; give its
-# number. With `replay`, set a part's random state again before its second pass. It must be the same
-# training as the whole batch at once.
+# **Write.** Steps two and three. The loss is `contrast(embedded, model.log_scale).mean()`; return
+# its number. With `replay`, restore a part's random state before its second pass. The training must
+# match that of the whole batch.
 
 
 # %% id="cached"
@@ -601,15 +601,15 @@ def is_cached():
 
 
 # %% [markdown] id="replay-text"
-# Without dropout, cached gradients are those of the big batch. With dropout there is one thing more
-# to do, which is often forgotten: the second pass must draw the masks of the first one, or the
-# cache belongs to other embeddings. So step one notes the random state before each micro-batch, and
-# step three sets it again: it *replays* the masks. To compare, the big batch must draw its masks in
-# the same order, piece by piece, with all graphs in memory. **Without replay, is the error noise or
-# bias?**
+# Without dropout, cached gradients are those of the big batch. With dropout there is one more thing
+# to do, which is often forgotten: the second pass must draw the same masks as the first, or the
+# cache belongs to different embeddings. So step one records the random state before each
+# micro-batch, and step three restores it: it *replays* the masks. For the comparison, the big batch
+# must draw its masks in the same order, part by part, with all graphs in memory. **Without replay,
+# is the error noise or bias?**
 #
-# **Write.** `in_memory`, that big batch. Embed each part, and take one loss of them all. Where
-# `embed` is given, call it in place of the model.
+# **Write.** `in_memory`, that big batch. Embed each part, and compute one loss over all of them. If
+# `embed` is given, call it instead of the model.
 
 
 # %% id="in-memory"
@@ -695,9 +695,9 @@ for name, loop in loops.items():
 pd.DataFrame(off).T.map("{:.0%}".format).rename_axis(columns="off after n draws")
 
 # %% [markdown] id="read-replay"
-# With replay the error averages out. Without it, part stays: the true gradient has the same masks
-# in both passes, and without replay they never match. The reported loss is right all the same. (On
-# a GPU the masks come from the GPU's own generator: keep `torch.cuda.get_rng_state`.)
+# With replay the error averages out. Without it, part of the error stays: the cache and the second
+# pass then use different masks. The reported loss is right all the same. (On a GPU the masks come
+# from the GPU's own generator: keep `torch.cuda.get_rng_state`.)
 #
 # ### You have built this before
 #
@@ -728,8 +728,8 @@ table.round(2)
 # %% [markdown] id="read-checkpointing"
 # Cached gradients are checkpointing with one segment for each micro-batch: the model is cut along
 # the *batch* instead of along its depth, and the embeddings are the boundaries. On one device, use
-# `checkpoint`, which puts the random state back for you, but no buffers (as spectral norm's, lab
-# 07). Write the two passes yourself when the loss is computed elsewhere.
+# `checkpoint`, which restores the random state for you, but not buffers, such as spectral norm's
+# (lab 07). Write the two passes yourself when the loss is computed elsewhere.
 #
 # So "larger effective batches are particularly good for contrastive learning" needs a condition.
 # What helps is the larger *pool of negatives*, and plain accumulation does not enlarge it.
@@ -763,13 +763,13 @@ claims.Verdicts(
 # %% [markdown] id="three-problems"
 # ## On paper
 #
-# **1.** 1024 pairs as 32 x 32: what share of the comparisons is made, and what would a loss by
-# chance be, before and after?
+# **1.** 1024 pairs as 32 x 32: what share of the comparisons is made, and what is the chance-level
+# loss, before and after?
 #
 # <details><summary>Answer</summary>
 #
-# $32 \cdot 32^2$ of $1024^2$, one 32nd. By chance a partner is one of 1024, a loss of
-# $\ln 1024 = 6.9$; in pieces one of 32, $\ln 32 = 3.5$.
+# $32 \cdot 32^2$ of $1024^2$, one 32nd. Guessing among 1024 partners is a loss of $\ln 1024 = 6.9$;
+# after the split, among 32, it is $\ln 32 = 3.5$.
 # </details>
 #
 # **2.** How many bytes does the cache of 32,768 pairs take, with embeddings of width 512 in
@@ -777,17 +777,17 @@ claims.Verdicts(
 #
 # <details><summary>Answer</summary>
 #
-# Two embeddings a pair, $2 \cdot 32768 \cdot 512 \cdot 4$ bytes: 128 MiB. The gradients by them
-# take as much again.
+# Two embeddings per pair, $2 \cdot 32768 \cdot 512 \cdot 4$ bytes: 128 MiB. The gradients with
+# respect to them take as much again.
 # </details>
 #
-# **3.** BatchNorm's mean of 64 images has some error. How much larger is that of a micro-batch of
-# 4, and does averaging the 16 gradients help?
+# **3.** BatchNorm's mean over 64 images has some error. How much larger is the error with a
+# micro-batch of 4, and does averaging the 16 gradients help?
 #
 # <details><summary>Answer</summary>
 #
-# $\sqrt{64/4} = 4$ times as large. Averaging takes away noise, but each gradient belongs to
-# another loss, so a bias stays.
+# $\sqrt{64/4} = 4$ times as large. Averaging removes noise, but each gradient belongs to a
+# different loss, so a bias stays.
 # </details>
 
 # %% [markdown] id="summary"

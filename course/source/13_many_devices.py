@@ -1,13 +1,13 @@
 # %% [markdown] id="title"
 # # Many devices
 #
-# So far one device held everything. With several you can divide the batch, or only the bytes. (The
-# companion 13b divides the layers, and the inside of a layer.) Each way divides some of the memory
-# and leaves the rest whole on every device.
+# So far one device held everything. With several devices you can divide the batch, or only the
+# bytes. (The companion 13b divides the layers, and the inside of a layer.) Each method divides some
+# of the memory and keeps the rest whole on every device.
 #
 # In this chapter you train one small GPT in five ways on real processes. One meter counts what each
-# process holds and sends, and the losses say whether it is the same training. At the end, models
-# that fit on no laptop are predicted for eight GPUs.
+# process holds and sends, and the losses say whether it is the same training. At the end, you
+# predict models too large for a laptop on eight GPUs.
 #
 # **Budget:** 70 minutes, 3 GiB of memory, no GPU needed.
 
@@ -54,7 +54,7 @@ os.environ["OMP_NUM_THREADS"] = "1"  # the processes that we start share a few c
 #
 # A **rank** is a process with a number. All ranks run the same function. They meet in
 # **collectives**, calls that every rank makes. *All-reduce* adds up a tensor over all ranks and
-# gives each rank the sum. A *backend* sends: nccl between GPUs, gloo between CPUs.
+# gives each rank the sum. A *backend* carries the data: nccl between GPUs, gloo between CPUs.
 #
 # `ranks.start` starts the processes, and `run` sends them a function of this notebook.
 
@@ -82,8 +82,9 @@ two.run(add_up)
 # `DistributedDataParallel` (DDP) gives each rank a copy of everything and a part of the batch.
 # During backward it averages the gradients by all-reduces. First you do that by hand.
 #
-# Our model has eight blocks. Each update sees eight lines of text, however many ranks there are.
-# **P** is the size of the weights; gradients are another P, AdamW's states two. All sizes are in P.
+# Our model has eight blocks. Each update sees eight sequences (lines of text), however many ranks
+# there are. **P** is the size of the weights; gradients are another P, and AdamW's states are two.
+# All sizes are in P.
 
 
 # %% id="model"
@@ -109,8 +110,8 @@ def my_lines():
 
 # %% [markdown] id="write-average"
 # **Write.** `average`, which every rank runs. `loss_of(model(part), part)` is a loss, and
-# `dist.all_reduce(tensor)` leaves the sum of all ranks in the tensor. The check starts it on two
-# ranks, and compares with the gradient of one process on all eight lines.
+# `dist.all_reduce(tensor)` leaves the sum over all ranks in the tensor. The check starts it on two
+# ranks, and compares with one process's gradient on all eight sequences.
 
 
 # %% id="average"
@@ -158,8 +159,8 @@ def averages():
 # and all-reduces each bucket. This model fills two.
 #
 # With accumulation DDP would average after every micro-batch. Once per update is enough: by then
-# `.grad` has the sum over all micro-batches. The context `no_sync()` leaves the average out, so a
-# loop uses it for all micro-batches but the last (lab 06).
+# `.grad` has the sum over all micro-batches. The context `no_sync()` skips the averaging, so a loop
+# uses it for all micro-batches but the last (lab 06).
 #
 # **Predict.** Four micro-batches and two buckets. How many all-reduces per update *without*
 # `no_sync`?
@@ -169,8 +170,8 @@ guess = None
 
 
 # %% [markdown] id="write-no-sync"
-# **Write.** The update in `all_reduces`: all parts but the last within `model.no_sync()`, if `skip`
-# says so, then the last.
+# **Write.** The update in `all_reduces`. If `skip` is set, run all parts but the last within
+# `model.no_sync()`; then run the last.
 
 
 # %% id="no-sync"
@@ -229,8 +230,8 @@ for name, sizes, passes in (("without", synced, 4), ("no_sync", skipped, 1)):
 print(f"without no_sync: {len(synced)}{beside(guess, len(synced))}")
 
 # %% [markdown] id="measured-text"
-# The next function, `measured`, runs on each rank and measures a way of training. A way is itself
-# a function, `prepare`: it returns the step, the model and the optimizer.
+# The next function, `measured`, runs on each rank and measures a way of training. Each way of
+# training is a function, `prepare`, that returns the step, the model and the optimizer.
 #
 # **Write.** The step of `training_step`. It first clears the old gradients and leaves the new ones
 # in `.grad`.
@@ -343,8 +344,8 @@ def one_process(num_parts=1, num_lines=8):
 
 
 # %% [markdown] id="write-ddp"
-# **Write.** `ddp`: DDP around a new GPT, with `gradient_as_bucket_view=True`, and the step above of
-# `my_lines()`. (`.grad` is then a part of the bucket. A copy would cost one more P.)
+# **Write.** `ddp`: DDP around a new GPT, with `gradient_as_bucket_view=True`, and `training_step`
+# on `my_lines()`. (`.grad` is then a view of the bucket. A copy would cost one more P.)
 
 
 # %% id="ddp"
@@ -394,29 +395,29 @@ table.round(2)
 
 # %% [markdown] id="zero-text"
 # Only the micro-batch moves the activations. Accumulation and DDP add a constant to the peak: the
-# gradients of earlier micro-batches, or DDP's buckets (with `no_sync` both). The loss of the fourth
-# update, over all eight lines, is the same: so is the training.
+# gradients of earlier micro-batches, or DDP's buckets (with `no_sync`, both). The fourth update's
+# loss, over all eight sequences, is the same, and so is the training.
 #
 # ## ZeRO: divide the bytes, not the work
 #
-# With DDP, N ranks hold N equal copies. Must they? ZeRO (Rajbhandari et al., 2020) lets each rank
-# keep one N-th, in three stages. Stage 1 divides the optimizer's state, stage 2 the gradients as
-# well, and stage 3 the weights as well. A rank gathers the weights that it lacks just before it
+# With DDP, N ranks hold N equal copies. Do they have to? ZeRO (Rajbhandari et al., 2020) lets each
+# rank keep one N-th, in three stages. Stage 1 divides the optimizer's state, stage 2 the gradients
+# as well, and stage 3 the weights as well. A rank gathers the weights that it lacks just before it
 # needs them.
 #
-# Two classes of PyTorch come near these stages.
+# Two PyTorch classes come close to these stages.
 #
-# - `ZeroRedundancyOptimizer` divides what stage 1 divides, by whole tensors: a rank with a large
-#   one holds more than its share. But DDP still all-reduces whole gradients, and the optimizer then
-#   broadcasts the new weights.
+# - `ZeroRedundancyOptimizer` divides what stage 1 divides. It assigns whole tensors, so a rank that
+#   gets a large tensor holds more than its share. DDP still all-reduces whole gradients, and the
+#   optimizer then broadcasts the new weights.
 # - `fully_shard` (FSDP2) gathers each wrapped module in its forward. With
 #   `reshard_after_forward=True` it drops the weights and gathers them again in backward: stage 3.
 #   With `False` it keeps them until backward.
 #
-# The formulas for N ranks with AdamW are in P. A is what one process needs for this rank's lines,
-# beyond weights and states. At its peak stage 3 has gathered one block and the modules outside the
-# blocks (*rest*). It also holds a second block's worth: the next block, fetched ahead, or the first
-# one's gradients.
+# The formulas for N ranks with AdamW are in P. A is what one process needs for this rank's
+# sequences, beyond weights and states. At its peak stage 3 has gathered one block and the modules
+# outside the blocks (*rest*). It also holds one more block-sized buffer: the next block, fetched
+# ahead, or the first one's gradients.
 #
 # | | between steps | at the peak | sent per step |
 # |---|---|---|---|
@@ -428,8 +429,8 @@ table.round(2)
 # In a ring, a gather, reduce-scatter or broadcast sends $(N-1)/N$ of the tensor, an all-reduce
 # twice that.
 #
-# **Predict.** Four ranks, two lines each: A is the peak of the row with micro-batch 2 and 2 ranks
-# above, less 4. Stage 3's peak is what percentage of DDP's? The next cell prints the sizes.
+# **Predict.** Take four ranks, two sequences each. A is the peak in the table above, at micro-batch
+# 2 on 2 ranks, minus 4. Stage 3's peak is what percentage of DDP's? The next cell prints the sizes.
 
 # %% id="zero-picture"
 block = sum(p.nbytes for p in make_gpt().blocks[0].parameters()) / P
@@ -449,8 +450,9 @@ zero_1 = partial(ddp, make_optimizer=divided)
 
 # %% [markdown] id="write-fsdp"
 # **Write.** `fsdp`, with `fully_shard(module, mesh=mesh, reshard_after_forward=twice, **choices)`
-# for each block, and then for the model, which takes what no block has. The mesh is
-# `init_device_mesh("cpu", (dist.get_world_size(),))`, the step `training_step(model, my_lines())`.
+# for each block, and then for the model, which takes whatever is in no block. The mesh is
+# `init_device_mesh("cpu", (dist.get_world_size(),))`, and the step
+# `training_step(model, my_lines())`.
 
 
 # %% id="fsdp"
@@ -577,7 +579,7 @@ show(ways)
 # %% [markdown] id="zero-read"
 # The formulas are right within two percent, for bytes held and bytes sent.
 #
-# - **Activations are not divided.** Every rank has those of its own lines.
+# - **Activations are not divided.** Every rank keeps the activations of its own sequences.
 # - **FSDP2 with kept weights saves less at the peak than between steps**, because at the peak all
 #   weights are gathered.
 #
@@ -590,7 +592,7 @@ show(ways)
 # model:                  fully_shard(model)    what is in no block
 # ```
 #
-# This is torchtitan's order: checkpoint, compile, shard. The first and the last both act in
+# This is torchtitan's order: checkpoint, compile, shard. Checkpointing and sharding both act in
 # backward: recomputing a block needs its weights, which stage 3 has dropped. A block without
 # checkpointing is gathered twice in a step, for forward and for backward.
 
@@ -613,20 +615,20 @@ pd.DataFrame.from_dict(table, orient="index", columns=heads)
 # - **Backward gathers a block once**, recomputes it, differentiates it, and drops its weights. So
 #   checkpointing sends nothing more.
 # - **`MixedPrecisionPolicy` gathers and computes in bfloat16.** The divided weights, the states and
-#   here the sums of gradients stay in float32. Gathers send half the bytes. Name
-#   `reduce_dtype` too, as this policy does: without it, gradients that wait for an exchange are
-#   bfloat16 in PyTorch 2.13.0 and float32, twice the bytes, in 2.15.0.
+#   here the sums of gradients stay in float32. Gathers send half the bytes. Set `reduce_dtype` too,
+#   as this policy does. Without it, gradients waiting for an exchange are bfloat16 in PyTorch
+#   2.13.0 but float32, twice the bytes, in 2.15.0.
 #
 # ## FSDP2 with accumulation
 #
 # Under FSDP2, `set_requires_gradient_sync(False)` does what `no_sync` does under DDP: it skips the
 # reduce-scatter, so each rank holds the whole gradient. The next cell accumulates two
-# micro-batches. It exchanges gradients after each of them, or only after the last.
+# micro-batches. It exchanges gradients either after each of them or only after the last.
 
 
 # %% [markdown] id="write-fsdp-accumulation"
-# **Write.** The step: `model.set_requires_gradient_sync(...)` before each part's forward, with
-# `True` in each part if `sync` says so, else in the last one alone.
+# **Write.** The step. Call `model.set_requires_gradient_sync(...)` before each part's forward, with
+# `True` for every part if `sync`, otherwise only for the last.
 
 
 # %% id="fsdp-accumulation"
@@ -708,9 +710,9 @@ for title, sync in (("exchanged in each", True), ("in the last alone", False)):
 pd.DataFrame.from_dict(table, orient="index", columns=("peak, P", "sent, P")).round(2)
 
 # %% [markdown] id="fsdp-accumulation-read"
-# In the second row each rank keeps whole gradients until the last micro-batch. So where gradients
-# are large, **accumulate under FSDP2 with the reduce-scatter in each micro-batch**, although it
-# sends more.
+# In the second row each rank keeps whole gradients until the last micro-batch. So if gradients are
+# large, **accumulate under FSDP2 with the reduce-scatter in each micro-batch**, although it sends
+# more.
 #
 # ## What does each lever touch?
 #
@@ -746,8 +748,8 @@ display(table.round(2).rename(columns={"optimizer_state": "states"}))
 plots.ledger_bars(ledgers, title="What one rank holds at its peak")
 
 # %% [markdown] id="touches"
-# All of these are the same training: the loss of the fourth update is the same in float32 however
-# memory is divided. 16 bits move it a little.
+# All of these are the same training: the loss of the fourth update is the same in float32, however
+# memory is divided. 16-bit arithmetic changes it a little.
 #
 # Checkpointing, offload and 16 bits work inside each rank, so they combine with the others. 13b has
 # pipelines and tensor parallelism.
@@ -772,15 +774,15 @@ claims.Verdicts(
 )  # fmt: skip
 
 # %% [markdown] id="what-about-models-that"
-# ## What about models that fit on no laptop?
+# ## What about models too large for a laptop?
 #
 # `ranks.pretend(8)` makes this process one of eight ranks; the other seven do not exist.
 # Collectives send nothing, but all shapes are right, so `memory.predict` gives one rank's bytes.
 # `Recipe` divides a published model as this chapter does: `ddp`, `fsdp` (FSDP2) or `tp`. In a
 # terminal: `python -m tutorial_lib predict llama-2-7b --ranks 8 --shard fsdp`.
 #
-# The bars below were predicted in this way and recorded: bfloat16, fused AdamW, each block
-# checkpointed, one sequence of full length a rank (with TP: one in all).
+# The bars below were predicted this way and recorded: bfloat16, fused AdamW, each block
+# checkpointed, one full-length sequence per rank (with TP, one in total).
 
 # %% id="per-rank"
 LEAN = {"precision": "bf16", "optimizer": "adamw-fused", "checkpointing": "per-block"}
@@ -800,21 +802,21 @@ plots.ledger_bars(ledgers, title=title, cards_gib=(24, 80), predicted=[*ledgers]
 # (GPT-2 XL has 25 heads, which eight ranks cannot divide, so it has no TP bar. Llama-2-70B under
 # DDP needs hundreds of GiB. Leave a few GiB for nccl and the allocator.)
 #
-# - DDP needs all four copies on each rank, and more ranks do not help.
-# - FSDP2 and TP bring Llama-2-7B to cards of 24 GiB. The 70B is at the edge of eight cards of
-#   80 GiB: four copies of 16-bit weights, divided by eight.
+# - DDP needs all 4 P on each rank, and more ranks do not help.
+# - FSDP2 and TP bring Llama-2-7B to cards of 24 GiB. Llama-2-70B is borderline on eight 80 GiB
+#   cards: 4 P in 16 bits, divided by eight.
 # - Mixed precision keeps weights and states in float32, which doubles them.
 
 # %% [markdown] id="three-problems"
 # ## On paper
 #
-# **1.** 7 billion weights, all in bfloat16, AdamW, eight ranks. What does each hold between steps
-# under DDP, under ZeRO 1, and under stage 3?
+# **1.** 7 billion weights, all in bfloat16, AdamW, eight ranks. What does each rank hold between
+# steps under DDP, under ZeRO 1, and under stage 3?
 #
 # <details><summary>Answer</summary>
 #
-# P is 14 GB, and there are four copies. DDP: 56 GB. ZeRO 1: $2 + 2/8$ P, 31.5 GB. Stage 3: $4/8$ P,
-# 7 GB.
+# P is 14 GB; weights, gradients and both states are 4 P. DDP: 56 GB. ZeRO 1: $2 + 2/8$ P, 31.5 GB.
+# Stage 3: $4/8$ P, 7 GB.
 # </details>
 #
 # **2.** How long does DDP's all-reduce of these gradients take over links of 12.5 GB/s?
@@ -824,22 +826,22 @@ plots.ledger_bars(ledgers, title=title, cards_gib=(24, 80), predicted=[*ledgers]
 # A ring sends $2 \cdot \frac{7}{8}$ P, 24.5 GB: about 2 s.
 # </details>
 #
-# **3.** Four micro-batches an update. How many P does a rank send with DDP and `no_sync`, and with
-# stage 3?
+# **3.** An update has four micro-batches. How many P does a rank send with DDP and `no_sync`, and
+# with stage 3?
 #
 # <details><summary>Answer</summary>
 #
-# DDP sends $2 \cdot \frac{7}{8} = 1.75$ P once. Stage 3 gathers twice and scatters once in each:
-# $4 \cdot 3 \cdot \frac{7}{8} = 10.5$ P.
+# DDP sends $2 \cdot \frac{7}{8} = 1.75$ P once. Stage 3 gathers twice and scatters once per
+# micro-batch: $4 \cdot 3 \cdot \frac{7}{8} = 10.5$ P.
 # </details>
 
 # %% [markdown] id="end"
 # ## What you can now do
 #
 # - Start ranks and count what they send.
-# - Say from a formula what a rank holds under DDP, ZeRO 1 and 3 and FSDP2.
+# - Compute from a formula what a rank holds under DDP, ZeRO 1 and 3 and FSDP2.
 # - Put checkpointing, 16 bits and accumulation together with FSDP2.
 # - Predict a rank of eight on a laptop, before you rent it.
 #
-# Lab 06 has an exercise with real ranks. The companions [13b](13b_divide_the_model.ipynb) (layers
-# and insides of layers) and [13c](13c_launchers.ipynb) (`torchrun`, Accelerate, buckets) go on.
+# Lab 06 has an exercise with real ranks. The companions [13b](13b_divide_the_model.ipynb) (dividing
+# layers and their insides) and [13c](13c_launchers.ipynb) (`torchrun`, Accelerate, buckets) go on.

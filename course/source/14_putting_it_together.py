@@ -1,11 +1,11 @@
 # %% [markdown] id="title"
 # # Putting it together: one model, one card
 #
-# Llama-3-8B is to be fine-tuned on one card of 24 GiB, 8,192 tokens an update. As most people would
-# write it, the run dies before the first loss. In this chapter you find out why, and pull six
-# levers one after the other, each with its bytes and its seconds, until it fits. Then all weights
-# are to be trained on eight cards, where a slow link turns an order round. You leave with a plan in
-# a file that proves itself.
+# You want to fine-tune Llama-3-8B on one card of 24 GiB, with 8,192 tokens per update. Written as
+# most people would write it, the run dies before the first loss. In this chapter you find out why,
+# and pull six levers one after the other, each with its bytes and its seconds, until it fits. Then
+# you train all weights on eight cards, where a slow link reverses the order of two levers. You
+# leave with a plan in a file that proves itself.
 #
 # **Budget:** 70 minutes, 3 GiB of memory, no GPU needed.
 
@@ -45,10 +45,10 @@ pd.set_option("display.max_colwidth", None)  # show lines of code whole
 # %% [markdown] id="case-text"
 # ## The run that dies
 #
-# Weights, gradients and AdamW's two states are bfloat16. Four conversations make an update. They
+# Weights, gradients and AdamW's two states are bfloat16. An update takes four conversations. They
 # have 5800, 1300, 700 and 392 tokens, 8,192 in all, and the usual batch pads them to the longest.
 # The script `course/train/planned.py` does one update by a **plan**, which names a function for
-# each of four choices. At first these are the plainest ones:
+# each of four choices. At first these are the plainest functions:
 
 # %% id="script"
 print(inspect.getsource(update))
@@ -57,14 +57,14 @@ plan = dict(planned.PLAINEST)
 print({part: function.__name__ for part, function in plan.items()})
 
 # %% [markdown] id="dies-text"
-# A predicted step has a `curve()`: a list, in the order of the step, of dictionaries with the bytes
-# of each category at that moment.
+# A predicted step has a `curve()`: a list of dictionaries in the order of the step, each with the
+# bytes of every category at that moment.
 #
 # **Write.** `dies_at`: the number of the first moment whose categories sum to more than the card
 # has.
 #
-# **Predict.** AdamW makes its states in the first update, so the first forward begins with the
-# weights alone, 15 of 24 GiB. How many of the 32 blocks run to their end?
+# **Predict.** AdamW makes its states in the first update, so the first forward begins with only the
+# weights, 15 of 24 GiB. How many of the 32 blocks finish?
 
 # %% id="guess-dies"
 guess = None  # blocks
@@ -102,7 +102,7 @@ held = pd.Series(first.curve()[moment]) / GIB
 held[held > 0.01].round(2).to_frame("GiB, predicted")
 
 # %% [markdown] id="snapshot-text"
-# The same training, as a script of its own (`recorded/snapshots/llama.py`), ran on an *emulated*
+# The same training, as a separate script (`recorded/snapshots/llama.py`), ran on an *emulated*
 # RTX 4090, where PyTorch's own allocator handed out the memory and no kernel ran. Its memory ran
 # out, and the snapshot of that moment names the line that asked for each tensor:
 
@@ -113,12 +113,12 @@ held = pd.Series(emulated["died"]["held"]) / GIB
 held.head(7).round(2).to_frame("GiB, emulated")
 
 # %% [markdown] id="snapshot-read"
-# The weights are most of it. The rest is what two blocks keep for backward, above all their MLPs,
-# for 23,200 positions. 15,008 of these are padding.
+# Most of it is weights. The rest is what two blocks, mainly their MLPs, keep for backward, for
+# 23,200 positions. Of these, 15,008 are padding.
 #
 # ## Lever 1: packing
 #
-# *Packed*, the conversations are one row without padding:
+# When *packed*, the conversations become one row without padding:
 #
 # ```text
 # padded   a a a a a a       packed      a a a a a a b b c
@@ -126,12 +126,12 @@ held.head(7).round(2).to_frame("GiB, emulated")
 #          c . . . . .
 # ```
 #
-# Two things must stay as they were. No token may look at another conversation: where positions
-# start again at 0, transformers separates. And no conversation's last token may be asked for the
-# first one of the next.
+# Two things must not change. No token may attend to another conversation: wherever positions start
+# again at 0, transformers separates the conversations. And no conversation's last token may have
+# the next conversation's first token as its target.
 #
-# **Write.** `packed`: tokens, targets and positions of all rows, each of the shape `(1, tokens)`.
-# `next_tokens(row)` gives the targets of one row.
+# **Write.** `packed`: tokens, targets and positions of all rows, each of shape `(1, tokens)`.
+# `next_tokens(row)` returns the targets of one row.
 
 
 # %% id="packed"
@@ -168,10 +168,10 @@ def packs():
 
 
 # %% [markdown] id="pull-text"
-# `pull` pulls a lever. It trains a small *twin* before and after it, in float32 on real text, and
-# compares losses, gradients, weights and states. Then it predicts a whole step of the full size, by
-# category, counts its FLOPs, and adds up seconds by a roofline: each operation takes as long as its
-# arithmetic or its memory traffic.
+# `pull` pulls a lever. It trains a small *twin* with and without the lever, in float32 on real
+# text, and compares losses, gradients, weights and states. Then it predicts a whole full-size step
+# by category, counts its FLOPs, and estimates its seconds from a roofline: each operation takes as
+# long as its arithmetic or its memory traffic.
 
 # %% id="pull"
 bars, table, plans = {}, {}, {}
@@ -199,8 +199,8 @@ RTX = "NVIDIA GeForce RTX 4090"
 print(f"as written: {pull('as written', same=False):.1f} GiB")
 
 # %% [markdown] id="predict-packed"
-# **Predict.** 8,192 positions in place of 23,200, and 60 GiB that no batch changes: weights,
-# gradients and states. How many GiB does the packed step need?
+# **Predict.** There are now 8,192 positions instead of 23,200. Weights, gradients and states are 60
+# GiB for any batch. How many GiB does the packed step need?
 
 # %% id="guess-packed"
 guess = None  # GiB
@@ -215,14 +215,14 @@ print(f"packed: {gib:.1f} GiB{beside(guess, gib)}")
 #
 # ## Levers 2 and 3: the loss in chunks, and checkpoints
 #
-# In chunks of 512 tokens the logits are never whole. You wrote that in chapter 10d; here the
+# With chunks of 512 tokens, the full logits never exist. You wrote that in chapter 10d; here the
 # script's `chunked` does it.
 #
-# **Write.** `checkpointed`, which takes the place of `plainly(block, *args, **kwargs)`. It is
-# called with a block's forward, and with all that the forward is called with.
+# **Write.** `checkpointed`, which replaces `plainly(block, *args, **kwargs)`. It receives a block's
+# forward and all of the forward's arguments.
 #
-# **Predict.** About half of what is left are activations of 32 blocks. After both levers, how many
-# GiB are left?
+# **Predict.** About half of what is left is the activations of 32 blocks. After both levers, how
+# many GiB are left?
 
 # %% id="guess-checkpointed"
 guess = None  # GiB
@@ -271,17 +271,18 @@ gib = pull("checkpoints", block=checkpointed)
 print(f"checkpoints: {gib:.1f} GiB{beside(guess, gib)}")
 
 # %% [markdown] id="lora-text"
-# What is left is four copies of eight billion bfloat16 numbers.
+# What is left is weights, gradients and two states: four times eight billion bfloat16 numbers.
 #
 # ## Lever 4: LoRA
 #
 # LoRA freezes the weights, and trains two thin matrices beside each linear layer of the blocks:
 # $y = W x + 2\,U D x$. $D$ ("down") has 16 rows, and $U$ ("up") has 16 columns, which are zero at
-# first. Only these two get gradients and states. **This is another training**: it may learn less,
-# and no comparison can come out equal. All that can be shown here is an equal first loss.
+# first. Only these two get gradients and states. **This is a different training**: it may learn
+# less, and its results can't match the full training's. All that can be shown here is an equal
+# first loss.
 #
-# **Write.** `LoRA`: two `nn.Linear` without bias, of the type `dtype`, the second one filled with
-# zeros; and `forward`.
+# **Write.** `LoRA`: two `nn.Linear` without bias, of type `dtype`, the second filled with zeros;
+# and `forward`.
 
 
 # %% id="lora-layer"
@@ -335,19 +336,18 @@ print(f"LoRA: {gib:.1f} GiB; first losses of the twin:")
 print(*(f"{first_loss(plans[name]):.3f}" for name in ("checkpoints", "LoRA")))
 
 # %% [markdown] id="four-text"
-# It fits, with a few GiB for CUDA's context and fragments. Most of what is left is weights that
-# nobody trains.
+# It fits, with a few GiB for CUDA's context and fragments. Most of what is left is frozen weights.
 #
 # ## Lever 5: the frozen weights in 4 bits
 #
-# Keep 4 bits of a frozen weight, two of them in a byte, and a scale for each 64 (companion 01b has
-# QLoRA's levels; here they are evenly spaced). A matmul takes no 4-bit weight, so the layer first
-# makes it whole, by the script's `from_4_bits(pairs, scale, shape)`. Autograd would keep the whole
-# weight until backward, and save nothing.
+# Keep each frozen weight in 4 bits, two to a byte, with one scale per 64 weights (companion 01b has
+# QLoRA's levels; here they are evenly spaced). A matmul doesn't accept 4-bit weights, so the layer
+# first dequantizes them with the script's `from_4_bits(pairs, scale, shape)`. Plain autograd would
+# keep the whole weight until backward, and nothing would be saved.
 #
-# **Write.** `FourBit`. Forward saves the *small* tensors `pairs` and `scale`, and returns `x @
-# weight.T`. Backward makes the weight again. The gradient by `x` is `gradient @ weight`, and the
-# other three have none.
+# **Write.** `FourBit`. Forward saves the *small* tensors `pairs` and `scale`, and returns
+# `x @ weight.T`. Backward dequantizes the weight again. The gradient with respect to `x` is
+# `gradient @ weight`; the other three arguments get none.
 
 
 # %% id="four-bit"
@@ -410,16 +410,16 @@ gib = pull("4-bit weights", same=False, model=lora_on_4_bits)
 print(f"4 bits: {gib:.1f} GiB; first loss {first_loss(plan):.3f}")
 
 # %% [markdown] id="offloaded-text"
-# The first loss is another one: rounding changes the model, and LoRA starts from the changed one.
+# The first loss is different: rounding changes the model, and LoRA starts from the rounded model.
 #
 # ## Lever 6: boundaries on the host
 #
-# The inputs of 32 blocks still wait on the card. They can wait on the host (07d). Hooks
-# around a checkpoint see its inputs alone.
+# The inputs of 32 blocks still wait on the card. They can wait on the host (07d). Hooks around a
+# checkpoint see only its inputs.
 #
-# **Write.** `offloaded`: as `checkpointed`, within `saved_tensors_hooks(pack, unpack)`. `pack`
-# moves a tensor to the device `HOST`; `unpack` moves it back to the device where it was, so let
-# `pack` return both. (`HOST` is `meta` here, a device whose tensors have no memory, since a
+# **Write.** `offloaded`: like `checkpointed`, but within `saved_tensors_hooks(pack, unpack)`.
+# `pack` moves a tensor to the device `HOST`; `unpack` moves it back to the device it came from, so
+# let `pack` return both. (`HOST` is `meta` here, a device whose tensors have no memory, since a
 # prediction has no second memory. On a GPU it would be the CPU.)
 
 # %% id="host"
@@ -493,9 +493,9 @@ shown.round(1)
 
 # %% [markdown] id="table-read"
 # In the last columns PyTorch's allocator ran the same steps; `NaN` means that the card's memory ran
-# out. (On an H200 cuBLAS keeps more.) FLOPs and seconds are on paper. What did people *measure*?
-# The first row is this course's H100; the others are in `recorded/published_times.csv`. None was
-# found for packing or chunks.
+# out. (On an H200 cuBLAS keeps more.) FLOPs and seconds are calculated. What did people *measure*?
+# The first row is this course's H100; the others are in `recorded/published_times.csv`. We found
+# none for packing or chunks.
 
 # %% id="measured"
 of_h100, step = recorded.load("NVIDIA H100 80GB HBM3").rows, {"precision": "bf16"}
@@ -516,19 +516,19 @@ measured |= {words: times["with"][row] / times["without"][row]
 pd.Series(measured).map("{:.2f} times".format).to_frame("the step took, measured")
 
 # %% [markdown] id="measured-read"
-# - Checkpoints cost a quarter here, and not a third: the update is not run again.
-# - LoRA spares the weights' gradients and most of the update, and adds thin matmuls for each token.
+# - Checkpoints cost a quarter here, not a third, because the update isn't repeated.
+# - LoRA avoids the weights' gradients and most of the update, but adds thin matmuls for each token.
 #   With few tokens the step is much shorter. With 8,192 it was *longer*: don't pull LoRA for speed.
-# - **4 bits cost most where tokens are few.** Making a weight whole takes the same time for any
-#   number of tokens. At 8,192 the price is gone.
-# - Offload costs a third where its copies wait in line with the arithmetic. On a stream of their
-#   own they hide: a block of width 4096 has enough arithmetic for each byte (07d).
+# - **4 bits cost most when tokens are few.** Dequantizing a weight takes the same time for any
+#   number of tokens. At 8,192 the cost is negligible.
+# - Offload costs a third if its copies share a stream with the arithmetic. On a separate stream
+#   they are hidden: a block of width 4096 has enough arithmetic for each byte (07d).
 
 # %% [markdown] id="eight-text"
 # ## All weights, on eight cards
 #
 # Now nothing is frozen. FSDP2 divides the 60 GiB of weights, gradients and states among eight cards
-# (chapter 13). Each card has four conversations of 2,048 tokens an update:
+# (chapter 13). Each card has four conversations of 2,048 tokens per update:
 
 # %% id="eight"
 EIGHT = {"precision": "bf16", "optimizer": "adamw-fused", "ranks": 8, "shard": "fsdp"}
@@ -545,18 +545,18 @@ title = "One of eight cards, all weights trained, predicted"
 plots.ledger_bars(of_eight, title=title, cards_gib=(24, 48), predicted=[*of_eight])
 
 # %% [markdown] id="link-text"
-# On cards of 24 GiB only the second way fits. Suppose larger cards, where you can choose. Which one
-# is faster?
+# On cards of 24 GiB only the second way fits. Suppose you have larger cards and can choose. Which
+# way is faster?
 #
 # A forward of all 8,192 tokens takes $f$ seconds, backward $2f$, and checkpoints another $f$. FSDP2
 # also sends: it gathers all weights for forward and again for backward, and scatters the gradients.
-# Each is $7/8$ of the weights' bytes, and all three come **in each micro-batch**. Traffic runs
-# beside the arithmetic, so the step takes the longer of both.
+# Each transfer is $7/8$ of the weights' bytes, and all three happen **in each micro-batch**.
+# Traffic overlaps with the arithmetic, so the step takes as long as the slower of the two.
 #
 # **Write.** `step_seconds`.
 #
 # **Predict.** Two nodes are joined by 100 Gb/s, and each card does 150 TFLOP/s. How many times as
-# long as the checkpointed way does the first one take?
+# long as the checkpointed way does the first way take?
 
 # %% id="guess-link"
 guess = None  # times
@@ -611,13 +611,13 @@ took.round(1).rename_axis(columns="seconds, worked out")
 
 # %% [markdown] id="links-read"
 # Inside a node the usual order holds: accumulate first, since it adds no arithmetic, and checkpoint
-# what still does not fit. **Over a slow link the order turns round**: checkpoint first, until the
-# update is a single micro-batch. (On one card, or with DDP and `no_sync`, the order
-# stays. Attention's scores, latencies and the traffic inside a node are left out.)
+# what still does not fit. **Over a slow link the order is reversed**: checkpoint first, until the
+# update is a single micro-batch. (On one card, or with DDP and `no_sync`, the order stays.
+# Attention scores, latencies and the traffic inside a node are left out.)
 #
 # ## The plan
 #
-# Which row do you take? The fastest that fits, with 2 GiB left free.
+# Which row do you choose? The fastest that fits, with 2 GiB left free.
 #
 # **Write.** `fastest`.
 
@@ -662,9 +662,9 @@ def chooses_the_fastest():
 
 
 # %% [markdown] id="write-text"
-# The plan goes into a file: its functions by name, and what it was predicted to need. The script
-# loads it. Its own levers are the libraries' (PEFT's LoRA, PyTorch's `save_on_cpu`), and it trains
-# the twin twice: by the plan, and with the plainest batch, block and loss.
+# The plan goes into a file: its functions by name, and its predicted memory. The script loads it.
+# It implements the levers with libraries (PEFT's LoRA, PyTorch's `save_on_cpu`), and trains the
+# twin twice: by the plan, and with the plainest batch, block and loss.
 
 # %% id="write"
 name = fastest(table, CARD_GIB - 2)
@@ -679,17 +679,17 @@ with TemporaryDirectory() as folder:
     planned.main(path)
 
 # %% [markdown] id="proved-read"
-# Both runs have LoRA. What that does to the result, a validation loss has to say.
+# Both runs have LoRA. Only a validation loss can show what LoRA does to the result.
 #
 # ## On paper
 #
 # **1.** With LoRA, checkpoints and chunks, one conversation of 4,096 tokens takes 17.2 GiB, and one
-# of 12,800 takes 21.4 GiB. The peak is a straight line in the tokens. How many fit in 22 GiB?
+# of 12,800 takes 21.4 GiB. The peak is linear in the token count. How many tokens fit in 22 GiB?
 #
 # <details><summary>Answer</summary>
 #
 # $4096 + (22 - 17.2) \cdot (12800 - 4096)/(21.4 - 17.2)$, about 14,000. With the blocks' inputs on
-# the host a token takes less, and with 4-bit weights the line begins lower.
+# the host each token takes less, and with 4-bit weights the line starts lower.
 # </details>
 #
 # **2.** A linear layer of 4096 x 14336, LoRA of rank 16: how many numbers are trained, and what
@@ -705,19 +705,19 @@ with TemporaryDirectory() as folder:
 #
 # <details><summary>Answer</summary>
 #
-# Arithmetic takes $4 \cdot 2 P t / (150 \cdot 10^{12})$ seconds, traffic $3 \cdot 2 P \cdot
-# \frac{7}{8} / (12.5 \cdot 10^9)$. P drops out: $t \ge 7875$ tokens. So 8,192 are just enough, and
-# four micro-batches of 2,048 are far from it.
+# Arithmetic takes $4 \cdot 2 P t / (150 \cdot 10^{12})$ seconds, traffic
+# $3 \cdot 2 P \cdot \frac{7}{8} / (12.5 \cdot 10^9)$. P drops out: $t \ge 7875$ tokens. So 8,192
+# are just enough, and four micro-batches of 2,048 are far from it.
 # </details>
 #
 # ## What you can now do
 #
-# - Say why a run dies, and which bytes a lever can reach.
+# - Say why a run dies, and which bytes a lever can lower.
 # - Pull six levers in a training script, and show which of them leave the training as it is.
-# - Say when a slow link turns the order of two levers round.
+# - Say when a slow link reverses the order of two levers.
 # - Hand over a plan that proves itself.
 #
-# [14b](14b_gallery.ipynb) finds out what held the memory of a run that
-# died. [14c](14c_rules_of_thumb.ipynb) has the order of the levers for many models, a rule of thumb
-# for the first one, and what "four to ten times larger" depends on. Lab 09 hands you ten runs that
-# fail: two die of memory, one warns, and seven say nothing.
+# [14b](14b_gallery.ipynb) shows how to find what held a dead run's memory.
+# [14c](14c_rules_of_thumb.ipynb) has the order of the levers for many models, a rule of thumb for
+# the first one, and what "four to ten times larger" depends on. Lab 09 hands you ten runs that
+# fail: two run out of memory, one warns, and seven report nothing.
