@@ -2,8 +2,8 @@
 # # Transformers, as published
 #
 # Which lines make a published transformer train in less memory, and what does each of them do? That
-# comes first. Then come figures that are copied from tutorial to tutorial, such as "ViT-L saves
-# 58 %". Under which conditions is each of them true?
+# comes first. Then come figures copied from tutorial to tutorial, such as "ViT-L saves 58 %". Under
+# which conditions is each one true?
 #
 # **Budget:** 65 minutes, 2 GiB of memory, no GPU needed.
 
@@ -44,17 +44,16 @@ torch.set_num_threads(1)  # small steps gain nothing from a second core
 # | accumulation from the Trainer | `TrainingArguments(..., gradient_accumulation_steps=4)` |
 # | accumulation in your own loop | `Accelerator(gradient_accumulation_steps=4)` |
 #
-# (`from_pretrained` in place of `from_config` loads trained weights.) Until version 5.23 the names
-# began with `gradient_checkpointing`, and had no such options. Today those names warn that version
-# 6 will remove them, and raise a `ValueError` when they get the new options. (TRL 1.16's GRPO
-# trainer still calls the old name, so it raises too.) The code below takes the names of the
-# installed version. TRL's `SFTConfig` has
-# the Trainer's arguments with checkpointing already on, and adds `activation_offloading` and
-# `packing` (08b). `torch.compile` chooses by itself what to recompute, within an
-# `activation_memory_budget` (07c).
+# (`from_pretrained` instead of `from_config` loads trained weights.) Until version 5.23 the names
+# began with `gradient_checkpointing`, and had no such options. Today the old names warn that
+# version 6 will remove them, and raise a `ValueError` if you pass the new options. (TRL 1.16's GRPO
+# trainer still calls the old name, so it raises too.) The code below uses the installed version's
+# names. TRL's `SFTConfig` has the Trainer's arguments with checkpointing already on, and adds
+# `activation_offloading` and `packing` (08b). `torch.compile` chooses what to recompute on its own,
+# within an `activation_memory_budget` (07c).
 #
 # The model is a GPT-2, and its text is the source of Python's standard library, byte by byte. On
-# a CPU the model is small. On a small GPU it is GPT-2, on a large one GPT-2 Medium.
+# a CPU the model is small. On a small GPU it is GPT-2, and on a large one GPT-2 Medium.
 
 
 # %% id="model"
@@ -86,10 +85,10 @@ rows = [{"input_ids": row, "labels": row} for row in text[: 2 * batch_size]]
 
 # %% [markdown] id="trainer"
 # The Trainer takes both lines as arguments. On a GPU you also want 16 bits: `device.half_dtype`
-# takes bfloat16, and float16 on a T4, which only emulates bfloat16 and is slow with it. For float16
-# Trainer and Accelerate add the gradient scaler.
+# chooses bfloat16, or float16 on a T4, which only emulates bfloat16 slowly. For float16, Trainer
+# and Accelerate add the gradient scaler.
 #
-# Take one effective batch in four ways: all samples at once or a quarter of them four times, each
+# Train one effective batch in four ways: all samples at once or a quarter of them four times, each
 # plain or checkpointed. In this course "4 x 4" is a micro-batch of 4 with 4 accumulation steps.
 #
 # **Predict.** How many percent of the peak do both lines together save?
@@ -140,17 +139,17 @@ plots.ledger_bars(ledgers, title=f"GPT-2 with the Trainer, {device.describe(wher
 
 # %% [markdown] id="read-own"
 # (These outputs are one machine's, and yours may differ.) The mean losses agree, which is a weak
-# check (chapter 08). Each line alone takes away most of the activations. What is left differs:
-# accumulation keeps gradients beside one micro-batch's activations, and checkpointing recomputes
+# check (chapter 08). Each line alone removes most of the activations. What is left differs:
+# accumulation keeps gradients alongside one micro-batch's activations, and checkpointing recomputes
 # one block's activations at a time.
 #
-# With Accelerate you keep your own loop. `backward` divides the loss, and `accumulate` lets
-# `optimizer.step()` through only at every fourth micro-batch and at the end of an epoch. (A shorter
-# last window is divided by four too, and counts too little; the Trainer divides by what is there.)
-# Here is the last of the four ways once more.
+# With Accelerate you keep your own loop. `backward` divides the loss, and within `accumulate`,
+# `optimizer.step()` acts only at every fourth micro-batch and at the end of an epoch. (A shorter
+# last window is also divided by four, and counts too little; the Trainer divides by the actual
+# number.) Here is the last of the four ways again.
 #
-# **Write.** The loop, five lines, as without accumulation. Its peak must be the Trainer's, or a
-# little below.
+# **Write.** The loop, five lines, as without accumulation. Its peak must equal the Trainer's, or be
+# a little lower.
 
 # %% id="accelerator"
 mixed_precision = {torch.bfloat16: "bf16", torch.float16: "fp16", None: "no"}[half]
@@ -209,7 +208,7 @@ with memory.watch() as own_loop:
 print(f"peak: the Trainer's {human_bytes(both)}, this loop's", own_loop.peak_bytes)
 
 # %% [markdown] id="switch"
-# In a loop of your own *without* checkpointing, also set `use_cache=False`. Otherwise GPT-2 keeps a
+# In your own loop *without* checkpointing, also set `use_cache=False`. Otherwise GPT-2 keeps a
 # cache for generating text, which training does not need; the Trainer and the switch turn it off.
 #
 # ## What does the switch wrap?
@@ -217,7 +216,7 @@ print(f"peak: the Trainer's {human_bytes(both)}, this loop's", own_loop.peak_byt
 # Here are six published models, built on the device `meta`, where a tensor has a shape and no
 # memory. The switch marks layers, and each marked layer becomes a segment.
 #
-# **Write.** `wrapped` switches on and counts, in a `Counter`, the modules that are a
+# **Write.** `wrapped` turns checkpointing on and counts, in a `Counter`, the modules that are a
 # `GradientCheckpointingLayer` and whose `gradient_checkpointing` is true. GPT-2 must have 12.
 
 
@@ -257,8 +256,8 @@ pd.DataFrame(wraps).T
 # before and after the blocks: embeddings, last norm, head, loss.
 #
 # **Predict.** Take GPT-2 (12 blocks, width 768, 50257 tokens in its vocabulary) and 8 sequences of
-# 1024 tokens, checkpointed. It keeps the inputs of its 12 blocks. The largest tensor kept for the
-# loss is how many times as large as these inputs together?
+# 1024 tokens, checkpointed. It keeps the inputs of its 12 blocks. How many times as large as all
+# these inputs is the largest tensor kept for the loss?
 
 # %% id="guess-left"
 guess = None  # times
@@ -273,10 +272,10 @@ print(f"{times:.1f} times what the 12 inputs take{beside(guess, times)}")
 by_shape.map(human_bytes).to_frame("kept")
 
 # %% [markdown] id="read-left"
-# Each token has 50257 logits, and the loss keeps them as logarithms of probabilities. With
-# checkpointing this tensor is the largest that is left, because the switch wraps blocks and not the
-# loss. It grows with the vocabulary. Newer models have 128,000 or 256,000 entries, and there it is
-# large without checkpointing too. Chapter 10d, `10d_the_loss_that_does_not_fit`, makes it small.
+# Each token has 50257 logits, and the loss keeps them as log-probabilities. With checkpointing this
+# is the largest tensor left, because the switch wraps blocks and not the loss. It grows with the
+# vocabulary. Newer models have 128,000 or 256,000 entries, so it is large even without
+# checkpointing. Chapter 10d, `10d_the_loss_that_does_not_fit`, makes it small.
 #
 # ### Every n-th layer, and inputs on the host
 #
@@ -287,8 +286,8 @@ by_shape.map(human_bytes).to_frame("kept")
 # `every_n_layers=2` is not chapter 06's segment of two blocks. It checkpoints every second block
 # and leaves the others as they are.
 #
-# **Write.** `every_nth`. The model comes switched off. Where the library has the option, yours must
-# keep the same bytes.
+# **Write.** `every_nth`. The model arrives with checkpointing off. If the library has the option,
+# yours must keep the same bytes.
 
 
 # %% id="every-nth"
@@ -358,9 +357,8 @@ pd.Series(keeps).map(human_bytes).to_frame("kept for backward")
 
 # %% [markdown] id="predict-offload"
 # `offload=True` moves the inputs of all checkpointed blocks to the host: the cell above checked
-# that the 12 inputs leave the GPU. Chapter 07d ran such copies *beside* the arithmetic. This option
-# copies on the stream that computes, so nothing runs beside it: the copies' time is added to the
-# step's.
+# that the 12 inputs leave the GPU. Chapter 07d ran such copies *during* the arithmetic. This option
+# copies on the stream that computes, so nothing overlaps: the copies' time is added to the step's.
 #
 # **Predict.** Llama-2-7B on an A100, sequences of 2048 tokens: how many percent longer is the
 # step?
@@ -384,12 +382,11 @@ price.astype(float).round(1).add_suffix(", %")
 
 # %% [markdown] id="read-offload"
 # (A checkpointed step takes four forwards: forward, its repetition, and backward, which is two. The
-# speeds are those of data sheets. Where kernels reach half of theirs, the share is half.) So the
-# option is cheap where layers are wide and sequences long, and that is where boundaries are large.
-# TRL's `activation_offloading` copies on a stream of its own, and chapter 07d says when that is
-# free.
+# speeds are from data sheets. If kernels reach half of theirs, the share is half.) So the option is
+# cheap when layers are wide and sequences long, which is also when boundaries are large. TRL's
+# `activation_offloading` copies on a separate stream, and chapter 07d says when that is free.
 #
-# Next, a trap: to fine-tune without dropout, somebody trains the small model in `eval()`.
+# Next, a trap: someone wants to fine-tune without dropout, and trains the small model in `eval()`.
 #
 # **Predict.** How many percent of the peak does the switch save there?
 
@@ -414,10 +411,10 @@ print(f"train() {in_train:.0f} %, eval() {in_eval:.0f} %{beside(guess, in_eval)}
 print(*{str(one.message) for one in said if one.category is memory.MeterWarning})
 
 # %% [markdown] id="read-eval"
-# In `eval()` the switch is on and nothing is checkpointed, because each layer asks `if
-# self.gradient_checkpointing and self.training`. The library raises nothing and logs nothing. The
-# last line above is a warning of this course's meter. So stay in `train()`, and set dropout to 0 in
-# the configuration, as here.
+# In `eval()` the switch is on and nothing is checkpointed, because each layer asks
+# `if self.gradient_checkpointing and self.training`. The library raises nothing and logs nothing.
+# The last line above is a warning from this course's meter. So stay in `train()`, and set dropout
+# to 0 in the configuration, as here.
 #
 # Companion `10c_more_on_the_switch` has a Swin that checkpoints twice, and the gallery,
 # `14b_gallery`, LoRA weights that get no gradient.
@@ -431,18 +428,18 @@ print(*{str(one.message) for one in said if one.category is memory.MeterWarning}
 #
 # Both are from "Gradient Checkpointing" in
 # [Gaurav14cs17/GenAI](https://github.com/Gaurav14cs17/GenAI), folder `08_systems_and_optimization`.
-# (Companion 10c tries another text's GPT-2 XL and BERT-Large, 01b their 50 layers.)
+# (Companion 10c tries another text's GPT-2 XL and BERT-Large; 01b tries this text's 50 layers.)
 #
 # The text names no attention kernel, precision or optimizer. So we try the usual ones, in
 # decimal gigabytes like the figures:
 #
-# - *kernel*: `eager` writes the attention scores out, `sdpa` is PyTorch's fused attention and
+# - *kernel*: `eager` materializes the attention scores, `sdpa` is PyTorch's fused attention and
 #   today's default;
 # - *precision*: `fp32`; `bf16-amp`, which is autocast over float32 parameters; `bf16`, which is
-#   everything in bfloat16, optimizer states too;
+#   everything in bfloat16, including optimizer states;
 # - *optimizer*: PyTorch's AdamW, or AdamW with 8-bit states.
 #
-# The numbers were *predicted* before, for the kernels of a GPU. The next column is *emulated*:
+# The numbers were *predicted* in advance for a GPU's kernels. The next column is *emulated*:
 # PyTorch's own allocator handed out the memory of an 80 GiB card, and no kernel ran. Where it
 # refused, the table says "does not fit". 10b has what an H200 measured; you can add your GPU
 # (`extra_record_your_gpu`).
@@ -496,10 +493,9 @@ for images, kernel in ((32, "eager"), (32, "sdpa"), (96, "sdpa")):
 shown(vit).T
 
 # %% [markdown] id="read-vit"
-# 58 % is fair for 32 images in float32 with PyTorch's default AdamW: it lies between the two
-# kernels. The source also says that checkpointing lifts the batch from 32 to 96. That holds: 96
-# images checkpointed take less than 32 did without. (Companion 10c has a ViT with both techniques
-# at once.)
+# 58 % is fair for 32 images in float32 with PyTorch's default AdamW: it is between the two kernels.
+# The source also says that checkpointing raises the batch from 32 to 96. That is true: 96 images
+# checkpointed take less than 32 without. (Companion 10c has a ViT with both techniques at once.)
 #
 # Llama-2-7B: "batch 1 to 4, saves 71 %" on a card of 80 GB. Here are four sequences of 2048, all in
 # bfloat16: trained in full with fused AdamW, with 8-bit states, and with LoRA of rank 16.
@@ -532,10 +528,10 @@ plots.ledger_bars(bars, title=title, cards_gib=plots.CARDS_GIB, predicted=list(b
 # %% [markdown] id="read-llama"
 # Half of the claim holds in full training with AdamW: four sequences do not fit on the card, and
 # checkpointed they do. (With 8-bit states they fit anyway.) But parameters, gradients and states
-# are most of what is left, so with fused attention 71 % is out of reach. It is nearly right for
+# are most of what is left, so 71 % is impossible with fused attention. It is nearly right for
 # *frozen* weights, which the source does not mention. LoRA alone removes states and gradients.
 # Checkpointing alone removes activations. Both together take a 7B model from a data-center card to
-# one of 24 GB. With the frozen weights in 4 bits (01b) a smaller one is enough. The activations
+# one of 24 GB. With the frozen weights in 4 bits (01b) a smaller card is enough. The activations
 # don't shrink, so checkpointing matters most there.
 #
 # ## Verdicts
@@ -560,11 +556,11 @@ claims.Verdicts(
 # ## What you can now do
 #
 # - Set checkpointing and accumulation in transformers, the Trainer and Accelerate.
-# - Say what a library's switch wraps and what it leaves, and notice a switch that does nothing.
-# - Ask of a published figure which kernel, precision, optimizer and batch it has, and try those
+# - Say what a library's switch wraps and what it leaves out, and notice when it does nothing.
+# - Ask which kernel, precision, optimizer and batch a published figure used, and try those
 #   conditions on a laptop.
 #
 # Two companions are optional: `10b_published_measurements` compares predictions with what others
 # measured on real GPUs, `10c_more_on_the_switch` has one more trap, GPT-2 XL and BERT-Large.
 # Chapter 10d, `10d_the_loss_that_does_not_fit`, takes up the logits. Chapter 11,
-# `11_diffusion_unets`, does the same for diffusion U-Nets, whose blocks are not alike.
+# `11_diffusion_unets`, does the same for diffusion U-Nets, whose blocks differ.

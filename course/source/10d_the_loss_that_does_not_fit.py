@@ -2,10 +2,10 @@
 # # The loss that does not fit
 #
 # Every block is checkpointed, the micro-batch is one sequence, and the step still runs out of
-# memory: in the loss. Models of 2024 have vocabularies of 128,000 to 256,000 tokens, and score all
+# memory in the loss. Models from 2024 have vocabularies of 128,000 to 256,000 tokens, and score all
 # of them at each position. You write a loss that never holds more than a few rows of these scores.
-# Like accumulation it takes a chunk at a time, and like checkpointing it drops what it made. Yet it
-# recomputes nothing.
+# Like accumulation, it processes one chunk at a time; like checkpointing, it discards what it
+# computed. Yet it recomputes nothing.
 #
 # **Budget:** 70 minutes, 2 GiB of memory, no GPU needed.
 
@@ -36,7 +36,7 @@ torch.set_num_threads(1)  # sums in one order, and no waiting for a busy core
 # ![Above, the logits of all tokens are made and kept until backward. Below, the logits of one chunk
 # are made, give a loss and gradients at once, and are dropped.](figures/10d-chunks.svg)
 #
-# Here are two models as published. The weights are random, and on the device `meta` they have no
+# Here are two models as published. Their weights are on the device `meta`, where they take no
 # memory.
 
 # %% id="models"
@@ -54,9 +54,9 @@ for name, model in built.items():
 pd.DataFrame(shapes).T
 
 # %% [markdown] id="usual-text"
-# The usual loss of a library has two lines. The logits are bfloat16, and the loss wants float32,
-# since `exp` and a sum over thousands of tokens need the digits. `end_of` predicts what the end of
-# a model takes, from its hidden rows to their gradient.
+# A library's usual loss has two lines. The logits are bfloat16, but the loss needs float32, since
+# `exp` and a sum over thousands of tokens need the digits. `end_of` predicts the memory of a
+# model's end, from its hidden rows to their gradient.
 #
 # **Write.** `usual`, two lines.
 
@@ -102,7 +102,7 @@ def end_of(name, tokens, loss_of=usual, frozen=False):
 
 # %% [markdown] id="predict-usual"
 # **Predict.** Llama-3-8B, one sequence of 8192 tokens. The logits in float32 take 3.9 GiB. How many
-# GiB are there at the peak of this end, beyond head, rows and their gradients?
+# GiB does this end hold at its peak, besides head, rows and their gradients?
 
 # %% id="guess-usual"
 guess = None  # GiB
@@ -120,10 +120,10 @@ print(f"{gib:.1f} GiB, predicted{beside(guess, gib)}")
 plots.step_timeline(llama)
 
 # %% [markdown] id="read-usual"
-# On the way back, three tensors of tokens x vocabulary are there in float32: the logarithms of the
-# probabilities, which forward kept, their gradient, and the gradient of the logits. In your own
-# loop, write `loss = model(...).loss`: a variable `out = model(...)` would hold `out.logits` too,
-# until backward ends.
+# In backward, three float32 tensors of tokens x vocabulary are in memory: the log-probabilities,
+# which forward kept, their gradient, and the logits' gradient. In your own loop, write
+# `loss = model(...).loss`: a variable `out = model(...)` would hold `out.logits` too, until
+# backward ends.
 #
 # What do the blocks keep, as the library runs them?
 
@@ -187,19 +187,20 @@ print("GiB, predicted")
 pd.DataFrame.from_dict(rows, orient="index", columns=heads)
 
 # %% [markdown] id="read-ledgers"
-# Plain, the blocks are far larger than the loss. Checkpointed, they leave their boundaries, and one
-# block is recomputed at a time, when the logits are gone. So at the activation peak the model holds
-# its boundaries and the logits, and the logits are most of it. (Gemma-2 caps its attention scores,
-# so the library takes eager attention, and a block grows with the square of the tokens.)
+# Without checkpointing, the blocks are far larger than the loss. With it, only their boundaries
+# stay, and one block is recomputed at a time, after the logits are freed. So at the activation peak
+# the model holds its boundaries and the logits, and the logits are most of it. (Gemma-2 caps its
+# attention scores, so the library takes eager attention, and a block grows with the square of the
+# tokens.)
 #
 # If all weights are trained, the end of backward may be higher still, with the gradients of all
-# weights. The loss is the peak of the *step* where gradients are few or already there: with LoRA,
+# weights. The loss is the peak of the *step* if gradients are few or already in memory: with LoRA,
 # with sharded weights (chapter 13), and under accumulation in every micro-batch but the first.
 #
 # ## A chunk at a time
 #
 # The loss is a sum over tokens, and each term needs one row of logits. So accumulate it in chunks.
-# A chunk's logits can be made again, so checkpoint each chunk.
+# A chunk's logits can be recomputed, so checkpoint each chunk.
 #
 # **Write.** `checkpointed`, four lines.
 
@@ -243,12 +244,12 @@ def is_checkpointed():
 
 
 # %% [markdown] id="once-text"
-# That makes the logits twice. But the loss is the *end* of the model: when a chunk's loss is known,
-# nothing more is needed for its gradients. They can be taken at once, in forward. Backward then
-# gets one number, the gradient of the sum, and multiplies them all by it.
+# That computes the logits twice. But the loss is the *end* of the model: once a chunk's loss is
+# known, its gradients need nothing more. You can compute them immediately, in forward. Backward
+# then gets one number, the gradient of the sum, and multiplies all of them by it.
 #
-# **Write.** First the rest of `loss_and_slope`. The gradient of the sum by the logits is their
-# softmax, less 1 at each target. `logs.exp_()` is the softmax, in place.
+# **Write.** First the rest of `loss_and_slope`. The gradient of the sum with respect to the logits
+# is their softmax, minus 1 at each target. `logs.exp_()` is the softmax, in place.
 #
 # Then the rest of `InForward`. `loss_and_slope` takes the logits of `size` rows at a
 # time, `rows @ weight.T`. By the chain rule the gradients are `slope @ weight` for these rows, and
@@ -359,14 +360,14 @@ def in_forward(head, hidden, targets, size=512):
 
 
 # %% [markdown] id="predict-chunks"
-# First at a size that can be run and counted: 1024 tokens, a vocabulary of 8192, a width of 64,
+# First use a size that can be run and counted: 1024 tokens, a vocabulary of 8192, a width of 64,
 # float32.
 #
-# **Write.** The rest of `run`. A report has `peak_bytes` and `baseline_bytes`, a FLOP counter
+# **Write.** The rest of `run`. A report has `peak_bytes` and `baseline_bytes`; a FLOP counter has
 # `get_total_flops()`.
 #
-# **Predict.** The usual loss makes three matmuls of tokens x vocabulary x width: for the logits and
-# for two gradients. How many does `InForward` make?
+# **Predict.** The usual loss runs three matmuls of tokens x vocabulary x width: for the logits and
+# for two gradients. How many does `InForward` run?
 
 # %% id="guess-matmuls"
 guess = None  # matmuls
@@ -433,11 +434,11 @@ pd.DataFrame.from_dict(rows, orient="index", columns=columns)
 
 # %% [markdown] id="read-compare"
 # The gradients agree to rounding, the bytes fall to a fraction, and `InForward` does the arithmetic
-# of the usual loss. A formula gives the peak. Both sums of gradients are in memory all the time. At
+# of the usual loss. A formula predicts the peak. Both sums of gradients are always in memory. At
 # first you also hold a chunk's logits and its log-probabilities, which become the slope in place. A
 # moment later you hold the slope and the chunk's gradient of the head. Backward multiplies both
-# sums, so it holds them twice. For small chunks that is the peak, and making chunks smaller still
-# only gives smaller, slower matmuls.
+# sums, so it holds them twice. For small chunks that is the peak, so even smaller chunks only make
+# the matmuls slower.
 #
 # **Write.** `formula`, four lines.
 
@@ -480,20 +481,20 @@ plots.growth(
 )
 
 # %% [markdown] id="ragged-text"
-# Liger's kernel makes a chunk's logits about as large as the hidden rows: tokens x width /
-# vocabulary tokens in a chunk, rounded up to a power of two (Hsu et al., 2024).
+# Liger's kernel chooses chunks whose logits are about as large as the hidden rows: tokens x width /
+# vocabulary tokens per chunk, rounded up to a power of two (Hsu et al., 2024).
 #
 # ## The mean over what counts
 #
-# `InForward` gives a sum. The mean divides it by the tokens that count, in all chunks and in all
-# micro-batches of a window. Padding and the question of a fine-tuning example have the target -100,
-# and do not count.
+# `InForward` returns a sum. The mean divides it by the tokens that count, in all chunks and in all
+# micro-batches of a window. Padding and a fine-tuning example's prompt tokens have the target -100,
+# and don't count.
 #
 # A mean of the chunks' means would be wrong, as in chapter 08. So sum in each chunk, and divide
 # once at the end. A token that does not count needs no logits either, so the cheapest way is to
-# choose the others first, `hidden[targets != -100]`.
+# select the others first, `hidden[targets != -100]`.
 #
-# **Write.** `mean_loss`, three lines. Where no token counts, it is 0.
+# **Write.** `mean_loss`, three lines. If no token counts, it is 0.
 
 
 # %% id="mean"
@@ -544,24 +545,24 @@ def is_the_mean():
 #
 # With bfloat16 logits a chunk's softmax is float32, as in the usual loss. But `of_weight` is a sum
 # over many chunks, and it has the weight's type. A long sum in bfloat16 loses what the last chunks
-# bring (companion 08c). So keep the sum in float32, and give it the weight's type at the end. The
-# price is a sum of twice the bytes; PyTorch's function, below, calls the choice `acc_dtype`. Under
-# autocast the weight is float32 anyway, and so is a sum shaped after it. Checkpointed chunks are
-# worse off there: autocast makes one bfloat16 copy of the matrix for all of them, and their
-# gradients add up in that copy, unless `torch.autocast(..., cache_enabled=False)` has each chunk
-# make its own.
+# add (companion 08c). So keep the sum in float32, and cast it to the weight's type at the end. The
+# cost is a sum of twice the bytes; PyTorch's function, below, calls the choice `acc_dtype`. Under
+# autocast the weight is float32 anyway, and so is a sum shaped after it. Checkpointed chunks do
+# worse there: autocast makes one bfloat16 copy of the matrix for all of them, and their gradients
+# are summed in bfloat16. With `torch.autocast(..., cache_enabled=False)` each chunk makes its own
+# copy instead.
 #
 # In Gemma-2 the head's matrix *is* the matrix of the embeddings. `InForward` needs no change for
-# that: it returns a gradient, and autograd adds it to what comes back from the embeddings.
+# that: it returns a gradient, and autograd adds it to the embeddings' gradient.
 
 # %% [markdown] id="second-text"
 # ## What it cannot do
 #
-# `InForward` knows first gradients only. A gradient penalty, or any loss that asks for the gradient
+# `InForward` has first gradients only. A gradient penalty, or any loss that asks for the gradient
 # of a gradient, needs more.
 #
 # **Predict.** Adding the square of a gradient to the loss changes the gradient of the weights. By
-# how many % with `InForward`?
+# how many % does it change with `InForward`?
 
 # %% id="guess-second"
 guess = None  # %
@@ -584,11 +585,11 @@ print(f"in forward: {change:.0f} %{beside(guess, change)}")
 print(f"usual: {changes['usual']:.0f} %")
 
 # %% [markdown] id="second-read"
-# Nothing was refused: the penalty is lost in silence. But in `backward`, gradients are on if and
-# only if somebody said `create_graph=True`.
+# No error was raised: the penalty is silently lost. But in `backward`, gradients are on if and only
+# if the caller set `create_graph=True`.
 #
-# **Write.** `Refusing.backward`: raise a `RuntimeError` with a sentence that says what to do
-# instead, or do what `InForward` does.
+# **Write.** `Refusing.backward`: raise a `RuntimeError` that says what to do instead, or otherwise
+# do what `InForward` does.
 
 
 # %% id="refusing"
@@ -640,19 +641,19 @@ except RuntimeError as error:
     print(error)
 
 # %% [markdown] id="torch-text"
-# ## Whose function to call?
+# ## Which function should you call?
 #
 # You need not write it for your own training:
 #
-# | who | what it does | logits are made |
+# | who | what it does | logits computed |
 # |---|---|---|
 # | PyTorch, `F.linear_cross_entropy(..., options=...)` | chunks, gradients in forward | once |
 # | Liger Kernel (Hsu et al., 2024) | the same, the loss of a chunk in one kernel | once |
 # | Cut Cross-Entropy (Wijmans et al., 2024) | one kernel, no logits in memory at all | twice |
-# | `checkpoint` around chunks | as above; any loss, second gradients too | twice |
+# | `checkpoint` around chunks | as above; any loss, and second gradients | twice |
 #
 # PyTorch's is new. Its default, `options=None`, is the usual loss. With `label_smoothing` above 0
-# it ignores the options, says so in a warning, and makes the whole logits again.
+# it ignores the options with a warning, and computes the full logits.
 
 # %% id="torch"
 # NBVAL_IGNORE_OUTPUT
@@ -675,7 +676,7 @@ else:
 # ## At real size
 #
 # The two models again, with chunks of 512 tokens, predicted. The third column freezes the head, as
-# LoRA does, so a matmul and a sum fall away. The sums have the weights' type here. Gemma-2 also
+# LoRA does, so it needs one less matmul and sum. The sums have the weights' type here. Gemma-2 also
 # caps its logits, which the table leaves out.
 
 # %% id="real"
@@ -690,32 +691,32 @@ pd.DataFrame.from_dict(rows, orient="index", columns=columns)
 
 
 # %% [markdown] id="real-read"
-# What `InForward` holds doesn't depend on the tokens: the head's gradient, and one more of its
-# size. At 8192 tokens that is not far from one recomputed block of Llama-3-8B. With all weights
-# trained, the next peak is the end of backward or the update.
+# What `InForward` holds doesn't depend on the tokens: the head's gradient, and one more tensor of
+# its size. At 8192 tokens that is about as much as one recomputed block of Llama-3-8B. With all
+# weights trained, the next peak is the end of backward or the update.
 
 # %% [markdown] id="three-problems"
 # ## On paper
 #
-# **1.** What do the logits of 8192 tokens take in float32, if the vocabulary has 128256? And those
-# of a chunk of 512 tokens?
+# **1.** How much do the logits of 8192 tokens take in float32, with a vocabulary of 128256? And the
+# logits of a 512-token chunk?
 #
 # <details><summary>Answer</summary>
 #
 # $8192 \cdot 128256 \cdot 4$ bytes are 3.9 GiB. A chunk has a sixteenth of that, 250 MiB.
 # </details>
 #
-# **2.** At a width of 4096: how many FLOPs has the usual end, forward and backward, and what do
-# checkpointed chunks add?
+# **2.** At a width of 4096: how many FLOPs does the usual end take, forward and backward, and what
+# do checkpointed chunks add?
 #
 # <details><summary>Answer</summary>
 #
-# Three matmuls of $2 \cdot 8192 \cdot 128256 \cdot 4096$ FLOPs, 8.6 TFLOP each. The chunks make
-# the logits once more: a third of it.
+# Three matmuls of $2 \cdot 8192 \cdot 128256 \cdot 4096$ FLOPs, 8.6 TFLOP each. The chunks compute
+# the logits once more: a third on top.
 # </details>
 #
-# **3.** One chunk has 300 tokens that count and a mean of 2, another 100 and a mean of 4. What is
-# the mean of all?
+# **3.** One chunk has 300 tokens that count and a mean of 2; another has 100 and a mean of 4. What
+# is the mean over all tokens?
 #
 # <details><summary>Answer</summary>
 #
@@ -727,10 +728,10 @@ pd.DataFrame.from_dict(rows, orient="index", columns=columns)
 #
 # - Compute the bytes of a loss from tokens and vocabulary, and say when it is the peak of a step.
 # - Take a loss and its gradients a chunk at a time, exactly, with no more arithmetic.
-# - Say what such a loss cannot do, and have it say so.
+# - Say what such a loss cannot do, and make it raise an error.
 #
 # Lab 10, `lab10_the_loss`, asks you to build it for a real head: ragged, tied, with a bias, under
-# autocast, within a budget. Companions go on: [10f](10f_after_training.ipynb) with GRPO,
+# autocast, within a budget. The companions continue: [10f](10f_after_training.ipynb) with GRPO,
 # [10g](10g_the_mlp_in_tiles.ipynb) with the MLP in tiles.
 #
 # *Your run*: [10e](10e_your_run.ipynb), lever 3.

@@ -2,9 +2,9 @@
 # # Your run: one script, lever by lever
 #
 # `course/train/train.py` trains a GPT of GPT-2 medium's shape on text, in float32, as most people
-# would write it. One update wants a card of 32 GiB. In this companion you rewrite three of its
+# would write it. One update needs a card of 32 GiB. In this companion you rewrite three of its
 # functions, one lever each, until a card of 8 GiB is enough: checkpoints (chapter 05),
-# micro-batches (08) and a loss in chunks (10d).
+# micro-batches (08) and a chunked loss (10d).
 #
 # After each lever a small twin shows that the training is the same, and a prediction adds a bar to
 # one picture. At the end, five levers at once fine-tune a Llama. No lab and no later chapter needs
@@ -42,16 +42,16 @@ torch.set_num_threads(1)  # sums in one order
 # %% [markdown] id="script-text"
 # ## The script
 #
-# `python course/train/train.py` trains the model, and with `--twin` a small one. Beside what you
-# see below, it has `embedded(model, tokens)`, which adds up the two embeddings, and
-# `summed(head, hidden, targets)`, the loss of some tokens, summed from `head(hidden)`.
+# `python course/train/train.py` trains the model, or with `--twin` a small one. Besides what you
+# see below, it has `embedded(model, tokens)`, which adds the two embeddings, and
+# `summed(head, hidden, targets)`, which computes some tokens' summed loss from `head(hidden)`.
 
 # %% id="script"
 for function in (train.hidden_of, train.loss_of, train.update):
     print(inspect.getsource(function))
 
 # %% [markdown] id="predict-text"
-# Parameters, gradients and AdamW's states are four copies of the weights. The rest depends on the
+# Parameters, gradients and AdamW's two states are four times the weights. The rest depends on the
 # batch.
 #
 # **Predict.** The model has 24 blocks of width 1024, a vocabulary of 50257, and 12 sequences of
@@ -61,8 +61,8 @@ for function in (train.hidden_of, train.loss_of, train.update):
 guess = None  # GiB
 
 # %% [markdown] id="costs-text"
-# `levers` has the functions that take the place of the script's: at first, its own. `costs`
-# predicts an update at full size: its bytes, its FLOPs, and by a roofline its seconds on three
+# `levers` has the functions that replace the script's; at first they are the script's own. `costs`
+# predicts an update at full size: its bytes, its FLOPs, and, by a roofline, its seconds on three
 # cards.
 
 # %% id="costs"
@@ -106,7 +106,7 @@ gib = costs("train.py")
 print(f"train.py: {gib:.1f} GiB{beside(guess, gib)}")
 
 # %% [markdown] id="twin-text"
-# The twin has the same code and three small blocks. `same_as` trains it twice, by the functions
+# The twin has the same code and three small blocks. `same_as` trains it twice, with the functions
 # before a lever and after it, and compares losses, gradients, weights and states.
 
 # %% id="twin"
@@ -172,7 +172,8 @@ print(f"checkpoints: {costs('checkpoints'):.1f} GiB")
 # ## Lever 2: micro-batches
 #
 # **Write.** `update`, in micro-batches of `micro_batch` sequences. They divide the batch evenly,
-# and each has the same number of tokens that count, so the mean of their losses is the batch's.
+# and each has the same number of tokens that count, so the mean of their losses is the batch's
+# loss.
 #
 # **Predict.** Three micro-batches of 4: what is left, in GiB?
 
@@ -248,7 +249,7 @@ print(f"micro-batches: {gib:.1f} GiB{beside(guess, gib)}")
 # %% [markdown] id="loss-of-text"
 # ## Lever 3: the loss in chunks
 #
-# Even four sequences have 4096 x 50257 logits, and their gradient, and a copy on the way.
+# Even four sequences need 4096 x 50257 logits, their gradient, and an intermediate copy.
 #
 # **Write.** The rest of `loss_of`: the sum over chunks of `size` tokens, with a checkpoint around
 # each `train.summed`, divided by the number of targets that count.
@@ -331,10 +332,10 @@ plots.ledger_bars(bars, title=title, cards_gib=(8, 16, 24), predicted=[*bars])
 pd.DataFrame(table).T
 
 # %% [markdown] id="waterfall-read"
-# What is left is mostly the four copies of the weights. The price is in the other columns: the
-# second forward of the blocks, and of the head. The seconds are a roofline's in float32 (with TF32
-# on an A100 and an H100), without what launches cost, so small micro-batches look as fast as large
-# ones. The next cell measures, if you have a GPU.
+# What is left is mostly weights, gradients and states. The other columns show the price: the second
+# forward of the blocks and the head. The seconds are from a roofline in float32 (with TF32 on an
+# A100 and an H100). It ignores launch costs, so small micro-batches look as fast as large ones. The
+# next cell measures, if you have a GPU.
 
 # %% id="measure"
 # NBVAL_IGNORE_OUTPUT
@@ -348,17 +349,17 @@ if device.has_gpu():
 # ## A recipe for fine-tuning
 #
 # `course/train/qlora.py` fine-tunes a model as large as Llama 3.2 3B on four texts, 8,192 tokens in
-# all, and is made for a card of 16 GiB. LoRA trains small matrices beside *frozen* weights of 4
-# bits (01b). The texts are *packed* into one row (08b), the loss is in chunks, each block is
-# checkpointed, and its input waits on the host (07d). `--twin` is for a CPU, and `--without
-# packing`, for one, leaves a lever out.
+# all, on a card of 16 GiB. LoRA trains small matrices next to *frozen* 4-bit weights (01b). The
+# texts are *packed* into one row (08b), the loss is in chunks, each block is checkpointed, and its
+# input waits on the host (07d). `--twin` is for a CPU, and `--without packing`, for example, leaves
+# a lever out.
 #
-# One part is yours. `planned.from_4_bits(*stored)` makes a layer's whole weight, and autograd would
-# keep it until backward, in every layer.
+# You write one part. `planned.from_4_bits(*stored)` dequantizes a layer's weight, and autograd
+# would keep the result until backward, in every layer.
 #
-# **Write.** `four_bits`, with a checkpoint, about four lines, so that backward makes the weight
-# again. `stored` is what `planned.to_4_bits(weight)` returns, and the shape. Cast the weight to x's
-# dtype.
+# **Write.** `four_bits`, with a checkpoint, about four lines, so that backward dequantizes the
+# weight again. `stored` is what `planned.to_4_bits(weight)` returns, plus the shape. Cast the
+# weight to x's dtype.
 
 # %% id="recipe"
 import planned
@@ -403,11 +404,11 @@ def keeps_no_weight():
 
 
 # %% [markdown] id="recipe-predict"
-# With all five levers and one left out at a time: first the twin's losses, then the peak at full
-# size, predicted with a GPU's kernels.
+# The next cell uses all five levers, then leaves one out at a time. It shows the twin's losses,
+# then the full-size peak, predicted with a GPU's kernels.
 #
-# **Predict.** With all five it is below 7 GiB. How many GiB without chunks? The vocabulary has
-# 128,256 tokens.
+# **Predict.** With all five the peak is below 7 GiB. How many GiB is it without chunks? The
+# vocabulary has 128,256 tokens.
 
 # %% id="guess-recipe"
 guess = None  # GiB
@@ -443,18 +444,18 @@ title = "One update of 8,192 tokens, predicted"
 plots.ledger_bars(ledgers, title=title, cards_gib=(16, 24), predicted=[*ledgers])
 
 # %% [markdown] id="recipe-read"
-# Each bar has one lever less. The levers work on different parts, so none replaces another one:
-# without checkpoints the step needs a data-center card, without chunks hardly anything of 16 GiB is
-# left, and without packing or 4 bits it takes nearly twice as much. Offload frees least, since 28
-# boundaries are about half of one recomputed block. What each costs in time, only your card can
-# say: the script prints each update's loss and peak.
+# Each bar has one lever less. The levers work on different parts, so none replaces another: without
+# checkpoints the step needs a data-center card, without chunks hardly anything of 16 GiB is left,
+# and without packing or 4 bits it takes nearly twice as much. Offload frees least, since 28
+# boundaries are about half of one recomputed block. Only your card can tell you what each costs in
+# time: the script prints each update's loss and peak.
 
 
 # %% [markdown] id="on-paper"
 # ## On paper
 #
-# **1.** A block's input has 12 x 1024 x 1024 numbers. What do 24 of them take in float32? With
-# micro-batches of 4?
+# **1.** A block's input has 12 x 1024 x 1024 numbers. How much do 24 of them take in float32? And
+# with micro-batches of 4?
 #
 # <details><summary>Answer</summary>
 #
@@ -462,7 +463,8 @@ plots.ledger_bars(ledgers, title=title, cards_gib=(16, 24), predicted=[*ledgers]
 # is a third, 384 MiB.
 # </details>
 #
-# **2.** What do the logits of 12 x 1024 tokens take in float32, and what does a chunk of 512?
+# **2.** How much do the logits of 12 x 1024 tokens take in float32, and how much does a chunk of
+# 512?
 #
 # <details><summary>Answer</summary>
 #
@@ -474,8 +476,8 @@ plots.ledger_bars(ledgers, title=title, cards_gib=(16, 24), predicted=[*ledgers]
 #
 # <details><summary>Answer</summary>
 #
-# The weights, gradients and states alone are more than that: four copies of 1.3 GiB. So take
-# 8-bit states (companion 01b), weights of 16 bits (08c), or train fewer weights, as LoRA does.
+# The weights, gradients and states alone are more than that: four times 1.3 GiB. So use 8-bit
+# states (companion 01b), weights of 16 bits (08c), or train fewer weights, as LoRA does.
 # </details>
 #
 # ## What you can now do

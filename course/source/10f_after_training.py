@@ -1,10 +1,10 @@
 # %% [markdown] id="title"
 # # Reinforcement learning after training
 #
-# A model that can write is trained on: it answers questions, a program scores the answers, and the
-# better ones become more likely. This is where people run out of memory now, and often not in
-# training itself. One step has three phases, with another peak in each. In this companion you write
-# the four functions that decide whether it fits, and train a small model by its own answers.
+# A model that can write is trained further: it answers questions, a program scores the answers, and
+# the better ones become more likely. This is where people run out of memory now, and often not in
+# training itself. One step has three phases, each with its own peak. In this companion you write
+# the four functions that decide whether it fits, and train a small model on its own answers.
 #
 # No lab and no later chapter needs this companion.
 #
@@ -30,18 +30,18 @@ torch.set_num_threads(1)  # sums in one order
 # %% [markdown] id="phases-text"
 # ## Three phases on one card
 #
-# GRPO (Shao et al., 2024) needs no second model that judges. One step of it:
+# GRPO (Shao et al., 2024) needs no second model to judge answers. One step has:
 #
 # | phase | what happens | what it holds |
 # |---|---|---|
 # | rollout | an engine writes a group of answers to each prompt | its weights, and a cache |
 # | log-probabilities | policy and reference say how likely each token was | logits |
-# | update | what scored above its group's mean gets likelier | gradients, activations |
+# | update | answers scored above their group's mean become likelier | gradients, activations |
 #
-# The *policy* is the model that is trained. The *reference* is what it was at first: a penalty
-# keeps the policy near it. The inference *engine* has the policy's weights in its own layout, so it
-# is one more copy. It keeps the keys and values of each token, so that the next token needs no
-# second look at the ones before. This *cache* grows by every token of every answer.
+# The *policy* is the model being trained. The *reference* is the policy as it was at first: a
+# penalty keeps the policy near it. The inference *engine* has the policy's weights in its own
+# layout, so it is one more copy. It keeps the keys and values of each token, so that earlier tokens
+# aren't processed again for the next one. This *cache* grows with every token of every answer.
 
 # %% id="small"
 SIZES = {"vocab_size": 5, "hidden_size": 64, "intermediate_size": 128, "head_dim": 24}
@@ -88,9 +88,9 @@ def cache_is_right():
 
 
 # %% [markdown] id="ledger-text"
-# Now at a real size: Qwen3-1.7B, 64 answers, each of up to 4096 tokens behind a prompt of 512. The
+# Now at a real size: Qwen3-1.7B, 64 answers, each of up to 4096 tokens after a prompt of 512. The
 # policy trains in float32 under autocast, with AdamW. Reference and engine are bfloat16. The update
-# takes four answers at a time and checkpoints every block.
+# processes four answers at a time and checkpoints every block.
 #
 # **Predict.** The engine's copy of the weights takes 3.2 GiB. What does its cache take, in GiB?
 
@@ -107,8 +107,8 @@ print(f"the cache: {cache / GIB:.1f} GiB{beside(guess, cache / GIB)}")
 
 # %% [markdown] id="end-text"
 # The logits are what chapter 10d is about, so predict them as it does, from the last hidden rows
-# on. `usual` gives the log-probability of each token of an answer. It isn't summed: each token has
-# a weight of its own in the loss.
+# on. `usual` returns the log-probability of each token of an answer. It isn't summed, because each
+# token has its own weight in the loss.
 
 
 # %% id="usual"
@@ -137,10 +137,10 @@ def end_of(way, train, tokens=MICRO * LONGEST):
 
 
 # %% [markdown] id="ledgers-text"
-# `ledgers` adds up each phase. Checkpoints leave the boundaries of the blocks. When one block is
-# recomputed, the logits are gone, so the larger of the two counts. Gradients, in float32, are there
-# from the first micro-batch of the update on. `asleep` means that the engine gives its memory back
-# while it isn't writing.
+# `ledgers` adds up each phase. Checkpoints keep the boundaries of the blocks. When a block is
+# recomputed, the logits are already gone, so only the larger of the two counts. Gradients, in
+# float32, are in memory from the update's first micro-batch on. `asleep` means that the engine
+# frees its memory while it isn't writing.
 
 
 # %% id="ledgers"
@@ -187,13 +187,13 @@ plots.ledger_bars(
 #
 # ## The engine sleeps
 #
-# Between rollouts nobody needs the cache or the engine's weights. So the engine drops them. When it
-# wakes it gets the policy's weights, and after an update it needs them anyway. Buffers stay: no
-# state dict carries the frequencies of the positions. (vLLM's sleep mode of level 2 does this;
-# level 1 keeps the weights on the host.)
+# Between rollouts nothing needs the cache or the engine's weights. So the engine drops them. When
+# it wakes it gets the policy's weights, which it needs after an update anyway. Buffers stay,
+# because the position frequencies aren't in the state dict. (vLLM's sleep mode of level 2 does
+# this; level 1 keeps the weights on the host.)
 #
-# **Write.** The rest of `wake`. `weight.data = ...` gives a parameter another tensor. A real engine
-# has a layout of its own, so it has to be a copy. Give it the engine's dtype.
+# **Write.** The rest of `wake`. `weight.data = ...` gives a parameter a different tensor. A real
+# engine has its own layout, so the tensor has to be a copy. Give it the engine's dtype.
 
 
 # %% id="sleep"
@@ -246,9 +246,9 @@ def wakes():
 # %% [markdown] id="log-probs-text"
 # ## Log-probabilities without the logits
 #
-# The function of 10d takes gradients in forward, for a sum. Here each token's log-probability goes
+# 10d's function computes gradients in forward, for a sum. Here each token's log-probability goes
 # into an `exp` and is multiplied by the answer's advantage, so its gradient is known only later.
-# Chunks with a checkpoint around each still work, and give one number a token.
+# Chunks with a checkpoint around each still work, and return one number per token.
 #
 # **Write.** `log_probs`, at most five lines, with `usual` and PyTorch's `checkpoint`
 # (`use_reentrant=False`). `torch.cat` joins chunks.
@@ -305,12 +305,12 @@ plots.ledger_bars(
 
 # %% [markdown] id="read-both"
 # Now the rollout is the peak, and an engine can always write fewer answers at a time. The next
-# lever would be to offload the optimizer states meanwhile (chapter 07d). LoRA has a better one: its
-# reference *is* the policy, with the adapters off, and costs nothing.
+# lever would be to offload the optimizer states during the rollout (chapter 07d). LoRA does better:
+# its reference *is* the policy, with the adapters off, and costs nothing.
 #
 # **Does a real GPU agree?** Liger Kernel publishes the peak of such a loss on an A100: a head of
-# 128256 words, rows 4096 wide, answers of 1024 tokens. Its script makes the heads of two providers
-# before it measures, so there are four, and two of them are only in the way.
+# 128256 tokens, rows 4096 wide, answers of 1024 tokens. Its script creates the heads of two
+# providers before it measures, so there are four, two of them unused.
 
 # %% id="liger"
 # @title Published rows, and their loss: run this cell; open it to look
@@ -369,22 +369,23 @@ pd.DataFrame.from_dict(table, orient="index", columns=columns)
 
 # %% [markdown] id="read-liger"
 # - The first two columns differ by the same few MiB in each row: what cuBLAS keeps for itself.
-# - The third has the same arithmetic. But `usual` is a function, and its logits are gone when it
-#   returns. As local variables of the loss, the policy's logits wait for the reference's. Nobody
-#   planned that peak, and a `del` removes it.
-# - In chunks, the peak consists of things as large as a head: the four heads, a gradient, and the
+# - The third does the same arithmetic. But `usual` is a function, so its logits are freed when it
+#   returns. If they are local variables of the loss, the policy's logits stay while the reference's
+#   are computed. Nobody planned that peak, and a `del` removes it.
+# - In chunks, the peak consists of tensors as large as a head: the four heads, a gradient, and the
 #   sums of gradients. Liger computes gradients in forward, as 10d does, and adds them in place, so
-#   it holds one sum fewer.
+#   it holds one fewer sum.
 # - Two of the four heads belong to the provider that does not run. Without these 2 GiB, Liger's
 #   advantage is larger than published.
 #
-# ## Whose tokens divide?
+# ## Which tokens do you divide by?
 #
-# The loss of an update is a mean over the tokens of *all* answers in it, taken in micro-batches. So
+# An update's loss is a mean over the tokens of *all* its answers, computed in micro-batches. So
 # chapter 08 applies: count first, then divide each sum by the same number. Here more things are
-# called "batch" than there: a rollout may serve several updates, and a trainer may divide as well.
+# called "batch" than there: a rollout may serve several updates, and a trainer may also divide the
+# loss.
 #
-# `batch` holds 64 answers. Behind the end of an answer, `mask` is 0.
+# `batch` holds 64 answers. After the end of an answer, `mask` is 0.
 
 
 # %% id="rollout"
@@ -461,8 +462,8 @@ print(f"tokens in an answer: {lengths.min()} to {lengths.max()}")
 
 
 # %% [markdown] id="accumulate-text"
-# **Write.** The rest of `accumulate`: go backward in micro-batches, so that the sum of their
-# gradients is that of the mean over all tokens of `window`.
+# **Write.** The rest of `accumulate`: go backward in micro-batches, so that their gradients sum to
+# the gradient of the mean over all tokens of `window`.
 
 
 # %% id="accumulate"
@@ -507,7 +508,7 @@ def accumulates():
 
 
 # %% [markdown] id="reports-text"
-# Three public threads of 2025 and 2026 describe four ways to get this one division wrong. The
+# Three public threads from 2025 and 2026 describe four ways to get this one division wrong. The
 # rollout has 64 answers in micro-batches of 4. Two updates use it, with eight micro-batches each.
 # `counts` are the tokens of all 16 micro-batches.
 #
@@ -554,17 +555,17 @@ pd.DataFrame.from_dict(
 
 # %% [markdown] id="read-reports"
 # The reports say a quarter for four steps, a half, and four times. With eight steps the first is an
-# eighth. The others come near, and not exactly: the first update's answers are not as long as the
-# second's. That is why the last two rows are worse than a wrong factor. In them micro-batches with
-# short answers weigh more, so the *direction* is wrong.
+# eighth. The others come close but don't match exactly, because the first update's answers are not
+# as long as the second's. That is why the last two rows are worse than a wrong factor. In these
+# rows micro-batches with short answers weigh more, so the *direction* is wrong.
 #
-# AdamW divides a gradient by its own size, so a constant factor hardly shows in its curve. It shows
-# in clipping, in SGD, and in every comparison of runs with another number of steps.
+# AdamW divides a gradient by its own size, so a constant factor hardly affects its loss curve. It
+# affects clipping, SGD, and every comparison with a different number of steps.
 #
 # ## A run
 #
-# The small model gets a digit and should repeat it up to 16 tokens. It begins with random weights,
-# and ends an answer at each token with a probability of a fifth.
+# The small model gets a digit and should repeat it up to 16 tokens. It starts with random weights,
+# so each token ends the answer with probability one fifth.
 
 
 # %% id="step"
@@ -609,28 +610,29 @@ print(f"first peak: {early.peak_bytes}, last peak: {late.peak_bytes}")
 plots.step_timeline(late)
 
 # %% [markdown] id="read-timeline"
-# The phases, counted: the rollout, whose cache grows token by token; the log-probabilities of the
-# reference, a short peak; and two micro-batches of the update, each a hill.
+# The figure shows the counted phases: the rollout, whose cache grows token by token; the
+# reference's log-probabilities, a short peak; and two micro-batches of the update, a hill each.
 #
-# Answers are several times as long as at first, and the peak is the same. A batch is padded to its
-# *longest* answer, and one of 64 reached the limit from the start. So here the limit sets the peak.
-# Where answers are packed one behind the other (chapter 08), their mean does, and then a run that
-# fits in its first step can run out of memory a day later. Test with answers of the greatest length
-# that you allow.
+# Answers are now several times as long as at first, but the peak is the same. A batch is padded to
+# its *longest* answer, and one of 64 reached the limit from the start. So here the limit sets the
+# peak. If answers are packed one after another (chapter 08), their mean length sets it, and then a
+# run that fits in its first step can run out of memory a day later. Test with answers of the
+# maximum length you allow.
 
 # %% [markdown] id="on-paper"
 # ## On paper
 #
-# **1.** Llama-3-8B has 32 blocks with 8 key-value heads of 128 numbers. What does the cache of one
-# token take in bfloat16, and that of 64 answers of 4096 tokens?
+# **1.** Llama-3-8B has 32 blocks with 8 key-value heads of 128 numbers. How much does one token's
+# cache take in bfloat16, and how much do 64 answers of 4096 tokens take?
 #
 # <details><summary>Answer</summary>
 #
-# $2 \cdot 32 \cdot 8 \cdot 128 \cdot 2$ bytes are 128 KiB a token, and 32 GiB for $2^{18}$ tokens.
+# $2 \cdot 32 \cdot 8 \cdot 128 \cdot 2$ bytes are 128 KiB per token, and 32 GiB for $2^{18}$
+# tokens.
 # </details>
 #
 # **2.** The update uses each rollout twice, with the same answers. What must now be stored for each
-# token, and why does `now.detach()` not do any more?
+# token, and why doesn't `now.detach()` work any more?
 #
 # <details><summary>Answer</summary>
 #
@@ -639,7 +641,7 @@ plots.step_timeline(late)
 # </details>
 #
 # **3.** A rollout of 256 answers serves 4 updates. A trainer divides by the rollout's tokens, and
-# you raise the learning rate of SGD until the curve is that of a right trainer. By how much?
+# you raise SGD's learning rate until the loss curve matches a correct trainer's. By how much?
 #
 # <details><summary>Answer</summary>
 #
@@ -649,6 +651,6 @@ plots.step_timeline(late)
 #
 # ## What you can now do
 #
-# - Write the ledger of a step by phase, and say which phase does not fit, and why.
+# - Write a step's ledger by phase, and say which phase doesn't fit, and why.
 # - Free what a phase does not need: the engine's weights and cache, the logits.
-# - Find out by what a trainer divides, and check it against one whole window.
+# - Find out what a trainer divides by, and check it against one whole window.

@@ -1,10 +1,10 @@
 # %% [markdown] id="title"
 # # The MLP in tiles
 #
-# Every block is checkpointed, and the loss is made in chunks (chapter 10d). What is the peak now?
-# One block that is recomputed, and more than half of it is its MLP. An MLP treats each token alone.
-# So it can be taken a tile of tokens at a time, too. You write that in a few lines, and see how a
-# public trainer got them wrong.
+# Every block is checkpointed, and the loss is computed in chunks (chapter 10d). What is the peak
+# now? It is one recomputed block, and more than half of that is its MLP. An MLP processes each
+# token independently. So you can also compute it a tile of tokens at a time. You write that in a
+# few lines, and see how a public trainer got them wrong.
 #
 # No lab and no later chapter needs this companion.
 #
@@ -39,9 +39,10 @@ def one_block():
 # ## What is in a recomputed block?
 #
 # Llama-3-8B's MLP is 3.5 times as wide as the model, and keeps four tensors of that width: the
-# gate, the gate behind its activation function, what that is multiplied with, and the product.
+# gate, the gate after its activation function, the factor that it is multiplied by, and the
+# product.
 #
-# **Predict.** What share of what a block keeps is its MLP's, in %?
+# **Predict.** What percentage of a block's saved bytes does its MLP keep?
 
 # %% id="guess-share"
 guess = None  # %
@@ -68,16 +69,16 @@ print(f"the MLP keeps {share:.0f} %{beside(guess, share)}")
 # %% [markdown] id="tiled-text"
 # ## Accumulation inside a layer
 #
-# Forward makes a tile's result, without a graph, and keeps nothing but `x`. Backward makes a tile
-# again, with a graph, and goes back through it. The gradient of a weight is a *sum* over tokens,
-# and tiles are parts of that sum.
+# Forward computes each tile's result without a graph, and keeps only `x`. Backward recomputes each
+# tile with a graph, and goes back through it. The gradient of a weight is a *sum* over tokens, and
+# tiles are parts of that sum.
 #
-# `stand_ins` share the memory of the weights and have a `.grad` of their own. There autograd adds
-# up tile by tile. So the weights themselves get one gradient, at the end. (DDP counts on that.)
+# `stand_ins` share the weights' memory but have their own `.grad`, where autograd adds up the
+# tiles. So the weights themselves get one gradient, at the end. (DDP counts on that.)
 #
-# **Write.** The rest of `backward`. `rows.detach().requires_grad_()` begins a new graph, in which
-# `with torch.enable_grad():` is needed. `functional_call(ctx.mlp, stand_ins, (rows,))` runs the MLP
-# with them. A result goes backward by `out.backward(slope)`, with its own rows of `slope`.
+# **Write.** The rest of `backward`. `rows.detach().requires_grad_()` begins a new graph, which
+# needs `with torch.enable_grad():`. `functional_call(ctx.mlp, stand_ins, (rows,))` runs the MLP
+# with them. Call `out.backward(slope)` on each result, with its own rows of `slope`.
 
 
 # %% id="tiled"
@@ -166,10 +167,11 @@ class InChunks(InTiles):
 # %% [markdown] id="liger-text"
 # ## Against a B200
 #
-# Liger Kernel publishes what tiles take: an MLP of Llama-3-8B's sizes, two sequences, bfloat16,
-# four tiles. The gradients of a step before are there.
+# Liger Kernel publishes the memory of tiles: an MLP of Llama-3-8B's sizes, two sequences, bfloat16,
+# four tiles. The previous step's gradients are still in memory.
 #
-# **Predict.** At 2 x 8192 tokens the plain MLP takes 4384 MiB there. What do four tiles take?
+# **Predict.** At 2 x 8192 tokens the plain MLP takes 4384 MiB there. How many MiB do four tiles
+# take?
 
 # %% id="guess-tiles"
 guess = None  # MiB
@@ -216,18 +218,18 @@ pd.DataFrame.from_dict(table, orient="index", columns=columns).T
 #
 # - *Plain, graph kept* is 64 MiB below the B200's at each length: a workspace of cuBLAS. The script
 #   keeps the graph (`retain_graph=True`), as no training does. Without that, tiles save less.
-# - Liger lets each tile write into the weights' own `.grad`. That saves the sum that `InTiles`
-#   holds, and DDP stops at it: "Expected to mark a variable ready only once"
+# - Liger lets each tile write into the weights' own `.grad`. That avoids the sum that `InTiles`
+#   holds, but DDP raises an error: "Expected to mark a variable ready only once"
 #   ([kernels-community#1083](https://github.com/huggingface/kernels-community/pull/1083)).
-# - For few tokens the sum is more than tiles save, and tiles are *worse* than none.
+# - With few tokens the sum is larger than what tiles save, so tiles are *worse* than none.
 #
-# The last row is Liger's time against the plain one. Forward runs twice, so nine
-# matmuls are twelve: 1.33 times the arithmetic. Small tiles also use the GPU badly.
+# The last row is Liger's time as a multiple of the plain time. Forward runs twice, so nine matmuls
+# become twelve: 1.33 times the arithmetic. Small tiles also use the GPU badly.
 #
-# ## What it gives
+# ## What it saves
 #
-# Here is one block of Llama-3-8B with a checkpoint around it, over longer sequences: what forward
-# and backward add to the weights, predicted.
+# Here is one block of Llama-3-8B with a checkpoint around it, over longer sequences. The memory
+# that forward and backward add to the weights is predicted.
 
 
 # %% id="gives"
@@ -263,11 +265,11 @@ plots.growth(
 # %% [markdown] id="fault-text"
 # ## How to get it wrong
 #
-# In a public trainer each tile put hooks on the weights. They added a gradient to a sum, divided by
-# the number of tiles. Nobody took them off before the next tile, so in the last one all ran. And
-# the last hook returned the sum as *the* gradient, after it had put the same tensor into `.grad`.
-# The loss fell. The fix of 2026 speaks of gradients 2 to 2.5 times too large
-# ([axolotl#3666](https://github.com/axolotl-ai-cloud/axolotl/pull/3666)). Here are these lines in
+# In a public trainer each tile put hooks on the weights. The hooks added a gradient, divided by the
+# number of tiles, to a sum. They weren't removed before the next tile, so in the last tile all of
+# them ran. And the last hook returned the sum as *the* gradient, after putting the same tensor into
+# `.grad`. The loss fell. The fix, from 2026, reports gradients 2 to 2.5 times too large
+# ([axolotl#3666](https://github.com/axolotl-ai-cloud/axolotl/pull/3666)). Here is that code in
 # short, for one, two and four micro-batches of the same size.
 
 
@@ -323,25 +325,26 @@ pd.DataFrame.from_dict(
 )
 
 # %% [markdown] id="fault-read"
-# There is no one factor. Each micro-batch doubles what was there, so the first ones count most. The
-# last tile counts once for each hook, so the direction is wrong. The published range is within the
-# table. AdamW divides by the gradient's size, so the curve of the loss does not show it. One
-# comparison with the plain layer does, in the time of one test.
+# There is no single factor. Each micro-batch doubles the gradient so far, so the first ones count
+# most. The last tile counts once for each hook, so the direction is wrong. The published range is
+# within the table. AdamW divides by the gradient's size, so the loss curve doesn't show it. One
+# quick comparison with the plain layer does.
 #
-# The loss in tiles has a trap of its own. DeepSpeed's `TiledFusedLogitsLoss` writes the head's
-# gradient into `.grad` during forward. So `(loss / 4).backward()` divides the hidden rows' gradient
-# and leaves the head's four times too large, without a word (DeepSpeed 0.19.8). Divide inside the
-# function that you hand it.
+# The tiled loss has its own trap. DeepSpeed's `TiledFusedLogitsLoss` writes the head's gradient
+# into `.grad` during forward. So `(loss / 4).backward()` divides the hidden rows' gradient and
+# leaves the head's four times too large, without a warning (DeepSpeed 0.19.8). Divide inside the
+# function that you pass to it.
 
 # %% [markdown] id="on-paper"
 # ## On paper
 #
-# **1.** An MLP of width 4096 and 14336 within keeps its input and four tensors of 14336 in bfloat16
-# (gate, activated gate, up, product). What is that for 32768 tokens, and for a tile of 4096?
+# **1.** An MLP of width 4096 and inner width 14336 keeps its input and four tensors of 14336 in
+# bfloat16 (gate, activated gate, up, product). How much is that for 32768 tokens, and for a tile of
+# 4096?
 #
 # <details><summary>Answer</summary>
 #
-# $(4096 + 4 \cdot 14336) \cdot 2$ bytes are 120 KiB a token: 3.75 GiB, and 480 MiB for a tile.
+# $(4096 + 4 \cdot 14336) \cdot 2$ bytes are 120 KiB per token: 3.75 GiB, and 480 MiB for a tile.
 # </details>
 #
 # **2.** The block has a checkpoint around it, and its MLP is in tiles. How often does the MLP's
@@ -352,15 +355,15 @@ pd.DataFrame.from_dict(
 # Three times: in forward, in the block's recomputation, and tile by tile in backward.
 # </details>
 #
-# **3.** Can attention be taken in tiles of tokens in the same way?
+# **3.** Can attention be computed in tiles of tokens in the same way?
 #
 # <details><summary>Answer</summary>
 #
-# Its projections can. The scores can't, since a token looks at others; a fused kernel has tiles of
-# its own, and keeps no scores.
+# Its projections can. The scores can't, since each token attends to others; a fused kernel has its
+# own tiles, and doesn't keep scores.
 # </details>
 #
 # ## What you can now do
 #
-# - Say what the peak is behind checkpoints and a chunked loss, and take it in tiles.
-# - Add up gradients inside a layer, and prove that they are the plain ones.
+# - Say what the peak is after checkpoints and a chunked loss, and compute it in tiles.
+# - Add up gradients inside a layer, and prove that they match the plain layer's.
