@@ -59,7 +59,7 @@ torch.set_num_threads(1)  # small steps gain nothing from a second core
 # its U-Net as published, predicted without memory and without a download.
 #
 # **Predict.** The next figure shows nine levels: four on the way down (1 to 4), the middle (5), and
-# four on the way up (6 to 9). For which one does autograd save most?
+# four on the way up (6 to 9). For which level does autograd save the most?
 
 # %% id="guess-level"
 guess = None  # level, 1 to 9
@@ -84,16 +84,16 @@ title = "SD 2.1's U-Net, one image of 768 pixels, float32, predicted"
 plots.opposite_bars(levels, title=title)
 
 # %% [markdown] id="read-levels"
-# Most parameters are in the deep levels, where an image is 12 or 24 to a side. Most activations are
-# at the top, and there are more on the way up than on the way down: there each level has one more
-# block, and each block also reads a skip. So here the first and the last level decide what
-# checkpointing saves, and the others decide what an optimizer costs. (SDXL's transformer blocks are
-# in its deep levels, and so are most of its activations.)
+# Most parameters are in the deep levels, where an image is 12 or 24 pixels wide. Most activations
+# are at the top, and there are more on the way up than on the way down: on the way up each level
+# has one more block, and each block also reads a skip. So here the first and the last level decide
+# what checkpointing saves, and the others decide what an optimizer costs. (SDXL's transformer
+# blocks are in its deep levels, and so are most of its activations.)
 #
 # ## What does `enable_gradient_checkpointing()` wrap?
 #
 # Here the same layout runs with narrow levels. A hook counts how often each layer runs in one step.
-# Once means that its activations were kept, twice that they were recomputed.
+# Once means that its activations were kept; twice means that they were recomputed.
 
 # %% id="runs"
 narrow = {"block_out_channels": (32, 32, 64, 64), "attention_head_dim": 4,
@@ -116,9 +116,9 @@ pd.DataFrame({"layers": once}).sort_index()
 # the table belong to no segment: both ends, all samplers, the middle's first residual block, and in
 # every attention layer the normalization and the two projections around its transformer block.
 #
-# The call has no option for finer or coarser segments. (Its one option, a function of your own, can
-# leave segments out.) The companion
-# [11b](11b_images_and_speed.ipynb) cuts the U-Net in other ways.
+# The call has no option for finer or coarser segments. (Its one option, a function that you write,
+# can leave segments out.) The companion [11b](11b_images_and_speed.ipynb) cuts the U-Net in other
+# ways.
 #
 # ## How much of a whole step?
 #
@@ -155,10 +155,10 @@ pd.Series(saves).unstack().map("{:.0%}".format)
 # %% [markdown] id="read-full-step"
 # "About 40 % less" is right for SD 2.1 at batch 4, in float32 with fused attention. SD 1.5, which
 # has smaller latents, then saves next to nothing. No setting of the table saves 62 % of SD 2.1's
-# peak, or 68 % of SDXL's. Eager attention comes nearest, since then activations weigh more. They
-# weigh more still beside 8-bit states. From all that was recorded, the library's call included,
-# here are the six settings of each model that save most. The largest batches for an A100 are low
-# estimates: they count gradients as if these grew with the batch.
+# peak, or 68 % of SDXL's. Eager attention comes closest, since activations are then a larger share.
+# With 8-bit states their share is larger still. From everything recorded, including the library's
+# call, here are each model's six settings that save the most. The largest batches for an A100 are
+# low estimates, because they assume that gradients grow with the batch.
 
 # %% id="grid"
 grids = {model: recorded.tried(model) for model in ("sd21-unet", "sdxl-unet")}
@@ -177,11 +177,11 @@ print(f"SD 2.1 with latents of 64 x 64, the call: {call}; SDXL, a step: {spread}
 pd.concat(best)
 
 # %% [markdown] id="read-grid"
-# With 8-bit states both shares are reached. SDXL's is reached with eager attention. SD 2.1's is
-# reached in float32, with 15 images and latents of 64 x 64 (`size 64`), if attention is fused;
-# eager attention comes near. The source's code has such latents, and with them both of its batches
-# fit. At 768 pixels, with eager attention and without checkpointing, its batch of 4 fits only in
-# float32 with 8-bit states.
+# With 8-bit states both shares are reached: SDXL's with eager attention, and SD 2.1's in float32,
+# with 15 images and latents of 64 x 64 (`size 64`), if attention is fused; eager attention comes
+# close. The source's code has such latents, and with them both of its batches fit. At 768 pixels,
+# with eager attention and without checkpointing, its batch of 4 fits only in float32 with 8-bit
+# states.
 #
 # What does the call save under the conditions of the tutorial's own code?
 
@@ -199,7 +199,7 @@ by_source = [1 - less / more for more, less in zip(plain, switched, strict=True)
 dict(zip(kernels, map("{:.0%} less".format, by_source), strict=True))
 
 # %% [markdown] id="read-source-pass"
-# The tutorial's sentence is right with eager attention, and not with today's default.
+# The tutorial's sentence is right with eager attention, but not with today's default.
 #
 # And in the table above, SDXL at batch 1 saves **nothing, to the byte**. Why?
 
@@ -223,7 +223,7 @@ plots.ledger_bars(ledgers, title=title, cards_gib=(40, 80), predicted=list(ledge
 # ## Which batch fits?
 #
 # Parameters $P$, gradients and AdamW's two states are $4P$, if the update is fused. The rest of the
-# memory is for images. How many? A search on an *emulated* A100 took larger and larger batches
+# memory is for images. How many? A search on an *emulated* A100 tried larger and larger batches
 # until PyTorch's own allocator refused one.
 #
 # **Predict.** SD 2.1, 768 pixels, float32, fused attention, no checkpointing: which batch fits on
@@ -246,9 +246,9 @@ pd.DataFrame({"largest batch": largest})
 
 # %% [markdown] id="read-largest-batch"
 # The tutorial's batches are 4 and 12. With eager attention the emulated A100 refuses both. The
-# largest that it takes are in the table, in the tutorial's ratio of three. At 768 pixels today's
-# fused kernel alone takes a larger batch than eager attention with checkpointing, and costs
-# nothing. Under autocast it runs SDXL's batch 4 without checkpointing, too.
+# table has the largest that fit, and they are in the tutorial's ratio of three. At 768 pixels
+# today's fused kernel alone takes a larger batch than eager attention with checkpointing, and costs
+# nothing. Under autocast it also runs SDXL's batch 4 without checkpointing.
 #
 # (For its transformer of 50 layers the tutorial also promises 2.7 times the throughput. Companion
 # 11b counts the work.)
@@ -259,9 +259,9 @@ pd.DataFrame({"largest batch": largest})
 # reads it with the words and predicts the noise. The loss is backpropagated through the U-Net
 # alone; the optimizer updates it, and the average follows.](figures/11-latent-step.svg)
 #
-# This is the training step of Stable Diffusion, with diffusers' own parts, small. The images are
-# scikit-learn's handwritten digits, enlarged to 32 x 32. First we train the autoencoder, whose
-# latents are 8 x 8: its loss is the error of the image that comes back, and a small pull of the
+# This is Stable Diffusion's training step at a small size, with diffusers' own parts. The images
+# are scikit-learn's handwritten digits, enlarged to 32 x 32. First we train the autoencoder, whose
+# latents are 8 x 8: its loss is the error of the decoded image, plus a small penalty that pulls the
 # latents towards a normal distribution (`kl`).
 
 # %% id="autoencoder"
@@ -294,15 +294,15 @@ print(f"mean squared error {error.item():.3f}")
 # copy that number for every model. Our latents have other standard deviations, and means as well,
 # one for each channel; `denoising_loss` uses those.
 #
-# The U-Net reads the digit as text: `encoder_hidden_states`. Ten fixed vectors stand in for the
-# frozen text encoder, whose results for ten words could be computed once as well.
+# The U-Net reads the digit as text: `encoder_hidden_states`. Ten fixed vectors replace the frozen
+# text encoder, whose outputs for ten words could also be computed once.
 #
 # `EMAModel` keeps an *exponential moving average* of the weights: after each update it moves part
 # of the way towards them, less as training goes on. We draw with the average.
 #
 # In `update`, all random numbers are drawn for the effective batch first and then split, so that
-# they do not depend on the number of micro-batches: the noise, the times (how much of it is added),
-# and which images keep their word, nine in ten.
+# they do not depend on the number of micro-batches: the noise, the timesteps (how much noise is
+# added), and which images keep their word, nine in ten.
 
 # %% id="parts"
 betas = {"beta_start": 0.00085, "beta_end": 0.012}  # Stable Diffusion's
@@ -488,11 +488,11 @@ in_mib.loc[:, in_mib.max() >= 0.05].T.round(1).rename_axis("MiB")
 # %% [markdown] id="read-trainer-peaks"
 # Activations fall; gradients rise. `parameters` are the U-Net's and the autoencoder's. `inputs` are
 # the images and **the average: one more copy of the U-Net's weights**, which no technique of this
-# course makes smaller. (It's used once an update, so you can also keep it in the host's memory.)
+# course makes smaller. (It's used once per update, so you can also keep it in the host's memory.)
 #
-# Now train, with checkpointing and two micro-batches. There is time for few updates, so the U-Net
-# sees the 30 most typical images of each digit: those nearest to their mean. Other
-# machines' losses differ a little. Predicting "no noise" gives a loss of 1.
+# Now train, with checkpointing and two micro-batches. There is time for only a few updates, so the
+# U-Net sees the 30 most typical images of each digit: those closest to the digit's mean. Other
+# machines' losses differ a little. Predicting "no noise" has a loss of 1.
 
 # %% id="typical"
 typical = []
@@ -518,9 +518,10 @@ words = {"xlabel": "updates", "ylabel": "loss", "title": "Loss, mean of 20 updat
 plots.training_curves({"both techniques": means}, **words)
 
 # %% [markdown] id="sample-text"
-# Does a low loss mean good pictures? To draw, begin with noise alone and remove, step by step, what
-# the U-Net predicts as noise. *Guidance* makes drawings clearer: the prediction with the word,
-# minus the one without, counts three times. That is why one training image in ten had no word.
+# Does a low loss mean good pictures? To draw, start with pure noise and remove, step by step, what
+# the U-Net predicts as noise. *Guidance* makes drawings clearer: the difference between the
+# predictions with and without the word counts three times. That is why one training image in ten
+# had no word.
 #
 # A classifier (nearest neighbor among the true digits) then reads the drawings of three models: the
 # untrained one, the trained one as the last update left it (*raw*), and the average.
@@ -597,7 +598,7 @@ claims.Verdicts(
 #
 # - Say where a U-Net's bytes are and what `enable_gradient_checkpointing()` wraps.
 # - Find the settings under which a published table is right, or show that there are none.
-# - Find which phase of the step has the higher peak before you lower one: backward or the update.
+# - Find which phase of the step, backward or the update, has the higher peak before you lower one.
 # - Train a latent diffusion model so that the micro-batch changes memory and nothing else.
 #
 # In lab 08, `lab08_fit_the_unet`, you fit a U-Net under a cap, and it has to learn its images. The

@@ -2,10 +2,10 @@
 # # Diffusion transformers
 #
 # From 2024 on, most new image models are transformers: Stable Diffusion 3 and 3.5, Flux, PixArt,
-# Sana. They learn what the U-Net of chapter 11 learns, to remove noise from latents, and have
-# neither levels nor skips. In this chapter you find where their bytes are, what
-# `enable_gradient_checkpointing()` leaves, and which step fits which card. Then you write the loss
-# of such a model, and both techniques go into one loop: is it the same training?
+# Sana. Like chapter 11's U-Net they learn to remove noise from latents, but they have neither
+# levels nor skips. In this chapter you find where their bytes are, what
+# `enable_gradient_checkpointing()` leaves, and which step fits which card. Then you write such a
+# model's loss, and put both techniques into one loop: is it the same training?
 #
 # The chapter is a companion: no lab and no later chapter needs it. It uses ideas of chapter 11.
 #
@@ -42,8 +42,8 @@ torch.set_num_threads(1)  # small steps gain nothing from a second core
 # segment.](figures/11c-mmdit-segments.svg)
 #
 # A *diffusion transformer* (DiT; Peebles and Xie, 2023) cuts the latents into patches of 2 x 2, and
-# each patch becomes a token. Time says how much noise there is, and text what to draw. One vector
-# `c` for each image sums them up. It enters each block by *adaptive layer norm* (adaLN):
+# each patch becomes a token. The timestep says how much noise there is, and the text what to draw.
+# One vector `c` for each image sums them up. It enters each block by *adaptive layer norm* (adaLN):
 #
 # ```text
 # (shift, scale, gate) twice = Linear(SiLU(c))       six rows of the width, for each image
@@ -51,7 +51,7 @@ torch.set_num_threads(1)  # small steps gain nothing from a second core
 # x = x + gate · MLP(norm(x) · (1 + scale) + shift)      with the second three
 # ```
 #
-# That linear layer is the block's *modulation*: from one row of the width to six.
+# That linear layer is the block's *modulation*: it maps one row of the width to six.
 #
 # **Write.** `run_block`: the two lines above, with the layers of a block of diffusers. They are
 # `block.norm1.linear` (after `F.silu`), `block.attn`, `block.ff`, and `block.norm2` for both norms,
@@ -97,7 +97,7 @@ def runs_as_diffusers_does():
 # %% [markdown] id="predict-modulation"
 # Let the width be $d$. Attention has four matrices of $d \times d$; the MLP has $8 d^2$ parameters.
 #
-# **Predict.** Which share of a block's parameters belongs to the modulation?
+# **Predict.** What share of a block's parameters belongs to the modulation?
 
 # %% id="guess-modulation"
 guess = None  # %
@@ -133,10 +133,10 @@ title = "A block of DiT-XL/2, 8 images, float32, predicted"
 plots.opposite_bars(found, title=title)
 
 # %% [markdown] id="read-modulation"
-# The modulation has a third of the parameters, and next to no activations: it runs once an image,
-# not once a token. So checkpointing does nothing for it. Its gradients and AdamW's states, three
-# more copies, are there at full size. (PixArt shares one modulation among all blocks.) What it
-# *multiplies* does take memory: a norm's result and a layer's result are kept for each product.
+# The modulation has a third of the parameters, and almost no activations: it runs once per image,
+# not once per token. So checkpointing does nothing for it. Its gradients and AdamW's states take
+# three more times its size. (PixArt shares one modulation among all blocks.) What it *multiplies*
+# does take memory: a norm's result and a layer's result are kept for each product.
 #
 # ## Where are the bytes?
 #
@@ -144,10 +144,10 @@ plots.opposite_bars(found, title=title)
 # the text's (*MMDiT*). Each stream has its own layers, and attention sees both. Stable Diffusion
 # 3.5 Medium has 24 blocks of width 1536; the first thirteen have a second attention, over the image
 # alone. Here is its transformer as published. One image of 1024 pixels is 4096 tokens, and its text
-# 333.
+# is 333.
 #
 # **Predict.** In chapter 11's figure, a U-Net's levels differ by far more than ten times in what
-# they keep. How many times as much does the heaviest block keep here as the lightest?
+# they keep. Here, how many times as much does the heaviest block keep as the lightest?
 
 # %% id="guess-flat"
 guess = None  # times
@@ -178,10 +178,10 @@ title = "SD 3.5 Medium, one image of 1024 pixels, float32, predicted"
 plots.opposite_bars(found, title=title)
 
 # %% [markdown] id="read-depth"
-# Chapter 11's U-Net has a first and a last level that decide most. This transformer is flat: every
-# block keeps about the same, and parameters and activations are both spread evenly. So no block is
-# the one to checkpoint, and a segment costs the same everywhere. Chapter 06's rule for equal blocks
-# holds: one segment a block.
+# In chapter 11's U-Net, the first and last levels keep most. This transformer is flat: every block
+# keeps about the same, and parameters and activations are both spread evenly. So no block is a
+# better one to checkpoint, and a segment costs the same everywhere. Chapter 06's rule for equal
+# blocks holds: one segment per block.
 #
 # ## What does the switch wrap?
 #
@@ -189,8 +189,8 @@ plots.opposite_bars(found, title=title)
 # 11 counted with a hook on each layer, and found that the U-Net's switch leaves many out.
 #
 # **Write.** `count_runs`: names of all layers that run, and how often in one `step()`. A layer is a
-# module without children; `register_forward_pre_hook` gives a handle, and `handle.remove()` takes
-# the hook away again.
+# module without children; `register_forward_pre_hook` returns a handle, and `handle.remove()`
+# removes the hook.
 
 
 # %% id="count-runs"
@@ -234,11 +234,11 @@ def counts_layers_in_one_step():
 
 
 # %% [markdown] id="predict-outside"
-# Two small models with the published layouts: four blocks of Stable Diffusion 3.5, and of Flux two
-# blocks with two streams and three with one (there the text's tokens and the image's are one
+# Here are two small models with the published layouts: Stable Diffusion 3.5 with four blocks, and
+# Flux with two blocks of two streams and three blocks of one (where text and image tokens are one
 # sequence).
 #
-# **Predict.** How many of the layers of the first run once?
+# **Predict.** How many of the first model's layers run once?
 
 # %% id="guess-outside"
 guess = None  # layers
@@ -263,13 +263,14 @@ for name, layout in (("sd35-medium", four), ("flux-dev", five)):
 pd.DataFrame(tables).fillna(0).astype(int)
 
 # %% [markdown] id="read-outside"
-# Only the ends are left: the layers that read patches, time and text, and those that write patches.
-# Every block is a segment, with its modulation. So the switch leaves the boundaries and the ends.
+# Only the ends are left: the layers that read patches, timestep and text, and those that write
+# patches. Every block is a segment, with its modulation. So the switch leaves the boundaries and
+# the ends.
 #
-# **Write.** `boundaries`: the bytes of all blocks' inputs. Each block has two, the image's tokens
-# and the text's, and both models keep both: a block with one stream joins them itself. The width is
-# `num_attention_heads * attention_head_dim`. In Flux, `num_single_layers` blocks follow
-# `num_layers`; the other's `config`, a dict, lacks that key. (`c` is small.)
+# **Write.** `boundaries`: the bytes of all blocks' inputs. Each block has two inputs, the image's
+# tokens and the text's, and both models keep both: a one-stream block joins them itself. The width
+# is `num_attention_heads * attention_head_dim`. In Flux, `num_single_layers` blocks follow
+# `num_layers`; the other model's `config`, a dict, lacks that key. (`c` is small.)
 
 
 # %% id="boundaries"
@@ -313,10 +314,10 @@ pd.Series({name: str(Bytes(num)) for name, num in rows.items()})
 # %% [markdown] id="fits-text"
 # ## Which step fits which card?
 #
-# To predict a step of 57 blocks takes a while, and most of them are alike. Three small models are
+# Predicting a step of 57 blocks takes a while, and most of them are alike. Three small models are
 # enough: one has a block of each kind, one has one more of the first kind, and one has one more of
-# the second. The difference is what a block adds, and more blocks continue the straight line. That
-# holds as long as the peak stays at the same moment of the step, so it is checked once.
+# the second. The difference is what a block adds, so the total is linear in the number of blocks.
+# That holds as long as the peak stays at the same moment of the step, so it is checked once.
 
 
 # %% id="line"
@@ -354,8 +355,8 @@ print(f"three and two blocks, by the line and predicted: {line / direct:.4f}")
 # Now both models as published, one image of 1024 pixels. Stable Diffusion 3.5 Medium is trained
 # whole, under autocast to bfloat16, with fused AdamW. Flux.1-dev has 11.9 billion parameters. Its
 # weights are bfloat16 and frozen, and LoRA matrices of rank 16 are trained (chapter 10). Latents
-# and text embeddings were computed before: the autoencoder and the text encoders (T5-XXL's alone
-# takes about 9 GiB in bfloat16) are not on the card. Nor is the CUDA context counted.
+# and text embeddings were computed beforehand, so the autoencoder and the text encoders (T5-XXL
+# alone takes about 9 GiB in bfloat16) are not on the card. The CUDA context isn't counted either.
 #
 # **Predict.** With the switch, how many GiB does Flux's step need? (Its weights take 22.2.)
 
@@ -378,27 +379,27 @@ title = "One image of 1024 pixels, at the peak of the step"
 plots.ledger_bars(steps, title=title, cards_gib=(24, 48), predicted=list(steps))
 
 # %% [markdown] id="read-fits"
-# Flux's plain step is activations for the greater part. The switch takes nearly all of them, and
-# what is left is the frozen weights. The step misses a card of 24 GiB by little: weights in 8 or 4
-# bits (companion 01b) make room.
+# Most of Flux's plain step is activations. The switch removes nearly all of them, and what is left
+# is the frozen weights. The step just misses a card of 24 GiB: weights in 8 or 4 bits (companion
+# 01b) make room.
 #
-# In Stable Diffusion 3.5 the switch takes the activations too, and the step falls by much less. Its
-# peak has moved to the end of backward, where all gradients are. They, the weights and AdamW's
-# states remain: first lower those, by 8-bit states or LoRA (chapter 14). A buffer of positions, for
-# images of up to 6144 pixels, takes nearly a GiB. Flux computes them.
+# In Stable Diffusion 3.5 the switch also removes the activations, but the step falls by much less.
+# Its peak has moved to the end of backward, where all gradients are. They, the weights and AdamW's
+# states remain: lower those first, with 8-bit states or LoRA (chapter 14). A buffer of positions,
+# for images of up to 6144 pixels, takes nearly a GiB. Flux computes the positions.
 
 # %% [markdown] id="trainer-text"
 # ## Is it the same training?
 #
-# Now a small transformer of diffusers' class for Stable Diffusion 3: two blocks of width 64. Digits
-# of 8 x 8 pixels stand in for latents, and each pixel is a token. The model reads the digit as one
-# token of text, as chapter 11's does, and ten fixed vectors stand in for a text encoder. It also
-# wants the summary of the text, and takes the same vector. As in chapter 11, one image in ten has
-# no word, since guidance compares a drawing with a word and one without.
+# Now build a small transformer from diffusers' class for Stable Diffusion 3: two blocks
+# of width 64. Digits of 8 x 8 pixels replace latents, and each pixel is a token. The model reads
+# the digit as one token of text, as chapter 11's does, and ten fixed vectors replace a text
+# encoder. It also needs a summary of the text, and gets the same vector. As in chapter 11, one
+# image in ten has no word, since guidance compares drawings with and without a word.
 #
 # One thing is newer than in chapter 11. The noise is mixed in along a straight line, as Stable
 # Diffusion 3 and Flux do it (*rectified flow*): `(1 - share) * latents + share * noise`. The model
-# predicts the line's direction, `noise - latents`. To draw, one walks back along it.
+# predicts the line's direction, `noise - latents`. To draw, you follow it back.
 
 # %% id="models"
 latents, digits = data.digits()  # (1797, 1, 8, 8)
@@ -499,11 +500,11 @@ assert_same_training(plain, partial(checkpointed, **window), make=make, bitwise=
 assert_same_training(plain, both, make=make)
 
 # %% [markdown] id="predict-falls"
-# On this CPU checkpointing changes no bit (a GPU's fused attention may differ from run to run by
-# itself), and accumulation only the order of a sum. And the memory?
+# On this CPU checkpointing changes nothing, not even a bit (a GPU's fused attention may itself
+# differ from run to run). Accumulation changes only the order of a sum. What about the memory?
 #
-# **Predict.** A window of 64 images, checkpointed and in four micro-batches: to which share of the
-# plain window's activations do they fall, at the peak?
+# **Predict.** A window of 64 images is checkpointed and split into four micro-batches. To what
+# share of the plain window's activations do its activations fall, at the peak?
 
 # %% id="guess-falls"
 guess = None  # %
@@ -523,15 +524,16 @@ print("MiB, counted")
 
 # %% [markdown] id="end"
 # A quarter of the images is in memory at a time, and of those only boundaries and one segment. This
-# transformer has two blocks, so one of them is half of it. With 24 or 57 blocks, one is next to
+# transformer has two blocks, so one block is half of it. With 24 or 57 blocks, one block is almost
 # nothing, as above.
 #
 # ## What you can now do
 #
 # - Say where a diffusion transformer's parameters and activations are, and why the modulation has
-#   many of the first and none of the second.
+#   many parameters and almost no activations.
 # - Tell from a model's layout what `enable_gradient_checkpointing()` leaves: boundaries and ends.
-# - Predict a step of many equal blocks from three small ones, and know when the line holds.
+# - Predict a step of many equal blocks from three small models, and know when the linear rule
+#   holds.
 # - Train a diffusion transformer with a loop that changes memory and nothing else.
 #
 # `python -m tutorial_lib predict flux-dev --lora r=16 --precision bf16` predicts the whole step.

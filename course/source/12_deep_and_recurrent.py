@@ -7,8 +7,8 @@
 # (`12b_back_through_time`) and mixtures of experts (`12c_recomputing_what_is_random`,
 # `12d_mixtures_in_bytes`).
 #
-# Of each we ask: does checkpointing save as much as promised, and is it still the same training? In
-# one case it is not, although all losses are equal to the last bit.
+# For each we ask: does checkpointing save as much as promised, and is it still the same training?
+# In one case it isn't, although all losses are equal to the last bit.
 #
 # **Budget:** 70 minutes, 1 GiB of memory, no GPU needed.
 
@@ -46,7 +46,7 @@ def checkpoint(function, *args, **options):
 # %% [markdown] id="thousand-text"
 # ## A thousand layers: does $\sqrt n$ help?
 #
-# Chen, Xu, Zhang and Guestrin (2016, arXiv 1604.06174) made checkpointing known in deep learning.
+# Chen, Xu, Zhang and Guestrin (2016, arXiv 1604.06174) popularized checkpointing in deep learning.
 # Their abstract promises a 1,000-layer residual network in 7 GB instead of 48 GB, for 30 % more
 # running time. Their rule: cut $n$ blocks into segments of $\sqrt n$ blocks.
 #
@@ -65,15 +65,15 @@ for way, strategy in ways.items():
 pd.DataFrame({"times less": times_less}).T
 
 # %% [markdown] id="thousand-read"
-# Here $\sqrt n$ divides the peak by more than six; the famous 48 to 7 is nearly seven. By far the
-# worst are segments of one block, which chapter 06 recommends for a transformer. One of these
+# Here $\sqrt n$ divides the peak by more than six; the famous 48 to 7 is nearly seven. Segments of
+# one block, which chapter 06 recommends for a transformer, are by far the worst. One of these
 # blocks keeps three times the bytes of its input (the code below counts them): the input itself,
-# one more tensor of that size, and four of a quarter. A checkpoint around the block must keep the
-# input. So segments of one block save at most a factor of three. The transformer block of chapter
-# 06 keeps sixteen times its input, so there the inputs hardly count.
+# one more tensor of that size, and four tensors of a quarter of it. A checkpoint around the block
+# must keep the input. So segments of one block save at most a factor of three. The transformer
+# block of chapter 06 keeps sixteen times its input, so there the inputs hardly matter.
 #
-# Chapter 06 derived the best segment: $\sqrt{n / r}$ blocks, where a block keeps $r$ times its
-# input. With $n = 333$ and $r = 3$ that is about ten, and not $\sqrt{333} = 18$.
+# Chapter 06 derived the best segment: $\sqrt{n / r}$ blocks, if a block keeps $r$ times its
+# input. With $n = 333$ and $r = 3$ that is about ten, not $\sqrt{333} = 18$.
 #
 # We count it on this machine: a thousand layers, four channels wide instead of sixteen, on digits
 # of 8 x 8 pixels.
@@ -118,7 +118,7 @@ pd.DataFrame(table, index=["peak", "FLOPs, times"]).T
 
 # %% [markdown] id="thousand-measured-read"
 # Segments of 8 blocks need less than segments of 18, at the same price: all blocks run once more,
-# which is a third of the arithmetic. (The peaks include the weights.)
+# which adds a third to the arithmetic. (The peaks include the weights.)
 #
 # ## Is it the same training?
 #
@@ -172,8 +172,8 @@ print(f"{apart:.0f} points apart{beside(guess, apart)}")
 pd.DataFrame({"% right": right}).map("{:.0f}".format)
 
 # %% [markdown] id="evaluate-read"
-# The accuracies are far apart. What differs is not a weight: it is BatchNorm's running mean and
-# variance, and its counter of batches.
+# The accuracies are far apart. No weight differs: what differs is BatchNorm's running mean and
+# variance, and its batch counter.
 #
 # ### Updated twice
 #
@@ -189,7 +189,7 @@ pd.DataFrame({"% right": right}).map("{:.0f}".format)
 # R \leftarrow (1-m)^2 R + \big[1-(1-m)^2\big]\,\mu $$
 #
 # With $m = 0.1$ that is one update with momentum $0.19$. The gradients do not depend on $R$, so no
-# loss shows it. Which twin looks better is luck: late in training, two updates make the averages
+# loss shows it. Which twin looks better is chance: late in training, two updates make the averages
 # noisier. The next cells check this on one block, after five batches.
 
 
@@ -243,8 +243,8 @@ print("0.1 twice is 0.19:", compared(twice, statistics_after(plainly, momentum=0
 # The table below tries each in a block that is kept, in one that is checkpointed, and with
 # `torch.compile` around the checkpoint.
 #
-# **Write.** `on_copies`: note each buffer, `setattr` a clone in its place, and put all back at the
-# end, after an error too.
+# **Write.** `on_copies`: remember each buffer, `setattr` a clone in its place, and restore all at
+# the end, even after an error.
 
 
 # %% id="on-copies"
@@ -327,22 +327,22 @@ pd.DataFrame({way: {name: found(run, **options) for name, options in cures.items
               for way, run in ways.items()})  # fmt: skip
 
 # %% [markdown] id="cures-read"
-# Behind each comparison is BatchNorm's own count of the five batches. The smaller momentum is right
-# only where a block runs exactly twice. It is wrong, without any error, in a segment that is kept
-# (often the last), and when somebody turns checkpointing off. The copies are right in both cases,
-# to the last bit. (Spectral norm also computes with its buffers. So clone them before forward, and
-# let the recomputation start from those clones.)
+# The number after each comparison is BatchNorm's own count of the five batches. The smaller
+# momentum is right only if a block runs exactly twice. It is wrong, without any error, in a segment
+# that is kept (often the last), and when checkpointing is turned off. The copies are right in both
+# cases, to the last bit. (Spectral norm also computes with its buffers, so clone them before
+# forward, and let the recomputation start from those clones.)
 #
 # With the statistics switched off, the recomputation saves fewer tensors than forward did, since
 # autograd saves the running statistics too. So PyTorch raises an error.
 #
 # **With `torch.compile` around the checkpoint you need no cure**: the compiler does not repeat the
 # update, unless it stops at a graph break within the checkpoint. The smaller momentum makes the
-# statistics wrong there, and copies raise an error, since a compiled checkpoint takes no such
-# `context_fn`. A checkpoint around a compiled block runs it twice, as without compiling.
-# `num_batches_tracked` says which of the two you have.
+# statistics wrong there, and copies raise an error, since a compiled checkpoint doesn't accept such
+# a `context_fn`. A checkpoint around a compiled block runs it twice, as without compiling.
+# `num_batches_tracked` tells you which of the two you have.
 #
-# So without compiling, the cure is the copies. Here is the twin once more, for five updates, with a
+# So without compiling, the cure is the copies. Here is the twin again, for five updates, with a
 # checkpoint around every block that recomputes on copies.
 
 
@@ -362,12 +362,12 @@ print("weights, statistics, counters equal:", all(map(torch.equal, *states)))
 # ## What else does a forward do?
 #
 # BatchNorm is one case of a rule. *Recomputation repeats everything that a forward does, not only
-# its output. And what a forward reads besides its arguments may have changed by then.* Here are
-# eight functions around one linear layer. Each does something that real models do. Each runs
-# plainly and under a checkpoint, and we compare the layer's gradient. A ninth row is dropout with
-# `preserve_rng_state=False`.
+# its output. And anything that a forward reads besides its arguments may have changed by then.*
+# Here are eight functions around one linear layer. Each does something that real models do. Each
+# runs plainly and under a checkpoint, and we compare the layer's gradient. A ninth row is dropout
+# with `preserve_rng_state=False`.
 #
-# **Predict.** How many of the nine give a wrong gradient without any error?
+# **Predict.** How many of the nine compute a wrong gradient without any error?
 
 # %% id="guess-besides"
 guess = None  # of nine
@@ -423,21 +423,21 @@ print(f"{silent} of {len(seen)} are wrong without an error{beside(guess, silent)
 pd.DataFrame({"gradient": seen})
 
 # %% [markdown] id="besides-read"
-# PyTorch restores its own random state, and no other. A branch on the data is safe where the
-# recomputation gives the same bits, as it does here. On a GPU a kernel may add in another order,
-# and a value next to the threshold may change sides (companion 12c). A random branch is caught only
-# if the second run saves fewer tensors, or others in shape or dtype: PyTorch never compares values.
-# A changed input is noticed if it is given by position and PyTorch changed it, not NumPy or
-# `.data`. In a list or a keyword, PyTorch does not look.
+# PyTorch restores only its own random state. A branch on the data is safe if the recomputation
+# gives the same bits, as it does here. On a GPU a kernel may add in a different order, and a value
+# next to the threshold may change sides (companion 12c). A random branch is caught only if the
+# second run saves fewer tensors, or tensors of a different shape or dtype: PyTorch never compares
+# values. A changed input is noticed if it's a positional argument and PyTorch changed it, not NumPy
+# or `.data`. PyTorch doesn't check inputs in a list or a keyword.
 #
 # What helps: compare gradients once, as chapter 05 does. Pass such state as an argument. Update
 # counters in the training loop, not in `forward`.
 #
-# ## Volumes: do they gain as much?
+# ## Volumes: do they save as much?
 #
-# The 3-D U-Net of Çiçek et al. (2016) trains on one volume, in float32. Twice the side is eight
-# times the voxels. With a checkpoint around each of its seven blocks, how many times less memory
-# does it need?
+# The 3-D U-Net of Çiçek et al. (2016) trains on one volume, in float32. Doubling the side means
+# eight times the voxels. With a checkpoint around each of its seven blocks, how many times less
+# memory does it need?
 
 
 # %% id="volumes"
@@ -466,17 +466,17 @@ shares.map("{:.0%}".format).to_frame("share of the saved bytes, predicted")
 
 # %% [markdown] id="volumes-read"
 # Checkpointing helps where bytes are *spread out* over many segments. The U-Net has nearly three
-# quarters of them in two blocks, at full resolution. While the last block is recomputed, all of its
-# activations are in memory at once, and so is the skip connection that it reads. To train with
-# fewer bytes, make the voxels cheaper (16 bits) or fewer (patches of the volume). A video
+# quarters of its bytes in two blocks, at full resolution. While the last block is recomputed, all
+# of its activations are in memory at once, and so is the skip connection that it reads. To train
+# with fewer bytes, make the voxels cheaper (16 bits) or fewer (patches of the volume). A video
 # transformer of equal blocks is the best case (companion 11d).
 #
 # ## Long contexts: what is left?
 #
-# Llama 2 7B, batch 1, everything in bfloat16, with more positions than it was published with. Its
-# 32 blocks are equal, so memory grows along a straight line with depth. We predict two layers and
-# three, take the difference as the price of one layer, and go on to 32. At 2,048 tokens a cell
-# compares that line with the recorded prediction of the whole model.
+# Take Llama 2 7B, batch 1, everything in bfloat16, with more positions than it was published with.
+# Its 32 blocks are equal, so memory is linear in depth. We predict two layers and three, take the
+# difference as the price of one layer, and extrapolate to 32. At 2,048 tokens a cell compares the
+# result with the recorded prediction of the whole model.
 #
 # **Predict.** At 131,072 tokens, by what factor does a checkpoint around each block divide the
 # peak?
@@ -550,9 +550,10 @@ plots.ledger_bars(ledgers, title=title, cards_gib=[80], predicted=list(ledgers))
 
 # %% [markdown] id="context-read"
 # Thirty-two equal blocks are the best case for checkpointing. (Fused attention keeps memory linear
-# in the length. Eager, one layer's scores would need 32 heads x 131,072² x 2 bytes: one TiB.)
+# in the length. With eager attention, one layer's scores would need 32 heads x 131,072² x 2 bytes:
+# one TiB.)
 #
-# Large bars of activations and temporaries are left. What are they?
+# Large bars for activations and temporaries are left. What are they?
 
 # %% id="head"
 tokens, vocabulary = 131_072, 32_000
@@ -563,8 +564,8 @@ sizes["one table of scores, float32"] = tokens * vocabulary * 4
 pd.DataFrame({"bytes": {name: str(Bytes(size)) for name, size in sizes.items()}})
 
 # %% [markdown] id="head-read"
-# The blocks' inputs are left, and the rest is the output head: a score for each of 32,000 tokens at
-# each of 131,072 positions, in 32 bits, more than once. No block contains the head, so no
+# Part of it is the blocks' inputs. The rest is the output head: a score for each of 32,000 tokens
+# at each of 131,072 positions, in 32 bits, more than once. No block contains the head, so no
 # checkpoint around a block helps. Chapter 10d computes the loss for one chunk of positions at a
 # time, and never holds all scores.
 #
@@ -572,16 +573,16 @@ pd.DataFrame({"bytes": {name: str(Bytes(size)) for name, size in sizes.items()}}
 #
 # | architecture | does it help? | is it the same training? |
 # |---|---|---|
-# | ResNet, 1,000 layers | five to six times | weights yes; statistics with a cure |
+# | ResNet, 1,000 layers | five to six times | weights yes; statistics only with a cure |
 # | LSTM (`12b`) | $\sqrt T$, or $\log T$ if the state is passed flat | yes; truncation is not |
 # | 3-D U-Net | a fifth less: two blocks hold nearly three quarters | as for BatchNorm |
 # | video transformer (`11d`) | its blocks are equal: the best case | yes |
-# | mixture of experts (`12c`) | as its blocks do | only if tokens go to the same experts again |
+# | mixture of experts (`12c`) | depends on its blocks | only if tokens go to the same experts |
 # | long context | four to seven times; then the head (`10d`) | yes |
 #
 # For any other model, two questions decide. *Are the bytes spread over many segments?* Then it
-# helps. *Does a forward do anything besides its output, or read anything besides its input?* Then
-# compare more than losses.
+# helps. *Does a forward do anything besides computing its output, or read anything besides its
+# input?* Then compare more than losses.
 #
 # ## Verdicts
 
@@ -607,8 +608,8 @@ claims.Verdicts(
 # %% [markdown] id="end"
 # ## What you can now do
 #
-# - Say from where a network's bytes are whether checkpointing helps it.
-# - Find what a forward does besides its output, and keep BatchNorm's statistics right.
+# - Tell whether checkpointing helps a network from where its bytes are.
+# - Find what a forward does besides computing its output, and keep BatchNorm's statistics right.
 # - Predict a deep model from two layers and three.
 #
 # Chapter 13, `13_many_devices`, divides the model over several devices.

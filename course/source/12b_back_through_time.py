@@ -41,10 +41,10 @@ def checkpoint(function, *args, **options):
 # While backward is in the last step, three states wait. The steps run 4, 3, 3, 2, 3, 2, 2 and 1
 # times.](figures/12-halving.svg)
 #
-# Segments of $\sqrt T$ steps are those of chapter 06, over time. Chen et al. (2016) also have a
+# Segments of $\sqrt T$ steps are chapter 06's segments, over time. Chen et al. (2016) also have a
 # plan for $O(\log T)$ memory: cut the sequence in the middle, checkpoint the left half, run the
-# right half, and treat each half in the same way. While backward is in the last step, only the
-# inputs of $\log_2 T$ left halves wait.
+# right half, and do the same within each half. While backward is in the last step, only the inputs
+# of $\log_2 T$ left halves wait.
 #
 # The price is recomputation. On each of the $\log_2 T$ levels, half of the steps belong to a left
 # half and run once more. So a step runs $1 + \frac12 \log_2 T$ times on average.
@@ -74,8 +74,8 @@ def halving(cell, xs, state):
 
 # %% [markdown] id="units-text"
 # We count the peak of one forward and backward pass through a plain `nn.LSTMCell`. One unit is the
-# bytes of one hidden state; what was in memory before is not counted. Beside it, in parentheses, is
-# how often a step runs on average.
+# bytes of one hidden state; what was in memory before isn't counted. The average number of runs per
+# step is in parentheses.
 
 
 # %% id="units"
@@ -122,14 +122,14 @@ texts = {name: as_text(row) for name, row in table.items()}
 pd.DataFrame(texts).T.rename_axis("units (runs)")
 
 # %% [markdown] id="log-read"
-# The runs are as computed: 3, 4, 5 for each step. But the memory of `halving` is not logarithmic.
-# It grows by one unit a step, and soon exceeds that of mere segments. Every gradient is right; only
-# the meter shows the fault.
+# The number of runs is as computed: 3, 4, 5 for each step. But the memory of `halving` is not
+# logarithmic. It grows by one unit per step, and soon exceeds that of simple segments. Every
+# gradient is right; only the meter shows the fault.
 #
-# Half of the states stay in memory. `checkpoint` tracks only tensors that are arguments of their
-# own, and an LSTM's state is a tuple of two. A state inside a tuple stays referenced by the inner
-# checkpoint, so the outer one cannot free it. One level of checkpoints does not suffer from this;
-# nested levels do. So pass `h` and `c` as two arguments:
+# Half of the states stay in memory. `checkpoint` tracks only tensors passed directly as arguments,
+# and an LSTM's state is a tuple of two. A state inside a tuple stays referenced by the inner
+# checkpoint, so the outer one cannot free it. This doesn't affect one level of checkpoints, only
+# nested levels. So pass `h` and `c` as two arguments:
 
 
 # %% id="flat-state"
@@ -166,10 +166,9 @@ plots.growth(curves, xlabel="steps", title=title)
 # ### What does it cost?
 #
 # A step that runs $k$ times instead of once adds $k - 1$ forwards to a forward and a backward. Here
-# are 16 steps of a cell with 1,024 units: the FLOPs, which are counted, and the time, which is of
-# your machine. The cell is wide, so that its matmuls take most of the time. In the narrow
-# cell above, most of the time goes into starting small operations and into the Python code of each
-# checkpoint.
+# are 16 steps of a cell with 1,024 units: the counted FLOPs, and the time on your machine. The cell
+# is wide, so that its matmuls take most of the time. In the narrow cell above, most of the time
+# goes into starting small operations and into the Python code of each checkpoint.
 
 # %% id="log-flops"
 wide, flops = {}, {}
@@ -199,8 +198,8 @@ for name in ("segments", "halving_flat"):
 # in memory, Revolve needs fewer runs than halving (chapter 06c).
 #
 # On a GPU nobody unrolls cell by cell: `nn.LSTM` runs a whole stretch of steps in one cuDNN call
-# and keeps its intermediates in one buffer. A checkpoint goes around each stretch. The next
-# two cells need a GPU, and their numbers depend on it. The second runs chapter 12's ResNet of a
+# and keeps its intermediates in one buffer. So put a checkpoint around each stretch. The next two
+# cells need a GPU, and their numbers depend on it. The second runs chapter 12's ResNet of a
 # thousand layers at full width, plainly and with segments of 8 and of 18 blocks.
 
 # %% id="gpu-lstm"
@@ -237,13 +236,13 @@ if torch.cuda.is_available():
 # ## Is truncated backpropagation the same?
 #
 # Many people shorten long sequences with *truncated* backpropagation instead. They `detach` the
-# state every $K$ steps, so that gradients flow inside one window only. Its memory does not grow
+# state every $K$ steps, so that gradients flow only within one window. Its memory does not grow
 # with the length, and it recomputes nothing. What does it lose?
 #
-# Here is a task to find out. Fifty numbers go by, each +1 or -1, and one of the first ten carries a
-# mark. After the last one, the network must say which sign was marked.
+# This task shows what it loses. The network reads fifty numbers, each +1 or -1, one of the first
+# ten carrying a mark. After the last number, it must say which sign was marked.
 #
-# The signal must live through fifty steps. So the gates are initialised to keep each unit's state
+# The signal must survive fifty steps. So the gates are initialised to keep each unit's state
 # for some number of steps between 1 and 49 (Tallec and Ollivier, 2018).
 
 # %% id="task"
@@ -291,8 +290,8 @@ def task_loss(way, reader, xs, answers):
 # %% [markdown] id="predict-truncated"
 # The next cell takes the gradient of one batch in all three ways.
 #
-# **Predict.** How far is the truncated gradient from the true one, in percent of the true one's
-# length?
+# **Predict.** How far is the truncated gradient from the true gradient, in percent of the true
+# gradient's norm?
 
 # %% id="guess-truncated"
 guess = None  # %
@@ -321,7 +320,7 @@ pd.DataFrame({"peak": peaks})
 # %% [markdown] id="gradient-read"
 # The checkpointed version needs hardly more memory than the truncated one: it also keeps the state
 # at the start of each window. It has the true gradient, to the last bit. The truncated gradient has
-# only the part from the last ten steps, and those never contain a mark. Can it learn the task? Both
+# only the part from the last ten steps, which never contain a mark. Can it learn the task? Both
 # train for 120 updates with Adam on the same batches:
 
 # %% id="train-readers"
@@ -340,12 +339,12 @@ title = "Which of fifty numbers was marked? (0.69 is guessing)"
 plots.training_curves(history, xlabel="updates", ylabel="loss", title=title)
 
 # %% [markdown] id="train-read"
-# The truncated one stays at the logarithm of two, which is guessing, for all its updates: no
-# gradient tells the cell what to write when the mark goes by. (The state still carries something of
-# it, so a longer run might learn a little.) The other one guesses for half of the training, and
-# then learns the task, with hardly more memory.
+# The truncated network stays at the logarithm of two, which is guessing, for all its updates: no
+# gradient tells the cell what to store when the mark appears. (The state still carries a trace of
+# it, so a longer run might learn a little.) The checkpointed network guesses for half of the
+# training, and then learns the task, with hardly more memory.
 #
-# Truncation is right where a short horizon is meant, as in much text. But it is another training.
+# Truncation is right if you want a short horizon, as in much text. But it's a different training.
 # Checkpointing over time is the same training, for one more forward.
 #
 # ## Verdicts
