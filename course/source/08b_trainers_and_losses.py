@@ -4,7 +4,7 @@
 # This companion of chapter 08 is optional: no lab and no later chapter needs it. Seven questions:
 #
 # 1. How much of the activations' 75 % does a whole step save?
-# 2. Does Hugging Face's `Trainer` accumulate a model of your own correctly?
+# 2. Does Hugging Face's `Trainer` accumulate your own model correctly?
 # 3. What do other trainers do with a window?
 # 4. What does padding cost, and what do packed rows save?
 # 5. Can the optimizer run inside backward while you accumulate?
@@ -39,11 +39,11 @@ from tutorial_lib.instruments.training import Recipe
 torch.set_num_threads(1)
 
 # %% [markdown] id="lengths"
-# ## How much of the 75 % arrives?
+# ## How much of the 75 % do you get?
 #
 # Four micro-batches of 8 (8 x 4) keep a quarter of the activations of one batch of 32 (32 x 1). The
 # peak of the whole step may fall by less. Compare GPT-2 with AdamW in float32, on long and on short
-# sequences, *predicted* for the kernels of a GPU:
+# sequences, *predicted* for a GPU's kernels:
 
 # %% id="published-table"
 rows, gib = recorded.load("predicted").rows, {}
@@ -57,17 +57,17 @@ long_short["fell by, %"] = 100 * (1 - long_short["8 x 4"] / long_short["32 x 1"]
 long_short.round(2)
 
 # %% [markdown] id="trainers"
-# With long sequences the activations make the peak, and nearly all of the 75 % arrives. With short
-# ones the optimizer's update makes the peak, with gradients, optimizer states and a temporary copy.
-# Accumulation does not touch the update.
+# With long sequences the activations set the peak, and you get nearly all of the 75 %. With short
+# ones the optimizer's update sets the peak, with gradients, optimizer states and a temporary copy.
+# Accumulation doesn't affect the update.
 #
 # ## The trainers of 2024
 #
 # Chapter 08 measured how wrong a mean of means is. Hugging Face's `Trainer` had this fault. It was
 # reported in July 2023 (transformers issue 24725) and became widely known in October 2024 (also TRL
 # 2175, Unsloth 1146). Since then the `Trainer` counts the window's tokens and hands them to the
-# model as `num_items_in_batch`. **What if the model is yours and does not know that name?** Here is
-# such a model, with the loss that everybody writes, and 32 lines of code as its data.
+# model as `num_items_in_batch`. **What if you wrote the model, and it doesn't know that name?**
+# Here is such a model, with the usual loss, and 32 lines of code as its data.
 
 
 # %% id="own-model"
@@ -96,8 +96,8 @@ def collate(part):
 
 
 # %% [markdown] id="real-trainer"
-# And a real `Trainer` for one update. A callback keeps the gradients just before the optimizer's
-# step. Clipping is off, so they are as computed.
+# And here is a real `Trainer` for one update. A callback keeps the gradients just before the
+# optimizer's step. Clipping is off, so they are as computed.
 
 
 # %% id="trainer-settings"
@@ -135,10 +135,10 @@ def error(seen, wanted):
 
 
 # %% [markdown] id="predict-trainer"
-# Two models, both in micro-batches of 1: `OwnModel`, and one whose `forward` takes any keyword and
-# looks at none (`**_`), as wrappers do.
+# Two models train in micro-batches of 1: `OwnModel`, and one whose `forward` accepts any keyword
+# and ignores it (`**_`), as wrappers do.
 #
-# **Predict.** The second one's gradient is off by how many times its right length?
+# **Predict.** How many times too large is the second model's gradient?
 
 # %% id="guess-trainer"
 guess = None  # times
@@ -159,13 +159,13 @@ print(f"OwnModel off by {own:.2f}")
 print(f"TakesAnything off by {anything:.1f}{beside(guess, anything)}")
 
 # %% [markdown] id="read-trainer"
-# `OwnModel` gets the mean of means, today, from the repaired `Trainer`. `TakesAnything` gets a
+# Even today, from the repaired `Trainer`, `OwnModel` gets the mean of means. `TakesAnything` gets a
 # gradient that is too large by the number of micro-batches. The `Trainer` reads `**_` as a promise
 # that the model divides by the count, so it does not divide by the number of micro-batches either.
 # AdamW and clipping hide that. The fix is to keep the promise: divide by the count. The library's
-# own classification, regression and BERT masked-language heads break it too in transformers
-# 5.23.0: four accumulation steps give four times the gradient, and a logged loss four times too
-# large (`findings/trainer_multiplies_classification_heads.sh`).
+# own classification, regression and BERT masked-language heads break it too in transformers 5.23.0:
+# four accumulation steps give four times the gradient, and a logged loss four times too large
+# (`findings/trainer_multiplies_classification_heads.sh`).
 
 
 # %% id="mended-trainer"
@@ -192,20 +192,20 @@ for how in (collate, collate_masked):
     print(f"{how.__name__:<15} off by {off:.0e}")
 
 # %% [markdown] id="read-mended-trainer"
-# The first row is nearly right. The `Trainer` counted all labels of this model, and the first label
-# of each row is no target: `forward` shifts it out. So every gradient is too small by the share of
-# first tokens. With first labels masked in the collator the count is right, and the rest is
-# rounding. For most of the library's own causal models the `Trainer` leaves the first labels out,
-# and `loss_type = "ForCausalLM"` on yours has the same effect. But GPT-2 has no `loss_type`, so the
-# `Trainer` counts its first labels: with rows of four tokens, its gradient and its logged loss are
-# 0.75 of the right ones (transformers 5.23.0).
+# The first row is nearly right. The `Trainer` counted all labels of this model, but the first label
+# of each row isn't a target: `forward` shifts it out. So every gradient is too small by the share
+# of first tokens. With first labels masked in the collator the count is right, and the rest is
+# rounding. For most of the library's own causal models the `Trainer` excludes the first labels, and
+# setting `loss_type = "ForCausalLM"` on your model has the same effect. But GPT-2 has no
+# `loss_type`, so the `Trainer` counts its first labels: with rows of four tokens, its gradient and
+# its logged loss are 0.75 times the right values (transformers 5.23.0).
 #
 # A mixture of experts has a second loss, which balances its routers. The model adds it after the
 # division, so **the `Trainer` counts it once in each micro-batch**: with four accumulation steps
 # the router loss weighs four times as much as without (Mixtral, transformers 5.23.0). Divide
 # `router_aux_loss_coef` by the accumulation steps. TRL's DPO trainer divides it itself.
 #
-# Before you trust a trainer with a model of your own, compare one window with one batch.
+# Before you trust a trainer with your own model, compare one window with one batch.
 #
 # ### A mean over nothing
 #
@@ -220,20 +220,20 @@ for how in ("mean", "sum"):
     print(f"{how:<5} loss {loss.item()}, gradient {logits.grad.abs().max().item()}")
 
 # %% [markdown] id="precision"
-# The mean is 0/0. `cross_entropy`'s gradient is zero, so the model goes on learning, but an average
-# that you log is nan from here on. (The `Trainer` hides it: `logging_nan_inf_filter` is on.) A mean
-# that you write yourself, `(loss * mask).sum() / mask.sum()`, gives nan gradients as well. A sum
-# has no such trouble.
+# The mean is 0/0. `cross_entropy`'s gradient is zero, so the model continues learning, but an
+# average that you log is nan from here on. (The `Trainer` hides it: `logging_nan_inf_filter` is
+# on.) A mean that you write yourself, `(loss * mask).sum() / mask.sum()`, has nan gradients as
+# well. A sum has no such problem.
 #
 # ## What do other trainers do?
 #
-# Every trainer has a habit where chapter 08 left you a choice. The next table was computed by
-# running the libraries: ten micro-batches of one to nine tokens, four to an update, two epochs. The
-# loss is linear and the learning rate is 0, so each habit leaves one gradient of its own, which
-# names it. (`course/recorded/make/habits.py` has the experiment and all versions.)
+# Each trainer has its own habit wherever chapter 08 left you a choice. The next table was computed
+# by running the libraries: ten micro-batches of one to nine tokens, four per update, two epochs.
+# The loss is linear and the learning rate is 0, so each habit has a distinct gradient, which
+# identifies it. (`course/recorded/make/habits.py` has the experiment and all versions.)
 #
 # **Predict.** Ten micro-batches, windows of four. How many of these trainers update on the last two
-# and divide by four nevertheless?
+# but still divide by four?
 
 # %% id="guess-habits"
 guess = None
@@ -249,24 +249,25 @@ habits[["version", "divides_by", "short_window", "clips"]]
 habits[["schedule", "ema", "logs", "replays_dropout"]]
 
 # %% [markdown] id="read-habits"
-# An empty cell is one that the library leaves to your loop, or that was not asked of it. All
-# clipping that was asked sees the window's sum, as it should. Four habits may surprise you:
+# An empty cell was not tested, or the library leaves it to your loop. All tested clipping sees the
+# window's sum, as it should. Four habits may surprise you:
 #
 # - **The last window.** Lightning and Accelerate update on two micro-batches and divide by four, so
 #   that update counts half. DeepSpeed, Ignite, fastai and Keras carry the two into the next epoch.
 #   open_clip drops them.
 # - **The schedule and the average.** Ignite's handlers, attached to iterations as in its
-#   documentation, count micro-batches, and so do Keras' schedule and its average of weights. A
-#   decay that was chosen without accumulation then averages over a quarter as many updates.
+#   documentation, count micro-batches, and so do Keras' schedule and its weight average. A decay
+#   chosen without accumulation then averages over a quarter as many updates.
 # - **fastai's `n_acc` counts samples.** With eight samples in a batch, `GradientAccumulation(4)`
 #   accumulates nothing, and every gradient is twice as large.
 # - **Accelerate's plugin for FSDP2** checkpoints with `preserve_rng_state=False`. Dropout draws new
-#   masks in the recomputation: the loss is right, and the gradient is of another network. Leave
-#   its switch off, and wrap the blocks in PyTorch's checkpoint yourself. On TensorFlow, Keras'
+#   masks in the recomputation: the loss is right, but the gradient belongs to a different network.
+#   Leave its switch off, and wrap the blocks in PyTorch's checkpoint yourself. On TensorFlow,
+#   Keras'
 #   `RematScope` draws new masks too.
 #
-# open_clip's large batch is exact for its two encoders. The gradient of its one shared number, the
-# scale of the logits, is added once for each micro-batch, so it is four times too large.
+# open_clip's large batch is exact for its two encoders. But the gradient of its one shared number,
+# the logit scale, is added once per micro-batch, so it is four times too large.
 
 # %% [markdown] id="packed-rows"
 # ## Packed rows
@@ -280,8 +281,8 @@ habits[["schedule", "ema", "logs", "replays_dropout"]]
 # ```
 #
 # Packed, all lines are concatenated into one long row, and no position is padding. Two things must
-# be as before: positions count from each line's start, and attention does not cross a line's end.
-# The `GPT` does neither, so its forward pass is written once more, over its own layers.
+# stay the same: positions count from each line's start, and attention doesn't cross a line's end.
+# `GPT` does neither on packed rows, so its forward pass is written again, over its own layers.
 
 
 # %% id="packed"
@@ -327,7 +328,7 @@ def as_packed(gpt, masked=False):
 
 
 # %% [markdown] id="predict-packed"
-# First the same loss and the same gradient, in float64. Then the price. A kernel for packed rows
+# First we compare loss and gradient, in float64, then the price. A kernel for packed rows
 # (FlashAttention's `varlen`, in PyTorch `torch.nn.attention.varlen`) attends line by line, as the
 # code above does. Without one, people pass a mask, and the scores of all pairs are computed: the
 # third row of the table.
@@ -358,11 +359,10 @@ print(f"packed: {less:.0f} % less saved{beside(guess, less)}")
 table
 
 # %% [markdown] id="read-packed"
-# Padding is paid for in everything: tokens, saved bytes and FLOPs. A mask costs bytes too: each
-# block's attention turns it into numbers, one for each pair of tokens, and keeps them for backward.
-# And attention computes the pairs of different lines, only to hide them: here that is more
-# arithmetic than padding was. Both grow with the square of the packed length, so long packs need
-# the kernel. In transformers it is
+# Padding costs tokens, saved bytes and FLOPs. A mask also costs bytes: each block's attention turns
+# it into numbers, one per pair of tokens, and keeps them for backward. And attention computes pairs
+# of different lines, only to mask them: here that is more arithmetic than padding was. Both grow
+# with the square of the packed length, so long packs need the kernel. In transformers it is
 # `DataCollatorWithFlattening` with `attn_implementation="flash_attention_2"`, in TRL `packing=True`
 # or `padding_free=True`. A packed micro-batch is one row, so choose its size in tokens, and divide
 # the loss by the window's tokens, as chapter 08 does.
@@ -370,7 +370,8 @@ table
 # ## Optimizer in backward
 #
 # A parameter can be updated as soon as its gradient is ready, and the gradient freed before the
-# next one is computed. PyTorch has a hook for that. Counted, with P for one copy of the parameters:
+# next one is computed. PyTorch has a hook for that. Here is the counted memory, with P for the size
+# of the parameters:
 
 
 # %% id="fused"
@@ -426,15 +427,15 @@ f"{counted} updates{beside(guess, counted)}"
 # %% [markdown] id="losses"
 # AdamW counts four updates: from four different points, each at the full learning rate, because
 # AdamW does not see the division. The hook frees each gradient at once, so nothing is left to
-# accumulate into. With an unchanged AdamW you save the gradients' bytes or you accumulate, not
-# both. Zhang et al. (2023, "Adam Accumulation") change the update: they add each micro-batch's
-# gradient to the moments.
+# accumulate into. With standard AdamW you can save the gradients' bytes or accumulate, not both.
+# Zhang et al. (2023, "Adam Accumulation") change the update: they add each micro-batch's gradient
+# to the moments.
 #
 # ## What losses prove
 #
-# Train digits with AdamW and an effective batch of 64, three times from one start: the big batch, a
-# right loop (16 x 4), and a loop without the division, which logs its loss correctly. **Which of
-# the loss curves coincide?**
+# Train digits with AdamW and an effective batch of 64, three times from the same start: the big
+# batch, a correct loop (16 x 4), and a loop without the division, which logs its loss correctly.
+# **Which of the loss curves coincide?**
 
 
 # %% id="vit"
@@ -495,13 +496,13 @@ plots.training_curves(
 )  # fmt: skip
 
 # %% [markdown] id="read-chaos"
-# Training multiplies every difference. In float64 the right loop starts far lower and climbs in the
-# same way. So close losses do not prove a loop right, and different losses do not prove it wrong.
-# One window, compared gradient by gradient, settles it.
+# Training amplifies every difference. In float64 the right loop starts far lower and grows in the
+# same way. So close losses don't prove a loop right, and different losses don't prove it wrong.
+# Comparing one window gradient by gradient settles it.
 #
-# That comparison has a limit of its own. Near a minimum the terms of the gradient cancel: their sum
-# is much smaller than they are. Here is a linear regression, and a correct loop over eight
-# micro-batches. **Is it accepted far from the minimum, and very near it?**
+# That comparison also has a limit. Near a minimum the gradient's terms cancel: their sum is much
+# smaller than the terms. Here is a linear regression, and a correct loop over eight micro-batches.
+# **Is it accepted far from the minimum, and very near it?**
 
 # %% id="regression"
 torch.manual_seed(0)
@@ -534,15 +535,15 @@ for distance in (1.0, 1e-4):
         print(str(refusal).partition(" (")[0])
 
 # %% [markdown] id="read-minimum"
-# Near the minimum the correct loop is refused, in float64 too. The tolerance is a share of the
-# gradient, and there the gradient is tiny beside the terms whose rounding it inherits. Compare
-# early in training.
+# Near the minimum the correct loop is refused, even in float64. The tolerance is a share of the
+# gradient, and there the gradient is tiny compared with the terms whose rounding it inherits.
+# Compare early in training.
 #
 # ## The loop without a framework
 #
-# What is an accumulated update? Below it is written without `.grad`, `backward` and an optimizer: a
-# sum of gradients, and one subtraction. Do the weights come out as PyTorch's loop leaves them?
-# (The table after that has the verdicts.)
+# What is an accumulated update? Below it is written without `.grad`, `backward` or an optimizer: a
+# sum of gradients, and one subtraction. Do the weights match PyTorch's loop? (The table after that
+# has the verdicts.)
 
 
 # %% id="by-hand"
@@ -576,9 +577,9 @@ claims.Verdicts(
 # %% [markdown] id="summary"
 # ## What you can now do
 #
-# - Compare a trainer's gradient with the big batch's, by a callback of two lines.
+# - Compare a trainer's gradient with the big batch's, with a two-line callback.
 # - Pack ragged rows instead of padding them, and show that the loss is the same.
 # - Choose between an optimizer in backward and accumulation.
-# - Distrust losses as witnesses.
+# - Say why loss curves don't prove a loop right.
 #
 # Back to the core: chapter 09, `09_when_accumulation_lies`.

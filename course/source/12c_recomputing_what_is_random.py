@@ -2,8 +2,8 @@
 # # Recomputing what is random
 #
 # This companion of chapter 12 is optional: no lab and no later chapter needs it. Most large
-# language models of today are mixtures of experts: a router sends each token to a few of many MLPs.
-# (What they hold is in companion `12d_mixtures_in_bytes`.) A checkpoint runs the router twice.
+# language models today are mixtures of experts: a router sends each token to a few of many MLPs.
+# (Companion `12d_mixtures_in_bytes` counts what they hold.) A checkpoint runs the router twice.
 # Three questions:
 #
 # 1. What if the second run sends a token elsewhere, and who notices?
@@ -44,13 +44,13 @@ checkpoint = partial(torch_checkpoint, use_reentrant=False)
 # is another, and tokens 2 and 6 go elsewhere: backward meets the tensors of other tokens. With the
 # six choices saved, all arrows are those of forward.](figures/12-routing.svg)
 #
-# A router scores each token for each expert and takes the best. Training needs all experts busy, so
-# something pushes the choice: noise (Shazeer et al., 2017), or a bias that rises for experts with
-# too few tokens (DeepSeek-V3, 2024). There are two ways to lay out the tokens of an expert:
+# A router scores each token for each expert and chooses the best. Training needs all experts busy,
+# so something pushes the choice: noise (Shazeer et al., 2017), or a bias that rises for experts
+# with too few tokens (DeepSeek-V3, 2024). There are two ways to lay out the tokens of an expert:
 #
 # - *own size*: a tensor with as many rows as there are tokens;
-# - *capacity*: a tensor of fixed size (GShard, 2020). Tokens beyond it are *dropped*: they pass by
-#   the experts. Rows that are left over are ignored.
+# - *capacity*: a tensor of fixed size (GShard, 2020). Tokens beyond it are *dropped*: they skip the
+#   experts. Unused rows are ignored.
 
 
 # %% id="moe"
@@ -102,8 +102,8 @@ class Balancing:
 
 
 # %% [markdown] id="gradients-text"
-# One transformer block whose MLP is such a layer, 512 tokens, and the gradients of all its weights
-# and of its input. As in chapter 05, a checkpoint is compared with the plain block.
+# Take one transformer block whose MLP is such a layer, and 512 tokens. As in chapter 05, we compare
+# the checkpointed block with the plain one, by the gradients of all weights and of the input.
 
 
 # %% id="gradients"
@@ -162,10 +162,10 @@ def waiting(call, choose):
 # %% [markdown] id="predict-silent"
 # Four routers, each in both layouts, under a checkpoint: noise from PyTorch's RNG, whose state the
 # checkpoint restores; the same with `preserve_rng_state=False`, which some recipes set for speed
-# and Accelerate's plugin for FSDP2 sets for you (chapter 08b); noise from a generator of its own; a
+# and Accelerate's plugin for FSDP2 sets for you (chapter 08b); noise from a separate generator; a
 # bias that the layer updates in `forward`.
 #
-# **Predict.** In how many of the eight cases is the gradient wrong, and no error says so?
+# **Predict.** In how many of the eight cases is the gradient wrong, without an error?
 
 # %% id="guess-silent"
 guess = None  # of 8
@@ -197,20 +197,20 @@ print(f"{(first != second).float().mean():.0%} of the tokens went elsewhere;")
 print(f"{dropped} of {len(first)} were dropped in forward")
 
 # %% [markdown] id="silent-read"
-# With experts of their own size, another routing is another shape, and PyTorch's check finds it.
-# (It compares shapes, not values: had every expert got as many tokens as before, it would pass.)
-# With a capacity all shapes are fixed, so the check passes, and a few tokens that went elsewhere
-# spoil the gradient. The loss is right, as always: forward computed it.
+# If each expert has its own size, a different routing means different shapes, and PyTorch's check
+# finds it. (It compares shapes, not values: had every expert got as many tokens as before, it would
+# pass.) With a capacity all shapes are fixed, so the check passes, and a few rerouted tokens make
+# the gradient wrong. The loss is right, as always: forward computed it.
 #
-# `preserve_rng_state` repeats the noise of PyTorch's RNG and of nothing else. A generator of your
-# own, NumPy, or a bias that `forward` updates are not restored. Bias updates belong after the
-# optimizer's step, and so does every other count that routing reads.
+# `preserve_rng_state` repeats only the noise of PyTorch's RNG. Your own generator, NumPy, or a bias
+# that `forward` updates are not restored. Update biases after the optimizer's step, and likewise
+# every other count that routing reads.
 #
 # ## Save the routing
 #
-# The sure way: do not repeat the choice, save it. `topk` makes it, so save what `topk` returns, and
-# recompute all else. Chapter 07 has the tool: `create_selective_checkpoint_contexts` takes a list
-# of operations to save.
+# The safe way is to save the choice instead of repeating it. `topk` makes it, so save what `topk`
+# returns, and recompute everything else. Chapter 07 has the tool:
+# `create_selective_checkpoint_contexts` takes a list of operations to save.
 #
 # **Write.** `saving_routing`.
 
@@ -262,15 +262,16 @@ saving["PyTorch's RNG, not preserved"] = forgetful, lambda: noisy
 outcomes(saving)
 
 # %% [markdown] id="saved-routing-read"
-# `equal` speaks of one step's gradient. The recomputation still runs the rest of `forward`,
-# so the bias moves twice, as BatchNorm's statistics do in chapter 12, and the next step may route
-# otherwise. Saved routing does not repair that: update the bias after the optimizer's step.
+# `equal` compares one step's gradient. The recomputation still runs the rest of `forward`, so the
+# bias moves twice, like BatchNorm's statistics in chapter 12, and the next step may route
+# differently. Saved routing doesn't fix that: update the bias after the optimizer's step.
 #
-# Here the noise only chooses. Where it is multiplied into what the experts get, autograd saves it
-# as well, and its random operation belongs on the list too.
+# Here the noise only affects the choice. If it is multiplied into the experts' inputs, autograd
+# saves it as well, and its random operation belongs on the list too.
 #
-# **Predict.** `topk` returns a value and the number of an expert (8 bytes) for each token. How many
-# percent of the bytes of the block's input, 64 numbers in float32 for each token, is that?
+# **Predict.** `topk` returns a value and an expert's number (8 bytes) for each token. The block's
+# input has 64 float32 numbers per token. What percentage of the input's bytes does `topk`'s result
+# take?
 
 # %% id="guess-routing"
 guess = None  # %
@@ -281,9 +282,9 @@ share = 100 * more / x.nbytes
 print(f"{share:.1f} % of the input's bytes{beside(guess, share)}")
 
 # %% [markdown] id="routing-real-text"
-# In published models a token is wider, and goes to more experts. DeepSeek-V3 first chooses groups
-# of experts, so it calls `topk` three times. From the configurations, with the tokens in bfloat16
-# and the routers' scores in float32, as the library has them:
+# In published models a token is wider and goes to more experts. DeepSeek-V3 first chooses groups of
+# experts, so it calls `topk` three times. This table is computed from the configurations, with
+# tokens in bfloat16 and the routers' scores in float32, as in the library:
 
 # %% id="routing-real"
 published = [transformers.MixtralConfig(), transformers.OlmoeConfig()]
@@ -299,10 +300,10 @@ for config in published:
 pd.DataFrame(routing).T.round(2)
 
 # %% [markdown] id="mixtral-text"
-# So saving costs next to nothing. Does the library's own layer fail in the same two ways? Here is a
+# So saving costs almost nothing. Does the library's own layer fail in the same two ways? Here is a
 # small Mixtral of transformers, whose `router_jitter_noise` multiplies the router's input by a
-# random number. Its experts come as a loop (`eager`), and as one matmul over all tokens, sorted by
-# expert (`grouped_mm`), which is the fast one.
+# random number. Its experts run as a loop (`eager`), or as one matmul over all tokens, sorted by
+# expert (`grouped_mm`), which is faster.
 
 # %% id="mixtral"
 MIXTRAL = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2}
@@ -341,17 +342,17 @@ pd.Series(said).unstack(0)
 
 # %% [markdown] id="mixtral-read"
 # The switch preserves the RNG state by default, and all is well. Without it the loop is caught by
-# its shapes, and the fast layer is wrong in silence: sorted tokens are one tensor of one shape,
-# however they are divided. On a GPU there is one more way to disagree: if a kernel adds in another
-# order the second time, two scores that are nearly equal may change places. Saved routing repeats
-# them too.
+# its shapes, but the fast layer is silently wrong: sorted tokens are one tensor of one shape,
+# however they are divided. On a GPU there is one more cause: if a kernel adds in a different order
+# the second time, two nearly equal scores may change places. Saved routing repeats them too.
 #
 # ## Or keep it in 8 bits
 #
-# What is not recomputed need not repeat. A pack hook (chapter 05) may return anything from which
-# `unpack` makes a tensor, and a smaller one will do: 8 bits in place of float32's 32 (ActNN, Chen
-# et al., 2021). Cut the tensor into blocks of 64 numbers, keep the largest absolute value of each
-# block as its scale, and round all numbers to 127ths of it. That is $1 + 4/64$ bytes a number.
+# What isn't recomputed can't come out differently. A pack hook (chapter 05) may return anything
+# that `unpack` can turn into a tensor, such as a smaller tensor: 8 bits instead of float32's 32
+# (ActNN, Chen et al., 2021). Cut the tensor into blocks of 64 numbers, keep the largest absolute
+# value of each block as its scale, and round all numbers to 127ths of it. That is $1 + 4/64$ bytes
+# per number.
 #
 # **Write.** Both functions.
 
@@ -410,9 +411,9 @@ def undoes_the_steps():
 
 
 # %% [markdown] id="hooks-text"
-# The hooks leave alone what is no float, what is small, and the weights, which are in memory
-# anyway. Around a checkpoint, hooks are asked about its arguments only (05b). So the two go
-# together: each block's input in 8 bits, and the rest recomputed from the rounded input.
+# The hooks skip non-float tensors, small tensors, and the weights, which are in memory anyway.
+# Around a checkpoint, hooks see only its arguments (05b). So you can combine the two: each block's
+# input in 8 bits, and the rest recomputed from the rounded input.
 
 
 # %% id="in-8-bits"
@@ -457,11 +458,11 @@ def gpt_step(way):
 
 
 # %% [markdown] id="predict-8-bits"
-# A GPT of eight blocks in float32, after forty updates, since random weights have no outliers. What
-# each block saves goes through the hooks.
+# Take a GPT of eight blocks in float32, after forty updates, since random weights have no outliers.
+# What each block saves passes through the hooks.
 #
-# **Predict.** By how many percent is the gradient off? (To compare: autocast to bfloat16, which
-# nobody minds, is in the line above the table.)
+# **Predict.** By how many percent is the gradient off? (For comparison, the error of autocast to
+# bfloat16, which is widely accepted, is in the line above the table.)
 
 # %% id="guess-8-bits"
 guess = None  # %
@@ -505,18 +506,19 @@ table["FLOPs, times"] = table["FLOPs, times"].map("{:.2f}".format)
 table.drop("autocast")
 
 # %% [markdown] id="ways-read"
-# - Forward is untouched, so the loss is exact. A rounded tensor spoils what backward makes of it,
-#   here more than autocast does.
-# - A checkpoint keeps less, exactly, for more FLOPs. Compression recomputes nothing. It pays with
-#   rounding, and with the hooks' own temporary tensors.
-# - With both, the least waits, and the gradient is off by little: only the input of each block is
-#   rounded, and the rest is recomputed from it in full precision. The peak stays where it was, at
-#   the end of backward: all gradients are there, one block is recomputed, and no other input waits.
-#   With many more tokens the peak comes earlier, while the inputs wait, and then it falls.
+# - Forward is unchanged, so the loss is exact. Rounded tensors make backward's results less
+#   accurate, here more than autocast does.
+# - A checkpoint keeps less, exactly, for more FLOPs. Compression recomputes nothing. Its price is
+#   rounding, and the hooks' own temporary tensors.
+# - Combining them keeps the fewest bytes, with a small error in the gradient: only the input of
+#   each block is rounded, and the rest is recomputed from it in full precision. The peak stays at
+#   the end of backward, when all gradients are in memory, one block is recomputed, and no other
+#   input waits. With many more tokens the peak comes earlier, while the inputs wait, and then
+#   compression lowers it.
 #
 # ## What you can now do
 #
-# - Say when a second run routes otherwise, whether its shapes show it, and compare gradients.
+# - Say when a second run routes differently, whether its shapes show it, and compare gradients.
 # - Save a choice instead of repeating it, with a list of one operation.
 # - Keep activations in 8 bits, and say what that costs in the gradient and saves in bytes.
 #

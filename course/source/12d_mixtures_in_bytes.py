@@ -1,8 +1,8 @@
 # %% [markdown] id="title"
 # # Mixtures of experts in bytes
 #
-# Most large language models of today are mixtures of experts: in each layer a router sends a token
-# to a few of many MLPs. Such a model has two sizes, and each goes with other bytes. In this
+# Most large language models today are mixtures of experts: in each layer a router sends a token
+# to a few of many MLPs. Such a model has two sizes, and each determines different bytes. In this
 # companion you count both, see what a block keeps, and choose what to recompute.
 #
 # No lab and no later chapter needs this companion.
@@ -24,10 +24,10 @@ from tutorial_lib.units import GB, MIB
 # ## Two sizes of one model
 #
 # A mixture has two numbers of parameters: the *total*, and the *active* ones, which work on one
-# token. Of each layer's experts a token meets `chosen`; it meets everything else, too.
+# token. A token uses `chosen` of each layer's experts, and everything outside the experts.
 #
-# **Write.** `active`, three or four lines. In the library, names of the experts' parameters contain
-# `.experts.`, and one tensor holds all experts of a layer.
+# **Write.** `active`, three or four lines. In the library, the names of the experts' parameters
+# contain `.experts.`, and one tensor holds all experts of a layer.
 
 
 # %% id="active"
@@ -72,13 +72,13 @@ columns = ["total, billions", "active", "16 bytes each, GB", "16 bytes active, G
 pd.DataFrame.from_dict(rows, orient="index", columns=columns)
 
 # %% [markdown] id="sizes-read"
-# The counts agree with the published ones within a billion: 46.7 and 12.9 for Mixtral (Jiang et
+# The counts agree with the published counts within a billion: 46.7 and 12.9 for Mixtral (Jiang et
 # al., 2024), 6.9 and 1.3 for OLMoE (Muennighoff et al., 2024), 671 and 37 for DeepSeek-V3. Weights,
-# gradients and states go by the *total*, arithmetic by the *active* ones. Do activations go by the
-# active ones, too? Here is a block of OLMoE, 4096 tokens in bfloat16, predicted.
+# gradients and states depend on the *total*, arithmetic on the *active* ones. Do activations depend
+# on the active ones, too? Here is a block of OLMoE, 4096 tokens in bfloat16, predicted.
 #
-# **Predict.** Each token goes to 8 experts, which are half as wide as the model. What share of the
-# block's saved bytes is the experts', in %?
+# **Predict.** Each token goes to 8 experts, which are half as wide as the model. What percentage of
+# the block's saved bytes do the experts keep?
 
 # %% id="guess-experts"
 guess = None  # %
@@ -114,21 +114,21 @@ large = [row for row in inside if row.num_bytes > 32 * MIB]
 pd.DataFrame([(row.op, row.shape, str(row.num_bytes)) for row in large])
 
 # %% [markdown] id="kept-read"
-# Every token is there eight times: sorted by expert (`Index`), between the two matmuls (`Split`,
-# `Silu`, `Mul`), and behind them (`GroupedMm`), until the eight are added up. So the activations
-# are those of a dense model with the *active* parameters, and more: a dense one copies no rows.
+# Every token is stored eight times: sorted by expert (`Index`), between the two matmuls (`Split`,
+# `Silu`, `Mul`), and after them (`GroupedMm`), until the eight are added up. So a mixture keeps
+# more activations than a dense model with the *active* parameters, which doesn't copy rows.
 #
 # Under expert parallelism each rank has some of the experts. Then the copied rows are also sent to
-# the experts' ranks, and the results back. Each of the two needs a buffer, as large as what the
-# *fullest* rank gets. If the router sent all tokens to one of 8 ranks, that would be 8 times the
-# mean. That's why routers are balanced, or tokens dropped.
+# the experts' ranks, and the results back. Each of the two transfers needs a buffer as large as
+# what the *fullest* rank gets. If the router sent all tokens to one of 8 ranks, that would be 8
+# times the mean. That's why routers are balanced, or tokens are dropped.
 #
 # ## Which part to recompute
 #
 # Megatron Bridge publishes the choice for Moonlight, with 16 billion parameters in all, on 8 H100s
 # with expert parallelism 8. Beside it are the same choices for OLMoE's block: the core of
-# attention, the experts' activation (`moe_act`: what is between the two matmuls, made from
-# `Split`), and all of the mixture.
+# attention, the experts' activation (`moe_act`: what is between the two matmuls, computed from
+# `Split`), and the whole mixture.
 
 # %% id="choices"
 # NVIDIA-NeMo/Megatron-Bridge@067f987, skills/nemo-mbridge-perf-activation-recompute,
@@ -154,34 +154,35 @@ columns += ["Moonlight: frees, % of the peak", "costs, % of its time"]
 pd.DataFrame.from_dict(table, orient="index", columns=columns).T
 
 # %% [markdown] id="choices-read"
-# They agree in order. Recomputing the attention's core frees nothing, since a fused kernel keeps no
-# scores, and costs the most time. The experts' activation frees much for no matmul. (Of a *peak* it
-# is less than of a block: Moonlight's holds weights and states as well.) The whole mixture frees
-# most and costs most: router, sorting and, with expert parallelism, the traffic run again. The same
-# document has a model that fits its 80 GB in no other way (Nemotron 3 Nano).
+# Both have the same order. Recomputing the attention's core frees nothing, since a fused kernel
+# keeps no scores, and costs more time than `moe_act` does. Recomputing the experts' activation
+# frees a lot and needs no matmul. (Its share of a *peak* is smaller than of a block: Moonlight's
+# peak also holds weights and states.) The whole mixture frees the most and costs the most
+# arithmetic: router, sorting and, with expert parallelism, the traffic run again. The same document
+# has a model that fits in 80 GB only this way (Nemotron 3 Nano).
 #
 # The router must then send each token where it went before. Companion
 # `12c_recomputing_what_is_random` shows what happens if it does not, and how to save the routing.
 #
 # ## On paper
 #
-# **1.** Mixtral has 8 experts in a layer and chooses 2. Which share of its experts' weights gets a
+# **1.** Mixtral has 8 experts in a layer and chooses 2. What share of its experts' weights gets a
 # gradient from one token? And from 4096?
 #
 # <details><summary>Answer</summary>
 #
-# From one token a quarter, from many all of it. So gradients and states go by the total.
+# A quarter from one token, and all of them from many. So gradients and states depend on the total.
 # </details>
 #
-# **2.** 4096 tokens of width 2048 go to 8 experts each, in bfloat16. What does the sorted copy
-# take, and what did the rows take before?
+# **2.** 4096 tokens of width 2048 go to 8 experts each, in bfloat16. How much does the sorted copy
+# take, and how much did the rows take before?
 #
 # <details><summary>Answer</summary>
 #
 # $8 \cdot 4096 \cdot 2048 \cdot 2$ bytes are 128 MiB, and the rows 16 MiB.
 # </details>
 #
-# **3.** 64 experts are divided over 8 ranks, and each rank has 4096 tokens of its own. How many
+# **3.** 64 experts are divided over 8 ranks, and each rank has its own 4096 tokens. How many
 # rows does a rank get if routing is even? What does checkpointing the mixture add to the traffic?
 #
 # <details><summary>Answer</summary>
@@ -192,5 +193,5 @@ pd.DataFrame.from_dict(table, orient="index", columns=columns).T
 #
 # ## What you can now do
 #
-# - Count a mixture's two sizes, and say which bytes go with which.
+# - Count a mixture's two sizes, and say which bytes depend on which.
 # - Say what its experts keep, and which part frees most for its price.

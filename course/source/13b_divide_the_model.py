@@ -1,9 +1,9 @@
 # %% [markdown] id="title"
 # # Divide the model
 #
-# This companion of chapter 13 is optional: no lab and no later chapter needs it. There every rank
-# had all layers. Here each rank has some of the layers (a pipeline), or a part of every layer
-# (tensor parallelism). Three questions:
+# This companion of chapter 13 is optional: no lab and no later chapter needs it. In chapter 13
+# every rank had all layers. Here each rank has some of the layers (a pipeline), or a part of every
+# layer (tensor parallelism). Three questions:
 #
 # 1. How many micro-batches does a pipeline's rank hold, and what does checkpointing change?
 # 2. Why does a rank wait, and what does an interleaved schedule change?
@@ -37,8 +37,8 @@ torch.set_num_threads(1)
 os.environ["OMP_NUM_THREADS"] = "1"  # the processes that we start share a few cores
 
 # %% [markdown] id="model-text"
-# Model, meter and ranks are those of chapter 13: a GPT of eight blocks, eight lines of text an
-# update, four processes. All sizes are in **P**, the size of the weights.
+# Model, meter and ranks are from chapter 13: a GPT of eight blocks, eight sequences (lines of text)
+# per update, four processes. All sizes are in **P**, the size of the weights.
 
 
 # %% id="model"
@@ -100,15 +100,15 @@ four = ranks.start(N)  # the line below, if there is one, depends on your machin
 #                      ◄──────────────◄──────────────◄─────── gradients
 # ```
 #
-# Boundaries travel from rank to rank, and their gradients back. The batch is cut into
-# micro-batches, so that all ranks have work at the same time.
+# Boundary activations are sent from rank to rank, and their gradients are sent back. The batch is
+# cut into micro-batches, so that all ranks have work at the same time.
 #
 # A **schedule** says which rank does what next. GPipe runs all micro-batches forward, then all
 # backward. 1F1B starts a backward as soon as it can, and then alternates. The interleaved schedule
 # gives each rank two shorter stages, here one block each.
 #
 # A micro-batch is **in flight** on a rank between its forward and its backward there. Its
-# activations wait that long.
+# activations stay in memory that long.
 #
 # **Predict.** Four ranks, eight micro-batches. With GPipe, eight are in flight everywhere. How many
 # are in flight on rank 0 with 1F1B?
@@ -206,25 +206,25 @@ print(f"1F1B, rank 0: {flight}{beside(guess, flight)}")
 pd.DataFrame(table).T.rename_axis(columns="on ranks 0 to 3")
 
 # %% [markdown] id="pipeline-read"
-# - **GPipe** divides the layers only: a quarter of the layers times the whole batch.
+# - **GPipe** divides only the layers: a quarter of the layers times the whole batch.
 # - **1F1B** has at most as many micro-batches in flight as there are stages from this one to the
 #   last. More micro-batches do not change that.
 # - **Interleaved** holds more than 1F1B. It is used because its ranks wait less.
-# - **With checkpointing** of each block, boundaries and the stage's outputs wait, and one block's
-#   inside at a time. All three fall, GPipe most, and come
-#   closer. Interleaved then needs most on every rank. GPipe's boundaries grow with the number of
-#   micro-batches. (The table is PyTorch 2.13's. In 2.15 a stage no longer holds outputs that it has
-#   sent, so its bytes are a little lower.)
+# - **With checkpointing** of each block, boundaries and the stage's outputs wait, and only one
+#   block's inside is in memory at a time. All three schedules fall, GPipe the most, and get closer.
+#   Interleaved then needs the most on every rank. GPipe's boundaries grow with the number of
+#   micro-batches. (The table is PyTorch 2.13's. In 2.15 a stage releases outputs that it has sent,
+#   so its bytes are a little lower.)
 #
 # **If you accumulate over several `step`s of a schedule, build it with `scale_grads=False`.** By
-# default each `step` divides `.grad` by its number of micro-batches, and with it what earlier steps
-# left there. So two steps of four micro-batches give 1.25 gradients instead of two (PyTorch 2.13.0
-# and 2.15.0). Then divide yourself, once, before the optimizer's step.
+# default each `step` divides all of `.grad` by its number of micro-batches, including what earlier
+# steps left there. So two steps of four micro-batches sum to 1.25 gradients instead of two (PyTorch
+# 2.13.0 and 2.15.0). With `False`, divide once yourself, before the optimizer's step.
 #
-# **Inside a stage take `use_reentrant=False`.** A stage's input needs no gradient, so with a
-# reentrant checkpoint every gradient is None, and nothing is raised. Under a zero-bubble schedule a
-# checkpoint runs twice more in backward instead of once: such a schedule takes the gradients of
-# inputs and of weights by two runs of autograd (PyTorch 2.13.0 and 2.15.0).
+# **Inside a stage use `use_reentrant=False`.** A stage's input doesn't require a gradient, so with
+# a reentrant checkpoint every gradient is None, and no error is raised. Under a zero-bubble
+# schedule a checkpoint runs forward twice in backward instead of once: such a schedule computes the
+# gradients of inputs and of weights in two runs of autograd (PyTorch 2.13.0 and 2.15.0).
 #
 # ## Why do a pipeline's ranks wait?
 #
@@ -235,10 +235,10 @@ pd.DataFrame(table).T.rename_axis(columns="on ranks 0 to 3")
 # ```
 #
 # Each rank runs its forwards (F) and backwards (B) in the order of its schedule. The next cell
-# writes the orders down, for four ranks and eight micro-batches. A rank of **1F1B**
-# begins with as many forwards as there are ranks from it to the last. In the **interleaved**
-# schedule (Narayanan et al., 2021) a rank has two stages, half as long, and takes four
-# micro-batches of one, then four of the other.
+# lists the orders for four ranks and eight micro-batches. A rank of **1F1B** begins with as many
+# forwards as there are ranks from it to the last. In the **interleaved** schedule (Narayanan et
+# al., 2021) a rank has two stages, half as long, and runs four micro-batches of one, then four of
+# the other.
 
 
 # %% id="orders"
@@ -266,7 +266,7 @@ for rank in range(4):
 
 # %% [markdown] id="clock-text"
 # Each block takes one unit of time in forward and two in backward. A stage begins as soon as its
-# rank is free and its input is there.
+# rank is free and its input has arrived.
 #
 # **Predict.** Each rank works for 48 units: 8 micro-batches, two blocks, 1 + 2 units. How many
 # units does the whole 1F1B update take?
@@ -305,13 +305,14 @@ for name, orders in SCHEDULES.items():
 print(f"1F1B: {units['1F1B']} units{beside(guess, units['1F1B'])}")
 
 # %% [markdown] id="timetables-read"
-# The white is the **bubble**: time in which a rank waits. GPipe and 1F1B have the same bubble, so
-# 1F1B saves memory at no cost in this count, which has no transfers. The interleaved schedule has
-# half the bubble. In exchange its ranks hold more activations than 1F1B's, and each micro-batch
+# The white area is the **bubble**: time in which a rank waits. GPipe and 1F1B have the same bubble,
+# so 1F1B saves memory at no cost in this count, which has no transfers. The interleaved schedule
+# has half the bubble. In exchange its ranks hold more activations than 1F1B's, and each micro-batch
 # crosses seven boundaries, not three.
 #
-# **Zero-bubble** schedules (Qi et al., 2023) cut backward in two: the gradient of the input, for
-# which the rank before waits, and the gradient of the weights, which can fill the white later.
+# **Zero-bubble** schedules (Qi et al., 2023) cut backward in two: the gradient of the input, which
+# the previous rank is waiting for, and the gradient of the weights, which can fill the bubble
+# later.
 #
 # ## Tensor parallelism: divide the inside of a layer
 #
@@ -324,17 +325,17 @@ print(f"1F1B: {units['1F1B']} units{beside(guess, units['1F1B'])}")
 #
 # Each rank has a quarter of every large matrix. The first matrix of a pair is cut by columns, so
 # each rank computes some heads of attention, or some columns of the MLP. The second is cut by rows
-# and takes those as they are. An all-reduce adds the partial results.
+# and takes that output as it is. An all-reduce adds the partial results.
 #
 # **Sequence parallelism** goes with it: outside the pairs (norms, residual sums) each rank has a
 # quarter of the tokens. The all-reduce becomes a gather before the pair and a reduce-scatter after
 # it.
 #
 # `parallelize_module` divides layers by their names. The rows of `qkv` are all queries, then all
-# keys, then all values. We first put them in the order of the ranks, since each rank needs the
-# three of its own heads.
+# keys, then all values. We first reorder them by rank, since each rank needs the queries, keys and
+# values of its own heads.
 #
-# **The formula.** Chapter 01 counted 16 units of activations a block. Which are divided by N?
+# **The formula.** Chapter 01 counted 16 units of activations per block. Which are divided by N?
 #
 # | tensors of a block | units | tensor parallelism | with sequence |
 # |---|---|---|---|
@@ -347,12 +348,12 @@ print(f"1F1B: {units['1F1B']} units{beside(guess, units['1F1B'])}")
 # backward: then the last row is divided too.)
 #
 # With sequence parallelism the last norm's input is divided too. Weights, gradients and states are
-# divided where they belong to a block's matrices; with sequence parallelism, the output matrix's
-# too. Each pair makes an all-reduce in forward and one in backward: 8 units a block, times
+# divided if they belong to a block's matrices or, with sequence parallelism, to the output matrix.
+# Each pair runs one all-reduce in forward and one in backward: 8 units per block, times
 # $(N-1)/N$. Sequence parallelism sends five more at the two ends.
 #
-# **Predict.** Tensor parallelism alone, four ranks, all eight lines on each. A rank holds what
-# percentage of one process's activations?
+# **Predict.** Take tensor parallelism alone on four ranks, all eight sequences on each. What
+# percentage of one process's activations does a rank hold?
 
 # %% id="guess-tensor"
 guess = None
@@ -441,11 +442,11 @@ show(tensor_ways)
 # The ranks send activations, which grow with the batch, and each layer waits for them. So tensor
 # parallelism stays inside one machine with fast links.
 #
-# **Context parallelism** divides the tokens inside the pairs as well, for sequences that fit on no
-# rank. Then most of the keys that a query needs are on other ranks: keys and values travel around
-# the ranks, one part at a time (ring attention, Liu et al., 2023).
+# **Context parallelism** divides the tokens inside the pairs as well, for sequences too long for
+# one rank. Then most of the keys that a query needs are on other ranks: keys and values travel
+# around the ranks, one part at a time (ring attention, Liu et al., 2023).
 #
-# ## Both beside one process
+# ## Both compared with one process
 
 # %% id="all-rows"
 for rank in (0, 3):

@@ -18,7 +18,7 @@
 # <details><summary>What my script must have</summary>
 #
 # It must have a function that builds your model and one batch of random data of the right shape.
-# Copy these lines, and put in your own model and loss. The script's training loop must be
+# Copy these lines, and insert your own model and loss. The script's training loop must be
 # below `if __name__ == "__main__":`, because the file is imported.
 #
 # ```python
@@ -29,8 +29,8 @@
 #     return lambda: F.cross_entropy(model(images), labels), model
 # ```
 #
-# A function that gives `step, model, optimizer` is taken too. It's predicted as it is, but the
-# levers that change the inside of your step can't be applied to it.
+# A function that returns `step, model, optimizer` works too. It's predicted as it is, but levers
+# that change the inside of your step can't be applied to it.
 #
 # </details>
 
@@ -60,7 +60,7 @@ guess = None  # GiB that one step needs: write a number before you go on
 # ## 1. What one step needs
 #
 # *Needs* is the peak of the step, and decides whether it runs. *Takes* is what `nvidia-smi` shows
-# when nothing limits the step. It is more, because PyTorch keeps memory that it once asked for.
+# when nothing limits the step. It is more, because PyTorch keeps memory that it once allocated.
 
 # %% id="need"
 room = Room.of(str(CARD))
@@ -86,18 +86,18 @@ report
 # | temporary, in the optimizer | a fused optimizer | checkpoints; a smaller micro-batch |
 #
 # The next table pulls the levers one after the other, in the order of chapter 14c: each row keeps
-# those above it. *Smaller micro-batch* takes the smallest one that still keeps your card busy
-# (predicted; where `CARD` is a size, for an A100). A row may need more than the one before:
-# autocast, for one, adds 16-bit copies.
-# *FLOPs* is the arithmetic that the levers add. *Training* says whether it is still the same:
+# the levers above it. *Smaller micro-batch* takes the smallest one that still keeps your card busy
+# (predicted; if `CARD` is a size, for an A100). A row may need more than the one before: autocast,
+# for example, adds 16-bit copies. *FLOPs* is the arithmetic that the levers add. *Training* says
+# whether it is still the same:
 #
 # - **exact**: the same operations, so the same gradients, up to your GPU's run-to-run
 #   nondeterminism (02);
-# - **rounding**: the same mathematics, other last digits;
-# - **redrawn**: the same, but dropout or noise draws other random numbers;
-# - **another**: another update. So is a smaller micro-batch where BatchNorm or the loss (as CLIP's)
-#   compares its samples (09), and checkpoints where forward reads what it changes, as a codebook
-#   that it moves. Compare the losses of two short runs before you trust it;
+# - **rounding**: the same mathematics, different last digits;
+# - **redrawn**: the same, but dropout or noise draws different random numbers;
+# - **another**: a different update. A smaller micro-batch is one if BatchNorm or the loss (like
+#   CLIP's) compares its samples (09), and checkpoints are one if forward reads what it changes,
+#   such as a codebook that it updates. Compare the losses of two short runs before you trust it;
 # - **untried**: your model is too large to try whether its loss compares samples.
 
 
@@ -131,23 +131,23 @@ plots.ledger_bars(
 )
 
 # %% [markdown] id="plan-text"
-# Take the first row with *yes*. *Outside layers* is the part of the peak that no layer made. In a
-# language model that is mostly the loss: log-probabilities, and a gradient. Where it is most of the
-# peak of one sample, no lever here helps, and the loss must be computed in chunks
+# Take the first row with *yes*. *Outside layers* is the part of the peak that no layer allocated.
+# In a language model that is mostly the loss: log-probabilities, and a gradient. If it is most of
+# the peak of one sample, no lever here helps, and the loss must be computed in chunks
 # (`use_liger_kernel=True` in transformers' Trainer; [10d](10d_the_loss_that_does_not_fit.ipynb)
 # builds that).
 #
 # ## 3. The plan
 #
-# The table pulls each lever to its end. The planner pulls it only as far as your card needs. It
-# takes the predicted fastest plan that fits, most often the one that recomputes least. Weights and
-# states stay in float32 if a plan with them fits. Otherwise it takes 8-bit states, then
-# bfloat16 throughout, and says so: that is another training. Where a smaller micro-batch is another
-# training too, it takes one last of all.
+# The table pulls each lever all the way. The planner pulls it only as far as your card needs. It
+# chooses the plan predicted to be the fastest that fits, usually the one that recomputes least.
+# Weights and states stay in float32 if a plan with them fits. Otherwise it takes 8-bit states, then
+# bfloat16 throughout, and says so: that is a different training. If a smaller micro-batch is a
+# different training too, it is the planner's last choice.
 #
 # A card is never filled to the last byte, because its free memory is fragmented. *Close* means that
-# some steps ran out with so little to spare (10b). *Yes* and the plan count on a setting of Linux
-# that joins the fragments: before your script starts, set
+# some steps ran out of memory with this little to spare (10b). *Yes* and the plan rely on a setting
+# for Linux that joins the fragments: before your script starts, set
 # `PYTORCH_ALLOC_CONF=expandable_segments:True` (older PyTorch: `PYTORCH_CUDA_ALLOC_CONF`).
 
 # %% id="plan"
@@ -187,8 +187,8 @@ if best:
     print(textwrap.fill(str(fit.sameness), 76))
 
 # %% [markdown] id="lines"
-# Copy `micro_batch` from above into a loop of your own. (This loop is for a mean over samples; for
-# a mean over tokens see 08b. Each part counts by its share, so the last batch may be shorter.)
+# Copy `micro_batch` from above into your own loop. (This loop is for a mean over samples; for
+# a mean over tokens see 08b. Each part is weighted by its share, so the last batch may be shorter.)
 #
 # ```python
 # from tutorial_lib.instruments import planning
@@ -203,8 +203,8 @@ if best:
 # optimizer.zero_grad()
 # ```
 #
-# With transformers' Trainer or Accelerate, apply the plan in the same way, take `accumulation` too,
-# and then:
+# With transformers' Trainer or Accelerate, apply the plan in the same way, copy `accumulation` too,
+# and then use:
 #
 # ```python
 # TrainingArguments(bf16=True, optim="adamw_torch_fused",
@@ -213,18 +213,19 @@ if best:
 # Accelerator(mixed_precision="bf16", gradient_accumulation_steps=accumulation)
 # ```
 #
-# For `adamw-8bit` take `bitsandbytes.optim.AdamW8bit`, or `optim="adamw_bnb_8bit"`. For `bf16` say
+# For `adamw-8bit` use `bitsandbytes.optim.AdamW8bit`, or `optim="adamw_bnb_8bit"`. For `bf16` call
 # `model.bfloat16()` and leave autocast out. A T4 or a V100 is slow in bfloat16: it gets `fp16-amp`,
 # which is `torch.float16` (or `fp16=True`) with a gradient scaler (08c).
 #
-# `planning.apply` changes how a model runs, and not what it computes: the gradients are *exact*, as
-# above, because no plan recomputes a stage that would compute something else. Leave it out where
-# the plan keeps everything. In a script without this library, checkpoint each block: with
+# `planning.apply` changes how a model runs, not what it computes: the gradients are *exact*, as
+# above, because no plan recomputes a stage whose second run would give a different result. Leave it
+# out if the plan keeps everything. In a script without this library, checkpoint each block: with
 # `gradient_checkpointing=True` in the Trainer's options, or with
 # `unet.enable_gradient_checkpointing()` in diffusers.
 #
-# Does the file do what it says? On a GPU with room for it, or with a small model, the next cell
-# runs the step for real, with random weights. Elsewhere it predicts the step that the file gives.
+# Does the file do what it says? On a GPU with enough memory, or with a small model, the next cell
+# runs the step for real, with random weights. Otherwise it predicts the step that the file
+# describes.
 
 
 # %% id="planned-step"
@@ -258,7 +259,7 @@ elif best:
 # |---|---|
 # | the categories of memory, and what lowers each | 01, 01b |
 # | *needs*, *takes*, and why a measurement can mislead | 02, 02b |
-# | a micro-batch and its accumulation, exactly | 08; where it is another training: 09 |
+# | a micro-batch and its accumulation, exactly | 08; where it is a different training: 09 |
 # | checkpoints: written by hand, where to put them, what to keep | 04 to 07 |
 # | activations that wait in the host's memory | 07d |
 # | the lines for transformers, for diffusers, for several devices | 10, 11, 13 |
