@@ -1,11 +1,11 @@
 # %% [markdown] id="title"
 # # Lab 01: the memory ledger of a training step
 #
-# A training step that fails says "out of memory" and gives one number. In this lab you write the
+# A training step that fails says "out of memory" and prints one number. In this lab you write the
 # ledger behind that number: five functions, each compared with a meter that counts real tensors to
-# the byte. The last one takes any model, runs **one forward pass**, and gives the peak of the whole
-# training step within 2 %. At the end you apply it to a GPT with 1.56 billion parameters, without
-# allocating one byte of it.
+# the byte. The last one takes any model, runs **one forward pass**, and returns the peak of the
+# whole training step within 2 %. At the end you apply it to a GPT with 1.56 billion parameters,
+# without allocating a byte of it.
 #
 # **Budget:** 85 minutes, 1 GiB of memory, no GPU needed.
 #
@@ -17,9 +17,9 @@
 # | 1.4 | bytes per parameter for seven billion of them | 2 |
 # | 1.5 | the peak of a step, from one forward pass | 3 |
 #
-# Each answer goes into a cell that begins with `# exercise`; its check stands below. Helper
-# functions may also stand in cells of your own above it. Where a cell says `guess = None`, write a
-# number before you go on.
+# Each answer goes into a cell that begins with `# exercise`; its check is below. You may put helper
+# functions in your own cells above it. Where a cell says `guess = None`, write a number before you
+# go on.
 
 # %% id="imports"
 from collections.abc import Callable
@@ -66,8 +66,8 @@ report.figure()
 
 # %% [markdown] id="read-step"
 # Activations are the largest part. Gradients are missing: at the peak, the backward pass has hardly
-# begun. The two areas at the bottom are exercises 1.1 and 1.2, the ramp is 1.3, and the peak on top
-# of the ramp is 1.5.
+# begun. Exercises 1.1 and 1.2 are the two areas at the bottom, 1.3 is the ramp, and 1.5 is the peak
+# on top of it.
 
 # %% [markdown] id="text-1-1"
 # ## 1.1 The parameters
@@ -84,7 +84,7 @@ print(f"the meter counts {goal}; the state_dict has {on_file - goal} more")
 
 # %% [markdown] id="read-1-1"
 # The model's `state_dict`, which it would write to a file, is larger by exactly one tensor. Divide
-# the difference by four bytes, find out which tensor it is, then write.
+# the difference by four bytes, find out which tensor it is, then write the function.
 
 
 # %% id="answer-1-1"
@@ -109,18 +109,19 @@ def parameter_bytes(model: nn.Module) -> int:
 checks.lab01.parameter_bytes(parameter_bytes)
 
 # %% [markdown] id="hints-1-1"
-# <details><summary>Hint 1: which tensor was too many?</summary>
+# <details><summary>Hint 1: which tensor was counted twice?</summary>
 #
 # A state_dict has an entry for every *name*. In this GPT the output matrix `gpt.head.weight` is the
 # embedding matrix: two names, one tensor.
 # </details>
-# <details><summary>Hint 2: where each tensor comes once</summary>
+# <details><summary>Hint 2: what lists each tensor once</summary>
 #
 # See `help(gpt.parameters)`.
 # </details>
 # <details><summary>Hint 3: bytes of one tensor</summary>
 #
-# A tensor knows its number of elements, the size of one element, and the product of both.
+# A tensor has attributes for its number of elements, the size of one element, and the product of
+# both.
 # </details>
 
 # %% [markdown] id="text-1-2"
@@ -128,7 +129,7 @@ checks.lab01.parameter_bytes(parameter_bytes)
 #
 # Difficulty 2/5 · importance 4/5 · 12 minutes
 #
-# Two more things stay after a step: the gradients, and what the optimizer remembers from update to
+# Two more things stay after a step: the gradients, and what the optimizer keeps from update to
 # update. Which tensors does AdamW keep for a weight of shape (96,) in bfloat16?
 
 # %% id="look-at-state"
@@ -183,13 +184,12 @@ checks.lab01.gradient_and_state_bytes(gradient_and_state_bytes)
 # </details>
 # <details><summary>Hint 2: optimizer states in units of a gradient</summary>
 #
-# A gradient has the shape and dtype of its parameter. So has each tensor that momentum or Adam
-# keeps for it: how many are there for each of the three optimizers?
+# A gradient has the shape and dtype of its parameter. So does each tensor that momentum or Adam
+# keeps for it: how many does each of the three optimizers keep?
 # </details>
 # <details><summary>Hint 3: the third tensor</summary>
 #
-# AdamW counts its updates: one float32 `step` of shape () for each parameter *tensor* that is
-# trained.
+# AdamW counts its updates: one float32 `step` of shape () for each trained parameter *tensor*.
 # </details>
 
 # %% [markdown] id="text-1-3"
@@ -198,8 +198,8 @@ checks.lab01.gradient_and_state_bytes(gradient_and_state_bytes)
 # Difficulty 3/5 · importance 5/5 · 20 minutes
 #
 # Now the ramp. Of the tensors that forward computes, autograd keeps those that a backward formula
-# will need. `memory.saved` calls a function and lists them. Here for Linear, ReLU, Linear, on 32
-# rows of 64 floats, 256 wide inside:
+# will need. `memory.saved` calls a function and lists them. Here it does so for Linear, ReLU,
+# Linear, on 32 rows of 64 floats, 256 wide inside:
 
 # %% id="saved-relu"
 rows = torch.randn(32, 64)
@@ -208,7 +208,7 @@ relu_saved = memory.saved(lambda: with_relu(rows), params_of=with_relu)
 relu_saved
 
 # %% [markdown] id="predict-saved"
-# **Predict.** GELU in place of ReLU. By how many KiB does the sum grow? (A tensor of 32 rows of 256
+# **Predict.** GELU replaces ReLU. By how many KiB does the sum grow? (A tensor of 32 rows of 256
 # floats is 32 KiB.)
 
 # %% id="guess-saved"
@@ -222,12 +222,12 @@ print(f"{more:.0f} KiB more{beside(guess, more)}")
 gelu_saved
 
 # %% [markdown] id="read-1-3"
-# Two storages for ReLU, three for GELU. The column *made by* says which operation made a tensor,
-# not which one needs it. The output of the last layer is in neither list.
+# ReLU keeps two storages, GELU three. The column *made by* says which operation made a tensor,
+# not which one needs it. The last layer's output is in neither list.
 #
-# Ask `memory.saved` about LayerNorm too, in a cell of your own. Then write `chain_saved_bytes`
-# without it: the check refuses the instrument. For Linear, GELU, Linear the number to reach is the
-# total above, to the byte.
+# Try `memory.saved` on LayerNorm too, in your own cell. Then write `chain_saved_bytes` without it:
+# the check refuses `memory.saved`. For Linear, GELU, Linear the number to reach is the total above,
+# to the byte.
 
 
 # %% id="answer-1-3"
@@ -269,8 +269,8 @@ checks.lab01.chain_saved_bytes(chain_saved_bytes)
 # | layer | its backward needs |
 # |---|---|
 # | Linear | its input, for the gradient of the weight |
-# | GELU | its input: the slope at x cannot be read off GELU(x) |
-# | ReLU | its output: where that is positive the slope is 1, elsewhere 0 |
+# | GELU | its input: the slope at x can't be computed from GELU(x) |
+# | ReLU | its output: where it is positive the slope is 1, elsewhere 0 |
 # | LayerNorm | its input, and two numbers that it computed for each row |
 # </details>
 # <details><summary>Hint 2: never twice</summary>
@@ -291,7 +291,7 @@ checks.lab01.chain_saved_bytes(chain_saved_bytes)
 #
 # Difficulty 2/5 · importance 5/5 · 12 minutes
 #
-# For a large model, parameters, gradients and optimizer states come to one number: bytes *per
+# For a large model, parameters, gradients and optimizer states reduce to one number: bytes *per
 # parameter*.
 #
 # - **plain**: weights, gradients and optimizer states in one dtype;
@@ -301,7 +301,7 @@ checks.lab01.chain_saved_bytes(chain_saved_bytes)
 # - **master copy**: weights and gradients in half precision, and a float32 copy of the weights that
 #   the optimizer updates. The copy's own gradient is freed after the update.
 #
-# Count what is there between two steps, without Adam's step counts. The check compares fifteen
+# Count what is in memory between two steps, without Adam's step counts. The check compares fifteen
 # numbers: five recipes, three optimizers.
 
 
@@ -343,7 +343,7 @@ checks.lab01.bytes_per_parameter(bytes_per_parameter)
 # %% [markdown] id="hints-1-4"
 # <details><summary>Hint 1: begin with float32 and AdamW</summary>
 #
-# It comes to 16: one weight, one gradient, two averages, four bytes each.
+# The total is 16: one weight, one gradient, two averages, four bytes each.
 # </details>
 # <details><summary>Hint 2: autocast</summary>
 #
@@ -352,7 +352,7 @@ checks.lab01.bytes_per_parameter(bytes_per_parameter)
 # </details>
 # <details><summary>Hint 3: the master copy</summary>
 #
-# The optimizer updates a float32 tensor, so its optimizer states are float32. Beside them lie the
+# The optimizer updates a float32 tensor, so its optimizer states are float32. Add the
 # half-precision weight, its gradient, and the copy.
 # </details>
 
@@ -396,26 +396,26 @@ print(f"{fits} of {len(bars)} fit into 80 GiB{beside(guess, fits)}")
 plots.ledger_bars(bars, title="Llama-2-7B between two steps", cards_gib=(16, 24, 80))
 
 # %% [markdown] id="read-llama"
-# The other three recipes all take the same number of bytes. Mixed precision as it is usually done
-# saves activations and time, and not one byte of these.
+# The other three recipes all take the same number of bytes. Mixed precision as usually done saves
+# activations and time, but no byte of weights, gradients or states.
 
 # %% [markdown] id="text-1-5"
 # ## 1.5 The peak, from one forward pass
 #
 # Difficulty 4/5 · importance 5/5 · 20 minutes
 #
-# You have all entries. Which of them are there *at the same time*? Parameters, buffers and
+# You have all entries. Which of them are in memory *at the same time*? Parameters, buffers and
 # optimizer state always are. Two phases compete for the peak:
 #
 # - **Backward.** It goes through the saved tensors from the last to the first, and frees each after
-#   its use. At each of them these are there: (a) all that is still saved; (b) two flowing
-#   gradients, the one that arrives and the one that leaves, both taken to be as large as this
-#   tensor; (c) the gradients of the weights of this module and of all modules after it.
-# - **The update.** All gradients are there. AdamW (`foreach`) makes temporaries as large as all
+#   its use. At each of them, memory holds: (a) all that is still saved; (b) two activation
+#   gradients, one arriving and one leaving, both assumed to be as large as this tensor; (c) the
+#   gradients of the weights of this module and of all modules after it.
+# - **The update.** All gradients are in memory. AdamW (`foreach`) makes temporaries as large as all
 #   gradients together; SGD without weight decay makes none.
 #
 # You may run `loss_fn` once, inside `memory.saved(loss_fn, params_of=model)`, and use your own
-# functions. Its `rows` stand in the order of forward, each with its `num_bytes` and the name of the
+# functions. Its `rows` are in the order of forward, each with its `num_bytes` and the name of the
 # `module` that saved it. The check refuses `memory.measure`, `watch` and `predict`. It asks for
 # five peaks, each within 2 %: a GPT, a U-Net, a VGG, and a wide MLP with two different optimizers.
 #
@@ -445,13 +445,13 @@ for row in memory.saved(lambda: gpt.loss(tokens), params_of=gpt).rows[-5:]:
     print(f"{row.num_bytes:>9}  made by {row.op or 'no operation'}, {row.shape}")
 
 # %% [markdown] id="read-1-5"
-# In this GPT it is. The scores for every word, 512 rows of 1024, are the largest tensor of the step
-# and among the last to be saved. So two gradients of their size flow while nothing has been freed
-# yet.
+# In this GPT it is. The scores for every token, 512 rows of 1024, are the largest tensor of the
+# step and among the last to be saved. So two gradients of their size are in memory before anything
+# has been freed.
 #
 # Other models differ. A U-Net saves its largest tensors some layers before its last. A wide MLP on
-# a handful of rows saves hardly anything. A VGG has most of its weights in its last layers, and
-# most of its activations in the convolutions before them. Where are their peaks?
+# a few rows saves almost nothing. A VGG has most of its weights in its last layers, and most of its
+# activations in the convolutions before them. Where are their peaks?
 
 
 # %% id="answer-1-5"
@@ -491,15 +491,15 @@ def predict_peak(
 checks.lab01.predict_peak(predict_peak)
 
 # %% [markdown] id="hints-1-5"
-# <details><summary>Hint 1: what never leaves</summary>
+# <details><summary>Hint 1: what always stays</summary>
 #
 # Parameters, buffers and optimizer state are part of both phases: add them once, to the larger one.
 # </details>
 # <details><summary>Hint 2: the walk</summary>
 #
 # Begin with everything saved and take the rows in reverse. At each row: add up (a), (b) and (c),
-# keep the largest sum, then subtract the row from what is saved. Where `gradients_left` has no
-# entry for a row's module, use the last number that it gave.
+# keep the largest sum, then subtract the row from what is saved. If `gradients_left` has no entry
+# for a row's module, use the last number it had.
 # </details>
 # <details><summary>Hint 3: the update</summary>
 #
@@ -517,11 +517,11 @@ f"predicted {Bytes(own)}, counted {report.peak_bytes}"
 
 # %% [markdown] id="large-model"
 # Now a model that few machines can hold: the course's GPT with the sizes of GPT-2 XL, four
-# sequences of 1024 tokens. (Chapter 01b says why GPT-2 XL as transformers builds it keeps more.)
+# sequences of 1024 tokens. (Chapter 01b says why transformers' version of GPT-2 XL keeps more.)
 # Under `FakeTensorMode` tensors have a shape, a dtype and no memory, so your function works
 # unchanged.
 #
-# **Predict.** 1.56 billion parameters in float32, AdamW: how many GiB does the step need?
+# **Predict.** With 1.56 billion parameters in float32 and AdamW, how many GiB does the step need?
 
 # %% id="guess-large"
 guess = None  # GiB
@@ -566,14 +566,14 @@ print(judged)
 plots.ledger_bars({judged.label: judged.at_peak}, cards_gib=(16, 24, 80))
 
 # %% [markdown] id="read-xl"
-# It fits on the largest card only. Parameters and optimizer state alone exceed 16 GiB, whatever the
+# It fits only on the largest card. Parameters and optimizer state alone exceed 16 GiB, whatever the
 # batch. But half of the bar is activations: reducing them is what this course is about.
 
 # %% [markdown] id="gpu"
 # ## On a GPU
 #
-# Never graded. The same function against CUDA's allocator, on a larger GPT: a few percent off, for
-# rounding and workspace.
+# Never graded. Compare the same function with CUDA's allocator, on a larger GPT. It is a few
+# percent off, because of rounding and workspace.
 
 # %% id="gpu-peak"
 # NBVAL_IGNORE_OUTPUT
@@ -595,5 +595,5 @@ if torch.cuda.is_available():
     print(f"predicted {Bytes(predicted)}, measured {measured}")
 
 # %% [markdown] id="end"
-# You can now account for every byte of a training step. Chapter 02 asks when a measurement deserves
-# to be believed, and chapter 03 goes on with what autograd saves.
+# You can now account for every byte of a training step. Chapter 02 asks when you can trust a
+# measurement, and chapter 03 continues with what autograd saves.

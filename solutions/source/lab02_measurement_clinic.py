@@ -1,26 +1,26 @@
 # %% [markdown] id="title"
 # # Lab 02: the measurement clinic
 #
-# Many posted numbers are wrong: read too early, taken on a cold machine, or with something of the
-# run before in them. You fix three broken benchmarks, build two instruments that PyTorch does not
-# have, and profile a transformer with and without checkpointing.
+# Many posted numbers are wrong: read too early, taken on a cold machine, or contaminated by the
+# previous run. You fix three broken benchmarks, build two instruments that PyTorch does not have,
+# and profile a transformer with and without checkpointing.
 #
 # **Budget:** 100 minutes, 1 GiB of memory, no GPU needed. That is two sittings: 2.1 to 2.4, and 2.5
-# and 2.6. Exercise 2.7, at the end, is ten of the minutes, and optional where nobody grades you.
+# and 2.6. Exercise 2.7, at the end, takes ten of the minutes, and is optional if you aren't graded.
 #
 # | exercise | you write | points |
 # |---|---|---|
 # | 2.1 | the seconds of a step | 2 |
 # | 2.2 | how much slower one step is than another | 2 |
 # | 2.3 | the peak of a steady step | 2 |
-# | 2.4 | the bytes that autograd saves, by hooks of your own | 3 |
+# | 2.4 | the bytes that autograd saves, by your own hooks | 3 |
 # | 2.5 | a leak detector | 3 |
 # | 2.6 | forward peak, backward peak, samples per second | 3 |
 # | 2.7 | the smallest card on which a step runs | 2 |
 #
-# Each answer goes into a cell that begins with `# exercise`; helper functions may also stand in
-# cells of your own above it. The checks refuse the course's own meters, and a `PretendGPU` that an
-# answer makes. Where a cell says `guess = None`, write a number before you go on.
+# Each answer goes into a cell that begins with `# exercise`; you may put helper functions in your
+# own cells above it. The checks refuse the course's own meters, and any `PretendGPU` that an answer
+# creates. Where a cell says `guess = None`, write a number before you go on.
 
 # %% id="imports"
 import gc
@@ -51,9 +51,9 @@ torch.set_num_threads(1)  # the models are small: more threads only disturb each
 #
 # Real seconds differ from machine to machine, so you measure on a `PretendGPU`. Like `torch.cuda`
 # it has `synchronize`, `memory_allocated`, `max_memory_allocated` and `reset_peak_memory_stats`.
-# Its bytes are real, those of tensors on your CPU. Its seconds pass as a script says, so that
-# everybody gets the same number. Like a GPU it has a queue: `launch` returns after 20 µs, and the
-# work goes on while Python runs ahead.
+# Its bytes are real: they are the bytes of tensors on your CPU. Its seconds follow a script, so
+# that everybody gets the same number. Like a GPU it has a queue: `launch` returns after 20 µs, and
+# the work continues while Python runs ahead.
 #
 # ```text
 # Python   launch launch launch ........ synchronize waits ........ reads the clock
@@ -65,7 +65,7 @@ torch.set_num_threads(1)  # the models are small: more threads only disturb each
 # Difficulty 1/5 · importance 5/5 · 8 minutes
 #
 # Start the clock, run five steps, divide: everybody has written this benchmark. A step takes 0.25 s
-# on an idle, warm machine. `SLOWNESS` says by which factor each launch takes longer.
+# on an idle, warm machine. `SLOWNESS` is the factor by which each launch takes longer.
 
 # %% id="patient-2-1"
 # cold, cold, fine, fine, fine, a neighbour, fine
@@ -82,7 +82,7 @@ def seconds_per_step(gpu, *, wait, repeats=5):
 
 
 # %% [markdown] id="predict-2-1"
-# **Predict.** What does the version that waits give?
+# **Predict.** What does the version that waits report?
 
 # %% id="guess-2-1"
 guess = None  # seconds
@@ -95,9 +95,9 @@ print(f"pretended seconds with waiting: {waited:.2f}{beside(guess, waited)}")
 
 
 # %% [markdown] id="goal-2-1"
-# The first has timed the *launch*. The second has the cold steps in its mean. So there are three
-# faults: no waiting, no warm-up, a mean. With two steps of warm-up, five timed ones and their
-# median, the number to reach for this machine is **0.26 s**.
+# The first version has timed the *launch*. The second includes the cold steps in its mean. So there
+# are three faults: no waiting, no warm-up, a mean. With two steps of warm-up, five timed ones and
+# their median, the number to reach for this machine is **0.26 s**.
 
 
 # %% id="answer-2-1"
@@ -143,12 +143,12 @@ print(f"pretended seconds: {mended:.2f}")
 # %% [markdown] id="hints-2-1"
 # <details><summary>Hint 1: where to wait</summary>
 #
-# Before the clock starts, so that nothing of an earlier step is in the queue, and before it is read
-# again.
+# Before the clock starts, so that no work from an earlier step is in the queue, and again before it
+# is read.
 # </details>
 # <details><summary>Hint 2: what to keep</summary>
 #
-# A list with the time of each step. Warm-up steps do not enter it.
+# A list with the time of each step, without the warm-up steps.
 # </details>
 # <details><summary>Hint 3: the median</summary>
 #
@@ -164,7 +164,7 @@ print(f"pretended seconds: {mended:.2f}")
 # and then everything takes 2.2 times as long. The *other* step really takes 1.25 times as long as
 # the plain one. The benchmark runs seven plain steps, then seven others, and divides the averages.
 #
-# **Predict.** What ratio does it give?
+# **Predict.** What ratio does it report?
 
 # %% id="guess-2-2"
 guess = None  # times
@@ -189,7 +189,7 @@ print(f"{ratio:.2f} times{beside(guess, ratio)}")
 
 
 # %% [markdown] id="read-2-2"
-# The heat is all in the second average, and medians would not help. Run the two *in turn* instead,
+# All the heat is in the second average, and medians wouldn't help. Run the two *in turn* instead,
 # so that both steps of a pair meet the same machine. The number to reach is 1.25.
 
 
@@ -238,7 +238,7 @@ print(f"{slowdown(*steps, hot, hot.now, repeats=7):.2f} times")
 # %% [markdown] id="hints-2-2"
 # <details><summary>Hint 1: the order</summary>
 #
-# Plain, other, plain, other, and so on. Then the machine grows hot in one pair at most.
+# Plain, other, plain, other, and so on. Then the machine gets hot within one pair at most.
 # </details>
 # <details><summary>Hint 2: one step, timed</summary>
 #
@@ -246,7 +246,7 @@ print(f"{slowdown(*steps, hot, hot.now, repeats=7):.2f} times")
 # </details>
 # <details><summary>Hint 3: divide first</summary>
 #
-# Take a ratio for each pair, and the median last: the medians of the two lists may come from
+# Compute a ratio for each pair, and then the median: the medians of the two lists may come from
 # different pairs.
 # </details>
 
@@ -256,8 +256,8 @@ print(f"{slowdown(*steps, hot, hot.now, repeats=7):.2f} times")
 # Difficulty 2/5 · importance 5/5 · 8 minutes
 #
 # Now memory, with the transformer of this lab. `PretendGPU(gpt)` counts the bytes of this model and
-# of all that is made inside its `with` block. The benchmark measures a step on four sequences, one
-# on all eight, and the same four again. Which of the three numbers is right?
+# of all that is allocated inside its `with` block. The benchmark measures a step on four sequences,
+# one on all eight, and the same four again. Which of the three numbers is right?
 
 # %% id="the-model"
 torch.manual_seed(0)
@@ -287,11 +287,11 @@ with counted:
 [Bytes(size) for size in (four, eight, four_again)]
 
 # %% [markdown] id="read-2-3"
-# None. The last two are equal for steps of different sizes, because nobody reset the peak. The
-# first belongs to the very first step, in which AdamW has no state yet during backward. And all
-# three contain what is there between two steps, above all the parameters.
+# None. The last two are equal for steps of different sizes, because the peak wasn't reset. The
+# first is from the very first step, in which AdamW has no state yet during backward. And all three
+# include what is in memory between two steps, mainly the parameters.
 #
-# You want the *increase* over what is there before a steady step. The number to reach for four
+# You want the *increase* over what is in memory before a steady step. The number to reach for four
 # sequences:
 
 # %% id="goal-2-3"
@@ -335,11 +335,11 @@ checks.lab02.steady_peak(steady_peak)
 # </details>
 # <details><summary>Hint 2: when to reset</summary>
 #
-# A first step tries out kernels, and some need much workspace. Reset the peak after it.
+# A first step tries out kernels, and some need a large workspace. Reset the peak after it.
 # </details>
-# <details><summary>Hint 3: when to read what was there before</summary>
+# <details><summary>Hint 3: when to read the bytes before the step</summary>
 #
-# The warm-up leaves gradients and optimizer state. They are there before the measured step.
+# The warm-up leaves gradients and optimizer state. They are in memory before the measured step.
 # </details>
 #
 # With your function, the same step gives the same number twice:
@@ -359,7 +359,7 @@ with counted:
 #
 # To know *what* is kept, ask autograd. It calls `pack` for each tensor that it saves in forward,
 # keeps what `pack` returns, and calls `unpack` when backward needs the tensor. Here are a linear
-# layer, a softmax, and a product of the two halves of its result. Four tensors are packed.
+# layer, a softmax, and the product of the two halves of its result. Four tensors are packed.
 #
 # **Predict.** How many *storages*, pieces of memory, are behind the four?
 
@@ -388,8 +388,8 @@ print(f"{behind} storages{beside(guess, behind)}")
 # `tensor.untyped_storage()` is the same object for all views of one memory. A view of half of a
 # storage keeps all of it alive.
 #
-# Write `activation_bytes`. Weights and buffers are there anyway and do not count, in whatever shape
-# they are saved. For the transformer on eight sequences the number to reach is
+# Write `activation_bytes`. Weights and buffers are in memory anyway, so they don't count, in
+# whatever shape they are saved. For the transformer on eight sequences the number to reach is
 
 # %% id="goal-2-4"
 int(memory.saved(lambda: gpt.loss(tokens), params_of=gpt).num_bytes)
@@ -435,8 +435,8 @@ activation_bytes(lambda: gpt.loss(tokens), gpt)
 # </details>
 # <details><summary>Hint 2: weights in disguise</summary>
 #
-# A Linear saves the transpose of its weight: another tensor, another shape, the same storage. So
-# compare storages here too.
+# A Linear saves the transpose of its weight: a different tensor with a different shape, but the
+# same storage. So compare storages here too.
 # </details>
 # <details><summary>Hint 3: what pack may return</summary>
 #
@@ -449,8 +449,8 @@ activation_bytes(lambda: gpt.loss(tokens), gpt)
 #
 # Difficulty 3/5 · importance 4/5 · 25 minutes
 #
-# "It ran for three hours, then it ran out of memory." Here is such a step. It trains, then it notes
-# a validation loss, one number of four bytes.
+# "It ran for three hours, then it ran out of memory." Here is such a step. It trains, then it
+# records a validation loss, one number of four bytes.
 #
 # **Predict.** By how many MiB does each step fill the machine?
 
@@ -480,8 +480,8 @@ print(f"each step: {grown}{beside(guess, grown[-1] / MIB)}")
 # %% [markdown] id="read-2-5"
 # The number keeps its graph, and the graph keeps all that it saved for a backward pass that never
 # comes. A common way to look for leaks, `gc.get_objects()`, misses tensors that never were Python
-# objects: here the largest, the log-probabilities that `cross_entropy` makes for itself. So you
-# catch a tensor when an operation makes it, and follow it without holding it. There is a tool for
+# objects. Here it misses the largest, the log-probabilities inside `cross_entropy`. So you catch a
+# tensor when an operation creates it, and track it without keeping it alive. There is a tool for
 # each:
 
 
@@ -505,8 +505,8 @@ while_it_lives, list(followed.values())
 
 
 # %% [markdown] id="goal-2-5"
-# The dictionary forgets what is freed. Mode and dictionary together follow every storage that a
-# step makes:
+# The dictionary forgets what is freed. Mode and dictionary together track every storage that a step
+# creates:
 
 
 # %% id="given-2-5"
@@ -530,10 +530,10 @@ class Births(TorchDispatchMode):
 
 
 # %% [markdown] id="task-2-5"
-# Write `made`: of the spy's four operations only two made memory. Then write `find_leaks`, which
-# lists every storage that the step made and that is alive after it. Leave out gradients and
-# optimizer state, since a step is meant to leave those. Some objects refer to themselves, and only
-# Python's garbage collector frees them.
+# Write `made`: only two of the spy's four operations allocated memory. Then write `find_leaks`,
+# which lists every storage that the step created and that is still alive after it. Leave out
+# gradients and optimizer state, since a step is meant to leave those. Some objects refer to
+# themselves, and only Python's garbage collector frees them.
 #
 # The number to reach: the sizes that you list for the step above add up to what was counted there.
 
@@ -578,12 +578,13 @@ checks.lab02.find_leaks(find_leaks)
 # %% [markdown] id="hints-2-5"
 # <details><summary>Hint 1: made here, or only passed on?</summary>
 #
-# A result whose storage is among the storages of the arguments is a view, or was changed in place.
-# Its storage was made before.
+# A result whose storage is among the arguments' storages is a view, or was changed in place. Its
+# storage existed before.
 # </details>
 # <details><summary>Hint 2: what is still there</summary>
 #
-# After the step, the weak dictionary holds what lives. Let Python's garbage collector run first.
+# After the step, the weak dictionary holds what is still alive. Let Python's garbage collector run
+# first.
 # </details>
 # <details><summary>Hint 3: what is meant to stay</summary>
 #
@@ -591,7 +592,7 @@ checks.lab02.find_leaks(find_leaks)
 # once more.
 # </details>
 #
-# Now examine the step, as it is and cured:
+# Now examine the step, as it is and fixed:
 
 # %% id="examine-patient"
 leaks = sorted(find_leaks(train_and_validate, gpt, adamw), key=lambda leak: leak[1])
@@ -611,18 +612,18 @@ find_leaks(train_and_validate_cured, gpt, adamw)
 
 
 # %% [markdown] id="read-patient"
-# The first line lists a forward pass's tensors. Its cure is `loss.item()`, `loss.detach()`, or
+# The first line lists a forward pass's tensors. Its fix is `loss.item()`, `loss.detach()`, or
 # `torch.no_grad()` around the validation. Only the last also saves memory *while* the validation
-# runs. It leaves four bytes, made on purpose.
+# runs. It leaves four bytes, on purpose.
 
 # %% [markdown] id="text-2-6"
 # ## 2.6 The profile
 #
 # Difficulty 3/5 · importance 5/5 · 15 minutes
 #
-# The last benchmark gives forward peak, backward peak and samples per second. The peaks are *total*
-# bytes of a steady step, parameters and state included (in 2.3 it was the increase). The rate comes
-# from the median of whole steps. The numbers to reach:
+# The last benchmark reports forward peak, backward peak and samples per second. The peaks are
+# *total* bytes of a steady step, parameters and state included (2.3 measured the increase). The
+# rate is computed from the median of whole steps. The numbers to reach:
 
 # %% id="goal-2-6"
 report = memory.measure(lambda: train_on(tokens), model=gpt, optimizer=adamw)
@@ -683,8 +684,8 @@ checks.lab02.profile_step(profile_step)
 # </details>
 # <details><summary>Hint 2: from the inner function to the result</summary>
 #
-# Let the inner function write its readings into a dictionary outside. Later steps overwrite those
-# of the first.
+# Let the inner function write its readings into a dictionary outside. Later steps overwrite the
+# first step's readings.
 # </details>
 # <details><summary>Hint 3: samples per second</summary>
 #
@@ -734,10 +735,10 @@ with segments.applied(gpt, "per-block"):
 checkpointed.figure()
 
 # %% [markdown] id="read-profile"
-# Plain, the two peaks are nearly equal: when forward ends, everything is saved. Checkpointed,
-# forward ends with twelve inputs of blocks. Backward recomputes one block at a time, while the
-# gradients of all parameters pile up beside it. With 8 tokens those gradients are nearly all of the
-# backward peak, and no checkpoint lowers them.
+# Without checkpointing, the two peaks are nearly equal: when forward ends, everything is saved.
+# With it, forward ends with only twelve block inputs. Backward recomputes one block at a time,
+# while the gradients of all parameters accumulate. With 8 tokens those gradients are nearly all of
+# the backward peak, and checkpointing doesn't lower them.
 #
 # And the price in time? `torch.cpu` has a `synchronize` too, so your functions run on this machine.
 # Backward is about twice the work of forward, so one more forward should cost a third. (The output
@@ -762,20 +763,20 @@ print(f"a checkpointed step takes {ratio:.2f} times as long")
 
 # %% [markdown] id="read-price"
 # PyTorch stops a recomputation at the last tensor that backward needs, which skips the last
-# matmul of every block. But a checkpoint has work of its own, which shows in a small model.
+# matmul of every block. But a checkpoint adds its own work, which is noticeable in a small model.
 
 # %% [markdown] id="text-2-7"
 # ## 2.7 Optional: needs and takes
 #
 # Difficulty 2/5 · importance 5/5 · 6 minutes
 #
-# A step that nothing limits *takes* more than it *needs*: the allocator keeps blocks that were
+# A step without a memory limit *takes* more than it *needs*: the allocator keeps blocks that were
 # freed, and cuDNN chooses faster algorithms that ask for a workspace. `nvidia-smi` shows what it
-# takes, and CUDA's *context* with it. Others ran training loops of image models on real GPUs twice:
-# free, and with PyTorch's memory capped (chapter 10b names the source). In many of the capped runs
-# the cap was below what `nvidia-smi` had shown of the free run.
+# takes, plus CUDA's *context*. Others ran training loops of image models on real GPUs twice:
+# without a limit, and with PyTorch's memory capped (chapter 10b names the source). In many of the
+# capped runs the cap was below what `nvidia-smi` had shown for the uncapped run.
 #
-# **Predict.** How many percent of those ended well?
+# **Predict.** What percentage of those succeeded?
 
 # %% id="guess-2-7"
 guess = None  # per cent
@@ -793,12 +794,12 @@ print(f"{100 * ran / number:.0f} % ended well{beside(guess, 100 * ran / number)}
 pd.DataFrame(capped).T
 
 # %% [markdown] id="read-2-7"
-# Only the last number says *no*: where the cap was below what our emulated card had allocated (its
-# own run, with no cap), no run ended well. The other two are what a free run takes. Above
-# *allocated* a run may still run out, where the free memory lies in pieces too small (chapter 10b).
+# Only the last number says *no*: if the cap was below what our emulated card had allocated (in its
+# own uncapped run), no run succeeded. The other two are what an uncapped run takes. Above
+# *allocated* a run may still run out of memory, if the free memory is fragmented (chapter 10b).
 #
 # You have the three numbers of a step, and a list of cards. Which is the smallest card that the
-# numbers do not rule out? The context is CUDA's, and PyTorch cannot have it.
+# numbers do not rule out? The context is CUDA's, so PyTorch can't use it.
 
 
 # %% id="answer-2-7"
@@ -829,22 +830,22 @@ checks.lab02.smallest_card(smallest_card)
 # %% [markdown] id="hints-2-7"
 # <details><summary>Hint 1: which number</summary>
 #
-# Under a cap the allocator gives back what it keeps, and tries again. Which of the three numbers
+# Under a cap the allocator frees what it has cached, and tries again. Which of the three numbers
 # does it never go below?
 # </details>
-# <details><summary>Hint 2: which room</summary>
+# <details><summary>Hint 2: how much is available</summary>
 #
-# What a card leaves to PyTorch is its memory less the context.
+# PyTorch can use the card's memory minus the context.
 # </details>
 # <details><summary>Hint 3: the smallest</summary>
 #
-# List the memory of every card that is left. `min(..., default=0)` takes an empty list, too.
+# List the memory of every card that is left. `min(..., default=0)` accepts an empty list, too.
 # </details>
 
 # %% [markdown] id="gpu-text"
 # ## On a GPU
 #
-# Never graded. `torch.cuda` takes the place of the `PretendGPU`.
+# Never graded. `torch.cuda` replaces the `PretendGPU`.
 
 # %% id="gpu-profile"
 # NBVAL_IGNORE_OUTPUT

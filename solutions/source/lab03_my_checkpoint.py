@@ -3,10 +3,11 @@
 #
 # `torch.utils.checkpoint` is one function with a thousand lines behind it. You write its core:
 # first as an `autograd.Function`, which many projects still have, then with hooks, as PyTorch does
-# today. At the end your function takes the place of PyTorch's: the same gradients to
-# the last bit, the same peak to the last byte.
+# today. At the end your function replaces PyTorch's: the same gradients to the last bit, the same
+# peak to the last byte.
 #
-# **Budget:** 90 minutes, 1 GiB of memory, no GPU needed. Chapters 04 and 05 lead up to this lab.
+# **Budget:** 90 minutes, 1 GiB of memory, no GPU needed. Chapters 04 and 05 prepare you for this
+# lab.
 #
 # | exercise | you write | points |
 # |---|---|---|
@@ -17,10 +18,9 @@
 # | 3.5 | several backwards, and tensors that live no longer than needed | 3 |
 # | 3.6 | `checkpoint` itself | 3 |
 #
-# Each answer goes into a cell that begins with `# exercise`; helper functions may also stand in
-# cells of your own above it. The checks compare gradients, count bytes and how often each block
-# ran, and refuse `torch.utils.checkpoint`. Where a cell says `guess = None`, write a number before
-# you go on.
+# Each answer goes into a cell that begins with `# exercise`; you may put helper functions in your
+# own cells above it. The checks compare gradients, count bytes and block runs, and refuse
+# `torch.utils.checkpoint`. Where a cell says `guess = None`, write a number before you go on.
 
 # %% id="imports"
 import contextlib
@@ -45,7 +45,7 @@ from tutorial_lib.models.unet import UNet, UNetConfig
 # %% [markdown] id="the-mark"
 # ## The mark to reach
 #
-# Six transformer blocks, one after the other, and a way to run them: `call(block, x)` is
+# Here are six transformer blocks in sequence, and a way to run them: `call(block, x)` is
 # `block(x)`, or a checkpoint of it.
 
 # %% id="blocks"
@@ -84,7 +84,7 @@ def same(some, others):
 
 
 # %% [markdown] id="predict-mark"
-# **Predict.** All six blocks are checkpointed. How many percent of the peak are left?
+# **Predict.** All six blocks are checkpointed. What percentage of the peak is left?
 
 # %% id="guess-mark"
 guess = None  # per cent
@@ -106,8 +106,8 @@ print(f"{left:.0f} %{beside(guess, left)}")
 goal
 
 # %% [markdown] id="read-mark"
-# The gradients of the weights are there either way, and while a block goes backward, all of *its*
-# tensors are there again. The second number is the one to reach.
+# The weights' gradients are in memory either way, and while a block runs backward, all of *its*
+# tensors are back. The second number is the one to reach.
 
 # %% [markdown] id="text-3-1"
 # ## 3.1 Discard and recompute
@@ -161,13 +161,13 @@ checks.lab03.discard(Discard)
 # %% [markdown] id="hints-3-1"
 # <details><summary>Hint 1: forward</summary>
 #
-# Put the function on `ctx`, and give the tensors to `ctx.save_for_backward`: `ctx.saved_tensors`
-# gives them back.
+# Store the function on `ctx`, and pass the tensors to `ctx.save_for_backward`: `ctx.saved_tensors`
+# returns them.
 # </details>
 # <details><summary>Hint 2: why detach?</summary>
 #
-# The saved inputs still belong to the graph of the blocks before. Give the recomputation detached
-# inputs that need a gradient where the originals did.
+# The saved inputs still belong to the previous blocks' graph. Give the recomputation detached
+# inputs that require a gradient where the originals did.
 # </details>
 # <details><summary>Hint 3: two ways backward</summary>
 #
@@ -177,7 +177,7 @@ checks.lab03.discard(Discard)
 # </details>
 
 # %% [markdown] id="after-3-1"
-# Now the flaw. The input of the first block is data, and data need no gradient.
+# Now the flaw. The input of the first block is data, which doesn't require a gradient.
 #
 # **Predict.** You compute the loss from the last block's output. How many parameters of the six
 # blocks receive a gradient?
@@ -194,9 +194,10 @@ reached = sum(parameter.grad is not None for parameter in blocks.parameters())
 print(f"{reached} parameters{beside(guess, reached)}")
 
 # %% [markdown] id="read-cut-graph"
-# Autograd looks at the tensor arguments alone. None of them needs a gradient, so the output of the
-# first block needs none. Here the error is loud. With one trainable layer behind the blocks it is
-# silent: that layer learns, and the blocks do not. PyTorch keeps this form as `use_reentrant=True`.
+# Autograd looks only at the tensor arguments. None of them requires a gradient, so the first
+# block's output doesn't either. Here an error is raised. With one trainable layer after the blocks
+# the failure is silent: that layer learns, and the blocks don't. PyTorch keeps this form as
+# `use_reentrant=True`.
 
 # %% [markdown] id="text-3-2"
 # ## 3.2 With hooks
@@ -211,12 +212,12 @@ print(f"{reached} parameters{beside(guess, reached)}")
 # backward     unpack(2): run again, collect a, b, c, stop; give c, then b, then a
 # ```
 #
-# The recomputation saves the same tensors in the same order, so the number finds the tensor. Stop
-# recomputing once the last saved tensor is there, as PyTorch does: an exception is the only way out
-# of somebody else's function.
+# The recomputation saves the same tensors in the same order, so the number identifies the tensor.
+# Stop recomputing once the last saved tensor arrives, as PyTorch does: an exception is the only way
+# out of somebody else's function.
 #
-# **Predict.** How often is `pack` called in an MLP (Linear, GELU, Linear) on data that need no
-# gradient?
+# **Predict.** How often is `pack` called in an MLP (Linear, GELU, Linear) on data that doesn't
+# require a gradient?
 
 # %% id="guess-pack"
 guess = None  # calls
@@ -245,10 +246,11 @@ seen
 
 # %% [markdown] id="goal-3-2"
 # `pack` sees the input of each of the three, and one weight: the second Linear needs it for the
-# gradient of its input. Weights pass through `pack` and cost nothing, since they are there anyway.
+# gradient of its input. Weights pass through `pack` and cost nothing, since they are in memory
+# anyway.
 #
 # Write `collect` and `unpack`. The numbers to reach: each block begins twice and ends once, and the
-# peak is PyTorch's, above. For that, let go of a recomputed tensor as soon as it has been used.
+# peak is PyTorch's, above. For that, release a recomputed tensor as soon as it has been used.
 
 
 # %% id="answer-3-2"
@@ -296,18 +298,18 @@ checks.lab03.hooked(hooked)
 # %% [markdown] id="hints-3-2"
 # <details><summary>Hint 1: collect</summary>
 #
-# `len(recomputed)` is the number of the tensor that comes: nothing is taken out while the
-# recomputation runs.
+# `len(recomputed)` is the number of the arriving tensor: nothing is removed while the recomputation
+# runs.
 # </details>
 # <details><summary>Hint 2: the recomputation</summary>
 #
 # Recompute under `torch.enable_grad()`, since autograd saves nothing in backward, and under
 # `saved_tensors_hooks(collect, ...)`. `contextlib.suppress` catches the exception.
 # </details>
-# <details><summary>Hint 3: right gradients, and too much memory?</summary>
+# <details><summary>Hint 3: right gradients, but too much memory?</summary>
 #
-# A tensor that was computed holds the graph that computed it, and that graph holds what `collect`
-# returned. `tensor.detach()` is the same memory without the graph.
+# A computed tensor keeps its graph alive, and that graph holds what `collect` returned.
+# `tensor.detach()` is the same memory without the graph.
 # </details>
 
 # %% [markdown] id="text-3-3"
@@ -315,9 +317,9 @@ checks.lab03.hooked(hooked)
 #
 # Difficulty 3/5 · importance 5/5 · 12 minutes
 #
-# With dropout, `hooked` draws other masks in the recomputation. There is no error message.
+# With dropout, `hooked` draws different masks in the recomputation. There is no error message.
 #
-# **Predict.** By how many percent is the worst gradient of a parameter off (the norm of the
+# **Predict.** By how many percent is the worst parameter gradient off (the norm of the
 # difference, over the norm of the right gradient)?
 
 # %% id="guess-dropout"
@@ -338,13 +340,13 @@ off = largest_error(hooked)
 print(f"off by up to {off:.0f} %{beside(guess, off)}")
 
 # %% [markdown] id="read-dropout-off"
-# Three things must be in the recomputation as they were in forward:
+# Three things must be the same in the recomputation as in forward:
 #
 # - the **random state**, of the CPU and of each device that the function uses. Afterwards it must
-#   be what it was *before* the recomputation, else the next layer draws the same numbers again;
+#   be what it was *before* the recomputation, or else the next layer draws the same numbers again;
 # - **autocast**: forward ran inside `with torch.autocast(...)`, and backward runs outside;
 # - **BatchNorm's statistics**, which count the batch once more with every forward. PyTorch's own
-#   checkpoint counts it twice; yours shall not.
+#   checkpoint counts it twice; yours must not.
 #
 # These functions read and set them:
 
@@ -458,11 +460,11 @@ checks.lab03.remember_surroundings(remember_surroundings)
 # </details>
 # <details><summary>Hint 3: autocast</summary>
 #
-# Enter `torch.autocast(kind, **settings)` for each kind that `read_autocast` gave, also where
+# Enter `torch.autocast(kind, **settings)` for each kind that `read_autocast` returned, even if
 # autocast was off in forward.
 # </details>
 #
-# `hooked`, with its surroundings restored:
+# Here is `hooked` with its surroundings restored:
 
 
 # %% id="dropout-on"
@@ -490,8 +492,8 @@ print(f"off by {largest_error(faithful)} %")
 # - a checkpoint *around* this one cannot discard this one's inputs, so nesting saves nothing;
 # - a list that the function pops from is empty when the function runs again.
 #
-# The cure: flatten the arguments, keep tensors *as saved tensors*, put all together again later.
-# The Function below saves tensors and computes nothing. `tree_flatten` gives the leaves of nested
+# The fix: flatten the arguments, keep tensors *as saved tensors*, and reassemble everything later.
+# The Function below saves tensors and computes nothing. `tree_flatten` returns the leaves of nested
 # arguments, and their structure; `tree_unflatten(leaves, structure)` undoes it.
 
 
@@ -564,14 +566,14 @@ checks.lab03.save_arguments(save_arguments)
 # Remember which entries of `leaves` are tensors. Pass those to `SaveInputs.apply`, after the
 # anchor. The rest may stay in the list.
 # </details>
-# <details><summary>Hint 2: let go</summary>
+# <details><summary>Hint 2: release the tensors</summary>
 #
 # As long as `leaves` holds a tensor, your closure holds it: put None in its place.
 # </details>
-# <details><summary>Hint 3: bringing back</summary>
+# <details><summary>Hint 3: restoring the arguments</summary>
 #
-# Keep the output of `SaveInputs.apply`. Read its `grad_fn.saved_tensors` once a call: each reading
-# asks the hooks. Fill a *copy* of the list, then `tree_unflatten(copy, structure)`.
+# Keep the output of `SaveInputs.apply`. Read its `grad_fn.saved_tensors` once per call: every read
+# runs the unpack hook. Fill a *copy* of the list, then `tree_unflatten(copy, structure)`.
 # </details>
 
 # %% [markdown] id="text-3-5"
@@ -579,8 +581,8 @@ checks.lab03.save_arguments(save_arguments)
 #
 # Difficulty 4/5 · importance 4/5 · 15 minutes
 #
-# Backward is not always one pass from the loss to the weights. `torch.autograd.grad` asks for some
-# gradients only, and `retain_graph=True` allows another pass. What does `hooked` make of that?
+# Backward is not always one pass from the loss to the weights. `torch.autograd.grad` computes only
+# some gradients, and `retain_graph=True` allows another pass. Does `hooked` handle that?
 
 # %% id="two-backwards"
 loss = hooked(blocks[0], x).square().mean()
@@ -592,9 +594,9 @@ except Exception as error:
 
 # %% [markdown] id="slots-text"
 # The first backward took some of the tensors out of the dictionary. The second backward found the
-# dictionary not empty, recomputed nothing, and missed what the first had taken. So:
+# dictionary not empty, recomputed nothing, and couldn't find what the first had taken. So:
 #
-# - Instead of the tensor, autograd keeps a small placeholder object, a `Slot`. Autograd alone holds
+# - Instead of the tensor, autograd keeps a small placeholder object, a `Slot`. Only autograd holds
 #   it: when a node of the graph is freed, its slots die. The region has weak references.
 # - Each backward has a name, `current_backward()`. A region recomputes **once for each name**, and
 #   puts each tensor into its slot under that name.
@@ -711,12 +713,12 @@ checks.lab03.region(Region)
 # %% [markdown] id="hints-3-5"
 # <details><summary>Hint 1: unpack</summary>
 #
-# Three steps: recompute if the name is not yet in `recomputed_for`, and note it; raise if the slot
+# Three steps: recompute if the name isn't yet in `recomputed_for`, and add it; raise if the slot
 # has nothing under the name; pop.
 # </details>
 # <details><summary>Hint 2: fill</summary>
 #
-# A reference is called: it gives the slot, or None when the slot is dead.
+# Call a reference: it returns the slot, or None if the slot is dead.
 # </details>
 # <details><summary>Hint 3: when to stop</summary>
 #
@@ -728,8 +730,8 @@ checks.lab03.region(Region)
 #
 # Difficulty 3/5 · importance 5/5 · 12 minutes
 #
-# A function that reads a global or appends to a cache is not the same the second time. What it
-# saves can be compared cheaply: how many tensors, and of each the shape, dtype and device.
+# A function that reads a global or appends to a cache may differ the second time. What it saves can
+# be compared cheaply: the number of tensors, and each one's shape, dtype and device.
 
 
 # %% id="given-describe"
@@ -801,11 +803,11 @@ def compare_logs(logs, first, again):
 
 
 # %% [markdown] id="text-options"
-# `checkpoint` can be called as PyTorch's: `read_options` takes PyTorch's options out of the keyword
+# You call `checkpoint` like PyTorch's: `read_options` takes PyTorch's options out of the keyword
 # arguments. You need `options.preserve_rng_state`, `.early_stop`, `.describe`, `.compare`, and
-# `.context_fn`, which gives two contexts: around the forward, and around the recomputation. Where
-# gradients are off, call the function alone. The peak to reach is PyTorch's. You need not read the
-# cells between here and the exercise, but for `gpus_of`.
+# `.context_fn`, which returns two contexts: one around forward, and one around the recomputation.
+# If gradients are off, just call the function. The peak to reach is PyTorch's. You need not read
+# the cells between here and the exercise, except `gpus_of`.
 
 
 # %% id="given-defaults"
@@ -915,8 +917,8 @@ checks.lab03.checkpoint(checkpoint)
 # %% [markdown] id="hints-3-6"
 # <details><summary>Hint 1: in which order</summary>
 #
-# Before the function runs, take the surroundings, make the two contexts, hold the arguments, and
-# make the region. Then run the function under the region's hooks and inside the first context. At
+# Before the function runs, read the surroundings, create the two contexts, hold the arguments, and
+# create the region. Then run the function under the region's hooks and inside the first context. At
 # the end call `forward_is_done`.
 # </details>
 # <details><summary>Hint 2: what a region runs</summary>
@@ -924,15 +926,15 @@ checks.lab03.checkpoint(checkpoint)
 # A small function that enters the restored surroundings and the second context, calls the function
 # there, and returns nothing.
 # </details>
-# <details><summary>Hint 3: where gradients are off</summary>
+# <details><summary>Hint 3: if gradients are off</summary>
 #
-# Nothing is saved then: call the function and be done.
+# Nothing is saved then: call the function and return.
 # </details>
 
 # %% [markdown] id="after-3-6"
 # ## Side by side with PyTorch's
 #
-# The mark from the beginning, with dropout on:
+# Here is the mark from the beginning, with dropout on:
 
 # %% id="side-by-side"
 calls = {"plain": plain, "PyTorch's": torch_checkpoint, "mine": checkpoint}
@@ -940,8 +942,8 @@ for name, call in calls.items():
     print(f"{name:<12}{peak_bytes(call):>10}", same(gradients(call), wanted))
 
 # %% [markdown] id="unet"
-# A U-Net's block takes two arguments and hands a tensor to a block much later. Under autocast, with
-# dropout:
+# A U-Net's block takes two arguments and passes a tensor to a much later block. Here it runs under
+# autocast, with dropout:
 
 
 # %% id="unet-gradients"
@@ -984,8 +986,8 @@ f"mine / PyTorch's: {ratios[10]:.3f}, {half}"
 # %% [markdown] id="gpu"
 # ## On a GPU
 #
-# Never graded. The allocator counts the peak. Attention's backward on a GPU adds up in no fixed
-# order, so equal bits are no test there: *plain*, run a second time, differs too.
+# Never graded. The allocator counts the peak. Attention's backward on a GPU adds in no fixed order,
+# so equal bits can't be tested there: even *plain*, run a second time, differs.
 
 # %% id="gpu-compare"
 # NBVAL_IGNORE_OUTPUT
@@ -1001,5 +1003,5 @@ if torch.cuda.is_available():
         print(f"{name:<12}{peak_bytes(call):>10}, gradients off by {far:.0e}")
 
 # %% [markdown] id="end"
-# PyTorch's also has `torch.compile` and the reentrant form. Yours also saves tensors in lists, and
-# lets BatchNorm count a batch once. From here on the course uses PyTorch's.
+# PyTorch's checkpoint also supports `torch.compile` and the reentrant form. Yours also saves
+# tensors in lists, and lets BatchNorm count a batch once. From here on the course uses PyTorch's.

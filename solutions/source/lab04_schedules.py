@@ -1,8 +1,8 @@
 # %% [markdown] id="title"
 # # Lab 04: schedules
 #
-# A training does not fit. You write a planner that finds the fastest schedule within a budget in
-# bytes, and run it on real layers: the peak is the predicted one.
+# A training step doesn't fit. You write a planner that finds the fastest schedule within a budget
+# in bytes, and run it on real layers: the peak matches the prediction.
 #
 # **Budget:** 90 minutes, 1 GiB of memory, no GPU needed.
 #
@@ -15,11 +15,11 @@
 # | 4.5 | a chain's smallest budget | 3 |
 # | 4.6 | the fastest schedule within a budget | 4 |
 #
-# Each answer goes into a cell that begins with `# exercise`. Helper functions, imports and
-# constants may also stand in cells of your own above it. Where a cell says `guess = None`, write a
-# number before you go on. The checks refuse the library's planner, `planning.solve` and
-# `floor_bytes`, in 4.1 also `planning.simulate` and a `Plan`'s numbers, in 4.2 `planning.apply`.
-# Chapters 06 and 06c lead up to this lab.
+# Each answer goes into a cell that begins with `# exercise`. You may put helper functions, imports
+# and constants in your own cells above it. Where a cell says `guess = None`, write a number before
+# you go on. The checks refuse the library's planner, `planning.solve` and `floor_bytes`; in 4.1
+# also `planning.simulate` and a `Plan`'s numbers; in 4.2 `planning.apply`. Chapters 06 and 06c
+# prepare you for this lab.
 
 # %% id="imports"
 import math
@@ -42,10 +42,10 @@ from tutorial_lib.units import Bytes, human_bytes
 #
 # A schedule is a **tree** of tuples and numbers. A number is a stage that is *kept*: what its
 # backward needs stays. A tuple is a *segment*: only its input stays, and its stages run again for
-# their backward. Segments may lie inside segments.
+# their backward. Segments may be nested.
 #
-# Three schedules of six stages. Triangles that point up are forwards, hollow ones run again, and
-# those that point down are backwards.
+# Here are three schedules of six stages. Triangles that point up are forwards, hollow ones are
+# forwards that run again, and triangles that point down are backwards.
 
 # %% id="three-trees"
 unequal = [
@@ -65,15 +65,15 @@ widgets.schedule_stepper(events, unit=1)
 # %% [markdown] id="moments-text"
 # ## What a stage holds while it runs
 #
-# Two functions give what a `planning.Stage` holds at most, *besides its own input*:
+# Two functions return the most that a `planning.Stage` holds, *besides its own input*:
 #
-# - `kept_needs`: a **kept** stage holds most when its forward ends, or while its backward runs.
+# - `kept_needs`: a **kept** stage holds the most when its forward ends, or while its backward runs.
 # - `dropped_needs`: **dropped** stages hold an input and an output, one stage after the other.
 #
-# Where a forward runs *again*, the gradient of the segment's output is waiting. So both ask for
-# `end`, the last stage of the part that runs: in the first forward, the chain's last.
+# When a forward runs *again*, the gradient of the segment's output is waiting. So both take `end`,
+# the last stage of the part that runs; in the first forward, that is the chain's last stage.
 #
-# A stage's `saved_bytes` contain its output and not its input. `help(planning.Stage)` explains the
+# A stage's `saved_bytes` include its output but not its input. `help(planning.Stage)` explains the
 # other fields.
 
 
@@ -112,8 +112,8 @@ def dropped_needs(stages, start, stop, end):
 
 
 # %% [markdown] id="layers-text"
-# A real model: 32 blocks, the last with the loss. `planning.profile` counts each block's bytes. Its
-# seconds are predicted.
+# Now a real model: 32 blocks, the last with the loss. `planning.profile` counts each block's bytes.
+# The seconds are predicted.
 
 
 # %% id="given-layers"
@@ -165,17 +165,17 @@ figures.schedule(
 )
 
 # %% [markdown] id="text-4-1"
-# ## 4.1 Segments of one length
+# ## 4.1 Segments of equal length
 #
 # Difficulty 2/5 · importance 4/5 · 15 minutes
 #
-# Cut a chain into segments of `length` stages. All are checkpointed but the last, which is kept,
-# since its backward comes first. The figure shows the backward of the middle one of three. What is
-# the peak of a step, and how long does it take?
+# Cut a chain into segments of `length` stages. All but the last are checkpointed; the last is kept,
+# since its backward comes first. The figure shows the backward of the middle segment of three. What
+# is the peak of a step, and how long does it take?
 #
 # Reach the numbers of `planning.simulate`, to the byte. Go through the segments from left to right,
-# and add up the inputs of all segments so far: the boundaries further right are free again by
-# then.
+# and add up the inputs of all segments so far: by then the boundaries further right have been
+# freed.
 
 
 # %% id="answer-4-1"
@@ -219,14 +219,14 @@ checks.lab04.segments_cost(segments_cost)
 # </details>
 # <details><summary>Hint 2: a segment's backward</summary>
 #
-# While stage `index` runs, there are the inputs of the segments so far, what the segment's earlier
-# stages saved, and `kept_needs(stages, index, end)`.
+# While stage `index` runs, memory holds the inputs of the segments so far, what the segment's
+# earlier stages saved, and `kept_needs(stages, index, end)`.
 # </details>
 # <details><summary>Hint 3: the first forward</summary>
 #
-# Every segment but the last one is dropped first: `dropped_needs(stages, start, end + 1,
-# len(stages) - 1)`. Its forward seconds count twice. (Its bytes never decide, since the same stages
-# run again with more beside them. Why?)
+# Every segment but the last is dropped first:
+# `dropped_needs(stages, start, end + 1, len(stages) - 1)`. Its forward seconds count twice. (Its
+# bytes never set the peak, since the same stages run again with more in memory. Why?)
 # </details>
 #
 # **Predict.** For our 32 equal blocks, which of the lengths 1, 2, 4 and 8 has the smallest peak?
@@ -248,8 +248,8 @@ table = {
 pd.DataFrame(table).T.rename_axis("segments of")
 
 # %% [markdown] id="read-intervals"
-# Memory has a valley, near $\sqrt{32 / 9}$. Time falls all the way, because the last segment costs
-# nothing and gets longer, and early stop is left out. So the sweet spot is the valley, or a little
+# Memory has a minimum, near $\sqrt{32 / 9}$. Time falls throughout, because the last segment costs
+# nothing and gets longer, and early stop is ignored. So the sweet spot is the minimum, or a little
 # to the right of it.
 #
 # ## 4.2 Run a tree
@@ -302,11 +302,11 @@ checks.lab04.run_tree(run_tree)
 # </details>
 # <details><summary>Hint 3: the call</summary>
 #
-# `checkpoint(function, *arguments, use_reentrant=False)`. Hand the segment over as an argument: a
+# `checkpoint(function, *arguments, use_reentrant=False)`. Pass the segment as an argument: a
 # `lambda` would look up the loop's variable after the loop.
 # </details>
 #
-# The same four lengths, with all tensors' bytes counted.
+# Here are the same four lengths, with all tensors' bytes counted.
 
 
 # %% id="given-counted"
@@ -359,16 +359,16 @@ plots.tradeoff(
 # Difficulty 1/5 · importance 3/5 · 8 minutes
 #
 # Now there are $c$ **places** for boundaries, one of them always for the chain's input, and only
-# *one* stage may be kept at a time. (The input of the stage that runs takes no place.) How often
-# must forwards run?
+# *one* stage may be kept at a time. (The running stage's input takes no place.) How often must
+# forwards run?
 #
-# Say a part has $n$ stages and $c$ places. Run $k$ stages and put what comes out into a place. The
+# Say a part has $n$ stages and $c$ places. Run $k$ stages and put their output into a place. The
 # later part has $n - k$ stages and $c - 1$ places. When it is done, its places are free again, and
 # the first part has $k$ stages and $c$ places:
 #
 # $$ F(n, c) = \min_{1 \le k < n} \Big( k + F(n - k,\, c - 1) + F(k,\, c) \Big) $$
 #
-# A single stage needs one forward, $F(1, c) = 1$, and without a place nothing else can be done:
+# A single stage needs one forward, $F(1, c) = 1$, and without a place nothing more is possible:
 # $F(n, 0) = \infty$ for $n > 1$.
 #
 # **Predict.** A plain step runs 32 stages forward once. How many forwards are needed with 4
@@ -414,13 +414,13 @@ checks.lab04.fewest_forwards(fewest_forwards)
 #
 # A function of `n` and `c` inside yours: two cases, then a `min` over `k`.
 # </details>
-# <details><summary>Hint 2: it never ends</summary>
+# <details><summary>Hint 2: it takes forever</summary>
 #
 # The same parts are solved over and over. `functools.cache` keeps each answer.
 # </details>
 # <details><summary>Hint 3: by hand</summary>
 #
-# Three stages, two places: k = 1 gives 1 + F(2, 1) + F(1, 2) = 1 + 3 + 1.
+# For three stages and two places, k = 1 results in 1 + F(2, 1) + F(1, 2) = 1 + 3 + 1.
 # </details>
 
 # %% id="revolve-numbers"
@@ -436,10 +436,10 @@ for places in (1, 2, 4, 8, 16, 32):
 #
 # Difficulty 3/5 · importance 4/5 · 10 minutes
 #
-# Now the tree that does it: the first $k$ stages are a segment, whose inside is a schedule with
-# $c$ places. What follows is a schedule with $c - 1$ places.
+# Now build the tree: the first $k$ stages are a segment, whose inside is a schedule with $c$
+# places. The rest is a schedule with $c - 1$ places.
 #
-# The numbers to reach: the forwards of 4.3, one stage kept at a time, at most $c$ places taken.
+# The numbers to reach: the forwards of 4.3, one stage kept at a time, at most $c$ places used.
 # For four stages and one place the tree is `((((0,), 1), 2), 3)`.
 
 
@@ -481,11 +481,11 @@ checks.lab04.revolve_tree(revolve_tree)
 # %% [markdown] id="hints-4-4"
 # <details><summary>Hint 1: which k</summary>
 #
-# Copy 4.3's inner function. With pairs `(forwards, k)` its `min` also says which k it was.
+# Copy 4.3's inner function. With pairs `(forwards, k)` its `min` also tells you which k it was.
 # </details>
 # <details><summary>Hint 2: a second recursion</summary>
 #
-# `tree(start, n, c)` gives the tree of n stages from `start` on. One alone is `(start,)`.
+# `tree(start, n, c)` returns the tree of n stages from `start` on. For one stage it is `(start,)`.
 # </details>
 # <details><summary>Hint 3: putting it together</summary>
 #
@@ -510,28 +510,28 @@ print(f"4 places: {shares[4]:.0%}{beside(guess, shares[4])}")
 pd.DataFrame(table).T.rename_axis("places")
 
 # %% [markdown] id="read-revolve-real"
-# Memory falls far below what segments can do, and the step gets longer: Revolve never keeps two
-# blocks at once, even where there is room.
+# Memory falls far below what segments reach, but the step gets longer: Revolve never keeps two
+# blocks at once, even if they fit.
 #
 # ## 4.5 The smallest budget
 #
 # Difficulty 3/5 · importance 3/5 · 15 minutes
 #
-# Take a part of a chain of unequal stages, `start` to `end`, whose input is held already. It can
-# begin in two kinds of ways:
+# Take a part of a chain of unequal stages, `start` to `end`, whose input is already held. It can
+# begin in two ways:
 #
-# - **keep** stage `start`. While it runs, `kept_needs(stages, start, end)` must fit. While the
-#   rest runs, what `start` saved is held, and the rest needs what it needs.
+# - **keep** stage `start`. While it runs, `kept_needs(stages, start, end)` must fit. While the rest
+#   runs, what `start` saved is held, in addition to the rest's own needs.
 # - **drop** stages `start` to `split - 1` as a segment, for any `split` in the part. Meanwhile
 #   `dropped_needs(stages, start, split, end)` must fit. While the rest runs, the input of stage
-#   `split` is held. Then the segment's inside, `start` to `split - 1`, is a part of its own, and
+#   `split` is held. Then the segment's inside, `start` to `split - 1`, runs as a separate part, and
 #   nothing else is held.
 #
-# A way needs the *largest* of its moments; the part needs the *smallest* of all ways. A part of
+# A way needs the *largest* of its moments; the part needs the *smallest* over all ways. A part of
 # one stage can only be kept. Eleven stages have a million trees.
 #
-# **Predict.** In the chain below, blocks get narrower. What share of the peak with all kept is the
-# smallest possible?
+# **Predict.** In the chain below, blocks get narrower. What share of the peak with everything kept
+# is the smallest possible peak?
 
 # %% id="guess-floor"
 guess = None  # share, as 0.5
@@ -583,7 +583,7 @@ checks.lab04.smallest_budget(smallest_budget)
 # </details>
 # <details><summary>Hint 2: one way</summary>
 #
-# To keep: the `max` of `kept_needs(...)` and, where there is a rest, `saved_bytes` of `start` plus
+# To keep: the `max` of `kept_needs(...)` and, if there is a rest, `saved_bytes` of `start` plus
 # `needs(start + 1, end)`. To drop: the `max` of three terms for each split.
 # </details>
 # <details><summary>Hint 3: what is outside</summary>
@@ -597,21 +597,21 @@ share = floor / everything
 print(f"{Bytes(floor)} of {Bytes(everything)}: {share:.0%}{beside(guess, share)}")
 
 # %% [markdown] id="read-floor"
-# Nothing goes below: the first block alone, with all that its backward holds, takes most of it.
+# No schedule goes lower: the first block alone, with all that its backward holds, takes most of it.
 # Only finer stages or a smaller micro-batch would help.
 #
 # ## 4.6 The fastest schedule within a budget
 #
 # Difficulty 3/5 · importance 5/5 · 20 minutes
 #
-# The same ways, but `room` is given, the bytes that a part may use besides its input. You look for
-# the least *extra time*, that of forwards that run again. A way is possible only if its first
-# moment, `kept_needs` or `dropped_needs`, fits into the room. The rest then has less room, by what
-# is held meanwhile; a segment's inside has all of it again. (`min` cannot compare a number with a
-# tuple, so give it a `key` that looks at the seconds alone.)
+# The ways are the same, but you are given `room`, the bytes that a part may use besides its input.
+# You minimize the *extra time*, spent on forwards that run again. A way is possible only if its
+# first moment, `kept_needs` or `dropped_needs`, fits into the room. What is held meanwhile reduces
+# the room for the rest; a segment's inside has all of it again. (`min` can't compare a number with
+# a tuple, so give it a `key` that looks only at the seconds.)
 #
-# The numbers to reach: never over the budget, and as fast as `planning.solve`. A budget that no
-# tree fits into is a `ValueError` that names the smallest budget in bytes.
+# The numbers to reach: never over the budget, and as fast as `planning.solve`. For a budget that no
+# tree fits, raise a `ValueError` that names the smallest budget in bytes.
 
 
 # %% id="answer-4-6"
@@ -654,8 +654,8 @@ checks.lab04.fastest_tree(fastest_tree)
 # %% [markdown] id="hints-4-6"
 # <details><summary>Hint 1: time and tree together</summary>
 #
-# An inner `fastest(start, end, room)` with `@cache` returns extra seconds and tree, or `(math.inf,
-# ())` where nothing fits.
+# An inner `fastest(start, end, room)` with `@cache` returns extra seconds and tree, or
+# `(math.inf, ())` if nothing fits.
 # </details>
 # <details><summary>Hint 2: room</summary>
 #
@@ -664,11 +664,11 @@ checks.lab04.fastest_tree(fastest_tree)
 # </details>
 # <details><summary>Hint 3: the tree</summary>
 #
-# To keep: `(start, *rest)`. To drop: `(inside, *rest)`, since the inside is one item. The refusal
-# comes first, from `smallest_budget(stages)`.
+# To keep: `(start, *rest)`. To drop: `(inside, *rest)`, since the inside is one item. Check for the
+# refusal first, with `smallest_budget(stages)`.
 # </details>
 #
-# **Predict.** With half of the memory of "all kept", how many percent longer is a step?
+# **Predict.** With half the memory of "all kept", how many percent longer is a step?
 
 # %% id="guess-half"
 guess = None  # per cent
@@ -716,12 +716,12 @@ plots.tradeoff(
 )
 
 # %% [markdown] id="read-plans"
-# Each point of the lower curve is a schedule that runs, and its peak was known before. For long
+# Each point of the lower curve is a schedule that runs, and its peak was known in advance. For long
 # chains, solvers such as `planning.solve` round bytes up to slots.
 #
 # ## On a GPU
 #
-# Optional, never graded: a larger batch, and measured seconds, so the trees may differ.
+# Optional, never graded: this uses a larger batch and measured seconds, so the trees may differ.
 
 
 # %% id="gpu"
@@ -763,8 +763,8 @@ claims.Verdicts(
 # ## What you can now do
 #
 # - Say what a schedule costs before it runs.
-# - Run any schedule on real layers, gradients equal to the bit.
-# - Find the fewest forwards, the smallest budget, and the fastest schedule in between. All are one
+# - Run any schedule on real layers, with bit-identical gradients.
+# - Find the fewest forwards, the smallest budget, and the fastest schedule in between. All use one
 #   recursion: keep, or drop up to a boundary.
 #
 # `planning.profile` finds the stages of any model, and `planning.apply` runs the plan on it.

@@ -1,8 +1,8 @@
 # %% [markdown] id="title"
 # # Lab 05: policies
 #
-# You choose what to drop: modules, tensors, matmuls. Then you write a solver for a target in
-# bytes, and hooks that move tensors to the host.
+# You choose what to drop: modules, tensors, matmuls. Then you write a solver for a target in bytes,
+# and hooks that move tensors to the host.
 #
 # **Budget:** 90 minutes, 1 GiB of memory, no GPU needed.
 #
@@ -14,10 +14,10 @@
 # | 5.4 | the fewest FLOPs within a target in bytes | 4 |
 # | 5.5 | saved tensors that wait on the host | 4 |
 #
-# Each answer goes into a cell that begins with `# exercise`. Helper functions, imports and
-# constants may also stand in cells of your own above it. Where a cell says `guess = None`, write a
-# number before you go on. In 5.1 the check refuses the library's `segments`, in 5.4 its solver,
-# `planning.solve` and `floor_bytes`. Chapter 07 leads up to this lab.
+# Each answer goes into a cell that begins with `# exercise`. You may put helper functions, imports
+# and constants in your own cells above it. Where a cell says `guess = None`, write a number before
+# you go on. In 5.1 the check refuses the library's `segments`, in 5.4 its solver, `planning.solve`
+# and `floor_bytes`. Chapter 07 prepares you for this lab.
 
 # %% id="imports"
 import itertools
@@ -58,7 +58,7 @@ torch.set_num_threads(1)
 # saved     1   1     3       1             1/4     1     1    4    4            1/4
 # ```
 #
-# The last line gives the bytes that wait for backward, in units of the block's input `x`.
+# The last line lists the bytes that wait for backward, in units of the block's input `x`.
 # Attention is *fused* here, one kernel. *Eager* attention also saves its scores.
 
 # %% id="gpt2"
@@ -74,15 +74,15 @@ EAGER = replace(FUSED, attention="eager")
 #
 # Difficulty 2/5 · importance 5/5 · 10 minutes
 #
-# Write a context manager. Inside its `with` block each module of a list is checkpointed, as a
-# segment of its own. Afterwards each module runs as it did, also after an error. Exchange each
+# Write a context manager. Inside its `with` block each module of a list is checkpointed as a
+# separate segment. Afterwards each module runs as it did before, even after an error. Replace each
 # module's `forward`.
 #
-# The numbers to reach: gradients equal to the bit, dropout included; saved bytes and FLOPs exactly
+# The numbers to reach: bit-identical gradients, dropout included; saved bytes and FLOPs exactly
 # those of a checkpoint around each module. Three traps:
 #
 # - Models may call a part with keyword arguments.
-# - A module may come with a `forward` of its own, as LoRA sets one.
+# - A module may already have its own `forward`, as with LoRA.
 # - `module(x)` calls `module.forward`: a new forward that calls `module(x)` never ends.
 
 
@@ -119,7 +119,7 @@ checks.lab05.checkpoint_only(checkpoint_only)
 # <details><summary>Hint 2: remember first</summary>
 #
 # Begin with a list of pairs `(module, module.forward)`. The checkpoint must call this forward, and
-# at the end you put it back.
+# at the end you restore it.
 # </details>
 # <details><summary>Hint 3: the new forward</summary>
 #
@@ -127,8 +127,8 @@ checks.lab05.checkpoint_only(checkpoint_only)
 # up a loop's variable too late.)
 # </details>
 #
-# **Predict.** Fused, a checkpoint around each attention frees how many percent of what one around
-# each block frees?
+# **Predict.** With fused attention, what percentage of what a checkpoint around each block frees
+# does one around each attention free?
 
 # %% id="guess-attention"
 guess = None  # per cent
@@ -191,7 +191,8 @@ plots.tradeoff(
 )
 
 # %% [markdown] id="attention-read"
-# The advice "checkpoint attention" depends on the kernel: fused, FFN only frees more.
+# The advice "checkpoint attention" depends on the kernel: with fused attention, "FFN only" frees
+# more.
 #
 # ## 5.2 What does a choice cost?
 #
@@ -201,8 +202,8 @@ plots.tradeoff(
 # tensors may need the same matmul, and that runs only once.
 #
 # A **trace** lists the operations of a forward in order: `trace.ops`. Each has a `name`, what it
-# `reads` and `writes` (tuples of names) and `flops`. A tensor goes by its storage, so an operation
-# in place writes a name that an earlier one wrote:
+# `reads` and `writes` (tuples of names) and `flops`. A tensor's name is its storage's, so an
+# in-place operation writes a name that an earlier one wrote:
 #
 # ```text
 # name   reads  writes  flops
@@ -219,9 +220,9 @@ plots.tradeoff(
 #
 # The rule: a needed tensor that is not kept is missing. *All* operations that write a missing
 # tensor run again, up to the point where it is read. What they read is then missing too, unless it
-# is kept. Inputs and weights are always there.
+# is kept. Inputs and weights are always in memory.
 #
-# The numbers to reach: bytes and FLOPs exactly, and the trace as it was.
+# The numbers to reach: exact bytes and FLOPs, and an unchanged trace.
 
 
 # %% id="answer-5-2"
@@ -261,10 +262,10 @@ checks.lab05.cost_of_keeping(cost_of_keeping)
 # </details>
 # <details><summary>Hint 3: what runs again</summary>
 #
-# What writes something missing. What that reads and is not kept is missing too.
+# Every operation that writes something missing. What it reads is missing too, unless kept.
 # </details>
 #
-# The recorder is chapter 07's dispatch mode, with a list in place of prices.
+# The recorder is chapter 07's dispatch mode, with a list instead of prices.
 
 # %% id="given-trace"
 Op = namedtuple("Op", "name reads writes flops")
@@ -341,8 +342,8 @@ print("* backward asks for it")
 # %% [markdown] id="predict-exact"
 # The *greedy* way drops tensors by their prices in chapter 07. The exact way tries all sets.
 #
-# **Predict.** 4 units may be kept. How many times the FLOPs of the exact way does the greedy way
-# run again?
+# **Predict.** You may keep 4 units. How many times as many FLOPs does the greedy way recompute as
+# the exact way?
 
 # %% id="guess-exact"
 guess = None  # times
@@ -394,15 +395,14 @@ plots.tradeoff(
 )
 
 # %% [markdown] id="exact-read"
-# Where the greedy way's next tensor is large, dropping it frees more than was asked, and costs
-# more.
+# If the greedy way's next tensor is large, dropping it frees more than needed, and costs more.
 #
 # ## 5.3 A policy that counts
 #
 # Difficulty 3/5 · importance 4/5 · 15 minutes
 #
 # PyTorch asks a *policy* about each operation of a segment: keep its result, or recompute it? An
-# operation does not say which linear layer it is, so count:
+# operation doesn't say which linear layer it belongs to, so count:
 #
 # ```text
 # keep {0, 3}     qkv 0   attention 1   out 2   up 3   down 4
@@ -410,13 +410,13 @@ plots.tradeoff(
 # recomputation   -       run           run     -      run
 # ```
 #
-# `checkpoint(..., context_fn=f)` calls `f()` once for each segment. `f` returns what
-# `create_selective_checkpoint_contexts(policy)` gives: two contexts, one for each run. PyTorch
-# calls `policy(context, op, *args, **kwargs)` in forward. Some releases call it in the
-# recomputation too: `context.is_recompute` says so. Each run counts from 0.
+# `checkpoint(..., context_fn=f)` calls `f()` once for each segment. `f` returns the result of
+# `create_selective_checkpoint_contexts(policy)`: two contexts, one for each run. PyTorch calls
+# `policy(context, op, *args, **kwargs)` in forward. Some releases call it in the recomputation too:
+# `context.is_recompute` says so. Each run counts from 0.
 #
 # The numbers to reach: the chosen matmuls run once, all others twice; only their results wait
-# besides the segment's input; gradients equal to the bit.
+# besides the segment's input; bit-identical gradients.
 
 
 # %% id="given-matmul"
@@ -473,11 +473,11 @@ checks.lab05.keep_matmuls(keep_matmuls)
 # </details>
 # <details><summary>Hint 3: the answers</summary>
 #
-# `CheckpointPolicy.MUST_SAVE` and `CheckpointPolicy.PREFER_RECOMPUTE`. What is no matmul is
+# `CheckpointPolicy.MUST_SAVE` and `CheckpointPolicy.PREFER_RECOMPUTE`. Everything but matmuls is
 # recomputed.
 # </details>
 #
-# Now the FLOPs on the trace of 5.2, and those that a FLOP counter sees:
+# Compare the FLOPs on the trace of 5.2 with those that a FLOP counter sees:
 
 
 # %% id="run-block"
@@ -516,16 +516,16 @@ pd.DataFrame(table).T.rename_axis("keep")
 #
 # Difficulty 4/5 · importance 5/5 · 20 minutes
 #
-# A model is a row of **parts**: embedding, blocks, head. Each part has **options**, and each
+# A model is a sequence of **parts**: embedding, blocks, head. Each part has **options**, and each
 # option has `kept_bytes` (what waits after its forward), `working_bytes` (the most that the part
-# holds while it runs forward or backward) and `flops` (what runs again).
+# holds while it runs forward or backward) and `flops` (what is recomputed).
 #
 # ```text
 # forward   part 0 keeps ── part 1 keeps ── part 2 keeps ──┐
 # backward  part 0 works ── part 1 works ── part 2 works ──┘   its later parts are free by then
 # ```
 #
-# While a part works, the memory holds its `working_bytes` and what all parts *before* it keep.
+# While a part works, memory holds its `working_bytes` and what all parts *before* it keep.
 # Choose one option for each part, so that the largest of these sums fits the target with the fewest
 # FLOPs in total. Greedy is not always best, and 12 blocks of 8 options have 69 billion choices.
 
@@ -569,21 +569,21 @@ checks.lab05.fewest_flops(fewest_flops)
 # %% [markdown] id="hints-5-4"
 # <details><summary>Hint 1: part by part</summary>
 #
-# Later parts need to know of the earlier ones only how many bytes these keep. For each such number
-# remember the fewest FLOPs, and the options that lead there.
+# Later parts need to know only how many bytes the earlier ones keep. For each such number remember
+# the fewest FLOPs, and the options that lead to it.
 # </details>
 # <details><summary>Hint 2: a dict</summary>
 #
 # `best = {0: (0, ())}`: nothing kept, no FLOPs, no options yet. For each part make a new dict:
-# every entry of the old one beside every option.
+# every entry of the old dict combined with every option.
 # </details>
 # <details><summary>Hint 3: what fits</summary>
 #
-# An option is possible if `kept + option.working_bytes` fits. It leads to `kept +
-# option.kept_bytes`. Of two ways to the same bytes take the `min`.
+# An option is possible if `kept + option.working_bytes` fits. It leads to
+# `kept + option.kept_bytes`. If two ways lead to the same bytes, take the `min`.
 # </details>
 #
-# Real numbers come from GPT-2's parts, each alone under the meter.
+# The real numbers come from GPT-2's parts, each measured alone.
 
 
 # %% id="readings"
@@ -644,7 +644,7 @@ for keep, option in zip(KEEPS, again, strict=True):
 print(f"head {Bytes(head.kept_bytes)} kept, {Bytes(head.working_bytes)} at work")
 
 # %% [markdown] id="predict-target"
-# The head works with the most bytes: 50 257 logits for each token.
+# The head works with the most bytes: 50 257 logits per token.
 #
 # **Predict.** The target is a quarter below the peak of "keep all". By how many percent do the
 # FLOPs of a step grow?
@@ -702,7 +702,7 @@ plots.tradeoff(
 #
 # Difficulty 4/5 · importance 4/5 · 25 minutes
 #
-# Let a saved tensor wait in the host's memory. Chapter 07's hooks copied every *tensor*: weights
+# Keep saved tensors in the host's memory. Chapter 07's hooks copied every *tensor*: weights
 # too, and one storage several times. Do better:
 #
 # ```text
@@ -714,7 +714,7 @@ plots.tradeoff(
 #
 # - **What stays**: `pack` returns `tensor.detach()`. (The tensor itself could hold its own graph.)
 # - **Which storage?** A later storage may get the same address. `StorageWeakRef(storage)` is a key
-#   that stays with one storage and does not keep it alive.
+#   that identifies one storage and doesn't keep it alive.
 # - **Written in place.** `tensor._version` counts such writes (none through `.data` or NumPy).
 # - **Copies go when the graph goes.** `weakref.WeakValueDictionary` forgets a copy as soon as
 #   nothing else holds it.
@@ -723,7 +723,7 @@ plots.tradeoff(
 # `host.put(tensor)` copies the tensor's whole storage; `copy.get(dtype, size, stride, offset)`
 # brings the tensor back, from its `dtype`, `size()`, `stride()` and `storage_offset()`.
 #
-# The numbers to reach: gradients to the bit in five kinds of steps, each large storage copied
+# The numbers to reach: bit-identical gradients in five kinds of steps, each large storage copied
 # once, nothing left over.
 
 
@@ -770,21 +770,21 @@ checks.lab05.offloading(offloading)
 # %% [markdown] id="hints-5-5"
 # <details><summary>Hint 1: the frame</summary>
 #
-# Return `saved_tensors_hooks(pack, unpack)`. What `pack` gives, `unpack` gets: a tensor that
+# Return `saved_tensors_hooks(pack, unpack)`. What `pack` returns, `unpack` receives: a tensor that
 # stayed, or a tuple.
 # </details>
 # <details><summary>Hint 2: pack</summary>
 #
-# A copy's key is the pair of a `StorageWeakRef` and `tensor._version`. Give a new copy a name
-# before you put it into the dict: else it is forgotten at once.
+# A copy's key is the pair of a `StorageWeakRef` and `tensor._version`. Assign a new copy to a
+# variable before you put it into the dict: otherwise it is forgotten at once.
 # </details>
 # <details><summary>Hint 3: the tuple</summary>
 #
-# The copy, and what its `get` takes. The tuple keeps the copy alive.
+# The copy, and the arguments of its `get`. The tuple keeps the copy alive.
 # </details>
 #
 # **Predict.** On 8 real blocks, PyTorch's `save_on_cpu` copies every saved tensor, weights
-# included: how many times as many bytes?
+# included. How many times as many bytes does it copy?
 
 # %% id="guess-copies"
 guess = None  # times
@@ -876,4 +876,4 @@ claims.Verdicts(
 # - Say what a *set* of kept tensors costs, and write the policy that keeps it.
 # - Reach a target in bytes with the fewest FLOPs, or move saved tensors to the host.
 #
-# First drop what costs no matmul. For the rest compare the two times of chapter 07d.
+# First drop what costs no matmul. For the rest, compare chapter 07d's two times.
