@@ -2,24 +2,23 @@
 # # Lab 06: exact accumulation
 #
 # "The accumulated gradient is mathematically exact", says nearly every tutorial. Most loops that
-# follow it are not. You write the loop that is: for ragged micro-batches, for masked tokens, under
-# a scaler, and on several ranks. And if there cannot be an update, everything stays as it was.
+# follow it are not exact. You write a loop that is: for ragged micro-batches, for masked tokens,
+# under a scaler, and on several ranks. And if an update is impossible, everything stays as it was.
 #
 # **Budget:** 90 minutes, 1 GiB of memory, no GPU needed.
 #
 # | exercise | you write | points |
 # |---|---|---|
 # | 6.1 | a comparison: where do two training steps first differ? | 3 |
-# | 6.2 | an epoch in windows, the last one too | 2 |
+# | 6.2 | an epoch in windows, including the last | 2 |
 # | 6.3 | tokens: shifted, masked, ragged | 2 |
-# | 6.4 | once an update: scaler, clip, scheduler, log | 3 |
+# | 6.4 | once per update: scaler, clip, scheduler, log | 3 |
 # | 6.5 | all of it for any model, and nothing when it fails | 4 |
 # | 6.6 | several ranks, and one exchange of gradients | 3 |
 #
-# Each answer goes into a cell that begins with `# exercise`. Helper functions, imports and
-# constants may also stand in cells of your own above it. Where a cell says `guess = None`, write a
-# number before you go on. Chapter 08 leads up to this lab; the checks refuse its
-# `assert_same_training`.
+# Each answer goes into a cell that begins with `# exercise`. You may put helper functions, imports
+# and constants in your own cells above it. Where a cell says `guess = None`, write a number before
+# you go on. Chapter 08 prepares you for this lab; the checks refuse its `assert_same_training`.
 
 # %% id="imports"
 import contextlib
@@ -51,8 +50,9 @@ torch.set_num_threads(1)
 # %% [markdown] id="the-subject"
 # ## The subject
 #
-# A small ViT on digits, in float64. Rounding is at 1e-16 there, so a difference above 1e-12 is a
-# bug. Two steps: 64 images at once, and in four micro-batches, by somebody who forgot to divide.
+# We train a small ViT on digits, in float64. Rounding is about 1e-16 there, so a difference above
+# 1e-12 is a bug. One step takes 64 images at once. The other takes four micro-batches, but its
+# author forgot to divide.
 
 # %% id="subject"
 images, labels = data.digits()
@@ -112,15 +112,15 @@ pd.DataFrame(off).map("{:.0e}".format).T
 
 # %% [markdown] id="text-6-1"
 # None shows the bug once gradients are clipped. So compare the gradient itself, when the optimizer
-# gets it.
+# receives it.
 #
 # ## 6.1 Where do two steps first differ?
 #
 # Difficulty 3/5 · importance 5/5 · 10 minutes
 #
-# Run two steps from one start, each on a copy of the model, and name the first of three parts that
-# differs: the loss, the gradients, the parameters. The goal: tell nine pairs of steps apart. In
-# two of them the steps differ by no more than they may, one of these with dropout on.
+# Run two steps from the same start, each on a copy of the model, and name the first of three parts
+# that differs: the loss, the gradients, the parameters. The goal: judge nine pairs of steps. In two
+# of them the steps differ by no more than allowed, one of these with dropout on.
 
 
 # %% id="given-6-1"
@@ -198,22 +198,22 @@ checks.lab06.first_difference(first_difference)
 # %% [markdown] id="hints-6-1"
 # <details><summary>Hint 1: an inner function</summary>
 #
-# `observe(step)` runs one step on a copy and gives a dict of three vectors. `torch.tensor([loss],
-# dtype=torch.float64)` makes the loss a vector.
+# `observe(step)` runs one step on a copy and returns a dict of three vectors.
+# `torch.tensor([loss], dtype=torch.float64)` makes the loss a vector.
 # </details>
 # <details><summary>Hint 2: the moment to look</summary>
 #
-# A step may clear its gradients before it returns. `optimizer.register_step_pre_hook(function)`
-# has the function called with `(optimizer, args, kwargs)` when `step()` begins; let it append to a
-# list.
+# A step may clear its gradients before it returns. With
+# `optimizer.register_step_pre_hook(function)`, the function is called with
+# `(optimizer, args, kwargs)` when `step()` begins; let it append to a list.
 # </details>
 # <details><summary>Hint 3: one start</summary>
 #
-# For each step `copy.deepcopy(model)`, a new optimizer, and `torch.set_rng_state` with the first
-# state; at the end once more.
+# For each step, use `copy.deepcopy(model)`, a new optimizer, and `torch.set_rng_state` with the
+# first state; set that state again at the end.
 # </details>
 #
-# **Predict.** The faulty step did not divide by 4. What difference does your function give,
+# **Predict.** The faulty step did not divide by 4. What difference does your function report,
 # without clipping?
 
 # %% id="guess-difference"
@@ -230,19 +230,19 @@ part, difference = judge(*clipped)
 print(f"clipped: {part}, below 1e-5: {difference < 1e-5}")
 
 # %% [markdown] id="text-6-2"
-# A factor of 4 is a difference of 3. Clipped, only a trace is left, because `clip_grad_norm_`
-# divides by the norm plus 1e-6. So compare without clipping.
+# A gradient 4 times too large is a relative difference of 3. Clipping nearly hides it: only a trace
+# is left, because `clip_grad_norm_` divides by the norm plus 1e-6. So compare without clipping.
 #
 # ## 6.2 Windows
 #
 # Difficulty 2/5 · importance 5/5 · 10 minutes
 #
-# An epoch comes as an iterator, or as a loader that begins anew at each `iter`. It has no length
-# and does not fit into memory. A window is the next `num` micro-batches, or as many as are left.
+# An epoch comes as an iterator, or as a loader that restarts at each `iter`. It has no length and
+# doesn't fit into memory. A window is the next `num` micro-batches, or as many as are left.
 #
-# The goal: for every window, a gradient within 1e-12 of the one that its images would give as one
-# batch. Hold at most one window of the epoch; keep one micro-batch in the model, and one
-# micro-batch's graph in memory, here and in 6.3, 6.4 and 6.6.
+# The goal: for every window, a gradient within 1e-12 of its images' gradient as one batch. Hold at
+# most one window of the epoch; run one micro-batch at a time, and keep only one micro-batch's graph
+# in memory, here and in 6.3, 6.4 and 6.6.
 
 
 # %% id="answer-6-2"
@@ -293,9 +293,9 @@ checks.lab06.train_epoch(train_epoch)
 #
 # Its share of the window's images.
 # </details>
-# <details><summary>Hint 3: what belongs where</summary>
+# <details><summary>Hint 3: what happens once</summary>
 #
-# Once a window: reading, counting, `zero_grad`, `step`, one entry in the list.
+# Once per window: reading, counting, `zero_grad`, `step`, one entry in the list.
 # </details>
 
 
@@ -315,7 +315,7 @@ judge(whole, ragged)[0]
 #
 # Difficulty 3/5 · importance 5/5 · 8 minutes
 #
-# For a language model the unit is the *target*, a token that has to be guessed. Labels are the
+# For a language model the unit is the *target*, a token to be predicted. Labels are the
 # tokens, with -100 in padding and in a prompt. The output at one position is for the label at the
 # next, so a row's first label is never a target:
 #
@@ -326,12 +326,12 @@ judge(whole, ragged)[0]
 # ```
 #
 # Below, a row is a line of code, and its indentation is a prompt. A micro-batch may have no target
-# at all: then a mean is nan, and a sum is 0.
+# at all: then the mean is nan, and the sum is 0.
 #
 # The goal: within 1e-12 of the mean over all targets of the window.
 #
-# **Predict.** Counted before the shift, how many percent too many are the targets of sixteen
-# lines?
+# **Predict.** If you count before the shift, by how many percent do you overcount the targets of
+# sixteen lines?
 
 # %% id="guess-6-3"
 guess = None  # per cent
@@ -401,12 +401,12 @@ checks.lab06.token_step(token_step)
 # </details>
 # <details><summary>Hint 2: the sum</summary>
 #
-# `F.cross_entropy` wants `(N, V)` and `(N,)`, and leaves out targets of -100. With
+# `F.cross_entropy` takes `(N, V)` and `(N,)`, and ignores targets of -100. With
 # `reduction="sum"` it does not divide.
 # </details>
 # <details><summary>Hint 3: the count</summary>
 #
-# One number, of the whole window, known before the first backward.
+# One number for the whole window, known before the first backward.
 # </details>
 
 # %% id="judge-6-3"
@@ -418,12 +418,12 @@ judge_gpt = partial(first_difference, model=make_gpt().double(), tolerance=1e-12
 judge_gpt(*steps, make_optimizer=sgd)[0]
 
 # %% [markdown] id="text-6-4"
-# ## 6.4 Once an update
+# ## 6.4 Once per update
 #
 # Difficulty 3/5 · importance 5/5 · 15 minutes
 #
 # A loop in float16 has five more things to do: scale the loss, unscale the gradients, clip, update
-# the scale, step the scheduler. All but the first happen once a window. An infinite gradient in
+# the scale, step the scheduler. All but the first happen once per window. An infinite gradient in
 # *one* micro-batch makes `scaler.step` skip the window's update. Then the scheduler's step must be
 # skipped, too.
 #
@@ -454,11 +454,11 @@ watched = list(scales([1.0, math.inf, 1.0, 1.0]))
 print(f"{watched}{beside(guess, watched[-1])}")
 
 # %% [markdown] id="read-scaler"
-# So only a scale that has *fallen* means a skipped update (of one optimizer at least, where a
-# scaler has several). A scaler that is switched off always says 1 and skips nothing.
+# So only a scale that has *fallen* means a skipped update (for at least one optimizer, if the
+# scaler has several). A disabled scaler always reports 1 and skips nothing.
 #
 # The goal: every window's gradient within 1e-12 of the big batch's, clipped as a whole, and no
-# step of the scheduler for a lost window.
+# scheduler step for a skipped window.
 
 
 # %% id="answer-6-4"
@@ -505,11 +505,12 @@ checks.lab06.scaled_step(scaled_step)
 # %% [markdown] id="hints-6-4"
 # <details><summary>Hint 1: the order</summary>
 #
-# In the loop: share, `scale`, `backward`. After it: `unscale_`, clip, `step`, `update`, scheduler.
+# In the loop: the share, `scale`, `backward`. After it: `unscale_`, clip, `step`, `update`,
+# scheduler.
 # </details>
 # <details><summary>Hint 2: two numbers to return</summary>
 #
-# Read the loss before it is scaled. `clip_grad_norm_` returns the norm that it found.
+# Read the loss before it is scaled. `clip_grad_norm_` returns the norm before clipping.
 # </details>
 # <details><summary>Hint 3: was it skipped?</summary>
 #
@@ -547,12 +548,12 @@ print(f"some lost: {0 < made < 8}; as many scheduled as made: {scheduled == made
 #
 # Difficulty 4/5 · importance 5/5 · 15 minutes
 #
-# Now one step for any model. Losses are means of tokens, images or pixels, so two functions say
-# it: `loss_sum(model, *micro_batch)` and `count_terms(*micro_batch)`.
+# Now one step for any model. Losses are means over tokens, images or pixels, so two functions
+# define them: `loss_sum(model, *micro_batch)` and `count_terms(*micro_batch)`.
 #
 # The harder half is failure: a batch with no target, more micro-batches than rows, a loss of nan,
-# an out-of-memory error. A good step says what came, and leaves model, optimizer, gradients,
-# buffers and random state as they were. Two parts of that are given:
+# an out-of-memory error. On failure, a good step reports what it received, and leaves model,
+# optimizer, gradients, buffers and random state as they were. Two parts of that are given:
 
 
 # %% id="given-6-5"
@@ -583,12 +584,11 @@ def remember(model):
 
 # %% [markdown] id="goal-6-5"
 # The old `.grad` must survive a failure. Hold the tensors in a list, and call `zero_grad()`: it
-# sets `.grad` to None, so the new gradient is another tensor. (`set_to_none=False` would fill the
-# tensors that you hold with zeros.)
+# sets `.grad` to None, so the new gradient is a different tensor. (`set_to_none=False` would fill
+# the tensors that you hold with zeros.)
 #
 # The goal: after an update with SGD and with AdamW, GPT, ViT and U-Net are within 1e-12 of the
-# whole batch, and in float32 within what summation explains. A step that fails leaves nothing
-# behind.
+# whole batch, and in float32 within the error of summation. A failed step leaves nothing behind.
 
 
 # %% id="answer-6-5"
@@ -642,24 +642,24 @@ checks.lab06.exact_step(exact_step)
 # %% [markdown] id="hints-6-5"
 # <details><summary>Hint 1: before anything runs</summary>
 #
-# Count, refuse, make the list of all `.grad`, and call `remember`.
-# `tensor.tensor_split(num_steps)` cuts into exactly so many.
+# Count, refuse, make the list of all `.grad`, and call `remember`. `tensor.tensor_split(num_steps)`
+# cuts into exactly that many.
 # </details>
-# <details><summary>Hint 2: put back</summary>
+# <details><summary>Hint 2: restore</summary>
 #
-# In `except BaseException`: put buffers, random state and gradients back, then `raise`.
+# In `except BaseException`: restore buffers, random state and gradients, then `raise`.
 # </details>
 # <details><summary>Hint 3: the loss of a micro-batch</summary>
 #
-# Look at it with `math.isfinite(loss.item())` before `backward`. After the loop clip, and after
-# the `try` update.
+# Check it with `math.isfinite(loss.item())` before `backward`. Clip after the loop, and update
+# after the `try`.
 # </details>
 
 # %% [markdown] id="after-6-5"
 # ### The proof
 #
 # Five micro-batches of 12 rows are compared with one: in float64 by your function, in float32 by
-# `assert_same_training`, whose bound follows from the number of terms that are summed.
+# `assert_same_training`, whose bound follows from the number of summed terms.
 
 
 # %% id="loss-sums"
@@ -732,18 +732,18 @@ for name in TASKS:
         assert_same_training(*steps, make=partial(make_float32, name, optimizer))
 
 # %% [markdown] id="text-6-6"
-# "Exact" means the same sum, in another order, within a bound that the order explains.
+# "Exact" means the same sum in a different order, within a bound that the order explains.
 #
 # ## 6.6 Several ranks
 #
 # Difficulty 4/5 · importance 4/5 · 15 minutes
 #
-# Each rank has a copy of the model and a window of its own. `DistributedDataParallel` averages the
-# gradients over the ranks during `backward`, by an all-reduce. One for the window is enough;
-# `model.no_sync()` leaves the others out.
+# Each rank has a copy of the model and its own window. `DistributedDataParallel` averages the
+# gradients over the ranks during `backward`, by an all-reduce. One per window is enough;
+# `model.no_sync()` skips the others.
 #
-# Here are two real ranks, processes on your machine, with four micro-batches each, and five ideas
-# of what `no_sync` has to be around.
+# Here are two real ranks, processes on your machine, with four micro-batches each, and five guesses
+# at what `no_sync` has to surround.
 #
 # **Predict.** With `no_sync` around *backward only*, in all micro-batches but the last: how many
 # all-reduces?
@@ -792,17 +792,18 @@ for name, way in WAYS.items():
     print(f"same on both {same}, right {right}{note}")
 
 # %% [markdown] id="read-ways"
-# P is one copy of the parameters. Around backward alone `no_sync` does nothing: *forward* decides
-# whether a backward will exchange. The documentation asks for both. The fifth way is wrong in
-# silence: each rank steps by a gradient of its own.
+# P is the size of the parameters. Around backward alone `no_sync` does nothing: *forward* decides
+# whether a backward will exchange. The documentation says to put both inside. The fifth way is
+# silently wrong: each rank steps by its own gradient.
 #
-# Now the arithmetic. An average over ranks is right only if all have the same number of targets.
-# So the count must be that of *all ranks*: an all-reduce of one number before the first backward.
-# And since DDP divides the sum by the number of ranks, each rank multiplies its loss by it.
+# Now the arithmetic. An average over ranks is right only if all ranks have the same number of
+# targets. So the count must be that of *all ranks*: an all-reduce of one number before the first
+# backward. And since DDP divides the sum by the number of ranks, each rank multiplies its loss by
+# it.
 #
-# The goal: on two and three ranks the gradient of the whole batch, within 1e-12, with P bytes of
-# gradients sent by each rank, also when windows differ in length and when a rank has no target at
-# all. The check runs the ranks as threads of one process.
+# The goal: on two and three ranks, the gradient of the whole batch within 1e-12, with each rank
+# sending P bytes of gradients, even when windows differ in length or a rank has no target. The
+# check runs the ranks as threads of one process.
 
 
 # %% id="answer-6-6"
@@ -852,20 +853,20 @@ checks.lab06.rank_step(rank_step)
 # </details>
 # <details><summary>Hint 2: where no_sync goes</summary>
 #
-# Every micro-batch goes forward and backward inside one context: for the last
-# `contextlib.nullcontext()`, which does nothing, for the others `model.no_sync()`.
+# Each micro-batch runs forward and backward inside one context: `contextlib.nullcontext()`, which
+# does nothing, for the last, and `model.no_sync()` for the others.
 # </details>
 # <details><summary>Hint 3: two scales</summary>
 #
-# Differentiate the sum over the count of all ranks, times `dist.get_world_size()`. Log the same
-# without that factor, added up over the window, then over the ranks.
+# Differentiate the sum divided by the count of all ranks, times `dist.get_world_size()`. Log the
+# same without that factor, summed over the window, then over the ranks.
 # </details>
 
 # %% [markdown] id="after-6-6"
 # ### On real ranks
 #
-# The sixteen lines of 6.3, eight on each rank, in two micro-batches. In one process your
-# `exact_step` makes the same update, to rounding: the sum is the same, and its order is not.
+# Each rank trains on eight of 6.3's sixteen lines, in two micro-batches. In one process your
+# `exact_step` makes the same update, up to rounding: the sum is the same, but its order isn't.
 
 
 # %% id="real-step"
@@ -900,8 +901,8 @@ two.stop()
 # %% [markdown] id="gpu"
 # ## On a GPU
 #
-# Never graded: float16 with a real `GradScaler`, and the peak of one effective batch in one piece
-# and in eight.
+# Never graded: float16 with a real `GradScaler`, and the peak of one effective batch, whole and
+# split in eight.
 
 # %% id="gpu-scaled"
 # NBVAL_IGNORE_OUTPUT
@@ -919,5 +920,5 @@ if torch.cuda.is_available():
 
 # %% [markdown] id="end"
 # Everything in this lab is one sum: each term's gradient divided by the number of terms that the
-# *update* has. A contrastive loss is no such sum, because it compares each sample with all others.
-# Lab 07 fixes that.
+# *update* has. A contrastive loss isn't such a sum, because it compares each sample with all
+# others. Lab 07 fixes that.

@@ -1,11 +1,11 @@
 # %% [markdown] id="title"
 # # Lab 07: cached gradients
 #
-# CLIP learned from batches of 32,768 pairs: each pair of text and image had to be told from 32,767
-# others. Your GPU holds 64 pairs. Accumulation saves the memory, but then each pair is told from 63
-# others only, whatever follows. Here you compute the gradient of the large batch
-# in the memory of the small one: exactly, with dropout on, for any number of *towers* (encoders)
-# and any loss.
+# CLIP learned from batches of 32,768 pairs: each pair of text and image had to be distinguished
+# from 32,767 others. Your GPU holds 64 pairs. Accumulation saves the memory, but then each pair is
+# distinguished from only 63 others, however long you accumulate. Here you compute the gradient of
+# the large batch in the memory of the small one: exactly, with dropout on, for any number of
+# *towers* (encoders) and any loss.
 #
 # **Budget:** 75 minutes, 1 GiB of memory, no GPU needed.
 #
@@ -15,13 +15,13 @@
 # | 7.2 | a first pass: embeddings without a graph | 2 |
 # | 7.3 | the middle: the loss's gradient at the embeddings | 3 |
 # | 7.4 | a second pass: from the embeddings to the weights | 2 |
-# | 7.5 | moments: the state that both passes begin with | 3 |
-# | 7.6 | `cached_backward`, in place of `loss.backward()` | 4 |
+# | 7.5 | moments: the state that both passes start from | 3 |
+# | 7.6 | `cached_backward`, instead of `loss.backward()` | 4 |
 #
-# Each answer goes into a cell that begins with `# exercise`, and the check stands right below it.
-# Helper functions and imports may stand in cells of your own above it. Where a cell says
-# `guess = None`, write a number first. `torch.utils.checkpoint` is refused in answers. Chapter 09
-# leads up to this lab.
+# Each answer goes into a cell that begins with `# exercise`; its check is right below it. You may
+# put helper functions and imports in your own cells above it. Where a cell says `guess = None`,
+# write a number first. Answers may not use `torch.utils.checkpoint`. Chapter 09 prepares you for
+# this lab.
 
 # %% id="imports"
 import contextlib
@@ -42,7 +42,7 @@ from tutorial_lib.instruments.training import Recipe
 # %% [markdown] id="subject"
 # ## Two halves of a digit
 #
-# Each handwritten digit is cut down the middle. One tower sees the left halves, another the right
+# Each handwritten digit is cut down the middle. One tower sees the left halves, the other the right
 # halves, and they must find out which halves belong together.
 
 # %% id="digits"
@@ -69,7 +69,7 @@ def make_tower(side=8, dropout=0.1):
 #
 # Difficulty 2/5 · importance 4/5 · 10 minutes
 #
-# $B$ pairs give $B^2$ similarities: the cosine of each image's embedding and each text's, times a
+# $B$ pairs have $B^2$ similarities: the cosine of each image's embedding and each text's, times a
 # scale $s$. With $a_i$ and $b_i$ the two embeddings divided by their lengths, the cosine is
 # $a_i \cdot b_j$. Telling pair $i$ from the others is a classification with $B$ classes. The loss
 # is the mean of both directions, from images to texts and back:
@@ -78,7 +78,7 @@ def make_tower(side=8, dropout=0.1):
 #    -\log \frac{e^{s\,a_i \cdot b_i}}{\sum_j e^{s\,a_i \cdot b_j}}
 #    -\log \frac{e^{s\,a_i \cdot b_i}}{\sum_j e^{s\,a_j \cdot b_i}} \Big) $$
 #
-# The scale is learned by its logarithm, so that it stays positive (Radford et al., 2021, figure 3).
+# The scale is learned as its logarithm, so that it stays positive (Radford et al., 2021, figure 3).
 # It may reach 100, and $e^{100}$ is too large for float32. Your loss need not clip it.
 
 
@@ -118,20 +118,20 @@ checks.lab07.contrastive_loss(contrastive_loss)
 # %% [markdown] id="hints-7-1"
 # <details><summary>Hint 1: the matrix</summary>
 #
-# `F.normalize(x, dim=1)` gives each row length 1. Then one matmul makes all similarities.
+# `F.normalize(x, dim=1)` scales each row to length 1. Then one matmul computes all similarities.
 # </details>
 # <details><summary>Hint 2: the sums of exponentials</summary>
 #
 # `F.cross_entropy(logits, labels)` is the first half of the formula, and safe at any scale. Which
 # labels? Which matrix for the second half?
 # </details>
-# <details><summary>Hint 3: a pair alone</summary>
+# <details><summary>Hint 3: a single pair</summary>
 #
-# With one pair the loss is 0, and nothing is learned. Look at `len(images)` and `len(texts)` first.
+# With one pair the loss is 0, and nothing is learned. Check `len(images)` and `len(texts)` first.
 # </details>
 #
-# **Predict.** Untrained towers can only guess. At a scale of 1 all similarities count nearly the
-# same. What is the loss of 64 pairs?
+# **Predict.** Untrained towers can only guess. At a scale of 1 all similarities have nearly the
+# same weight. What is the loss of 64 pairs?
 
 # %% id="guess-loss"
 guess = None  # the loss
@@ -166,11 +166,10 @@ print(f"ln 64 = {math.log(64):.1f}: the loss of a guess among 64")
 # %% [markdown] id="accumulate-text"
 # ## Why accumulation does not help
 #
-# The mean of four losses of 16 pairs is not the loss of 64 pairs: it is the answer to an easier
-# question.
+# The mean of four losses of 16 pairs is not the loss of 64 pairs: it belongs to an easier task.
 #
-# **Predict.** A batch of 64 compares each pair with 63 others. How many percent of these
-# comparisons are left in four micro-batches of 16?
+# **Predict.** A batch of 64 compares each pair with 63 others. What percentage of these comparisons
+# is left in four micro-batches of 16?
 
 # %% id="guess-comparisons"
 guess = None  # per cent
@@ -221,20 +220,20 @@ print(f"loss {parts:.2f} instead of {whole:.2f}")
 print(f"gradients off by up to {relative_error(seen, exact):.0%} of their norm")
 
 # %% [markdown] id="read-accumulation"
-# Accumulation is exact for a loss that is a sum over rows, each term of one row. Here each row's
-# term needs all rows.
+# Accumulation is exact for a loss that is a sum over rows, if each term depends on one row. Here
+# each row's term needs all rows.
 #
 # ![Three steps: embed all rows without a graph; go backward from the loss to the embeddings; embed
 # again, and go backward from there.](figures/09-two-passes.svg)
 #
-# Between towers and loss stand the embeddings: 32 numbers a row. Cut the chain rule there:
+# Between towers and loss are the embeddings: 32 numbers per row. Cut the chain rule there:
 #
 # $$ \frac{\partial \ell}{\partial \theta} = \sum_{i=1}^{B}
 #    \underbrace{\frac{\partial \ell}{\partial a_i}}_{\text{needs all rows, and no tower}}
 #    \underbrace{\frac{\partial a_i}{\partial \theta}}_{\text{needs a tower, and one row}} $$
 #
 # First compute all $a_i$ and keep no graph (7.2). Then compute $\partial \ell / \partial a_i$ from
-# the loss alone, and *cache* it (7.3). At last run the rows once more, a micro-batch at a time, and
+# the loss alone, and *cache* it (7.3). Finally run the rows again, a micro-batch at a time, and
 # go backward from the cached gradient (7.4). The sum is the exact gradient (Gao et al., 2021).
 
 # %% [markdown] id="text-7-2"
@@ -243,11 +242,11 @@ print(f"gradients off by up to {relative_error(seen, exact):.0%} of their norm")
 # Difficulty 2/5 · importance 4/5 · 8 minutes
 #
 # Embed all rows, with one micro-batch in memory at a time. The goal: no graph, not even for a
-# single micro-batch, and a peak to which each further micro-batch adds its embeddings alone.
+# single micro-batch, and a peak that grows with each further micro-batch only by its embeddings.
 #
 # Before each run of the tower, call `remember(tower)` and keep what it returns, the run's *moment*.
 # In 7.5 you write `remember`. A moment will restore the random state and the buffers that the run
-# began with.
+# started from.
 
 
 # %% id="answer-7-2"
@@ -282,12 +281,12 @@ checks.lab07.embed(embed)
 # %% [markdown] id="text-7-3"
 # <details><summary>Hint 1: no graph</summary>
 #
-# `torch.no_grad()` around the loop, not `torch.inference_mode()`: its tensors can take part in no
-# backward, and the loss needs that.
+# `torch.no_grad()` around the loop, not `torch.inference_mode()`: its tensors can't take part in a
+# backward, which the loss needs.
 # </details>
 # <details><summary>Hint 2: not eval</summary>
 #
-# The tower is in training, dropout included.
+# Leave the tower in training mode, dropout included.
 # </details>
 # <details><summary>Hint 3: the order</summary>
 #
@@ -301,9 +300,9 @@ checks.lab07.embed(embed)
 # Now the embeddings are plain numbers. Make them leaves, compute the loss, go backward: no tower
 # runs, and each row gets one gradient. The goal: within 1e-12 of plain backward, in float64.
 #
-# The loss has a parameter of its own, the scale. No later stage sees it, so its gradient is added
-# now. And a loss that is not finite must stop here: once a NaN is in the weights, nobody can tell
-# where it came from.
+# The loss has its own parameter, the scale. No later stage sees it, so add its gradient now. And a
+# loss that isn't finite must stop here: once a NaN is in the weights, you can't tell where it came
+# from.
 
 
 # %% id="answer-7-3"
@@ -344,11 +343,12 @@ checks.lab07.cache_gradients(cache_gradients)
 # %% [markdown] id="text-7-4"
 # <details><summary>Hint 1: leaves</summary>
 #
-# `rows.detach().requires_grad_()` shares the memory of `rows`. One for each tower.
+# `rows.detach().requires_grad_()` shares the memory of `rows`. Make one for each tower.
 # </details>
 # <details><summary>Hint 2: which backward</summary>
 #
-# `torch.autograd.grad(loss, leaves)` gives the gradients of what you name. Whose is then missing?
+# `torch.autograd.grad(loss, leaves)` returns the gradients of what you name. Which gradient is then
+# missing?
 # </details>
 # <details><summary>Hint 3: a loss that is not finite</summary>
 #
@@ -360,9 +360,9 @@ checks.lab07.cache_gradients(cache_gradients)
 # Difficulty 2/5 · importance 5/5 · 10 minutes
 #
 # Run each micro-batch once more, this time with its graph, and go backward at once. A tensor that
-# is no scalar needs a gradient to begin its `backward` with: that is the cached one. Both
-# belong inside the micro-batch's moment: call it, and use what it gives as a context manager. The
-# goal: within 1e-12 of one large graph, in float64.
+# isn't a scalar needs a gradient to start its `backward`: the cached one. Both belong inside the
+# micro-batch's moment: call it, and use the result as a context manager. The goal: within 1e-12 of
+# one large graph, in float64.
 
 
 # %% id="answer-7-4"
@@ -398,14 +398,14 @@ checks.lab07.push(push)
 # </details>
 # <details><summary>Hint 2: backward from a tensor</summary>
 #
-# `embeddings.backward(gradient)`, the two of one shape.
+# `embeddings.backward(gradient)`; both have the same shape.
 # </details>
 # <details><summary>Hint 3: the factor</summary>
 #
-# No division: the mean over all rows was taken in the loss.
+# Don't divide: the loss already took the mean over all rows.
 # </details>
 #
-# The three stages, one after the other:
+# Here are the three stages in sequence:
 
 
 # %% id="three-stages"
@@ -439,14 +439,15 @@ for dtype in (torch.float32, torch.float64):
 # Difficulty 3/5 · importance 5/5 · 15 minutes
 #
 # The cached gradient belongs to the embeddings of the first pass. If the second pass computes
-# others, the gradient is wrong, and no error is raised. That happens with dropout, and with
+# different ones, the gradient is wrong, and no error is raised. That happens with dropout, and with
 # spectral normalisation, whose buffers take a step of a power iteration in every forward.
 #
-# Dropout draws other masks for one batch of 64 than for four of 16. So the reference, `one_graph`,
-# runs the towers by micro-batches too, and keeps *all* graphs until the loss has been computed.
+# Dropout draws different masks for one batch of 64 than for four of 16. So the reference,
+# `one_graph`, runs the towers by micro-batches too, and keeps *all* graphs until the loss has been
+# computed.
 #
-# **Predict.** One number in ten is dropped, by other masks in the second pass than in the first. By
-# how much is a gradient off? Write a share of its norm, such as `0.3`.
+# **Predict.** One number in ten is dropped, with different masks in the second pass than in the
+# first. How large is the gradient's error? Write a share of its norm, such as `0.3`.
 
 # %% id="guess-moments"
 guess = None  # share of the norm
@@ -485,10 +486,10 @@ print(
 print(f"spectral norm: off by {forgotten['spectral norm']:.0e}")
 
 # %% [markdown] id="read-moments"
-# Two kinds of state have moved: the **random state**, of the CPU and of the GPUs that the tower
-# lives on, and the **buffers** (power iterations, moving averages, counters). The second pass must
-# find both as the first did, and not move them again. These functions read and write the
-# random state. Your answer has two blanks: replace both `raise` lines.
+# Two kinds of state have changed: the **random state**, of the CPU and of the tower's GPUs, and the
+# **buffers** (power iterations, moving averages, counters). The second pass must start from both as
+# the first did, and not change them again. These functions read and write the random state. Your
+# answer has two blanks: replace both `raise` lines.
 
 
 # %% id="given-rng"
@@ -552,13 +553,13 @@ checks.lab07.remember(remember)
 # %% [markdown] id="hints-7-5"
 # <details><summary>Hint 1: two times</summary>
 #
-# The upper part runs in the first pass: read. The lower part runs in the second: read what is there
-# now, write what was there then, `yield`, and in `finally` write what was there before.
+# The upper part runs in the first pass: read. The lower part runs in the second: read the current
+# state, write the first pass's state, `yield`, and in `finally` write back the state you just read.
 # </details>
 # <details><summary>Hint 2: buffers</summary>
 #
-# `tower.named_buffers()` has them all; `state_dict()` leaves out those that are not persistent. A
-# buffer may move in place: clone.
+# `tower.named_buffers()` has them all; `state_dict()` omits those that aren't persistent. A buffer
+# may change in place: clone.
 # </details>
 # <details><summary>Hint 3: writing a buffer</summary>
 #
@@ -573,17 +574,17 @@ for name, tower in kinds.items():
     print(f"{name}: off by {error_with(tower, remembering):.0e}")
 
 # %% [markdown] id="text-7-6"
-# ## 7.6 In place of `loss.backward()`
+# ## 7.6 Instead of `loss.backward()`
 #
 # Difficulty 2/5 · importance 5/5 · 12 minutes
 #
 # Put it together for a training loop: `zero_grad`, then `cached_backward(...)`, then `step`. The
-# goal: each row goes through its tower exactly twice, and the peak grows with the batch by
-# embeddings, their gradients and moments alone.
+# goal: each row goes through its tower exactly twice, and the peak grows with the batch only by
+# embeddings, their gradients and moments.
 #
 # Refuse what cannot be exact, before anything runs: a BatchNorm in training normalises with the
-# statistics of a micro-batch. A loss that is not finite shows after
-# the first pass only, when random state and buffers have moved: put them back.
+# statistics of a micro-batch. A loss that isn't finite shows only after the first pass, when random
+# state and buffers have changed: restore them.
 
 
 # %% id="given-undone"
@@ -654,19 +655,19 @@ checks.lab07.cached_backward(cached_backward)
 #
 # `three_stages` does the work, with `remember`. What goes in front of it, and what around it?
 # </details>
-# <details><summary>Hint 2: what to look at</summary>
+# <details><summary>Hint 2: what to check</summary>
 #
 # When all is well, `{len(rows) for rows in inputs}` has one element and `batch_norms(towers)` none.
 # </details>
-# <details><summary>Hint 3: right gradients, and the peak grows?</summary>
+# <details><summary>Hint 3: right gradients, but the peak grows?</summary>
 #
-# Then somebody holds a graph: an embedding that was never detached, or a loss kept as a tensor.
+# Then something holds a graph: an embedding that was never detached, or a loss kept as a tensor.
 # </details>
 #
 # ## What it saves
 #
-# **Predict.** Larger halves, micro-batches of 16. From 64 to 256 pairs, by what factor does the
-# peak of cached gradients grow?
+# **Predict.** The halves are now larger, with micro-batches of 16. From 64 to 256 pairs, by what
+# factor does the peak of cached gradients grow?
 
 # %% id="guess-bytes"
 guess = None  # times
@@ -696,15 +697,15 @@ print(f"{many - few:d} bytes more; of embeddings: {(256 - 64) * 2 * 2 * 32 * 4}"
 plots.growth(peaks, xlabel="pairs in the batch", title="Peak, micro-batch 16, counted")
 
 # %% [markdown] id="checkpoint-text"
-# What still grows is embeddings and their gradients, to the byte. (The meter cannot see the random
-# states, some thousand bytes a moment on a CPU.)
+# Only embeddings and their gradients still grow, to the byte. (The meter can't see the random
+# states, a few thousand bytes per moment on a CPU.)
 #
 # ## Have you seen this before?
 #
 # Run a tower and keep no graph. When the gradient of its output arrives, run it once more with the
 # random state restored, and go backward. So cached gradients are a checkpoint around each
-# micro-batch's tower. **Are the gradients of PyTorch's own equal, with dropout and with spectral
-# norm?**
+# micro-batch's tower. **Does PyTorch's checkpoint compute the same gradients, with dropout and with
+# spectral norm?**
 
 
 # %% id="checkpointed"
@@ -721,14 +722,14 @@ for way in (checkpointed, cached_backward):
         print(f"    {name}: off by {error_with(tower, way):.0e}")
 
 # %% [markdown] id="tiles-text"
-# With dropout the two agree to rounding, at nearly the same peak. PyTorch's checkpoint does not put
-# buffers back: with spectral norm it is wrong in silence.
+# With dropout the two agree to rounding, at nearly the same peak. PyTorch's checkpoint doesn't
+# restore buffers: with spectral norm it is silently wrong.
 #
 # ## The next wall: the matrix of all pairs
 #
-# The loss makes a matrix of $B^2$ similarities, several times over. At CLIP's batch of 32,768 one
-# such matrix is 4 GiB. But a *row* of the loss needs one row of the matrix only. So take a tile of
-# rows at a time, and checkpoint each tile.
+# The loss needs several matrices of $B^2$ similarities. At CLIP's batch of 32,768 one such matrix
+# is 4 GiB. But a *row* of the loss needs only one row of the matrix. So take a tile of rows at a
+# time, and checkpoint each tile.
 
 
 # %% id="tiled"
@@ -820,6 +821,6 @@ if torch.cuda.is_available():
 # %% [markdown] id="end"
 # ## What you can now do
 #
-# - Say of a loss whether accumulation computes it.
+# - Tell whether accumulation is exact for a given loss.
 # - Cut a backward where the graph is narrow, and finish it later, exactly.
-# - Name what a second forward must find as the first did, and measure that it does.
+# - Name the state that a second forward must share with the first, and measure that it does.

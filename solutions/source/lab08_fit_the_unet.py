@@ -1,9 +1,9 @@
 # %% [markdown] id="title"
 # # Lab 08: fit the U-Net
 #
-# A diffusion U-Net learns handwritten digits, 64 images an update. It needs 15 MiB, and you get
-# half of that, in the end a third. You make it fit with micro-batches, and with segments of your
-# own choice. The loss must stay the same at every update as with all the memory.
+# A diffusion U-Net learns handwritten digits, 64 images per update. It needs 15 MiB, but you get
+# half of that, and in the end a third. You make it fit with micro-batches, and with segments that
+# you choose. At every update the loss must be the same as with enough memory.
 #
 # **Budget:** 95 minutes, 1 GiB of memory, no GPU needed.
 #
@@ -16,9 +16,9 @@
 # | 8.5 | the fastest plan that fits: both levers at once | 3 |
 # | 8.6 | an update that survives running out of memory | 4 |
 #
-# Each answer goes into a cell that begins with `# exercise`, and the check stands right below it.
-# Helper functions and imports may stand in cells of your own above it. Where a cell says
-# `guess = None`, write a number first. Chapters 08 and 11 lead up to this lab.
+# Each answer goes into a cell that begins with `# exercise`; its check is right below it. You may
+# put helper functions and imports in your own cells above it. Where a cell says `guess = None`,
+# write a number first. Chapters 08 and 11 prepare you for this lab.
 
 # %% id="imports"
 import contextlib
@@ -44,10 +44,10 @@ from tutorial_lib.units import MIB, Bytes
 # %% [markdown] id="subject-text"
 # ## The model and its memory
 #
-# The U-Net of diffusers has two levels here, for images of 8 x 8. AdamW is fused, so that it makes
-# no temporaries; 8.3 shows why that matters.
+# The U-Net of diffusers has two levels here, for images of 8 x 8. AdamW is fused, so it makes no
+# temporaries; 8.3 shows why that matters.
 #
-# **Predict.** 160 thousand parameters are 0.6 MiB. How many MiB of activations are there at the
+# **Predict.** 160 thousand parameters are 0.6 MiB. How many MiB of activations are in memory at the
 # peak of a step?
 
 # %% id="guess-activations"
@@ -100,7 +100,7 @@ print(f"activations: {activations:.1f} MiB{beside(guess, activations)}")
 whole.figure()
 
 # %% [markdown] id="cap-text"
-# Now the cap: `capped(limit)` counts as the meter does. The operation that would need more raises
+# Now the cap: `capped(limit)` counts as the meter does. An operation that would need more raises
 # `torch.OutOfMemoryError` in the middle of the step.
 
 # %% id="cap"
@@ -116,11 +116,11 @@ except torch.OutOfMemoryError as error:
 #
 # Difficulty 1/5 · importance 4/5 · 8 minutes
 #
-# Each image of an update gets a random time and random noise. The scheduler mixes them, and the
+# Each image of an update gets a random timestep and random noise. The scheduler mixes them, and the
 # U-Net predicts the noise. You will split updates, repeat them and resume them.
 #
-# **Predict.** A seeded generator draws noise and times, once for 64 images together, and once for
-# 16 images, four times in turn. How many of the 64 noises agree?
+# **Predict.** A seeded generator draws noise and timesteps, once for all 64 images, and once for 16
+# images at a time, four times. How many of the 64 noises agree?
 
 # %% id="guess-noises"
 guess = None  # of 64
@@ -140,9 +140,9 @@ agreeing = int((drawn_in(1) == drawn_in(4)).all(1).sum())
 print(f"{agreeing} of {NUM} agree{beside(guess, agreeing)}")
 
 # %% [markdown] id="goal-8-1"
-# So draw for the whole update, and let the update's *number* decide what is drawn. Then the size of
-# the micro-batch changes nothing of what an update draws here, and no generator state must be
-# saved. The goal: the same number gives the same tensors, to the last bit.
+# So draw for the whole update, and let the update's *number* decide what is drawn. Then the
+# micro-batch's size doesn't change what an update draws, and no generator state has to be saved.
+# The goal: the same number gives the same tensors, to the last bit.
 
 
 # %% id="answer-8-1"
@@ -182,12 +182,13 @@ checks.lab08.draw_update(draw_update)
 # %% [markdown] id="hints-8-1"
 # <details><summary>Hint 1: a generator for each update</summary>
 #
-# `torch.Generator().manual_seed(...)` makes one that nobody else uses. `torch.randint` and
+# `torch.Generator().manual_seed(...)` makes one that nothing else uses. `torch.randint` and
 # `torch.randn` take it as `generator=`.
 # </details>
 # <details><summary>Hint 2: three draws</summary>
 #
-# Which rows, which times, which noise: `torch.randint(high, (num,))` gives numbers below `high`.
+# Which rows, which timesteps, which noise: `torch.randint(high, (num,))` returns numbers below
+# `high`.
 # </details>
 # <details><summary>Hint 3: the mixture</summary>
 #
@@ -199,7 +200,7 @@ checks.lab08.draw_update(draw_update)
 # Difficulty 2/5 · importance 5/5 · 8 minutes
 #
 # The first lever is accumulation. The goal: within 1e-12 of the gradient of one batch, in float64,
-# with the peak of a micro-batch.
+# with a micro-batch's peak.
 
 
 # %% id="answer-8-2"
@@ -234,8 +235,8 @@ checks.lab08.backward_in_pieces(backward_in_pieces)
 # %% [markdown] id="hints-8-2"
 # <details><summary>Hint 1: cutting</summary>
 #
-# `tensor.split(size)` gives pieces of that size, and the rest. `zip` takes the pieces of the three
-# tensors side by side.
+# `tensor.split(size)` returns parts of that size, and the rest. `zip` pairs up the parts of the
+# three tensors.
 # </details>
 # <details><summary>Hint 2: the weight</summary>
 #
@@ -243,14 +244,14 @@ checks.lab08.backward_in_pieces(backward_in_pieces)
 # </details>
 # <details><summary>Hint 3: the peak</summary>
 #
-# `backward` inside the loop, and keep the loss as a number, not as a tensor.
+# Call `backward` inside the loop, and keep the loss as a number, not as a tensor.
 # </details>
 #
-# A small micro-batch costs time, because a GPU works on many images at once. Say that ours is full
-# from 32 images on: 16 take as long. (The last section measures yours.) An update then takes
-# `max(micro_batch, FULL) / micro_batch` times as long.
+# A small micro-batch costs time, because a GPU works on many images at once. Assume that ours is
+# full from 32 images on: 16 take as long as 32. (The last section measures yours.) An update then
+# takes `max(micro_batch, FULL) / micro_batch` times as long.
 #
-# **Predict.** Which is the largest micro-batch, of 64, 32, 16 and so on, that fits under 7.5 MiB?
+# **Predict.** What is the largest micro-batch, of 64, 32, 16 and so on, that fits under 7.5 MiB?
 
 # %% id="guess-fits"
 guess = None  # images
@@ -280,7 +281,7 @@ columns = {
 pd.DataFrame(columns).rename_axis("images at once")
 
 # %% [markdown] id="read-8-2"
-# Each halving saves less than the one before, so some of the memory does not depend on images.
+# Each halving saves less than the one before, so some of the memory doesn't depend on the images.
 #
 # ## 8.3 The floor
 #
@@ -289,8 +290,8 @@ pd.DataFrame(columns).rename_axis("images at once")
 # Parameters, buffers, gradients, optimizer state and one sample are the *floor*: neither
 # micro-batches nor segments remove a byte of it. Why compute it, when a run that does not fit
 # raises an error anyway? Because the error may come in the middle of an update. Here AdamW runs as
-# GPUs run it by default: `foreach`, all parameters at once, with temporaries as large as they are.
-# Forward and backward fit, and `step()` fails.
+# it does by default on GPUs: `foreach`, all parameters at once, with temporaries as large as the
+# parameters. Forward and backward fit, and `step()` fails.
 #
 # **Predict.** How many of the 104 parameters have changed by then?
 
@@ -314,11 +315,12 @@ print(f"updates by the optimizer's count: {count:.0f}")
 
 # %% [markdown] id="goal-8-3"
 # Weight decay has shrunk the parameters, Adam's averages contain the gradient, the counter says one
-# update, and the update itself never happened. A loop that catches the error and tries again does
-# all of that twice.
+# update, and the update itself never happened. A loop that catches the error and retries does all
+# of that twice.
 #
 # So count the floor before the first step. Its sample is a noisy image and its noise in float32,
-# and its time, an int64. The U-Net may be on the `meta` device, where it has shapes and no memory.
+# and its timestep, an int64. The U-Net may be on the `meta` device, where it has shapes and no
+# memory.
 #
 # Refuse a wrong image size too: a U-Net of L levels halves an image L - 1 times. The goal: the
 # floor, to the byte.
@@ -366,8 +368,8 @@ checks.lab08.room_for_activations(room_for_activations)
 # %% [markdown] id="hints-8-3"
 # <details><summary>Hint 1: the parts</summary>
 #
-# Every parameter and every buffer is there. A gradient as large as the parameter, and
-# `state_bytes(parameter)`, only where `parameter.requires_grad`.
+# Count every parameter and every buffer. Add a gradient as large as the parameter, and
+# `state_bytes(parameter)`, only if `parameter.requires_grad`.
 # </details>
 # <details><summary>Hint 2: the sample</summary>
 #
@@ -375,7 +377,7 @@ checks.lab08.room_for_activations(room_for_activations)
 # </details>
 # <details><summary>Hint 3: the refusals</summary>
 #
-# There are `len(unet.config.block_out_channels)` levels. A cap equal to the floor is not refused.
+# There are `len(unet.config.block_out_channels)` levels. Don't refuse a cap equal to the floor.
 # </details>
 #
 # How much do three optimizers keep, and how much do they leave for images under our cap?
@@ -403,16 +405,17 @@ columns = {
 pd.DataFrame(columns)
 
 # %% [markdown] id="read-8-3"
-# A third of the cap is gone before the first image, half of that for AdamW. Another optimizer would
-# leave more room, but SGD trains another model. With segments the training stays the same.
+# A third of the cap is used before the first image, half of that by AdamW. A different optimizer
+# would leave more room, but SGD trains a different model. With segments the training stays the
+# same.
 #
 # ## 8.4 What does a segment cost?
 #
 # Difficulty 3/5 · importance 4/5 · 12 minutes
 #
 # The second lever is checkpointing. diffusers' switch, `unet.enable_gradient_checkpointing()`,
-# makes nearly all residual blocks segments, and you will choose among five blocks instead. A choice
-# needs prices. You wrote a context manager like `recomputing` in 5.1; this one is the library's.
+# makes nearly all residual blocks segments; you will choose among five blocks instead. To choose,
+# you need prices. You wrote a context manager like `recomputing` in 5.1; this one is the library's.
 
 
 # %% id="recomputing"
@@ -427,9 +430,9 @@ def blocks_of(unet):
 
 
 # %% [markdown] id="goal-8-4"
-# A block's price is what it adds to the FLOPs of a step where it alone is a segment. A forward of
-# the block, counted by itself, is not that number. The goal: each price, to the FLOP, and nothing
-# changed in a U-Net that may be in the middle of a training.
+# A block's price is what it adds to the FLOPs of a step in which it is the only segment. The
+# block's own forward is a different number. The goal: each price, to the FLOP, without changing a
+# U-Net that may be in the middle of training.
 
 
 # %% id="answer-8-4"
@@ -475,7 +478,7 @@ checks.lab08.prices_of(prices_of)
 # <details><summary>Hint 1: what to count</summary>
 #
 # A plain step, and for each block a step inside `recomputing([block])`. The recomputation happens
-# in backward, so backward belongs inside as well.
+# in backward, so backward belongs inside too.
 # </details>
 # <details><summary>Hint 2: counting</summary>
 #
@@ -484,12 +487,12 @@ checks.lab08.prices_of(prices_of)
 # </details>
 # <details><summary>Hint 3: as before</summary>
 #
-# `copy.deepcopy((unet, blocks))` copies both together, and the copied blocks are those of the
-# copied U-Net. `torch.random.fork_rng(devices=[])` puts the random state back.
+# `copy.deepcopy((unet, blocks))` copies both together, and the copied blocks belong to the copied
+# U-Net. `torch.random.fork_rng(devices=[])` restores the random state.
 # </details>
 #
-# **Predict.** `up 0` ends with the convolution of its upsampling, on four times as many pixels as
-# it has elsewhere. What is its price, in percent of the FLOPs of its forward?
+# **Predict.** `up 0` ends with its upsampling's convolution, on four times as many pixels as the
+# rest of the block. What is its price, in percent of the FLOPs of its forward?
 
 # %% id="guess-price"
 guess = None  # per cent
@@ -506,11 +509,11 @@ columns = {name: f"{price / 1e6:.2f}" for name, price in prices.items()}
 pd.DataFrame({"price, million FLOPs": columns})
 
 # %% [markdown] id="read-8-4"
-# PyTorch stops a recomputation once the last tensor that backward asks for is there. Of that
-# convolution, backward asks for the input, so the convolution itself does not run again.
+# PyTorch stops a recomputation once it has the last tensor that backward needs. Of that
+# convolution, backward needs only the input, so the convolution itself doesn't run again.
 #
-# So much for FLOPs. Here are peaks at 32 images. One block alone saves nothing, or even costs.
-# Which one?
+# Those were FLOPs. Here are peaks at 32 images. One block, as the only segment, saves nothing or
+# even costs memory. Which one?
 
 
 # %% id="blocks"
@@ -533,17 +536,17 @@ pd.DataFrame({"peak, MiB": {name: f"{peak / MIB:.2f}" for name, peak in peaks.it
 # %% [markdown] id="text-8-5"
 # It is the last block on the way up, which is the first in backward. What it discards is recomputed
 # before anything else has been freed. No single block brings the step under the cap. The switch
-# does, but recomputes too much.
+# does, but it recomputes too much.
 #
 # ## 8.5 Both levers at once
 #
 # Difficulty 3/5 · importance 4/5 · 18 minutes
 #
 # A *plan* is a micro-batch and a choice of blocks. A segment adds its *price* to the FLOPs of an
-# image. Neither lever alone gives the fastest plan, and neither does using up one before the other.
-# Many micro-batches are not worth a try: 40 of 64 images take two rounds, and 32 do that with less
-# memory. Peaks do not add up, so each is measured, which takes a training step. The goal: the
-# fastest plan that fits, and not one measurement too many.
+# image. Neither lever alone leads to the fastest plan, and neither does using up one before the
+# other. Many micro-batch sizes aren't worth trying: with 40, 64 images take two rounds, and 32 does
+# that with less memory. Peaks don't add up, so each is measured, which takes a training step. The
+# goal: the fastest plan that fits, without a single unnecessary measurement.
 
 
 # %% id="update-time"
@@ -592,18 +595,18 @@ def cheapest_fit(
 checks.lab08.cheapest_fit(cheapest_fit)
 
 # %% [markdown] id="hints-8-5"
-# <details><summary>Hint 1: micro-batches worth a try</summary>
+# <details><summary>Hint 1: micro-batches worth trying</summary>
 #
-# A size is worth a try if `update_time((size, ()), ...)` is less than that of every smaller size.
+# A size is worth trying if `update_time((size, ()), ...)` is less than every smaller size's.
 # </details>
 # <details><summary>Hint 2: all plans, in which order</summary>
 #
-# `combinations(prices, k)` gives the choices of `k` blocks. `product` pairs them with the sizes.
+# `combinations(prices, k)` yields the choices of `k` blocks. `product` pairs them with the sizes.
 # Sorted by time, the first plan that fits is the answer.
 # </details>
 # <details><summary>Hint 3: none fits</summary>
 #
-# Then all have been measured. Keep the peaks as you go.
+# By then all have been measured. Keep the peaks as you go.
 # </details>
 #
 # **Predict.** 16 images at once fit into 6 MiB, for 100 % more time. How many percent more does
@@ -653,17 +656,17 @@ columns = ["micro-batch", "segments", "peak, MiB", "more time", "measurements"]
 pd.DataFrame(rows, index=columns).T.rename_axis("MiB")
 
 # %% [markdown] id="text-8-6"
-# The second plan pulls both levers, and its micro-batch is no power of two.
+# The second plan pulls both levers, and its micro-batch isn't a power of two.
 #
-# ## 8.6 When it runs out all the same
+# ## 8.6 When it runs out anyway
 #
 # Difficulty 4/5 · importance 5/5 · 18 minutes
 #
 # Somebody starts a second program on your GPU, and a step that used to fit fails in the middle. The
 # usual advice is to halve the micro-batch and try again. But the failed attempt left gradients of
-# some micro-batches, a random state that dropout has moved, and a graph: an exception refers to the
-# frames that it passed through, and each frame to its local variables. While it is handled, they
-# stay in memory.
+# some micro-batches, a random state that dropout has advanced, and a graph: an exception refers to
+# the frames that it passed through, and each frame to its local variables. While the exception is
+# handled, they stay in memory.
 
 # %% id="held"
 victim, _ = make()
@@ -678,8 +681,9 @@ with memory.capped(CAP, model=victim) as cap:
 
 # %% [markdown] id="goal-8-6"
 # A retry inside the `except` clause runs with the memory still full. The goal: an update equal to
-# one that began with the right micro-batch, dropout on the CPU included. Where nothing fits, all
-# stays. (Buffers such as BatchNorm's averages, and the random state of a GPU, are not put back.)
+# one that started with the right micro-batch, dropout on the CPU included. If nothing fits,
+# everything stays as it was. (Buffers such as BatchNorm's averages, and a GPU's random state, need
+# not be restored.)
 
 
 # %% id="answer-8-6"
@@ -726,10 +730,10 @@ checks.lab08.update_that_fits(update_that_fits)
 # %% [markdown] id="hints-8-6"
 # <details><summary>Hint 1: the frame</summary>
 #
-# A loop around an attempt. In the `except torch.OutOfMemoryError` clause only note that it failed;
-# everything else comes after the clause.
+# Put a loop around one attempt. In the `except torch.OutOfMemoryError` clause only record that it
+# failed; everything else comes after the clause.
 # </details>
-# <details><summary>Hint 2: as if it had not been</summary>
+# <details><summary>Hint 2: as if it had never run</summary>
 #
 # `torch.get_rng_state()` before the first attempt, `torch.set_rng_state` after each that failed,
 # `optimizer.zero_grad()` before each.
@@ -741,9 +745,9 @@ checks.lab08.update_that_fits(update_that_fits)
 #
 # ## The run
 #
-# Everything together: 120 updates under the cap, with the plan that you found. From update 100 on
-# the cap is 5 MiB. At update 110 there is for a moment less than the floor: the update fails, and
-# comes again.
+# Now everything together: 120 updates under the cap, with the plan that you found. From update 100
+# on the cap is 5 MiB. At update 110 the cap briefly drops below the floor: the update fails, and is
+# repeated.
 
 # %% id="caps"
 UPDATES, LOW = 120, 5 * MIB
@@ -795,7 +799,7 @@ last = list(losses.values())[-20:]
 print("mean loss of the last 20 below 0.25:", sum(last) / 20 < 0.25)
 
 # %% [markdown] id="read-run"
-# Is it the same training? Here are the first 25 updates with all the memory. Rounding errors grow
+# Is it the same training? Here are the first 25 updates with enough memory. Rounding errors grow
 # during a training; we allow a thousandth.
 
 # %% id="uncapped"
@@ -815,7 +819,7 @@ plots.training_curves(curves, xlabel="updates", ylabel="loss", log="y",
                       title="Loss", dashed=["with all the memory"])  # fmt: skip
 
 # %% [markdown] id="samples-text"
-# What did it learn? To draw, begin with noise, and remove step by step what the U-Net predicts.
+# What did it learn? To draw, start with noise, and remove step by step what the U-Net predicts.
 
 
 # %% id="sample"
@@ -838,8 +842,8 @@ plots.image_rows(rows, title="Digits: from the data, drawn before and after trai
 # ## On a GPU
 #
 # The same functions, a larger U-Net, and a cap that PyTorch's allocator enforces: an eighth of the
-# card, or 2 GiB where that is less. (Never graded; without a GPU these cells print nothing.) First,
-# from how many images on is yours full?
+# card, or 2 GiB if that is less. (Never graded; without a GPU these cells print nothing.) First,
+# how many images fill your GPU?
 
 # %% id="gpu-unet"
 # NBVAL_IGNORE_OUTPUT
@@ -896,4 +900,5 @@ if torch.cuda.is_available():
 # - Draw random numbers so that you can split, retry and resume an update.
 # - Compute what a cap leaves for activations.
 # - Choose micro-batch and segments together, by time and measured peak.
-# - Survive running out of memory: no gradient, no draw and no graph of a failed attempt stays.
+# - Survive running out of memory: nothing of a failed attempt remains, neither gradients nor random
+#   draws nor a graph.

@@ -1,16 +1,16 @@
 # %% [markdown] id="title"
 # # Lab 09: the clinic
 #
-# Ten training runs come in, most of them small copies of scripts from real bug reports. Two die of
-# memory, one warns, and seven say nothing. You take a reading, name the cause, and fix the
+# Ten training runs come in, most of them small copies of scripts from real bug reports. Two run out
+# of memory, one warns, and seven report nothing. You take a reading, name the cause, and fix the
 # script so that it trains what it should, in the memory that it should need.
 #
-# | the user says | you read | it tells |
+# | the user says | you read | it shows |
 # |---|---|---|
 # | "memory is too high" | runs of a module in one step | 1: never recomputed; above 2: too often |
-# | | bytes that stay behind | graphs that somebody keeps |
+# | | bytes that stay behind | graphs that something keeps |
 # | "the loss is worse" | the judge: which part differs first? | loss, gradients or buffers |
-# | | what a recomputation sees | another block, value or mask |
+# | | what a recomputation sees | a different block, value or mask |
 # | | how much one sample counts | a wrong weight |
 # | "out of memory" | what is held when it dies | activations, graphs or optimizer states |
 #
@@ -25,10 +25,10 @@
 # | 9.5 | I a ViT that dies in backward | 2 |
 # | 9.6 | J a run that dies in its first update | 2 |
 #
-# Each answer goes into a cell that begins with `# exercise`, and the check stands right below it.
-# Helper functions, imports and constants may also stand in cells of your own above it.
-# Chapters 04 to 13 and labs 01 to 08 lead up to this. The reports are in the
-# [gallery](../course/14b_gallery.ipynb), with their cures: look there afterwards.
+# Each answer goes into a cell that begins with `# exercise`; its check is right below it. You may
+# put helper functions, imports and constants in your own cells above it. Chapters 04 to 13 and labs
+# 01 to 08 prepare you for this. The reports are in the [gallery](../course/14b_gallery.ipynb), with
+# their fixes: look there afterwards.
 
 # %% id="imports"
 import contextlib
@@ -59,19 +59,19 @@ torch.set_num_threads(1)
 # %% [markdown] id="causes-text"
 # ## What you answer
 #
-# For each case you return a *finding*: the cause, a reading, your mended function, as in `{"A":
-# ("precision", 0, broken_a), ...}`. The cause is one of the words below; four of them are the cause
-# of no case here.
+# For each case you return a *finding*: the cause, a reading and your fixed function, as in
+# `{"A": ("precision", 0, broken_a), ...}`. The cause is one of the words below; four apply to no
+# case.
 #
 # Begin with a guess, 0, and the broken function. The check takes one case after the other. It
-# judges the cause first. Once that is right, it says which number it wants as the reading. Then it
-# tries your function, on models and data of its own. A loss that your function returns is a float.
-# To repeat an error of your function in the first case, call
+# judges the cause first. Once that is right, it tells you which number it needs as the reading.
+# Then it tests your function on its own models and data. If your function returns a loss, return a
+# float. To reproduce your function's error in the first case, call
 # `checks.lab09.case("9.1", 0)(changed_in_between()["A"][2])`.
 #
 # Measure before you guess: add cells wherever you like. Four instruments are ready. `forwards`
 # counts how often modules run. `verdict` calls chapter 08's judge, `assert_same_training`, and
-# gives the first part that differs. `bytes_left` is chapter 02's `memory.watch` around a call.
+# returns the first part that differs. `bytes_left` is chapter 02's `memory.watch` around a call.
 # `snapshot` comes in 9.5.
 
 # %% id="causes"
@@ -157,7 +157,7 @@ def text(rows, length):
 
 
 # %% [markdown] id="text-9-1"
-# ## 9.1 Another thing is recomputed
+# ## 9.1 The wrong thing is recomputed
 #
 # Difficulty 2/5 · importance 5/5 · 12 minutes
 #
@@ -166,10 +166,10 @@ def text(rows, length):
 # its embeddings are multiplied by a scale that is halved every step. With checkpoints it diverges."
 #
 # The goal: the plain model's gradients within 1e-12, with each block run twice. In case B the
-# schedule goes on as before. Your mended functions take and return what the broken ones do.
+# schedule continues as before. Your fixed functions take and return what the broken ones do.
 #
-# **Predict.** In case A forward is right. By how much of its norm is the gradient off? Write a
-# share, such as `0.3`.
+# **Predict.** In case A forward is right. How large is the gradient's error, as a share of its
+# norm, such as `0.3`?
 
 # %% id="guess-a"
 guess = None  # case A's share
@@ -276,18 +276,18 @@ checks.lab09.changed_in_between(changed_in_between)
 # <details><summary>Hint 1: two instruments</summary>
 #
 # `model, optimizer = make_a()`, then `with forwards(list(model.blocks)) as counts:` around one call
-# of `broken_a`. For B put `print(settings["scale"])` into `run`: it is called in forward, and once
-# more for each part when backward needs it.
+# of `broken_a`. For B put `print(settings["scale"])` into `run`: it is called in forward, and again
+# for each part when backward needs it.
 # </details>
 # <details><summary>Hint 2: case A</summary>
 #
-# A lambda keeps the *name* `block`. When backward comes, the loop is over, and the name stands for
-# the last block. `checkpoint` takes the block itself.
+# A lambda keeps the *name* `block`. When backward runs, the loop is over, and the name refers to
+# the last block. `checkpoint` accepts the block itself.
 # </details>
 # <details><summary>Hint 3: case B</summary>
 #
 # What a checkpointed function reads must not change before backward: read the scale once, into a
-# name that nobody changes.
+# name that never changes.
 # </details>
 #
 # ## 9.2 Running twice leaves a trace
@@ -295,14 +295,14 @@ checks.lab09.changed_in_between(changed_in_between)
 # Difficulty 3/5 · importance 4/5 · 15 minutes
 #
 # **Case C.** "Our diffusion U-Net has its own checkpoint, a little faster than PyTorch's. With
-# dropout it ends at a higher loss." **Case D.** "A checkpointed ResNet has the training loss of the
-# plain one to the last digit. Its accuracy in evaluation differs."
+# dropout it ends at a higher loss." **Case D.** "A checkpointed ResNet has the plain one's training
+# loss to the last digit. Its accuracy in evaluation differs."
 #
 # The goal: the plain model's gradients, and in case D its running means and variances too, with
-# each block run twice. Layers, modes and parameters stay as given.
+# each block run twice. Layers, modes and parameters stay unchanged.
 #
-# **Predict.** One element in five is dropped, in every block. By how much of its norm is the
-# gradient of case C off?
+# **Predict.** One element in five is dropped, in every block. How large is the error of case C's
+# gradient, as a share of its norm?
 
 # %% id="guess-c"
 guess = None  # case C's share
@@ -412,18 +412,18 @@ checks.lab09.repeated_work(repeated_work)
 # <details><summary>Hint 1: two instruments</summary>
 #
 # `block.res.register_forward_pre_hook(lambda *_: states.add(bytes(torch.get_rng_state())))`, with
-# `states = set()`. A right checkpoint begins the recomputation of a block in the state in which its
-# forward began. For D print a block's buffers before and after one step.
+# `states = set()`. A correct checkpoint starts a block's recomputation in the state in which its
+# forward started. For D print a block's buffers before and after one step.
 # </details>
 # <details><summary>Hint 2: case D</summary>
 #
-# `context_fn` returns two contexts: the second is entered around each recomputation. Let yours note
-# the block's buffers, and put them back by `copy_` in `finally`: the recomputation may end early.
+# `context_fn` returns two contexts: the second is entered around each recomputation. Let yours save
+# the block's buffers, and restore them with `copy_` in `finally`: the recomputation may end early.
 # </details>
-# <details><summary>Hint 3: another way for case D</summary>
+# <details><summary>Hint 3: a different fix for case D</summary>
 #
 # A running mean that moves twice by the share s moves by 1 - (1 - s)² in all. Choose s so that this
-# is the momentum. Only checkpointed layers move twice, and the momentum has to be put back.
+# is the momentum. Only checkpointed layers move twice, and the momentum has to be restored.
 # </details>
 #
 # ## 9.3 Parts without gradients, or without checkpoints
@@ -435,7 +435,7 @@ checks.lab09.repeated_work(repeated_work)
 # ViT. Small data, no augmentation, so I want no dropout: `model.eval()`. Checkpointing is on, and
 # memory is as high as without."
 #
-# The goal: in E all that is not frozen learns as in the plain model, and the embeddings stay
+# The goal: in E everything that isn't frozen learns as in the plain model, and the embeddings stay
 # frozen. In F gradients are those without dropout, each layer runs twice, and the dropout layers
 # keep their probability for later use. (A library's layer may keep its own hooks outside the
 # checkpoint. Count the runs of a part of it, such as the modules whose names end in
@@ -520,13 +520,13 @@ checks.lab09.untrained_parts(untrained_parts)
 # </details>
 # <details><summary>Hint 2: case E</summary>
 #
-# The output of a reentrant checkpoint needs a gradient only if an *input* does. Chapter 05's way,
-# `use_reentrant=False`, sees the parameters too.
+# The output of a reentrant checkpoint requires a gradient only if an *input* does. Chapter 05's
+# way, `use_reentrant=False`, sees the parameters too.
 # </details>
 # <details><summary>Hint 3: case F</summary>
 #
 # The library checkpoints while a layer is in training mode. Dropout looks at the mode of its own
-# module, `nn.Dropout`. (This ViT's attention has a dropout that is no such module; it is 0 here.)
+# module, `nn.Dropout`. (This ViT's attention dropout isn't such a module; it is 0 here.)
 # </details>
 #
 # ## 9.4 What is kept, and what counts
@@ -538,10 +538,10 @@ checks.lab09.untrained_parts(untrained_parts)
 # four: two loss curves."
 #
 # The goal: G returns the same mean as a float, leaves no byte behind, and holds no more at the peak
-# than one batch without a graph; the model's mode stays as it is, and batches may differ in shape.
-# H has the gradient and the loss of the whole window as one batch, with labels of -100 too, which
-# may be all that a micro-batch has. Only one micro-batch is in the model at
-# a time, and only one micro-batch's graph is in memory.
+# than one batch without a graph; the model's mode doesn't change, and batches may differ in shape.
+# H has the gradient and the loss of the whole window as one batch, even with labels of -100, which
+# may fill a whole micro-batch. Only one micro-batch runs at a time, and only one micro-batch's
+# graph is in memory.
 
 
 # %% id="broken-g"
@@ -621,13 +621,13 @@ checks.lab09.memory_and_windows(memory_and_windows)
 # %% [markdown] id="text-9-5"
 # <details><summary>Hint 1: an instrument for case G</summary>
 #
-# With `model = make_g()`: `bytes_left(lambda: broken_g(model, [text(4, 33)] * 6), model)`, over the
-# bytes of one batch's graph, `memory.saved(lambda: model.loss(text(4, 33)),
-# params_of=model).num_bytes`.
+# With `model = make_g()`: `bytes_left(lambda: broken_g(model, [text(4, 33)] * 6), model)`, divided
+# by the bytes of one batch's graph,
+# `memory.saved(lambda: model.loss(text(4, 33)), params_of=model).num_bytes`.
 # </details>
 # <details><summary>Hint 2: what counts in case H</summary>
 #
-# In a micro-batch with n targets each of them has the weight 1 / (4 n).
+# In a micro-batch with n targets each target has the weight 1 / (4 n).
 # </details>
 # <details><summary>Hint 3: fixing H</summary>
 #
@@ -642,15 +642,15 @@ checks.lab09.memory_and_windows(memory_and_windows)
 # **Case I.** "My ViT did not fit, so I put a checkpoint around it. Forward is cheap now. The run
 # dies in backward all the same."
 #
-# `CAP_I` is this small model's GPU: `memory.capped` raises the error that a GPU of that size would.
-# `snapshot` lists what is held when a call dies, as 14b's snapshots do: how many tensors
-# each operation has made, and their bytes. Without an error it lists what is held at the peak.
+# `CAP_I` is this small model's GPU: `memory.capped` raises the error that a GPU of that size would
+# raise. `snapshot` lists what is held when a call dies, as 14b's snapshots do: how many tensors
+# each operation has created, and their bytes. Without an error it lists what is held at the peak.
 #
 # The goal: the plain model's gradients, with each block run twice, and a peak at most 1.5 times
 # that of a checkpoint around each block.
 #
-# **Predict.** The ViT has eight blocks. In how many of them does a tensor of `gelu` exist when the
-# run dies?
+# **Predict.** The ViT has eight blocks. In how many of them does a `gelu` tensor exist when the run
+# dies?
 
 # %% id="guess-i"
 guess = None  # blocks
@@ -727,15 +727,15 @@ checks.lab09.died_in_backward(died_in_backward)
 # <details><summary>Hint 1: an instrument</summary>
 #
 # `model, optimizer = make_i()`, then
-# `snapshot(lambda: broken_i(model, optimizer, *batch_i()), model, CAP_I)`. Each block makes one
-# tensor by `gelu`.
+# `snapshot(lambda: broken_i(model, optimizer, *batch_i()), model, CAP_I)`. Each block creates one
+# `gelu` tensor.
 # </details>
 # <details><summary>Hint 2: the cause</summary>
 #
 # Tensors of several blocks are held at once, and none of them was held after forward. Backward
-# recomputes all that stands in one checkpoint before it goes through it.
+# recomputes everything in a checkpoint before it goes through it.
 # </details>
-# <details><summary>Hint 3: the cure</summary>
+# <details><summary>Hint 3: the fix</summary>
 #
 # A checkpoint for each block: `checkpointed(block)`, from 9.2. The model itself runs without one.
 # </details>
@@ -808,18 +808,18 @@ checks.lab09.died_in_update(died_in_update)
 # %% [markdown] id="discharge"
 # <details><summary>Hint 1: an instrument</summary>
 #
-# `snapshot(lambda: broken_j(model, batches_j()), model, cap_j, by="category")` says what is held.
-# Take it once more with a cap of `10**9`, to see all optimizer states. AdamW needs two numbers for
-# each weight that it updates.
+# `snapshot(lambda: broken_j(model, batches_j()), model, cap_j, by="category")` shows what is held.
+# Run it again with a cap of `10**9`, to see all optimizer states. AdamW needs two numbers for each
+# weight that it updates.
 # </details>
 # <details><summary>Hint 2: the cause</summary>
 #
-# AdamW makes its states in the first update, for every weight that has a gradient. A rate of 0
-# keeps the weight where it is, and its states are made all the same.
+# AdamW creates its states in the first update, for every weight that has a gradient. A rate of 0
+# keeps the weight unchanged, but its states are created anyway.
 # </details>
-# <details><summary>Hint 3: the cure</summary>
+# <details><summary>Hint 3: the fix</summary>
 #
-# Give AdamW the head's parameters alone. `requires_grad_(False)` for all others saves their
+# Give AdamW only the head's parameters. `requires_grad_(False)` for all others saves their
 # gradients too.
 # </details>
 #
@@ -870,9 +870,9 @@ found = [case for case, part in by_judge.items() if part != "nothing"]
 print(f"{len(found)} of 10{beside(guess, len(found))}")
 
 # %% [markdown] id="read-last"
-# The judge compares what is learned, and weighs no bytes. So F, G, I and J were not put before it:
-# those you found by counting. Take two cheap tests before a long run. One is a call of the judge
-# on a small model, against a plain step; the other is one step with `forwards` around the blocks.
+# The judge compares what is learned, and ignores memory. So F, G, I and J weren't given to it: you
+# found those by counting. Run two cheap tests before a long run. One is a call of the judge on a
+# small model, against a plain step; the other is one step with `forwards` around the blocks.
 
 # %% id="verdicts"
 num_cases = len([name for name in globals() if name.startswith("broken_")])
@@ -892,6 +892,6 @@ claims.Verdicts(
 # %% [markdown] id="end"
 # ## What you can now do
 #
-# Take a reading before you guess; tell a run that uses too much memory from one that learns
-# something else; fix both without giving up what made the run fit. About thirty such scripts, with
-# the reports they come from, are in the [gallery](../course/14b_gallery.ipynb).
+# Take a reading before you guess; tell a run that uses too much memory from one that learns the
+# wrong thing; fix both without giving up what made the run fit. About thirty such scripts, with the
+# reports they come from, are in the [gallery](../course/14b_gallery.ipynb).

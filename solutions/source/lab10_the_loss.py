@@ -1,10 +1,11 @@
 # %% [markdown] id="title"
 # # Lab 10: the loss that does not fit
 #
-# Llama-3 scores the 128,256 tokens of its vocabulary at every position, Gemma-2 256,000. With every
-# block checkpointed, these scores, the *logits*, are often the largest activation. Here you write a
-# loss that makes the logits of a few tokens, takes their loss and their gradients, and forgets
-# them. It is checkpointing and accumulation in one function, and the gradients are exact.
+# Llama-3 scores the 128,256 tokens of its vocabulary at every position; Gemma-2 scores 256,000.
+# With every block checkpointed, these scores, the *logits*, are often the largest activation. Here
+# you write a loss that computes the logits of a few tokens, their loss and their gradients, and
+# then drops the logits. It is checkpointing and accumulation in one function, and the gradients are
+# exact.
 #
 # **Budget:** 90 minutes, 1 GiB of memory, no GPU needed.
 #
@@ -12,17 +13,17 @@
 # |---|---|---|
 # | 10.1 | loss and gradients of a chunk, by hand | 2 |
 # | 10.2 | the loss in checkpointed chunks | 2 |
-# | 10.3 | the loss whose forward makes the gradients | 4 |
+# | 10.3 | the loss whose forward computes the gradients | 4 |
 # | 10.4 | the mean over the tokens that count | 3 |
-# | 10.5 | what takes the place of a head and its loss | 4 |
+# | 10.5 | what replaces a head and its loss | 4 |
 # | 10.6 | the chunk for a budget | 3 |
 #
-# Each answer goes into a cell that begins with `# exercise`, and the check stands right below it.
-# Helper functions and imports may stand in cells of your own above it. Where a cell says
-# `guess = None`, write a number first. Chapter 10d leads up to this lab.
+# Each answer goes into a cell that begins with `# exercise`; its check is right below it. You may
+# put helper functions and imports in your own cells above it. Where a cell says `guess = None`,
+# write a number first. Chapter 10d prepares you for this lab.
 #
-# The *head* is the last linear layer: it turns `width` numbers of a token into one logit for each
-# entry of the vocabulary. A *chunk* is some tokens, one after the other.
+# The *head* is the last linear layer: it turns a token's `width` numbers into one logit per entry
+# of the vocabulary. A *chunk* is a few consecutive tokens.
 
 # %% id="imports"
 from functools import partial
@@ -43,10 +44,10 @@ IGNORED = -100  # the target of a token that does not count, as in F.cross_entro
 # ## Where it starts
 #
 # 1024 tokens, a width of 32, and a vocabulary of 8192: the shape of a large model's end, at a
-# hundredth of its size. Here is the usual loss, in bytes above what was there before it.
+# hundredth of its size. Here is the usual loss, in bytes above what was in memory before it.
 #
-# **Predict.** Logits of 1024 tokens over 8192 entries take 32 MiB in float32. What does the step
-# from the hidden rows to their gradients take at its peak, in MiB?
+# **Predict.** Logits of 1024 tokens over 8192 entries take 32 MiB in float32. How many MiB does the
+# step from the hidden rows to their gradients take at its peak?
 
 # %% id="guess-usual"
 guess = None  # MiB
@@ -88,18 +89,18 @@ print(f"{peaks['the usual loss']:.0f} MiB{beside(guess, peaks['the usual loss'])
 plots.step_timeline(report_of(usual_loss))
 
 # %% [markdown] id="text-10-1"
-# Three tensors of tokens x vocabulary: the logarithms of the probabilities, which forward keeps,
-# their gradient, and that of the logits.
+# There are three tensors of tokens x vocabulary: the log-probabilities, which forward keeps, their
+# gradient, and the logits' gradient.
 #
 # ## 10.1 A chunk, by hand
 #
 # Difficulty 2/5 · importance 4/5 · 10 minutes
 #
-# With $z$ the logits of a token, $p$ their softmax and $y$ its target, the loss is
-# $-\log p_y$, and its gradient by the logits is $p - e_y$: the probabilities, less 1 at the target.
-# Two matmuls carry it on, to the rows and to the matrix. The goal: both gradients within 1e-12 of
-# autograd's, also where logits are large. By hand means without autograd: your function is called
-# with gradients off, and may call nothing of `torch.autograd` or `torch.func` that differentiates.
+# With $z$ the logits of a token, $p$ their softmax and $y$ its target, the loss is $-\log p_y$, and
+# its gradient with respect to the logits is $p - e_y$: the probabilities, minus 1 at the target.
+# Two matmuls carry it on to the rows and to the matrix. The goal: both gradients within 1e-12 of
+# autograd's, even for large logits. By hand means without autograd: your function is called with
+# gradients off, and may call nothing of `torch.autograd` or `torch.func` that differentiates.
 
 
 # %% id="answer-10-1"
@@ -134,7 +135,7 @@ checks.lab10.chunk_gradients(chunk_gradients)
 # %% [markdown] id="hints-10-1"
 # <details><summary>Hint 1: the logarithm</summary>
 #
-# `logits.log_softmax(1)` is safe where `softmax(1).log()` is not. `exp` of it is $p$.
+# `logits.log_softmax(1)` is safe where `softmax(1).log()` isn't. Its `exp` is $p$.
 # </details>
 # <details><summary>Hint 2: the targets</summary>
 #
@@ -143,8 +144,8 @@ checks.lab10.chunk_gradients(chunk_gradients)
 # </details>
 # <details><summary>Hint 3: the shapes</summary>
 #
-# The slope is `(tokens, vocab)`. Which matmul with `weight` gives `(tokens, width)`, and which one
-# with `hidden` gives `(vocab, width)`?
+# The slope is `(tokens, vocab)`. Which matmul with `weight` has the shape `(tokens, width)`, and
+# which one with `hidden` has `(vocab, width)`?
 # </details>
 #
 # ## 10.2 Checkpointed chunks
@@ -152,9 +153,8 @@ checks.lab10.chunk_gradients(chunk_gradients)
 # Difficulty 2/5 · importance 4/5 · 8 minutes
 #
 # You know a tool that drops what a function saved and recomputes it in backward: `checkpoint`,
-# imported above. Give it the loss of one chunk. The goal: the whole loss and exact gradients, and
-# the logits of one chunk in memory at a time. A grader runs it where the logits of all tokens
-# find no room.
+# imported above. Give it the loss of one chunk. The goal: the whole loss and exact gradients, with
+# one chunk's logits in memory at a time. A grader runs it where the logits of all tokens don't fit.
 
 
 # %% id="answer-10-2"
@@ -190,21 +190,21 @@ checks.lab10.checkpointed_loss(checkpointed_loss)
 # %% [markdown] id="hints-10-2"
 # <details><summary>Hint 1: chunks</summary>
 #
-# `hidden.split(chunk)` and `targets.split(chunk)` give views, of which the last may be shorter.
+# `hidden.split(chunk)` and `targets.split(chunk)` return views; the last may be shorter.
 # </details>
-# <details><summary>Hint 2: what stands inside</summary>
+# <details><summary>Hint 2: what goes inside</summary>
 #
-# The logits must be made inside the checkpointed function: `usual_loss` does it.
+# The logits must be computed inside the checkpointed function: `usual_loss` does it.
 # </details>
 # <details><summary>Hint 3: the call</summary>
 #
-# `checkpoint(function, *arguments, use_reentrant=False)`, a chunk at a time; add up what it gives.
+# `checkpoint(function, *arguments, use_reentrant=False)`, a chunk at a time; add up the results.
 # </details>
 #
-# What does it cost? The usual loss makes three matmuls of tokens x vocabulary x width: one for the
+# What does it cost? The usual loss runs three matmuls of tokens x vocabulary x width: one for the
 # logits, and one for each of the two gradients.
 #
-# **Predict.** How many such matmuls does a step with `checkpointed_loss` make?
+# **Predict.** How many such matmuls does a step with `checkpointed_loss` run?
 
 # %% id="guess-matmuls"
 guess = None  # matmuls
@@ -228,12 +228,12 @@ peaks["checkpointed chunks"] = peak_mib(in_chunks)
 #
 # Difficulty 4/5 · importance 5/5 · 20 minutes
 #
-# Logits are made twice because backward comes late. But the loss is the end of the model: a
-# chunk's gradients can be taken with its loss. Write an `autograd.Function` whose forward adds
+# Logits are computed twice because backward comes late. But the loss is the end of the model: a
+# chunk's gradients can be computed with its loss. Write an `autograd.Function` whose forward adds
 # them up and whose backward multiplies the sums by the gradient that arrives. `chunk_of` is
-# `chunk_gradients`, or any function like it. The goals: each chunk made once, and its gradients
-# added up at once; nothing of them held after backward, even if somebody keeps the loss; and a
-# gradient of the gradient, which the sums cannot give, refused.
+# `chunk_gradients`, or any function like it. The goals: each chunk is computed once, and its
+# gradients are added up at once; none of them is held after backward, even if the loss is kept; and
+# a gradient of the gradient, which the sums can't provide, is refused.
 
 
 # %% id="answer-10-3"
@@ -307,27 +307,27 @@ def fused_loss(
 checks.lab10.fused_loss(fused_loss)
 
 # %% [markdown] id="hints-10-3"
-# <details><summary>Hint 1: what apply is given</summary>
+# <details><summary>Hint 1: the arguments of apply</summary>
 #
 # Autograd sees the tensors among `apply`'s arguments: `hidden` and each weight. The rest may come
-# from the function around the class. `backward` returns as many values as `apply` was given.
+# from the enclosing function. `backward` returns as many values as `apply` has arguments.
 # </details>
 # <details><summary>Hint 2: sums</summary>
 #
-# One tensor of zeros for each weight that learns, and `+=`. The rows' gradients go side by side.
-# A variable that still holds the last chunk's gradients when the next ones are made keeps them
-# alive: add in a function of its own. `ctx.save_for_backward` takes tensors and None.
+# One tensor of zeros for each trained weight, and `+=`. The rows' gradients are concatenated. A
+# variable that still holds the last chunk's gradients when the next ones are computed keeps them
+# alive: add them in a separate function. `ctx.save_for_backward` takes tensors and None.
 # </details>
 # <details><summary>Hint 3: the gradient that arrives</summary>
 #
-# For `(3 * loss).backward()` it is 3. Multiplied in place, the sums would be wrong at a second
+# For `(3 * loss).backward()` it is 3. If you multiply in place, the sums are wrong at a second
 # backward.
 # </details>
 # <details><summary>Hint 4: the second gradient</summary>
 #
-# In backward gradients are off, unless the caller said `create_graph=True`:
-# `torch.is_grad_enabled()` tells. `once_differentiable` notices only where the gradient that
-# arrives has a graph itself.
+# In backward gradients are off, unless the caller set `create_graph=True`:
+# `torch.is_grad_enabled()` tells you. `once_differentiable` notices only if the arriving gradient
+# itself has a graph.
 # </details>
 
 # %% id="after-10-3"
@@ -338,17 +338,17 @@ rows = {"MiB at the peak": list(peaks.values()), "matmuls": map(matmuls, ways.va
 pd.DataFrame(rows, index=peaks).round(1)
 
 # %% [markdown] id="text-10-4"
-# A small part of the bytes, and no arithmetic beyond that of the usual loss.
+# It needs a small part of the bytes, and no more arithmetic than the usual loss.
 #
-# ## 10.4 The mean over what counts
+# ## 10.4 The mean over the tokens that count
 #
 # Difficulty 3/5 · importance 5/5 · 12 minutes
 #
-# Batches are ragged: a token of padding has the target `IGNORED`, and in fine-tuning so has the
-# question. The mean is over the tokens that count, in the whole window of micro-batches if there
-# is one. `loss_sum` is any sum of losses, and knows nothing of ignored tokens. Give it only those
-# that count; that saves the matmuls of the others as well. The goal: the window's mean, exactly,
-# also where a micro-batch has nothing that counts; its loss is 0, and so are all its gradients.
+# Batches are ragged: padding tokens have the target `IGNORED`, and in fine-tuning so do prompt
+# tokens. The mean is over the tokens that count, in the whole window of micro-batches if there is
+# one. `loss_sum` is any sum of losses, and knows nothing of ignored tokens. Give it only the tokens
+# that count; that also saves the others' matmuls. The goal: the window's mean, exactly, even if a
+# micro-batch has no token that counts; its loss is 0, and so are all its gradients.
 
 
 # %% id="answer-10-4"
@@ -390,34 +390,33 @@ def mean_over_counted(
 checks.lab10.mean_over_counted(mean_over_counted)
 
 # %% [markdown] id="hints-10-4"
-# <details><summary>Hint 1: choosing</summary>
+# <details><summary>Hint 1: selecting</summary>
 #
-# `hidden[mask]` with a mask `(batch, seq)` gives `(tokens, width)`, and autograd knows the way
-# back.
+# `hidden[mask]` with a mask `(batch, seq)` has the shape `(tokens, width)`, and autograd can
+# differentiate it.
 # </details>
 # <details><summary>Hint 2: nothing counts</summary>
 #
-# `loss_sum` of no token gives 0, with a graph to go backward through. Divide it by 1, not by 0.
+# `loss_sum` of no token returns 0, with a graph to go backward through. Divide it by 1, not by 0.
 # </details>
 #
-# ## 10.5 In place of the head
+# ## 10.5 Replace the head
 #
 # Difficulty 4/5 · importance 5/5 · 20 minutes
 #
-# Now all of it, as `loss = head_loss(model.head, hidden, targets, chunk)`. The head may have a
-# bias, and its matrix may be the embeddings' as well: return its gradient, and autograd adds the
-# two up. Under autocast, or in a model that is all bfloat16, the matmuls are bfloat16, and softmax
+# Now put it all together, as `loss = head_loss(model.head, hidden, targets, chunk)`. The head may
+# have a bias, and its matrix may also be the embeddings': return its gradient, and autograd adds
+# the two. Under autocast, or in a model that is all bfloat16, the matmuls are bfloat16, but softmax
 # and sums over chunks must be float32: a bfloat16 sum of hundreds of terms stops growing. Under
-# autocast the rows may be bfloat16 beside a float32 matrix, and autocast is still on in the forward
-# of your `Function`, but off in its backward. Wide sums concern `fused_loss` as well, so go back
-# and change it where it adds in the weights' type. (In float16 a `GradScaler`'s factor arrives
-# in backward, after forward has rounded. So divide nothing in forward: keep the gradient of the
-# *sum*.)
+# autocast the rows may be bfloat16 and the matrix float32, and autocast is still on in the forward
+# of your `Function`, but off in its backward. `fused_loss` needs wide sums too, so go back and
+# change it where it adds in the weights' type. (In float16 a `GradScaler`'s factor arrives in
+# backward, after forward has rounded. So don't divide in forward: keep the gradient of the *sum*.)
 #
-# The goals: exact in float64; with bfloat16 at most 1.5 times as far off as the usual loss; 0 where
-# nothing counts; and the logits of one chunk at a time. Fewest bytes are needed where the slope is
-# made in the softmax's place (`exp_`), and nothing of a chunk waits while the next one is made: a
-# cell below 10.6 counts them.
+# The goals: exact in float64; with bfloat16 at most 1.5 times as far off as the usual loss; 0 if
+# nothing counts; and the logits of one chunk at a time. It needs the fewest bytes if the slope
+# replaces the softmax in place (`exp_`), and nothing of a chunk stays while the next one is
+# computed: a cell below 10.6 counts them.
 
 
 # %% id="answer-10-5"
@@ -471,33 +470,33 @@ checks.lab10.head_loss(head_loss)
 # %% [markdown] id="hints-10-5"
 # <details><summary>Hint 1: what you have</summary>
 #
-# `mean_over_counted` wants a `loss_sum`. `fused_loss` is one, once it knows `chunk_of`, `chunk` and
+# `mean_over_counted` needs a `loss_sum`. `fused_loss` is one, once it has `chunk_of`, `chunk` and
 # `head.parameters()`: first the matrix, then the bias if there is one.
 # </details>
 # <details><summary>Hint 2: a new chunk_of</summary>
 #
-# `F.linear(rows, weight, bias)` follows autocast. The gradient of the bias is the slope, added up
+# `F.linear(rows, weight, bias)` follows autocast. The gradient of the bias is the slope, summed
 # over the tokens.
 # </details>
 # <details><summary>Hint 3: types</summary>
 #
-# `log_softmax(1, dtype=torch.float32)` computes wide; float64 must stay float64, and
-# `torch.promote_types` says which is wider. Give the sums of `fused_loss` such a type as well, and
-# at the end of forward the weight's own, or `slope * total` is one more float32 tensor.
-# (Checkpointed chunks fail here: autocast makes one bfloat16 copy of the matrix, and their
-# gradients add up in that.)
+# `log_softmax(1, dtype=torch.float32)` computes in float32; float64 must stay float64, and
+# `torch.promote_types` returns the wider type. Use such a type for the sums of `fused_loss` too,
+# and cast them to the weight's type at the end of forward, or `slope * total` is one more float32
+# tensor. (Checkpointed chunks fail here: autocast makes one bfloat16 copy of the matrix, and their
+# gradients are summed in bfloat16.)
 # </details>
 # <details><summary>Hint 4: frozen parameters</summary>
 #
-# None in the place of a frozen parameter's gradient spares a matmul and a sum. The rows' gradient
+# Return None for a frozen parameter's gradient: that saves a matmul and a sum. The rows' gradient
 # is never None.
 # </details>
 
 # %% [markdown] id="predict-tied"
-# In Gemma-2 the head's matrix is that of the embeddings. Here is such an end of a model in small.
+# In Gemma-2 the head's matrix is the embeddings' matrix. Here is a small model end of this kind.
 #
-# **Predict.** `tied.grad` is the sum of two gradients. How many of its 8192 rows would be zero if
-# only the embeddings' part were there? (1024 tokens, and each looks up one row.)
+# **Predict.** `tied.grad` is the sum of two gradients. How many of its 8192 rows would be zero with
+# only the embeddings' part? (1024 tokens, and each looks up one row.)
 
 # %% id="guess-tied"
 guess = None  # rows
@@ -521,20 +520,19 @@ print(f"of the sum: {(tied.weight.grad == 0).all(1).sum()}")
 #
 # Difficulty 3/5 · importance 4/5 · 10 minutes
 #
-# Small chunks save bytes; large ones make large, fast matmuls. Beyond head and hidden rows, whose
-# numbers have `size` bytes, these are there at the peak:
+# Small chunks save bytes; large ones make large, fast matmuls. Besides head and hidden rows, whose
+# numbers have `size` bytes, memory holds at the peak:
 #
 # | what | bytes |
 # |---|---|
-# | the rows that count, chosen, and their gradient | twice those of `hidden` |
-# | for each number that learns: the sum in float32, and one gradient in its own type | size + 4 |
+# | the selected rows that count, and their gradient | twice those of `hidden` |
+# | for each trained number: the sum in float32, and one gradient in its own type | size + 4 |
 # | for each token of a chunk: logits in `hidden`'s type and in float32 | vocabulary x (size + 4) |
 # | and its gradient | width x size |
 #
-# (A CPU's `log_softmax` from bfloat16 makes one more copy in float32; a GPU's does not. Backward
-# holds three times the bytes of `hidden`, and no chunk: more only where a chunk is smaller than
-# `hidden`.) The goal: the fewest chunks that fit, and of those the most even: 500 + 500, not
-# 999 + 1.
+# (A CPU's `log_softmax` from bfloat16 makes one more copy in float32; a GPU's doesn't. Backward
+# holds three times the bytes of `hidden`, and no chunk: that is more only if a chunk is smaller
+# than `hidden`.) The goal: the fewest chunks that fit, as even as possible: 500 + 500, not 999 + 1.
 
 
 # %% id="answer-10-6"
@@ -583,15 +581,15 @@ checks.lab10.choose_chunk(choose_chunk)
 # </details>
 # <details><summary>Hint 2: two steps</summary>
 #
-# First the largest chunk that fits; then how many chunks that makes; then the smallest chunk that
-# makes as many.
+# First the largest chunk that fits; then how many chunks that makes; then the smallest chunk size
+# with the same number of chunks.
 # </details>
 # <details><summary>Hint 3: the refusal</summary>
 #
-# Look at the largest chunk: below 1 nothing fits.
+# Check the largest chunk: if it is below 1, nothing fits.
 # </details>
 #
-# Does your loss stay within the budget? The meter says.
+# Does your loss stay within the budget? The meter tells you.
 
 # %% id="within"
 budget = 8 * 2**20
@@ -607,8 +605,8 @@ if used > budget:
 
 # %% [markdown] id="real"
 # **Predict.** Llama-3-8B has a vocabulary of 128,256 and a width of 4096, in bfloat16, and the
-# batch is one sequence of 8192 tokens. The budget is 4 GiB. Into how many chunks does your
-# function cut?
+# batch is one sequence of 8192 tokens. The budget is 4 GiB. Into how many chunks does your function
+# cut the sequence?
 
 # %% id="guess-chunks"
 guess = None  # chunks
@@ -623,8 +621,8 @@ print(f"{chunks} chunks{beside(guess, chunks)}")
 # %% [markdown] id="gpu-text"
 # ## On a GPU
 #
-# On a GPU the same functions run as they are, with Llama's head where there is room and a smaller
-# one where there is not. Nothing here is graded.
+# On a GPU the same functions run unchanged, with Llama's head if it fits and a smaller one
+# otherwise. Nothing here is graded.
 
 # %% id="gpu"
 # NBVAL_IGNORE_OUTPUT
@@ -645,5 +643,5 @@ if torch.cuda.is_available():
 # ## What you can now do
 #
 # - Say why the loss is the peak once blocks are checkpointed, and compute its bytes.
-# - Take gradients in forward, once, and refuse what such a loss cannot do.
-# - Put it under a head: tied, with a bias, ragged, under autocast, within a budget.
+# - Compute gradients in forward, once, and refuse what such a loss can't do.
+# - Apply it to a real head: tied, with a bias, ragged, under autocast, within a budget.
