@@ -63,8 +63,8 @@ from tutorial_lib.units import GIB
 # %% [markdown] id="triage-text"
 # ## It ran out of memory
 #
-# Three runs ended in `OutOfMemoryError` on an emulated T4. Their messages look alike: some
-# megabytes were wanted, and 14 GiB were in use. The message does not say *who* used them. The
+# Three runs ended in `OutOfMemoryError` on an emulated T4. Their messages look alike: a few
+# megabytes were requested, and 14 GiB were in use. The message does not say *who* used them. The
 # allocator's snapshot does: it has every allocation, with the line of Python that asked for it.
 #
 # On your own GPU, put `with memory.snapshot("died.pickle"):` around the loop; without a GPU,
