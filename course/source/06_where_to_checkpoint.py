@@ -18,7 +18,7 @@ import torch
 from tutorial_lib import blanks, claims, data, memory, plots
 from tutorial_lib.instruments import figures, planning, segments
 from tutorial_lib.guesses import beside
-from tutorial_lib.instruments.recorded.store import FOLDER
+from tutorial_lib.instruments.recorded import FOLDER
 from tutorial_lib.models.gpt import GPT, Block, GPTConfig
 from tutorial_lib.instruments.training import Recipe
 

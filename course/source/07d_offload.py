@@ -28,7 +28,7 @@ from tutorial_lib import blanks, claims, data, device, memory, plots
 from tutorial_lib.guesses import beside
 from tutorial_lib.instruments import planning, segments
 from tutorial_lib.instruments.recorded import snapshots
-from tutorial_lib.instruments.recorded.store import FOLDER
+from tutorial_lib.instruments.recorded import FOLDER
 from tutorial_lib.models.gpt import GPT, Block, GPTConfig
 from tutorial_lib.plots.base import LINES, new_figure
 from tutorial_lib.units import GIB, Bytes

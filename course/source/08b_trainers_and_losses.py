@@ -28,7 +28,7 @@ from torch.optim import SGD, AdamW
 
 from tutorial_lib import claims, data, memory, plots
 from tutorial_lib.instruments import recorded
-from tutorial_lib.instruments.recorded.store import FOLDER
+from tutorial_lib.instruments.recorded import FOLDER
 from tutorial_lib.checks import CheckError, assert_same_training
 from tutorial_lib.guesses import beside
 from tutorial_lib.models.gpt import GPT, GPTConfig

@@ -29,7 +29,7 @@ from tutorial_lib.instruments.recorded.published import (
     published_peaks,
     summary,
 )
-from tutorial_lib.instruments.recorded.store import FOLDER
+from tutorial_lib.instruments.recorded import FOLDER
 from tutorial_lib.plots.base import LINES, new_figure
 from tutorial_lib.units import GIB, MIB
 

@@ -30,7 +30,7 @@ from tutorial_lib.checks import assert_same_training
 from tutorial_lib.guesses import beside
 from tutorial_lib.instruments import recorded
 from tutorial_lib.instruments.planning.run.roofline import Roofline, Speed
-from tutorial_lib.instruments.recorded.store import FOLDER
+from tutorial_lib.instruments.recorded import FOLDER
 from tutorial_lib.instruments.training import Recipe
 from tutorial_lib.units import GIB
 

@@ -21,7 +21,7 @@ from tutorial_lib import blanks, claims, memory, plots
 from tutorial_lib.guesses import beside
 from tutorial_lib.instruments import figures, planning, recorded, widgets
 from tutorial_lib.instruments.recorded.rows import SIZES, Row
-from tutorial_lib.instruments.recorded.store import FOLDER
+from tutorial_lib.instruments.recorded import FOLDER
 from tutorial_lib.instruments.training import Recipe
 from tutorial_lib.units import GIB, Bytes
 

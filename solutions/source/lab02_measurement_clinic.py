@@ -40,7 +40,7 @@ from tutorial_lib import checks, claims, memory
 from tutorial_lib.instruments import segments
 from tutorial_lib.checks.lab02 import PretendGPU
 from tutorial_lib.guesses import beside
-from tutorial_lib.instruments.recorded.store import FOLDER
+from tutorial_lib.instruments.recorded import FOLDER
 from tutorial_lib.models.gpt import GPT, GPTConfig
 from tutorial_lib.units import MIB, Bytes
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 
 from tutorial_lib import device as devices
-from .store import FOLDER
+from tutorial_lib.instruments.recorded import FOLDER
 
 PATH = FOLDER / "snapshots" / "fragmentation.json"
 MODEL, MICRO_BATCH = "gpt2", 8

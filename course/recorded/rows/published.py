@@ -8,7 +8,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .store import FOLDER
+from tutorial_lib.instruments.recorded import FOLDER
 
 TABLE = FOLDER / "published.csv"
 KINDS = ("allocated", "active", "reserved", "nvidia-smi")

@@ -10,6 +10,7 @@ import torch
 from tutorial_lib import device as devices
 from . import run, store
 from .rows import Row
+from tutorial_lib.instruments.recorded import FOLDER
 from tutorial_lib.units import human_bytes
 
 
@@ -60,7 +61,7 @@ def _begin(device: torch.device | None) -> store.Recording:
     import diffusers  # noqa: F401  (named among the versions)
     import transformers  # noqa: F401
 
-    commit = _said_by("git", "-C", str(store.FOLDER.parent), "rev-parse", "HEAD")
+    commit = _said_by("git", "-C", str(FOLDER.parent), "rev-parse", "HEAD")
     if device is None:
         return store.Recording("predicted, CUDA kernels", "", devices.versions(), commit)
     driver = _said_by("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader")

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from tutorial_lib import memory
-from .store import FOLDER
+from tutorial_lib.instruments.recorded import FOLDER
 from tutorial_lib.instruments.training import Recipe
 
 SNAPSHOTS = FOLDER / "snapshots"

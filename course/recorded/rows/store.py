@@ -7,7 +7,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-FOLDER = Path(__file__).resolve().parents[1]
+from tutorial_lib.instruments.recorded import FOLDER
+
 PREDICTED = "predicted"
 _EMULATED = "emulated-"
 

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from tutorial_lib import load_when_used
 
-_ROWS = Path(__file__).resolve().parents[3] / "course" / "recorded" / "rows"
+FOLDER = Path(__file__).resolve().parents[3] / "course" / "recorded"
+_ROWS = FOLDER / "rows"
 if not _ROWS.is_dir():
     raise ModuleNotFoundError(
         "recorded rows are in course/recorded of the course's folder, which an installed "
