@@ -702,9 +702,9 @@ pd.DataFrame(rows, index=["peak", "billion FLOPs"]).T
 #
 # ## Fault 5: a clock that does not wait
 #
-# A GPU works through a queue. Python puts an operation in and goes on. If you read a clock without
-# `torch.cuda.synchronize()`, it has timed only the queueing. The *memory* peak needs no
-# synchronise: the allocator counts on the host when an operation is launched.
+# A GPU works through a queue. Python enqueues an operation and moves on. If you read a clock
+# without `torch.cuda.synchronize()`, it has timed only the queueing. The *memory* peak needs no
+# synchronization: the allocator counts on the host when an operation is launched.
 #
 # Bytes repeat exactly; times don't. So time two variants in turn, and take the median of the pairs'
 # ratios. Then compare a step with *itself* in the same way, an **A/A test**: how far that ratio is

@@ -769,7 +769,7 @@ claims.Verdicts(
 # last result, as a dropout mask is, early stop saves nothing.
 # </details>
 #
-# **2.** Sixteen blocks in four segments, both checkpointed, as in the nested plan. Early stop
+# **2.** Sixteen blocks in four segments; both are checkpointed, as in the nested plan. Early stop
 # saves the last block of each segment one run. How many times does a block run on average?
 #
 # <details><summary>Answer</summary>

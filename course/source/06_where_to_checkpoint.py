@@ -273,9 +273,9 @@ pd.DataFrame(rows, index=columns).T.rename_axis(["model", "segments"])
 # too: as backward goes on, boundaries are freed and gradients are added. A block has about $12h^2$
 # weights at width $h$, and its boundary has $h$ numbers for each token. With fewer than $12h$
 # tokens in a micro-batch (all one dtype), the gradients grow faster than the boundaries shrink.
-# Then the peak comes at the end of backward, where no boundary is left, and the shortest segment
-# has the smallest inside. From $24h$ tokens on, $2r$ decides. Between the two, pairs need a depth
-# above $2r$ to pay off.
+# Then the peak comes at the end of backward, by which time no boundary is left, so the shortest
+# segments win: they rebuild the fewest activations at once. From $24h$ tokens on, $2r$ decides.
+# Between the two, pairs need a depth above $2r$ to pay off.
 #
 # In the third model the peak comes before any segment is recomputed, because the logits and their
 # gradient are larger than the insides of two blocks. So segments of two save boundaries, but not

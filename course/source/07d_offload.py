@@ -7,7 +7,8 @@
 #
 # In this chapter you write the two hooks that move tensors, and count what they move. Then you move
 # boundaries alone, from pinned memory, on a separate stream, fetched one block ahead. A page of
-# arithmetic says where this costs nothing. At the end a planner does all three.
+# arithmetic says where this costs nothing. At the end a planner chooses for each block: keep,
+# recompute or move.
 #
 # **Budget:** 70 minutes, 1 GiB of memory, no GPU needed.
 

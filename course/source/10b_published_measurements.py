@@ -342,7 +342,7 @@ pd.crosstab(answers, runs.ran.map({0: "ran out", 1: "ran"}))
 #
 # PyTorch doesn't get all 24 GB. Before 1.13 it loaded all its CUDA kernels at once, and on an RTX
 # 3090 that took 1687 MiB ([measured](https://github.com/pytorch/pytorch/issues/55277) with PyTorch
-# 1.8). `predict --torch 1.12 --fits rtx-3090` takes them off. No number was fitted to these runs.
+# 1.8). `predict --torch 1.12 --fits rtx-3090` subtracts that. No number was fitted to these runs.
 #
 # **Predict.** Take the rule "it runs if the predicted peak is at most what is left". For how many
 # percent of the decisions is it right?

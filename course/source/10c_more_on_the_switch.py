@@ -137,9 +137,9 @@ claims.Verdicts(
 # %% [markdown] id="xl"
 # ## GPT-2 XL, 32 sequences: 40 GB?
 #
-# "Gradient Checkpointing vs Gradient Accumulation: Memory Optimization Techniques" is a text
-# without author that public repositories hold ([search
-# them](https://github.com/search?type=code&q=%22Checkpointing+vs+Gradient+Accumulation%22)). Of 32
+# "Gradient Checkpointing vs Gradient Accumulation: Memory Optimization Techniques" is an anonymous
+# text found in several public repositories ([search
+# them](https://github.com/search?type=code&q=%22Checkpointing+vs+Gradient+Accumulation%22)). For 32
 # sequences it says: plain, 40 GB of activations in 60; checkpointed, 12 in 32; checkpointed as 8 x
 # 4, 22 in all, which "fits a consumer GPU". It names no kernel, precision or optimizer, so we try
 # the usual ones, in decimal gigabytes as the text does.

@@ -272,9 +272,9 @@ print(f"12, checkpointed, {needed}; a busy GPU does {speed}. Peaks in GiB, predi
 (peaks / GIB).round(1)
 
 # %% [markdown] id="busy"
-# Three times the batch fits. But a GPU that is already busy at batch 4 gets slower with it.
-# Is yours busy? The next cell needs a GPU. It measures SD 2.1's training step at growing batches,
-# with and without the library's call.
+# Three times the batch fits. But a GPU that is already busy at batch 4 gets slower with
+# checkpointing. Is yours busy? The next cell needs a GPU. It measures SD 2.1's training step at
+# growing batches, with and without the library's call.
 
 
 # %% id="on-a-gpu"

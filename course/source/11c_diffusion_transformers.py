@@ -146,8 +146,8 @@ plots.opposite_bars(found, title=title)
 # alone. Here is its transformer as published. One image of 1024 pixels is 4096 tokens, and its text
 # is 333.
 #
-# **Predict.** In chapter 11's figure, a U-Net's levels differ by far more than ten times in what
-# they keep. Here, how many times as much does the heaviest block keep as the lightest?
+# **Predict.** In chapter 11's figure, a U-Net's levels differ by much more than a factor of ten in
+# what they keep. Here, how many times as much does the heaviest block keep as the lightest?
 
 # %% id="guess-flat"
 guess = None  # times
@@ -419,7 +419,7 @@ def make():
 
 # %% [markdown] id="write-flow"
 # **Write.** `flow_loss`: mix latents and noise by each image's share, predict, and compare with the
-# line's direction. `share` has to become `(batch, 1, 1, 1)` for the mixing alone.
+# line's direction. `share` has to become `(batch, 1, 1, 1)` only for the mixing.
 
 
 # %% id="flow-loss"

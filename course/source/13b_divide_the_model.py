@@ -7,7 +7,7 @@
 #
 # 1. How many micro-batches does a pipeline's rank hold, and what does checkpointing change?
 # 2. Why does a rank wait, and what does an interleaved schedule change?
-# 3. Which tensors does tensor parallelism divide, and which not?
+# 3. Which tensors does tensor parallelism divide, and which does it leave whole?
 #
 # **Budget:** 60 minutes, 3 GiB of memory, no GPU needed.
 

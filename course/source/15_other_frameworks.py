@@ -6,7 +6,7 @@
 # kept: your wrapper, a policy, or a compiler.
 #
 # Here one model with one set of weights runs in PyTorch, JAX, TensorFlow and Keras. You compare
-# gradients, count what waits for backward, and read what XLA reports of its program for a CPU.
+# gradients, count what is kept for backward, and read what XLA reports of its program for a CPU.
 # There the wrapper runs blocks again but frees no memory.
 #
 # **Budget:** 70 minutes, 3 GiB of memory, no GPU needed.
@@ -513,8 +513,8 @@ tf_report("TensorFlow", steps)
 # `tf.recompute_grad` replays no random numbers: in eager mode its dropout draws another mask, so
 # gradients are silently wrong (TensorFlow 2.21).
 #
-# `tf.function` builds a graph first, and may drop and fuse operations. Nothing public tells what it
-# holds on a CPU, so we did not measure it.
+# `tf.function` builds a graph first, and may drop and fuse operations. No public API reports what
+# it holds on a CPU.
 #
 # ## Keras: a scope
 #

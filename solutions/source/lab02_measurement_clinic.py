@@ -479,7 +479,7 @@ print(f"each step: {grown}{beside(guess, grown[-1] / MIB)}")
 
 # %% [markdown] id="read-2-5"
 # The number keeps its graph, and the graph keeps all that it saved for a backward pass that never
-# comes. A common way to look for leaks, `gc.get_objects()`, misses tensors that never were Python
+# comes. A common way to look for leaks, `gc.get_objects()`, misses tensors that were never Python
 # objects. Here it misses the largest, the log-probabilities inside `cross_entropy`. So you catch a
 # tensor when an operation creates it, and track it without keeping it alive. There is a tool for
 # each:

@@ -715,7 +715,8 @@ plots.tradeoff(
 # - **What stays**: `pack` returns `tensor.detach()`. (The tensor itself could hold its own graph.)
 # - **Which storage?** A later storage may get the same address. `StorageWeakRef(storage)` is a key
 #   that identifies one storage and doesn't keep it alive.
-# - **Written in place.** `tensor._version` counts such writes (none through `.data` or NumPy).
+# - **Written in place.** `tensor._version` counts such writes (it misses writes through `.data` or
+#   NumPy).
 # - **Copies go when the graph goes.** `weakref.WeakValueDictionary` forgets a copy as soon as
 #   nothing else holds it.
 # - **A second backward** may ask for a tensor again.

@@ -436,9 +436,9 @@ checks.lab09.repeated_work(repeated_work)
 # memory is as high as without."
 #
 # The goal: in E everything that isn't frozen learns as in the plain model, and the embeddings stay
-# frozen. In F gradients are those without dropout, each layer runs twice, and the dropout layers
-# keep their probability for later use. (A library's layer may keep its own hooks outside the
-# checkpoint. Count the runs of a part of it, such as the modules whose names end in
+# frozen. In F the gradients equal those of the model without dropout, each layer runs twice, and
+# the dropout layers keep their probability for later use. (A library's layer may keep its own hooks
+# outside the checkpoint. Count the runs of a part of it, such as the modules whose names end in
 # `layernorm_before`.)
 
 
