@@ -101,7 +101,7 @@ WINGS = {
 # command `grade` loads the grader from the solutions.
 UPWARD = {"memory": {"predicting", "cap"}, "commands": {"grader"}}
 # A chapter's imports load at most so many lines of ours (`checks` left out).
-MOST_LINES = 2900
+MOST_LINES = 2870
 # What learners write; the library must not hold it under any such name.
 ANSWERS = {"checkpoint", "ledger", "accumulate", "segment_sizes", "best_segments", "revolve"}
 
