@@ -5,8 +5,8 @@
 # digit, some per mille. But each update adds a share of the distance, 1 / (n + 1) of it for the plain
 # average (SWA) and 1 - decay for the exponential one (EMA). As soon as that is below half of the
 # average's last digit, which bfloat16 keeps to a 256th, nothing is added any more. So the average
-# stands still while the weights move on, for good and without a word. An average in float32 of the
-# same bfloat16 weights (AveragedModel(model.float()) or a copy of one's own) is right.
+# stays where it is while the weights move on, for good and without a word. An average in float32 of
+# the same bfloat16 weights (AveragedModel(model.float()) or a copy of one's own) is right.
 #
 # Seen: weights that go from 0 to 1 in 1,000 even steps have the plain average 0.4995 in float32 and
 # 0.25 in bfloat16; weights that stay at 1 for 5,000 updates of an EMA with decay 0.999, begun at 0,

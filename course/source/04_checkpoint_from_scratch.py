@@ -58,7 +58,7 @@ from tutorial_lib.models.unet import UNet, UNetConfig
 class TenLines(torch.autograd.Function):
     @staticmethod
     def forward(ctx, function, x):
-        """Give `function(x)`. Keep the function and x, and nothing else."""
+        """Return `function(x)`. Keep the function and x, and nothing else."""
         ### BEGIN SOLUTION
         ctx.function = function
         ctx.save_for_backward(x)
@@ -67,7 +67,7 @@ class TenLines(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, grad):
-        """Run again, with gradients on. Give None and the gradient of x."""
+        """Run again, with gradients on. Return None and the gradient of x."""
         ### BEGIN SOLUTION
         x = ctx.saved_tensors[0].detach().requires_grad_()
         with torch.enable_grad():
@@ -347,7 +347,7 @@ class ManyArguments(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, grad):
-        """Run again, with gradients on. Give None and the gradient of each of args."""
+        """Run again, with gradients on. Return None and each argument's gradient."""
         ### BEGIN SOLUTION
         args = [tensor.detach().requires_grad_() for tensor in ctx.saved_tensors]
         with torch.enable_grad():
@@ -482,7 +482,7 @@ class Discard(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, *grads):
-        """Give None for `function`, and a gradient or None for each tensor.
+        """Return None for `function`, and a gradient or None for each tensor.
 
         `function` gives a tuple. Leave out what is no tensor or needs no gradient,
         and its place in `grads`.

@@ -615,7 +615,7 @@ def stores_what_is_kept():
 # %% id="hand-out"
 class HandOut(Store):
     def __torch_dispatch__(self, op, types, args=(), kwargs=None):
-        """Give what `Store` stored, first in, first out; run other operations."""
+        """Return what `Store` stored, first in, first out; run other operations."""
         ### BEGIN SOLUTION
         if name_of(op, args) in self.keep:
             return self.store.pop(0)

@@ -20,14 +20,14 @@ from solutions.grader.inside import processes, sandbox, student
 from tutorial_lib.units import human_bytes, human_seconds
 
 _TICK_SECONDS = 0.1
-# What stands outside of functions has a check's seconds each time that it runs: for the cases, for
+# What is outside of functions has a check's seconds each time that it runs: for the cases, for
 # the exam, and once more for each with the student's own cells whole.
 _CELLS_TIMES = 4
 # What the clock may show: so many times the CPU seconds, and so much more.
 _CLOCK_TIMES, _CLOCK_MORE = 5, 60.0
 _MOST_COUNTS, _NAME_BYTES = 1000, 100  # of what a process reports
 _EACH_TIME = (
-    " What stands outside of functions runs anew for each check: keep what you try out in cells of "
+    " What is outside of functions runs anew for each check: keep what you try out in cells of "
     "your own."
 )
 
