@@ -1,12 +1,13 @@
 # %% [markdown] id="title"
 # # Sixteen bits, eight bits, and what is too small for them
 #
-# This companion of chapter 08 is optional: no lab and no later chapter needs it. Four questions:
+# This companion of chapter 08 is optional: no lab and no later chapter needs it. It answers four
+# questions:
 #
-# 1. When does a sum of gradients need a `GradScaler`, and what does it do around bfloat16?
+# 1. When does a sum of gradients need a `GradScaler`, and what does it do with bfloat16?
 # 2. What does a sum of 256 gradients lose in 16 bits?
 # 3. Why can a model stop learning when its weights are bfloat16?
-# 4. What does training in FP8 keep, and what does a checkpoint do to its scales?
+# 4. What does FP8 training save for backward, and what does a checkpoint do to its scales?
 #
 # **Budget:** 65 minutes, 1 GiB of memory, no GPU needed.
 
@@ -33,10 +34,10 @@ torch.set_num_threads(1)
 # %% [markdown] id="underflow-text"
 # ## Mixed precision
 #
-# float16 has no number between 0 and 6e-8. Take the gradient of a small ViT, divided by 1000 to
-# stand for a late stage of training.
+# float16 has no number between 0 and 6e-8. We take the gradient of a small ViT and divide it by
+# 1000, to imitate a late stage of training.
 #
-# **Predict.** How many percent of its numbers become zero in float16?
+# **Predict.** What percentage of its numbers becomes zero in float16?
 
 # %% id="guess-underflow"
 guess = None  # %
@@ -65,10 +66,11 @@ print(f"float16 loses {lost['float16']:.1f} %{beside(guess, lost['float16'])}")
 pd.DataFrame({"lost, %": lost}).round(1)
 
 # %% [markdown] id="scaler"
-# The `GradScaler` multiplies the loss, so that hardly any gradient falls below float16's smallest
-# number, and divides the sum again before the update. bfloat16 has the exponents of float32 and
-# loses nothing. Yet a popular example accumulates in bfloat16 with a `GradScaler` around it. **What
-# does the scaler change there?** Its own state is left out of the comparison:
+# A `GradScaler` multiplies the loss by its *scale*, so that hardly any gradient falls below
+# float16's smallest number. Before the update it divides the sum of the gradients by the scale.
+# bfloat16 has the exponents of float32 and loses nothing. Yet a popular example accumulates in
+# bfloat16 with a `GradScaler`. **What does the scaler change there?** The comparison ignores the
+# scaler's own state:
 
 
 # %% id="bfloat16-scaler"
@@ -100,9 +102,9 @@ except CheckError:
     print("not the same bits with a scale of 1000")
 
 # %% [markdown] id="overflow-text"
-# The first comparison raises nothing: the same bits, because the scaler multiplies by a power of
-# two and divides by it again. A scale of 1000 is no power of two, so there both steps round.
-# In float16 the scaler is needed. There, what happens when the scale is too large?
+# The first comparison raises nothing: the bits are the same, because the scaler multiplies by a
+# power of two and later divides by it. 1000 isn't a power of two, so with that scale both steps
+# round. float16 does need the scaler. What happens there when the scale is too large?
 
 # %% id="overflow"
 model, optimizer, scaler = make_scaled(scale=2.0**40)
@@ -113,16 +115,16 @@ f"parameters moved: {moved}; scale: 2**40, then 2**{math.log2(scaler.get_scale()
 
 # %% [markdown] id="low-precision"
 # An overflow in *one* micro-batch skips the update of the whole window and halves the scale. (A
-# scheduler that steps all the same is then one ahead.) All micro-batches of a window add into one
-# `.grad`, so the scale must not change within it: `step()` and `update()` come once, at the end.
+# scheduler that steps anyway is then one update ahead.) All micro-batches of a window add into one
+# `.grad`, so the scale must not change within it: call `step()` and `update()` once, at its end.
 #
 # ### Adding in bfloat16
 #
-# In a model all in bfloat16, `.grad` is bfloat16 too, with 8 bits of mantissa. Take 256
-# micro-batches. Each gradient is computed in float32, and only the sum is kept in another type. A
-# sum in float64 is the measure of all three.
+# When the whole model is in bfloat16, so is `.grad`, with 8 bits of mantissa. We add the gradients
+# of 256 micro-batches. Each gradient is computed in float32; only its sum is kept in bfloat16,
+# float16 or float32. A fourth sum, in float64, is the reference for these three.
 #
-# **Predict.** By how many percent is the sum in bfloat16 wrong?
+# **Predict.** By what percentage is the bfloat16 sum off?
 
 # %% id="guess-low"
 guess = None  # %
@@ -149,9 +151,9 @@ plots.training_curves(
 )  # fmt: skip
 
 # %% [markdown] id="low-weights"
-# When the sum has grown large, adding a small gradient to 8 bits changes little or nothing. The
-# fix is a sum in float32: 4 bytes a parameter instead of 2, cast once for the update. Large
-# trainers keep one. A hook on each parameter does it in your own loop:
+# Once the sum has grown large, adding a small gradient to its 8 bits changes little or nothing. The
+# fix is a float32 sum: it takes 4 bytes per parameter instead of 2, and is cast once for the
+# update. Large trainers keep one. In your own loop, a hook on each parameter does it:
 #
 # ```python
 # def add_in_float32(p):
@@ -166,14 +168,15 @@ plots.training_curves(
 #
 # ### Weights in bfloat16
 #
-# The same happens to a weight. Next to 0.1, bfloat16 has a number every 0.0005. AdamW's first
-# updates are about as large as the learning rate, so one of 0.0001 rounds to nothing. Three ways to
-# write an update back, with `exact` the float32 weight after it:
+# A bfloat16 weight loses small updates in the same way. Near 0.1, bfloat16 numbers are 0.0005
+# apart. AdamW's first updates are about as large as the learning rate, so an update of 0.0001
+# rounds to nothing. There are three ways to write an update back; in each, `exact` is the float32
+# weight after the update:
 #
-# - *nearest*: round, as `optimizer.step()` does with a bfloat16 model;
-# - *stochastic*: round up with the probability that keeps the mean right. Add random bits below the
-#   last one that stays, then cut;
-# - *Kahan*: round, and keep what rounding took away in a second bfloat16, for the next update
+# - *nearest*: round to the nearest number, as `optimizer.step()` does with a bfloat16 model;
+# - *stochastic*: round up or down at random, so that the mean stays right: add random bits below
+#   the last bit that is kept, then truncate;
+# - *Kahan*: round, and store the rounding error in a second bfloat16, to add it at the next update
 #   (Zamirai et al., 2020).
 
 
@@ -228,11 +231,11 @@ def train_low(dtype, write, epochs=25):
 
 
 # %% [markdown] id="predict-stay"
-# A small network learns digits with AdamW, and a learning rate of 0.00005, as in fine-tuning. Its
-# states are float32 in all four runs, and its gradients are of the weights' type.
+# A small network learns digits with AdamW at a learning rate of 0.00005, as in fine-tuning. In all
+# four runs AdamW's states are float32, and the gradients have the weights' type.
 #
-# **Predict.** The last update, rounded to nearest: how many percent of the weights does it leave
-# as they are?
+# **Predict.** With rounding to nearest, what percentage of the weights does the last update leave
+# unchanged?
 
 # %% id="guess-stay"
 guess = None  # %
@@ -254,14 +257,15 @@ plots.training_curves(
 )  # fmt: skip
 
 # %% [markdown] id="read-stalled"
-# Rounded to nearest, the loss stalls: most updates are lost, each time for the same weights. A
-# smaller learning rate makes it worse. The other two learn as float32 does. Stochastic rounding
-# costs no byte and makes each run depend on the random state. Kahan adds a 2-byte remainder to each
-# weight: 4 bytes in all, as in float32. The copy that forward and backward use is still 2.
+# With rounding to nearest, the loss stalls: most updates are lost, and for the same weights each
+# time. A smaller learning rate makes it worse. The other two ways learn as float32 does. Stochastic
+# rounding takes no extra memory, but makes each run depend on the random state. Kahan adds a 2-byte
+# remainder to each weight. That is 4 bytes in all, as in float32, but the copy that forward and
+# backward use still takes only 2.
 #
-# (None of this happens with float32 weights under autocast. But transformers 5 loads weights in the
-# type of their file, often bfloat16, and `bf16=True` leaves them so: load with
-# `dtype=torch.float32`, and look at `next(model.parameters()).dtype`.)
+# (None of this happens with float32 weights under autocast. But transformers 5 loads weights in
+# their file's type, often bfloat16, and `bf16=True` doesn't change that. Load with
+# `dtype=torch.float32`, and check `next(model.parameters()).dtype`.)
 
 # %% id="verdicts"
 claims.Verdicts(
@@ -275,13 +279,13 @@ claims.Verdicts(
 # %% [markdown] id="fp8-text"
 # ## Matmuls in eight bits
 #
-# FP8 training rounds what goes into a matmul to a float of 8 bits, and keeps it so for backward.
-# The weights that the optimizer updates stay as they are. The type `float8_e4m3fn` has 3 bits
-# behind the point, and its largest number is 448. So each tensor has a *scale*: it is divided by it
-# before it is rounded, and multiplied afterwards.
+# FP8 training rounds the inputs of a matmul to 8-bit floats, and saves these for backward. The
+# weights that the optimizer updates stay as they are. The type `float8_e4m3fn` has 3 bits after the
+# binary point, and its largest number is 448. So each tensor gets a *scale*: the tensor is divided
+# by its scale before rounding, and multiplied by it afterwards.
 #
-# A CPU can hold these tensors and cannot multiply them. Here the rounded numbers are multiplied as
-# bfloat16 or float32: the bytes are those of FP8, the speed is not.
+# A CPU can store FP8 tensors but can't multiply them. Here the rounded numbers are multiplied in
+# bfloat16 or float32, so you see FP8's memory but not its speed.
 
 
 # %% id="to-fp8"
@@ -301,9 +305,9 @@ def scale_of(x):
 
 # %% [markdown] id="in-fp8-text"
 # **Write.** The rest of `InFP8`. Forward multiplies the *rounded* rows, and saves the FP8 copy and
-# the weight. Backward has `(tokens, width)` rows: the gradient by `x` is `slope @ weight`, and that
-# by the weight is `slope.T @ x`, again with the rounded rows. `eight.to(x.dtype) * scale`
-# is the rounded tensor.
+# the weight. In backward, `slope` is the gradient with respect to the output. With respect to `x`,
+# the gradient is `slope @ weight`; with respect to the weight, it is `slope.T @ x`, again with the
+# rounded rows. The rounded rows are `eight.to(x.dtype) * scale`.
 
 
 # %% id="in-fp8"
@@ -362,13 +366,14 @@ def keeps_eight_bits():
 
 
 # %% [markdown] id="block-text"
-# How much does that save? nanochat's log (2026-02-02) says of its model of depth 26: "Memory usage
-# also decreases quite a bit, by ~9GB (activations stored as FP8 instead of BF16)". Its runs take 16
-# sequences of 2048 at a time, and are compiled. Here is its block: width 1664, and an MLP with
-# $\text{relu}^2$. `linear` multiplies; `fused` has one matmul for queries, keys and values.
+# How much does that save? nanochat's log (2026-02-02) says of its depth-26 model: "Memory usage
+# also decreases quite a bit, by ~9GB (activations stored as FP8 instead of BF16)". Its runs are
+# compiled, and process 16 sequences of 2048 tokens at a time. The cell below defines its block,
+# with width 1664 and an MLP that uses $\text{relu}^2$. `linear` is the function that multiplies.
+# With `fused`, one matmul computes queries, keys and values.
 #
-# **Predict.** FP8 has half the bytes of bfloat16. What share of the blocks' saved bytes goes, in %,
-# with three matmuls for queries, keys and values?
+# **Predict.** An FP8 number takes half the bytes of a bfloat16 one. With three matmuls for queries,
+# keys and values, by what percentage do the blocks' saved bytes shrink?
 
 # %% id="guess-fp8"
 guess = None  # %
@@ -422,23 +427,25 @@ print("GB in 26 blocks, predicted")
 table.round(1)
 
 # %% [markdown] id="saved-read"
-# That is far from half:
+# The saving is far from half:
 #
-# - Queries, keys, values and the norms' inputs go into no linear layer. They stay in 16 bits.
-# - Attention keeps its result in 16 bits, so the copy for the next layer comes on top.
-# - `q`, `k` and `v` have the same input. In 16 bits all keep *one* tensor; here each makes a copy
-#   of its own, and three copies of 8 bits are more than one of 16. Fused, there is one.
+# - Queries, keys, values and the norms' inputs don't go into a linear layer, so they stay in 16
+#   bits.
+# - Attention saves its result in 16 bits, so the next layer's FP8 copy comes on top.
+# - The matmuls for `q`, `k` and `v` have the same input. In 16 bits they all save *one* tensor. In
+#   FP8 each saves its own copy, and three 8-bit copies take more than one 16-bit tensor. The fused
+#   matmul saves one copy.
 #
-# What is left is the MLP, whose wide tensor is the one that gets smaller. The published 9 GB are
-# more than both counts, and nearer to the second. A compiler can go further: it sees that casts are
-# equal, and it can make the copy of attention's result again from the one that is there. We have
-# not run it.
+# Only the MLP is left, and its wide tensor does get smaller. The published 9 GB is more than both
+# predictions, and closer to the fused one. A compiler can go further: it sees that several casts
+# are equal, and it can recompute the FP8 copy of attention's result from the 16-bit one. We haven't
+# run it.
 #
 # ### A scale that has moved on
 #
-# The largest number of a tensor is known only when all of it is there. *Delayed scaling* takes the
-# scale from the steps before, so that rounding needs no second pass. It keeps a history, and
-# forward writes into it. A checkpoint runs forward twice.
+# A tensor's largest number is known only once the whole tensor has been computed. *Delayed scaling*
+# takes the scale from earlier steps, so that rounding needs no second pass over the tensor. It
+# keeps a history, and forward writes to it. But a checkpoint runs forward twice.
 
 
 # %% id="delayed"
@@ -477,10 +484,10 @@ for delayed in (False, True):
 pd.Series(off).to_frame("gradient off, checkpointed")
 
 # %% [markdown] id="delayed-read"
-# A scale of the tensor itself is the same in both runs. A delayed one is not: the second run rounds
-# by the scale that the first one left, and backward meets other numbers than forward did. No error
-# says so. It is case 36 of the gallery (`14b_gallery`), which also has the cure: recompute from
-# what forward read.
+# A scale that comes from the tensor itself is the same in both runs. A delayed scale isn't: the
+# second run rounds with the scale that the first run left, so backward uses different numbers than
+# forward did. No error is raised. This is case 36 of the gallery (`14b_gallery`), which also has
+# the fix: recompute with the scale that forward read.
 
 # %% [markdown] id="summary"
 # ## What you can now do

@@ -1,12 +1,12 @@
 # %% [markdown] id="title"
 # # Learning rates for larger effective batches
 #
-# This companion of chapter 09 is optional: no lab and no later chapter needs it. When all gradients
-# are exact, a question is left. Three answers are on offer: "Scale the learning rate with the
-# effective batch." "Take the square root." "Accumulation slows convergence down, because updates
-# are delayed."
+# This companion of chapter 09 is optional: no lab and no later chapter needs it. Even when all
+# gradients are exact, one question is left: how should the learning rate change with the effective
+# batch? Three answers are common: "Scale the learning rate with the effective batch." "Take the
+# square root." "Accumulation slows convergence down, because updates are delayed."
 #
-# These are claims about training, so they are measured on training.
+# These are claims about training, so we test them by training.
 #
 # **Budget:** 55 minutes, 1 GiB of memory, no GPU needed.
 
@@ -30,11 +30,12 @@ torch.set_num_threads(1)
 # %% [markdown] id="networks"
 # ## Four networks, one set of samples
 #
-# No layer here mixes samples, so a batch of 256 is computed in one piece: chapter 08 showed that
-# pieces change nothing. Four networks from four seeds train side by side, as slices of one tensor,
-# so that the result does not hang on one seed. It is the median of their losses on all 1536 digits
-# after four epochs. Every run sees the same samples. (Where a cell begins with
-# `NBVAL_IGNORE_OUTPUT`, the digits depend on your machine. What the text says of them does not.)
+# No layer here mixes samples, so we compute a batch of 256 at once: chapter 08 showed that
+# splitting it changes nothing. Four networks with different initial weights train side by side, as
+# slices of one tensor, so that the result doesn't depend on a single initialization. The result is
+# the median of their losses on all 1536 digits after four epochs. Every run sees the same samples.
+# (Where a cell begins with `NBVAL_IGNORE_OUTPUT`, the numbers depend on your machine. The text's
+# conclusions hold on any machine.)
 
 
 # %% id="four-nets"
@@ -90,7 +91,7 @@ def final(*recipe, **options):  # the loss after four epochs
 
 
 # %% [markdown] id="predict-sweep"
-# For each batch size, the final loss against the learning rate is a valley.
+# For each batch size, a plot of the final loss against the learning rate is a valley.
 #
 # **Predict.** With Adam, when the batch grows from 16 to 256, by what factor does the best learning
 # rate grow?
@@ -128,23 +129,24 @@ valleys(SGD)
 valleys(Adam)
 
 # %% [markdown] id="read-sweep"
-# **SGD.** On the left, where the rates are small, the three curves have one shape, each shifted to
-# the right. There, one step with four times the rate goes where four steps go: the linear rule of
-# Goyal et al. (2017). On the right, the loss rises steeply, and at nearly the same rate for all
-# batches. A step fails there because it overshoots the curvature of the loss, and curvature does
-# not depend on the batch. So the linear rule holds far from that wall, and leads into it when you
-# are near.
+# **SGD.** On the left, where the rates are small, the three curves have the same shape, shifted to
+# the right as the batch grows. There, one step at four times the rate goes as far as four steps.
+# This is the linear rule of Goyal et al. (2017). On the right, the loss rises steeply, and at
+# nearly the same rate for all batches. A step fails there because it overshoots the curvature of
+# the loss, and curvature does not depend on the batch. So the linear rule holds far from that wall,
+# but it leads into the wall if you start near it.
 #
 # **Adam.** From 16 to 64 the best rate grows in proportion to the batch; from 64 to 256, with its
-# square root. (The rates tried are a factor of two apart.) Theory predicts the root where most of
-# the gradient is noise: an average over four times as many samples has half the noise (Malladi et
-# al., 2022). Far left of the valley, all of Adam's steps have nearly the same length, whatever the
-# gradient, so a quarter of the steps go a quarter of the way.
+# square root. (The rates tried are a factor of two apart.) Theory predicts the square root where
+# most of the gradient is noise: an average over four times as many samples has half the noise
+# (Malladi et al., 2022). Far left of the valley, all of Adam's steps have nearly the same length,
+# whatever the gradient, so a quarter of the steps go a quarter of the way.
 #
-# ## The rules, as one would use them
+# ## The rules in practice
 #
-# Nobody sweeps. One takes a rate that worked at 16 and multiplies it. Take a bold rate, the best at
-# 16, and a careful one, an eighth of it. **Which rule ends lowest at 256?**
+# In practice nobody runs such a sweep. You take a rate that worked at 16 and multiply it. Let's try
+# a bold rate, the best one at 16, and a careful rate, an eighth of that. **Which rule ends lowest
+# at 256?**
 
 # %% id="rules"
 # NBVAL_IGNORE_OUTPUT
@@ -164,21 +166,21 @@ print(f"lower by the root than by the linear rule: {safer.sum()} of {len(rules)}
 rules.round(3)
 
 # %% [markdown] id="read-rules"
-# No rule wins everywhere, and the pattern is worth more than a rule. From a careful rate the linear
-# rule ends lowest. From a bold rate at 256 it ruins SGD's run and the root does not. That is what
-# "safer" means, and its price is speed.
+# No rule wins everywhere, but there is a pattern. From a careful rate, the linear rule ends lowest.
+# From a bold rate, at batch 256, it ruins SGD's run, while the square root does not. That is what
+# "safer" means. The price is speed.
 #
-# What this run cannot show: 1536 digits and three layers have no regime of a billion tokens, and
-# the batch beyond which nothing helps (McCandlish et al., 2018) comes early here. Take the method
-# with you, not the exponents.
+# This experiment has limits. 1536 digits and three layers say nothing about training on a billion
+# tokens, and the batch size beyond which nothing helps (McCandlish et al., 2018) is small here.
+# Take the method with you, not the exponents.
 #
 # ## Delayed updates
 #
-# "Accumulation can slow convergence down." Careful SGD again: the loss against samples, then the
-# same runs against updates.
+# The third answer was that accumulation slows convergence down. We run SGD at its careful rate
+# again, and plot the loss against samples, then against updates.
 #
-# **Predict.** After the same samples at the same learning rate, how many times higher than with
-# batch 16 is the loss with batch 256?
+# **Predict.** Batches of 16 and of 256 train on the same samples at the same learning rate. How
+# many times as high does the loss end with batch 256?
 
 # %% id="guess-delayed"
 guess = None  # times
@@ -214,20 +216,21 @@ title = "By updates, the runs at one rate agree (both axes logarithmic)"
 plots.training_curves(by_updates, xlabel="updates", log="xy", title=title, **words)
 
 # %% [markdown] id="read-delayed"
-# At one learning rate, batches of 16, 64 and 256 agree when counted in *updates*, so the largest is
-# sixteen times as slow in samples. With the linear rule they nearly agree in *samples*. So the
-# larger batch really is slower, but only because the learning rate was left where it was, and only
-# if that rate was not above its best: from a rate that is too bold, the larger batch may even end
-# lower, since it averages noise away. Accumulation doesn't delay anything: at one effective batch,
-# chapter 08's loop makes the same updates from the same samples.
+# At one learning rate, batches of 16, 64 and 256 agree when counted in *updates*, so batch 256
+# needs sixteen times as many samples as batch 16. With the linear rule they nearly agree in
+# *samples*. So the larger batch really is slower, but only because the learning rate was left
+# unchanged, and only if that rate was not above its best. From a rate that is too bold, the larger
+# batch may even end lower, since it averages noise away. Accumulation doesn't delay anything: at
+# the same effective batch, chapter 08's loop makes the same updates from the same samples.
 #
 # ## A factor that the optimizer hides
 #
-# Somebody forgets to divide by the four micro-batches, so every gradient is four times too large.
-# Train five updates with the division and five without. How far apart do the weights end, as a
-# share of the distance that the right run moved them?
+# Suppose that somebody forgets to divide the loss by the number of micro-batches, which is four.
+# Then every gradient is four times too large. Train five updates with the division and five
+# without. How far apart do the weights end, as a share of the distance that the right run moved
+# them?
 #
-# **Predict.** In percent, with AdamW?
+# **Predict.** How far is that with AdamW, in percent?
 
 # %% id="guess-factor"
 guess = None  # %
@@ -276,16 +279,16 @@ for batch in (16, 256):
 pd.Series(rows).unstack(0)[list(lengths)].round(3)
 
 # %% [markdown] id="read-warm-up"
-# Kept in updates, the warm-up at batch 256 is longer than the whole run, so a schedule copied in
-# updates has to be checked against the run's length. Which length is best, this run cannot show: it
-# needs no warm-up. (Goyal et al. needed one at batches of thousands.)
+# If you keep the updates, the warm-up at batch 256 is longer than the whole run. So check a
+# schedule that was copied in updates against the run's length. This run can't show which length is
+# best, because it doesn't need a warm-up. (Goyal et al. needed one at batches of thousands.)
 #
 # ## BatchNorm's memory, counted in what?
 #
-# BatchNorm keeps a running mean and variance for `eval()`. It updates them in every *forward*, and
-# an accumulated update has many: `running = 0.9 * running + 0.1 * of this batch`. **After one
-# update, how much is left of the old running mean?** The cell below fills it with a million, so
-# that what is left can be read off.
+# BatchNorm keeps a running mean and variance for `eval()`. Every *forward* updates them by `running
+# = 0.9 * running + 0.1 * of this batch`, and an accumulated update has many forwards. **After one
+# update, how much is left of the old running mean?** The cell below sets that mean to a million, so
+# that you can read off what is left.
 
 
 # %% id="running"
@@ -302,18 +305,19 @@ heads = ["momentum 0.1", "momentum 1 - 0.9 ** (1 / num)"]
 pd.DataFrame(left, index=heads).T.rename_axis("micro-batches")
 
 # %% [markdown] id="read-running"
-# Sixteen micro-batches forget in one update what sixteen updates should forget. Evaluation then
-# rests on the last few micro-batches. Such statistics are noisy, and the training loss never shows
-# it, because training does not use them. The smaller momentum of the right column fixes that. The
-# gradients stay wrong (chapter 09).
+# With sixteen micro-batches, one update forgets as much as sixteen updates should. Evaluation then
+# rests on the last few micro-batches alone. Such statistics are noisy, and the training loss never
+# shows it, because training does not use them. The smaller momentum in the right column fixes the
+# statistics. BatchNorm's gradients stay wrong (chapter 09).
 #
 # ## Contrastive training: which loop finds more?
 #
 # Chapter 09's two encoders learn which left half of a digit belongs to which right half. Its naive
 # loop reports a lower loss than the whole batch does. Is its model better? Both loops train on the
-# same 1536 digits, with updates of 128 pairs: once the whole batch (which is what cached gradients
-# compute), once 8 micro-batches of 16. Each gets three learning rates. The score is on the 261
-# digits never seen: how often is the right half among the first five of 261?
+# same 1536 digits, with updates of 128 pairs: one uses the whole batch (which is what cached
+# gradients compute), the other 8 micro-batches of 16. Each is tried at three learning rates. We
+# score them on the 261 unseen digits: how often is a digit's own right half among the five best of
+# 261 candidates?
 
 
 # %% id="encoders"
@@ -384,9 +388,9 @@ results = pd.DataFrame(runs, index=["loss, nats", "found, share"]).T.unstack().r
 results.rename_axis(columns=["", "learning rate"])
 
 # %% [markdown] id="read-train"
-# The naive loop reports by far the better loss, and its best score is the lower one. To find a
-# partner among 16 is easier than among 128, and teaches less. (One seed and a small set: read the
-# direction, not the digits.)
+# The naive loop reports by far the better loss, but its best score is lower. Finding a partner
+# among 16 is easier than among 128, and teaches less. (This is one seed and a small set, so trust
+# the direction and not the exact numbers.)
 #
 # ## Verdicts
 
@@ -415,8 +419,8 @@ claims.Verdicts(
 # %% [markdown] id="summary"
 # ## What you can now do
 #
-# - Choose a learning rate for a larger effective batch: ask first whether the old rate was below
-#   its best or at it.
+# - Choose a learning rate for a larger effective batch: ask first whether the old rate was the best
+#   one or below it.
 # - Check a copied schedule against the run's length, and count BatchNorm's momentum in updates.
 #
 # Back to the core: chapter 10, `10_transformers`.

@@ -1,9 +1,9 @@
 # %% [markdown] id="title"
 # # More on the library's switch
 #
-# This companion of chapter 10 is optional: no lab and no later chapter needs it. It looks at the
-# switch on models where its effect is not what one expects, and tries published figures of GPT-2 XL
-# and BERT-Large.
+# This companion of chapter 10 is optional: no lab and no later chapter needs it. It looks at models
+# on which the library's checkpointing switch doesn't do what you'd expect, and tests published
+# figures for GPT-2 XL and BERT-Large.
 #
 # **Budget:** 30 minutes, 1 GiB of memory, no GPU needed.
 
@@ -39,8 +39,8 @@ def switch_on(model, **options):
 # inside them can be checkpointed. We compare the switch on a small Swin with checkpointing the
 # blocks alone.
 #
-# **Predict.** Forward is about a third of a step, and checkpointing repeats it. How many percent
-# more FLOPs does the switch cost here?
+# **Predict.** Forward is about a third of a step, and checkpointing repeats it. By what percentage
+# does the switch increase the FLOPs here?
 
 # %% id="guess-swin"
 guess = None  # %
@@ -83,15 +83,16 @@ print(f"the switch: {more['the switch']:.0f} % more{beside(guess, more['the swit
 pd.DataFrame({"peak": peaks, "FLOPs more, %": more}).round(0)
 
 # %% [markdown] id="read-swin"
-# The switch checkpoints twice, one level inside the other. Backward runs a stage again, and inside
-# it runs each block once more. That costs nearly a whole forward pass and saves nothing: the peak
-# is the same without the outer level. No test of gradients can notice, because the gradients are
-# right. So whenever you switch something on, look at two numbers of a step: its peak and its FLOPs.
+# The switch checkpoints twice, one level inside the other. Backward recomputes a stage, and inside
+# it recomputes each block once more. The second recomputation costs nearly a whole forward pass and
+# saves nothing: the peak is the same without the outer level. A test of gradients can't notice,
+# because the gradients are right. So whenever you turn on a switch, check a step's peak and its
+# FLOPs.
 #
 # ## CLIP: two encoders, one peak
 #
-# CLIP has an encoder for images and one for text. Here are 64 pairs under autocast, predicted for
-# the kernels of a GPU and recorded before.
+# CLIP has an encoder for images and an encoder for text. The next cell loads recorded predictions
+# of a step with 64 pairs, under autocast and with a GPU's kernels.
 
 # %% id="clip"
 rows, clip = recorded.load("predicted").rows, {}
@@ -108,12 +109,12 @@ for way in ("none", "per-block", "library-switch"):
 pd.DataFrame(clip, index=["peak, GiB", "peak in"]).T
 
 # %% [markdown] id="read-clip"
-# Both ways of checkpointing stop at the same peak, that of the optimizer's update, which
-# checkpointing does not lower.
+# Both ways of checkpointing end at the same peak. It comes from the optimizer's update, which
+# checkpointing doesn't affect.
 #
-# A single encoder takes both techniques. Here is ViT-B with 32 images: at once, and as 8 x 4 with
-# checkpointing. (Of the four micro-batches two were predicted, since the second has the peak of the
-# fourth.)
+# A single encoder can be checkpointed and accumulated. The next cell compares ViT-B on 32 images at
+# once with 8 x 4 and checkpointing. (Only two of the four micro-batches were predicted, since the
+# second has the same peak as the fourth.)
 
 # %% id="vit-both"
 vit_b = {
@@ -138,14 +139,19 @@ claims.Verdicts(
 # ## GPT-2 XL, 32 sequences: 40 GB?
 #
 # "Gradient Checkpointing vs Gradient Accumulation: Memory Optimization Techniques" is an anonymous
-# text found in several public repositories ([search
+# text in several public repositories ([search
 # them](https://github.com/search?type=code&q=%22Checkpointing+vs+Gradient+Accumulation%22)). For 32
-# sequences it says: plain, 40 GB of activations in 60; checkpointed, 12 in 32; checkpointed as 8 x
-# 4, 22 in all, which "fits a consumer GPU". It names no kernel, precision or optimizer, so we try
-# the usual ones, in decimal gigabytes as the text does.
+# sequences it says:
 #
-# **Predict.** The most frugal condition is the fused kernel with everything in bfloat16. How many
-# GB of activations does GPT-2 XL keep there without checkpointing?
+# - plain, they take 60 GB, of which 40 are activations;
+# - checkpointed, they take 32 GB, of which 12 are activations;
+# - checkpointed as 8 x 4, they take 22 GB, which "fits a consumer GPU".
+#
+# It names no kernel, precision or optimizer, so we try the usual ones. Like the text, we use
+# decimal gigabytes.
+#
+# **Predict.** Activations are smallest with the fused attention kernel and everything in bfloat16.
+# How many GB of activations does GPT-2 XL keep in that setting without checkpointing?
 
 # %% id="guess-xl"
 guess = None  # GB
@@ -184,15 +190,15 @@ tables = {"plain": xl, "checkpointed": pd.concat([xl_lean, xl_8bit]), "8 x 2": b
 pd.concat(tables, axis=1).map(lambda n: "" if pd.isna(n) else f"{n:.1f}")
 
 # %% [markdown] id="read-xl"
-# No condition gives 40 and 60 GB. The fused kernel halves the activations, and older figures were
-# made before it existed. Transformers computes GPT-2's GELU in eight operations that save tensors
-# of their own; PyTorch has the same function as one kernel. Even with that, the activations are
-# more than twice 40 GB. The checkpointed pair, 12 and 32 GB, is right with everything in bfloat16
-# and 8-bit states.
+# No setting gives 40 and 60 GB. The fused attention kernel halves the activations, and it didn't
+# exist when older figures were made. Transformers computes GPT-2's GELU in eight operations that
+# save their own tensors; PyTorch has the same function as one kernel. Even with that kernel, the
+# activations are more than twice 40 GB. The checkpointed figures, 12 and 32 GB, are right with
+# everything in bfloat16 and with 8-bit optimizer states.
 #
-# From the second micro-batch on, accumulation holds gradients at the peak (chapter 08), so 8 x 2
-# has the same peak as 8 x 4. With everything in bfloat16 it is below 22 GB. With float32 weights
-# AdamW's 16 bytes a weight alone are more.
+# From the second micro-batch on, accumulation holds gradients at the peak (chapter 08), so 8 x 2,
+# which the table has, has the same peak as 8 x 4. With everything in bfloat16 that peak is below 22
+# GB. With float32 weights, the 16 bytes per weight that AdamW needs already take more.
 
 # %% id="verdict-xl"
 tried = {}
@@ -216,9 +222,8 @@ claims.Verdicts(
 # %% [markdown] id="bert"
 # ## BERT-Large: 24, 8, 5 GB?
 #
-# The same text claims three steps: 16 sequences of 512 at once take 24 GB, the same 16 as 4 x 4
-# take 8, and 4 x 4 checkpointed 5. A step of 4 x 4 peaks where one micro-batch of 4 does, with the
-# gradients on top.
+# The same text claims that 16 sequences of 512 take 24 GB at once, 8 GB as 4 x 4, and 5 GB as 4 x 4
+# with checkpointing. To predict 4 x 4, we add the gradients to the peak of one micro-batch of 4.
 
 
 # %% id="bert-16"
@@ -239,11 +244,12 @@ bert = pd.concat(bert)
 bert.map(lambda n: "-" if pd.isna(n) else f"{n:.1f}")
 
 # %% [markdown] id="read-bert"
-# (A dash was not predicted: there the update is the peak, in each kernel and precision.) With
-# 8-bit states, 2 bytes a parameter instead of 8, each of the three figures comes near, and not
-# under one condition. 24 GB needs eager attention, with which 4 x 4 needs more than 8. The fused
-# kernel brings 4 x 4 below 8, and 16 at once far below 24. With plain AdamW 5 GB is out of reach:
-# its 16 bytes a parameter are more than that.
+# (Where a dash is, nothing was predicted: the update is the peak there, with each kernel and
+# precision.) 8-bit states take 2 bytes per parameter instead of 8. With them each of the three
+# figures is about right in some setting, but no setting fits all three. 24 GB needs eager
+# attention, and with that 4 x 4 takes more than 8 GB. The fused kernel brings 4 x 4 below 8 GB, but
+# also 16 at once far below 24 GB. With plain AdamW, 5 GB is out of reach: its 16 bytes per
+# parameter already take more.
 
 # %% id="verdict-bert"
 claims.Verdicts(
@@ -257,16 +263,16 @@ claims.Verdicts(
 # %% [markdown] id="end"
 # ## LoRA and the order of two calls
 #
-# With LoRA, a model's first layers are frozen, so the input of the first checkpointed block needs
-# no gradient. A non-reentrant checkpoint doesn't mind. With `use_reentrant=True` a language
-# model from transformers is safe too, because `peft` lets the output of its embeddings need one.
-# A vision model is safe only if `gradient_checkpointing_enable` is called **before**
+# With LoRA, a model's first layers are frozen, so the input of the first checkpointed block doesn't
+# require a gradient. A non-reentrant checkpoint works anyway. With `use_reentrant=True` a language
+# model from transformers is safe too, because `peft` makes the output of its embeddings require a
+# gradient. A vision model is safe only if `gradient_checkpointing_enable` is called **before**
 # `get_peft_model`. In the other order backward raises "element 0 of tensors does not require grad"
 # (ViT, transformers 5.23.0 and peft 0.21.2).
 #
 # ## What you can now do
 #
-# - Find a switch that nests, from two numbers of one step: peak and FLOPs.
+# - Recognize a switch that checkpoints twice by a step's peak and FLOPs.
 # - Say under which conditions a published figure is true.
 #
 # Back to the core: chapter 11, `11_diffusion_unets`.

@@ -1,14 +1,14 @@
 # %% [markdown] id="title"
 # # Images and speed
 #
-# This companion of chapter 11 is optional: no lab and no later chapter needs it. Five questions
-# about diffusion training:
+# This companion of chapter 11 is optional: no lab and no later chapter needs it. It answers five
+# questions about diffusion training:
 #
 # 1. Which segments suit which U-Net?
 # 2. How large may the image be?
-# 3. What does an autoencoder keep that should be frozen and is not?
-# 4. What does a frozen one take at the published size?
-# 5. How many images a second does your GPU do, at which batch?
+# 3. What does an autoencoder keep if it should be frozen but isn't?
+# 4. How much memory does a frozen autoencoder take at the published image size?
+# 5. How many images a second does your GPU process, and at which batch size?
 #
 # **Budget:** 45 minutes, 1 GiB of memory, no GPU needed.
 
@@ -34,9 +34,9 @@ from tutorial_lib.units import GIB, Bytes
 #
 # The library's call, `enable_gradient_checkpointing()`, has no option for finer or coarser
 # segments. To choose your own, replace a module's `forward`, as in chapter 05. We cut Stable
-# Diffusion 2.1 in three ways: the library's call; residual blocks and *whole* attention layers
-# ("blocks"); the nine levels of chapter 11's first figure. Predicted is what one image adds to
-# parameters and gradients.
+# Diffusion 2.1 into segments in three ways: by the library's call; by residual blocks and *whole*
+# attention layers ("blocks"); and by the nine levels of chapter 11's first figure. The table
+# predicts how much memory one image adds to parameters and gradients.
 
 
 # %% id="through"
@@ -74,13 +74,13 @@ with memory.predicting():
 pd.DataFrame({"an image": an_image})
 
 # %% [markdown] id="sdxl-text"
-# Coarser segments are not better: the nine levels keep next to nothing between them, but while the
-# last level is recomputed, all of its activations are there at once. "Blocks" need less than the
-# library's call, because they include the layers that it leaves out.
+# Coarser segments are not better. Next to nothing is kept between the nine levels, but while the
+# last level is recomputed, all of its activations are in memory at once. "Blocks" need less than
+# the library's call, because they include the layers that the call leaves out.
 #
-# Is that a rule? Here are both on SDXL, with one image of 1024 pixels, from the recorded
-# predictions: what backward adds to parameters and states. Most of it is gradients, the same for
-# both, and the difference is in activations.
+# Is that a rule? The next cell tries both on SDXL, with one image of 1024 x 1024 pixels. It prints,
+# from recorded predictions, how much memory backward adds to parameters and states. Most of that is
+# gradients, which are the same for both, so the difference is in activations.
 
 # %% id="bench-sdxl"
 rows = recorded.load("predicted").rows
@@ -89,18 +89,18 @@ for way in ("per-block", "library-switch"):
     print(f"{way:<14} {Bytes(report['phases']['backward'] - report['baseline_bytes'])}")
 
 # %% [markdown] id="sizes-text"
-# It is the other way round. One attention layer of SDXL holds two to ten transformer blocks.
-# "Blocks" recomputes a whole layer at once, the library's call one transformer block at a time.
-# (This peak comes near the end of backward, in a layer of two, when nearly all gradients are there.
-# In the table above they were there from the start.)
+# On SDXL, the library's call needs less. One attention layer of SDXL holds two to ten transformer
+# blocks. "Blocks" recomputes a whole layer at once; the library's call recomputes one transformer
+# block at a time. (This peak comes near the end of backward, in a layer with two blocks, when
+# nearly all gradients are in memory. In the table above they were in memory from the start.)
 #
 # ## How large may the image be?
 #
 # Twice the side means four times the pixels, and sixteen times the *pairs* of pixels. A fused
 # attention kernel keeps something for each pixel. Eager attention keeps something for each pair.
 #
-# **Predict.** With eager attention, by which factor do SD 2.1's saved bytes grow from 512 to
-# 1024 pixels to a side?
+# **Predict.** With eager attention, by what factor do SD 2.1's saved bytes grow if an image's side
+# grows from 512 to 1024 pixels?
 
 # %% id="guess-factor"
 guess = None  # times
@@ -127,11 +127,11 @@ plots.growth(curves, xlabel="side of the image in pixels (both axes logarithmic)
 
 # %% [markdown] id="read-sizes"
 # Both axes are logarithmic, so a power is a straight line. The fused line is straight: four times
-# the bytes for four times the pixels. The other bends upwards. Where images are small, most of
-# its bytes belong to pixels; where they are large, most belong to pairs.
+# the bytes for four times the pixels. The eager line bends upwards. For small images, most of its
+# bytes belong to pixels; for large images, most belong to pairs.
 #
-# So with fused attention one number describes this U-Net, its bytes per pixel. The largest image
-# follows as a square root:
+# So with fused attention you need one number for this U-Net, its bytes per pixel. The side of the
+# largest image is then a square root:
 
 # %% id="largest-image"
 states = 16 * Recipe("sd21-unet").num_parameters  # parameters, gradients, two states
@@ -140,14 +140,14 @@ side = int(((80 * GIB - states) / per_pixel) ** 0.5) // 64 * 64
 print(f"{per_pixel / 1024:.2f} KiB a pixel; on 80 GiB one image of {side} x {side}")
 
 # %% [markdown] id="frozen-text"
-# The largest lever on a U-Net's memory is therefore the image's size. That is why Stable Diffusion
-# trains on latents: 64 x 64 x 4 numbers in place of 512 x 512 x 3.
+# So the largest lever on a U-Net's memory is the image's size. That is why Stable Diffusion trains
+# on latents: 64 x 64 x 4 numbers instead of 512 x 512 x 3.
 #
 # ## What does the frozen autoencoder cost?
 #
 # The tutorial's trainer freezes the autoencoder only `if use_checkpointing`, and encodes under
-# `no_grad`. Is either enough? One image is encoded at the published size: with trainable weights,
-# with `requires_grad_(False)`, and under `no_grad`.
+# `no_grad`. Is either of these enough? The next cell encodes an image of 512 x 512 pixels in three
+# ways: with trainable weights, with `requires_grad_(False)`, and under `no_grad`.
 #
 # **Predict.** With trainable weights, how many GiB are left behind for backward?
 
@@ -171,17 +171,17 @@ with memory.predicting():
 pd.DataFrame(rows).T
 
 # %% [markdown] id="read-frozen"
-# Each of the two alone is enough: nothing is saved, because neither weights nor images ask for a
-# gradient. Left trainable by mistake, the autoencoder keeps gigabytes for gradients that nobody
-# applies. What remains is a passing peak.
+# Frozen weights are enough, and so is `no_grad`: nothing is saved for backward, and only a short
+# peak is left. If the autoencoder is trainable by mistake, it keeps gigabytes for gradients that
+# nobody applies.
 #
 # ## The whole step at the published size
 #
-# Chapter 11's training step, as published: Stable Diffusion 2.1, eight images of 768 pixels, fused
-# AdamW, U-Net checkpointed, the average of the weights on the GPU, and the autoencoder *inside* the
-# step, frozen and under `no_grad`.
+# Next we predict chapter 11's training step as it was published. It trains Stable Diffusion 2.1 on
+# eight images of 768 x 768 pixels, with fused AdamW and a checkpointed U-Net. The average of the
+# weights is on the GPU. The autoencoder runs *inside* the step, frozen and under `no_grad`.
 #
-# **Predict.** At the step's peak, how many GiB belong to the frozen autoencoder's work?
+# **Predict.** At the step's peak, how many GiB does the frozen autoencoder's encoding take?
 
 # %% id="guess-encoder"
 guess = None  # GiB
@@ -214,22 +214,22 @@ report
 
 # %% [markdown] id="read-published"
 # With the U-Net checkpointed, the peak is **not the U-Net's**. It comes before the U-Net's forward
-# (the report calls that phase `zero`), while the encoder works at 768 x 768. Its tensors are freed
-# one after the other, so the report calls them `temporary`. `inputs` is the average, one more copy
-# of the weights.
+# (the report calls that phase `zero`), while the encoder works at 768 x 768. The encoder's tensors
+# are freed one after the other, so the report calls them `temporary`. The average, one more copy of
+# the weights, is listed under `inputs`.
 #
-# Three cures: `vae.enable_slicing()` encodes one image at a time, and the peak is then the U-Net's
-# backward; smaller micro-batches lower both; or the latents are computed once, before training.
+# There are three fixes. `vae.enable_slicing()` encodes one image at a time, and the peak is then in
+# the U-Net's backward. Smaller micro-batches lower both. Or you compute the latents once, before
+# training.
 #
 # ## Images a second
 #
-# The tutorial of chapter 11 promises "2.7 times the throughput" for a transformer of 50 layers,
-# which goes from batch 4 to a checkpointed batch of 12. It gives SD 2.1's U-Net the same two
-# batches. Can either be 2.7 times as fast? A checkpointed step with 12 samples does more than
-# three times the work of a plain step with 4: it has three times the samples, and runs each block's
-# forward twice. Yet for 2.7 times as many samples *a second* it may take only 11 % longer, since
-# 3 / 1.11 is 2.7. (The same table says that a step takes 30 % longer. 3 / 1.3 is 2.3, and that only
-# if three times the samples took no more time.) Count the work:
+# The tutorial of chapter 11 promises "2.7 times the throughput" for a transformer of 50 layers that
+# goes from batch 4 to a checkpointed batch of 12. It uses the same two batches for SD 2.1's U-Net.
+# Can either model process 2.7 times as many samples *a second*? For that, the step with 12 samples
+# may take only 11 % longer, since 3 / 1.11 is 2.7. (The same table says that it takes 30 % longer,
+# which would make it 2.3 times.) Yet it does more than three times the work: it has three times the
+# samples, and runs each block's forward twice. We count that work:
 
 
 # %% id="throughput-flops"
@@ -248,10 +248,10 @@ for model, way in (("transformer-50", "per-block"), ("sd21-unet", "library-switc
     print(f"a GPU that is busy in both does {3 / ratio[model]:.2f} times the samples")
 
 # %% [markdown] id="batch-text"
-# And the batch? Take a GPU on which a plain step with 4 samples just fits. Does a step with 12 fit,
-# with a checkpoint around each block? Here are both peaks, predicted, with fused AdamW, in two
-# settings: fused attention under autocast to bfloat16, and attention written out in float32. (This
-# cell takes longer than the others.)
+# Does the larger batch fit? Take a GPU on which a plain step with 4 samples just fits. Does a step
+# with 12 samples fit there, with a checkpoint around each block? The next cell predicts both peaks
+# with fused AdamW, in two settings: fused attention under autocast to bfloat16, and eager attention
+# in float32. (This cell takes longer than the others.)
 
 # %% id="threefold"
 peaks, batches = {}, {"4, plain": (4, "none"), "12, checkpointed": (12, "per-block")}
@@ -301,9 +301,9 @@ if torch.cuda.is_available():
 pd.DataFrame(speeds).T
 
 # %% [markdown] id="read-speed"
-# (The table is empty without a GPU.) Compare batch 12 with the call against batch 4 without: is it
-# 2.7 times? If images per second still grow with the batch, the GPU wasn't fully
-# used before.
+# (The table is empty without a GPU.) Compare batch 12 with the call to batch 4 without it: is it
+# 2.7 times as fast? If images per second still grow with the batch, the GPU wasn't fully used
+# before.
 
 # %% id="verdict-throughput"
 fits = {name: 3 if part <= 1 else 1 for name, part in share.items()}  # times the batch
@@ -319,5 +319,5 @@ claims.Verdicts(
 # ## What you can now do
 #
 # - Say how a U-Net's memory grows with the image, for each kind of attention kernel.
-# - See at once when a frozen model is not frozen.
+# - Notice when a model that should be frozen isn't.
 # - Find the smallest batch that keeps your GPU busy.

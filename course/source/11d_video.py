@@ -1,10 +1,10 @@
 # %% [markdown] id="title"
 # # Video diffusion
 #
-# A video model is a diffusion transformer (companion 11c) with more tokens: its blocks are equal,
-# and there are thousands of rows for each second. In this companion you count its tokens, compare
-# predictions with what others measured on an A100, and see the part that really does not fit: the
-# decoder of its VAE in a backward pass.
+# A video model is a diffusion transformer (companion 11c) with more tokens: its blocks are all
+# alike, and each second of video has thousands of tokens. In this companion you count a video's
+# tokens, compare predictions with what others measured on an A100, and see what really doesn't fit:
+# a backward pass through the decoder of the VAE.
 #
 # No lab and no later chapter needs this companion.
 #
@@ -24,11 +24,11 @@ from tutorial_lib.units import GIB
 torch.set_num_threads(1)  # sums in one order
 
 # %% [markdown] id="tokens-text"
-# ## How many tokens has a video?
+# ## How many tokens does a video have?
 #
-# The VAE of CogVideoX (Yang et al., 2024) makes latents of a video. Height and width become an
-# eighth. The first frame is encoded alone, and then four frames become one. The transformer cuts
-# each latent frame into patches of 2 x 2, and each patch becomes a token.
+# The VAE of CogVideoX (Yang et al., 2024) makes latents of a video. Height and width shrink to an
+# eighth. The first frame is encoded alone; after it, every four frames become one latent frame. The
+# transformer cuts each latent frame into patches of 2 x 2, and each patch becomes a token.
 #
 # **Write.** `video_tokens`, two lines.
 
@@ -55,10 +55,11 @@ def tokens_are_right():
 
 
 # %% [markdown] id="depth-text"
-# Six seconds are 49 frames of 480 x 720, and 226 tokens of text come with them. Here is what the
-# transformer of CogVideoX-2B keeps, block by block, if all of it is trained, in bfloat16.
+# Six seconds of video are 49 frames of 480 x 720. The transformer also gets 226 text tokens. The
+# next cell predicts what CogVideoX-2B's transformer keeps for backward, block by block, if all of
+# it is trained in bfloat16.
 #
-# **Predict.** By what factor do its saved bytes fall, if each block is checkpointed?
+# **Predict.** By what factor do its saved bytes fall if each block is checkpointed?
 
 # %% id="guess-factor"
 guess = None  # times
@@ -99,14 +100,14 @@ print(f"{factor:.0f} times less{beside(guess, factor)}")
 plots.growth(curves, xlabel="blocks", title="What CogVideoX-2B keeps, predicted")
 
 # %% [markdown] id="depth-read"
-# Blocks are equal, so the bytes are spread evenly, and a block's input is a small part of what it
-# keeps. Chapter 12 has the opposite, a 3-D U-Net.
+# The blocks are alike, so the bytes are spread evenly, and a block's input is a small part of what
+# the block keeps. Chapter 12 has the opposite case, a 3-D U-Net.
 #
 # ## Others measured it
 #
-# `cogvideox-factory` publishes peaks of LoRA training on an A100: latents and text precomputed,
-# bf16, AdamW, `max_memory_reserved` before validation. With one video and checkpoints, the peak is
-# that of loading the model, so that row only bounds from above.
+# `cogvideox-factory` publishes peaks of LoRA training on an A100, in bf16 with AdamW. Latents and
+# text embeddings are precomputed. The peak is `max_memory_reserved` before validation. With one
+# video and checkpoints, it comes from loading the model, so that row is only an upper bound.
 
 # %% id="measured"
 # a-r-r-o-w/cogvideox-factory, README, CogVideoX-2b: videos, rank, checkpoints, GiB
@@ -147,16 +148,17 @@ pd.DataFrame(table, index=["predicted, GiB", "reserved on an A100"]).T
 
 # %% [markdown] id="measured-read"
 # Without checkpoints the prediction is a few percent below what was reserved; with four videos and
-# checkpoints it is further below. The allocator reserves more than tensors take, and most where
-# large tensors of many sizes come and go, as in a recomputation (chapter 02). The third row agrees
-# with its bound, and says nothing more.
+# checkpoints it is further below. The allocator reserves more than the tensors take. The difference
+# is largest where large tensors of many sizes come and go, as in a recomputation (chapter 02). The
+# third row stays below its bound, but shows nothing more.
 #
 # ## The decoder in a backward pass
 #
-# Training compares *latents*, so the VAE runs forward at most. A loss on pixels (a reward model, a
-# perceptual loss, distillation of the decoder) goes back through the decoder.
+# Training compares *latents*, so it needs no backward pass through the VAE. A loss on pixels does
+# (a reward model, a perceptual loss, distillation of the decoder).
 #
-# **Predict.** Nine frames of 480 x 720 are three latent frames. How many GiB does the decoder keep?
+# **Predict.** Nine frames of 480 x 720 are three latent frames. How many GiB does the decoder keep
+# for backward?
 
 # %% id="guess-decoder"
 guess = None  # GiB
@@ -192,10 +194,11 @@ pd.DataFrame(rows, index=["plain, GiB", "checkpointed"]).T.round(1).rename_axis(
 )
 
 # %% [markdown] id="decoder-read"
-# One second of video (of 8 frames) keeps more than all blocks of the transformer do for six.
-# Checkpoints help here, too. But this decoder is causal in time: it takes a few latent frames at a
-# time, and hands the last ones on in a cache. The gallery (`14b_gallery`, case 34) has a cache that
-# a recomputation reads again, which has changed. So compare before you train:
+# For one second of video (8 frames), the decoder keeps more than all blocks of the transformer do
+# for six seconds. Checkpoints help here, too. But this decoder is causal in time: it processes a
+# few latent frames at a time, and passes the last ones on in a cache. In the gallery
+# (`14b_gallery`, case 34), a recomputation reads a cache that has changed since forward. So compare
+# gradients before you train:
 
 
 # %% id="same"
@@ -214,27 +217,27 @@ plain, again = gradient(False), gradient(True)
 print(f"off by {((again - plain).norm() / plain.norm()).item():.0%}")
 
 # %% [markdown] id="same-read"
-# It is the same: this library hands the cache on as an argument and a result, and changes nothing
-# in place, so the second run reads what the first one read.
+# The gradients are the same. This library takes the cache as an argument, returns a new one, and
+# changes nothing in place, so the second run reads what the first one read.
 #
 # ## On paper
 #
-# **1.** How many tokens has a video of 81 frames of 480 x 832?
+# **1.** How many tokens does a video of 81 frames of 480 x 832 have?
 #
 # <details><summary>Answer</summary>
 #
 # $21 \cdot 30 \cdot 52 = 32760$.
 # </details>
 #
-# **2.** Tokens grow with the product of frames, height and width. What does twice the length do to
-# the saved bytes, and to the time of attention?
+# **2.** Tokens grow with the product of frames, height and width. If a video gets twice as long,
+# how much do the saved bytes grow, and how much the time of attention?
 #
 # <details><summary>Answer</summary>
 #
-# Twice the bytes (a fused kernel keeps no scores), and four times the time of attention.
+# The bytes double (a fused kernel doesn't keep scores), and attention takes four times as long.
 # </details>
 #
 # ## What you can now do
 #
-# - Count a video's tokens, and say what checkpoints do to its model.
-# - Say why a loss on pixels does not fit, and check the cure before you use it.
+# - Count a video's tokens, and say how much memory checkpoints save in the transformer.
+# - Say why a loss on pixels does not fit, and check the fix before you use it.
