@@ -1,10 +1,11 @@
 # %% [markdown] id="title"
 # # Reinforcement learning after training
 #
-# A model that can write is trained further: it answers questions, a program scores the answers, and
-# the better ones become more likely. This is where people run out of memory now, and often not in
-# training itself. One step has three phases, each with its own peak. In this companion you write
-# the four functions that decide whether it fits, and train a small model on its own answers.
+# A trained language model learns further from rewards: it answers questions, a program scores the
+# answers, and the better ones become more likely. Many people now run out of memory here, and often
+# not in the training phase itself. One step has three phases, each with its own peak. In this
+# companion you write the four functions that decide whether a step fits, and train a small model on
+# its own answers.
 #
 # No lab and no later chapter needs this companion.
 #
@@ -30,7 +31,9 @@ torch.set_num_threads(1)  # sums in one order
 # %% [markdown] id="phases-text"
 # ## Three phases on one card
 #
-# GRPO (Shao et al., 2024) needs no second model to judge answers. One step has:
+# GRPO (Shao et al., 2024) doesn't need a second model to judge answers. The *policy* is the model
+# being trained. The *reference* is the policy as it was at first: a penalty keeps the policy near
+# it. One step has three phases:
 #
 # | phase | what happens | what it holds |
 # |---|---|---|
@@ -38,10 +41,9 @@ torch.set_num_threads(1)  # sums in one order
 # | log-probabilities | policy and reference say how likely each token was | logits |
 # | update | answers scored above their group's mean become likelier | gradients, activations |
 #
-# The *policy* is the model being trained. The *reference* is the policy as it was at first: a
-# penalty keeps the policy near it. The inference *engine* has the policy's weights in its own
-# layout, so it is one more copy. It keeps the keys and values of each token, so that earlier tokens
-# aren't processed again for the next one. This *cache* grows with every token of every answer.
+# The inference *engine* has the policy's weights in its own layout, so it is one more copy. It
+# keeps the keys and values of each token, so that earlier tokens aren't processed again for the
+# next one. This *cache* grows with every token of every answer.
 
 # %% id="small"
 SIZES = {"vocab_size": 5, "hidden_size": 64, "intermediate_size": 128, "head_dim": 24}
@@ -56,8 +58,8 @@ def small(**changes):
 
 
 # %% [markdown] id="cache-text"
-# **Write.** `cache_bytes`, two lines. Each block caches one key and one value for each of its
-# `num_key_value_heads`. Both have `head_dim` numbers. The configuration also has
+# **Write.** `cache_bytes`, two lines. For each token, a block caches one key and one value in each
+# of its `num_key_value_heads` heads. Both have `head_dim` numbers. The configuration also has
 # `num_hidden_layers`.
 
 
@@ -88,11 +90,11 @@ def cache_is_right():
 
 
 # %% [markdown] id="ledger-text"
-# Now at a real size: Qwen3-1.7B, 64 answers, each of up to 4096 tokens after a prompt of 512. The
-# policy trains in float32 under autocast, with AdamW. Reference and engine are bfloat16. The update
-# processes four answers at a time and checkpoints every block.
+# Now take a real size: Qwen3-1.7B writes 64 answers, each of up to 4096 tokens after a 512-token
+# prompt. The policy trains in float32 under autocast, with AdamW. Reference and engine are in
+# bfloat16. The update processes four answers at a time and checkpoints every block.
 #
-# **Predict.** The engine's copy of the weights takes 3.2 GiB. What does its cache take, in GiB?
+# **Predict.** The engine's copy of the weights takes 3.2 GiB. How many GiB does its cache take?
 
 # %% id="guess-cache"
 guess = None  # GiB
@@ -106,9 +108,9 @@ print(f"the cache: {cache / GIB:.1f} GiB{beside(guess, cache / GIB)}")
 
 
 # %% [markdown] id="end-text"
-# The logits are what chapter 10d is about, so predict them as it does, from the last hidden rows
-# on. `usual` returns the log-probability of each token of an answer. It isn't summed, because each
-# token has its own weight in the loss.
+# We predict the logits' memory as chapter 10d does, from the last hidden rows on. `usual` returns
+# the log-probability of each token of an answer. These aren't summed, because each token has its
+# own weight in the loss.
 
 
 # %% id="usual"
@@ -138,9 +140,9 @@ def end_of(way, train, tokens=MICRO * LONGEST):
 
 # %% [markdown] id="ledgers-text"
 # `ledgers` adds up each phase. Checkpoints keep the boundaries of the blocks. When a block is
-# recomputed, the logits are already gone, so only the larger of the two counts. Gradients, in
-# float32, are in memory from the update's first micro-batch on. `asleep` means that the engine
-# frees its memory while it isn't writing.
+# recomputed, the logits are already gone, so only the larger one counts, logits or block.
+# Gradients, in float32, are in memory from the update's first micro-batch on. `asleep` means that
+# the engine frees its memory while it isn't writing.
 
 
 # %% id="ledgers"
@@ -181,19 +183,19 @@ plots.ledger_bars(
 )
 
 # %% [markdown] id="read-ledgers"
-# A model of 1.7 billion parameters does not fit a card of 80 GiB. The rollout and the
-# log-probabilities fit. The update does not, for two reasons: the engine's cache is still there,
-# and so are the logits of four answers. (Both are yellow.) You can remove both.
+# GRPO on a model of 1.7 billion parameters doesn't fit on an 80 GiB card. The rollout and the
+# log-probabilities fit. The update doesn't, because the engine's cache is still in memory, and so
+# are the logits of four answers. (Both are yellow.) You can remove both.
 #
 # ## The engine sleeps
 #
-# Between rollouts nothing needs the cache or the engine's weights. So the engine drops them. When
-# it wakes it gets the policy's weights, which it needs after an update anyway. Buffers stay,
+# Between rollouts nothing needs the cache or the engine's weights, so the engine frees both. When
+# it wakes, it gets the policy's weights, which it needs after an update anyway. Buffers stay,
 # because the position frequencies aren't in the state dict. (vLLM's sleep mode of level 2 does
 # this; level 1 keeps the weights on the host.)
 #
 # **Write.** The rest of `wake`. `weight.data = ...` gives a parameter a different tensor. A real
-# engine has its own layout, so the tensor has to be a copy. Give it the engine's dtype.
+# engine has its own layout, so that tensor has to be a copy. It needs the engine's dtype.
 
 
 # %% id="sleep"
@@ -246,9 +248,10 @@ def wakes():
 # %% [markdown] id="log-probs-text"
 # ## Log-probabilities without the logits
 #
-# 10d's function computes gradients in forward, for a sum. Here each token's log-probability goes
-# into an `exp` and is multiplied by the answer's advantage, so its gradient is known only later.
-# Chunks with a checkpoint around each still work, and return one number per token.
+# 10d's function computes gradients in forward, because its loss is a plain sum. Here each token's
+# log-probability goes into an `exp`, and is multiplied by the answer's *advantage*: how far its
+# score is above its group's mean. So its gradient is known only later. Chunks with a checkpoint
+# around each still work, and return one number per token.
 #
 # **Write.** `log_probs`, at most five lines, with `usual` and PyTorch's `checkpoint`
 # (`use_reentrant=False`). `torch.cat` joins chunks.
@@ -306,11 +309,12 @@ plots.ledger_bars(
 # %% [markdown] id="read-both"
 # Now the rollout is the peak, and an engine can always write fewer answers at a time. The next
 # lever would be to offload the optimizer states during the rollout (chapter 07d). LoRA does better:
-# its reference *is* the policy, with the adapters off, and costs nothing.
+# its reference *is* the policy with the adapters off, so it costs nothing.
 #
-# **Does a real GPU agree?** Liger Kernel publishes the peak of such a loss on an A100: a head of
-# 128256 tokens, rows 4096 wide, answers of 1024 tokens. Its script creates the heads of two
-# providers before it measures, so there are four, two of them unused.
+# **Does a real GPU agree?** Liger Kernel publishes the peak of such a loss on an A100, with a
+# vocabulary of 128256 tokens, a width of 4096 and answers of 1024 tokens. Each implementation has
+# two heads, for policy and reference. The script creates those of both implementations before it
+# measures one, so two heads are unused.
 
 # %% id="liger"
 # @title Published rows, and their loss: run this cell; open it to look
@@ -368,21 +372,21 @@ print("MiB by number of answers")
 pd.DataFrame.from_dict(table, orient="index", columns=columns)
 
 # %% [markdown] id="read-liger"
-# - The first two columns differ by the same few MiB in each row: what cuBLAS keeps for itself.
-# - The third does the same arithmetic. But `usual` is a function, so its logits are freed when it
-#   returns. If they are local variables of the loss, the policy's logits stay while the reference's
-#   are computed. Nobody planned that peak, and a `del` removes it.
+# - The first two columns differ by the same few MiB in each row. That is cuBLAS's workspace.
+# - The third column does the same arithmetic. But `usual` is a function, so its logits are freed
+#   when it returns. In the first two columns the logits are local variables of the loss, so the
+#   policy's stay while the reference's are computed. Nobody planned that peak, and a `del` removes
+#   it.
 # - In chunks, the peak consists of tensors as large as a head: the four heads, a gradient, and the
 #   sums of gradients. Liger computes gradients in forward, as 10d does, and adds them in place, so
 #   it holds one fewer sum.
-# - Two of the four heads belong to the provider that does not run. Without these 2 GiB, Liger's
-#   advantage is larger than published.
+# - The two unused heads take 2 GiB. Without them, Liger's advantage is larger than published.
 #
 # ## Which tokens do you divide by?
 #
 # An update's loss is a mean over the tokens of *all* its answers, computed in micro-batches. So
-# chapter 08 applies: count first, then divide each sum by the same number. Here more things are
-# called "batch" than there: a rollout may serve several updates, and a trainer may also divide the
+# chapter 08 applies: count first, then divide each sum by the same number. But there are more
+# counts to confuse here: a rollout may serve several updates, and a trainer may also divide the
 # loss.
 #
 # `batch` holds 64 answers. After the end of an answer, `mask` is 0.
@@ -462,8 +466,8 @@ print(f"tokens in an answer: {lengths.min()} to {lengths.max()}")
 
 
 # %% [markdown] id="accumulate-text"
-# **Write.** The rest of `accumulate`: go backward in micro-batches, so that their gradients sum to
-# the gradient of the mean over all tokens of `window`.
+# **Write.** The rest of `accumulate`: call backward for each micro-batch, so that the gradients sum
+# to the gradient of the mean over all tokens of `window`.
 
 
 # %% id="accumulate"
@@ -510,10 +514,11 @@ def accumulates():
 # %% [markdown] id="reports-text"
 # Three public threads from 2025 and 2026 describe four ways to get this one division wrong. The
 # rollout has 64 answers in micro-batches of 4. Two updates use it, with eight micro-batches each.
-# `counts` are the tokens of all 16 micro-batches.
+# `counts` lists the number of tokens in each of the 16.
 #
-# **Predict.** A trainer divides each micro-batch by the tokens of the whole *rollout*, because they
-# are counted there. How large is the first update's gradient, as a multiple of the right one?
+# **Predict.** A trainer counts tokens once per rollout, so it divides each micro-batch's loss by
+# the tokens of the whole *rollout*. How large is the first update's gradient, as a multiple of the
+# right one?
 
 # %% id="guess-reports"
 guess = None  # times
@@ -554,18 +559,18 @@ pd.DataFrame.from_dict(
 )
 
 # %% [markdown] id="read-reports"
-# The reports say a quarter for four steps, a half, and four times. With eight steps the first is an
-# eighth. The others come close but don't match exactly, because the first update's answers are not
-# as long as the second's. That is why the last two rows are worse than a wrong factor. In these
-# rows micro-batches with short answers weigh more, so the *direction* is wrong.
+# The first report says a quarter for four steps; with our eight it is an eighth. The next two say a
+# half and four times. Our numbers don't match these exactly, because answers differ in length. The
+# last two rows are worse than a wrong factor: micro-batches with short answers weigh more there, so
+# the *direction* is wrong.
 #
 # AdamW divides a gradient by its own size, so a constant factor hardly affects its loss curve. It
 # affects clipping, SGD, and every comparison with a different number of steps.
 #
 # ## A run
 #
-# The small model gets a digit and should repeat it up to 16 tokens. It starts with random weights,
-# so each token ends the answer with probability one fifth.
+# The small model gets a digit, and should repeat it for 16 tokens. It starts with random weights,
+# so each token ends the answer with a probability of about one fifth.
 
 
 # %% id="step"
@@ -611,12 +616,13 @@ plots.step_timeline(late)
 
 # %% [markdown] id="read-timeline"
 # The figure shows the counted phases: the rollout, whose cache grows token by token; the
-# reference's log-probabilities, a short peak; and two micro-batches of the update, a hill each.
+# reference's log-probabilities, which are a short peak; and the update's two micro-batches, one
+# hill each.
 #
 # Answers are now several times as long as at first, but the peak is the same. A batch is padded to
 # its *longest* answer, and one of 64 reached the limit from the start. So here the limit sets the
-# peak. If answers are packed one after another (chapter 08), their mean length sets it, and then a
-# run that fits in its first step can run out of memory a day later. Test with answers of the
+# peak. If answers are packed one after another (chapter 08), their mean length sets the peak. Then
+# a run that fits in its first step can run out of memory a day later, so test with answers of the
 # maximum length you allow.
 
 # %% [markdown] id="on-paper"
@@ -641,7 +647,7 @@ plots.step_timeline(late)
 # </details>
 #
 # **3.** A rollout of 256 answers serves 4 updates. A trainer divides by the rollout's tokens, and
-# you raise SGD's learning rate until the loss curve matches a correct trainer's. By how much?
+# you raise SGD's learning rate until the loss curve matches a correct trainer's. By what factor?
 #
 # <details><summary>Answer</summary>
 #

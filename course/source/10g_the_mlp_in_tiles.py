@@ -4,7 +4,7 @@
 # Every block is checkpointed, and the loss is computed in chunks (chapter 10d). What is the peak
 # now? It is one recomputed block, and more than half of that is its MLP. An MLP processes each
 # token independently. So you can also compute it a tile of tokens at a time. You write that in a
-# few lines, and see how a public trainer got them wrong.
+# few lines, and see how a public trainer got it wrong.
 #
 # No lab and no later chapter needs this companion.
 #
@@ -74,11 +74,12 @@ print(f"the MLP keeps {share:.0f} %{beside(guess, share)}")
 # tiles are parts of that sum.
 #
 # `stand_ins` share the weights' memory but have their own `.grad`, where autograd adds up the
-# tiles. So the weights themselves get one gradient, at the end. (DDP counts on that.)
+# tiles' gradients. So each weight itself gets its gradient once, at the end. (DDP relies on that.)
 #
 # **Write.** The rest of `backward`. `rows.detach().requires_grad_()` begins a new graph, which
 # needs `with torch.enable_grad():`. `functional_call(ctx.mlp, stand_ins, (rows,))` runs the MLP
-# with them. Call `out.backward(slope)` on each result, with its own rows of `slope`.
+# with the stand-ins. On each tile's result, call `out.backward(...)` with the tile's rows of
+# `slope`. Write each tile's `rows.grad` into `of_x`.
 
 
 # %% id="tiled"
@@ -167,8 +168,9 @@ class InChunks(InTiles):
 # %% [markdown] id="liger-text"
 # ## Against a B200
 #
-# Liger Kernel publishes the memory of tiles: an MLP of Llama-3-8B's sizes, two sequences, bfloat16,
-# four tiles. The previous step's gradients are still in memory.
+# Liger Kernel publishes the memory of a tiled MLP with Llama-3-8B's sizes, measured on a B200. It
+# runs on two sequences in bfloat16, in four tiles. The previous step's gradients are still in
+# memory.
 #
 # **Predict.** At 2 x 8192 tokens the plain MLP takes 4384 MiB there. How many MiB do four tiles
 # take?
@@ -214,22 +216,24 @@ print("MiB by tokens of a sequence; time is the B200's, tiled against plain")
 pd.DataFrame.from_dict(table, orient="index", columns=columns).T
 
 # %% [markdown] id="liger-read"
-# The four rows in the middle are predicted.
+# The table's four middle rows are predicted.
 #
-# - *Plain, graph kept* is 64 MiB below the B200's at each length: a workspace of cuBLAS. The script
-#   keeps the graph (`retain_graph=True`), as no training does. Without that, tiles save less.
+# - *Plain, graph kept* is 64 MiB below the B200's figure at each length. That is cuBLAS's
+#   workspace. The script keeps the graph (`retain_graph=True`), which training doesn't do. Without
+#   that, tiles save less.
 # - Liger lets each tile write into the weights' own `.grad`. That avoids the sum that `InTiles`
 #   holds, but DDP raises an error: "Expected to mark a variable ready only once"
 #   ([kernels-community#1083](https://github.com/huggingface/kernels-community/pull/1083)).
-# - With few tokens the sum is larger than what tiles save, so tiles are *worse* than none.
+# - With few tokens, that sum is larger than what tiles save, so `InTiles` takes *more* memory than
+#   the plain MLP.
 #
 # The last row is Liger's time as a multiple of the plain time. Forward runs twice, so nine matmuls
 # become twelve: 1.33 times the arithmetic. Small tiles also use the GPU badly.
 #
 # ## What it saves
 #
-# Here is one block of Llama-3-8B with a checkpoint around it, over longer sequences. The memory
-# that forward and backward add to the weights is predicted.
+# We put a checkpoint around one block of Llama-3-8B, and lengthen the sequence. The figure predicts
+# how much memory forward and backward add to the weights.
 
 
 # %% id="gives"
@@ -268,9 +272,9 @@ plots.growth(
 # In a public trainer each tile put hooks on the weights. The hooks added a gradient, divided by the
 # number of tiles, to a sum. They weren't removed before the next tile, so in the last tile all of
 # them ran. And the last hook returned the sum as *the* gradient, after putting the same tensor into
-# `.grad`. The loss fell. The fix, from 2026, reports gradients 2 to 2.5 times too large
-# ([axolotl#3666](https://github.com/axolotl-ai-cloud/axolotl/pull/3666)). Here is that code in
-# short, for one, two and four micro-batches of the same size.
+# `.grad`. The loss fell all the same. The fix, from 2026, reports that gradients were 2 to 2.5
+# times too large ([axolotl#3666](https://github.com/axolotl-ai-cloud/axolotl/pull/3666)). The next
+# cells run a short version of that code, with one, two and four micro-batches of the same size.
 
 
 # %% id="fault"
@@ -325,10 +329,10 @@ pd.DataFrame.from_dict(
 )
 
 # %% [markdown] id="fault-read"
-# There is no single factor. Each micro-batch doubles the gradient so far, so the first ones count
-# most. The last tile counts once for each hook, so the direction is wrong. The published range is
-# within the table. AdamW divides by the gradient's size, so the loss curve doesn't show it. One
-# quick comparison with the plain layer does.
+# There is no single factor. Each micro-batch doubles the gradient accumulated so far, so the first
+# ones count most. The last tile counts once for each hook, so the direction is wrong. The published
+# range is within the table. AdamW divides by the gradient's size, so the loss curve doesn't show
+# the error. A quick comparison with the plain layer does.
 #
 # The tiled loss has its own trap. DeepSpeed's `TiledFusedLogitsLoss` writes the head's gradient
 # into `.grad` during forward. So `(loss / 4).backward()` divides the hidden rows' gradient and

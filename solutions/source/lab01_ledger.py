@@ -35,7 +35,7 @@ from tutorial_lib.units import GIB, Bytes
 # %% [markdown] id="the-step"
 # ## The step to explain
 #
-# A GPT of four blocks, AdamW, eight sequences of 64 tokens.
+# The step trains a GPT of four blocks with AdamW, on eight sequences of 64 tokens.
 
 # %% id="the-model"
 torch.manual_seed(0)
@@ -53,7 +53,7 @@ def step():
 
 
 # %% [markdown] id="predict-step"
-# **Predict.** How many percent of the peak are activations?
+# **Predict.** What percentage of the peak do activations take?
 
 # %% id="guess-step"
 guess = None  # per cent of the peak
@@ -66,16 +66,16 @@ report.figure()
 
 # %% [markdown] id="read-step"
 # Activations are the largest part. Gradients are missing: at the peak, the backward pass has hardly
-# begun. Exercises 1.1 and 1.2 are the two areas at the bottom, 1.3 is the ramp, and 1.5 is the peak
-# on top of it.
+# begun. In exercises 1.1 and 1.2 you compute the two areas at the bottom, in 1.3 the ramp, and in
+# 1.5 the peak on top of it.
 
 # %% [markdown] id="text-1-1"
 # ## 1.1 The parameters
 #
 # Difficulty 1/5 · importance 4/5 · 8 minutes
 #
-# Write `parameter_bytes` for any model: parameters of any dtype, some of them frozen, some shared
-# by two modules. The number to reach for this GPT:
+# Write `parameter_bytes` for any model. Parameters may have any dtype, be frozen, or be shared by
+# two modules. For this GPT the number to reach is:
 
 # %% id="goal-1-1"
 goal = int(report.at_peak["parameters"])  # as digits: here each byte counts
@@ -83,7 +83,7 @@ on_file = sum(tensor.nbytes for tensor in gpt.state_dict().values())
 print(f"the meter counts {goal}; the state_dict has {on_file - goal} more")
 
 # %% [markdown] id="read-1-1"
-# The model's `state_dict`, which it would write to a file, is larger by exactly one tensor. Divide
+# The model's `state_dict`, which you would save to a file, is larger by exactly one tensor. Divide
 # the difference by four bytes, find out which tensor it is, then write the function.
 
 
@@ -140,9 +140,9 @@ one.step()
 {name: (tuple(value.shape), value.dtype) for name, value in one.state[weight].items()}
 
 # %% [markdown] id="read-1-2"
-# Two averages in the weight's own bfloat16 (many published tables assume float32), and a third
-# tensor that no table mentions. To be exact to the byte, you need it. The numbers to reach for the
-# GPT:
+# AdamW keeps two averages in the weight's own bfloat16 (many published tables assume float32), and
+# a third tensor that no table mentions. To be exact to the byte, you need all three. For the GPT,
+# the numbers to reach are:
 
 # %% id="goal-1-2"
 end_of_step = report.curve()[-1]
@@ -179,8 +179,8 @@ checks.lab01.gradient_and_state_bytes(gradient_and_state_bytes)
 # %% [markdown] id="hints-1-2"
 # <details><summary>Hint 1: who gets a gradient?</summary>
 #
-# A frozen parameter has `requires_grad=False`. Backward leaves nothing for it, and the optimizer
-# skips it.
+# A frozen parameter has `requires_grad=False`. Backward computes no gradient for it, and the
+# optimizer skips it.
 # </details>
 # <details><summary>Hint 2: optimizer states in units of a gradient</summary>
 #
@@ -197,9 +197,9 @@ checks.lab01.gradient_and_state_bytes(gradient_and_state_bytes)
 #
 # Difficulty 3/5 · importance 5/5 · 20 minutes
 #
-# Now the ramp. Of the tensors that forward computes, autograd keeps those that a backward formula
-# will need. `memory.saved` calls a function and lists them. Here it does so for Linear, ReLU,
-# Linear, on 32 rows of 64 floats, 256 wide inside:
+# This exercise computes the ramp. Of the tensors that forward computes, autograd keeps those that a
+# backward formula will need. `memory.saved` calls a function and lists them. The next cell tries it
+# on Linear, ReLU, Linear with an inner width of 256, on 32 rows of 64 floats:
 
 # %% id="saved-relu"
 rows = torch.randn(32, 64)
@@ -404,8 +404,8 @@ plots.ledger_bars(bars, title="Llama-2-7B between two steps", cards_gib=(16, 24,
 #
 # Difficulty 4/5 · importance 5/5 · 20 minutes
 #
-# You have all entries. Which of them are in memory *at the same time*? Parameters, buffers and
-# optimizer state always are. Two phases compete for the peak:
+# You now have all entries of the ledger. Which of them are in memory *at the same time*?
+# Parameters, buffers and optimizer state always are. Two phases compete for the peak:
 #
 # - **Backward.** It goes through the saved tensors from the last to the first, and frees each after
 #   its use. At each of them, memory holds: (a) all that is still saved; (b) two activation
@@ -445,9 +445,8 @@ for row in memory.saved(lambda: gpt.loss(tokens), params_of=gpt).rows[-5:]:
     print(f"{row.num_bytes:>9}  made by {row.op or 'no operation'}, {row.shape}")
 
 # %% [markdown] id="read-1-5"
-# In this GPT it is. The scores for every token, 512 rows of 1024, are the largest tensor of the
-# step and among the last to be saved. So two gradients of their size are in memory before anything
-# has been freed.
+# In this GPT it is. The logits, 512 rows of 1024, are the largest tensor of the step and among the
+# last to be saved. So two gradients of their size are in memory before anything has been freed.
 #
 # Other models differ. A U-Net saves its largest tensors some layers before its last. A wide MLP on
 # a few rows saves almost nothing. A VGG has most of its weights in its last layers, and most of its
@@ -509,17 +508,17 @@ checks.lab01.predict_peak(predict_peak)
 # %% [markdown] id="own-step"
 # ## What it is good for
 #
-# First the step at the beginning of this lab:
+# First apply it to the step from the beginning of this lab:
 
 # %% id="compare-own-step"
 own = predict_peak(gpt, lambda: gpt.loss(tokens), "adamw")
 f"predicted {Bytes(own)}, counted {report.peak_bytes}"
 
 # %% [markdown] id="large-model"
-# Now a model that few machines can hold: the course's GPT with the sizes of GPT-2 XL, four
-# sequences of 1024 tokens. (Chapter 01b says why transformers' version of GPT-2 XL keeps more.)
-# Under `FakeTensorMode` tensors have a shape, a dtype and no memory, so your function works
-# unchanged.
+# Next, take a model that few machines can hold: the course's GPT with the sizes of GPT-2 XL, on
+# four sequences of 1024 tokens. (Chapter 01b says why transformers' version of GPT-2 XL keeps
+# more.) Under `FakeTensorMode` tensors have a shape and a dtype but no memory, so your function
+# works unchanged.
 #
 # **Predict.** With 1.56 billion parameters in float32 and AdamW, how many GiB does the step need?
 
@@ -566,14 +565,15 @@ print(judged)
 plots.ledger_bars({judged.label: judged.at_peak}, cards_gib=(16, 24, 80))
 
 # %% [markdown] id="read-xl"
-# It fits only on the largest card. Parameters and optimizer state alone exceed 16 GiB, whatever the
-# batch. But half of the bar is activations: reducing them is what this course is about.
+# The step fits only on the largest card. Parameters and optimizer state alone exceed 16 GiB,
+# whatever the batch. But half of the bar is activations: reducing them is what this course is
+# about.
 
 # %% [markdown] id="gpu"
 # ## On a GPU
 #
-# Never graded. Compare the same function with CUDA's allocator, on a larger GPT. It is a few
-# percent off, because of rounding and workspace.
+# This part is never graded. It compares your function with CUDA's allocator on a larger GPT. The
+# result is a few percent off, because of rounding and workspace.
 
 # %% id="gpu-peak"
 # NBVAL_IGNORE_OUTPUT

@@ -5,8 +5,9 @@
 # previous run. You fix three broken benchmarks, build two instruments that PyTorch does not have,
 # and profile a transformer with and without checkpointing.
 #
-# **Budget:** 100 minutes, 1 GiB of memory, no GPU needed. That is two sittings: 2.1 to 2.4, and 2.5
-# and 2.6. Exercise 2.7, at the end, takes ten of the minutes, and is optional if you aren't graded.
+# **Budget:** 100 minutes, 1 GiB of memory, no GPU needed. Take two sittings: first 2.1 to 2.4, then
+# 2.5 and 2.6. Exercise 2.7, at the end, takes ten of the minutes, and is optional if you aren't
+# graded.
 #
 # | exercise | you write | points |
 # |---|---|---|
@@ -95,9 +96,9 @@ print(f"pretended seconds with waiting: {waited:.2f}{beside(guess, waited)}")
 
 
 # %% [markdown] id="goal-2-1"
-# The first version has timed the *launch*. The second includes the cold steps in its mean. So there
-# are three faults: no waiting, no warm-up, a mean. With two steps of warm-up, five timed ones and
-# their median, the number to reach for this machine is **0.26 s**.
+# The first version times only the *launch*. The second includes the cold steps in its mean. So
+# there are three faults: no waiting, no warm-up, a mean. With two steps of warm-up, five timed ones
+# and their median, the number to reach for this machine is **0.26 s**.
 
 
 # %% id="answer-2-1"
@@ -189,8 +190,9 @@ print(f"{ratio:.2f} times{beside(guess, ratio)}")
 
 
 # %% [markdown] id="read-2-2"
-# All the heat is in the second average, and medians wouldn't help. Run the two *in turn* instead,
-# so that both steps of a pair meet the same machine. The number to reach is 1.25.
+# The machine is hot only in the second average, and medians wouldn't help. Run the two *in turn*
+# instead, so that both steps of a pair meet the machine in the same state. The number to reach is
+# 1.25.
 
 
 # %% id="answer-2-2"
@@ -255,9 +257,10 @@ print(f"{slowdown(*steps, hot, hot.now, repeats=7):.2f} times")
 #
 # Difficulty 2/5 · importance 5/5 · 8 minutes
 #
-# Now memory, with the transformer of this lab. `PretendGPU(gpt)` counts the bytes of this model and
-# of all that is allocated inside its `with` block. The benchmark measures a step on four sequences,
-# one on all eight, and the same four again. Which of the three numbers is right?
+# Next you measure memory, with this lab's transformer. `PretendGPU(gpt)` counts the bytes of this
+# model and of all that is allocated inside its `with` block. The benchmark measures a step on four
+# sequences, a step on all eight, and a step on the same four again. Which of the three numbers is
+# right?
 
 # %% id="the-model"
 torch.manual_seed(0)
@@ -287,9 +290,9 @@ with counted:
 [Bytes(size) for size in (four, eight, four_again)]
 
 # %% [markdown] id="read-2-3"
-# None. The last two are equal for steps of different sizes, because the peak wasn't reset. The
-# first is from the very first step, in which AdamW has no state yet during backward. And all three
-# include what is in memory between two steps, mainly the parameters.
+# None of them is. The last two are equal for steps of different sizes, because the peak wasn't
+# reset. The first is from the very first step, in which AdamW has no state yet during backward. And
+# all three include what is in memory between two steps, mainly the parameters.
 #
 # You want the *increase* over what is in memory before a steady step. The number to reach for four
 # sequences:
@@ -358,10 +361,10 @@ with counted:
 # Difficulty 3/5 · importance 5/5 · 15 minutes
 #
 # To know *what* is kept, ask autograd. It calls `pack` for each tensor that it saves in forward,
-# keeps what `pack` returns, and calls `unpack` when backward needs the tensor. Here are a linear
-# layer, a softmax, and the product of the two halves of its result. Four tensors are packed.
+# keeps what `pack` returns, and calls `unpack` when backward needs the tensor. The next cell runs a
+# linear layer and a softmax, and multiplies the two halves of the result. Four tensors are packed.
 #
-# **Predict.** How many *storages*, pieces of memory, are behind the four?
+# **Predict.** How many *storages*, or blocks of memory, do the four share?
 
 # %% id="guess-2-4"
 guess = None  # storages
@@ -385,11 +388,11 @@ behind = len({tensor.untyped_storage() for tensor in packed})
 print(f"{behind} storages{beside(guess, behind)}")
 
 # %% [markdown] id="read-2-4"
-# `tensor.untyped_storage()` is the same object for all views of one memory. A view of half of a
-# storage keeps all of it alive.
+# `tensor.untyped_storage()` is the same object for all views of one block of memory. A view of half
+# of a storage keeps all of it alive.
 #
 # Write `activation_bytes`. Weights and buffers are in memory anyway, so they don't count, in
-# whatever shape they are saved. For the transformer on eight sequences the number to reach is
+# whatever shape they are saved. For the transformer on eight sequences the number to reach is:
 
 # %% id="goal-2-4"
 int(memory.saved(lambda: gpt.loss(tokens), params_of=gpt).num_bytes)
@@ -449,10 +452,10 @@ activation_bytes(lambda: gpt.loss(tokens), gpt)
 #
 # Difficulty 3/5 · importance 4/5 · 25 minutes
 #
-# "It ran for three hours, then it ran out of memory." Here is such a step. It trains, then it
-# records a validation loss, one number of four bytes.
+# "It ran for three hours, then it ran out of memory." The next cell has such a step. It trains,
+# then it records a validation loss, one number of four bytes.
 #
-# **Predict.** By how many MiB does each step fill the machine?
+# **Predict.** By how many MiB does memory grow with each step?
 
 # %% id="guess-2-5"
 guess = None  # MiB
@@ -482,7 +485,7 @@ print(f"each step: {grown}{beside(guess, grown[-1] / MIB)}")
 # comes. A common way to look for leaks, `gc.get_objects()`, misses tensors that were never Python
 # objects. Here it misses the largest, the log-probabilities inside `cross_entropy`. So you catch a
 # tensor when an operation creates it, and track it without keeping it alive. There is a tool for
-# each:
+# each task:
 
 
 # %% id="tool-dispatch"
@@ -505,8 +508,8 @@ while_it_lives, list(followed.values())
 
 
 # %% [markdown] id="goal-2-5"
-# The dictionary forgets what is freed. Mode and dictionary together track every storage that a step
-# creates:
+# The weak dictionary forgets a storage when it is freed. Together, the dispatch mode and the
+# dictionary track every storage that a step creates:
 
 
 # %% id="given-2-5"
@@ -530,12 +533,14 @@ class Births(TorchDispatchMode):
 
 
 # %% [markdown] id="task-2-5"
-# Write `made`: only two of the spy's four operations allocated memory. Then write `find_leaks`,
-# which lists every storage that the step created and that is still alive after it. Leave out
-# gradients and optimizer state, since a step is meant to leave those. Some objects refer to
-# themselves, and only Python's garbage collector frees them.
+# First write `made`, which tells a new storage from an old one: only two of the spy's four
+# operations allocated memory. Then write `find_leaks`, which lists every storage that the step
+# created and that is still alive after it. Leave out gradients and optimizer state, since a step is
+# meant to leave those. Some objects refer to themselves, and only Python's garbage collector frees
+# them.
 #
-# The number to reach: the sizes that you list for the step above add up to what was counted there.
+# The number to reach: the sizes that you list for the step above must add up to the bytes counted
+# there.
 
 
 # %% id="answer-2-5"
@@ -592,7 +597,7 @@ checks.lab02.find_leaks(find_leaks)
 # once more.
 # </details>
 #
-# Now examine the step, as it is and fixed:
+# Now examine the step, first as it is and then fixed:
 
 # %% id="examine-patient"
 leaks = sorted(find_leaks(train_and_validate, gpt, adamw), key=lambda leak: leak[1])
@@ -612,9 +617,9 @@ find_leaks(train_and_validate_cured, gpt, adamw)
 
 
 # %% [markdown] id="read-patient"
-# The first line lists a forward pass's tensors. Its fix is `loss.item()`, `loss.detach()`, or
-# `torch.no_grad()` around the validation. Only the last also saves memory *while* the validation
-# runs. It leaves four bytes, on purpose.
+# The first line lists the tensors of a whole forward pass. The fix is `loss.item()`,
+# `loss.detach()`, or `torch.no_grad()` around the validation. Only `no_grad` also saves memory
+# *while* the validation runs. The fixed step leaves four bytes, on purpose.
 
 # %% [markdown] id="text-2-6"
 # ## 2.6 The profile
@@ -693,10 +698,10 @@ checks.lab02.profile_step(profile_step)
 # </details>
 
 # %% [markdown] id="profile-text"
-# Now the twelve layers, plain and checkpointed. `segments.applied(gpt, "per-block")` checkpoints
-# each block: it keeps only its input and runs again in backward.
+# Now profile the twelve layers, plain and checkpointed. `segments.applied(gpt, "per-block")`
+# checkpoints each block, so a block keeps only its input and runs again in backward.
 #
-# **Predict.** By how many percent does checkpointing lower the backward peak?
+# **Predict.** By what percentage does checkpointing lower the backward peak?
 
 # %% id="guess-2-6"
 guess = None  # per cent
@@ -740,9 +745,9 @@ checkpointed.figure()
 # while the gradients of all parameters accumulate. With 8 tokens those gradients are nearly all of
 # the backward peak, and checkpointing doesn't lower them.
 #
-# And the price in time? `torch.cpu` has a `synchronize` too, so your functions run on this machine.
-# Backward is about twice the work of forward, so one more forward should cost a third. (The output
-# depends on your machine.)
+# What is the price in time? `torch.cpu` has a `synchronize` too, so your functions run on this
+# machine. Backward is about twice the work of forward, so one more forward should make the step a
+# third longer. (The output depends on your machine.)
 
 # %% id="real-seconds"
 # NBVAL_IGNORE_OUTPUT
@@ -776,7 +781,7 @@ print(f"a checkpointed step takes {ratio:.2f} times as long")
 # without a limit, and with PyTorch's memory capped (chapter 10b names the source). In many of the
 # capped runs the cap was below what `nvidia-smi` had shown for the uncapped run.
 #
-# **Predict.** What percentage of those succeeded?
+# **Predict.** What percentage of these runs succeeded?
 
 # %% id="guess-2-7"
 guess = None  # per cent
@@ -794,9 +799,10 @@ print(f"{100 * ran / number:.0f} % ended well{beside(guess, 100 * ran / number)}
 pd.DataFrame(capped).T
 
 # %% [markdown] id="read-2-7"
-# Only the last number says *no*: if the cap was below what our emulated card had allocated (in its
-# own uncapped run), no run succeeded. The other two are what an uncapped run takes. Above
-# *allocated* a run may still run out of memory, if the free memory is fragmented (chapter 10b).
+# Only the last number, *allocated*, says *no*: it is our emulated card's peak in its own uncapped
+# run, and with a cap below it no run succeeded. The other two are what an uncapped run takes. With
+# a cap above *allocated*, a run may still run out of memory if the free memory is fragmented
+# (chapter 10b).
 #
 # You have the three numbers of a step, and a list of cards. Which is the smallest card that the
 # numbers do not rule out? The context is CUDA's, so PyTorch can't use it.
@@ -845,7 +851,7 @@ checks.lab02.smallest_card(smallest_card)
 # %% [markdown] id="gpu-text"
 # ## On a GPU
 #
-# Never graded. `torch.cuda` replaces the `PretendGPU`.
+# This part is never graded. `torch.cuda` replaces the `PretendGPU`.
 
 # %% id="gpu-profile"
 # NBVAL_IGNORE_OUTPUT

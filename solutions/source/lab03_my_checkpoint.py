@@ -2,7 +2,7 @@
 # # Lab 03: my checkpoint
 #
 # `torch.utils.checkpoint` is one function with a thousand lines behind it. You write its core:
-# first as an `autograd.Function`, which many projects still have, then with hooks, as PyTorch does
+# first as an `autograd.Function`, which many projects still use, then with hooks, as PyTorch does
 # today. At the end your function replaces PyTorch's: the same gradients to the last bit, the same
 # peak to the last byte.
 #
@@ -177,7 +177,7 @@ checks.lab03.discard(Discard)
 # </details>
 
 # %% [markdown] id="after-3-1"
-# Now the flaw. The input of the first block is data, which doesn't require a gradient.
+# This version has a flaw. The input of the first block is data, which doesn't require a gradient.
 #
 # **Predict.** You compute the loss from the last block's output. How many parameters of the six
 # blocks receive a gradient?
@@ -216,7 +216,7 @@ print(f"{reached} parameters{beside(guess, reached)}")
 # Stop recomputing once the last saved tensor arrives, as PyTorch does: an exception is the only way
 # out of somebody else's function.
 #
-# **Predict.** How often is `pack` called in an MLP (Linear, GELU, Linear) on data that doesn't
+# **Predict.** How many times is `pack` called in an MLP (Linear, GELU, Linear) on data that doesn't
 # require a gradient?
 
 # %% id="guess-pack"
@@ -250,7 +250,8 @@ seen
 # anyway.
 #
 # Write `collect` and `unpack`. The numbers to reach: each block begins twice and ends once, and the
-# peak is PyTorch's, above. For that, release a recomputed tensor as soon as it has been used.
+# peak is the same as PyTorch's above. For that, release a recomputed tensor as soon as it has been
+# used.
 
 
 # %% id="answer-3-2"
@@ -319,8 +320,8 @@ checks.lab03.hooked(hooked)
 #
 # With dropout, `hooked` draws different masks in the recomputation. There is no error message.
 #
-# **Predict.** By how many percent is the worst parameter gradient off (the norm of the
-# difference, over the norm of the right gradient)?
+# **Predict.** By what percentage is the worst parameter gradient off (the norm of the difference
+# over the norm of the right gradient)?
 
 # %% id="guess-dropout"
 guess = None  # per cent
@@ -492,9 +493,9 @@ print(f"off by {largest_error(faithful)} %")
 # - a checkpoint *around* this one cannot discard this one's inputs, so nesting saves nothing;
 # - a list that the function pops from is empty when the function runs again.
 #
-# The fix: flatten the arguments, keep tensors *as saved tensors*, and reassemble everything later.
-# The Function below saves tensors and computes nothing. `tree_flatten` returns the leaves of nested
-# arguments, and their structure; `tree_unflatten(leaves, structure)` undoes it.
+# To fix this, flatten the arguments, keep tensors *as saved tensors*, and reassemble everything
+# later. The Function below saves tensors and computes nothing. `tree_flatten` returns the leaves of
+# nested arguments, and their structure; `tree_unflatten(leaves, structure)` undoes it.
 
 
 # %% id="given-3-4"
@@ -601,7 +602,8 @@ except Exception as error:
 # - Each backward has a name, `current_backward()`. A region recomputes **once for each name**, and
 #   puts each tensor into its slot under that name.
 # - Unpacking takes the tensor out of the slot. Even with `retain_graph=True` nothing stays.
-# - After the last number, whether its slot is alive or dead, **stop early**, as in 3.2.
+# - After the tensor with the last number, whether its slot is alive or dead, **stop early**, as in
+#   3.2.
 #
 # `pack` and the recomputation are given. The numbers to reach: one recomputation for each backward,
 # and an operation after the last saved tensor runs once.
@@ -730,8 +732,9 @@ checks.lab03.region(Region)
 #
 # Difficulty 3/5 · importance 5/5 · 12 minutes
 #
-# A function that reads a global or appends to a cache may differ the second time. What it saves can
-# be compared cheaply: the number of tensors, and each one's shape, dtype and device.
+# A function that reads a global or appends to a cache may differ the second time. There is a cheap
+# comparison of what it saves each time: the number of tensors, and each one's shape, dtype and
+# device.
 
 
 # %% id="given-describe"
@@ -803,11 +806,11 @@ def compare_logs(logs, first, again):
 
 
 # %% [markdown] id="text-options"
-# You call `checkpoint` like PyTorch's: `read_options` takes PyTorch's options out of the keyword
-# arguments. You need `options.preserve_rng_state`, `.early_stop`, `.describe`, `.compare`, and
-# `.context_fn`, which returns two contexts: one around forward, and one around the recomputation.
-# If gradients are off, just call the function. The peak to reach is PyTorch's. You need not read
-# the cells between here and the exercise, except `gpus_of`.
+# Your `checkpoint` is called like PyTorch's: `read_options` takes PyTorch's options out of the
+# keyword arguments. You need `options.preserve_rng_state`, `.early_stop`, `.describe`, `.compare`,
+# and `.context_fn`, which returns two contexts: one around forward, and one around the
+# recomputation. If gradients are off, just call the function. The peak to reach is PyTorch's. You
+# don't need to read the cells between here and the exercise, except `gpus_of`.
 
 
 # %% id="given-defaults"
@@ -934,7 +937,7 @@ checks.lab03.checkpoint(checkpoint)
 # %% [markdown] id="after-3-6"
 # ## Side by side with PyTorch's
 #
-# Here is the mark from the beginning, with dropout on:
+# Now repeat the measurement from the beginning, with dropout on:
 
 # %% id="side-by-side"
 calls = {"plain": plain, "PyTorch's": torch_checkpoint, "mine": checkpoint}
@@ -966,7 +969,7 @@ def unet_gradients(call):
 len(unet.blocks), same(unet_gradients(checkpoint), unet_gradients(plain))
 
 # %% [markdown] id="read-unet"
-# The time depends on the machine: the two run in turn, and the ratio is taken pair by pair.
+# The time depends on the machine, so the two run in turn, and you take the ratio of each pair.
 
 
 # %% id="given-seconds"
@@ -986,8 +989,8 @@ f"mine / PyTorch's: {ratios[10]:.3f}, {half}"
 # %% [markdown] id="gpu"
 # ## On a GPU
 #
-# Never graded. The allocator counts the peak. Attention's backward on a GPU adds in no fixed order,
-# so equal bits can't be tested there: even *plain*, run a second time, differs.
+# This part is never graded. The allocator counts the peak. On a GPU, attention's backward adds in
+# no fixed order, so you can't test for equal bits there: even two *plain* runs differ.
 
 # %% id="gpu-compare"
 # NBVAL_IGNORE_OUTPUT
@@ -1003,5 +1006,5 @@ if torch.cuda.is_available():
         print(f"{name:<12}{peak_bytes(call):>10}, gradients off by {far:.0e}")
 
 # %% [markdown] id="end"
-# PyTorch's checkpoint also supports `torch.compile` and the reentrant form. Yours also saves
+# PyTorch's checkpoint also supports `torch.compile` and the reentrant form. Yours, in turn, saves
 # tensors in lists, and lets BatchNorm count a batch once. From here on the course uses PyTorch's.

@@ -40,9 +40,9 @@ from tutorial_lib.units import Bytes, human_bytes
 # %% [markdown] id="trees-text"
 # ## Schedules are trees
 #
-# A schedule is a **tree** of tuples and numbers. A number is a stage that is *kept*: what its
-# backward needs stays. A tuple is a *segment*: only its input stays, and its stages run again for
-# their backward. Segments may be nested.
+# A schedule is a **tree** of tuples and numbers. A number is a stage that is *kept*: all that its
+# backward needs stays in memory. A tuple is a *segment*: only its input stays in memory, and its
+# stages run again for their backward. Segments may be nested.
 #
 # Here are three schedules of six stages. Triangles that point up are forwards, hollow ones are
 # forwards that run again, and triangles that point down are backwards.
@@ -112,8 +112,8 @@ def dropped_needs(stages, start, stop, end):
 
 
 # %% [markdown] id="layers-text"
-# Now a real model: 32 blocks, the last with the loss. `planning.profile` counts each block's bytes.
-# The seconds are predicted.
+# Now take a real model of 32 blocks; the last one includes the loss. `planning.profile` counts each
+# block's bytes. The seconds are predicted.
 
 
 # %% id="given-layers"
@@ -249,8 +249,8 @@ pd.DataFrame(table).T.rename_axis("segments of")
 
 # %% [markdown] id="read-intervals"
 # Memory has a minimum, near $\sqrt{32 / 9}$. Time falls throughout, because the last segment costs
-# nothing and gets longer, and early stop is ignored. So the sweet spot is the minimum, or a little
-# to the right of it.
+# no extra time and gets longer. (Early stop is ignored here.) So the sweet spot is the minimum of
+# memory, or a little to the right of it.
 #
 # ## 4.2 Run a tree
 #
@@ -306,7 +306,7 @@ checks.lab04.run_tree(run_tree)
 # `lambda` would look up the loop's variable after the loop.
 # </details>
 #
-# Here are the same four lengths, with all tensors' bytes counted.
+# The next cells run the same four lengths, and count the bytes of all tensors.
 
 
 # %% id="given-counted"
@@ -359,8 +359,8 @@ plots.tradeoff(
 # Difficulty 1/5 · importance 3/5 · 8 minutes
 #
 # Now there are $c$ **places** for boundaries, one of them always for the chain's input, and only
-# *one* stage may be kept at a time. (The running stage's input takes no place.) How often must
-# forwards run?
+# *one* stage may be kept at a time. (The running stage's input takes no place.) How many forwards
+# must run in all?
 #
 # Say a part has $n$ stages and $c$ places. Run $k$ stages and put their output into a place. The
 # later part has $n - k$ stages and $c - 1$ places. When it is done, its places are free again, and
@@ -492,8 +492,8 @@ checks.lab04.revolve_tree(revolve_tree)
 # The segment is one item, and the later part's items follow it: `(segment, *later)`.
 # </details>
 #
-# **Predict.** On the 32 real blocks, what share of the peak of segments of two does Revolve with 4
-# places need?
+# **Predict.** On the 32 real blocks, how large is Revolve's peak with 4 places, as a share of the
+# peak with segments of two?
 
 # %% id="guess-share"
 guess = None  # share, as 0.5
@@ -517,8 +517,8 @@ pd.DataFrame(table).T.rename_axis("places")
 #
 # Difficulty 3/5 · importance 3/5 · 15 minutes
 #
-# Take a part of a chain of unequal stages, `start` to `end`, whose input is already held. It can
-# begin in two ways:
+# Take part of a chain of unequal stages: the stages `start` to `end`. Their input is already held.
+# The part can begin in two ways:
 #
 # - **keep** stage `start`. While it runs, `kept_needs(stages, start, end)` must fit. While the rest
 #   runs, what `start` saved is held, in addition to the rest's own needs.
@@ -527,11 +527,12 @@ pd.DataFrame(table).T.rename_axis("places")
 #   `split` is held. Then the segment's inside, `start` to `split - 1`, runs as a separate part, and
 #   nothing else is held.
 #
-# A way needs the *largest* of its moments; the part needs the *smallest* over all ways. A part of
-# one stage can only be kept. Eleven stages have a million trees.
+# Each way needs the memory of its *largest* moment; the part needs the *smallest* of these over all
+# ways. A part of one stage can only be kept. Trying every tree takes too long: eleven stages have a
+# million.
 #
-# **Predict.** In the chain below, blocks get narrower. What share of the peak with everything kept
-# is the smallest possible peak?
+# **Predict.** In the chain below, blocks get narrower. How large is the smallest possible peak, as
+# a share of the peak with everything kept?
 
 # %% id="guess-floor"
 guess = None  # share, as 0.5
@@ -606,9 +607,9 @@ print(f"{Bytes(floor)} of {Bytes(everything)}: {share:.0%}{beside(guess, share)}
 #
 # The ways are the same, but you are given `room`, the bytes that a part may use besides its input.
 # You minimize the *extra time*, spent on forwards that run again. A way is possible only if its
-# first moment, `kept_needs` or `dropped_needs`, fits into the room. What is held meanwhile reduces
-# the room for the rest; a segment's inside has all of it again. (`min` can't compare a number with
-# a tuple, so give it a `key` that looks only at the seconds.)
+# first moment, `kept_needs` or `dropped_needs`, fits into the room. What a way holds meanwhile
+# reduces the room for the rest; a segment's inside has the whole room again. (`min` can't compare a
+# number with a tuple, so give it a `key` that looks only at the seconds.)
 #
 # The numbers to reach: never over the budget, and as fast as `planning.solve`. For a budget that no
 # tree fits, raise a `ValueError` that names the smallest budget in bytes.
@@ -668,7 +669,7 @@ checks.lab04.fastest_tree(fastest_tree)
 # refusal first, with `smallest_budget(stages)`.
 # </details>
 #
-# **Predict.** With half the memory of "all kept", how many percent longer is a step?
+# **Predict.** With half the memory of "all kept", by what percentage is a step longer?
 
 # %% id="guess-half"
 guess = None  # per cent
@@ -721,7 +722,8 @@ plots.tradeoff(
 #
 # ## On a GPU
 #
-# Optional, never graded: this uses a larger batch and measured seconds, so the trees may differ.
+# This part is optional and never graded. It uses a larger batch and measured seconds, so the trees
+# may differ.
 
 
 # %% id="gpu"
