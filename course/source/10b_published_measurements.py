@@ -1,9 +1,10 @@
 # %% [markdown] id="title"
 # # Published measurements: how far off are we?
 #
-# The memory in this course is counted, predicted or emulated. How near is that to a real GPU? This
+# The memory in this course is counted, predicted or emulated. How close is that to a real GPU? This
 # companion of chapter 10 compares it with peaks that other people measured on real GPUs and
-# published with their conditions. It reads them from one file and shows all rows, not the best.
+# published with their conditions. It reads them from one file and shows all rows, not only the
+# best.
 #
 # **Budget:** 70 minutes, 1 GiB of memory, no GPU needed.
 
@@ -39,19 +40,18 @@ for source, number in sources.most_common():
     print(f"{number:>3}  {source}")
 
 # %% [markdown] id="how-text"
-# Each row's step was rebuilt after its source and run in two ways.
+# Each row's step was rebuilt from its source and run in two ways.
 #
 # - **Predicted:** on fake tensors, for a GPU's kernels (`memory.predict`).
-# - **Emulated:** by PyTorch's CUDA build on a card that is not there: its own allocator, no
-#   kernel.
+# - **Emulated:** by PyTorch's CUDA build without a card: its own allocator runs, but no kernel.
 #
 # Some sources used an older PyTorch. Before 1.11, softmax kept its input as well as its result.
-# Some used DistributedDataParallel, which holds a copy of the gradients. For those a third figure
-# includes the same: *emulated, as then*. The file `recorded/published.csv` has every condition and
-# address, and `course/recorded/make/published.py` runs all of it again.
+# Some used DistributedDataParallel, which holds a copy of the gradients. For those rows a third
+# figure includes these tensors: *emulated, as then*. The file `recorded/published.csv` has every
+# condition and address, and `course/recorded/make/published.py` reruns it all.
 #
-# **Predict.** For peaks read from PyTorch's allocator, by how many percent is the emulated card
-# off, in the median?
+# **Predict.** For peaks read from PyTorch's allocator, by what percentage is the emulated card off
+# in the median?
 
 # %% id="guess-median"
 guess = None
@@ -80,14 +80,13 @@ for words in ("predicted", "emulated", "emulated, as then"):
 figures.agreement(points, title="max_memory_allocated: ours against published")
 
 # %% [markdown] id="read-kinds"
-# Each kind of figure contains something else. What the allocator hands out, we mostly know closely.
-# `nvidia-smi` shows what the allocator has *reserved*, and also CUDA's context and the
-# libraries (chapter 02). The last row of the table is compared with reserved bytes, which lack
-# that context.
+# Each kind of figure counts something different. We mostly come very close to what the allocator
+# hands out. `nvidia-smi` shows what it has *reserved*, plus CUDA's context and libraries (chapter
+# 02). The table's last row compares that with reserved bytes, which lack the context.
 #
 # ## The misses
 #
-# Here is every row that the emulated card, as it was then, misses by more than 1 %, and why.
+# Here is every row in which *emulated, as then* is off by more than 1 %, and why.
 
 # %% id="misses"
 for peak, miss in zip(peaks, misses(peaks, "then"), strict=True):
@@ -105,12 +104,12 @@ print(summary(peaks))
 # sources. It trains BERT-Large as a classifier on random tokens, in float32, on a V100 of 16 GB,
 # with the Trainer of 2022. That Trainer used eager attention, an AdamW that loops over the
 # parameters, and gradients set to zero, not to None. The next cell builds that step. The guide
-# reads the memory from the driver, and notes that CUDA itself takes 1343 MB, so we add those. (Its
-# MB are MiB. The rows that peak in backward use fused AdamW, which is quicker to predict and
+# reads the memory from the driver, and notes that CUDA itself takes 1343 MB, so we add that. (Its
+# MB are MiB. We predict the rows that peak in backward with fused AdamW, which is quicker and
 # changes nothing there.)
 #
-# The first line above the table has the three rows with today's defaults: fused attention, fused
-# AdamW, gradients set to None.
+# The first printed line has the three rows with today's defaults: fused attention, fused AdamW,
+# gradients set to None.
 
 # %% id="guide-step"
 LARGE = {"hidden_size": 1024, "num_hidden_layers": 24, "intermediate_size": 4096}
@@ -157,16 +156,16 @@ print("the drops are off by", *fell)
 guide.round({"the guide, MB": 1, "predicted, MB": 1, "off, %": 0})
 
 # %% [markdown] id="read-guide"
-# These predictions are too low, and most where activations are largest. So the levels agree better
-# than the drops from one row to the next, in the second line above the table. The driver counts
-# what PyTorch's allocator has *reserved*, with its cache and its holes (chapter 02), and the
-# PyTorch of that time kept softmax's input too. The predictor counts today's tensors.
+# These predictions are too low, most of all where activations are largest. So the levels agree
+# better than the drops from one row to the next, which the second line prints. The driver counts
+# what PyTorch's allocator has *reserved*, unused blocks included (chapter 02), and the PyTorch of
+# that time kept softmax's input too. The predictor counts today's tensors.
 #
-# By the predictions, today's defaults alone save nearly as much as accumulation did.
+# According to the predictions, today's defaults alone save nearly as much as accumulation did.
 #
-# The guide gives speeds, too. Checkpointing takes it from 7.75 to 5.99 samples a second, so a step
-# takes 1.29 times as long. Here are the FLOPs of the two steps. (Accumulation adds none. What it
-# cost in time, a GPU must say.)
+# The guide gives speeds, too. With checkpointing, 7.75 samples a second become 5.99, so a step
+# takes 1.29 times as long. Here are the FLOPs of the two steps. (Accumulation adds none. Its cost
+# in time has to be measured.)
 
 # %% id="guide-flops"
 flops = {}
@@ -204,9 +203,9 @@ claims.Verdicts(
 # %% [markdown] id="h200-text"
 # ## Measured here: an H200
 #
-# The course's own steps, measured on a lent H200 (`recorded/nvidia-h200.json`), emulated with the
-# same PyTorch, and predicted. *Tensors* is what they held at the peak, *requested* what the
-# allocator was asked for, workspaces included, *reserved* what it had from the driver.
+# The course's own steps were measured on a lent H200 (`recorded/nvidia-h200.json`), emulated with
+# the same PyTorch, and predicted. At the peak, *tensors* is what the tensors held, *requested* what
+# the allocator was asked for (with workspaces), and *reserved* what it had from the driver.
 
 # %% id="h200"
 gpu = recorded.load("NVIDIA H200")  # or yours, once it is recorded
@@ -228,24 +227,24 @@ shown.columns = ["median, %", "nine in ten, %", "worst, %"]
 shown.assign(equal=(off == 0).sum(), rows=len(off))
 
 # %% [markdown] id="read-h200"
-# What `predict` lacks are mostly workspaces: cuBLAS's, which weigh in small steps, and cuDNN's.
-# These rows are of a PyTorch that keeps cuBLAS's. Since 2.15 it gives them back after each matmul,
-# and `predict` counts them there (`predict --torch` names a release). The emulated card asks for
-# the same bytes as the real one but for cuDNN's (at worst, for a 3-D U-Net), and mostly reserves
-# nearly the same.
+# `predict` mostly lacks workspaces: those of cuBLAS, which matter in small steps, and those of
+# cuDNN. The PyTorch used here keeps cuBLAS's. Since 2.15 PyTorch frees them after each matmul, and
+# `predict` counts them (`predict --torch` names a release). The emulated card requests the same
+# bytes as the real one except for cuDNN's (most for a 3-D U-Net), and mostly reserves nearly the
+# same.
 
 # %% [markdown] id="fits-text"
-# ## What it needs, and what it takes
+# ## What a step needs, and what it takes
 #
-# A run that nothing limits keeps the blocks it has freed, and cuDNN picks its fastest algorithm
-# while there is room. `nvidia-smi` shows all that. Under a cap the allocator gives blocks back and
-# tries again, so a step *needs* less than it *takes*. The authors of an estimator,
-# [xMem](https://arxiv.org/abs/2510.21048) (2025), ran their loops on real GPUs twice: free, and
-# with PyTorch's share of the card capped. A capped run ended well or ran out of memory:
+# Without a limit, a run keeps the blocks it has freed, and cuDNN picks its fastest algorithm.
+# `nvidia-smi` shows all of that. Under a cap the allocator returns blocks and tries again, so a
+# step *needs* less than it *takes*. The authors of an estimator,
+# [xMem](https://arxiv.org/abs/2510.21048) (2025), ran their loops on real GPUs twice: uncapped, and
+# with PyTorch's share of the card capped. A capped run either finished or ran out of memory.
 # `recorded/peers.csv` has their figures, `recorded/fits.csv` ours.
 #
-# **Predict.** Someone says: "It runs in as much as `nvidia-smi` showed of a free run, and in no
-# less." For how many percent of the capped runs is that right?
+# **Predict.** Take the rule "it needs as much memory as `nvidia-smi` showed for the uncapped run".
+# For what percentage of the capped runs is it right?
 
 # %% id="guess-fits"
 guess = None  # %
@@ -268,19 +267,19 @@ print("capped runs:", runs.kind.value_counts().to_dict())
 right.groupby(runs.kind).mean().T.assign(all=right.mean()).map("{:.0%}".format)
 
 # %% [markdown] id="read-fits"
-# "It runs if the cap is at least this much": the share of runs for which that is right. The last
-# row compares no numbers: the loop ran on an emulated card under the same cap, and ended or ran
-# out.
+# Each row has the rule "it runs if the cap is at least this much", and the share of runs for which
+# it is right. The last row has no rule: there the loop ran on an emulated card under the same cap,
+# and finished or ran out.
 #
-# - **Image models** (`cnn`): the predicted peak, nothing fitted, decides nearly as well as the run
-#   under the cap. It misses VGG, and caps just above the peak. VGG's convolutions ask cuDNN for
-#   workspaces, which are in no tensor.
+# - **Image models** (`cnn`): the predicted peak, with nothing fitted, decides nearly as well as the
+#   run under the cap. It is wrong for VGG, whose convolutions use cuDNN's workspaces, and for caps
+#   just above the peak.
 # - **Text models** were built with the source's own version of transformers. Some loops ran out
-#   although there was room for their tensors: what was free lay in blocks too small for the next.
-#   A sum of tensors misses that; a run under the cap mostly does not.
+#   although there was room for their tensors: the free blocks were too small for the next one. A
+#   sum of tensors misses that; an emulated run mostly doesn't.
 #
-# For the image models cuDNN was asked for its workspaces too (`emulate --cudnn`). Where memory is
-# short PyTorch takes the next engine, on a GPU and here.
+# For the image models we also asked cuDNN for its workspaces (`emulate --cudnn`). If memory is
+# short, PyTorch tries cuDNN's next engine, and so does the emulation.
 
 # %% id="asked"
 asked = runs.dropna(subset="emulated_ran_cudnn")
@@ -290,11 +289,11 @@ for column in ("emulated_ran", "emulated_ran_cudnn"):
 # %% [markdown] id="least-text"
 # ## The least room, on an H200
 #
-# What is the least room in which a step runs? On an H200 we bisected between a cap that was too
-# small and one that was enough, for steps of this course and loops of xMem's
-# (`course/recorded/make/least_room.py`). An emulated H200 with the same PyTorch then did the same.
+# What is a step's *least room*, the smallest cap under which it runs? On an H200 we found it by
+# bisection, for steps of this course and for xMem's loops (`course/recorded/make/least_room.py`).
+# Then we did the same on an emulated H200 with the same PyTorch.
 #
-# **Predict.** By how many percent is the least room above the predicted peak, in the median?
+# **Predict.** By what percentage is the least room above the predicted peak, in the median?
 
 # %% id="guess-least"
 guess = None  # %
@@ -313,16 +312,16 @@ print(
 shown.round(1)
 
 # %% [markdown] id="read-least"
-# None ran in less than was predicted, and some needed much more. The difference is workspaces,
-# above all cuDNN's, and free memory in pieces that are shorter than the next tensor. The pieces
-# matter most where one tensor is large beside all that stays, as the logits of a checkpointed
-# language model. An emulated card has PyTorch's own allocator and ends near the real one; most
-# misses are convolutions.
+# No step ran in less than was predicted, and some needed much more. The difference is workspaces,
+# above all cuDNN's, and free blocks that are smaller than the next tensor. Such blocks matter most
+# where one tensor is large compared with the rest, like the logits of a checkpointed language
+# model. An emulated card has PyTorch's own allocator and comes close to the real one; most misses
+# are convolutions.
 #
-# *Expandable segments* join such pieces. `predict --fits` and `plan` count on them, name the
-# setting, and leave a tenth and the workspaces that cuBLAS keeps up to PyTorch 2.14: *yes*. Less
-# room than the predicted peak is *no*; between the two is *close*: ask `emulate`. Here are xMem's
-# runs, without the setting:
+# *Expandable segments* join such blocks. `predict --fits` and `plan` assume that setting, and name
+# it. They say *yes* if there is room for the predicted peak, a tenth more, and the workspaces that
+# cuBLAS keeps up to PyTorch 2.14. With less room than the predicted peak they say *no*, and in
+# between *close*: then ask `emulate`. Here are xMem's runs, without the setting:
 
 # %% id="bands"
 sure = runs.predicted * (1 + JOINED) + WORKSPACES <= runs.cap
@@ -406,13 +405,13 @@ why.groupby("cause").agg(decisions=("model", "size"), models=("model", "nunique"
 # %% [markdown] id="seconds-text"
 # ## And the seconds?
 #
-# This course counts FLOPs. Others took the time: the file `recorded/published_times.csv` holds what
-# they measured with and without checkpointing, each row with its source, its quote and its
-# conditions. The rule of chapter 06 says what to expect: a step that trains all weights costs three
-# forwards, with LoRA two, and what is recomputed adds its share of one more.
+# This course counts FLOPs. Others measured time: `recorded/published_times.csv` has their times
+# with and without checkpointing, each with its source, quote and conditions. Chapter 06's rule says
+# what to expect. A step that trains all weights costs three forwards, a step with LoRA two, and the
+# recomputed blocks add their share of one more.
 #
-# **Predict.** Every block checkpointed, all weights trained: the rule says 33 %. What is the median
-# of the published prices, in percent?
+# **Predict.** With every block checkpointed and all weights trained, the rule says 33 %. What is
+# the median of the published prices, in percent?
 
 # %% id="guess-seconds"
 guess = None  # %
@@ -434,8 +433,8 @@ print(f"every block: {whole:.0f} % in the median{beside(guess, whole)}")
 medians
 
 # %% [markdown] id="read-seconds"
-# For every block the rule is mostly a ceiling: embedding, head and optimizer run once, and early
-# stop saves a matmul. Where no matmul runs again FLOPs predict nothing, and the price is mostly
+# For every block, the rule is mostly an upper bound: embedding, head and optimizer run once, and
+# early stop saves a matmul. If no matmul runs again, the rule says 0 %, and the price is mostly
 # small. Here is each row whose step took more than 1.1 times what the rule says, and why.
 # (`course/recorded/make/published_times.py` predicts the rows by model, too.)
 
@@ -446,15 +445,14 @@ for name in prices.index[slower > 1.1 * rule]:
     print(f"{name}: {price}, {times.why[name]}")
 
 # %% [markdown] id="own-text"
-# And on the H200? There each model's step was timed with no block checkpointed and with every block
-# checkpointed (bfloat16, the median of five). `price` is the difference in %. The next columns are
-# the prices by FLOPs and by a roofline. In a roofline each operation takes as long as its
-# arithmetic or its bytes, whichever is longer. The roofline also says for which part of the step
-# the card is busy. `launching` is an estimate of the CPU's part, in ms: the number of operations,
-# times one time for a launch that was fitted to these rows.
+# On the H200 each model's step was timed without checkpoints and with every block checkpointed
+# (bfloat16, the median of five). `price` is the difference in %. The next columns are the prices by
+# FLOPs and by a roofline. In a roofline each operation takes as long as its arithmetic or its
+# bytes, whichever is longer. The roofline also says for which part of the step the card is busy.
+# `launching` estimates the CPU's part in ms: the number of operations, times a launch time that was
+# fitted to these rows.
 #
-# **Predict.** By FLOPs no price is above a third. What is the largest that was measured, in per
-# cent?
+# **Predict.** By FLOPs no price is above a third. What is the largest measured price, in percent?
 
 # %% id="guess-own"
 guess = None  # %
@@ -473,7 +471,7 @@ shown = own[["measured_ms", *columns, "busy", "launching"]].sort_values("busy")
 shown.set_axis(["ms", "price", "FLOPs", "roofline", "busy", "launching"], axis=1)
 
 # %% [markdown] id="own-halves-text"
-# Now the prices of steps for which the card is busy, and of the others.
+# The next cell compares steps for which the card is busy with the others.
 
 # %% id="own-halves"
 others = own.busy < 0.7
@@ -487,17 +485,17 @@ pd.DataFrame(
 ).rename({True: "other steps", False: "the card is busy"}).round(1)
 
 # %% [markdown] id="own-read"
-# Where the card is busy the price is mostly that of the FLOPs. In most other steps the card waits
-# for the CPU, which launches one operation after the other. There the price is the CPU's: a forward
-# that is launched again, and checkpoint's own Python around every saved tensor. Some steps wait
-# only once they are checkpointed. So on this card small operations make checkpoints dear; a larger
-# micro-batch gives the card more to do for each launch. No FLOP counter sees that.
+# Where the card is busy, the price is mostly what the FLOPs say. In most other steps the card waits
+# for the CPU, which launches one operation after the other. There the price is CPU time: a forward
+# is launched again, and checkpoint runs its own Python around every saved tensor. Some steps wait
+# only once they are checkpointed. So on this card small operations make checkpoints expensive; a
+# larger micro-batch gives the card more to do for each launch. A FLOP counter can't see that.
 
 # %% [markdown] id="evidence-text"
 # ## On one page
 #
-# What was asked, on which rows, and how good the answers are: ours, and others' where they gave one
-# on the same rows. *Off by* is the median; *right* is a share of decisions.
+# The table shows what was asked, on how many rows, and how good the answers are: ours, and those of
+# others on the same rows. *Off by* is the median; *right* is a share of decisions.
 
 # %% id="evidence"
 # @title The table: run this cell; open it to look
@@ -531,9 +529,9 @@ pd.DataFrame(evidence, index=columns).T
 # %% [markdown] id="what-follows"
 # ## What follows
 #
-# Two things. If a prediction is a few % below `max_memory_allocated`, look for a workspace, another
-# model class or an older PyTorch. And a figure of `nvidia-smi` can be far above the tensors of the
-# same run, so ask which of the two you have before you compare.
+# If a prediction is a few % below `max_memory_allocated`, look for a workspace, a different model
+# class or an older PyTorch. And `nvidia-smi` can show far more than the tensors of the same run, so
+# ask which of the two figures you have before you compare.
 
 # %% [markdown] id="three-problems"
 # ## On paper
@@ -548,7 +546,7 @@ pd.DataFrame(evidence, index=columns).T
 # | Falcon 7B, LoRA | 1 | 24.84 | 16.69 GB |
 # | Falcon 7B, LoRA | 4 | 24.94 | 16.69 GB |
 #
-# **1.** Which row can't be what it says?
+# **1.** Which row can't be right?
 #
 # <details><summary>Answer</summary>
 #
