@@ -343,8 +343,8 @@ pd.crosstab(answers, runs.ran.map({0: "ran out", 1: "ran"}))
 # 3090 that took 1687 MiB ([measured](https://github.com/pytorch/pytorch/issues/55277) with PyTorch
 # 1.8). `predict --torch 1.12 --fits rtx-3090` subtracts that. No number was fitted to these runs.
 #
-# **Predict.** Take the rule "it runs if the predicted peak is at most what is left". For how many
-# percent of the decisions is it right?
+# **Predict.** Take the rule "it runs if the predicted peak is at most what is left". For what
+# percentage of the decisions is it right?
 
 # %% id="guess-ladder"
 guess = None  # %
@@ -379,13 +379,14 @@ figure.alt = f"Two humps meet at 1, the room; {of_ladder:.1f} % are on their sid
 figure
 
 # %% [markdown] id="read-ladder"
-# Nearly every wrong decision is a *yes* for a step that ran out, and nearly all of those are
-# *close*. The tensors had room there, but the allocator didn't find it. It takes memory from CUDA
-# in segments. A large tensor gets whole ones of 2 MiB, and `--torch` counts that for a PyTorch
-# before 2.1, where no expandable segments join them. The free memory is fragmented, too, and a sum
-# can't see that. An emulated card can: it has PyTorch's own allocator. So an emulated RTX 3090 with
-# the same room was asked about the first 155 models: about the decisions nearest the limit, and
-# about every wrong one. The other 71 came when the rule had long been fixed.
+# Nearly every wrong decision is a *yes* for a step that ran out, and nearly all of those are called
+# *close*. The tensors would have fit there, but the allocator had no room for them. It takes memory
+# from CUDA in segments, and rounds a large tensor's segment up to 2 MiB. `--torch` counts that for
+# a PyTorch before 2.1, which has no expandable segments to join them. The free memory is
+# fragmented, too, and a sum can't see that. An emulated card can: it has PyTorch's own allocator.
+# So we asked an emulated RTX 3090 with the same room about the first 155 models: about the
+# decisions nearest the limit, and about every wrong one. The other 71 models were added long after
+# the rule was fixed.
 
 # %% id="ladder-asked"
 asked = ladder.dropna(subset="emulated_ran")
@@ -399,7 +400,7 @@ why.groupby("cause").agg(decisions=("model", "size"), models=("model", "nunique"
 # %% [markdown] id="read-asked"
 # - **blocks**: on the emulated card the step runs out too.
 # - **layout**: the same batch ran in the other memory layout, with tensors of the same size. There
-#   cuDNN chose other kernels. What they asked for in 2022 can't be asked today.
+#   cuDNN chose different kernels, and today we can't ask which workspaces they needed in 2022.
 # - **open**: we don't know. The source didn't log its errors, so some may not be memory errors.
 
 # %% [markdown] id="seconds-text"
