@@ -68,8 +68,8 @@ pd.DataFrame({"lost, %": lost}).round(1)
 # %% [markdown] id="scaler"
 # A `GradScaler` multiplies the loss by its *scale*, so that hardly any gradient falls below
 # float16's smallest number. Before the update it divides the sum of the gradients by the scale.
-# bfloat16 has the exponents of float32 and loses nothing. Yet a popular example accumulates in
-# bfloat16 with a `GradScaler`. **What does the scaler change there?** The comparison ignores the
+# bfloat16 has float32's range of exponents, so it loses nothing. Yet a popular example accumulates
+# in bfloat16 with a `GradScaler`. **What does the scaler change there?** The comparison ignores the
 # scaler's own state:
 
 
@@ -174,8 +174,8 @@ plots.training_curves(
 # weight after the update:
 #
 # - *nearest*: round to the nearest number, as `optimizer.step()` does with a bfloat16 model;
-# - *stochastic*: round up or down at random, so that the mean stays right: add random bits below
-#   the last bit that is kept, then truncate;
+# - *stochastic*: round up or down at random, so that the mean stays right. To do so, add random
+#   bits below the last bit that is kept, then truncate;
 # - *Kahan*: round, and store the rounding error in a second bfloat16, to add it at the next update
 #   (Zamirai et al., 2020).
 
@@ -279,10 +279,10 @@ claims.Verdicts(
 # %% [markdown] id="fp8-text"
 # ## Matmuls in eight bits
 #
-# FP8 training rounds the inputs of a matmul to 8-bit floats, and saves these for backward. The
-# weights that the optimizer updates stay as they are. The type `float8_e4m3fn` has 3 bits after the
-# binary point, and its largest number is 448. So each tensor gets a *scale*: the tensor is divided
-# by its scale before rounding, and multiplied by it afterwards.
+# FP8 training rounds the inputs of a matmul to 8-bit floats, and saves the rounded copies for
+# backward. The weights that the optimizer updates stay as they are. The type `float8_e4m3fn` has 3
+# bits after the binary point, and its largest number is 448. So each tensor gets a *scale*: the
+# tensor is divided by its scale before rounding, and multiplied by it afterwards.
 #
 # A CPU can store FP8 tensors but can't multiply them. Here the rounded numbers are multiplied in
 # bfloat16 or float32, so you see FP8's memory but not its speed.
@@ -436,12 +436,12 @@ table.round(1)
 #   FP8 each saves its own copy, and three 8-bit copies take more than one 16-bit tensor. The fused
 #   matmul saves one copy.
 #
-# Only the MLP is left, and its wide tensor does get smaller. The published 9 GB is more than both
+# That leaves the MLP, whose wide tensor does get smaller. The published 9 GB is more than both
 # predictions, and closer to the fused one. A compiler can go further: it sees that several casts
 # are equal, and it can recompute the FP8 copy of attention's result from the 16-bit one. We haven't
 # run it.
 #
-# ### A scale that has moved on
+# ### Scales from earlier steps
 #
 # A tensor's largest number is known only once the whole tensor has been computed. *Delayed scaling*
 # takes the scale from earlier steps, so that rounding needs no second pass over the tensor. It

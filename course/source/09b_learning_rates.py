@@ -230,7 +230,7 @@ plots.training_curves(by_updates, xlabel="updates", log="xy", title=title, **wor
 # without. How far apart do the weights end, as a share of the distance that the right run moved
 # them?
 #
-# **Predict.** How far is that with AdamW, in percent?
+# **Predict.** How far apart do they end with AdamW, in percent?
 
 # %% id="guess-factor"
 guess = None  # %
@@ -263,7 +263,7 @@ print(f"AdamW {off['AdamW']:.2f} %{beside(guess, off['AdamW'])}")
 # so the factor of four cancels, except for the small `eps` in its denominator. Nothing in the loss
 # curve shows the mistake.
 #
-# ## Warm-up, counted in what?
+# ## Warm-up: samples or updates?
 #
 # A warm-up over the first epoch, 1536 samples, is 96 updates at batch 16. **At batch 256, do you
 # keep the samples or the updates?**
@@ -283,7 +283,7 @@ pd.Series(rows).unstack(0)[list(lengths)].round(3)
 # schedule that was copied in updates against the run's length. This run can't show which length is
 # best, because it doesn't need a warm-up. (Goyal et al. needed one at batches of thousands.)
 #
-# ## BatchNorm's memory, counted in what?
+# ## How fast does BatchNorm forget?
 #
 # BatchNorm keeps a running mean and variance for `eval()`. Every *forward* updates them by `running
 # = 0.9 * running + 0.1 * of this batch`, and an accumulated update has many forwards. **After one

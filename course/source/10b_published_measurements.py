@@ -275,7 +275,7 @@ right.groupby(runs.kind).mean().T.assign(all=right.mean()).map("{:.0%}".format)
 #   run under the cap. It is wrong for VGG, whose convolutions use cuDNN's workspaces, and for caps
 #   just above the peak.
 # - **Text models** were built with the source's own version of transformers. Some loops ran out
-#   although there was room for their tensors: the free blocks were too small for the next one. A
+#   although there was room for their tensors: the free blocks were too small for the next tensor. A
 #   sum of tensors misses that; an emulated run mostly doesn't.
 #
 # For the image models we also asked cuDNN for its workspaces (`emulate --cudnn`). If memory is
@@ -380,13 +380,12 @@ figure
 
 # %% [markdown] id="read-ladder"
 # Nearly every wrong decision is a *yes* for a step that ran out, and nearly all of those are called
-# *close*. The tensors would have fit there, but the allocator had no room for them. It takes memory
-# from CUDA in segments, and rounds a large tensor's segment up to 2 MiB. `--torch` counts that for
-# a PyTorch before 2.1, which has no expandable segments to join them. The free memory is
-# fragmented, too, and a sum can't see that. An emulated card can: it has PyTorch's own allocator.
-# So we asked an emulated RTX 3090 with the same room about the first 155 models: about the
-# decisions nearest the limit, and about every wrong one. The other 71 models were added long after
-# the rule was fixed.
+# *close*. The tensors would have fit, but the allocator needed more. It takes memory from CUDA in
+# segments, and rounds a large tensor's segment up to 2 MiB. `--torch` counts that for a PyTorch
+# before 2.1, which has no expandable segments to join them. The free memory is fragmented, too, and
+# a sum can't see that. An emulated card can: it has PyTorch's own allocator. So we asked an
+# emulated RTX 3090 with the same room about the first 155 models: about the decisions nearest the
+# limit, and about every wrong one. The other 71 models were added long after the rule was fixed.
 
 # %% id="ladder-asked"
 asked = ladder.dropna(subset="emulated_ran")
@@ -404,15 +403,15 @@ why.groupby("cause").agg(decisions=("model", "size"), models=("model", "nunique"
 # - **open**: we don't know. The source didn't log its errors, so some may not be memory errors.
 
 # %% [markdown] id="seconds-text"
-# ## And the seconds?
+# ## What does checkpointing cost in time?
 #
 # This course counts FLOPs. Others measured time: `recorded/published_times.csv` has their times
 # with and without checkpointing, each with its source, quote and conditions. Chapter 06's rule says
 # what to expect. A step that trains all weights costs three forwards, a step with LoRA two, and the
 # recomputed blocks add their share of one more.
 #
-# **Predict.** With every block checkpointed and all weights trained, the rule says 33 %. What is
-# the median of the published prices, in percent?
+# **Predict.** With every block checkpointed and all weights trained, the rule gives a *price* of 33
+# % more time. What is the median of the published prices, in percent?
 
 # %% id="guess-seconds"
 guess = None  # %
@@ -434,9 +433,9 @@ print(f"every block: {whole:.0f} % in the median{beside(guess, whole)}")
 medians
 
 # %% [markdown] id="read-seconds"
-# For every block, the rule is mostly an upper bound: embedding, head and optimizer run once, and
-# early stop saves a matmul. If no matmul runs again, the rule says 0 %, and the price is mostly
-# small. Here is each row whose step took more than 1.1 times what the rule says, and why.
+# With every block checkpointed, the rule is mostly an upper bound: embedding, head and optimizer
+# run once, and early stop saves a matmul. If no matmul runs again, the rule says 0 %, and the price
+# is mostly small. Here is each row whose step took more than 1.1 times what the rule says, and why.
 # (`course/recorded/make/published_times.py` predicts the rows by model, too.)
 
 # %% id="seconds-misses"

@@ -112,9 +112,9 @@ pd.DataFrame(clip, index=["peak, GiB", "peak in"]).T
 # Both ways of checkpointing end at the same peak. It comes from the optimizer's update, which
 # checkpointing doesn't affect.
 #
-# A single encoder can be checkpointed and accumulated. The next cell compares ViT-B on 32 images at
-# once with 8 x 4 and checkpointing. (Only two of the four micro-batches were predicted, since the
-# second has the same peak as the fourth.)
+# With a single encoder you can checkpoint and accumulate. The next cell has two steps of ViT-B: 32
+# images at once, and 8 x 4 with checkpointing. (Only two of the four micro-batches were predicted,
+# since the second has the same peak as the fourth.)
 
 # %% id="vit-both"
 vit_b = {
@@ -143,7 +143,7 @@ claims.Verdicts(
 # them](https://github.com/search?type=code&q=%22Checkpointing+vs+Gradient+Accumulation%22)). For 32
 # sequences it says:
 #
-# - plain, they take 60 GB, of which 40 are activations;
+# - without checkpoints, they take 60 GB, of which 40 are activations;
 # - checkpointed, they take 32 GB, of which 12 are activations;
 # - checkpointed as 8 x 4, they take 22 GB, which "fits a consumer GPU".
 #
@@ -196,9 +196,9 @@ pd.concat(tables, axis=1).map(lambda n: "" if pd.isna(n) else f"{n:.1f}")
 # activations are more than twice 40 GB. The checkpointed figures, 12 and 32 GB, are right with
 # everything in bfloat16 and with 8-bit optimizer states.
 #
-# From the second micro-batch on, accumulation holds gradients at the peak (chapter 08), so 8 x 2,
-# which the table has, has the same peak as 8 x 4. With everything in bfloat16 that peak is below 22
-# GB. With float32 weights, the 16 bytes per weight that AdamW needs already take more.
+# From the second micro-batch on, accumulation holds gradients at the peak (chapter 08), so the
+# table's 8 x 2 has the same peak as 8 x 4. With everything in bfloat16 that peak is below 22 GB.
+# With float32 weights, the 16 bytes per weight that AdamW needs already take more.
 
 # %% id="verdict-xl"
 tried = {}
@@ -244,12 +244,11 @@ bert = pd.concat(bert)
 bert.map(lambda n: "-" if pd.isna(n) else f"{n:.1f}")
 
 # %% [markdown] id="read-bert"
-# (Where a dash is, nothing was predicted: the update is the peak there, with each kernel and
-# precision.) 8-bit states take 2 bytes per parameter instead of 8. With them each of the three
-# figures is about right in some setting, but no setting fits all three. 24 GB needs eager
-# attention, and with that 4 x 4 takes more than 8 GB. The fused kernel brings 4 x 4 below 8 GB, but
-# also 16 at once far below 24 GB. With plain AdamW, 5 GB is out of reach: its 16 bytes per
-# parameter already take more.
+# (A dash means not predicted: there the update is the peak, with each kernel and precision.) 8-bit
+# states take 2 bytes per parameter instead of 8. With them each of the three figures is about right
+# in some setting, but no setting fits all three. 24 GB needs eager attention, and with that 4 x 4
+# takes more than 8 GB. The fused kernel brings 4 x 4 below 8 GB, but also 16 at once far below 24
+# GB. With plain AdamW, 5 GB is out of reach: its 16 bytes per parameter already take more.
 
 # %% id="verdict-bert"
 claims.Verdicts(

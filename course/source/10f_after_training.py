@@ -1,7 +1,7 @@
 # %% [markdown] id="title"
 # # Reinforcement learning after training
 #
-# A trained language model learns further from rewards: it answers questions, a program scores the
+# A language model can be trained further with rewards: it answers questions, a program scores the
 # answers, and the better ones become more likely. Many people now run out of memory here, and often
 # not in the training phase itself. One step has three phases, each with its own peak. In this
 # companion you write the four functions that decide whether a step fits, and train a small model on
@@ -140,7 +140,7 @@ def end_of(way, train, tokens=MICRO * LONGEST):
 
 # %% [markdown] id="ledgers-text"
 # `ledgers` adds up each phase. Checkpoints keep the boundaries of the blocks. When a block is
-# recomputed, the logits are already gone, so only the larger one counts, logits or block.
+# recomputed, the logits are already gone, so only the larger of the two counts, logits or block.
 # Gradients, in float32, are in memory from the update's first micro-batch on. `asleep` means that
 # the engine frees its memory while it isn't writing.
 

@@ -70,8 +70,8 @@ print(f"the MLP keeps {share:.0f} %{beside(guess, share)}")
 # ## Accumulation inside a layer
 #
 # Forward computes each tile's result without a graph, and keeps only `x`. Backward recomputes each
-# tile with a graph, and goes back through it. The gradient of a weight is a *sum* over tokens, and
-# tiles are parts of that sum.
+# tile with a graph, and backpropagates through it. The gradient of a weight is a *sum* over tokens,
+# and tiles are parts of that sum.
 #
 # `stand_ins` share the weights' memory but have their own `.grad`, where autograd adds up the
 # tiles' gradients. So each weight itself gets its gradient once, at the end. (DDP relies on that.)

@@ -130,8 +130,8 @@ plots.growth(curves, xlabel="side of the image in pixels (both axes logarithmic)
 # the bytes for four times the pixels. The eager line bends upwards. For small images, most of its
 # bytes belong to pixels; for large images, most belong to pairs.
 #
-# So with fused attention you need one number for this U-Net, its bytes per pixel. The side of the
-# largest image is then a square root:
+# So with fused attention, one number describes this U-Net's memory: its bytes per pixel. The side
+# of the largest image follows from a square root:
 
 # %% id="largest-image"
 states = 16 * Recipe("sd21-unet").num_parameters  # parameters, gradients, two states
@@ -145,9 +145,9 @@ print(f"{per_pixel / 1024:.2f} KiB a pixel; on 80 GiB one image of {side} x {sid
 #
 # ## What does the frozen autoencoder cost?
 #
-# The tutorial's trainer freezes the autoencoder only `if use_checkpointing`, and encodes under
-# `no_grad`. Is either of these enough? The next cell encodes an image of 512 x 512 pixels in three
-# ways: with trainable weights, with `requires_grad_(False)`, and under `no_grad`.
+# The tutorial's trainer freezes the autoencoder only `if use_checkpointing`, but it encodes
+# under `no_grad`. Is either precaution enough? The next cell encodes an image of 512 x 512 pixels
+# in three ways: with trainable weights, with `requires_grad_(False)`, and under `no_grad`.
 #
 # **Predict.** With trainable weights, how many GiB are left behind for backward?
 
@@ -219,17 +219,17 @@ report
 # the weights, is listed under `inputs`.
 #
 # There are three fixes. `vae.enable_slicing()` encodes one image at a time, and the peak is then in
-# the U-Net's backward. Smaller micro-batches lower both. Or you compute the latents once, before
-# training.
+# the U-Net's backward. Smaller micro-batches lower both peaks. Or you compute the latents once,
+# before training.
 #
 # ## Images a second
 #
 # The tutorial of chapter 11 promises "2.7 times the throughput" for a transformer of 50 layers that
 # goes from batch 4 to a checkpointed batch of 12. It uses the same two batches for SD 2.1's U-Net.
 # Can either model process 2.7 times as many samples *a second*? For that, the step with 12 samples
-# may take only 11 % longer, since 3 / 1.11 is 2.7. (The same table says that it takes 30 % longer,
-# which would make it 2.3 times.) Yet it does more than three times the work: it has three times the
-# samples, and runs each block's forward twice. We count that work:
+# may take only 11 % longer, since 3 / 1.11 is 2.7. (The tutorial's own table says that it takes 30
+# % longer, which would make it 2.3 times.) Yet it does more than three times the work: it has three
+# times the samples, and runs each block's forward twice. We count that work:
 
 
 # %% id="throughput-flops"
@@ -301,9 +301,8 @@ if torch.cuda.is_available():
 pd.DataFrame(speeds).T
 
 # %% [markdown] id="read-speed"
-# (The table is empty without a GPU.) Compare batch 12 with the call to batch 4 without it: is it
-# 2.7 times as fast? If images per second still grow with the batch, the GPU wasn't fully used
-# before.
+# (The table is empty without a GPU.) Is batch 12 with the call 2.7 times as fast as batch 4 without
+# it? If images per second still grow with the batch, the GPU wasn't fully used before.
 
 # %% id="verdict-throughput"
 fits = {name: 3 if part <= 1 else 1 for name, part in share.items()}  # times the batch

@@ -107,7 +107,7 @@ plots.growth(curves, xlabel="blocks", title="What CogVideoX-2B keeps, predicted"
 #
 # `cogvideox-factory` publishes peaks of LoRA training on an A100, in bf16 with AdamW. Latents and
 # text embeddings are precomputed. The peak is `max_memory_reserved` before validation. With one
-# video and checkpoints, it comes from loading the model, so that row is only an upper bound.
+# video and checkpoints, the peak comes from loading the model, so that row is only an upper bound.
 
 # %% id="measured"
 # a-r-r-o-w/cogvideox-factory, README, CogVideoX-2b: videos, rank, checkpoints, GiB
@@ -229,8 +229,8 @@ print(f"off by {((again - plain).norm() / plain.norm()).item():.0%}")
 # $21 \cdot 30 \cdot 52 = 32760$.
 # </details>
 #
-# **2.** Tokens grow with the product of frames, height and width. If a video gets twice as long,
-# how much do the saved bytes grow, and how much the time of attention?
+# **2.** Tokens grow with the product of frames, height and width. If a video gets twice as long, by
+# what factors do the saved bytes and attention's time grow?
 #
 # <details><summary>Answer</summary>
 #

@@ -364,7 +364,7 @@ with counted:
 # keeps what `pack` returns, and calls `unpack` when backward needs the tensor. The next cell runs a
 # linear layer and a softmax, and multiplies the two halves of the result. Four tensors are packed.
 #
-# **Predict.** How many *storages*, or blocks of memory, do the four share?
+# **Predict.** How many *storages*, or blocks of memory, do the four tensors use?
 
 # %% id="guess-2-4"
 guess = None  # storages
@@ -533,8 +533,8 @@ class Births(TorchDispatchMode):
 
 
 # %% [markdown] id="task-2-5"
-# First write `made`, which tells a new storage from an old one: only two of the spy's four
-# operations allocated memory. Then write `find_leaks`, which lists every storage that the step
+# First write `made`, which returns the storages that an operation allocated: only two of the spy's
+# four operations allocated any. Then write `find_leaks`, which lists every storage that the step
 # created and that is still alive after it. Leave out gradients and optimizer state, since a step is
 # meant to leave those. Some objects refer to themselves, and only Python's garbage collector frees
 # them.

@@ -732,9 +732,8 @@ checks.lab03.region(Region)
 #
 # Difficulty 3/5 · importance 5/5 · 12 minutes
 #
-# A function that reads a global or appends to a cache may differ the second time. There is a cheap
-# comparison of what it saves each time: the number of tensors, and each one's shape, dtype and
-# device.
+# A function that reads a global or appends to a cache may differ the second time. You can cheaply
+# compare what it saves each time: the number of tensors, and each one's shape, dtype and device.
 
 
 # %% id="given-describe"
