@@ -43,8 +43,8 @@ os.environ["OMP_NUM_THREADS"] = "1"  # the processes that we start share a few c
 #     └─► python script.py   RANK=1 ─┴─ init_process_group: meet at MASTER_ADDR:MASTER_PORT
 # ```
 #
-# **torchrun** starts a script N times and puts each rank's number into the environment, where
-# `init_process_group` finds it. `--standalone` takes a free port.
+# **torchrun** starts a script N times. It sets each rank's number in the environment, where
+# `init_process_group` finds it. `--standalone` picks a free port.
 
 # %% id="torchrun"
 IN_USE = ("Another program uses this port. Take a free one: --standalone for torchrun, "
@@ -78,10 +78,10 @@ dist.destroy_process_group()
 torchrun(SCRIPT, "--standalone", "--nproc-per-node=2")
 
 # %% [markdown] id="port-text"
-# Without `--standalone`, torchrun takes the port that you name. Where you name none, older versions
-# take 29500; newer ones (2.13 is one) take a free port if there is one node. So two trainings on
-# one machine can ask for the same port. The second one fails with forty lines and the word
-# `EADDRINUSE`; our function says it briefly:
+# Without `--standalone`, torchrun uses the port that you name. If you name none, older versions use
+# 29500; newer ones, such as 2.13, pick a free port if there is only one node. So two runs on one
+# machine can ask for the same port. The second one then fails with forty lines of output and the
+# word `EADDRINUSE`. Our function prints one short message instead:
 
 # %% id="port"
 with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -92,9 +92,10 @@ with socket.create_server(("127.0.0.1", 0)) as taken:
         print(error)
 
 # %% [markdown] id="launcher-text"
-# **Accelerate** has a launcher for notebooks. It forks this process, so no function is sent. It
-# works on Linux only, and only before this process has used a GPU. Port `0` means a free one. The
-# output depends on the machine (and says "CUDAs" for CPUs).
+# **Accelerate** has a launcher for notebooks. It forks this process to make the ranks, so it
+# doesn't have to send them the function. It works only on Linux, and only before this process has
+# used a GPU. Port `0` means any free port. The output depends on the machine (and says "CUDAs" for
+# CPUs).
 
 
 # %% id="launcher"
@@ -133,12 +134,12 @@ if sys.platform == "linux" and not torch.cuda.is_available():
 #             .grad is a view of the bucket: no copy   (gradient_as_bucket_view=True)
 # ```
 #
-# Before gradients travel, DDP copies them into flat buckets. The buckets stay for the whole
-# training. With `gradient_as_bucket_view=True`, `.grad` is a part of the bucket.
+# Before DDP sends gradients, it copies them into flat buckets, which stay in memory for the whole
+# run. With `gradient_as_bucket_view=True`, `.grad` is a view of the bucket.
 #
-# **Predict.** P is the size of the weights. After an update, with gradients still there, one
-# process with AdamW holds weights, gradients and two states: 4 P. How many P does a DDP rank hold
-# without views?
+# **Predict.** P is the size of the weights. After an update, before the gradients are cleared, a
+# single process with AdamW holds weights, gradients and two states: 4 P. How many P does a DDP rank
+# hold without views?
 
 # %% id="guess-buckets"
 guess = None
@@ -169,6 +170,7 @@ print(f"one process {held():.2f} P, DDP {copied:.2f} P, DDP with views {viewed:.
 print(f"DDP holds {copied:.2f} P{beside(guess, copied)}")
 
 # %% [markdown] id="buckets-read"
-# The copy costs one more P. With views, gradient and bucket are one, so only one P is held for
-# both, if each backward exchanges. `zero_grad()` does not free it: while activations pile up, a DDP
-# rank holds one P more than one process, with views or without. (That moment is not in the table.)
+# Without views, the buckets cost one more P. With views, gradients and buckets share their memory,
+# so both together take one P if each backward exchanges gradients. `zero_grad()` doesn't free the
+# buckets: while activations pile up, a DDP rank holds one P more than a single process, with or
+# without views. (The output above doesn't show that moment.)

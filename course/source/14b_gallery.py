@@ -2,13 +2,13 @@
 # # Gallery of broken runs
 #
 # If a run died out of memory, its snapshot says who held it. If a run goes wrong without dying,
-# look up your symptom in the tables at the end. Behind each row there is a training script, most of
-# them from bug reports, and this notebook has it with its cure. A test runs all of them with every
-# new PyTorch and transformers, and says which one a release has changed.
+# look up your symptom in the tables at the end. Each row has a training script, in most cases from
+# a bug report, and this notebook shows it with its cure. A test runs all scripts with every new
+# PyTorch and transformers, and reports those that a release has changed.
 #
-# | your question | begin at |
+# | your question | start at |
 # |---|---|
-# | It ran out of memory: who held it? | [the snapshot](#It-ran-out-of-memory) |
+# | It ran out of memory: what held it? | [the snapshot](#It-ran-out-of-memory) |
 # | My memory did not fall. | [table 1](#My-memory-did-not-fall) |
 # | My loss changed, or the model learns worse. | [table 2](#My-loss-changed) |
 # | It raises an error: which flag do I set? | [table 3](#Which-flag-do-I-set?) |
@@ -65,14 +65,14 @@ from tutorial_lib.units import GIB
 #
 # Three runs ended in `OutOfMemoryError` on an emulated T4. Their messages look alike: a few
 # megabytes were requested, and 14 GiB were in use. The message does not say *who* used them. The
-# allocator's snapshot does: it has every allocation, with the line of Python that asked for it.
+# allocator's snapshot does: it lists every allocation, with the line of Python that requested it.
 #
 # On your own GPU, put `with memory.snapshot("died.pickle"):` around the loop; without a GPU,
 # `python -m tutorial_lib emulate --card t4 --snapshot died.pickle -- python train.py`.
 #
-# **Write.** The replay. An event is a dict. Its `action` is `alloc` when a block is handed out and
-# `oom` when memory ran out; any other action ends the block. `addr` is the block's address, which
-# may be handed out again later.
+# **Write.** `alive`, which replays the events. An event is a dict. Its `action` is `alloc` when a
+# block is handed out and `oom` when memory ran out; any other action ends the block. `addr` is the
+# block's address, which may be handed out again later.
 
 
 # %% id="alive"
@@ -134,14 +134,15 @@ def by_line(name, top=5):
 by_line("oom_1")
 
 # %% [markdown] id="first-read"
-# **The first run** trains GPT-2 medium, four sequences at a time. The two largest lines are the
-# activation function and the linear layers of the blocks: tensors that wait for backward. The
-# weights (`modeling_utils.py`, `cuda`) are small beside them, and no optimizer state exists yet.
+# **The first run** trains GPT-2 medium, four sequences at a time. The first two rows of the table
+# are the blocks' activation function and linear layers. Their tensors wait for backward. The
+# weights (`modeling_utils.py`, `cuda`) are small in comparison, and no optimizer state exists yet.
 # The diagnosis is *activations*. The cure is a smaller micro-batch, then a checkpoint around each
 # block (14).
 #
 # **Predict.** The second run trains well and dies later. GPT-2 has 12 blocks, and each runs the
-# line `activations.py:66` several times in a forward pass. How many forward passes are alive?
+# line `activations.py:66` several times in a forward pass. The tensors of how many forward passes
+# are alive when memory runs out?
 
 # %% id="guess-alive"
 guess = None  # forward passes
@@ -155,15 +156,16 @@ print(f"{passes:.1f} forward passes are alive{beside(guess, passes)}")
 by_line("oom_2")
 
 # %% [markdown] id="second-read"
-# Training holds one pass at a time. Several at once mean that something keeps the graphs of passes
-# that are over. Here is the script:
+# Training holds one pass at a time. If several are alive, something keeps the graphs of passes that
+# are over. Here is the script:
 
 # %% id="second-script"
 print("".join((SNAPSHOTS / "oom_2.py").read_text().partition("total = 0")[1:]))
 
 # %% [markdown] id="third-text"
-# The validation loop sums losses that still have their graphs, so that no pass is ever freed.
-# `with torch.no_grad():` around it, or `loss.item()`, is the cure. A smaller batch only dies later.
+# The validation loop sums losses that still have their graphs, so no pass is ever freed. The cure
+# is `with torch.no_grad():` around the loop, or `loss.item()`. With a smaller batch the run only
+# dies later.
 #
 # **The third run** has one short sequence and a checkpoint around every block.
 
@@ -178,11 +180,11 @@ by_line("oom_3")
 print((SNAPSHOTS / "oom_3.py").read_text().splitlines()[13].strip())
 
 # %% [markdown] id="third-cure"
-# The first update makes AdamW's states, two for each weight, and its `foreach` form makes
-# temporaries beside them. No checkpoint and no smaller batch touches that. The cures are
-# `fused=True`, 8-bit states, or states divided over devices.
+# The first update allocates AdamW's states, two for each weight, and the `foreach` version also
+# allocates temporaries. Neither a checkpoint nor a smaller batch changes that. The cures are
+# `fused=True`, 8-bit states, or states sharded over devices.
 #
-# Now go through the three runs in time. At which moment could you have known?
+# Now step through the three runs. At which moment could you have known what was wrong?
 
 # %% id="triage"
 runs = {}
@@ -203,8 +205,8 @@ widgets.snapshot_triage(runs)
 # ## How a case is written
 #
 # A case is one function. `cured=False` runs the script of the report, `cured=True` the same script
-# fixed: the line with `cured` in it is the cure. The function returns what an instrument reads
-# off. The two patterns in its `@case` line match that reading, as reported and cured. The name
+# fixed: the line with `cured` in it is the cure. The function returns what an instrument reads off.
+# The two patterns in its `@case` line match that reading, first as reported, then cured. The name
 # before them is the instrument: `assert_same_training`, the meter, a count, or PyTorch's own error.
 
 # %% id="frame"
@@ -331,8 +333,9 @@ def make_llama(switched_on=True):
 # %% [markdown] id="memory-text"
 # ## Scripts: memory
 #
-# The loss is right, and the run still does not fit. Count how often a block runs in one step: once
-# means that nothing is checkpointed, twice is right, more means that it is checkpointed twice.
+# In these runs the loss is right, but the run doesn't fit. Count how often a block runs in one
+# step. Once means that nothing is checkpointed. Twice is right. More than twice means that it is
+# checkpointed twice.
 
 
 # %% id="evaluation-mode"
@@ -570,7 +573,7 @@ def offload_recomputes(cured):
 # %% [markdown] id="loss-text"
 # ## Scripts: the loss
 #
-# Nothing is raised, except in `layer_drop`. The model trains, but it is not the same training.
+# These runs raise no error, except `layer_drop`. The model trains, but it isn't the same training.
 # `assert_same_training(step_to_trust, your_step, make=...)` names the first part that differs.
 
 
@@ -1193,7 +1196,7 @@ def low_precision_sum(cured):
 # ## Scripts: errors and flags
 #
 # These runs stop with an error, or warn. Half of them use the reentrant checkpoint, PyTorch's older
-# implementation. Pass `use_reentrant=False` in every call.
+# implementation. To avoid it, pass `use_reentrant=False` in every call.
 
 
 # %% id="frozen-input"
@@ -1409,8 +1412,8 @@ def unscaled_twice(cured):
 # %% [markdown] id="try-text"
 # ## Try one
 #
-# `show` runs a case as it was reported, then cured. What a case shows is compared with what it
-# showed when this page was written.
+# `show` runs a case as it was reported, then cured, and compares both results with those from when
+# this page was written.
 
 
 # %% id="try"
@@ -1445,8 +1448,8 @@ show(middle_forgotten)
 # %% [markdown] id="tables-text"
 # ## The tables
 #
-# The last column names the instrument that shows the fault and the script above, links to reports
-# where there are any, and names the versions with which the course has seen it.
+# The last column names the instrument that shows the fault and the script above. It links to bug
+# reports, if there are any, and lists the versions in which the course has seen the fault.
 
 
 # %% id="table"

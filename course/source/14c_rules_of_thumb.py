@@ -1,10 +1,10 @@
 # %% [markdown] id="title"
 # # Which lever first: rules of thumb
 #
-# Chapter 14 pulls six levers on one model. Does the order hold for others? In this companion you
-# try the course's order on the recorded models, predict the lever for a model that was left out,
-# and read what the planner does with real ones. Then you find out what the promise "four to ten
-# times larger" depends on. No lab and no later chapter needs it.
+# Chapter 14 pulls six levers on one model. Does their order hold for other models? In this
+# companion you try the order on the recorded models, predict the first lever of a model that was
+# left out, and read what the planner does with real models. Then you find out what the promise
+# "four to ten times larger" depends on. No lab and no later chapter needs this one.
 #
 # **Budget:** 70 minutes, 2 GiB of memory, no GPU needed.
 
@@ -31,11 +31,11 @@ pd.set_option("display.max_colwidth", None)  # show answers whole
 # ## A step has two peaks
 #
 # The first peak comes while the model runs: at the end of forward, or early in backward, when the
-# activations are all there. The second one comes in the update. Then no activation is left, but
-# every gradient is there, and the optimizer may make temporaries beside its states. The higher of
-# the two must fit.
+# activations are all there. The second one comes in the update. No activation is left then, but all
+# gradients are in memory, and the optimizer may allocate temporaries besides its states. The higher
+# of the two peaks must fit.
 #
-# The recordings hold both peaks of 17 models, in float32, at batches that people train with.
+# The recordings have both peaks of 17 models, in float32, at batch sizes that people train with.
 
 # %% id="report-of"
 rows = recorded.load("predicted").rows
@@ -74,13 +74,13 @@ figures.two_peaks(
 # | 8-bit states | lower, by the states | lower |
 # | LoRA, or sharding (13) | lower | lower |
 #
-# So look at both peaks first. Where the update alone does not fit, neither a checkpoint nor a
-# smaller micro-batch can help.
+# So look at both peaks first. If the update alone doesn't fit, neither a checkpoint nor a smaller
+# micro-batch can help.
 #
 # ## One order
 #
-# Among the levers that help, the cheapest comes first. This is the order of the course. `tonight`
-# and `planning.pull_levers` read it from the same place:
+# Among the levers that help, the cheapest comes first. This table has the course's order, and
+# `tonight` and `planning.pull_levers` use the same one:
 
 # %% id="order"
 pd.DataFrame({"what it costs": planning.ORDER})
@@ -88,13 +88,14 @@ pd.DataFrame({"what it costs": planning.ORDER})
 # %% [markdown] id="order-read"
 # Two sources disagree about the middle of this list. A tutorial (source 1 of chapter 10) says
 # "start with gradient accumulation", and "add checkpointing if still hitting memory limits". The
-# outline of this course had checkpoints first. Both levers lower the same peak, and change no
-# training where nothing mixes samples (09). So time decides. People who measured both have
-# published it.
+# outline of this course had checkpoints first. Both levers lower the same peak, and neither changes
+# the training if no layer mixes samples (09). So time decides, and people have published times for
+# both.
 #
-# **Predict.** InternLM trained 7B parameters on GPUs of 80 GiB, 8 samples to each for an update.
-# One run kept everything, two samples at a time, accumulated. The other checkpointed, all eight at
-# once. How many percent longer did the checkpointed run take?
+# **Predict.** InternLM trained 7B parameters on GPUs of 80 GiB, with 8 samples per GPU in each
+# update. One run kept all activations and accumulated over micro-batches of two samples. The other
+# used checkpoints and ran all eight samples at once. By what percentage was the checkpointed run
+# slower?
 
 # %% id="guess-order"
 guess = None  # percent
@@ -120,12 +121,12 @@ settled |= {f"BERT-Large, V100: {way}": f"{p:+.0%}" for way, p in bert.items()}
 pd.DataFrame({"more time (measured, by the sources)": settled})
 
 # %% [markdown] id="settled-read"
-# Accumulation is the cheaper one in each InternLM pair. So the tutorial's order wins, with two
-# limits. The first: a GPU is filled while its work takes longer than the CPU needs to launch it.
-# Below that, half a micro-batch takes as long as a whole one, and checkpoints launch a forward
-# again: then time both levers. This limit can be predicted, from a sample's FLOPs and bytes, the
-# card's published speed, and the number of operations, each with the launch time that fits 10b's
-# H200. The smallest micro-batch that fills the GPU:
+# Accumulation is cheaper in each InternLM pair. So the tutorial's order wins, with two limits. The
+# first limit is a GPU that isn't filled: it finishes its work faster than the CPU can launch it.
+# Then half a micro-batch takes as long as a whole one, and a checkpoint launches its forward a
+# second time, so time both levers. You can predict this limit from a sample's FLOPs and bytes, the
+# card's published speed, and the number of operations. Each operation counts with the launch time
+# that fits 10b's H200. The table shows the smallest micro-batch that fills the GPU:
 
 # %% id="filled"
 filled = {}
@@ -141,16 +142,16 @@ pd.DataFrame(filled)  # predicted
 
 # %% [markdown] id="filled-read"
 # The slower the card and the larger a sample, the fewer samples fill it. This is why the list has
-# the micro-batch twice: first down to the size that fills the GPU, and after the checkpoints down
-# to one sample.
+# the micro-batch twice: first down to the size that just fills the GPU, then, after the
+# checkpoints, down to one sample.
 #
 # The second limit is sharding over a slow link, where each micro-batch sends the weights again.
-# There the order turns round (chapter 14).
+# There the order is reversed (chapter 14).
 #
 # ## How far each lever reaches
 #
-# Now pull the levers on the recorded models. Every rung keeps those before it. On the rung
-# "smaller micro-batch" the window runs one sample at a time.
+# Now pull the levers on the recorded models, like climbing a ladder: each rung adds one lever and
+# keeps the earlier ones. On the rung "smaller micro-batch" the window runs one sample at a time.
 
 # %% id="rungs"
 TWICE = "one sample at a time"  # the smaller micro-batch again
@@ -182,7 +183,7 @@ def steps(model):
 
 # %% [markdown] id="write-first-rung"
 # **Write.** `first_rung`, from the `peak_bytes` of `report_of(model, step)` for the six steps that
-# `steps(model)` gives.
+# `steps(model)` returns.
 
 
 # %% id="first-fit"
@@ -218,8 +219,8 @@ def finds_the_first_that_fits():
 
 
 # %% [markdown] id="guess-fit-text"
-# **Predict.** That makes 17 models and three cards of 16, 24 and 80 GiB. How many of the 51 pairs
-# fit as they are, without any lever?
+# **Predict.** There are 17 models and three cards, of 16, 24 and 80 GiB. How many of the 51 pairs
+# fit without any lever?
 
 # %% id="guess-fit"
 guess = None  # pairs of 51
@@ -234,10 +235,10 @@ print(f"{plain} of {3 * len(MODELS)} pairs fit as they are{beside(guess, plain)}
 pd.DataFrame(found).T.map(lambda rung: RUNGS[rung]).rename(columns="{} GiB".format)
 
 # %% [markdown] id="ladder-read"
-# Read along a line: a larger card asks for fewer levers. *LoRA* means that no step of the six fits.
-# Read down a column: the levers differ by *what* a model holds. Where weights and states nearly
-# fill the card, only smaller states or more devices help; where activations do, a smaller
-# micro-batch is most often enough. Pull the levers yourself:
+# Read along a row: a larger card needs fewer levers. *LoRA* means that none of the six steps fits.
+# Read down a column: the lever depends on *what* fills the card. If weights and states nearly fill
+# it, only smaller states or more devices help. If activations do, a smaller micro-batch is usually
+# enough. Pull the levers yourself:
 
 # %% id="calculator"
 widgets.published_calculator(rows, micro_batch=8, card_gib=24)
@@ -253,14 +254,14 @@ widgets.published_calculator(rows, micro_batch=8, card_gib=24)
 # The two peaks follow, from chapters 01 to 08:
 #
 # - Weights, gradients and AdamW's states are 4, 4 and 8 of the 16 bytes; 8-bit states are 2.
-# - While the activations are at their most, this micro-batch has made no gradients yet. Those of
-#   earlier micro-batches are there.
+# - When the activations reach their maximum, this micro-batch has no gradients yet. The gradients
+#   of earlier micro-batches are in memory.
 # - From the second rung on, autocast keeps a 16-bit copy of the weights while the model runs.
-# - The update has all gradients, and PyTorch's default AdamW makes temporaries of 4 more bytes. The
-#   fused and the 8-bit one make none.
+# - In the update all gradients are in memory, and PyTorch's default AdamW needs temporaries of 4
+#   more bytes. The fused and the 8-bit versions need none.
 #
-# How much of `batch` is left by autocast and by checkpoints depends on the model. We take the
-# median of other models.
+# What share of `batch` remains under autocast, and what share under checkpoints, depends on the
+# model. We take the median of other models.
 #
 # **Write.** `on_paper`: the peaks on the first six rungs, as shares of the card.
 
@@ -310,8 +311,9 @@ def is_right_on_paper():
 
 
 # %% [markdown] id="judge-text"
-# Judge the rule as you will use it, on a model that it has not seen: the two parts come from the 16
-# other models. We ask about cards of seven sizes.
+# Judge the rule the way you will use it, on a model that it hasn't seen: the two shares, of
+# autocast and of checkpoints, are medians over the 16 other models. We ask about cards of seven
+# sizes.
 
 
 # %% id="shares"
@@ -348,8 +350,8 @@ def ruled(model, budget_bytes):
 
 
 # %% [markdown] id="guess-rule-text"
-# **Predict.** Where a lever is needed, in how many percent of the pairs does the rule name the
-# right one?
+# **Predict.** Among the pairs that need a lever, for what percentage does the rule name the right
+# one?
 
 # %% id="guess-rule"
 guess = None  # percent
@@ -370,35 +372,36 @@ missed = {f"{pair[0]}, {pair[1]} GiB": (RUNGS[told[pair]], RUNGS[needed[pair]])
 pd.DataFrame(missed, index=["on paper", "needed"]).T
 
 # %% [markdown] id="judged-read"
-# Most misses are language models. Their logits stay in float32 under autocast, which saves less of
-# the batch there than elsewhere (chapter 10d). The others lie near the limit of the card. Take the
-# answer on paper as the first thing to try, and `memory.predict` it: that takes seconds.
+# Most misses are language models. Their logits stay in float32 under autocast, so autocast saves a
+# smaller share of their batch (chapter 10d). The other misses are close to the card's limit. Take
+# the answer on paper as the first thing to try, and check it with `memory.predict`, which takes
+# seconds.
 #
 # In words:
 #
-# - A small batch beside small states needs no lever.
-# - A large batch beside states that leave room: autocast, then a smaller micro-batch, then a
+# - A small batch with small states needs no lever.
+# - A large batch with states that leave room needs autocast, then a smaller micro-batch, then a
 #   checkpoint around each block.
-# - States that nearly fill the card: fused kernels at once, then 8-bit states. A checkpoint alone
-#   does not help.
-# - States larger than the card, in 8 bits too: bfloat16 throughout, more devices, or fewer trained
+# - States that nearly fill the card need fused kernels at once, then 8-bit states. A checkpoint
+#   alone doesn't help.
+# - States that don't fit even in 8 bits need bfloat16 throughout, more devices, or fewer trained
 #   weights.
 
 # %% [markdown] id="plans-text"
 # ## The planner on real models
 #
 # The ladder has six rungs; the planner has many more. It keeps weights and states in float32. It
-# takes the plan with the shortest predicted time, most often the one that recomputes least. The
-# table has its answers for 64 samples an update, recorded by
-# `python course/recorded/make/plan_pairs.py`. You get one of them with
+# takes the plan with the shortest predicted time, which is usually the one that recomputes least.
+# The table has its answers for 64 samples per update, recorded by
+# `python course/recorded/make/plan_pairs.py`. This command computes one of them:
 #
 # ```bash
 # python -m tutorial_lib plan gpt2-xl --budget 24GiB --effective-batch 64
 # ```
 #
-# **Predict.** Llama 2 has 6.7 billion parameters. On a card of 80 GiB its states in float32 do not
-# fit, and 8-bit ones may not. In bfloat16 throughout they do, one sequence of 4,096 tokens at a
-# time. How many percent of time does recomputation add?
+# **Predict.** Llama 2 has 6.7 billion parameters. On a card of 80 GiB its states don't fit in
+# float32, and 8-bit ones may not either. In bfloat16 throughout they do, if you run one sequence of
+# 4,096 tokens at a time. By what percentage does recomputation lengthen the step?
 
 # %% id="guess-plan"
 guess = None  # percent
@@ -425,25 +428,26 @@ plans.apply(in_words, axis=1).unstack().rename(columns="{} GiB".format)
 # Four things to see:
 #
 # - A larger card never gets a smaller micro-batch. A tenth of the card is left free (10b).
-# - A plan that the planner solves for costs less than the rung "checkpoint each block": it
-#   recomputes only as much as is missing, and the cheapest stages first.
-# - Where a row says "only with", weights and states in float32 do not fit. Then the planner shows
-#   what does, and takes it only if `--optimizer adamw-8bit` or `--precision bf16` asks for it. Both
-#   are another training. bfloat16 rounds away any update that is smaller than 1/512 of its weight,
-#   so that the model may learn less.
-# - Where nothing fits, it says what states in float32 need: then more devices, or LoRA.
+# - The planner's plans cost less than the rung "checkpoint each block": they recompute only as much
+#   as the memory requires, and the cheapest stages first.
+# - Where a row says "only with", weights and states don't fit in float32. The planner then shows
+#   what would fit, but uses it only if you pass `--optimizer adamw-8bit` or `--precision bf16`,
+#   since both change the training. bfloat16 rounds away any update smaller than 1/512 of its
+#   weight, so the model may learn less.
+# - Where nothing fits, the planner says how much memory float32 states need. Use more devices then,
+#   or LoRA.
 #
-# The planner's seconds are not a GPU's. Its clock adds up FLOPs and bytes at a fixed share of a
-# card's published speed, and takes at least as long as the launches. That is enough to put choices
-# in order. Chapter 10b holds both parts against the steps of an H200.
+# The planner's seconds are predicted, not measured on a GPU. It adds up FLOPs and bytes at a fixed
+# share of a card's published speed, and the result is never shorter than the time for the launches.
+# That's enough to rank plans. Chapter 10b compares both parts with measured steps of an H200.
 
 # %% [markdown] id="larger-text"
 # ## "Four to ten times larger"
 #
 # "Both techniques together let you train models four to ten times larger." Larger in what? We take
 # GPT-2's layers of width 768, an update of 16 sequences of 1,024 tokens, autocast, and 16 GiB, and
-# ask how many layers fit. A layer adds the same bytes each time, so the peak is a straight line in
-# the number of layers: two predictions draw it, and a third shows how straight it is.
+# ask how many layers fit. Each layer adds the same number of bytes, so the peak is a straight line
+# in the number of layers. Two predictions give the line, and a third shows how straight it is.
 
 # %% id="lines"
 WAYS = {
@@ -481,7 +485,7 @@ four, six, eight = (peak(layers, **WAYS["both"]) for layers in (4, 6, 8))
 print(f"at six layers the line is off by {2 * six / (four + eight) - 1:+.2%}")
 
 # %% [markdown] id="guess-larger-text"
-# **Predict.** Both together, against neither: how many times as many layers fit in 16 GiB?
+# **Predict.** How many times as many layers fit in 16 GiB with both techniques as with neither?
 
 # %% id="guess-larger"
 guess = None  # times
@@ -498,10 +502,10 @@ table["parameters"] = [f"{count / 1e6:.0f} M" for count in sizes.values()]
 table
 
 # %% [markdown] id="depths-read"
-# Far more than ten times. The reason is the size of the update: without a lever, all 16 sequences
-# are in memory at once, and their activations leave room for a few layers only. With both levers
-# nearly all of the 16 GiB is weights and states. So the factor should fall when the update is
-# smaller.
+# The factor is far larger than ten. The reason is the size of the update: without a lever, all 16
+# sequences are in memory at once, and their activations leave room for only a few layers. With both
+# levers, weights and states take nearly all of the 16 GiB. So the factor should be lower for a
+# smaller update.
 
 # %% id="by-batch"
 one = {"micro_batch": 1}  # an update of one sample has nothing to accumulate
@@ -514,12 +518,12 @@ larger["1 x 16384 tokens"] = single[16384]
 pd.Series(larger).map("{:.1f}".format).to_frame("times as deep")
 
 # %% [markdown] id="by-batch-read"
-# Here is the condition of the claim. The factor is not a property of the techniques: it grows with
-# the samples in an update and with their length. With one short sample an update, less than twice
-# the depth fits, since weights and states fill the card whatever you do.
+# So the claim depends on the update. The factor isn't a property of the techniques: it grows with
+# the number of samples in an update and with their length. With one short sample per update, less
+# than twice the depth fits, since weights and states fill the card whatever you do.
 #
-# *Wider* models meet the same wall. Weights grow with the square of the width, activations only
-# with the width.
+# *Wider* models hit the same limit: weights grow with the square of the width, activations only in
+# proportion to it.
 
 
 # %% id="widths"
@@ -549,6 +553,6 @@ claims.Verdicts(
 # ## What you can now do
 #
 # - Ask which of a step's two peaks is too high, and know which lever comes first.
-# - Say why accumulation comes before checkpoints, and where that ends.
-# - Have a planner choose, and read what it chose.
+# - Say why accumulation comes before checkpoints, and when it doesn't.
+# - Let a planner choose, and read its plan.
 # - Say what "ten times larger" depends on.

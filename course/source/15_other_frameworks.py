@@ -2,19 +2,19 @@
 # # Appendix: other frameworks
 #
 # Every framework that differentiates keeps tensors for backward, and every large one can drop and
-# recompute them. The names differ (checkpoint, remat, recompute), and so does who decides what is
-# kept: your wrapper, a policy, or a compiler.
+# recompute them. They call it checkpoint, remat or recompute. Your wrapper, a policy, or a compiler
+# decides which tensors are kept.
 #
 # Here one model with one set of weights runs in PyTorch, JAX, TensorFlow and Keras. You compare
-# gradients, count what is kept for backward, and read what XLA reports of its program for a CPU.
-# There the wrapper runs blocks again but frees no memory.
+# gradients, count the bytes kept for backward, and read what XLA reports about its program for a
+# CPU. In that program the wrapper reruns blocks but saves no memory.
 #
 # **Budget:** 70 minutes, 3 GiB of memory, no GPU needed.
 #
 # The frameworks are an extra: `pip install -e ".[frameworks]"` in the course's folder. A cell that
-# begins with `# needs jax` is left out without JAX. The companion
+# begins with `# needs jax` is skipped if you don't have JAX. The companion
 # [15b](15b_accumulation_elsewhere.ipynb) shows accumulation in optax and Keras, offload, and JAX's
-# libraries of modules: Flax NNX, Linen, Haiku.
+# module libraries: Flax NNX, Linen, Haiku.
 
 # %% id="imports"
 import io
@@ -50,14 +50,13 @@ frameworks.leave_out_cells("jax", "tensorflow", "keras")
 #                                └ norm, attention, +, norm, MLP, +
 # ```
 #
-# The model is three blocks of the course's GPT, with eager attention; the text is the source
-# of Python's own library. The other frameworks get the weights as NumPy arrays, matrices as
-# (inputs, outputs). The unit of bytes is one block's input.
+# The model is three blocks of the course's GPT, with eager attention. The text is the source code
+# of Python's standard library. The other frameworks get the weights as NumPy arrays, with matrices
+# of shape (inputs, outputs). We count bytes in units of one block's input.
 #
-# Each framework below reports the bytes it keeps, without and with its wrapper, and the gradients
-# it computes with the wrapper. We compare these gradients with those of PyTorch without
-# checkpoints. For each weight we give the largest difference, as a share of that weight's largest
-# gradient.
+# For each framework we count the bytes it keeps, without and with its wrapper, and compute the
+# gradients with the wrapper. We compare them with PyTorch's gradients without checkpoints. A
+# weight's error is its largest difference, as a share of its largest gradient.
 
 # %% id="model"
 BATCH, SEQ, WIDTH, HEADS = 4, 128, 128, 4
@@ -106,9 +105,9 @@ def flat(blocks):
 
 
 # %% [markdown] id="write-compare"
-# **Write.** `relative_error`, against the list `wanted`. `np.asarray` takes any framework's array.
-# Python's `max` may let a NaN pass; NumPy's does not. A list with a gradient missing must raise a
-# `ValueError`, not compare what is left.
+# **Write.** `relative_error`, against the list `wanted`. `np.asarray` accepts any framework's
+# array. Python's `max` may miss a NaN; NumPy's doesn't. If the list lacks a gradient, raise a
+# `ValueError` and don't compare the rest.
 
 
 # %% id="compare"
@@ -185,13 +184,12 @@ pd.DataFrame({"kept": kept, "peak": peaks}).div(UNIT).round(1)  # in units
 # takes a function and returns one. `jax.remat` is another name for it.
 #
 # What waits for backward? `jax.vjp` runs forward and returns the backward pass as an object that
-# JAX can open like a list. Its arrays are what JAX calls *residuals*. In practice a step runs under
-# `jax.jit`, which compiles it. So forward is compiled here too, and what it hands over to backward
-# is counted.
+# JAX can unpack like a list. JAX calls the arrays in it *residuals*. In practice a step runs under
+# `jax.jit`, which compiles it. So we compile forward too, and count the residuals it returns.
 #
 # **Predict.** PyTorch's softmax, norm and GELU are single operations, with a backward written by
-# hand. In JAX each is made of small operations, which keep their own inputs, compiled or not. How
-# many times PyTorch's bytes does JAX keep without a wrapper?
+# hand. In JAX each consists of small operations, which keep their own inputs, compiled or not.
+# Without a wrapper, how many times PyTorch's bytes does JAX keep?
 
 # %% id="guess-jax"
 guess = None  # times
@@ -218,8 +216,9 @@ def jax_norm(x, shift, scale):
 
 # %% [markdown] id="write-jax-block"
 # **Write.** `jax_block`, three lines: norm, attention, sum, norm, MLP, sum, as in the drawing at
-# the top. `linear(w, "qkv", x)` is a layer (`qkv`, `out`, `up`, `down`), a norm is
-# `jax_norm(x, *w["norm_1"])`, and `jax.nn.gelu` the GELU. The gradients must be PyTorch's.
+# the top. `linear(w, "qkv", x)` is a layer (`qkv`, `out`, `up`, `down`),
+# `jax_norm(x, *w["norm_1"])` is a norm, and `jax.nn.gelu` is the GELU. The gradients must equal
+# PyTorch's.
 
 
 # %% id="jax-block"
@@ -272,10 +271,10 @@ def jax_loss(model, w):
 
 # %% [markdown] id="write-jax-kept"
 # **Write.** `jax_kept`. A compiled forward is `jax.jit(partial(jax.vjp, loss))`, where `loss` is
-# `partial(jax_loss, model)`. It gives the loss and the backward pass, whose leaves
-# (`jax.tree.leaves`) are what waits. Among them are weights, which are there anyway: leave out
-# arrays of fewer than three axes. With the wrapper, 4 units must be left: the inputs of three
-# blocks, and the distances of the loss.
+# `partial(jax_loss, model)`. It returns the loss and the backward pass, whose leaves
+# (`jax.tree.leaves`) are the residuals. Some are weights, which are in memory anyway: leave out
+# arrays with fewer than three axes. With the wrapper, 4 units must remain: the inputs of three
+# blocks, and the distances that the loss squares.
 
 
 # %% id="jax-kept"
@@ -331,18 +330,19 @@ for name, run_block in BLOCKS.items():
     print(f"{name}: {len(kept)} outputs", *Counter(kept).most_common(), sep="\n  ")
 
 # %% [markdown] id="policies-text"
-# `print_saved_residuals` lists residuals without running anything: above, those of one block,
-# without its arguments. The compiler does not drop them: forward and backward are two programs
-# here, and all that backward reads must be handed over.
+# `print_saved_residuals` lists residuals without running anything. The list above is for one block,
+# without its arguments. The compiler can't drop residuals here: forward and backward are two
+# programs, and forward must return everything that backward reads.
 #
 # ### Policies
 #
-# A *policy* is asked about each residual: keep it, or recompute it? Chapter 07 wrote one as a pair
-# of dispatch modes. In JAX it is an argument. The `dots` policies keep the results of matmuls,
-# and recompute the rest. Tensors can also be chosen by name (15b).
+# A *policy* is asked about each residual: keep it, or recompute it? In chapter 07 you wrote a
+# policy as a pair of dispatch modes. In JAX it is an argument of `jax.checkpoint`. The `dots`
+# policies keep the results of matmuls, and recompute the rest. Tensors can also be chosen by name
+# (15b).
 #
-# **Predict.** How many units wait with `dots_saveable`? (In order, the results of a block's six
-# matmuls take 3, 4, 1, 1, 4 and 1 units.)
+# **Predict.** How many units wait for backward with `dots_saveable`? (In order, the results of a
+# block's six matmuls take 3, 4, 1, 1, 4 and 1 units.)
 
 # %% id="guess-dots"
 guess = None
@@ -362,11 +362,11 @@ for name in POLICIES:
     print(f"{name:<34}{units:>7.1f} units   equal: {equal}{words}")
 
 # %% [markdown] id="policies-read"
-# With `dots_saveable`, the last matmul's result is only added to `x`, so no gradient needs it. That
-# leaves 3 x 13 units, and the 4 of inputs and loss.
+# In each block the last matmul's result is only added to `x`, so no gradient needs it. That leaves
+# 13 units for each of the three blocks, plus 4 for the blocks' inputs and the loss.
 #
-# "No batch dims" is JAX's way to say "the linear layers, and not attention's two matmuls". Those
-# two have results that are large for the FLOPs they cost. Chapter 07 drew the same line by price.
+# "No batch dims" is JAX's way of saying "the linear layers, but not attention's two matmuls", whose
+# results are large for the FLOPs they cost. Chapter 07 made the same distinction by price.
 #
 # ## Who decides in the end? The compiler
 #
@@ -377,17 +377,17 @@ for name in POLICIES:
 #
 # In practice forward and backward are *one* program. Then JAX's choice of residuals is only a plan.
 # XLA, JAX's compiler, decides what is in memory: it may fuse small operations, so that their
-# results are never written. It reports how many bytes: `memory_analysis().temp_size_in_bytes` is
-# everything but arguments and results. That is a *predicted* size. It depends on XLA's version and
-# on the processor, so your numbers may differ. All that follows is from XLA's backend for the CPU.
-# Its backends for GPUs and TPUs have other passes, and none of them ran here.
+# results are never written. `memory_analysis().temp_size_in_bytes` reports the bytes of everything
+# but arguments and results. This *predicted* size depends on XLA's version and the processor, so
+# your numbers may differ. Everything below is from XLA's CPU backend. Its GPU and TPU backends
+# optimize differently, and we didn't run them.
 #
 # JAX asks the compiler to keep the plan's order. Around each recomputed block it puts an
 # *optimization barrier*, so that the second computation is not moved up and merged with the first
 # (`prevent_cse=True`). We count the barriers before and after compilation.
 #
-# **Predict.** Three blocks, compiled, on a CPU. How many times the bytes of `none` does
-# `per block` need?
+# **Predict.** The three blocks are compiled for a CPU. How many times as many bytes does
+# `per block` need as `none`?
 
 # %% id="guess-compiled"
 guess = None
@@ -418,9 +418,9 @@ print(f"barriers handed to the compiler: {handed_over}, left in its program: {le
 
 # %% [markdown] id="scan-text"
 # On the CPU, `per block` runs blocks again but frees no memory. This backend drops the barriers,
-# and then nothing makes the recomputation wait for backward. (We did not prove that this is the
-# whole reason.) A loop makes it wait: `jax.lax.scan` runs one block many times over stacked
-# weights, and XLA must reserve the residuals of all its rounds. Large JAX models use it anyway,
+# and without them nothing makes the recomputation wait for backward. (We didn't prove that this is
+# the whole reason.) A loop does make it wait: `jax.lax.scan` runs one block many times over stacked
+# weights, and XLA must reserve the residuals of all iterations. Large JAX models use it anyway,
 # because one block compiles faster than a hundred.
 
 
@@ -454,10 +454,10 @@ print("gradients equal to 1e-5:", relative_error(jax.tree.leaves(of_each)) < 1e-
 # tape.gradient(loss, variables)       f runs again, under a tape of its own
 # ```
 #
-# TensorFlow's allocator reports a peak on GPUs only (`tf.config.experimental.get_memory_info`). On
-# a CPU the course's `frameworks.tensorflow_step` counts, as its meter does for PyTorch: a callback
-# sees each operation's results, and a weak reference tells when one dies. The callback is internal
-# to TensorFlow (its debugger uses it), so a later version may not have it.
+# TensorFlow's allocator reports a peak only on GPUs (`tf.config.experimental.get_memory_info`). On
+# a CPU we count with `frameworks.tensorflow_step`, as the course's meter does for PyTorch: a
+# callback sees each operation's results, and a weak reference tells when one is freed. The callback
+# is internal to TensorFlow, so a later version may not have it.
 
 # %% id="tf-attend"
 # needs tensorflow
@@ -510,8 +510,8 @@ tf_report("TensorFlow", steps)
 # Without a wrapper the tape keeps more than any other framework here: most operations' inputs and
 # results, needed or not.
 #
-# `tf.recompute_grad` replays no random numbers: in eager mode its dropout draws another mask, so
-# gradients are silently wrong (TensorFlow 2.21).
+# `tf.recompute_grad` doesn't replay random numbers. In eager mode dropout draws a different mask
+# when it reruns, so gradients are silently wrong (TensorFlow 2.21).
 #
 # `tf.function` builds a graph first, and may drop and fuse operations. No public API reports what
 # it holds on a CPU.
@@ -525,17 +525,17 @@ tf_report("TensorFlow", steps)
 #                                                       or torch.utils.checkpoint
 # ```
 #
-# Keras runs on three backends and hands the work to each one's own function; here it is
-# TensorFlow's. Its scope has modes: `full` (every layer), `activations`, `larger_than` a size, and
-# `list_of_layers` by name. Mind the defaults, or gradients differ: a norm's epsilon is 1e-5 in
-# PyTorch and 1e-3 in Keras.
+# Keras runs on three backends and calls the backend's own function, here TensorFlow's. Its scope
+# has four modes: `full` (every layer), `activations`, `larger_than` a size, and `list_of_layers` by
+# name. Mind the defaults, or gradients differ: a norm's epsilon is 1e-5 in PyTorch and 1e-3 in
+# Keras.
 #
 # The documentation of `RematScope` says "This should be used when initializing the layer" and, in
 # the next sentence, "Rematerialization applies at execution time, not at creation time". So we try
-# both: the scope around making the layers, and around calling them.
+# both: creating the layers inside the scope, and calling them inside it.
 #
-# **Predict.** `list_of_layers` names the three blocks. How many units wait if only the *call* is
-# inside the scope?
+# **Predict.** `list_of_layers` names the three blocks. How many units wait for backward if only the
+# *call* is inside the scope?
 
 # %% id="guess-keras"
 guess = None
@@ -599,15 +599,15 @@ sizes = table[["waiting_bytes", "peak_bytes"]].div(UNIT).round(1)
 sizes.set_axis(["waiting, units", "peak, units"], axis=1).join(table["matmuls"])
 
 # %% [markdown] id="keras-read"
-# The scope counts where the layer is *made*. Around a call it does nothing and says nothing. `full`
-# wraps every layer, and the layers inside the block again: the block's recomputation is itself
+# The scope takes effect where the layer is *created*. Around a call it silently does nothing.
+# `full` wraps each block and also the layers inside it, so the block's recomputation is itself
 # checkpointed. So its peak is lower, and the dense layers' `matmuls` run a third time.
 #
 # ## Side by side
 #
 # All rows have the same model, weights and gradients. *Waiting* is what is kept for backward.
-# *Peak* is all that a step adds to the weights, counted operation by operation. JAX's peak is what
-# XLA predicts for one program on the CPU.
+# *Peak* is the most that a step holds besides the weights, counted operation by operation. JAX's
+# peak is what XLA predicts for one program on the CPU.
 
 # %% id="side-by-side"
 # NBVAL_IGNORE_OUTPUT
@@ -628,13 +628,13 @@ display(pd.DataFrame.from_dict(table, orient="index", columns=heads))
 plots.ledger_bars(bars, title="Bytes that wait for backward: three blocks")
 
 # %% [markdown] id="end"
-# Without a wrapper the frameworks differ several times, since they cut the same formulas into
-# different operations. With one they agree: the boundaries are left. So a saving quoted "with
-# checkpointing" says as much about the baseline as about checkpointing.
+# Without a wrapper the frameworks differ by several times, since they split the same formulas into
+# different operations. With a wrapper they agree, since only the boundaries are kept. So a saving
+# quoted for checkpointing says as much about the baseline as about checkpointing.
 #
-# All numbers but JAX's are eager. JAX's bars are what a compiled forward hands over to backward, a
-# second program. In one program XLA fuses small operations, so JAX's peak is lower than its
-# residuals.
+# All numbers but JAX's are from eager mode. JAX's bars show what a compiled forward hands over to a
+# separate backward program. In one program XLA fuses small operations, so JAX's peak is lower than
+# its residuals.
 
 # %% id="verdicts"
 # needs jax, tensorflow, keras
@@ -673,7 +673,7 @@ claims.Verdicts(
 #
 # ## What you can now do
 #
-# - Find the wrapper in a framework that you do not know, and prove with equal gradients that it is
-#   one.
-# - Ask each framework what it keeps, and say what its instrument cannot see.
-# - Tell a plan (residuals, a policy) from what a compiler makes of it.
+# - Find the checkpoint wrapper in a framework you don't know, and prove that it doesn't change the
+#   gradients.
+# - Ask each framework what it keeps, and say what its report leaves out.
+# - Distinguish a plan (residuals, a policy) from what the compiler does with it.

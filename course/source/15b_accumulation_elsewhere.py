@@ -1,18 +1,18 @@
 # %% [markdown] id="title"
 # # Accumulation elsewhere
 #
-# This companion of chapter 15 is optional: no lab and no later chapter needs it. Four questions
-# about JAX and Keras:
+# This companion of chapter 15 is optional: no lab and no later chapter needs it. It answers four
+# questions:
 #
 # 1. Does accumulation there give the gradient of the whole batch?
-# 2. What counts as a step: a micro-batch or an update?
+# 2. Is a step a micro-batch or an update?
 # 3. Can a policy move a tensor to the host?
-# 4. How do JAX's libraries of modules checkpoint?
+# 4. How do you checkpoint in JAX's module libraries?
 #
 # **Budget:** 50 minutes, 2 GiB of memory, no GPU needed.
 #
 # The frameworks are an extra: `pip install -e ".[frameworks]"` in the course's folder. As in
-# chapter 15, a cell that begins with `# needs jax` is left out where JAX is not installed.
+# chapter 15, a cell that begins with `# needs jax` is skipped if JAX isn't installed.
 
 # %% id="imports"
 from collections import Counter
@@ -43,12 +43,12 @@ frameworks.leave_out_cells("jax", "optax", "flax", "haiku", "tensorflow", "keras
 # ```
 #
 # PyTorch adds to `.grad`, and your loop decides when to step (chapter 08). In JAX and Keras the
-# *optimizer* counts. `optax.MultiSteps` and Keras' `gradient_accumulation_steps` take a gradient
-# each time, and update with the mean at every $k$-th time.
+# *optimizer* counts the micro-batches. You pass each gradient to `optax.MultiSteps`, or to a Keras
+# optimizer with `gradient_accumulation_steps`, and it updates with the mean of every $k$ of them.
 #
-# A mean of means is the batch's mean only if all micro-batches have one size. So we try equal
-# parts, sixteen and sixteen of 32 images, and unequal ones, 24 and eight. The model is a residual
-# network on handwritten digits; PyTorch's gradient of the whole batch is the reference.
+# A mean of means is the batch's mean only if all micro-batches have the same size. So we split 32
+# images equally, into 16 and 16, and unequally, into 24 and 8. The model is a residual network on
+# handwritten digits; PyTorch's gradient of the whole batch is the reference.
 
 # %% id="model"
 images, labels = data.digits()
@@ -96,8 +96,8 @@ def show(gradients_of):
 
 
 # %% [markdown] id="optax-text"
-# **Predict.** Micro-batches of 24 and eight images count alike. The worst gradient is wrong by how
-# many percent of its largest number?
+# **Predict.** Micro-batches of 24 and 8 images get the same weight in the mean. How large is
+# the worst gradient's error, in percent of that gradient's largest entry?
 
 # %% id="guess-unequal"
 guess = None
@@ -167,10 +167,10 @@ def with_keras(sizes, weighted, lr=1000.0):  # a step that is large beside its r
 show(with_keras)
 
 # %% [markdown] id="window-text"
-# The rule of chapter 08 holds in both: divide by what the whole window counts, not by the number of
-# micro-batches. (`MultiSteps` also keeps one copy of the gradients; the ratio above is that copy
-# against the weights. It is in float32, whatever the weights are (optax 0.2.8). In PyTorch, `.grad`
-# is that copy.)
+# The rule of chapter 08 holds in both: divide by the number of samples in the window, not by the
+# number of micro-batches. `MultiSteps` also keeps its own copy of the gradients, as `.grad` does in
+# PyTorch. The ratio above is its size against the weights. The copy is in float32, whatever the
+# weights are (optax 0.2.8).
 #
 # ## What counts as a step?
 #
@@ -179,9 +179,9 @@ show(with_keras)
 # epoch 2            │1 2   3 4 5 6    the second window takes two of each
 # ```
 #
-# A window need not end with the epoch. And "step" may mean micro-batch or update, for a
-# learning-rate schedule too. Take a gradient of 1 each time, and a learning rate that falls from 1
-# to 0 in twelve "steps".
+# A window may continue into the next epoch. And a learning-rate schedule may take "step" to mean a
+# micro-batch or an update. We test this with a gradient of 1 in every micro-batch, and a learning
+# rate that falls from 1 to 0 in twelve "steps".
 #
 # **Predict.** After epoch 1, one update is done and two micro-batches wait. What learning rate does
 # Keras report?
@@ -220,15 +220,15 @@ for epoch in (1, 2):
     print(f"optax, epoch {epoch}: {words}")
 
 # %% [markdown] id="windows-read"
-# In both, the second update mixes gradients of two epochs, and a training that ends after epoch 1
-# loses two micro-batches. But Keras' schedule counts micro-batches (although its `iterations`
-# counts updates), and the schedule inside `MultiSteps` counts updates. With windows of four,
-# Keras' schedule must be four times as long to mean the same. Keras' average of weights (`use_ema`)
-# counts micro-batches too.
+# In both libraries, the second update mixes gradients of two epochs, and a run that ends after
+# epoch 1 loses two micro-batches. But Keras' schedule counts micro-batches (although its
+# `iterations` counts updates), and the schedule inside `MultiSteps` counts updates. With windows of
+# four, Keras' schedule must be four times as long for the same effect. Keras' moving average of the
+# weights (`use_ema`) counts micro-batches too.
 #
-# **One gradient that is infinite ends a training with `MultiSteps`.** It multiplies the update and
-# its sum by 0 or 1, and 0 times infinity is not a number. So the weights are lost at that
-# micro-batch already, in the middle of a window (optax 0.2.8). Put `optax.apply_if_finite` around
+# **With `MultiSteps`, one infinite gradient ruins the run.** It multiplies the update and the
+# accumulated sum by 0 or 1, and 0 times infinity is NaN. So the weights become NaN at that
+# micro-batch, even in the middle of a window (optax 0.2.8). Put `optax.apply_if_finite` around
 # `MultiSteps`, not inside it.
 #
 # ## Can a policy move a tensor to the host?
@@ -239,7 +239,7 @@ for epoch in (1, 2):
 # ```
 #
 # In JAX you mark a tensor in the code and name it in the policy. Here the whole loss is one
-# checkpoint. The blocks' results are the only ones kept, on the device or in the host's memory.
+# checkpoint. Only the blocks' results are kept, on the device or in the host's memory.
 
 # %% id="offload"
 # needs jax, optax
@@ -271,15 +271,15 @@ for policy in (policies.save_only_these_names("boundary"), offload):
     print(f"kept, of a boundary's shape: {dict(places)}   equal: {equal}")
 
 # %% [markdown] id="offload-read"
-# The three results have moved to what JAX calls `pinned_host`. On a CPU both places are one memory
-# (JAX 0.7 says `device` for both). So this shows that the policy is obeyed, and not what it saves.
-# No GPU was measured here.
+# The three results have moved to what JAX calls `pinned_host`. On a CPU both names mean the same
+# memory (JAX 0.7 says `device` for both). So this shows that JAX follows the policy, not how much
+# that saves on a GPU.
 #
-# To drop a value named `wide`, take `save_any_names_but_these("wide")`.
-# `save_anything_except_these_names("wide")` keeps it: it refuses the naming alone, and saves the
-# same value one operation earlier (JAX 0.10.2).
+# To drop a value named `wide`, use `save_any_names_but_these("wide")`. With
+# `save_anything_except_these_names("wide")` the value is kept: the policy rejects only
+# the result of the naming operation, and saves the same value one operation earlier (JAX 0.10.2).
 #
-# ## Libraries of modules: Flax NNX, Linen and Haiku
+# ## Module libraries: Flax NNX, Linen and Haiku
 #
 # ```text
 # NNX     nnx.remat(Block.__call__)    a module holds its parameters, as in PyTorch
@@ -288,20 +288,20 @@ for policy in (policies.save_only_these_names("boundary"), offload):
 #            └──── all end in jax.checkpoint, so policies are the same
 # ```
 #
-# JAX's functions are pure: they may not change what they do not return, and a module is an object
-# that holds state. So NNX, Flax's present library, has wrappers of its own (`nnx.jit`, `nnx.grad`,
-# `nnx.remat`). They split a module into its layout and its parameters, call JAX's function on
-# these, and join them again. `nnx.split` and `nnx.merge` do it by hand. A plain `jax.checkpoint`
-# takes a function of an NNX module too, but it loses every change of state and says nothing:
-# dropout draws the same mask in each step, and BatchNorm's running mean never moves (Flax 0.12.8).
+# JAX's functions are pure: they change nothing except through their results. But a module holds
+# state. So NNX, Flax's current library, has its own wrappers (`nnx.jit`, `nnx.grad`, `nnx.remat`).
+# They split a module into its layout and its parameters, call JAX's function on these, and join
+# them again. `nnx.split` and `nnx.merge` do it by hand. A plain `jax.checkpoint` accepts a function
+# of an NNX module too, but it silently loses every change of state: dropout draws the same mask in
+# each step, and BatchNorm's running mean never changes (Flax 0.12.8).
 #
-# Under `nnx.scan` the order decides. `nnx.scan(nnx.remat(block))` keeps each block's input, and
+# With `nnx.scan` the order matters. `nnx.scan(nnx.remat(block))` keeps each block's input, and
 # `nnx.remat(nnx.scan(block))` saves nothing: backward repeats the whole scan first (Flax 0.12.8).
 #
-# Much code still uses Linen and Haiku. Both make parameters while the function runs. So a plain
-# `jax.checkpoint` cannot wrap a part of the model: a wrapper must also carry the parameters
-# through, as the libraries' own do. Counted as in chapter 15: what a compiled forward hands over,
-# here in units of one block's input.
+# Linen and Haiku, still widely used, create parameters while the function runs. So a plain
+# `jax.checkpoint` can't wrap a part of the model. The libraries' own wrappers also pass the
+# parameters through. As in chapter 15, we count what a compiled forward hands over, in units of one
+# block's input.
 
 # %% id="nnx-block"
 # needs jax, optax, flax
@@ -404,9 +404,9 @@ claims.Verdicts(
 )  # fmt: skip
 
 # %% [markdown] id="names-text"
-# ## What do the others call it?
+# ## What do other libraries call it?
 #
-# Each name below is looked up as the cell runs.
+# The cell looks the names up.
 
 # %% id="names"
 IDEAS = {

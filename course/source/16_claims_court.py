@@ -3,9 +3,9 @@
 #
 # This course began with five documents, A to E, and a list of 85 things that they say. Some are
 # claims, some are published measurements, and some are only topics or code examples. They
-# contradict each other, and some of them are wrong. Each has been settled in a chapter or a lab, by
-# a number that a cell computed. Here they all stand, each with its verdict and the cell to look at.
-# But first: your own ten.
+# contradict each other, and some are wrong. A chapter or a lab has settled each one, by a number
+# that a cell computed. Here they all are, each with its verdict and the cell to look at. But first
+# come your own answers to the ten questions.
 #
 # **Budget:** 20 minutes, 1 GiB of memory, no GPU needed.
 
@@ -23,7 +23,7 @@ pd.set_option("display.max_colwidth", None)  # show questions whole
 # %% [markdown] id="ask"
 # ## The ten questions again
 #
-# You answered them in chapter 00. Answer once more, from what you know now, before you go on.
+# You answered them in chapter 00. Before you go on, answer them again with what you know now.
 
 # %% [markdown] id="answer-text"
 # Run the cell and press your choices, or write a letter in place of each `None`, as in `1: "b"`.
@@ -35,7 +35,7 @@ answers |= {6: None, 7: None, 8: None, 9: None, 10: None}
 guesses.keep("after", answers)
 
 # %% [markdown] id="before-and-after-text"
-# The right letters, beside yours from before the course and from today:
+# These are the right letters, next to your answers from before the course and from today:
 
 # %% id="before-and-after"
 asked = pd.DataFrame(guesses.questions(), index=range(1, 11))
@@ -51,22 +51,22 @@ asked[["question", "answer", "claim"]].join(mine.fillna(""))
 # %% [markdown] id="court-text"
 # ## The words, and the count
 #
-# The words of the court are defined once, for all chapters. A claim that names a figure was tried
-# under many conditions: kernels, precisions, optimizers, ways to checkpoint, and those of the
-# source itself. The values then decide the word: if a verdict contradicts its numbers, the chapter
-# does not build. If one sentence of a source gives several figures, one condition must
-# give them all. A source's
-# "this batch fits" is a lower bound: it is right if ours is as large or larger.
+# Every verdict is one of the words in the next table. We tested each claim with a figure under many
+# conditions: kernels, precisions, optimizers, ways to checkpoint, and the source's own settings.
+# The numbers then decide the word: if a verdict contradicts them, the chapter doesn't build. If one
+# sentence of a source gives several figures, they must all hold under the same condition. A
+# source's "this batch fits" is a lower bound: it is right if ours is as large or larger.
 
 # %% id="words"
 pd.Series(claims.WORDS, name="means").to_frame()
 
 # %% [markdown] id="how-text"
-# *Counted* bytes are those of tensors, exact on every machine. *Predicted* ones are those of a
-# GPU's kernels, worked out without running them. *Emulated* ones come from PyTorch's own CUDA
-# allocator, while no kernel ran. *Measured* ones come from a real device. *Computed* are other
-# values, such as a gradient or an accuracy, and *cited* ones stand in a source that the chapter
-# names. No number in the table is typed: each is in the output of the cell that the link names.
+# *Counted* bytes are the exact sizes of tensors, the same on every machine. *Predicted* bytes are
+# what a GPU's kernels would need, worked out without running them. *Emulated* bytes come from
+# PyTorch's own CUDA allocator, but no kernel ran. *Measured* values come from a real device.
+# *Computed* means any other value, such as a gradient or an accuracy. *Cited* values are from a
+# source that the chapter names. No number in the table is typed by hand: each is in the output of
+# the linked cell.
 
 # %% id="tally"
 court = claims.court()
@@ -78,12 +78,12 @@ for claim, word in {verdict.claim: verdict.verdict for verdict in court}.items()
 pd.DataFrame(table).reindex(list(claims.WORDS)).fillna(0).astype(int).replace(0, "")
 
 # %% [markdown] id="picture-text"
-# ## Every figure, beside what we found
+# ## Every figure, next to what we found
 #
-# One line is one figure of a source. The bar at 1 is the figure, or its range, widened by the error
-# that is allowed. Each tick is what one condition gave, divided by the figure. Ticks on the bar
-# make the figure true. Those at the edge of the picture lie beyond it. (Of E02's batch we only
-# asked whether three times as many samples fit, so its ticks stand at the figure itself.)
+# Each row is one figure from a source. The bar at 1 is the figure, or its range, widened by the
+# error we allow. Each tick is our result under one condition, divided by the figure. A tick on the
+# bar confirms the figure. A tick at the edge of the picture is really farther out. (For E02's batch
+# we only asked whether three times as many samples fit, so its ticks are at the figure itself.)
 
 # %% id="picture"
 lines = [(v, f) for v in court if v.tried for f in claims.figures(v.claim)]
@@ -108,7 +108,7 @@ figure.alt = (
 figure
 
 # %% [markdown] id="quotes-text"
-# And the words of the sources, with their places:
+# These are the sources' own words, and where to find them:
 
 # %% id="quotes"
 quoted = {(v.claim, said["quote"]): (said["place"], v.verdict) for v, said in lines}
@@ -125,42 +125,43 @@ court
 # %% [markdown] id="doubt"
 # ## The most open to doubt
 #
-# - **E06**, the largest batches and the share of SD 2.1. The source names neither pixels nor kernel
-#   nor optimizer. With the latents of its own code we found its share, with 8-bit states. Its
-#   batches of 4 and 12 count as right because they fit. But far larger ones fit, too: whoever reads
-#   4 and 12 as the largest would say *partly*.
-# - **A13**, BERT-Large in 24, 8 and 5 GB. Each figure is near the truth under a condition of its
-#   own, and the three stand in one sentence. Whoever allows each its own condition would say *holds
-#   if*.
-# - **B01 and B02**, two figures each of BERT-Large, read off a driver in 2022. The driver counts
-#   memory that the allocator kept and did not use, and we can only guess how much that was. So the
-#   levels are near, and the drops between them are not. B01's loss of speed is not judged at all:
-#   accumulation adds no FLOPs, and what else it costs only a GPU can say.
-# - **D11 and D13**, whose words depend on how you read the source. D11 promises memory "at the
-#   cost of proportionally more recomputation", and we count that as a figure. Whoever leaves it
-#   out would say *holds if*. D13 speaks of 32 layers. Whoever allows no U-Net would say *wrong*.
+# - **E06** gives the largest batches for SD 2.1, and a share saved. The source names neither the
+#   image size nor the kernel nor the optimizer. With the latents of its own code and 8-bit states
+#   we found its share. Its batches of 4 and 12 count as right because they fit. But far larger ones
+#   fit too: if you read 4 and 12 as the largest, the verdict is *partly*.
+# - **A13** gives 24, 8 and 5 GB for BERT-Large. Each figure is about right under a different
+#   condition, but all three are in one sentence. If you allow each its own condition, the verdict
+#   is *holds if*.
+# - **B01 and B02** each give two figures for BERT-Large, read from a driver in 2022. The driver
+#   counts memory that the allocator kept but didn't use, and we can only guess how much that was.
+#   So we come close to the levels, but not to the drops between them. We don't judge B01's loss of
+#   speed at all: accumulation adds no FLOPs, and any other cost has to be measured on a GPU.
+# - **D11 and D13** depend on how you read the source. D11 promises memory "at the cost of
+#   proportionally more recomputation", and we count that as a figure. If you don't, the verdict is
+#   *holds if*. D13 speaks of 32 layers. If you don't accept a U-Net as an example, the verdict is
+#   *wrong*.
 #
-# A measurement on a GPU would settle the third. One claim is not judged whole, either: D15's
-# warm-up "in samples". The run of 09b needs no warm-up, so it cannot say in what to count one.
+# A measurement on a GPU would settle B01 and B02. One more claim is only partly judged: D15 counts
+# warm-up "in samples". The run of 09b needs no warm-up, so it can't tell how to count it.
 
 # %% [markdown] id="lessons"
 # ## What the verdicts have in common
 #
-# - **A percentage needs its "of what".** Of the activations, of the peak, of what the card
-#   reserved: one technique on one model saves a different share of each.
-# - **A number needs its kernel.** Fused attention has no scores to save. In chapter 11 one call
-#   saves a smaller share with it than with eager attention.
-# - **Where is the peak?** A lever that lowers another moment changes nothing.
+# - **A percentage of what?** One technique on one model saves a different share of the activations,
+#   of the peak, and of what the card reserved.
+# - **A number depends on the kernel.** Fused attention has no scores to save. In chapter 11 the
+#   same call saves a smaller share with fused attention than with eager attention.
+# - **Where is the peak?** A lever that lowers memory at any other moment doesn't help.
 # - **"The same training" is a claim too.** Batch statistics, random numbers, ragged losses and
-#   contrastive losses each break it in silence.
+#   contrastive losses can each silently make it false.
 #
 # ## Where the ideas come from
 #
-# The five documents: A, *Gradient Checkpointing vs Gradient Accumulation: Memory Optimization
+# The five documents are: A, *Gradient Checkpointing vs Gradient Accumulation: Memory Optimization
 # Techniques*; B, *Gradient Accumulation and Gradient Checkpointing*; C, an outline, *Gradient
 # Checkpointing in Large Model Training*; D, *Gradient Accumulation and Gradient Checkpointing
-# Explained*; E, the chapter *Gradient Checkpointing* of a course on generative models. And the
-# papers:
+# Explained*; E, the chapter *Gradient Checkpointing* of a course on generative models. The papers
+# are:
 #
 # - Griewank (1992), *Achieving logarithmic growth of temporal and spatial complexity in reverse
 #   automatic differentiation*; Griewank and Walther (2000), *Algorithm 799: revolve*: the binomial
@@ -187,6 +188,6 @@ court
 # ## What you can now do
 #
 # - Quote a verdict with its number, its condition and the cell that shows it.
-# - Meet the next "saves 70 %" with three questions: of what, where is the peak, which kernel?
+# - Ask three questions about the next "saves 70 %": of what, where is the peak, which kernel?
 #
 # If you have a GPU, `extra_record_your_gpu` puts measured numbers beside the predicted ones.
