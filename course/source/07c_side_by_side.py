@@ -2,18 +2,18 @@
 # # All ways, side by side
 #
 # This companion of chapter 07 is optional: no lab and no later chapter needs it. Which way to drop
-# tensors is best? All of them run on one model, with one meter: the peak above the model and its
-# gradients, and the FLOPs of a step. Two of them choose for you:
+# tensors is best? Here you run all of them on the same models, and measure the peak above the model
+# and its gradients, and the FLOPs of a step. Two of the ways choose tensors for you:
 #
 # - **The compiler.** It sees forward and backward as one graph before anything runs. Its
-#   `activation_memory_budget` is a share: 1 is its default plan, 0 keeps only the inputs. Between
-#   them it fills a knapsack: the most FLOPs saved for the bytes allowed.
+#   `activation_memory_budget` is a share: 1 is its default plan, 0 keeps only the inputs. In
+#   between it solves a knapsack problem: save the most FLOPs within the allowed bytes.
 # - **The planner of chapter 06c**, with `selective=True`. For each stage it now has three choices:
 #   keep it whole, keep the results of its matmuls, or recompute it with its neighbors.
 #
-# The models are those that people train: GPT-2 from transformers, and the U-Net of Stable
-# Diffusion 1.5 from diffusers. Their layout is the published one, their width is small, and GPT-2
-# has half of its layers.
+# The models are ones that people train: GPT-2 from transformers, and the U-Net of Stable Diffusion
+# 1.5 from diffusers. They have the published layout, but are narrower, and GPT-2 has half as many
+# layers.
 #
 # **Budget:** 30 minutes, 1 GiB of memory, no GPU needed.
 
@@ -216,20 +216,21 @@ plots.tradeoff(
 )
 
 # %% [markdown] id="sides-read"
-# The plan needs no more bytes and no more FLOPs than any other way, on both models. The reason is
-# that what the others choose is one of its three choices, for each stage separately.
+# On both models, the plan needs no more bytes and no more FLOPs than any other way. That's because
+# it can choose any of the other ways' choices, for each stage separately.
 #
-# - For no FLOPs at all it keeps the results of matmuls, as `all but down` in chapter 07.
-# - Below that, it recomputes whole stages, and only as many as the budget asks for.
+# - At no cost in FLOPs it keeps the results of matmuls, like `all but down` in chapter 07.
+# - For a smaller budget it recomputes whole stages, and only as many as necessary.
 # - `attention-only`, `mlp-only` and `sqrt` are all far worse.
 #
-# A U-Net has skips and is no chain, so every-2, sqrt and `checkpoint_sequential` cannot run there.
+# A U-Net has skip connections, so it isn't a chain, and every-2, sqrt and `checkpoint_sequential`
+# can't run on it.
 #
-# The compiler works below the block, operation by operation. It budgets the bytes that *wait*, and
-# doesn't control the peak. A smaller budget can even have a higher peak: with 0 nothing but the
-# inputs waits, but backward first recomputes all blocks at once, and holds as much as without any
-# budget. Our meter runs its graph operation by operation: code that it generates for a GPU fuses
-# some of them, and needs less.
+# The compiler works below the block, operation by operation. It limits the bytes that *wait*, but
+# not the peak. A smaller budget can even have a higher peak: with 0 nothing but the inputs waits,
+# but backward first recomputes all blocks at once, and holds as much as without any budget. Our
+# meter runs the compiler's graph operation by operation. The code that the compiler generates for a
+# GPU fuses some of the operations and needs less memory.
 #
 # **A part of the model can have its own budget**: inside the compiled function, use
 # `torch.autograd.graph.region_activation_memory_budget(0.5)` as a context. It overrides the config

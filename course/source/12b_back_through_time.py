@@ -3,10 +3,11 @@
 #
 # This companion of chapter 12 is optional: no lab and no later chapter needs it. A recurrent
 # network has one layer for every time step, with shared weights and separate activations. So a
-# sequence of hundreds of steps is as deep as the thousand-layer ResNet. Two questions:
+# sequence of hundreds of steps makes a network about as deep as the thousand-layer ResNet. This
+# companion answers two questions:
 #
 # 1. Can memory grow with the logarithm of the number of steps?
-# 2. Is truncated backpropagation, the usual way to save memory here, the same training?
+# 2. The usual way to save memory here is truncated backpropagation. Is it the same training?
 #
 # **Budget:** 45 minutes, 1 GiB of memory, no GPU needed.
 
@@ -41,13 +42,13 @@ def checkpoint(function, *args, **options):
 # While backward is in the last step, three states wait. The steps run 4, 3, 3, 2, 3, 2, 2 and 1
 # times.](figures/12-halving.svg)
 #
-# Segments of $\sqrt T$ steps are chapter 06's segments, over time. Chen et al. (2016) also have a
-# plan for $O(\log T)$ memory: cut the sequence in the middle, checkpoint the left half, run the
-# right half, and do the same within each half. While backward is in the last step, only the inputs
-# of $\log_2 T$ left halves wait.
+# You can cut the $T$ steps into segments of $\sqrt T$, as chapter 06 does with blocks. Chen et al.
+# (2016) also have a plan for $O(\log T)$ memory: cut the sequence in the middle, checkpoint the
+# left half, run the right half, and do the same within each half. While backward is in the last
+# step, only the inputs of $\log_2 T$ left halves wait.
 #
-# The price is recomputation. On each of the $\log_2 T$ levels, half of the steps belong to a left
-# half and run once more. So a step runs $1 + \frac12 \log_2 T$ times on average.
+# The price is recomputation. On each of the $\log_2 T$ levels, half of the steps are in a left
+# half, and these run once more. So a step runs $1 + \frac12 \log_2 T$ times on average.
 
 
 # %% id="segments"
@@ -122,14 +123,14 @@ texts = {name: as_text(row) for name, row in table.items()}
 pd.DataFrame(texts).T.rename_axis("units (runs)")
 
 # %% [markdown] id="log-read"
-# The number of runs is as computed: 3, 4, 5 for each step. But the memory of `halving` is not
-# logarithmic. It grows by one unit per step, and soon exceeds that of simple segments. Every
-# gradient is right; only the meter shows the fault.
+# The number of runs per step is as computed: 3, 4 and 5. But the memory of `halving` isn't
+# logarithmic. It grows by one unit for each step, and soon exceeds the memory of simple segments.
+# Every gradient is right, so only the meter shows the fault.
 #
 # Half of the states stay in memory. `checkpoint` tracks only tensors passed directly as arguments,
-# and an LSTM's state is a tuple of two. A state inside a tuple stays referenced by the inner
-# checkpoint, so the outer one cannot free it. This doesn't affect one level of checkpoints, only
-# nested levels. So pass `h` and `c` as two arguments:
+# and an LSTM's state is a tuple of two. The inner checkpoint keeps a reference to a state inside a
+# tuple, so the outer one can't free it. This only matters when checkpoints are nested. So pass `h`
+# and `c` as two arguments:
 
 
 # %% id="flat-state"
@@ -152,8 +153,8 @@ print("256 steps, units:", ", ".join(f"{name} {size}" for name, size in of_256.i
 pd.DataFrame({"halving, flat": as_text(row)}).T.rename_axis("units (runs)")
 
 # %% [markdown] id="flat-read"
-# Now four times the length costs four units: two more halvings, each with an `h` and a `c`. That is
-# logarithmic.
+# Now a sequence four times as long needs four more units: two more halvings, each with an `h` and a
+# `c`. So the memory is logarithmic.
 
 # %% id="log-figure"
 curves = {}
@@ -165,10 +166,11 @@ plots.growth(curves, xlabel="steps", title=title)
 # %% [markdown] id="price-text"
 # ### What does it cost?
 #
-# A step that runs $k$ times instead of once adds $k - 1$ forwards to a forward and a backward. Here
-# are 16 steps of a cell with 1,024 units: the counted FLOPs, and the time on your machine. The cell
-# is wide, so that its matmuls take most of the time. In the narrow cell above, most of the time
-# goes into starting small operations and into the Python code of each checkpoint.
+# A step that runs $k$ times costs $k$ forwards and one backward, instead of one of each. The next
+# cell counts the FLOPs of 16 steps of a cell with 1,024 units, and measures the time on your
+# machine. The cell is that wide so that its matmuls take most of the time. In the narrow cell
+# above, most of the time goes into starting small operations and into the Python code of each
+# checkpoint.
 
 # %% id="log-flops"
 wide, flops = {}, {}
@@ -197,10 +199,10 @@ for name in ("segments", "halving_flat"):
 # Segments are the usual tool; halving is for when nothing else fits. With the same number of states
 # in memory, Revolve needs fewer runs than halving (chapter 06c).
 #
-# On a GPU nobody unrolls cell by cell: `nn.LSTM` runs a whole stretch of steps in one cuDNN call
-# and keeps its intermediates in one buffer. So put a checkpoint around each stretch. The next two
-# cells need a GPU, and their numbers depend on it. The second runs chapter 12's ResNet of a
-# thousand layers at full width, plainly and with segments of 8 and of 18 blocks.
+# On a GPU nobody unrolls a recurrent network cell by cell: `nn.LSTM` runs many steps in one cuDNN
+# call and keeps its intermediates in one buffer. So put a checkpoint around each such call. The
+# next two cells need a GPU, and their numbers depend on it. The second one runs chapter 12's
+# thousand-layer ResNet at full width, without checkpoints and with segments of 8 and of 18 blocks.
 
 # %% id="gpu-lstm"
 # NBVAL_IGNORE_OUTPUT
@@ -239,11 +241,11 @@ if torch.cuda.is_available():
 # state every $K$ steps, so that gradients flow only within one window. Its memory does not grow
 # with the length, and it recomputes nothing. What does it lose?
 #
-# This task shows what it loses. The network reads fifty numbers, each +1 or -1, one of the first
-# ten carrying a mark. After the last number, it must say which sign was marked.
+# This task shows what it loses. The network reads fifty numbers, each +1 or -1. One of the first
+# ten is marked. After the last number, the network must say the sign of the marked one.
 #
-# The signal must survive fifty steps. So the gates are initialised to keep each unit's state
-# for some number of steps between 1 and 49 (Tallec and Ollivier, 2018).
+# The signal must survive fifty steps. So we initialise the gates to keep each unit's state for
+# between 1 and 49 steps (Tallec and Ollivier, 2018).
 
 # %% id="task"
 STEPS, WIDTH, WINDOW = 50, 32, 10
@@ -270,7 +272,8 @@ def make_reader():
 
 
 # %% [markdown] id="ways-text"
-# The three ways differ in one line for each window of ten steps:
+# The three ways (plain, checkpointed and truncated) differ in one line, which runs for each window
+# of ten steps:
 
 
 # %% id="ways"
@@ -288,7 +291,7 @@ def task_loss(way, reader, xs, answers):
 
 
 # %% [markdown] id="predict-truncated"
-# The next cell takes the gradient of one batch in all three ways.
+# The next cell computes the gradient of one batch in all three ways.
 #
 # **Predict.** How far is the truncated gradient from the true gradient, in percent of the true
 # gradient's norm?
@@ -319,9 +322,9 @@ pd.DataFrame({"peak": peaks})
 
 # %% [markdown] id="gradient-read"
 # The checkpointed version needs hardly more memory than the truncated one: it also keeps the state
-# at the start of each window. It has the true gradient, to the last bit. The truncated gradient has
-# only the part from the last ten steps, which never contain a mark. Can it learn the task? Both
-# train for 120 updates with Adam on the same batches:
+# at the start of each window. Its gradient is the true gradient, to the last bit. The truncated
+# gradient has only the part from the last ten steps, which never contain a mark. Can the network
+# still learn the task? We train it both ways for 120 updates with Adam on the same batches:
 
 # %% id="train-readers"
 # NBVAL_IGNORE_OUTPUT
@@ -339,13 +342,13 @@ title = "Which of fifty numbers was marked? (0.69 is guessing)"
 plots.training_curves(history, xlabel="updates", ylabel="loss", title=title)
 
 # %% [markdown] id="train-read"
-# The truncated network stays at the logarithm of two, which is guessing, for all its updates: no
+# The truncated network's loss stays at the logarithm of two, which is guessing, for all updates: no
 # gradient tells the cell what to store when the mark appears. (The state still carries a trace of
-# it, so a longer run might learn a little.) The checkpointed network guesses for half of the
+# the mark, so a longer run might learn a little.) The checkpointed network guesses for half of the
 # training, and then learns the task, with hardly more memory.
 #
-# Truncation is right if you want a short horizon, as in much text. But it's a different training.
-# Checkpointing over time is the same training, for one more forward.
+# Truncation is fine if a short horizon is enough, as for much text. But the training isn't the
+# same. With checkpoints over time it is, at the cost of one more forward.
 #
 # ## Verdicts
 

@@ -4,11 +4,11 @@
 # This companion of chapter 12 is optional: no lab and no later chapter needs it. Most large
 # language models today are mixtures of experts: a router sends each token to a few of many MLPs.
 # (Companion `12d_mixtures_in_bytes` counts what they hold.) A checkpoint runs the router twice.
-# Three questions:
+# That raises three questions:
 #
-# 1. What if the second run sends a token elsewhere, and who notices?
+# 1. What if the second run sends a token to a different expert, and does PyTorch notice?
 # 2. What does it cost to save the routing, so that the second run repeats it?
-# 3. What if nothing is recomputed, and what autograd saves is kept in 8 bits instead?
+# 3. What if you recompute nothing, and keep the tensors that autograd saves in 8 bits instead?
 #
 # **Budget:** 65 minutes, 1 GiB of memory, no GPU needed.
 
@@ -44,9 +44,10 @@ checkpoint = partial(torch_checkpoint, use_reentrant=False)
 # is another, and tokens 2 and 6 go elsewhere: backward meets the tensors of other tokens. With the
 # six choices saved, all arrows are those of forward.](figures/12-routing.svg)
 #
-# A router scores each token for each expert and chooses the best. Training needs all experts busy,
-# so something pushes the choice: noise (Shazeer et al., 2017), or a bias that rises for experts
-# with too few tokens (DeepSeek-V3, 2024). There are two ways to lay out the tokens of an expert:
+# A router scores each token for each expert and chooses the best. Training needs all experts to be
+# busy, so the router adds noise to the scores (Shazeer et al., 2017), or a bias that rises for
+# experts with too few tokens (DeepSeek-V3, 2024). There are two ways to store the tokens of an
+# expert:
 #
 # - *own size*: a tensor with as many rows as there are tokens;
 # - *capacity*: a tensor of fixed size (GShard, 2020). Tokens beyond it are *dropped*: they skip the
@@ -102,8 +103,9 @@ class Balancing:
 
 
 # %% [markdown] id="gradients-text"
-# Take one transformer block whose MLP is such a layer, and 512 tokens. As in chapter 05, we compare
-# the checkpointed block with the plain one, by the gradients of all weights and of the input.
+# We take one transformer block whose MLP is a mixture of experts, and 512 tokens. As in chapter 05,
+# we compare the gradients of the checkpointed block with the plain block's, for all weights and the
+# input.
 
 
 # %% id="gradients"
@@ -160,12 +162,13 @@ def waiting(call, choose):
 
 
 # %% [markdown] id="predict-silent"
-# Four routers, each in both layouts, under a checkpoint: noise from PyTorch's RNG, whose state the
-# checkpoint restores; the same with `preserve_rng_state=False`, which some recipes set for speed
-# and Accelerate's plugin for FSDP2 sets for you (chapter 08b); noise from a separate generator; a
+# We put four routers, each in both layouts, under a checkpoint. The first takes noise from
+# PyTorch's RNG, whose state the checkpoint restores. The second does the same with
+# `preserve_rng_state=False`, which some recipes set for speed and Accelerate's plugin for FSDP2
+# sets for you (chapter 08b). The third takes noise from a separate generator. The fourth adds a
 # bias that the layer updates in `forward`.
 #
-# **Predict.** In how many of the eight cases is the gradient wrong, without an error?
+# **Predict.** In how many of the eight cases is the gradient wrong without an error being raised?
 
 # %% id="guess-silent"
 guess = None  # of 8
@@ -197,18 +200,18 @@ print(f"{(first != second).float().mean():.0%} of the tokens went elsewhere;")
 print(f"{dropped} of {len(first)} were dropped in forward")
 
 # %% [markdown] id="silent-read"
-# If each expert has its own size, a different routing means different shapes, and PyTorch's check
-# finds it. (It compares shapes, not values: had every expert got as many tokens as before, it would
-# pass.) With a capacity all shapes are fixed, so the check passes, and a few rerouted tokens make
-# the gradient wrong. The loss is right, as always: forward computed it.
+# If each expert's tensor has its own size, a different routing means different shapes, and
+# PyTorch's check detects it. (It compares shapes, not values, so it would pass if every expert got
+# as many tokens as before.) With a capacity all shapes are fixed, so the check passes, and a few
+# rerouted tokens make the gradient wrong. The loss is right, as always: forward computed it.
 #
-# `preserve_rng_state` repeats only the noise of PyTorch's RNG. Your own generator, NumPy, or a bias
-# that `forward` updates are not restored. Update biases after the optimizer's step, and likewise
-# every other count that routing reads.
+# `preserve_rng_state` repeats only the noise of PyTorch's RNG. It doesn't restore your own
+# generator, NumPy's, or a bias that `forward` updates. So update biases after the optimizer's step,
+# and every other count that routing reads too.
 #
 # ## Save the routing
 #
-# The safe way is to save the choice instead of repeating it. `topk` makes it, so save what `topk`
+# It's safer to save the choice than to repeat it. `topk` makes the choice, so save what `topk`
 # returns, and recompute everything else. Chapter 07 has the tool:
 # `create_selective_checkpoint_contexts` takes a list of operations to save.
 #
@@ -263,10 +266,10 @@ outcomes(saving)
 
 # %% [markdown] id="saved-routing-read"
 # `equal` compares one step's gradient. The recomputation still runs the rest of `forward`, so the
-# bias moves twice, like BatchNorm's statistics in chapter 12, and the next step may route
+# bias is updated twice, like BatchNorm's statistics in chapter 12, and the next step may route
 # differently. Saved routing doesn't fix that: update the bias after the optimizer's step.
 #
-# Here the noise only affects the choice. If it is multiplied into the experts' inputs, autograd
+# Here the noise only affects the choice. If noise is multiplied into the experts' inputs, autograd
 # saves it as well, and its random operation belongs on the list too.
 #
 # **Predict.** `topk` returns a value and an expert's number (8 bytes) for each token. The block's
@@ -282,9 +285,10 @@ share = 100 * more / x.nbytes
 print(f"{share:.1f} % of the input's bytes{beside(guess, share)}")
 
 # %% [markdown] id="routing-real-text"
-# In published models a token is wider and goes to more experts. DeepSeek-V3 first chooses groups of
-# experts, so it calls `topk` three times. This table is computed from the configurations, with
-# tokens in bfloat16 and the routers' scores in float32, as in the library:
+# In published models a token has more numbers and goes to more experts. DeepSeek-V3 first chooses
+# groups of experts, so it calls `topk` three times. The next cell computes the shares from the
+# published configurations, with tokens in bfloat16 and the routers' scores in float32, as in the
+# library:
 
 # %% id="routing-real"
 published = [transformers.MixtralConfig(), transformers.OlmoeConfig()]
@@ -300,10 +304,10 @@ for config in published:
 pd.DataFrame(routing).T.round(2)
 
 # %% [markdown] id="mixtral-text"
-# So saving costs almost nothing. Does the library's own layer fail in the same two ways? Here is a
-# small Mixtral of transformers, whose `router_jitter_noise` multiplies the router's input by a
-# random number. Its experts run as a loop (`eager`), or as one matmul over all tokens, sorted by
-# expert (`grouped_mm`), which is faster.
+# So saving the routing costs almost nothing. Does the library's own layer also fail, once with an
+# error and once silently? Here is a small Mixtral from transformers, whose `router_jitter_noise`
+# multiplies the router's input by a random number. Its experts run as a loop (`eager`), or as one
+# matmul over all tokens, sorted by expert (`grouped_mm`), which is faster.
 
 # %% id="mixtral"
 MIXTRAL = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2}
@@ -341,20 +345,21 @@ for experts in ("eager", "grouped_mm"):
 pd.Series(said).unstack(0)
 
 # %% [markdown] id="mixtral-read"
-# The switch preserves the RNG state by default, and all is well. Without it the loop is caught by
-# its shapes, but the fast layer is silently wrong: sorted tokens are one tensor of one shape,
-# however they are divided. On a GPU there is one more cause: if a kernel adds in a different order
-# the second time, two nearly equal scores may change places. Saved routing repeats them too.
+# The library's checkpointing switch preserves the RNG state by default, and all gradients are
+# right. Without that, the loop's shapes give the change away, but the fast layer is silently wrong:
+# the sorted tokens are one tensor, whose shape doesn't depend on the routing. On a GPU the routing
+# can change for one more reason: if a kernel adds in a different order the second time, two nearly
+# equal scores may change places. Saved routing prevents that too.
 #
 # ## Or keep it in 8 bits
 #
-# What isn't recomputed can't come out differently. A pack hook (chapter 05) may return anything
-# that `unpack` can turn into a tensor, such as a smaller tensor: 8 bits instead of float32's 32
+# If you don't recompute, nothing can differ the second time. A pack hook (chapter 05) may return
+# anything that `unpack` can turn into a tensor. It can return 8-bit numbers instead of 32-bit ones
 # (ActNN, Chen et al., 2021). Cut the tensor into blocks of 64 numbers, keep the largest absolute
-# value of each block as its scale, and round all numbers to 127ths of it. That is $1 + 4/64$ bytes
-# per number.
+# value of each block as its scale, and round all numbers to 127ths of the scale. That takes
+# $1 + 4/64$ bytes per number.
 #
-# **Write.** Both functions.
+# **Write.** `to_8_bits` and `from_8_bits`.
 
 
 # %% id="to-8-bits"
@@ -412,8 +417,8 @@ def undoes_the_steps():
 
 # %% [markdown] id="hooks-text"
 # The hooks skip non-float tensors, small tensors, and the weights, which are in memory anyway.
-# Around a checkpoint, hooks see only its arguments (05b). So you can combine the two: each block's
-# input in 8 bits, and the rest recomputed from the rounded input.
+# Around a checkpoint, hooks see only its arguments (05b). So you can combine the two: keep each
+# block's input in 8 bits, and recompute the rest from the rounded input.
 
 
 # %% id="in-8-bits"
@@ -458,11 +463,11 @@ def gpt_step(way):
 
 
 # %% [markdown] id="predict-8-bits"
-# Take a GPT of eight blocks in float32, after forty updates, since random weights have no outliers.
-# What each block saves passes through the hooks.
+# We use a GPT of eight blocks in float32, after forty updates, since random weights have no
+# outliers. The hooks get every tensor that a block saves.
 #
-# **Predict.** By how many percent is the gradient off? (For comparison, the error of autocast to
-# bfloat16, which is widely accepted, is in the line above the table.)
+# **Predict.** By what percentage is the gradient off? (For comparison, the line above the table has
+# the error of autocast to bfloat16, which is widely accepted.)
 
 # %% id="guess-8-bits"
 guess = None  # %
@@ -508,17 +513,18 @@ table.drop("autocast")
 # %% [markdown] id="ways-read"
 # - Forward is unchanged, so the loss is exact. Rounded tensors make backward's results less
 #   accurate, here more than autocast does.
-# - A checkpoint keeps less, exactly, for more FLOPs. Compression recomputes nothing. Its price is
-#   rounding, and the hooks' own temporary tensors.
+# - A checkpoint keeps fewer bytes and exact gradients, but needs more FLOPs. Compression recomputes
+#   nothing, but it rounds, and the hooks need temporary tensors.
 # - Combining them keeps the fewest bytes, with a small error in the gradient: only the input of
-#   each block is rounded, and the rest is recomputed from it in full precision. The peak stays at
-#   the end of backward, when all gradients are in memory, one block is recomputed, and no other
-#   input waits. With many more tokens the peak comes earlier, while the inputs wait, and then
-#   compression lowers it.
+#   each block is rounded, and the rest is recomputed from it in full precision. It doesn't lower
+#   the peak here, which is at the end of backward: all gradients are in memory, one block is
+#   recomputed, and no other input waits. With many more tokens the peak comes earlier, while the
+#   inputs wait, and compression lowers it.
 #
 # ## What you can now do
 #
-# - Say when a second run routes differently, whether its shapes show it, and compare gradients.
+# - Say when a second run routes differently and whether its shapes show it, and check the
+#   gradients.
 # - Save a choice instead of repeating it, with a list of one operation.
 # - Keep activations in 8 bits, and say what that costs in the gradient and saves in bytes.
 #

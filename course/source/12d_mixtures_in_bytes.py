@@ -1,9 +1,9 @@
 # %% [markdown] id="title"
 # # Mixtures of experts in bytes
 #
-# Most large language models today are mixtures of experts: in each layer a router sends a token
-# to a few of many MLPs. Such a model has two sizes, and each determines different bytes. In this
-# companion you count both, see what a block keeps, and choose what to recompute.
+# Most large language models today are mixtures of experts: in each layer a router sends a token to
+# a few of many MLPs. Such a model has two sizes, which determine different parts of its memory. In
+# this companion you count both sizes, see what a block keeps, and choose what to recompute.
 #
 # No lab and no later chapter needs this companion.
 #
@@ -72,13 +72,14 @@ columns = ["total, billions", "active", "16 bytes each, GB", "16 bytes active, G
 pd.DataFrame.from_dict(rows, orient="index", columns=columns)
 
 # %% [markdown] id="sizes-read"
-# The counts agree with the published counts within a billion: 46.7 and 12.9 for Mixtral (Jiang et
-# al., 2024), 6.9 and 1.3 for OLMoE (Muennighoff et al., 2024), 671 and 37 for DeepSeek-V3. Weights,
-# gradients and states depend on the *total*, arithmetic on the *active* ones. Do activations depend
-# on the active ones, too? Here is a block of OLMoE, 4096 tokens in bfloat16, predicted.
+# The published counts, total and active, are 46.7 and 12.9 billion for Mixtral (Jiang et al.,
+# 2024), 6.9 and 1.3 for OLMoE (Muennighoff et al., 2024), and 671 and 37 for DeepSeek-V3. Ours
+# agree within a billion. Weights, gradients and states depend on the *total*, and arithmetic on the
+# *active* parameters. Do activations depend on the active ones too? We predict them for a block of
+# OLMoE with 4096 tokens in bfloat16.
 #
 # **Predict.** Each token goes to 8 experts, which are half as wide as the model. What percentage of
-# the block's saved bytes do the experts keep?
+# the bytes that the block saves do the experts keep?
 
 # %% id="guess-experts"
 guess = None  # %
@@ -115,20 +116,21 @@ pd.DataFrame([(row.op, row.shape, str(row.num_bytes)) for row in large])
 
 # %% [markdown] id="kept-read"
 # Every token is stored eight times: sorted by expert (`Index`), between the two matmuls (`Split`,
-# `Silu`, `Mul`), and after them (`GroupedMm`), until the eight are added up. So a mixture keeps
-# more activations than a dense model with the *active* parameters, which doesn't copy rows.
+# `Silu`, `Mul`), and after them (`GroupedMm`), until the eight results are added up. So a mixture
+# keeps more activations than a dense model with as many parameters as the mixture has *active*
+# ones, because the dense model doesn't copy rows.
 #
-# Under expert parallelism each rank has some of the experts. Then the copied rows are also sent to
-# the experts' ranks, and the results back. Each of the two transfers needs a buffer as large as
-# what the *fullest* rank gets. If the router sent all tokens to one of 8 ranks, that would be 8
-# times the mean. That's why routers are balanced, or tokens are dropped.
+# Under expert parallelism each rank has some of the experts. The copied rows are then sent to the
+# experts' ranks, and the results are sent back. Each of the two transfers needs a buffer for all
+# rows that the *fullest* rank gets. If the router sent all tokens to one of 8 ranks, that would be
+# 8 times the mean. That's why models balance their routers, or drop tokens.
 #
 # ## Which part to recompute
 #
-# Megatron Bridge publishes the choice for Moonlight, with 16 billion parameters in all, on 8 H100s
-# with expert parallelism 8. Beside it are the same choices for OLMoE's block: the core of
-# attention, the experts' activation (`moe_act`: what is between the two matmuls, computed from
-# `Split`), and the whole mixture.
+# You can recompute the core of attention, the experts' activation (`moe_act`: what is between the
+# two matmuls, computed from `Split`), or the whole mixture. Megatron Bridge has published
+# measurements of the first two for Moonlight, with 16 billion parameters in total, on 8 H100s with
+# expert parallelism 8. The next table shows them next to our counts for OLMoE's block.
 
 # %% id="choices"
 # NVIDIA-NeMo/Megatron-Bridge@067f987, skills/nemo-mbridge-perf-activation-recompute,
@@ -154,32 +156,34 @@ columns += ["Moonlight: frees, % of the peak", "costs, % of its time"]
 pd.DataFrame.from_dict(table, orient="index", columns=columns).T
 
 # %% [markdown] id="choices-read"
-# Both have the same order. Recomputing the attention's core frees nothing, since a fused kernel
-# keeps no scores, and costs more time than `moe_act` does. Recomputing the experts' activation
-# frees a lot and needs no matmul. (Its share of a *peak* is smaller than of a block: Moonlight's
-# peak also holds weights and states.) The whole mixture frees the most and costs the most
-# arithmetic: router, sorting and, with expert parallelism, the traffic run again. The same document
-# has a model that fits in 80 GB only this way (Nemotron 3 Nano).
+# The choices rank the same in both models. Recomputing the attention's core frees nothing, since a
+# fused kernel keeps no scores, and it takes more time than recomputing `moe_act`. Recomputing the
+# experts' activation frees a lot and needs no matmul. (It frees a smaller share of Moonlight's
+# *peak* than of OLMoE's block, since the peak also holds weights and states.) Recomputing the whole
+# mixture frees the most and costs the most arithmetic: the router, the sorting and, with expert
+# parallelism, the communication all run again. The same document has a model that fits in 80 GB
+# only this way (Nemotron 3 Nano).
 #
-# The router must then send each token where it went before. Companion
+# The second time, the router must send each token to the same experts. Companion
 # `12c_recomputing_what_is_random` shows what happens if it does not, and how to save the routing.
 #
 # ## On paper
 #
 # **1.** Mixtral has 8 experts in a layer and chooses 2. What share of its experts' weights gets a
-# gradient from one token? And from 4096?
+# gradient from one token, and what share from 4096?
 #
 # <details><summary>Answer</summary>
 #
-# A quarter from one token, and all of them from many. So gradients and states depend on the total.
+# A quarter gets one from a single token, and all of them from many tokens. So gradients and states
+# depend on the total.
 # </details>
 #
-# **2.** 4096 tokens of width 2048 go to 8 experts each, in bfloat16. How much does the sorted copy
-# take, and how much did the rows take before?
+# **2.** 4096 tokens of width 2048 go to 8 experts each, in bfloat16. How many bytes does the sorted
+# copy take, and how many did the rows take before?
 #
 # <details><summary>Answer</summary>
 #
-# $8 \cdot 4096 \cdot 2048 \cdot 2$ bytes are 128 MiB, and the rows 16 MiB.
+# The copy takes $8 \cdot 4096 \cdot 2048 \cdot 2$ bytes, or 128 MiB. The rows took 16 MiB.
 # </details>
 #
 # **3.** 64 experts are divided over 8 ranks, and each rank has its own 4096 tokens. How many
@@ -187,11 +191,11 @@ pd.DataFrame.from_dict(table, orient="index", columns=columns).T
 #
 # <details><summary>Answer</summary>
 #
-# $8 \cdot 4096$ rows, as many as it sends. Forward sends rows there and results back, and so does
-# backward. A second forward adds half as much again.
+# It gets $8 \cdot 4096$ rows, as many as it sends. Forward sends rows there and results back, and
+# backward sends as much. The second forward adds half as much again.
 # </details>
 #
 # ## What you can now do
 #
 # - Count a mixture's two sizes, and say which bytes depend on which.
-# - Say what its experts keep, and which part frees most for its price.
+# - Say what its experts keep, and which part frees the most memory for its cost.

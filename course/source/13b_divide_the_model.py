@@ -3,7 +3,7 @@
 #
 # This companion of chapter 13 is optional: no lab and no later chapter needs it. In chapter 13
 # every rank had all layers. Here each rank has some of the layers (a pipeline), or a part of every
-# layer (tensor parallelism). Three questions:
+# layer (tensor parallelism). You answer three questions:
 #
 # 1. How many micro-batches does a pipeline's rank hold, and what does checkpointing change?
 # 2. Why does a rank wait, and what does an interleaved schedule change?
@@ -37,8 +37,8 @@ torch.set_num_threads(1)
 os.environ["OMP_NUM_THREADS"] = "1"  # the processes that we start share a few cores
 
 # %% [markdown] id="model-text"
-# Model, meter and ranks are from chapter 13: a GPT of eight blocks, eight sequences (lines of text)
-# per update, four processes. All sizes are in **P**, the size of the weights.
+# Model, meter and ranks are from chapter 13: a GPT of eight blocks, eight sequences per update, and
+# four processes. All sizes are in **P**, the size of the weights.
 
 
 # %% id="model"
@@ -110,8 +110,8 @@ four = ranks.start(N)  # the line below, if there is one, depends on your machin
 # A micro-batch is **in flight** on a rank between its forward and its backward there. Its
 # activations stay in memory that long.
 #
-# **Predict.** Four ranks, eight micro-batches. With GPipe, eight are in flight everywhere. How many
-# are in flight on rank 0 with 1F1B?
+# **Predict.** There are four ranks and eight micro-batches. With GPipe, all eight are in flight on
+# each rank. How many are in flight on rank 0 with 1F1B?
 
 # %% id="guess-flight"
 guess = None
@@ -206,25 +206,26 @@ print(f"1F1B, rank 0: {flight}{beside(guess, flight)}")
 pd.DataFrame(table).T.rename_axis(columns="on ranks 0 to 3")
 
 # %% [markdown] id="pipeline-read"
-# - **GPipe** divides only the layers: a quarter of the layers times the whole batch.
+# - **GPipe** divides only the layers. Each rank holds a quarter of them, for the whole batch.
 # - **1F1B** has at most as many micro-batches in flight as there are stages from this one to the
 #   last. More micro-batches do not change that.
-# - **Interleaved** holds more than 1F1B. It is used because its ranks wait less.
+# - **Interleaved** holds more than 1F1B. People use it because its ranks wait less.
 # - **With checkpointing** of each block, boundaries and the stage's outputs wait, and only one
-#   block's inside is in memory at a time. All three schedules fall, GPipe the most, and get closer.
-#   Interleaved then needs the most on every rank. GPipe's boundaries grow with the number of
-#   micro-batches. (The table is PyTorch 2.13's. In 2.15 a stage releases outputs that it has sent,
-#   so its bytes are a little lower.)
+#   block's inside is in memory at a time. All three schedules need less memory. GPipe saves the
+#   most, so the three get closer, and interleaved needs the most on every rank. GPipe's boundaries
+#   grow with the number of micro-batches. (The table is from PyTorch 2.13. In 2.15 a stage releases
+#   outputs that it has sent, so its bytes are a little lower.)
 #
 # **If you accumulate over several `step`s of a schedule, build it with `scale_grads=False`.** By
-# default each `step` divides all of `.grad` by its number of micro-batches, including what earlier
-# steps left there. So two steps of four micro-batches sum to 1.25 gradients instead of two (PyTorch
-# 2.13.0 and 2.15.0). With `False`, divide once yourself, before the optimizer's step.
+# default each `step` divides all of `.grad` by its number of micro-batches, including the gradients
+# from earlier steps. So two steps of four micro-batches sum to 1.25 gradients instead of two
+# (PyTorch 2.13.0 and 2.15.0). With `False`, divide once yourself, before the optimizer's step.
 #
 # **Inside a stage use `use_reentrant=False`.** A stage's input doesn't require a gradient, so with
 # a reentrant checkpoint every gradient is None, and no error is raised. Under a zero-bubble
-# schedule a checkpoint runs forward twice in backward instead of once: such a schedule computes the
-# gradients of inputs and of weights in two runs of autograd (PyTorch 2.13.0 and 2.15.0).
+# schedule (below), a checkpoint runs forward twice in backward instead of once. Such a schedule
+# computes the gradients of inputs and of weights in two runs of autograd (PyTorch 2.13.0 and
+# 2.15.0).
 #
 # ## Why do a pipeline's ranks wait?
 #
@@ -235,10 +236,10 @@ pd.DataFrame(table).T.rename_axis(columns="on ranks 0 to 3")
 # ```
 #
 # Each rank runs its forwards (F) and backwards (B) in the order of its schedule. The next cell
-# lists the orders for four ranks and eight micro-batches. A rank of **1F1B** begins with as many
-# forwards as there are ranks from it to the last. In the **interleaved** schedule (Narayanan et
-# al., 2021) a rank has two stages, half as long, and runs four micro-batches of one, then four of
-# the other.
+# lists the orders for four ranks and eight micro-batches. In **1F1B** a rank begins with as many
+# forwards as there are ranks from this one to the last. In the **interleaved** schedule (Narayanan
+# et al., 2021) a rank has two stages, half as long, and runs four micro-batches of one, then four
+# of the other.
 
 
 # %% id="orders"
@@ -268,8 +269,8 @@ for rank in range(4):
 # Each block takes one unit of time in forward and two in backward. A stage begins as soon as its
 # rank is free and its input has arrived.
 #
-# **Predict.** Each rank works for 48 units: 8 micro-batches, two blocks, 1 + 2 units. How many
-# units does the whole 1F1B update take?
+# **Predict.** Each rank works for 48 units: 8 micro-batches times two blocks times 1 + 2 units. How
+# many units does the whole 1F1B update take?
 
 # %% id="guess-units"
 guess = None
@@ -306,7 +307,7 @@ print(f"1F1B: {units['1F1B']} units{beside(guess, units['1F1B'])}")
 
 # %% [markdown] id="timetables-read"
 # The white area is the **bubble**: time in which a rank waits. GPipe and 1F1B have the same bubble,
-# so 1F1B saves memory at no cost in this count, which has no transfers. The interleaved schedule
+# so 1F1B saves memory at no cost in this count, which ignores transfers. The interleaved schedule
 # has half the bubble. In exchange its ranks hold more activations than 1F1B's, and each micro-batch
 # crosses seven boundaries, not three.
 #
@@ -324,18 +325,20 @@ print(f"1F1B: {units['1F1B']} units{beside(guess, units['1F1B'])}")
 # ```
 #
 # Each rank has a quarter of every large matrix. The first matrix of a pair is cut by columns, so
-# each rank computes some heads of attention, or some columns of the MLP. The second is cut by rows
-# and takes that output as it is. An all-reduce adds the partial results.
+# each rank computes some heads of attention, or some columns of the MLP. The second is cut by rows,
+# so it can use the rank's part of the first one's output directly. An all-reduce adds the partial
+# results.
 #
-# **Sequence parallelism** goes with it: outside the pairs (norms, residual sums) each rank has a
-# quarter of the tokens. The all-reduce becomes a gather before the pair and a reduce-scatter after
-# it.
+# **Sequence parallelism** complements it: outside the pairs (in norms and residual sums) each rank
+# has a quarter of the tokens. The all-reduce becomes a gather before the pair and a reduce-scatter
+# after it.
 #
 # `parallelize_module` divides layers by their names. The rows of `qkv` are all queries, then all
-# keys, then all values. We first reorder them by rank, since each rank needs the queries, keys and
-# values of its own heads.
+# keys, then all values. We first sort these rows by rank, since each rank needs the queries, keys
+# and values of its own heads.
 #
-# **The formula.** Chapter 01 counted 16 units of activations per block. Which are divided by N?
+# **The formula.** Chapter 01 counted 16 units of activations per block. Which of them do N ranks
+# divide?
 #
 # | tensors of a block | units | tensor parallelism | with sequence |
 # |---|---|---|---|
@@ -347,13 +350,14 @@ print(f"1F1B: {units['1F1B']} units{beside(guess, units['1F1B'])}")
 # (PyTorch keeps the gathered tensor. Megatron-LM keeps each rank's part and gathers once more in
 # backward: then the last row is divided too.)
 #
-# With sequence parallelism the last norm's input is divided too. Weights, gradients and states are
-# divided if they belong to a block's matrices or, with sequence parallelism, to the output matrix.
-# Each pair runs one all-reduce in forward and one in backward: 8 units per block, times
-# $(N-1)/N$. Sequence parallelism sends five more at the two ends.
+# Sequence parallelism also divides the input of the model's last norm. Weights, gradients and
+# states are divided if they belong to a block's matrices or, with sequence parallelism, to the
+# output matrix. Each pair runs one all-reduce in forward and one in backward. Together they send 8
+# units per block, times $(N-1)/N$. Sequence parallelism sends five more units at the model's two
+# ends.
 #
-# **Predict.** Take tensor parallelism alone on four ranks, all eight sequences on each. What
-# percentage of one process's activations does a rank hold?
+# **Predict.** Take tensor parallelism alone on four ranks, with all eight sequences on each. A
+# rank's activations are what percentage of a single process's?
 
 # %% id="guess-tensor"
 guess = None
@@ -439,12 +443,12 @@ print(f"TP: {own / whole:.0%} of the activations{beside(guess, 100 * own / whole
 show(tensor_ways)
 
 # %% [markdown] id="tensor-read"
-# The ranks send activations, which grow with the batch, and each layer waits for them. So tensor
-# parallelism stays inside one machine with fast links.
+# The ranks send activations, which grow with the batch, and each layer waits for them. So people
+# use tensor parallelism only inside one machine with fast links.
 #
 # **Context parallelism** divides the tokens inside the pairs as well, for sequences too long for
-# one rank. Then most of the keys that a query needs are on other ranks: keys and values travel
-# around the ranks, one part at a time (ring attention, Liu et al., 2023).
+# one rank. Then most of the keys that a query needs are on other ranks, so keys and values are
+# passed around the ranks, one part at a time (ring attention, Liu et al., 2023).
 #
 # ## Both compared with one process
 
