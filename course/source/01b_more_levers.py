@@ -5,9 +5,9 @@
 # questions:
 #
 # 1. What does a GPT need, for any depth, width and precision?
-# 2. What is left to save if the parameters themselves are trained cheaply: LoRA, 8-bit and paged
-#    states?
-# 3. What do 8-bit and 4-bit weights and a single state do to the ledger, and what stays in 16 bits?
+# 2. What is left to save when training the parameters is cheap already (LoRA, 8-bit and paged
+#    states)?
+# 3. How do 8-bit and 4-bit weights and a single state change the ledger, and what stays in 16 bits?
 # 4. How do activations grow with the sequence length, and with the size of an image?
 # 5. Why do two models called "GPT-2 XL" keep different bytes?
 # 6. Is a much-copied table of savings right, and why will the subject not go away?
@@ -37,9 +37,10 @@ gpu_adamw = partial(torch.optim.AdamW, foreach=True)  # a GPU's default
 # %% [markdown] id="calculator-text"
 # ## The memory calculator
 #
-# What would you have to know to estimate the peak of any GPT? Chapter 01's ledger says what stays,
-# and its formula gives the activations: for each position and channel, a block keeps 16 numbers.
-# That is 16 x 4 bytes in float32, and 16 x 2 in bfloat16. One thing is missing: autocast.
+# What would you have to know to estimate the peak of any GPT? Chapter 01's ledger lists what stays
+# between steps, and its formula gives the activations: for each position and channel, a block keeps
+# 16 numbers. That is 16 x 4 bytes in float32, and 16 x 2 in bfloat16. One thing is missing:
+# autocast.
 #
 # **Predict.** Under autocast to bfloat16, how many bytes does a block keep for each position and
 # channel, with the kernels of a GPU?
@@ -65,8 +66,8 @@ print(f"once: {Bytes(constant)}; in 16 bits the weights are {Bytes(2 * 12 * 1024
 # %% [markdown] id="autocast-read"
 # That is more than half of float32's 64, for two reasons. First, the norms and the tensors between
 # blocks stay float32, so a block keeps 18 x 2 bytes. Second, autograd keeps 16-bit *copies* of all
-# weights until the backward pass. The second line counts them: they don't grow with the batch.
-# (Eager attention would add softmax, which stays float32 too.) The logits are there in both
+# weights until the backward pass. The second line counts them: they don't grow with the
+# batch. (Eager attention would add softmax, which stays float32 too.) The logits are kept in both
 # dtypes. Now the calculator:
 
 # %% id="calculator-activations"
@@ -112,8 +113,8 @@ def estimate(shape, precision, optimizer, *, micro_batch, seq_len, checkpointing
 
 
 # %% [markdown] id="calculator-check-text"
-# **Predict.** Take four layers of the 1.5B shape, 8 x 1024 tokens, AdamW. By how many percent is
-# the estimate off from `memory.predict` under autocast?
+# **Predict.** Take four layers of the 1.5B shape, 8 x 1024 tokens, AdamW. By what percentage does
+# the estimate differ from `memory.predict` under autocast?
 
 # %% id="guess-calculator"
 guess = None  # %
@@ -157,9 +158,9 @@ choices = {"models": SHAPES, "precisions": list(BLOCK), "optimizers": list(STATE
 widgets.memory_calculator(estimate, precision="bfloat16", seq_len=4096, **choices)
 
 # %% [markdown] id="calculator-questions"
-# Three questions for the sliders. Which is the largest model that trains in float32 with AdamW on
-# 24 GiB? At which sequence length does the peak of the 7B model move from the update to the
-# backward pass? When does the checkpointing box change nothing at all?
+# Try three questions with the sliders. What is the largest model that trains in float32 with
+# AdamW on 24 GiB? At which sequence length does the peak of the 7B model move from the update to
+# the backward pass? When does the checkpointing box change nothing?
 #
 # How much of a card can you use? A little less than its nominal capacity:
 
@@ -171,8 +172,8 @@ pd.DataFrame(offered, index=columns).T
 # %% [markdown] id="lora"
 # ## LoRA: almost no gradients and states
 #
-# LoRA (Hu et al., 2021) freezes the model and trains a low-rank correction beside each chosen
-# matrix. A frozen parameter has no gradient and no state.
+# LoRA (Hu et al., 2021) freezes the model and trains a low-rank correction for each chosen matrix.
+# A frozen parameter has no gradient and no state.
 
 
 # %% id="lora-layer"
@@ -198,7 +199,7 @@ def with_lora(model):
 
 
 # %% [markdown] id="predict-lora"
-# **Predict.** Gradients and states all but vanish. By how many percent do the activations fall?
+# **Predict.** Gradients and states all but vanish. By what percentage do the activations shrink?
 # (The backward pass no longer needs the gradient of the frozen weights.)
 
 # %% id="guess-lora"
@@ -227,15 +228,15 @@ bars = {"all trained": full.at_peak, "LoRA, rank 8": lora.at_peak}
 plots.ledger_bars(bars, title="At the peak, counted")
 
 # %% [markdown] id="read-lora"
-# Most activations are still there. The gradient has to travel back through every frozen layer to
-# reach the corrections. Fine-tuning with LoRA on long sequences still runs out of memory, and then
-# checkpointing is the lever, not a smaller rank.
+# Most activations are still needed: the gradient has to pass back through every frozen
+# layer to reach the corrections. So fine-tuning with LoRA can still run out of memory on long
+# sequences. Then checkpointing helps, but a smaller rank doesn't.
 #
 # ## 8-bit states, and paged states
 #
-# 8-bit AdamW makes the states smaller. Paged AdamW keeps their size, and moves them to the host's
-# memory as long as the GPU is full. It moves the part of the forward and backward peak that
-# doesn't fit. Here is Llama-2-7B, 4 x 2048 tokens, all bfloat16, predicted:
+# 8-bit AdamW makes the states smaller. Paged AdamW keeps their size. While the GPU is full, it
+# moves enough of them to the host's memory for the forward and backward peak to fit. The next cell
+# predicts this for Llama-2-7B with 4 x 2048 tokens, all in bfloat16:
 
 # %% id="paged-table"
 table = recorded.load("predicted").rows
@@ -255,9 +256,9 @@ columns = ["AdamW, fused", "8-bit AdamW", "to the host, paged on an A100 80 GB"]
 pd.DataFrame(rows, index=columns).T.map(human_bytes)
 
 # %% [markdown] id="read-paged"
-# Without checkpoints, paging lets the step run, and moves those bytes out and back once a step.
-# With them, nothing has to move. (The Trainer's `adamw_bnb_8bit` leaves an embedding's states in
-# float32; transformers 5.23.0.)
+# Without checkpoints, paging lets the step run, and moves those bytes out and back once per step.
+# With checkpoints, nothing has to move. (The Trainer's `adamw_bnb_8bit` leaves an embedding's
+# states in float32; transformers 5.23.0.)
 
 # %% id="verdicts-states"
 claims.Verdicts(
@@ -285,9 +286,9 @@ claims.Verdicts(
 # ## Weights in 8 and 4 bits
 #
 # Frozen weights can be smaller still. Cut a matrix into blocks of 64 numbers and keep the largest
-# magnitude of each as its scale. FP8 rounds the rest to a float of 8 bits. QLoRA (Dettmers et al.,
-# 2023) keeps 4 bits: the index of the nearest of 16 levels, which are spaced like a normal
-# distribution.
+# magnitude of each block as its scale. FP8 rounds the scaled numbers to 8-bit floats. QLoRA
+# (Dettmers et al., 2023) keeps 4 bits: the index of the nearest of 16 levels, spaced like a normal
+# distribution's quantiles.
 
 
 # %% id="shrink"
@@ -334,11 +335,12 @@ for name, (parts, back) in made.items():
 pd.DataFrame(rows, index=["bits a weight", "off by"]).T
 
 # %% [markdown] id="predict-four"
-# The scales are float32 here, half a bit a weight. (QLoRA rounds the scales too and comes to 4.13
-# bits.) `F.linear` takes no 4-bit weight, so a layer first restores the whole weight.
+# The scales are float32 here, which adds half a bit per weight. (QLoRA rounds the scales too and
+# needs 4.13 bits.) `F.linear` doesn't accept 4-bit weights, so a layer first restores the whole
+# weight.
 #
-# **Predict.** `F.linear(x, whole(weight))`, with 4 bits a weight and x that needs a gradient. How
-# many times the bytes of the 4-bit weight does autograd keep?
+# **Predict.** A layer computes `F.linear(x, whole(weight))` from 4-bit weights, and x needs a
+# gradient. How many times the bytes of the 4-bit weight does autograd keep?
 
 # %% id="guess-four"
 guess = None  # times
@@ -357,8 +359,8 @@ print(f"{naive / held:.1f} times{beside(guess, naive / held)}")
 print(f"checkpointed: {frugal / held:.2f} times")
 
 # %% [markdown] id="read-four"
-# It keeps the whole float32 weight: backward needs it for the gradient of x. So from forward to
-# backward 4 bits save nothing. Checkpoint the layer, and only its input is kept: backward
+# It keeps the whole float32 weight, since backward needs it for the gradient of x. So from forward
+# to backward 4 bits save nothing. If you checkpoint the layer, only its input is kept, and backward
 # restores the weight again. (bitsandbytes' layers do the same in an `autograd.Function`.)
 # Embeddings, head, norms, the LoRA matrices and all activations stay in 16 bits. Here is what
 # Llama-2-7B with LoRA holds between steps:
@@ -378,15 +380,15 @@ for name, bits in {"bfloat16": 16, "FP8": 8.5, "4 bits": 4.5, "QLoRA": 4.127}.it
 pd.DataFrame(ledger).T.map(human_bytes)
 
 # %% [markdown] id="one-state"
-# *Training* in FP8 is different. The matmuls round their inputs to 8 bits as they go, and keep
-# those for backward; the optimizer's weights stay in 16 or 32 bits, and so do norms, softmax and
-# the residual stream. It saves time and activations, not weights (08c).
+# *Training* in FP8 is different. The matmuls round their inputs to 8 bits and keep those for
+# backward. The optimizer's weights stay in 16 or 32 bits, and so do norms, softmax and the residual
+# stream. FP8 saves time and activations, not weights (08c).
 #
 # ## One state
 #
-# Muon (Jordan, 2024) has one state, momentum, and makes its update orthogonal. It works only on
-# matrices, so embeddings, head, norms and biases stay with AdamW. For a GPT, how many bytes of
-# state is that per byte of weights?
+# Muon (Jordan, 2024) has only one state, momentum, and makes its update orthogonal. It works only
+# on matrices, so embeddings, head, norms and biases stay with AdamW. How many bytes of state does a
+# GPT then need per byte of weights?
 
 
 # %% id="muon"
@@ -425,8 +427,8 @@ each.assign(sum=each.sum(axis=1))
 # %% [markdown] id="long-sequences"
 # ## Twice the tokens, four times the scores
 #
-# Chapter 01's formula is linear in the sequence length. Some attention code stores its scores, one
-# number for each pair of tokens and head. What does that do to the curve?
+# Chapter 01's formula is linear in the sequence length. But some attention code stores its scores,
+# one number per head for each pair of tokens. What does that do to the curve?
 
 
 # %% id="growth-sequence"
@@ -452,7 +454,7 @@ plots.growth(curves, xlabel="tokens", title=title, predicted=["formula"], log=Fa
 # ## Images: twice the side, four times the bytes
 #
 # A U-Net keeps feature maps, so its activations follow the *area* of the image. **Question.** By
-# what factor do they grow when the side doubles: exactly 4?
+# what factor do they grow when the side doubles? Is it exactly 4?
 
 # %% id="growth-resolution"
 unet = UNet(UNetConfig())
@@ -467,12 +469,13 @@ sides = {side: unet_bytes(side) for side in (16, 32, 64)}
 [round(sides[2 * side] / sides[side], 2) for side in (16, 32)]
 
 # %% [markdown] id="read-resolution"
-# A little more than four: the attention at the lowest level grows with the square of the area.
+# The factor is a little more than four, because the attention at the lowest level grows with the
+# square of the area.
 #
 # ## Two models called GPT-2 XL
 #
-# Chapter 00 predicts the step of GPT-2 XL as transformers builds it. Lab 01 builds the course's own
-# GPT with the sizes of GPT-2 XL. The weights have the same sizes, and the activations differ by a
+# Chapter 00 predicts a step of GPT-2 XL as transformers builds it. Lab 01 builds the course's GPT
+# with the sizes of GPT-2 XL. Their weights have the same sizes, but their activations differ by a
 # factor of 1.8. What does one block of each keep?
 
 # %% id="two-blocks"
@@ -500,15 +503,15 @@ pd.DataFrame(units).round(2)
 # %% [markdown] id="read-two-blocks"
 # `mlp.act` is the activation function. GPT-2 in transformers writes GELU out as eight operations,
 # and autograd keeps the inputs of most of them. The course's GPT calls PyTorch's built-in GELU,
-# which keeps its input only (that is in `others` here). The rest of the gap is dropout's masks.
-# Chapter 03 counts such operations.
+# which keeps only its input (counted in `others` here). The rest of the gap comes from dropout's
+# masks. Chapter 03 counts such operations.
 #
 # ## A published table, tested
 #
 # A much-copied table is about a transformer with 50 layers: checkpointing turns 24 GB of
-# activations into 8 GB, and a total of 40 GB into 24 GB. It names no width, batch or kernel. So
-# take a 50-layer model with the table's 4 GB of float32 weights, and the batch size at which
-# forward adds the table's 24 GB.
+# activations into 8 GB, and a total of 40 GB into 24 GB. It names neither width nor batch nor
+# kernel. So we take a 50-layer model with the table's 4 GB of float32 weights, and the batch size
+# at which forward adds the table's 24 GB.
 
 # %% id="fifty-table"
 a100, fifty = recorded.load("emulated NVIDIA A100-SXM4-80GB").rows, {}
@@ -531,20 +534,20 @@ most, total = fifty["activations"], fifty["A100"]
 fifty.round(1)
 
 # %% [markdown] id="read-fifty"
-# Without checkpointing, we nearly get the table's figures. With it, both are too high. A checkpoint
-# around each block, as in that source's own code, leaves about a tenth of the activations, and the
-# total stops falling at the update, where activations no longer count. The 8 GB are close to what a
-# whole *pass adds* with segments of $\sqrt{50}$ layers, the rule in textbooks. But that column
-# includes the gradients, and the source has a separate row for those. Compare the second and third
-# row, too: longer segments hold more activations. Chapter 06 finds out why.
+# Without checkpointing, we nearly get the table's figures. With it, both figures are too high. A
+# checkpoint around each block, as in that source's own code, leaves about a tenth of the
+# activations. The peak is then in the update, where activations don't matter. The 8 GB are close to
+# what a whole *pass adds* with segments of $\sqrt{50}$ layers, the textbook rule. But that column
+# includes the gradients, and the source lists those separately. Longer segments hold more
+# activations (second and third row), and chapter 06 finds out why.
 #
 # ## Why the subject will not go away
 #
-# Did hardware keep up? The figure compares models, in bytes of plain training (16 per parameter),
-# with the memory of one accelerator in the same years. Parameter counts are from the papers (GPT:
-# Radford 2018; BERT: Devlin 2018; GPT-2: Radford 2019; T5: Raffel 2019; GPT-3: Brown 2020; PaLM:
-# Chowdhery 2022; Llama 2: Touvron 2023; Llama 3.1: Grattafiori 2024; DeepSeek-V3: DeepSeek-AI
-# 2024). Memory is the nominal capacity of V100, A100, H100 and H200.
+# Did hardware keep up? The figure compares the bytes that training takes (16 per parameter) with
+# one accelerator's memory in the same years. Parameter counts are from the papers (GPT: Radford
+# 2018; BERT: Devlin 2018; GPT-2: Radford 2019; T5: Raffel 2019; GPT-3: Brown 2020; PaLM: Chowdhery
+# 2022; Llama 2: Touvron 2023; Llama 3.1: Grattafiori 2024; DeepSeek-V3: DeepSeek-AI 2024). Memory
+# is the nominal capacity of V100, A100, H100 and H200.
 
 # %% id="history-figure"
 # @title Models and cards by year: run this cell; open it to look
@@ -561,11 +564,11 @@ print(f"from 2020 on: {after_gpt3[0]:.1f}-fold and {after_gpt3[1]:.1f}-fold")
 figures.models_and_cards(models, cards)
 
 # %% [markdown] id="read-history"
-# The vertical axis is logarithmic. Models grew by more than three orders of magnitude; a card's
-# memory, in the same six years, by a factor below five. Nearly all of that was before 2020: since
-# GPT-3 the largest published models grew about twice as much as a card. (From BERT-Large on, the
-# factor is a third.) Hardware did not close the gap. Arithmetic like yours does, with the many
-# devices of chapter 13.
+# The vertical axis is logarithmic. In six years models grew by more than three orders of magnitude,
+# and a card's memory by a factor below five. Nearly all of the difference arose before 2020: since
+# GPT-3 the largest published models have grown by only about twice a card's factor. (Counted from
+# BERT-Large instead of GPT, models grew a third as much.) Hardware hasn't closed the gap.
+# Arithmetic like yours does, with the many devices of chapter 13.
 #
 # ## Verdicts
 

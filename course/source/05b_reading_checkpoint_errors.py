@@ -4,7 +4,7 @@
 # This companion of chapter 05 is optional: no lab and no later chapter needs it. It answers five
 # questions about a checkpoint that raises an error, or should:
 #
-# 1. What does a `CheckpointError` say, and which line of your code does it mean?
+# 1. What does a `CheckpointError` say, and which line of your code causes it?
 # 2. Which mistakes raise no error?
 # 3. What happens when other hooks, such as offloading, meet a checkpoint?
 # 4. Does a checkpoint survive two backwards, a second derivative, or an in-place write?
@@ -33,7 +33,7 @@ from tutorial_lib.models.gpt import GPT, MLP, Block, GPTConfig
 # %% [markdown] id="caching-text"
 # ## What does the error say?
 #
-# This block appends what it has seen, like a key-value cache. In the second run the cache is
+# This block appends its input to a tensor, like a key-value cache. In the second run the cache is
 # already filled.
 
 
@@ -60,8 +60,8 @@ caching.cache = torch.empty(4, 0, 128)
 print("\n".join(complaint(caching).split("\n.")[0].splitlines()[:4]))
 
 # %% [markdown] id="torch-error-read"
-# Read it from the middle. *Position* is the number of the saved tensor, counted from 0. *Saved
-# metadata* is the first run, *recomputed metadata* the second:
+# Start in the middle. *Position* is the number of the saved tensor, counted from 0.
+# *Saved metadata* is from the first run, *recomputed metadata* from the second:
 #
 # | what differs | look for |
 # |---|---|
@@ -70,14 +70,14 @@ print("\n".join(complaint(caching).split("\n.")[0].splitlines()[:4]))
 # | fewer tensors than before | a branch that depends on a counter, a cache, a random number |
 # | the device | a tensor that was moved between the runs |
 #
-# With `debug=True` PyTorch prints the operations of both runs, hundreds of lines. The first pair
-# that differs is the one to read.
+# With `debug=True` PyTorch prints the operations of both runs, in hundreds of lines. Look for the
+# first pair that differs.
 #
 # ## What raises no error?
 #
 # PyTorch compares shapes, dtypes and devices. It notices an extra tensor only with
-# `early_stop=False`. This block scales its input with a random number from Python's generator,
-# whose state no checkpoint restores.
+# `early_stop=False`. This block scales its input by a random number from Python's generator, whose
+# state checkpoints don't restore.
 
 
 # %% id="python-random"
@@ -104,20 +104,20 @@ twice = {"plain": same_twice(plain, x), "jittered": same_twice(jittered, x)}
 print("same twice:", twice)
 
 # %% [markdown] id="python-random-read"
-# The shapes are right and the gradients are wrong. A short test before training finds it: run the
+# The shapes are right and the gradients are wrong. A short test before training finds this: run the
 # function twice from the same RNG state, and compare the outputs bit for bit. It costs two
-# forwards, once. (What changes *between* forward and backward, as in 06b's loop, shows only if
-# you compare gradients with the plain step's.)
+# forwards, once. (If something changes *between* forward and backward, as in 06b's loop, you have
+# to compare gradients with the plain step's.)
 #
 # ## Other hooks around and inside
 #
-# Autograd asks only the *innermost* pair of hooks about a tensor. So hooks around a checkpoint are
-# asked about what the checkpoint itself saves: its arguments. (Only tensors passed by position:
-# one in a keyword or a tuple is held in a closure, and stays on the device.) Hooks inside take
-# their tensors away from it. `save_on_cpu` is such a pair. It copies each saved tensor to the
+# Autograd passes a saved tensor only to the *innermost* pair of hooks. So hooks around a checkpoint
+# get only what the checkpoint itself saves: its arguments. (It saves only those passed by position.
+# A tensor in a keyword or a tuple is in a closure, and stays on the device.) Hooks inside a
+# checkpoint get tensors that it would otherwise drop. `save_on_cpu` copies each saved tensor to the
 # host's memory and back.
 #
-# **Predict.** `save_on_cpu` around eight checkpointed blocks. How many tensors does it move?
+# **Predict.** How many tensors does `save_on_cpu` move around eight checkpointed blocks?
 
 # %% id="guess-moved"
 guess = None  # tensors
@@ -142,10 +142,9 @@ print(f"around: {num_moved} tensors{beside(guess, num_moved)}")
 print(f"{moved.num_bytes / x.nbytes:.0f} units")
 
 # %% [markdown] id="hooks-inside-text"
-# Around the checkpoints, the hooks move only the eight inputs. Checkpoint and offload together keep
-# the inputs on the host. What if the hooks are inside, around each block's MLP? We count the units
-# that wait for backward. (On a CPU, host and device are one memory, so a moved tensor still
-# counts.)
+# Around the checkpoints, the hooks move only the eight inputs. So the inputs wait on the host. What
+# if the hooks are inside, around each block's MLP? We count the units that wait for backward. (On a
+# CPU, host and device share one memory, so a moved tensor still counts.)
 
 
 # %% id="hooks-inside"
@@ -173,17 +172,16 @@ units = {"per block": waiting(gpt), "offload inside": waiting(offloaded)}
 pd.DataFrame({"units that wait": units}).map("{:.1f}".format)
 
 # %% [markdown] id="other-hooks-read"
-# Inside, the checkpoint no longer handles the MLP's tensors. They are moved and kept, and the
-# second run computes them for nothing. Put offloading outside.
+# With the hooks inside, the checkpoint no longer drops the MLP's tensors. They are moved and kept,
+# and the second run computes them for nothing. So put offloading outside.
 #
 # ## More than one backward
 #
-# In chapter 05 each backward was one call of `loss.backward()`, each input needed a gradient, and
-# nothing wrote into it. Here are five other uses, with the tensor passed by position and by
-# keyword.
+# In chapter 05 each step called `loss.backward()` once, each input required a gradient, and nothing
+# wrote into it. Here are five other uses, with the tensor passed by position and by keyword.
 #
-# **Predict.** How many of the five does the reentrant one, a Function as in chapter 04, get wrong
-# or refuse?
+# **Predict.** How many of the five does the reentrant checkpoint, a Function as in chapter 04, get
+# wrong or refuse?
 
 # %% id="guess-backwards"
 guess = None  # of 5
@@ -271,21 +269,21 @@ print(f"reentrant: {failed} of 5{beside(guess, failed)}")
 table
 
 # %% [markdown] id="backwards-read"
-# The gradient penalty is the worst case for the reentrant one. The gradient comes out of an inner
-# backward without a graph, so the penalty is a constant, and training goes on without it.
+# The gradient penalty is the worst case for the reentrant checkpoint. Its gradient comes from an
+# inner backward without a graph, so the penalty is a constant, and training silently ignores it.
 #
 # The last row is the worst case for hooks. It writes into a tensor that a checkpoint still needs.
 # Plain training is right, because `block(2 * x)` does not save `x`, but the second run reads `x`
-# again. A tensor passed by position is registered with autograd, which notices the write and raises
-# an error. By keyword it is in a closure: the gradients are **wrong, and no error is raised**. So
-# pass tensors by position, and write `y = y + ...` around a checkpoint.
+# again. Autograd knows a tensor passed by position, so it notices the write and raises an error. A
+# tensor passed by keyword is only in a closure: the gradients are **wrong, and no error is
+# raised**. So pass tensors by position, and write `y = y + ...` around a checkpoint.
 #
 # ## In a library's model
 #
 # Advice for transformers models says: call `gradient_checkpointing_enable()` with
 # `use_reentrant=False`, and set `use_cache=False`, which "is required". (The *cache* keeps keys and
-# values of earlier tokens for generating text.) Is it required? A small Llama, with each
-# combination of the two:
+# values of earlier tokens for generating text.) Is it? We try each combination of the two on a
+# small Llama:
 
 # %% id="llama"
 transformers.logging.set_verbosity_error()
@@ -327,9 +325,9 @@ llama_table = pd.DataFrame(rows, index=["equal", "peak"]).T
 llama_table.rename_axis(["use_cache", "use_reentrant"])
 
 # %% [markdown] id="llama-by-hand"
-# No combination fails. While it checkpoints, the library passes no cache to its layers. So neither
-# setting is required here. What if nothing handles the cache? Here the same layers go through
-# PyTorch's checkpoint by hand, with eager attention:
+# No combination fails, since the library passes no cache to its layers while it checkpoints. So
+# neither setting is required here. What if nothing turns off the cache? We put PyTorch's checkpoint
+# around the same layers by hand, with eager attention:
 
 # %% id="llama-by-hand-measure"
 by_hand, by_torch = {}, partial(checkpoint, use_reentrant=False)
@@ -347,7 +345,7 @@ right = f"{llama_table['equal'].sum()} of {len(llama_table)} combinations equal"
 print(f"by the switch: {right}")
 
 # %% [markdown] id="end"
-# The second run appended its keys to those of the first: 256 keys for 128 queries.
+# The second run appended its keys to the first run's: 256 keys for 128 queries.
 
 # %% id="verdicts"
 claims.Verdicts(
@@ -365,10 +363,10 @@ claims.Verdicts(
 # %% [markdown] id="what-to-remember"
 # ## What to remember
 #
-# - A `CheckpointError` counts saved tensors. What differs (axis, dtype, number) tells what to look
-#   for.
-# - Wrong numbers in right shapes raise no error. Run the function twice from one RNG state, and
-#   compare one step's gradients with the plain step's.
+# - A `CheckpointError` counts saved tensors. What differs (axis, dtype, number) tells you what to
+#   look for.
+# - Wrong numbers in right shapes raise no error. Run the function twice from the same RNG state,
+#   and compare one step's gradients with the plain step's.
 # - Pass tensors by position, and don't write into one that a checkpoint still needs.
 # - The innermost hooks win: offload around a checkpoint, not inside it.
-# - A library's switch leaves the cache out by itself. If you wrap layers yourself, turn it off.
+# - A library's switch skips the cache by itself. If you wrap layers yourself, turn the cache off.

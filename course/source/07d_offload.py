@@ -3,12 +3,12 @@
 #
 # The *host*, the computer around the GPU, has memory too, and usually more of it. A tensor that is
 # too expensive to recompute can wait there. A copy over the bus is slow, but it needs no
-# arithmetic. So the real question is what can hide behind what.
+# arithmetic. So the real question is which copies can run while the GPU computes.
 #
-# In this chapter you write the two hooks that move tensors, and count what they move. Then you move
-# boundaries alone, from pinned memory, on a separate stream, fetched one block ahead. A page of
-# arithmetic says where this costs nothing. At the end a planner chooses for each block: keep,
-# recompute or move.
+# You write the two hooks that move tensors, and count what they move. Then you move
+# only boundaries, through pinned memory, on a separate stream, and fetch them one block ahead. A
+# page of arithmetic says when this costs nothing. At the end a planner decides for each block
+# whether to keep, recompute or move it.
 #
 # **Budget:** 70 minutes, 1 GiB of memory, no GPU needed.
 
@@ -37,17 +37,17 @@ from tutorial_lib.units import GIB, Bytes
 # %% [markdown] id="move"
 # ## Move it instead of recomputing it
 #
-# A pack hook may copy a tensor to the host, and the unpack hook copies it back. The GPU then holds
-# it neither during forward nor until backward needs it:
+# A pack hook may copy a tensor to the host, and the unpack hook copies it back. Between the two,
+# the tensor takes no memory on the GPU:
 #
 # `forward → pack: device to host → (waiting on the host) → unpack: host to device → backward`
 #
-# PyTorch has this pair of hooks as `save_on_cpu`. On a CPU, without `pin_memory`, it copies
-# nothing, since host and device are one memory. So we build a host that the meter cannot see: NumPy
-# arrays. What is left in tensors is then what would be left on a GPU. The bytes are counted; the
-# time of a copy cannot be measured here.
+# PyTorch's `save_on_cpu` is such a pair of hooks. On a CPU, without `pin_memory`, it copies
+# nothing, since host and device share one memory. So we use NumPy arrays, which the meter can't
+# see, as our host. The tensors that remain are the ones that would remain on a GPU. This counts the
+# bytes, but can't time the copies.
 #
-# **Write.** The two hooks.
+# **Write.** The two hooks, `pack` and `unpack`.
 
 
 # %% id="offloading"
@@ -114,8 +114,8 @@ def seen(strategy, around=nullcontext):
 
 
 # %% [markdown] id="predict-copied"
-# **Predict.** Eight blocks run, and every saved tensor is moved. What is the ratio of the bytes
-# copied out to the bytes that would have waited on the device?
+# **Predict.** Eight blocks run, and the hooks move every saved tensor. What is the ratio of the
+# bytes copied out to the bytes that would have waited on the device?
 
 # %% id="guess-copied"
 guess = None  # times
@@ -135,22 +135,22 @@ print(f"copied: {ratio:.1f} times what waits{beside(guess, ratio)}")
 table.map("{:.1f}".format).replace("nan", "")  # in units
 
 # %% [markdown] id="offload-read"
-# Nothing is recomputed in the second row, and nothing waits on the device. Its peak is even below
+# In the second row nothing is recomputed, and nothing waits on the device. Its peak is even below
 # that of `per-block`, because only one operation's tensors come back at a time.
 #
-# The price is in the last column: more is copied than waits. Hooks are asked about every saved
+# The last column shows the cost: the hooks copy more than would wait. They get every saved
 # *tensor*. So a storage that three operations save is copied three times, and the weights are
 # copied too. `save_on_cpu` does the same. Checkpointing first and moving the boundaries copies by
-# far the least (last row). Around *selective* checkpointing `save_on_cpu` moves nothing of what the
-# policy saves. From PyTorch 2.15 on, `checkpoint(..., respect_saved_tensors_hooks=True)` hands it
-# to the hooks.
+# far the least (last row). Around *selective* checkpointing, `save_on_cpu` doesn't move what the
+# policy saves. From PyTorch 2.15 on, `checkpoint(..., respect_saved_tensors_hooks=True)` passes
+# those tensors to the hooks.
 #
 # ## How it is used
 #
-# Training programs move **boundaries alone**: each block is checkpointed, and its input goes to the
+# Training programs move **only boundaries**: each block is checkpointed, and its input goes to the
 # host. Three more things make the copies free:
 #
-# - **pinned memory**: pages of the host that never move, so that the GPU copies by itself and
+# - **pinned memory**: pages of host memory that never move, so the GPU can copy by itself and
 #   Python continues at once;
 # - **a side stream**: a second queue on the GPU, so that a copy runs during the matmuls;
 # - **prefetching**: a boundary is fetched while the block *after* it is still going backward.
@@ -160,17 +160,17 @@ table.map("{:.1f}".format).replace("nan", "")  # in units
 # back while the block after it goes backward. Only the last block's input is waited
 # for.](figures/07d-two-streams.svg)
 #
-# Here is such a checkpoint. Its hooks are *outside* PyTorch's checkpoint, so the only saved tensor
-# they see is the block's input. `record_stream` tells the allocator that a second stream still uses
-# a tensor's memory. On a CPU a stream does nothing, so here you see the order of the copies, not
-# their time.
+# The next cell has such a checkpoint. Its hooks are *outside* PyTorch's checkpoint, so the only
+# saved tensor they see is the block's input. `record_stream` tells the allocator that a second
+# stream still uses a tensor's memory. On a CPU a stream does nothing, so here you see the order of
+# the copies, not their time.
 #
-# **Write.** The rest of `unpack`, about nine lines. Five things, in this order: fetch this block's
-# tensors if they aren't back yet; let the compute stream wait for the side stream; fetch the block
-# before, if it has tensors on the host and isn't back; take the tensor out of `self.back[number]`,
-# and its copy out of `self.on_host[number]`; say that the compute stream uses it (`used_by`), and
-# return it. A block may have several tensors: wait and fetch only for the first one, while the
-# block before isn't back. A later wait would include the copy of the block before.
+# **Write.** The rest of `unpack`, about nine lines. It does five things, in this order: fetch this
+# block's tensors if they aren't back yet; let the compute stream wait for the side stream; fetch
+# the previous block's tensors if they are on the host and not back; take the tensor out of
+# `self.back[number]`, and its copy out of `self.on_host[number]`; say that the compute stream uses
+# it (`used_by`), and return it. If a block has several tensors, wait and fetch only for the first
+# one, while the previous block isn't back. A later wait would include the previous block's copy.
 
 
 # %% id="prefetching"
@@ -307,20 +307,20 @@ print("forward: ", *moving.log[:16])
 print("backward:", *moving.log[16:])
 
 # %% [markdown] id="prefetching-read"
-# `[3]` is a run of block 3. Going forward, an input leaves as its block begins. Going backward,
-# input 6 is requested before block 7 runs again, and so on.
+# `[3]` is a run of block 3. In forward, an input is copied out as its block begins. In backward,
+# input 6 is requested before block 7 runs again.
 #
-# Some libraries have this: torchtune and TRL call it *activation offloading*. The switch of
-# Transformers takes `offload` too, but it copies on the compute stream and fetches nothing early,
-# so its copies hide behind nothing (chapter 10).
+# TRL and torchtune call this *activation offloading*. The switch in Transformers accepts `offload`
+# too, but it copies on the compute stream and fetches nothing early, so the GPU waits for each copy
+# (chapter 10).
 #
-# ## What hides behind what?
+# ## Which copies are hidden?
 #
-# A step of one block on paper. Forward takes $f$ seconds, backward $2f$, and a recomputation $f$
-# more (at most: without dropout early stop saves the last matmul, chapter 05). In each direction a
-# copy of all that the block keeps takes $c_r$ seconds, and one of its input $c_1$: bytes divided by
-# the bus's bytes/s. Copies run during the arithmetic, so each half of a step takes as long as the
-# longer of the two:
+# We work out a step of one block on paper. Forward takes $f$ seconds and backward $2f$. A
+# recomputation adds at most $f$ (without dropout early stop skips the last matmul, chapter 05). In
+# each direction, copying all that the block keeps takes $c_r$ seconds, and copying its input $c_1$:
+# bytes divided by the bus's bytes/s. Copies run during the arithmetic, so each half of a step takes
+# the longer of the two times:
 #
 # | what is done | forward | backward |
 # |---|---|---|
@@ -329,8 +329,8 @@ print("backward:", *moving.log[16:])
 # | everything is moved | $\max(f, c_r)$ | $\max(2f, c_r)$ |
 # | boundaries are moved, the inside is recomputed | $\max(f, c_1)$ | $\max(3f, c_1)$ |
 #
-# The speeds are NVIDIA's published peaks: 16-bit dense matmuls, and the link to the host in *one*
-# direction, half of what the data sheets state for both.
+# The speeds are NVIDIA's published peaks, for 16-bit dense matmuls and for the link to the host in
+# *one* direction (half of the data sheets' number for both).
 
 # %% id="cards"
 # FLOP/s, and bytes/s to the host: T4, A100 80GB SXM, H100 SXM, GH200, B200
@@ -356,9 +356,9 @@ def block_numbers(seq_len, width=4096):
 
 
 # %% [markdown] id="predict-moved"
-# **Predict.** A block as wide as Llama-2-7B's (4096), one sequence of 2048 tokens, bfloat16. An
-# A100 moves everything that the block keeps. How many times as long as the plain step does this
-# step take?
+# **Predict.** Take a block as wide as Llama-2-7B's (4096), and one sequence of 2048 tokens in
+# bfloat16. An A100 moves everything that the block keeps. How many times as long as the plain step
+# does this step take?
 
 # %% id="guess-moved"
 guess = None  # times
@@ -384,21 +384,20 @@ columns = ["everything, GiB", "boundaries, GiB"]
 pd.DataFrame(host, columns).T.rename_axis("32 blocks, on the host")
 
 # %% [markdown] id="roofline-read"
-# **In a block this wide, boundaries move for free.** Moving them never costs more than recomputing
-# alone, 4/3, on any of these cards and at each of the three lengths. The reason is short. A causal
-# block of width $h$ computes about $24h^2 + 2sh$ FLOPs for each of $s$ tokens, and its input has
-# $2h$ bytes for each. That makes $12h + s$ FLOPs a byte, here more than any of these cards can do
-# while one byte moves. All that it needs is room on the host.
+# **In a block this wide, boundaries move for free.** On all of these cards, at all three lengths,
+# the step takes 4/3 of the plain time, the same as with recomputing alone. A causal block of width
+# $h$ computes about $24h^2 + 2sh$ FLOPs for each of $s$ tokens, and its input has $2h$ bytes per
+# token. That makes $12h + s$ FLOPs per byte, more than any of these cards can do while one byte
+# moves. You only need room on the host.
 #
-# **With a fast enough link you can offload everything for free:** at this width behind NVLink-C2C,
-# and nearly so on a card as slow as a T4. Very long sequences come closer to that on every card,
-# because attention's FLOPs grow with the square of the length, and the bytes do not. At the last
-# of the three lengths, moving everything costs less than recomputing on each of these cards but
-# the B200. But look at what the host has to hold. On the fast cards behind PCIe and at common
-# lengths, moving everything costs more than recomputing.
+# **With a fast enough link you can offload everything for free.** At this width NVLink-C2C is fast
+# enough, and PCIe nearly is for a card as slow as a T4. Long sequences come closer to that on every
+# card: attention's FLOPs grow with the square of the length, the bytes don't. At the longest of the
+# three lengths, moving everything costs less than recomputing on all of these cards except the
+# B200. At common lengths, on fast cards with PCIe, moving everything costs more than recomputing.
 #
-# **Predict.** Sequences have 2048 tokens. From which width on (a power of two) can an A100 hide
-# the *boundaries* behind the forward?
+# **Predict.** Sequences have 2048 tokens. What is the smallest width (a power of two) at which an
+# A100 hides the copies of *boundaries* behind the forward?
 
 # %% id="guess-width"
 guess = None  # channels
@@ -430,26 +429,26 @@ figure = plots.training_curves(
 figure.mark(a100_width, guess)
 
 # %% [markdown] id="width-read"
-# A copy hides where the block's line is above the card's. For an H100 the 768 channels of GPT-2 or
-# ViT-B are too few at this length, even for boundaries. Arithmetic grew faster than PCIe, so the
-# lines of PCIe cards go up with each generation.
+# A copy is hidden where the block's line is above the card's. For an H100 the 768 channels of GPT-2
+# or ViT-B are too few at this length, even for boundaries. Arithmetic has sped up more than PCIe,
+# so the lines of PCIe cards go up with each generation.
 #
-# No program reaches both published speeds. If your kernels reach half of the FLOP/s, half the line
-# is enough.
+# No program reaches both published speeds. If your kernels reach half of the FLOP/s, the card's
+# line is half as high.
 #
 # ## Which boundary goes first?
 #
-# Moving all boundaries is more than many steps need. So choose. Here are eight blocks of width 4096
-# with 2048 tokens, on an A100 that reaches half of its FLOP/s. Each block is checkpointed, and a
-# *budget* says how many bytes the chain may hold.
+# Many steps needn't move all boundaries. We take eight blocks of width 4096 with 2048 tokens, on an
+# A100 that reaches half of its FLOP/s. A *budget* says how many bytes this chain of checkpointed
+# blocks may hold.
 #
-# A simple rule: move the **earliest** boundary first, because it waits longest, then the next one,
-# until the peak fits.
+# A simple rule is to move the **earliest** boundary first, because it waits longest, then the next
+# one, until the peak fits.
 #
 # **Write.** `earliest_first`, about five lines. `plan.slots.schedule(items, budget)` gives the
-# moves of the blocks `items`, a list, or None if the peak would still be above the budget. The
-# last two boundaries never move, since backward begins with them.
-# `replace(plan, moves=tuple(moves))` is the plan with these moves.
+# moves of the blocks `items`, a list, or None if the peak would still be above the budget. The last
+# two boundaries never move, since backward begins with them. `replace(plan, moves=tuple(moves))` is
+# the plan with these moves.
 
 # %% id="paper-chain"
 flops, kept, boundary = block_numbers(2048)
@@ -499,12 +498,12 @@ def the_earliest_move():
 
 
 # %% [markdown] id="predict-joint"
-# `planning.solve` chooses only between keeping and recomputing, and `planning.solve_with_host`
-# between keeping, recomputing and moving, each part of a block's bytes included.
+# `planning.solve` chooses only between keeping and recomputing. `planning.solve_with_host` can also
+# move tensors, all or part of a block's.
 #
 # **Predict.** The budget is twice the peak above, and the link is PCIe 4. Recomputing every block
-# takes 33 % more time than the plain step. How many percent more does the best plan of all three
-# take?
+# takes 33 % more time than the plain step. How much more, in percent, does the best plan take if it
+# can keep, recompute and move?
 
 # %% id="guess-joint"
 guess = None  # %
@@ -551,15 +550,15 @@ figure.alt = (
 figure
 
 # %% [markdown] id="joint-read"
-# Every second block moves all that it keeps, so it isn't recomputed. The blocks between are, and
-# cover the copies. Below 1 x, the rule is far better than recomputing inside recomputed segments,
-# which is what a planner without a host has left. Above it, the rule has nothing to do, and the
-# joint plan wins.
+# Every second block moves all that it keeps, so it isn't recomputed. The blocks between them are
+# recomputed, which hides the copies. Below 1 x, a planner without a host can only recompute inside
+# recomputed segments, and the rule is far better. Above 1 x, the rule moves nothing, and the joint
+# plan wins.
 #
-# **Where does offload lose?** When eight GPUs share the link, each has an eighth, and a copy takes
-# longer than the recomputation that it saves. From 1 x on, a plan of all three is then hardly
-# better. And where everything fits, as GPT-2 XL does below, there is nothing to move. Three real
-# models, as `plan MODEL --budget 24GiB --link pcie-4` plans them for an A100's speed:
+# **Where does offload lose?** If eight GPUs share the link, each has an eighth of it, and a copy
+# takes longer than the recomputation that it saves. From 1 x on, moving then hardly helps. And
+# where everything fits, as for GPT-2 XL below, there is nothing to move. The next table has three
+# real models, as `plan MODEL --budget 24GiB --link pcie-4` plans them for an A100's speed:
 
 # %% id="real-models"
 # @title Seconds of an update, without a host and with one: run this cell
@@ -573,7 +572,7 @@ shown.map(lambda n: "nothing fits" if pd.isna(n) else f"{n:.2f}")
 # %% [markdown] id="on-gpu-text"
 # ## On a GPU
 #
-# If there is one, the cells below run a GPT of 24 blocks: kept on the device, moved by the
+# If you have one, the cells below run a GPT of 24 blocks: all kept on the device, all moved by the
 # library's hooks, checkpointed, and with the checkpoint from above.
 
 
@@ -603,16 +602,16 @@ else:
     print("no GPU here: bytes are counted, and times come from published speeds")
 
 # %% [markdown] id="offload-emulated-text"
-# On an emulated A100, `save_on_cpu` around ViT-B/16 with 16 images. `card` is the peak above the
-# weights, `host` what one step copies into the host's pinned memory:
+# Here an emulated A100 runs ViT-B/16 with 16 images inside `save_on_cpu`. `card` is the peak above
+# the weights, and `host` is what one step copies into the host's pinned memory:
 
 # %% id="offload-emulated"
 offload = json.loads((snapshots.SNAPSHOTS / "offload.json").read_text())["peaks"]
 pd.DataFrame(offload).T.map(lambda size: f"{Bytes(size)}")
 
 # %% [markdown] id="offload-emulated-read"
-# With everything moved, the card holds a little less than with a checkpoint around each block,
-# and the host gets more than the card had.
+# With everything moved, the card holds a little less than with a checkpoint around each block, and
+# the host gets more bytes than the card held before.
 
 # %% id="verdicts"
 at = {way: f"{Bytes(peak['card'])}" for way, peak in offload.items()}
@@ -652,24 +651,25 @@ claims.Verdicts(
 #
 # <details><summary>Answer</summary>
 #
-# The boundary has $8192 \cdot 4096 \cdot 2$ bytes, 64 MiB: 2.7 ms. Forward has $24h^2 + 2sh$ FLOPs
-# for each token, 3.85 TFLOP in all: 26 ms. The copy hides.
+# The boundary has $8192 \cdot 4096 \cdot 2$ bytes, or 64 MiB, which takes 2.7 ms. Forward has
+# $24h^2 + 2sh$ FLOPs per token, 3.85 TFLOP in all, which takes 26 ms. The copy is hidden.
 # </details>
 #
-# **2.** The same block keeps 16 times its input. All of it is moved. How many times as long as the
-# plain step does this step take? And one that recomputes?
+# **2.** The same block keeps 16 times its input. If all of it is moved, how many times as long as
+# the plain step does the step take? And a step that recomputes?
 #
 # <details><summary>Answer</summary>
 #
 # A copy takes 43 ms. Forward waits for it, $\max(26, 43)$, and backward does not, $\max(51, 43)$:
-# 94 ms in place of 77, 1.22 times. Recomputing takes 4/3. So moving is faster here.
+# 94 ms instead of 77, or 1.22 times. Recomputing takes 4/3. So moving is faster here.
 # </details>
 #
-# **3.** What does the host hold for 32 such blocks: with boundaries alone, and with everything?
+# **3.** What does the host hold for 32 such blocks if you move only boundaries, and if you move
+# everything?
 #
 # <details><summary>Answer</summary>
 #
-# 2 GiB, and 32 GiB, for each GPU that it serves.
+# It holds 2 GiB or 32 GiB per GPU.
 # </details>
 
 # %% [markdown] id="end"
@@ -678,7 +678,7 @@ claims.Verdicts(
 # - Write the two hooks of offload, and say why hooks alone copy too much.
 # - Move boundaries during the arithmetic: pinned, on a side stream, one block ahead.
 # - Tell from a card's two speeds, a width and a length whether a copy is hidden.
-# - Say which boundary goes first, and where a plan of all three beats that rule.
+# - Say which boundary goes first, and when a plan that also recomputes beats that rule.
 #
 # In [Lab 05](../labs/lab05_policies.ipynb) you choose by operation, and move each storage once.
 # Chapter 08, `08_accumulation_from_scratch`, leaves recomputation behind and makes the batch
