@@ -316,7 +316,7 @@ print("backward:", *moving.log[16:])
 #
 # ## Which copies are hidden?
 #
-# We work out a step of one block on paper. Forward takes $f$ seconds and backward $2f$. A
+# Take one block's step on paper. Forward takes $f$ seconds and backward $2f$. A
 # recomputation adds at most $f$ (without dropout early stop skips the last matmul, chapter 05). In
 # each direction, copying all that the block keeps takes $c_r$ seconds, and copying its input $c_1$:
 # bytes divided by the bus's bytes/s. Copies run during the arithmetic, so each half of a step takes
@@ -602,7 +602,7 @@ else:
     print("no GPU here: bytes are counted, and times come from published speeds")
 
 # %% [markdown] id="offload-emulated-text"
-# Here an emulated A100 runs ViT-B/16 with 16 images inside `save_on_cpu`. `card` is the peak above
+# An emulated A100 runs ViT-B/16 with 16 images inside `save_on_cpu`. `card` is the peak above
 # the weights, and `host` is what one step copies into the host's pinned memory:
 
 # %% id="offload-emulated"
@@ -611,7 +611,7 @@ pd.DataFrame(offload).T.map(lambda size: f"{Bytes(size)}")
 
 # %% [markdown] id="offload-emulated-read"
 # With everything moved, the card holds a little less than with a checkpoint around each block, and
-# the host gets more bytes than the card held before.
+# the host gets more than the card held before.
 
 # %% id="verdicts"
 at = {way: f"{Bytes(peak['card'])}" for way, peak in offload.items()}

@@ -1,8 +1,8 @@
 # %% [markdown] id="title"
 # # Lab 05: policies
 #
-# You choose what to drop: modules, tensors, matmuls. Then you write a solver for a target in bytes,
-# and hooks that move tensors to the host.
+# You choose what to drop: modules, tensors, or the results of matmuls. Then you write a solver for
+# a target in bytes, and hooks that move tensors to the host.
 #
 # **Budget:** 90 minutes, 1 GiB of memory, no GPU needed.
 #
@@ -16,8 +16,8 @@
 #
 # Each answer goes into a cell that begins with `# exercise`. You may put helper functions, imports
 # and constants in your own cells above it. Where a cell says `guess = None`, write a number before
-# you go on. In 5.1 the check refuses the library's `segments`, in 5.4 its solver, `planning.solve`
-# and `floor_bytes`. Chapter 07 prepares you for this lab.
+# you go on. The check of 5.1 refuses the library's `segments`. The check of 5.4 refuses its solver
+# (`planning.solve` and `floor_bytes`). Chapter 07 prepares you for this lab.
 
 # %% id="imports"
 import itertools
@@ -49,7 +49,7 @@ from tutorial_lib.units import Bytes, human_bytes, human_flops
 torch.set_num_threads(1)
 
 # %% [markdown] id="block-text"
-# Our model is GPT-2 with a micro-batch of 4. Its numbers are *predicted*, with a GPU's kernels. A
+# Our model is GPT-2 with a micro-batch of 4. Its numbers are *predicted* for a GPU's kernels. A
 # *matmul* is a matrix multiplication; fused attention counts as one. This is one block:
 #
 # ```text
@@ -74,12 +74,12 @@ EAGER = replace(FUSED, attention="eager")
 #
 # Difficulty 2/5 · importance 5/5 · 10 minutes
 #
-# Write a context manager. Inside its `with` block each module of a list is checkpointed as a
-# separate segment. Afterwards each module runs as it did before, even after an error. Replace each
-# module's `forward`.
+# Write a context manager that checkpoints each module of a list as a separate segment inside its
+# `with` block. Replace each module's `forward`. Afterwards each module must run as it did before,
+# even after an error.
 #
-# The numbers to reach: bit-identical gradients, dropout included; saved bytes and FLOPs exactly
-# those of a checkpoint around each module. Three traps:
+# The gradients must be bit-identical, dropout included. Saved bytes and FLOPs must be exactly those
+# of a checkpoint around each module. There are three traps:
 #
 # - Models may call a part with keyword arguments.
 # - A module may already have its own `forward`, as with LoRA.
@@ -114,7 +114,7 @@ checks.lab05.checkpoint_only(checkpoint_only)
 # %% [markdown] id="hints-5-1"
 # <details><summary>Hint 1: the shape</summary>
 #
-# With `try: ... yield` and `finally: ...` the second half runs after an error too.
+# With `try: ... yield` and `finally: ...` the second half runs even after an error.
 # </details>
 # <details><summary>Hint 2: remember first</summary>
 #
@@ -127,8 +127,8 @@ checks.lab05.checkpoint_only(checkpoint_only)
 # up a loop's variable too late.)
 # </details>
 #
-# **Predict.** With fused attention, what percentage of what a checkpoint around each block frees
-# does one around each attention free?
+# **Predict.** A checkpoint around each block frees some bytes. With fused attention, what
+# percentage of them does a checkpoint around each attention free?
 
 # %% id="guess-attention"
 guess = None  # per cent
@@ -191,8 +191,8 @@ plots.tradeoff(
 )
 
 # %% [markdown] id="attention-read"
-# The advice "checkpoint attention" depends on the kernel: with fused attention, "FFN only" frees
-# more.
+# Whether "checkpoint attention" is good advice depends on the kernel: with fused attention, "FFN
+# only" frees more.
 #
 # ## 5.2 What does a choice cost?
 #
@@ -202,8 +202,8 @@ plots.tradeoff(
 # tensors may need the same matmul, and that runs only once.
 #
 # A **trace** lists the operations of a forward in order: `trace.ops`. Each has a `name`, what it
-# `reads` and `writes` (tuples of names) and `flops`. A tensor's name is its storage's, so an
-# in-place operation writes a name that an earlier one wrote:
+# `reads` and `writes` (tuples of names) and `flops`. Tensors are named by their storage, so an
+# in-place operation writes a name that an earlier operation wrote:
 #
 # ```text
 # name   reads  writes  flops
@@ -218,11 +218,11 @@ plots.tradeoff(
 # kept {a}      u is missing, so h is     norm, up, add_ run  100 FLOPs
 # ```
 #
-# The rule: a needed tensor that is not kept is missing. *All* operations that write a missing
-# tensor run again, up to the point where it is read. What they read is then missing too, unless it
-# is kept. Inputs and weights are always in memory.
+# The rule is that a needed tensor that isn't kept is missing. *All* operations that write a missing
+# tensor run again, up to the point where it is read. The tensors that these operations read are
+# then missing too, unless they are kept. Inputs and weights are always in memory.
 #
-# The numbers to reach: exact bytes and FLOPs, and an unchanged trace.
+# Bytes and FLOPs must be exact, and the trace unchanged.
 
 
 # %% id="answer-5-2"
@@ -262,10 +262,12 @@ checks.lab05.cost_of_keeping(cost_of_keeping)
 # </details>
 # <details><summary>Hint 3: what runs again</summary>
 #
-# Every operation that writes something missing. What it reads is missing too, unless kept.
+# Every operation that writes something missing runs again. What it reads is missing too, unless it
+# is kept.
 # </details>
 #
-# The recorder is chapter 07's dispatch mode, with a list instead of prices.
+# The next cell records a trace with chapter 07's dispatch mode, which fills a list here instead of
+# prices.
 
 # %% id="given-trace"
 Op = namedtuple("Op", "name reads writes flops")
@@ -340,7 +342,8 @@ for op in trace.ops:
 print("* backward asks for it")
 
 # %% [markdown] id="predict-exact"
-# The *greedy* way drops tensors by their prices in chapter 07. The exact way tries all sets.
+# The *greedy* way drops the tensors with the lowest prices first, as in chapter 07. The exact way
+# tries all sets.
 #
 # **Predict.** You may keep 4 units. How many times as many FLOPs does the greedy way recompute as
 # the exact way?
@@ -395,7 +398,7 @@ plots.tradeoff(
 )
 
 # %% [markdown] id="exact-read"
-# If the greedy way's next tensor is large, dropping it frees more than needed, and costs more.
+# The greedy way may have to drop a large tensor next, which frees more than needed and costs more.
 #
 # ## 5.3 A policy that counts
 #
@@ -411,12 +414,12 @@ plots.tradeoff(
 # ```
 #
 # `checkpoint(..., context_fn=f)` calls `f()` once for each segment. `f` returns the result of
-# `create_selective_checkpoint_contexts(policy)`: two contexts, one for each run. PyTorch calls
-# `policy(context, op, *args, **kwargs)` in forward. Some releases call it in the recomputation too:
-# `context.is_recompute` says so. Each run counts from 0.
+# `create_selective_checkpoint_contexts(policy)`, which are two contexts, one for each run. PyTorch
+# calls `policy(context, op, *args, **kwargs)` in forward. Some releases call it in the
+# recomputation too, with `context.is_recompute` set. Count from 0 in each run.
 #
-# The numbers to reach: the chosen matmuls run once, all others twice; only their results wait
-# besides the segment's input; bit-identical gradients.
+# The chosen matmuls must run once, and all others twice. Only the results of the chosen ones may
+# wait, besides the segment's input. The gradients must be bit-identical.
 
 
 # %% id="given-matmul"
@@ -477,7 +480,7 @@ checks.lab05.keep_matmuls(keep_matmuls)
 # recomputed.
 # </details>
 #
-# Compare the FLOPs on the trace of 5.2 with those that a FLOP counter sees:
+# The next cell compares the FLOPs on the trace of 5.2 with those that a FLOP counter sees:
 
 
 # %% id="run-block"
@@ -509,8 +512,8 @@ for keep in ((), (0,), (0, 3), (0, 1, 3), (0, 1, 2, 3), (0, 1, 2, 3, 4)):
 pd.DataFrame(table).T.rename_axis("keep")
 
 # %% [markdown] id="policies-read"
-# The last line keeps all matmuls: only norms, GELU and dropout run again, and a third of the
-# memory is free.
+# The last line keeps the results of all matmuls. Then only norms, GELU and dropout run again, and a
+# third of the memory is free.
 #
 # ## 5.4 A target in bytes, the fewest FLOPs
 #
@@ -525,9 +528,10 @@ pd.DataFrame(table).T.rename_axis("keep")
 # backward  part 0 works ── part 1 works ── part 2 works ──┘   its later parts are free by then
 # ```
 #
-# While a part works, memory holds its `working_bytes` and what all parts *before* it keep.
-# Choose one option for each part, so that the largest of these sums fits the target with the fewest
-# FLOPs in total. Greedy is not always best, and 12 blocks of 8 options have 69 billion choices.
+# While a part works, memory holds its `working_bytes` and what all parts *before* it keep. Choose
+# one option for each part. The largest of these sums must fit the target, and the total FLOPs must
+# be as few as possible. A greedy choice isn't always best, and 12 blocks with 8 options each have
+# 69 billion combinations.
 
 
 # %% id="answer-5-4"
@@ -574,8 +578,8 @@ checks.lab05.fewest_flops(fewest_flops)
 # </details>
 # <details><summary>Hint 2: a dict</summary>
 #
-# `best = {0: (0, ())}`: nothing kept, no FLOPs, no options yet. For each part make a new dict:
-# every entry of the old dict combined with every option.
+# Begin with `best = {0: (0, ())}`: nothing kept, no FLOPs, no options yet. For each part make a new
+# dict, which combines every entry of the old dict with every option.
 # </details>
 # <details><summary>Hint 3: what fits</summary>
 #
@@ -583,7 +587,7 @@ checks.lab05.fewest_flops(fewest_flops)
 # `kept + option.kept_bytes`. If two ways lead to the same bytes, take the `min`.
 # </details>
 #
-# The real numbers come from GPT-2's parts, each measured alone.
+# The next cells get the real numbers from GPT-2's parts, each measured alone.
 
 
 # %% id="readings"
@@ -644,10 +648,10 @@ for keep, option in zip(KEEPS, again, strict=True):
 print(f"head {Bytes(head.kept_bytes)} kept, {Bytes(head.working_bytes)} at work")
 
 # %% [markdown] id="predict-target"
-# The head works with the most bytes: 50 257 logits per token.
+# The head's working bytes are the largest, because it computes 50 257 logits per token.
 #
-# **Predict.** The target is a quarter below the peak of "keep all". By how many percent do the
-# FLOPs of a step grow?
+# **Predict.** The target is a quarter below the peak of "keep all". By what percentage do the FLOPs
+# of a step grow?
 
 # %% id="guess-target"
 guess = None  # per cent
@@ -702,8 +706,8 @@ plots.tradeoff(
 #
 # Difficulty 4/5 · importance 4/5 · 25 minutes
 #
-# Keep saved tensors in the host's memory. Chapter 07's hooks copied every *tensor*: weights
-# too, and one storage several times. Do better:
+# Keep saved tensors in the host's memory. Chapter 07d's hooks copied every *tensor*, even weights,
+# and copied some storages several times. Do better:
 #
 # ```text
 # saved     q  k  v  in one storage     the same storage,      a weight, or a storage
@@ -713,8 +717,8 @@ plots.tradeoff(
 # ```
 #
 # - **What stays**: `pack` returns `tensor.detach()`. (The tensor itself could hold its own graph.)
-# - **Which storage?** A later storage may get the same address. `StorageWeakRef(storage)` is a key
-#   that identifies one storage and doesn't keep it alive.
+# - **Which storage?** An address isn't enough, since a later storage may get the same one.
+#   `StorageWeakRef(storage)` is a key that identifies one storage and doesn't keep it alive.
 # - **Written in place.** `tensor._version` counts such writes (it misses writes through `.data` or
 #   NumPy).
 # - **Copies go when the graph goes.** `weakref.WeakValueDictionary` forgets a copy as soon as
@@ -724,8 +728,8 @@ plots.tradeoff(
 # `host.put(tensor)` copies the tensor's whole storage; `copy.get(dtype, size, stride, offset)`
 # brings the tensor back, from its `dtype`, `size()`, `stride()` and `storage_offset()`.
 #
-# The numbers to reach: bit-identical gradients in five kinds of steps, each large storage copied
-# once, nothing left over.
+# The gradients must be bit-identical in five kinds of steps. Each large storage must be copied
+# once, and no copy may be left over.
 
 
 # %% id="answer-5-5"
@@ -781,11 +785,11 @@ checks.lab05.offloading(offloading)
 # </details>
 # <details><summary>Hint 3: the tuple</summary>
 #
-# The copy, and the arguments of its `get`. The tuple keeps the copy alive.
+# Put the copy and the arguments of its `get` into the tuple. The tuple keeps the copy alive.
 # </details>
 #
 # **Predict.** On 8 real blocks, PyTorch's `save_on_cpu` copies every saved tensor, weights
-# included. How many times as many bytes does it copy?
+# included. How many times as many bytes does it copy as your hooks?
 
 # %% id="guess-copies"
 guess = None  # times
@@ -824,7 +828,7 @@ print(f"left on the host when the graph is gone: {Bytes(once.held_bytes)}")
 # %% [markdown] id="gpu-text"
 # ## On a GPU
 #
-# Optional, never graded: which is fastest?
+# This part is optional and never graded. Which way is fastest?
 
 
 # %% id="gpu-given"
@@ -877,4 +881,5 @@ claims.Verdicts(
 # - Say what a *set* of kept tensors costs, and write the policy that keeps it.
 # - Reach a target in bytes with the fewest FLOPs, or move saved tensors to the host.
 #
-# First drop what costs no matmul. For the rest, compare chapter 07d's two times.
+# First drop what costs no matmul. For the rest, compare the times of copying and recomputing, as in
+# chapter 07d.

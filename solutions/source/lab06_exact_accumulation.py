@@ -111,8 +111,8 @@ print(f"clipped at 0.1: {number} of three{beside(guess, number)}")
 pd.DataFrame(off).map("{:.0e}".format).T
 
 # %% [markdown] id="text-6-1"
-# None shows the bug once gradients are clipped. So compare the gradient itself, when the optimizer
-# receives it.
+# None of the three shows the bug once gradients are clipped. So compare the gradient itself, when
+# the optimizer receives it.
 #
 # ## 6.1 Where do two steps first differ?
 #
@@ -120,7 +120,7 @@ pd.DataFrame(off).map("{:.0e}".format).T
 #
 # Run two steps from the same start, each on a copy of the model, and name the first of three parts
 # that differs: the loss, the gradients, the parameters. The goal: judge nine pairs of steps. In two
-# of them the steps differ by no more than allowed, one of these with dropout on.
+# of the pairs the steps differ by no more than is allowed, and one of these two has dropout on.
 
 
 # %% id="given-6-1"
@@ -213,8 +213,8 @@ checks.lab06.first_difference(first_difference)
 # first state; set that state again at the end.
 # </details>
 #
-# **Predict.** The faulty step did not divide by 4. What difference does your function report,
-# without clipping?
+# **Predict.** The faulty step didn't divide by 4. Without clipping, what difference does your
+# function report?
 
 # %% id="guess-difference"
 guess = None  # relative difference
@@ -237,12 +237,12 @@ print(f"clipped: {part}, below 1e-5: {difference < 1e-5}")
 #
 # Difficulty 2/5 · importance 5/5 · 10 minutes
 #
-# An epoch comes as an iterator, or as a loader that restarts at each `iter`. It has no length and
+# You get an epoch as an iterator, or as a loader that restarts at each `iter`. It has no length and
 # doesn't fit into memory. A window is the next `num` micro-batches, or as many as are left.
 #
 # The goal: for every window, a gradient within 1e-12 of its images' gradient as one batch. Hold at
-# most one window of the epoch; run one micro-batch at a time, and keep only one micro-batch's graph
-# in memory, here and in 6.3, 6.4 and 6.6.
+# most one window of the epoch. Run one micro-batch at a time, and keep only one micro-batch's graph
+# in memory. The same holds in 6.3, 6.4 and 6.6.
 
 
 # %% id="answer-6-2"
@@ -291,7 +291,7 @@ checks.lab06.train_epoch(train_epoch)
 # </details>
 # <details><summary>Hint 2: the weight of a micro-batch</summary>
 #
-# Its share of the window's images.
+# Use its share of the window's images.
 # </details>
 # <details><summary>Hint 3: what happens once</summary>
 #
@@ -325,12 +325,12 @@ judge(whole, ragged)[0]
 # targets       t1   t2   t3             three, and four labels that are not -100
 # ```
 #
-# Below, a row is a line of code, and its indentation is a prompt. A micro-batch may have no target
-# at all: then the mean is nan, and the sum is 0.
+# Below, a row is a line of code, and its indentation is the prompt. A micro-batch may have no
+# target at all. Its mean is then nan, but its sum is 0.
 #
 # The goal: within 1e-12 of the mean over all targets of the window.
 #
-# **Predict.** If you count before the shift, by how many percent do you overcount the targets of
+# **Predict.** If you count before the shift, by what percentage do you overcount the targets of
 # sixteen lines?
 
 # %% id="guess-6-3"
@@ -397,7 +397,8 @@ checks.lab06.token_step(token_step)
 # %% [markdown] id="hints-6-3"
 # <details><summary>Hint 1: the shift</summary>
 #
-# Logits without the last position, labels without the first column, for loss and count alike.
+# For both loss and count, use the logits without the last position, and the labels without the
+# first column.
 # </details>
 # <details><summary>Hint 2: the sum</summary>
 #
@@ -406,7 +407,7 @@ checks.lab06.token_step(token_step)
 # </details>
 # <details><summary>Hint 3: the count</summary>
 #
-# One number for the whole window, known before the first backward.
+# It's one number for the whole window, and you need it before the first backward.
 # </details>
 
 # %% id="judge-6-3"
@@ -424,12 +425,12 @@ judge_gpt(*steps, make_optimizer=sgd)[0]
 #
 # A loop in float16 has five more things to do: scale the loss, unscale the gradients, clip, update
 # the scale, step the scheduler. All but the first happen once per window. An infinite gradient in
-# *one* micro-batch makes `scaler.step` skip the window's update. Then the scheduler's step must be
-# skipped, too.
+# *one* micro-batch makes `scaler.step` skip the window's update. Then you must skip the scheduler's
+# step, too.
 #
-# `scaler.step` does not say whether it skipped. The scale does: after a skipped update, `update`
-# halves it. Here are four updates, the second with an infinite gradient. The scale begins at 1024
-# and doubles after two good updates in a row.
+# `scaler.step` doesn't say whether it skipped, but the scale does: after a skipped update, `update`
+# halves it. The next cell runs four updates, the second with an infinite gradient. The scale begins
+# at 1024 and doubles after two good updates in a row.
 #
 # **Predict.** What is the scale after the fourth update?
 
@@ -454,11 +455,11 @@ watched = list(scales([1.0, math.inf, 1.0, 1.0]))
 print(f"{watched}{beside(guess, watched[-1])}")
 
 # %% [markdown] id="read-scaler"
-# So only a scale that has *fallen* means a skipped update (for at least one optimizer, if the
-# scaler has several). A disabled scaler always reports 1 and skips nothing.
+# So an update was skipped only if the scale has *fallen* (if the scaler serves several optimizers,
+# then for at least one of them). A disabled scaler always reports 1 and skips nothing.
 #
-# The goal: every window's gradient within 1e-12 of the big batch's, clipped as a whole, and no
-# scheduler step for a skipped window.
+# The goal: every window's gradient is within 1e-12 of the big batch's and clipped as a whole, and a
+# skipped window has no scheduler step.
 
 
 # %% id="answer-6-4"
@@ -505,8 +506,8 @@ checks.lab06.scaled_step(scaled_step)
 # %% [markdown] id="hints-6-4"
 # <details><summary>Hint 1: the order</summary>
 #
-# In the loop: the share, `scale`, `backward`. After it: `unscale_`, clip, `step`, `update`,
-# scheduler.
+# In the loop come the share, `scale` and `backward`. After it come `unscale_`, clip, `step`,
+# `update` and the scheduler.
 # </details>
 # <details><summary>Hint 2: two numbers to return</summary>
 #
@@ -548,12 +549,12 @@ print(f"some lost: {0 < made < 8}; as many scheduled as made: {scheduled == made
 #
 # Difficulty 4/5 · importance 5/5 · 15 minutes
 #
-# Now one step for any model. Losses are means over tokens, images or pixels, so two functions
-# define them: `loss_sum(model, *micro_batch)` and `count_terms(*micro_batch)`.
+# Now you write one step for any model. Losses are means over tokens, images or pixels, so two
+# functions define them: `loss_sum(model, *micro_batch)` and `count_terms(*micro_batch)`.
 #
 # The harder half is failure: a batch with no target, more micro-batches than rows, a loss of nan,
-# an out-of-memory error. On failure, a good step reports what it received, and leaves model,
-# optimizer, gradients, buffers and random state as they were. Two parts of that are given:
+# an out-of-memory error. When a good step fails, it reports what it received, and leaves model,
+# optimizer, gradients, buffers and random state as they were. The next cell has two parts of it:
 
 
 # %% id="given-6-5"
@@ -732,21 +733,22 @@ for name in TASKS:
         assert_same_training(*steps, make=partial(make_float32, name, optimizer))
 
 # %% [markdown] id="text-6-6"
-# "Exact" means the same sum in a different order, within a bound that the order explains.
+# So "exact" means that the sum is the same, and that its rounding error is within the bound for a
+# different order.
 #
 # ## 6.6 Several ranks
 #
 # Difficulty 4/5 · importance 4/5 · 15 minutes
 #
 # Each rank has a copy of the model and its own window. `DistributedDataParallel` averages the
-# gradients over the ranks during `backward`, by an all-reduce. One per window is enough;
+# gradients over the ranks during `backward`, by an all-reduce. One all-reduce per window is enough;
 # `model.no_sync()` skips the others.
 #
-# Here are two real ranks, processes on your machine, with four micro-batches each, and five guesses
-# at what `no_sync` has to surround.
+# The next cells run two real ranks (processes on your machine) with four micro-batches each, and
+# try five guesses at what `no_sync` has to surround.
 #
-# **Predict.** With `no_sync` around *backward only*, in all micro-batches but the last: how many
-# all-reduces?
+# **Predict.** If `no_sync` is around *backward only*, in all micro-batches but the last, how many
+# all-reduces does a rank run?
 
 # %% id="guess-ways"
 guess = None  # all-reduces
@@ -797,13 +799,13 @@ for name, way in WAYS.items():
 # silently wrong: each rank steps by its own gradient.
 #
 # Now the arithmetic. An average over ranks is right only if all ranks have the same number of
-# targets. So the count must be that of *all ranks*: an all-reduce of one number before the first
-# backward. And since DDP divides the sum by the number of ranks, each rank multiplies its loss by
-# it.
+# targets. So you must count the targets of *all ranks*, with an all-reduce of one number before the
+# first backward. And since DDP divides the sum by the number of ranks, each rank multiplies its
+# loss by that number.
 #
-# The goal: on two and three ranks, the gradient of the whole batch within 1e-12, with each rank
-# sending P bytes of gradients, even when windows differ in length or a rank has no target. The
-# check runs the ranks as threads of one process.
+# The goal: on two and three ranks, the gradient is within 1e-12 of the whole batch's, and each rank
+# sends P bytes of gradients. This must hold even if windows differ in length or a rank has no
+# target. The check runs the ranks as threads of one process.
 
 
 # %% id="answer-6-6"
@@ -866,7 +868,8 @@ checks.lab06.rank_step(rank_step)
 # ### On real ranks
 #
 # Each rank trains on eight of 6.3's sixteen lines, in two micro-batches. In one process your
-# `exact_step` makes the same update, up to rounding: the sum is the same, but its order isn't.
+# `exact_step` makes the same update up to rounding, since it adds the same terms in a different
+# order.
 
 
 # %% id="real-step"
@@ -901,8 +904,8 @@ two.stop()
 # %% [markdown] id="gpu"
 # ## On a GPU
 #
-# Never graded: float16 with a real `GradScaler`, and the peak of one effective batch, whole and
-# split in eight.
+# These cells are never graded. They run float16 with a real `GradScaler`, and measure the peak of
+# one effective batch, whole and split in eight.
 
 # %% id="gpu-scaled"
 # NBVAL_IGNORE_OUTPUT
@@ -919,6 +922,6 @@ if torch.cuda.is_available():
               f"{scheduled} scheduled, scale {scale:g}, loss {loss:.3f}")  # fmt: skip
 
 # %% [markdown] id="end"
-# Everything in this lab is one sum: each term's gradient divided by the number of terms that the
-# *update* has. A contrastive loss isn't such a sum, because it compares each sample with all
-# others. Lab 07 fixes that.
+# Everything in this lab is one sum: each term's gradient is divided by the number of terms in the
+# *update*. A contrastive loss isn't such a sum, because it compares each sample with all others.
+# Lab 07 fixes that.

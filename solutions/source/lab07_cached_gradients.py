@@ -281,8 +281,8 @@ checks.lab07.embed(embed)
 # %% [markdown] id="text-7-3"
 # <details><summary>Hint 1: no graph</summary>
 #
-# `torch.no_grad()` around the loop, not `torch.inference_mode()`: its tensors can't take part in a
-# backward, which the loss needs.
+# Put `torch.no_grad()` around the loop. The tensors of `torch.inference_mode()` can't take part in
+# a backward, which the loss needs.
 # </details>
 # <details><summary>Hint 2: not eval</summary>
 #
@@ -352,7 +352,7 @@ checks.lab07.cache_gradients(cache_gradients)
 # </details>
 # <details><summary>Hint 3: a loss that is not finite</summary>
 #
-# `torch.isfinite(loss)`, before backward.
+# Check `torch.isfinite(loss)` before backward.
 # </details>
 #
 # ## 7.4 The second pass
@@ -360,9 +360,9 @@ checks.lab07.cache_gradients(cache_gradients)
 # Difficulty 2/5 · importance 5/5 · 10 minutes
 #
 # Run each micro-batch once more, this time with its graph, and go backward at once. A tensor that
-# isn't a scalar needs a gradient to start its `backward`: the cached one. Both belong inside the
-# micro-batch's moment: call it, and use the result as a context manager. The goal: within 1e-12 of
-# one large graph, in float64.
+# isn't a scalar needs a gradient to start its `backward`: the cached one. Forward and backward both
+# belong inside the micro-batch's moment: call it, and use the result as a context manager. The
+# goal: within 1e-12 of one large graph, in float64.
 
 
 # %% id="answer-7-4"
@@ -439,8 +439,8 @@ for dtype in (torch.float32, torch.float64):
 # Difficulty 3/5 · importance 5/5 · 15 minutes
 #
 # The cached gradient belongs to the embeddings of the first pass. If the second pass computes
-# different ones, the gradient is wrong, and no error is raised. That happens with dropout, and with
-# spectral normalisation, whose buffers take a step of a power iteration in every forward.
+# different embeddings, the gradient is wrong, and no error is raised. That happens with dropout,
+# and with spectral normalisation, whose buffers take a step of a power iteration in every forward.
 #
 # Dropout draws different masks for one batch of 64 than for four of 16. So the reference,
 # `one_graph`, runs the towers by micro-batches too, and keeps *all* graphs until the loss has been
@@ -553,8 +553,9 @@ checks.lab07.remember(remember)
 # %% [markdown] id="hints-7-5"
 # <details><summary>Hint 1: two times</summary>
 #
-# The upper part runs in the first pass: read. The lower part runs in the second: read the current
-# state, write the first pass's state, `yield`, and in `finally` write back the state you just read.
+# The upper part runs in the first pass, and reads the state. The lower part runs in the second
+# pass: read the current state, write the first pass's state, `yield`, and in `finally` write back
+# the state you just read.
 # </details>
 # <details><summary>Hint 2: buffers</summary>
 #
@@ -582,9 +583,9 @@ for name, tower in kinds.items():
 # goal: each row goes through its tower exactly twice, and the peak grows with the batch only by
 # embeddings, their gradients and moments.
 #
-# Refuse what cannot be exact, before anything runs: a BatchNorm in training normalises with the
-# statistics of a micro-batch. A loss that isn't finite shows only after the first pass, when random
-# state and buffers have changed: restore them.
+# Before anything runs, refuse what can't be exact: a BatchNorm in training mode normalises with the
+# statistics of a micro-batch. A loss that isn't finite shows up only after the first pass, when
+# random state and buffers have changed, so restore them.
 
 
 # %% id="given-undone"
@@ -666,8 +667,8 @@ checks.lab07.cached_backward(cached_backward)
 #
 # ## What it saves
 #
-# **Predict.** The halves are now larger, with micro-batches of 16. From 64 to 256 pairs, by what
-# factor does the peak of cached gradients grow?
+# **Predict.** The halves are now larger, and a micro-batch has 16 pairs. By what factor does the
+# peak of cached gradients grow from 64 to 256 pairs?
 
 # %% id="guess-bytes"
 guess = None  # times
@@ -722,8 +723,8 @@ for way in (checkpointed, cached_backward):
         print(f"    {name}: off by {error_with(tower, way):.0e}")
 
 # %% [markdown] id="tiles-text"
-# With dropout the two agree to rounding, at nearly the same peak. PyTorch's checkpoint doesn't
-# restore buffers: with spectral norm it is silently wrong.
+# With dropout the two agree up to rounding, at nearly the same peak. But PyTorch's checkpoint
+# doesn't restore buffers, so with spectral norm it is silently wrong.
 #
 # ## The next wall: the matrix of all pairs
 #
@@ -766,7 +767,7 @@ print(f"same gradient: {relative_error([seen], [exact]) < 1e-5}")
 # %% [markdown] id="gpu"
 # ## On a GPU: CLIP itself
 #
-# Never graded. The published model, with random weights.
+# These cells are never graded. They run the published model with random weights.
 
 
 # %% id="gpu-parts"

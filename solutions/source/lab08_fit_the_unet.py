@@ -3,7 +3,7 @@
 #
 # A diffusion U-Net learns handwritten digits, 64 images per update. It needs 15 MiB, but you get
 # half of that, and in the end a third. You make it fit with micro-batches, and with segments that
-# you choose. At every update the loss must be the same as with enough memory.
+# you choose. The loss of every update must be the same as with enough memory.
 #
 # **Budget:** 95 minutes, 1 GiB of memory, no GPU needed.
 #
@@ -47,8 +47,8 @@ from tutorial_lib.units import MIB, Bytes
 # The U-Net of diffusers has two levels here, for images of 8 x 8. AdamW is fused, so it makes no
 # temporaries; 8.3 shows why that matters.
 #
-# **Predict.** 160 thousand parameters are 0.6 MiB. How many MiB of activations are in memory at the
-# peak of a step?
+# **Predict.** The model's 160 thousand parameters take 0.6 MiB. How many MiB of activations are in
+# memory at the peak of a step?
 
 # %% id="guess-activations"
 guess = None  # MiB
@@ -100,8 +100,8 @@ print(f"activations: {activations:.1f} MiB{beside(guess, activations)}")
 whole.figure()
 
 # %% [markdown] id="cap-text"
-# Now the cap: `capped(limit)` counts as the meter does. An operation that would need more raises
-# `torch.OutOfMemoryError` in the middle of the step.
+# The cap is `capped(limit)`, which counts bytes as the meter does. An operation that would exceed
+# it raises `torch.OutOfMemoryError` in the middle of the step.
 
 # %% id="cap"
 CAP = int(7.5 * MIB)
@@ -119,8 +119,8 @@ except torch.OutOfMemoryError as error:
 # Each image of an update gets a random timestep and random noise. The scheduler mixes them, and the
 # U-Net predicts the noise. You will split updates, repeat them and resume them.
 #
-# **Predict.** A seeded generator draws noise and timesteps, once for all 64 images, and once for 16
-# images at a time, four times. How many of the 64 noises agree?
+# **Predict.** A seeded generator draws timesteps and noise, first for all 64 images at once, then
+# again for 16 images at a time. How many images get the same noise both times?
 
 # %% id="guess-noises"
 guess = None  # of 64
@@ -187,7 +187,7 @@ checks.lab08.draw_update(draw_update)
 # </details>
 # <details><summary>Hint 2: three draws</summary>
 #
-# Which rows, which timesteps, which noise: `torch.randint(high, (num,))` returns numbers below
+# Draw the rows, the timesteps and the noise. `torch.randint(high, (num,))` returns numbers below
 # `high`.
 # </details>
 # <details><summary>Hint 3: the mixture</summary>
@@ -199,8 +199,8 @@ checks.lab08.draw_update(draw_update)
 #
 # Difficulty 2/5 · importance 5/5 · 8 minutes
 #
-# The first lever is accumulation. The goal: within 1e-12 of the gradient of one batch, in float64,
-# with a micro-batch's peak.
+# The first lever is accumulation. The goal: in float64, the gradient is within 1e-12 of the whole
+# batch's, and the peak is that of one micro-batch.
 
 
 # %% id="answer-8-2"
@@ -247,8 +247,8 @@ checks.lab08.backward_in_pieces(backward_in_pieces)
 # Call `backward` inside the loop, and keep the loss as a number, not as a tensor.
 # </details>
 #
-# A small micro-batch costs time, because a GPU works on many images at once. Assume that ours is
-# full from 32 images on: 16 take as long as 32. (The last section measures yours.) An update then
+# A small micro-batch costs time, because a GPU works on many images at once. Assume that 32 images
+# fill ours, so 16 images take as long as 32. (The last section measures your GPU.) An update then
 # takes `max(micro_batch, FULL) / micro_batch` times as long.
 #
 # **Predict.** What is the largest micro-batch, of 64, 32, 16 and so on, that fits under 7.5 MiB?
@@ -281,7 +281,8 @@ columns = {
 pd.DataFrame(columns).rename_axis("images at once")
 
 # %% [markdown] id="read-8-2"
-# Each halving saves less than the one before, so some of the memory doesn't depend on the images.
+# Each halving saves less than the previous one, so some of the memory doesn't depend on the number
+# of images.
 #
 # ## 8.3 The floor
 #
@@ -289,11 +290,11 @@ pd.DataFrame(columns).rename_axis("images at once")
 #
 # Parameters, buffers, gradients, optimizer state and one sample are the *floor*: neither
 # micro-batches nor segments remove a byte of it. Why compute it, when a run that does not fit
-# raises an error anyway? Because the error may come in the middle of an update. Here AdamW runs as
-# it does by default on GPUs: `foreach`, all parameters at once, with temporaries as large as the
-# parameters. Forward and backward fit, and `step()` fails.
+# raises an error anyway? Because the error may come in the middle of an update. Here AdamW uses
+# `foreach`, its default on GPUs: it updates all parameters at once, with temporaries as large as
+# the parameters. Forward and backward fit, but `step()` fails.
 #
-# **Predict.** How many of the 104 parameters have changed by then?
+# **Predict.** How many of the 104 parameter tensors have changed by then?
 
 # %% id="guess-changed"
 guess = None  # of 104
@@ -314,13 +315,13 @@ print(f"{changed} of {len(before)} parameters changed{beside(guess, changed)}")
 print(f"updates by the optimizer's count: {count:.0f}")
 
 # %% [markdown] id="goal-8-3"
-# Weight decay has shrunk the parameters, Adam's averages contain the gradient, the counter says one
-# update, and the update itself never happened. A loop that catches the error and retries does all
-# of that twice.
+# Weight decay has shrunk the parameters, Adam's averages contain the gradient, and the step counter
+# says 1, but the update itself never happened. If a loop catches the error and retries, it decays,
+# averages and counts a second time.
 #
-# So count the floor before the first step. Its sample is a noisy image and its noise in float32,
-# and its timestep, an int64. The U-Net may be on the `meta` device, where it has shapes and no
-# memory.
+# So count the floor before the first step. The sample in it is a noisy image and its noise, both
+# float32, and its timestep, an int64. The U-Net may be on the `meta` device, where it has shapes
+# but no memory.
 #
 # Refuse a wrong image size too: a U-Net of L levels halves an image L - 1 times. The goal: the
 # floor, to the byte.
@@ -405,9 +406,8 @@ columns = {
 pd.DataFrame(columns)
 
 # %% [markdown] id="read-8-3"
-# A third of the cap is used before the first image, half of that by AdamW. A different optimizer
-# would leave more room, but SGD trains a different model. With segments the training stays the
-# same.
+# A third of the cap is used before the first image, half of that by AdamW. SGD would leave more
+# room, but it trains a different model. Segments don't change the training.
 #
 # ## 8.4 What does a segment cost?
 #
@@ -415,7 +415,8 @@ pd.DataFrame(columns)
 #
 # The second lever is checkpointing. diffusers' switch, `unet.enable_gradient_checkpointing()`,
 # makes nearly all residual blocks segments; you will choose among five blocks instead. To choose,
-# you need prices. You wrote a context manager like `recomputing` in 5.1; this one is the library's.
+# you need prices. The next cell defines `recomputing`, a context manager like the one you wrote in
+# 5.1.
 
 
 # %% id="recomputing"
@@ -430,9 +431,9 @@ def blocks_of(unet):
 
 
 # %% [markdown] id="goal-8-4"
-# A block's price is what it adds to the FLOPs of a step in which it is the only segment. The
-# block's own forward is a different number. The goal: each price, to the FLOP, without changing a
-# U-Net that may be in the middle of training.
+# A block's price is what it adds to the FLOPs of a step if it is the only segment. That isn't
+# always the FLOPs of the block's forward. The goal: find each price, to the FLOP, without changing
+# a U-Net that may be in the middle of training.
 
 
 # %% id="answer-8-4"
@@ -477,8 +478,8 @@ checks.lab08.prices_of(prices_of)
 # %% [markdown] id="hints-8-4"
 # <details><summary>Hint 1: what to count</summary>
 #
-# A plain step, and for each block a step inside `recomputing([block])`. The recomputation happens
-# in backward, so backward belongs inside too.
+# Count a plain step, and for each block a step inside `recomputing([block])`. The recomputation
+# happens in backward, so backward belongs inside too.
 # </details>
 # <details><summary>Hint 2: counting</summary>
 #
@@ -509,11 +510,11 @@ columns = {name: f"{price / 1e6:.2f}" for name, price in prices.items()}
 pd.DataFrame({"price, million FLOPs": columns})
 
 # %% [markdown] id="read-8-4"
-# PyTorch stops a recomputation once it has the last tensor that backward needs. Of that
-# convolution, backward needs only the input, so the convolution itself doesn't run again.
+# PyTorch stops a recomputation once it has the last tensor that backward needs. Backward needs only
+# the input of that convolution, so the convolution itself doesn't run again.
 #
-# Those were FLOPs. Here are peaks at 32 images. One block, as the only segment, saves nothing or
-# even costs memory. Which one?
+# Those were FLOPs. The next cell shows peaks at 32 images. One block, if it's the only segment,
+# saves nothing or even costs memory. Which one?
 
 
 # %% id="blocks"
@@ -543,10 +544,11 @@ pd.DataFrame({"peak, MiB": {name: f"{peak / MIB:.2f}" for name, peak in peaks.it
 # Difficulty 3/5 · importance 4/5 · 18 minutes
 #
 # A *plan* is a micro-batch and a choice of blocks. A segment adds its *price* to the FLOPs of an
-# image. Neither lever alone leads to the fastest plan, and neither does using up one before the
-# other. Many micro-batch sizes aren't worth trying: with 40, 64 images take two rounds, and 32 does
-# that with less memory. Peaks don't add up, so each is measured, which takes a training step. The
-# goal: the fastest plan that fits, without a single unnecessary measurement.
+# image. Neither lever alone leads to the fastest plan, and neither does exhausting one lever before
+# you use the other. Many micro-batch sizes aren't worth trying: 64 images take two rounds of 40,
+# and also two rounds of 32, with less memory. Peaks don't add up, so you have to measure each
+# plan's, which takes a training step. The goal: the fastest plan that fits, without a single
+# unnecessary measurement.
 
 
 # %% id="update-time"
@@ -606,11 +608,11 @@ checks.lab08.cheapest_fit(cheapest_fit)
 # </details>
 # <details><summary>Hint 3: none fits</summary>
 #
-# By then all have been measured. Keep the peaks as you go.
+# By then you have measured all plans. Keep the peaks as you go.
 # </details>
 #
-# **Predict.** 16 images at once fit into 6 MiB, for 100 % more time. How many percent more does
-# the fastest plan for 6 MiB take?
+# **Predict.** A micro-batch of 16 fits into 6 MiB, but takes 100 % more time. How much more time,
+# in percent, does the fastest plan for 6 MiB take?
 
 # %% id="guess-slower"
 guess = None  # per cent
@@ -664,9 +666,9 @@ pd.DataFrame(rows, index=columns).T.rename_axis("MiB")
 #
 # Somebody starts a second program on your GPU, and a step that used to fit fails in the middle. The
 # usual advice is to halve the micro-batch and try again. But the failed attempt left gradients of
-# some micro-batches, a random state that dropout has advanced, and a graph: an exception refers to
-# the frames that it passed through, and each frame to its local variables. While the exception is
-# handled, they stay in memory.
+# some micro-batches, a random state that dropout has advanced, and a graph. The graph stays in
+# memory while the exception is handled: the exception refers to the frames that it passed through,
+# and each frame to its local variables.
 
 # %% id="held"
 victim, _ = make()
@@ -680,10 +682,10 @@ with memory.capped(CAP, model=victim) as cap:
 {moment: Bytes(size) for moment, size in held.items()}
 
 # %% [markdown] id="goal-8-6"
-# A retry inside the `except` clause runs with the memory still full. The goal: an update equal to
+# A retry inside the `except` clause runs with the memory still full. The goal: the update equals
 # one that started with the right micro-batch, dropout on the CPU included. If nothing fits,
-# everything stays as it was. (Buffers such as BatchNorm's averages, and a GPU's random state, need
-# not be restored.)
+# everything stays as it was. (You needn't restore buffers, such as BatchNorm's averages, or a GPU's
+# random state.)
 
 
 # %% id="answer-8-6"
@@ -735,19 +737,19 @@ checks.lab08.update_that_fits(update_that_fits)
 # </details>
 # <details><summary>Hint 2: as if it had never run</summary>
 #
-# `torch.get_rng_state()` before the first attempt, `torch.set_rng_state` after each that failed,
-# `optimizer.zero_grad()` before each.
+# Call `torch.get_rng_state()` before the first attempt, `torch.set_rng_state` after each failed
+# attempt, and `optimizer.zero_grad()` before each attempt.
 # </details>
 # <details><summary>Hint 3: giving up</summary>
 #
-# After a failure at 1: clear the gradients, and raise a new `torch.OutOfMemoryError("...")`.
+# If a micro-batch of 1 fails, clear the gradients, and raise a new `torch.OutOfMemoryError("...")`.
 # </details>
 #
 # ## The run
 #
-# Now everything together: 120 updates under the cap, with the plan that you found. From update 100
-# on the cap is 5 MiB. At update 110 the cap briefly drops below the floor: the update fails, and is
-# repeated.
+# Now you use everything together: 120 updates under the cap, with the plan that you found. From
+# update 100 on the cap is 5 MiB. At update 110 it briefly drops below the floor, so the update
+# fails and is repeated.
 
 # %% id="caps"
 UPDATES, LOW = 120, 5 * MIB
@@ -799,8 +801,8 @@ last = list(losses.values())[-20:]
 print("mean loss of the last 20 below 0.25:", sum(last) / 20 < 0.25)
 
 # %% [markdown] id="read-run"
-# Is it the same training? Here are the first 25 updates with enough memory. Rounding errors grow
-# during a training; we allow a thousandth.
+# Is it the same training? The next cell compares the first 25 updates with a run that has enough
+# memory. Rounding errors grow during a run, so we allow a thousandth.
 
 # %% id="uncapped"
 (plain_unet, plain_optimizer), exact = make(), {}
@@ -819,7 +821,8 @@ plots.training_curves(curves, xlabel="updates", ylabel="loss", log="y",
                       title="Loss", dashed=["with all the memory"])  # fmt: skip
 
 # %% [markdown] id="samples-text"
-# What did it learn? To draw, start with noise, and remove step by step what the U-Net predicts.
+# What did it learn? To draw a digit, start with noise, and remove step by step the noise that the
+# U-Net predicts.
 
 
 # %% id="sample"
@@ -841,9 +844,9 @@ plots.image_rows(rows, title="Digits: from the data, drawn before and after trai
 # %% [markdown] id="gpu-text"
 # ## On a GPU
 #
-# The same functions, a larger U-Net, and a cap that PyTorch's allocator enforces: an eighth of the
-# card, or 2 GiB if that is less. (Never graded; without a GPU these cells print nothing.) First,
-# how many images fill your GPU?
+# Here the same functions run a larger U-Net, under a cap that PyTorch's allocator enforces: an
+# eighth of the card, or 2 GiB if that is less. (Never graded; without a GPU these cells print
+# nothing.) First, how many images fill your GPU?
 
 # %% id="gpu-unet"
 # NBVAL_IGNORE_OUTPUT

@@ -2,8 +2,8 @@
 # # Lab 09: the clinic
 #
 # Ten training runs come in, most of them small copies of scripts from real bug reports. Two run out
-# of memory, one warns, and seven report nothing. You take a reading, name the cause, and fix the
-# script so that it trains what it should, in the memory that it should need.
+# of memory, one warns, and seven report nothing. For each you take a reading, name the cause, and
+# fix the script, so that it trains what it should, in the memory that it should need.
 #
 # | the user says | you read | it shows |
 # |---|---|---|
@@ -59,14 +59,14 @@ torch.set_num_threads(1)
 # %% [markdown] id="causes-text"
 # ## What you answer
 #
-# For each case you return a *finding*: the cause, a reading and your fixed function, as in
+# For each case you return a *finding*, which is the cause, a reading and your fixed function, as in
 # `{"A": ("precision", 0, broken_a), ...}`. The cause is one of the words below; four apply to no
 # case.
 #
 # Begin with a guess, 0, and the broken function. The check takes one case after the other. It
 # judges the cause first. Once that is right, it tells you which number it needs as the reading.
-# Then it tests your function on its own models and data. If your function returns a loss, return a
-# float. To reproduce your function's error in the first case, call
+# Then it tests your function on its own models and data. A loss that your function returns must be
+# a float. To reproduce your function's error in the first case, call
 # `checks.lab09.case("9.1", 0)(changed_in_between()["A"][2])`.
 #
 # Measure before you guess: add cells wherever you like. Four instruments are ready. `forwards`
@@ -168,8 +168,8 @@ def text(rows, length):
 # The goal: the plain model's gradients within 1e-12, with each block run twice. In case B the
 # schedule continues as before. Your fixed functions take and return what the broken ones do.
 #
-# **Predict.** In case A forward is right. How large is the gradient's error, as a share of its
-# norm, such as `0.3`?
+# **Predict.** In case A forward is right. How large is the gradient's error? Write a share of its
+# norm, such as `0.3`.
 
 # %% id="guess-a"
 guess = None  # case A's share
@@ -276,8 +276,8 @@ checks.lab09.changed_in_between(changed_in_between)
 # <details><summary>Hint 1: two instruments</summary>
 #
 # `model, optimizer = make_a()`, then `with forwards(list(model.blocks)) as counts:` around one call
-# of `broken_a`. For B put `print(settings["scale"])` into `run`: it is called in forward, and again
-# for each part when backward needs it.
+# of `broken_a`. For B put `print(settings["scale"])` into `run`. It is called in forward, and again
+# for each part when backward needs that part.
 # </details>
 # <details><summary>Hint 2: case A</summary>
 #
@@ -295,11 +295,11 @@ checks.lab09.changed_in_between(changed_in_between)
 # Difficulty 3/5 · importance 4/5 · 15 minutes
 #
 # **Case C.** "Our diffusion U-Net has its own checkpoint, a little faster than PyTorch's. With
-# dropout it ends at a higher loss." **Case D.** "A checkpointed ResNet has the plain one's training
-# loss to the last digit. Its accuracy in evaluation differs."
+# dropout it ends at a higher loss." **Case D.** "Our checkpointed ResNet has the same training loss
+# as the plain one, to the last digit. But its accuracy in evaluation differs."
 #
-# The goal: the plain model's gradients, and in case D its running means and variances too, with
-# each block run twice. Layers, modes and parameters stay unchanged.
+# The goal: the gradients equal the plain model's, and in case D the running means and variances do
+# too, with each block run twice. Layers, modes and parameters stay unchanged.
 #
 # **Predict.** One element in five is dropped, in every block. How large is the error of case C's
 # gradient, as a share of its norm?
@@ -422,8 +422,9 @@ checks.lab09.repeated_work(repeated_work)
 # </details>
 # <details><summary>Hint 3: a different fix for case D</summary>
 #
-# A running mean that moves twice by the share s moves by 1 - (1 - s)² in all. Choose s so that this
-# is the momentum. Only checkpointed layers move twice, and the momentum has to be restored.
+# A running mean that moves twice by the share s moves by 1 - (1 - s)² in total. Choose s so that
+# this equals the momentum. Do this only for checkpointed layers, since only they move twice, and
+# restore the momentum afterwards.
 # </details>
 #
 # ## 9.3 Parts without gradients, or without checkpoints
@@ -432,8 +433,8 @@ checks.lab09.repeated_work(repeated_work)
 #
 # **Case E.** "To save optimizer state I froze the embeddings of my GPT. Since then only the head
 # learns. There was a warning about `requires_grad`, but the script ran." **Case F.** "I fine-tune a
-# ViT. Small data, no augmentation, so I want no dropout: `model.eval()`. Checkpointing is on, and
-# memory is as high as without."
+# ViT on little data without augmentation. I don't want dropout, so I call `model.eval()`.
+# Checkpointing is on, but memory is as high as without it."
 #
 # The goal: in E everything that isn't frozen learns as in the plain model, and the embeddings stay
 # frozen. In F the gradients equal those of the model without dropout, each layer runs twice, and
@@ -515,8 +516,9 @@ checks.lab09.untrained_parts(untrained_parts)
 # %% [markdown] id="text-9-4"
 # <details><summary>Hint 1: two instruments</summary>
 #
-# `sum(p.requires_grad and p.grad is None for p in model.parameters())` after one `broken_e`. For F
-# collect `[m for name, m in model.named_modules() if name.endswith("layernorm_before")]`.
+# Compute `sum(p.requires_grad and p.grad is None for p in model.parameters())` after one
+# `broken_e`. For F collect
+# `[m for name, m in model.named_modules() if name.endswith("layernorm_before")]`.
 # </details>
 # <details><summary>Hint 2: case E</summary>
 #
@@ -533,15 +535,15 @@ checks.lab09.untrained_parts(untrained_parts)
 #
 # Difficulty 2/5 · importance 5/5 · 12 minutes
 #
-# **Case G.** "Training fits. The first validation runs out of memory. With only a few batches it
-# fits." **Case H.** "The same rows in one batch, and in four micro-batches whose losses I divide by
-# four: two loss curves."
+# **Case G.** "Training fits, but the first validation runs out of memory. With only a few batches
+# it fits." **Case H.** "I train on the same rows in one batch, and in four micro-batches whose
+# losses I divide by four. I get two different loss curves."
 #
 # The goal: G returns the same mean as a float, leaves no byte behind, and holds no more at the peak
 # than one batch without a graph; the model's mode doesn't change, and batches may differ in shape.
-# H has the gradient and the loss of the whole window as one batch, even with labels of -100, which
-# may fill a whole micro-batch. Only one micro-batch runs at a time, and only one micro-batch's
-# graph is in memory.
+# H computes the gradient and the loss of the whole window as one batch, even with labels of -100,
+# which may fill a whole micro-batch. Only one micro-batch runs at a time, and only one
+# micro-batch's graph is in memory.
 
 
 # %% id="broken-g"
@@ -621,8 +623,8 @@ checks.lab09.memory_and_windows(memory_and_windows)
 # %% [markdown] id="text-9-5"
 # <details><summary>Hint 1: an instrument for case G</summary>
 #
-# With `model = make_g()`: `bytes_left(lambda: broken_g(model, [text(4, 33)] * 6), model)`, divided
-# by the bytes of one batch's graph,
+# With `model = make_g()`, divide `bytes_left(lambda: broken_g(model, [text(4, 33)] * 6), model)` by
+# the bytes of one batch's graph,
 # `memory.saved(lambda: model.loss(text(4, 33)), params_of=model).num_bytes`.
 # </details>
 # <details><summary>Hint 2: what counts in case H</summary>
@@ -639,15 +641,16 @@ checks.lab09.memory_and_windows(memory_and_windows)
 #
 # Difficulty 3/5 · importance 5/5 · 12 minutes
 #
-# **Case I.** "My ViT did not fit, so I put a checkpoint around it. Forward is cheap now. The run
-# dies in backward all the same."
+# **Case I.** "My ViT didn't fit, so I put a checkpoint around it. Forward is cheap now, but the run
+# still dies in backward."
 #
 # `CAP_I` is this small model's GPU: `memory.capped` raises the error that a GPU of that size would
-# raise. `snapshot` lists what is held when a call dies, as 14b's snapshots do: how many tensors
-# each operation has created, and their bytes. Without an error it lists what is held at the peak.
+# raise. Like 14b's snapshots, `snapshot` lists what is held when a call dies: for each operation,
+# the number of tensors it created, and their bytes. If there is no error, it lists what is held at
+# the peak.
 #
-# The goal: the plain model's gradients, with each block run twice, and a peak at most 1.5 times
-# that of a checkpoint around each block.
+# The goal: the gradients equal the plain model's, each block runs twice, and the peak is at most
+# 1.5 times as high as with a checkpoint around each block.
 #
 # **Predict.** The ViT has eight blocks. In how many of them does a `gelu` tensor exist when the run
 # dies?
@@ -745,10 +748,11 @@ checks.lab09.died_in_backward(died_in_backward)
 # Difficulty 3/5 · importance 5/5 · 10 minutes
 #
 # **Case J.** "I train only the head of a ViT: all other weights have a learning rate of 0. Forward
-# and backward fit, and the first `optimizer.step()` dies. With half the batch it dies there too."
+# and backward fit, but the first `optimizer.step()` dies. With half the batch it still dies there."
 #
-# The goal: the same losses and weights, under a cap of 3.5 times the weights' bytes. The check
-# takes three batches, with an update for each. Whether frozen weights need gradients is up to you.
+# The goal: the losses and weights stay the same, under a cap of 3.5 times the weights' bytes. The
+# check runs three batches, with an update for each. Whether frozen weights get gradients is up to
+# you.
 
 
 # %% id="broken-j"
@@ -809,7 +813,7 @@ checks.lab09.died_in_update(died_in_update)
 # <details><summary>Hint 1: an instrument</summary>
 #
 # `snapshot(lambda: broken_j(model, batches_j()), model, cap_j, by="category")` shows what is held.
-# Run it again with a cap of `10**9`, to see all optimizer states. AdamW needs two numbers for each
+# Run it again with a cap of `10**9` to see all optimizer states. AdamW needs two numbers for each
 # weight that it updates.
 # </details>
 # <details><summary>Hint 2: the cause</summary>
@@ -870,9 +874,9 @@ found = [case for case, part in by_judge.items() if part != "nothing"]
 print(f"{len(found)} of 10{beside(guess, len(found))}")
 
 # %% [markdown] id="read-last"
-# The judge compares what is learned, and ignores memory. So F, G, I and J weren't given to it: you
-# found those by counting. Run two cheap tests before a long run. One is a call of the judge on a
-# small model, against a plain step; the other is one step with `forwards` around the blocks.
+# The judge compares what is learned, and ignores memory. So we didn't give it F, G, I and J, which
+# you found by counting. Before a long run, make two cheap tests. Call the judge on a small model,
+# against a plain step, and run one step with `forwards` around the blocks.
 
 # %% id="verdicts"
 num_cases = len([name for name in globals() if name.startswith("broken_")])
@@ -892,6 +896,6 @@ claims.Verdicts(
 # %% [markdown] id="end"
 # ## What you can now do
 #
-# Take a reading before you guess; tell a run that uses too much memory from one that learns the
-# wrong thing; fix both without giving up what made the run fit. About thirty such scripts, with the
-# reports they come from, are in the [gallery](../course/14b_gallery.ipynb).
+# You can now take a reading before you guess, tell a run that uses too much memory from one that
+# learns the wrong thing, and fix both without giving up what made the run fit. About thirty such
+# scripts, with the reports they come from, are in the [gallery](../course/14b_gallery.ipynb).

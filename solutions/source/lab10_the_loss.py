@@ -3,9 +3,9 @@
 #
 # Llama-3 scores the 128,256 tokens of its vocabulary at every position; Gemma-2 scores 256,000.
 # With every block checkpointed, these scores, the *logits*, are often the largest activation. Here
-# you write a loss that computes the logits of a few tokens, their loss and their gradients, and
-# then drops the logits. It is checkpointing and accumulation in one function, and the gradients are
-# exact.
+# you write a loss that computes the logits of a few tokens at a time, their loss and their
+# gradients, and then drops the logits. It combines checkpointing and accumulation in one function,
+# and the gradients are exact.
 #
 # **Budget:** 90 minutes, 1 GiB of memory, no GPU needed.
 #
@@ -43,8 +43,9 @@ IGNORED = -100  # the target of a token that does not count, as in F.cross_entro
 # %% [markdown] id="subject"
 # ## Where it starts
 #
-# 1024 tokens, a width of 32, and a vocabulary of 8192: the shape of a large model's end, at a
-# hundredth of its size. Here is the usual loss, in bytes above what was in memory before it.
+# We use 1024 tokens, a width of 32, and a vocabulary of 8192. This has the shape of a large model's
+# last layer, at a hundredth of its size. The next cells compute the usual loss and count the bytes
+# above what was in memory before it.
 #
 # **Predict.** Logits of 1024 tokens over 8192 entries take 32 MiB in float32. How many MiB does the
 # step from the hidden rows to their gradients take at its peak?
@@ -89,8 +90,8 @@ print(f"{peaks['the usual loss']:.0f} MiB{beside(guess, peaks['the usual loss'])
 plots.step_timeline(report_of(usual_loss))
 
 # %% [markdown] id="text-10-1"
-# There are three tensors of tokens x vocabulary: the log-probabilities, which forward keeps, their
-# gradient, and the logits' gradient.
+# At the peak there are three tensors of tokens x vocabulary: the log-probabilities, which forward
+# keeps, their gradient, and the logits' gradient.
 #
 # ## 10.1 A chunk, by hand
 #
@@ -98,9 +99,10 @@ plots.step_timeline(report_of(usual_loss))
 #
 # With $z$ the logits of a token, $p$ their softmax and $y$ its target, the loss is $-\log p_y$, and
 # its gradient with respect to the logits is $p - e_y$: the probabilities, minus 1 at the target.
-# Two matmuls carry it on to the rows and to the matrix. The goal: both gradients within 1e-12 of
-# autograd's, even for large logits. By hand means without autograd: your function is called with
-# gradients off, and may call nothing of `torch.autograd` or `torch.func` that differentiates.
+# Two matmuls turn it into the gradients of the hidden rows and of the matrix. The goal: both
+# gradients are within 1e-12 of autograd's, even for large logits. By hand means without autograd:
+# your function is called with gradients off, and may not call anything in `torch.autograd` or
+# `torch.func` that differentiates.
 
 
 # %% id="answer-10-1"
@@ -154,7 +156,8 @@ checks.lab10.chunk_gradients(chunk_gradients)
 #
 # You know a tool that drops what a function saved and recomputes it in backward: `checkpoint`,
 # imported above. Give it the loss of one chunk. The goal: the whole loss and exact gradients, with
-# one chunk's logits in memory at a time. A grader runs it where the logits of all tokens don't fit.
+# only one chunk's logits in memory at a time. A grader runs it where the logits of all tokens don't
+# fit.
 
 
 # %% id="answer-10-2"
@@ -198,7 +201,8 @@ checks.lab10.checkpointed_loss(checkpointed_loss)
 # </details>
 # <details><summary>Hint 3: the call</summary>
 #
-# `checkpoint(function, *arguments, use_reentrant=False)`, a chunk at a time; add up the results.
+# Call `checkpoint(function, *arguments, use_reentrant=False)` for one chunk at a time, and add up
+# the results.
 # </details>
 #
 # What does it cost? The usual loss runs three matmuls of tokens x vocabulary x width: one for the
@@ -228,12 +232,12 @@ peaks["checkpointed chunks"] = peak_mib(in_chunks)
 #
 # Difficulty 4/5 · importance 5/5 · 20 minutes
 #
-# Logits are computed twice because backward comes late. But the loss is the end of the model: a
-# chunk's gradients can be computed with its loss. Write an `autograd.Function` whose forward adds
-# them up and whose backward multiplies the sums by the gradient that arrives. `chunk_of` is
-# `chunk_gradients`, or any function like it. The goals: each chunk is computed once, and its
-# gradients are added up at once; none of them is held after backward, even if the loss is kept; and
-# a gradient of the gradient, which the sums can't provide, is refused.
+# `checkpointed_loss` computes the logits twice because backward comes late. But the loss is the end
+# of the model, so you can compute a chunk's gradients along with its loss. Write an
+# `autograd.Function` whose forward adds up the gradients and whose backward multiplies the sums by
+# the gradient that arrives. `chunk_of` is `chunk_gradients`, or any function like it. The goals:
+# compute each chunk once, and add up its gradients at once; hold none of them after backward, even
+# if the loss is kept; and refuse a gradient of the gradient, which the sums can't provide.
 
 
 # %% id="answer-10-3"
@@ -314,9 +318,9 @@ checks.lab10.fused_loss(fused_loss)
 # </details>
 # <details><summary>Hint 2: sums</summary>
 #
-# One tensor of zeros for each trained weight, and `+=`. The rows' gradients are concatenated. A
-# variable that still holds the last chunk's gradients when the next ones are computed keeps them
-# alive: add them in a separate function. `ctx.save_for_backward` takes tensors and None.
+# Use one tensor of zeros for each trained weight, and `+=`. Concatenate the rows' gradients. If a
+# variable still refers to the last chunk's gradients when the next ones are computed, they stay in
+# memory, so add them in a separate function. `ctx.save_for_backward` takes tensors and None.
 # </details>
 # <details><summary>Hint 3: the gradient that arrives</summary>
 #
@@ -338,7 +342,7 @@ rows = {"MiB at the peak": list(peaks.values()), "matmuls": map(matmuls, ways.va
 pd.DataFrame(rows, index=peaks).round(1)
 
 # %% [markdown] id="text-10-4"
-# It needs a small part of the bytes, and no more arithmetic than the usual loss.
+# The new loss needs a small fraction of the usual loss's bytes, and no more arithmetic.
 #
 # ## 10.4 The mean over the tokens that count
 #
@@ -346,9 +350,10 @@ pd.DataFrame(rows, index=peaks).round(1)
 #
 # Batches are ragged: padding tokens have the target `IGNORED`, and in fine-tuning so do prompt
 # tokens. The mean is over the tokens that count, in the whole window of micro-batches if there is
-# one. `loss_sum` is any sum of losses, and knows nothing of ignored tokens. Give it only the tokens
-# that count; that also saves the others' matmuls. The goal: the window's mean, exactly, even if a
-# micro-batch has no token that counts; its loss is 0, and so are all its gradients.
+# one. `loss_sum` is any sum of losses, and knows nothing about ignored tokens. Give it only the
+# tokens that count, which also saves the others' matmuls. The goal is the window's exact mean, even
+# if a micro-batch has no token that counts. The loss of such a micro-batch is 0, and so are all its
+# gradients.
 
 
 # %% id="answer-10-4"
@@ -405,18 +410,19 @@ checks.lab10.mean_over_counted(mean_over_counted)
 # Difficulty 4/5 · importance 5/5 · 20 minutes
 #
 # Now put it all together, as `loss = head_loss(model.head, hidden, targets, chunk)`. The head may
-# have a bias, and its matrix may also be the embeddings': return its gradient, and autograd adds
-# the two. Under autocast, or in a model that is all bfloat16, the matmuls are bfloat16, but softmax
-# and sums over chunks must be float32: a bfloat16 sum of hundreds of terms stops growing. Under
-# autocast the rows may be bfloat16 and the matrix float32, and autocast is still on in the forward
-# of your `Function`, but off in its backward. `fused_loss` needs wide sums too, so go back and
-# change it where it adds in the weights' type. (In float16 a `GradScaler`'s factor arrives in
-# backward, after forward has rounded. So don't divide in forward: keep the gradient of the *sum*.)
+# have a bias. Its matrix may also be the embeddings' matrix: return the head's gradient, and
+# autograd adds the two. Under autocast, or in a model that is all bfloat16, the matmuls are
+# bfloat16, but softmax and sums over chunks must be float32: a bfloat16 sum of hundreds of terms
+# stops growing. Under autocast the rows may be bfloat16 and the matrix float32, and autocast is
+# still on in the forward of your `Function`, but off in its backward. `fused_loss` needs float32
+# sums too, so go back and change it if it adds in the weights' type. (In float16 a `GradScaler`'s
+# factor arrives in backward, after forward has rounded. So don't divide in forward: keep the
+# gradient of the *sum*.)
 #
-# The goals: exact in float64; with bfloat16 at most 1.5 times as far off as the usual loss; 0 if
-# nothing counts; and the logits of one chunk at a time. It needs the fewest bytes if the slope
-# replaces the softmax in place (`exp_`), and nothing of a chunk stays while the next one is
-# computed: a cell below 10.6 counts them.
+# The loss must be exact in float64, and with bfloat16 at most 1.5 times as far off as the usual
+# loss. It must be 0 if nothing counts, and hold the logits of only one chunk at a time. It needs
+# the fewest bytes if the slope replaces the softmax in place (`exp_`), and if nothing of a chunk
+# stays in memory while the next one is computed. A cell below 10.6 counts these bytes.
 
 
 # %% id="answer-10-5"
@@ -493,10 +499,11 @@ checks.lab10.head_loss(head_loss)
 # </details>
 
 # %% [markdown] id="predict-tied"
-# In Gemma-2 the head's matrix is the embeddings' matrix. Here is a small model end of this kind.
+# In Gemma-2 the head's matrix is the embeddings' matrix. The next cells build such an end of a
+# model, a small one.
 #
 # **Predict.** `tied.grad` is the sum of two gradients. How many of its 8192 rows would be zero with
-# only the embeddings' part? (1024 tokens, and each looks up one row.)
+# only the embeddings' part? (There are 1024 tokens, and each looks up one row.)
 
 # %% id="guess-tied"
 guess = None  # rows
@@ -520,8 +527,8 @@ print(f"of the sum: {(tied.weight.grad == 0).all(1).sum()}")
 #
 # Difficulty 3/5 · importance 4/5 · 10 minutes
 #
-# Small chunks save bytes; large ones make large, fast matmuls. Besides head and hidden rows, whose
-# numbers have `size` bytes, memory holds at the peak:
+# Small chunks save bytes; large ones make large, fast matmuls. The head and the hidden rows have
+# numbers of `size` bytes. Besides these two, memory holds at the peak:
 #
 # | what | bytes |
 # |---|---|
@@ -531,8 +538,9 @@ print(f"of the sum: {(tied.weight.grad == 0).all(1).sum()}")
 # | and its gradient | width x size |
 #
 # (A CPU's `log_softmax` from bfloat16 makes one more copy in float32; a GPU's doesn't. Backward
-# holds three times the bytes of `hidden`, and no chunk: that is more only if a chunk is smaller
-# than `hidden`.) The goal: the fewest chunks that fit, as even as possible: 500 + 500, not 999 + 1.
+# holds three times the bytes of `hidden`, but no chunk, so its peak is higher only if a chunk is
+# smaller than `hidden`.) The goal: use the fewest chunks that fit, as even as possible, such as 500
+# + 500 and not 999 + 1.
 
 
 # %% id="answer-10-6"
@@ -581,8 +589,8 @@ checks.lab10.choose_chunk(choose_chunk)
 # </details>
 # <details><summary>Hint 2: two steps</summary>
 #
-# First the largest chunk that fits; then how many chunks that makes; then the smallest chunk size
-# with the same number of chunks.
+# First find the largest chunk that fits, then how many chunks that makes, then the smallest chunk
+# size with the same number of chunks.
 # </details>
 # <details><summary>Hint 3: the refusal</summary>
 #
