@@ -64,9 +64,9 @@ print(f"each sample: {each:.1f} bytes{beside(guess, each)}")
 print(f"once: {Bytes(constant)}; in 16 bits the weights are {Bytes(2 * 12 * 1024**2)}")
 
 # %% [markdown] id="autocast-read"
-# That is more than half of float32's 64, for two reasons. First, the norms and the tensors between
-# blocks stay float32, so a block keeps 18 x 2 bytes. Second, autograd keeps 16-bit *copies* of all
-# weights until the backward pass. The second line counts them: they don't grow with the
+# The count is more than half of float32's 64, for two reasons. First, the norms and the tensors
+# between blocks stay float32, so a block keeps 18 x 2 bytes. Second, autograd keeps 16-bit *copies*
+# of all weights until the backward pass. The second line counts them: they don't grow with the
 # batch. (Eager attention would add softmax, which stays float32 too.) The logits are kept in both
 # dtypes. Now the calculator:
 
@@ -534,8 +534,8 @@ most, total = fifty["activations"], fifty["A100"]
 fifty.round(1)
 
 # %% [markdown] id="read-fifty"
-# Without checkpointing, we nearly get the table's figures. With it, both figures are too high. A
-# checkpoint around each block, as in that source's own code, leaves about a tenth of the
+# Without checkpointing, we nearly get the table's figures. With checkpointing, both figures are too
+# high. A checkpoint around each block, as in that source's own code, leaves about a tenth of the
 # activations. The peak is then in the update, where activations don't matter. The 8 GB are close to
 # what a whole *pass adds* with segments of $\sqrt{50}$ layers, the textbook rule. But that column
 # includes the gradients, and the source lists those separately. Longer segments hold more

@@ -125,8 +125,8 @@ def cost_compiled(whole, budget):
 
 
 # %% [markdown] id="sides-predict"
-# **Predict.** The plan gets the bytes that diffusers' own switch needs on the U-Net. What
-# percentage of the switch's recomputed FLOPs does it recompute?
+# **Predict.** The plan may use as many bytes as diffusers' own switch needs on the U-Net. What
+# percentage of the switch's recomputed FLOPs does the plan recompute?
 
 # %% id="guess-sides"
 guess = None  # %
@@ -237,7 +237,7 @@ plots.tradeoff(
 # (tried with PyTorch 2.13 and 2.15), but it has to cover the whole forward of a graph. So put a
 # graph break (`torch._dynamo.graph_break()`) before and after the part; without one, compiling
 # raises an error. In 2.15 `activation_memory_budget_require_full_coverage=False` silences the
-# error, and then the budget of the part goes to the whole graph.
+# error, but then the part's budget applies to the whole graph.
 #
 # ## Verdict
 

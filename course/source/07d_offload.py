@@ -316,7 +316,7 @@ print("backward:", *moving.log[16:])
 #
 # ## Which copies are hidden?
 #
-# Take one block's step on paper. Forward takes $f$ seconds and backward $2f$. A
+# Consider one block's step on paper. Forward takes $f$ seconds and backward $2f$. A
 # recomputation adds at most $f$ (without dropout early stop skips the last matmul, chapter 05). In
 # each direction, copying all that the block keeps takes $c_r$ seconds, and copying its input $c_1$:
 # bytes divided by the bus's bytes/s. Copies run during the arithmetic, so each half of a step takes
@@ -391,10 +391,10 @@ pd.DataFrame(host, columns).T.rename_axis("32 blocks, on the host")
 # moves. You only need room on the host.
 #
 # **With a fast enough link you can offload everything for free.** At this width NVLink-C2C is fast
-# enough, and PCIe nearly is for a card as slow as a T4. Long sequences come closer to that on every
-# card: attention's FLOPs grow with the square of the length, the bytes don't. At the longest of the
-# three lengths, moving everything costs less than recomputing on all of these cards except the
-# B200. At common lengths, on fast cards with PCIe, moving everything costs more than recomputing.
+# enough, and PCIe nearly is for a card as slow as a T4. Longer sequences help on every card:
+# attention's FLOPs grow with the square of the length, the bytes don't. At the longest of the three
+# lengths, moving everything costs less than recomputing on all of these cards except the B200. At
+# common lengths, on fast cards with PCIe, moving everything costs more than recomputing.
 #
 # **Predict.** Sequences have 2048 tokens. What is the smallest width (a power of two) at which an
 # A100 hides the copies of *boundaries* behind the forward?

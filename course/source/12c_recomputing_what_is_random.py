@@ -41,8 +41,8 @@ checkpoint = partial(torch_checkpoint, use_reentrant=False)
 # ## Where does a token go the second time?
 #
 # ![In forward, noise sends six tokens to three experts, two to each. In the recomputation the noise
-# is another, and tokens 2 and 6 go elsewhere: backward meets the tensors of other tokens. With the
-# six choices saved, all arrows are those of forward.](figures/12-routing.svg)
+# is different, and tokens 2 and 6 go elsewhere: backward meets the tensors of other tokens. With
+# the six choices saved, all arrows are those of forward.](figures/12-routing.svg)
 #
 # A router scores each token for each expert and chooses the best. Training needs all experts to be
 # busy, so the router adds noise to the scores (Shazeer et al., 2017), or a bias that rises for
@@ -304,10 +304,10 @@ for config in published:
 pd.DataFrame(routing).T.round(2)
 
 # %% [markdown] id="mixtral-text"
-# So saving the routing costs almost nothing. Does the library's own layer also fail, once with an
-# error and once silently? Here is a small Mixtral from transformers, whose `router_jitter_noise`
-# multiplies the router's input by a random number. Its experts run as a loop (`eager`), or as one
-# matmul over all tokens, sorted by expert (`grouped_mm`), which is faster.
+# So saving the routing costs almost nothing. Does the library's own layer fail in the same two
+# ways, with an error or silently? Here is a small Mixtral from transformers, whose
+# `router_jitter_noise` multiplies the router's input by a random number. Its experts run as a loop
+# (`eager`), or as one matmul over all tokens, sorted by expert (`grouped_mm`), which is faster.
 
 # %% id="mixtral"
 MIXTRAL = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2}
@@ -346,18 +346,18 @@ pd.Series(said).unstack(0)
 
 # %% [markdown] id="mixtral-read"
 # The library's checkpointing switch preserves the RNG state by default, and all gradients are
-# right. Without that, the loop's shapes give the change away, but the fast layer is silently wrong:
-# the sorted tokens are one tensor, whose shape doesn't depend on the routing. On a GPU the routing
-# can change for one more reason: if a kernel adds in a different order the second time, two nearly
-# equal scores may change places. Saved routing prevents that too.
+# right. With that turned off, the loop's shapes reveal the change, but the fast layer is silently
+# wrong: the sorted tokens are one tensor, whose shape doesn't depend on the routing. On a GPU the
+# routing can change for one more reason: if a kernel adds in a different order the second time, two
+# nearly equal scores may change places. Saved routing prevents that too.
 #
 # ## Or keep it in 8 bits
 #
-# If you don't recompute, nothing can differ the second time. A pack hook (chapter 05) may return
-# anything that `unpack` can turn into a tensor. It can return 8-bit numbers instead of 32-bit ones
-# (ActNN, Chen et al., 2021). Cut the tensor into blocks of 64 numbers, keep the largest absolute
-# value of each block as its scale, and round all numbers to 127ths of the scale. That takes
-# $1 + 4/64$ bytes per number.
+# Without recomputation, there is no second run that could differ. A pack hook (chapter 05) may
+# return anything that `unpack` can turn into a tensor. It can return 8-bit numbers instead of
+# 32-bit ones (ActNN, Chen et al., 2021). Cut the tensor into blocks of 64 numbers, keep the largest
+# absolute value of each block as its scale, and round all numbers to 127ths of the scale. That
+# takes $1 + 4/64$ bytes per number.
 #
 # **Write.** `to_8_bits` and `from_8_bits`.
 

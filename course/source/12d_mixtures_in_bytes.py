@@ -23,7 +23,7 @@ from tutorial_lib.units import GB, MIB
 # %% [markdown] id="active-text"
 # ## Two sizes of one model
 #
-# A mixture has two numbers of parameters: the *total*, and the *active* ones, which work on one
+# A mixture has two parameter counts: the *total*, and the *active* parameters, which work on one
 # token. A token uses `chosen` of each layer's experts, and everything outside the experts.
 #
 # **Write.** `active`, three or four lines. In the library, the names of the experts' parameters
@@ -174,8 +174,8 @@ pd.DataFrame.from_dict(table, orient="index", columns=columns).T
 #
 # <details><summary>Answer</summary>
 #
-# A quarter gets one from a single token, and all of them from many tokens. So gradients and states
-# depend on the total.
+# A quarter gets a gradient from one token, and all of them from many tokens. So gradients and
+# states depend on the total.
 # </details>
 #
 # **2.** 4096 tokens of width 2048 go to 8 experts each, in bfloat16. How many bytes does the sorted

@@ -356,8 +356,8 @@ print(f"1F1B: {units['1F1B']} units{beside(guess, units['1F1B'])}")
 # units per block, times $(N-1)/N$. Sequence parallelism sends five more units at the model's two
 # ends.
 #
-# **Predict.** Take tensor parallelism alone on four ranks, with all eight sequences on each. A
-# rank's activations are what percentage of a single process's?
+# **Predict.** Take tensor parallelism alone on four ranks, with all eight sequences on each. How
+# large are a rank's activations, in percent of a single process's?
 
 # %% id="guess-tensor"
 guess = None

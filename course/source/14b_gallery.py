@@ -1,10 +1,10 @@
 # %% [markdown] id="title"
 # # Gallery of broken runs
 #
-# If a run died out of memory, its snapshot says who held it. If a run goes wrong without dying,
-# look up your symptom in the tables at the end. Each row has a training script, in most cases from
-# a bug report, and this notebook shows it with its cure. A test runs all scripts with every new
-# PyTorch and transformers, and reports those that a release has changed.
+# If a run ran out of memory, its snapshot shows what held the memory. If a run goes wrong without
+# dying, look up your symptom in the tables at the end. Each row has a training script, in most
+# cases from a bug report, and this notebook shows it with its cure. A test runs all scripts with
+# every new PyTorch and transformers, and reports those that a release has changed.
 #
 # | your question | start at |
 # |---|---|
@@ -64,15 +64,15 @@ from tutorial_lib.units import GIB
 # ## It ran out of memory
 #
 # Three runs ended in `OutOfMemoryError` on an emulated T4. Their messages look alike: a few
-# megabytes were requested, and 14 GiB were in use. The message does not say *who* used them. The
+# megabytes were requested, and 14 GiB were in use. The message doesn't say *what* used them. The
 # allocator's snapshot does: it lists every allocation, with the line of Python that requested it.
 #
-# On your own GPU, put `with memory.snapshot("died.pickle"):` around the loop; without a GPU,
+# On your own GPU, put `with memory.snapshot("died.pickle"):` around the loop. Without a GPU, run
 # `python -m tutorial_lib emulate --card t4 --snapshot died.pickle -- python train.py`.
 #
 # **Write.** `alive`, which replays the events. An event is a dict. Its `action` is `alloc` when a
-# block is handed out and `oom` when memory ran out; any other action ends the block. `addr` is the
-# block's address, which may be handed out again later.
+# block is handed out and `oom` when memory ran out; any other action ends the block's life. `addr`
+# is the block's address, which may be handed out again later.
 
 
 # %% id="alive"
@@ -173,8 +173,8 @@ print("".join((SNAPSHOTS / "oom_2.py").read_text().partition("total = 0")[1:]))
 by_line("oom_3")
 
 # %% [markdown] id="third-read"
-# Line 14 of the script itself asked for more than half. The rest are weights and gradients, of
-# equal size. Look the line up:
+# Line 14 of the script itself requested more than half of the memory. The rest is weights and
+# gradients, of equal size. Look the line up:
 
 # %% id="third-script"
 print((SNAPSHOTS / "oom_3.py").read_text().splitlines()[13].strip())
@@ -205,7 +205,7 @@ widgets.snapshot_triage(runs)
 # ## How a case is written
 #
 # A case is one function. `cured=False` runs the script of the report, `cured=True` the same script
-# fixed: the line with `cured` in it is the cure. The function returns what an instrument reads off.
+# fixed: the line with `cured` in it is the cure. The function returns an instrument's reading.
 # The two patterns in its `@case` line match that reading, first as reported, then cured. The name
 # before them is the instrument: `assert_same_training`, the meter, a count, or PyTorch's own error.
 

@@ -125,8 +125,8 @@ pd.DataFrame({"more time (measured, by the sources)": settled})
 # first limit is a GPU that isn't filled: it finishes its work faster than the CPU can launch it.
 # Then half a micro-batch takes as long as a whole one, and a checkpoint launches its forward a
 # second time, so time both levers. You can predict this limit from a sample's FLOPs and bytes, the
-# card's published speed, and the number of operations. Each operation counts with the launch time
-# that fits 10b's H200. The table shows the smallest micro-batch that fills the GPU:
+# card's published speed, and the number of operations. Each operation takes the launch time that
+# fits 10b's H200. The table shows the smallest micro-batch that fills the GPU:
 
 # %% id="filled"
 filled = {}

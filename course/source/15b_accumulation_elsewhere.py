@@ -169,7 +169,7 @@ show(with_keras)
 # %% [markdown] id="window-text"
 # The rule of chapter 08 holds in both: divide by the number of samples in the window, not by the
 # number of micro-batches. `MultiSteps` also keeps its own copy of the gradients, as `.grad` does in
-# PyTorch. The ratio above is its size against the weights. The copy is in float32, whatever the
+# PyTorch. The ratio above is its size relative to the weights. The copy is in float32, whatever the
 # weights are (optax 0.2.8).
 #
 # ## What counts as a step?
@@ -271,7 +271,7 @@ for policy in (policies.save_only_these_names("boundary"), offload):
     print(f"kept, of a boundary's shape: {dict(places)}   equal: {equal}")
 
 # %% [markdown] id="offload-read"
-# The three results have moved to what JAX calls `pinned_host`. On a CPU both names mean the same
+# The three results have moved to what JAX calls `pinned_host`. On a CPU, device and host share one
 # memory (JAX 0.7 says `device` for both). So this shows that JAX follows the policy, not how much
 # that saves on a GPU.
 #

@@ -16,8 +16,8 @@
 #
 # Each answer goes into a cell that begins with `# exercise`. You may put helper functions, imports
 # and constants in your own cells above it. Where a cell says `guess = None`, write a number before
-# you go on. The check of 5.1 refuses the library's `segments`. The check of 5.4 refuses its solver
-# (`planning.solve` and `floor_bytes`). Chapter 07 prepares you for this lab.
+# you go on. The check of 5.1 refuses the library's `segments`. The check of 5.4 refuses the
+# library's solver (`planning.solve` and `floor_bytes`). Chapter 07 prepares you for this lab.
 
 # %% id="imports"
 import itertools

@@ -240,9 +240,9 @@ print(f"clipped: {part}, below 1e-5: {difference < 1e-5}")
 # You get an epoch as an iterator, or as a loader that restarts at each `iter`. It has no length and
 # doesn't fit into memory. A window is the next `num` micro-batches, or as many as are left.
 #
-# The goal: for every window, a gradient within 1e-12 of its images' gradient as one batch. Hold at
-# most one window of the epoch. Run one micro-batch at a time, and keep only one micro-batch's graph
-# in memory. The same holds in 6.3, 6.4 and 6.6.
+# The goal: every window's gradient is within 1e-12 of the gradient of its images as one batch. Hold
+# at most one window of the epoch. Run one micro-batch at a time, and keep only one micro-batch's
+# graph in memory. The same holds in 6.3, 6.4 and 6.6.
 
 
 # %% id="answer-6-2"
@@ -795,8 +795,8 @@ for name, way in WAYS.items():
 
 # %% [markdown] id="read-ways"
 # P is the size of the parameters. Around backward alone `no_sync` does nothing: *forward* decides
-# whether a backward will exchange. The documentation says to put both inside. The fifth way is
-# silently wrong: each rank steps by its own gradient.
+# whether a backward will exchange. The documentation says to put forward and backward inside. The
+# fifth way is silently wrong: each rank steps by its own gradient.
 #
 # Now the arithmetic. An average over ranks is right only if all ranks have the same number of
 # targets. So you must count the targets of *all ranks*, with an all-reduce of one number before the

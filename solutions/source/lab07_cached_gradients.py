@@ -241,8 +241,8 @@ print(f"gradients off by up to {relative_error(seen, exact):.0%} of their norm")
 #
 # Difficulty 2/5 · importance 4/5 · 8 minutes
 #
-# Embed all rows, with one micro-batch in memory at a time. The goal: no graph, not even for a
-# single micro-batch, and a peak that grows with each further micro-batch only by its embeddings.
+# Embed all rows, with one micro-batch in memory at a time. The goal: there is no graph, not even
+# for a single micro-batch, and the peak grows with each further micro-batch only by its embeddings.
 #
 # Before each run of the tower, call `remember(tower)` and keep what it returns, the run's *moment*.
 # In 7.5 you write `remember`. A moment will restore the random state and the buffers that the run
@@ -298,7 +298,8 @@ checks.lab07.embed(embed)
 # Difficulty 3/5 · importance 5/5 · 12 minutes
 #
 # Now the embeddings are plain numbers. Make them leaves, compute the loss, go backward: no tower
-# runs, and each row gets one gradient. The goal: within 1e-12 of plain backward, in float64.
+# runs, and each row gets one gradient. The goal: in float64, the gradients are within 1e-12 of
+# plain backward's.
 #
 # The loss has its own parameter, the scale. No later stage sees it, so add its gradient now. And a
 # loss that isn't finite must stop here: once a NaN is in the weights, you can't tell where it came
@@ -362,7 +363,7 @@ checks.lab07.cache_gradients(cache_gradients)
 # Run each micro-batch once more, this time with its graph, and go backward at once. A tensor that
 # isn't a scalar needs a gradient to start its `backward`: the cached one. Forward and backward both
 # belong inside the micro-batch's moment: call it, and use the result as a context manager. The
-# goal: within 1e-12 of one large graph, in float64.
+# goal: in float64, the gradients are within 1e-12 of one large graph's.
 
 
 # %% id="answer-7-4"
@@ -564,8 +565,8 @@ checks.lab07.remember(remember)
 # </details>
 # <details><summary>Hint 3: writing a buffer</summary>
 #
-# `buffer.copy_(value)`. Look the buffer up by its name when you write: the tower may have put a new
-# tensor in its place.
+# Use `buffer.copy_(value)`. Look the buffer up by its name when you write: the tower may have put a
+# new tensor in its place.
 # </details>
 
 # %% id="moments-remembered"

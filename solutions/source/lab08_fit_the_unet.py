@@ -116,8 +116,8 @@ except torch.OutOfMemoryError as error:
 #
 # Difficulty 1/5 · importance 4/5 · 8 minutes
 #
-# Each image of an update gets a random timestep and random noise. The scheduler mixes them, and the
-# U-Net predicts the noise. You will split updates, repeat them and resume them.
+# Each image of an update gets a random timestep and random noise. The scheduler mixes image and
+# noise, and the U-Net predicts the noise. You will split updates, repeat them and resume them.
 #
 # **Predict.** A seeded generator draws timesteps and noise, first for all 64 images at once, then
 # again for 16 images at a time. How many images get the same noise both times?
@@ -323,8 +323,8 @@ print(f"updates by the optimizer's count: {count:.0f}")
 # float32, and its timestep, an int64. The U-Net may be on the `meta` device, where it has shapes
 # but no memory.
 #
-# Refuse a wrong image size too: a U-Net of L levels halves an image L - 1 times. The goal: the
-# floor, to the byte.
+# Refuse a wrong image size too: a U-Net of L levels halves an image L - 1 times. The goal: compute
+# the floor, to the byte.
 
 
 # %% id="answer-8-3"

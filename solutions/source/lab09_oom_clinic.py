@@ -165,8 +165,8 @@ def text(rows, length):
 # the same at step 0, but now the model hardly learns." **Case B.** "My LSTM has a noise schedule:
 # its embeddings are multiplied by a scale that is halved every step. With checkpoints it diverges."
 #
-# The goal: the plain model's gradients within 1e-12, with each block run twice. In case B the
-# schedule continues as before. Your fixed functions take and return what the broken ones do.
+# The goal: the gradients are within 1e-12 of the plain model's, with each block run twice. In case
+# B the schedule continues as before. Your fixed functions take and return what the broken ones do.
 #
 # **Predict.** In case A forward is right. How large is the gradient's error? Write a share of its
 # norm, such as `0.3`.
@@ -275,9 +275,9 @@ checks.lab09.changed_in_between(changed_in_between)
 # %% [markdown] id="text-9-2"
 # <details><summary>Hint 1: two instruments</summary>
 #
-# `model, optimizer = make_a()`, then `with forwards(list(model.blocks)) as counts:` around one call
-# of `broken_a`. For B put `print(settings["scale"])` into `run`. It is called in forward, and again
-# for each part when backward needs that part.
+# Run `model, optimizer = make_a()`, then put `with forwards(list(model.blocks)) as counts:` around
+# one call of `broken_a`. For B put `print(settings["scale"])` into `run`. It is called in forward,
+# and again for each part when backward needs that part.
 # </details>
 # <details><summary>Hint 2: case A</summary>
 #
@@ -411,9 +411,10 @@ checks.lab09.repeated_work(repeated_work)
 # %% [markdown] id="text-9-3"
 # <details><summary>Hint 1: two instruments</summary>
 #
-# `block.res.register_forward_pre_hook(lambda *_: states.add(bytes(torch.get_rng_state())))`, with
-# `states = set()`. A correct checkpoint starts a block's recomputation in the state in which its
-# forward started. For D print a block's buffers before and after one step.
+# With `states = set()`, call
+# `block.res.register_forward_pre_hook(lambda *_: states.add(bytes(torch.get_rng_state())))`. A
+# correct checkpoint starts a block's recomputation in the state in which its forward started. For D
+# print a block's buffers before and after one step.
 # </details>
 # <details><summary>Hint 2: case D</summary>
 #
@@ -633,8 +634,8 @@ checks.lab09.memory_and_windows(memory_and_windows)
 # </details>
 # <details><summary>Hint 3: fixing H</summary>
 #
-# Count the targets of the whole window first, after the shift: `labels[:, 1:]`. Then
-# `reduction="sum"`, divided by that count.
+# Count the targets of the whole window first, after the shift: `labels[:, 1:]`. Then use
+# `reduction="sum"`, and divide by that count.
 # </details>
 #
 # ## 9.5 It dies in backward
@@ -729,7 +730,7 @@ checks.lab09.died_in_backward(died_in_backward)
 # %% [markdown] id="text-9-6"
 # <details><summary>Hint 1: an instrument</summary>
 #
-# `model, optimizer = make_i()`, then
+# Run `model, optimizer = make_i()`, then
 # `snapshot(lambda: broken_i(model, optimizer, *batch_i()), model, CAP_I)`. Each block creates one
 # `gelu` tensor.
 # </details>

@@ -414,10 +414,10 @@ checks.lab10.mean_over_counted(mean_over_counted)
 # autograd adds the two. Under autocast, or in a model that is all bfloat16, the matmuls are
 # bfloat16, but softmax and sums over chunks must be float32: a bfloat16 sum of hundreds of terms
 # stops growing. Under autocast the rows may be bfloat16 and the matrix float32, and autocast is
-# still on in the forward of your `Function`, but off in its backward. `fused_loss` needs float32
-# sums too, so go back and change it if it adds in the weights' type. (In float16 a `GradScaler`'s
-# factor arrives in backward, after forward has rounded. So don't divide in forward: keep the
-# gradient of the *sum*.)
+# still on in the forward of your `Function`, but off in its backward. `fused_loss` needs sums in
+# float32 or wider too, so go back and change it if it adds in the weights' type. (In float16 a
+# `GradScaler`'s factor arrives in backward, after forward has rounded. So don't divide in forward:
+# keep the gradient of the *sum*.)
 #
 # The loss must be exact in float64, and with bfloat16 at most 1.5 times as far off as the usual
 # loss. It must be 0 if nothing counts, and hold the logits of only one chunk at a time. It needs
