@@ -23,7 +23,8 @@ from tutorial_lib.instruments.planning.run.apply import install, undo
 from tutorial_lib.instruments.planning.run.recording import Loss
 from tutorial_lib.instruments.private_torch import without_modes
 from tutorial_lib.instruments.segments.execution import Execution
-from tutorial_lib.memory.private_torch import storage_keys
+from tutorial_lib.memory.private_torch import is_fake, storage_keys
+from tutorial_lib.memory.storages import list_tensors
 
 Reading = Any  # a number, or several of them in a tuple
 
@@ -192,7 +193,8 @@ def model_untouched(model: nn.Module, device: torch.device) -> Iterator[None]:
     devices = [device] if device.type == "cuda" else []
     with without_modes():  # its first import leaves frames behind, which hold what they were given
         torch.empty((), device="meta").add(torch.empty((), device="meta"))
-    gc.collect()
+    if not any(map(is_fake, list_tensors(model.parameters()))):  # garbage holds a device's memory
+        gc.collect()
     try:
         with (
             without_garbage_collection(),
