@@ -60,12 +60,6 @@ def test_a_fake_t4_is_a_small_gpu_without_bfloat16(monkeypatch):
         device.pick("cuda:1")
 
 
-def test_a_t4_takes_float16_in_place_of_an_emulated_bfloat16(monkeypatch):
-    fake_gpu(monkeypatch)
-    with pytest.warns(device.DeviceWarning, match="cuda only emulates it.* gradient scaler"):
-        assert device.half_dtype("cuda") is torch.float16
-
-
 @pytest.mark.parametrize("seed", [-1, 2**32])
 def test_a_seed_that_numpy_cannot_take_is_refused(seed):
     with pytest.raises(ValueError, match=f"seed \\(={seed}\\)"):

@@ -6,18 +6,14 @@ A chapter ends with `Verdicts(...)`: a table to read, and the same as data in th
 
 import csv
 import re
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tutorial_lib import load_when_used
-
-if TYPE_CHECKING:
-    pass
 
 _, __getattr__ = load_when_used(__name__, {".court": "court"})
 FOLDER = Path(__file__).resolve().parent.parent / "course" / "claims"
@@ -202,18 +198,6 @@ class Verdicts(list[Verdict]):
         return "\n".join(lines)
 
     __repr__ = __str__
-
-    @property
-    def headline(self) -> str:
-        """Count claims, published measurements, and the rest, each by its words."""
-        count = Counter({v.claim: (claims("kind")[v.claim], v.verdict) for v in self}.values())
-        said = []
-        for kind, name in (("claim", "claims"), ("number", "published measurements")):
-            words = {w: count[kind, w] for w in JUDGED if count[kind, w]}
-            each = ", ".join(f"{number} {w}" for w, number in words.items())
-            said.append(f"{sum(words.values())} {name} ({each})")
-        shown, built = count["topic", "shown"], count["code", "built"]
-        return f"{', '.join(said)}; besides, {shown} topics shown and {built} code examples built"
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
         kept = [{name: value for name, value in asdict(v).items() if value} for v in self]

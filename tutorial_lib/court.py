@@ -1,12 +1,29 @@
 """The verdicts on all claims, as `python -m tutorial_lib build` collects them."""
 
 import json
+from collections import Counter
 from pathlib import Path
 
-from tutorial_lib.claims import FOLDER, ClaimError, Verdict, Verdicts, claims
+from tutorial_lib.claims import FOLDER, JUDGED, ClaimError, Verdict, Verdicts, claims
 
 
-def court(path: Path = FOLDER / "verdicts.json") -> Verdicts:
+class Court(Verdicts):
+    """The verdicts on all claims, and how many there are of each kind."""
+
+    @property
+    def headline(self) -> str:
+        """Count claims, published measurements, and the rest, each by its words."""
+        count = Counter({v.claim: (claims("kind")[v.claim], v.verdict) for v in self}.values())
+        said = []
+        for kind, name in (("claim", "claims"), ("number", "published measurements")):
+            words = {w: count[kind, w] for w in JUDGED if count[kind, w]}
+            each = ", ".join(f"{number} {w}" for w, number in words.items())
+            said.append(f"{sum(words.values())} {name} ({each})")
+        shown, built = count["topic", "shown"], count["code", "built"]
+        return f"{', '.join(said)}; besides, {shown} topics shown and {built} code examples built"
+
+
+def court(path: Path = FOLDER / "verdicts.json") -> Court:
     """Read the verdicts on all claims, in the claims' order.
 
     Args:
@@ -19,4 +36,4 @@ def court(path: Path = FOLDER / "verdicts.json") -> Verdicts:
     missing = sorted(set(claims()) - {verdict.claim for verdict in found})
     if missing:
         raise ClaimError(f"No verdict on {', '.join(missing)}: let a notebook end with one.")
-    return Verdicts(*sorted(found, key=lambda v: (list(claims()).index(v.claim), v.notebook)))
+    return Court(*sorted(found, key=lambda v: (list(claims()).index(v.claim), v.notebook)))

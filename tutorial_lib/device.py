@@ -10,9 +10,8 @@ import os
 import platform
 import random
 import sys
-import warnings
 from collections.abc import Iterator
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -20,13 +19,6 @@ import torch
 from tutorial_lib.units import GIB, human_bytes
 
 T = TypeVar("T")
-
-# A T4 shows 14.6 GiB and an L4 22.2 GiB: small. An A100 shows 39.4 GiB or more: large.
-LARGE_GPU_BYTES = 32 * GIB
-
-
-class DeviceWarning(UserWarning):
-    """What was asked for is not what this device does well."""
 
 
 def has_gpu() -> bool:
@@ -99,7 +91,8 @@ def tier(device: torch.device | str | None = None) -> str:
     memory = total_bytes(pick() if device is None else device)
     if memory is None:
         return "cpu"
-    return "large gpu" if memory >= LARGE_GPU_BYTES else "small gpu"
+    # A T4 shows 14.6 GiB, an L4 22.2 GiB, an A100 39.4 GiB or more.
+    return "large gpu" if memory >= 32 * GIB else "small gpu"
 
 
 def pick_by_tier(*, cpu: T, small_gpu: T, large_gpu: T) -> T:
@@ -128,25 +121,6 @@ def supports_bfloat16(device: torch.device | str) -> bool:
     return True
 
 
-def half_dtype(device: torch.device | str) -> torch.dtype:
-    """Return the 16-bit type for autocast: bfloat16, or float16 where it would only be emulated.
-
-    With float16 comes a gradient scaler: its smallest gradients are zeros without one.
-
-    Warns:
-        DeviceWarning: When float16 takes the place of bfloat16, as on a T4.
-    """
-    if supports_bfloat16(device):
-        return torch.bfloat16
-    warnings.warn(
-        f"bfloat16 was asked for, and {device} only emulates it, slowly: float16 takes its place. "
-        "Train with a gradient scaler, or in float32.",
-        DeviceWarning,
-        stacklevel=2,
-    )
-    return torch.float16
-
-
 def seed_everything(seed: int) -> None:
     """Seed Python's, NumPy's and PyTorch's random numbers, on every device.
 
@@ -161,28 +135,6 @@ def seed_everything(seed: int) -> None:
     random.seed(seed)
     np.random.seed(seed)
     torch.manual_seed(seed)
-
-
-def python_random_states() -> tuple[Any, ...]:
-    """Return the states of `random` and NumPy, which no checkpoint puts back."""
-    numpy: Any = np.random.get_state()
-    return random.getstate(), (numpy[0], tuple(numpy[1].tolist()), *numpy[2:])
-
-
-def set_python_random_states(states: tuple[Any, ...]) -> None:
-    """Put back what `python_random_states` returned."""
-    random.setstate(states[0])
-    np.random.set_state(states[1])
-
-
-@contextlib.contextmanager
-def keeping_python_random_states() -> Iterator[None]:
-    """Put the states of `random` and NumPy back when the block ends."""
-    states = python_random_states()
-    try:
-        yield
-    finally:
-        set_python_random_states(states)
 
 
 @contextlib.contextmanager

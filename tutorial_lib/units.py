@@ -123,10 +123,8 @@ def binary_unit(largest: float) -> tuple[str, int]:
 
 def human_seconds(seconds: float) -> str:
     """Write a duration, as in ``12.3 ms`` or ``2.00 min``."""
-    for at_least, unit, factor in _SECONDS:
-        if abs(seconds) >= at_least:
-            return f"{_three_digits(seconds * factor)} {unit}"
-    raise AssertionError("unreachable: the last unit takes every duration")
+    unit, factor = next((unit, by) for least, unit, by in _SECONDS if abs(seconds) >= least)
+    return f"{_three_digits(seconds * factor)} {unit}"
 
 
 def human_flops(flops: float) -> str:

@@ -84,9 +84,9 @@ text = data.encode(data.text()).unfold(0, seq, seq)  # (rows, sequence)
 rows = [{"input_ids": row, "labels": row} for row in text[: 2 * batch_size]]
 
 # %% [markdown] id="trainer"
-# The Trainer takes both lines as arguments. On a GPU you also want 16 bits: `device.half_dtype`
-# chooses bfloat16, or float16 on a T4, which only emulates bfloat16 slowly. For float16, Trainer
-# and Accelerate add the gradient scaler.
+# The Trainer takes both lines as arguments. On a GPU you also want 16 bits: bfloat16,
+# or float16 on a T4, which only emulates bfloat16 slowly. For float16, Trainer and Accelerate add
+# the gradient scaler.
 #
 # Train one effective batch in four ways: all samples at once or a quarter of them four times, each
 # plain or checkpointed. In this course "4 x 4" is a micro-batch of 4 with 4 accumulation steps.
@@ -98,7 +98,7 @@ guess = None  # %
 
 # %% id="trainer-arguments"
 has_gpu = torch.cuda.is_available()
-half = device.half_dtype(where) if has_gpu else None
+half = ("bf16" if device.supports_bfloat16(where) else "fp16") if has_gpu else "no"
 
 
 def arguments(micro_batch, checkpointed, folder):
@@ -106,7 +106,7 @@ def arguments(micro_batch, checkpointed, folder):
     return TrainingArguments(folder, num_train_epochs=1, learning_rate=2e-3,
         per_device_train_batch_size=micro_batch, **{flag: checkpointed},
         gradient_accumulation_steps=batch_size // micro_batch, use_cpu=not has_gpu,
-        bf16=half is torch.bfloat16, fp16=half is torch.float16, disable_tqdm=True,
+        bf16=half == "bf16", fp16=half == "fp16", disable_tqdm=True,
         save_strategy="no", logging_strategy="no", report_to="none")  # fmt: skip
 
 
@@ -152,9 +152,8 @@ plots.ledger_bars(ledgers, title=f"GPT-2 with the Trainer, {device.describe(wher
 # a little lower.
 
 # %% id="accelerator"
-mixed_precision = {torch.bfloat16: "bf16", torch.float16: "fp16", None: "no"}[half]
 accelerator = Accelerator(gradient_accumulation_steps=4, cpu=not has_gpu,
-                          mixed_precision=mixed_precision)  # fmt: skip
+                          mixed_precision=half)  # fmt: skip
 
 
 # %% id="one-epoch"

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 
-from tutorial_lib.device import keeping_python_random_states, without_garbage_collection
+from tutorial_lib.device import without_garbage_collection
 from tutorial_lib.instruments.predicting import reading
 from tutorial_lib.instruments.predicting.corrections import RealSizes
 from tutorial_lib.instruments.predicting.kernels import cuda_kernels
@@ -24,6 +24,7 @@ from tutorial_lib.instruments.predicting.repeats import Repeats
 from tutorial_lib.instruments.predicting.transformers_asks import with_own_caches, with_values
 from tutorial_lib.instruments.predicting.values import Values
 from tutorial_lib.instruments.private_torch import COMPILER, imported, patches, without_modes
+from tutorial_lib.instruments.random_states import keeping_python_random_states
 from tutorial_lib.memory.lines import line_in_words
 from tutorial_lib.memory.meter import MeterWarning, measure
 from tutorial_lib.memory.private_torch import (

@@ -16,12 +16,13 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.weak import WeakIdKeyDictionary
 
 from tutorial_lib import device as devices
-from tutorial_lib.device import keeping_python_random_states, without_garbage_collection
+from tutorial_lib.device import without_garbage_collection
 from tutorial_lib.instruments import segments
 from tutorial_lib.instruments.planning.chain.profiled import Call
 from tutorial_lib.instruments.planning.run.apply import install, undo
 from tutorial_lib.instruments.planning.run.recording import Loss
 from tutorial_lib.instruments.private_torch import without_modes
+from tutorial_lib.instruments.random_states import keeping_python_random_states
 from tutorial_lib.instruments.segments.execution import Execution
 from tutorial_lib.memory.private_torch import is_fake, storage_keys
 from tutorial_lib.memory.storages import list_tensors

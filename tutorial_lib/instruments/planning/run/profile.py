@@ -27,6 +27,7 @@ from tutorial_lib.instruments.planning.run.find_stages import (
 from tutorial_lib.instruments.planning.run.recording import Loss, Recorder, run_from
 from tutorial_lib.instruments.planning.run.roofline import Roofline, Speed
 from tutorial_lib.instruments.planning.run.stages_from_storages import LABEL, Flow, measure_stages
+from tutorial_lib.instruments.random_states import python_random_states
 from tutorial_lib.instruments.segments.placeholder import NeedsValueError
 from tutorial_lib.instruments.segments.sameness import look
 from tutorial_lib.instruments.segments.tree import Selective
@@ -276,11 +277,11 @@ def _forward_alone(
     model: nn.Module, stages: dict[str, nn.Module], loss: Loss, device: torch.device
 ) -> tuple[Recorder, Loss]:
     """Return what a forward did, and the loss, which draws the same numbers of Python each time."""
-    log, before = _log(model, device), devices.python_random_states()
+    log, before = _log(model, device), python_random_states()
     recorder = Recorder(model, stages, lambda: log.clock)
     with log:
         recorder.run(loss)
-    if before != devices.python_random_states():
+    if before != python_random_states():
         recorder.draws = True
         recorder.check_order(loss)
         loss = partial(run_from, before, loss)

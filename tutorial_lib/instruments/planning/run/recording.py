@@ -16,10 +16,11 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
-from tutorial_lib.device import seed_everything, set_python_random_states
+from tutorial_lib.device import seed_everything
 from tutorial_lib.instruments.planning.chain.profiled import WHOLE, WITHIN, Call, results_in
 from tutorial_lib.instruments.planning.run.find_stages import CannotPlanError, replaced
 from tutorial_lib.instruments.private_torch import CALL, in_transform
+from tutorial_lib.instruments.random_states import set_python_random_states
 from tutorial_lib.instruments.segments.one_module import TRANSFORMED, refuses_hooks
 from tutorial_lib.memory.private_torch import in_checkpoint
 from tutorial_lib.memory.timeline import Life

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from tutorial_lib import memory
-from tutorial_lib.device import keeping_python_random_states
+from tutorial_lib.instruments.random_states import keeping_python_random_states
 from tutorial_lib.instruments.segments.sameness.batch import Make
 from tutorial_lib.instruments.segments.sameness.look import Seen, look
 from tutorial_lib.instruments.segments.sameness.trial import Tried, UntriedError, makes_pairs, tried

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
-from tutorial_lib.device import python_random_states, set_python_random_states
 from tutorial_lib.instruments import segments
 from tutorial_lib.instruments.private_torch import CALL, in_transform, without_modes
+from tutorial_lib.instruments.random_states import python_random_states, set_python_random_states
 from tutorial_lib.instruments.segments.modes import Modes
 from tutorial_lib.instruments.segments.one_module import refuses_hooks
 from tutorial_lib.instruments.segments.sameness import state

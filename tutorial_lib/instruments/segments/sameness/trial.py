@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from tutorial_lib import memory
-from tutorial_lib.device import keeping_python_random_states
+from tutorial_lib.instruments.random_states import keeping_python_random_states
 from tutorial_lib.instruments.segments.sameness.batch import (
     SAMPLES,
     Forms,
