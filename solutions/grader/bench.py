@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from solutions.grader.errors import NotGradable
-from solutions.grader.judging.judge import preload, prepare, run_judge
+from solutions.grader.judging.judge import preload, prepare, pytest_arguments, run_judge
 from solutions.grader.lab import Lab
 from solutions.grader.launch import Server, open_server, run_directory
 from solutions.grader.request import default_workers
@@ -100,6 +100,7 @@ def open_bench(order: Order) -> Iterator[Bench]:
             prepare(rehearsal, lab, solution(lab))
             os.close(sessions.fork(rehearsal)[1])
             for_judges, seed = shared | {"rehearsal": str(rehearsal)}, str(order.seed)
+            for_judges |= {"arguments": pytest_arguments(order.seconds)}
             with open_server(
                 "judging.judge_server", place, for_judges, **{SEED_VARIABLE: seed}
             ) as judges:

@@ -1,7 +1,7 @@
 """Servers of a run, which fork a process when asked, and the run's directory.
 
-Grader and server speak JSON over a socket: an order and what is ready; then, for each process, its
-arguments, with a pipe that it holds open while it lives, and its number.
+Grader and server speak JSON over a socket: an order and what is ready; then, for each process, a
+path, with a pipe that it holds open while it lives, and its number.
 """
 
 import contextlib
@@ -77,13 +77,12 @@ class Server:
     ready: Any  # what it said when it was ready
     _asking: threading.Lock = field(default_factory=threading.Lock)
 
-    def fork(self, folder: Path, *arguments: str) -> tuple[int, int]:
-        """Have a process forked for a prepared folder: its number, and a pipe that ends with it."""
-        message = json.dumps([str(folder), *arguments]).encode()
+    def fork(self, path: Path) -> tuple[int, int]:
+        """Have a process forked for a folder or file: its number, and a pipe that ends with it."""
         reading, writing = os.pipe()
         try:
             with self._asking:
-                socket.send_fds(self.channel, [message], [writing])
+                socket.send_fds(self.channel, [os.fsencode(path)], [writing])
                 answer = self.channel.recv(64)
         except OSError:
             answer = b""
@@ -142,10 +141,10 @@ def take_order() -> tuple[socket.socket, dict[str, Any]]:
     return channel, json.loads(channel.recv(_MOST_BYTES))
 
 
-def serve_forks(channel: socket.socket, ready: Any, begin: Callable[..., None]) -> None:
-    """Say what is ready, then fork for each message until the grader hangs up.
+def serve_forks(channel: socket.socket, ready: Any, begin: Callable[[int, Path], None]) -> None:
+    """Say what is ready, then fork for each path until the grader hangs up.
 
-    Each new process calls `begin` with its pipe and its arguments.
+    Each new process calls `begin` with its pipe and its path.
     """
     gc.collect()
     gc.freeze()  # what was imported is shared by all forks, and collected by none
@@ -160,7 +159,7 @@ def serve_forks(channel: socket.socket, ready: Any, begin: Callable[..., None]) 
         if not child:
             channel.close()
             try:
-                begin(pipes[0], *json.loads(message))
+                begin(pipes[0], Path(os.fsdecode(message)))
             except BaseException:
                 traceback.print_exc()
             finally:

@@ -28,11 +28,12 @@ from solutions.grader.submissions.slice_cells import needed, statements, used_na
 _SPARE_SECONDS = 60.0  # for the judge's own work in one cell, on a busy machine
 _POLL_SECONDS = 0.05
 _REMOTE_FUNCTION = "solutions.grader.judging.remote_function"
-PYTEST = ["judge.ipynb", "-c", "judge.ini", "--rootdir=.", "-q", "--color=no", "--noconftest"]
-PYTEST += ["--nbval", "--nbval-current-env"]
+_OUTCOMES = "outcomes.jsonl"
+_PYTEST = ["judge.ipynb", "-c", "judge.ini", "--rootdir=.", "-q", "--color=no", "--noconftest"]
+_PYTEST += ["--nbval", "--capture=no", f"--outcomes={_OUTCOMES}"]
 # and without what no notebook needs, and each judge would load
 _WITHOUT = ("cacheprovider", "doctest", "junitxml", "logging", "unittest")
-PYTEST += [f"-pno:{name}" for name in _WITHOUT]
+_PYTEST += [f"-pno:{name}" for name in _WITHOUT]
 _OURS = "judge-"  # begins the id of every cell that is not the pristine notebook's
 
 
@@ -84,6 +85,15 @@ def prepare(folder: Path, lab: Lab, answers: Answers) -> None:
     (folder / "bundle.json").write_text(json.dumps(bundle), encoding="utf-8")
 
 
+def pytest_arguments(seconds: float) -> list[str]:
+    """Return what pytest is called with in each judge; seconds as in `run.grade`."""
+    return [*_PYTEST, f"--nbval-cell-timeout={_cell_seconds(seconds)}"]
+
+
+def _cell_seconds(seconds: float) -> float:
+    return longest(seconds) + _SPARE_SECONDS
+
+
 def run_judge(
     judges: Server, folder: Path, lab: Lab, *, seconds: float, stopped: threading.Event
 ) -> Mapping[str, Verdict]:
@@ -92,11 +102,8 @@ def run_judge(
     Raises:
         NotGradable: When nbval did not come to an end, or left out a check.
     """
-    outcomes = folder / "outcomes.jsonl"
-    limit = longest(seconds) + _SPARE_SECONDS
-    arguments = [*PYTEST, f"--nbval-cell-timeout={limit}", f"--outcomes={outcomes}"]
-    give_up = time.monotonic() + _SPARE_SECONDS + limit * len(lab.checks)
-    judge, alive = judges.fork(folder, *arguments)
+    give_up = time.monotonic() + _SPARE_SECONDS + _cell_seconds(seconds) * len(lab.checks)
+    judge, alive = judges.fork(folder)
     ended = False
     try:
         while not ended:
@@ -110,7 +117,7 @@ def run_judge(
         if not ended:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(judge, signal.SIGKILL)
-    return _verdicts(outcomes, lab)
+    return _verdicts(folder / _OUTCOMES, lab)
 
 
 def _verdicts(outcomes: Path, lab: Lab) -> Mapping[str, Verdict]:

@@ -1,26 +1,96 @@
-"""A pytest plugin for the judge: one JSON line per notebook cell, and no waiting for the dead."""
+"""A pytest plugin for the judge: one JSON line per notebook cell, and nbval's kernel in here."""
 
 import json
-import sys
-import time
+import signal
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from queue import Empty
-from typing import Any
+from typing import Any, NoReturn
 
-# A kernel imports its debugger where it can: half the time of its start. So this plugin must be
-# loaded before nbval's.
-sys.modules.setdefault("debugpy", None)  # type: ignore[arg-type]
+import pytest
+from IPython.core.interactiveshell import InteractiveShell
+from IPython.utils.capture import capture_output
+from nbval import plugin
+from traitlets.config import Config
 
-import pytest  # noqa: E402
-from nbval import kernel  # noqa: E402
+from solutions.grader.judging.remote_function import OutOfTime
+from solutions.grader.results import Verdict
 
-from solutions.grader.results import Verdict  # noqa: E402
-
-_POLL_SECONDS = 0.25
-_OUTPUT_SECONDS = 60  # nbval's own 5 s fail right answers on a busy machine
 _EVIDENCE_CHARACTERS = 6000
+
+
+class _Shell(InteractiveShell):  # type: ignore[misc]
+    """IPython without a history; an error goes into its result, and is not shown."""
+
+    def __init__(self) -> None:
+        super().__init__(config=Config({"HistoryManager": {"enabled": False}}))
+
+    def showtraceback(self, *_: Any, **__: Any) -> None:
+        pass
+
+    showsyntaxerror = showtraceback
+
+
+class Kernel:
+    """Runs cells in nbval's own process: a judge's notebook has no line of a submission.
+
+    It has what nbval calls of its `RunningKernel`. What a cell gave waits in `messages`.
+    """
+
+    seconds = 0.0  # that a cell may take
+
+    def __init__(self, kernel_name: str, cwd: str | None = None, startup_timeout: int = 0) -> None:
+        self.shell = _Shell.instance()
+        self.shell.reset(new_session=False)
+        self.messages: list[dict[str, Any]] = []
+
+    def execute_cell_input(self, cell_input: str, allow_stdin: bool | None = None) -> str:
+        """Run a cell; return the id of its messages, which is the same for all cells."""
+        signal.signal(signal.SIGALRM, self._stop)
+        signal.setitimer(signal.ITIMER_REAL, self.seconds)
+        try:
+            with capture_output() as shown:
+                done = self.shell.run_cell(cell_input)
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+        self.messages.clear()
+        for name in ("stdout", "stderr"):
+            if text := getattr(shown, name):
+                self._add("stream", name=name, text=text)
+        for rich in shown.outputs:
+            self._add("display_data", data=rich.data, metadata=rich.metadata or {})
+        if error := done.error_before_exec or done.error_in_exec:
+            self._add("error", ename=type(error).__name__, evalue=str(error), traceback=[])
+        self._add("status", execution_state="idle")
+        return ""
+
+    def _add(self, kind: str, **content: Any) -> None:
+        self.messages.append(
+            {"msg_type": kind, "content": content, "parent_header": {"msg_id": ""}}
+        )
+
+    def _stop(self, *_: Any) -> NoReturn:
+        raise OutOfTime(f"this check took more than {self.seconds:g} s on the grader's machine.")
+
+    def get_message(self, stream: str, timeout: float | None = None) -> dict[str, Any]:
+        """Return the next message; raise Empty when there is none."""
+        if not self.messages:
+            raise Empty
+        return self.messages.pop(0)
+
+    def await_reply(self, message: str, timeout: float | None = None) -> None:
+        """Return: the cell has run."""
+
+    def await_idle(self, message: str, timeout: float) -> None:
+        """Return: the cell has run."""
+
+    def is_alive(self) -> bool:
+        """Return True."""
+        return True
+
+    def stop(self) -> None:
+        """Return: this process ends by itself."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -29,35 +99,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Make nbval notice a dead kernel at once, and write no message down for its log."""
-    kernel.RunningKernel.await_reply, kernel.pformat = _await_reply, str
-
-
-def _await_reply(self: Any, message: str, timeout: float | None = None) -> None:
-    give_up = time.monotonic() + (timeout if timeout is not None else float("inf"))
-    while True:
-        try:
-            reply = self.get_message(stream="shell", timeout=_POLL_SECONDS)
-        except Empty:
-            if not self.is_alive():
-                raise RuntimeError("the judge's kernel died.") from None
-            if time.monotonic() > give_up:
-                raise
-        else:
-            if reply["parent_header"].get("msg_id") == message:
-                return
+    """Have nbval use the kernel in here."""
+    plugin.RunningKernel, Kernel.seconds = Kernel, config.getoption("nbval_cell_timeout")
 
 
 def pytest_collectstart(collector: Any) -> None:
     """Compare what is printed, and no warning of a library on stderr."""
     if hasattr(collector, "skip_compare"):
         collector.skip_compare = (*collector.skip_compare, "stderr")
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Extend each cell's time to hand over its output."""
-    for item in items:
-        item.output_timeout = _OUTPUT_SECONDS  # type: ignore[attr-defined]
 
 
 @pytest.hookimpl(hookwrapper=True)
@@ -67,10 +116,8 @@ def pytest_runtest_makereport(item: Any, call: pytest.CallInfo[None]) -> Iterato
     report = result.get_result()  # type: ignore[attr-defined]
     if report.when == "call" or (report.when == "setup" and report.outcome != "passed"):
         name, evidence = _error(item, call)
-        # nbval sets the second one where the judge itself is too slow
-        late = name == "OutOfTime" or item.parent.timed_out
         passed = report.when == "call" and report.outcome == "passed"
-        verdict = Verdict(passed, evidence[:_EVIDENCE_CHARACTERS], late)
+        verdict = Verdict(passed, evidence[:_EVIDENCE_CHARACTERS], name == "OutOfTime")
         line = {"id": item.cell.get("id"), "verdict": asdict(verdict)}
         line["lost"] = name == "SessionLost"
         with item.config.getoption("--outcomes").open("a", encoding="utf-8") as file:
