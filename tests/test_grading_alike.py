@@ -39,7 +39,7 @@ OTHER = """def peak(sizes, budget):
 
 
 def share(one, other):
-    one, other = structure([one]), structure([other])
+    one, other = structure(one), structure(other)
     return len(one & other) / len(one | other)
 
 

@@ -10,7 +10,7 @@ import toy
 from solutions.grader.lab import load_lab
 from solutions.grader.results import Graded
 from solutions.grader.submissions.cells import read_cells
-from solutions.grader.submissions.inspect_submission import inspect_submission
+from solutions.grader.submissions.inspect_submission import Course, inspect_submission
 from solutions.grader.submissions.match_cells import match_answers
 from solutions.grader.submissions.reader import read_submission
 from solutions.grader.submissions.review import findings, imported
@@ -93,7 +93,7 @@ def test_a_module_is_seen_where_another_scope_has_its_name(line):
 
 
 def looked(lab, notebook):
-    answers = inspect_submission(lab, match_answers(lab, read_cells(notebook)))
+    answers = inspect_submission(Course(lab), match_answers(lab, read_cells(notebook)))
     return Graded("", "graded", notes=answers.notes).with_findings(lab, answers)
 
 

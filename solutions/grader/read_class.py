@@ -10,7 +10,7 @@ from solutions.grader.lab import Lab
 from solutions.grader.request import default_workers
 from solutions.grader.results import Submission
 from solutions.grader.submissions.class_folder import find_submissions, read_content
-from solutions.grader.submissions.reader import MEMORY_BYTES, read_submission
+from solutions.grader.submissions.reader import MEMORY_BYTES, open_reader
 
 
 def read_class(folder: Path, only: Sequence[str] = (), lab: str = "") -> list[Submission]:
@@ -27,7 +27,7 @@ def match_class(lab: Lab, submissions: Sequence[Submission]) -> list[Submission]
     """Find the answers in each file, in a process of its own; no line of them is run."""
 
     def match(one: Submission) -> Submission:
-        return replace(one, answers=read_submission(lab, read_content(one.path)))
+        return replace(one, answers=read(read_content(one.path)))
 
-    with ThreadPoolExecutor(default_workers(MEMORY_BYTES)) as pool:
+    with open_reader(lab) as read, ThreadPoolExecutor(default_workers(MEMORY_BYTES)) as pool:
         return list(pool.map(lambda one: one.through(match), submissions))

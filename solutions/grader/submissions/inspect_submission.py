@@ -14,43 +14,57 @@ from solutions.grader.submissions.answers import NOT_PYTHON, Answers, Step, stud
 from solutions.grader.submissions.structure import structures
 
 
-def inspect_submission(lab: Lab, answers: Answers) -> Answers:
+class Course:
+    """What the lab and its solution use: the measure of an answer, the same for all."""
+
+    def __init__(self, lab: Lab) -> None:
+        self.lab = lab
+        sources = [cell.source for cell in lab.cells if cell.kind == "code" and not cell.mark]
+        trees = [tree for tree in map(slice_cells.tree_of, sources) if tree]
+        solved = [slice_cells.tree_of(one.reference) for one in lab.answers.values()]
+        references = [tree for tree in solved if tree]
+        self.statements = [statement for tree in trees for statement in tree.body]
+        classes = [one for one in self.statements if isinstance(one, ast.ClassDef)]
+        self.known = {one.name: f"__main__.{one.name}" for one in classes}
+        for tree in (*trees, *references):
+            self.known |= review.imported(tree)
+        denied, hidden = review.WORDS["denied"], review.WORDS["hidden"]
+        allowed = {path for tree in trees for path in review.used(tree, self.known)}
+        allowed -= {path for path in allowed for one in denied if path.startswith(one)}
+        allowed |= {path for tree in trees for path in review.imported(tree).values()}
+        allowed |= {path for tree in references for path in review.used(tree, self.known)}
+        self.allowed = allowed - hidden - denied
+        # what is found in these is nothing to read in an answer
+        self.in_answers = self._found(references)
+        self.in_cells = self.in_answers | self._found(trees)
+        usual = {one for one in denied if any(what.startswith(one) for what in self.in_answers)}
+        self.allowed |= usual
+        self.dumps = set(map(ast.dump, self.statements))
+        self.names = set().union(*map(slice_cells.bound_names, self.statements))
+
+    def _found(self, trees: Sequence[ast.Module]) -> set[str]:
+        findings = (review.findings(tree, self.known, self.allowed) for tree in trees)
+        return {one.what for some in findings for one in some}
+
+
+def inspect_submission(course: Course, answers: Answers) -> Answers:
     """Add to answers what a person should read in them, notes for the student, and cuts."""
-    sources = [cell.source for cell in lab.cells if cell.kind == "code" and not cell.mark]
-    course = [tree for tree in map(slice_cells.tree_of, sources) if tree]
-    classes = [one for tree in course for one in tree.body if isinstance(one, ast.ClassDef)]
-    known = {one.name: f"__main__.{one.name}" for one in classes}
-    references = {
-        number: ast.parse(slice_cells.plain_python(one.reference))
-        for number, one in lab.answers.items()
-    }
-    steps = student_steps(lab, answers)
+    steps = student_steps(course.lab, answers)
     cells = _cells(steps)
-    for parsed in [*course, *(tree for _, _, tree in cells if tree)]:
+    known = dict(course.known)
+    for parsed in (tree for _, _, tree in cells if tree):
         known |= review.imported(parsed)
-    denied, hidden = review.WORDS["denied"], review.WORDS["hidden"]
-    allowed = {path for tree in course for path in review.used(tree, known)}
-    allowed -= {path for path in allowed for one in denied if path.startswith(one)}
-    allowed |= {path for tree in course for path in review.imported(tree).values()}
-    allowed |= {path for tree in references.values() for path in review.used(tree, known)}
     heads = [step["source"].lstrip().split("\n", 1)[0] for step in steps]
     writes = slice_cells.WRITES_A_FILE  # a module, into a file
     written = {Path(head.split()[-1]).stem for head in heads if head.startswith(writes)}
-    allowed = (allowed - hidden - denied) | written
-
-    def read(tree: ast.Module) -> list[review.Finding]:
-        return review.findings(tree, known, allowed)
-
-    usual = {one.what for tree in references.values() for one in read(tree)}
-    of_course = {one.what for tree in course for one in read(tree)}
-    allowed |= {one for one in denied if any(what.startswith(one) for what in usual)}
     found: dict[str, list[tuple[int, str, str]]] = {}
     for number, step, tree in cells:
         if tree is None:
             new = [review.Finding(1, NOT_PYTHON, "nobody sees what it does")]
         else:
-            same = usual if "group" in step else usual | of_course
-            new = [one for one in read(tree) if one.what not in same]
+            same = course.in_answers if "group" in step else course.in_cells
+            every = review.findings(tree, known, course.allowed | written)
+            new = [one for one in every if one.what not in same]
             runs = slice_cells.RUNS_A_FILE.findall(step["source"])
             if not {Path(file).stem for file in runs} <= written:
                 new.append(review.Finding(1, "%run", "runs a file that no cell shows"))
@@ -59,7 +73,7 @@ def inspect_submission(lab: Lab, answers: Answers) -> Answers:
             found.setdefault(number, []).extend(new)
     cuts = {number: slice_cells.cut(slice_cells.up_to(steps, number)) for number in answers.parts}
     notes = [*answers.notes, *_notes(course, steps)]
-    shapes = structures(lab, answers)
+    shapes = structures(course.lab, answers)
     return replace(answers, findings=found, notes=notes, cuts=cuts, structures=shapes)
 
 
@@ -77,11 +91,8 @@ def _cells(steps: Sequence[Step]) -> list[tuple[str, Step, ast.Module | None]]:
     return cells[::-1]
 
 
-def _notes(course: Sequence[ast.Module], steps: Sequence[Step]) -> list[str]:
+def _notes(course: Course, steps: Sequence[Step]) -> list[str]:
     """Say which changes of set-up cells had no effect, though an answer uses what was changed."""
-    statements = [statement for tree in course for statement in tree.body]
-    own = set(map(ast.dump, statements))
-    set_up = set().union(*map(slice_cells.bound_names, statements))
     answers = [slice_cells.plain_python(step["source"]) for step in steps if step["exercise"]]
     used = set().union(*map(slice_cells.used_names, answers))
     edited = [step["source"] for step in steps if "keep" in step and "group" not in step]
@@ -89,8 +100,8 @@ def _notes(course: Sequence[ast.Module], steps: Sequence[Step]) -> list[str]:
     for tree in filter(None, map(slice_cells.tree_of, edited)):
         for statement in tree.body:
             is_import = isinstance(statement, ast.Import | ast.ImportFrom)
-            if not is_import and ast.dump(statement) not in own:
-                changed |= slice_cells.bound_names(statement) & set_up & used
+            if not is_import and ast.dump(statement) not in course.dumps:
+                changed |= slice_cells.bound_names(statement) & course.names & used
     return [
         f"{name} was changed in a cell of the course, and the course's own was used: give it "
         "another name in a cell of your own."

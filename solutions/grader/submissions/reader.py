@@ -1,34 +1,37 @@
 """The reader of one submission: its answers, and findings in them, without running them.
 
 What JSON holds can take thirty times its bytes in memory, and parsing hostile text can end the
-process that does it. So the grader runs this file as a program, which limits its own memory and
-time. It reads the lab and the file from its standard input, and writes the answers in JSON, before
-they are inspected and once more behind it. If it ends in between, the first line is judged.
+process that does it. So a server that knows the lab forks a process for each file, which limits its
+own memory and time. It writes the answers in JSON, before they are inspected and once more behind
+it. If it ends in between, the first line is judged.
 """
 
 import contextlib
 import dataclasses
+import functools
 import gc
 import io
 import json
+import os
 import pickle
 import re
-import subprocess
-import sys
+import secrets
+import select
+import signal
+import time
 import zipfile
 import zlib
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
-
 from solutions.grader.errors import NotGradable
 from solutions.grader.lab import Lab
-from solutions.grader.submissions.answers import NOT_PYTHON, Answers
+from solutions.grader.launch import Server, open_server, run_directory, serve_forks, take_order
+from solutions.grader.submissions.answers import NOT_PYTHON, Answers, one_part_each
 from solutions.grader.submissions.cells import read_cells, read_script
 from solutions.grader.submissions.class_folder import MAX_BYTES
-from solutions.grader.submissions.inspect_submission import inspect_submission
+from solutions.grader.submissions.inspect_submission import Course, inspect_submission
 from solutions.grader.submissions.match_cells import match_answers
 
 MEMORY_BYTES, _CPU_SECONDS = 256 * 1024**2, 20
@@ -37,19 +40,30 @@ _MOST_CELLS, _MOST_CHARACTERS = 5_000, 4_000_000
 _TOO_LONG = "takes too long to read: clear the outputs, save it again and hand that in"
 
 
-def read_submission(lab: Lab, content: bytes) -> Answers:
-    """Read a submitted file, in a process of its own with little memory and time.
+@contextlib.contextmanager
+def open_reader(lab: Lab) -> Iterator[Callable[[bytes], Answers]]:
+    """Yield what reads one submitted file, in a process of its own with little memory and time.
 
-    Raises:
-        NotGradable: When nothing in it can be judged.
+    It raises NotGradable when nothing in the file can be judged; any thread may call it.
     """
-    # without site packages it starts in a few hundredths of a second
-    command = [sys.executable, "-I", "-S", __file__]
-    said = inspected = b""
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        asked = pickle.dumps(lab) + content
-        done = subprocess.run(command, input=asked, capture_output=True, timeout=_CLOCK_SECONDS)
-        said, _, inspected = done.stdout.partition(b"\n")
+    with run_directory() as place:
+        (place / "lab").write_bytes(pickle.dumps(lab))
+        order = {"import_path": [], "lab": str(place / "lab")}
+        with open_server("submissions.reader", place, order) as server:
+            yield functools.partial(_ask, server, place)
+
+
+def read_submission(lab: Lab, content: bytes) -> Answers:
+    """Read one file as `open_reader` does, with a server of its own."""
+    with open_reader(lab) as read:
+        return read(content)
+
+
+def _ask(server: Server, place: Path, content: bytes) -> Answers:
+    file = place / secrets.token_hex(8)
+    file.write_bytes(content)
+    said, _, inspected = _said(*server.fork(file)).partition(b"\n")
+    file.unlink()
     if not said:
         raise NotGradable("unreadable", f"The file {_TOO_LONG}.")
     facts: dict[str, Any] = json.loads(said)
@@ -59,6 +73,19 @@ def read_submission(lab: Lab, content: bytes) -> Answers:
         return Answers.from_json(json.loads(inspected))
     reason = (1, NOT_PYTHON, "to parse these cells ends the process that does it")
     return Answers.from_json(facts | {"findings": {number: [reason] for number in facts["parts"]}})
+
+
+def _said(child: int, pipe: int) -> bytes:
+    parts: list[bytes] = []
+    give_up = time.monotonic() + _CLOCK_SECONDS
+    with os.fdopen(pipe, "rb", buffering=0) as said:
+        while select.select([said], [], [], max(0, give_up - time.monotonic()))[0]:
+            if not (part := said.read(2**20)):
+                return b"".join(parts)
+            parts.append(part)
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(child, signal.SIGKILL)
+    return b""
 
 
 def _unpacked(content: bytes) -> bytes:
@@ -122,9 +149,16 @@ def _what_is_wrong(content: bytes, error: BaseException) -> str:
     return "is not valid JSON"
 
 
-def main() -> None:
-    """Answer for one file."""
-    lab: Lab = pickle.load(sys.stdin.buffer)  # the grader's own; the rest is anybody's
+def serve() -> None:
+    """Prepare what is the same for all files of a class, then fork a reader for each."""
+    channel, order = take_order()
+    course = Course(pickle.loads(Path(order["lab"]).read_bytes()))  # the grader's own
+    solution = {number: one.reference for number, one in course.lab.answers.items()}
+    inspect_submission(course, one_part_each(solution))  # what it has parsed is kept
+    serve_forks(channel, True, lambda pipe, file: _be_reader(pipe, file, course))
+
+
+def _be_reader(pipe: int, file: Path, course: Course) -> None:
     # ended by the system where too much memory or time would be taken
     with contextlib.suppress(ImportError, OSError, ValueError):
         import resource
@@ -132,14 +166,12 @@ def main() -> None:
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
         resource.setrlimit(resource.RLIMIT_CPU, (_CPU_SECONDS, _CPU_SECONDS))
     gc.disable()  # JSON holds no circles, and looking for them takes seconds
-    try:
-        answers = _read(lab, sys.stdin.buffer.read())
-    except NotGradable as finding:
-        print(json.dumps(vars(finding)))
-    else:
-        print(json.dumps(dataclasses.asdict(answers)), flush=True)
-        print(json.dumps(dataclasses.asdict(inspect_submission(lab, answers))))
-
-
-if __name__ == "__main__":
-    main()
+    with os.fdopen(pipe, "w", encoding="utf-8") as out:
+        try:
+            answers = _read(course.lab, file.read_bytes())
+        except NotGradable as finding:
+            print(json.dumps(vars(finding)), file=out)
+        else:
+            print(json.dumps(dataclasses.asdict(answers)), file=out, flush=True)
+            inspected = inspect_submission(course, answers)
+            print(json.dumps(dataclasses.asdict(inspected)), file=out)

@@ -6,6 +6,8 @@ those use.
 """
 
 import ast
+import copy
+import functools
 import re
 import symtable
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -28,6 +30,7 @@ _SCOPES += (ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorEx
 _EVERYTHING = "*"
 _ARGUMENTS = "()"  # stands for whatever a function is given
 _UNREADABLE = (SyntaxError, ValueError, RecursionError, MemoryError)
+_unparsed = functools.cache(ast.unparse)
 
 
 def statements(source: str) -> list[ast.stmt]:
@@ -39,8 +42,9 @@ def statements(source: str) -> list[ast.stmt]:
     return ast.parse(plain_python(source)).body
 
 
+@functools.cache  # here and below: a submission's cells are cut for one exercise after the other
 def tree_of(source: str) -> ast.Module | None:
-    """Parse a cell that anybody may have written; None when it is not Python."""
+    """Parse a cell that anybody may have written, once; None when it is not Python."""
     try:
         return ast.parse(plain_python(source))
     except _UNREADABLE:  # in a notebook it does not run either
@@ -71,6 +75,7 @@ def possible_names(source: str) -> set[str]:
     return set(_IDENTIFIER.findall(source))
 
 
+@functools.cache
 def used_names(source: str) -> set[str]:
     """List the names that a cell looks up outside its own functions.
 
@@ -89,6 +94,7 @@ def used_names(source: str) -> set[str]:
     return names
 
 
+@functools.cache
 def bound_names(statement: ast.stmt) -> set[str]:
     """List the names that a statement defines or changes at the top level of its cell."""
     if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
@@ -282,11 +288,12 @@ def _needed_part(
         if bound & names or _EVERYTHING in bound or is_future:
             if isinstance(statement, ast.Import | ast.ImportFrom) and not is_future:
                 # `from tutorial_lib import checks, plots` would load matplotlib for everybody
+                aliases, statement = statement.names, copy.copy(statement)
                 statement.names = [
                     alias
-                    for alias in statement.names
+                    for alias in aliases
                     if (alias.asname or alias.name.split(".")[0]) in {*names, _EVERYTHING}
                 ]
-            parts.append(ast.unparse(statement))
+            parts.append(_unparsed(statement))
             names |= used_names(parts[-1])
     return "\n".join(reversed(parts))

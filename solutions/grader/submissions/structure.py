@@ -4,8 +4,9 @@ This parses what students wrote, and so it runs in `reader`'s program.
 """
 
 import ast
+import functools
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from solutions.grader.lab import Lab
 from solutions.grader.submissions.answers import Answers
@@ -18,19 +19,20 @@ _BINDS = (ast.arg, ast.FunctionDef, ast.ClassDef, ast.alias)
 
 def structures(lab: Lab, answers: Answers) -> dict[str, list[int]]:
     """List the structure of each exercise's answer, without what the lab itself gives."""
-    given = [cell.source for cell in lab.cells if cell.kind == "code" and not cell.mark]
-    of_course = structure(given)
+    given = (cell.source for cell in lab.cells if cell.kind == "code" and not cell.mark)
+    of_course = structure(*given)
     return {
         number: sorted(
-            structure([part.source for part in parts])
+            structure(*(part.source for part in parts))
             - of_course
-            - structure([lab.answers[number].blank or ""])
+            - structure(lab.answers[number].blank or "")
         )
         for number, parts in answers.parts.items()
     }
 
 
-def structure(sources: Sequence[str]) -> set[int]:
+@functools.cache  # for what the lab gives
+def structure(*sources: str) -> frozenset[int]:
     """Return a number for each statement and expression in some cells, but for the smallest.
 
     Two of them have the same number when they differ only in names that the cells choose, in the
@@ -57,7 +59,7 @@ def structure(sources: Sequence[str]) -> set[int]:
         code[id(node)] = zlib.crc32(repr(words).encode("utf-8", "backslashreplace"))
         size[id(node)] = 1 + sum(size[id(one)] for one in inner)
     kept = [one for one in nodes if isinstance(one, ast.stmt | ast.expr) and not _is_prose(one)]
-    return {code[id(one)] for one in kept if size[id(one)] >= _SMALLEST}
+    return frozenset(code[id(one)] for one in kept if size[id(one)] >= _SMALLEST)
 
 
 def _chooses_a_name(node: ast.AST) -> bool:
