@@ -1,11 +1,14 @@
 """The training scripts of 10e and 14, and what their levers make of them."""
 
 import json
+import runpy
 from functools import partial
+from pathlib import Path
 from unittest.mock import patch
 
 import planned
 import pytest
+import states
 import torch
 import train
 
@@ -41,6 +44,27 @@ def test_the_script_trains_alike_after_each_lever(chapter, number):
 
     make = partial(train.make, train.TWIN)
     assert_same_training(plain, changed, make=make, bitwise=number == 1)
+
+
+@pytest.mark.parametrize("chapter", states.CHAPTERS)
+def test_the_script_after_a_chapter_trains_alike(tmp_path, capsys, chapter):
+    losses = []
+    states.write(tmp_path / "mine.py", states.functions_after(chapter))
+    for path in (tmp_path / "mine.py", Path(train.__file__)):
+        script = runpy.run_path(str(path), run_name="script")
+        script["main"](script["TWIN"], updates=3, device="cpu")
+        losses.append([float(x.split()[-1]) for x in capsys.readouterr().out.splitlines()])
+    assert losses[0] == pytest.approx(losses[1], abs=2e-4)
+
+
+def test_a_script_written_anew_is_kept_aside(tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text("print('mine')\n")
+    states.write(path, states.functions_after("05"))
+    assert (tmp_path / "mine.before.py").read_text() == "print('mine')\n"
+    assert "checkpoint(block, x" in path.read_text()
+    with pytest.raises(SystemExit, match="'06' has no lever: name one of 05, 08, 10d, 10e"):
+        states.functions_after("06")
 
 
 PLAN = {"batch": "packed", "block": "offloaded", "loss": "chunked", "model": "lora_on_4_bits"}

@@ -14,6 +14,7 @@
 
 # %% id="imports"
 import inspect
+import subprocess
 import sys
 from contextlib import ExitStack
 from functools import partial
@@ -35,6 +36,7 @@ from tutorial_lib.models.gpt import GPT
 from tutorial_lib.units import GIB
 
 sys.path.append(str(Path(tutorial_lib.__file__).parents[1] / "course/train"))
+import states
 import train
 
 torch.set_num_threads(1)  # sums in one order
@@ -344,6 +346,20 @@ if device.has_gpu():
         step, model, optimizer = make_step()
         report = memory.measure(step, model=model, optimizer=optimizer)
     print(report)
+
+# %% [markdown] id="script-out-text"
+# ## Your script
+#
+# The next cell writes `my_train.py` beside this notebook: `train.py` with your functions in it. It
+# trains the twin; on a GPU, run `python my_train.py` for the whole model. If your file stops, the
+# error names its line. `python course/train/states.py 08 my_train.py` writes the script as it is
+# after chapter 08 (or 05, 10d, 10e), and keeps yours as `my_train.before.py`.
+
+# %% id="script-out"
+states.write("my_train.py", levers)
+command = [sys.executable, "my_train.py", "--twin"]
+ran = subprocess.run(command, capture_output=True, text=True)
+print(ran.stderr if ran.returncode else f"{len(ran.stdout.splitlines())} updates")
 
 # %% [markdown] id="recipe-text"
 # ## A recipe for fine-tuning
