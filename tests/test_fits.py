@@ -16,6 +16,7 @@ import pytest
 from tutorial_lib.instruments import recorded
 from tutorial_lib.instruments.emulated import CARDS, Room, Verdict, needed, on_cards, verdict
 from tutorial_lib.instruments.emulated.verdict import CLOSE
+from tutorial_lib.instruments.planning.run.roofline import LASTS, RESTS_ON, TIMED, Speed
 from tutorial_lib.memory.report import MemoryReport
 from tutorial_lib.memory.timeline import Life
 from tutorial_lib.units import GIB, MIB
@@ -167,3 +168,18 @@ def test_the_readme_says_what_an_h200_measured(root):
     assert all(row["report"]["requested_bytes"] == asked[key] for key, row in other.items())
     assert f"({len(other)} of them on an H100, too: the same bytes)" in said
     assert f"off by {statistics.median(map(abs, off)):.2%} in the median" in said
+
+
+# ---- seconds: a step lasts as long as its roofline, or as its launches ----
+
+
+def test_of_the_timed_steps_nine_in_ten_are_in_the_range():
+    rows = list(csv.DictReader((FOLDER / "own_times.csv").read_text("utf-8").splitlines()))
+    assert f"{len(rows)} steps in bfloat16" in RESTS_ON
+    assert {row["card"] for row in rows} == set(TIMED)
+    assert all("bf16" in row["step"] for row in rows)
+    launch = 1000 * Speed().launch_seconds
+    longer = [max(float(r["roofline_ms"]), int(r["launches"]) * launch) for r in rows]
+    shares = [float(r["measured_ms"]) / ms for r, ms in zip(rows, longer, strict=True)]
+    inside = sum(LASTS[0] <= share <= LASTS[1] for share in shares)
+    assert 0.85 * len(rows) < inside < 0.95 * len(rows)

@@ -28,15 +28,18 @@ def options(parser: argparse.ArgumentParser) -> None:
     add("--kernels", choices=["cuda", "cpu"], default="cuda", help=taken)
     add("--cards", action="store_true", help=cards)
     add("--torch", metavar="RELEASE", help=release)
+    add("--seconds", metavar="CARD", help="say how long a step lasts on a card, as in h200")
 
 
 def run(options: argparse.Namespace) -> int:
     """Predict the step's memory."""
     from tutorial_lib import memory
     from tutorial_lib.instruments.predicting.release import following
-    from tutorial_lib.school.commands.show import show
+    from tutorial_lib.school.commands.show import seconds_on, show
 
     recipe = step_of(options)
+    if options.seconds and recipe.ranks > 1:
+        raise ValueError("--seconds times one rank's own work: leave out --ranks and --shard.")
     built: list[nn.Module] = []
     told = sign_of_life(f"Predicting {recipe.model}")
     with recipe.one_rank(), following(options.torch), told as tell:
@@ -52,5 +55,7 @@ def run(options: argparse.Namespace) -> int:
         report = memory.predict(
             make_step, kernels=options.kernels, label=recipe.label(), lines=options.by == "line"
         )
+        if options.seconds:
+            options.seconds = seconds_on(options.seconds, recipe)
     show(report, recipe, built[0], options)
     return 0

@@ -40,6 +40,7 @@ def show(
     needs = needed(report, release)
     verdict = options.fits and Verdict(needs, Room.of(options.fits, release))
     cards = on_cards(needs, release) if getattr(options, "cards", False) else []
+    seconds: dict[str, Any] | None = getattr(options, "seconds", None)
     if options.json:
         from tutorial_lib.memory.report import as_data
 
@@ -48,6 +49,7 @@ def show(
         more |= {f"by_{by}": held} if by else {}
         more |= {"verdict": verdict.as_data()} if verdict else {}
         more |= {"cards": cards} if cards else {}
+        more |= {"seconds": seconds} if seconds else {}
         more["seq"] = recipe.seq or sequence_length(recipe)
         print(json.dumps(recipe.as_data() | as_data(report) | more, indent=1))
         return
@@ -82,8 +84,22 @@ def show(
             print(f"A {card.name} keeps attention's scores in bfloat16: take --precision fp16-amp.")
     if cards:
         _print_cards(cards)
+    if seconds:
+        print("seconds: {from:.2g} to {to:.2g} for a step on the {card}".format(**seconds))
+        print(f"  rests on {seconds['rests_on']}, of which nine in ten were in such a range")
     if report.peak_phase == "optimizer":
         print("The update is the peak: no checkpointing lowers it, another --optimizer may.")
+
+
+def seconds_on(key: str, recipe: Recipe) -> dict[str, Any]:
+    """Return from and to how many seconds a step takes on a card, and what that rests on."""
+    from tutorial_lib.instruments.emulated import find_card
+    from tutorial_lib.instruments.planning.run.roofline import RESTS_ON, TIMED, Speed, lasts
+
+    card = find_card(key).name
+    low, high = lasts(recipe.make_step, Speed.of(card))
+    rests = RESTS_ON + ("" if card in TIMED else ", and none on this card")
+    return {"card": card, "from": low, "to": high, "rests_on": rests}
 
 
 def _peaks(report: MemoryReport) -> Iterable[tuple[str, str]]:
