@@ -16,16 +16,16 @@
 # - written gradient checkpointing yourself, equal to PyTorch's own in gradients, bytes and time;
 # - written gradient accumulation that equals the large batch exactly, and listed the cases in which
 #   it does not;
-# - tested the claims that are published about the two, each with your own number.
+# - tested published claims about both with your own numbers.
 #
 # ## Three ways in
 #
 # - **Tonight** (30 minutes), when your model does not fit: [My model does not fit](tonight.ipynb)
-#   predicts it, pulls the levers in order, and writes a plan for your script.
-# - **An evening** (2 hours), for the ideas: this notebook (40),
+#   predicts its memory, pulls the levers in order, and writes a plan for your script.
+# - **An evening** (2 hours), for the ideas: this notebook (40 minutes),
 #   [04](04_checkpoint_from_scratch.ipynb) up to *All six fixed* (45),
-#   [08](08_accumulation_from_scratch.ipynb) up to *The last window* (30), and of
-#   [Lab 06](../labs/lab06_exact_accumulation.ipynb) the first exercise (10).
+#   [08](08_accumulation_from_scratch.ipynb) up to *The last window* (30), and in [Lab
+#   06](../labs/lab06_exact_accumulation.ipynb) the first exercise (10).
 # - **The course** (about 35 hours, 15 of them labs): at the end of each notebook, a link leads to
 #   the next one. Chapter 15 is an appendix and not counted.
 
@@ -46,9 +46,9 @@ from tutorial_lib.units import GIB
 # %% [markdown] id="ask"
 # ## Ten questions first
 #
-# People who train models every week disagree about these. Answer quickly, from what you believe
-# today. The answers aren't on this page: later chapters measure them. The last chapter asks the
-# same ten again and shows both sets of answers side by side.
+# People who train models every week disagree about these questions. Answer quickly, from what you
+# believe today. The answers aren't on this page: later chapters measure them. The last chapter asks
+# the same ten again and shows both sets of answers side by side.
 
 # %% [markdown] id="answer-text"
 # Run the cell and click your choices: each is saved at once, in the file `my_answers.json` beside
@@ -63,8 +63,8 @@ guesses.keep("before", answers)
 # %% [markdown] id="a-model"
 # ## One training step
 #
-# How much memory does a step of training take, compared with the model itself? Here is a GPT with
-# GPT-2's architecture, small enough for any laptop, its optimizer, and one batch.
+# How much memory does a step of training take, compared with the model itself? Here are a
+# laptop-sized GPT with GPT-2's architecture, its optimizer, and one batch.
 
 # %% id="model"
 torch.manual_seed(0)
@@ -80,9 +80,9 @@ f"{sum(p.numel() for p in model.parameters()):,} parameters"
 
 # %% [markdown] id="write-step"
 # **Write.** `step`, four lines: one update from `model.loss(tokens)`. In your working copy, write
-# them in place of `raise NotImplementedError`. The folded cell below holds our lines. They run as
-# long as yours is blank, so you can also leave it blank, or open ours to compare. Each chapter has
-# a few such cells.
+# them in place of `raise NotImplementedError`. The folded cell below holds our lines. They run
+# until you write yours, so you can also leave the cell blank, or open ours to compare. Each chapter
+# has a few such cells.
 
 
 # %% id="step"
@@ -128,9 +128,9 @@ print(
 pd.DataFrame({"P": in_p})
 
 # %% [markdown] id="read-in-p"
-# The parameters are one P of eight and a half. Adam keeps two numbers for each parameter, so its
-# states are two more. The largest part isn't in the model's file at all: the *activations*, the
-# tensors that the forward pass keeps for the backward pass.
+# The peak is eight and a half P, and the parameters are only one of them. Adam keeps two numbers
+# for each parameter, so its states are two more P. The largest part isn't in the model's file at
+# all. It's the *activations*, the tensors that the forward pass keeps for the backward pass.
 #
 # And where are the gradients? Look at the whole step.
 
@@ -139,10 +139,10 @@ report.figure()
 
 # %% [markdown] id="read-timeline"
 # The forward pass builds a ramp of activations. The backward pass walks down that ramp: it frees
-# each activation after its use, while the gradients grow. The peak comes when backward begins, so
+# each activation after its use, while the gradients grow. The peak comes when backward begins, when
 # hardly any parameter gradients exist yet. At the end of the backward pass all gradients exist, and
-# no activation is left. The last part is the optimizer's update. It briefly needs one more P,
-# because `foreach` computes for all parameters at once.
+# no activation is left. The last part is the update. It briefly needs one more P, because the
+# optimizer's `foreach` mode computes the update of all parameters at once.
 #
 # The whole course is in this picture. **Gradient checkpointing** makes the ramp flatter: it
 # discards activations and recomputes them when the backward pass needs them. **Gradient
@@ -233,9 +233,9 @@ figure
 # %% [markdown] id="real-model"
 # ## A model that your machine could not hold
 #
-# Take GPT-2 XL as the transformers library builds it: 1.56 billion parameters, sixteen sequences of
-# 1024 tokens. The same meter runs the same step on *fake tensors*, which have a shape and a dtype
-# but no memory. No weights are downloaded and nothing is allocated.
+# Take GPT-2 XL as the transformers library builds it, with 1.56 billion parameters. Its batch is
+# sixteen sequences of 1024 tokens. The same meter runs the same step on *fake tensors*, which have
+# a shape and a dtype but no memory. No weights are downloaded and nothing is allocated.
 #
 # **Predict.** How many GiB does the whole step need?
 
@@ -262,12 +262,13 @@ print(f"{xl.peak_bytes / GIB:.0f} GiB{guesses.beside(guess, xl.peak_bytes / GIB)
 xl
 
 # %% [markdown] id="read-xl"
-# A GiB is $2^{30}$ bytes. Of a GPU sold as 80 GB, a program gets a little less than 80 GiB. The
+# A GiB is $2^{30}$ bytes. A GPU sold as 80 GB gives a program a little less than 80 GiB. The
 # prediction assumes the kernels of a GPU; chapter 03 shows why a CPU would keep more.
 #
 # This number is *predicted*. The course keeps that word apart from *counted* and from *measured*.
 # *Measured* means: on a GPU, by its allocator, with the GPU's name and the date beside it. Can you
-# trust a prediction? Predict the small GPT with a CPU's kernels, and subtract the count above.
+# trust a prediction? To test it, predict the small GPT with a CPU's kernels, and subtract the count
+# above.
 #
 # **Write.** `small_gpt`, modelled on `gpt2_xl`. The difference must be 0 bytes.
 
@@ -296,14 +297,14 @@ predicted = memory.predict(small_gpt, kernels="cpu")
 predicted.peak_bytes - report.peak_bytes
 
 # %% [markdown] id="read-trust"
-# They're equal to the byte, for a CPU's kernels. That says nothing yet about a GPU's: the
-# companion [10b](10b_published_measurements.ipynb) compares predictions with peaks that others
-# measured.
+# For a CPU's kernels, prediction and count are equal to the byte. That says nothing yet about a
+# GPU's. The companion [10b](10b_published_measurements.ipynb) compares predictions with peaks that
+# others measured.
 #
 # ## Your own code
 #
-# `memory.measure` takes any function that does a training step, on any model. For a part of a step
-# there is `with memory.watch(...)`, and in a notebook a magic that reports on its cell:
+# `memory.measure` takes any function that does a training step, on any model. For a part of a step,
+# use `with memory.watch(...)`. In a notebook there's also a magic that reports on its cell:
 
 # %% id="magic"
 # %load_ext tutorial_lib
@@ -344,7 +345,7 @@ except checks.CheckError as error:
 # A check says what it saw and what to try, but not the answer. Instructors grade with the same
 # check. Below each exercise are three hints; the last one is nearly the answer. Take them in order.
 #
-# The output of a cell marked `# NBVAL_IGNORE_OUTPUT` depends on your machine. This is the first:
+# The output of a cell marked `# NBVAL_IGNORE_OUTPUT` depends on your machine. Here is the first:
 
 # %% id="this-machine"
 # NBVAL_IGNORE_OUTPUT

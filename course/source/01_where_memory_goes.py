@@ -31,11 +31,11 @@ from tutorial_lib.units import GB, Bytes
 # How much memory does a model need whatever the batch is?
 #
 # At the update three things are in memory: the parameters, a gradient for each, and what the
-# optimizer remembers about each. All three grow with the number of parameters. So one small model
-# gives the price per parameter for every model. The batch is tiny here, so that the activations
-# hardly count. Between two steps the gradients are there only if your loop keeps them. If it calls
-# `zero_grad()` after `step()`, AdamW in float32 holds 12 bytes per parameter between steps, and 16
-# at the update.
+# optimizer remembers about each. All three grow with the number of parameters. So if you count one
+# small model, you know the bytes per parameter of every model. The batch is tiny here, so that the
+# activations hardly matter. Between two steps the gradients are there only if your loop keeps them.
+# If it calls `zero_grad()` after `step()`, AdamW in float32 holds 12 bytes per parameter between
+# steps, and 16 at the update.
 
 
 # %% id="make-step"
@@ -121,11 +121,12 @@ table.round(2)
 #   parameters, gradients and optimizer states that it keeps are float32: 16 bytes either way.
 # - **"Adam's states are float32."** That depends on the optimizer. PyTorch's AdamW keeps its two
 #   states in the parameter's dtype: 14 GB of bfloat16 parameters bring 28 GB of optimizer states.
-#   bitsandbytes' AdamW with `optim_bits=32` and Apex's FusedAdam keep them in float32, 56 GB,
-#   with no float32 copy of the weights. With one (a *master copy*) the sum is 16 bytes per
+#   bitsandbytes' AdamW with `optim_bits=32` and Apex's FusedAdam keep them in float32, 56 GB, with
+#   no float32 copy of the weights. With such a copy (a *master copy*) the sum is 16 bytes per
 #   parameter.
-# - **"Optimizer states take 2 to 8 times the parameters."** No row of this table is above 2. With
-#   float32 states beside bfloat16 parameters it is 4, and 6 if a master copy counts as a state.
+# - **"Optimizer states take 2 to 8 times the parameters."** In this table they never take more than
+#   2 times. With float32 states and bfloat16 parameters it's 4 times, or 6 if a master copy counts
+#   as a state.
 #
 # 8-bit AdamW (Dettmers et al., 2022) keeps two states of one byte. Adafactor (Shazeer and Stern,
 # 2018) keeps one number for each row and each column of a matrix.
@@ -134,7 +135,8 @@ table.round(2)
 #
 # Autograd keeps an activation because some operation needs its input or its output to compute a
 # gradient. `memory.saved` lists what autograd keeps in one block of our GPT. The unit in this
-# section is the tensor that travels between blocks, (batch, sequence, width), here 1 MiB.
+# section is the size of the tensor that one block passes to the next. Its shape is (batch,
+# sequence, width), and it takes 1 MiB here.
 #
 # **Predict.** How many such units does one block keep?
 
@@ -180,14 +182,14 @@ pd.DataFrame({"on paper, units": on_paper, "counted, units": counted}).round(2)
 # The extra 2 are what the final norm and the head save. The last term is the softmax over the
 # vocabulary. With a checkpoint around each block, a block keeps 1 unit, its input. During the
 # backward pass one block at a time has its other 15 units as well: $L + 15$ in all. By then the
-# head and the vocabulary are done. But if $V/C$ is more than 13, as in GPT-2, the peak of
-# activations is the softmax's: $L + 2 + V/C$, with the gradients of the logits on top. Compare both
-# formulas with a count, for several depths and widths.
+# head and the loss are done. But if $V/C$ is more than 13, as in GPT-2, the activations peak
+# earlier, at the softmax. They take $L + 2 + V/C$ units there, and the gradients of the logits come
+# on top. Compare both formulas with a count, for several depths and widths.
 #
 # **Write.** The last lines of `waiting_units`: forward and backward within `segments.applied(gpt,
-# strategy)`. `report.curve()` lists the moments of a step, each with its bytes by category; what
-# waits is `activations` and `recomputed` together. If you're right, the column `off` stays below
-# 1 %.
+# strategy)`. `report.curve()` lists the moments of a step, each with its bytes by category. Add up
+# `activations` and `recomputed`: together they wait for backward. If you're right, the column `off`
+# stays below 1 %.
 
 
 # %% id="waiting"
@@ -218,9 +220,9 @@ theory.round(2)
 # %% [markdown] id="read-theory"
 # The formula is accurate to 0.25 %. It holds for *this* block; a different kind of block has a
 # different constant in place of 16. The best-known published figure (34 bytes per element and layer
-# in 16 bits, Korthikanti et al., 2022) counts dropout masks too: chapter 03 checks it. And
-# attention that stores its scores, one number for each pair of tokens and head, adds a term with
-# $T^2$: chapter 01b plots it, and chapter 03 counts it.
+# in 16 bits, Korthikanti et al., 2022) counts dropout masks too: chapter 03 checks it. Some
+# attention also stores its scores, one number for each head and each pair of tokens. That adds a
+# term with $T^2$: chapter 01b plots it, and chapter 03 counts it.
 #
 # ## When is the peak?
 #
@@ -266,8 +268,8 @@ plots.growth(peaks, xlabel="micro-batch", title=title, log=False)
 # %% [markdown] id="read-sweep"
 # Both curves begin at the same floor, five times the parameters. The floor is the update:
 # parameters, gradients, two optimizer states, one temporary copy. Checkpointing can lower the peak
-# only where the activations rise above that floor, and only down to it. By category, at a batch of
-# 8:
+# only where the activations rise above that floor, and only down to it. Here is the peak by
+# category, at a batch of 8:
 
 # %% id="panacea"
 before, after = sweep["none"][8], sweep["per-block"][8]
@@ -328,13 +330,13 @@ pd.DataFrame({"peak in P": in_p}).round(2).rename_axis("micro-batch x steps")
 
 # %% [markdown] id="read-accumulation"
 # Twice as many accumulation steps cost not one byte more: the micro-batch alone moves the peak.
-# Accumulation adds the gradients of what is trained, here one P, however many steps there are
-# (second line). From the second micro-batch on, the gradients of the first are in memory while
-# the activations of the next are built up.
+# Compared with a single micro-batch of 4, accumulation adds one copy of the gradients, here one P,
+# however many steps there are (second line). From the second micro-batch on, the gradients of the
+# first are in memory while the activations of the next are built up.
 #
 # Adding GPUs doesn't free memory on any of them, as long as each holds a whole model. PyTorch's
-# DistributedDataParallel even adds one more P by default, its buckets. Chapter 13 and companion 13c
-# measure that with real processes.
+# DistributedDataParallel even adds one more P by default, for its buckets. Chapter 13 and companion
+# 13c measure that with real processes.
 #
 # ## What the meter does not see
 #
@@ -354,8 +356,9 @@ if torch.cuda.is_available():
 # %% [markdown] id="seven-billion"
 # ## Seven billion parameters, on paper
 #
-# What does Llama-2-7B need? Here it is in its published configuration, on the `meta` device, which
-# has shapes and no memory. First what stays: the table from the top of the chapter, as a function.
+# What does Llama-2-7B need? Here it is in its published configuration, on the `meta` device, where
+# tensors have shapes but no memory. We begin with what stays, and turn the first table of this
+# chapter into a function.
 
 # %% id="ledger"
 llama = Recipe("llama-2-7b").make_model("meta")
@@ -380,12 +383,12 @@ gigabytes.round(1)
 
 # %% [markdown] id="read-verdict-7b"
 # The sum "14 + 14 + 56" is the third row: float32 states beside bfloat16 parameters, without a
-# master copy, as some optimizers keep them. If everything is bfloat16, as with PyTorch's AdamW, a
-# card of 80 GiB has room to spare.
+# master copy, as some optimizers keep them. If everything is bfloat16, as with PyTorch's AdamW, an
+# 80 GiB card has room to spare.
 #
-# Now what comes and goes. Activations are linear in depth, so two small models determine the line
-# for every depth. Both are predicted on fake tensors, with the kernels that a GPU would run: one
-# sequence of 4096 tokens, everything in bfloat16.
+# Next come the activations. They are linear in depth, so two small models determine the line for
+# every depth. We predict both on fake tensors, with the kernels that a GPU would run. The batch is
+# one sequence of 4096 tokens, and everything is in bfloat16.
 #
 # **Write.** `activations`, three lines. Below, the straight line through its values for one and two
 # layers is compared with the whole model.
@@ -449,10 +452,10 @@ plots.ledger_bars(ledgers, title=title, cards_gib=cards, predicted=list(levers))
 # the same.
 #
 # Checkpointing alone takes not one byte off the peak, because the update is the peak. Fused AdamW
-# alone takes next to nothing off, because then the backward pass is the peak. Both together take a
-# fifth. Each of them lowers one of the two moments, and the peak is the higher one. So "technique X
-# saves Y %" cannot be true of all models. The first thing to ask is: at which moment is the
-# peak?
+# alone takes next to nothing off, because then the backward pass is the peak. Together they lower
+# the peak by a fifth. Each of them lowers one of the two moments, and the peak is the higher one.
+# So "technique X saves Y %" cannot be true of all models. The first thing to ask is: at which
+# moment is the peak?
 #
 # ## Verdicts
 #
@@ -505,8 +508,8 @@ claims.Verdicts(
 # ## What you can now do
 #
 # - Write what stays as bytes per parameter, and see when a sum mixes two recipes.
-# - Count one block's activations and know those of the whole model: linear in depth, batch and
-#   sequence length.
+# - Count one block's activations and work out the whole model's, which are linear in depth, batch
+#   and sequence length.
 # - Ask of every saving: which of the two moments does it lower, and which is the higher one?
 #
 # Lab 01, `lab01_ledger`, asks for all three, to the byte. Chapter 01b, `01b_more_levers`, is

@@ -301,11 +301,11 @@ print(f"{times:.1f} times the parameters, after {seen.peak_at}")
 # ### 4. What is it?
 #
 # A few storages are known: the model has the parameters and their gradients, the optimizer has its
-# states. What an operation made while autograd was recording (`torch.is_grad_enabled()`), and what
-# is still alive at the peak of backward, is an activation. Backward and the optimizer run with
-# recording off. What they make is temporary, unless it turns out later to be a gradient or a state:
-# when a gradient is made, it isn't in `parameter.grad` yet. So the record is changed afterwards.
-# Since `at_peak` holds the same record, it's then right there too.
+# states. A storage is an activation if an operation made it while autograd was recording
+# (`torch.is_grad_enabled()`), and if it's still alive at the peak of backward. Backward and the
+# optimizer run with recording off. What they make counts as temporary at first, even a gradient
+# that isn't in `parameter.grad` yet. So the record is corrected afterwards. `at_peak` holds the
+# same record, so it's corrected there too.
 #
 # **Write.** Both bodies. In `see`, change the category and leave the rest to step 2, by
 # `super().see`. In `know`, a value of the dict may hold None: `tensors_in` skips it.
@@ -377,8 +377,8 @@ def categories_are_right():
 # %% [markdown] id="metered-text"
 # ### 5. One step
 #
-# **Write.** `metered`. Name what is known twice: before the step, since parameters and states may
-# never be seen otherwise; and after it, when the gradients exist.
+# **Write.** `metered`. Name the known tensors twice: before the step, since the meter may not see
+# parameters and states otherwise; and after it, when the gradients exist.
 
 
 # %% id="metered"
@@ -505,7 +505,7 @@ plots.ledger_bars(
 )
 
 # %% [markdown] id="library-adds"
-# So you have the instrument of this course. The course's own meter has more lines, which let it
+# The course's own meter has more lines, which let it
 #
 # - look back when the step is over: what died before backward was temporary, and what a
 #   checkpoint's second run made is `recomputed`;
@@ -515,14 +515,14 @@ plots.ledger_bars(
 # - ask CUDA's allocator too, and work on tensors without memory (`memory.predict`);
 # - restore everything after an error, and warn of compiled code or a missing backward.
 #
-# Both count tensors. Neither sees a kernel's workspace, or the free blocks that a GPU's allocator
-# keeps. So a step *needs* its peak at least, and *takes* more; `nvidia-smi` shows what it takes.
-# [02b](02b_allocator_and_profilers.ipynb) measures both.
+# Both meters count tensors. Neither sees a kernel's workspace, or the free blocks that a GPU's
+# allocator keeps. So a step *needs* at least its peak, and *takes* more; `nvidia-smi` shows what it
+# takes. [02b](02b_allocator_and_profilers.ipynb) measures both.
 #
 # ## First: do both compute the same thing?
 #
-# Now the meter goes to work: PyTorch's own checkpoint around each block, against no checkpoint.
-# Are the gradients equal?
+# Now we put PyTorch's own checkpoint around each block. First, are the gradients the same as
+# without it?
 #
 # > **Compare A with A before A with B.** You may ask for equal *bits* only if the same step, run
 # > twice, gives the same bits. On a GPU it may not: some kernels add in an order that changes from
@@ -542,8 +542,8 @@ plain = gradients("none")
 [all(map(torch.equal, plain, gradients(way))) for way in ("none", "per-block")]
 
 # %% [markdown] id="published-text"
-# Next comes a function that tutorials use: reset the peak counter, forward, backward, read the
-# counter.
+# Here is a function that tutorials use. It resets the peak counter, runs forward and backward, and
+# reads the counter.
 
 
 # %% id="published"
@@ -581,7 +581,7 @@ savings["the other order"] = swapped
 print(f"in the other order it saves {swapped} %{beside(guess, swapped)}")
 
 # %% [markdown] id="read-order"
-# So the second variant pays for something extra. Your categories show what:
+# So whichever variant runs second pays for something extra. Your categories show what:
 
 # %% id="leftover-gradients"
 first, second = standard.by_category(), checkpointed.by_category()
@@ -591,9 +591,8 @@ plots.ledger_bars(bars, title="As published: the second run carries gradients, c
 # %% [markdown] id="read-leftover"
 # ## Fault 1: what the last run left behind
 #
-# The second run carries the gradients of the first. They're as large as the parameters, and
-# nothing frees them. One line
-# between the runs fixes it:
+# The second run carries the gradients of the first. They're as large as the parameters, and nothing
+# frees them. One line between the runs fixes that:
 
 # %% id="mended-leftovers"
 model = GPT(config)
@@ -610,7 +609,7 @@ savings
 # ## Fault 2: no warm-up
 #
 # The published function has no optimizer. Most training steps do, and Adam makes its two states in
-# the first `step()`. From here on, the course's meter measures: it runs `warmup` steps before the
+# the first `step()`. From here on we use the course's meter, which runs `warmup` steps before the
 # one that counts.
 #
 # **Predict.** The same step is measured twice: when it runs first, and when it runs for the second
@@ -660,18 +659,17 @@ savings["of activations alone"] = round(100 * (1 - waiting[1] / waiting[0]))
 pd.DataFrame({"saved, %": savings})
 
 # %% [markdown] id="read-savings"
-# The first two are wrong: they answer no question. The other four are correct, each for a
-# different question: the peak of forward and backward alone; of the very first step; of every
-# later step, and **this one tells whether the job fits**; and of what autograd keeps.
+# The first two are wrong: they answer no question. The other four are correct, each for a different
+# question. They compare the peak of forward and backward alone, of the very first step, of every
+# later step, and what autograd keeps. **The peak of every later step tells whether the job fits.**
 #
 # ## Fault 3: an instrument that does not see it
 #
 # A well-known notebook reports that checkpointing saves 22 %. A reader who ran it again got a
-# slightly *larger* peak. The notebook had asked
-# `tracemalloc`, which watches Python's own allocator. PyTorch gets its memory in C++ and tells
-# `tracemalloc` nothing, so the notebook compared Python objects
-# ([02b](02b_allocator_and_profilers.ipynb) repeats it). Every instrument needs a positive control:
-# a change of known size.
+# slightly *larger* peak. The notebook had used `tracemalloc`, which watches Python's own allocator.
+# PyTorch gets its memory in C++ and tells `tracemalloc` nothing, so the notebook compared Python
+# objects ([02b](02b_allocator_and_profilers.ipynb) repeats it). Every instrument needs a positive
+# control: a change of known size.
 #
 # ## Fault 4: one segment
 #
@@ -727,13 +725,13 @@ claims.Verdicts(
 # %% [markdown] id="three-problems"
 # ## On paper
 #
-# **1.** The plain step peaks at 9 GiB, of which 2.5 GiB are gradients of an earlier step, and the
-# checkpointed one at 6 GiB, both steady. What does a benchmark say that runs the plain step first,
-# with no gradients left over?
+# **1.** In the steady state, the plain step peaks at 9 GiB, of which 2.5 GiB are gradients of an
+# earlier step. The checkpointed step peaks at 6 GiB. A benchmark runs the plain step first, with no
+# gradients left over. What saving does it report?
 #
 # <details><summary>Answer</summary>
 #
-# It reads 6.5 GiB and 6 GiB, a saving of 8 %. In the steady state it is a third.
+# It reads 6.5 GiB and 6 GiB, a saving of 8 %. In the steady state the saving is a third.
 # </details>
 #
 # **2.** A model has 500 MiB of float32 weights. How much higher is the backward peak of Adam's
@@ -741,8 +739,8 @@ claims.Verdicts(
 #
 # <details><summary>Answer</summary>
 #
-# By the two states, 1000 MiB, which are made in the first update. If the gradients are set to None
-# before forward, they add nothing.
+# By 1000 MiB, the size of the two states, which are made in the first update. If the gradients are
+# set to None before forward, they add nothing.
 # </details>
 #
 # **3.** A/A ratios of a step are 1.02, 0.99 and 1.01; A/B ratios are 1.02, 1.01 and 1.03. What may

@@ -8,8 +8,8 @@
 # 2. Why can a tensor not be allocated although twice its size is free?
 # 3. How do you read the allocator's own record of a step, a snapshot?
 # 4. What does a GPU need beyond the tensors?
-# 5. What do PyTorch's profiler, its other counters and Python's own see that this course's meter
-#    does not, and what do they miss?
+# 5. Other instruments are PyTorch's profiler, its other counters, and Python's `tracemalloc`. What
+#    do they see that this course's meter does not, and what do they miss?
 #
 # **Budget:** 55 minutes, 1 GiB of memory, no GPU needed.
 
@@ -73,23 +73,23 @@ holders.nlargest(6, "num_bytes").map(human_bytes)
 
 # %% [markdown] id="holes-text"
 # The largest item is the results of the linear layers (`addmm`). They take more than Adam's
-# optimizer states. On a GPU the allocator can record such a history too, a *memory snapshot*; it
+# optimizer states. On a GPU the allocator can record such a history too: a *memory snapshot*, which
 # comes below.
 #
 # ## Holes
 #
 # PyTorch's allocator takes *segments* from the driver and cuts them into *blocks*, one for each
-# tensor. Thirty tensors of 2 MiB fill three segments of 20 MiB. Then every second one is freed.
+# tensor. Thirty tensors of 2 MiB fill three segments of 20 MiB. Then every second tensor is freed.
 #
 # ![Three segments of 20 MiB. Every second block of 2 MiB is free, no two free blocks are
 # neighbours, and a tensor of 4 MiB gets a fourth segment from the
 # driver.](figures/02-holes.svg)
 #
-# Half of the 60 MiB is free, and a tensor of 4 MiB fits nowhere: no two free blocks are neighbours,
-# so a new segment is taken. `empty_cache()` finds nothing to release, because every segment holds a
-# tensor. Nor can it save you from PyTorch's own out-of-memory error: the allocator does the same by
-# itself before it raises one. It is useful between two benchmarks, after the tensors are gone, and
-# when NCCL or another process needs the memory.
+# Half of the 60 MiB is free, but a tensor of 4 MiB fits nowhere: no two free blocks are neighbours.
+# So the allocator takes a new segment. `empty_cache()` finds nothing to release, because every
+# segment holds a tensor. Nor can it save you from PyTorch's own out-of-memory error: before raising
+# one, the allocator releases free segments by itself. `empty_cache()` is useful between two
+# benchmarks, after the tensors are gone, and when NCCL or another process needs the memory.
 #
 # On a GPU three different figures are therefore called "memory used". Which one is yours?
 #
@@ -100,9 +100,9 @@ holders.nlargest(6, "num_bytes").map(human_bytes)
 # | the driver's | reserved memory of all processes, plus CUDA's own | `nvidia-smi` |
 #
 # Reserved memory that no tensor can use is called *fragmentation*. How large can it get? We train
-# GPT-2 for thirty steps, each on a batch of eight sequences. Every run has the same longest
-# batch; lengths and their order differ. The runs are *emulated* and were recorded: PyTorch's own
-# allocator ran as on an A100, and no kernel ran.
+# GPT-2 for thirty steps, each on a batch of eight sequences. Every run has the same longest batch,
+# but the other lengths and their order differ. The runs are *emulated* and were recorded: PyTorch's
+# own allocator ran as on an A100, and no kernel ran.
 #
 # **Predict.** How many times as large as *allocated* does *reserved* get, in the worst order?
 
@@ -148,27 +148,28 @@ plots.growth(
 # again. That is slow, but training goes on.
 # ([Issue 1529](https://github.com/pytorch/pytorch/issues/1529) of PyTorch reports this case.)
 #
-# So a step *needs* its allocated peak at least, and *takes* what was reserved; `nvidia-smi` shows
-# what it takes. Chapter 10b shows how little room between the two was enough on an H200. Lab 02
-# tests both ends with runs on real GPUs.
+# So a step *needs* at least its allocated peak, and *takes* what was reserved; `nvidia-smi` shows
+# what it takes. Can a step run with less than it takes? Chapter 10b shows how little more than the
+# allocated peak was enough on an H200. Lab 02 tests both figures with runs on real GPUs.
 #
 # Two fixes cost nothing:
 #
-# - Begin with the longest batch. Its blocks are large enough for all others, and much of the waste
-#   is gone.
+# - Begin with the longest batch. Its blocks are large enough for all others, so much of the waste
+#   disappears.
 # - On Linux, set `PYTORCH_ALLOC_CONF=expandable_segments:True` (older PyTorch:
-#   `PYTORCH_CUDA_ALLOC_CONF`). The allocator then makes a block longer instead of getting a new
-#   one, and nearly all of the waste is gone.
+#   `PYTORCH_CUDA_ALLOC_CONF`). The allocator then extends a block instead of getting a new one, and
+#   nearly all of the waste disappears.
 #
 # ## A snapshot
 #
 # CUDA's allocator can keep a record of its requests: `memory.snapshot(path)` does so around a block
 # of code. The file opens in a web page (docs.pytorch.org/memory_viz). It is a pickle of plain
-# dicts, and a few lines read it here: a list of events, each with an action, an address and a size.
+# dicts, so a few lines can read it here. They get a list of events, each with an action, an address
+# and a size.
 #
-# The next snapshot is of GPT-2's step on an emulated A100. Our reader has a positive control:
-# `memory.predict` knows nothing about allocators, and it must predict the same peak, counted above
-# what was there before the step.
+# The next snapshot is of GPT-2's step on an emulated A100. To check our reader, we compare its peak
+# with `memory.predict`, which knows nothing about allocators. Both peaks are counted above the
+# memory that was in use before the step.
 
 
 # %% id="read-snapshot"
@@ -245,7 +246,7 @@ if torch.cuda.is_available():
 #
 # What does a GPU need beyond the tensors? Its kernels ask for *workspace* while they run. Its
 # allocator rounds requests up, and hands out a larger free block whole if the rest would be too
-# small. And it keeps freed memory in *reserve*. This row was *emulated*: PyTorch's own CUDA
+# small. And it keeps freed memory in *reserve*. The next row was *emulated*: PyTorch's own CUDA
 # allocator ran the step of a 50-layer transformer for an A100, and no kernel ran.
 
 # %% id="workspace"
@@ -342,13 +343,13 @@ for name, (module, work) in programs.items():
 pd.DataFrame(rows, index=["counted", "the profiler sees"]).T
 
 # %% [markdown] id="read-blind"
-# In a transformer it misses nothing that matters: the few large operations need no workspace on a
-# CPU. Convolutions, recurrent layers and a sort do, and the counter is a lower bound for them. A
-# GPU's kernels need different amounts: measure there, and read `counted` beside `peak` in the
-# report.
+# In a transformer the counter misses nothing that matters: on a CPU the few large operations need
+# no workspace. Convolutions, recurrent layers and sorts do, so for them it's a lower bound. A GPU's
+# kernels need different amounts: measure there, and compare `counted` with `peak` in the report.
 #
-# The *Forward/backward pass size* of torchinfo, which is often quoted, is neither. It is twice the
-# outputs of all layers, and the same number with checkpoints and without (torchinfo 1.8.0).
+# torchinfo's *Forward/backward pass size*, which is often quoted, is neither a count nor a
+# measurement. It's twice the size of all layers' outputs, and checkpoints don't change it
+# (torchinfo 1.8.0).
 #
 # ## Against another counter
 #
@@ -365,7 +366,7 @@ theirs = tracker.get_tracker_snapshot("peak")[torch.device("cpu")]["Total"]
 print(f"peak {ours}; equal but for the loss, 4 bytes: {abs(ours - theirs) <= 4}")
 
 # %% [markdown] id="two-instruments"
-# They do. (The tracker has already released the scalar loss at that moment; the meter has not.)
+# They do. (At that moment the tracker has already released the scalar loss, and the meter has not.)
 #
 # ## Two instruments at once
 #
@@ -387,10 +388,10 @@ warned = {str(w.message) for w in said if w.category is memory.MeterWarning}
 print(*warned)
 
 # %% [markdown] id="read-together"
-# It adds more than half. The FLOP counter wraps tensors and keeps them alive too long, and a
+# Yes: it adds more than half. The FLOP counter wraps tensors and keeps them alive too long, and a
 # checkpointed step suffers most from that. `memory.measure(..., flops=True)` counts FLOPs in a
-# separate step. The `MeterWarning` reminds you if you forget; a model in `eval()` and a compiled
-# one get it too.
+# separate step. If you forget, a `MeterWarning` reminds you. The same warning appears for a model
+# in `eval()` or a compiled one.
 #
 # ## `tracemalloc` and two training steps
 #

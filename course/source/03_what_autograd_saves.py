@@ -92,8 +92,8 @@ print(f"{saved.num_bytes - activations:d} bytes apart")
 dict(list(saved.by("shape").items())[:4])
 
 # %% [markdown] id="one-op"
-# The same bytes. The second and third rows are the wide tensors of the MLP, before and after its
-# GELU: half of all bytes. (The third's first 1024 is 8 x 128 tokens.)
+# It does. The second and third rows are the wide tensors of the MLP, before and after its GELU.
+# Together they are half of all bytes. (In the third row's shape, the first 1024 is 8 x 128 tokens.)
 #
 # ## One operation at a time
 #
@@ -177,7 +177,7 @@ kept.add_suffix(", inputs")  # 1 is as many bytes as the operation's input
 #   count on a CPU does not predict a GPU, unless you ask for the GPU's kernels.
 # - Sorting keeps its indices in 64 bits, twice the size of a float32 input.
 #
-# The same for images:
+# Here is the same table for layers that work on images:
 
 
 # %% id="ops-conv"
@@ -231,8 +231,8 @@ pd.concat([table(rows, (8, 128, 256)), table(images, (4, 32, 32, 32))])
 # formula. So freezing saves memory in a transformer's linear layers, but not in convolutions and
 # these norms. (It does in a norm written out in Python, such as Llama's `LlamaRMSNorm`.) Under
 # autocast a frozen float32 weight has its own cost: each use keeps a bfloat16 copy of it, since
-# autocast shares only the copies of weights that train. With few tokens that is more than the
-# input.
+# autocast shares only the copies of weights that train. With few tokens that copy is larger than
+# the input.
 #
 # This holds after a layer that trains. If nothing before it needs a gradient, as in a frozen
 # backbone under a new head, autograd records no graph, and no frozen layer keeps anything.
@@ -268,8 +268,8 @@ chains.round(1)  # in feature maps
 # By none. What is saved does not change, because ReLU keeps its output in both cases. The tensor
 # that it overwrites is the batch norm's output, which nothing keeps: without `inplace` it is freed
 # a moment later. So in-place saves one temporary tensor in forward, and the peak is in backward.
-# (LeakyReLU differs: it keeps its input or, if in place, its output, which the next layer keeps
-# anyway. Where the overwritten tensor *is* kept, backward raises an error.)
+# (LeakyReLU differs: normally it keeps its input. In place it keeps its output, which the next
+# layer keeps anyway. If the overwritten tensor *is* kept, backward raises an error.)
 #
 # ## Attention: eager, or fused
 #
@@ -345,8 +345,9 @@ claims.Verdicts(
 # In 16 bits the sixteen units are 32 of the 34 bytes; the other two are dropout masks. The scores
 # come on top. For each of the $sbh$ elements of the layer's input, attention keeps $11 + 5as/h$
 # bytes, the MLP 19, the two norms 4. The formula assumes eager attention, dropout everywhere and no
-# causal mask. First we compare the parts of our block with it, in bytes for each element; then the
-# whole block at three sizes, the last one GPT-3's, with the kernels of a GPU and of a CPU.
+# causal mask. First we compare the parts of our block with the formula, in bytes for each element.
+# Then we compare the whole block at three sizes, the last of which is GPT-3's, with a GPU's kernels
+# and a CPU's.
 #
 # **Write.** `block_saved`: `memory.saved`, within `memory.predicting(kernels)`. The cell below
 # compares your numbers with the paper's formula.
@@ -392,8 +393,8 @@ pd.DataFrame(rows, columns=["b", "s", "h", "a", "GPU kernels off", "CPU kernels 
 # %% [markdown] id="read-megatron"
 # The totals agree to 0.1 %. Only the paper's 4 bytes for the norms are off by more: it leaves out
 # their float32 statistics, two numbers a row. The CPU is off by a sixth, and the line above the
-# table says why: its dropout masks take one more byte for each element, a bfloat16 (two) in place
-# of a bool (one).
+# table says why: a CPU's dropout mask takes two bytes for each element (a bfloat16) instead of one
+# (a bool).
 #
 # The paper's "mixed precision" keeps 16-bit weights. PyTorch's `autocast` is something else:
 # weights, norms and softmax stay float32, so more is kept. The companion
@@ -448,11 +449,11 @@ print(f"first block: {first} % of the step{beside(guess, first)}")
 blocks
 
 # %% [markdown] id="read-lives"
-# That's true, and linear: each block shortens the lifetime by the same amount. (Time is counted in
-# operations that allocate, not in seconds.) Of these eight blocks, the first one's bytes are kept
-# about ten times as long as the last one's, for one use each. That is the argument for
-# checkpointing. It gains least at the last block, but not nothing: what that block keeps waits
-# beside the logits (chapter 06).
+# It's true, and the lifetimes fall linearly from block to block. (Time is counted in operations
+# that allocate, not in seconds.) Of these eight blocks, the first one's bytes are kept about ten
+# times as long as the last one's, for one use each. That is the argument for checkpointing. It
+# gains least at the last block, but not nothing: what that block keeps waits beside the logits
+# (chapter 06).
 #
 # A U-Net's first and last blocks work at full resolution. Which blocks hold many bytes, *and* hold
 # them for long?
@@ -470,9 +471,10 @@ report = memory.measure(unet_step, model=unet, label="U-Net")
 lives(report, r"(down\.\d|middle|up\.\d)")
 
 # %% [markdown] id="read-unet-lives"
-# The way down at full resolution does (`down.0`). The way up at the same resolution holds more
-# bytes, but only for a moment. Both are there when the backward pass begins, so both count at the
-# peak. But a checkpoint on the last blocks would discard what is needed next.
+# The blocks on the way down at full resolution do (`down.0`). Those on the way up at the same
+# resolution hold more bytes, but only for a moment. When the backward pass begins, both are in
+# memory, so both count at the peak. But a checkpoint on the last blocks would discard what is
+# needed next.
 #
 # ### The same step, checkpointed
 #
