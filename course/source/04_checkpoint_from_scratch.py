@@ -220,8 +220,9 @@ compare(TenLines.apply, gpt, gpt_loss)
 # dropped some units, and backward sent gradients through others. So the loss is right, and its
 # gradients are wrong.
 #
-# **The fix:** remember the state of the random number generator (the *RNG state*) before the first
-# forward, set it for the second, and afterwards restore the current one.
+# **The fix:** save the state of the random number generator (the *RNG state*) before the first
+# forward. Before the second, save the current state and load the old one. Afterwards, put the newer
+# state back.
 #
 # ### 2. Autocast
 #
@@ -246,7 +247,7 @@ compare(TenLines.apply, no_dropout, mixed_loss)
 # %% [markdown] id="autocast-why"
 # Nothing complains. The tensors between blocks are float32 with and without autocast, so all shapes
 # and dtypes fit. But the second forward multiplies in float32. So the gradients are those of a
-# float32 block, which forward never computed, and the recomputation costs what float32 costs.
+# float32 block, which forward never computed, and the recomputation is as expensive as in float32.
 #
 # **The fix:** remember the autocast state too. One function remembers both. `remember()` is
 # called before the first forward and returns a context for the second.
@@ -314,8 +315,8 @@ print(compare(closure, unet, unet_loss))
 
 # %% [markdown] id="closure-why"
 # `time` was never detached, so it still belongs to the outer graph. All blocks share it. The inner
-# backward of one block ran on through `time` into the embedding behind it, and freed that part of
-# the graph. The next block needed it again.
+# backward of one block ran on through `time` into the embedding that made it, and freed that part
+# of the graph. The next block needed that part again.
 #
 # ![Left: two blocks take the time embedding's result t from a closure. The inner backward of block
 # 2 runs on through t and frees the embedding's graph. Block 1's needs it again: an error. Right: t
@@ -459,8 +460,8 @@ print(compare(TenLines.apply, penalised, penalised_loss))
 # Autograd calls `backward` with one gradient per output, even for an output that is None.
 #
 # **The fix:** send all gradients through the second graph *at once*, with
-# `torch.autograd.backward`. Doing one after the other would need the graph twice. Leave out an
-# output that needs no gradient. A Function doesn't look into a dict or a nested list either:
+# `torch.autograd.backward`. Sending them one after the other would need the graph twice. Leave out
+# an output that needs no gradient. A Function doesn't look into a dict or a nested list either:
 # tensors inside them get no gradient, and no error is raised. So flatten the outputs too.
 #
 # ## All six fixed
@@ -549,8 +550,9 @@ def discards():
 # of leaves (None counts as a leaf) and the nest's *form*. `tree_unflatten(leaves, form)` rebuilds
 # the nest.
 #
-# **Write.** `apart`, for the arguments. Until backward the graph keeps the function `together`. If
-# it held the tensors themselves, they would stay in memory as long as the loss does.
+# **Write.** `apart`, for the arguments. The graph keeps the function `together` until backward. So
+# `together` must not hold the tensors themselves: they would stay in memory as long as the loss
+# does.
 
 
 # %% id="apart"
@@ -771,9 +773,9 @@ table
 # error**. It rejects keyword arguments. The implementation with hooks passes all twelve, but
 # companion 05b has a case that it gets wrong.
 #
-# On the U-Net, the hook version matches *bit for bit*, ours only up to rounding. Several blocks
-# use the same time embedding, so its gradient is a sum. A Function adds up one block's uses first,
-# and $(a + b) + c$ is not $a + (b + c)$ in floating point.
+# On the U-Net, the hook version matches *bit for bit*, ours only up to rounding. Several blocks use
+# the same time embedding, so its gradient is a sum. Ours, a Function, adds up one block's uses
+# first, and $(a + b) + c$ is not $a + (b + c)$ in floating point.
 #
 # The autocast rows test a common piece of advice: "With mixed precision, enter autocast *inside*
 # the checkpointed function". Then even the ten lines are right, because the function enters
@@ -822,9 +824,9 @@ claims.Verdicts(
 #
 # <details><summary>Answer</summary>
 #
-# Plain, $24 \cdot 64$ MiB, 1.5 GiB. With the ten lines, 24 inputs, 96 MiB. When the last block is
-# recomputed, its other 60 MiB come back, and all inputs are still there: 156 MiB. The detached
-# input shares the memory of the saved one, so it counts once.
+# Plain, $24 \cdot 64$ MiB wait: 1.5 GiB. With the ten lines, 24 inputs wait: 96 MiB. When the last
+# block is recomputed, its other 60 MiB come back, and all inputs are still there: 156 MiB. The
+# detached input shares the memory of the saved one, so it counts once.
 # </details>
 #
 # **2.** A checkpoint forgets the RNG state, and dropout drops a tenth. For what share of the
@@ -841,7 +843,8 @@ claims.Verdicts(
 #
 # <details><summary>Answer</summary>
 #
-# Four times, twice for each call. It is right: each inner backward adds its part to `.grad`.
+# The block runs four times, twice for each call. The gradient is right: each inner backward adds
+# its part to `.grad`.
 # </details>
 
 # %% [markdown] id="end"

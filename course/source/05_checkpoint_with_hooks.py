@@ -5,8 +5,8 @@
 # out. Autograd itself has the list of tensors that it wants to keep. For each of them it asks you
 # twice: what should I store in place of this tensor? And later: what was it?
 #
-# Answer both, and you have a checkpoint that leaves autograd's graph untouched. In this chapter
-# you write it, add what PyTorch's version adds, and verify it.
+# Answer both, and you have a checkpoint that leaves autograd's graph untouched. In this chapter you
+# write it, add PyTorch's additions, and verify it.
 #
 # **Budget:** 70 minutes, 1 GiB of memory, no GPU needed.
 
@@ -34,8 +34,9 @@ from tutorial_lib.models.gpt import GPT, Block, GPTConfig
 from tutorial_lib.models.unet import UNet, UNetConfig
 
 # %% [markdown] id="bench-text"
-# Here are chapter 04's tools: a seeded forward and backward of a model whose modules are called
-# through a checkpoint function, and its peak. The two models have dropout.
+# Here are chapter 04's tools. `gradients` runs a seeded forward and backward of a model whose
+# modules are called through a checkpoint function, and `peak_bytes` counts its peak. The two models
+# have dropout.
 
 
 # %% id="gradients"
@@ -78,10 +79,10 @@ unet_loss = partial(unet.loss, images, torch.tensor([1, 200, 400, 900]), noise)
 # backward the first unpack runs the block once more and fills a store with detached tensors, and
 # each is handed out once.](figures/pack_and_unpack.svg)
 #
-# The hooks are `saved_tensors_hooks(pack, unpack)`. For every tensor that autograd saves, it calls
-# `pack` and keeps what that returns. When backward needs the tensor, it passes that to `unpack`.
-# Here `pack` returns a number and lets the tensor go, and `unpack` does nothing useful yet. What
-# happens?
+# The hooks are `saved_tensors_hooks(pack, unpack)`. For every tensor that autograd wants to save,
+# it calls `pack` and keeps the result instead. When backward needs the tensor, autograd passes that
+# result to `unpack`. Here `pack` returns a number and lets the tensor go, and `unpack` does nothing
+# useful yet. What happens?
 
 # %% id="a-lie"
 block, x = gpt.blocks[0], torch.randn(4, 128, 128, requires_grad=True)
@@ -235,8 +236,8 @@ print(f"{runs[0]} runs of a block{beside(guess, runs[0])}")
 #
 # ## Recompute once
 #
-# How do we get down to two runs? The first `unpack` fills a store from `packed`. The later ones
-# take their tensors out of it, each once. The RNG state is restored as in chapter 04.
+# How do we get down to two runs? The first `unpack` fills a store from `packed`. Later calls take
+# their tensors out of the store, each once. The RNG state is restored as in chapter 04.
 #
 # **Write.** `unpack` and the rest of `recomputing_once`. A block must run twice, and the step must
 # leave the RNG in the same state as the plain step.
@@ -303,11 +304,11 @@ def recomputes_once():
 
 
 # %% [markdown] id="alias-text"
-# `alias` is `detach`: what goes into the store shares the tensor's memory and has no history. Is
-# that a detail? The tensor itself would bring its `grad_fn`, and with it the whole recomputed
-# block. Some operations, such as softmax, save their own *output*. Then the operation holds the
-# tensor and the tensor holds the operation: a reference cycle. Is it freed when Python's garbage
-# collector runs? We call the collector after each step, and ask what is left.
+# `alias` is `detach`: what goes into the store shares the tensor's memory and has no history. Does
+# that matter? The tensor itself would bring its `grad_fn`, and with it the whole recomputed block.
+# Some operations, such as softmax, save their own *output*. Then the operation holds the tensor and
+# the tensor holds the operation: a reference cycle. Is it freed when Python's garbage collector
+# runs? We call the collector after each step, and ask what is left.
 
 # %% id="alias-leak"
 gpt.train()
@@ -348,7 +349,7 @@ pd.DataFrame(ratios).T.round(3)
 
 # %% [markdown] id="flops-read"
 # **Early stop.** PyTorch stops a recomputation as soon as the last saved tensor is there. Without
-# dropout that is before the MLP's last linear layer, and saves over a quarter of the extra work.
+# dropout it stops before the MLP's last linear layer, which saves over a quarter of the extra work.
 # With dropout, the last saved tensor is the mask, which comes later. So "33 %" and "20 to 25 %" are
 # both right, for different models.
 #
@@ -421,7 +422,7 @@ def stops_early():
 
 # %% [markdown] id="nesting-text"
 # **Nesting.** Checkpoint two segments of four blocks, and each block inside them once more. What
-# waits for backward? In units of one block's input:
+# waits for backward, in units of one block's input?
 
 # %% id="nesting"
 nested = GPT(gpt.config)
@@ -448,9 +449,9 @@ pd.DataFrame({"ours": ours, "PyTorch's": theirs}).map(waiting).round(1)
 
 # %% [markdown] id="nesting-read"
 # Five units in each row belong to the head and the loss. With PyTorch's checkpoint, the nested plan
-# holds what two segments hold: their two inputs. With ours it holds the inputs of all eight blocks,
-# as if there were no segments: each inner checkpoint holds its input in a closure, where the outer
-# one does not see it.
+# holds only the inputs of its two segments. With ours it holds the inputs of all eight blocks, as
+# if there were no segments. Each inner checkpoint holds its input in a closure, where the outer one
+# does not see it.
 #
 # **Saved arguments.** The fix is to register the arguments with autograd, so that the outer
 # checkpoint's pack hook is asked about them. `Register` below computes nothing. It saves its
@@ -599,14 +600,14 @@ columns = "equal", "FLOPs", "waits, nested", "runs of a block, nested"
 pd.DataFrame.from_dict(rows, orient="index", columns=columns)
 
 # %% [markdown] id="less-read"
-# Ours does the same work and holds the same bytes. (PyTorch too registers only tensors passed by
-# position.)
+# Ours does the same work and holds the same bytes. (Like ours, PyTorch's registers only tensors
+# passed by position.)
 #
-# **A check.** PyTorch's also raises a `CheckpointError` if the second run saves fewer tensors, or
-# one of a different shape, dtype or device. It notices more tensors only with `early_stop=False`,
-# since otherwise it has stopped by then. It does not compare values: a recomputation with
-# different numbers passes. `05b_reading_checkpoint_errors`, which is optional, reads such errors,
-# and calls backward in five ways.
+# **A check.** PyTorch's checkpoint also raises a `CheckpointError` if the second run saves fewer
+# tensors, or one of a different shape, dtype or device. It notices more tensors only with
+# `early_stop=False`, since otherwise it has stopped by then. It does not compare values: a
+# recomputation with different numbers passes. The optional `05b_reading_checkpoint_errors` reads
+# such errors.
 #
 # Since PyTorch 2.15, `@checkpoint(use_reentrant=False)` is a decorator.
 #
@@ -620,14 +621,14 @@ figures.lifetimes({"none": measured(), **theirs})
 
 # %% [markdown] id="lifetimes-read"
 # Long thin bars are inputs that wait. Each pink triangle is a segment that is recomputed. The peak
-# is the waiting bars plus the largest triangle. In the nested plan fewer bars wait than per block,
-# and the triangles are no larger. But most blocks run forward a third time, as the table above
-# shows: early stop spares only the last block of each segment.
+# is the waiting bars plus the largest triangle. The nested plan has fewer waiting bars than the
+# per-block plan, and its triangles are no larger. But most of its blocks run forward a third time,
+# as the table above shows: early stop spares only the last block of each segment.
 #
 # ## Side by side
 #
-# Eight blocks, dropout on: a checkpoint around each block, and `checkpoint_sequential` with four
-# segments. The reentrant checkpoint is a Function, as in chapter 04.
+# We run eight blocks, with dropout on. Three checkpoint functions wrap each block, and
+# `checkpoint_sequential` makes four segments.
 
 # %% id="side-by-side"
 # @title The cases: run this cell; open it to look
@@ -660,10 +661,9 @@ print(f"ours / PyTorch's {ours.peak / theirs.peak:.3f}")
 side
 
 # %% [markdown] id="side-by-side-read"
-# Ours matches PyTorch's in every bit and every byte. The reentrant one holds a little more: an
-# output that its Function keeps. `checkpoint_sequential` does not checkpoint its last segment,
-# because backward needs it at once. With *one* segment it therefore checkpoints nothing: fault 4 of
-# chapter 02.
+# Ours matches PyTorch's in every bit and every byte. The reentrant one, a Function, also keeps an
+# output. `checkpoint_sequential` does not checkpoint its last segment, because backward needs it at
+# once. With *one* segment it therefore checkpoints nothing: fault 4 of chapter 02.
 #
 # **The share depends on the kernel.** With dropout, attention on this CPU keeps its scores, which a
 # fused kernel on a GPU never does, so checkpointing frees a smaller share there.
@@ -691,7 +691,7 @@ claims.Verdicts(
 # Before a long training run, take one step with the checkpoint and one without. Should you
 # compare the losses, the norm of the gradients, or the parameters after the update?
 #
-# **Predict.** A checkpoint forgets the RNG state. In how many of these three does it show?
+# **Predict.** A checkpoint forgets the RNG state. How many of these three show the mistake?
 
 # %% id="guess-verify"
 guess = None  # of 3
@@ -733,8 +733,8 @@ print(f"{noticed} of 3 notice{beside(guess, noticed)}")
 pd.DataFrame(verified).T.map(str)
 
 # %% [markdown] id="verify-read"
-# In one step the loss cannot show a wrong *second* run, since the first one computes it. Compare
-# gradients, or what follows from them, and buffers: a BatchNorm that runs twice updates its
+# In one step the loss cannot show a wrong *second* run, since the first run computes the loss.
+# Compare gradients, or what follows from them, and buffers: a BatchNorm that runs twice updates its
 # statistics twice (chapter 12).
 #
 # **First compare A with A.** The first row is the plain step against itself. Where it says `True`,
@@ -769,8 +769,9 @@ claims.Verdicts(
 # last result, as a dropout mask is, early stop saves nothing.
 # </details>
 #
-# **2.** Sixteen blocks in four segments; both are checkpointed, as in the nested plan. Early stop
-# saves the last block of each segment one run. How many times does a block run on average?
+# **2.** Sixteen blocks form four segments. Blocks and segments are both checkpointed, as in the
+# nested plan. Early stop saves the last block of each segment one run. How many times does a block
+# run on average?
 #
 # <details><summary>Answer</summary>
 #
@@ -783,8 +784,8 @@ claims.Verdicts(
 #
 # <details><summary>Answer</summary>
 #
-# Nothing. A hook makes autograd let go of a tensor. The memory is free only when nothing else
-# holds it. In backward there are even two copies: the logged one and the recomputed one.
+# Nothing. A hook makes autograd let go of a tensor. The memory is free only when nothing else holds
+# it. In backward there are even two copies, the logged tensor and the recomputed one.
 # </details>
 #
 # ## What you can now do

@@ -60,8 +60,8 @@ caching.cache = torch.empty(4, 0, 128)
 print("\n".join(complaint(caching).split("\n.")[0].splitlines()[:4]))
 
 # %% [markdown] id="torch-error-read"
-# Start in the middle. *Position* is the number of the saved tensor, counted from 0.
-# *Saved metadata* is from the first run, *recomputed metadata* from the second:
+# *Position* is the number of the saved tensor, counted from 0. *Saved metadata* is from the first
+# run, *recomputed metadata* from the second:
 #
 # | what differs | look for |
 # |---|---|
@@ -104,10 +104,10 @@ twice = {"plain": same_twice(plain, x), "jittered": same_twice(jittered, x)}
 print("same twice:", twice)
 
 # %% [markdown] id="python-random-read"
-# The shapes are right and the gradients are wrong. A short test before training finds this: run the
-# function twice from the same RNG state, and compare the outputs bit for bit. It costs two
-# forwards, once. (If something changes *between* forward and backward, as in 06b's loop, you have
-# to compare gradients with the plain step's.)
+# The shapes are right and the gradients are wrong. A short test finds this: run the function twice
+# from the same RNG state, and compare the outputs bit for bit. The test costs only two forwards.
+# (If something changes *between* forward and backward, as in 06b's loop, you have to compare
+# gradients with the plain step's.)
 #
 # ## Other hooks around and inside
 #
@@ -142,9 +142,9 @@ print(f"around: {num_moved} tensors{beside(guess, num_moved)}")
 print(f"{moved.num_bytes / x.nbytes:.0f} units")
 
 # %% [markdown] id="hooks-inside-text"
-# Around the checkpoints, the hooks move only the eight inputs. So the inputs wait on the host. What
-# if the hooks are inside, around each block's MLP? We count the units that wait for backward. (On a
-# CPU, host and device share one memory, so a moved tensor still counts.)
+# Around the checkpoints, the hooks move only the eight inputs to the host. What if the hooks are
+# inside, around each block's MLP? We count the units that wait for backward. (On a CPU, host and
+# device share one memory, so a moved tensor still counts.)
 
 
 # %% id="hooks-inside"
@@ -172,8 +172,8 @@ units = {"per block": waiting(gpt), "offload inside": waiting(offloaded)}
 pd.DataFrame({"units that wait": units}).map("{:.1f}".format)
 
 # %% [markdown] id="other-hooks-read"
-# With the hooks inside, the checkpoint no longer drops the MLP's tensors. They are moved and kept,
-# and the second run computes them for nothing. So put offloading outside.
+# With the hooks inside, the checkpoint no longer drops the MLP's tensors. The hooks move and keep
+# them, and the second run recomputes them for nothing. So put offloading outside the checkpoint.
 #
 # ## More than one backward
 #
@@ -276,7 +276,7 @@ table
 # Plain training is right, because `block(2 * x)` does not save `x`, but the second run reads `x`
 # again. Autograd knows a tensor passed by position, so it notices the write and raises an error. A
 # tensor passed by keyword is only in a closure: the gradients are **wrong, and no error is
-# raised**. So pass tensors by position, and write `y = y + ...` around a checkpoint.
+# raised**. So pass tensors by position, and near a checkpoint write `y = y + ...`, not `y += ...`.
 #
 # ## In a library's model
 #
@@ -365,8 +365,8 @@ claims.Verdicts(
 #
 # - A `CheckpointError` counts saved tensors. What differs (axis, dtype, number) tells you what to
 #   look for.
-# - Wrong numbers in right shapes raise no error. Run the function twice from the same RNG state,
-#   and compare one step's gradients with the plain step's.
+# - Wrong numbers with the right shapes raise no error. Run the function twice from the same RNG
+#   state, and compare one step's gradients with the plain step's.
 # - Pass tensors by position, and don't write into one that a checkpoint still needs.
 # - The innermost hooks win: offload around a checkpoint, not inside it.
 # - A library's switch skips the cache by itself. If you wrap layers yourself, turn the cache off.

@@ -43,8 +43,8 @@ figures.schedule(in_threes.simulation.events, title="three segments of four", un
 # A checkpointed segment costs memory twice:
 #
 # 1. its **boundary** (grey), the input of its first block, waits from forward until its backward;
-# 2. its **inside** (pink) is there while the segment goes backward, and is gone before the next
-#    segment's turn.
+# 2. its **inside** (pink) is in memory while the segment goes backward, and is freed before the
+#    next segment's turn.
 #
 # ![Twelve blocks in three segments of four. The boundaries of the first two segments wait. The
 # inside of the second segment, which goes backward now, is the only inside in
@@ -125,18 +125,19 @@ title = "24 blocks on paper: the larger r, the shorter the best segment"
 plots.growth(curves, xlabel="blocks in a segment", title=title, predicted=list(curves))
 
 # %% [markdown] id="formula-read"
-# For $r = 1$ the lowest point is at five blocks, near $\sqrt{24}$. For $r = 16$ the curve only
-# rises: here **a checkpoint around every block** needs the least memory.
+# For $r = 1$ the lowest point is at segments of five blocks, near $\sqrt{24}$. For $r = 16$ the
+# curve only rises: here **a checkpoint around every block** needs the least memory.
 #
 # A length is a whole number. Segments of two need less than single blocks if $n/2 + 2r < n + r$,
-# that is, if $n > 2r$. Segments of three need less than segments of two if $n > 6r$. In one dtype,
-# with $r = 16$, that means beyond 32 and beyond 96 blocks. Under bf16 autocast, the usual setting,
-# it means beyond 18 and 54: most of the inside is in bfloat16, and boundaries stay in float32. What
-# follows is in float32.
+# that is, if $n > 2r$. Segments of three need less than segments of two if $n > 6r$. In one dtype
+# $r$ is 16, so these limits are 32 and 96 blocks. Under bf16 autocast, the usual setting, most of
+# the inside is in bfloat16, but boundaries stay in float32. Then $r$ is 9, and the limits are 18
+# and 54 blocks. The rest of this chapter is in float32.
 #
-# Move the sliders. The logits and their gradient take as much memory as $2V/C$ block inputs, with a
-# vocabulary of $V$ and a width of $C$. They are in memory before backward begins, beside all
-# boundaries. So they set the peak as long as they are larger than one inside.
+# A model also has logits. With a vocabulary of $V$ and a width of $C$, the logits and their
+# gradient take as much memory as $2V/C$ block inputs. They are in memory before the blocks'
+# backward begins, beside all boundaries. So they set the peak as long as they are larger than one
+# inside. Move the sliders.
 
 # %% id="slider"
 # @title Segments with sliders, on paper: run this cell; open it to look
@@ -235,22 +236,22 @@ figure = plots.growth(
 figure.mark(curve[5], None if guess is None else guess * curve[1])
 
 # %% [markdown] id="measured-read"
-# The predicted and measured numbers rise together. The measured one is larger by what the formula
-# leaves out: the logits and their gradient, and temporary tensors. The last point is one checkpoint
-# around all 24 blocks. It saves nothing here: the whole inside comes back at once, for a third more
-# arithmetic. But after the forward it holds next to nothing, so a script that reads memory at that
-# point reports a success.
+# The formula's numbers and the counted ones rise together. The counted ones are larger, since the
+# formula leaves out the logits, their gradient, and temporary tensors. The last point is one
+# checkpoint around all 24 blocks. It saves nothing here: the whole inside comes back at once, for a
+# third more arithmetic. But after forward this model holds next to nothing, so a script that reads
+# memory at that point reports a success.
 #
-# One checkpoint around everything does save in two cases. If the logits are large, keep head and
-# loss outside it: then the blocks' activations aren't in memory when the logits are. And if your
-# loop writes `out = model(...)` and then `out.loss.backward()`, the plain step holds `out.logits`
-# through backward. A checkpoint with the loss inside, of which you keep only the loss, frees them.
-# So does `del out.logits`, at no cost.
+# One checkpoint around everything does save memory in two cases. First, if the logits are large,
+# keep head and loss outside the checkpoint: then the blocks' activations aren't in memory when the
+# logits are. Second, if your loop writes `out = model(...)` and then `out.loss.backward()`, the
+# plain step holds `out.logits` through backward. Put the loss inside the checkpoint, return only
+# the loss, and the logits are freed. `del out.logits` frees them too, at no cost.
 #
-# Do deeper models need segments of two, as the formula says? The unit is a block's input. The last
-# two columns are whole steps, weights and gradients included: first with `set_to_none=True`, then
-# with gradients that stay, as in accumulation from the second micro-batch on. A third model is not
-# deep, but has a large vocabulary.
+# Do deeper models need segments of two, as the formula says? In the next table the unit is a
+# block's input. Its last two columns are peaks of whole steps, weights and gradients included. The
+# first of them is with `set_to_none=True`, the second with gradients that stay, as in accumulation
+# from the second micro-batch on. The third model is not deep, but has a large vocabulary.
 
 # %% id="deeper"
 # @title Three models, two lengths: run this cell; open it to look
@@ -269,13 +270,15 @@ pd.DataFrame(rows, index=columns).T.rename_axis(["model", "segments"])
 
 # %% [markdown] id="deeper-read"
 # At 24 blocks, single blocks need less; at 48, segments of two do. That is so for activations, and
-# for the whole step if gradients stay. If they are set to `None`, single blocks need less at 48
-# too: as backward goes on, boundaries are freed and gradients are added. A block has about $12h^2$
-# weights at width $h$, and its boundary has $h$ numbers for each token. With fewer than $12h$
-# tokens in a micro-batch (all one dtype), the gradients grow faster than the boundaries shrink.
-# Then the peak comes at the end of backward, by which time no boundary is left, so the shortest
-# segments win: they rebuild the fewest activations at once. From $24h$ tokens on, $2r$ decides.
-# Between the two, pairs need a depth above $2r$ to pay off.
+# for the whole step if gradients stay. If gradients are set to `None`, single blocks need less at
+# 48 blocks too.
+#
+# Why? As backward goes on, boundaries are freed and gradients are added. A block has about $12h^2$
+# weights at width $h$, and its boundary has $h$ numbers for each token. So with fewer than $12h$
+# tokens in a micro-batch (all one dtype), the gradients grow faster than the boundaries shrink, and
+# the peak comes at the end of backward. By then no boundary is left, so the shortest segments win:
+# they rebuild the fewest activations at once. From $24h$ tokens on, the limit is $2r$ blocks.
+# Between $12h$ and $24h$ tokens it's higher.
 #
 # In the third model the peak comes before any segment is recomputed, because the logits and their
 # gradient are larger than the insides of two blocks. So segments of two save boundaries, but not
@@ -379,18 +382,19 @@ columns = {
 pd.DataFrame(columns).loc[list(ways)].round(1).fillna("")
 
 # %% [markdown] id="flops-read"
-# With long segments it is nearly a third. (Embedding and head are not recomputed.) With one block
-# to a segment it is much less: PyTorch stops a recomputation as soon as backward has what it needs,
-# and no tensor that backward needs comes after a segment's last matmul. That matmul, the second
-# half of the MLP, is a third of the arithmetic of a block's linear layers. So, if every segment is
-# checkpointed, the shortest cost the fewest FLOPs at every depth, and for our GPT $\sqrt n$ loses
-# in both memory and FLOPs. But a block that ends in dropout, or in a norm as BERT's does, needs
-# that matmul again.
+# With long segments the price is nearly a third. (Embedding and head are not recomputed.) With one
+# block to a segment it is much less: PyTorch stops a recomputation as soon as backward has what it
+# needs, and no tensor that backward needs comes after a segment's last matmul. That matmul, the
+# second half of the MLP, is a third of the arithmetic of a block's linear layers. So, if every
+# segment is checkpointed, the shortest segments cost the fewest FLOPs at every depth, and for our
+# GPT $\sqrt n$ loses in both memory and FLOPs. But a block that ends in dropout, or in a norm as
+# BERT's does, needs that matmul again.
 #
 # **A third holds if backward is two matmuls.** A frozen linear layer needs no gradient of its
 # weight: its backward is one matmul. A first layer that reads data also has only one, since data
-# need no gradient. Frozen layers *before* the first that trains have none. Let a segment begin
-# after them: a segment that mixes frozen and trained layers recomputes the frozen ones too.
+# need no gradient. Frozen layers *before* the first that trains have no backward at all. Let a
+# segment begin after them: a segment that mixes frozen and trained layers recomputes the frozen
+# ones too.
 #
 # **Predict.** Llama's weights are frozen, each linear layer has LoRA matrices beside it, and every
 # block is checkpointed. By what percentage do the FLOPs of a step rise?
@@ -440,8 +444,8 @@ for name, model in models.items():
 
 # %% [markdown] id="last-measured-read"
 # If the last block is recomputed, its inside comes back after the logits are freed. If it's kept,
-# both are in memory at once. That costs most where the two are about equally large. So keep the
-# last block only if you have measured that it's free.
+# both are in memory at once. That costs most when the inside and the logits are about equally
+# large. So keep the last block only if you have measured that it's free.
 
 # %% id="verdicts-price"
 tried = {"more arithmetic": adds | adapted}
@@ -516,7 +520,7 @@ print(f"{runs} forwards of 24 blocks, {runs / 24:.1f} of each; peak {lazy.peak_b
 
 # %% [markdown] id="nothing-read"
 # That is $n(n + 1)/2$: the number of forwards grows with the square of the depth. A few boundaries
-# in the right places make most of it unnecessary, and chapter 06c finds them.
+# in the right places avoid most of these forwards, and chapter 06c finds them.
 
 # %% id="verdicts-nothing"
 claims.Verdicts(
@@ -547,7 +551,8 @@ claims.Verdicts(
 #
 # <details><summary>Answer</summary>
 #
-# Single blocks hold $48 + 12 = 60$ units, pairs $24 + 24 = 48$. So pairs, since 48 is above $2r$.
+# Single blocks hold $48 + 12 = 60$ units, pairs $24 + 24 = 48$. Pairs need less, since 48 blocks
+# are more than $2r$.
 # </details>
 #
 # **3.** Of 24 blocks, all but the last are checkpointed, and nothing stops early. By how many
@@ -563,10 +568,10 @@ claims.Verdicts(
 #
 # | question | answer |
 # |---|---|
-# | how long a segment | where boundaries and inside are equal: $s = \sqrt{n/r}$ blocks |
+# | how long a segment | boundaries and inside take the same memory at $s = \sqrt{n/r}$ blocks |
 # | transformers | every block; beyond $2r$ blocks pairs, if activations make the peak |
 # | a block keeps only its input ($r = 1$) | segments of $\sqrt n$ |
-# | price in FLOPs | up to a third of a step, to half with frozen weights; more in a first layer |
+# | price in FLOPs | up to a third of a step, or half with frozen weights; more in a first layer |
 # | what lowers the price | early stop (short segments); a kept last segment (small head) |
 # | nothing kept | a quadratic number of forwards |
 #

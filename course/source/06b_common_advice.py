@@ -229,12 +229,12 @@ by_length = pd.DataFrame({s: in_a_chain(torch.sin, 64, 64 // s) for s in lengths
 by_length.rename_axis(columns="64 sines, segments of")
 
 # %% [markdown] id="sines-read"
-# The sources are right about growth. Without checkpoints, memory grows with the depth. With
-# $\sqrt n$ segments it grows about like the square root, whatever a layer keeps. Libraries use one
-# segment per layer, which needs one more unit for each layer. In the end that is linear, but at
-# first the inside of one layer is most of it. So at $r = 16$, as in a transformer's block, and at
-# the depths of real models, it also grows about like the root, and needs less than $\sqrt n$
-# segments do.
+# The sources are right about growth. Without checkpoints, memory grows with the depth. With $\sqrt
+# n$ segments it grows about like the square root, whatever a layer keeps. Libraries use one segment
+# per layer, whose memory grows by one unit with each layer. In the end that growth is linear, but
+# in shallow models most of the memory is the inside of one layer. So at $r = 16$, as in a
+# transformer's block, and at the depths of real models, one segment per layer also grows about like
+# the root. It needs less memory than $\sqrt n$ segments do.
 #
 # For sines, the sources are also right about the best length. It is eight, $\sqrt{64}$: shorter and
 # longer segments both need more. The number of forwards hardly changes: each sine runs at most once
@@ -306,16 +306,17 @@ for ratio in (1, 4, 16):
 pd.DataFrame(best_cuts).T
 
 # %% [markdown] id="seconds-text"
-# With a small $r$, lengths that fall by one are best: when the backward of an earlier segment
-# comes, fewer boundaries wait, so it may be longer. The last column is the best that nearly equal
-# lengths reach. With a large $r$ they are as good.
+# With a small $r$, the best segments get shorter from first to last. An earlier segment runs
+# backward later, when fewer boundaries wait, so it may be longer. The last column is the smallest
+# peak of nearly equal lengths. With a large $r$ they are as good.
 #
 # ## Is it a third slower?
 #
-# A third more FLOPs need not be a third more time. If a step waits for a slow data loader, it is
-# less. If it waits for Python to launch kernels, it can be far more, since every launch of the
-# forward is repeated (10b has the times of two GPUs). Blocks of width 512 keep a CPU busy with
-# matmuls. We run pairs of steps in turn and take the median ratio, which depends on your machine.
+# A third more FLOPs need not be a third more time. If a step waits for a slow data loader, the
+# extra time is less. If it waits for Python to launch kernels, the extra time can be far more,
+# since every launch of the forward is repeated (10b has the times of two GPUs). Blocks of width 512
+# keep a CPU busy with matmuls. We run pairs of steps in turn and take the median ratio, which
+# depends on your machine.
 
 # %% id="seconds"
 # NBVAL_IGNORE_OUTPUT
@@ -364,15 +365,17 @@ shallow = {
 pd.DataFrame({"saved of the peak": shallow}).T
 
 # %% [markdown] id="shallow-read"
-# One block saves next to nothing here: its inside comes back whole. Large logits change that, since
-# the inside isn't in memory while they are. From four blocks on, checkpointing saves. What matters
-# is the number of blocks, and how much of the peak was activations.
+# With one block, checkpointing saves next to nothing here: the block's whole inside comes back.
+# Large logits change that, since the inside isn't in memory while they are. From four blocks on,
+# checkpointing saves memory. What matters is the number of blocks, and how much of the peak was
+# activations.
 #
 # ## Which layers?
 #
-# "Checkpoint only the first and the last 8 of 32 layers: the highest leverage." We checkpoint half
-# of the blocks, chosen in four ways, on paper: of 32 equal ones, of four, of 32 whose gradients are
-# large, and of 32 whose middle half works at half the resolution, as in a U-Net.
+# "Checkpoint only the first and the last 8 of 32 layers: the highest leverage." On paper, we
+# checkpoint half of a model's blocks, chosen in four ways. The models have 32 equal blocks, four
+# equal blocks, 32 blocks with large gradients, and 32 blocks whose middle half works at half the
+# resolution, as in a U-Net.
 
 # %% id="which-sixteen"
 few = (stage(saved_bytes=16),) * 4
@@ -400,11 +403,11 @@ least = half.drop("first and last quarter").min() > half.loc["first and last qua
 half
 
 # %% [markdown] id="which-sixteen-read"
-# All four run half of the blocks again, so they cost the same time. Of 32 equal blocks it hardly
-# matters *which* half: the peaks hardly differ. The peak comes when backward begins. If the last
-# block is recomputed then, its inside comes on top; the first half and every second leave that
-# block alone. In a net of few blocks one inside is more of the peak, so take one of these two, and
-# not the ends. With large gradients the first half is the best. Only if the first and the last
+# All four choices run half of the blocks again, so they cost the same time. Of 32 equal blocks it
+# hardly matters *which* half you choose. The peak comes when backward begins. If the last block is
+# recomputed then, its inside comes on top. The first half and every second block leave the last
+# block alone. With only a few blocks, one inside is a larger part of the peak, so take one of these
+# two choices. With large gradients the first half is the best. Only if the first and the last
 # blocks are the largest, as in a U-Net, is the advice right, and then by far.
 
 # %% id="verdicts"
@@ -441,8 +444,8 @@ claims.Verdicts(
 #
 # A published table ranks layers by activation memory: self-attention and cross-attention high,
 # feed-forward and convolution medium, norms low. Is that so? Here are GPT-2 and the U-Net of Stable
-# Diffusion 1.5 at their real sizes, in bfloat16, with a GPU's kernels, in % of what is kept. The
-# names of their modules tell the type of layer.
+# Diffusion 1.5 at their real sizes, in bfloat16, with a GPU's kernels. The table shows each layer
+# type's share of the kept bytes, in %. The names of the modules tell the type.
 
 # %% id="kinds"
 KINDS = {
@@ -486,11 +489,11 @@ fused, eager = shares.loc["self-attention"].iloc[:2]
 shares.sort_values("GPT-2, eager", ascending=False)
 
 # %% [markdown] id="pairs-text"
-# (`other` in GPT-2 is the loss over 50,257 tokens.) The published ranking is right for
-# *eager self-attention* only. With fused kernels, today's default,
-# feed-forward comes first in both models, and in the U-Net the "low" norms keep more than
-# self-attention. Cross-attention is never high here, because thousands of pixels look at only 77
-# tokens. A rule such as "checkpoint attention first" is a rule for one kernel.
+# (`other` in GPT-2 is the loss over 50,257 tokens.) The published ranking is right for *eager
+# self-attention* only. With fused kernels, today's default, feed-forward comes first in both
+# models. In the U-Net the "low" norms keep more than self-attention. Cross-attention is never high
+# here, because thousands of pixels look at only 77 tokens. A rule such as "checkpoint attention
+# first" is a rule for one kernel.
 
 # %% id="verdicts-kinds"
 claims.Verdicts(
@@ -513,8 +516,8 @@ claims.Verdicts(
 # has predictions for published models, with CUDA's kernels. We take each recipe with and without
 # `per-block`. For both we read three numbers: the most bytes of *activations* held at once,
 # recomputed ones included; what forward and backward *add* to the memory that was there before; and
-# the whole peak of a step. The second includes the gradients of the parameters, which no checkpoint
-# frees.
+# the whole peak of a step. The second number includes the gradients of the parameters, which no
+# checkpoint frees.
 #
 # **Predict.** What percentage of these pairs save 50 to 80 % of their activations?
 
@@ -571,13 +574,13 @@ pd.DataFrame(columns).round(1)
 
 # %% [markdown] id="pairs-read"
 # Both ranges are true of some models. What a checkpoint saves depends on model, batch and attention
-# kernel, and on what you take the percentage *of*: with few samples a step, most of what a pass
-# adds is gradients, and nine tenths fewer activations may hardly show in the peak.
+# kernel, and on what you take the percentage *of*. With few samples a step, most of the memory that
+# a pass adds is gradients. Then even nine tenths fewer activations may hardly show in the peak.
 #
-# One more published table gives a saving and a price in time for four strategies, for no model in
-# particular: 70 % for 50 %, 50 % for 30 %, 40 % for 15 %, 60 % for 25 %. Three of the four
-# *savings* are true of some pair above; segments of two save more than that in every pair. The
-# price can be counted: here it is for eight blocks.
+# One more published table lists four strategies, for no model in particular. Single blocks save 70
+# % for 50 % more time, segments of two 50 % for 30 %, attention only 40 % for 15 %, and $\sqrt L$
+# segments 60 % for 25 %. Three of these *savings* are true of some pair above; segments of two save
+# more than that in every pair. The price can be counted: here it is for eight blocks.
 
 # %% id="strategies"
 strategies = {"every block": "per-block", "every 2": "every-2"}
@@ -606,9 +609,9 @@ columns["more FLOPs, %"] = {name: price[way] for name, way in strategies.items()
 pd.DataFrame(columns).round(1)
 
 # %% [markdown] id="strategies-read"
-# The three that recompute every block add nearly the same arithmetic, at most a third of a step. So
-# arithmetic does not explain 50, 30 and 25 % on one model. (Seconds can: in 10b some steps that
-# keep a GPU busy wait for the CPU once they are checkpointed.)
+# The three strategies that recompute every block add nearly the same arithmetic, at most a third of
+# a step. So arithmetic does not explain 50, 30 and 25 % on one model. (Seconds can: in 10b some
+# steps that keep a GPU busy wait for the CPU once they are checkpointed.)
 
 # %% id="verdicts-pairs"
 claims.Verdicts(

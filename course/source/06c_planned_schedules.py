@@ -35,8 +35,8 @@ torch.set_num_threads(1)  # small tensors: more threads would wait for each othe
 # block. One slot always holds the input of block 0. Backward goes from block 11 to block 0. Before
 # a block's backward, run forward from the nearest boundary at or before it.
 #
-# Your list says whose inputs you want to keep, in the order in which you want them. Each run takes
-# the first ones on the list that it passes, as many as there are free slots. After a block's own
+# Your list says whose inputs you want to keep, in the order in which you want them. Each run stores
+# the first inputs on the list that it passes, as many as there are free slots. After a block's own
 # backward, its slot is free again.
 #
 # **Edit the list and run the cell again.** Get below 45 forwards, first pass included, and then
@@ -188,9 +188,9 @@ def again_is_the_least():
 # ## The rules are special cases
 #
 # Chapter 06's rules cut equal segments and keep the last one. They need room for the boundaries and
-# one inside.
+# one inside. Here are three:
 #
-# - Twelve blocks with $r = 5$ in segments of four: the first figure of chapter 06.
+# - In fours: twelve blocks with $r = 5$, as in the first figure of chapter 06.
 # - $\sqrt n$: sixteen blocks with $r = 1$, in segments of four.
 # - Every block: 24 transformer blocks, $r = 16$.
 #
@@ -249,7 +249,7 @@ rows = {name: beside_yours(*sizes) for name, sizes in rules.items()}
 pd.DataFrame(rows, index=columns).T
 
 # %% [markdown] id="rules-read"
-# In the room of each rule, your number is the rule's or smaller:
+# In the room of each rule, your plan takes as many forwards as the rule, or fewer:
 #
 # - *In fours*: nothing better exists, in room or in forwards.
 # - $\sqrt n$: less room isn't possible. In that room you save one forward, because a block with
@@ -257,9 +257,9 @@ pd.DataFrame(rows, index=columns).T
 # - *Every block*: the same forwards fit in less room. The first segments run again when few
 #   boundaries are left, so they can be longer.
 #
-# Now Revolve (Griewank and Walther, 2000), the answer to the puzzle: only one block's inside fits
-# at a time, and there are $c$ slots. It comes from simulations with many time steps and a large
-# state, with no room for a boundary at each step.
+# Revolve (Griewank and Walther, 2000) is the answer to the puzzle: only one block's inside fits at
+# a time, and there are $c$ slots. It comes from simulations with many time steps, whose state is
+# too large for a boundary at each step.
 
 
 # %% id="revolve"
@@ -470,12 +470,12 @@ table.assign(
 
 # %% [markdown] id="profile-read"
 # `profile` ran the model once and counted. In units of a boundary, an attention saves 6 and an MLP
-# saves 10. The FLOPs of their forwards are as 3 to 4. So an attention frees fewer bytes for each
+# saves 10. The ratio of their forward FLOPs is 3 to 4. So an attention frees fewer bytes for each
 # FLOP that runs again.
 #
 # Two simple rules cut inside a block too: checkpoint only attentions, or only MLPs.
 #
-# **Predict.** Every block checkpointed costs 23 % more FLOPs. Your plan gets the same bytes. How
+# **Predict.** Checkpointing every block costs 23 % more FLOPs. Your plan gets the same bytes. How
 # many percent more FLOPs does it need?
 
 # %% id="guess-plan"
@@ -578,8 +578,8 @@ plots.tradeoff({"your plans": planned, **points}, title=title)
 # %% [markdown] id="tradeoff-read"
 # Compared with each rule, your plan needs no more bytes and fewer FLOPs. All numbers are counted on
 # the real model. A plan may treat the same half differently in the first block and in the last one.
-# A rule can't. The companion [07c](07c_side_by_side.ipynb) does this on GPT-2's layout and on a
-# U-Net, with the results of matmuls as a third choice.
+# A rule can't. The companion [07c](07c_side_by_side.ipynb) plans GPT-2's layout and a U-Net, with a
+# third choice: keep only the results of matmuls.
 #
 # `planning.solve` is your recursion in bytes, for longer chains too. Drag the budget: what does a
 # plan give up first?
@@ -592,11 +592,11 @@ widgets.plan_explorer(lambda size: planning.solve(profile, budget_bytes=size), b
 # %% [markdown] id="only-the-plan"
 # ## A model that only the plan fits
 #
-# ViT-H/14 trains on images of 2,688 x 2,688 pixels, as in pathology. That's 36,865 tokens, one
-# image at a time, so accumulation can't help. The 679 million parameters, their gradients and AdamW
-# take 10 GiB in float32. On a card of 16 GiB about 5 GiB are left.
+# ViT-H/14 trains on images of 2,688 x 2,688 pixels, as in pathology. A single image has 36,865
+# tokens, so accumulation can't help. The 679 million parameters, their gradients and AdamW take 10
+# GiB in float32. On a 16 GiB card about 5 GiB are left.
 #
-# **Predict.** How many GiB does it take with every block checkpointed?
+# **Predict.** How many GiB does the step need besides, with every block checkpointed?
 
 # %% id="guess-vit"
 guess = None  # GiB
@@ -646,11 +646,11 @@ columns = ["predicted", "fits 5 GiB", "price", "in boundaries", "counted on the 
 pd.DataFrame(rows, index=columns).T
 
 # %% [markdown] id="vit-read"
-# Neither short segments nor long ones fit: short ones have too many boundaries, and long ones too
-# large an inside. The plan nests segments and cuts some of them inside a block. It takes more time,
+# Neither short nor long segments fit: short ones have too many boundaries, and long ones keep too
+# much inside. The plan nests segments and cuts some of them inside a block. It takes more time,
 # since some halves run three times. All columns but the last are *predicted*, for CUDA kernels and
-# an A100's speed. The last one is *counted* on a narrow twin with as many blocks, in units of its
-# own boundaries.
+# an A100's speed. The last column is *counted* on a narrow twin with as many blocks, in units of
+# its own boundaries.
 #
 # `planning.apply(model, plan)` trains by such a plan, and `planning.undo(model)` removes it.
 #
@@ -667,8 +667,8 @@ pd.DataFrame(rows, index=columns).T
 #
 # 1. Nine boundaries besides the input, and one inside of ten: 19 units. 90 forwards.
 # 2. $\binom{7}{3} = 35$ blocks, in $35 + 4 \cdot 35 - \binom{7}{4} = 140$ forwards.
-# 3. Room 8: keep block 0, drop block 1. The sum is 5. Dropping both 0 and 1 takes 6. Room 10: drop
-#    block 0, and 1 + 6 + 3 fit. The sum is 1.
+# 3. Room 8: keep block 0 and drop block 1. That repeats 5; dropping both 0 and 1 would repeat 6.
+#    Room 10: drop block 0, and 1 + 6 + 3 fit. That repeats 1.
 # </details>
 #
 # ## What to remember

@@ -495,16 +495,16 @@ print(f"4 blocks: {saved[4]:.2f}; FLOPs of 16, in plain steps: {flops[halves]:.2
 pd.DataFrame(table).T
 
 # %% [markdown] id="modules-read"
-# The advice does not hold here, in either half:
+# Neither part of the advice holds here:
 #
 # - **Memory.** `halves` keeps two boundaries a block where `per_block` keeps one. In return, only
-#   one half is recomputed at a time. With 4 blocks the smaller segment wins. With 16 blocks the
-#   boundaries win, and `halves` needs more. The formula of chapter 06 says the same: the best
-#   length is $\sqrt{n/r}$ blocks. For $r = 16$ that is half a block if $n = 4$, and a whole one if
-#   $n = 16$.
-# - **Recomputation.** It falls. PyTorch stops a recomputation as soon as backward has its tensors,
-#   so each segment skips its last matmul. Two segments skip two. (If dropout follows the last
-#   matmul, nothing is skipped, and both choices cost the same.)
+#   one half is recomputed at a time. With 4 blocks the smaller segment matters more. With 16 blocks
+#   the boundaries do, and `halves` needs more memory. The formula of chapter 06 says the same: the
+#   best length is $\sqrt{n/r}$ blocks. For $r = 16$ that is half a block if $n = 4$, and a whole
+#   one if $n = 16$.
+# - **Recomputation** falls. PyTorch stops a recomputation as soon as backward has its tensors, so
+#   each segment skips its last matmul. Two segments skip two. (If dropout follows the last matmul,
+#   nothing is skipped, and both choices cost the same.)
 # - **Attention or MLP?** With a fused kernel `mlp_only` frees twice as much as `attention_only`,
 #   for fewer FLOPs per byte. With eager attention in long sequences `attention_only` frees more
 #   (chapter 03).
@@ -512,9 +512,9 @@ pd.DataFrame(table).T
 #   outputs wait, four tensors a block. Pull the norm into the segment.
 #
 # So the boundaries decide, and boundaries need not be on the device. Chapters 07d and 10 move them
-# to the host, so the device holds one segment's tensors at a time. Here NumPy is the host. The
-# next table compares `halves` with `per_block` in both places. (*Kept* leaves temporary tensors
-# out of the peak.)
+# to the host, so the device holds one segment's tensors at a time. Here NumPy arrays stand in for
+# host memory. The next table compares `halves` with `per_block`, with boundaries on the device and
+# on the host. (*Kept* leaves temporary tensors out of the peak.)
 
 # %% id="host"
 KINDS = {"fused": {}, "eager": {"attention": "eager"}, "dropout": {"dropout": 0.1}}
@@ -540,19 +540,19 @@ another.rename_axis(columns="halves save, %")
 
 # %% [markdown] id="host-read"
 # With boundaries on the host, the saving from halves doesn't shrink with depth. With fused
-# attention, the kept bytes fall by what the advice says. With dropout, it is the peak that falls
-# by that much. With eager attention the scores keep one half large, so there is less to gain.
-# Halves never recompute more.
+# attention, the kept bytes fall as far as the advice says, 30 to 40 %. With dropout, the peak does.
+# With eager attention the scores keep one half large, so there is less to gain. In no row does
+# `halves` recompute more.
 #
 # ## Can we choose by operation?
 #
 # A module is a coarse choice. The price list says: drop norms and GELU, keep the matmuls. But GELU
 # and the `up` matmul are in the same module.
 #
-# So take one segment a block, as in `per_block`, and *keep a few results on the way*. In the first
+# So use one segment per block, as in `per_block`, and *keep a few results on the way*. In the first
 # run a dispatch mode stores the results of chosen operations. In the second run a different mode
 # hands them out instead of computing them. `checkpoint` takes such a pair as `context_fn`.
-# `name_of` says which result an operation makes.
+# `name_of` identifies the operation's result.
 
 
 # %% id="name-of"
@@ -721,7 +721,7 @@ pd.DataFrame(table).T.rename_axis("kept")
 # %% [markdown] id="policies-read"
 # `all but down` runs no matmul twice and still frees a good part of the memory: what the norms and
 # GELU keep costs almost nothing to recompute. This is the first policy to try when you are a little
-# over budget. `qkv, up` repeats `out`, because the second norm's input depends on it.
+# over budget. The policy `qkv, up` recomputes `out`, because the second norm's input depends on it.
 #
 # The last row is a trap. `down` has the most expensive result of the block, so a rule "keep what is
 # expensive" keeps it. It costs one more unit per block and saves nothing. No operation needs that
@@ -776,9 +776,9 @@ for name in ("qkv, up", "all but down"):
 # Bytes, FLOPs and gradients are the same. PyTorch's version also handles views, in-place writes
 # and the compiler. Use it; ours is for understanding it.
 #
-# An operation with an *ordered effect* (`register_effect`) runs once under a policy from PyTorch
-# 2.15 on, unless the policy says `MUST_RECOMPUTE`. Up to 2.13, and in a plain checkpoint, it runs
-# again. `MUST_CPU_OFFLOAD` silently recomputes in eager (2.13, 2.15).
+# From PyTorch 2.15 on, an operation with an *ordered effect* (`register_effect`) runs only once
+# under a policy, unless the policy says `MUST_RECOMPUTE`. Up to 2.13, and in a plain checkpoint, it
+# runs twice. In eager mode, `MUST_CPU_OFFLOAD` silently recomputes (2.13, 2.15).
 #
 # The optional `07c_side_by_side` runs all of these on one model, plus two that choose for you:
 # the compiler and the planner.
@@ -815,8 +815,8 @@ claims.Verdicts(
 # wide the result is.
 # </details>
 #
-# **2.** 32 layers of width 4096, 4096 tokens, bfloat16. What does it cost to keep the result of
-# each `qkv`, and what does it save?
+# **2.** A model has 32 layers of width 4096 and runs on 4096 tokens, in bfloat16. What does it cost
+# to keep the result of each `qkv`, and what does it save?
 #
 # <details><summary>Answer</summary>
 #
@@ -830,7 +830,7 @@ claims.Verdicts(
 # <details><summary>Answer</summary>
 #
 # 12 blocks: `halves` $24 + 8 = 32$ units, `per_block` $12 + 16 = 28$. With 4 blocks $8 + 8 = 16$
-# and $4 + 16 = 20$. So it is `per_block`, then `halves`.
+# and $4 + 16 = 20$. So `per_block` holds less with 12 blocks, `halves` with 4.
 # </details>
 
 # %% [markdown] id="end"

@@ -25,11 +25,11 @@ from tutorial_lib.models.gpt import GPT, GPTConfig
 # A checkpoint can drop a tensor only if nothing else holds it. Training code often does: it keeps
 # a list of hidden states for a plot, or a hook logs activations.
 #
-# With every block checkpointed, a hook logs each block's output, the inside of its MLP, or the mean
-# of its first norm.
+# We checkpoint every block. In each run a hook logs one thing: each block's output, a tensor inside
+# its MLP, or the mean of its first norm's output.
 #
-# **Predict.** The hook keeps the tensor from inside the MLP itself. What is the peak, in percent
-# of the peak *without* checkpointing?
+# **Predict.** The hook keeps the MLP's tensor itself, not detached. What is the peak, in percent of
+# the peak *without* checkpointing?
 
 # %% id="guess-kept"
 guess = None  # %
@@ -89,9 +89,9 @@ table = pd.DataFrame({"waiting, units": units, "peak, % of plain": peaks})
 table.round().rename_axis(["logged", "kept as"])
 
 # %% [markdown] id="references-read"
-# - The **outputs of the blocks** are the boundaries, and wait anyway. The list only keeps them
-#   longer, when backward would have freed them.
-# - The **inside of the MLP** waits with its full size, four units for each block. The hook runs in
+# - The **outputs of the blocks** are the boundaries, which wait anyway. The list only holds them
+#   after backward would have freed them.
+# - The **MLP's inner tensors** stay in memory at full size, four units per block. The hook runs in
 #   the recomputation too, and appends again. Without `detach` it is worse: an entry from the
 #   recomputation holds the whole graph of its block.
 # - A **number** computed from the tensor costs no memory. (On a GPU `.item()` makes Python wait
@@ -104,13 +104,13 @@ table.round().rename_axis(["logged", "kept as"])
 #
 # All plans in chapters 06c and 07 were made beforehand. If the graph changes from step to step,
 # with sequences of different length or a tree, no plan fits. **Dynamic tensor rematerialisation**
-# (Kirisame et al., 2021) needs none: compute; when memory is full, evict a tensor; when an evicted
-# one is needed, recompute it. It evicts the tensor with the smallest
+# (Kirisame et al., 2021) needs no plan. When memory is full, it evicts a tensor. When an evicted
+# tensor is needed, it recomputes that tensor. It evicts the tensor with the smallest
 #
 # $$ h = \frac{\text{cost to recompute it}}{\text{bytes} \times \text{time since its last use}} $$
 #
-# Here is a small case: a chain of equal operations. Recomputing a result includes its evicted
-# neighbours.
+# Here is a small case: a chain of equal operations. The cost to recompute a result includes its
+# evicted neighbours.
 
 
 # %% id="on-demand"
@@ -146,9 +146,9 @@ def forward_and_backward(length, room):
 
 
 # %% [markdown] id="predict-on-demand"
-# The best plan knows the chain beforehand. It is a small dynamic program, as in chapter 06c: run
-# forward to result $k$ and keep it, go backward through all that follows it, then through all
-# before.
+# The best plan knows the chain beforehand. A small dynamic program finds it, as in chapter 06c: run
+# forward to result $k$ and keep it, go backward through everything after it, then through
+# everything before.
 #
 # **Predict.** Take a chain of 64 operations and 12 places in memory. How many percent more
 # operations does the eviction rule run than the best plan?
@@ -184,10 +184,9 @@ plots.training_curves(
 )
 
 # %% [markdown] id="on-demand-price"
-# The rule knows nothing beforehand, and stays close to the best plan. What the count leaves out is
-# the search itself: before each eviction the rule compares all tensors in memory. For a fixed
-# graph, a plan made once is cheaper. PyTorch has no such mode; the authors' prototype changed
-# PyTorch.
+# The rule knows nothing beforehand, and stays close to the best plan. The count leaves out the
+# search itself: before each eviction the rule compares all tensors in memory. For a fixed graph, a
+# plan made once is cheaper. PyTorch has no such mode; the authors' prototype changed PyTorch.
 #
 # ## Verdicts
 
