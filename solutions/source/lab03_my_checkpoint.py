@@ -106,8 +106,8 @@ print(f"{left:.0f} %{beside(guess, left)}")
 goal
 
 # %% [markdown] id="read-mark"
-# The weights' gradients are in memory either way, and while a block runs backward, all of *its*
-# tensors are back. The second number is the one to reach.
+# What is left? The weights' gradients are in memory either way, and while a block runs backward,
+# all of *its* tensors are back. The second number is the peak to reach.
 
 # %% [markdown] id="text-3-1"
 # ## 3.1 Discard and recompute
@@ -245,9 +245,9 @@ print(f"{len(seen)} calls{beside(guess, len(seen))}")
 seen
 
 # %% [markdown] id="goal-3-2"
-# `pack` sees the input of each of the three, and one weight: the second Linear needs it for the
-# gradient of its input. Weights pass through `pack` and cost nothing, since they are in memory
-# anyway.
+# `pack` sees the input of each of the three layers, and one weight, which the second Linear needs
+# for the gradient of its input. Weights pass through `pack` and cost nothing, since they are in
+# memory anyway.
 #
 # Write `collect` and `unpack`. The numbers to reach: each block begins twice and ends once, and the
 # peak is the same as PyTorch's above. For that, release a recomputed tensor as soon as it has been
@@ -465,7 +465,7 @@ checks.lab03.remember_surroundings(remember_surroundings)
 # autocast was off in forward.
 # </details>
 #
-# Here is `hooked` with its surroundings restored:
+# Here is `hooked`, which now restores its surroundings:
 
 
 # %% id="dropout-on"
@@ -598,15 +598,16 @@ except Exception as error:
 # dictionary not empty, recomputed nothing, and couldn't find what the first had taken. So:
 #
 # - Instead of the tensor, autograd keeps a small placeholder object, a `Slot`. Only autograd holds
-#   it: when a node of the graph is freed, its slots die. The region has weak references.
+#   it: when a node of the graph is freed, its slots die. The region holds only weak references to
+#   its slots.
 # - Each backward has a name, `current_backward()`. A region recomputes **once for each name**, and
 #   puts each tensor into its slot under that name.
 # - Unpacking takes the tensor out of the slot. Even with `retain_graph=True` nothing stays.
-# - After the tensor with the last number, whether its slot is alive or dead, **stop early**, as in
-#   3.2.
+# - **Stop early**, as in 3.2: right after the tensor with the last number, whether its slot is
+#   alive or dead.
 #
 # `pack` and the recomputation are given. The numbers to reach: one recomputation for each backward,
-# and an operation after the last saved tensor runs once.
+# and only one run of the operations after the last saved tensor.
 
 
 # %% id="given-3-5"
@@ -732,8 +733,9 @@ checks.lab03.region(Region)
 #
 # Difficulty 3/5 · importance 5/5 · 12 minutes
 #
-# A function that reads a global or appends to a cache may differ the second time. You can cheaply
-# compare what it saves each time: the number of tensors, and each one's shape, dtype and device.
+# A function that reads a global or appends to a cache may compute something different the second
+# time. You can cheaply compare what the two runs save: the number of tensors, and each one's shape,
+# dtype and device.
 
 
 # %% id="given-describe"
@@ -968,7 +970,8 @@ def unet_gradients(call):
 len(unet.blocks), same(unet_gradients(checkpoint), unet_gradients(plain))
 
 # %% [markdown] id="read-unet"
-# The time depends on the machine, so the two run in turn, and you take the ratio of each pair.
+# The time depends on the machine. So the next cell runs the two checkpoints in turn, and takes the
+# ratio of each pair.
 
 
 # %% id="given-seconds"
@@ -1005,5 +1008,6 @@ if torch.cuda.is_available():
         print(f"{name:<12}{peak_bytes(call):>10}, gradients off by {far:.0e}")
 
 # %% [markdown] id="end"
-# PyTorch's checkpoint also supports `torch.compile` and the reentrant form. Yours, in turn, saves
-# tensors in lists, and lets BatchNorm count a batch once. From here on the course uses PyTorch's.
+# PyTorch's checkpoint also supports `torch.compile` and the reentrant form. Yours also registers
+# tensors in lists, and lets BatchNorm count a batch only once. From here on the course uses
+# PyTorch's.

@@ -224,8 +224,8 @@ checks.lab04.segments_cost(segments_cost)
 # </details>
 # <details><summary>Hint 3: the first forward</summary>
 #
-# Every segment but the last is dropped first:
-# `dropped_needs(stages, start, end + 1, len(stages) - 1)`. Its forward seconds count twice. (Its
+# In the first forward, every segment but the last is dropped, which needs
+# `dropped_needs(stages, start, end + 1, len(stages) - 1)`. Count its forward seconds twice. (Those
 # bytes never set the peak, since the same stages run again with more in memory. Why?)
 # </details>
 #
@@ -420,7 +420,7 @@ checks.lab04.fewest_forwards(fewest_forwards)
 # </details>
 # <details><summary>Hint 3: by hand</summary>
 #
-# For three stages and two places, k = 1 results in 1 + F(2, 1) + F(1, 2) = 1 + 3 + 1.
+# For three stages and two places, k = 1 gives 1 + F(2, 1) + F(1, 2) = 1 + 3 + 1.
 # </details>
 
 # %% id="revolve-numbers"
@@ -529,7 +529,7 @@ pd.DataFrame(table).T.rename_axis("places")
 #
 # Each way needs the memory of its *largest* moment; the part needs the *smallest* of these over all
 # ways. A part of one stage can only be kept. Trying every tree takes too long: eleven stages have a
-# million.
+# million trees.
 #
 # **Predict.** In the chain below, blocks get narrower. How large is the smallest possible peak, as
 # a share of the peak with everything kept?
@@ -598,18 +598,19 @@ share = floor / everything
 print(f"{Bytes(floor)} of {Bytes(everything)}: {share:.0%}{beside(guess, share)}")
 
 # %% [markdown] id="read-floor"
-# No schedule goes lower: the first block alone, with all that its backward holds, takes most of it.
-# Only finer stages or a smaller micro-batch would help.
+# No schedule goes lower: the first block alone, with all that its backward holds, takes most of
+# this peak. Only finer stages or a smaller micro-batch would help.
 #
 # ## 4.6 The fastest schedule within a budget
 #
 # Difficulty 3/5 · importance 5/5 · 20 minutes
 #
-# The ways are the same, but you are given `room`, the bytes that a part may use besides its input.
-# You minimize the *extra time*, spent on forwards that run again. A way is possible only if its
-# first moment, `kept_needs` or `dropped_needs`, fits into the room. What a way holds meanwhile
-# reduces the room for the rest; a segment's inside has the whole room again. (`min` can't compare a
-# number with a tuple, so give it a `key` that looks only at the seconds.)
+# A part can begin in the same ways as in 4.5, but now you are given `room`, the bytes that it may
+# use besides its input. You minimize the *extra time*, which is spent on forwards that run again. A
+# way is possible only if its first moment, `kept_needs` or `dropped_needs`, fits into the room.
+# What a way holds while the rest runs reduces the rest's room. A segment's inside has the whole
+# room again. (`min` can't compare a number with a tuple, so give it a `key` that looks only at the
+# seconds.)
 #
 # The numbers to reach: never over the budget, and as fast as `planning.solve`. For a budget that no
 # tree fits, raise a `ValueError` that names the smallest budget in bytes.
@@ -766,8 +767,8 @@ claims.Verdicts(
 #
 # - Say what a schedule costs before it runs.
 # - Run any schedule on real layers, with bit-identical gradients.
-# - Find the fewest forwards, the smallest budget, and the fastest schedule in between. All use one
-#   recursion: keep, or drop up to a boundary.
+# - Find the fewest forwards, the smallest budget, and the fastest schedule in between. All three
+#   use one recursion: keep, or drop up to a boundary.
 #
 # `planning.profile` finds the stages of any model, and `planning.apply` runs the plan on it.
 # Chapter 07 looks inside a stage.

@@ -345,7 +345,7 @@ print("* backward asks for it")
 # The *greedy* way drops the tensors with the lowest prices first, as in chapter 07. The exact way
 # tries all sets.
 #
-# **Predict.** You may keep 4 units. How many times as many FLOPs does the greedy way recompute as
+# **Predict.** You may keep 4 units. By what factor does the greedy way recompute more FLOPs than
 # the exact way?
 
 # %% id="guess-exact"
@@ -398,7 +398,8 @@ plots.tradeoff(
 )
 
 # %% [markdown] id="exact-read"
-# The greedy way may have to drop a large tensor next, which frees more than needed and costs more.
+# The next tensor in the greedy order may be a large one. Dropping it frees more than needed, and
+# costs more.
 #
 # ## 5.3 A policy that counts
 #
@@ -418,8 +419,8 @@ plots.tradeoff(
 # calls `policy(context, op, *args, **kwargs)` in forward. Some releases call it in the
 # recomputation too, with `context.is_recompute` set. Count from 0 in each run.
 #
-# The chosen matmuls must run once, and all others twice. Only the results of the chosen ones may
-# wait, besides the segment's input. The gradients must be bit-identical.
+# The chosen matmuls must run once, and all others twice. Only the chosen matmuls' results and the
+# segment's input may be kept for backward. The gradients must be bit-identical.
 
 
 # %% id="given-matmul"
@@ -512,8 +513,8 @@ for keep in ((), (0,), (0, 3), (0, 1, 3), (0, 1, 2, 3), (0, 1, 2, 3, 4)):
 pd.DataFrame(table).T.rename_axis("keep")
 
 # %% [markdown] id="policies-read"
-# The last line keeps the results of all matmuls. Then only norms, GELU and dropout run again, and a
-# third of the memory is free.
+# In the last row the results of all matmuls are kept. Then only norms, GELU and dropout run again,
+# and a third of the memory is free.
 #
 # ## 5.4 A target in bytes, the fewest FLOPs
 #
@@ -700,7 +701,8 @@ plots.tradeoff(
 )
 
 # %% [markdown] id="targets-read"
-# One policy for all blocks has a few points on this curve; your solver has one for every target.
+# One policy for all blocks reaches only a few points on this curve. Your solver finds one for every
+# target.
 #
 # ## 5.5 Move it to the host
 #
@@ -789,7 +791,7 @@ checks.lab05.offloading(offloading)
 # </details>
 #
 # **Predict.** On 8 real blocks, PyTorch's `save_on_cpu` copies every saved tensor, weights
-# included. How many times as many bytes does it copy as your hooks?
+# included. By what factor does it copy more bytes than your hooks?
 
 # %% id="guess-copies"
 guess = None  # times
