@@ -110,7 +110,7 @@ report
 
 # %% [markdown] id="read-first"
 # Every line is *counted*: the meter watches each tensor's memory from its allocation to its
-# release, so the bytes are exact and the same on every machine. In units of P:
+# release, so the bytes are exact and the same on every machine. Here they are in units of P:
 
 # %% id="in-units-of-p"
 P, old, states = (
@@ -266,9 +266,9 @@ xl
 # prediction assumes the kernels of a GPU; chapter 03 shows why a CPU would keep more.
 #
 # This number is *predicted*. The course keeps that word apart from *counted* and from *measured*.
-# *Measured* means: on a GPU, by its allocator, with the GPU's name and the date beside it. Can you
-# trust a prediction? To test it, predict the small GPT with a CPU's kernels, and subtract the count
-# above.
+# *Measured* means that a GPU's allocator counted, with the GPU's name and the date beside it. Can
+# you trust a prediction? To test it, predict the small GPT with a CPU's kernels, and subtract the
+# count above.
 #
 # **Write.** `small_gpt`, modelled on `gpt2_xl`. The difference must be 0 bytes.
 

@@ -124,9 +124,8 @@ table.round(2)
 #   bitsandbytes' AdamW with `optim_bits=32` and Apex's FusedAdam keep them in float32, 56 GB, with
 #   no float32 copy of the weights. With such a copy (a *master copy*) the sum is 16 bytes per
 #   parameter.
-# - **"Optimizer states take 2 to 8 times the parameters."** In this table they never take more than
-#   2 times. With float32 states and bfloat16 parameters it's 4 times, or 6 if a master copy counts
-#   as a state.
+# - **"Optimizer states take 2 to 8 times the parameters."** In this table the ratio is never above
+#   2. With float32 states and bfloat16 parameters it's 4, or 6 if a master copy counts as a state.
 #
 # 8-bit AdamW (Dettmers et al., 2022) keeps two states of one byte. Adafactor (Shazeer and Stern,
 # 2018) keeps one number for each row and each column of a matrix.
@@ -448,8 +447,8 @@ cards = plots.CARDS_GIB
 plots.ledger_bars(ledgers, title=title, cards_gib=cards, predicted=list(levers))
 
 # %% [markdown] id="read-levers"
-# The line through two toy models predicts the 32-layer model exactly, because every block keeps
-# the same.
+# The line through two toy models predicts the 32-layer model exactly, because every block keeps the
+# same number of bytes.
 #
 # Checkpointing alone takes not one byte off the peak, because the update is the peak. Fused AdamW
 # alone takes next to nothing off, because then the backward pass is the peak. Together they lower
@@ -459,8 +458,8 @@ plots.ledger_bars(ledgers, title=title, cards_gib=cards, predicted=list(levers))
 #
 # ## Verdicts
 #
-# What the chapter says about claims from published courses and papers (A01 is a number in the
-# course's list):
+# Here is what the chapter says about claims from published courses and papers (A01 is a number in
+# the course's list):
 
 # %% id="verdicts-stays"
 each = pd.concat([pd.DataFrame(per_parameter), pd.DataFrame(stays) / N], axis=1).T

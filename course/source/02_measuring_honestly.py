@@ -612,9 +612,8 @@ savings
 # the first `step()`. From here on we use the course's meter, which runs `warmup` steps before the
 # one that counts.
 #
-# **Predict.** The same step is measured twice: when it runs first, and when it runs for the second
-# time. By how many P (bytes of the parameters) is the peak of the backward pass higher the second
-# time?
+# **Predict.** We measure the first and the second run of the same step. By how many P (bytes of the
+# parameters) is the peak of the backward pass higher in the second run?
 
 # %% id="guess-warmup"
 guess = None  # P

@@ -6,7 +6,7 @@
 #
 # 1. Who holds the peak?
 # 2. Why can a tensor not be allocated although twice its size is free?
-# 3. How do you read the allocator's own record of a step, a snapshot?
+# 3. How do you read a *snapshot*, the allocator's own record of a step?
 # 4. What does a GPU need beyond the tensors?
 # 5. Other instruments are PyTorch's profiler, its other counters, and Python's `tracemalloc`. What
 #    do they see that this course's meter does not, and what do they miss?
@@ -104,7 +104,7 @@ holders.nlargest(6, "num_bytes").map(human_bytes)
 # but the other lengths and their order differ. The runs are *emulated* and were recorded: PyTorch's
 # own allocator ran as on an A100, and no kernel ran.
 #
-# **Predict.** How many times as large as *allocated* does *reserved* get, in the worst order?
+# **Predict.** In the worst order, by what factor is *reserved* larger than *allocated*?
 
 # %% id="guess-orders"
 guess = None  # times
@@ -408,8 +408,8 @@ tracemalloc.stop()
 del array
 
 # %% [markdown] id="traced-text"
-# NumPy reports its arrays to `tracemalloc`, and PyTorch reports nothing. So what does it compare
-# when it compares a plain and a checkpointed step?
+# NumPy reports its arrays to `tracemalloc`, and PyTorch reports nothing. So what does `tracemalloc`
+# compare in a plain and a checkpointed step?
 
 
 # %% id="traced-steps"

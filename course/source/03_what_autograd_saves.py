@@ -267,7 +267,7 @@ chains.round(1)  # in feature maps
 # %% [markdown] id="read-in-place"
 # By none. What is saved does not change, because ReLU keeps its output in both cases. The tensor
 # that it overwrites is the batch norm's output, which nothing keeps: without `inplace` it is freed
-# a moment later. So in-place saves one temporary tensor in forward, and the peak is in backward.
+# a moment later. So in-place saves one temporary tensor in forward, but the peak is in backward.
 # (LeakyReLU differs: normally it keeps its input. In place it keeps its output, which the next
 # layer keeps anyway. If the overwritten tensor *is* kept, backward raises an error.)
 #
@@ -278,7 +278,7 @@ chains.round(1)  # in feature maps
 # number per row, and recomputes the scores in the backward pass: checkpointing, built into a
 # kernel.
 #
-# A published claim: "attention scores at 32K tokens in bf16 take 2 GB per layer per sample".
+# A source claims: "attention scores at 32K tokens in bf16 take 2 GB per layer per sample".
 #
 # **Predict.** How many GiB do they take for a layer with 32 heads and width 4096, the shape of
 # Llama-7B?
@@ -404,7 +404,7 @@ pd.DataFrame(rows, columns=["b", "s", "h", "a", "GPU kernels off", "CPU kernels 
 #
 # Bytes are half of the story: a tensor that is gone when the peak comes costs nothing. Forward
 # saves first what backward uses last, so "the activations of early layers live longest". Is that
-# true? Eight blocks, counted:
+# true? Here is a count for eight blocks:
 
 # %% id="gpt-lives"
 small = GPT(GPTConfig(num_layers=8))

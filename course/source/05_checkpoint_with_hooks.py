@@ -458,7 +458,7 @@ pd.DataFrame({"ours": ours, "PyTorch's": theirs}).map(waiting).round(1)
 # tensors, and the `grad_fn` of its output still has them, in `saved_tensors`. As in chapter 04, an
 # empty dummy tensor that needs a gradient makes sure that there is a `grad_fn`.
 #
-# **Write.** `registered`. Its closure must hold no tensor of `args`.
+# **Write.** `registered`. Its closure must not hold any tensor of `args`.
 
 
 # %% id="register"
@@ -518,8 +518,8 @@ def registers():
 
 
 # %% [markdown] id="write-less"
-# **Write.** The rest of `recomputing_less`: the `unpack` of `recomputing_once`, which brings the
-# arguments back and stops early. Below, its FLOPs and what waits for backward must match
+# **Write.** The rest of `recomputing_less`. Its `unpack` is like `recomputing_once`'s, but brings
+# the arguments back and stops early. Below, its FLOPs and what waits for backward must match
 # PyTorch's.
 
 
@@ -776,7 +776,7 @@ claims.Verdicts(
 # <details><summary>Answer</summary>
 #
 # Once in forward, once when its segment is recomputed, once when the block itself is recomputed:
-# three times. The last block of each of the four segments skips the second one. The mean is
+# three times. The last block of each of the four segments skips the second of these. The mean is
 # $(12 \cdot 3 + 4 \cdot 2)/16 = 2.75$, and 1.75 forwards are extra.
 # </details>
 #

@@ -96,7 +96,7 @@ figures.schedule(puzzle.simulation.events, title=f"your list: {boundaries}", uni
 # entries use slots that backward has freed.
 # </details>
 #
-# How would a program find it? For each block there are only two things to decide.
+# How would a program find that list? For each block there's only one decision: keep or drop.
 #
 # ## Keep or drop
 #
@@ -111,10 +111,10 @@ figures.schedule(puzzle.simulation.events, title=f"your list: {boundaries}", uni
 #   `inputs[split]` is held. Then the segment runs again, as a separate part. It has the whole
 #   room, because the later blocks are done by then.
 #
-# Dropping costs one more forward for each block of the segment, and whatever its own part costs. In
-# both ways the later blocks are a part too, with less room. So both ways ask the same question
-# about shorter parts, and the answer is the cheapest of all ways. That's the recursion of
-# Beaumont et al. (2019). `@cache` keeps each answer, because the same parts come up over and over.
+# Dropping costs one more forward for each block of the segment, plus whatever its own part costs.
+# In both ways the later blocks are a part too, with less room. So both ways ask the same question
+# about shorter parts, and the answer is the cheapest way. That's the recursion of Beaumont et al.
+# (2019). `@cache` keeps each answer, because the same parts come up over and over.
 #
 # **Write.** The body of `again`. Begin with the two easy cases: a room below 0, and a part without
 # blocks.
@@ -315,7 +315,7 @@ table.rename_axis("slots")
 # to the best.
 #
 # **Write.** The schedule, in chapter 06's form: a number is a block that's kept, a tuple is a
-# segment that runs again, and it holds the segment's own schedule.
+# segment that runs again, with its own schedule inside.
 
 
 # %% id="schedule"
@@ -665,7 +665,8 @@ pd.DataFrame(rows, index=columns).T
 #
 # <details><summary>Answers</summary>
 #
-# 1. Nine boundaries besides the input, and one inside of ten: 19 units. 90 forwards.
+# 1. Room for nine boundaries besides the input, and one inside of ten: 19 units. 90 forwards run
+#    again.
 # 2. $\binom{7}{3} = 35$ blocks, in $35 + 4 \cdot 35 - \binom{7}{4} = 140$ forwards.
 # 3. Room 8: keep block 0 and drop block 1. That repeats 5; dropping both 0 and 1 would repeat 6.
 #    Room 10: drop block 0, and 1 + 6 + 3 fit. That repeats 1.

@@ -231,7 +231,7 @@ per_mflop = table.apply(freed, axis=1)
 pd.DataFrame({"kept": kept, "to recompute": again, "freed per MFLOP": per_mflop})
 
 # %% [markdown] id="price-read"
-# Read it from the top: that is the order in which to drop tensors.
+# Read the table from the top: that is the order in which to drop tensors.
 #
 # - **Norms and GELU** need no matmul. (They do read and write memory.)
 # - **Attention's result** has a price that grows with the sequence: $4T$ FLOPs for each number,
@@ -497,7 +497,7 @@ pd.DataFrame(table).T
 # %% [markdown] id="modules-read"
 # Neither part of the advice holds here:
 #
-# - **Memory.** `halves` keeps two boundaries a block where `per_block` keeps one. In return, only
+# - **Memory.** `halves` keeps two boundaries per block, and `per_block` keeps one. In return, only
 #   one half is recomputed at a time. With 4 blocks the smaller segment matters more. With 16 blocks
 #   the boundaries do, and `halves` needs more memory. The formula of chapter 06 says the same: the
 #   best length is $\sqrt{n/r}$ blocks. For $r = 16$ that is half a block if $n = 4$, and a whole
@@ -509,7 +509,7 @@ pd.DataFrame(table).T
 #   for fewer FLOPs per byte. With eager attention in long sequences `attention_only` frees more
 #   (chapter 03).
 # - **Wrapping the modules alone** (`both_modules`) leaves the norms outside. Their inputs and
-#   outputs wait, four tensors a block. Pull the norm into the segment.
+#   outputs wait, four tensors per block. Pull the norm into the segment.
 #
 # So the boundaries decide, and boundaries need not be on the device. Chapters 07d and 10 move them
 # to the host, so the device holds one segment's tensors at a time. Here NumPy arrays stand in for
@@ -540,9 +540,9 @@ another.rename_axis(columns="halves save, %")
 
 # %% [markdown] id="host-read"
 # With boundaries on the host, the saving from halves doesn't shrink with depth. With fused
-# attention, the kept bytes fall as far as the advice says, 30 to 40 %. With dropout, the peak does.
-# With eager attention the scores keep one half large, so there is less to gain. In no row does
-# `halves` recompute more.
+# attention, the kept bytes fall as far as the advice says, 30 to 40 %. With dropout, the peak falls
+# as far. With eager attention the scores keep one half large, so there is less to gain. In no row
+# does `halves` recompute more.
 #
 # ## Can we choose by operation?
 #

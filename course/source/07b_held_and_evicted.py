@@ -2,7 +2,7 @@
 # # Held and evicted
 #
 # This companion of chapter 07 is optional: no lab and no later chapter needs it. It answers two
-# questions about tensors that are, or are not, in memory:
+# questions:
 #
 # 1. You added a checkpoint, and memory did not fall. Who holds the tensor?
 # 2. What if no plan can be made beforehand?
@@ -22,8 +22,8 @@ from tutorial_lib.models.gpt import GPT, GPTConfig
 # %% [markdown] id="references-text"
 # ## Why did my memory not fall?
 #
-# A checkpoint can drop a tensor only if nothing else holds it. Training code often does: it keeps
-# a list of hidden states for a plot, or a hook logs activations.
+# A checkpoint can drop a tensor only if nothing else holds it. Training code often holds one: in a
+# list of hidden states for a plot, or in a hook's log of activations.
 #
 # We checkpoint every block. In each run a hook logs one thing: each block's output, a tensor inside
 # its MLP, or the mean of its first norm's output.

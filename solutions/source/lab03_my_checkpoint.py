@@ -116,7 +116,7 @@ goal
 #
 # An `autograd.Function` has a forward, in which autograd records nothing, and a backward, which
 # gets the gradient of the output. In forward, run the function and save only its inputs. In
-# backward, run it again with gradients on, and go backward through that.
+# backward, run the function again with gradients on, and go backward through the new graph.
 #
 # The numbers to reach: autograd saves a block's input and nothing else, and each block runs exactly
 # twice.
@@ -204,7 +204,7 @@ print(f"{reached} parameters{beside(guess, reached)}")
 #
 # Difficulty 3/5 · importance 5/5 · 12 minutes
 #
-# The other form leaves the graph as it is. Inside `saved_tensors_hooks(pack, unpack)` autograd
+# The form with hooks leaves the graph as it is. Inside `saved_tensors_hooks(pack, unpack)` autograd
 # keeps what `pack(tensor)` returns, and calls `unpack` with that when backward needs the tensor:
 #
 # ```text

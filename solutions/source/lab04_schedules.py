@@ -248,9 +248,9 @@ table = {
 pd.DataFrame(table).T.rename_axis("segments of")
 
 # %% [markdown] id="read-intervals"
-# Memory has a minimum, near $\sqrt{32 / 9}$. Time falls throughout, because the last segment costs
-# no extra time and gets longer. (Early stop is ignored here.) So the sweet spot is the minimum of
-# memory, or a little to the right of it.
+# Memory has its minimum near segments of $\sqrt{32 / 9}$ blocks. Time falls throughout, because the
+# last segment costs no extra time and gets longer. (Early stop is ignored here.) So the sweet spot
+# is the minimum of memory, or a little to the right of it.
 #
 # ## 4.2 Run a tree
 #

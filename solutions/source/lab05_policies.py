@@ -199,7 +199,7 @@ plots.tradeoff(
 # Difficulty 3/5 · importance 4/5 · 10 minutes
 #
 # Chapter 07 priced each saved tensor *alone*. The price of a set is not the sum: two dropped
-# tensors may need the same matmul, and that runs only once.
+# tensors may need the same matmul, which runs only once.
 #
 # A **trace** lists the operations of a forward in order: `trace.ops`. Each has a `name`, what it
 # `reads` and `writes` (tuples of names) and `flops`. Tensors are named by their storage, so an
