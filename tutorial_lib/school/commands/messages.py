@@ -63,7 +63,7 @@ def of_own_code(error: Exception) -> str | None:
     if not frames:
         return None
     lines = "".join(traceback.format_list(frames))
-    cure = _NO_GPU if re.search("cuda|accelerator", str(error), re.IGNORECASE) else ""
+    cure = _NO_GPU if re.search("cuda|nvidia|accelerator", str(error), re.IGNORECASE) else ""
     said = f"Your code raised {type(error).__name__}: {error}\n{lines}"
     return f"{said}{cure}--debug shows all lines."
 
