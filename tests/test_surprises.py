@@ -301,7 +301,8 @@ def test_the_smallest_budget_of_the_compiler_has_not_the_smallest_peak():
 def test_a_recorded_habit_is_still_the_librarys(trainer):
     with habits.OUT.open(encoding="utf-8", newline="") as file:
         (kept,) = (row for row in csv.DictReader(file) if row["trainer"] == trainer)
-    assert habits.ask(trainer, sys.executable) == kept
+    asked = habits.ask(trainer, sys.executable)
+    assert asked == kept | {"version": asked["version"]}  # a newer one may have it too
 
 
 SMALL = {"vocab_size": 32, "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1,
