@@ -116,3 +116,11 @@ def test_each_card_has_its_speed_and_one_without_bfloat16_its_autocast(tiny):
         for dtype, seconds in ((torch.float16, 0.2), (torch.bfloat16, 2.2)):
             torch.empty(1, 1, dtype=dtype).mm(torch.empty(1, 1, dtype=dtype))
             assert roofline.seconds == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize("shape", [(6, 8), (2, 3, 8)])
+def test_a_linear_layer_is_one_launch_whatever_the_shape_of_its_rows(shape):
+    layer, rows = torch.nn.Linear(8, 16, bias=False), torch.ones(shape)
+    with torch.no_grad(), Roofline(planning.Speed()) as roofline:
+        layer(rows)
+    assert roofline.launches == roofline.matmuls == 1

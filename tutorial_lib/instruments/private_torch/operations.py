@@ -28,6 +28,8 @@ GROUPED_MATMUL = _aten._grouped_mm.default  # groups of rows, each with its matr
 # CUDA's cells of an LSTM and a GRU, and what autograd runs for them (the same file).
 FUSED_CELLS = (_aten._thnn_fused_lstm_cell.default, _aten._thnn_fused_gru_cell.default)
 READ_NUMBER = _aten._local_scalar_dense.default
+# Gives a matmul's result its shape, and moves nothing: 2.15's linear layers end in one too.
+MATMUL_SHAPED = _aten._unsafe_view.default
 LIFT, DETACH, CLONE = _aten.lift_fresh.default, _aten.detach.default, _aten.clone.default
 ADD_TO, SET_TO_ZERO = _aten.add_.Tensor, _aten.zero_.default
 PACK, UNPACK = _aten._pack_padded_sequence.default, _aten._pack_padded_sequence_backward.default

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from tutorial_lib import memory
 from tutorial_lib.instruments.planning.run.matmuls import is_matmul
-from tutorial_lib.instruments.private_torch.operations import gives_view
+from tutorial_lib.instruments.private_torch.operations import MATMUL_SHAPED, gives_view
 from tutorial_lib.memory.private_torch import TorchDispatchMode
 from tutorial_lib.memory.private_torch_unseen import flops_of
 from tutorial_lib.memory.storages import list_tensors
@@ -94,7 +94,7 @@ class Roofline(TorchDispatchMode):
         """Run the operation and add its time."""
         out = func(*args, **kwargs)
         self.matmuls += is_matmul(func, args)
-        if func.namespace == "aten" and not gives_view(func):
+        if func.namespace == "aten" and not gives_view(func) and func is not MATMUL_SHAPED:
             self.launches += 1
             made = list_tensors(out)
             touched = [*list_tensors(args), *list_tensors(kwargs), *made]
