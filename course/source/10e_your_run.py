@@ -451,7 +451,8 @@ print(f"the same three losses without a lever: {sum(near)} of {len(near)}")
 reports = {}
 for lever in ("", *qlora.LEVERS):
     with patch.object(qlora, "linear_of_4_bits", four_bits):
-        report = memory.predict(partial(qlora.make_step, lever))
+        # From 2.15 on, three peaks have a workspace of cuBLAS too, of 8 MiB.
+        report = memory.predict(partial(qlora.make_step, lever), release="2.13")
     reports[f"without {lever}" if lever else "all five"] = report
 gib = reports["without chunks"].peak_bytes / GIB
 print(f"without chunks: {gib:.1f} GiB{beside(guess, gib)}")

@@ -80,7 +80,7 @@ def cache_is_right():
         model = small(num_key_value_heads=heads, num_hidden_layers=layers)
         cache = DynamicCache(config=model.config)
         with torch.no_grad():
-            model(torch.zeros(3, 10, dtype=torch.long), past_key_values=cache)
+            model(torch.zeros(3, 10, dtype=torch.long), None, None, cache)
         true = sum(one.keys.nbytes + one.values.nbytes for one in cache.layers)
         seen = cache_bytes(model.config, 30, num_bytes=8)
         assert seen == true, (
@@ -403,7 +403,7 @@ def rollout(engine, prompts):
     over = torch.zeros_like(prompts, dtype=torch.bool)
     while tokens.size(1) <= LONGEST_SMALL and not over.all():
         new = tokens[:, cache.get_seq_length() :]
-        logits = engine(new, past_key_values=cache).logits[:, -1]
+        logits = engine(new, None, None, cache).logits[:, -1]  # new name in 5.24
         token = logits.softmax(-1).multinomial(1).masked_fill(over, END)
         tokens, over = torch.cat([tokens, token], 1), over | (token == END)
     return tokens

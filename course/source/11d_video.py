@@ -137,7 +137,7 @@ def peak(batch, rank, checkpointed):
 
         return step, model, optimizer
 
-    return memory.predict(make_step).peak_bytes / GIB
+    return memory.predict(make_step, release="2.13").peak_bytes / GIB  # theirs is older
 
 
 table = {}

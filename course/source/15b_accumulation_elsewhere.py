@@ -298,10 +298,10 @@ for policy in (policies.save_only_these_names("boundary"), offload):
 # With `nnx.scan` the order matters. `nnx.scan(nnx.remat(block))` keeps each block's input, and
 # `nnx.remat(nnx.scan(block))` saves nothing: backward repeats the whole scan first (Flax 0.12.8).
 #
-# Linen and Haiku, still widely used, create parameters while the function runs. So a plain
-# `jax.checkpoint` can't wrap a part of the model. The libraries' own wrappers also pass the
-# parameters through. As in chapter 15, we count what a compiled forward hands over, in units of one
-# block's input.
+# Linen and Haiku create parameters while the function runs. So a plain `jax.checkpoint` can't wrap
+# a part of the model. The libraries' own wrappers also pass the parameters through. As in chapter
+# 15, we count what a compiled forward hands over, in units of one block's input. (JAX 0.12 keeps
+# one unit less of each `tanh`.)
 
 # %% id="nnx-block"
 # needs jax, optax, flax
