@@ -184,6 +184,32 @@ def test_checkpoint_is_a_decorator():
     assert len(runs) == 2
 
 
+def test_a_hook_inside_a_checkpoint_fires_twice_but_the_last_modules():
+    region, fired = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4)), []
+    for place, module in enumerate(region):
+        module.register_forward_hook(lambda *_, place=place: fired.append(place))
+    checkpoint(region, torch.ones(2, 4), use_reentrant=False).sum().backward()
+    assert fired == [0, 1, 2, 0, 1]
+
+
+def test_logits_with_a_name_are_held_through_backward():
+    head, hidden = nn.Linear(8, 1000, bias=False), torch.randn(64, 8)
+    targets = torch.zeros(64, dtype=torch.long)
+
+    def loss_of(head):
+        return F.cross_entropy(head(hidden), targets)
+
+    def named():
+        logits = head(hidden)
+        F.cross_entropy(logits, targets).backward()
+
+    reports = [
+        memory.measure(step, model=head) for step in (named, lambda: loss_of(head).backward())
+    ]
+    held, freed = (report.at_peak["activations"] for report in reports)
+    assert held - freed == 64 * 1000 * 4
+
+
 @pytest.mark.skipif("2.14" <= torch.__version__ < "2.15", reason="was not tried")
 @pytest.mark.skipif(not hasattr(torch.library, "EffectType"), reason="older than 2.13")
 @pytest.mark.parametrize("selective", [False, True])
@@ -379,6 +405,21 @@ def test_a_reentrant_vit_with_lora_depends_on_the_order_of_two_calls(switch_firs
         out.backward()
 
 
+def test_kbit_training_of_a_bf16_model_doubles_it_and_checkpoints_nothing():
+    from peft import prepare_model_for_kbit_training
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    sizes = {"vocab_size": 32, "hidden_size": 16, "intermediate_size": 16}
+    config = LlamaConfig(**sizes, num_hidden_layers=1, num_attention_heads=2)
+    model = LlamaForCausalLM(config).bfloat16()
+    before = sum(weight.nbytes for weight in model.parameters())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        prepare_model_for_kbit_training(model, use_gradient_checkpointing=True)
+    assert sum(weight.nbytes for weight in model.parameters()) == 2 * before
+    assert not any(getattr(part, "gradient_checkpointing", False) for part in model.modules())
+
+
 def test_one_infinite_gradient_in_multisteps_ends_the_training():
     optax = pytest.importorskip("optax")
     import jax.numpy as jnp
@@ -533,6 +574,19 @@ def test_a_policy_that_excepts_a_name_keeps_its_value():
     assert not keeps_wide(policies.save_any_names_but_these("wide"))
 
 
+@pytest.mark.parametrize(("over", "dots"), [((None, 0), 1), ((0, 0), 0)])
+def test_without_batch_dims_keeps_no_dot_under_vmap_over_weights(over, dots, capsys):
+    jax = pytest.importorskip("jax")
+    from jax.ad_checkpoint import print_saved_residuals
+
+    policy = jax.checkpoint_policies.dots_with_no_batch_dims_saveable
+    layer = jax.checkpoint(lambda w, x: jax.numpy.sin(jax.numpy.sin(x) @ w), policy=policy)
+    weights = jax.numpy.ones((3, 4, 4) if over == (0, 0) else (4, 4))
+    stacked = jax.vmap(layer, over)
+    print_saved_residuals(lambda w, x: stacked(w, x).sum(), weights, jax.numpy.ones((3, 8, 4)))
+    assert capsys.readouterr().out.count("output of dot_general") == dots
+
+
 def test_remat_around_a_scan_saves_nothing():
     nnx = pytest.importorskip("flax.nnx")
     import jax
@@ -581,3 +635,39 @@ def test_deepspeeds_tiled_loss_gives_the_head_its_gradient_in_forward(inside):
         (tensor.grad.norm() / one.norm()).item() for tensor, one in zip(tensors, right, strict=True)
     ]
     assert times == pytest.approx([1.0, 1.0 if inside else 4.0])
+
+
+@pytest.mark.weekly
+def test_deepspeeds_checkpoint_does_not_restore_autocast():
+    pytest.importorskip("deepspeed")
+    from deepspeed.runtime.activation_checkpointing import checkpointing
+
+    layer, seen = nn.Linear(8, 8), []
+
+    def region(x):
+        seen.append(layer(x).dtype)
+        return layer(x)
+
+    with torch.autocast("cpu", torch.bfloat16):
+        y = checkpointing.checkpoint(region, torch.randn(4, 8, requires_grad=True))
+    y.float().sum().backward()
+    assert seen == [torch.bfloat16, torch.float32]
+
+
+@pytest.mark.weekly
+def test_who_has_no_checkpoints_in_timm_and_open_clip():
+    timm = pytest.importorskip("timm")
+    pytest.importorskip("open_clip")
+    from open_clip.modified_resnet import ModifiedResNet
+
+    with pytest.raises(AssertionError, match="gradient checkpointing not supported"):
+        timm.create_model("vgg11").set_grad_checkpointing()
+    tower = ModifiedResNet([1, 1, 1, 1], output_dim=8, heads=1, image_size=32, width=8)
+    sizes = {"img_size": 32, "patch_size": 16, "depth": 1}
+    small = timm.create_model("vit_tiny_patch16_224", **sizes).eval()
+    for model, block, runs in ((tower, tower.layer1[0], 1), (small, small.blocks[0], 2)):
+        model.set_grad_checkpointing()
+        ran = []
+        block.register_forward_pre_hook(lambda *_, ran=ran: ran.append(1))
+        model(torch.randn(2, 3, 32, 32)).sum().backward()
+        assert len(ran) == runs

@@ -269,6 +269,15 @@ claims.Verdicts(
 # `get_peft_model`. In the other order backward raises "element 0 of tensors does not require grad"
 # (ViT, transformers 5.23.0 and peft 0.21.2).
 #
+# ## Switches that say nothing
+#
+# - **open_clip's ResNet towers** ignore `set_grad_checkpointing`. If a timm tower has none,
+#   open_clip only logs a warning; timm itself raises an `AssertionError` (open_clip 3.3.0,
+#   timm 1.0.31).
+# - **timm's switch** also works in `eval()`, unlike transformers'.
+# - **`prepare_model_for_kbit_training`** expects a quantized model. Given a bfloat16 one, it casts
+#   the weights to float32 and leaves checkpointing off, without a warning (peft 0.21.2).
+#
 # ## What you can now do
 #
 # - Recognize a switch that checkpoints twice by a step's peak and FLOPs.

@@ -521,6 +521,14 @@ table.drop("autocast")
 #   recomputed, and no other input waits. With many more tokens the peak comes earlier, while the
 #   inputs wait, and compression lowers it.
 #
+# ## What else happens in the second run
+#
+# - **A forward hook inside a checkpoint** also fires in the recomputation, so a list of caught
+#   activations gets each one twice. Only the last module's hooks fire once: the recomputation stops
+#   before them.
+# - **DeepSpeed's own `checkpoint`** doesn't restore autocast: forward runs in bfloat16, and the
+#   recomputation in float32 (DeepSpeed 0.19.8).
+#
 # ## What you can now do
 #
 # - Say when a second run routes differently and whether its shapes show it, and check the

@@ -367,7 +367,8 @@ for name in POLICIES:
 # 13 units for each of the three blocks, plus 4 for the blocks' inputs and the loss.
 #
 # "No batch dims" is JAX's way of saying "the linear layers, but not attention's two matmuls", whose
-# results are large for the FLOPs they cost. Chapter 07 made the same distinction by price.
+# results are large for the FLOPs they cost. Under `vmap` over experts' weights it keeps nothing:
+# their axis is a batch dimension.
 #
 # ## Who decides in the end? The compiler
 #
@@ -381,7 +382,7 @@ for name in POLICIES:
 # results are never written. `memory_analysis().temp_size_in_bytes` reports the bytes of everything
 # but arguments and results. This *predicted* size depends on XLA's version and the processor, so
 # your numbers may differ. Everything below is from XLA's CPU backend. Its GPU and TPU backends
-# optimize differently, and we didn't run them.
+# optimize differently.
 #
 # JAX asks the compiler to keep the plan's order. Around each recomputed block it puts an
 # *optimization barrier*, so that the second computation is not merged with the first
