@@ -393,6 +393,40 @@ def test_a_training_script_runs_and_its_peak_is_placed(succeed):
     assert process["moment"]["line"].split(":")[1].startswith(f"{line} in")
 
 
+MOVES = """
+    import torch
+    from tutorial_lib import memory
+    from tutorial_lib.instruments import planning
+    from tutorial_lib.instruments.training import Recipe
+
+    recipe = Recipe("gpt2", 8, precision="bf16")
+    with memory.predicting():
+        loss, model = recipe.make_loss()
+        profile = planning.profile(model, loss, speed=planning.Speed(), is_judged=True)
+    whole = planning.Plan(profile.stages, tuple(range(len(profile.stages)))).peak_bytes
+    host = planning.Host(1e15)
+    plan = planning.solve_with_host(profile, budget_bytes=int(0.6 * whole), host=host)
+    loss, model = recipe.make_loss("cuda")
+    planning.apply(model, plan)
+    step = lambda: loss().backward()
+    step()
+    report = memory.measure(step, model=model)
+    pinned = lambda: torch.cuda.host_memory_stats()["active_bytes.allocated"]
+    before = pinned()
+    step()
+    print("SEEN", int(report.counted_bytes - report.baseline_bytes), plan.peak_bytes)
+    print("SEEN", pinned() - before, plan.host_bytes)
+"""
+
+
+def test_a_plan_with_a_host_keeps_to_its_bytes_on_the_card_and_in_pinned_memory(succeed):
+    _, said = succeed(MOVES)
+    lines = [line.split()[1:] for line in said.splitlines() if line.startswith("SEEN")]
+    (peak, planned), (pinned, on_host) = [map(float, line) for line in lines]
+    assert peak == pytest.approx(planned, rel=0.01)
+    assert on_host <= pinned <= 1.01 * on_host + 32 * MIB
+
+
 @pytest.mark.parametrize("segments", ["expandable_segments:True", "expandable_segments:False"])
 def test_out_of_memory_is_pytorchs_own(emulate, segments, monkeypatch):
     monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", segments)

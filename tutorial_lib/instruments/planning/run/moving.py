@@ -22,6 +22,9 @@ from tutorial_lib.instruments.private_torch import times_written
 from tutorial_lib.instruments.segments.execution import Execution, Values
 from tutorial_lib.instruments.segments.tree import Tree, leaves
 from tutorial_lib.memory.private_torch import is_fake, storage_key
+from tutorial_lib.units import MIB
+
+_BLOCK = 32 * MIB
 
 
 @dataclass(eq=False)
@@ -67,6 +70,7 @@ class Moving:
     def __post_init__(self) -> None:
         self.lasts = {[*leaves((item,))][-1]: n for n, item in enumerate(self.tree)}
         self.left = {move.item: {} for move in self.moves}
+        self.pinned = _Pinned()
         for tensor in [*self.model.parameters(), *self.model.buffers()]:
             self._own(tensor, -1)
 
@@ -135,7 +139,7 @@ class Moving:
             like = tensor.new_empty(0, dtype=torch.uint8)
             found = _Memory(tensor.detach(), times_written(tensor), storage.nbytes(), like)
             self.left[owner][storage_key(storage)] = found
-            _copy_out(found)
+            _copy_out(found, self.pinned)
         elif found.version != times_written(tensor):
             self._refuse(owner)
         form = tensor.shape, tensor.stride(), int(tensor.storage_offset())
@@ -195,19 +199,46 @@ def _streams(device: torch.device) -> tuple[torch.cuda.Stream, torch.cuda.Stream
     return torch.cuda.Stream(device), torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 
+class _Pinned:
+    """Pinned memory in blocks. PyTorch rounds each piece of it up to a power of two."""
+
+    def __init__(self) -> None:
+        self.left = torch.empty(0)  # of the newest block
+
+    def take(self, num_bytes: int) -> list[Tensor]:
+        """Return that many bytes, in as many parts as there are blocks that they lie in."""
+        parts = list[Tensor]()
+        while num_bytes:
+            if not self.left.numel():
+                self.left = torch.empty(_BLOCK, dtype=torch.uint8, pin_memory=True)
+            parts.append(self.left[:num_bytes])
+            self.left = self.left[num_bytes:]
+            num_bytes -= parts[-1].numel()
+        return parts
+
+
+def _parts(memory: _Memory) -> Sequence[Tensor]:
+    """Divide a storage's bytes on the device as they are divided on the host."""
+    assert memory.there is not None
+    sizes = [part.numel() for part in memory.host]
+    parts: tuple[Tensor, ...] = torch.split(_bytes_of(memory.there), sizes)
+    return parts
+
+
 @torch.no_grad()
-def _copy_out(memory: _Memory) -> None:
+def _copy_out(memory: _Memory, pinned: _Pinned) -> None:
     assert memory.there is not None
     if is_fake(memory.there):
         return
     if not memory.there.is_cuda:
         memory.host = _bytes_of(memory.there).cpu().numpy().copy()
         return
-    memory.host = torch.empty(memory.num_bytes, dtype=torch.uint8, pin_memory=True)
+    memory.host = pinned.take(memory.num_bytes)
     out, _ = _streams(memory.there.device)
     out.wait_stream(torch.cuda.current_stream(out.device))
     with torch.cuda.stream(out):
-        memory.host.copy_(_bytes_of(memory.there), non_blocking=True)
+        for host, there in zip(memory.host, _parts(memory), strict=True):
+            host.copy_(there, non_blocking=True)
         memory.copied = out.record_event()
 
 
@@ -226,7 +257,8 @@ def _copy_in(memory: _Memory) -> None:
     _, back = _streams(memory.there.device)
     back.wait_stream(torch.cuda.current_stream(back.device))  # its memory was free before
     with torch.cuda.stream(back):
-        memory.there.copy_(memory.host, non_blocking=True)
+        for host, there in zip(memory.host, _parts(memory), strict=True):
+            there.copy_(host, non_blocking=True)
         memory.copied = back.record_event()
 
 
