@@ -569,7 +569,30 @@ shown = pairs.seconds.set_axis(["keep or recompute, s", "all three, s"], axis=1)
 shown["on the host, GiB"] = pairs.host["pcie-4"]
 shown.map(lambda n: "nothing fits" if pd.isna(n) else f"{n:.2f}")
 
-# %% [markdown] id="on-gpu-text"
+# %% [markdown] id="published-text"
+# Two planners of 2026 published what they measured on eight GPUs. `full` recomputes everything, and
+# each ratio is to the first way of its setting that ran. What had to be assumed is in
+# `course/recorded/make/published_offload.py`:
+
+# %% id="published"
+# @title Published steps, and what is predicted of them: run this cell
+rows = pd.read_csv(FOLDER / "published_offload.csv")
+by_rate = rows.unit == "tokens/s"
+rows["published"] = rows.published.where(~by_rate, 1 / rows.published)
+rows["predicted"] = rows.seconds.where(rows.published.notna())
+setting = ["source", "tokens", "way"]
+ways = rows.groupby(setting, sort=False)[["published", "predicted"]].mean()
+fits = rows.groupby(setting, sort=False).fits.first()
+ratios = (ways / ways.groupby(level=[0, 1]).transform("first")).map("{:.2f}".format)
+ratios["published"] = ratios.published.replace("nan", "ran out")
+ratios["predicted"] = ratios.predicted.where(fits == "yes", "does not fit")
+ratios
+
+# %% [markdown] id="published-read"
+# The best way of each setting was predicted. What was not to fit with a tenth of the card left ran
+# out or crawled, but for DeepSpeed's last row. Ratios are near where copies hide. DeepSpeed waits
+# for its copies out, and they cost more than the link's published speed says.
+#
 # ## On a GPU
 #
 # If you have one, the cells below run a GPT of 24 blocks: all kept on the device, all moved by the
@@ -591,6 +614,7 @@ def measured_on_gpu(around=nullcontext, checkpointed=None):
 
 
 # %% id="on-gpu-measured"
+# @title Measure all four: run this cell
 # NBVAL_IGNORE_OUTPUT
 if device.has_gpu():  # no times on an emulated card
     print("kept", measured_on_gpu(), sep="\n")
