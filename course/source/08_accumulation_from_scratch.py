@@ -1,13 +1,13 @@
 # %% [markdown] id="title"
 # # Accumulation from scratch
 #
-# Two sentences from two tutorials. "Four micro-batches of 8 instead of a batch of 32 cut the memory
-# by 75 %." "Gradient accumulation does not reduce peak memory." Both authors measured something.
-# And nearly every tutorial adds: "The accumulated gradient is mathematically exact." That stops
-# being true when the batches have different lengths, and no error is raised.
+# Two tutorials contradict each other. One says: "Four micro-batches of 8 instead of a batch of 32
+# cut the memory by 75 %." The other: "Gradient accumulation does not reduce peak memory." Both
+# authors measured. And nearly every tutorial adds: "The accumulated gradient is mathematically
+# exact." With batches of different lengths that's false, and no error is raised.
 #
 # The loop has four lines. In this chapter you write it, settle who was right about the memory,
-# compare it with the big batch, and break it in ways that raise no error.
+# compare the loop with the big batch, and break it in ways that raise no error.
 #
 # **Budget:** 70 minutes, 1 GiB of memory, no GPU needed.
 
@@ -45,20 +45,20 @@ torch.set_num_threads(1)
 # gradients stays from the first backward to zero_grad. The parameters change
 # once.](figures/08-one-update.svg)
 #
-# A *micro-batch* is what is in memory at once. The *effective batch* is what one update has seen:
-# here, four micro-batches. Split a batch of $B$ samples into $N$ micro-batches. The loss is a mean,
-# so its gradient is a sum over samples, and a sum may be computed in parts:
+# A *micro-batch* is the samples in memory at once. The *effective batch* is all samples that one
+# update uses: here, four micro-batches. Split a batch of $B$ samples into $N$ micro-batches. The
+# loss is a mean, so its gradient is a sum over samples, and a sum may be computed in parts:
 #
 # $$ \nabla \frac{1}{B}\sum_{i=1}^{B} \ell_i = \frac{1}{N} \sum_{j=1}^{N} \nabla
 # \Big( \frac{N}{B} \sum_{i \in \text{micro-batch } j} \ell_i \Big) $$
 #
 # If all micro-batches have the same size, $B/N$, each bracket on the right is the mean loss of one
 # micro-batch. PyTorch computes the outer sum for us, because `backward` *adds* to `.grad`. So the
-# loop divides each loss by $N$ and updates once. The data is Python's standard library, byte
-# by byte.
+# loop divides each loss by $N$ and updates once. As data we use Python's standard library, byte by
+# byte.
 #
-# **Write.** `accumulated`, below. The sum stays in `.grad`, so clear that first. A later cell
-# compares it with the big batch.
+# **Write.** `accumulated`, below. Old gradients stay in `.grad`, so clear them first. A later cell
+# compares your loop with the big batch.
 
 # %% id="subject"
 config = GPTConfig(num_layers=2, num_heads=4, d_model=64, seq_len=64)
@@ -137,7 +137,7 @@ def accumulates():
 # ## Who was right about the memory?
 #
 # Train a small GPT with AdamW, once with a whole batch of 32 (32 x 1) and once with four
-# micro-batches of 8 (8 x 4). In this course that always means micro-batch x accumulation steps.
+# micro-batches of 8 (8 x 4). In this course "8 x 4" always means micro-batch x accumulation steps.
 #
 # **Predict.** By how many percent does the peak of the *whole step* fall?
 
@@ -186,12 +186,12 @@ small.figure()  # 8 x 4
 # - At a fixed **effective batch** (first two rows), the activations fall by the promised 75 %. The
 #   peak falls by less, because it also holds parameters, gradients and AdamW's optimizer states.
 # - At a fixed **micro-batch** (last two rows), accumulation saves nothing. It costs one more P in
-#   forward and backward: the gradients of the first micro-batch (the striped band of the figure)
-#   stay while the activations of the second build up. It costs less if weights are frozen.
+#   forward and backward: the first micro-batch's gradients (the striped band of the figure) stay
+#   while the second's activations build up. If some weights are frozen, it costs less.
 #
-# Now the published GPT-2 with AdamW. Its peaks are *predicted* for the kernels of a GPU, and read
-# from `course/recorded`. **Keep the micro-batch at 8, and take four of them instead of two: does
-# the peak grow?**
+# Now take the published GPT-2 with AdamW. The cell reads its peaks from `course/recorded`; they
+# were *predicted* for a GPU's kernels. **Keep the micro-batch at 8, and take four of them instead
+# of two: does the peak grow?**
 
 # %% id="only-micro-batch"
 rows, gpt2_peaks = recorded.load("predicted").rows, {}
@@ -202,16 +202,17 @@ for size, num in [(32, 1), (16, 2), (8, 4), (8, 2), (8, 1), (4, 8)]:
 pd.DataFrame({"GiB": gpt2_peaks}).round(2).T
 
 # %% [markdown] id="read-number"
-# It doesn't. Four of the six columns have an effective batch of 32, and all four peaks differ. From
-# two micro-batches on, the micro-batch decides the memory, and the effective batch does not (8 x 1
-# holds one fewer copy of the gradients). How much of the 75 % you see in the peak depends on what
-# else it holds: `08b_trainers_and_losses` compares long and short sequences.
+# It doesn't: 8 x 4 and 8 x 2 have the same peak. Four of the six columns have an effective batch of
+# 32, and their peaks all differ. So the micro-batch decides the memory, not the effective batch.
+# (Only 8 x 1 is lower than 8 x 2: it holds one fewer copy of the gradients.) How much of the 75 %
+# you see in the peak depends on what else it holds: `08b_trainers_and_losses` compares long and
+# short sequences.
 #
 # ## Is it the same update?
 #
 # Accumulation saves memory only if the update stays the same. Does it? The table compares the big
-# batch's gradient with the gradients from 2, 4, 8 and 24 micro-batches. It shows how far apart they
-# are, as a share of the gradient's norm. (Where a cell begins with `NBVAL_IGNORE_OUTPUT`, the last
+# batch's gradient with the gradients from 2, 4, 8 and 24 micro-batches. It shows their distances as
+# shares of the big batch's gradient norm. (Where a cell begins with `NBVAL_IGNORE_OUTPUT`, the last
 # digits depend on your machine.)
 #
 # **Write.** `gradient`. `parameters_to_vector` makes one vector of many tensors.
@@ -274,8 +275,8 @@ pd.DataFrame(distances).T.map("{:.0e}".format)
 
 # %% [markdown] id="read-distances"
 # The gradients are not equal to the last bit: the loops add the same numbers in different orders,
-# and each addition rounds. The column "bound" says how far apart two correct loops may be, and
-# every distance is below it.
+# and each addition rounds. The column "bound" says how far apart two correct loops may be. Every
+# distance is below its bound.
 #
 # <details><summary>Where the bound comes from</summary>
 #
@@ -291,18 +292,19 @@ pd.DataFrame(distances).T.map("{:.0e}".format)
 # so this isn't a proof.)
 # </details>
 #
-# `assert_same_training`, which `verdict` calls below, has this bound as its tolerance. It calls
+# `assert_same_training`, which `verdict` calls below, uses this bound as its tolerance. It calls
 # both loops twice and compares all that training changes, from the loss to the optimizer's states.
-# **Compare in float64, with dropout off**: rounding is tiny, masks are equal, and a bug shows. In
-# bfloat16 every loop would pass, so the function refuses to compare. **Compare early in training**:
-# near a minimum the terms cancel, and a correct loop may be refused (`08b_trainers_and_losses`).
+# **Compare in float64, with dropout off**: then rounding is tiny, the loops use the same masks, and
+# a bug shows. In bfloat16 even a wrong loop would pass, so the function refuses to compare.
+# **Compare early in training**: near a minimum the terms cancel, and a correct loop may fail
+# (`08b_trainers_and_losses`).
 #
 # ## The forgotten division
 #
 # Leave `/ num` out, and the gradient is `num` times too large. With AdamW such a run looks healthy:
 # AdamW divides the gradient by its own size, so the factor cancels (09b measures what is left). It
-# stops looking healthy when you clip gradients, add a second loss or change `num`. Here are the
-# correct loop and then the wrong one:
+# stops looking healthy when you clip gradients, add a second loss or change `num`. We test the
+# correct loop first, then the wrong one:
 
 # %% id="verdict"
 forgot = partial(accumulated, divisor=1)
@@ -313,10 +315,10 @@ verdict(big_batch, forgot, make=in_float64, differs="gradients")
 # %% [markdown] id="last-window"
 # ## The last window
 #
-# A *window* is the micro-batches of one update. Take 517 images of digits in micro-batches of 64:
-# nine micro-batches, the last with five images. With four accumulation steps that makes two full
-# windows and one micro-batch left over. **What happens to the last five images** in this loop, as
-# published in many notebooks?
+# A *window* is the micro-batches of one update. Split 517 images of digits into micro-batches of
+# 64: that makes nine, the last with five images. With four accumulation steps there are two full
+# windows, and one micro-batch is left over. Many notebooks publish the loop below. **What happens
+# to the last five images in it?**
 
 # %% id="published-epoch"
 images, labels = (rows[:517] for rows in data.digits())
@@ -341,11 +343,11 @@ def published_epoch(model, optimizer, num=4):
 # %% [markdown] id="read-last"
 # Their gradient is computed and stays in `.grad`. If the next epoch begins with `zero_grad`, the
 # five images are lost. If it does not, an old gradient leaks into the next epoch. The usual fix is
-# an extra `step()` at the end. But the loop divided the loss of the last micro-batch by 4, and this
+# an extra `step()` at the end. But the loop divided the last micro-batch's loss by 4, although this
 # window has only one micro-batch.
 #
-# The exact fix: know the window first, and weight each micro-batch by its share of the window's
-# images.
+# For an exact fix, find out the window's size first, and weight each micro-batch by its share of
+# the window's images.
 #
 # **Write.** `mended_epoch`, six lines. `torch.arange(517).split(size * num)` returns the windows.
 
@@ -425,17 +427,17 @@ verdict(big_epoch, with_extra_step, make=make_vit, calls=1, differs="gradients")
 verdict(big_epoch, mended_epoch, make=make_vit, calls=1)
 
 # %% [markdown] id="read-epochs"
-# The published loop makes two updates where the big batch makes three. With the extra step there
-# are three, but the last gradient is a quarter of what it should be.
+# The published loop makes two updates; training with big batches makes three. With the extra step
+# the loop makes three too, but its last gradient is a quarter of the right one.
 #
 # ## Ragged rows: the mean of means
 #
 # A language model's loss is a mean over *tokens*, and rows have different lengths. Below, a row is
-# a line of the model's own code, padded to the longest. Padding has the target -100, which PyTorch
-# leaves out of the loss.
+# a line of the model's own source code, padded to the longest line. Padding has the target -100,
+# which PyTorch leaves out of the loss.
 #
-# **Write.** The rest of `loss_sum`: the *sum* over tokens, so that the loop can choose what to
-# divide by. The logits at a position score the next token. The model can't embed -100, so give it
+# **Write.** The rest of `loss_sum`. It returns the *sum* over tokens, so that the loop can choose
+# the divisor. The logits at a position score the next token. The model can't embed -100, so pass it
 # `rows.clamp(min=0)`.
 
 # %% id="rows"
@@ -493,11 +495,11 @@ def whole(model, optimizer):  # all lines at once
 
 # %% [markdown] id="write-ragged"
 # A **mean of means** divides each micro-batch by its own number of tokens, and by the number of
-# micro-batches. The alternative is to divide by one number, the tokens of the *whole window*,
+# micro-batches. Instead, you can divide each sum by the number of tokens in the *whole window*,
 # counted before the first backward.
 #
-# **Write.** The loop, with both divisors; it returns the sum of the divided losses. Divided by the
-# window's tokens, it must be the same training as all rows at once.
+# **Write.** The loop, with both divisors. It returns the sum of the divided losses. If it divides
+# by the window's tokens, the training must match all rows at once.
 
 
 # %% id="ragged-steps"
@@ -582,9 +584,9 @@ print(f"gradient off by {ragged_off:.0f} %{beside(guess, ragged_off)}")
 print(f"loss off by {loss_off:.1f} %")
 
 # %% [markdown] id="read-ragged"
-# With the mean of means, the gradient is wrong by many times more than the loss. A token counts
-# more if its micro-batch has few tokens, so the model learns a different task. Hugging Face's
-# `Trainer` had this fault until 2024.
+# With the mean of means, the gradient's error is many times the loss's. A token counts more if its
+# micro-batch has few tokens, so the model learns a different task. Hugging Face's `Trainer` had
+# this fault until 2024.
 #
 # ## What happens once per update
 #
@@ -703,18 +705,19 @@ verdict(partial(update, num=1), update, make=make_all)
 # %% [markdown] id="read-mistakes"
 # Four mistakes are common, and none raises an error:
 #
-# - *Clip each micro-batch* is the only one that changes the gradient's direction: it clips the sum
-#   so far, so the first micro-batches are shrunk again and again, and the last one counts most.
+# - *Clip each micro-batch*: this is the only one that changes the gradient's direction. It clips
+#   the sum so far, so the first micro-batches are shrunk again and again, and the last one counts
+#   most.
 # - *Never unscale, or too late*: gradients are clipped while still multiplied by the scale.
 #   Dividing by it afterwards makes them almost zero.
 # - *Step the scheduler each time*: it runs through its schedule `num` times too fast.
-# - *No division* shows only in the logged loss, as long as every gradient's norm exceeds the clip's
-#   limit. Clipping keeps only the direction, so the factor is gone.
+# - *No division*: if every gradient's norm exceeds the clipping limit, this shows only in the
+#   logged loss. Clipping keeps only the direction, so the factor is gone.
 #
 # ## The other price: time
 #
-# "Accumulation adds no computation." Count it: the same 32 samples as one batch, and as 32
-# micro-batches of 1. Then time it.
+# "Accumulation adds no computation." Is that so? We count the FLOPs of 32 samples as one batch and
+# as 32 micro-batches of 1. Then we time both.
 
 
 # %% id="flops"
@@ -742,10 +745,10 @@ slower.round(2).rename_axis("micro-batches").to_frame("times as long as one batc
 
 # %% [markdown] id="read-time"
 # The FLOPs are the same, but the times differ. Each call has a fixed cost, and small matrices leave
-# a machine partly idle. One CPU core is busy with a few rows; a GPU needs thousands. How many are
+# a machine partly idle. A few rows keep one CPU core busy; a GPU needs thousands. How many are
 # enough depends on the model and the machine. So time a few micro-batch sizes that divide the
-# effective batch, as the cell does, and take the smallest within a few % of the fastest: it needs
-# the least memory. (With BatchNorm, see chapter 09.)
+# effective batch, as the cell does. Of those within a few % of the fastest, take the smallest,
+# since it needs the least memory. (With BatchNorm, see chapter 09.)
 #
 # ## Verdicts
 
@@ -822,8 +825,8 @@ claims.Verdicts(
 # instead of $\frac{1}{20}$.
 # </details>
 #
-# **2.** Gradients are 6 GiB, and a sample's activations 2 GiB. How much do 8 samples hold at the
-# activation peak, at once and as 1 x 8?
+# **2.** Gradients take 6 GiB, and each sample's activations take 2 GiB. How much memory do both
+# take at the activation peak, for 8 samples at once and as 1 x 8?
 #
 # <details><summary>Answer</summary>
 #
@@ -831,24 +834,25 @@ claims.Verdicts(
 # micro-batch on.
 # </details>
 #
-# **3.** With how many samples or more does a micro-batch of 1 save memory there?
+# **3.** In problem 2, from how many samples on does a micro-batch of 1 save memory?
 #
 # <details><summary>Answer</summary>
 #
-# $n$ samples at once hold $2n$ GiB, and one at a time 8 GiB. So it saves with 5 samples or more.
+# $n$ samples at once take $2n$ GiB; one at a time they take 8 GiB. So it saves memory from 5
+# samples on.
 # </details>
 
 # %% [markdown] id="summary"
 # ## What you can now do
 #
 # - Write the loop from the formula, and weight each micro-batch by its share of the whole window.
-# - Compare two loops by their gradients, in float64, within a tolerance that you can derive.
+# - Compare two loops by their gradients in float64, with a tolerance that you can derive.
 # - Say what accumulation saves (activations, compared with the big batch) and what it costs (one
-#   copy of the gradients, and time if micro-batches are small). If every sample has its own loss,
-#   the update is unchanged.
+#   copy of the gradients, and time if micro-batches are small). If every sample's loss depends only
+#   on that sample, the update is unchanged.
 #
 # In chapter 09 the premise fails: BatchNorm and contrastive losses are not sums over samples. In
-# lab 06, `lab06_exact_accumulation`, you write the step that passes all of this. The companions
-# `08b_trainers_and_losses` and `08c_sixteen_bits` are optional.
+# lab 06, `lab06_exact_accumulation`, you write one step that handles all of these cases. The
+# companions `08b_trainers_and_losses` and `08c_sixteen_bits` are optional.
 #
 # *Your run*: [10e](10e_your_run.ipynb), lever 2.

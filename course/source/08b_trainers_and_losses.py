@@ -3,7 +3,7 @@
 #
 # This companion of chapter 08 is optional: no lab and no later chapter needs it. Seven questions:
 #
-# 1. How much of the activations' 75 % does a whole step save?
+# 1. Activations fall by 75 %: how much of that does a whole step save?
 # 2. Does Hugging Face's `Trainer` accumulate your own model correctly?
 # 3. What do other trainers do with a window?
 # 4. What does padding cost, and what do packed rows save?
@@ -42,8 +42,8 @@ torch.set_num_threads(1)
 # ## How much of the 75 % do you get?
 #
 # Four micro-batches of 8 (8 x 4) keep a quarter of the activations of one batch of 32 (32 x 1). The
-# peak of the whole step may fall by less. Compare GPT-2 with AdamW in float32, on long and on short
-# sequences, *predicted* for a GPU's kernels:
+# peak of the whole step may fall by less. The table compares long and short sequences, for GPT-2
+# with AdamW in float32, *predicted* for a GPU's kernels:
 
 # %% id="published-table"
 rows, gib = recorded.load("predicted").rows, {}
@@ -58,16 +58,16 @@ long_short.round(2)
 
 # %% [markdown] id="trainers"
 # With long sequences the activations set the peak, and you get nearly all of the 75 %. With short
-# ones the optimizer's update sets the peak, with gradients, optimizer states and a temporary copy.
-# Accumulation doesn't affect the update.
+# ones the optimizer's update sets the peak: it holds gradients, optimizer states and a temporary
+# copy. Accumulation doesn't affect the update.
 #
 # ## The trainers of 2024
 #
 # Chapter 08 measured how wrong a mean of means is. Hugging Face's `Trainer` had this fault. It was
 # reported in July 2023 (transformers issue 24725) and became widely known in October 2024 (also TRL
-# 2175, Unsloth 1146). Since then the `Trainer` counts the window's tokens and hands them to the
-# model as `num_items_in_batch`. **What if you wrote the model, and it doesn't know that name?**
-# Here is such a model, with the usual loss, and 32 lines of code as its data.
+# 2175, Unsloth 1146). Since then the `Trainer` counts the window's tokens and passes that number to
+# the model as `num_items_in_batch`. **What if you wrote the model, and it doesn't know that name?**
+# Here is such a model with the usual loss. Its data is 32 lines of code.
 
 
 # %% id="own-model"
@@ -96,8 +96,8 @@ def collate(part):
 
 
 # %% [markdown] id="real-trainer"
-# And here is a real `Trainer` for one update. A callback keeps the gradients just before the
-# optimizer's step. Clipping is off, so they are as computed.
+# And here a real `Trainer` does one update. A callback keeps the gradients just before the
+# optimizer's step. Clipping is off, so it sees the gradients as computed.
 
 
 # %% id="trainer-settings"
@@ -135,8 +135,8 @@ def error(seen, wanted):
 
 
 # %% [markdown] id="predict-trainer"
-# Two models train in micro-batches of 1: `OwnModel`, and one whose `forward` accepts any keyword
-# and ignores it (`**_`), as wrappers do.
+# Two models train in micro-batches of 1. One is `OwnModel`. The other's `forward` accepts any
+# keyword and ignores it (`**_`), as wrappers do.
 #
 # **Predict.** How many times too large is the second model's gradient?
 
@@ -159,13 +159,15 @@ print(f"OwnModel off by {own:.2f}")
 print(f"TakesAnything off by {anything:.1f}{beside(guess, anything)}")
 
 # %% [markdown] id="read-trainer"
-# Even today, from the repaired `Trainer`, `OwnModel` gets the mean of means. `TakesAnything` gets a
+# Even with the repaired `Trainer`, `OwnModel` gets the mean of means. `TakesAnything` gets a
 # gradient that is too large by the number of micro-batches. The `Trainer` reads `**_` as a promise
-# that the model divides by the count, so it does not divide by the number of micro-batches either.
-# AdamW and clipping hide that. The fix is to keep the promise: divide by the count. The library's
-# own classification, regression and BERT masked-language heads break it too in transformers 5.23.0:
-# four accumulation steps give four times the gradient, and a logged loss four times too large
-# (`findings/trainer_multiplies_classification_heads.sh`).
+# that the model divides by the token count, so the `Trainer` doesn't divide by the number of
+# micro-batches. AdamW and clipping hide the mistake. To fix it, keep the promise: divide by the
+# count.
+#
+# In transformers 5.23.0, some of the library's own heads break the promise too: classification,
+# regression and BERT's masked-language head. With four accumulation steps, their gradient and
+# logged loss are four times too large (`findings/trainer_multiplies_classification_heads.sh`).
 
 
 # %% id="mended-trainer"
@@ -194,23 +196,25 @@ for how in (collate, collate_masked):
 # %% [markdown] id="read-mended-trainer"
 # The first row is nearly right. The `Trainer` counted all labels of this model, but the first label
 # of each row isn't a target: `forward` shifts it out. So every gradient is too small by the share
-# of first tokens. With first labels masked in the collator the count is right, and the rest is
-# rounding. For most of the library's own causal models the `Trainer` excludes the first labels, and
-# setting `loss_type = "ForCausalLM"` on your model has the same effect. But GPT-2 has no
-# `loss_type`, so the `Trainer` counts its first labels: with rows of four tokens, its gradient and
-# its logged loss are 0.75 times the right values (transformers 5.23.0).
+# of first tokens. If the collator masks the first labels, the count is right and only rounding is
+# left.
+#
+# For most of the library's own causal models the `Trainer` excludes the first labels. It does the
+# same for your model if you set `loss_type = "ForCausalLM"`. But GPT-2 has no `loss_type`, so the
+# `Trainer` counts its first labels. With rows of four tokens, its gradient and logged loss are 0.75
+# times the right values (transformers 5.23.0).
 #
 # A mixture of experts has a second loss, which balances its routers. The model adds it after the
-# division, so **the `Trainer` counts it once in each micro-batch**: with four accumulation steps
-# the router loss weighs four times as much as without (Mixtral, transformers 5.23.0). Divide
-# `router_aux_loss_coef` by the accumulation steps. TRL's DPO trainer divides it itself.
+# division, so **the `Trainer` counts the second loss once in each micro-batch**. With four
+# accumulation steps it weighs four times as much as without (Mixtral, transformers 5.23.0). So
+# divide `router_aux_loss_coef` by the accumulation steps. TRL's DPO trainer does that itself.
 #
 # Before you trust a trainer with your own model, compare one window with one batch.
 #
 # ### A mean over nothing
 #
-# A row of one token has no next token. **What does such a row, alone in a micro-batch, do to the
-# log and to the gradient?**
+# A row of one token has no next token. **If a micro-batch has only such a row, what happens to the
+# logged loss and to the gradient?**
 
 # %% id="nothing-to-average"
 for how in ("mean", "sum"):
@@ -220,20 +224,20 @@ for how in ("mean", "sum"):
     print(f"{how:<5} loss {loss.item()}, gradient {logits.grad.abs().max().item()}")
 
 # %% [markdown] id="precision"
-# The mean is 0/0. `cross_entropy`'s gradient is zero, so the model continues learning, but an
-# average that you log is nan from here on. (The `Trainer` hides it: `logging_nan_inf_filter` is
-# on.) A mean that you write yourself, `(loss * mask).sum() / mask.sum()`, has nan gradients as
-# well. A sum has no such problem.
+# The mean is 0/0, which is nan. `cross_entropy`'s gradient is zero, so the model continues
+# learning, but a running average of the loss stays nan. (The `Trainer` leaves the nan out of its
+# log: `logging_nan_inf_filter` is on.) If you write the mean yourself, `(loss * mask).sum() /
+# mask.sum()`, its gradients are nan too. A sum has no such problem.
 #
 # ## What do other trainers do?
 #
-# Each trainer has its own habit wherever chapter 08 left you a choice. The next table was computed
-# by running the libraries: ten micro-batches of one to nine tokens, four per update, two epochs.
-# The loss is linear and the learning rate is 0, so each habit has a distinct gradient, which
-# identifies it. (`course/recorded/make/habits.py` has the experiment and all versions.)
+# Where chapter 08 left you a choice, each trainer has its own habit. To fill the next table, we ran
+# the libraries on ten micro-batches of one to nine tokens, four per update, for two epochs. The
+# loss is linear and the learning rate is 0, so each habit has a distinct gradient, which identifies
+# it. (`course/recorded/make/habits.py` has the experiment and all versions.)
 #
-# **Predict.** Ten micro-batches, windows of four. How many of these trainers update on the last two
-# but still divide by four?
+# **Predict.** With ten micro-batches and windows of four, two micro-batches are left. How many of
+# these trainers update on those two but still divide by four?
 
 # %% id="guess-habits"
 guess = None
@@ -249,25 +253,25 @@ habits[["version", "divides_by", "short_window", "clips"]]
 habits[["schedule", "ema", "logs", "replays_dropout"]]
 
 # %% [markdown] id="read-habits"
-# An empty cell was not tested, or the library leaves it to your loop. All tested clipping sees the
-# window's sum, as it should. Four habits may surprise you:
+# In an empty cell, the habit was not tested, or the library leaves it to your loop. All libraries
+# that we tested clip the window's sum, as they should. Four habits may surprise you:
 #
-# - **The last window.** Lightning and Accelerate update on two micro-batches and divide by four, so
-#   that update counts half. DeepSpeed, Ignite, fastai and Keras carry the two into the next epoch.
-#   open_clip drops them.
-# - **The schedule and the average.** Ignite's handlers, attached to iterations as in its
-#   documentation, count micro-batches, and so do Keras' schedule and its weight average. A decay
-#   chosen without accumulation then averages over a quarter as many updates.
+# - **The last window.** Lightning and Accelerate update on the last two micro-batches but divide by
+#   four, so those samples count half. DeepSpeed, Ignite, fastai and Keras carry the two into the
+#   next epoch. open_clip drops them.
+# - **The schedule and the average.** Ignite's handlers count micro-batches if you attach them to
+#   iterations, as its documentation does. Keras' schedule and its weight average count
+#   micro-batches too. A decay chosen without accumulation then averages over a quarter as many
+#   updates.
 # - **fastai's `n_acc` counts samples.** With eight samples in a batch, `GradientAccumulation(4)`
 #   accumulates nothing, and every gradient is twice as large.
 # - **Accelerate's plugin for FSDP2** checkpoints with `preserve_rng_state=False`. Dropout draws new
 #   masks in the recomputation: the loss is right, but the gradient belongs to a different network.
-#   Leave its switch off, and wrap the blocks in PyTorch's checkpoint yourself. On TensorFlow,
-#   Keras'
-#   `RematScope` draws new masks too.
+#   Leave the plugin's checkpointing off, and wrap the blocks in PyTorch's checkpoint yourself.
+#   Keras' `RematScope` on TensorFlow draws new masks too.
 #
-# open_clip's large batch is exact for its two encoders. But the gradient of its one shared number,
-# the logit scale, is added once per micro-batch, so it is four times too large.
+# open_clip's gradient of the large batch is exact for both encoders. But their shared number, the
+# logit scale, gets its gradient once per micro-batch, so that gradient is four times too large.
 
 # %% [markdown] id="packed-rows"
 # ## Packed rows
@@ -280,9 +284,9 @@ habits[["schedule", "ema", "logs", "replays_dropout"]]
 #          third . . . . . . . .
 # ```
 #
-# Packed, all lines are concatenated into one long row, and no position is padding. Two things must
-# stay the same: positions count from each line's start, and attention doesn't cross a line's end.
-# `GPT` does neither on packed rows, so its forward pass is written again, over its own layers.
+# Packing concatenates all lines into one long row without padding. Two things must stay the same:
+# positions count from each line's start, and attention doesn't cross a line's end. `GPT` guarantees
+# neither on packed rows, so we rewrite its forward pass with the same layers.
 
 
 # %% id="packed"
@@ -328,10 +332,10 @@ def as_packed(gpt, masked=False):
 
 
 # %% [markdown] id="predict-packed"
-# First we compare loss and gradient, in float64, then the price. A kernel for packed rows
-# (FlashAttention's `varlen`, in PyTorch `torch.nn.attention.varlen`) attends line by line, as the
-# code above does. Without one, people pass a mask, and the scores of all pairs are computed: the
-# third row of the table.
+# First we compare loss and gradient in float64, then the cost. A kernel for packed rows attends
+# line by line, as the code above does (FlashAttention's `varlen`, in PyTorch
+# `torch.nn.attention.varlen`). Without such a kernel, people pass a mask, and attention computes
+# the scores of all pairs. The third row of the table does that.
 #
 # **Predict.** The lines have 2 to 63 bytes. How many percent of the padded batch's saved bytes
 # does packing save?
@@ -360,18 +364,18 @@ table
 
 # %% [markdown] id="read-packed"
 # Padding costs tokens, saved bytes and FLOPs. A mask also costs bytes: each block's attention turns
-# it into numbers, one per pair of tokens, and keeps them for backward. And attention computes pairs
-# of different lines, only to mask them: here that is more arithmetic than padding was. Both grow
-# with the square of the packed length, so long packs need the kernel. In transformers it is
-# `DataCollatorWithFlattening` with `attn_implementation="flash_attention_2"`, in TRL `packing=True`
-# or `padding_free=True`. A packed micro-batch is one row, so choose its size in tokens, and divide
-# the loss by the window's tokens, as chapter 08 does.
+# it into numbers, one per pair of tokens, and keeps them for backward. And attention computes
+# scores between different lines, only to mask them. Here that is more arithmetic than padding cost.
+# Both costs grow with the square of the packed length, so long packs need the kernel. In
+# transformers, use `DataCollatorWithFlattening` with `attn_implementation="flash_attention_2"`; in
+# TRL, `packing=True` or `padding_free=True`. A packed micro-batch is one row, so choose its size in
+# tokens, and divide the loss by the window's tokens, as chapter 08 does.
 # %% [markdown] id="in-backward"
 # ## Optimizer in backward
 #
 # A parameter can be updated as soon as its gradient is ready, and the gradient freed before the
-# next one is computed. PyTorch has a hook for that. Here is the counted memory, with P for the size
-# of the parameters:
+# next one is computed. PyTorch has a hook for that. We count the memory in P, the size of the
+# parameters:
 
 
 # %% id="fused"
@@ -411,7 +415,8 @@ for name, fused in {"plain": False, "in backward": True}.items():
 pd.DataFrame(found).T.round(2)
 
 # %% [markdown] id="predict-fused"
-# **Predict.** Now run four micro-batches with it. AdamW counts its updates. How many does it count?
+# **Predict.** Now run four micro-batches with this hook. AdamW counts its updates. How many does it
+# count?
 
 # %% id="guess-fused"
 guess = None  # updates
@@ -425,17 +430,17 @@ for micro_batch in next(data.text_batches(16, 64)).chunk(4):
 f"{counted} updates{beside(guess, counted)}"
 
 # %% [markdown] id="losses"
-# AdamW counts four updates: from four different points, each at the full learning rate, because
-# AdamW does not see the division. The hook frees each gradient at once, so nothing is left to
+# AdamW counts four updates. Each starts from different weights, and each is full-sized, because
+# AdamW cancels the division by four. The hook frees each gradient at once, so nothing is left to
 # accumulate into. With standard AdamW you can save the gradients' bytes or accumulate, not both.
-# Zhang et al. (2023, "Adam Accumulation") change the update: they add each micro-batch's gradient
-# to the moments.
+# Zhang et al. (2023, "Adam Accumulation") change the update instead: they add each micro-batch's
+# gradient to the moments.
 #
 # ## What losses prove
 #
-# Train digits with AdamW and an effective batch of 64, three times from the same start: the big
-# batch, a correct loop (16 x 4), and a loop without the division, which logs its loss correctly.
-# **Which of the loss curves coincide?**
+# We train three loops on digits from the same initial weights, with AdamW and an effective batch of
+# 64: the big batch, a correct loop (16 x 4), and a loop that forgets the division but logs its loss
+# correctly. **Which of the loss curves coincide?**
 
 
 # %% id="vit"
@@ -472,9 +477,9 @@ plots.training_curves(
 )  # fmt: skip
 
 # %% [markdown] id="read-training"
-# All three learn, and the curve of the wrong loop is as good as the others. The distance from the
-# big batch's loss is easier to read. Below is the largest distance so far, for float64 too, where
-# rounding is half a billion times smaller.
+# All three learn, and the wrong loop's curve is as good as the others. The distance from the big
+# batch's loss shows more. The next figure plots each loop's largest distance so far. It adds a run
+# in float64, where rounding is half a billion times smaller.
 
 
 # %% id="chaos"
@@ -496,13 +501,13 @@ plots.training_curves(
 )  # fmt: skip
 
 # %% [markdown] id="read-chaos"
-# Training amplifies every difference. In float64 the right loop starts far lower and grows in the
-# same way. So close losses don't prove a loop right, and different losses don't prove it wrong.
-# Comparing one window gradient by gradient settles it.
+# Training amplifies every difference. In float64 the right loop's distance starts far lower, but
+# grows in the same way. So close losses don't prove a loop right, and different losses don't prove
+# it wrong. To decide, compare the gradients of one window.
 #
 # That comparison also has a limit. Near a minimum the gradient's terms cancel: their sum is much
-# smaller than the terms. Here is a linear regression, and a correct loop over eight micro-batches.
-# **Is it accepted far from the minimum, and very near it?**
+# smaller than the terms. Here is a linear regression with a correct loop over eight micro-batches.
+# **Does the loop pass the comparison far from the minimum, and very near it?**
 
 # %% id="regression"
 torch.manual_seed(0)
@@ -535,14 +540,14 @@ for distance in (1.0, 1e-4):
         print(str(refusal).partition(" (")[0])
 
 # %% [markdown] id="read-minimum"
-# Near the minimum the correct loop is refused, even in float64. The tolerance is a share of the
-# gradient, and there the gradient is tiny compared with the terms whose rounding it inherits.
-# Compare early in training.
+# Near the minimum the correct loop fails the comparison, even in float64. The tolerance is a share
+# of the gradient. Near the minimum the gradient is tiny compared with its terms, but it has their
+# rounding errors. So compare early in training.
 #
 # ## The loop without a framework
 #
-# What is an accumulated update? Below it is written without `.grad`, `backward` or an optimizer: a
-# sum of gradients, and one subtraction. Do the weights match PyTorch's loop? (The table after that
+# An accumulated update is a sum of gradients and one subtraction. Below we write it without
+# `.grad`, `backward` or an optimizer. Do the weights match PyTorch's loop? (The table after that
 # has the verdicts.)
 
 

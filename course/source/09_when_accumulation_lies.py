@@ -1,8 +1,8 @@
 # %% [markdown] id="title"
 # # When accumulation lies
 #
-# Chapter 08 ended with a loop that matches the big batch up to rounding. Put a BatchNorm into the
-# model, and the same loop trains a different model. Give it the loss of CLIP, and it reports a much
+# Chapter 08 ended with a loop that matches the big batch up to rounding. If the model has a
+# BatchNorm, the same loop trains a different model. If the loss is CLIP's, the loop reports a much
 # *lower* loss than the big batch does, because it solves an easier task.
 #
 # Chapter 08's formula has a premise: each loss depends only on its own sample. In this chapter you
@@ -36,10 +36,10 @@ torch.set_num_threads(1)
 # ## The premise, as a picture
 #
 # A loop over micro-batches can compute the loss $\ell_i$ only if $\ell_i$ depends on $x_i$ and the
-# parameters, and on no other sample $x_j$. That can be tested: take the gradient of each sample's
-# loss with respect to each sample's pixels, and see which ones are not zero.
+# parameters, and on no other sample $x_j$. We can test that: take the gradient of each sample's
+# loss with respect to each sample's pixels, and see which gradients are not zero.
 #
-# We test a small digit classifier with a slot for the layer in question. (Where a cell begins with
+# We test a small digit classifier with a slot for the layer to test. (Where a cell begins with
 # `NBVAL_IGNORE_OUTPUT`, the last digits depend on your machine; the text's conclusions don't.)
 
 
@@ -62,8 +62,8 @@ def losses(model, pixels, targets):  # one for each sample
 
 # %% [markdown] id="write-influence"
 # **Write.** The end of `influence`. `grad(loss, pixels, retain_graph=True)[0]` is the gradient of
-# one sample's loss with respect to all pixels. Each row of the result holds the norms of the
-# samples' parts.
+# one sample's loss with respect to all pixels. Each row of the result has one norm per sample: the
+# norm of that sample's slice of the gradient.
 
 
 # %% id="influence"
@@ -109,9 +109,9 @@ def influences():
 
 
 # %% [markdown] id="predict-picture"
-# Eight images give a picture of 8 rows, the losses, and 8 columns, the samples. A square is filled
-# where the loss depends on the sample. ("4 x 2" is a micro-batch of 4 with 2 accumulation steps, as
-# in chapter 08.)
+# With eight images the picture has 8 rows, one per loss, and 8 columns, one per sample. A square is
+# filled if the loss depends on the sample. ("4 x 2" is a micro-batch of 4 with 2 accumulation
+# steps, as in chapter 08.)
 #
 # **Predict.** With a BatchNorm and two micro-batches of 4, how many of the 64 squares are filled?
 
@@ -128,14 +128,15 @@ print(f"BatchNorm, 4 x 2: {filled} squares{beside(guess, filled)}")
 plots.influence(pictures)
 
 # %% [markdown] id="read-picture"
-# If each loss depends only on its own sample (left), you may split the batch anywhere. BatchNorm's
-# losses depend on every sample (middle). Splitting drops all pairs across micro-batches and changes
-# the rest (right), because each micro-batch is normalised separately.
+# If each loss depends only on its own sample (left), you may split the batch anywhere. With
+# BatchNorm each loss depends on every sample (middle). After a split (right), no loss depends on
+# samples of the other micro-batch. The other dependences change too, because each micro-batch is
+# normalised separately.
 #
 # ## BatchNorm
 #
-# How wrong does that make the gradient of chapter 08's loop? We test the small network with three
-# norms, and a small ResNet with ten BatchNorms.
+# How wrong is the gradient of chapter 08's loop then? We test the small network with three norms,
+# and a small ResNet with ten BatchNorms.
 #
 # **Predict.** Four micro-batches of 16: by how many percent is the ResNet's gradient wrong?
 
@@ -193,26 +194,25 @@ off_in_words = errors.map(lambda e: f"{e:.0%}" if e > 1e-12 else "rounding")
 off_in_words
 
 # %% [markdown] id="read-batch-norm"
-# LayerNorm and GroupNorm normalise within a sample, so only rounding in float64 is left.
-# BatchNorm's gradient is wrong, and more so for smaller micro-batches. These weights are untrained:
-# after 200 updates the error is larger in both models.
+# LayerNorm and GroupNorm normalise within a sample, so their only error is float64's rounding.
+# BatchNorm's gradient is wrong, and more so for smaller micro-batches. These weights are untrained;
+# after 200 updates both models' errors are larger.
 #
 # A different gradient is not always a worse one. The mean and variance of a few samples are noisy,
 # and noise can regularise: Hoffer et al. (2017) split big batches on purpose ("ghost batch
-# normalisation"). But "batch 64" no longer says what you trained: with BatchNorm the micro-batch is
-# a hyperparameter of the model.
+# normalisation"). But "batch 64" no longer describes your training: with BatchNorm the micro-batch
+# is a hyperparameter of the model.
 #
-# (BatchNorm also keeps a running mean and variance for `eval()`, and updates them in every
-# forward.)
+# (BatchNorm's running averages for `eval()` are another matter: 09b.)
 #
 # ### Fixes
 #
 # Three fixes are widely recommended. *SyncBatchNorm* computes statistics over all processes.
-# *Frozen statistics* put BatchNorm into `eval()` while the rest trains. *GroupNorm* replaces
+# *Frozen statistics*: BatchNorm is in `eval()` while the rest trains. *GroupNorm* replaces
 # BatchNorm, as in diffusion U-Nets. **Which of the three make accumulation exact?**
 #
-# **Write.** The last two, from `model.named_modules()`, `nn.BatchNorm2d`,
-# `model.set_submodule(name, layer)` and `.double()`, since the model is in float64.
+# **Write.** The last two fixes, with `model.named_modules()`, `nn.BatchNorm2d` and
+# `model.set_submodule(name, layer)`. The model is in float64, so new layers need `.double()`.
 
 
 # %% id="mend"
@@ -299,18 +299,18 @@ for name, mend in (mends | {"GroupNorm": with_groups}).items():
 
 # %% [markdown] id="read-mends"
 # SyncBatchNorm combines processes that run at the same moment. It cannot combine the micro-batches
-# of one process, which come one after the other. Frozen statistics are exact, but need good
-# statistics from pre-training. GroupNorm is exact too, but it's a different model: choose it before
-# you train.
+# of one process, which come one after the other. With frozen statistics accumulation is exact, but
+# you need good statistics from pre-training. With GroupNorm it's exact too, but the model is a
+# different one, so choose it before you train.
 #
 # ## Dropout
 #
 # With dropout each loss depends only on its own sample. But once the batch is split, each sample
 # gets different random numbers, so the accumulated gradient differs. **Is that wrong?**
 #
-# Here is a test: noise averages out, and a bias does not. Compute the accumulated gradient many
-# times. For dropout, draw new masks each time. For BatchNorm, shuffle the 64 samples among the four
-# micro-batches each time. **Which average converges to the big batch's gradient?**
+# Here is a test: noise averages out, and a bias does not. We average many accumulated gradients.
+# With dropout, each repeat draws new masks. With BatchNorm, each repeat shuffles the 64 samples
+# among the four micro-batches. **Which average converges to the big batch's gradient?**
 
 
 # %% id="averages"
@@ -336,15 +336,15 @@ title = "Noise averages out, a bias stays (logarithmic axes)"
 plots.training_curves(curves, title=title, log="xy", **words)
 
 # %% [markdown] id="read-averages"
-# Dropout's error falls along $1/\sqrt{n}$: each accumulated gradient is one more draw from the
-# distribution that the big batch draws from. It needs no fix. BatchNorm's error falls a little and
-# then stays: its average is the gradient of a different loss.
+# With dropout the error falls along $1/\sqrt{n}$: each accumulated gradient is one more draw from
+# the big batch's own distribution. So dropout needs no fix. With BatchNorm the error falls a little
+# and then stays, because the average is the gradient of a different loss.
 #
 # ## Contrastive losses
 #
-# CLIP learns which of $B$ pictures belongs to which of $B$ texts. Ours takes the left and the
-# right half of a digit, with a small encoder for each. Each half has one partner, and the other
-# $B-1$ are its *negatives*. The score of two halves is the dot product of their embeddings, times a
+# CLIP learns which of $B$ pictures belongs to which of $B$ texts. Ours matches the left and the
+# right half of a digit, with one encoder for each. Each half has one partner, and the other $B-1$
+# are its *negatives*. The score of two halves is the dot product of their embeddings, times a
 # learned scale $s$. The loss is a cross-entropy in which the right answer for row $i$ is column $i$
 # (van den Oord et al., 2018; in both directions as in Radford et al., 2021):
 #
@@ -374,9 +374,9 @@ class TwoEncoders(nn.Module):
 
 
 # %% [markdown] id="write-contrast"
-# **Write.** `contrast`. One direction is the formula; the other swaps pictures and texts. A pair's
-# loss is the mean of both. `F.cross_entropy` takes the scores, and with `reduction="none"` returns
-# one loss per row.
+# **Write.** `contrast`. One direction is the formula; the other swaps $u$ and $v$. A pair's loss is
+# the mean of both directions. `F.cross_entropy` takes the scores, and with `reduction="none"`
+# returns one loss per row.
 
 
 # %% id="contrastive"
@@ -423,8 +423,8 @@ def make_encoders(p=0.0, width=128):
 # %% [markdown] id="predict-naive"
 # The denominator sums over the whole batch, so every loss depends on every sample.
 #
-# **Predict.** Split 128 pairs into 16 micro-batches of 8. What percentage of all comparisons
-# between two different pairs is still made?
+# **Predict.** Split 128 pairs into 16 micro-batches of 8. Each pair was compared with every other
+# pair. What percentage of these comparisons is still made?
 
 # %% id="guess-naive"
 guess = None  # %
@@ -491,8 +491,8 @@ pd.DataFrame.from_dict(rows, orient="index", columns=heads).round(2)
 
 # %% [markdown] id="read-naive"
 # Finding a partner among 8 is easier than among 128, so the naive loop reports a *lower* loss. Its
-# gradient is the exact gradient of that easier task. The last column is the distance between the
-# two gradients as a share of the true one's norm.
+# gradient is the exact gradient of that easier task. The last column is its distance from the big
+# batch's gradient, as a share of the latter's norm.
 #
 # ### Cached gradients
 #
@@ -507,16 +507,17 @@ pd.DataFrame.from_dict(rows, orient="index", columns=heads).round(2)
 # $$ \frac{\mathrm{d}L}{\mathrm{d}\theta} = \sum_{i=1}^{B} \frac{\partial L}{\partial z_i} \,
 # \frac{\partial f(x_i;\theta)}{\partial \theta} $$
 #
-# and *that is a sum over samples*, once the numbers $\partial L / \partial z_i$, the cache, are
-# known. They are small, one vector per sample, and computing them needs no encoder activations.
-# `states` and `replay` are explained after the exercise.
+# and *that is a sum over samples*, once we know the gradients $\partial L / \partial z_i$. These
+# are the *cache*. It is small, one vector per sample, and computing it needs no encoder
+# activations. `states` and `replay` are explained after the exercise.
 #
-# (A *memory* of earlier embeddings is not exact. They have no graph, so the gradient has the large
-# batch's direction and half its length: `CrossBatchMemory` of pytorch-metric-learning 2.9.0.)
+# (A *memory* of earlier embeddings, such as `CrossBatchMemory` of pytorch-metric-learning 2.9.0, is
+# not exact. They have no graph, so the gradient has the large batch's direction, but half its
+# length.)
 #
 # **Write.** Steps two and three. The loss is `contrast(embedded, model.log_scale).mean()`; return
-# its number. With `replay`, restore a part's random state before its second pass. The training must
-# match that of the whole batch.
+# it as a number. With `replay`, restore a part's random state before its second pass. The training
+# must match the whole batch's.
 
 
 # %% id="cached"
@@ -601,15 +602,15 @@ def is_cached():
 
 
 # %% [markdown] id="replay-text"
-# Without dropout, cached gradients are those of the big batch. With dropout there is one more thing
-# to do, which is often forgotten: the second pass must draw the same masks as the first, or the
-# cache belongs to different embeddings. So step one records the random state before each
-# micro-batch, and step three restores it: it *replays* the masks. For the comparison, the big batch
-# must draw its masks in the same order, part by part, with all graphs in memory. **Without replay,
-# is the error noise or bias?**
+# Without dropout, cached gradients equal the big batch's. Dropout needs one more step, which is
+# often forgotten: the second pass must draw the same masks as the first. Otherwise the cache
+# belongs to different embeddings. So step one records the random state before each micro-batch, and
+# step three restores it: it *replays* the masks. To compare, the big batch must draw its masks in
+# the same order, part by part, but with all graphs in memory. **Without replay, is the error noise
+# or bias?**
 #
-# **Write.** `in_memory`, that big batch. Embed each part, and compute one loss over all of them. If
-# `embed` is given, call it instead of the model.
+# **Write.** `in_memory`, which computes that big batch. Embed each part, and compute one loss over
+# all embeddings. If `embed` is given, call it instead of the model.
 
 
 # %% id="in-memory"
@@ -695,15 +696,15 @@ for name, loop in loops.items():
 pd.DataFrame(off).T.map("{:.0%}".format).rename_axis(columns="off after n draws")
 
 # %% [markdown] id="read-replay"
-# With replay the error averages out. Without it, part of the error stays: the cache and the second
-# pass then use different masks. The reported loss is right all the same. (On a GPU the masks come
-# from the GPU's own generator: keep `torch.cuda.get_rng_state`.)
+# With replay the error averages out, so it is noise. Without replay, part of the error stays: the
+# cache and the second pass use different masks. The reported loss is right all the same. (On a GPU
+# the masks come from the GPU's own generator: keep `torch.cuda.get_rng_state`.)
 #
 # ### You have built this before
 #
-# Discard the activations, keep a small boundary and the random state, run forward again when the
-# gradient arrives: that is checkpointing. So replace `model(part)` in `in_memory` by
-# `checkpoint(model, part)`. It trains the same:
+# You discard the activations, keep a small boundary and the random state, and run forward again
+# when the gradient arrives. That is checkpointing. So replace `model(part)` in `in_memory` by
+# `checkpoint(model, part)`; the training is the same:
 
 
 # %% id="as-checkpointing-costs"
@@ -726,13 +727,13 @@ print(f"cached: {more:.0f} % more FLOPs")
 table.round(2)
 
 # %% [markdown] id="read-checkpointing"
-# Cached gradients are checkpointing with one segment for each micro-batch: the model is cut along
-# the *batch* instead of along its depth, and the embeddings are the boundaries. On one device, use
-# `checkpoint`, which restores the random state for you, but not buffers, such as spectral norm's
-# (lab 07). Write the two passes yourself when the loss is computed elsewhere.
+# Cached gradients are checkpointing with one segment for each micro-batch. The cuts go along the
+# *batch* instead of along the model's depth, and the embeddings are the boundaries. On one device,
+# use `checkpoint`. It restores the random state for you, but not buffers, such as spectral norm's
+# (lab 07). Write the two passes yourself if the loss is computed elsewhere.
 #
 # So "larger effective batches are particularly good for contrastive learning" needs a condition.
-# What helps is the larger *pool of negatives*, and plain accumulation does not enlarge it.
+# The larger *pool of negatives* helps, and plain accumulation does not enlarge it.
 #
 # ## Verdicts
 
@@ -763,13 +764,13 @@ claims.Verdicts(
 # %% [markdown] id="three-problems"
 # ## On paper
 #
-# **1.** 1024 pairs as 32 x 32: what share of the comparisons is made, and what is the chance-level
-# loss, before and after?
+# **1.** You split 1024 pairs as 32 x 32. What share of the comparisons is still made? What is the
+# chance-level loss before and after the split?
 #
 # <details><summary>Answer</summary>
 #
-# $32 \cdot 32^2$ of $1024^2$, one 32nd. Guessing among 1024 partners is a loss of $\ln 1024 = 6.9$;
-# after the split, among 32, it is $\ln 32 = 3.5$.
+# $32 \cdot 32^2$ of $1024^2$, one 32nd. Guessing among 1024 partners has a loss of $\ln 1024 =
+# 6.9$. After the split, among 32, the loss is $\ln 32 = 3.5$.
 # </details>
 #
 # **2.** How many bytes does the cache of 32,768 pairs take, with embeddings of width 512 in
@@ -777,8 +778,8 @@ claims.Verdicts(
 #
 # <details><summary>Answer</summary>
 #
-# Two embeddings per pair, $2 \cdot 32768 \cdot 512 \cdot 4$ bytes: 128 MiB. The gradients with
-# respect to them take as much again.
+# Each pair has two embeddings, so they take $2 \cdot 32768 \cdot 512 \cdot 4$ bytes, or 128 MiB.
+# The cache, their gradients, takes as much again.
 # </details>
 #
 # **3.** BatchNorm's mean over 64 images has some error. How much larger is the error with a

@@ -1,10 +1,11 @@
 # %% [markdown] id="title"
 # # Learning rates for larger effective batches
 #
-# This companion of chapter 09 is optional: no lab and no later chapter needs it. Even when all
+# This companion of chapter 09 is optional: no lab and no later chapter needs it. Even if all
 # gradients are exact, one question is left: how should the learning rate change with the effective
-# batch? Three answers are common: "Scale the learning rate with the effective batch." "Take the
-# square root." "Accumulation slows convergence down, because updates are delayed."
+# batch? Two answers are common: "Scale the learning rate with the effective batch." "Take the
+# square root." And there is a common warning: "Accumulation slows convergence down, because updates
+# are delayed."
 #
 # These are claims about training, so we test them by training.
 #
@@ -30,12 +31,12 @@ torch.set_num_threads(1)
 # %% [markdown] id="networks"
 # ## Four networks, one set of samples
 #
-# No layer here mixes samples, so we compute a batch of 256 at once: chapter 08 showed that
-# splitting it changes nothing. Four networks with different initial weights train side by side, as
-# slices of one tensor, so that the result doesn't depend on a single initialization. The result is
-# the median of their losses on all 1536 digits after four epochs. Every run sees the same samples.
-# (Where a cell begins with `NBVAL_IGNORE_OUTPUT`, the numbers depend on your machine. The text's
-# conclusions hold on any machine.)
+# No layer here mixes samples, so splitting a batch of 256 changes nothing (chapter 08), and we
+# compute it at once. Four networks with different initial weights train side by side, as slices of
+# one tensor. So the result doesn't depend on a single initialization: it is the median of the four
+# losses on all 1536 digits after four epochs. Every run sees the same samples. (Where a cell begins
+# with `NBVAL_IGNORE_OUTPUT`, the numbers depend on your machine. The text's conclusions hold on any
+# machine.)
 
 
 # %% id="four-nets"
@@ -91,7 +92,8 @@ def final(*recipe, **options):  # the loss after four epochs
 
 
 # %% [markdown] id="predict-sweep"
-# For each batch size, a plot of the final loss against the learning rate is a valley.
+# For each batch size, we plot the final loss against the learning rate. Each curve is a valley: the
+# best rate is at the bottom.
 #
 # **Predict.** With Adam, when the batch grows from 16 to 256, by what factor does the best learning
 # rate grow?
@@ -129,24 +131,24 @@ valleys(SGD)
 valleys(Adam)
 
 # %% [markdown] id="read-sweep"
-# **SGD.** On the left, where the rates are small, the three curves have the same shape, shifted to
-# the right as the batch grows. There, one step at four times the rate goes as far as four steps.
-# This is the linear rule of Goyal et al. (2017). On the right, the loss rises steeply, and at
-# nearly the same rate for all batches. A step fails there because it overshoots the curvature of
-# the loss, and curvature does not depend on the batch. So the linear rule holds far from that wall,
-# but it leads into the wall if you start near it.
+# **SGD.** On the left, at small learning rates, the three curves have the same shape, and a larger
+# batch shifts it to the right. There, one step at four times the rate goes as far as four steps.
+# This is the linear rule of Goyal et al. (2017). On the right is a wall: the loss rises steeply, at
+# nearly the same learning rate for all batches. Steps that long overshoot, because the loss is
+# curved, and its curvature does not depend on the batch. So the linear rule holds far from the
+# wall, but it leads into the wall if you start near it.
 #
-# **Adam.** From 16 to 64 the best rate grows in proportion to the batch; from 64 to 256, with its
-# square root. (The rates tried are a factor of two apart.) Theory predicts the square root where
-# most of the gradient is noise: an average over four times as many samples has half the noise
-# (Malladi et al., 2022). Far left of the valley, all of Adam's steps have nearly the same length,
-# whatever the gradient, so a quarter of the steps go a quarter of the way.
+# **Adam.** From batch 16 to 64 the best rate grows in proportion to the batch; from 64 to 256, with
+# its square root. (The rates tried are a factor of two apart.) If most of the gradient is noise,
+# theory predicts the square root: an average over four times as many samples has half the noise
+# (Malladi et al., 2022). At rates far below the best, Adam's steps have nearly the same length,
+# whatever the gradient. So at one rate, a quarter of the steps go a quarter of the way.
 #
 # ## The rules in practice
 #
-# In practice nobody runs such a sweep. You take a rate that worked at 16 and multiply it. Let's try
-# a bold rate, the best one at 16, and a careful rate, an eighth of that. **Which rule ends lowest
-# at 256?**
+# In practice nobody runs such a sweep. You take a rate that worked at batch 16 and multiply it.
+# Let's start from two rates: a *bold* one, the best at batch 16, and a *careful* one, an eighth of
+# that. **Which rule ends with the lowest loss at batch 256?**
 
 # %% id="rules"
 # NBVAL_IGNORE_OUTPUT
@@ -167,20 +169,20 @@ rules.round(3)
 
 # %% [markdown] id="read-rules"
 # No rule wins everywhere, but there is a pattern. From a careful rate, the linear rule ends lowest.
-# From a bold rate, at batch 256, it ruins SGD's run, while the square root does not. That is what
-# "safer" means. The price is speed.
+# From a bold rate, at batch 256, it ruins SGD's run, while the square root does not. In this sense
+# the square root is safer, but from a careful rate it is slower.
 #
 # This experiment has limits. 1536 digits and three layers say nothing about training on a billion
-# tokens, and the batch size beyond which nothing helps (McCandlish et al., 2018) is small here.
-# Take the method with you, not the exponents.
+# tokens. Beyond some batch size, a larger batch no longer helps (McCandlish et al., 2018), and here
+# that size is small. Take the method with you, not the exponents.
 #
 # ## Delayed updates
 #
-# The third answer was that accumulation slows convergence down. We run SGD at its careful rate
-# again, and plot the loss against samples, then against updates.
+# Does accumulation slow convergence down? We run SGD at its careful rate again, and plot the loss
+# first against samples, then against updates.
 #
-# **Predict.** Batches of 16 and of 256 train on the same samples at the same learning rate. How
-# many times as high does the loss end with batch 256?
+# **Predict.** Batches of 16 and of 256 train on the same samples at the same learning rate. By what
+# factor is the final loss higher with batch 256 than with 16?
 
 # %% id="guess-delayed"
 guess = None  # times
@@ -216,21 +218,23 @@ title = "By updates, the runs at one rate agree (both axes logarithmic)"
 plots.training_curves(by_updates, xlabel="updates", log="xy", title=title, **words)
 
 # %% [markdown] id="read-delayed"
-# At one learning rate, batches of 16, 64 and 256 agree when counted in *updates*, so batch 256
-# needs sixteen times as many samples as batch 16. With the linear rule they nearly agree in
-# *samples*. So the larger batch really is slower, but only because the learning rate was left
-# unchanged, and only if that rate was not above its best. From a rate that is too bold, the larger
-# batch may even end lower, since it averages noise away. Accumulation doesn't delay anything: at
-# the same effective batch, chapter 08's loop makes the same updates from the same samples.
+# At one learning rate, the three batch sizes have about the same loss after the same number of
+# *updates*, so batch 256 needs sixteen times as many samples as batch 16. With the linear rule,
+# they have nearly the same loss after the same number of *samples*.
+#
+# So a larger batch really is slower if you leave the learning rate unchanged, at or below batch
+# 16's best. Above that, the larger batch may even end lower, since it averages noise away.
+# Accumulation itself delays nothing: at the same effective batch, chapter 08's loop makes the same
+# updates from the same samples.
 #
 # ## A factor that the optimizer hides
 #
-# Suppose that somebody forgets to divide the loss by the number of micro-batches, which is four.
-# Then every gradient is four times too large. Train five updates with the division and five
-# without. How far apart do the weights end, as a share of the distance that the right run moved
-# them?
+# Suppose that you have four micro-batches and forget to divide the loss by four. Then every
+# gradient is four times too large. The next cell trains five updates with the division and five
+# without. It measures how far apart the weights end, as a share of the distance that the right run
+# moved them.
 #
-# **Predict.** How far apart do they end with AdamW, in percent?
+# **Predict.** How far apart do the weights end with AdamW, in percent?
 
 # %% id="guess-factor"
 guess = None  # %
@@ -259,14 +263,14 @@ print(f"SGD {off['SGD']:.0f} %")
 print(f"AdamW {off['AdamW']:.2f} %{beside(guess, off['AdamW'])}")
 
 # %% [markdown] id="factor-read"
-# With SGD the error is larger than the whole distance. AdamW divides the gradient by its own size,
-# so the factor of four cancels, except for the small `eps` in its denominator. Nothing in the loss
-# curve shows the mistake.
+# With SGD the error is larger than the distance that the right run moved. AdamW divides the
+# gradient by its own size, so the factor of four cancels, except for the small `eps` in the
+# denominator. Nothing in the loss curve shows the mistake.
 #
 # ## Warm-up: samples or updates?
 #
-# A warm-up over the first epoch, 1536 samples, is 96 updates at batch 16. **At batch 256, do you
-# keep the samples or the updates?**
+# At batch 16, a warm-up over the first epoch takes 1536 samples, or 96 updates. **At batch 256,
+# should it last 1536 samples or 96 updates?**
 
 # %% id="warm-up"
 # NBVAL_IGNORE_OUTPUT
@@ -279,16 +283,16 @@ for batch in (16, 256):
 pd.Series(rows).unstack(0)[list(lengths)].round(3)
 
 # %% [markdown] id="read-warm-up"
-# If you keep the updates, the warm-up at batch 256 is longer than the whole run. So check a
-# schedule that was copied in updates against the run's length. This run can't show which length is
-# best, because it doesn't need a warm-up. (Goyal et al. needed one at batches of thousands.)
+# 96 updates at batch 256 are longer than the whole run. So if you copy a schedule in updates, check
+# it against the run's length. This run can't show which length is best, because it doesn't need a
+# warm-up. (Goyal et al. needed one at batches of thousands.)
 #
 # ## How fast does BatchNorm forget?
 #
 # BatchNorm keeps a running mean and variance for `eval()`. Every *forward* updates them by `running
 # = 0.9 * running + 0.1 * of this batch`, and an accumulated update has many forwards. **After one
-# update, how much is left of the old running mean?** The cell below sets that mean to a million, so
-# that you can read off what is left.
+# update, how much is left of the old running mean?** The cell below sets the old mean to a million,
+# so that you can read off its share.
 
 
 # %% id="running"
@@ -305,19 +309,19 @@ heads = ["momentum 0.1", "momentum 1 - 0.9 ** (1 / num)"]
 pd.DataFrame(left, index=heads).T.rename_axis("micro-batches")
 
 # %% [markdown] id="read-running"
-# With sixteen micro-batches, one update forgets as much as sixteen updates should. Evaluation then
-# rests on the last few micro-batches alone. Such statistics are noisy, and the training loss never
-# shows it, because training does not use them. The smaller momentum in the right column fixes the
-# statistics. BatchNorm's gradients stay wrong (chapter 09).
+# With sixteen micro-batches, one update forgets as much as sixteen updates should. Then only the
+# last few micro-batches determine the statistics for evaluation, so they are noisy. The training
+# loss never shows it, because training does not use them. The smaller momentum in the right column
+# fixes the statistics. BatchNorm's gradients stay wrong (chapter 09).
 #
 # ## Contrastive training: which loop finds more?
 #
 # Chapter 09's two encoders learn which left half of a digit belongs to which right half. Its naive
-# loop reports a lower loss than the whole batch does. Is its model better? Both loops train on the
-# same 1536 digits, with updates of 128 pairs: one uses the whole batch (which is what cached
-# gradients compute), the other 8 micro-batches of 16. Each is tried at three learning rates. We
-# score them on the 261 unseen digits: how often is a digit's own right half among the five best of
-# 261 candidates?
+# loop reports a lower loss than the whole batch does. Does it also train a better model? Two loops
+# train on the same 1536 digits, with updates of 128 pairs. One uses the whole batch (cached
+# gradients compute the same); the other uses 8 micro-batches of 16. We try each at three learning
+# rates, and score the models on the 261 unseen digits: how often is a digit's own right half among
+# the five best of 261 candidates?
 
 
 # %% id="encoders"
@@ -388,9 +392,9 @@ results = pd.DataFrame(runs, index=["loss, nats", "found, share"]).T.unstack().r
 results.rename_axis(columns=["", "learning rate"])
 
 # %% [markdown] id="read-train"
-# The naive loop reports by far the better loss, but its best score is lower. Finding a partner
-# among 16 is easier than among 128, and teaches less. (This is one seed and a small set, so trust
-# the direction and not the exact numbers.)
+# The naive loop reports by far the better loss, but its best score is lower than the whole batch's.
+# Finding a partner among 16 is easier than among 128, and teaches less. (This is one seed and a
+# small set, so trust the direction and not the exact numbers.)
 #
 # ## Verdicts
 

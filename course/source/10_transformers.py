@@ -1,9 +1,9 @@
 # %% [markdown] id="title"
 # # Transformers, as published
 #
-# Which lines make a published transformer train in less memory, and what does each of them do? That
-# comes first. Then come figures copied from tutorial to tutorial, such as "ViT-L saves 58 %". Under
-# which conditions is each one true?
+# Which lines of code make a published transformer train in less memory, and what does each line do?
+# That comes first. Then we test figures that one tutorial copies from another, such as "ViT-L saves
+# 58 %". Under which conditions is each figure true?
 #
 # **Budget:** 65 minutes, 2 GiB of memory, no GPU needed.
 
@@ -44,16 +44,16 @@ torch.set_num_threads(1)  # small steps gain nothing from a second core
 # | accumulation from the Trainer | `TrainingArguments(..., gradient_accumulation_steps=4)` |
 # | accumulation in your own loop | `Accelerator(gradient_accumulation_steps=4)` |
 #
-# (`from_pretrained` instead of `from_config` loads trained weights.) Until version 5.23 the names
-# began with `gradient_checkpointing`, and had no such options. Today the old names warn that
-# version 6 will remove them, and raise a `ValueError` if you pass the new options. (TRL 1.16's GRPO
-# trainer still calls the old name, so it raises too.) The code below uses the installed version's
-# names. TRL's `SFTConfig` has the Trainer's arguments with checkpointing already on, and adds
-# `activation_offloading` and `packing` (08b). `torch.compile` chooses what to recompute on its own,
-# within an `activation_memory_budget` (07c).
+# (`from_pretrained` instead of `from_config` loads trained weights.) Before version 5.23 the names
+# began with `gradient_checkpointing`, and had no options such as `every_n_layers`. Today the old
+# names warn that version 6 will remove them. They raise a `ValueError` if you pass the new options.
+# (TRL 1.16's GRPO trainer still calls the old name, so it raises too.) The code below uses the
+# installed version's names. TRL's `SFTConfig` has the Trainer's arguments with checkpointing
+# already on, and adds `activation_offloading` and `packing` (08b). `torch.compile` chooses what to
+# recompute on its own, within an `activation_memory_budget` (07c).
 #
-# The model is a GPT-2, and its text is the source of Python's standard library, byte by byte. On
-# a CPU the model is small. On a small GPU it is GPT-2, and on a large one GPT-2 Medium.
+# The model trains on the source of Python's standard library, byte by byte. On a CPU it is a tiny
+# GPT-2, on a small GPU GPT-2 itself, and on a large GPU GPT-2 Medium.
 
 
 # %% id="model"
@@ -84,14 +84,15 @@ text = data.encode(data.text()).unfold(0, seq, seq)  # (rows, sequence)
 rows = [{"input_ids": row, "labels": row} for row in text[: 2 * batch_size]]
 
 # %% [markdown] id="trainer"
-# The Trainer takes both lines as arguments. On a GPU you also want 16 bits: bfloat16,
-# or float16 on a T4, which only emulates bfloat16 slowly. For float16, Trainer and Accelerate add
-# the gradient scaler.
+# The Trainer takes checkpointing and accumulation as arguments. On a GPU you also want 16 bits:
+# bfloat16, or float16 on a T4, which emulates bfloat16 slowly. For float16, Trainer and Accelerate
+# add the gradient scaler.
 #
-# Train one effective batch in four ways: all samples at once or a quarter of them four times, each
-# plain or checkpointed. In this course "4 x 4" is a micro-batch of 4 with 4 accumulation steps.
+# We train one effective batch in four ways: all samples at once or a quarter of them four times,
+# each with and without checkpointing. In this course "4 x 4" is a micro-batch of 4 with 4
+# accumulation steps.
 #
-# **Predict.** How many percent of the peak do both lines together save?
+# **Predict.** How many percent of the peak do checkpointing and accumulation together save?
 
 # %% id="guess-own"
 guess = None  # %
@@ -139,17 +140,17 @@ plots.ledger_bars(ledgers, title=f"GPT-2 with the Trainer, {device.describe(wher
 
 # %% [markdown] id="read-own"
 # (These outputs are one machine's, and yours may differ.) The mean losses agree, which is a weak
-# check (chapter 08). Each line alone removes most of the activations. What is left differs:
-# accumulation keeps gradients alongside one micro-batch's activations, and checkpointing recomputes
-# one block's activations at a time.
+# check (chapter 08). Each argument alone removes most of the activations, but they leave different
+# things. Accumulation leaves gradients alongside one micro-batch's activations; checkpointing
+# leaves block inputs, and recomputes one block at a time.
 #
 # With Accelerate you keep your own loop. `backward` divides the loss, and within `accumulate`,
-# `optimizer.step()` acts only at every fourth micro-batch and at the end of an epoch. (A shorter
-# last window is also divided by four, and counts too little; the Trainer divides by the actual
-# number.) Here is the last of the four ways again.
+# `optimizer.step()` acts only at every fourth micro-batch and at the end of an epoch. (Accelerate
+# divides a shorter last window by four too, so it counts too little; the Trainer divides by the
+# actual number.) We repeat the last of the four ways.
 #
-# **Write.** The loop, five lines, as without accumulation. Its peak must equal the Trainer's, or be
-# a little lower.
+# **Write.** The loop, five lines. It's the usual loop inside `accumulate`. Its peak must equal the
+# Trainer's, or be a little lower.
 
 # %% id="accelerator"
 accelerator = Accelerator(gradient_accumulation_steps=4, cpu=not has_gpu,
@@ -208,12 +209,14 @@ print(f"peak: the Trainer's {human_bytes(both)}, this loop's", own_loop.peak_byt
 
 # %% [markdown] id="switch"
 # In your own loop *without* checkpointing, also set `use_cache=False`. Otherwise GPT-2 keeps a
-# cache for generating text, which training does not need; the Trainer and the switch turn it off.
+# cache for generating text, which training does not need. The Trainer turns it off, and so does
+# turning on checkpointing.
 #
 # ## What does the switch wrap?
 #
-# Here are six published models, built on the device `meta`, where a tensor has a shape and no
-# memory. The switch marks layers, and each marked layer becomes a segment.
+# The *switch* is the call that turns checkpointing on. It marks layers, and each marked layer
+# becomes a segment. Here are six published models, built on the device `meta`, where a tensor has a
+# shape but no memory.
 #
 # **Write.** `wrapped` turns checkpointing on and counts, in a `Counter`, the modules that are a
 # `GradientCheckpointingLayer` and whose `gradient_checkpointing` is true. GPT-2 must have 12.
@@ -255,8 +258,8 @@ pd.DataFrame(wraps).T
 # before and after the blocks: embeddings, last norm, head, loss.
 #
 # **Predict.** Take GPT-2 (12 blocks, width 768, 50257 tokens in its vocabulary) and 8 sequences of
-# 1024 tokens, checkpointed. It keeps the inputs of its 12 blocks. How many times as large as all
-# these inputs is the largest tensor kept for the loss?
+# 1024 tokens. Checkpointed, it keeps the inputs of its 12 blocks, and the loss keeps a tensor. How
+# many times as large as the 12 inputs together is that tensor?
 
 # %% id="guess-left"
 guess = None  # times
@@ -271,22 +274,22 @@ print(f"{times:.1f} times what the 12 inputs take{beside(guess, times)}")
 by_shape.map(human_bytes).to_frame("kept")
 
 # %% [markdown] id="read-left"
-# Each token has 50257 logits, and the loss keeps them as log-probabilities. With checkpointing this
-# is the largest tensor left, because the switch wraps blocks and not the loss. It grows with the
-# vocabulary. Newer models have 128,000 or 256,000 entries, so it is large even without
-# checkpointing. Chapter 10d, `10d_the_loss_that_does_not_fit`, makes it small.
+# Each token has 50257 logits, and the loss keeps them as log-probabilities. The switch wraps the
+# blocks and not the loss, so this is the largest tensor left. It grows with the vocabulary. Newer
+# models have 128,000 or 256,000 entries, so it is large even without checkpointing. Chapter 10d,
+# `10d_the_loss_that_does_not_fit`, makes it small.
 #
 # ### Every n-th layer, and inputs on the host
 #
-# ![The switch wraps twelve blocks, not embedding, head and loss. By default each block keeps its
-# input. With every_n_layers=2 every second block keeps everything. With offload the inputs go to
-# the host and back.](figures/10-switch.svg)
+# ![The switch wraps the twelve blocks, not the embedding, the head or the loss. By default each
+# block keeps its input. With every_n_layers=2 every second block keeps everything. With offload the
+# inputs go to the host and back.](figures/10-switch.svg)
 #
-# `every_n_layers=2` is not chapter 06's segment of two blocks. It checkpoints every second block
-# and leaves the others as they are.
+# `every_n_layers=2` doesn't make chapter 06's segments of two blocks. It checkpoints every second
+# block and leaves the others as they are.
 #
-# **Write.** `every_nth`. The model arrives with checkpointing off. If the library has the option,
-# yours must keep the same bytes.
+# **Write.** `every_nth`. The model arrives with checkpointing off. If the installed library has the
+# option, your function must keep the same bytes.
 
 
 # %% id="every-nth"
@@ -328,8 +331,8 @@ def every_nth_is_on():
 
 
 # %% [markdown] id="predict-second"
-# **Predict.** The same GPT-2 keeps more with every second block checkpointed than with every block.
-# How many times as much?
+# **Predict.** The same GPT-2 keeps more if only every second block is checkpointed. How many times
+# as much as with every block?
 
 # %% id="guess-second"
 guess = None  # times
@@ -357,10 +360,10 @@ pd.Series(keeps).map(human_bytes).to_frame("kept for backward")
 # %% [markdown] id="predict-offload"
 # `offload=True` moves the inputs of all checkpointed blocks to the host: the cell above checked
 # that the 12 inputs leave the GPU. Chapter 07d ran such copies *during* the arithmetic. This option
-# copies on the stream that computes, so nothing overlaps: the copies' time is added to the step's.
+# copies on the stream that also computes, so nothing overlaps, and the copies make the step longer.
 #
-# **Predict.** Llama-2-7B on an A100, sequences of 2048 tokens: how many percent longer is the
-# step?
+# **Predict.** Llama-2-7B trains on an A100, on sequences of 2048 tokens. How many percent longer is
+# the step with `offload=True`?
 
 # %% id="guess-offload"
 guess = None  # %
@@ -380,14 +383,16 @@ print(f"added to the step: {added:.1f} %{beside(guess, added)}")
 price.astype(float).round(1).add_suffix(", %")
 
 # %% [markdown] id="read-offload"
-# (A checkpointed step takes four forwards: forward, its repetition, and backward, which is two. The
-# speeds are from data sheets. If kernels reach half of theirs, the share is half.) So the option is
-# cheap when layers are wide and sequences long, which is also when boundaries are large. TRL's
-# `activation_offloading` copies on a separate stream, and chapter 07d says when that is free.
+# (We count a checkpointed step as four forwards: forward, its repetition, and backward, which costs
+# two. The speeds are from data sheets. If kernels reach half of the data sheet's FLOPs, the
+# percentage halves.) So the option is cheap if layers are wide and sequences long. The block inputs
+# are then large, too. TRL's `activation_offloading` copies on a separate stream, and chapter 07d
+# says when that is free.
 #
-# Next, a trap: someone wants to fine-tune without dropout, and trains the small model in `eval()`.
+# Next comes a trap. Someone wants to fine-tune without dropout, so they train the small model in
+# `eval()`.
 #
-# **Predict.** How many percent of the peak does the switch save there?
+# **Predict.** How many percent of the peak does the switch save in `eval()`?
 
 # %% id="guess-eval"
 guess = None  # %
@@ -415,8 +420,8 @@ print(*{str(one.message) for one in said if one.category is memory.MeterWarning}
 # The last line above is a warning from this course's meter. So stay in `train()`, and set dropout
 # to 0 in the configuration, as here.
 #
-# Companion `10c_more_on_the_switch` has a Swin that checkpoints twice, and the gallery,
-# `14b_gallery`, LoRA weights that get no gradient.
+# Companion `10c_more_on_the_switch` shows a Swin that checkpoints twice. The gallery,
+# `14b_gallery`, shows LoRA weights that get no gradient.
 #
 # ## Published figures: when are they true?
 #
@@ -429,19 +434,19 @@ print(*{str(one.message) for one in said if one.category is memory.MeterWarning}
 # [Gaurav14cs17/GenAI](https://github.com/Gaurav14cs17/GenAI), folder `08_systems_and_optimization`.
 # (Companion 10c tries another text's GPT-2 XL and BERT-Large; 01b tries this text's 50 layers.)
 #
-# The text names no attention kernel, precision or optimizer. So we try the usual ones, in
-# decimal gigabytes like the figures:
+# That text names no attention kernel, precision or optimizer. So we try the usual ones. Like the
+# text, we use decimal gigabytes:
 #
 # - *kernel*: `eager` materializes the attention scores, `sdpa` is PyTorch's fused attention and
 #   today's default;
-# - *precision*: `fp32`; `bf16-amp`, which is autocast over float32 parameters; `bf16`, which is
-#   everything in bfloat16, including optimizer states;
+# - *precision*: `fp32`; `bf16-amp` (autocast over float32 parameters); `bf16` (everything in
+#   bfloat16, including optimizer states);
 # - *optimizer*: PyTorch's AdamW, or AdamW with 8-bit states.
 #
-# The numbers were *predicted* in advance for a GPU's kernels. The next column is *emulated*:
-# PyTorch's own allocator handed out the memory of an 80 GiB card, and no kernel ran. Where it
-# refused, the table says "does not fit". 10b has what an H200 measured; you can add your GPU
-# (`extra_record_your_gpu`).
+# In the tables below, the first column was *predicted* in advance for a GPU's kernels. The second
+# is *emulated*: PyTorch's own allocator handed out the memory of an 80 GiB card, and no kernel ran.
+# If the allocator refused, the table says "does not fit". 10b has measurements from an H200. You
+# can add your GPU (`extra_record_your_gpu`).
 
 # %% id="gigabytes"
 predicted = recorded.load("predicted")
@@ -467,8 +472,8 @@ def shown(table):  # rounded, and a word where there is no number
 # %% [markdown] id="shares"
 # ### "Saves 58 %", "saves 71 %": of what?
 #
-# A share of the whole peak depends on kernel, precision, batch and optimizer. ViT-L, 32 and 96
-# images of 224 x 224, each without checkpointing and with it:
+# The share of the peak that checkpointing saves depends on kernel, precision, batch and optimizer.
+# The table has ViT-L with 32 and 96 images of 224 x 224, each without checkpointing and with it:
 
 
 # %% id="both-ways"
@@ -492,12 +497,14 @@ for images, kernel in ((32, "eager"), (32, "sdpa"), (96, "sdpa")):
 shown(vit).T
 
 # %% [markdown] id="read-vit"
-# 58 % is fair for 32 images in float32 with PyTorch's default AdamW: it is between the two kernels.
-# The source also says that checkpointing raises the batch from 32 to 96. That is true: 96 images
-# checkpointed take less than 32 without. (Companion 10c has a ViT with both techniques at once.)
+# 58 % is fair for 32 images in float32 with PyTorch's default AdamW: it falls between what the two
+# kernels save. The source also says that checkpointing raises the batch from 32 to 96. That is
+# true: 96 images with checkpointing take less than 32 without. (Companion 10c has a ViT with both
+# techniques at once.)
 #
-# Llama-2-7B: "batch 1 to 4, saves 71 %" on a card of 80 GB. Here are four sequences of 2048, all in
-# bfloat16: trained in full with fused AdamW, with 8-bit states, and with LoRA of rank 16.
+# For Llama-2-7B the source says "batch 1 to 4, saves 71 %" on an 80 GB card. We try four sequences
+# of 2048 tokens, all in bfloat16, with three kinds of training: all weights with fused AdamW, all
+# weights with 8-bit states, and LoRA of rank 16.
 
 # %% id="llama"
 four = {"model": "llama-2-7b", "micro_batch": 4, "seq": 2048, "precision": "bf16"}
@@ -525,13 +532,15 @@ title = "Llama-2-7B, 4 sequences of 2048, bfloat16, predicted for CUDA kernels"
 plots.ledger_bars(bars, title=title, cards_gib=plots.CARDS_GIB, predicted=list(bars))
 
 # %% [markdown] id="read-llama"
-# Half of the claim holds in full training with AdamW: four sequences do not fit on the card, and
-# checkpointed they do. (With 8-bit states they fit anyway.) But parameters, gradients and states
-# are most of what is left, so 71 % is impossible with fused attention. It is nearly right for
-# *frozen* weights, which the source does not mention. LoRA alone removes states and gradients.
-# Checkpointing alone removes activations. Both together take a 7B model from a data-center card to
-# one of 24 GB. With the frozen weights in 4 bits (01b) a smaller card is enough. The activations
-# don't shrink, so checkpointing matters most there.
+# In full training with AdamW, the batch claim holds: four sequences fit on the card only with
+# checkpointing. (With 8-bit states they fit anyway.) But most of what is left is parameters,
+# gradients and states, so 71 % is impossible with fused attention. It is nearly right for *frozen*
+# weights, which the source does not mention.
+#
+# LoRA alone removes states and gradients. Checkpointing alone removes activations. With both, a 7B
+# model needs a 24 GB card instead of a data-center card. If the frozen weights are in 4 bits (01b),
+# an even smaller card is enough. Then the activations are the largest part, so checkpointing
+# matters most.
 #
 # ## Verdicts
 
@@ -556,10 +565,10 @@ claims.Verdicts(
 #
 # - Set checkpointing and accumulation in transformers, the Trainer and Accelerate.
 # - Say what a library's switch wraps and what it leaves out, and notice when it does nothing.
-# - Ask which kernel, precision, optimizer and batch a published figure used, and try those
-#   conditions on a laptop.
+# - Ask which kernel, precision, optimizer and batch a published figure used, and test it on a
+#   laptop.
 #
 # Two companions are optional: `10b_published_measurements` compares predictions with what others
-# measured on real GPUs, `10c_more_on_the_switch` has one more trap, GPT-2 XL and BERT-Large.
-# Chapter 10d, `10d_the_loss_that_does_not_fit`, takes up the logits. Chapter 11,
+# measured on real GPUs, and `10c_more_on_the_switch` has one more trap and figures for GPT-2 XL and
+# BERT-Large. Chapter 10d, `10d_the_loss_that_does_not_fit`, takes up the logits. Chapter 11,
 # `11_diffusion_unets`, does the same for diffusion U-Nets, whose blocks differ.

@@ -1,9 +1,9 @@
 # %% [markdown] id="title"
 # # More on the library's switch
 #
-# This companion of chapter 10 is optional: no lab and no later chapter needs it. It looks at models
-# on which the library's checkpointing switch doesn't do what you'd expect, and tests published
-# figures for GPT-2 XL and BERT-Large.
+# This companion of chapter 10 is optional: no lab and no later chapter needs it. It shows models on
+# which the library's checkpointing switch doesn't do what you'd expect, and tests published figures
+# for GPT-2 XL and BERT-Large.
 #
 # **Budget:** 30 minutes, 1 GiB of memory, no GPU needed.
 
@@ -35,12 +35,12 @@ def switch_on(model, **options):
 # %% [markdown] id="swin"
 # ## Swin: what if layers that can be checkpointed are nested?
 #
-# Swin is a vision transformer in four stages. In transformers both its stages and the blocks
-# inside them can be checkpointed. We compare the switch on a small Swin with checkpointing the
-# blocks alone.
+# Swin is a vision transformer in four stages. In transformers the library's switch checkpoints both
+# the stages and the blocks inside them. On a small Swin, we compare this switch with checkpointing
+# only the blocks.
 #
 # **Predict.** Forward is about a third of a step, and checkpointing repeats it. By what percentage
-# does the switch increase the FLOPs here?
+# does the switch increase this Swin's FLOPs?
 
 # %% id="guess-swin"
 guess = None  # %
@@ -83,16 +83,17 @@ print(f"the switch: {more['the switch']:.0f} % more{beside(guess, more['the swit
 pd.DataFrame({"peak": peaks, "FLOPs more, %": more}).round(0)
 
 # %% [markdown] id="read-swin"
-# The switch checkpoints twice, one level inside the other. Backward recomputes a stage, and inside
-# it recomputes each block once more. The second recomputation costs nearly a whole forward pass and
-# saves nothing: the peak is the same without the outer level. A test of gradients can't notice,
-# because the gradients are right. So whenever you turn on a switch, check a step's peak and its
-# FLOPs.
+# The switch checkpoints twice, one level inside the other. Backward recomputes a stage, and then
+# recomputes each of its blocks once more. The second recomputation costs nearly a whole forward
+# pass and saves nothing: without the outer level the peak is the same. A test of gradients can't
+# notice, because the gradients are right. So whenever you turn on a switch, check a step's peak and
+# its FLOPs.
 #
 # ## CLIP: two encoders, one peak
 #
-# CLIP has an encoder for images and an encoder for text. The next cell loads recorded predictions
-# of a step with 64 pairs, under autocast and with a GPU's kernels.
+# CLIP has one encoder for images and one for text. The next cell loads recorded predictions of a
+# step with 64 pairs, under autocast and with a GPU's kernels. Two rows checkpoint: ours
+# ("per-block") and the library's switch.
 
 # %% id="clip"
 rows, clip = recorded.load("predicted").rows, {}
@@ -109,12 +110,12 @@ for way in ("none", "per-block", "library-switch"):
 pd.DataFrame(clip, index=["peak, GiB", "peak in"]).T
 
 # %% [markdown] id="read-clip"
-# Both ways of checkpointing end at the same peak. It comes from the optimizer's update, which
-# checkpointing doesn't affect.
+# Both ways of checkpointing have the same peak. It is the optimizer's update, which checkpointing
+# doesn't affect.
 #
 # With a single encoder you can checkpoint and accumulate. The next cell has two steps of ViT-B: 32
-# images at once, and 8 x 4 with checkpointing. (Only two of the four micro-batches were predicted,
-# since the second has the same peak as the fourth.)
+# images at once, and four micro-batches of 8 (8 x 4) with checkpointing. (We predicted only two of
+# the four micro-batches, since the second has the same peak as the fourth.)
 
 # %% id="vit-both"
 vit_b = {
@@ -143,11 +144,11 @@ claims.Verdicts(
 # them](https://github.com/search?type=code&q=%22Checkpointing+vs+Gradient+Accumulation%22)). For 32
 # sequences it says:
 #
-# - without checkpoints, they take 60 GB, of which 40 are activations;
-# - checkpointed, they take 32 GB, of which 12 are activations;
+# - without checkpoints, they take 60 GB, of which 40 GB are activations;
+# - checkpointed, they take 32 GB, of which 12 GB are activations;
 # - checkpointed as 8 x 4, they take 22 GB, which "fits a consumer GPU".
 #
-# It names no kernel, precision or optimizer, so we try the usual ones. Like the text, we use
+# The text names no kernel, precision or optimizer, so we try the usual ones. Like the text, we use
 # decimal gigabytes.
 #
 # **Predict.** Activations are smallest with the fused attention kernel and everything in bfloat16.
@@ -190,15 +191,16 @@ tables = {"plain": xl, "checkpointed": pd.concat([xl_lean, xl_8bit]), "8 x 2": b
 pd.concat(tables, axis=1).map(lambda n: "" if pd.isna(n) else f"{n:.1f}")
 
 # %% [markdown] id="read-xl"
-# No setting gives 40 and 60 GB. The fused attention kernel halves the activations, and it didn't
-# exist when older figures were made. Transformers computes GPT-2's GELU in eight operations that
-# save their own tensors; PyTorch has the same function as one kernel. Even with that kernel, the
-# activations are more than twice 40 GB. The checkpointed figures, 12 and 32 GB, are right with
-# everything in bfloat16 and with 8-bit optimizer states.
+# Without checkpoints, no setting needs as little as 40 and 60 GB. The fused attention kernel halves
+# the activations, and older figures can't have used it. Transformers also computes GPT-2's GELU in
+# eight operations that save their own tensors; PyTorch has the same function as one kernel. Even
+# with both kernels, the activations are more than twice 40 GB. With checkpoints, 12 and 32 GB are
+# right if everything is in bfloat16 and the optimizer states are in 8 bits.
 #
-# From the second micro-batch on, accumulation holds gradients at the peak (chapter 08), so the
-# table's 8 x 2 has the same peak as 8 x 4. With everything in bfloat16 that peak is below 22 GB.
-# With float32 weights, the 16 bytes per weight that AdamW needs already take more.
+# The third claim was 22 GB for 8 x 4. From the second micro-batch on, accumulation holds gradients
+# at the peak (chapter 08), so the table's 8 x 2 has the same peak as 8 x 4. If everything is in
+# bfloat16, that peak is below 22 GB. If weights are float32, training with AdamW needs 16 bytes per
+# weight, which is already more than 22 GB.
 
 # %% id="verdict-xl"
 tried = {}
@@ -222,8 +224,9 @@ claims.Verdicts(
 # %% [markdown] id="bert"
 # ## BERT-Large: 24, 8, 5 GB?
 #
-# The same text claims that 16 sequences of 512 take 24 GB at once, 8 GB as 4 x 4, and 5 GB as 4 x 4
-# with checkpointing. To predict 4 x 4, we add the gradients to the peak of one micro-batch of 4.
+# The same text has three claims for 16 sequences of 512 tokens. At once they take 24 GB, as 4 x 4
+# they take 8 GB, and as 4 x 4 with checkpointing 5 GB. To predict 4 x 4, we add the gradients to
+# the peak of one micro-batch of 4.
 
 
 # %% id="bert-16"
@@ -244,11 +247,12 @@ bert = pd.concat(bert)
 bert.map(lambda n: "-" if pd.isna(n) else f"{n:.1f}")
 
 # %% [markdown] id="read-bert"
-# (A dash means not predicted: there the update is the peak, with each kernel and precision.) 8-bit
-# states take 2 bytes per parameter instead of 8. With them each of the three figures is about right
-# in some setting, but no setting fits all three. 24 GB needs eager attention, and with that 4 x 4
-# takes more than 8 GB. The fused kernel brings 4 x 4 below 8 GB, but also 16 at once far below 24
-# GB. With plain AdamW, 5 GB is out of reach: its 16 bytes per parameter already take more.
+# (A dash means that we made no prediction: there the update is the peak, whatever the kernel and
+# precision.) 8-bit states take 2 bytes per parameter instead of 8. With them each of the three
+# figures is about right in some setting, but no setting fits all three. 24 GB needs eager
+# attention, and with eager attention 4 x 4 takes more than 8 GB. The fused kernel brings 4 x 4
+# below 8 GB, but it also takes 16 at once far below 24 GB. With plain AdamW, 5 GB is impossible:
+# weights, gradients and states take 16 bytes per parameter, which is already more.
 
 # %% id="verdict-bert"
 claims.Verdicts(
@@ -262,10 +266,10 @@ claims.Verdicts(
 # %% [markdown] id="end"
 # ## LoRA and the order of two calls
 #
-# With LoRA, a model's first layers are frozen, so the input of the first checkpointed block doesn't
-# require a gradient. A non-reentrant checkpoint works anyway. With `use_reentrant=True` a language
-# model from transformers is safe too, because `peft` makes the output of its embeddings require a
-# gradient. A vision model is safe only if `gradient_checkpointing_enable` is called **before**
+# With LoRA, a model's first layers are frozen, so the first checkpointed block's input doesn't
+# require a gradient. A non-reentrant checkpoint works anyway. With `use_reentrant=True`, a language
+# model from transformers works too, because `peft` makes the output of its embeddings require a
+# gradient. A vision model works only if `gradient_checkpointing_enable` is called **before**
 # `get_peft_model`. In the other order backward raises "element 0 of tensors does not require grad"
 # (ViT, transformers 5.23.0 and peft 0.21.2).
 #
@@ -280,7 +284,7 @@ claims.Verdicts(
 #
 # ## What you can now do
 #
-# - Recognize a switch that checkpoints twice by a step's peak and FLOPs.
+# - Recognize from a step's peak and FLOPs that a switch checkpoints twice.
 # - Say under which conditions a published figure is true.
 #
 # Back to the core: chapter 11, `11_diffusion_unets`.

@@ -2,10 +2,10 @@
 # # The loss that does not fit
 #
 # Every block is checkpointed, the micro-batch is one sequence, and the step still runs out of
-# memory in the loss. Models from 2024 have vocabularies of 128,000 to 256,000 tokens, and score all
-# of them at each position. You write a loss that never holds more than a few rows of these scores.
-# Like accumulation, it processes one chunk at a time; like checkpointing, it discards what it
-# computed. Yet it recomputes nothing.
+# memory in the loss. Models from 2024 on have vocabularies of 128,000 to 256,000 tokens. At each
+# position they score all of them. You write a loss that never holds more than a few rows of these
+# scores. Like accumulation, it processes one chunk at a time. Like checkpointing, it discards what
+# it computed, but it recomputes nothing.
 #
 # **Budget:** 70 minutes, 2 GiB of memory, no GPU needed.
 
@@ -30,14 +30,13 @@ torch.set_num_threads(1)  # sums in one order, and no waiting for a busy core
 # %% [markdown] id="picture"
 # ## Why is the loss so large?
 #
-# For each token of a sequence, the *head*, the model's last linear layer, turns the hidden row into
-# *logits*: one score for each entry of the vocabulary.
+# The *head* is the model's last linear layer. It turns each token's hidden row into *logits*: one
+# score for each entry of the vocabulary.
 #
 # ![Above, the logits of all tokens are made and kept until backward. Below, the logits of one chunk
 # are made, give a loss and gradients at once, and are dropped.](figures/10d-chunks.svg)
 #
-# Here are two models as published. Their weights are on the device `meta`, where they take no
-# memory.
+# Here are two published models. Their weights are on the device `meta`, where they take no memory.
 
 # %% id="models"
 NAMES = {"Llama-3-8B": "llama-3-8b", "Gemma-2-9B": "gemma-2-9b"}
@@ -55,8 +54,8 @@ pd.DataFrame(shapes).T
 
 # %% [markdown] id="usual-text"
 # A library's usual loss has two lines. The logits are bfloat16, but the loss needs float32, since
-# `exp` and a sum over thousands of tokens need the digits. `end_of` predicts the memory of a
-# model's end, from its hidden rows to their gradient.
+# `exp` and a sum over thousands of tokens need the precision. `end_of` predicts the memory of a
+# model's *end*: from the last hidden rows to the loss, and back to their gradient.
 #
 # **Write.** `usual`, two lines.
 
@@ -101,8 +100,9 @@ def end_of(name, tokens, loss_of=usual, frozen=False):
 
 
 # %% [markdown] id="predict-usual"
-# **Predict.** Llama-3-8B, one sequence of 8192 tokens. The logits in float32 take 3.9 GiB. How many
-# GiB does this end hold at its peak, besides head, rows and their gradients?
+# **Predict.** Llama-3-8B trains on one sequence of 8192 tokens. Its logits in float32 take 3.9 GiB.
+# How many GiB does the model's end hold at its peak, besides the head, the hidden rows and their
+# gradients?
 
 # %% id="guess-usual"
 guess = None  # GiB
@@ -120,12 +120,11 @@ print(f"{gib:.1f} GiB, predicted{beside(guess, gib)}")
 plots.step_timeline(llama)
 
 # %% [markdown] id="read-usual"
-# In backward, three float32 tensors of tokens x vocabulary are in memory: the log-probabilities,
-# which forward kept, their gradient, and the logits' gradient. In your own loop, write
-# `loss = model(...).loss`: a variable `out = model(...)` would hold `out.logits` too, until
-# backward ends.
+# In backward, three float32 tensors of tokens x vocabulary are in memory: the log-probabilities
+# that forward kept, their gradient, and the logits' gradient. In your own loop, write `loss =
+# model(...).loss`: a variable `out = model(...)` would hold `out.logits` too, until backward ends.
 #
-# What do the blocks keep, as the library runs them?
+# And how much do the blocks keep?
 
 # %% id="loss-slider"
 # @title Tokens x vocabulary with sliders: run this cell; open it to look
@@ -187,20 +186,20 @@ print("GiB, predicted")
 pd.DataFrame.from_dict(rows, orient="index", columns=heads)
 
 # %% [markdown] id="read-ledgers"
-# Without checkpointing, the blocks are far larger than the loss. With it, only their boundaries
-# stay, and one block is recomputed at a time, after the logits are freed. So at the activation peak
-# the model holds its boundaries and the logits, and the logits are most of it. (Gemma-2 caps its
-# attention scores, so the library takes eager attention, and a block grows with the square of the
-# tokens.)
+# Without checkpointing, the blocks are far larger than the loss. With checkpointing, only the
+# blocks' inputs (their *boundaries*) stay. One block is recomputed at a time, after the logits are
+# freed. So at the activation peak the model holds boundaries and logits, mostly logits. (Gemma-2
+# caps its attention scores, so the library uses eager attention, and a block's bytes grow with the
+# square of the tokens.)
 #
-# If all weights are trained, the end of backward may be higher still, with the gradients of all
-# weights. The loss is the peak of the *step* if gradients are few or already in memory: with LoRA,
-# with sharded weights (chapter 13), and under accumulation in every micro-batch but the first.
+# If all weights are trained, the peak may instead be the end of backward, with all gradients in
+# memory. The loss is the peak of the *step* if gradients are small (LoRA, or sharded weights,
+# chapter 13) or already in memory (accumulation, from the second micro-batch on).
 #
 # ## A chunk at a time
 #
-# The loss is a sum over tokens, and each term needs one row of logits. So accumulate it in chunks.
-# A chunk's logits can be recomputed, so checkpoint each chunk.
+# The loss is a sum over tokens, and each term needs one row of logits. So accumulate it in chunks,
+# with a checkpoint around each, so that its logits are recomputed.
 #
 # **Write.** `checkpointed`, four lines.
 
@@ -244,17 +243,18 @@ def is_checkpointed():
 
 
 # %% [markdown] id="once-text"
-# That computes the logits twice. But the loss is the *end* of the model: once a chunk's loss is
-# known, its gradients need nothing more. You can compute them immediately, in forward. Backward
-# then gets one number, the gradient of the sum, and multiplies all of them by it.
+# `checkpointed` computes the logits twice. But nothing comes after the loss, so a chunk's gradients
+# need only the chunk's logits. You can compute them immediately, in forward. Backward then receives
+# one number, the gradient with respect to the summed loss, and multiplies the chunk's gradients by
+# it.
 #
 # **Write.** First the rest of `loss_and_slope`. The gradient of the sum with respect to the logits
 # is their softmax, minus 1 at each target. `logs.exp_()` is the softmax, in place.
 #
-# Then the rest of `InForward`. `loss_and_slope` takes the logits of `size` rows at a
-# time, `rows @ weight.T`. By the chain rule the gradients are `slope @ weight` for these rows, and
-# for the weight a sum of `slope.T @ rows`. Save both sums for backward (the rows' first), and
-# return the loss. Backward multiplies both by the gradient that arrives.
+# Then the rest of `InForward`. `loss_and_slope` takes the logits of `size` rows at a time, `rows @
+# weight.T`. By the chain rule, the gradient is `slope @ weight` for these rows; for the weight it's
+# the sum of `slope.T @ rows` over all chunks. Save both gradients for backward (the rows' first),
+# and return the loss. Backward multiplies both by the gradient that arrives.
 
 
 # %% id="slope"
@@ -360,14 +360,14 @@ def in_forward(head, hidden, targets, size=512):
 
 
 # %% [markdown] id="predict-chunks"
-# First use a size that can be run and counted: 1024 tokens, a vocabulary of 8192, a width of 64,
+# First we use a size that this machine can run: 1024 tokens, a vocabulary of 8192, a width of 64,
 # float32.
 #
 # **Write.** The rest of `run`. A report has `peak_bytes` and `baseline_bytes`; a FLOP counter has
 # `get_total_flops()`.
 #
-# **Predict.** The usual loss runs three matmuls of tokens x vocabulary x width: for the logits and
-# for two gradients. How many does `InForward` run?
+# **Predict.** The usual loss runs three matmuls of tokens x vocabulary x width: one for the logits,
+# and two for the gradients. How many does `InForward` run?
 
 # %% id="guess-matmuls"
 guess = None  # matmuls
@@ -433,12 +433,16 @@ columns = ["MiB, counted", "matmuls", "same gradients"]
 pd.DataFrame.from_dict(rows, orient="index", columns=columns)
 
 # %% [markdown] id="read-compare"
-# The gradients agree to rounding, the bytes fall to a fraction, and `InForward` does the arithmetic
-# of the usual loss. A formula predicts the peak. Both sums of gradients are always in memory. At
-# first you also hold a chunk's logits and its log-probabilities, which become the slope in place. A
-# moment later you hold the slope and the chunk's gradient of the head. Backward multiplies both
-# sums, so it holds them twice. For small chunks that is the peak, so even smaller chunks only make
-# the matmuls slower.
+# The gradients agree up to rounding, the bytes fall to a fraction, and `InForward` needs no more
+# arithmetic than the usual loss. A formula predicts its peak. The two gradients, of rows and head,
+# are always in memory. Three moments add to them:
+#
+# 1. a chunk's logits and its log-probabilities, which become the slope in place;
+# 2. the slope and the chunk's gradient of the head;
+# 3. in backward, a second copy of both, multiplied by the arriving gradient.
+#
+# For small chunks the third moment is the peak, so even smaller chunks only make the matmuls
+# slower.
 #
 # **Write.** `formula`, four lines.
 
@@ -481,20 +485,19 @@ plots.growth(
 )
 
 # %% [markdown] id="ragged-text"
-# Liger's kernel chooses chunks whose logits are about as large as the hidden rows: tokens x width /
-# vocabulary tokens per chunk, rounded up to a power of two (Hsu et al., 2024).
+# Liger's kernel chooses chunks whose logits are about as large as all hidden rows. A chunk has
+# `tokens x width / vocabulary` tokens, rounded up to a power of two (Hsu et al., 2024).
 #
 # ## The mean over what counts
 #
-# `InForward` returns a sum. The mean divides it by the tokens that count, in all chunks and in all
-# micro-batches of a window. Padding and a fine-tuning example's prompt tokens have the target -100,
-# and don't count.
+# `InForward` returns a sum. For the mean, divide it once by the number of tokens that count, in all
+# chunks and all micro-batches of a window. Padding and a fine-tuning example's prompt tokens have
+# the target -100, and don't count.
 #
-# A mean of the chunks' means would be wrong, as in chapter 08. So sum in each chunk, and divide
-# once at the end. A token that does not count needs no logits either, so the cheapest way is to
-# select the others first, `hidden[targets != -100]`.
+# (A mean of the chunks' means would be wrong, as in chapter 08.) Tokens that don't count need no
+# logits either, so select the others first, with `hidden[targets != -100]`.
 #
-# **Write.** `mean_loss`, three lines. If no token counts, it is 0.
+# **Write.** `mean_loss`, three lines. If no token counts, the loss is 0.
 
 
 # %% id="mean"
@@ -541,16 +544,17 @@ def is_the_mean():
 
 
 # %% [markdown] id="autocast-text"
-# ## Which digits are needed?
+# ## Where do you need float32?
 #
-# With bfloat16 logits a chunk's softmax is float32, as in the usual loss. But `of_weight` is a sum
-# over many chunks, and it has the weight's type. A long sum in bfloat16 loses what the last chunks
-# add (companion 08c). So keep the sum in float32, and cast it to the weight's type at the end. The
-# cost is a sum of twice the bytes; PyTorch's function, below, calls the choice `acc_dtype`. Under
-# autocast the weight is float32 anyway, and so is a sum shaped after it. Checkpointed chunks do
-# worse there: autocast makes one bfloat16 copy of the matrix for all of them, and their gradients
-# are summed in bfloat16. With `torch.autocast(..., cache_enabled=False)` each chunk makes its own
-# copy instead.
+# If the logits are bfloat16, a chunk's softmax is float32, as in the usual loss. But the weight's
+# gradient, `of_weight`, is a sum over many chunks, and it has the weight's type. A long sum in
+# bfloat16 loses what the last chunks add (companion 08c). So keep the sum in float32, which takes
+# twice the bytes, and cast it at the end. (PyTorch's function, below, has `acc_dtype` for that.)
+#
+# Under autocast the weight is float32, so the sum is too. Checkpointed chunks do worse under
+# autocast: it makes one bfloat16 copy of the weight for all chunks, and their gradients are summed
+# in bfloat16. With `torch.autocast(..., cache_enabled=False)` each chunk makes its own copy
+# instead.
 #
 # In Gemma-2 the head's matrix *is* the matrix of the embeddings. `InForward` needs no change for
 # that: it returns a gradient, and autograd adds it to the embeddings' gradient.
@@ -558,8 +562,8 @@ def is_the_mean():
 # %% [markdown] id="second-text"
 # ## What it cannot do
 #
-# `InForward` has first gradients only. A gradient penalty, or any loss that asks for the gradient
-# of a gradient, needs more.
+# `InForward` computes only first gradients. A gradient penalty, or any loss that uses a gradient,
+# needs second gradients.
 #
 # **Predict.** Adding the square of a gradient to the loss changes the gradient of the weights. By
 # how many % does it change with `InForward`?
@@ -585,11 +589,11 @@ print(f"in forward: {change:.0f} %{beside(guess, change)}")
 print(f"usual: {changes['usual']:.0f} %")
 
 # %% [markdown] id="second-read"
-# No error was raised: the penalty is silently lost. But in `backward`, gradients are on if and only
-# if the caller set `create_graph=True`.
+# The penalty is lost, and no error was raised. But `backward` can detect the case: inside it,
+# gradients are enabled if and only if the caller set `create_graph=True`.
 #
-# **Write.** `Refusing.backward`: raise a `RuntimeError` that says what to do instead, or otherwise
-# do what `InForward` does.
+# **Write.** `Refusing.backward`. With `create_graph=True`, raise a `RuntimeError` that says what to
+# do instead. Otherwise do what `InForward` does.
 
 
 # %% id="refusing"
@@ -643,7 +647,7 @@ except RuntimeError as error:
 # %% [markdown] id="torch-text"
 # ## Which function should you call?
 #
-# You need not write it for your own training:
+# For your own training you needn't write it:
 #
 # | who | what it does | logits computed |
 # |---|---|---|
@@ -652,8 +656,8 @@ except RuntimeError as error:
 # | Cut Cross-Entropy (Wijmans et al., 2024) | one kernel, no logits in memory at all | twice |
 # | `checkpoint` around chunks | as above; any loss, and second gradients | twice |
 #
-# PyTorch's is new. Its default, `options=None`, is the usual loss. With `label_smoothing` above 0
-# it ignores the options with a warning, and computes the full logits.
+# PyTorch's function is new. Its default, `options=None`, is the usual loss. With `label_smoothing`
+# above 0 it ignores the options with a warning, and computes the full logits.
 
 # %% id="torch"
 # NBVAL_IGNORE_OUTPUT
@@ -675,9 +679,9 @@ else:
 # %% [markdown] id="real-text"
 # ## At real size
 #
-# The two models again, with chunks of 512 tokens, predicted. The third column freezes the head, as
-# LoRA does, so it needs one less matmul and sum. The sums have the weights' type here. Gemma-2 also
-# caps its logits, which the table leaves out.
+# Here are predictions for the two published models, with chunks of 512 tokens. The third column
+# freezes the head, as LoRA does, so it needs one fewer matmul and sum. The sums have the weights'
+# type here. Gemma-2 also caps its logits, which the table ignores.
 
 # %% id="real"
 rows = {}
@@ -691,9 +695,9 @@ pd.DataFrame.from_dict(rows, orient="index", columns=columns)
 
 
 # %% [markdown] id="real-read"
-# What `InForward` holds doesn't depend on the tokens: the head's gradient, and one more tensor of
-# its size. At 8192 tokens that is about as much as one recomputed block of Llama-3-8B. With all
-# weights trained, the next peak is the end of backward or the update.
+# The memory of `InForward` doesn't depend on the number of tokens: it holds the head's gradient,
+# and one more tensor of its size. For Llama-3-8B that is about as much as one recomputed block at
+# 8192 tokens. If all weights are trained, the next peak is the end of backward or the update.
 
 # %% [markdown] id="three-problems"
 # ## On paper
@@ -706,13 +710,13 @@ pd.DataFrame.from_dict(rows, orient="index", columns=columns)
 # $8192 \cdot 128256 \cdot 4$ bytes are 3.9 GiB. A chunk has a sixteenth of that, 250 MiB.
 # </details>
 #
-# **2.** At a width of 4096: how many FLOPs does the usual end take, forward and backward, and what
-# do checkpointed chunks add?
+# **2.** The width is 4096. How many FLOPs do head and usual loss take, forward and backward, and
+# how many do checkpointed chunks add?
 #
 # <details><summary>Answer</summary>
 #
-# Three matmuls of $2 \cdot 8192 \cdot 128256 \cdot 4096$ FLOPs, 8.6 TFLOP each. The chunks compute
-# the logits once more: a third on top.
+# They take three matmuls of $2 \cdot 8192 \cdot 128256 \cdot 4096$ FLOPs, 8.6 TFLOP each.
+# Checkpointed chunks compute the logits once more, which adds a third.
 # </details>
 #
 # **3.** One chunk has 300 tokens that count and a mean of 2; another has 100 and a mean of 4. What
@@ -727,11 +731,12 @@ pd.DataFrame.from_dict(rows, orient="index", columns=columns)
 # ## What you can now do
 #
 # - Compute the bytes of a loss from tokens and vocabulary, and say when it is the peak of a step.
-# - Take a loss and its gradients a chunk at a time, exactly, with no more arithmetic.
-# - Say what such a loss cannot do, and make it raise an error.
+# - Compute a loss and its gradients one chunk at a time, exactly and without more arithmetic.
+# - Say what such a loss cannot do, and make it raise an error in that case.
 #
-# Lab 10, `lab10_the_loss`, asks you to build it for a real head: ragged, tied, with a bias, under
-# autocast, within a budget. The companions continue: [10f](10f_after_training.ipynb) with GRPO,
-# [10g](10g_the_mlp_in_tiles.ipynb) with the MLP in tiles.
+# In lab 10, `lab10_the_loss`, you build such a loss for a real head: with ragged rows, tied
+# weights, a bias and autocast, within a memory budget. The companions continue:
+# [10f](10f_after_training.ipynb) with GRPO, [10g](10g_the_mlp_in_tiles.ipynb) with the MLP in
+# tiles.
 #
 # *Your run*: [10e](10e_your_run.ipynb), lever 3.
