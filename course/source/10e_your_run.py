@@ -2,13 +2,13 @@
 # # Your run: one script, lever by lever
 #
 # `course/train/train.py` trains a GPT of GPT-2 medium's shape on text, in float32, as most people
-# would write it. One update needs a card of 32 GiB. In this companion you rewrite three of its
-# functions, one lever each, until a card of 8 GiB is enough: checkpoints (chapter 05),
-# micro-batches (08) and a chunked loss (10d).
+# would write it. One update needs a 32 GiB card. In this companion you rewrite three of the
+# script's functions, until an 8 GiB card is enough. Each function adds one *lever*: checkpoints
+# (chapter 05), micro-batches (08) or a chunked loss (10d).
 #
-# After each lever a small twin shows that the training is the same, and a prediction adds a bar to
-# one picture. At the end, five levers at once fine-tune a Llama. No lab and no later chapter needs
-# this companion.
+# After each lever, a small twin of the model shows that the training is the same, and a prediction
+# of the full-size update adds a bar to a chart. At the end, you fine-tune a Llama with five levers
+# at once. No lab and no later chapter needs this companion.
 #
 # **Budget:** 50 minutes, 2 GiB of memory, no GPU needed.
 
@@ -44,17 +44,17 @@ torch.set_num_threads(1)  # sums in one order
 # %% [markdown] id="script-text"
 # ## The script
 #
-# `python course/train/train.py` trains the model, or with `--twin` a small one. Besides what you
-# see below, it has `embedded(model, tokens)`, which adds the two embeddings, and
-# `summed(head, hidden, targets)`, which computes some tokens' summed loss from `head(hidden)`.
+# `python course/train/train.py` trains the model, or with `--twin` a small one. The cell below
+# prints three of its functions. Two more matter: `embedded(model, tokens)` adds the two embeddings,
+# and `summed(head, hidden, targets)` computes the tokens' summed loss from `head(hidden)`.
 
 # %% id="script"
 for function in (train.hidden_of, train.loss_of, train.update):
     print(inspect.getsource(function))
 
 # %% [markdown] id="predict-text"
-# Parameters, gradients and AdamW's two states are four times the weights. The rest depends on the
-# batch.
+# Parameters, gradients and AdamW's two states together take four times the weights' memory. The
+# rest depends on the batch.
 #
 # **Predict.** The model has 24 blocks of width 1024, a vocabulary of 50257, and 12 sequences of
 # 1024 tokens. How many GiB does one update of the script take?
@@ -63,9 +63,8 @@ for function in (train.hidden_of, train.loss_of, train.update):
 guess = None  # GiB
 
 # %% [markdown] id="costs-text"
-# `levers` has the functions that replace the script's; at first they are the script's own. `costs`
-# predicts an update at full size: its bytes, its FLOPs, and, by a roofline, its seconds on three
-# cards.
+# `levers` holds the three functions; at first they are the script's own. `costs` predicts one
+# full-size update: its bytes, its FLOPs, and (from a roofline) its seconds on three cards.
 
 # %% id="costs"
 CARDS = {
@@ -108,8 +107,9 @@ gib = costs("train.py")
 print(f"train.py: {gib:.1f} GiB{beside(guess, gib)}")
 
 # %% [markdown] id="twin-text"
-# The twin has the same code and three small blocks. `same_as` trains it twice, with the functions
-# before a lever and after it, and compares losses, gradients, weights and states.
+# The twin has the same code, but only three small blocks. `same_as` trains it twice, once with the
+# functions from before a lever and once with the new ones. It compares losses, gradients, weights
+# and states.
 
 # %% id="twin"
 tokens = next(data.text_batches(train.BATCH, train.TWIN.seq_len))  # (batch, sequence)
@@ -128,8 +128,8 @@ def same_as(before, **choices):
 # %% [markdown] id="hidden-of-text"
 # ## Lever 1: a checkpoint around each block
 #
-# **Write.** `hidden_of`, with PyTorch's `checkpoint` (`use_reentrant=False`) around each block. The
-# script's functions are `train.embedded` and so on.
+# **Write.** `hidden_of`, with PyTorch's `checkpoint` (`use_reentrant=False`) around each block.
+# Call the script's functions as `train.embedded` and so on.
 
 
 # %% id="hidden-of"
@@ -168,16 +168,16 @@ same_as(before, bitwise=True)
 print(f"checkpoints: {costs('checkpoints'):.1f} GiB")
 
 # %% [markdown] id="update-text"
-# What's left is the blocks' inputs, and the logits with their gradient: 12 x 1024 rows of 50257
-# numbers.
+# Now the activations are the blocks' inputs, and the logits with their gradient. Logits are the
+# larger part: 12 x 1024 rows of 50257 numbers.
 #
 # ## Lever 2: micro-batches
 #
-# **Write.** `update`, in micro-batches of `micro_batch` sequences. They divide the batch evenly,
-# and each has the same number of tokens that count, so the mean of their losses is the batch's
-# loss.
+# **Write.** `update`, in micro-batches of `micro_batch` sequences, which divide the batch evenly.
+# Each micro-batch has the same number of tokens that count, so the mean of their losses is the
+# batch's loss.
 #
-# **Predict.** Three micro-batches of 4: what is left, in GiB?
+# **Predict.** How many GiB does the update take with three micro-batches of 4?
 
 # %% id="guess-micro"
 guess = None  # GiB
@@ -251,10 +251,10 @@ print(f"micro-batches: {gib:.1f} GiB{beside(guess, gib)}")
 # %% [markdown] id="loss-of-text"
 # ## Lever 3: the loss in chunks
 #
-# Even four sequences need 4096 x 50257 logits, their gradient, and an intermediate copy.
+# Four sequences still need 4096 x 50257 logits, their gradient, and an intermediate copy.
 #
-# **Write.** The rest of `loss_of`: the sum over chunks of `size` tokens, with a checkpoint around
-# each `train.summed`, divided by the number of targets that count.
+# **Write.** The rest of `loss_of`. Sum the loss over chunks of `size` tokens, with a checkpoint
+# around each `train.summed`. Then divide by the number of targets that count.
 
 
 # %% id="loss-of"
@@ -305,8 +305,9 @@ print(f"chunks: {costs('chunks'):.1f} GiB")
 # %% [markdown] id="fused-text"
 # ## The update itself
 #
-# The loss is no longer the peak. Where is it? PyTorch's AdamW makes temporaries as large as the
-# weights on a GPU, since `foreach` updates all of them at once. One fused kernel makes none.
+# The loss is no longer the peak; the update is. On a GPU, PyTorch's AdamW updates all weights at
+# once (`foreach`), so its temporaries are as large as all weights. A fused kernel makes no
+# temporaries.
 
 
 # %% id="fused"
@@ -334,10 +335,10 @@ plots.ledger_bars(bars, title=title, cards_gib=(8, 16, 24), predicted=[*bars])
 pd.DataFrame(table).T
 
 # %% [markdown] id="waterfall-read"
-# What is left is mostly weights, gradients and states. The other columns show the price: the second
-# forward of the blocks and the head. The seconds are from a roofline in float32 (with TF32 on an
-# A100 and an H100). It ignores launch costs, so small micro-batches look as fast as large ones. The
-# next cell measures, if you have a GPU.
+# The remaining memory is mostly weights, gradients and states. The other columns show the price of
+# the levers: blocks and head run forward twice. The seconds are from a roofline in float32 (with
+# TF32 on an A100 and an H100). It ignores launch costs, so small micro-batches look as fast as
+# large ones. If you have a GPU, the next cell measures.
 
 # %% id="measure"
 # NBVAL_IGNORE_OUTPUT
@@ -365,17 +366,17 @@ print(ran.stderr if ran.returncode else f"{len(ran.stdout.splitlines())} updates
 # ## A recipe for fine-tuning
 #
 # `course/train/qlora.py` fine-tunes a model as large as Llama 3.2 3B on four texts, 8,192 tokens in
-# all, on a card of 16 GiB. LoRA trains small matrices next to *frozen* 4-bit weights (01b). The
-# texts are *packed* into one row (08b), the loss is in chunks, each block is checkpointed, and its
-# input waits on the host (07d). `--twin` is for a CPU, and `--without packing`, for example, leaves
-# a lever out.
+# all, on a 16 GiB card. It has five levers. LoRA trains small matrices next to *frozen* 4-bit
+# weights (01b). The texts are *packed* into one row (08b). The loss is in chunks. Each block is
+# checkpointed, and its input waits on the host (07d). `--twin` is for a CPU, and `--without
+# packing`, for example, leaves out a lever.
 #
-# You write one part. `planned.from_4_bits(*stored)` dequantizes a layer's weight, and autograd
-# would keep the result until backward, in every layer.
+# You write one part of it. `planned.from_4_bits(*stored)` dequantizes a layer's weight. Without a
+# checkpoint, autograd would keep every layer's dequantized weight until backward.
 #
-# **Write.** `four_bits`, with a checkpoint, about four lines, so that backward dequantizes the
-# weight again. `stored` is what `planned.to_4_bits(weight)` returns, plus the shape. Cast the
-# weight to x's dtype.
+# **Write.** `four_bits`, about four lines. Use a checkpoint, so that backward dequantizes the
+# weight again. `stored` is what `planned.to_4_bits(weight)` returns, plus the weight's shape. Cast
+# the dequantized weight to x's dtype.
 
 # %% id="recipe"
 import planned
@@ -420,10 +421,10 @@ def keeps_no_weight():
 
 
 # %% [markdown] id="recipe-predict"
-# The next cell uses all five levers, then leaves one out at a time. It shows the twin's losses,
-# then the full-size peak, predicted with a GPU's kernels.
+# The next cells use all five levers, then leave out one at a time. The first compares the twin's
+# losses; the second predicts the full-size peak with a GPU's kernels.
 #
-# **Predict.** With all five the peak is below 7 GiB. How many GiB is it without chunks? The
+# **Predict.** With all five levers the peak is below 7 GiB. How many GiB is it without chunks? The
 # vocabulary has 128,256 tokens.
 
 # %% id="guess-recipe"
@@ -461,23 +462,23 @@ title = "One update of 8,192 tokens, predicted"
 plots.ledger_bars(ledgers, title=title, cards_gib=(16, 24), predicted=[*ledgers])
 
 # %% [markdown] id="recipe-read"
-# Each bar has one lever less. The levers work on different parts, so none replaces another: without
-# checkpoints the step needs a data-center card, without chunks hardly anything of 16 GiB is left,
-# and without packing or 4 bits it takes nearly twice as much. Offload frees least, since 28
-# boundaries are about half of one recomputed block. Only your card can tell you what each costs in
-# time: the script prints each update's loss and peak.
+# Each bar after the first lacks one lever. The levers reduce different parts, so none replaces
+# another. Without checkpoints the step needs a data-center card. Without chunks it nearly fills 16
+# GiB. Without packing or 4 bits it takes nearly twice as much as with all five. Offload saves
+# least, since all 28 boundaries together are only about half of one recomputed block. To learn what
+# each lever costs in time, run the script on your card.
 
 
 # %% [markdown] id="on-paper"
 # ## On paper
 #
-# **1.** A block's input has 12 x 1024 x 1024 numbers. How much do 24 of them take in float32? And
-# with micro-batches of 4?
+# **1.** A block's input has 12 x 1024 x 1024 numbers. How much do the inputs of 24 blocks take in
+# float32? And with micro-batches of 4?
 #
 # <details><summary>Answer</summary>
 #
-# $12 \cdot 2^{20} \cdot 4$ bytes are 48 MiB, and 24 of them 1.125 GiB. With micro-batches of 4 it
-# is a third, 384 MiB.
+# One input takes $12 \cdot 2^{20} \cdot 4$ bytes, or 48 MiB, and 24 take 1.125 GiB. With
+# micro-batches of 4 they take a third, 384 MiB.
 # </details>
 #
 # **2.** How much do the logits of 12 x 1024 tokens take in float32, and how much does a chunk of
@@ -485,20 +486,20 @@ plots.ledger_bars(ledgers, title=title, cards_gib=(16, 24), predicted=[*ledgers]
 #
 # <details><summary>Answer</summary>
 #
-# $12288 \cdot 50257 \cdot 4$ bytes are 2.3 GiB, and their gradient as much again. A chunk has
-# $512 \cdot 50257 \cdot 4$ bytes, 98 MiB.
+# The logits take $12288 \cdot 50257 \cdot 4$ bytes, or 2.3 GiB, and their gradient takes as much
+# again. A chunk's logits take $512 \cdot 50257 \cdot 4$ bytes, or 98 MiB.
 # </details>
 #
-# **3.** Which lever would you pull next for a card of 4 GiB?
+# **3.** Which lever would you pull next for a 4 GiB card?
 #
 # <details><summary>Answer</summary>
 #
-# The weights, gradients and states alone are more than that: four times 1.3 GiB. So use 8-bit
-# states (companion 01b), weights of 16 bits (08c), or train fewer weights, as LoRA does.
+# The weights, gradients and states alone take more than that: four times 1.3 GiB. So use 8-bit
+# states (companion 01b) or 16-bit weights (08c), or train fewer weights, as LoRA does.
 # </details>
 #
 # ## What you can now do
 #
 # - Put the levers of this course into a training script, and say what each one frees.
 # - Show that the training stayed the same before you rent the card.
-# - Fine-tune with LoRA on 4 bits, and say what each lever of the recipe frees.
+# - Fine-tune with LoRA on 4-bit weights, and say what each lever of the recipe frees.

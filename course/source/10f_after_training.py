@@ -2,8 +2,8 @@
 # # Reinforcement learning after training
 #
 # A language model can be trained further with rewards: it answers questions, a program scores the
-# answers, and the better ones become more likely. Many people now run out of memory here, and often
-# not in the training phase itself. One step has three phases, each with its own peak. In this
+# answers, and the better ones become more likely. Many people run out of memory in such training,
+# and often not in the update itself. One step has three phases, each with its own peak. In this
 # companion you write the four functions that decide whether a step fits, and train a small model on
 # its own answers.
 #
@@ -31,9 +31,9 @@ torch.set_num_threads(1)  # sums in one order
 # %% [markdown] id="phases-text"
 # ## Three phases on one card
 #
-# GRPO (Shao et al., 2024) doesn't need a second model to judge answers. The *policy* is the model
-# being trained. The *reference* is the policy as it was at first: a penalty keeps the policy near
-# it. One step has three phases:
+# GRPO (Shao et al., 2024) is such a method. The *policy* is the model being trained. The
+# *reference* is a copy of the policy from before the training; a penalty keeps the policy close to
+# it. GRPO needs no other model to judge answers. One step has three phases:
 #
 # | phase | what happens | what it holds |
 # |---|---|---|
@@ -41,9 +41,9 @@ torch.set_num_threads(1)  # sums in one order
 # | log-probabilities | policy and reference say how likely each token was | logits |
 # | update | answers scored above their group's mean become likelier | gradients, activations |
 #
-# The inference *engine* has the policy's weights in its own layout, so it is one more copy. It
-# keeps the keys and values of each token, so that earlier tokens aren't processed again for the
-# next one. This *cache* grows with every token of every answer.
+# The inference *engine* holds its own copy of the policy's weights, in its own layout. Its *cache*
+# keeps the keys and values of each token, so that the engine doesn't process earlier tokens again
+# for the next one. The cache grows with every token of every answer.
 
 # %% id="small"
 SIZES = {"vocab_size": 5, "hidden_size": 64, "intermediate_size": 128, "head_dim": 24}
@@ -90,8 +90,8 @@ def cache_is_right():
 
 
 # %% [markdown] id="ledger-text"
-# Now take a real size: Qwen3-1.7B writes 64 answers, each of up to 4096 tokens after a 512-token
-# prompt. The policy trains in float32 under autocast, with AdamW. Reference and engine are in
+# Now take a real model: Qwen3-1.7B writes 64 answers, each of up to 4096 tokens after a 512-token
+# prompt. The policy is float32 and trains under autocast with AdamW; reference and engine are
 # bfloat16. The update processes four answers at a time and checkpoints every block.
 #
 # **Predict.** The engine's copy of the weights takes 3.2 GiB. How many GiB does its cache take?
@@ -108,9 +108,9 @@ print(f"the cache: {cache / GIB:.1f} GiB{beside(guess, cache / GIB)}")
 
 
 # %% [markdown] id="end-text"
-# We predict the logits' memory as chapter 10d does, from the last hidden rows on. `usual` returns
-# the log-probability of each token of an answer. These aren't summed, because each token has its
-# own weight in the loss.
+# Like chapter 10d, we predict the logits' memory from the last hidden rows on. `usual` returns one
+# log-probability per token of an answer. It doesn't sum them, because each token has its own weight
+# in the loss.
 
 
 # %% id="usual"
@@ -139,10 +139,10 @@ def end_of(way, train, tokens=MICRO * LONGEST):
 
 
 # %% [markdown] id="ledgers-text"
-# `ledgers` adds up each phase. Checkpoints keep the boundaries of the blocks. When a block is
-# recomputed, the logits are already gone, so only the larger of the two counts, logits or block.
-# Gradients, in float32, are in memory from the update's first micro-batch on. `asleep` means that
-# the engine frees its memory while it isn't writing.
+# `ledgers` adds up each phase. Checkpoints keep the blocks' inputs. When a block is recomputed, the
+# logits are already freed, so only the larger counts: logits or block. The float32 gradients are in
+# memory from the update's first micro-batch on. `asleep` means that the engine frees its memory
+# while it isn't writing.
 
 
 # %% id="ledgers"
@@ -183,19 +183,19 @@ plots.ledger_bars(
 )
 
 # %% [markdown] id="read-ledgers"
-# GRPO on a model of 1.7 billion parameters doesn't fit on an 80 GiB card. The rollout and the
-# log-probabilities fit. The update doesn't, because the engine's cache is still in memory, and so
-# are the logits of four answers. (Both are yellow.) You can remove both.
+# GRPO on a model of 1.7 billion parameters doesn't fit on an 80 GiB card. Rollout and
+# log-probabilities fit, but the update doesn't: the engine's cache is still in memory, and so are
+# the logits of four answers. (Both are yellow.) You can remove both.
 #
 # ## The engine sleeps
 #
 # Between rollouts nothing needs the cache or the engine's weights, so the engine frees both. When
-# it wakes, it gets the policy's weights, which it needs after an update anyway. Buffers stay,
-# because the position frequencies aren't in the state dict. (vLLM's sleep mode of level 2 does
-# this; level 1 keeps the weights on the host.)
+# it wakes, it copies the policy's weights, which have changed anyway. Its buffers stay, because the
+# state dict lacks the position frequencies. (vLLM's sleep level 2 does this; level 1 keeps the
+# weights on the host.)
 #
 # **Write.** The rest of `wake`. `weight.data = ...` gives a parameter a different tensor. A real
-# engine has its own layout, so that tensor has to be a copy. It needs the engine's dtype.
+# engine has its own layout, so make that tensor a copy, with the engine's dtype.
 
 
 # %% id="sleep"
@@ -248,10 +248,10 @@ def wakes():
 # %% [markdown] id="log-probs-text"
 # ## Log-probabilities without the logits
 #
-# 10d's function computes gradients in forward, because its loss is a plain sum. Here each token's
-# log-probability goes into an `exp`, and is multiplied by the answer's *advantage*: how far its
-# score is above its group's mean. So its gradient is known only later. Chunks with a checkpoint
-# around each still work, and return one number per token.
+# 10d's loss is a plain sum, so it can compute gradients in forward. Here each token's
+# log-probability goes into an `exp`, which is multiplied by the answer's *advantage*: its score
+# minus its group's mean. So the token's gradient is known only later. Checkpointed chunks still
+# work; they return one number per token.
 #
 # **Write.** `log_probs`, at most five lines, with `usual` and PyTorch's `checkpoint`
 # (`use_reentrant=False`). `torch.cat` joins chunks.
@@ -307,14 +307,14 @@ plots.ledger_bars(
 )
 
 # %% [markdown] id="read-both"
-# Now the rollout is the peak, and an engine can always write fewer answers at a time. The next
-# lever would be to offload the optimizer states during the rollout (chapter 07d). LoRA does better:
-# its reference *is* the policy with the adapters off, so it costs nothing.
+# Now the rollout is the peak, and an engine can always write fewer answers at a time. Next, you
+# could offload the optimizer states during the rollout (chapter 07d). With LoRA you save more: few
+# weights have states, and the reference *is* the policy with the adapters off, so it's free.
 #
-# **Does a real GPU agree?** Liger Kernel publishes the peak of such a loss on an A100, with a
-# vocabulary of 128256 tokens, a width of 4096 and answers of 1024 tokens. Each implementation has
-# two heads, for policy and reference. The script creates those of both implementations before it
-# measures one, so two heads are unused.
+# **Does a real GPU agree?** Liger Kernel publishes the peak of such a loss on an A100, for plain
+# PyTorch and for its own kernel. The vocabulary has 128256 tokens, the width is 4096, and answers
+# have 1024 tokens. Each implementation has two heads, for policy and reference. Their script
+# creates all four heads before it measures, so two are unused.
 
 # %% id="liger"
 # @title Published rows, and their loss: run this cell; open it to look
@@ -372,22 +372,22 @@ print("MiB by number of answers")
 pd.DataFrame.from_dict(table, orient="index", columns=columns)
 
 # %% [markdown] id="read-liger"
-# - The first two columns differ by the same few MiB in each row. That is cuBLAS's workspace.
-# - The third column does the same arithmetic. But `usual` is a function, so its logits are freed
-#   when it returns. In the first two columns the logits are local variables of the loss, so the
-#   policy's stay while the reference's are computed. Nobody planned that peak, and a `del` removes
-#   it.
-# - In chunks, the peak consists of tensors as large as a head: the four heads, a gradient, and the
-#   sums of gradients. Liger computes gradients in forward, as 10d does, and adds them in place, so
-#   it holds one fewer sum.
-# - The two unused heads take 2 GiB. Without them, Liger's advantage is larger than published.
+# - Columns one and two, measured and predicted, differ by the same few MiB in each row: cuBLAS's
+#   workspace.
+# - The third column does the same arithmetic with less memory. `usual` is a function, so its logits
+#   are freed when it returns. In the first two columns, the logits are local variables of the loss,
+#   so the policy's logits stay while the reference's are computed. A `del` would remove that peak.
+# - In chunks, the peak is mostly tensors as large as a head: the four heads, a gradient, and sums
+#   of gradients. Liger computes gradients in forward, like 10d, and adds them in place, so it holds
+#   one fewer sum.
+# - The two unused heads take 2 GiB in every column. Without them, Liger's relative advantage would
+#   be larger.
 #
 # ## Which tokens do you divide by?
 #
 # An update's loss is a mean over the tokens of *all* its answers, computed in micro-batches. So
-# chapter 08 applies: count first, then divide each sum by the same number. But there are more
-# counts to confuse here: a rollout may serve several updates, and a trainer may also divide the
-# loss.
+# chapter 08 applies: count first, then divide each sum by the same number. But here you can confuse
+# more counts: a rollout may serve several updates, and a trainer may also divide the loss.
 #
 # `batch` holds 64 answers. After the end of an answer, `mask` is 0.
 
@@ -512,9 +512,9 @@ def accumulates():
 
 
 # %% [markdown] id="reports-text"
-# Three public threads from 2025 and 2026 describe four ways to get this one division wrong. The
-# rollout has 64 answers in micro-batches of 4. Two updates use it, with eight micro-batches each.
-# `counts` lists the number of tokens in each of the 16.
+# Three public threads from 2025 and 2026 describe four ways to get this division wrong. Our rollout
+# has 64 answers, in 16 micro-batches of 4; two updates use eight each. `counts` lists the tokens in
+# each micro-batch.
 #
 # **Predict.** A trainer counts tokens once per rollout, so it divides each micro-batch's loss by
 # the tokens of the whole *rollout*. How large is the first update's gradient, as a multiple of the
@@ -559,18 +559,19 @@ pd.DataFrame.from_dict(
 )
 
 # %% [markdown] id="read-reports"
-# The first report says a quarter for four steps; with our eight it is an eighth. The next two say a
-# half and four times. Our numbers don't match these exactly, because answers differ in length. The
-# last two rows are worse than a wrong factor: micro-batches with short answers weigh more there, so
-# the *direction* is wrong.
+# The second row's report has four accumulation steps and a quarter of the gradient; our eight give
+# an eighth. The next two reports say a half and four times; our factors differ a little, because
+# answers differ in length. The last two rows have a worse error than a wrong factor: micro-batches
+# with short answers weigh more, so the *direction* is wrong.
 #
-# AdamW divides a gradient by its own size, so a constant factor hardly affects its loss curve. It
-# affects clipping, SGD, and every comparison with a different number of steps.
+# AdamW divides a gradient by its own size, so a constant factor hardly affects its loss curve. The
+# factor does affect clipping, SGD, and every comparison with a different number of steps.
 #
 # ## A run
 #
-# The small model gets a digit, and should repeat it for 16 tokens. It starts with random weights,
-# so each token ends the answer with a probability of about one fifth.
+# The small model reads a digit, and should repeat it for 16 tokens. One of its five tokens ends the
+# answer. Its weights are random at first, so each token ends the answer with a probability of about
+# one fifth.
 
 
 # %% id="step"
@@ -615,15 +616,13 @@ print(f"first peak: {early.peak_bytes}, last peak: {late.peak_bytes}")
 plots.step_timeline(late)
 
 # %% [markdown] id="read-timeline"
-# The figure shows the counted phases: the rollout, whose cache grows token by token; the
-# reference's log-probabilities, which are a short peak; and the update's two micro-batches, one
-# hill each.
+# The figure shows the counted phases. In the rollout the cache grows token by token. The
+# reference's log-probabilities are a short peak. The update's two micro-batches are one hill each.
 #
 # Answers are now several times as long as at first, but the peak is the same. A batch is padded to
-# its *longest* answer, and one of 64 reached the limit from the start. So here the limit sets the
-# peak. If answers are packed one after another (chapter 08), their mean length sets the peak. Then
-# a run that fits in its first step can run out of memory a day later, so test with answers of the
-# maximum length you allow.
+# its *longest* answer, and from the start one of 64 reached the limit. So here the limit sets the
+# peak. If answers are packed (08b), their mean length sets the peak. Then a run that fits in its
+# first step can run out of memory a day later. So test with answers of the maximum length.
 
 # %% [markdown] id="on-paper"
 # ## On paper
@@ -633,8 +632,8 @@ plots.step_timeline(late)
 #
 # <details><summary>Answer</summary>
 #
-# $2 \cdot 32 \cdot 8 \cdot 128 \cdot 2$ bytes are 128 KiB per token, and 32 GiB for $2^{18}$
-# tokens.
+# One token takes $2 \cdot 32 \cdot 8 \cdot 128 \cdot 2$ bytes, or 128 KiB. The answers have
+# $2^{18}$ tokens, which take 32 GiB.
 # </details>
 #
 # **2.** The update uses each rollout twice, with the same answers. What must now be stored for each
@@ -642,12 +641,13 @@ plots.step_timeline(late)
 #
 # <details><summary>Answer</summary>
 #
-# Its log-probability at the time of the rollout, one number. In the second update the policy has
-# changed, and the ratio compares it with the policy that wrote the answer.
+# Store the token's log-probability at the time of the rollout, one number. By the second update the
+# policy has changed, and the ratio must compare it with the policy that wrote the answer.
 # </details>
 #
-# **3.** A rollout of 256 answers serves 4 updates. A trainer divides by the rollout's tokens, and
-# you raise SGD's learning rate until the loss curve matches a correct trainer's. By what factor?
+# **3.** A rollout of 256 answers serves 4 updates. A trainer divides by the rollout's tokens. You
+# raise SGD's learning rate until the loss curve matches a correct trainer's. By what factor do you
+# raise it?
 #
 # <details><summary>Answer</summary>
 #
