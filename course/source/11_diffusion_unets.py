@@ -1,20 +1,19 @@
 # %% [markdown] id="title"
 # # Diffusion U-Nets
 #
-# `unet.enable_gradient_checkpointing()`, says a [tutorial](https://github.com/Gaurav14cs17/GenAI)
-# (`08_systems_and_optimization`), "now training uses ~40 % less memory". Its table for an A100
-# with 80 GB makes two kinds of claims:
+# A [tutorial](https://github.com/Gaurav14cs17/GenAI) (`08_systems_and_optimization`) calls
+# `unet.enable_gradient_checkpointing()` and says: "now training uses ~40 % less memory". Its table
+# for an 80 GB A100 makes two kinds of claims:
 #
 # | U-Net | largest batch | memory saved |
 # |---|---|---|
 # | Stable Diffusion 2.1 | 4 → 12 | 62 % |
 # | SDXL | 1 → 4 | 68 % |
 #
-# The table names no conditions. The code above it measures one pass, forward and backward, in
-# float32 and without an optimizer: four latents of 64 x 64, which are images of 512 pixels. In this
-# chapter you look at what that call wraps, and under which settings the batches and the shares are
-# right. Then you train a latent diffusion model with all techniques of the course, and it draws
-# digits.
+# The table names no conditions. The tutorial's code measures one forward and backward in float32,
+# without an optimizer, on four latents of 64 x 64 (images of 512 pixels). In this chapter you find
+# out what the call wraps, and under which settings the batches and shares are right. Then you train
+# a latent diffusion model with the techniques of this course, and it draws digits.
 #
 # **Budget:** 70 minutes, 2 GiB of memory, no GPU needed.
 
@@ -54,9 +53,9 @@ torch.set_num_threads(1)  # small steps gain nothing from a second core
 # the way up and stay in memory. Convolutions at both ends, samplers, one residual block and the
 # layers around each transformer block are in no segment.](figures/11-unet-segments.svg)
 #
-# A U-Net halves the image level by level on its way down, and widens its channels. On its way up
-# it undoes both. Stable Diffusion 2.1 works on latents of 96 x 96 (images of 768 pixels). Here is
-# its U-Net as published, predicted without memory and without a download.
+# On its way down, a U-Net halves the image and adds channels at each level. On its way up it undoes
+# both. Stable Diffusion 2.1 works on latents of 96 x 96 (images of 768 pixels). The cell predicts
+# its published U-Net, without a download and without that memory.
 #
 # **Predict.** The next figure shows nine levels: four on the way down (1 to 4), the middle (5), and
 # four on the way up (6 to 9). For which level does autograd save the most?
@@ -84,16 +83,17 @@ title = "SD 2.1's U-Net, one image of 768 pixels, float32, predicted"
 plots.opposite_bars(levels, title=title)
 
 # %% [markdown] id="read-levels"
-# Most parameters are in the deep levels, where an image is 12 or 24 pixels wide. Most activations
-# are at the top, and there are more on the way up than on the way down: on the way up each level
-# has one more block, and each block also reads a skip. So here the first and the last level decide
-# what checkpointing saves, and the others decide what an optimizer costs. (SDXL's transformer
-# blocks are in its deep levels, and so are most of its activations.)
+# Most parameters are in the deep levels, where latents are 12 or 24 wide. Most activations are in
+# the top levels, 1 and 9. Level 9 has more than level 1: on the way up, each level has one more
+# block, and each block also reads a skip. So the first and the last level decide what checkpointing
+# saves, and the deep levels decide what an optimizer costs. (SDXL's transformer blocks are in its
+# deep levels, and so are most of its activations.)
 #
 # ## What does `enable_gradient_checkpointing()` wrap?
 #
-# Here the same layout runs with narrow levels. A hook counts how often each layer runs in one step.
-# Once means that its activations were kept; twice means that they were recomputed.
+# We run the same layout with fewer channels. A hook counts how often each layer runs in one step.
+# If a layer ran once, its activations were kept; if twice, they were recomputed. The table lists
+# the layers that ran once.
 
 # %% id="runs"
 narrow = {"block_out_channels": (32, 32, 64, 64), "attention_head_dim": 4,
@@ -113,22 +113,22 @@ pd.DataFrame({"layers": once}).sort_index()
 
 # %% [markdown] id="read-runs"
 # As drawn above, each residual block is a segment, and so is each transformer block. The layers in
-# the table belong to no segment: both ends, all samplers, the middle's first residual block, and in
-# every attention layer the normalization and the two projections around its transformer block.
+# the table belong to no segment. They are both ends, all samplers, the middle's first residual
+# block, and three layers around each transformer block: a normalization and two projections.
 #
-# The call has no option for finer or coarser segments. (Its one option, a function that you write,
-# can leave segments out.) The companion [11b](11b_images_and_speed.ipynb) cuts the U-Net in other
-# ways.
+# The call has no option for finer or coarser segments. (You can only pass it a checkpointing
+# function of your own, which can leave segments out.) The companion
+# [11b](11b_images_and_speed.ipynb) cuts the U-Net in other ways.
 #
 # ## How much of a whole step?
 #
-# Now the whole step with PyTorch's default AdamW, from the course's recorded predictions. Segments
-# are the residual blocks and the *whole* attention layers ("blocks"). There are three models,
-# float32 or autocast, attention fused (`sdpa`) or with its scores written out (`eager`), as before
-# fused kernels.
+# Now we look at the whole step with PyTorch's default AdamW, from the course's recorded
+# predictions. Here segments are the residual blocks and the *whole* attention layers. The table has
+# three models, in float32 or under autocast. Attention is fused (`sdpa`), or it writes out its
+# scores (`eager`), as it did before fused kernels.
 #
-# **Predict.** By how many percent does checkpointing lower SDXL's peak at batch 1, in float32 and
-# with fused attention?
+# **Predict.** By how many percent does checkpointing lower SDXL's peak at batch 1, in float32 with
+# fused attention?
 
 # %% id="guess-sdxl"
 guess = None  # %
@@ -153,12 +153,14 @@ print(f"SDXL, batch 1: {xl:.0f} % less{beside(guess, xl)}")
 pd.Series(saves).unstack().map("{:.0%}".format)
 
 # %% [markdown] id="read-full-step"
-# "About 40 % less" is right for SD 2.1 at batch 4, in float32 with fused attention. SD 1.5, which
-# has smaller latents, then saves next to nothing. No setting of the table saves 62 % of SD 2.1's
-# peak, or 68 % of SDXL's. Eager attention comes closest, since activations are then a larger share.
-# With 8-bit states their share is larger still. From everything recorded, including the library's
-# call, here are each model's six settings that save the most. The largest batches for an A100 are
-# low estimates, because they assume that gradients grow with the batch.
+# "About 40 % less" is right for SD 2.1 at batch 4, in float32 with fused attention. In the same
+# setting SD 1.5, which has smaller latents, saves next to nothing. No setting of the table saves 62
+# % of SD 2.1's peak, or 68 % of SDXL's. Eager attention comes closest, since activations are then a
+# larger share of the peak. 8-bit optimizer states make their share larger still.
+#
+# The next table has all recorded settings, including 8-bit states and the library's call. For each
+# model it shows the six that save the most. (Its largest batches for an A100 are low estimates,
+# because they assume that gradients grow with the batch.)
 
 # %% id="grid"
 grids = {model: recorded.tried(model) for model in ("sd21-unet", "sdxl-unet")}
@@ -177,10 +179,10 @@ print(f"SD 2.1 with latents of 64 x 64, the call: {call}; SDXL, a step: {spread}
 pd.concat(best)
 
 # %% [markdown] id="read-grid"
-# With 8-bit states both shares are reached: SDXL's with eager attention, and SD 2.1's in float32,
-# with 15 images and latents of 64 x 64 (`size 64`), if attention is fused; eager attention comes
-# close. The source's code has such latents, and with them both of its batches fit. At 768 pixels,
-# with eager attention and without checkpointing, its batch of 4 fits only in float32 with 8-bit
+# With 8-bit states, SDXL reaches its 68 % with eager attention. SD 2.1 reaches its 62 % in float32
+# with fused attention, on 15 images with latents of 64 x 64 (`size 64`); eager attention comes
+# close. The tutorial's code has such latents, and with them its batches 4 and 12 fit. At 768
+# pixels, with eager attention and without checkpointing, batch 4 fits only in float32 with 8-bit
 # states.
 #
 # What does the call save under the conditions of the tutorial's own code?
@@ -199,9 +201,9 @@ by_source = [1 - less / more for more, less in zip(plain, switched, strict=True)
 dict(zip(kernels, map("{:.0%} less".format, by_source), strict=True))
 
 # %% [markdown] id="read-source-pass"
-# The tutorial's sentence is right with eager attention, but not with today's default.
+# So "~40 % less memory" is right with eager attention, but not with today's default.
 #
-# And in the table above, SDXL at batch 1 saves **nothing, to the byte**. Why?
+# In the table of whole steps, checkpointing SDXL at batch 1 saved **nothing, to the byte**. Why?
 
 # %% id="sdxl-peaks"
 ledgers = {}
@@ -216,18 +218,18 @@ plots.ledger_bars(ledgers, title=title, cards_gib=(40, 80), predicted=list(ledge
 # A step has two peaks (chapter 01). Forward and backward hold parameters, states and activations.
 # The update holds parameters, states, gradients and, with PyTorch's default AdamW on a GPU, a
 # temporary copy of the parameters. SDXL has 2.6 billion parameters and here only one image, so the
-# update's peak is higher. Checkpointing lowers the peak of forward and backward only, so nothing is
-# gained. First lower the update: fused AdamW, 8-bit states, or fewer trainable parameters
-# (chapter 10).
+# update's peak is higher. Checkpointing lowers only the peak of forward and backward, so it saves
+# nothing here. Lower the update first, with fused AdamW, 8-bit states, or fewer trainable
+# parameters (chapter 10).
 #
 # ## Which batch fits?
 #
-# Parameters $P$, gradients and AdamW's two states are $4P$, if the update is fused. The rest of the
-# memory is for images. How many? A search on an *emulated* A100 tried larger and larger batches
-# until PyTorch's own allocator refused one.
+# With a fused update, parameters ($P$), gradients and AdamW's two states take $4P$. The rest of the
+# memory is for images. For how many? We tried larger and larger batches on an *emulated* A100 until
+# PyTorch's own allocator refused one.
 #
-# **Predict.** SD 2.1, 768 pixels, float32, fused attention, no checkpointing: which batch fits on
-# an A100 with 80 GB?
+# **Predict.** SD 2.1 trains at 768 pixels in float32, with fused attention and without
+# checkpointing. Which batch fits on an 80 GB A100?
 
 # %% id="guess-batch"
 guess = None  # images
@@ -245,13 +247,14 @@ print(f"SD 2.1, plain: {on_80} images{beside(guess, on_80)}")
 pd.DataFrame({"largest batch": largest})
 
 # %% [markdown] id="read-largest-batch"
-# The tutorial's batches are 4 and 12. With eager attention the emulated A100 refuses both. The
-# table has the largest that fit, and they are in the tutorial's ratio of three. At 768 pixels
-# today's fused kernel alone takes a larger batch than eager attention with checkpointing, and costs
-# nothing. Under autocast it also runs SDXL's batch 4 without checkpointing.
+# The tutorial's batches are 4 without checkpointing and 12 with it. With eager attention at 768
+# pixels, both are a little too large for the emulated A100. But the largest that fit also have a
+# ratio of three. Today's fused kernel alone allows a larger batch than eager attention with
+# checkpointing, and costs nothing. Under autocast, SDXL's batch 4 also fits with the fused kernel
+# alone.
 #
-# (For its transformer of 50 layers the tutorial also promises 2.7 times the throughput. Companion
-# 11b counts the work.)
+# (The tutorial also promises 2.7 times the throughput for a 50-layer transformer. Companion 11b
+# counts the work.)
 #
 # ## A trainer that draws
 #
@@ -260,8 +263,8 @@ pd.DataFrame({"largest batch": largest})
 # alone; the optimizer updates it, and the average follows.](figures/11-latent-step.svg)
 #
 # This is Stable Diffusion's training step at a small size, with diffusers' own parts. The images
-# are scikit-learn's handwritten digits, enlarged to 32 x 32. First we train the autoencoder, whose
-# latents are 8 x 8: its loss is the error of the decoded image, plus a small penalty that pulls the
+# are scikit-learn's handwritten digits, enlarged to 32 x 32. First we train the autoencoder. Its
+# latents are 8 x 8. Its loss is the error of the decoded image, plus a small penalty that pulls the
 # latents towards a normal distribution (`kl`).
 
 # %% id="autoencoder"
@@ -290,19 +293,19 @@ print(f"mean squared error {error.item():.3f}")
 
 # %% [markdown] id="parts-text"
 # The scheduler adds noise of variance 1 and expects latents of about the same variance. So Stable
-# Diffusion multiplies its latents by 0.18215, one over *their* standard deviation, and tutorials
-# copy that number for every model. Our latents have other standard deviations, and means as well,
-# one for each channel; `denoising_loss` uses those.
+# Diffusion multiplies its latents by 0.18215, one over *their* standard deviation. Tutorials copy
+# that number for every model. Our latents have a different mean and standard deviation in each
+# channel, and `denoising_loss` uses those.
 #
 # The U-Net reads the digit as text: `encoder_hidden_states`. Ten fixed vectors replace the frozen
-# text encoder, whose outputs for ten words could also be computed once.
+# text encoder; for ten words, its outputs would be fixed too.
 #
-# `EMAModel` keeps an *exponential moving average* of the weights: after each update it moves part
-# of the way towards them, less as training goes on. We draw with the average.
+# `EMAModel` keeps an *exponential moving average* of the weights: after each update the average
+# moves towards them, by a smaller share as training goes on. We draw with the average.
 #
-# In `update`, all random numbers are drawn for the effective batch first and then split, so that
-# they do not depend on the number of micro-batches: the noise, the timesteps (how much noise is
-# added), and which images keep their word, nine in ten.
+# `update` needs three kinds of random numbers: the noise, the timesteps (how much noise is added),
+# and which images keep their word, nine in ten. It draws them for the whole effective batch and
+# then splits them, so they don't depend on the number of micro-batches.
 
 # %% id="parts"
 betas = {"beta_start": 0.00085, "beta_end": 0.012}  # Stable Diffusion's
@@ -329,7 +332,7 @@ some = vae.eval().requires_grad_(False).encode(images[:256]).latent_dist.mode()
 mean, deviation = some.mean((0, 2, 3), keepdim=True), some.std((0, 2, 3), keepdim=True)
 
 # %% [markdown] id="write-denoising"
-# **Write.** `denoising_loss`: the frozen encoder, the noise, the U-Net, the error.
+# **Write.** `denoising_loss`: encode, add noise, run the U-Net, and return the error.
 
 
 # %% id="denoising-loss"
@@ -460,8 +463,8 @@ def updates_once():
 # Does it learn the same with checkpointing and accumulation? A U-Net normalizes channels within one
 # image, not over the batch, and the random numbers are those of the effective batch. So
 # accumulation changes only the order of a sum. Checkpointing changes nothing; on a CPU, not even a
-# bit. First the training is compared, then the memory: `update` alone keeps all activations, and
-# `num` is the number of micro-batches.
+# bit. The next cell compares the training, and the one after it the memory: `update` alone keeps
+# all activations, and `num` is the number of micro-batches.
 
 
 # %% id="same"
@@ -486,13 +489,14 @@ in_mib = pd.DataFrame(rows).T / MIB
 in_mib.loc[:, in_mib.max() >= 0.05].T.round(1).rename_axis("MiB")
 
 # %% [markdown] id="read-trainer-peaks"
-# Activations fall; gradients rise. `parameters` are the U-Net's and the autoencoder's. `inputs` are
-# the images and **the average: one more copy of the U-Net's weights**, which no technique of this
-# course makes smaller. (It's used once per update, so you can also keep it in the host's memory.)
+# From left to right, activations fall, and with micro-batches gradients rise. `parameters` are the
+# U-Net's and the autoencoder's. `inputs` are the images and **the average, one more copy of the
+# U-Net's weights**. No technique of this course makes that copy smaller. (It's used once per
+# update, so you can keep it in the host's memory.)
 #
-# Now train, with checkpointing and two micro-batches. There is time for only a few updates, so the
-# U-Net sees the 30 most typical images of each digit: those closest to the digit's mean. Other
-# machines' losses differ a little. Predicting "no noise" has a loss of 1.
+# Now we train, with checkpointing and two micro-batches. There is time for only a few updates, so
+# the U-Net sees only the 30 images of each digit that are closest to the digit's mean. Losses
+# differ a little between machines. For comparison: always predicting zero noise has a loss of 1.
 
 # %% id="typical"
 typical = []
@@ -518,13 +522,13 @@ words = {"xlabel": "updates", "ylabel": "loss", "title": "Loss, mean of 20 updat
 plots.training_curves({"both techniques": means}, **words)
 
 # %% [markdown] id="sample-text"
-# Does a low loss mean good pictures? To draw, start with pure noise and remove, step by step, what
-# the U-Net predicts as noise. *Guidance* makes drawings clearer: the difference between the
-# predictions with and without the word counts three times. That is why one training image in ten
-# had no word.
+# Does a low loss mean good pictures? To draw, we start with pure noise and, step by step, remove
+# the noise that the U-Net predicts. *Guidance* makes drawings clearer: the difference between the
+# predictions with and without the word counts three times. For the prediction without it, one
+# training image in ten had no word.
 #
 # A classifier (nearest neighbor among the true digits) then reads the drawings of three models: the
-# untrained one, the trained one as the last update left it (*raw*), and the average.
+# untrained U-Net, the U-Net after the last update (*raw*), and the average.
 
 
 # %% id="sample"
@@ -563,8 +567,8 @@ print("raw and averaged, at least seven of ten are:",
       min(shares["raw"], shares["averaged"]) >= 0.7)  # fmt: skip
 
 # %% [markdown] id="frozen-encoder"
-# Here the frozen encoder is small. At the published size it may have the highest peak of the whole
-# step: companion 11b looks at that.
+# Here the frozen encoder is small. At the published size it may set the peak of the whole step
+# (companion 11b).
 #
 # ## Verdicts
 
@@ -598,9 +602,10 @@ claims.Verdicts(
 #
 # - Say where a U-Net's bytes are and what `enable_gradient_checkpointing()` wraps.
 # - Find the settings under which a published table is right, or show that there are none.
-# - Find which phase of the step, backward or the update, has the higher peak before you lower one.
+# - Before you lower a peak, find out which phase of the step has the higher one, backward or the
+#   update.
 # - Train a latent diffusion model so that the micro-batch changes memory and nothing else.
 #
-# In lab 08, `lab08_fit_the_unet`, you fit a U-Net under a cap, and it has to learn its images. The
-# companion 11c, `11c_diffusion_transformers`, asks the same questions of Stable Diffusion 3.5 and
-# Flux, which are transformers.
+# In lab 08, `lab08_fit_the_unet`, you fit a U-Net's training under a memory cap, and the U-Net has
+# to learn its images. The companion 11c, `11c_diffusion_transformers`, asks the same questions of
+# Stable Diffusion 3.5 and Flux, which are transformers.

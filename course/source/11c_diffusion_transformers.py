@@ -3,11 +3,12 @@
 #
 # From 2024 on, most new image models are transformers: Stable Diffusion 3 and 3.5, Flux, PixArt,
 # Sana. Like chapter 11's U-Net they learn to remove noise from latents, but they have neither
-# levels nor skips. In this chapter you find where their bytes are, what
-# `enable_gradient_checkpointing()` leaves, and which step fits which card. Then you write such a
-# model's loss, and put both techniques into one loop: is it the same training?
+# levels nor skips. In this chapter you find out where their bytes are, what
+# `enable_gradient_checkpointing()` leaves in memory, and which step fits which card. Then you write
+# such a model's loss, and put checkpointing and accumulation into one loop. Is it the same
+# training?
 #
-# The chapter is a companion: no lab and no later chapter needs it. It uses ideas of chapter 11.
+# The chapter is a companion: no lab and no later chapter needs it. Read chapter 11 first.
 #
 # **Budget:** 70 minutes, 2 GiB of memory, no GPU needed.
 
@@ -42,8 +43,9 @@ torch.set_num_threads(1)  # small steps gain nothing from a second core
 # segment.](figures/11c-mmdit-segments.svg)
 #
 # A *diffusion transformer* (DiT; Peebles and Xie, 2023) cuts the latents into patches of 2 x 2, and
-# each patch becomes a token. The timestep says how much noise there is, and the text what to draw.
-# One vector `c` for each image sums them up. It enters each block by *adaptive layer norm* (adaLN):
+# each patch becomes a token. The timestep says how much noise there is, and the text says what to
+# draw. A vector `c` summarizes both, one for each image. Each block reads `c` in its *adaptive
+# layer norm* (adaLN):
 #
 # ```text
 # (shift, scale, gate) twice = Linear(SiLU(c))       six rows of the width, for each image
@@ -51,12 +53,12 @@ torch.set_num_threads(1)  # small steps gain nothing from a second core
 # x = x + gate · MLP(norm(x) · (1 + scale) + shift)      with the second three
 # ```
 #
-# That linear layer is the block's *modulation*: it maps one row of the width to six.
+# The first line's linear layer is the block's *modulation*: it maps one row of the width to six.
 #
-# **Write.** `run_block`: the two lines above, with the layers of a block of diffusers. They are
+# **Write.** `run_block`: the three lines above, with the layers of a diffusers block. They are
 # `block.norm1.linear` (after `F.silu`), `block.attn`, `block.ff`, and `block.norm2` for both norms,
-# which have no weights. The modulation's result has the order shift, scale, gate, twice. A row for
-# an image, `(batch, 1, width)`, is broadcast over all its tokens.
+# which have no weights. The modulation's result has the order shift, scale, gate, twice. Give each
+# of the six the shape `(batch, 1, width)`, so that it is broadcast over the image's tokens.
 
 
 # %% id="run-block"
@@ -95,7 +97,8 @@ def runs_as_diffusers_does():
 
 
 # %% [markdown] id="predict-modulation"
-# Let the width be $d$. Attention has four matrices of $d \times d$; the MLP has $8 d^2$ parameters.
+# Let the width be $d$. In a block, attention has four matrices of $d \times d$, and the MLP has $8
+# d^2$ parameters.
 #
 # **Predict.** What share of a block's parameters belongs to the modulation?
 
@@ -134,20 +137,21 @@ plots.opposite_bars(found, title=title)
 
 # %% [markdown] id="read-modulation"
 # The modulation has a third of the parameters, and almost no activations: it runs once per image,
-# not once per token. So checkpointing does nothing for it. Its gradients and AdamW's states take
-# three more times its size. (PixArt shares one modulation among all blocks.) What it *multiplies*
-# does take memory: a norm's result and a layer's result are kept for each product.
+# not once per token. So checkpointing saves nothing on it. Its gradients and AdamW's states take
+# three times the bytes of its weights. (PixArt shares one modulation among all blocks.) But the
+# modulation's scales and gates *multiply* large tensors. For each product, autograd keeps a norm's
+# result or a layer's result.
 #
 # ## Where are the bytes?
 #
 # A block of Stable Diffusion 3 has two streams side by side, one for the image's tokens and one for
 # the text's (*MMDiT*). Each stream has its own layers, and attention sees both. Stable Diffusion
-# 3.5 Medium has 24 blocks of width 1536; the first thirteen have a second attention, over the image
-# alone. Here is its transformer as published. One image of 1024 pixels is 4096 tokens, and its text
-# is 333.
+# 3.5 Medium has 24 blocks of width 1536. The first thirteen have a second attention, over the image
+# alone. The next cell predicts the published transformer. An image of 1024 pixels has 4096 tokens,
+# and its text has 333.
 #
-# **Predict.** In chapter 11's figure, a U-Net's levels differ by much more than a factor of ten in
-# what they keep. Here, how many times as much does the heaviest block keep as the lightest?
+# **Predict.** In chapter 11, some of a U-Net's levels kept far more than ten times as much as
+# others. In this transformer, how many times as much as the lightest block does the heaviest keep?
 
 # %% id="guess-flat"
 guess = None  # times
@@ -178,19 +182,19 @@ title = "SD 3.5 Medium, one image of 1024 pixels, float32, predicted"
 plots.opposite_bars(found, title=title)
 
 # %% [markdown] id="read-depth"
-# In chapter 11's U-Net, the first and last levels keep most. This transformer is flat: every block
-# keeps about the same, and parameters and activations are both spread evenly. So no block is a
-# better one to checkpoint, and a segment costs the same everywhere. Chapter 06's rule for equal
-# blocks holds: one segment per block.
+# In chapter 11's U-Net, the first and last levels keep most. In this transformer every block keeps
+# about the same, and parameters are spread evenly too. So no block is better to checkpoint than
+# another. Chapter 06's rule for equal transformer blocks holds: one segment per block.
 #
 # ## What does the switch wrap?
 #
-# A layer that runs once in a step kept its activations; one that runs twice was recomputed. Chapter
-# 11 counted with a hook on each layer, and found that the U-Net's switch leaves many out.
+# The *switch* is the call `enable_gradient_checkpointing()`. If a layer runs once in a step, its
+# activations were kept; if it runs twice, they were recomputed. With a hook on each layer, chapter
+# 11 found that the U-Net's switch leaves many layers out.
 #
-# **Write.** `count_runs`: names of all layers that run, and how often in one `step()`. A layer is a
-# module without children; `register_forward_pre_hook` returns a handle, and `handle.remove()`
-# removes the hook.
+# **Write.** `count_runs`: the names of all layers that run, and how often each runs in one
+# `step()`. A layer is a module without children. `register_forward_pre_hook` returns a handle, and
+# `handle.remove()` removes the hook.
 
 
 # %% id="count-runs"
@@ -234,9 +238,9 @@ def counts_layers_in_one_step():
 
 
 # %% [markdown] id="predict-outside"
-# Here are two small models with the published layouts: Stable Diffusion 3.5 with four blocks, and
-# Flux with two blocks of two streams and three blocks of one (where text and image tokens are one
-# sequence).
+# Here are two small models with the published layouts. Stable Diffusion 3.5 has four blocks. Flux
+# has two blocks with two streams, then three with one stream, where text and image tokens are one
+# sequence.
 #
 # **Predict.** How many of the first model's layers run once?
 
@@ -263,14 +267,15 @@ for name, layout in (("sd35-medium", four), ("flux-dev", five)):
 pd.DataFrame(tables).fillna(0).astype(int)
 
 # %% [markdown] id="read-outside"
-# Only the ends are left: the layers that read patches, timestep and text, and those that write
-# patches. Every block is a segment, with its modulation. So the switch leaves the boundaries and
-# the ends.
+# Only the ends run once: the layers that read patches, timestep and text, and those that write
+# patches. Every block is a segment, modulation included. So the switch leaves two things in memory:
+# the blocks' inputs (the *boundaries*) and the activations of the ends.
 #
 # **Write.** `boundaries`: the bytes of all blocks' inputs. Each block has two inputs, the image's
-# tokens and the text's, and both models keep both: a one-stream block joins them itself. The width
-# is `num_attention_heads * attention_head_dim`. In Flux, `num_single_layers` blocks follow
-# `num_layers`; the other model's `config`, a dict, lacks that key. (`c` is small.)
+# tokens and the text's, and both models keep both. (A one-stream block joins them itself. Ignore
+# `c`, which is small.) The width is `num_attention_heads * attention_head_dim`. `config` is a dict.
+# Flux has `num_layers` two-stream blocks and `num_single_layers` one-stream blocks; the other
+# model's `config` lacks the second key.
 
 
 # %% id="boundaries"
@@ -314,10 +319,11 @@ pd.Series({name: str(Bytes(num)) for name, num in rows.items()})
 # %% [markdown] id="fits-text"
 # ## Which step fits which card?
 #
-# Predicting a step of 57 blocks takes a while, and most of them are alike. Three small models are
-# enough: one has a block of each kind, one has one more of the first kind, and one has one more of
-# the second. The difference is what a block adds, so the total is linear in the number of blocks.
-# That holds as long as the peak stays at the same moment of the step, so it is checked once.
+# Predicting a step of 57 blocks takes a while, and there are only two kinds of blocks. So we
+# predict three small models: one with a block of each kind, one with one more of the first kind,
+# and one with one more of the second. The differences are what one block of each kind adds, and the
+# total is linear in the numbers of blocks. That holds as long as the peak stays at the same moment
+# of the step, so the next cells check it once.
 
 
 # %% id="line"
@@ -352,13 +358,14 @@ line = sum(by_line("sd35-medium", (3, 2), **lean).values())
 print(f"three and two blocks, by the line and predicted: {line / direct:.4f}")
 
 # %% [markdown] id="predict-flux"
-# Now both models as published, one image of 1024 pixels. Stable Diffusion 3.5 Medium is trained
-# whole, under autocast to bfloat16, with fused AdamW. Flux.1-dev has 11.9 billion parameters. Its
-# weights are bfloat16 and frozen, and LoRA matrices of rank 16 are trained (chapter 10). Latents
-# and text embeddings were computed beforehand, so the autoencoder and the text encoders (T5-XXL
-# alone takes about 9 GiB in bfloat16) are not on the card. The CUDA context isn't counted either.
+# Now we predict both published models, on one image of 1024 pixels. In Stable Diffusion 3.5 Medium
+# we train all weights, under autocast to bfloat16, with fused AdamW. Flux.1-dev has 11.9 billion
+# parameters. Its weights are bfloat16 and frozen, and we train LoRA matrices of rank 16 (chapter
+# 10). Latents and text embeddings were computed beforehand, so the autoencoder and the text
+# encoders are not on the card. (One of them, T5-XXL, takes about 9 GiB in bfloat16.) The CUDA
+# context isn't counted either.
 #
-# **Predict.** With the switch, how many GiB does Flux's step need? (Its weights take 22.2.)
+# **Predict.** With the switch, how many GiB does Flux's step need? (Its weights take 22.2 GiB.)
 
 # %% id="guess-flux"
 guess = None  # GiB
@@ -379,27 +386,28 @@ title = "One image of 1024 pixels, at the peak of the step"
 plots.ledger_bars(steps, title=title, cards_gib=(24, 48), predicted=list(steps))
 
 # %% [markdown] id="read-fits"
-# Most of Flux's plain step is activations. The switch removes nearly all of them, and what is left
-# is the frozen weights. The step just misses a card of 24 GiB: weights in 8 or 4 bits (companion
-# 01b) make room.
+# Most of Flux's step without checkpointing is activations. The switch removes nearly all of them,
+# so mostly frozen weights are left. The step is just too large for a 24 GiB card. With weights in 8
+# or 4 bits (companion 01b) it fits.
 #
 # In Stable Diffusion 3.5 the switch also removes the activations, but the step falls by much less.
-# Its peak has moved to the end of backward, where all gradients are. They, the weights and AdamW's
-# states remain: lower those first, with 8-bit states or LoRA (chapter 14). A buffer of positions,
-# for images of up to 6144 pixels, takes nearly a GiB. Flux computes the positions.
+# Its peak has moved to the end of backward, when all gradients are in memory beside the weights and
+# AdamW's states. Reduce those first, with 8-bit states or LoRA (chapter 14). The model also has a
+# buffer of positions for images of up to 6144 pixels, which takes nearly 1 GiB. Flux computes its
+# positions instead.
 
 # %% [markdown] id="trainer-text"
 # ## Is it the same training?
 #
-# Now build a small transformer from diffusers' class for Stable Diffusion 3: two blocks
-# of width 64. Digits of 8 x 8 pixels replace latents, and each pixel is a token. The model reads
-# the digit as one token of text, as chapter 11's does, and ten fixed vectors replace a text
-# encoder. It also needs a summary of the text, and gets the same vector. As in chapter 11, one
-# image in ten has no word, since guidance compares drawings with and without a word.
+# Now we build a small transformer from diffusers' class for Stable Diffusion 3, with two blocks of
+# width 64. Digits of 8 x 8 pixels replace latents, and each pixel is a token. Like chapter 11's
+# U-Net, the model reads which digit to draw as one token of text, and ten fixed vectors replace a
+# text encoder. The same vector also serves as the summary of the text. As in chapter 11, one image
+# in ten has no word, since guidance compares predictions with and without a word.
 #
-# One thing is newer than in chapter 11. The noise is mixed in along a straight line, as Stable
-# Diffusion 3 and Flux do it (*rectified flow*): `(1 - share) * latents + share * noise`. The model
-# predicts the line's direction, `noise - latents`. To draw, you follow it back.
+# One thing is newer than in chapter 11. Like Stable Diffusion 3 and Flux, we mix latents and noise
+# along a straight line (*rectified flow*): `(1 - share) * latents + share * noise`. The model
+# predicts the line's direction, `noise - latents`. To draw, you follow the line back.
 
 # %% id="models"
 latents, digits = data.digits()  # (1797, 1, 8, 8)
@@ -500,11 +508,11 @@ assert_same_training(plain, partial(checkpointed, **window), make=make, bitwise=
 assert_same_training(plain, both, make=make)
 
 # %% [markdown] id="predict-falls"
-# On this CPU checkpointing changes nothing, not even a bit (a GPU's fused attention may itself
-# differ from run to run). Accumulation changes only the order of a sum. What about the memory?
+# On this CPU checkpointing doesn't change a single bit. (On a GPU, fused attention may itself
+# differ from run to run.) Accumulation changes only the order of a sum. What about the memory?
 #
-# **Predict.** A window of 64 images is checkpointed and split into four micro-batches. To what
-# share of the plain window's activations do its activations fall, at the peak?
+# **Predict.** An update on 64 images is checkpointed and split into four micro-batches. To what
+# percentage do the activations fall at the peak, compared with the plain update?
 
 # %% id="guess-falls"
 guess = None  # %
@@ -523,17 +531,16 @@ print("MiB, counted")
 (pd.DataFrame(table).T / MIB).round(1)
 
 # %% [markdown] id="end"
-# A quarter of the images is in memory at a time, and of those only boundaries and one segment. This
-# transformer has two blocks, so one block is half of it. With 24 or 57 blocks, one block is almost
-# nothing, as above.
+# A quarter of the images is in memory at a time, and of their activations only the boundaries and
+# one recomputed block. This transformer has two blocks, so one block is half of it. With 24 or 57
+# blocks, one block is almost nothing, as above.
 #
 # ## What you can now do
 #
 # - Say where a diffusion transformer's parameters and activations are, and why the modulation has
 #   many parameters and almost no activations.
-# - Tell from a model's layout what `enable_gradient_checkpointing()` leaves: boundaries and ends.
-# - Predict a step of many equal blocks from three small models, and know when the linear rule
-#   holds.
+# - Tell from a model's layout what `enable_gradient_checkpointing()` leaves in memory.
+# - Predict a step of many equal blocks from three small models, and say when that is allowed.
 # - Train a diffusion transformer with a loop that changes memory and nothing else.
 #
 # `python -m tutorial_lib predict flux-dev --lora r=16 --precision bf16` predicts the whole step.
