@@ -3,11 +3,10 @@
 #
 # "Works with any architecture", says a guide to checkpointing. This chapter tests it on three
 # extremes: a ResNet with a thousand layers, a network for volumes, and a language model with
-# 131,072 tokens. Two optional companions add an LSTM over hundreds of steps
-# (`12b_back_through_time`) and mixtures of experts (`12c_recomputing_what_is_random`,
-# `12d_mixtures_in_bytes`).
+# 131,072 tokens. Optional companions add an LSTM over hundreds of steps (`12b_back_through_time`)
+# and mixtures of experts (`12c_recomputing_what_is_random`, `12d_mixtures_in_bytes`).
 #
-# For each we ask: does checkpointing save as much as promised, and is it still the same training?
+# For each we ask: does checkpointing save as much as promised, and is the training still the same?
 # In one case it isn't, although all losses are equal to the last bit.
 #
 # **Budget:** 70 minutes, 1 GiB of memory, no GPU needed.
@@ -51,8 +50,8 @@ def checkpoint(function, *args, **options):
 # running time. Their rule: cut $n$ blocks into segments of $\sqrt n$ blocks.
 #
 # `resnet1000` is the ResNet-1001 that He et al. trained on CIFAR-10: 333 blocks of three
-# convolutions. The table divides the predicted peak of a plain training step by the peak with
-# segments of one block, of two, and of $\sqrt n$.
+# convolutions. The table shows how many times lower the predicted peak is with segments of one
+# block, of two, and of $\sqrt n$, compared with a plain training step.
 
 # %% id="thousand-rows"
 rows = recorded.load("predicted").rows
@@ -65,18 +64,18 @@ for way, strategy in ways.items():
 pd.DataFrame({"times less": times_less}).T
 
 # %% [markdown] id="thousand-read"
-# Here $\sqrt n$ divides the peak by more than six; the famous 48 to 7 is nearly seven. Segments of
-# one block, which chapter 06 recommends for a transformer, are by far the worst. One of these
-# blocks keeps three times the bytes of its input (the code below counts them): the input itself,
-# one more tensor of that size, and four tensors of a quarter of it. A checkpoint around the block
-# must keep the input. So segments of one block save at most a factor of three. The transformer
-# block of chapter 06 keeps sixteen times its input, so there the inputs hardly matter.
+# Segments of $\sqrt n$ blocks divide the peak by more than six; the abstract's 48 to 7 is nearly
+# seven. Segments of one block, which chapter 06 recommends for a transformer, are by far the worst.
+# A block of this ResNet keeps three times the bytes of its input (the code below counts them): the
+# input itself, one more tensor of that size, and four of a quarter of that size. A checkpoint must
+# keep the input, so segments of one block save at most a factor of three. Chapter 06's transformer
+# block keeps sixteen times its input, so its input hardly matters.
 #
-# Chapter 06 derived the best segment: $\sqrt{n / r}$ blocks, if a block keeps $r$ times its
-# input. With $n = 333$ and $r = 3$ that is about ten, not $\sqrt{333} = 18$.
+# If a block keeps $r$ times its input, the best segment has $\sqrt{n / r}$ blocks (chapter 06).
+# With $n = 333$ and $r = 3$ that is about ten, not $\sqrt{333} = 18$.
 #
-# We count it on this machine: a thousand layers, four channels wide instead of sixteen, on digits
-# of 8 x 8 pixels.
+# On this machine we count the peak of a thousand layers with four channels instead of sixteen, on
+# digits of 8 x 8 pixels.
 #
 # **Predict.** By what factor does the peak fall with segments of 8 blocks?
 
@@ -117,14 +116,14 @@ print(
 pd.DataFrame(table, index=["peak", "FLOPs, times"]).T
 
 # %% [markdown] id="thousand-measured-read"
-# Segments of 8 blocks need less than segments of 18, at the same price: all blocks run once more,
-# which adds a third to the arithmetic. (The peaks include the weights.)
+# Segments of 8 blocks need less memory than segments of 18, at the same price: nearly all blocks
+# run forward twice, which adds a third to the arithmetic. (The peaks include the weights.)
 #
 # ## Is it the same training?
 #
-# Two twins of 110 layers have the same weights and see the same forty batches. One keeps
-# everything; the other checkpoints segments of six blocks. The batches come from the first 1500
-# images; the last 297 stay unseen.
+# Two twins of 110 layers start with the same weights and train on the same forty batches. One keeps
+# all activations; the other checkpoints segments of six blocks. The batches come from the first
+# 1500 images; the last 297 stay unseen.
 
 
 # %% id="twins"
@@ -150,10 +149,10 @@ print("every loss equal:  ", losses["none"] == losses["every-6"])
 print("every weight equal:", torch.equal(*weights))
 
 # %% [markdown] id="predict-evaluate"
-# Forty losses and every weight are equal to the last bit.
+# All forty losses and all weights are equal to the last bit.
 #
-# **Predict.** Now `eval()`, on 297 images that neither twin has seen. By how many percentage points
-# do the two accuracies differ?
+# **Predict.** Now both twins classify the 297 unseen images in `eval()`. How many percentage points
+# apart are their accuracies?
 
 # %% id="guess-evaluate"
 guess = None  # percentage points
@@ -172,8 +171,8 @@ print(f"{apart:.0f} points apart{beside(guess, apart)}")
 pd.DataFrame({"% right": right}).map("{:.0f}".format)
 
 # %% [markdown] id="evaluate-read"
-# The accuracies are far apart. No weight differs: what differs is BatchNorm's running mean and
-# variance, and its batch counter.
+# The accuracies are far apart, although the weights are equal. BatchNorm's running mean and
+# variance differ, and so does its batch counter.
 #
 # ### Updated twice
 #
@@ -181,16 +180,16 @@ pd.DataFrame({"% right": right}).map("{:.0f}".format)
 # time with the same batch, so it moves 19 % of the way to the batch mean instead of 10 %. The
 # gradients stay equal.](figures/12-batchnorm-twice.svg)
 #
-# In training, BatchNorm normalizes with the batch's mean $\mu$. It also updates a running mean
-# $R$, which only `eval()` uses. Without `torch.compile`, recomputation runs the layer again on the
-# same batch and updates $R$ again:
+# In training, BatchNorm normalizes with the batch's mean $\mu$. It also updates a running mean $R$,
+# which only `eval()` uses. Without `torch.compile`, recomputation updates $R$ again, with the same
+# batch:
 #
 # $$ R \leftarrow (1 - m)\,R + m\,\mu, \qquad \text{twice:}\quad
 # R \leftarrow (1-m)^2 R + \big[1-(1-m)^2\big]\,\mu $$
 #
-# With $m = 0.1$ that is one update with momentum $0.19$. The gradients do not depend on $R$, so no
-# loss shows it. Which twin looks better is chance: late in training, two updates make the averages
-# noisier. The next cells check this on one block, after five batches.
+# With $m = 0.1$, two updates equal one with momentum $0.19$. The gradients do not depend on $R$, so
+# no loss shows it. Which twin looks better is chance: late in training, two updates make the
+# averages noisier. The next cells check the formula on one block, after five batches.
 
 
 # %% id="bench"
@@ -234,13 +233,13 @@ print("0.1 twice is 0.19:", compared(twice, statistics_after(plainly, momentum=0
 # **A smaller momentum.** Solve $1-(1-m')^2 = m$: with $m' = 1-\sqrt{1-m}$, two updates make one.
 # Most forum posts and pytorch-pfn-extras do this.
 #
-# **Recompute on copies.** `context_fn` gives PyTorch one context around forward and one around
-# recomputation. In the second, the block works on copies of its buffers, which are then thrown
-# away.
+# **Recompute on copies.** With `context_fn` you give PyTorch two contexts, one around forward and
+# one around recomputation. In the second, the block works on copies of its buffers, which are then
+# thrown away.
 #
-# **Switch the statistics off** in that second context. Most people try this first.
+# **Switch the statistics off** in the second context. Most people try this first.
 #
-# The table below tries each in a block that is kept, in one that is checkpointed, and with
+# The table below tries each cure in a plain block ("kept"), in a checkpointed one, and with
 # `torch.compile` around the checkpoint.
 #
 # **Write.** `on_copies`: remember each buffer, `setattr` a clone in its place, and restore all at
@@ -327,23 +326,23 @@ pd.DataFrame({way: {name: found(run, **options) for name, options in cures.items
               for way, run in ways.items()})  # fmt: skip
 
 # %% [markdown] id="cures-read"
-# The number after each comparison is BatchNorm's own count of the five batches. The smaller
-# momentum is right only if a block runs exactly twice. It is wrong, without any error, in a segment
-# that is kept (often the last), and when checkpointing is turned off. The copies are right in both
-# cases, to the last bit. (Spectral norm also computes with its buffers, so clone them before
-# forward, and let the recomputation start from those clones.)
+# The number of batches is BatchNorm's own count; five is right. The smaller momentum is right only
+# if a block runs exactly twice. In a segment without checkpointing (often the last) it is wrong,
+# without any error. The copies are right in both cases, to the last bit. (Spectral norm also
+# computes with its buffers, so clone them before forward, and let the recomputation start from
+# those clones.)
 #
-# With the statistics switched off, the recomputation saves fewer tensors than forward did, since
-# autograd saves the running statistics too. So PyTorch raises an error.
+# If the statistics are switched off, the recomputation saves fewer tensors than forward did, since
+# forward also saved the running statistics. So PyTorch raises an error.
 #
 # **With `torch.compile` around the checkpoint you need no cure**: the compiler does not repeat the
-# update, unless it stops at a graph break within the checkpoint. The smaller momentum makes the
-# statistics wrong there, and copies raise an error, since a compiled checkpoint doesn't accept such
-# a `context_fn`. A checkpoint around a compiled block runs it twice, as without compiling.
-# `num_batches_tracked` tells you which of the two you have.
+# update, unless the checkpoint contains a graph break. There the smaller momentum makes the
+# statistics wrong, and copies raise an error: a compiled checkpoint doesn't accept such a
+# `context_fn`. But a checkpoint around a compiled block repeats the update, as without compiling.
+# `num_batches_tracked` tells you which case you have.
 #
-# So without compiling, the cure is the copies. Here is the twin again, for five updates, with a
-# checkpoint around every block that recomputes on copies.
+# So without compiling, use copies. Here is the twin again, for five updates. Each block is
+# checkpointed, and the recomputation uses copies.
 
 
 # %% id="cured-twin"
@@ -363,8 +362,8 @@ print("weights, statistics, counters equal:", all(map(torch.equal, *states)))
 #
 # BatchNorm is one case of a rule. *Recomputation repeats everything that a forward does, not only
 # its output. And anything that a forward reads besides its arguments may have changed by then.*
-# Here are eight functions around one linear layer. Each does something that real models do. Each
-# runs plainly and under a checkpoint, and we compare the layer's gradient. A ninth row is dropout
+# Here are eight functions around one linear layer. Each does something that real models do. We run
+# each plainly and under a checkpoint, and compare the layer's gradients. A ninth row is dropout
 # with `preserve_rng_state=False`.
 #
 # **Predict.** How many of the nine compute a wrong gradient without any error?
@@ -423,21 +422,22 @@ print(f"{silent} of {len(seen)} are wrong without an error{beside(guess, silent)
 pd.DataFrame({"gradient": seen})
 
 # %% [markdown] id="besides-read"
-# PyTorch restores only its own random state. A branch on the data is safe if the recomputation
-# gives the same bits, as it does here. On a GPU a kernel may add in a different order, and a value
-# next to the threshold may change sides (companion 12c). A random branch is caught only if the
-# second run saves fewer tensors, or tensors of a different shape or dtype: PyTorch never compares
-# values. A changed input is noticed if it's a positional argument and PyTorch changed it, not NumPy
-# or `.data`. PyTorch doesn't check inputs in a list or a keyword.
+# PyTorch restores only its own random state, not Python's. A branch on the data is safe if the
+# recomputation computes the same bits, as it does here. On a GPU a kernel may add in a different
+# order, and a value close to the threshold may change sides (companion 12c).
 #
-# What helps: compare gradients once, as chapter 05 does. Pass such state as an argument. Update
-# counters in the training loop, not in `forward`.
+# PyTorch catches a random branch only if the second run saves fewer tensors, or tensors of a
+# different shape or dtype: it never compares values. It notices a changed input only if that is a
+# positional argument and was changed by PyTorch, not by NumPy or through `.data`. It doesn't check
+# inputs in a list or a keyword.
+#
+# So compare gradients once, as chapter 05 does. Pass changing state to the block as an argument.
+# Update counters in the training loop, not in `forward`.
 #
 # ## Volumes: do they save as much?
 #
 # The 3-D U-Net of Çiçek et al. (2016) trains on one volume, in float32. Doubling the side means
-# eight times the voxels. With a checkpoint around each of its seven blocks, how many times less
-# memory does it need?
+# eight times the voxels. By what factor do checkpoints around its seven blocks divide the peak?
 
 
 # %% id="volumes"
@@ -453,7 +453,7 @@ for side in (64, 128):
 pd.DataFrame(volumes, index=["none", "per block", "times less"]).T
 
 # %% [markdown] id="volumes-where-text"
-# Why so little? Here is where the bytes are, in float32, block by block.
+# Why so little? The next table shows each block's share of the saved bytes.
 
 # %% id="volumes-where"
 saved = Counter()
@@ -467,16 +467,16 @@ shares.map("{:.0%}".format).to_frame("share of the saved bytes, predicted")
 # %% [markdown] id="volumes-read"
 # Checkpointing helps where bytes are *spread out* over many segments. The U-Net has nearly three
 # quarters of its bytes in two blocks, at full resolution. While the last block is recomputed, all
-# of its activations are in memory at once, and so is the skip connection that it reads. To train
-# with fewer bytes, make the voxels cheaper (16 bits) or fewer (patches of the volume). A video
-# transformer of equal blocks is the best case (companion 11d).
+# of its activations are in memory at once, and so is the skip connection that it reads. Instead,
+# make the voxels cheaper (16 bits) or fewer (patches of the volume). The best case is a model of
+# equal blocks, such as a video transformer (companion 11d).
 #
 # ## Long contexts: what is left?
 #
 # Take Llama 2 7B, batch 1, everything in bfloat16, with more positions than it was published with.
-# Its 32 blocks are equal, so memory is linear in depth. We predict two layers and three, take the
-# difference as the price of one layer, and extrapolate to 32. At 2,048 tokens a cell compares the
-# result with the recorded prediction of the whole model.
+# Its 32 blocks are equal, so memory is linear in depth. We predict a model of two layers and one of
+# three, take the difference as one layer's memory, and extrapolate to 32 layers. At 2,048 tokens a
+# cell compares the result with the recorded prediction of the whole model.
 #
 # **Predict.** At 131,072 tokens, by what factor does a checkpoint around each block divide the
 # peak?
@@ -549,11 +549,11 @@ title = "Llama 2 7B by context"
 plots.ledger_bars(ledgers, title=title, cards_gib=[80], predicted=list(ledgers))
 
 # %% [markdown] id="context-read"
-# Thirty-two equal blocks are the best case for checkpointing. (Fused attention keeps memory linear
-# in the length. With eager attention, one layer's scores would need 32 heads x 131,072² x 2 bytes:
-# one TiB.)
+# Thirty-two equal blocks are the best case for checkpointing. (With fused attention, memory is
+# linear in the length. With eager attention, one layer's scores would take 32 heads x 131,072² x 2
+# bytes: one TiB.)
 #
-# Large bars for activations and temporaries are left. What are they?
+# Large bars for activations and temporaries are left. What is in them?
 
 # %% id="head"
 tokens, vocabulary = 131_072, 32_000
@@ -564,8 +564,8 @@ sizes["one table of scores, float32"] = tokens * vocabulary * 4
 pd.DataFrame({"bytes": {name: str(Bytes(size)) for name, size in sizes.items()}})
 
 # %% [markdown] id="head-read"
-# Part of it is the blocks' inputs. The rest is the output head: a score for each of 32,000 tokens
-# at each of 131,072 positions, in 32 bits, more than once. No block contains the head, so no
+# Part of it is the blocks' inputs. The rest belongs to the output head: several float32 tables with
+# a score for each of 32,000 tokens at each of 131,072 positions. No block contains the head, so no
 # checkpoint around a block helps. Chapter 10d computes the loss for one chunk of positions at a
 # time, and never holds all scores.
 #
@@ -573,16 +573,16 @@ pd.DataFrame({"bytes": {name: str(Bytes(size)) for name, size in sizes.items()}}
 #
 # | architecture | does it help? | is it the same training? |
 # |---|---|---|
-# | ResNet, 1,000 layers | five to six times | weights yes; statistics only with a cure |
+# | ResNet, 1,000 layers | five to six times less | weights yes; statistics only with a cure |
 # | LSTM (`12b`) | $\sqrt T$, or $\log T$ if the state is passed flat | yes; truncation is not |
 # | 3-D U-Net | a fifth less: two blocks hold nearly three quarters | as for BatchNorm |
 # | video transformer (`11d`) | its blocks are equal: the best case | yes |
 # | mixture of experts (`12c`) | depends on its blocks | only if tokens go to the same experts |
-# | long context | four to seven times; then the head (`10d`) | yes |
+# | long context | four to seven times less; then the head (`10d`) | yes |
 #
-# For any other model, two questions decide. *Are the bytes spread over many segments?* Then it
-# helps. *Does a forward do anything besides computing its output, or read anything besides its
-# input?* Then compare more than losses.
+# For any other model, two questions decide. *Are the bytes spread over many segments?* Then
+# checkpointing helps. *Does a forward do anything besides computing its output, or read anything
+# besides its input?* Then compare more than losses.
 #
 # ## Verdicts
 
@@ -608,8 +608,8 @@ claims.Verdicts(
 # %% [markdown] id="end"
 # ## What you can now do
 #
-# - Tell whether checkpointing helps a network from where its bytes are.
+# - Tell from where a network's bytes are whether checkpointing helps it.
 # - Find what a forward does besides computing its output, and keep BatchNorm's statistics right.
-# - Predict a deep model from two layers and three.
+# - Predict a deep model from models of two layers and three.
 #
 # Chapter 13, `13_many_devices`, divides the model over several devices.

@@ -2,12 +2,12 @@
 # # Back through time
 #
 # This companion of chapter 12 is optional: no lab and no later chapter needs it. A recurrent
-# network has one layer for every time step, with shared weights and separate activations. So a
-# sequence of hundreds of steps makes a network about as deep as the thousand-layer ResNet. This
-# companion answers two questions:
+# network is like a deep network with one layer per time step: the layers share weights, but each
+# has its own activations. So with a sequence of hundreds of steps, it is about as deep as the
+# thousand-layer ResNet. This companion answers two questions:
 #
 # 1. Can memory grow with the logarithm of the number of steps?
-# 2. The usual way to save memory here is truncated backpropagation. Is it the same training?
+# 2. Usually, people save memory with truncated backpropagation. Is it the same training?
 #
 # **Budget:** 45 minutes, 1 GiB of memory, no GPU needed.
 
@@ -43,12 +43,12 @@ def checkpoint(function, *args, **options):
 # times.](figures/12-halving.svg)
 #
 # You can cut the $T$ steps into segments of $\sqrt T$, as chapter 06 does with blocks. Chen et al.
-# (2016) also have a plan for $O(\log T)$ memory: cut the sequence in the middle, checkpoint the
-# left half, run the right half, and do the same within each half. While backward is in the last
-# step, only the inputs of $\log_2 T$ left halves wait.
+# (2016) also have a plan for $O(\log T)$ memory, *halving*: cut the sequence in the middle,
+# checkpoint the left half, and do the same within each half. While backward is in the last step,
+# only the inputs of $\log_2 T$ left halves are in memory.
 #
 # The price is recomputation. On each of the $\log_2 T$ levels, half of the steps are in a left
-# half, and these run once more. So a step runs $1 + \frac12 \log_2 T$ times on average.
+# half, and these run one more time. So on average a step runs $1 + \frac12 \log_2 T$ times.
 
 
 # %% id="segments"
@@ -74,9 +74,9 @@ def halving(cell, xs, state):
 
 
 # %% [markdown] id="units-text"
-# We count the peak of one forward and backward pass through a plain `nn.LSTMCell`. One unit is the
-# bytes of one hidden state; what was in memory before isn't counted. The average number of runs per
-# step is in parentheses.
+# We count the peak of one forward and backward pass through a plain `nn.LSTMCell`, above what was
+# in memory before. One unit is the bytes of one hidden state. The average number of runs per step
+# is in parentheses.
 
 
 # %% id="units"
@@ -124,12 +124,12 @@ pd.DataFrame(texts).T.rename_axis("units (runs)")
 
 # %% [markdown] id="log-read"
 # The number of runs per step is as computed: 3, 4 and 5. But the memory of `halving` isn't
-# logarithmic. It grows by one unit for each step, and soon exceeds the memory of simple segments.
-# Every gradient is right, so only the meter shows the fault.
+# logarithmic. It grows by one unit per step, and soon exceeds the memory of plain segments. Every
+# gradient is right, so only the memory shows the fault.
 #
-# Half of the states stay in memory. `checkpoint` tracks only tensors passed directly as arguments,
-# and an LSTM's state is a tuple of two. The inner checkpoint keeps a reference to a state inside a
-# tuple, so the outer one can't free it. This only matters when checkpoints are nested. So pass `h`
+# Half of the states stay in memory. `checkpoint` tracks only tensors that are arguments themselves,
+# but an LSTM's state is a tuple of two tensors. An inner checkpoint keeps a reference to the tuple,
+# so the outer checkpoint can't free its tensors. (Without nesting this doesn't matter.) So pass `h`
 # and `c` as two arguments:
 
 
@@ -153,8 +153,8 @@ print("256 steps, units:", ", ".join(f"{name} {size}" for name, size in of_256.i
 pd.DataFrame({"halving, flat": as_text(row)}).T.rename_axis("units (runs)")
 
 # %% [markdown] id="flat-read"
-# Now a sequence four times as long needs four more units: two more halvings, each with an `h` and a
-# `c`. So the memory is logarithmic.
+# Now a sequence four times as long needs only four more units, because it has two more levels, each
+# with an `h` and a `c`. So the memory is logarithmic.
 
 # %% id="log-figure"
 curves = {}
@@ -166,11 +166,10 @@ plots.growth(curves, xlabel="steps", title=title)
 # %% [markdown] id="price-text"
 # ### What does it cost?
 #
-# A step that runs $k$ times costs $k$ forwards and one backward, instead of one of each. The next
-# cell counts the FLOPs of 16 steps of a cell with 1,024 units, and measures the time on your
-# machine. The cell is that wide so that its matmuls take most of the time. In the narrow cell
-# above, most of the time goes into starting small operations and into the Python code of each
-# checkpoint.
+# A step that runs $k$ times costs $k$ forwards and one backward, instead of one of each. We count
+# the FLOPs of 16 steps of an LSTM cell of width 1,024, and measure the time on your machine. At
+# this width, matmuls take most of the time. In the narrow cell above, most of the time goes into
+# starting small operations and into each checkpoint's Python code.
 
 # %% id="log-flops"
 wide, flops = {}, {}
@@ -196,13 +195,14 @@ for name in ("segments", "halving_flat"):
     print(f"{name:<13} {statistics.median(ratios):.1f} times as long")
 
 # %% [markdown] id="price-read"
-# Segments are the usual tool; halving is for when nothing else fits. With the same number of states
-# in memory, Revolve needs fewer runs than halving (chapter 06c).
+# Usually you would use segments, and halving only if nothing else fits. With the same number of
+# states in memory, Revolve needs fewer runs than halving (chapter 06c).
 #
 # On a GPU nobody unrolls a recurrent network cell by cell: `nn.LSTM` runs many steps in one cuDNN
 # call and keeps its intermediates in one buffer. So put a checkpoint around each such call. The
-# next two cells need a GPU, and their numbers depend on it. The second one runs chapter 12's
-# thousand-layer ResNet at full width, without checkpoints and with segments of 8 and of 18 blocks.
+# next two cells need a GPU, and their numbers depend on it. The first runs such an LSTM. The second
+# runs chapter 12's thousand-layer ResNet at full width, without checkpoints and with segments of 8
+# and of 18 blocks.
 
 # %% id="gpu-lstm"
 # NBVAL_IGNORE_OUTPUT
@@ -237,15 +237,15 @@ if torch.cuda.is_available():
 # %% [markdown] id="truncated-text"
 # ## Is truncated backpropagation the same?
 #
-# Many people shorten long sequences with *truncated* backpropagation instead. They `detach` the
-# state every $K$ steps, so that gradients flow only within one window. Its memory does not grow
-# with the length, and it recomputes nothing. What does it lose?
+# Many people use *truncated* backpropagation instead. They `detach` the state every $K$ steps, so
+# that gradients flow only within one window of $K$ steps. Then memory does not grow with the
+# length, and nothing is recomputed. What is lost?
 #
-# This task shows what it loses. The network reads fifty numbers, each +1 or -1. One of the first
-# ten is marked. After the last number, the network must say the sign of the marked one.
+# This task shows it. The network reads fifty numbers, each +1 or -1. One of the first ten is
+# marked. After the last number, the network must say the sign of the marked one.
 #
-# The signal must survive fifty steps. So we initialise the gates to keep each unit's state for
-# between 1 and 49 steps (Tallec and Ollivier, 2018).
+# The mark's signal must survive fifty steps. So we initialise the gates to keep each unit's state
+# for between 1 and 49 steps (Tallec and Ollivier, 2018).
 
 # %% id="task"
 STEPS, WIDTH, WINDOW = 50, 32, 10
@@ -272,8 +272,8 @@ def make_reader():
 
 
 # %% [markdown] id="ways-text"
-# The three ways (plain, checkpointed and truncated) differ in one line, which runs for each window
-# of ten steps:
+# We compare three ways: plain, checkpointed and truncated. They differ only in what they do for
+# each window of ten steps:
 
 
 # %% id="ways"
@@ -321,10 +321,11 @@ print(f"truncated off by {off:.0f} % of its length{beside(guess, off)}")
 pd.DataFrame({"peak": peaks})
 
 # %% [markdown] id="gradient-read"
-# The checkpointed version needs hardly more memory than the truncated one: it also keeps the state
-# at the start of each window. Its gradient is the true gradient, to the last bit. The truncated
-# gradient has only the part from the last ten steps, which never contain a mark. Can the network
-# still learn the task? We train it both ways for 120 updates with Adam on the same batches:
+# The checkpointed way needs hardly more memory than the truncated one, since all it keeps in
+# addition is the state at the start of each window. Its gradient is the true gradient, to the last
+# bit. The truncated gradient has only the part from the last ten steps, which never contain a mark.
+# Can the network still learn the task? We train it both ways, for 120 updates with Adam on the same
+# batches:
 
 # %% id="train-readers"
 # NBVAL_IGNORE_OUTPUT
@@ -342,13 +343,13 @@ title = "Which of fifty numbers was marked? (0.69 is guessing)"
 plots.training_curves(history, xlabel="updates", ylabel="loss", title=title)
 
 # %% [markdown] id="train-read"
-# The truncated network's loss stays at the logarithm of two, which is guessing, for all updates: no
-# gradient tells the cell what to store when the mark appears. (The state still carries a trace of
-# the mark, so a longer run might learn a little.) The checkpointed network guesses for half of the
-# training, and then learns the task, with hardly more memory.
+# For all updates, the truncated network's loss stays at the logarithm of two, which is guessing. No
+# gradient tells the cell to store the marked number when it appears. (The state still carries a
+# trace of that number, so a longer run might learn a little.) The checkpointed network guesses for
+# half of the training, and then learns the task, with hardly more memory.
 #
-# Truncation is fine if a short horizon is enough, as for much text. But the training isn't the
-# same. With checkpoints over time it is, at the cost of one more forward.
+# Truncation is fine if a short horizon is enough, as for much text. But it isn't the same training.
+# Checkpoints over time keep the training the same, at the cost of one more forward.
 #
 # ## Verdicts
 
