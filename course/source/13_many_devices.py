@@ -1,12 +1,13 @@
 # %% [markdown] id="title"
 # # Many devices
 #
-# So far one device held everything. With several devices you can divide the batch, or only the
-# bytes. (The companion 13b divides the layers, and the inside of a layer.) Each method divides some
-# of the memory and keeps the rest whole on every device.
+# So far one device held everything. With several devices you can divide the batch. You can also
+# divide weights, gradients and optimizer states. (The companion 13b divides the layers, and the
+# inside of a layer.) Each method divides some of the memory and keeps the rest whole on every
+# device.
 #
-# In this chapter you train one small GPT in five ways on real processes. One meter counts what each
-# process holds and sends, and the losses say whether it is the same training. At the end, you
+# In this chapter you train one small GPT in five ways on real processes. A meter counts what each
+# process holds and sends, and the losses show whether the training is the same. At the end, you
 # predict models too large for a laptop on eight GPUs.
 #
 # **Budget:** 70 minutes, 3 GiB of memory, no GPU needed.
@@ -52,7 +53,7 @@ os.environ["OMP_NUM_THREADS"] = "1"  # the processes that we start share a few c
 #                   └─► rank 1: f()  my tensor 11 ─┘                └─► 21
 # ```
 #
-# A **rank** is a process with a number. All ranks run the same function. They meet in
+# A **rank** is a process with a number. All ranks run the same function. They exchange data in
 # **collectives**, calls that every rank makes. *All-reduce* adds up a tensor over all ranks and
 # gives each rank the sum. A *backend* carries the data: nccl between GPUs, gloo between CPUs.
 #
@@ -83,8 +84,8 @@ two.run(add_up)
 # During backward it averages the gradients by all-reduces. First you do that by hand.
 #
 # Our model has eight blocks. Each update sees eight sequences (lines of text), however many ranks
-# there are. **P** is the size of the weights; gradients are another P, and AdamW's states are two.
-# All sizes are in P.
+# there are. **P** is the size of the weights; gradients take another P, and AdamW's states take
+# two. All sizes in this chapter are in P.
 
 
 # %% id="model"
@@ -110,8 +111,8 @@ def my_lines():
 
 # %% [markdown] id="write-average"
 # **Write.** `average`, which every rank runs. `loss_of(model(part), part)` is a loss, and
-# `dist.all_reduce(tensor)` leaves the sum over all ranks in the tensor. The check starts it on two
-# ranks, and compares with one process's gradient on all eight sequences.
+# `dist.all_reduce(tensor)` leaves the sum over all ranks in the tensor. The check runs `average` on
+# two ranks, and compares with one process's gradient on all eight sequences.
 
 
 # %% id="average"
@@ -156,11 +157,11 @@ def averages():
 
 # %% [markdown] id="no-sync-text"
 # DDP copies the gradients into **buckets**, flat tensors of up to 25 MiB (the first up to 1 MiB),
-# and all-reduces each bucket. This model fills two.
+# and all-reduces each bucket. This model needs two buckets.
 #
-# With accumulation DDP would average after every micro-batch. Once per update is enough: by then
-# `.grad` has the sum over all micro-batches. The context `no_sync()` skips the averaging, so a loop
-# uses it for all micro-batches but the last (lab 06).
+# With accumulation DDP would average after every micro-batch. But once per update is enough, after
+# the last micro-batch, when `.grad` has the sum over all of them. The context `no_sync()` skips the
+# averaging, so a loop uses it for all micro-batches but the last (lab 06).
 #
 # **Predict.** Four micro-batches and two buckets. How many all-reduces per update *without*
 # `no_sync`?
@@ -237,7 +238,7 @@ print(f"without no_sync: {len(synced)}{beside(guess, len(synced))}")
 # in `.grad`.
 #
 # We begin with four ways to train on a global batch of eight. *Global batch* = micro-batch ×
-# accumulation steps × ranks. Which of the three factors moves the activations?
+# accumulation steps × ranks. Which of the three factors changes the activations' memory?
 
 # %% id="measured"
 # @title Measure a rank: run this cell; open it to look
@@ -394,30 +395,30 @@ table["loss"] = [one.loss for one in settings.values()]
 table.round(2)
 
 # %% [markdown] id="zero-text"
-# Only the micro-batch moves the activations. Accumulation and DDP add a constant to the peak: the
-# gradients of earlier micro-batches, or DDP's buckets (with `no_sync`, both). The fourth update's
-# loss, over all eight sequences, is the same, and so is the training.
+# Only the micro-batch changes the activations' memory. Accumulation and DDP add a constant to the
+# peak: the gradients of earlier micro-batches, or DDP's buckets (with `no_sync`, both). In the
+# fourth update, the loss over all eight sequences is the same in all rows, and so is the training.
 #
 # ## ZeRO: divide the bytes, not the work
 #
-# With DDP, N ranks hold N equal copies. Do they have to? ZeRO (Rajbhandari et al., 2020) lets each
-# rank keep one N-th, in three stages. Stage 1 divides the optimizer's state, stage 2 the gradients
-# as well, and stage 3 the weights as well. A rank gathers the weights that it lacks just before it
-# needs them.
+# With DDP, N ranks hold N equal copies of weights, gradients and states. Do they have to? In ZeRO
+# (Rajbhandari et al., 2020) each rank keeps one N-th, in three stages. Stage 1 divides the
+# optimizer's states, stage 2 also the gradients, and stage 3 also the weights. In stage 3 a rank
+# gathers the weights that it lacks just before it needs them.
 #
 # Two PyTorch classes come close to these stages.
 #
-# - `ZeroRedundancyOptimizer` divides what stage 1 divides. It assigns whole tensors, so a rank that
-#   gets a large tensor holds more than its share. DDP still all-reduces whole gradients, and the
-#   optimizer then broadcasts the new weights.
+# - `ZeroRedundancyOptimizer` divides the optimizer's states, like stage 1. It assigns whole
+#   tensors, so a rank that gets a large tensor holds more than its share. DDP still all-reduces
+#   whole gradients, and the optimizer then broadcasts the new weights.
 # - `fully_shard` (FSDP2) gathers each wrapped module in its forward. With
-#   `reshard_after_forward=True` it drops the weights and gathers them again in backward: stage 3.
-#   With `False` it keeps them until backward.
+#   `reshard_after_forward=True` it then drops the weights, and gathers them again in backward, like
+#   stage 3. With `False` it keeps the gathered weights until backward.
 #
-# The formulas for N ranks with AdamW are in P. A is what one process needs for this rank's
-# sequences, beyond weights and states. At its peak stage 3 has gathered one block and the modules
-# outside the blocks (*rest*). It also holds one more block-sized buffer: the next block, fetched
-# ahead, or the first one's gradients.
+# The table has formulas for N ranks with AdamW, in P. A is what one process needs for this rank's
+# sequences, beyond weights and states. At its peak, a rank in stage 3 has gathered one block and
+# the modules outside the blocks (*rest*). It also holds one more block-sized buffer: the next
+# block, fetched ahead, or the first block's gradients.
 #
 # | | between steps | at the peak | sent per step |
 # |---|---|---|---|
@@ -426,11 +427,12 @@ table.round(2)
 # | FSDP2, kept until backward | $4/N$ | $1 + 3/N + A$ | $2\,(N-1)/N$ |
 # | FSDP2, stage 3 | $4/N$ | $3/N + \text{rest} + 2\,\text{block} + A$ | $3\,(N-1)/N$ |
 #
-# In a ring, a gather, reduce-scatter or broadcast sends $(N-1)/N$ of the tensor, an all-reduce
-# twice that.
+# In a ring, a gather, reduce-scatter or broadcast sends $(N-1)/N$ of the tensor, and an all-reduce
+# sends twice as much.
 #
-# **Predict.** Take four ranks, two sequences each. A is the peak in the table above, at micro-batch
-# 2 on 2 ranks, minus 4. Stage 3's peak is what percentage of DDP's? The next cell prints the sizes.
+# **Predict.** Take four ranks with two sequences each. For A, subtract 4 from the peak in the
+# earlier table with micro-batch 2 on 2 ranks. What percentage of DDP's peak is stage 3's? The next
+# cell prints the sizes of *block* and *rest*.
 
 # %% id="zero-picture"
 block = sum(p.nbytes for p in make_gpt().blocks[0].parameters()) / P
@@ -505,7 +507,7 @@ def divides_everything():
 
 
 # %% [markdown] id="write-formulas"
-# **Write.** `formulas`: the table's rows, in its order.
+# **Write.** `formulas`: the rows of the formula table, in order.
 
 
 # %% id="formulas"
@@ -577,7 +579,7 @@ print(f"stage 3: {share:.0f} % of DDP's peak{beside(guess, share)}")
 show(ways)
 
 # %% [markdown] id="zero-read"
-# The formulas are right within two percent, for bytes held and bytes sent.
+# The formulas agree with the counted bytes within two percent, both held and sent.
 #
 # - **Activations are not divided.** Every rank keeps the activations of its own sequences.
 # - **FSDP2 with kept weights saves less at the peak than between steps**, because at the peak all
@@ -593,8 +595,8 @@ show(ways)
 # ```
 #
 # This is torchtitan's order: checkpoint, compile, shard. Checkpointing and sharding both act in
-# backward: recomputing a block needs its weights, which stage 3 has dropped. A block without
-# checkpointing is gathered twice in a step, for forward and for backward.
+# backward: recomputing a block needs its weights, which stage 3 has dropped. Without checkpointing,
+# each block is gathered twice in a step, for forward and for backward. How often with it?
 
 # %% id="fsdp-levers"
 IN_BF16 = MixedPrecisionPolicy(torch.bfloat16, reduce_dtype=torch.float32)
@@ -613,17 +615,17 @@ pd.DataFrame.from_dict(table, orient="index", columns=heads)
 
 # %% [markdown] id="fsdp-levers-read"
 # - **Backward gathers a block once**, recomputes it, differentiates it, and drops its weights. So
-#   checkpointing sends nothing more.
+#   checkpointing doesn't send more.
 # - **`MixedPrecisionPolicy` gathers and computes in bfloat16.** The divided weights, the states and
 #   here the sums of gradients stay in float32. Gathers send half the bytes. Set `reduce_dtype` too,
-#   as this policy does. Without it, gradients waiting for an exchange are bfloat16 in PyTorch
-#   2.13.0 but float32, twice the bytes, in 2.15.0.
+#   as this policy does. Without it, gradients that wait for an exchange are bfloat16 in PyTorch
+#   2.13.0, but float32, with twice the bytes, in 2.15.0.
 #
 # ## FSDP2 with accumulation
 #
 # Under FSDP2, `set_requires_gradient_sync(False)` does what `no_sync` does under DDP: it skips the
-# reduce-scatter, so each rank holds the whole gradient. The next cell accumulates two
-# micro-batches. It exchanges gradients either after each of them or only after the last.
+# reduce-scatter, so each rank holds whole gradients. The next cell accumulates two micro-batches,
+# and exchanges gradients either after each or only after the last.
 
 
 # %% [markdown] id="write-fsdp-accumulation"
@@ -710,15 +712,15 @@ for title, sync in (("exchanged in each", True), ("in the last alone", False)):
 pd.DataFrame.from_dict(table, orient="index", columns=("peak, P", "sent, P")).round(2)
 
 # %% [markdown] id="fsdp-accumulation-read"
-# In the second row each rank keeps whole gradients until the last micro-batch. So if gradients are
-# large, **accumulate under FSDP2 with the reduce-scatter in each micro-batch**, although it sends
-# more.
+# If gradients are exchanged only after the last micro-batch (second row), each rank keeps whole
+# gradients until then. So if gradients are large, **accumulate under FSDP2 with the reduce-scatter
+# in each micro-batch**, although it sends more.
 #
 # ## What does each lever touch?
 #
-# Three more levers, on four DDP ranks: checkpointing each block, moving saved tensors to the host
-# (chapter 07d's hooks; the host is NumPy), and bfloat16 autocast. Where the table shows no
-# gradients, the peak comes before any `.grad` is filled.
+# We now try three more levers on four DDP ranks: checkpointing each block, moving saved tensors to
+# the host (with chapter 07d's hooks; NumPy arrays stand in for host memory), and bfloat16 autocast.
+# If a row shows no gradients, its peak comes before any `.grad` is filled.
 
 
 # %% id="host"
@@ -748,11 +750,11 @@ display(table.round(2).rename(columns={"optimizer_state": "states"}))
 plots.ledger_bars(ledgers, title="What one rank holds at its peak")
 
 # %% [markdown] id="touches"
-# All of these are the same training: the loss of the fourth update is the same in float32, however
-# memory is divided. 16-bit arithmetic changes it a little.
+# All rows are the same training: in float32, the fourth update's loss is the same, however memory
+# is divided. 16-bit arithmetic changes the loss a little.
 #
-# Checkpointing, offload and 16 bits work inside each rank, so they combine with the others. 13b has
-# pipelines and tensor parallelism.
+# Checkpointing, offload and 16 bits work inside each rank, so you can combine them with DDP, ZeRO
+# and FSDP2. 13b has pipelines and tensor parallelism.
 
 # %% id="verdicts"
 peaks = {name: f"{one.report.peak_bytes / P:.2f}" for name, one in rows.items()}
@@ -781,8 +783,9 @@ claims.Verdicts(
 # `Recipe` divides a published model as this chapter does: `ddp`, `fsdp` (FSDP2) or `tp`. In a
 # terminal: `python -m tutorial_lib predict llama-2-7b --ranks 8 --shard fsdp`.
 #
-# The bars below were predicted this way and recorded: bfloat16, fused AdamW, each block
-# checkpointed, one full-length sequence per rank (with TP, one in total).
+# The bars below were predicted this way and recorded. Everything is in bfloat16, with fused AdamW,
+# each block checkpointed, and one full-length sequence per rank (with `tp`, one in total). TP is
+# tensor parallelism (13b).
 
 # %% id="per-rank"
 LEAN = {"precision": "bf16", "optimizer": "adamw-fused", "checkpointing": "per-block"}
@@ -803,27 +806,27 @@ plots.ledger_bars(ledgers, title=title, cards_gib=(24, 80), predicted=[*ledgers]
 # DDP needs hundreds of GiB. Leave a few GiB for nccl and the allocator.)
 #
 # - DDP needs all 4 P on each rank, and more ranks do not help.
-# - FSDP2 and TP bring Llama-2-7B to cards of 24 GiB. Llama-2-70B is borderline on eight 80 GiB
-#   cards: 4 P in 16 bits, divided by eight.
-# - Mixed precision keeps weights and states in float32, which doubles them.
+# - With FSDP2 or TP, Llama-2-7B fits on 24 GiB cards. Llama-2-70B is borderline on eight 80 GiB
+#   cards: its 4 P in 16 bits, divided by eight, take most of each card.
+# - Mixed precision keeps weights and states in float32, so they take twice as much.
 
 # %% [markdown] id="three-problems"
 # ## On paper
 #
-# **1.** 7 billion weights, all in bfloat16, AdamW, eight ranks. What does each rank hold between
-# steps under DDP, under ZeRO 1, and under stage 3?
+# **1.** A model has 7 billion weights and trains with AdamW on eight ranks, all in bfloat16. What
+# does each rank hold between steps under DDP, under ZeRO 1, and under stage 3?
 #
 # <details><summary>Answer</summary>
 #
-# P is 14 GB; weights, gradients and both states are 4 P. DDP: 56 GB. ZeRO 1: $2 + 2/8$ P, 31.5 GB.
-# Stage 3: $4/8$ P, 7 GB.
+# P is 14 GB; weights, gradients and both states take 4 P. Under DDP that is 56 GB. ZeRO 1 holds $2
+# + 2/8$ P, or 31.5 GB, and stage 3 holds $4/8$ P, or 7 GB.
 # </details>
 #
 # **2.** How long does DDP's all-reduce of these gradients take over links of 12.5 GB/s?
 #
 # <details><summary>Answer</summary>
 #
-# A ring sends $2 \cdot \frac{7}{8}$ P, 24.5 GB: about 2 s.
+# A ring sends $2 \cdot \frac{7}{8}$ P, or 24.5 GB. That takes about 2 s.
 # </details>
 #
 # **3.** An update has four micro-batches. How many P does a rank send with DDP and `no_sync`, and
@@ -841,7 +844,7 @@ plots.ledger_bars(ledgers, title=title, cards_gib=(24, 80), predicted=[*ledgers]
 # - Start ranks and count what they send.
 # - Compute from a formula what a rank holds under DDP, ZeRO 1 and 3 and FSDP2.
 # - Put checkpointing, 16 bits and accumulation together with FSDP2.
-# - Predict a rank of eight on a laptop, before you rent it.
+# - Predict on a laptop what one of eight ranks needs, before you rent the cards.
 #
 # Lab 06 has an exercise with real ranks. The companions [13b](13b_divide_the_model.ipynb) (dividing
 # layers and their insides) and [13c](13c_launchers.ipynb) (`torchrun`, Accelerate, buckets) go on.

@@ -1,11 +1,11 @@
 # %% [markdown] id="title"
 # # Putting it together: one model, one card
 #
-# You want to fine-tune Llama-3-8B on one card of 24 GiB, with 8,192 tokens per update. Written as
-# most people would write it, the run dies before the first loss. In this chapter you find out why,
-# and pull six levers one after the other, each with its bytes and its seconds, until it fits. Then
-# you train all weights on eight cards, where a slow link reverses the order of two levers. You
-# leave with a plan in a file that proves itself.
+# You want to fine-tune Llama-3-8B on one 24 GiB card, with 8,192 tokens per update. If you write
+# the script as most people would, the run dies before the first loss. In this chapter you find out
+# why, and pull six levers one after the other, each with its bytes and seconds, until the run fits.
+# Then you train all weights on eight cards, where a slow link reverses the order of two levers. You
+# leave with a plan in a file, and a script that proves it.
 #
 # **Budget:** 70 minutes, 3 GiB of memory, no GPU needed.
 
@@ -45,10 +45,10 @@ pd.set_option("display.max_colwidth", None)  # show lines of code whole
 # %% [markdown] id="case-text"
 # ## The run that dies
 #
-# Weights, gradients and AdamW's two states are bfloat16. An update takes four conversations. They
-# have 5800, 1300, 700 and 392 tokens, 8,192 in all, and the usual batch pads them to the longest.
-# The script `course/train/planned.py` does one update by a **plan**, which names a function for
-# each of four choices. At first these are the plainest functions:
+# Weights, gradients and AdamW's two states are bfloat16. An update uses four conversations of 5800,
+# 1300, 700 and 392 tokens, 8,192 in all. The usual batch pads them to the longest. The script
+# `course/train/planned.py` does one update by a **plan**, which names a function for each of four
+# choices: batch, block, loss and model. At first these are the plainest functions:
 
 # %% id="script"
 print(inspect.getsource(update))
@@ -102,9 +102,9 @@ held = pd.Series(first.curve()[moment]) / GIB
 held[held > 0.01].round(2).to_frame("GiB, predicted")
 
 # %% [markdown] id="snapshot-text"
-# The same training, as a separate script (`recorded/snapshots/llama.py`), ran on an *emulated*
-# RTX 4090, where PyTorch's own allocator handed out the memory and no kernel ran. Its memory ran
-# out, and the snapshot of that moment names the line that asked for each tensor:
+# A separate script (`recorded/snapshots/llama.py`) ran this training on an *emulated* RTX 4090:
+# PyTorch's own allocator handed out the memory, and no kernel ran. When memory ran out, a snapshot
+# recorded which line had asked for each tensor:
 
 # %% id="snapshot"
 emulated = json.loads((FOLDER / "snapshots/llama_case.json").read_text())
@@ -113,8 +113,8 @@ held = pd.Series(emulated["died"]["held"]) / GIB
 held.head(7).round(2).to_frame("GiB, emulated")
 
 # %% [markdown] id="snapshot-read"
-# Most of it is weights. The rest is what two blocks, mainly their MLPs, keep for backward, for
-# 23,200 positions. Of these, 15,008 are padding.
+# Most of it is weights. The rest is what two blocks, mainly their MLPs, keep for backward. Of the
+# batch's 23,200 positions, 15,008 are padding.
 #
 # ## Lever 1: packing
 #
@@ -126,9 +126,9 @@ held.head(7).round(2).to_frame("GiB, emulated")
 #          c . . . . .
 # ```
 #
-# Two things must not change. No token may attend to another conversation: wherever positions start
-# again at 0, transformers separates the conversations. And no conversation's last token may have
-# the next conversation's first token as its target.
+# Two things must not change. No token may attend to a different conversation; transformers
+# separates conversations wherever positions start again at 0. And no conversation's last token may
+# have the next conversation's first token as its target.
 #
 # **Write.** `packed`: tokens, targets and positions of all rows, each of shape `(1, tokens)`.
 # `next_tokens(row)` returns the targets of one row.
@@ -171,7 +171,7 @@ def packs():
 # `pull` pulls a lever. It trains a small *twin* with and without the lever, in float32 on real
 # text, and compares losses, gradients, weights and states. Then it predicts a whole full-size step
 # by category, counts its FLOPs, and estimates its seconds from a roofline: each operation takes as
-# long as its arithmetic or its memory traffic.
+# long as the slower of arithmetic and memory traffic.
 
 # %% id="pull"
 bars, table, plans = {}, {}, {}
@@ -199,8 +199,8 @@ RTX = "NVIDIA GeForce RTX 4090"
 print(f"as written: {pull('as written', same=False):.1f} GiB")
 
 # %% [markdown] id="predict-packed"
-# **Predict.** There are now 8,192 positions instead of 23,200. Weights, gradients and states are 60
-# GiB for any batch. How many GiB does the packed step need?
+# **Predict.** There are now 8,192 positions instead of 23,200. Weights, gradients and states take
+# 60 GiB for any batch.  How many GiB does the packed step need?
 
 # %% id="guess-packed"
 guess = None  # GiB
@@ -215,14 +215,14 @@ print(f"packed: {gib:.1f} GiB{beside(guess, gib)}")
 #
 # ## Levers 2 and 3: the loss in chunks, and checkpoints
 #
-# With chunks of 512 tokens, the full logits never exist. You wrote that in chapter 10d; here the
-# script's `chunked` does it.
+# With chunks of 512 tokens, the full logits never exist. You wrote that in 10d; here the script's
+# `chunked` does it.
 #
 # **Write.** `checkpointed`, which replaces `plainly(block, *args, **kwargs)`. It receives a block's
 # forward and all of the forward's arguments.
 #
-# **Predict.** About half of what is left is the activations of 32 blocks. After both levers, how
-# many GiB are left?
+# **Predict.** About half of the packed step is the activations of 32 blocks. How many GiB does the
+# step need after both levers?
 
 # %% id="guess-checkpointed"
 guess = None  # GiB
@@ -271,18 +271,19 @@ gib = pull("checkpoints", block=checkpointed)
 print(f"checkpoints: {gib:.1f} GiB{beside(guess, gib)}")
 
 # %% [markdown] id="lora-text"
-# What is left is weights, gradients and two states: four times eight billion bfloat16 numbers.
+# The step now needs little more than weights, gradients and two states: four times eight billion
+# bfloat16 numbers.
 #
 # ## Lever 4: LoRA
 #
-# LoRA freezes the weights, and trains two thin matrices beside each linear layer of the blocks:
-# $y = W x + 2\,U D x$. $D$ ("down") has 16 rows, and $U$ ("up") has 16 columns, which are zero at
+# LoRA freezes the weights, and trains two thin matrices beside each linear layer of the blocks: $y
+# = W x + 2\,U D x$. $D$ ("down") has 16 rows, and $U$ ("up") has 16 columns, which are zero at
 # first. Only these two get gradients and states. **This is a different training**: it may learn
-# less, and its results can't match the full training's. All that can be shown here is an equal
-# first loss.
+# less, and its results can't match the full training's. We can only show that the first loss is
+# equal.
 #
-# **Write.** `LoRA`: two `nn.Linear` without bias, of type `dtype`, the second filled with zeros;
-# and `forward`.
+# **Write.** `LoRA`: two `nn.Linear` without bias, of type `dtype`, the second filled with zeros.
+# Then write `forward`.
 
 
 # %% id="lora-layer"
@@ -336,14 +337,15 @@ print(f"LoRA: {gib:.1f} GiB; first losses of the twin:")
 print(*(f"{first_loss(plans[name]):.3f}" for name in ("checkpoints", "LoRA")))
 
 # %% [markdown] id="four-text"
-# It fits, with a few GiB for CUDA's context and fragments. Most of what is left is frozen weights.
+# The step fits, and leaves a few GiB for CUDA's context and fragmentation. Most of it is frozen
+# weights.
 #
 # ## Lever 5: the frozen weights in 4 bits
 #
 # Keep each frozen weight in 4 bits, two to a byte, with one scale per 64 weights (companion 01b has
 # QLoRA's levels; here they are evenly spaced). A matmul doesn't accept 4-bit weights, so the layer
 # first dequantizes them with the script's `from_4_bits(pairs, scale, shape)`. Plain autograd would
-# keep the whole weight until backward, and nothing would be saved.
+# keep the dequantized weight until backward, and you would save nothing.
 #
 # **Write.** `FourBit`. Forward saves the *small* tensors `pairs` and `scale`, and returns
 # `x @ weight.T`. Backward dequantizes the weight again. The gradient with respect to `x` is
@@ -410,17 +412,18 @@ gib = pull("4-bit weights", same=False, model=lora_on_4_bits)
 print(f"4 bits: {gib:.1f} GiB; first loss {first_loss(plan):.3f}")
 
 # %% [markdown] id="offloaded-text"
-# The first loss is different: rounding changes the model, and LoRA starts from the rounded model.
+# The first loss is slightly different, because rounding changes the model. LoRA starts from the
+# rounded model.
 #
 # ## Lever 6: boundaries on the host
 #
-# The inputs of 32 blocks still wait on the card. They can wait on the host (07d). Hooks around a
-# checkpoint see only its inputs.
+# The inputs of 32 blocks still wait on the card. They can wait on the host instead (07d). Hooks
+# around a checkpoint see only the checkpoint's inputs.
 #
 # **Write.** `offloaded`: like `checkpointed`, but within `saved_tensors_hooks(pack, unpack)`.
 # `pack` moves a tensor to the device `HOST`; `unpack` moves it back to the device it came from, so
-# let `pack` return both. (`HOST` is `meta` here, a device whose tensors have no memory, since a
-# prediction has no second memory. On a GPU it would be the CPU.)
+# let `pack` return both. (Here `HOST` is `meta`, a device whose tensors have no memory. On a GPU it
+# would be the CPU.)
 
 # %% id="host"
 HOST = "meta"
@@ -492,10 +495,10 @@ print("at most apart:", off.map("{:.1%}".format).to_dict())
 shown.round(1)
 
 # %% [markdown] id="table-read"
-# In the last columns PyTorch's allocator ran the same steps; `NaN` means that the card's memory ran
-# out. (On an H200 cuBLAS keeps more.) FLOPs and seconds are calculated. What did people *measure*?
-# The first row is this course's H100; the others are in `recorded/published_times.csv`. We found
-# none for packing or chunks.
+# For the last two columns, PyTorch's allocator ran the same steps; `NaN` means that the card's
+# memory ran out. (On an H200 cuBLAS keeps more.) FLOPs and seconds are calculated. What did people
+# *measure*? In the next table, the first row is from our H100; the others are in
+# `recorded/published_times.csv`. We found none for packing or chunks.
 
 # %% id="measured"
 of_h100, step = recorded.load("NVIDIA H100 80GB HBM3").rows, {"precision": "bf16"}
@@ -516,13 +519,13 @@ measured |= {words: times["with"][row] / times["without"][row]
 pd.Series(measured).map("{:.2f} times".format).to_frame("the step took, measured")
 
 # %% [markdown] id="measured-read"
-# - Checkpoints cost a quarter here, not a third, because the update isn't repeated.
+# - Checkpoints add a quarter here, not a third, because the optimizer's update isn't repeated.
 # - LoRA avoids the weights' gradients and most of the update, but adds thin matmuls for each token.
 #   With few tokens the step is much shorter. With 8,192 it was *longer*: don't pull LoRA for speed.
 # - **4 bits cost most when tokens are few.** Dequantizing a weight takes the same time for any
 #   number of tokens. At 8,192 the cost is negligible.
-# - Offload costs a third if its copies share a stream with the arithmetic. On a separate stream
-#   they are hidden: a block of width 4096 has enough arithmetic for each byte (07d).
+# - Offload adds a third if its copies share a stream with the arithmetic. On a separate stream, the
+#   arithmetic hides the copies: a block of width 4096 has enough of it for each byte (07d).
 
 # %% [markdown] id="eight-text"
 # ## All weights, on eight cards
@@ -545,18 +548,18 @@ title = "One of eight cards, all weights trained, predicted"
 plots.ledger_bars(of_eight, title=title, cards_gib=(24, 48), predicted=[*of_eight])
 
 # %% [markdown] id="link-text"
-# On cards of 24 GiB only the second way fits. Suppose you have larger cards and can choose. Which
-# way is faster?
+# On 24 GiB cards only the second way fits. On larger cards both fit. Which is faster?
 #
-# A forward of all 8,192 tokens takes $f$ seconds, backward $2f$, and checkpoints another $f$. FSDP2
-# also sends: it gathers all weights for forward and again for backward, and scatters the gradients.
-# Each transfer is $7/8$ of the weights' bytes, and all three happen **in each micro-batch**.
-# Traffic overlaps with the arithmetic, so the step takes as long as the slower of the two.
+# A forward of all 8,192 tokens takes $f$ seconds, backward takes $2f$, and checkpoints add another
+# $f$. FSDP2 also sends: it gathers all weights for forward and again for backward, and scatters the
+# gradients. Each of the three moves $7/8$ of the weights' bytes, and all happen **in each
+# micro-batch**. Transfers overlap with the arithmetic, so the step takes as long as the slower of
+# the two.
 #
 # **Write.** `step_seconds`.
 #
-# **Predict.** Two nodes are joined by 100 Gb/s, and each card does 150 TFLOP/s. How many times as
-# long as the checkpointed way does the first way take?
+# **Predict.** The link between two nodes has 100 Gb/s, and each card does 150 TFLOP/s. How many
+# times as long as the checkpointed way do four micro-batches take?
 
 # %% id="guess-link"
 guess = None  # times
@@ -610,14 +613,14 @@ print(f"over 100 Gb/s: {slow / fast:.1f} times{beside(guess, slow / fast)}")
 took.round(1).rename_axis(columns="seconds, worked out")
 
 # %% [markdown] id="links-read"
-# Inside a node the usual order holds: accumulate first, since it adds no arithmetic, and checkpoint
-# what still does not fit. **Over a slow link the order is reversed**: checkpoint first, until the
-# update is a single micro-batch. (On one card, or with DDP and `no_sync`, the order stays.
-# Attention scores, latencies and the traffic inside a node are left out.)
+# Inside a node the usual order holds: accumulate first, since that adds no arithmetic, and
+# checkpoint if the step still doesn't fit. **Over a slow link the order is reversed**: checkpoint
+# first, until the update is a single micro-batch. (On one card, or with DDP and `no_sync`, the
+# usual order holds. We left out attention scores, latencies and the traffic inside a node.)
 #
 # ## The plan
 #
-# Which row do you choose? The fastest that fits, with 2 GiB left free.
+# Which row of the levers' table do you choose? The fastest that fits, with 2 GiB left free.
 #
 # **Write.** `fastest`.
 
@@ -662,9 +665,9 @@ def chooses_the_fastest():
 
 
 # %% [markdown] id="write-text"
-# The plan goes into a file: its functions by name, and its predicted memory. The script loads it.
-# It implements the levers with libraries (PEFT's LoRA, PyTorch's `save_on_cpu`), and trains the
-# twin twice: by the plan, and with the plainest batch, block and loss.
+# We write the plan into a file: its functions' names, and its predicted memory. The script loads
+# it. The script implements the levers with libraries (PEFT's LoRA, PyTorch's `save_on_cpu`), and
+# trains the twin twice: by the plan, and with the plainest batch, block and loss.
 
 # %% id="write"
 name = fastest(table, CARD_GIB - 2)
@@ -679,7 +682,7 @@ with TemporaryDirectory() as folder:
     planned.main(path)
 
 # %% [markdown] id="proved-read"
-# Both runs have LoRA. Only a validation loss can show what LoRA does to the result.
+# Both runs use LoRA. Only a validation loss can show what LoRA does to the result.
 #
 # ## On paper
 #
@@ -688,26 +691,26 @@ with TemporaryDirectory() as folder:
 #
 # <details><summary>Answer</summary>
 #
-# $4096 + (22 - 17.2) \cdot (12800 - 4096)/(21.4 - 17.2)$, about 14,000. With the blocks' inputs on
-# the host each token takes less, and with 4-bit weights the line starts lower.
+# $4096 + (22 - 17.2) \cdot (12800 - 4096)/(21.4 - 17.2)$, or about 14,000 tokens. With the blocks'
+# inputs on the host each token takes less, and with 4-bit weights the line starts lower.
 # </details>
 #
-# **2.** A linear layer of 4096 x 14336, LoRA of rank 16: how many numbers are trained, and what
+# **2.** A linear layer of 4096 x 14336 has LoRA of rank 16. How many numbers are trained, and what
 # share of the layer is that?
 #
 # <details><summary>Answer</summary>
 #
-# $16 \cdot (4096 + 14336)$ are 294,912, which is 0.5 % of 58.7 million.
+# $16 \cdot (4096 + 14336)$, or 294,912. The layer has 58.7 million, so that is 0.5 %.
 # </details>
 #
-# **3.** Eight cards joined by 100 Gb/s, each at 150 TFLOP/s. From how many tokens on each card does
-# one micro-batch of a model with P weights hide FSDP2's traffic behind a checkpointed step?
+# **3.** Eight cards of 150 TFLOP/s have a link of 100 Gb/s. From how many tokens per card does one
+# checkpointed micro-batch of a model with P weights hide FSDP2's traffic?
 #
 # <details><summary>Answer</summary>
 #
-# Arithmetic takes $4 \cdot 2 P t / (150 \cdot 10^{12})$ seconds, traffic
-# $3 \cdot 2 P \cdot \frac{7}{8} / (12.5 \cdot 10^9)$. P drops out: $t \ge 7875$ tokens. So 8,192
-# are just enough, and four micro-batches of 2,048 are far from it.
+# With $t$ tokens, arithmetic takes $4 \cdot 2 P t / (150 \cdot 10^{12})$ seconds, and traffic takes
+# $3 \cdot 2 P \cdot \frac{7}{8} / (12.5 \cdot 10^9)$. P cancels: $t \ge 7875$ tokens. So one
+# micro-batch of 8,192 is just enough, and four of 2,048 are far from it.
 # </details>
 #
 # ## What you can now do
@@ -719,5 +722,5 @@ with TemporaryDirectory() as folder:
 #
 # [14b](14b_gallery.ipynb) shows how to find what held a dead run's memory.
 # [14c](14c_rules_of_thumb.ipynb) has the order of the levers for many models, a rule of thumb for
-# the first one, and what "four to ten times larger" depends on. Lab 09 hands you ten runs that
-# fail: two run out of memory, one warns, and seven report nothing.
+# the first lever, and what "four to ten times larger" models depend on. In lab 09 you get ten runs
+# that fail: two run out of memory, one warns, and seven report nothing.
