@@ -3,7 +3,8 @@
 #
 # "The accumulated gradient is mathematically exact", says nearly every tutorial. Most loops that
 # follow it are not exact. You write a loop that is: for ragged micro-batches, for masked tokens,
-# under a scaler, and on several ranks. And if an update is impossible, everything stays as it was.
+# under a scaler, and on several ranks. And if an update is impossible, your loop leaves everything
+# as it was.
 #
 # **Budget:** 90 minutes, 1 GiB of memory, no GPU needed.
 #
@@ -18,7 +19,8 @@
 #
 # Each answer goes into a cell that begins with `# exercise`. You may put helper functions, imports
 # and constants in your own cells above it. Where a cell says `guess = None`, write a number before
-# you go on. Chapter 08 prepares you for this lab; the checks refuse its `assert_same_training`.
+# you go on. Chapter 08 prepares you for this lab, but the checks don't accept answers that use its
+# `assert_same_training`.
 
 # %% id="imports"
 import contextlib
@@ -50,9 +52,9 @@ torch.set_num_threads(1)
 # %% [markdown] id="the-subject"
 # ## The subject
 #
-# We train a small ViT on digits, in float64. Rounding is about 1e-16 there, so a difference above
-# 1e-12 is a bug. One step takes 64 images at once. The other takes four micro-batches, but its
-# author forgot to divide.
+# We train a small ViT on digits, in float64. Rounding errors are then about 1e-16, so a difference
+# above 1e-12 is a bug. We have two versions of a training step. One uses 64 images at once. The
+# other uses four micro-batches, but its author forgot to divide the loss by four.
 
 # %% id="subject"
 images, labels = data.digits()
@@ -83,10 +85,11 @@ def four_pieces(model, optimizer, max_norm=math.inf, num=4):
 
 
 # %% [markdown] id="predict-blind"
-# People check a loop by its loss, its gradient's norm, or the parameters after an update.
+# People check a loop by its loss, its gradient's norm, or the parameters after an update. We
+# compare these three between our two steps.
 #
-# **Predict.** With AdamW and gradients clipped at 0.1, how many of the three are off by more than
-# 1 %?
+# **Predict.** With AdamW and gradients clipped at 0.1, how many of the three differ by more than 1
+# %?
 
 # %% id="guess-blind"
 guess = None  # of the three
@@ -111,16 +114,17 @@ print(f"clipped at 0.1: {number} of three{beside(guess, number)}")
 pd.DataFrame(off).map("{:.0e}".format).T
 
 # %% [markdown] id="text-6-1"
-# None of the three shows the bug once gradients are clipped. So compare the gradient itself, when
-# the optimizer receives it.
+# If gradients are clipped, none of the three shows the bug. So compare the gradient itself, at the
+# moment when the optimizer receives it.
 #
 # ## 6.1 Where do two steps first differ?
 #
 # Difficulty 3/5 · importance 5/5 · 10 minutes
 #
-# Run two steps from the same start, each on a copy of the model, and name the first of three parts
-# that differs: the loss, the gradients, the parameters. The goal: judge nine pairs of steps. In two
-# of the pairs the steps differ by no more than is allowed, and one of these two has dropout on.
+# Run two steps from the same start, each on a copy of the model. Compare three parts in this order:
+# the loss, the gradients, the parameters. Return the name of the first that differs. The goal:
+# judge nine pairs of steps correctly. In two pairs the steps differ by no more than is allowed, and
+# one of these two pairs has dropout on.
 
 
 # %% id="given-6-1"
@@ -230,19 +234,21 @@ part, difference = judge(*clipped)
 print(f"clipped: {part}, below 1e-5: {difference < 1e-5}")
 
 # %% [markdown] id="text-6-2"
-# A gradient 4 times too large is a relative difference of 3. Clipping nearly hides it: only a trace
-# is left, because `clip_grad_norm_` divides by the norm plus 1e-6. So compare without clipping.
+# If a gradient is 4 times too large, the relative difference is 3. Clipping nearly hides that: the
+# gradients then differ only because `clip_grad_norm_` divides by the norm plus 1e-6. So compare
+# without clipping.
 #
 # ## 6.2 Windows
 #
 # Difficulty 2/5 · importance 5/5 · 10 minutes
 #
-# You get an epoch as an iterator, or as a loader that restarts at each `iter`. It has no length and
-# doesn't fit into memory. A window is the next `num` micro-batches, or as many as are left.
+# Your function gets an epoch as an iterator, or as a loader that restarts at each `iter`. The epoch
+# has no length and doesn't fit into memory. A window is the next `num` micro-batches, or as many as
+# are left.
 #
 # The goal: every window's gradient is within 1e-12 of the gradient of its images as one batch. Hold
 # at most one window of the epoch. Run one micro-batch at a time, and keep only one micro-batch's
-# graph in memory. The same holds in 6.3, 6.4 and 6.6.
+# graph in memory. These two rules also apply in 6.3, 6.4 and 6.6.
 
 
 # %% id="answer-6-2"
@@ -315,9 +321,9 @@ judge(whole, ragged)[0]
 #
 # Difficulty 3/5 · importance 5/5 · 8 minutes
 #
-# For a language model the unit is the *target*, a token to be predicted. Labels are the
-# tokens, with -100 in padding and in a prompt. The output at one position is for the label at the
-# next, so a row's first label is never a target:
+# A language model's loss is a mean over *targets*, the tokens to be predicted. Labels are the row's
+# tokens, but padding and prompt have the label -100. The output at one position predicts the label
+# at the next, so a row's first label is never a target:
 #
 # ```text
 # tokens   t0   t1   t2   t3   pad
@@ -326,12 +332,12 @@ judge(whole, ragged)[0]
 # ```
 #
 # Below, a row is a line of code, and its indentation is the prompt. A micro-batch may have no
-# target at all. Its mean is then nan, but its sum is 0.
+# target at all. Then the mean of its losses is nan, but the sum is 0.
 #
-# The goal: within 1e-12 of the mean over all targets of the window.
+# The goal: the gradient is within 1e-12 of the gradient of the mean over all targets of the window.
 #
-# **Predict.** If you count before the shift, by what percentage do you overcount the targets of
-# sixteen lines?
+# **Predict.** If you count labels before this shift, by what percentage do you overcount the
+# targets of sixteen lines?
 
 # %% id="guess-6-3"
 guess = None  # per cent
@@ -423,10 +429,10 @@ judge_gpt(*steps, make_optimizer=sgd)[0]
 #
 # Difficulty 3/5 · importance 5/5 · 15 minutes
 #
-# A loop in float16 has five more things to do: scale the loss, unscale the gradients, clip, update
-# the scale, step the scheduler. All but the first happen once per window. An infinite gradient in
-# *one* micro-batch makes `scaler.step` skip the window's update. Then you must skip the scheduler's
-# step, too.
+# A real loop in float16 does five more things: scale the loss, unscale the gradients, clip them,
+# update the scale, and step the scheduler. All but the first happen once per window. An infinite
+# gradient in *one* micro-batch makes `scaler.step` skip the window's update. Then you must skip the
+# scheduler's step, too.
 #
 # `scaler.step` doesn't say whether it skipped, but the scale does: after a skipped update, `update`
 # halves it. The next cell runs four updates, the second with an infinite gradient. The scale begins
@@ -455,11 +461,11 @@ watched = list(scales([1.0, math.inf, 1.0, 1.0]))
 print(f"{watched}{beside(guess, watched[-1])}")
 
 # %% [markdown] id="read-scaler"
-# So an update was skipped only if the scale has *fallen* (if the scaler serves several optimizers,
-# then for at least one of them). A disabled scaler always reports 1 and skips nothing.
+# So an update was skipped only if the scale has *fallen*. (With several optimizers on one scaler,
+# at least one of them was then skipped.) A disabled scaler always reports 1 and skips nothing.
 #
-# The goal: every window's gradient is within 1e-12 of the big batch's and clipped as a whole, and a
-# skipped window has no scheduler step.
+# The goal: every window's gradient is within 1e-12 of the big batch's, and it is clipped as a
+# whole. If a window's update is skipped, the scheduler doesn't step.
 
 
 # %% id="answer-6-4"
@@ -506,8 +512,8 @@ checks.lab06.scaled_step(scaled_step)
 # %% [markdown] id="hints-6-4"
 # <details><summary>Hint 1: the order</summary>
 #
-# In the loop come the share, `scale` and `backward`. After it come `unscale_`, clip, `step`,
-# `update` and the scheduler.
+# In the loop over micro-batches, multiply by the share, call `scale`, and go backward. After the
+# loop come `unscale_`, clip, `step`, `update` and the scheduler.
 # </details>
 # <details><summary>Hint 2: two numbers to return</summary>
 #
@@ -549,12 +555,13 @@ print(f"some lost: {0 < made < 8}; as many scheduled as made: {scheduled == made
 #
 # Difficulty 4/5 · importance 5/5 · 15 minutes
 #
-# Now you write one step for any model. Losses are means over tokens, images or pixels, so two
-# functions define them: `loss_sum(model, *micro_batch)` and `count_terms(*micro_batch)`.
+# Now you write one step for any model. Its loss is a mean over tokens, images or pixels. Two
+# functions define it: `loss_sum(model, *micro_batch)` and `count_terms(*micro_batch)`.
 #
-# The harder half is failure: a batch with no target, more micro-batches than rows, a loss of nan,
+# The harder part is failure: a batch with no target, more micro-batches than rows, a loss of nan,
 # an out-of-memory error. When a good step fails, it reports what it received, and leaves model,
-# optimizer, gradients, buffers and random state as they were. The next cell has two parts of it:
+# optimizer, gradients, buffers and random state as they were. The next cell defines two functions
+# that help:
 
 
 # %% id="given-6-5"
@@ -584,12 +591,13 @@ def remember(model):
 
 
 # %% [markdown] id="goal-6-5"
-# The old `.grad` must survive a failure. Hold the tensors in a list, and call `zero_grad()`: it
-# sets `.grad` to None, so the new gradient is a different tensor. (`set_to_none=False` would fill
-# the tensors that you hold with zeros.)
+# The old `.grad` must survive a failure. So hold the old tensors in a list before you call
+# `zero_grad()`. It sets `.grad` to None, so the new gradient is a different tensor.
+# (`set_to_none=False` would fill the old tensors with zeros.)
 #
-# The goal: after an update with SGD and with AdamW, GPT, ViT and U-Net are within 1e-12 of the
-# whole batch, and in float32 within the error of summation. A failed step leaves nothing behind.
+# The goal: after an update with SGD or AdamW, GPT, ViT and U-Net are within 1e-12 of an update with
+# the whole batch, and in float32 within the error of summation. A failed step leaves nothing
+# behind.
 
 
 # %% id="answer-6-5"
@@ -643,8 +651,8 @@ checks.lab06.exact_step(exact_step)
 # %% [markdown] id="hints-6-5"
 # <details><summary>Hint 1: before anything runs</summary>
 #
-# Count, refuse, make the list of all `.grad`, and call `remember`. `tensor.tensor_split(num_steps)`
-# cuts into exactly that many.
+# Count the terms, refuse what is impossible, make the list of all `.grad`, and call `remember`.
+# `tensor.tensor_split(num_steps)` cuts into exactly that many parts.
 # </details>
 # <details><summary>Hint 2: restore</summary>
 #
@@ -652,15 +660,16 @@ checks.lab06.exact_step(exact_step)
 # </details>
 # <details><summary>Hint 3: the loss of a micro-batch</summary>
 #
-# Check it with `math.isfinite(loss.item())` before `backward`. Clip after the loop, and update
-# after the `try`.
+# Check the loss with `math.isfinite(loss.item())` before `backward`. Clip after the loop, and
+# update after the `try`.
 # </details>
 
 # %% [markdown] id="after-6-5"
 # ### The proof
 #
-# Five micro-batches of 12 rows are compared with one: in float64 by your function, in float32 by
-# `assert_same_training`, whose bound follows from the number of summed terms.
+# The next cells split 12 rows into five micro-batches and compare the step with the whole batch: in
+# float64 with your function from 6.1, in float32 with `assert_same_training`, whose bound follows
+# from the number of summed terms.
 
 
 # %% id="loss-sums"
@@ -733,8 +742,8 @@ for name in TASKS:
         assert_same_training(*steps, make=partial(make_float32, name, optimizer))
 
 # %% [markdown] id="text-6-6"
-# So "exact" means that the sum is the same, and that its rounding error is within the bound for a
-# different order.
+# So "exact" means that both loops compute the same sum, and that they differ by no more than the
+# bound for rounding in a different order.
 #
 # ## 6.6 Several ranks
 #
@@ -744,8 +753,8 @@ for name in TASKS:
 # gradients over the ranks during `backward`, by an all-reduce. One all-reduce per window is enough;
 # `model.no_sync()` skips the others.
 #
-# The next cells run two real ranks (processes on your machine) with four micro-batches each, and
-# try five guesses at what `no_sync` has to surround.
+# The next cells run two real ranks (processes on your machine) with four micro-batches each. They
+# try five ways to use `no_sync`, which surround different parts of the loop.
 #
 # **Predict.** If `no_sync` is around *backward only*, in all micro-batches but the last, how many
 # all-reduces does a rank run?
@@ -794,14 +803,14 @@ for name, way in WAYS.items():
     print(f"same on both {same}, right {right}{note}")
 
 # %% [markdown] id="read-ways"
-# P is the size of the parameters. Around backward alone `no_sync` does nothing: *forward* decides
-# whether a backward will exchange. The documentation says to put forward and backward inside. The
-# fifth way is silently wrong: each rank steps by its own gradient.
+# P is the size of the parameters. `no_sync` around backward alone does nothing, because *forward*
+# decides whether its backward will exchange gradients. The documentation says to put forward and
+# backward inside. The fifth way is silently wrong: each rank steps with its own gradient.
 #
-# Now the arithmetic. An average over ranks is right only if all ranks have the same number of
+# Now to the divisor. An average over ranks is right only if all ranks have the same number of
 # targets. So you must count the targets of *all ranks*, with an all-reduce of one number before the
-# first backward. And since DDP divides the sum by the number of ranks, each rank multiplies its
-# loss by that number.
+# first backward. And since DDP divides the sum of the gradients by the number of ranks, each rank
+# multiplies its loss by that number.
 #
 # The goal: on two and three ranks, the gradient is within 1e-12 of the whole batch's, and each rank
 # sends P bytes of gradients. This must hold even if windows differ in length or a rank has no
@@ -850,7 +859,7 @@ checks.lab06.rank_step(rank_step)
 # %% [markdown] id="hints-6-6"
 # <details><summary>Hint 1: the count of all ranks</summary>
 #
-# `dist.all_reduce(tensor)` replaces a tensor by the sum over the ranks, in place. Every rank has
+# `dist.all_reduce(tensor)` replaces the tensor by the sum over all ranks, in place. Every rank has
 # to call it.
 # </details>
 # <details><summary>Hint 2: where no_sync goes</summary>
@@ -860,16 +869,17 @@ checks.lab06.rank_step(rank_step)
 # </details>
 # <details><summary>Hint 3: two scales</summary>
 #
-# Differentiate the sum divided by the count of all ranks, times `dist.get_world_size()`. Log the
-# same without that factor, summed over the window, then over the ranks.
+# Call backward on the micro-batch's loss sum, divided by the count of all ranks and multiplied by
+# `dist.get_world_size()`. Log the same number without that factor, summed over the window and then
+# over the ranks.
 # </details>
 
 # %% [markdown] id="after-6-6"
 # ### On real ranks
 #
-# Each rank trains on eight of 6.3's sixteen lines, in two micro-batches. In one process your
-# `exact_step` makes the same update up to rounding, since it adds the same terms in a different
-# order.
+# Each rank trains on eight of 6.3's sixteen lines, in two micro-batches. We compare that with your
+# `exact_step` in one process. The updates differ only by rounding, since both add the same terms in
+# different orders.
 
 
 # %% id="real-step"
@@ -904,8 +914,8 @@ two.stop()
 # %% [markdown] id="gpu"
 # ## On a GPU
 #
-# These cells are never graded. They run float16 with a real `GradScaler`, and measure the peak of
-# one effective batch, whole and split in eight.
+# These cells are never graded. They run float16 with a real `GradScaler`, and measure the peak for
+# one effective batch, first whole and then in eight micro-batches.
 
 # %% id="gpu-scaled"
 # NBVAL_IGNORE_OUTPUT
@@ -924,4 +934,4 @@ if torch.cuda.is_available():
 # %% [markdown] id="end"
 # Everything in this lab is one sum: each term's gradient is divided by the number of terms in the
 # *update*. A contrastive loss isn't such a sum, because it compares each sample with all others.
-# Lab 07 fixes that.
+# Lab 07 shows what to do then.

@@ -1,11 +1,11 @@
 # %% [markdown] id="title"
 # # Lab 07: cached gradients
 #
-# CLIP learned from batches of 32,768 pairs: each pair of text and image had to be distinguished
-# from 32,767 others. Your GPU holds 64 pairs. Accumulation saves the memory, but then each pair is
-# distinguished from only 63 others, however long you accumulate. Here you compute the gradient of
-# the large batch in the memory of the small one: exactly, with dropout on, for any number of
-# *towers* (encoders) and any loss.
+# CLIP trained on batches of 32,768 pairs: it had to distinguish each pair of text and image from
+# 32,767 others. Suppose your GPU holds only 64 pairs. With accumulation any batch fits, but the
+# model distinguishes each pair from only 63 others, however long you accumulate. In this lab you
+# compute the gradient of the large batch in the memory of the small one. It is exact even with
+# dropout, and for any number of *towers* (encoders) and any loss.
 #
 # **Budget:** 75 minutes, 1 GiB of memory, no GPU needed.
 #
@@ -69,17 +69,18 @@ def make_tower(side=8, dropout=0.1):
 #
 # Difficulty 2/5 · importance 4/5 · 10 minutes
 #
-# $B$ pairs have $B^2$ similarities: the cosine of each image's embedding and each text's, times a
-# scale $s$. With $a_i$ and $b_i$ the two embeddings divided by their lengths, the cosine is
-# $a_i \cdot b_j$. Telling pair $i$ from the others is a classification with $B$ classes. The loss
-# is the mean of both directions, from images to texts and back:
+# $B$ pairs of images and texts have $B^2$ similarities. A similarity is the cosine of an image's
+# embedding and a text's, times a scale $s$. If $a_i$ and $b_j$ are the embeddings divided by their
+# lengths, the cosine is $a_i \cdot b_j$. Finding the partner of image $i$ is a classification with
+# $B$ classes. The loss is the mean of both directions, from images to texts and back:
 #
 # $$ \ell = \frac{1}{2B} \sum_{i=1}^{B} \Big(
 #    -\log \frac{e^{s\,a_i \cdot b_i}}{\sum_j e^{s\,a_i \cdot b_j}}
 #    -\log \frac{e^{s\,a_i \cdot b_i}}{\sum_j e^{s\,a_j \cdot b_i}} \Big) $$
 #
-# The scale is learned as its logarithm, so that it stays positive (Radford et al., 2021, figure 3).
-# It may reach 100, and $e^{100}$ is too large for float32. Your loss need not clip it.
+# The model learns the scale's logarithm, so that the scale stays positive (Radford et al., 2021,
+# figure 3). The scale may reach 100, and $e^{100}$ is too large for float32. Your loss need not
+# clip the scale.
 
 
 # %% id="answer-7-1"
@@ -127,11 +128,12 @@ checks.lab07.contrastive_loss(contrastive_loss)
 # </details>
 # <details><summary>Hint 3: a single pair</summary>
 #
-# With one pair the loss is 0, and nothing is learned. Check `len(images)` and `len(texts)` first.
+# With one pair the loss is 0, so the model learns nothing. Check `len(images)` and `len(texts)`
+# first.
 # </details>
 #
-# **Predict.** Untrained towers can only guess. At a scale of 1 all similarities have nearly the
-# same weight. What is the loss of 64 pairs?
+# **Predict.** Untrained towers can only guess. At a scale of 1 all candidates get nearly the same
+# probability. What is the loss of 64 pairs?
 
 # %% id="guess-loss"
 guess = None  # the loss
@@ -166,10 +168,11 @@ print(f"ln 64 = {math.log(64):.1f}: the loss of a guess among 64")
 # %% [markdown] id="accumulate-text"
 # ## Why accumulation does not help
 #
-# The mean of four losses of 16 pairs is not the loss of 64 pairs: it belongs to an easier task.
+# If you average the losses of four micro-batches of 16 pairs, you don't get the loss of 64 pairs.
+# Each of the four losses belongs to an easier task.
 #
 # **Predict.** A batch of 64 compares each pair with 63 others. What percentage of these comparisons
-# is left in four micro-batches of 16?
+# do four micro-batches of 16 still make?
 
 # %% id="guess-comparisons"
 guess = None  # per cent
@@ -232,21 +235,23 @@ print(f"gradients off by up to {relative_error(seen, exact):.0%} of their norm")
 #    \underbrace{\frac{\partial \ell}{\partial a_i}}_{\text{needs all rows, and no tower}}
 #    \underbrace{\frac{\partial a_i}{\partial \theta}}_{\text{needs a tower, and one row}} $$
 #
-# First compute all $a_i$ and keep no graph (7.2). Then compute $\partial \ell / \partial a_i$ from
-# the loss alone, and *cache* it (7.3). Finally run the rows again, a micro-batch at a time, and
-# go backward from the cached gradient (7.4). The sum is the exact gradient (Gao et al., 2021).
+# First compute all $a_i$, without keeping a graph (7.2). Then compute $\partial \ell / \partial
+# a_i$ from the loss alone, and *cache* it (7.3). Finally run the rows again, one micro-batch at a
+# time, and go backward from the cached gradient (7.4). The sum is the exact gradient (Gao et al.,
+# 2021).
 
 # %% [markdown] id="text-7-2"
 # ## 7.2 The first pass
 #
 # Difficulty 2/5 · importance 4/5 · 8 minutes
 #
-# Embed all rows, with one micro-batch in memory at a time. The goal: there is no graph, not even
-# for a single micro-batch, and the peak grows with each further micro-batch only by its embeddings.
+# Embed all rows, with one micro-batch in memory at a time. The goal: no graph is ever built, not
+# even for a single micro-batch, and with each further micro-batch the peak grows only by its
+# embeddings.
 #
 # Before each run of the tower, call `remember(tower)` and keep what it returns, the run's *moment*.
-# In 7.5 you write `remember`. A moment will restore the random state and the buffers that the run
-# started from.
+# A moment can restore the random state and the buffers that the run started from. You write
+# `remember` in 7.5.
 
 
 # %% id="answer-7-2"
@@ -281,8 +286,8 @@ checks.lab07.embed(embed)
 # %% [markdown] id="text-7-3"
 # <details><summary>Hint 1: no graph</summary>
 #
-# Put `torch.no_grad()` around the loop. The tensors of `torch.inference_mode()` can't take part in
-# a backward, which the loss needs.
+# Put `torch.no_grad()` around the loop. Don't use `torch.inference_mode()`: its tensors can't take
+# part in the loss's backward later.
 # </details>
 # <details><summary>Hint 2: not eval</summary>
 #
@@ -297,13 +302,13 @@ checks.lab07.embed(embed)
 #
 # Difficulty 3/5 · importance 5/5 · 12 minutes
 #
-# Now the embeddings are plain numbers. Make them leaves, compute the loss, go backward: no tower
-# runs, and each row gets one gradient. The goal: in float64, the gradients are within 1e-12 of
-# plain backward's.
+# Now the embeddings have no graph. Make them leaves, compute the loss, and go backward. No tower
+# runs, and each embedding gets one gradient. The goal: in float64, the gradients are within 1e-12
+# of plain backward's.
 #
-# The loss has its own parameter, the scale. No later stage sees it, so add its gradient now. And a
-# loss that isn't finite must stop here: once a NaN is in the weights, you can't tell where it came
-# from.
+# The loss has its own parameter, the scale. No later stage uses the scale, so add its gradient now.
+# And raise an error here if the loss isn't finite: once a NaN is in the weights, you can't tell
+# where it came from.
 
 
 # %% id="answer-7-3"
@@ -348,8 +353,8 @@ checks.lab07.cache_gradients(cache_gradients)
 # </details>
 # <details><summary>Hint 2: which backward</summary>
 #
-# `torch.autograd.grad(loss, leaves)` returns the gradients of what you name. Which gradient is then
-# missing?
+# `torch.autograd.grad(loss, leaves)` returns the gradients with respect to the tensors that you
+# name. Which gradient is then missing?
 # </details>
 # <details><summary>Hint 3: a loss that is not finite</summary>
 #
@@ -360,10 +365,11 @@ checks.lab07.cache_gradients(cache_gradients)
 #
 # Difficulty 2/5 · importance 5/5 · 10 minutes
 #
-# Run each micro-batch once more, this time with its graph, and go backward at once. A tensor that
-# isn't a scalar needs a gradient to start its `backward`: the cached one. Forward and backward both
-# belong inside the micro-batch's moment: call it, and use the result as a context manager. The
-# goal: in float64, the gradients are within 1e-12 of one large graph's.
+# Run each micro-batch once more, this time with its graph, and go backward at once. The embeddings
+# aren't a scalar, so their `backward` needs a gradient to start from: the cached one. Run forward
+# and backward both inside the micro-batch's moment: call the moment, and use the result as a
+# context manager. The goal: in float64, the gradients are within 1e-12 of the gradients from one
+# large graph.
 
 
 # %% id="answer-7-4"
@@ -399,7 +405,7 @@ checks.lab07.push(push)
 # </details>
 # <details><summary>Hint 2: backward from a tensor</summary>
 #
-# `embeddings.backward(gradient)`; both have the same shape.
+# Call `embeddings.backward(gradient)`; both have the same shape.
 # </details>
 # <details><summary>Hint 3: the factor</summary>
 #
@@ -440,15 +446,16 @@ for dtype in (torch.float32, torch.float64):
 # Difficulty 3/5 · importance 5/5 · 15 minutes
 #
 # The cached gradient belongs to the embeddings of the first pass. If the second pass computes
-# different embeddings, the gradient is wrong, and no error is raised. That happens with dropout,
-# and with spectral normalisation, whose buffers take a step of a power iteration in every forward.
+# different embeddings, the gradient is wrong, and no error is raised. That happens with dropout. It
+# also happens with spectral normalisation, because every forward changes its buffers by one step of
+# a power iteration.
 #
-# Dropout draws different masks for one batch of 64 than for four of 16. So the reference,
-# `one_graph`, runs the towers by micro-batches too, and keeps *all* graphs until the loss has been
-# computed.
+# Dropout draws different masks for one batch of 64 than for four of 16. So our reference,
+# `one_graph`, also runs the towers on one micro-batch at a time, but keeps *all* graphs until the
+# loss has been computed.
 #
-# **Predict.** One number in ten is dropped, with different masks in the second pass than in the
-# first. How large is the gradient's error? Write a share of its norm, such as `0.3`.
+# **Predict.** Dropout drops one number in ten, with different masks in the second pass than in the
+# first. How large is the gradient's error? Write a share of the gradient's norm, such as `0.3`.
 
 # %% id="guess-moments"
 guess = None  # share of the norm
@@ -487,10 +494,10 @@ print(
 print(f"spectral norm: off by {forgotten['spectral norm']:.0e}")
 
 # %% [markdown] id="read-moments"
-# Two kinds of state have changed: the **random state**, of the CPU and of the tower's GPUs, and the
-# **buffers** (power iterations, moving averages, counters). The second pass must start from both as
-# the first did, and not change them again. These functions read and write the random state. Your
-# answer has two blanks: replace both `raise` lines.
+# Two kinds of state change between the passes: the **random state**, of the CPU and of the tower's
+# GPUs, and the **buffers** (power iterations, moving averages, counters). The second pass must
+# start from the same state as the first, and must not change it again. The functions below read and
+# write the random state. Your answer has two blanks: replace both `raise` lines.
 
 
 # %% id="given-rng"
@@ -554,14 +561,14 @@ checks.lab07.remember(remember)
 # %% [markdown] id="hints-7-5"
 # <details><summary>Hint 1: two times</summary>
 #
-# The upper part runs in the first pass, and reads the state. The lower part runs in the second
-# pass: read the current state, write the first pass's state, `yield`, and in `finally` write back
-# the state you just read.
+# The upper blank runs in the first pass, and reads the state. The lower blank runs in the second
+# pass. There, read the current state, write the first pass's state, `yield`, and in `finally` write
+# back the state that you just read.
 # </details>
 # <details><summary>Hint 2: buffers</summary>
 #
 # `tower.named_buffers()` has them all; `state_dict()` omits those that aren't persistent. A buffer
-# may change in place: clone.
+# may change in place, so clone it.
 # </details>
 # <details><summary>Hint 3: writing a buffer</summary>
 #
@@ -580,13 +587,13 @@ for name, tower in kinds.items():
 #
 # Difficulty 2/5 · importance 5/5 · 12 minutes
 #
-# Put it together for a training loop: `zero_grad`, then `cached_backward(...)`, then `step`. The
-# goal: each row goes through its tower exactly twice, and the peak grows with the batch only by
-# embeddings, their gradients and moments.
+# Now put the stages together into `cached_backward(...)`, which a training loop calls between
+# `zero_grad` and `step`. The goal: each row goes through its tower exactly twice. With a larger
+# batch, the peak grows only by embeddings, their gradients and moments.
 #
 # Before anything runs, refuse what can't be exact: a BatchNorm in training mode normalises with the
-# statistics of a micro-batch. A loss that isn't finite shows up only after the first pass, when
-# random state and buffers have changed, so restore them.
+# statistics of a micro-batch. You notice a loss that isn't finite only after the first pass, when
+# random state and buffers have changed. In that case, restore them.
 
 
 # %% id="given-undone"
@@ -655,7 +662,7 @@ checks.lab07.cached_backward(cached_backward)
 # %% [markdown] id="hints-7-6"
 # <details><summary>Hint 1: the frame</summary>
 #
-# `three_stages` does the work, with `remember`. What goes in front of it, and what around it?
+# `three_stages` does the work, with `remember`. What do you put before it, and what around it?
 # </details>
 # <details><summary>Hint 2: what to check</summary>
 #
@@ -663,13 +670,14 @@ checks.lab07.cached_backward(cached_backward)
 # </details>
 # <details><summary>Hint 3: right gradients, but the peak grows?</summary>
 #
-# Then something holds a graph: an embedding that was never detached, or a loss kept as a tensor.
+# Then a variable holds a graph: an embedding that was never detached, or a loss that you kept as a
+# tensor.
 # </details>
 #
 # ## What it saves
 #
-# **Predict.** The halves are now larger, and a micro-batch has 16 pairs. By what factor does the
-# peak of cached gradients grow from 64 to 256 pairs?
+# **Predict.** The halves of digits are now larger, and a micro-batch has 16 pairs. By what factor
+# does the peak of cached gradients grow from 64 to 256 pairs?
 
 # %% id="guess-bytes"
 guess = None  # times
@@ -699,15 +707,15 @@ print(f"{many - few:d} bytes more; of embeddings: {(256 - 64) * 2 * 2 * 32 * 4}"
 plots.growth(peaks, xlabel="pairs in the batch", title="Peak, micro-batch 16, counted")
 
 # %% [markdown] id="checkpoint-text"
-# Only embeddings and their gradients still grow, to the byte. (The meter can't see the random
-# states, a few thousand bytes per moment on a CPU.)
+# Embeddings and their gradients account for all of the growth, to the byte. (The meter can't see
+# the random states, a few thousand bytes per moment on a CPU.)
 #
 # ## Have you seen this before?
 #
-# Run a tower and keep no graph. When the gradient of its output arrives, run it once more with the
-# random state restored, and go backward. So cached gradients are a checkpoint around each
-# micro-batch's tower. **Does PyTorch's checkpoint compute the same gradients, with dropout and with
-# spectral norm?**
+# You run a tower without keeping a graph. When the gradient of its output arrives, you restore the
+# random state, run the tower once more, and go backward. So cached gradients are a checkpoint
+# around the tower's run on each micro-batch. **Does PyTorch's checkpoint compute the same
+# gradients, with dropout and with spectral norm?**
 
 
 # %% id="checkpointed"
@@ -724,13 +732,13 @@ for way in (checkpointed, cached_backward):
         print(f"    {name}: off by {error_with(tower, way):.0e}")
 
 # %% [markdown] id="tiles-text"
-# With dropout the two agree up to rounding, at nearly the same peak. But PyTorch's checkpoint
+# With dropout, both ways agree up to rounding, at nearly the same peak. But PyTorch's checkpoint
 # doesn't restore buffers, so with spectral norm it is silently wrong.
 #
 # ## The next wall: the matrix of all pairs
 #
 # The loss needs several matrices of $B^2$ similarities. At CLIP's batch of 32,768 one such matrix
-# is 4 GiB. But a *row* of the loss needs only one row of the matrix. So take a tile of rows at a
+# takes 4 GiB. But each row's loss needs only one row of the matrix. So compute a tile of rows at a
 # time, and checkpoint each tile.
 
 
@@ -768,7 +776,7 @@ print(f"same gradient: {relative_error([seen], [exact]) < 1e-5}")
 # %% [markdown] id="gpu"
 # ## On a GPU: CLIP itself
 #
-# These cells are never graded. They run the published model with random weights.
+# These cells are never graded. They run the published CLIP with random weights.
 
 
 # %% id="gpu-parts"
@@ -824,5 +832,6 @@ if torch.cuda.is_available():
 # ## What you can now do
 #
 # - Tell whether accumulation is exact for a given loss.
-# - Cut a backward where the graph is narrow, and finish it later, exactly.
-# - Name the state that a second forward must share with the first, and measure that it does.
+# - Stop a backward where the graph is narrow, and continue it later, exactly.
+# - Name the state that a second forward must share with the first, and check by measuring that it
+#   does.

@@ -1,9 +1,10 @@
 # %% [markdown] id="title"
 # # Lab 08: fit the U-Net
 #
-# A diffusion U-Net learns handwritten digits, 64 images per update. It needs 15 MiB, but you get
-# half of that, and in the end a third. You make it fit with micro-batches, and with segments that
-# you choose. The loss of every update must be the same as with enough memory.
+# A diffusion U-Net learns handwritten digits, with 64 images per update. The training needs 15 MiB,
+# but you get half of that, and in the end a third. You make it fit with micro-batches and with
+# checkpointed segments that you choose. The loss of every update must be the same as with enough
+# memory.
 #
 # **Budget:** 95 minutes, 1 GiB of memory, no GPU needed.
 #
@@ -44,7 +45,7 @@ from tutorial_lib.units import MIB, Bytes
 # %% [markdown] id="subject-text"
 # ## The model and its memory
 #
-# The U-Net of diffusers has two levels here, for images of 8 x 8. AdamW is fused, so it makes no
+# Here diffusers' U-Net has two levels, for 8 x 8 images. AdamW is fused, so it makes no
 # temporaries; 8.3 shows why that matters.
 #
 # **Predict.** The model's 160 thousand parameters take 0.6 MiB. How many MiB of activations are in
@@ -100,8 +101,8 @@ print(f"activations: {activations:.1f} MiB{beside(guess, activations)}")
 whole.figure()
 
 # %% [markdown] id="cap-text"
-# The cap is `capped(limit)`, which counts bytes as the meter does. An operation that would exceed
-# it raises `torch.OutOfMemoryError` in the middle of the step.
+# `capped(limit)` sets the memory cap, and counts bytes like the meter. An operation that would
+# exceed the cap raises `torch.OutOfMemoryError` in the middle of the step.
 
 # %% id="cap"
 CAP = int(7.5 * MIB)
@@ -117,10 +118,11 @@ except torch.OutOfMemoryError as error:
 # Difficulty 1/5 · importance 4/5 · 8 minutes
 #
 # Each image of an update gets a random timestep and random noise. The scheduler mixes image and
-# noise, and the U-Net predicts the noise. You will split updates, repeat them and resume them.
+# noise, and the U-Net predicts the noise. Later you will split updates, repeat them and resume
+# them.
 #
-# **Predict.** A seeded generator draws timesteps and noise, first for all 64 images at once, then
-# again for 16 images at a time. How many images get the same noise both times?
+# **Predict.** A generator draws timesteps and noise, first for all 64 images at once, then again,
+# from the same seed, for 16 images at a time. How many images get the same noise both times?
 
 # %% id="guess-noises"
 guess = None  # of 64
@@ -140,9 +142,9 @@ agreeing = int((drawn_in(1) == drawn_in(4)).all(1).sum())
 print(f"{agreeing} of {NUM} agree{beside(guess, agreeing)}")
 
 # %% [markdown] id="goal-8-1"
-# So draw for the whole update, and let the update's *number* decide what is drawn. Then the
-# micro-batch's size doesn't change what an update draws, and no generator state has to be saved.
-# The goal: the same number gives the same tensors, to the last bit.
+# So draw for the whole update at once, and let only the update's *number* decide what is drawn.
+# Then the micro-batch's size doesn't change what an update draws, and you don't have to save a
+# generator state. The goal: the same number returns the same tensors, to the last bit.
 
 
 # %% id="answer-8-1"
@@ -192,7 +194,7 @@ checks.lab08.draw_update(draw_update)
 # </details>
 # <details><summary>Hint 3: the mixture</summary>
 #
-# `scheduler.add_noise(images, noise, times)`, with the noise that you return.
+# Call `scheduler.add_noise(images, noise, times)`, with the noise that you return.
 # </details>
 #
 # ## 8.2 A micro-batch at a time
@@ -200,7 +202,7 @@ checks.lab08.draw_update(draw_update)
 # Difficulty 2/5 · importance 5/5 · 8 minutes
 #
 # The first lever is accumulation. The goal: in float64, the gradient is within 1e-12 of the whole
-# batch's, and the peak is that of one micro-batch.
+# batch's, and the peak is no higher than one micro-batch's.
 
 
 # %% id="answer-8-2"
@@ -248,10 +250,11 @@ checks.lab08.backward_in_pieces(backward_in_pieces)
 # </details>
 #
 # A small micro-batch costs time, because a GPU works on many images at once. Assume that 32 images
-# fill ours, so 16 images take as long as 32. (The last section measures your GPU.) An update then
-# takes `max(micro_batch, FULL) / micro_batch` times as long.
+# (`FULL`) fill the GPU, so 16 images take as long as 32. (The last section measures your GPU.)
+# Compared with full micro-batches, an update then takes `max(micro_batch, FULL) / micro_batch`
+# times as long.
 #
-# **Predict.** What is the largest micro-batch, of 64, 32, 16 and so on, that fits under 7.5 MiB?
+# **Predict.** Which is the largest micro-batch of 64, 32, 16 and so on that fits under 7.5 MiB?
 
 # %% id="guess-fits"
 guess = None  # images
@@ -281,20 +284,20 @@ columns = {
 pd.DataFrame(columns).rename_axis("images at once")
 
 # %% [markdown] id="read-8-2"
-# Each halving saves less than the previous one, so some of the memory doesn't depend on the number
-# of images.
+# Each halving of the micro-batch saves less than the previous one, so some of the memory doesn't
+# depend on the number of images.
 #
 # ## 8.3 The floor
 #
 # Difficulty 2/5 · importance 4/5 · 15 minutes
 #
 # Parameters, buffers, gradients, optimizer state and one sample are the *floor*: neither
-# micro-batches nor segments remove a byte of it. Why compute it, when a run that does not fit
-# raises an error anyway? Because the error may come in the middle of an update. Here AdamW uses
-# `foreach`, its default on GPUs: it updates all parameters at once, with temporaries as large as
-# the parameters. Forward and backward fit, but `step()` fails.
+# micro-batches nor segments remove a byte of it. Why compute the floor? If a run doesn't fit, it
+# raises an error anyway, but perhaps in the middle of an update. The next cell shows that with
+# AdamW's `foreach`, its default on GPUs. It updates all parameters at once, with temporaries as
+# large as the parameters. Forward and backward fit, but `step()` fails.
 #
-# **Predict.** How many of the 104 parameter tensors have changed by then?
+# **Predict.** When `step()` fails, how many of the 104 parameter tensors have changed?
 
 # %% id="guess-changed"
 guess = None  # of 104
@@ -316,11 +319,11 @@ print(f"updates by the optimizer's count: {count:.0f}")
 
 # %% [markdown] id="goal-8-3"
 # Weight decay has shrunk the parameters, Adam's averages contain the gradient, and the step counter
-# says 1, but the update itself never happened. If a loop catches the error and retries, it decays,
-# averages and counts a second time.
+# says 1, but the update itself never happened. If a loop catches the error and retries, `step()`
+# decays, averages and counts a second time.
 #
-# So count the floor before the first step. The sample in it is a noisy image and its noise, both
-# float32, and its timestep, an int64. The U-Net may be on the `meta` device, where it has shapes
+# So count the floor before the first step. The floor's one sample is a noisy image and its noise,
+# both float32, and a timestep, an int64. The U-Net may be on the `meta` device, where it has shapes
 # but no memory.
 #
 # Refuse a wrong image size too: a U-Net of L levels halves an image L - 1 times. The goal: compute
@@ -374,14 +377,15 @@ checks.lab08.room_for_activations(room_for_activations)
 # </details>
 # <details><summary>Hint 2: the sample</summary>
 #
-# Two images of `in_channels * side**2` numbers of 4 bytes, and one number of 8.
+# The sample has two images of `in_channels * side**2` numbers with 4 bytes each, and one number
+# with 8 bytes.
 # </details>
 # <details><summary>Hint 3: the refusals</summary>
 #
-# There are `len(unet.config.block_out_channels)` levels. Don't refuse a cap equal to the floor.
+# The U-Net has `len(unet.config.block_out_channels)` levels. Don't refuse a cap equal to the floor.
 # </details>
 #
-# How much do three optimizers keep, and how much do they leave for images under our cap?
+# How much state do three optimizers keep, and how much of our cap do they leave for images?
 
 
 # %% id="states"
@@ -406,15 +410,16 @@ columns = {
 pd.DataFrame(columns)
 
 # %% [markdown] id="read-8-3"
-# A third of the cap is used before the first image, half of that by AdamW. SGD would leave more
-# room, but it trains a different model. Segments don't change the training.
+# Parameters, gradients and states use a third of the cap before the first image, and half of that
+# is AdamW's states. SGD would leave more room, but it trains a different model. Checkpointed
+# segments don't change the training.
 #
 # ## 8.4 What does a segment cost?
 #
 # Difficulty 3/5 · importance 4/5 · 12 minutes
 #
 # The second lever is checkpointing. diffusers' switch, `unet.enable_gradient_checkpointing()`,
-# makes nearly all residual blocks segments; you will choose among five blocks instead. To choose,
+# makes segments of nearly all residual blocks. Instead, you will choose among five blocks. For that
 # you need prices. The next cell defines `recomputing`, a context manager like the one you wrote in
 # 5.1.
 
@@ -431,9 +436,9 @@ def blocks_of(unet):
 
 
 # %% [markdown] id="goal-8-4"
-# A block's price is what it adds to the FLOPs of a step if it is the only segment. That isn't
-# always the FLOPs of the block's forward. The goal: find each price, to the FLOP, without changing
-# a U-Net that may be in the middle of training.
+# A block's price is the FLOPs that a step has in addition if that block is the only segment. That
+# isn't always the FLOPs of the block's forward. The goal: find each price, exact to the FLOP. The
+# U-Net may be in the middle of training, so don't change it.
 
 
 # %% id="answer-8-4"
@@ -483,8 +488,8 @@ checks.lab08.prices_of(prices_of)
 # </details>
 # <details><summary>Hint 2: counting</summary>
 #
-# `with memory.flop_counter() as counter:` around a step, then `counter.get_total_flops()`, which is
-# for all images.
+# Put `with memory.flop_counter() as counter:` around a step. Then `counter.get_total_flops()`
+# returns the FLOPs for all images.
 # </details>
 # <details><summary>Hint 3: as before</summary>
 #
@@ -492,8 +497,8 @@ checks.lab08.prices_of(prices_of)
 # U-Net. `torch.random.fork_rng(devices=[])` restores the random state.
 # </details>
 #
-# **Predict.** `up 0` ends with its upsampling's convolution, on four times as many pixels as the
-# rest of the block. What is its price, in percent of the FLOPs of its forward?
+# **Predict.** The block `up 0` ends with an upsampling convolution, on four times as many pixels as
+# the rest of the block. What is the block's price, in percent of its forward's FLOPs?
 
 # %% id="guess-price"
 guess = None  # per cent
@@ -510,11 +515,11 @@ columns = {name: f"{price / 1e6:.2f}" for name, price in prices.items()}
 pd.DataFrame({"price, million FLOPs": columns})
 
 # %% [markdown] id="read-8-4"
-# PyTorch stops a recomputation once it has the last tensor that backward needs. Backward needs only
-# the input of that convolution, so the convolution itself doesn't run again.
+# PyTorch stops a recomputation once it has the last tensor that backward needs. Of that last
+# convolution, backward needs only the input, so the convolution itself doesn't run again.
 #
-# Those were FLOPs. The next cell shows peaks at 32 images. One block, if it's the only segment,
-# saves nothing or even costs memory. Which one?
+# Those were FLOPs. The next cells show the peak at 32 images for each block as the only segment.
+# One block saves nothing or even costs memory. Which one?
 
 
 # %% id="blocks"
@@ -535,8 +540,8 @@ unet.disable_gradient_checkpointing()
 pd.DataFrame({"peak, MiB": {name: f"{peak / MIB:.2f}" for name, peak in peaks.items()}})
 
 # %% [markdown] id="text-8-5"
-# It is the last block on the way up, which is the first in backward. What it discards is recomputed
-# before anything else has been freed. No single block brings the step under the cap. The switch
+# It is the last block on the way up, which comes first in backward. Its activations are recomputed
+# before backward has freed anything else. No single block brings the step under the cap. The switch
 # does, but it recomputes too much.
 #
 # ## 8.5 Both levers at once
@@ -544,11 +549,11 @@ pd.DataFrame({"peak, MiB": {name: f"{peak / MIB:.2f}" for name, peak in peaks.it
 # Difficulty 3/5 · importance 4/5 · 18 minutes
 #
 # A *plan* is a micro-batch and a choice of blocks. A segment adds its *price* to the FLOPs of an
-# image. Neither lever alone leads to the fastest plan, and neither does exhausting one lever before
-# you use the other. Many micro-batch sizes aren't worth trying: 64 images take two rounds of 40,
-# and also two rounds of 32, with less memory. Peaks don't add up, so you have to measure each
-# plan's, which takes a training step. The goal: the fastest plan that fits, without a single
-# unnecessary measurement.
+# image. You don't find the fastest plan with one lever alone, nor by exhausting one lever before
+# you use the other. Many micro-batch sizes aren't worth trying: with a micro-batch of 40, 64 images
+# take two rounds, but with 32 they take two rounds in less memory. You can't add up peaks, so you
+# have to measure each plan's peak, which takes a training step. The goal: find the fastest plan
+# that fits, without a single unnecessary measurement.
 
 
 # %% id="update-time"
@@ -604,15 +609,15 @@ checks.lab08.cheapest_fit(cheapest_fit)
 # <details><summary>Hint 2: all plans, in which order</summary>
 #
 # `combinations(prices, k)` yields the choices of `k` blocks. `product` pairs them with the sizes.
-# Sorted by time, the first plan that fits is the answer.
+# Sort the plans by time; the first that fits is the answer.
 # </details>
 # <details><summary>Hint 3: none fits</summary>
 #
 # By then you have measured all plans. Keep the peaks as you go.
 # </details>
 #
-# **Predict.** A micro-batch of 16 fits into 6 MiB, but takes 100 % more time. How much more time,
-# in percent, does the fastest plan for 6 MiB take?
+# **Predict.** Without segments, a micro-batch of 16 fits into 6 MiB, but takes 100 % more time. How
+# much more time, in percent, does the fastest plan for 6 MiB take?
 
 # %% id="guess-slower"
 guess = None  # per cent
@@ -658,7 +663,7 @@ columns = ["micro-batch", "segments", "peak, MiB", "more time", "measurements"]
 pd.DataFrame(rows, index=columns).T.rename_axis("MiB")
 
 # %% [markdown] id="text-8-6"
-# The second plan pulls both levers, and its micro-batch isn't a power of two.
+# The second plan uses both levers, and its micro-batch isn't a power of two.
 #
 # ## 8.6 When it runs out anyway
 #
@@ -667,8 +672,8 @@ pd.DataFrame(rows, index=columns).T.rename_axis("MiB")
 # Somebody starts a second program on your GPU, and a step that used to fit fails in the middle. The
 # usual advice is to halve the micro-batch and try again. But the failed attempt left gradients of
 # some micro-batches, a random state that dropout has advanced, and a graph. The graph stays in
-# memory while the exception is handled: the exception refers to the frames that it passed through,
-# and each frame to its local variables.
+# memory while you handle the exception: the exception refers to the frames that it passed through,
+# and each frame refers to its local variables.
 
 # %% id="held"
 victim, _ = make()
@@ -682,9 +687,9 @@ with memory.capped(CAP, model=victim) as cap:
 {moment: Bytes(size) for moment, size in held.items()}
 
 # %% [markdown] id="goal-8-6"
-# A retry inside the `except` clause runs with the memory still full. The goal: the update equals
-# one that started with the right micro-batch, dropout on the CPU included. If nothing fits,
-# everything stays as it was. (You needn't restore buffers, such as BatchNorm's averages, or a GPU's
+# If you retry inside the `except` clause, the memory is still full. The goal: the update equals one
+# that started with the right micro-batch, including dropout on the CPU. If nothing fits, leave
+# everything as it was. (You needn't restore buffers, such as BatchNorm's averages, or a GPU's
 # random state.)
 
 
@@ -732,8 +737,8 @@ checks.lab08.update_that_fits(update_that_fits)
 # %% [markdown] id="hints-8-6"
 # <details><summary>Hint 1: the frame</summary>
 #
-# Put a loop around one attempt. In the `except torch.OutOfMemoryError` clause only record that it
-# failed; everything else comes after the clause.
+# Put a loop around one attempt. In the `except torch.OutOfMemoryError` clause only record that the
+# attempt failed; do everything else after the clause.
 # </details>
 # <details><summary>Hint 2: as if it had never run</summary>
 #
@@ -801,8 +806,8 @@ last = list(losses.values())[-20:]
 print("mean loss of the last 20 below 0.25:", sum(last) / 20 < 0.25)
 
 # %% [markdown] id="read-run"
-# Is it the same training? The next cell compares the first 25 updates with a run that has enough
-# memory. Rounding errors grow during a run, so we allow a thousandth.
+# Is it the same training? The next cell compares the losses of the first 25 updates with a run that
+# has enough memory. Rounding errors grow during a run, so we allow a difference of a thousandth.
 
 # %% id="uncapped"
 (plain_unet, plain_optimizer), exact = make(), {}
@@ -821,8 +826,8 @@ plots.training_curves(curves, xlabel="updates", ylabel="loss", log="y",
                       title="Loss", dashed=["with all the memory"])  # fmt: skip
 
 # %% [markdown] id="samples-text"
-# What did it learn? To draw a digit, start with noise, and remove step by step the noise that the
-# U-Net predicts.
+# What did the U-Net learn? To draw a digit, we start with noise and, step by step, remove the noise
+# that the U-Net predicts.
 
 
 # %% id="sample"
@@ -900,8 +905,8 @@ if torch.cuda.is_available():
 # %% [markdown] id="end"
 # ## What you can now do
 #
-# - Draw random numbers so that you can split, retry and resume an update.
+# - Draw an update's random numbers so that you can split, retry and resume it.
 # - Compute what a cap leaves for activations.
 # - Choose micro-batch and segments together, by time and measured peak.
-# - Survive running out of memory: nothing of a failed attempt remains, neither gradients nor random
-#   draws nor a graph.
+# - Survive running out of memory, so that a failed attempt leaves no gradients, random draws or
+#   graph.

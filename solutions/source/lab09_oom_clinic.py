@@ -2,8 +2,9 @@
 # # Lab 09: the clinic
 #
 # Ten training runs come in, most of them small copies of scripts from real bug reports. Two run out
-# of memory, one warns, and seven report nothing. For each you take a reading, name the cause, and
-# fix the script, so that it trains what it should, in the memory that it should need.
+# of memory, one warns, and seven report nothing. For each run you take a reading, name the cause,
+# and fix the script. The fixed script must train what its author wanted, in the memory that this
+# should need.
 #
 # | the user says | you read | it shows |
 # |---|---|---|
@@ -27,8 +28,8 @@
 #
 # Each answer goes into a cell that begins with `# exercise`; its check is right below it. You may
 # put helper functions, imports and constants in your own cells above it. Chapters 04 to 13 and labs
-# 01 to 08 prepare you for this. The reports are in the [gallery](../course/14b_gallery.ipynb), with
-# their fixes: look there afterwards.
+# 01 to 08 prepare you for this lab. The original reports and their fixes are in the
+# [gallery](../course/14b_gallery.ipynb): look there afterwards.
 
 # %% id="imports"
 import contextlib
@@ -60,19 +61,19 @@ torch.set_num_threads(1)
 # ## What you answer
 #
 # For each case you return a *finding*, which is the cause, a reading and your fixed function, as in
-# `{"A": ("precision", 0, broken_a), ...}`. The cause is one of the words below; four apply to no
-# case.
+# `{"A": ("precision", 0, broken_a), ...}`. The cause is one of the words below. Four of the words
+# apply to no case.
 #
-# Begin with a guess, 0, and the broken function. The check takes one case after the other. It
-# judges the cause first. Once that is right, it tells you which number it needs as the reading.
-# Then it tests your function on its own models and data. A loss that your function returns must be
-# a float. To reproduce your function's error in the first case, call
+# Begin with a guessed cause, 0 as the reading, and the broken function. The check takes one case
+# after the other. It judges the cause first. Once the cause is right, it tells you which number it
+# needs as the reading. Then it tests your function on the check's own models and data. A loss that
+# your function returns must be a float. To reproduce your function's error in the first case, call
 # `checks.lab09.case("9.1", 0)(changed_in_between()["A"][2])`.
 #
 # Measure before you guess: add cells wherever you like. Four instruments are ready. `forwards`
 # counts how often modules run. `verdict` calls chapter 08's judge, `assert_same_training`, and
-# returns the first part that differs. `bytes_left` is chapter 02's `memory.watch` around a call.
-# `snapshot` comes in 9.5.
+# returns the first part that differs. `bytes_left` puts chapter 02's `memory.watch` around a call,
+# and returns the bytes that stay behind. `snapshot` comes in 9.5.
 
 # %% id="causes"
 for cause, shows in checks.lab09.CAUSES.items():
@@ -162,14 +163,16 @@ def text(rows, length):
 # Difficulty 2/5 · importance 5/5 · 12 minutes
 #
 # **Case A.** "I put every block of my GPT into a checkpoint. Memory fell as it should. The loss is
-# the same at step 0, but now the model hardly learns." **Case B.** "My LSTM has a noise schedule:
-# its embeddings are multiplied by a scale that is halved every step. With checkpoints it diverges."
+# the same at step 0, but now the model hardly learns." **Case B.** "My LSTM has a noise schedule: I
+# multiply its embeddings by a scale, and halve the scale every step. With checkpoints the training
+# diverges."
 #
-# The goal: the gradients are within 1e-12 of the plain model's, with each block run twice. In case
-# B the schedule continues as before. Your fixed functions take and return what the broken ones do.
+# The goal: the gradients are within 1e-12 of the plain model's, and each block runs twice. In case
+# B the schedule continues as before. Your fixed functions take the same arguments as the broken
+# ones, and return the same kind of result.
 #
-# **Predict.** In case A forward is right. How large is the gradient's error? Write a share of its
-# norm, such as `0.3`.
+# **Predict.** In case A forward is right. How large is the gradient's error? Write a share of the
+# gradient's norm, such as `0.3`.
 
 # %% id="guess-a"
 guess = None  # case A's share
@@ -276,8 +279,8 @@ checks.lab09.changed_in_between(changed_in_between)
 # <details><summary>Hint 1: two instruments</summary>
 #
 # Run `model, optimizer = make_a()`, then put `with forwards(list(model.blocks)) as counts:` around
-# one call of `broken_a`. For B put `print(settings["scale"])` into `run`. It is called in forward,
-# and again for each part when backward needs that part.
+# one call of `broken_a`. For B put `print(settings["scale"])` into `run`. Forward calls `run` for
+# each part, and backward calls it again when it needs that part.
 # </details>
 # <details><summary>Hint 2: case A</summary>
 #
@@ -286,23 +289,24 @@ checks.lab09.changed_in_between(changed_in_between)
 # </details>
 # <details><summary>Hint 3: case B</summary>
 #
-# What a checkpointed function reads must not change before backward: read the scale once, into a
-# name that never changes.
+# The values that a checkpointed function reads must not change before backward. So read the scale
+# once, into a name that never changes.
 # </details>
 #
 # ## 9.2 Running twice leaves a trace
 #
 # Difficulty 3/5 · importance 4/5 · 15 minutes
 #
-# **Case C.** "Our diffusion U-Net has its own checkpoint, a little faster than PyTorch's. With
-# dropout it ends at a higher loss." **Case D.** "Our checkpointed ResNet has the same training loss
-# as the plain one, to the last digit. But its accuracy in evaluation differs."
+# **Case C.** "Our diffusion U-Net uses our own checkpoint, which is a little faster than PyTorch's.
+# With dropout the training ends at a higher loss." **Case D.** "Our checkpointed ResNet has the
+# same training loss as the plain one, to the last digit. But its accuracy in evaluation is
+# different."
 #
-# The goal: the gradients equal the plain model's, and in case D the running means and variances do
-# too, with each block run twice. Layers, modes and parameters stay unchanged.
+# The goal: the gradients equal the plain model's, and each block runs twice. In case D the running
+# means and variances are equal too. Don't change layers, modes or parameters.
 #
-# **Predict.** One element in five is dropped, in every block. How large is the error of case C's
-# gradient, as a share of its norm?
+# **Predict.** Every block drops one element in five. How large is the error of case C's gradient,
+# as a share of the gradient's norm?
 
 # %% id="guess-c"
 guess = None  # case C's share
@@ -418,14 +422,15 @@ checks.lab09.repeated_work(repeated_work)
 # </details>
 # <details><summary>Hint 2: case D</summary>
 #
-# `context_fn` returns two contexts: the second is entered around each recomputation. Let yours save
-# the block's buffers, and restore them with `copy_` in `finally`: the recomputation may end early.
+# `context_fn` returns two contexts: the second is entered around each recomputation. Let your
+# second context save the block's buffers, and restore them with `copy_` in `finally`, because the
+# recomputation may end early.
 # </details>
 # <details><summary>Hint 3: a different fix for case D</summary>
 #
-# A running mean that moves twice by the share s moves by 1 - (1 - s)² in total. Choose s so that
-# this equals the momentum. Do this only for checkpointed layers, since only they move twice, and
-# restore the momentum afterwards.
+# If a running mean moves twice by the share s, it moves by 1 - (1 - s)² in total. Choose s so that
+# the total equals the momentum. Do this only for checkpointed layers, since only they move twice,
+# and restore the momentum afterwards.
 # </details>
 #
 # ## 9.3 Parts without gradients, or without checkpoints
@@ -439,9 +444,9 @@ checks.lab09.repeated_work(repeated_work)
 #
 # The goal: in E everything that isn't frozen learns as in the plain model, and the embeddings stay
 # frozen. In F the gradients equal those of the model without dropout, each layer runs twice, and
-# the dropout layers keep their probability for later use. (A library's layer may keep its own hooks
-# outside the checkpoint. Count the runs of a part of it, such as the modules whose names end in
-# `layernorm_before`.)
+# the dropout layers keep their probability for later use. (A hook on a library's whole layer may
+# miss the recomputation. So count the runs of a part of the layer, such as the modules whose names
+# end in `layernorm_before`.)
 
 
 # %% id="broken-e"
@@ -523,8 +528,8 @@ checks.lab09.untrained_parts(untrained_parts)
 # </details>
 # <details><summary>Hint 2: case E</summary>
 #
-# The output of a reentrant checkpoint requires a gradient only if an *input* does. Chapter 05's
-# way, `use_reentrant=False`, sees the parameters too.
+# The output of a reentrant checkpoint requires a gradient only if an *input* does. With
+# `use_reentrant=False`, as in chapter 05, parameters are enough.
 # </details>
 # <details><summary>Hint 3: case F</summary>
 #
@@ -537,13 +542,13 @@ checks.lab09.untrained_parts(untrained_parts)
 # Difficulty 2/5 · importance 5/5 · 12 minutes
 #
 # **Case G.** "Training fits, but the first validation runs out of memory. With only a few batches
-# it fits." **Case H.** "I train on the same rows in one batch, and in four micro-batches whose
-# losses I divide by four. I get two different loss curves."
+# it fits." **Case H.** "I train twice on the same rows: in one batch, and in four micro-batches
+# whose losses I divide by four. I get two different loss curves."
 #
-# The goal: G returns the same mean as a float, leaves no byte behind, and holds no more at the peak
-# than one batch without a graph; the model's mode doesn't change, and batches may differ in shape.
-# H computes the gradient and the loss of the whole window as one batch, even with labels of -100,
-# which may fill a whole micro-batch. Only one micro-batch runs at a time, and only one
+# The goal: G returns the same mean, as a float. It leaves no byte behind, and its peak is no higher
+# than for one batch without a graph. The model's mode doesn't change, and batches may differ in
+# shape. H computes the loss and the gradient of the whole window as one batch, even if some labels
+# are -100; these may fill a whole micro-batch. Only one micro-batch runs at a time, and only one
 # micro-batch's graph is in memory.
 
 
@@ -646,15 +651,15 @@ checks.lab09.memory_and_windows(memory_and_windows)
 # still dies in backward."
 #
 # `CAP_I` is this small model's GPU: `memory.capped` raises the error that a GPU of that size would
-# raise. Like 14b's snapshots, `snapshot` lists what is held when a call dies: for each operation,
-# the number of tensors it created, and their bytes. If there is no error, it lists what is held at
-# the peak.
+# raise. Like 14b's snapshots, `snapshot` lists the tensors in memory when a call dies: for each
+# operation, how many it created, and their bytes. If the call doesn't die, the list is of the
+# call's peak.
 #
 # The goal: the gradients equal the plain model's, each block runs twice, and the peak is at most
-# 1.5 times as high as with a checkpoint around each block.
+# 1.5 times the peak with a checkpoint around each block.
 #
-# **Predict.** The ViT has eight blocks. In how many of them does a `gelu` tensor exist when the run
-# dies?
+# **Predict.** The ViT has eight blocks. When the run dies, in how many of them is a `gelu` tensor
+# in memory?
 
 # %% id="guess-i"
 guess = None  # blocks
@@ -736,12 +741,13 @@ checks.lab09.died_in_backward(died_in_backward)
 # </details>
 # <details><summary>Hint 2: the cause</summary>
 #
-# Tensors of several blocks are held at once, and none of them was held after forward. Backward
-# recomputes everything in a checkpoint before it goes through it.
+# When the run dies, tensors of several blocks are in memory. After forward, none of them was.
+# Backward first recomputes everything in a checkpoint, and only then goes through it.
 # </details>
 # <details><summary>Hint 3: the fix</summary>
 #
-# A checkpoint for each block: `checkpointed(block)`, from 9.2. The model itself runs without one.
+# Put a checkpoint around each block, with `checkpointed(block)` from 9.2. The model itself runs
+# without one.
 # </details>
 #
 # ## 9.6 It dies in the first update
@@ -749,11 +755,10 @@ checks.lab09.died_in_backward(died_in_backward)
 # Difficulty 3/5 · importance 5/5 · 10 minutes
 #
 # **Case J.** "I train only the head of a ViT: all other weights have a learning rate of 0. Forward
-# and backward fit, but the first `optimizer.step()` dies. With half the batch it still dies there."
+# and backward fit, but the first `optimizer.step()` dies, even with half the batch."
 #
 # The goal: the losses and weights stay the same, under a cap of 3.5 times the weights' bytes. The
-# check runs three batches, with an update for each. Whether frozen weights get gradients is up to
-# you.
+# check runs three batches, with an update for each. Frozen weights may have gradients or not.
 
 
 # %% id="broken-j"
@@ -819,8 +824,8 @@ checks.lab09.died_in_update(died_in_update)
 # </details>
 # <details><summary>Hint 2: the cause</summary>
 #
-# AdamW creates its states in the first update, for every weight that has a gradient. A rate of 0
-# keeps the weight unchanged, but its states are created anyway.
+# AdamW creates its states in the first update, for every weight that has a gradient. With a rate of
+# 0 the weight doesn't change, but AdamW creates its states anyway.
 # </details>
 # <details><summary>Hint 3: the fix</summary>
 #
@@ -830,7 +835,7 @@ checks.lab09.died_in_update(died_in_update)
 #
 # ## Who would have noticed?
 #
-# **Predict.** Of the ten broken runs, how many does one call of `assert_same_training` find?
+# **Predict.** How many of the ten broken runs does one call of `assert_same_training` find?
 
 # %% id="guess-found"
 guess = None  # of ten
@@ -876,8 +881,8 @@ print(f"{len(found)} of 10{beside(guess, len(found))}")
 
 # %% [markdown] id="read-last"
 # The judge compares what is learned, and ignores memory. So we didn't give it F, G, I and J, which
-# you found by counting. Before a long run, make two cheap tests. Call the judge on a small model,
-# against a plain step, and run one step with `forwards` around the blocks.
+# you found by counting. Before a long run, make two cheap tests. First, let the judge compare your
+# step with a plain step on a small model. Second, run one step with `forwards` around the blocks.
 
 # %% id="verdicts"
 num_cases = len([name for name in globals() if name.startswith("broken_")])
@@ -897,6 +902,6 @@ claims.Verdicts(
 # %% [markdown] id="end"
 # ## What you can now do
 #
-# You can now take a reading before you guess, tell a run that uses too much memory from one that
-# learns the wrong thing, and fix both without giving up what made the run fit. About thirty such
-# scripts, with the reports they come from, are in the [gallery](../course/14b_gallery.ipynb).
+# You can now take a reading before you guess, and tell a run that uses too much memory from one
+# that learns the wrong thing. You can fix both, and the run still fits. About thirty such scripts,
+# with the reports they come from, are in the [gallery](../course/14b_gallery.ipynb).

@@ -1,11 +1,11 @@
 # %% [markdown] id="title"
 # # Lab 10: the loss that does not fit
 #
-# Llama-3 scores the 128,256 tokens of its vocabulary at every position; Gemma-2 scores 256,000.
-# With every block checkpointed, these scores, the *logits*, are often the largest activation. Here
-# you write a loss that computes the logits of a few tokens at a time, their loss and their
-# gradients, and then drops the logits. It combines checkpointing and accumulation in one function,
-# and the gradients are exact.
+# At every position, Llama-3 computes a score for each of the 128,256 tokens of its vocabulary;
+# Gemma-2 computes 256,000. If every block is checkpointed, these scores, the *logits*, are often
+# the largest activation. In this lab you write a loss that takes a few tokens at a time: it
+# computes their logits, loss and gradients, and then drops the logits. It combines checkpointing
+# and accumulation in one function, and the gradients are exact.
 #
 # **Budget:** 90 minutes, 1 GiB of memory, no GPU needed.
 #
@@ -43,12 +43,12 @@ IGNORED = -100  # the target of a token that does not count, as in F.cross_entro
 # %% [markdown] id="subject"
 # ## Where it starts
 #
-# We use 1024 tokens, a width of 32, and a vocabulary of 8192. This has the shape of a large model's
-# last layer, at a hundredth of its size. The next cells compute the usual loss and count the bytes
-# above what was in memory before it.
+# We use 1024 tokens, a width of 32, and a vocabulary of 8192, like a large model's last layer at a
+# hundredth of its size. The next cells compute the usual loss and count the bytes that it adds to
+# what was in memory before.
 #
-# **Predict.** Logits of 1024 tokens over 8192 entries take 32 MiB in float32. How many MiB does the
-# step from the hidden rows to their gradients take at its peak?
+# **Predict.** In float32, the logits of 1024 tokens for 8192 entries take 32 MiB. How many MiB does
+# the step from the hidden rows to their gradients take at its peak?
 
 # %% id="guess-usual"
 guess = None  # MiB
@@ -90,7 +90,7 @@ print(f"{peaks['the usual loss']:.0f} MiB{beside(guess, peaks['the usual loss'])
 plots.step_timeline(report_of(usual_loss))
 
 # %% [markdown] id="text-10-1"
-# At the peak there are three tensors of tokens x vocabulary: the log-probabilities, which forward
+# At the peak there are three tensors of tokens x vocabulary: the log-probabilities that forward
 # keeps, their gradient, and the logits' gradient.
 #
 # ## 10.1 A chunk, by hand
@@ -100,9 +100,9 @@ plots.step_timeline(report_of(usual_loss))
 # With $z$ the logits of a token, $p$ their softmax and $y$ its target, the loss is $-\log p_y$, and
 # its gradient with respect to the logits is $p - e_y$: the probabilities, minus 1 at the target.
 # Two matmuls turn it into the gradients of the hidden rows and of the matrix. The goal: both
-# gradients are within 1e-12 of autograd's, even for large logits. By hand means without autograd:
-# your function is called with gradients off, and may not call anything in `torch.autograd` or
-# `torch.func` that differentiates.
+# gradients are within 1e-12 of autograd's, even for large logits. "By hand" means without autograd:
+# the check calls your function with gradients off, and your function may not call anything in
+# `torch.autograd` or `torch.func` that differentiates.
 
 
 # %% id="answer-10-1"
@@ -137,12 +137,12 @@ checks.lab10.chunk_gradients(chunk_gradients)
 # %% [markdown] id="hints-10-1"
 # <details><summary>Hint 1: the logarithm</summary>
 #
-# `logits.log_softmax(1)` is safe where `softmax(1).log()` isn't. Its `exp` is $p$.
+# `logits.log_softmax(1)` is safe for large logits, unlike `softmax(1).log()`. Its `exp` is $p$.
 # </details>
 # <details><summary>Hint 2: the targets</summary>
 #
-# `x.gather(1, targets[:, None])` picks each token's entry. `x[rows, targets] -= 1`, with `rows` a
-# range of the tokens, changes it.
+# `x.gather(1, targets[:, None])` picks the entry of each token's target. `x[rows, targets] -= 1`
+# changes these entries, if `rows` is a range over the tokens.
 # </details>
 # <details><summary>Hint 3: the shapes</summary>
 #
@@ -155,9 +155,9 @@ checks.lab10.chunk_gradients(chunk_gradients)
 # Difficulty 2/5 · importance 4/5 · 8 minutes
 #
 # You know a tool that drops what a function saved and recomputes it in backward: `checkpoint`,
-# imported above. Give it the loss of one chunk. The goal: the whole loss and exact gradients, with
-# only one chunk's logits in memory at a time. A grader runs it where the logits of all tokens don't
-# fit.
+# imported above. Use it on the loss of one chunk. The goal: return the whole loss with exact
+# gradients, and hold only one chunk's logits at a time. A grader runs your function where the
+# logits of all tokens don't fit.
 
 
 # %% id="answer-10-2"
@@ -197,7 +197,7 @@ checks.lab10.checkpointed_loss(checkpointed_loss)
 # </details>
 # <details><summary>Hint 2: what goes inside</summary>
 #
-# The logits must be computed inside the checkpointed function: `usual_loss` does it.
+# The checkpointed function must compute the logits itself, as `usual_loss` does.
 # </details>
 # <details><summary>Hint 3: the call</summary>
 #
@@ -232,12 +232,14 @@ peaks["checkpointed chunks"] = peak_mib(in_chunks)
 #
 # Difficulty 4/5 · importance 5/5 · 20 minutes
 #
-# `checkpointed_loss` computes the logits twice because backward comes late. But the loss is the end
-# of the model, so you can compute a chunk's gradients along with its loss. Write an
+# `checkpointed_loss` computes the logits twice, because it needs them again in backward. But the
+# loss is the end of the model, so you can compute a chunk's gradients along with its loss. Write an
 # `autograd.Function` whose forward adds up the gradients and whose backward multiplies the sums by
-# the gradient that arrives. `chunk_of` is `chunk_gradients`, or any function like it. The goals:
-# compute each chunk once, and add up its gradients at once; hold none of them after backward, even
-# if the loss is kept; and refuse a gradient of the gradient, which the sums can't provide.
+# the gradient that arrives. `chunk_of` is `chunk_gradients`, or any function like it.
+#
+# You have three goals. Compute each chunk once, and add up its gradients at once. Hold no gradients
+# after backward, even if the loss is kept. Refuse a gradient of the gradient, which the sums can't
+# provide.
 
 
 # %% id="answer-10-3"
@@ -324,14 +326,14 @@ checks.lab10.fused_loss(fused_loss)
 # </details>
 # <details><summary>Hint 3: the gradient that arrives</summary>
 #
-# For `(3 * loss).backward()` it is 3. If you multiply in place, the sums are wrong at a second
-# backward.
+# For `(3 * loss).backward()` the gradient that arrives is 3. If you multiply in place, the sums are
+# wrong in a second backward.
 # </details>
 # <details><summary>Hint 4: the second gradient</summary>
 #
-# In backward gradients are off, unless the caller set `create_graph=True`:
-# `torch.is_grad_enabled()` tells you. `once_differentiable` notices only if the arriving gradient
-# itself has a graph.
+# In backward gradients are off, unless the caller set `create_graph=True`;
+# `torch.is_grad_enabled()` tells you. `once_differentiable` isn't enough: it notices only an
+# arriving gradient that itself has a graph.
 # </details>
 
 # %% id="after-10-3"
@@ -348,12 +350,12 @@ pd.DataFrame(rows, index=peaks).round(1)
 #
 # Difficulty 3/5 · importance 5/5 · 12 minutes
 #
-# Batches are ragged: padding tokens have the target `IGNORED`, and in fine-tuning so do prompt
-# tokens. The mean is over the tokens that count, in the whole window of micro-batches if there is
-# one. `loss_sum` is any sum of losses, and knows nothing about ignored tokens. Give it only the
-# tokens that count, which also saves the others' matmuls. The goal is the window's exact mean, even
-# if a micro-batch has no token that counts. The loss of such a micro-batch is 0, and so are all its
-# gradients.
+# Batches are ragged: padding tokens have the target `IGNORED`, and in fine-tuning prompt tokens
+# have it too. The mean is over the tokens that count, in the whole window if there are several
+# micro-batches. `loss_sum` is any sum of losses, and knows nothing about ignored tokens. Pass it
+# only the tokens that count, which also saves matmuls. The goal: compute the window's exact mean,
+# even if a micro-batch has no token that counts. Then that micro-batch's loss is 0, and so are all
+# its gradients.
 
 
 # %% id="answer-10-4"
@@ -402,7 +404,7 @@ checks.lab10.mean_over_counted(mean_over_counted)
 # </details>
 # <details><summary>Hint 2: nothing counts</summary>
 #
-# `loss_sum` of no token returns 0, with a graph to go backward through. Divide it by 1, not by 0.
+# For an empty selection `loss_sum` returns 0, with a graph for backward. Divide it by 1, not by 0.
 # </details>
 #
 # ## 10.5 Replace the head
@@ -410,19 +412,19 @@ checks.lab10.mean_over_counted(mean_over_counted)
 # Difficulty 4/5 · importance 5/5 · 20 minutes
 #
 # Now put it all together, as `loss = head_loss(model.head, hidden, targets, chunk)`. The head may
-# have a bias. Its matrix may also be the embeddings' matrix: return the head's gradient, and
-# autograd adds the two. Under autocast, or in a model that is all bfloat16, the matmuls are
-# bfloat16, but softmax and sums over chunks must be float32: a bfloat16 sum of hundreds of terms
-# stops growing. Under autocast the rows may be bfloat16 and the matrix float32, and autocast is
-# still on in the forward of your `Function`, but off in its backward. `fused_loss` needs sums in
-# float32 or wider too, so go back and change it if it adds in the weights' type. (In float16 a
-# `GradScaler`'s factor arrives in backward, after forward has rounded. So don't divide in forward:
-# keep the gradient of the *sum*.)
+# have a bias. Its matrix may also be the embeddings' matrix. Then you return only the head's
+# gradient, and autograd adds the embeddings' gradient. Then the types. Under autocast, or in a
+# model that is all bfloat16, the matmuls are bfloat16. But softmax and sums over chunks must be
+# float32, because a bfloat16 sum of hundreds of terms stops growing. Under autocast the rows may be
+# bfloat16 and the matrix float32. Autocast is still on in the forward of your `Function`, but off
+# in its backward. `fused_loss` needs sums in float32 or wider too, so go back and change it if it
+# adds in the weights' type. (In float16 a `GradScaler`'s factor arrives in backward, after forward
+# has rounded. So don't divide in forward: keep the gradient of the *sum*.)
 #
-# The loss must be exact in float64, and with bfloat16 at most 1.5 times as far off as the usual
-# loss. It must be 0 if nothing counts, and hold the logits of only one chunk at a time. It needs
+# The loss must be exact in float64. With bfloat16 its error may be at most 1.5 times the usual
+# loss's. It must be 0 if no token counts, and hold the logits of only one chunk at a time. It takes
 # the fewest bytes if the slope replaces the softmax in place (`exp_`), and if nothing of a chunk
-# stays in memory while the next one is computed. A cell below 10.6 counts these bytes.
+# stays in memory while you compute the next. A cell below 10.6 counts the bytes.
 
 
 # %% id="answer-10-5"
@@ -476,8 +478,8 @@ checks.lab10.head_loss(head_loss)
 # %% [markdown] id="hints-10-5"
 # <details><summary>Hint 1: what you have</summary>
 #
-# `mean_over_counted` needs a `loss_sum`. `fused_loss` is one, once it has `chunk_of`, `chunk` and
-# `head.parameters()`: first the matrix, then the bias if there is one.
+# `mean_over_counted` needs a `loss_sum`. `fused_loss` becomes one if you fix its arguments
+# `chunk_of`, `chunk` and `head.parameters()` (first the matrix, then the bias if there is one).
 # </details>
 # <details><summary>Hint 2: a new chunk_of</summary>
 #
@@ -488,9 +490,9 @@ checks.lab10.head_loss(head_loss)
 #
 # `log_softmax(1, dtype=torch.float32)` computes in float32; float64 must stay float64, and
 # `torch.promote_types` returns the wider type. Use such a type for the sums of `fused_loss` too,
-# and cast them to the weight's type at the end of forward, or `slope * total` is one more float32
-# tensor. (Checkpointed chunks fail here: autocast makes one bfloat16 copy of the matrix, and their
-# gradients are summed in bfloat16.)
+# and cast them to the weight's type at the end of forward. Otherwise `slope * total` makes one more
+# float32 tensor. (Checkpointed chunks fail here: autocast makes one bfloat16 copy of the matrix,
+# and their gradients are summed in bfloat16.)
 # </details>
 # <details><summary>Hint 4: frozen parameters</summary>
 #
@@ -499,11 +501,12 @@ checks.lab10.head_loss(head_loss)
 # </details>
 
 # %% [markdown] id="predict-tied"
-# In Gemma-2 the head's matrix is the embeddings' matrix. The next cells build such an end of a
-# model, a small one.
+# In Gemma-2 the head's matrix is the embeddings' matrix. The next cells build a small model with
+# such a *tied* matrix.
 #
-# **Predict.** `tied.grad` is the sum of two gradients. How many of its 8192 rows would be zero with
-# only the embeddings' part? (There are 1024 tokens, and each looks up one row.)
+# **Predict.** `tied.grad` is the sum of the head's gradient and the embeddings'. How many of its
+# 8192 rows would be zero with only the embeddings' part? (There are 1024 tokens, and each looks up
+# one row.)
 
 # %% id="guess-tied"
 guess = None  # rows
@@ -527,8 +530,8 @@ print(f"of the sum: {(tied.weight.grad == 0).all(1).sum()}")
 #
 # Difficulty 3/5 · importance 4/5 · 10 minutes
 #
-# Small chunks save bytes; large ones make large, fast matmuls. The head and the hidden rows have
-# numbers of `size` bytes. Besides these two, memory holds at the peak:
+# Small chunks save bytes; large ones make large, fast matmuls. The numbers of the head and the
+# hidden rows have `size` bytes each. At the peak, memory holds head and rows, and besides them:
 #
 # | what | bytes |
 # |---|---|
@@ -539,8 +542,10 @@ print(f"of the sum: {(tied.weight.grad == 0).all(1).sum()}")
 #
 # (A CPU's `log_softmax` from bfloat16 makes one more copy in float32; a GPU's doesn't. Backward
 # holds three times the bytes of `hidden`, but no chunk, so its peak is higher only if a chunk is
-# smaller than `hidden`.) The goal: use the fewest chunks that fit, as even as possible, such as 500
-# + 500 and not 999 + 1.
+# smaller than `hidden`.)
+#
+# The goal: use the fewest chunks that fit, and make them as even as possible: 500 + 500, not 999 +
+# 1.
 
 
 # %% id="answer-10-6"
@@ -589,8 +594,8 @@ checks.lab10.choose_chunk(choose_chunk)
 # </details>
 # <details><summary>Hint 2: two steps</summary>
 #
-# First find the largest chunk that fits, then how many chunks that makes, then the smallest chunk
-# size with the same number of chunks.
+# First find the largest chunk that fits, then the number of chunks, then the smallest chunk size
+# with the same number.
 # </details>
 # <details><summary>Hint 3: the refusal</summary>
 #
@@ -612,9 +617,9 @@ if used > budget:
     print("Above the table: is the slope a second tensor, or does a chunk stay?")
 
 # %% [markdown] id="real"
-# **Predict.** Llama-3-8B has a vocabulary of 128,256 and a width of 4096, in bfloat16, and the
-# batch is one sequence of 8192 tokens. The budget is 4 GiB. Into how many chunks does your function
-# cut the sequence?
+# **Predict.** Llama-3-8B is in bfloat16, with a vocabulary of 128,256 and a width of 4096. The
+# batch is one sequence of 8192 tokens, and the budget is 4 GiB. Into how many chunks does your
+# function cut the sequence?
 
 # %% id="guess-chunks"
 guess = None  # chunks
@@ -629,8 +634,8 @@ print(f"{chunks} chunks{beside(guess, chunks)}")
 # %% [markdown] id="gpu-text"
 # ## On a GPU
 #
-# On a GPU the same functions run unchanged, with Llama's head if it fits and a smaller one
-# otherwise. Nothing here is graded.
+# On a GPU your functions run unchanged, with Llama's head if it fits and a smaller head otherwise.
+# Nothing here is graded.
 
 # %% id="gpu"
 # NBVAL_IGNORE_OUTPUT
@@ -650,6 +655,7 @@ if torch.cuda.is_available():
 # %% [markdown] id="end"
 # ## What you can now do
 #
-# - Say why the loss is the peak once blocks are checkpointed, and compute its bytes.
-# - Compute gradients in forward, once, and refuse what such a loss can't do.
-# - Apply it to a real head: tied, with a bias, ragged, under autocast, within a budget.
+# - Say why the loss is often the peak if blocks are checkpointed, and compute its bytes.
+# - Compute gradients once, in forward, and refuse what such a loss can't do.
+# - Apply this loss to a real head: with tied weights, a bias, ragged rows and autocast, within a
+#   budget.
