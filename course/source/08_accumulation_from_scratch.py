@@ -3,8 +3,8 @@
 #
 # Two tutorials contradict each other. One says: "Four micro-batches of 8 instead of a batch of 32
 # cut the memory by 75 %." The other: "Gradient accumulation does not reduce peak memory." Both
-# authors measured. And nearly every tutorial adds: "The accumulated gradient is mathematically
-# exact." With batches of different lengths that's false, and no error is raised.
+# authors measured their claims. And nearly every tutorial adds: "The accumulated gradient is
+# mathematically exact." With batches of different lengths that's false, and no error is raised.
 #
 # The loop has four lines. In this chapter you write it, settle who was right about the memory,
 # compare the loop with the big batch, and break it in ways that raise no error.
@@ -185,9 +185,10 @@ small.figure()  # 8 x 4
 #
 # - At a fixed **effective batch** (first two rows), the activations fall by the promised 75 %. The
 #   peak falls by less, because it also holds parameters, gradients and AdamW's optimizer states.
-# - At a fixed **micro-batch** (last two rows), accumulation saves nothing. It costs one more P in
-#   forward and backward: the first micro-batch's gradients (the striped band of the figure) stay
-#   while the second's activations build up. If some weights are frozen, it costs less.
+# - At a fixed **micro-batch** (last two rows), accumulation saves nothing. It costs one more P (the
+#   bytes of all parameters) in forward and backward: the first micro-batch's gradients (the striped
+#   band of the figure) stay while the second's activations build up. If some weights are frozen, it
+#   costs less.
 #
 # Now take the published GPT-2 with AdamW. The cell reads its peaks from `course/recorded`; they
 # were *predicted* for a GPU's kernels. **Keep the micro-batch at 8, and take four of them instead
@@ -709,8 +710,8 @@ verdict(partial(update, num=1), update, make=make_all)
 #   the sum so far, so the first micro-batches are shrunk again and again, and the last one counts
 #   most.
 # - *Never unscale, or too late*: gradients are clipped while still multiplied by the scale.
-#   Dividing by it afterwards makes them almost zero.
-# - *Step the scheduler each time*: it runs through its schedule `num` times too fast.
+#   Unscaling the clipped gradients makes them almost zero.
+# - *Step the scheduler in each micro-batch*: it runs through its schedule `num` times too fast.
 # - *No division*: if every gradient's norm exceeds the clipping limit, this shows only in the
 #   logged loss. Clipping keeps only the direction, so the factor is gone.
 #

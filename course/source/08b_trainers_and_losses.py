@@ -226,8 +226,8 @@ for how in ("mean", "sum"):
 # %% [markdown] id="precision"
 # The mean is 0/0, which is nan. `cross_entropy`'s gradient is zero, so the model continues
 # learning, but a running average of the loss stays nan. (The `Trainer` leaves the nan out of its
-# log: `logging_nan_inf_filter` is on.) If you write the mean yourself, `(loss * mask).sum() /
-# mask.sum()`, its gradients are nan too. A sum has no such problem.
+# log: `logging_nan_inf_filter` is on.) If you write the mean yourself,
+# `(loss * mask).sum() / mask.sum()`, its gradients are nan too. A sum has no such problem.
 #
 # ## What do other trainers do?
 #
@@ -364,17 +364,17 @@ table
 
 # %% [markdown] id="read-packed"
 # Padding costs tokens, saved bytes and FLOPs. A mask also costs bytes: each block's attention turns
-# it into numbers, one per pair of tokens, and keeps them for backward. And attention computes
-# scores between different lines, only to mask them. Here that is more arithmetic than padding cost.
-# Both costs grow with the square of the packed length, so long packs need the kernel. In
-# transformers, use `DataCollatorWithFlattening` with `attn_implementation="flash_attention_2"`; in
-# TRL, `packing=True` or `padding_free=True`. A packed micro-batch is one row, so choose its size in
-# tokens, and divide the loss by the window's tokens, as chapter 08 does.
+# the mask into numbers, one per pair of tokens, and keeps these for backward. And attention
+# computes scores between different lines, only to mask them. Here that is more arithmetic than
+# padding cost. Both costs grow with the square of the packed length, so long packs need the kernel.
+# In transformers, use `DataCollatorWithFlattening` with `attn_implementation="flash_attention_2"`;
+# in TRL, `packing=True` or `padding_free=True`. A packed micro-batch is one row, so choose its size
+# in tokens, and divide the loss by the window's tokens, as chapter 08 does.
 # %% [markdown] id="in-backward"
 # ## Optimizer in backward
 #
-# A parameter can be updated as soon as its gradient is ready, and the gradient freed before the
-# next one is computed. PyTorch has a hook for that. We count the memory in P, the size of the
+# You can update a parameter as soon as its gradient is ready, and free the gradient before backward
+# computes the next one. PyTorch has a hook for that. We count the memory in P, the size of the
 # parameters:
 
 

@@ -507,13 +507,13 @@ pd.DataFrame.from_dict(rows, orient="index", columns=heads).round(2)
 # $$ \frac{\mathrm{d}L}{\mathrm{d}\theta} = \sum_{i=1}^{B} \frac{\partial L}{\partial z_i} \,
 # \frac{\partial f(x_i;\theta)}{\partial \theta} $$
 #
-# and *that is a sum over samples*, once we know the gradients $\partial L / \partial z_i$. These
-# are the *cache*. It is small, one vector per sample, and computing it needs no encoder
-# activations. `states` and `replay` are explained after the exercise.
+# and *that is a sum over samples*, once we know the gradients $\partial L / \partial z_i$. Together
+# they are the *cache*: one vector per sample, which you compute without encoder activations.
+# `states` and `replay` are explained after the exercise.
 #
 # (A *memory* of earlier embeddings, such as `CrossBatchMemory` of pytorch-metric-learning 2.9.0, is
-# not exact. They have no graph, so the gradient has the large batch's direction, but half its
-# length.)
+# not exact. These embeddings have no graph, so the gradient has the large batch's direction, but
+# half its length.)
 #
 # **Write.** Steps two and three. The loss is `contrast(embedded, model.log_scale).mean()`; return
 # it as a number. With `replay`, restore a part's random state before its second pass. The training
@@ -769,8 +769,8 @@ claims.Verdicts(
 #
 # <details><summary>Answer</summary>
 #
-# $32 \cdot 32^2$ of $1024^2$, one 32nd. Guessing among 1024 partners has a loss of $\ln 1024 =
-# 6.9$. After the split, among 32, the loss is $\ln 32 = 3.5$.
+# $32 \cdot 32^2$ of $1024^2$, one 32nd. Guessing among 1024 partners has a loss of
+# $\ln 1024 = 6.9$. After the split, among 32, the loss is $\ln 32 = 3.5$.
 # </details>
 #
 # **2.** How many bytes does the cache of 32,768 pairs take, with embeddings of width 512 in

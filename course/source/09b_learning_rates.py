@@ -223,7 +223,7 @@ plots.training_curves(by_updates, xlabel="updates", log="xy", title=title, **wor
 # they have nearly the same loss after the same number of *samples*.
 #
 # So a larger batch really is slower if you leave the learning rate unchanged, at or below batch
-# 16's best. Above that, the larger batch may even end lower, since it averages noise away.
+# 16's best. At a higher rate, the larger batch may even end lower, since it averages noise away.
 # Accumulation itself delays nothing: at the same effective batch, chapter 08's loop makes the same
 # updates from the same samples.
 #
@@ -289,10 +289,10 @@ pd.Series(rows).unstack(0)[list(lengths)].round(3)
 #
 # ## How fast does BatchNorm forget?
 #
-# BatchNorm keeps a running mean and variance for `eval()`. Every *forward* updates them by `running
-# = 0.9 * running + 0.1 * of this batch`, and an accumulated update has many forwards. **After one
-# update, how much is left of the old running mean?** The cell below sets the old mean to a million,
-# so that you can read off its share.
+# BatchNorm keeps a running mean and variance for `eval()`. Every *forward* updates them by
+# `running = 0.9 * running + 0.1 * of this batch`, and an accumulated update has many forwards.
+# **After one update, how much is left of the old running mean?** The cell below sets the old mean
+# to a million, so that you can read off its share.
 
 
 # %% id="running"

@@ -46,7 +46,7 @@ torch.set_num_threads(1)  # small steps gain nothing from a second core
 #
 # (`from_pretrained` instead of `from_config` loads trained weights.) Before version 5.23 the names
 # began with `gradient_checkpointing`, and had no options such as `every_n_layers`. Today the old
-# names warn that version 6 will remove them. They raise a `ValueError` if you pass the new options.
+# names warn that version 6 will remove them. They raise a `ValueError` if you pass new options.
 # (TRL 1.16's GRPO trainer still calls the old name, so it raises too.) The code below uses the
 # installed version's names. TRL's `SFTConfig` has the Trainer's arguments with checkpointing
 # already on, and adds `activation_offloading` and `packing` (08b). `torch.compile` chooses what to
@@ -434,8 +434,8 @@ print(*{str(one.message) for one in said if one.category is memory.MeterWarning}
 # [Gaurav14cs17/GenAI](https://github.com/Gaurav14cs17/GenAI), folder `08_systems_and_optimization`.
 # (Companion 10c tries another text's GPT-2 XL and BERT-Large; 01b tries this text's 50 layers.)
 #
-# That text names no attention kernel, precision or optimizer. So we try the usual ones. Like the
-# text, we use decimal gigabytes:
+# The text behind both figures names no attention kernel, precision or optimizer. So we try the
+# usual ones. Like that text, we use decimal gigabytes:
 #
 # - *kernel*: `eager` materializes the attention scores, `sdpa` is PyTorch's fused attention and
 #   today's default;

@@ -121,8 +121,9 @@ plots.step_timeline(llama)
 
 # %% [markdown] id="read-usual"
 # In backward, three float32 tensors of tokens x vocabulary are in memory: the log-probabilities
-# that forward kept, their gradient, and the logits' gradient. In your own loop, write `loss =
-# model(...).loss`: a variable `out = model(...)` would hold `out.logits` too, until backward ends.
+# that forward kept, their gradient, and the logits' gradient. In your own loop, write
+# `loss = model(...).loss`: a variable `out = model(...)` would hold `out.logits` too, until
+# backward ends.
 #
 # And how much do the blocks keep?
 
@@ -251,10 +252,10 @@ def is_checkpointed():
 # **Write.** First the rest of `loss_and_slope`. The gradient of the sum with respect to the logits
 # is their softmax, minus 1 at each target. `logs.exp_()` is the softmax, in place.
 #
-# Then the rest of `InForward`. `loss_and_slope` takes the logits of `size` rows at a time, `rows @
-# weight.T`. By the chain rule, the gradient is `slope @ weight` for these rows; for the weight it's
-# the sum of `slope.T @ rows` over all chunks. Save both gradients for backward (the rows' first),
-# and return the loss. Backward multiplies both by the gradient that arrives.
+# Then the rest of `InForward`. `loss_and_slope` takes the logits of `size` rows at a time,
+# `rows @ weight.T`. By the chain rule, the gradient is `slope @ weight` for these rows; for the
+# weight it's the sum of `slope.T @ rows` over all chunks. Save both gradients for backward (the
+# rows' first), and return the loss. Backward multiplies both by the gradient that arrives.
 
 
 # %% id="slope"
@@ -495,7 +496,7 @@ plots.growth(
 # the target -100, and don't count.
 #
 # (A mean of the chunks' means would be wrong, as in chapter 08.) Tokens that don't count need no
-# logits either, so select the others first, with `hidden[targets != -100]`.
+# logits, so select the others first, with `hidden[targets != -100]`.
 #
 # **Write.** `mean_loss`, three lines. If no token counts, the loss is 0.
 

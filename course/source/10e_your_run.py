@@ -368,8 +368,8 @@ print(ran.stderr if ran.returncode else f"{len(ran.stdout.splitlines())} updates
 # `course/train/qlora.py` fine-tunes a model as large as Llama 3.2 3B on four texts, 8,192 tokens in
 # all, on a 16 GiB card. It has five levers. LoRA trains small matrices next to *frozen* 4-bit
 # weights (01b). The texts are *packed* into one row (08b). The loss is in chunks. Each block is
-# checkpointed, and its input waits on the host (07d). `--twin` is for a CPU, and `--without
-# packing`, for example, leaves out a lever.
+# checkpointed, and its input waits on the host (07d). `--twin` is for a CPU, and
+# `--without packing`, for example, leaves out a lever.
 #
 # You write one part of it. `planned.from_4_bits(*stored)` dequantizes a layer's weight. Without a
 # checkpoint, autograd would keep every layer's dequantized weight until backward.

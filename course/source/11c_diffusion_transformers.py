@@ -97,8 +97,8 @@ def runs_as_diffusers_does():
 
 
 # %% [markdown] id="predict-modulation"
-# Let the width be $d$. In a block, attention has four matrices of $d \times d$, and the MLP has $8
-# d^2$ parameters.
+# Let the width be $d$. In a block, attention has four matrices of $d \times d$, and the MLP has
+# $8 d^2$ parameters.
 #
 # **Predict.** What share of a block's parameters belongs to the modulation?
 

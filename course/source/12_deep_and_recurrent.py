@@ -336,8 +336,8 @@ pd.DataFrame({way: {name: found(run, **options) for name, options in cures.items
 # forward also saved the running statistics. So PyTorch raises an error.
 #
 # **With `torch.compile` around the checkpoint you need no cure**: the compiler does not repeat the
-# update, unless the checkpoint contains a graph break. There the smaller momentum makes the
-# statistics wrong, and copies raise an error: a compiled checkpoint doesn't accept such a
+# update, unless the checkpoint contains a graph break. Compiled, the smaller momentum makes the
+# statistics wrong, and copies raise an error, since a compiled checkpoint doesn't accept such a
 # `context_fn`. But a checkpoint around a compiled block repeats the update, as without compiling.
 # `num_batches_tracked` tells you which case you have.
 #
@@ -453,7 +453,7 @@ for side in (64, 128):
 pd.DataFrame(volumes, index=["none", "per block", "times less"]).T
 
 # %% [markdown] id="volumes-where-text"
-# Why so little? The next table shows each block's share of the saved bytes.
+# Why do they save so little? The next table shows each block's share of the saved bytes.
 
 # %% id="volumes-where"
 saved = Counter()
@@ -467,16 +467,16 @@ shares.map("{:.0%}".format).to_frame("share of the saved bytes, predicted")
 # %% [markdown] id="volumes-read"
 # Checkpointing helps where bytes are *spread out* over many segments. The U-Net has nearly three
 # quarters of its bytes in two blocks, at full resolution. While the last block is recomputed, all
-# of its activations are in memory at once, and so is the skip connection that it reads. Instead,
-# make the voxels cheaper (16 bits) or fewer (patches of the volume). The best case is a model of
-# equal blocks, such as a video transformer (companion 11d).
+# of its activations are in memory at once, and so is the skip connection that it reads. To save
+# more, make voxels cheaper (16 bits) or fewer (patches). The best case is a model of equal blocks,
+# such as a video transformer (companion 11d).
 #
 # ## Long contexts: what is left?
 #
 # Take Llama 2 7B, batch 1, everything in bfloat16, with more positions than it was published with.
 # Its 32 blocks are equal, so memory is linear in depth. We predict a model of two layers and one of
-# three, take the difference as one layer's memory, and extrapolate to 32 layers. At 2,048 tokens a
-# cell compares the result with the recorded prediction of the whole model.
+# three, take the difference as one layer's memory, and extrapolate to 32. At 2,048 tokens a cell
+# compares the result with the recorded prediction of the whole model.
 #
 # **Predict.** At 131,072 tokens, by what factor does a checkpoint around each block divide the
 # peak?

@@ -818,8 +818,8 @@ plots.ledger_bars(ledgers, title=title, cards_gib=(24, 80), predicted=[*ledgers]
 #
 # <details><summary>Answer</summary>
 #
-# P is 14 GB; weights, gradients and both states take 4 P. Under DDP that is 56 GB. ZeRO 1 holds $2
-# + 2/8$ P, or 31.5 GB, and stage 3 holds $4/8$ P, or 7 GB.
+# P is 14 GB; weights, gradients and both states take 4 P. Under DDP that is 56 GB. ZeRO 1 holds
+# $2 + 2/8$ P, or 31.5 GB, and stage 3 holds $4/8$ P, or 7 GB.
 # </details>
 #
 # **2.** How long does DDP's all-reduce of these gradients take over links of 12.5 GB/s?

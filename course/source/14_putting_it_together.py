@@ -200,7 +200,7 @@ print(f"as written: {pull('as written', same=False):.1f} GiB")
 
 # %% [markdown] id="predict-packed"
 # **Predict.** There are now 8,192 positions instead of 23,200. Weights, gradients and states take
-# 60 GiB for any batch.  How many GiB does the packed step need?
+# 60 GiB for any batch. How many GiB does the packed step need?
 
 # %% id="guess-packed"
 guess = None  # GiB
@@ -276,8 +276,8 @@ print(f"checkpoints: {gib:.1f} GiB{beside(guess, gib)}")
 #
 # ## Lever 4: LoRA
 #
-# LoRA freezes the weights, and trains two thin matrices beside each linear layer of the blocks: $y
-# = W x + 2\,U D x$. $D$ ("down") has 16 rows, and $U$ ("up") has 16 columns, which are zero at
+# LoRA freezes the weights, and trains two thin matrices beside each linear layer of the blocks:
+# $y = W x + 2\,U D x$. $D$ ("down") has 16 rows, and $U$ ("up") has 16 columns, which are zero at
 # first. Only these two get gradients and states. **This is a different training**: it may learn
 # less, and its results can't match the full training's. We can only show that the first loss is
 # equal.
@@ -342,7 +342,7 @@ print(*(f"{first_loss(plans[name]):.3f}" for name in ("checkpoints", "LoRA")))
 #
 # ## Lever 5: the frozen weights in 4 bits
 #
-# Keep each frozen weight in 4 bits, two to a byte, with one scale per 64 weights (companion 01b has
+# Keep frozen weights in 4 bits, two to a byte, with one scale per 64 weights (companion 01b has
 # QLoRA's levels; here they are evenly spaced). A matmul doesn't accept 4-bit weights, so the layer
 # first dequantizes them with the script's `from_4_bits(pairs, scale, shape)`. Plain autograd would
 # keep the dequantized weight until backward, and you would save nothing.
@@ -548,7 +548,7 @@ title = "One of eight cards, all weights trained, predicted"
 plots.ledger_bars(of_eight, title=title, cards_gib=(24, 48), predicted=[*of_eight])
 
 # %% [markdown] id="link-text"
-# On 24 GiB cards only the second way fits. On larger cards both fit. Which is faster?
+# On 24 GiB cards only the second, checkpointed way fits. On larger cards both fit. Which is faster?
 #
 # A forward of all 8,192 tokens takes $f$ seconds, backward takes $2f$, and checkpoints add another
 # $f$. FSDP2 also sends: it gathers all weights for forward and again for backward, and scatters the

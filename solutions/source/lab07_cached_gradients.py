@@ -235,10 +235,10 @@ print(f"gradients off by up to {relative_error(seen, exact):.0%} of their norm")
 #    \underbrace{\frac{\partial \ell}{\partial a_i}}_{\text{needs all rows, and no tower}}
 #    \underbrace{\frac{\partial a_i}{\partial \theta}}_{\text{needs a tower, and one row}} $$
 #
-# First compute all $a_i$, without keeping a graph (7.2). Then compute $\partial \ell / \partial
-# a_i$ from the loss alone, and *cache* it (7.3). Finally run the rows again, one micro-batch at a
-# time, and go backward from the cached gradient (7.4). The sum is the exact gradient (Gao et al.,
-# 2021).
+# First compute all $a_i$, without keeping a graph (7.2). Then compute
+# $\partial \ell / \partial a_i$ from the loss alone, and *cache* it (7.3). Finally run the rows
+# again, one micro-batch at a time, and go backward from the cached gradient (7.4). The sum is the
+# exact gradient (Gao et al., 2021).
 
 # %% [markdown] id="text-7-2"
 # ## 7.2 The first pass
