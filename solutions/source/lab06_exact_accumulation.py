@@ -88,8 +88,8 @@ def four_pieces(model, optimizer, max_norm=math.inf, num=4):
 # People check a loop by its loss, its gradient's norm, or the parameters after an update. We
 # compare these three between our two steps.
 #
-# **Predict.** With AdamW and gradients clipped at 0.1, how many of the three differ by more than 1
-# %?
+# **Predict.** With AdamW and gradients clipped at 0.1, how many of the three differ by more than
+# 1 %?
 
 # %% id="guess-blind"
 guess = None  # of the three
@@ -122,7 +122,7 @@ pd.DataFrame(off).map("{:.0e}".format).T
 # Difficulty 3/5 · importance 5/5 · 10 minutes
 #
 # Run two steps from the same start, each on a copy of the model. Compare three parts in this order:
-# the loss, the gradients, the parameters. Return the name of the first that differs. The goal:
+# the loss, the gradients, the parameters. Say which part differs first, and by how much. The goal:
 # judge nine pairs of steps correctly. In two pairs the steps differ by no more than is allowed, and
 # one of these two pairs has dropout on.
 
@@ -248,7 +248,7 @@ print(f"clipped: {part}, below 1e-5: {difference < 1e-5}")
 #
 # The goal: every window's gradient is within 1e-12 of the gradient of its images as one batch. Hold
 # at most one window of the epoch. Run one micro-batch at a time, and keep only one micro-batch's
-# graph in memory. These two rules also apply in 6.3, 6.4 and 6.6.
+# graph in memory. These rules also apply in 6.3, 6.4 and 6.6.
 
 
 # %% id="answer-6-2"
@@ -461,8 +461,9 @@ watched = list(scales([1.0, math.inf, 1.0, 1.0]))
 print(f"{watched}{beside(guess, watched[-1])}")
 
 # %% [markdown] id="read-scaler"
-# So an update was skipped only if the scale has *fallen*. (With several optimizers on one scaler,
-# at least one of them was then skipped.) A disabled scaler always reports 1 and skips nothing.
+# So if an update was skipped, the scale has *fallen*; otherwise it hasn't. (If several optimizers
+# share the scaler, a fallen scale means that at least one of them skipped its update.) A disabled
+# scaler always reports 1 and skips nothing.
 #
 # The goal: every window's gradient is within 1e-12 of the big batch's, and it is clipped as a
 # whole. If a window's update is skipped, the scheduler doesn't step.
