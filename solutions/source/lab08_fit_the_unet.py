@@ -157,8 +157,8 @@ def draw_update(
     Args:
         images: All of them, `(N, channels, side, side)`.
         num: How many to draw, with repetition.
-        update: The update's number, from 0 on. It alone decides what is drawn; the
-            global random state is neither read nor moved.
+        update: The update's number, from 0 on. It alone decides what is drawn. The
+            global random state is left as it was, even where a draw fails.
         scheduler: Mixes images and noise; its `config.num_train_timesteps` says how
             many times there are, from 0 on.
 

@@ -30,10 +30,14 @@ def draw_update(case: Case, result: Result) -> None:
     )
     noisy, times, noise = first
     _judge_shapes(noisy, times, noise)
-    moved, update = read.items(result["moved"], "moved"), case["update"]
+    moved, failed = (read.items(result[name], name) for name in ("moved", "failed"))
+    update = case["update"]
     faults = {
         f"drawing moved the global random state of {' and '.join(map(str, moved))}: hand every "
         "random function a generator of your own.": bool(moved),
+        f"{updates.NOT_DRAWN} images were asked for, the draw failed, and the global random state "
+        f"of {' and '.join(map(str, failed))} stayed moved: with generators of your own there is "
+        "nothing to put back.": bool(failed),
         f"update {update} was drawn twice and came out differently: begin a new generator in each "
         "call, with a seed that the update's number decides.": (
             not all(map(expect.same_bits, first, again))

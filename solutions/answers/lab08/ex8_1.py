@@ -7,6 +7,17 @@ from solutions.answers import right, wrong
 seeds_everything = wrong(
     "the global random state of PyTorch", "torch.Generator().manual_seed", "torch.manual_seed"
 )
+puts_the_state_back_where_nothing_fails = wrong(
+    "the draw failed, and the global random state of PyTorch stayed moved",
+    "    generator = torch.Generator().manual_seed(update)\n",
+    "    state = torch.get_rng_state()\n    torch.manual_seed(update)\n",
+    ", generator=generator)\n    times",
+    ")\n    times",
+    "(num,), generator=generator\n",
+    "(num,)\n",
+    ", generator=generator)\n    return",
+    ")\n    torch.set_rng_state(state)\n    return",
+)
 a_hundred_times = wrong(
     "one was asked for that is not there", "scheduler.config.num_train_timesteps", "100"
 )

@@ -1,5 +1,6 @@
 """The halves that run 8.1, 8.2 and 8.6: an update's draws, in pieces, and under a cap."""
 
+import contextlib
 import itertools
 import json
 from functools import cache
@@ -22,6 +23,7 @@ from . import models
 
 NUM = 400  # enough for every image and every time to come up
 SHAPE = (NUM, 3, 4, 4)
+NOT_DRAWN = -1  # so many images cannot be drawn
 LATER = (1, 1000)  # other updates: a neighbour, and one with the same last digits
 _LEANER = 2**15  # bytes that an answer to 8.2 may need less; gradients have five times as many
 _IMAGES_OF_EXAM = 3072  # 336 MiB at the peak at once, 21 in sixteen micro-batches
@@ -76,9 +78,12 @@ def draw_update(answer: Answer, case: Case) -> Result:
     moved = _moved(before)
     torch.manual_seed(case["seed"] + 1)
     later = [drawn(case["update"] + more) for more in LATER]
-    again = drawn(case["update"])
+    again, before_failure = drawn(case["update"]), random_states()
+    with contextlib.suppress(Exception):
+        answer(images, NOT_DRAWN, case["update"], scheduler)
+    failed = _moved(before_failure)
     set_random_states(before)
-    return {"first": first, "moved": moved, "later": later, "again": again}
+    return {"first": first, "moved": moved, "later": later, "again": again, "failed": failed}
 
 
 def _exam(answer: Answer, case: Case) -> Result:
