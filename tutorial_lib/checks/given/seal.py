@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import builtins
 import functools
-import itertools
 import operator
 import sys
 from collections.abc import Iterator, Mapping
@@ -26,7 +25,7 @@ EXCHANGED = "exchanged"  # in a result: the first thing that was found to be ano
 # How a value is shown decides nothing, and torch.Storage follows the default dtype.
 _FREE = {"__repr__", "__str__", "showwarning", "Storage"}
 _OTHERS = "PyTorch's own operations (a mode that is still on, or a kernel of yours)"
-_GONE = object()  # where a name was taken away before any line of an answer
+_PARTS = ("__code__", "__defaults__", "__kwdefaults__")  # of a function
 _WATCHERS = ("setprofile", "settrace", "monitoring")  # of each call, and of what it returns
 
 
@@ -42,14 +41,11 @@ class Seal:
         package, _, own = __name__.rpartition(".")
         for names, name in ((sys.modules, __name__), (vars(sys.modules[package]), own)):
             names.pop(name, None)  # what is imported anew is another
-        noted = [
-            (p, n, keys, hidden, tuple([n.get(key, _GONE) for key in keys]))
-            for p, n, keys, hidden in where[0]
-        ]
-        functions = [function for _, function in where[1]]
-        code = [name for name, _ in where[1]], functions, [*map(_code, functions)]
+        called, functions = zip(*where[1], strict=True)
+        gets = (functools.partial(map, operator.attrgetter(part)) for part in _PARTS)
+        parts = [("", functions, called, set[str](), get, [*get(functions)]) for get in gets]
         self.broken, self.interceptors = "", interceptors()
-        self.look = functools.partial(_first_exchanged, noted, code)
+        self.look = functools.partial(_first_exchanged, [*map(_noted, where[0]), *parts])
 
     def check(self) -> None:
         """Look once."""
@@ -135,28 +131,31 @@ def _inside(value: Any) -> Iterator[FunctionType]:
     return (part for part in parts if isinstance(part, FunctionType))
 
 
-_code = operator.attrgetter("__code__", "__defaults__", "__kwdefaults__")
+def _noted(place: tuple[str, Mapping[str, Any], list[str], set[str]]) -> tuple[Any, ...]:
+    """Note a place's values; a name that is gone before any line of an answer is to stay away."""
+    name, names, keys, hidden = place
+    there = [key for key in keys if key in names]
+    get = operator.itemgetter(*there, there[0]) if there else tuple  # of one alone it is no tuple
+    values = [*get(names)] if there else []
+    return f"{name}.", names, there, {*hidden, *keys} - {*there}, get, values
 
 
 def _first_exchanged(
-    places: list[Any],
-    functions: tuple[list[str], list[Any], list[Any]],
-    gone: Any = itertools.repeat(_GONE),  # noqa: B008
-    kept: Any = (map, all, zip, next, list, operator.is_, _code),
+    noted: list[Any], kept: Any = (map, all, zip, next, operator.is_, KeyError)
 ) -> str:
     """Name what is another now; nothing is looked up here that an answer could exchange.
 
     It goes over ten thousand names several times a case, so its loops are those of Python's own C.
+    An object of the answer's own may say that it is equal to anything: only the same one is right.
     """
-    map_, all_, zip_, next_, list_, is_, code = kept
-    for place, names, keys, hidden, values in places:
-        if not all_(map_(is_, map_(names.get, keys, gone), values)):
-            same = map_(is_, map_(names.get, keys, gone), values)
-            return f"{place}.{next_(key for key, is_same in zip_(keys, same) if not is_same)}"
-        if not names.keys().isdisjoint(hidden):
-            return f"{place}.{next_(name for name in names.keys() & hidden)}"
-    called, now, before = functions[0], list_(map_(code, functions[1])), functions[2]
-    if now != before:
-        changed: str = next_(n for n, new, old in zip_(called, now, before) if new != old)
-        return changed
+    map_, all_, zip_, next_, is_, missing = kept
+    for place, source, keys, hidden, get, values in noted:
+        try:
+            if not all_(map_(is_, get(source), values)):
+                now = zip_(keys, get(source), values)
+                return f"{place}{next_(key for key, new, old in now if not is_(new, old))}"
+        except missing as gone:
+            return f"{place}{gone.args[0]}"
+        if hidden and not source.keys().isdisjoint(hidden):
+            return f"{place}{next_(name for name in source.keys() & hidden)}"
     return ""
