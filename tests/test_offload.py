@@ -242,6 +242,31 @@ def test_a_host_without_a_link_is_refused(numbers):
 
 def test_a_budget_that_no_host_helps_is_refused_with_what_would_do():
     stages = chain(12, seed=3)
-    floor = planning.floor_bytes(stages)
-    with pytest.raises(ValueError, match=rf"Without one, they need {floor} bytes"):
-        planning.solve_with_host(stages, budget_bytes=1_000, host=planning.Host(1e18))
+    for host in (planning.Host(1e18), planning.Host(1e18, 0), planning.Host(1e18, takes_all=True)):
+        with pytest.raises(ValueError, match=r"with a host too. They need \d+ bytes") as refused:
+            planning.solve_with_host(stages, budget_bytes=1_000, host=host)
+        enough = int(str(refused.value).split("They need ")[1].split()[0])
+        found = planning.solve_with_host(stages, budget_bytes=enough, host=host)
+        assert peak_of(found, found.moves) == found.peak_bytes <= enough
+        assert enough <= sum(stage.saved_bytes for stage in stages)
+
+
+def test_a_host_may_take_all_that_may_move():
+    stages = chain(12, seed=4)
+    kept = planning.Plan(tuple(stages), tuple(range(12)))
+    movable = [size for size in kept.slots.movable if size]
+    for room, moved in ((None, len(movable)), (sum(movable[:4]), 4), (0, 0)):
+        host = planning.Host(1e9, room, takes_all=True)
+        found = planning.solve_with_host(stages, budget_bytes=kept.peak_bytes, host=host)
+        assert found.tree == kept.tree
+        assert len(found.moves) >= moved
+        assert found.host_bytes <= (sum(movable) if room is None else room)
+        assert seconds_of(found, found.moves, 1e9) == pytest.approx(found.seconds)
+
+
+def test_a_host_without_memory_gives_the_plan_without_a_host():
+    stages = chain(12, seed=5)
+    budget = int(0.6 * sum(stage.saved_bytes for stage in stages))
+    found = planning.solve_with_host(stages, budget_bytes=budget, host=planning.Host(1e18, 0))
+    assert found.tree == planning.solve(stages, budget_bytes=budget).tree
+    assert not found.moves

@@ -148,9 +148,23 @@ def test_with_a_host_the_same_budget_takes_less_time(tiny, enough, capsys):
     assert "      host" in str(found)
     assert found.as_data()["best"]["host_bytes"] == best.host_bytes
     words = ["plan", tiny, "--budget", "1GiB", "--effective-batch", "2"]
-    for more in (["--link", "0GB/s"], ["--link", "pcie-9"], ["--host", "1GiB"]):
+    all_moved = ["--offload", "all"]
+    for more in (["--link", "0GB/s"], ["--link", "pcie-9"], ["--host", "1GiB"], all_moved):
         assert run([*words, *more]) != 0
         assert "link" in capsys.readouterr().err
+    seen = {}
+    for way in ("auto", "none", "all"):
+        assert run([*words, "--link", "pcie-3", "--offload", way, "--json"]) == 0
+        seen[way] = json.loads(capsys.readouterr().out)["best"]["host_bytes"]
+    assert seen["auto"] == seen["none"] == 0 < seen["all"]  # all fits
+
+
+@pytest.mark.weekly
+def test_where_nothing_fits_the_smallest_budget_knows_the_host(tiny, enough):
+    host = planning.Host(1e15)
+    with_host = planning.fit(tiny, budget_bytes=enough // 3, host=host, **ONE).smallest_bytes
+    assert with_host <= enough
+    assert planning.fit(tiny, budget_bytes=with_host, host=host, **ONE).best.fits
 
 
 @pytest.mark.parametrize("precision", ["bf16", "bf16-amp"])

@@ -10,7 +10,8 @@ __all__, __getattr__ = load_when_used(
     __name__,
     {
         "chain.moves": "Move Span",
-        "chain.offload": "Host solve_with_host",
+        "chain.host": "Host",
+        "chain.offload": "solve_with_host",
         "chain.plan": "Plan",
         "chain.profiled": "Profile",
         "chain.simulate": "Event Simulation simulate",

@@ -69,6 +69,8 @@ def options(parser: argparse.ArgumentParser) -> None:
     add("--stages", metavar="NAMES", help="modules that may be recomputed: layers.0,layers.1")
     where = "link to the host, where tensors may wait: 55GB/s, or pcie-4"
     add("--link", metavar="SPEED", help=where)
+    ways = "what waits there: as much as saves time (auto), nothing, or all that may move"
+    add("--offload", choices=("auto", "none", "all"), help=ways)
     add("--host", metavar="SIZE", help="pinned memory there for them: 64GiB (default: any)")
     add("--emulated", metavar="CARDS", help="cards to run the plan on, as in t4,a100")
     add("--save", type=Path, metavar="FILE", help="file for the plan, for Plan.load")
@@ -77,7 +79,7 @@ def options(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Search, show what fits, and save the best plan where a file is named."""
     from tutorial_lib.instruments.emulated.cards import find_card
-    from tutorial_lib.instruments.planning.chain.offload import Host
+    from tutorial_lib.instruments.planning.chain.host import Host
     from tutorial_lib.instruments.planning.fitting.search import fit
     from tutorial_lib.instruments.planning.run.roofline import Speed
 
@@ -89,9 +91,11 @@ def run(options: argparse.Namespace) -> int:
         raise ValueError(f"--emulated runs one process, and --ranks {recipe.ranks} was asked for.")
     host = None
     if options.link is not None:
-        host = Host.of(options.link, None if options.host is None else parse_bytes(options.host))
-    elif options.host is not None:
-        raise ValueError("--host is memory behind a link: add --link, as in --link pcie-4.")
+        most = None if options.host is None else parse_bytes(options.host)
+        host = replace(Host.of(options.link, most), takes_all=options.offload == "all")
+    elif options.host is not None or options.offload in ("auto", "all"):
+        raise ValueError("The host is behind a link: add --link, as in --link pcie-4.")
+    host = None if options.offload == "none" else host
     refuse_whole_step(recipe)
     with sign_of_life(f"Planning {recipe.model}") as tell:
         found = fit(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import contextlib
 import itertools
 from collections.abc import Collection, Iterator, Sequence
 from collections.abc import Set as AbstractSet
@@ -11,56 +12,21 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from tutorial_lib.instruments.planning.chain.costs import Costs, Seconds
+from tutorial_lib.instruments.planning.chain.floor import Floor
+from tutorial_lib.instruments.planning.chain.host import Host
 from tutorial_lib.instruments.planning.chain.plan import Evaluate, Plan
 from tutorial_lib.instruments.planning.chain.profiled import Profile
 from tutorial_lib.instruments.planning.chain.single import SingleTable
-from tutorial_lib.instruments.planning.chain.solve import MIDDLE, SHORT, floor_bytes, solve, taken
+from tutorial_lib.instruments.planning.chain.solve import MIDDLE, SHORT, solve, taken
 from tutorial_lib.instruments.planning.chain.stages import Skip, Stage
 from tutorial_lib.instruments.segments.tree import Selective, Tree, leaves
-from tutorial_lib.units import human_bytes, parse_bytes
+from tutorial_lib.units import human_bytes
 
 _SLOTS = 16_000  # of the table for long chains
 _TRIES = 6  # budgets that are tried at L = 1000, twice; of shorter chains more
 _PASSES = 4  # over the stages of a chain that isn't longer than `MIDDLE`
 _SPREAD = 1e-3  # of a stage's time
 _FLOAT32 = 1 - 1e-4  # the table's times are sums of so many
-
-# Bytes/s in one direction, as published: 16 lanes of PCI-SIG's 8, 16 and 32 GT/s, and NVIDIA's
-# GH200 data sheet, half of its 900 GB/s. Real copies reach about four fifths.
-LINKS = {"pcie-3": 16e9, "pcie-4": 32e9, "pcie-5": 64e9, "nvlink-c2c": 450e9}
-
-
-@dataclass(frozen=True)
-class Host:
-    """Memory beside the device, and the link to it.
-
-    Args:
-        bytes_per_second: Of one direction. Copies in both directions don't slow each other down.
-        num_bytes: Pinned memory for what moves; `None` is as much as a plan wants.
-    """
-
-    bytes_per_second: float
-    num_bytes: int | None = None
-
-    @classmethod
-    def of(cls, link: str, num_bytes: int | None = None) -> Host:
-        """Read a link's speed in one direction, as in `55GB/s`, or a name, as in `pcie-4`."""
-        if link in LINKS:
-            return cls(LINKS[link], num_bytes)
-        try:
-            return cls(parse_bytes(link.removesuffix("/s")), num_bytes)
-        except ValueError as error:
-            raise ValueError(
-                f"The link {link!r} has no speed above 0. Write one, as in 55GB/s, or a name: "
-                f"{', '.join(LINKS)}."
-            ) from error
-
-    def __post_init__(self) -> None:
-        if not self.bytes_per_second > 0 or (self.num_bytes or 0) < 0:
-            raise ValueError(
-                f"A host has a link of more than 0 bytes/s (here {self.bytes_per_second}), and no "
-                f"negative memory (here {self.num_bytes}). Without one, use planning.solve."
-            )
 
 
 def solve_with_host(
@@ -88,30 +54,33 @@ def solve_with_host(
     Raises:
         ValueError: When no plan fits, or a stage that is named isn't there.
     """
-    chain, skips, evaluate = taken(stages, skips, int(budget_bytes))
-    names = stages.names if isinstance(stages, Profile) else ()
-    if unknown := set(stay) - {*range(len(chain)), *names}:
-        raise ValueError(f"stay names {sorted(map(str, unknown))}, and no stage is called so.")
-    staying = {n for n, name in enumerate(names) if name in stay} | {*stay}
-    if isinstance(stages, Profile) and any(call.is_between for call in stages.calls):
-        staying = {*range(len(chain))}
-    try:
-        best: Plan | None = solve(stages, budget_bytes=budget_bytes, skips=skips)
-    except ValueError:
-        best = None
-    search = _Search(Costs.of(chain, skips), evaluate, int(budget_bytes), host, best, staying)
-    if len(chain) <= SHORT:
-        search.all()
-    elif best is None or best.overhead > 0:
-        search.long()
+    search = _Search.of(stages, skips, int(budget_bytes), host, stay)
+    if host.takes_all:
+        plan = search.squeezed(tuple(range(len(search.costs))))
+        if plan.peak_bytes <= budget_bytes:
+            return search.moved(plan, [move.item for move in plan.moves])
+    else:
+        with contextlib.suppress(ValueError):
+            search.best = solve(stages, budget_bytes=budget_bytes, skips=skips)
+        if len(search.costs) <= SHORT:
+            search.all()
+        elif search.best is None or search.best.overhead > 0:
+            search.long()
+    if search.best is None and (least := search.smallest()).peak_bytes <= budget_bytes:
+        search.best = least
     if search.best is None:
-        floor = floor_bytes(stages if isinstance(stages, Profile) else chain)
         raise ValueError(
             f"budget_bytes (={budget_bytes}, {human_bytes(budget_bytes)}) is too small for these "
-            f"{len(chain)} stages, with a host too. Without one, they need {floor} bytes "
-            f"({human_bytes(floor, up=True)}). Try that, a larger host, or a smaller micro-batch."
+            f"{len(search.costs)} stages, with a host too. They need {least.peak_bytes} bytes "
+            f"({human_bytes(least.peak_bytes, up=True)}). Try that, a larger host, or a smaller "
+            "micro-batch."
         )
     return search.best
+
+
+def smallest_with_host(stages: Sequence[Stage] | Profile, host: Host) -> Plan:
+    """Return a plan for a budget that is enough, whatever it recomputes and waits for."""
+    return _Search.of(stages, (), 0, host, ()).smallest()
 
 
 @dataclass
@@ -122,8 +91,59 @@ class _Search:
     evaluate: Evaluate
     budget: int
     host: Host
-    best: Plan | None
     staying: AbstractSet[int | str]
+    best: Plan | None = None
+
+    @classmethod
+    def of(
+        cls,
+        stages: Sequence[Stage] | Profile,
+        skips: Sequence[Skip],
+        budget: int,
+        host: Host,
+        stay: Collection[int | str],
+    ) -> _Search:
+        """Look at a chain or a profile; refuse a stage to stay that isn't there."""
+        chain, skips, evaluate = taken(stages, skips, budget)
+        names = stages.names if isinstance(stages, Profile) else ()
+        if unknown := set(stay) - {*range(len(chain)), *names}:
+            raise ValueError(f"stay names {sorted(map(str, unknown))}, and no stage is called so.")
+        staying = {n for n, name in enumerate(names) if name in stay} | {*stay}
+        if isinstance(stages, Profile) and any(call.is_between for call in stages.calls):
+            staying = {*range(len(chain))}
+        return cls(Costs.of(chain, skips), evaluate, budget, host, staying)
+
+    def smallest(self) -> Plan:
+        """Return the plan with the smallest peak of three: two with all that may on the host."""
+        found = [self.squeezed(tuple(range(len(self.costs))))]
+        if not self.host.takes_all:
+            found += [self.squeezed(self._each()), self.evaluate(Floor(self.costs).tree())]
+        return min(found, key=lambda plan: plan.peak_bytes)
+
+    def squeezed(self, tree: Tree) -> Plan:
+        """Move all of a tree that may move and has room, within the smallest budget."""
+        plan = self.evaluate(tree)
+        room = float("inf") if self.host.num_bytes is None else self.host.num_bytes
+        items = []
+        for item in self._movable(plan):
+            if plan.slots.movable[item] <= room:
+                items.append(item)
+                room -= plan.slots.movable[item]
+        enough = bisect.bisect_left(
+            range(plan.peak_bytes), True, key=lambda n: plan.slots.schedule(items, n) is not None
+        )
+        return self.moved(plan, items, enough)
+
+    def moved(self, plan: Plan, items: Sequence[int], budget: int | None = None) -> Plan:
+        """Return a plan with these items on the host; the budget, or another one, is enough."""
+        moves = plan.slots.schedule(items, self.budget if budget is None else budget) or ()
+        return replace(plan, moves=tuple(moves), bytes_per_second=self.host.bytes_per_second)
+
+    def _each(self) -> Tree:
+        """Recompute each stage by itself, where it can run again."""
+        again = np.isfinite(self.costs.forward)
+        again[-1] = False
+        return tuple((n,) if may else n for n, may in enumerate(again.tolist()))
 
     def all(self) -> None:
         """Try every tree without nested segments, the fastest first, and all that it may move."""
@@ -171,9 +191,7 @@ class _Search:
 
     def _near(self) -> None:
         """Recompute each stage by itself, or let one change at a time make the best one better."""
-        again = np.isfinite(self.costs.forward)
-        again[-1] = False
-        each = tuple((n,) if may else n for n, may in enumerate(again.tolist()))
+        each = self._each()
         self._offer_first(self.evaluate(each))
         for _ in range(_PASSES if self.best else 0):
             assert self.best is not None
@@ -181,7 +199,7 @@ class _Search:
             for place, item in enumerate(self.best.tree):
                 tree = self.best.tree
                 single = [*leaves((item,))]
-                if tree[place] == item and len(single) == 1 and again[single[0]]:
+                if tree[place] == item and len(single) == 1 and each[single[0]] != single[0]:
                     other = int(single[0]) if isinstance(item, tuple) else (int(item),)
                     self._offer_first(self.evaluate((*tree[:place], other, *tree[place + 1 :])))
             if self.best.seconds >= before:

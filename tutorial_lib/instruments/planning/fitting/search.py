@@ -8,10 +8,11 @@ from functools import partial
 from itertools import product
 from typing import Any
 
-from tutorial_lib.instruments.planning.chain.offload import Host, solve_with_host
+from tutorial_lib.instruments.planning.chain.host import Host
+from tutorial_lib.instruments.planning.chain.offload import smallest_with_host, solve_with_host
 from tutorial_lib.instruments.planning.chain.plan import Plan
 from tutorial_lib.instruments.planning.chain.profiled import Profile
-from tutorial_lib.instruments.planning.chain.solve import floor_bytes, smallest, solve
+from tutorial_lib.instruments.planning.chain.solve import smallest, solve
 from tutorial_lib.instruments.planning.chain.stages import Skip, Stage, outputs
 from tutorial_lib.instruments.planning.fitting.candidates import Candidate, Fit, marked
 from tutorial_lib.instruments.planning.fitting.judged import judge, possible_micro_batches
@@ -206,7 +207,10 @@ class _Search:
     def _least_bytes(self, candidate: Candidate) -> int:
         """Add up the peak with the plan that needs least."""
         at, always = self._held(candidate)
-        return max(always + floor_bytes(at), self._update(candidate).peak_bytes)
+        return max(always + self._smallest(at).peak_bytes, self._update(candidate).peak_bytes)
+
+    def _smallest(self, at: Profile) -> Plan:
+        return smallest(at) if self.host is None else smallest_with_host(at, self.host)
 
     def _planned(self, candidate: Candidate, plan: Plan) -> Candidate:
         """Return a candidate with a plan, and with the added-up seconds and bytes of its update."""
@@ -238,7 +242,7 @@ class _Search:
             if candidate.accumulation > 1 and candidate.micro_batch > too_large.get(kind, math.inf):
                 continue  # more samples at once need no less
             at, _ = self._held(candidate)
-            plan = smallest(at)
+            plan = self._smallest(at)
             least = self._in_whole(found, self._planned(candidate, plan), plan)
             enough = min(enough, least.peak_bytes)
             if least.peak_bytes > self.budget:
@@ -247,7 +251,7 @@ class _Search:
                     too_large[kind] = candidate.micro_batch
             else:  # it recomputes more than is needed
                 room = plan.peak_bytes + self.budget - least.peak_bytes
-                faster = solve(at, budget_bytes=room)
+                faster = self._solved(candidate, room)
                 other = self._in_whole(found, self._planned(candidate, faster), faster)
                 least = other if other.peak_bytes <= self.budget else least
             found = _with(found, candidate, least)
