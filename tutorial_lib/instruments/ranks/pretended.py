@@ -35,8 +35,7 @@ def pretend(num_ranks: int) -> Iterator[None]:
             f"this process is rank {dist.get_rank()} of a process group already: pretend outside "
             "it, or call torch.distributed.destroy_process_group() before."
         )
-    store = patches.fake_store()
-    dist.init_process_group("fake", store=store, rank=0, world_size=num_ranks)
+    dist.init_process_group("fake", store=patches.fake_store(), rank=0, world_size=num_ranks)
     try:
         with patches.with_ddp_on_the_fake_backend():
             yield

@@ -26,6 +26,7 @@ import torch.distributed as dist
 from tutorial_lib.instruments.ranks import exit_reports
 
 _START_SECONDS = 120.0  # each process imports torch
+_CORES = os.cpu_count() or 1
 _RANKS_PER_CORE = 16
 _GRACE_SECONDS = 0.5  # for a second rank's news, which may be the cause of the first one's
 
@@ -42,20 +43,16 @@ def start(num_ranks: int) -> Ranks:
     """
     if num_ranks < 1:
         raise ValueError(f"num_ranks (={num_ranks}) must be at least 1.")
-    most = _RANKS_PER_CORE * _cores()
+    most = _RANKS_PER_CORE * _CORES
     if num_ranks > most:
         raise ValueError(
-            f"num_ranks (={num_ranks}) is too many for {_cores()} cores: each rank is a process of "
+            f"num_ranks (={num_ranks}) is too many for {_CORES} cores: each rank is a process of "
             f"about 300 MB that imports PyTorch. Start at most {most}, or predict the step of one "
             "rank by memory.predict."
         )
-    if num_ranks > _cores():
-        print(f"{num_ranks} ranks share {_cores()} cores: their counts are right, times are not.")
+    if num_ranks > _CORES:
+        print(f"{num_ranks} ranks share {_CORES} cores: their counts are right, times are not.")
     return Ranks(num_ranks)
-
-
-def _cores() -> int:
-    return os.cpu_count() or 1
 
 
 class Ranks(contextlib.AbstractContextManager["Ranks"]):
@@ -81,7 +78,7 @@ class Ranks(contextlib.AbstractContextManager["Ranks"]):
             self._pipes.append(ours)
             self._processes.append(process)
         self._end = weakref.finalize(self, _end, self._processes, self._pipes, self._folder)
-        self._answers(_START_SECONDS * max(1, num_ranks // _cores()))
+        self._answers(_START_SECONDS * max(1, num_ranks // _CORES))
 
     def run(self, function: Callable[..., Any], *args: Any, seconds: float = 120.0) -> list[Any]:
         """Call a function in every rank at the same time.
@@ -109,13 +106,11 @@ class Ranks(contextlib.AbstractContextManager["Ranks"]):
                 pipe.send((seconds, work))
         return self._answers(seconds)
 
-    def stop(self) -> None:
+    def stop(self, *_: object) -> None:
         """End the processes."""
         self._end()
 
-    def __exit__(self, *error: object) -> None:
-        """End the processes."""
-        self.stop()
+    __exit__ = stop
 
     def _answers(self, seconds: float) -> list[Any]:
         give_up = time.monotonic() + seconds
@@ -163,7 +158,7 @@ class Ranks(contextlib.AbstractContextManager["Ranks"]):
         return (
             f"after {seconds:.0f} s {'; '.join(where)}. All ranks must make the same collectives "
             f"in the same order; if each makes progress, allow more seconds ({len(where)} ranks "
-            f"share {_cores()} cores)."
+            f"share {_CORES} cores)."
         )
 
     def _stderr(self, rank: int) -> Path:

@@ -18,6 +18,10 @@ _NO_GPU = (
     "Without a GPU, leave this out, or give your function a parameter `device` and place things\n"
     'there: the command fills it in. (`predict` and `plan` ignore .cuda() and .to("cuda").)\n'
 )
+_NO_GROUP = (
+    "One process runs here. Predict one rank of 8 in a script, without init_process_group:\n"
+    "  with ranks.pretend(8): print(memory.predict(make_step))  # tutorial_lib.instruments.ranks\n"
+)
 
 
 def foreseen(error: Exception) -> str | None:
@@ -62,10 +66,10 @@ def of_own_code(error: Exception) -> str | None:
     frames = _own_frames(error)
     if not frames:
         return None
-    lines = "".join(traceback.format_list(frames))
     cure = _NO_GPU if re.search("cuda|nvidia|accelerator", str(error), re.IGNORECASE) else ""
-    said = f"Your code raised {type(error).__name__}: {error}\n{lines}"
-    return f"{said}{cure}--debug shows all lines."
+    cure = _NO_GROUP if re.search("env:// rendezvous|process group has not", str(error)) else cure
+    said = [f"Your code raised {type(error).__name__}: {error}\n", *traceback.format_list(frames)]
+    return f"{''.join(said)}{cure}--debug shows all lines."
 
 
 @contextlib.contextmanager

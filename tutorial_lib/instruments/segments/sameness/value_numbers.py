@@ -97,11 +97,12 @@ class ValueNumbers(TorchDispatchMode):
         return number
 
     def _of_constant(self, tensor: Tensor) -> int | None:
-        """Return the number of a tensor that Python made from numbers."""
-        if is_fake(tensor) or tensor.requires_grad or tensor.device.type != "cpu":
-            return None
+        """Return the number of a tensor that Python made from numbers, or that holds none."""
         storage = tensor.untyped_storage()
-        if storage.nbytes() > _MOST_BYTES:
+        if not storage.nbytes():  # what a cache begins with
+            return hash("empty")
+        on_cpu = tensor.device.type == "cpu" and not is_fake(tensor)
+        if tensor.requires_grad or not on_cpu or storage.nbytes() > _MOST_BYTES:
             return None
         with private_torch.without_modes():
             return hash(bytes(torch.tensor([], dtype=torch.uint8).set_(storage).numpy()))
