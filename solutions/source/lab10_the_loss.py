@@ -659,3 +659,6 @@ if torch.cuda.is_available():
 # - Compute gradients once, in forward, and refuse what such a loss can't do.
 # - Apply this loss to a real head: with tied weights, a bias, ragged rows and autocast, within a
 #   budget.
+#
+# PyTorch 2.13 and 2.15 have such a loss: `F.linear_cross_entropy(..., options=...)`. It takes
+# `(tokens, width)` alone, and with `label_smoothing` it computes all logits (chapter 10d).
