@@ -172,11 +172,14 @@ class _ThreadGroup(dist.ProcessGroup):
 
 
 def _reduced(stacked: Tensor, operation: Any) -> Tensor:
-    for known, name in ((dist.ReduceOp.SUM, "sum"), (dist.ReduceOp.AVG, "mean"),
-                        (dist.ReduceOp.MAX, "amax"), (dist.ReduceOp.MIN, "amin")):  # fmt: skip
-        if operation == known:
-            reduced: Tensor = getattr(stacked, name)(0)
-            return reduced
+    if operation == dist.ReduceOp.SUM:
+        return stacked.sum(0)
+    if operation == dist.ReduceOp.AVG:
+        return stacked.sum(0) / len(stacked)
+    if operation == dist.ReduceOp.MAX:
+        return stacked.amax(0)
+    if operation == dist.ReduceOp.MIN:
+        return stacked.amin(0)
     raise RuntimeError(f"ranks in threads sum, average, take max and min, and not {operation}.")
 
 
@@ -245,7 +248,10 @@ def in_threads(
             thread.start()
         for thread in threads:
             thread.join()
-    # whoever waits in vain is not the cause; an error inside backward may carry it in its text
-    for _, error in sorted(errors.items(), key=lambda e: ("LeftAloneError" in repr(e[1]), e[0])):
+    for _, error in sorted(errors.items(), key=lambda item: (_is_left_alone(item[1]), item[0])):
         raise error
     return [results[rank] for rank in range(num_ranks)], group.traffic
+
+
+def _is_left_alone(error: BaseException) -> bool:
+    return isinstance(error, LeftAloneError) or "LeftAloneError" in str(error)
