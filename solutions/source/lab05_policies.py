@@ -42,6 +42,7 @@ from torch.utils.module_tracker import ModuleTracker
 
 from tutorial_lib import checks, claims, data, device, memory, plots
 from tutorial_lib.guesses import beside
+from tutorial_lib.instruments import planning
 from tutorial_lib.memory import storage_key
 from tutorial_lib.models.gpt import GPT, Block, GPTConfig
 from tutorial_lib.units import Bytes, human_bytes, human_flops
@@ -827,6 +828,44 @@ print(f"{ratio:.2f} times as many{beside(guess, ratio)}")
 del loss
 print(f"left on the host when the graph is gone: {Bytes(once.held_bytes)}")
 
+# %% [markdown] id="waiting-text"
+# ## Which of them should wait?
+#
+# Your solver moves nothing, and your hooks move all that is large. The library's planner chooses
+# for each block: keep, recompute, or move what it saves. Here it plans GPT-2 for three quarters of
+# the bytes that keeping all takes, at an A100's predicted speed, behind four links to the host.
+#
+# **Predict.** In the fastest plan behind PCIe 4, how many of the 12 blocks wait on the host? This
+# part isn't graded.
+
+# %% id="guess-waiting"
+guess = None  # blocks
+
+# %% id="waiting"
+with memory.predicting():
+    gpt, tokens = GPT(FUSED), torch.zeros(ROWS, 1024, dtype=torch.long)
+    loss_of = partial(gpt.loss, tokens)
+    profile = planning.profile(gpt, loss_of, speed=planning.Speed(), is_judged=True)
+kept = planning.Plan(profile.stages, tuple(range(len(profile.stages))), profile.skips)
+target, plans = {"budget_bytes": kept.peak_bytes * 3 // 4}, {}
+plans["no host"] = planning.solve(profile, **target)
+for link in ("pcie-3", "pcie-4", "pcie-5", "nvlink-c2c"):
+    host = planning.Host.of(link)
+    plans[link] = planning.solve_with_host(profile, host=host, **target)
+
+# %% id="waiting-table"
+table = {link: {"wait on the host": len(plan.moves),
+                "run again": sum(plan.forward_executions) - len(plan.stages),
+                "more time": f"{plan.overhead:.1%}"}
+         for link, plan in plans.items()}  # fmt: skip
+waiting = table["pcie-4"]["wait on the host"]
+print(f"behind PCIe 4: {waiting} blocks{beside(guess, waiting)}")
+pd.DataFrame(table).T
+
+# %% [markdown] id="waiting-read"
+# The faster the link, the more blocks wait and the fewer run again. Behind the slowest one, moving
+# more would take longer than running again.
+
 # %% [markdown] id="gpu-text"
 # ## On a GPU
 #
@@ -884,4 +923,4 @@ claims.Verdicts(
 # - Reach a target in bytes with the fewest FLOPs, or move saved tensors to the host.
 #
 # First drop what costs no matmul. For the rest, compare the times of copying and recomputing, as in
-# chapter 07d.
+# chapter 07d, or let `plan MODEL --link pcie-4` do it.
