@@ -52,6 +52,7 @@ MODEL = "gpt2"
 BATCH = 8  # samples in an update
 SIZES = {}  # as in {"seq": 512}, or {"size": 64}: side of an image or latent
 CARD = "4GiB"  # a size, or a card: "rtx-4060", "t4", "a100", ...
+LINK = None  # to the host, as in "pcie-4": the plan may then move tensors there (07d)
 # what your script does today; others are fp16-amp, bf16-amp, bf16; eager; sgd, ...
 NOW = {"precision": "fp32", "attention": "sdpa", "optimizer": "adamw"}
 guess = None  # GiB that one step needs: write a number before you go on
@@ -78,7 +79,7 @@ report
 #
 # | what is large | what lowers it | what does not |
 # |---|---|---|
-# | activations | a smaller micro-batch; checkpoints | another optimizer |
+# | activations | a smaller micro-batch; checkpoints; the host (`LINK`) | another optimizer |
 # | optimizer state | 8 or 16 bits; LoRA; sharding (13) | checkpoints; a smaller micro-batch |
 # | parameters | bfloat16 throughout; sharding (13) | checkpoints; a smaller micro-batch |
 # | gradients | bfloat16 throughout; LoRA; sharding (13) | checkpoints; a smaller micro-batch |
@@ -156,6 +157,7 @@ lean = replace(harmless[-1], checkpointing="none", accumulation=1)
 eight_bit = str(lean.optimizer).replace("fused", "8bit")
 asked = {"budget_bytes": room.sure, "effective_batch": BATCH, "speed": speed}
 asked["optimizers"] = list(dict.fromkeys([lean.optimizer, eight_bit]))
+asked["host"] = planning.Host.of(LINK) if LINK else None
 best = None
 try:
     for precision in dict.fromkeys([lean.precision, "bf16"]):
