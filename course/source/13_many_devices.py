@@ -847,4 +847,5 @@ plots.ledger_bars(ledgers, title=title, cards_gib=(24, 80), predicted=[*ledgers]
 # - Predict on a laptop what one of eight ranks needs, before you rent the cards.
 #
 # Lab 06 has an exercise with real ranks. The companions [13b](13b_divide_the_model.ipynb) (dividing
-# layers and their insides) and [13c](13c_launchers.ipynb) (`torchrun`, Accelerate, buckets) go on.
+# layers and their insides), [13c](13c_launchers.ipynb) (`torchrun`, Accelerate, buckets) and
+# [13d](13d_fsdp2_in_full.ipynb) (FSDP2 over time, with frozen weights, HSDP, CPU offload) go on.
