@@ -17,7 +17,8 @@ class Host:
 
     Args:
         bytes_per_second: Of one direction. Copies in both directions don't slow each other down.
-        num_bytes: Pinned memory for what moves; `None` is as much as a plan wants.
+        num_bytes: Pinned memory for what moves, up to 32 MiB less than a GPU pins; `None` is as
+            much as a plan wants.
         takes_all: Whether all moves that may and has room there, and nothing is recomputed.
     """
 
