@@ -6,6 +6,7 @@ they come from; `least_room.py` beside it looked for the least room on an H200.
 
 import csv
 import datetime
+import itertools
 import statistics
 import tomllib
 from collections import Counter
@@ -14,7 +15,15 @@ from pathlib import Path
 import pytest
 
 from tutorial_lib.instruments import recorded
-from tutorial_lib.instruments.emulated import CARDS, Room, Verdict, needed, on_cards, verdict
+from tutorial_lib.instruments.emulated import (
+    CARDS,
+    Room,
+    Verdict,
+    find_card,
+    needed,
+    on_cards,
+    verdict,
+)
 from tutorial_lib.instruments.emulated.verdict import CLOSE
 from tutorial_lib.instruments.planning.run.roofline import LASTS, RESTS_ON, TIMED, Speed
 from tutorial_lib.memory.report import MemoryReport
@@ -174,12 +183,39 @@ def test_the_readme_says_what_an_h200_measured(root):
 
 
 def test_of_the_timed_steps_nine_in_ten_are_in_the_range():
-    rows = list(csv.DictReader((FOLDER / "own_times.csv").read_text("utf-8").splitlines()))
-    assert f"{len(rows)} steps in bfloat16" in RESTS_ON
-    assert {row["card"] for row in rows} == set(TIMED)
-    assert all("bf16" in row["step"] for row in rows)
-    launch = 1000 * Speed().launch_seconds
-    longer = [max(float(r["roofline_ms"]), int(r["launches"]) * launch) for r in rows]
-    shares = [float(r["measured_ms"]) / ms for r, ms in zip(rows, longer, strict=True)]
+    own, whole = (
+        list(csv.DictReader((FOLDER / name).read_text("utf-8").splitlines()))
+        for name in ("own_times.csv", "whole_runs.csv")
+    )
+    whole = [row for row in whole if row["launches"]]
+    steps = [(r["measured_ms"], r["roofline_ms"], r["launches"], 1000) for r in own]
+    steps += [(r["seconds"], r["roofline_seconds"], r["launches"], 1) for r in whole]
+    cards = {row["card"] for row in own} | {find_card(row["card"]).name for row in whole}
+    assert f"{len(steps)} steps in bfloat16" in RESTS_ON
+    assert cards == set(TIMED)
+    launch = Speed().launch_seconds
+    shares = [
+        float(took) / max(float(roofline), unit * launch * int(launches))
+        for took, roofline, launches, unit in steps
+    ]
     inside = sum(LASTS[0] <= share <= LASTS[1] for share in shares)
-    assert 0.85 * len(rows) < inside < 0.95 * len(rows)
+    assert 0.88 * len(steps) < inside < 0.92 * len(steps)
+
+
+def test_over_lengths_seconds_grow_as_they_did():
+    """Within 15 % in the median: Qwen's LoRA, an A100."""
+    rows = list(csv.DictReader((FOLDER / "whole_runs.csv").read_text("utf-8").splitlines()))
+    by_model: dict[str, list[tuple[int, float, float]]] = {}
+    for row in rows:
+        if row["launches"] and row["id"].startswith("qwen"):
+            model, _, length = row["id"].rpartition("_")
+            launching = Speed().launch_seconds * int(row["launches"])
+            ours = max(float(row["roofline_seconds"]), launching)
+            by_model.setdefault(model, []).append((int(length), float(row["seconds"]), ours))
+    off = [
+        abs((long[2] / short[2]) / (long[1] / short[1]) - 1)
+        for steps in map(sorted, by_model.values())
+        for short, long in itertools.pairwise(steps)
+    ]
+    assert len(off) == 7
+    assert statistics.median(off) < 0.15
