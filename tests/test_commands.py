@@ -297,7 +297,7 @@ def test_fits_takes_the_largest_micro_batch_and_no_larger(capsys, folder):
     said = capsys.readouterr().out
     assert "rtx-3090     yes" in said
     assert "List prices, which move: https://" in said
-    for card, words_of_it in (("h200", "an A100 and an L40S"), ("l4", "and none on this card")):
+    for card, words_of_it in (("h200", "an A100 and an L40S"), ("l4", "none of them on this card")):
         seconds = report_of(capsys, "predict", model, *words[:-1], "--seconds", card)["seconds"]
         assert 0 < seconds["from"] < seconds["to"] < 1
         assert words_of_it in seconds["rests_on"]

@@ -86,7 +86,7 @@ def show(
         _print_cards(cards)
     if seconds:
         print("seconds: {from:.2g} to {to:.2g} for a step on the {card}".format(**seconds))
-        print(f"  rests on {seconds['rests_on']}, of which nine in ten were in such a range")
+        print(f"  rests on {seconds['rests_on']}")
     if report.peak_phase == "optimizer":
         print("The update is the peak: no checkpointing lowers it, another --optimizer may.")
 
@@ -98,7 +98,8 @@ def seconds_on(key: str, recipe: Recipe) -> dict[str, Any]:
 
     card = find_card(key).name
     low, high = lasts(recipe.make_step, Speed.of(card))
-    rests = RESTS_ON + ("" if card in TIMED else ", and none on this card")
+    rests = f"{RESTS_ON}: nine in ten were in such a range"
+    rests += "" if card in TIMED else ", none of them on this card"
     return {"card": card, "from": low, "to": high, "rests_on": rests}
 
 
