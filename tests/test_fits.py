@@ -133,7 +133,7 @@ def size_of(row):
     return int(row["needed"] or row["predicted"])
 
 
-def test_of_an_rtx_3090_four_answers_were_wrong():
+def test_of_an_rtx_3090_six_answers_were_wrong():
     answers = [Verdict(size_of(row), RTX_3090).answer for row in LADDER]
     wrong = [
         key(row)[:2]
@@ -141,10 +141,24 @@ def test_of_an_rtx_3090_four_answers_were_wrong():
         if answer == ("no" if row["ran"] == "1" else "yes")
     ]
     assert sorted(wrong) == [
-        *(("gluon_resnet152_v1s", "nchw"), ("hrnet_w48", "nhwc")),
-        *(("sebotnet33ts_256", "nchw"), ("seresnet152d", "nchw")),
+        *(("cs3darknet_l", "nchw"), ("dm_nfnet_f4", "nchw"), ("gluon_resnet152_v1s", "nchw")),
+        *(("hrnet_w48", "nhwc"), ("sebotnet33ts_256", "nchw"), ("seresnet152d", "nchw")),
     ]
-    assert answers.count("close") < 0.15 * len(LADDER)
+    assert answers.count("close") < 0.13 * len(LADDER)
+
+
+def test_a_wrong_prediction_has_a_cause():
+    runs = {key(row): row for row in LADDER}
+    wrong = {k for k, r in runs.items() if (int(r["predicted"]) <= RTX_3090.free) != int(r["ran"])}
+    assert {key(row) for row in CAUSES} == wrong
+    for row in CAUSES:
+        model, layout, batch = key(row)
+        other = runs.get((model, "nhwc" if layout == "nchw" else "nchw", batch))
+        assert row["cause"] in {"blocks", "layout", "open"}
+        if row["cause"] == "blocks":
+            assert runs[model, layout, batch]["emulated_ran"] in {"0", ""}
+        if row["cause"] == "layout":
+            assert other is None or other["ran"] == "1"
 
 
 def test_the_readme_says_how_many_are_right(root):
@@ -159,7 +173,7 @@ def test_the_readme_says_how_many_are_right(root):
     asked = [row["emulated_ran"] == row["ran"] for row in LADDER if row["emulated_ran"]]
     assert f"| {len(LADDER)} decisions about {len({row['model'] for row in LADDER})} models" in said
     assert f"| {sum(asked)} of {len(asked)} asked end as there |" in said
-    assert f"says yes or no of {answers['yes'] + answers['no']}, four of them wrongly" in said
+    assert f"says yes or no of {answers['yes'] + answers['no']}, six of them wrongly" in said
     assert f"calls {answers['close']} close |" in said
 
 
@@ -177,6 +191,32 @@ def test_the_readme_says_what_an_h200_measured(root):
     assert all(row["report"]["requested_bytes"] == asked[key] for key, row in other.items())
     assert f"({len(other)} of them on an H100, too: the same bytes)" in said
     assert f"off by {statistics.median(map(abs, off)):.2%} in the median" in said
+
+
+def test_the_readme_says_how_operations_and_whole_runs_agree(root):
+    said = " ".join((root / "README.md").read_text(encoding="utf-8").split())
+    operations, runs = (
+        list(csv.DictReader((FOLDER / name).read_text("utf-8").splitlines()))
+        for name in ("operations.csv", "whole_runs.csv")
+    )
+    runs = [r for r in runs if r["predicted"] and r["kind"] == "reserved" and not r["bound"]]
+
+    def off(rows, *parts):
+        ours = [sum(int(row[part] or 0) for part in parts) for row in rows]
+        return [abs(o / int(r["published"]) - 1) for o, r in zip(ours, rows, strict=True)]
+
+    each = off(operations, "predicted", "workspaces")
+    assert f"| {len(each)} [single operations]" in said
+    assert (
+        f"off by {statistics.median(each):.2%} in the median; {sum(o < 0.01 for o in each)}" in said
+    )
+    predicted = off(runs, "predicted")
+    assert f"| {len(runs)} whole runs of which others published" in said
+    words = f"off by {statistics.median(predicted):.1%} in the median, by {max(predicted):.0%} at"
+    assert words in said
+    asked = off([run for run in runs if run["reserved"]], "reserved")
+    words = f"asked: off by {statistics.median(asked):.1%} in the median |"
+    assert f"| {len(asked)} of two sources {words}" in said
 
 
 # ---- seconds: a step lasts as long as its roofline, or as its launches ----
