@@ -655,6 +655,43 @@ def test_deepspeeds_checkpoint_does_not_restore_autocast():
 
 
 @pytest.mark.weekly
+@pytest.mark.parametrize(("losses", "same"), [(["sigmoid"], True), (["sigmoid", "sft"], False)])
+def test_trls_sft_loss_beside_dpo_is_a_mean_of_means(tmp_path, losses, same):
+    trl = pytest.importorskip("trl")
+    from datasets import Dataset
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+    words = ["<pad>", "<eos>", *(f"w{i}" for i in range(10))]
+    plain = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}, words[1]))
+    plain.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    names = {"pad_token": words[0], "eos_token": words[1]}
+    tokens = PreTrainedTokenizerFast(tokenizer_object=plain, **names)
+    sizes = {"vocab_size": 12, "hidden_size": 16, "intermediate_size": 16}
+    chosen = (" " + " ".join(words[2 : 2 + n]) for n in (1, 1, 2, 2, 8, 9, 10, 10))
+    rows = [{"prompt": "w1", "chosen": one, "rejected": " w3 w4"} for one in chosen]
+
+    def trained(micro_batch):
+        torch.manual_seed(0)
+        config = LlamaConfig(**sizes, num_hidden_layers=1, num_attention_heads=2)  # TRL changes it
+        model, reference = LlamaForCausalLM(config), LlamaForCausalLM(config)
+        reference.load_state_dict(model.state_dict())
+        options = trl.DPOConfig(
+            str(tmp_path), per_device_train_batch_size=micro_batch, max_steps=1, use_cpu=True,
+            gradient_accumulation_steps=8 // micro_batch, loss_type=losses, optim="sgd",
+            loss_weights=[1.0] * len(losses), learning_rate=1.0, bf16=False, report_to=[],
+            save_strategy="no", lr_scheduler_type="constant", max_grad_norm=0,
+        )  # fmt: skip
+        data = Dataset.from_list(rows)
+        trl.DPOTrainer(
+            model, reference, args=options, train_dataset=data, processing_class=tokens
+        ).train()
+        return torch.nn.utils.parameters_to_vector(model.parameters()).detach()
+
+    assert torch.allclose(trained(1), trained(8), atol=1e-5) == same
+
+
+@pytest.mark.weekly
 def test_who_has_no_checkpoints_in_timm_and_open_clip():
     timm = pytest.importorskip("timm")
     pytest.importorskip("open_clip")

@@ -207,7 +207,8 @@ for how in (collate, collate_masked):
 # A mixture of experts has a second loss, which balances its routers. The model adds it after the
 # division, so **the `Trainer` counts the second loss once in each micro-batch**. With four
 # accumulation steps it weighs four times as much as without (Mixtral, transformers 5.23.0). So
-# divide `router_aux_loss_coef` by the accumulation steps. TRL's DPO trainer does that itself.
+# divide `router_aux_loss_coef` by the accumulation steps. TRL's DPO trainer does that itself. But
+# its `sft` loss, if added, is a mean of the micro-batches' means (TRL 1.16.0).
 #
 # Before you trust a trainer with your own model, compare one window with one batch.
 #
