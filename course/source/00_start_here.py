@@ -155,7 +155,7 @@ report.figure()
 # it.
 #
 # **Predict.** The activations are more than half of the peak, and checkpointing removes nearly all
-# of them. By how many percent does the peak fall?
+# of them. By what percentage does the peak fall?
 
 # %% id="guess-flatten"
 guess = None  # % of the peak

@@ -5,12 +5,12 @@
 # questions:
 #
 # 1. What does a GPT need, for any depth, width and precision?
-# 2. What is left to save when training the parameters is cheap already (LoRA, 8-bit and paged
-#    states)?
-# 3. How do 8-bit and 4-bit weights and a single state change the ledger, and what stays in 16 bits?
+# 2. What memory is left to save once gradients and states are small (LoRA, 8-bit and paged states)?
+# 3. How do 8-bit and 4-bit weights, and an optimizer with one state, change the ledger? What stays
+#    in 16 bits?
 # 4. How do activations grow with the sequence length, and with the size of an image?
 # 5. Why do two models called "GPT-2 XL" keep different bytes?
-# 6. Is a much-copied table of savings right, and why will the subject not go away?
+# 6. Is a much-copied table of savings right? And why won't the subject go away?
 #
 # **Budget:** 70 minutes, 1 GiB of memory, no GPU needed.
 
@@ -37,10 +37,9 @@ gpu_adamw = partial(torch.optim.AdamW, foreach=True)  # a GPU's default
 # %% [markdown] id="calculator-text"
 # ## The memory calculator
 #
-# What would you have to know to estimate the peak of any GPT? Chapter 01's ledger lists what stays
-# between steps, and its formula gives the activations: for each position and channel, a block keeps
-# 16 numbers. That is 16 x 4 bytes in float32, and 16 x 2 in bfloat16. One thing is missing:
-# autocast.
+# The calculator estimates the peak of any GPT. Chapter 01's ledger lists what stays between steps.
+# Its formula gives the activations: for each position and channel, a block keeps 16 values. They
+# take 16 x 4 bytes in float32, and 16 x 2 in bfloat16. The formula doesn't cover autocast.
 #
 # **Predict.** Under autocast to bfloat16, how many bytes does a block keep for each position and
 # channel, with the kernels of a GPU?
@@ -66,9 +65,9 @@ print(f"once: {Bytes(constant)}; in 16 bits the weights are {Bytes(2 * 12 * 1024
 # %% [markdown] id="autocast-read"
 # The count is more than half of float32's 64, for two reasons. First, the norms and the tensors
 # between blocks stay float32, so a block keeps 18 x 2 bytes. Second, autograd keeps 16-bit *copies*
-# of all weights until the backward pass. The second line counts them: they don't grow with the
-# batch. (Eager attention would add softmax, which stays float32 too.) The logits are kept in both
-# dtypes. Now the calculator:
+# of all weights until the backward pass. They don't grow with the batch, and the printed second
+# line counts them. (Eager attention would add softmax, which stays float32 too.) The logits are
+# kept in both dtypes. The next two cells are the calculator:
 
 # %% id="calculator-activations"
 SHAPES = {  # L, C, V
@@ -151,7 +150,7 @@ print(f"autocast: {autocast:+.1f} % off{beside(guess, autocast)}")
 pd.DataFrame(rows, columns=["precision", "estimate", "predicted", "off"])
 
 # %% [markdown] id="calculator-read"
-# Now for any shape:
+# Here is the calculator for any shape:
 
 # %% id="calculator"
 choices = {"models": SHAPES, "precisions": list(BLOCK), "optimizers": list(STATES)}
@@ -234,9 +233,9 @@ plots.ledger_bars(bars, title="At the peak, counted")
 #
 # ## 8-bit states, and paged states
 #
-# 8-bit AdamW makes the states smaller. Paged AdamW keeps their size. While the GPU is full, it
-# moves enough of them to the host's memory for the forward and backward peak to fit. The next cell
-# predicts this for Llama-2-7B with 4 x 2048 tokens, all in bfloat16:
+# 8-bit AdamW makes the states smaller. Paged AdamW doesn't: it moves just enough of them to the
+# host's memory to make forward and backward fit. The next cell predicts this for Llama-2-7B with 4
+# x 2048 tokens, all in bfloat16:
 
 # %% id="paged-table"
 table = recorded.load("predicted").rows
@@ -256,9 +255,9 @@ columns = ["AdamW, fused", "8-bit AdamW", "to the host, paged on an A100 80 GB"]
 pd.DataFrame(rows, index=columns).T.map(human_bytes)
 
 # %% [markdown] id="read-paged"
-# Without checkpoints, paging lets the step run, and moves those bytes out and back once per step.
-# With checkpoints, nothing has to move. (The Trainer's `adamw_bnb_8bit` leaves an embedding's
-# states in float32; transformers 5.23.0.)
+# Without checkpoints, the step runs only with paging, which moves the last column's bytes out and
+# back once per step. With checkpoints, nothing has to move. (The Trainer's `adamw_bnb_8bit` leaves
+# an embedding's states in float32; transformers 5.23.0.)
 
 # %% id="verdicts-states"
 claims.Verdicts(
@@ -285,8 +284,8 @@ claims.Verdicts(
 # %% [markdown] id="small-weights"
 # ## Weights in 8 and 4 bits
 #
-# Frozen weights can be smaller still. Cut a matrix into blocks of 64 numbers and keep the largest
-# magnitude of each block as its scale. FP8 rounds the scaled numbers to 8-bit floats. QLoRA
+# Frozen weights can be smaller still. Cut a matrix into blocks of 64 weights and keep the largest
+# magnitude of each block as its scale. FP8 rounds the scaled weights to 8-bit floats. QLoRA
 # (Dettmers et al., 2023) keeps 4 bits: the index of the nearest of 16 levels, spaced like a normal
 # distribution's quantiles.
 
@@ -340,7 +339,7 @@ pd.DataFrame(rows, index=["bits a weight", "off by"]).T
 # weight.
 #
 # **Predict.** A layer computes `F.linear(x, whole(weight))` from 4-bit weights, and x needs a
-# gradient. How many times the bytes of the 4-bit weight does autograd keep?
+# gradient. Autograd keeps how many times as many bytes as the 4-bit weight takes?
 
 # %% id="guess-four"
 guess = None  # times
@@ -359,9 +358,9 @@ print(f"{naive / held:.1f} times{beside(guess, naive / held)}")
 print(f"checkpointed: {frugal / held:.2f} times")
 
 # %% [markdown] id="read-four"
-# It keeps the whole float32 weight, since backward needs it for the gradient of x. So from forward
-# to backward 4 bits save nothing. If you checkpoint the layer, only its input is kept, and backward
-# restores the weight again. (bitsandbytes' layers do the same in an `autograd.Function`.)
+# Autograd keeps the whole float32 weight, since backward needs it for the gradient of x. So from
+# forward to backward 4 bits save nothing. If you checkpoint the layer, only its input is kept, and
+# backward restores the weight again. (bitsandbytes' layers do the same in an `autograd.Function`.)
 # Embeddings, head, norms, the LoRA matrices and all activations stay in 16 bits. Here is what
 # Llama-2-7B with LoRA holds between steps:
 
@@ -380,9 +379,9 @@ for name, bits in {"bfloat16": 16, "FP8": 8.5, "4 bits": 4.5, "QLoRA": 4.127}.it
 pd.DataFrame(ledger).T.map(human_bytes)
 
 # %% [markdown] id="one-state"
-# *Training* in FP8 is different. The matmuls round their inputs to 8 bits and keep those for
-# backward. The optimizer's weights stay in 16 or 32 bits, and so do norms, softmax and the residual
-# stream. FP8 saves time and activations, not weights (08c).
+# *Training* in FP8 is different. Matmuls round their inputs to 8 bits and keep those for backward.
+# The optimizer's weights, norms, softmax and the residual stream stay in 16 or 32 bits. FP8 saves
+# time and activations, not weights (08c).
 #
 # ## One state
 #
@@ -412,8 +411,8 @@ states["Muon, AdamW"] = stepped(torch.optim.Muon(matrices), torch.optim.AdamW(re
 pd.DataFrame({"states, in P": states}).round(2)
 
 # %% [markdown] id="weight-ways-text"
-# Here are all the rows together, in bytes per parameter between steps. (08c shows what weights in
-# bfloat16 lose with plain rounding, and what the last two rows are.)
+# Here are all these recipes in one table, in bytes per parameter between steps. Chapter 08c
+# explains the last two rows, and what bfloat16 weights lose with plain rounding.
 
 # %% id="weight-ways"
 ways = {"float32 weights, AdamW": (4, 4, 8), "all in bfloat16, AdamW": (2, 2, 4)}
@@ -474,9 +473,9 @@ sides = {side: unet_bytes(side) for side in (16, 32, 64)}
 #
 # ## Two models called GPT-2 XL
 #
-# Chapter 00 predicts a step of GPT-2 XL as transformers builds it. Lab 01 builds the course's GPT
-# with the sizes of GPT-2 XL. Their weights have the same sizes, but their activations differ by a
-# factor of 1.8. What does one block of each keep?
+# Chapter 00 uses GPT-2 XL from transformers. Lab 01 builds the course's GPT with GPT-2 XL's sizes.
+# The weights of the two are equally large, but the activations differ by a factor of 1.8. What does
+# one block of each keep?
 
 # %% id="two-blocks"
 with memory.predicting():
@@ -504,7 +503,7 @@ pd.DataFrame(units).round(2)
 # `mlp.act` is the activation function. GPT-2 in transformers writes GELU out as eight operations,
 # and autograd keeps the inputs of most of them. The course's GPT calls PyTorch's built-in GELU,
 # which keeps only its input (counted in `others` here). The rest of the gap comes from dropout's
-# masks. Chapter 03 counts such operations.
+# masks (chapter 03).
 #
 # ## A published table, tested
 #
@@ -534,12 +533,12 @@ most, total = fifty["activations"], fifty["A100"]
 fifty.round(1)
 
 # %% [markdown] id="read-fifty"
-# Without checkpointing, we nearly get the table's figures. With checkpointing, both figures are too
-# high. A checkpoint around each block, as in that source's own code, leaves about a tenth of the
-# activations. The peak is then in the update, where activations don't matter. The 8 GB are close to
-# what a whole *pass adds* with segments of $\sqrt{50}$ layers, the textbook rule. But that column
-# includes the gradients, and the source lists those separately. Longer segments hold more
-# activations (second and third row), and chapter 06 finds out why.
+# Without checkpointing, we nearly get the table's figures. With checkpointing, its 8 GB and 24 GB
+# are too high. A checkpoint around each block, as in that source's own code, leaves about a tenth
+# of the activations. The peak is then in the update, where activations don't matter. The 8 GB are
+# close to our column *a pass adds* with segments of $\sqrt{50}$ layers, the textbook rule. But that
+# column includes the gradients, which the source lists separately. Longer segments hold more
+# activations (second and third row); chapter 06 finds out why.
 #
 # ## Why the subject will not go away
 #
@@ -564,11 +563,11 @@ print(f"from 2020 on: {after_gpt3[0]:.1f}-fold and {after_gpt3[1]:.1f}-fold")
 figures.models_and_cards(models, cards)
 
 # %% [markdown] id="read-history"
-# The vertical axis is logarithmic. In six years models grew by more than three orders of magnitude,
-# and a card's memory by a factor below five. Nearly all of the difference arose before 2020: since
-# GPT-3 the largest published models have grown by only about twice a card's factor. (Counted from
-# BERT-Large instead of GPT, models grew a third as much.) Hardware hasn't closed the gap.
-# Arithmetic like yours does, with the many devices of chapter 13.
+# In six years models grew by more than three orders of magnitude, and a card's memory by a factor
+# below five (the axis is logarithmic). Nearly all of the difference arose before 2020: since GPT-3
+# the growth factor of the largest published models is only about twice that of a card. (Counted
+# from BERT-Large instead of GPT, models grew by a third of the factor.) Hardware hasn't closed the
+# gap. This course's techniques do, with the many devices of chapter 13.
 #
 # ## Verdicts
 

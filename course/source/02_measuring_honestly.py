@@ -526,8 +526,8 @@ plots.ledger_bars(
 #
 # > **Compare A with A before A with B.** You may ask for equal *bits* only if the same step, run
 # > twice, gives the same bits. On a GPU it may not: some kernels add in an order that changes from
-# > run to run. Then switch on `torch.use_deterministic_algorithms`, or allow B to differ from A
-# > about as much as A differs from itself.
+# > run to run. In that case, switch on `torch.use_deterministic_algorithms`, or allow B to differ
+# > from A about as much as A differs from itself.
 
 
 # %% id="gradients"

@@ -5,11 +5,11 @@
 # questions:
 #
 # 1. Who holds the peak?
-# 2. Why can a tensor not be allocated although twice its size is free?
+# 2. Why can an allocation fail although twice its size is free?
 # 3. How do you read a *snapshot*, the allocator's own record of a step?
 # 4. What does a GPU need beyond the tensors?
-# 5. Other instruments are PyTorch's profiler, its other counters, and Python's `tracemalloc`. What
-#    do they see that this course's meter does not, and what do they miss?
+# 5. What do PyTorch's profiler, its other counters, and Python's `tracemalloc` see that this
+#    course's meter does not? What do they miss?
 #
 # **Budget:** 55 minutes, 1 GiB of memory, no GPU needed.
 
@@ -72,9 +72,8 @@ holders = there.groupby(["category", "op"])[["num_bytes"]].sum()
 holders.nlargest(6, "num_bytes").map(human_bytes)
 
 # %% [markdown] id="holes-text"
-# The largest item is the results of the linear layers (`addmm`). They take more than Adam's
-# optimizer states. On a GPU the allocator can record such a history too: a *memory snapshot*, which
-# comes below.
+# The linear layers' results (`addmm`) are the largest item: they take more than Adam's states. On a
+# GPU the allocator can record a similar history, a *memory snapshot*. We read one below.
 #
 # ## Holes
 #
@@ -91,7 +90,7 @@ holders.nlargest(6, "num_bytes").map(human_bytes)
 # one, the allocator releases free segments by itself. `empty_cache()` is useful between two
 # benchmarks, after the tensors are gone, and when NCCL or another process needs the memory.
 #
-# On a GPU three different figures are therefore called "memory used". Which one is yours?
+# So on a GPU, "memory used" can mean one of three figures. Which one do you have?
 #
 # | figure | what it holds | who reports it |
 # |---|---|---|
@@ -164,12 +163,12 @@ plots.growth(
 #
 # CUDA's allocator can keep a record of its requests: `memory.snapshot(path)` does so around a block
 # of code. The file opens in a web page (docs.pytorch.org/memory_viz). It is a pickle of plain
-# dicts, so a few lines can read it here. They get a list of events, each with an action, an address
-# and a size.
+# dicts, so a short function can read it here. A snapshot has a list of events, each with an action,
+# an address and a size.
 #
-# The next snapshot is of GPT-2's step on an emulated A100. To check our reader, we compare its peak
-# with `memory.predict`, which knows nothing about allocators. Both peaks are counted above the
-# memory that was in use before the step.
+# The next snapshot is of GPT-2's step on an emulated A100. To check our function, we compare the
+# peak that it finds with that of `memory.predict`, which knows nothing about allocators. Both peaks
+# are counted above the memory that was in use before the step.
 
 
 # %% id="read-snapshot"
@@ -205,7 +204,8 @@ close = [abs(off) < 2**20 for off in explained.values()]
 print(f"within one MiB: {sum(close)} of {len(close)} snapshots")
 
 # %% [markdown] id="snapshot-largest-text"
-# Each event names a line of Python. Which line's tensors hold most at the peak?
+# Each event names the line of Python that asked for the memory. Which line's tensors take the most
+# at the peak?
 
 # %% id="snapshot-largest"
 lines = Counter()
@@ -216,8 +216,8 @@ pd.Series(dict(lines.most_common(4))).map(human_bytes).to_frame("bytes")
 
 # %% [markdown] id="gpu-snapshot-text"
 # The largest item is GPT-2's activation function, written as eight operations; chapter 03 counts
-# them. The prediction knows only tensors, the snapshot knows only the allocator, and they differ
-# by the size of a few scalars.
+# them. The prediction knows only tensors, and the snapshot knows only the allocator. Yet their
+# peaks differ only by the size of a few scalars.
 #
 # On your own GPU, the next cells measure the same figures. `other` is rounding and workspace, and
 # `memory_summary` is the allocator's own table.
@@ -246,7 +246,7 @@ if torch.cuda.is_available():
 #
 # What does a GPU need beyond the tensors? Its kernels ask for *workspace* while they run. Its
 # allocator rounds requests up, and hands out a larger free block whole if the rest would be too
-# small. And it keeps freed memory in *reserve*. The next row was *emulated*: PyTorch's own CUDA
+# small. And it keeps freed memory in *reserve*. The next table was *emulated*: PyTorch's own CUDA
 # allocator ran the step of a 50-layer transformer for an A100, and no kernel ran.
 
 # %% id="workspace"
@@ -353,8 +353,8 @@ pd.DataFrame(rows, index=["counted", "the profiler sees"]).T
 #
 # ## Against another counter
 #
-# PyTorch has its own counter, `MemTracker`, which is private and slower. Both count tensors, so
-# they must agree. Do they?
+# PyTorch has its own counter, `MemTracker`, which is private and slower than our meter. Both count
+# tensors, so their peaks must agree. Do they?
 
 # %% id="memtracker-peak"
 ours = memory.measure(step, model=model, optimizer=optimizer).peak_bytes
@@ -370,8 +370,8 @@ print(f"peak {ours}; equal but for the loss, 4 bytes: {abs(ours - theirs) <= 4}"
 #
 # ## Two instruments at once
 #
-# You count FLOPs and bytes of a checkpointed step at once, to save time. Does the FLOP counter
-# change the bytes of forward and backward?
+# To save time, you count a checkpointed step's FLOPs and bytes in the same run. Does the FLOP
+# counter change the bytes of forward and backward?
 
 # %% id="flop-counter"
 with (
@@ -388,10 +388,10 @@ warned = {str(w.message) for w in said if w.category is memory.MeterWarning}
 print(*warned)
 
 # %% [markdown] id="read-together"
-# Yes: it adds more than half. The FLOP counter wraps tensors and keeps them alive too long, and a
-# checkpointed step suffers most from that. `memory.measure(..., flops=True)` counts FLOPs in a
-# separate step. If you forget, a `MeterWarning` reminds you. The same warning appears for a model
-# in `eval()` or a compiled one.
+# Yes: the bytes grow by more than half. The FLOP counter wraps tensors and keeps them alive too
+# long, and a checkpointed step suffers most from that. `memory.measure(..., flops=True)` counts
+# FLOPs in a separate step. If you forget, a `MeterWarning` reminds you. The same warning appears
+# for a model in `eval()` or a compiled one.
 #
 # ## `tracemalloc` and two training steps
 #
@@ -430,12 +430,12 @@ print(f"seen: less than 1 % of the peak: {share < 0.01}")
 print(f"the checkpointed step looks larger: {recomputing > plain}")
 
 # %% [markdown] id="gpu-queue-text"
-# It compares Python objects, and checkpointing makes more of them.
+# `tracemalloc` compares Python objects, and checkpointing makes more of them.
 #
 # ## No synchronise, on a GPU
 #
-# Here are two readings on your own GPU: a clock that does not wait, and one that does. The last
-# line says that the peak needs no waiting.
+# On your own GPU, the next cell times twenty matmuls twice: first it doesn't wait for the GPU, then
+# it does. The last line it prints says whether waiting changed the peak.
 
 
 # %% id="gpu-queue"

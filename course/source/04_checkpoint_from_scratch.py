@@ -172,9 +172,9 @@ compare(TenLines.apply, gpt, lambda: gpt.loss(tokens))
 # %% [markdown] id="predict-peak"
 # All gradients of an eight-block GPT are right, to the last bit.
 #
-# **Predict.** Each block kept 16 units and now keeps 1. By how many percent does the *peak* of
-# forward and backward fall? The peak includes parameters and gradients. Write a number in place
-# of `None`.
+# **Predict.** Each block kept 16 units and now keeps 1. By what percentage does the *peak* of
+# forward and backward fall? The peak includes parameters and gradients. Write a number in place of
+# `None`.
 
 # %% id="guess-peak"
 guess = None  # %

@@ -242,11 +242,12 @@ figure.mark(curve[5], None if guess is None else guess * curve[1])
 # third more arithmetic. But after forward this model holds next to nothing, so a script that reads
 # memory at that point reports a success.
 #
-# One checkpoint around everything does save memory in two cases. First, if the logits are large,
-# keep head and loss outside the checkpoint: then the blocks' activations aren't in memory when the
-# logits are. Second, if your loop writes `out = model(...)` and then `out.loss.backward()`, the
-# plain step holds `out.logits` through backward. Put the loss inside the checkpoint, return only
-# the loss, and the logits are freed. `del out.logits` frees them too, at no cost.
+# A single checkpoint does save memory in two cases. First, if the logits are large, it can go
+# around all blocks but not around the head and loss: then the blocks' activations aren't in memory
+# when the logits are. Second, if your loop writes `out = model(...)` and then
+# `out.loss.backward()`, the plain step holds `out.logits` through backward. Put the loss inside the
+# checkpoint, return only the loss, and the logits are freed. `del out.logits` frees them too, at no
+# cost.
 #
 # Do deeper models need segments of two, as the formula says? In the next table the unit is a
 # block's input. Its last two columns are peaks of whole steps, weights and gradients included. The
@@ -274,7 +275,7 @@ pd.DataFrame(rows, index=columns).T.rename_axis(["model", "segments"])
 # 48 blocks too.
 #
 # Why? As backward goes on, boundaries are freed and gradients are added. A block has about $12h^2$
-# weights at width $h$, and its boundary has $h$ numbers for each token. So with fewer than $12h$
+# weights at width $h$, and its boundary has $h$ elements for each token. So with fewer than $12h$
 # tokens in a micro-batch (all one dtype), the gradients grow faster than the boundaries shrink, and
 # the peak comes at the end of backward. By then no boundary is left, so the shortest segments win:
 # they rebuild the fewest activations at once. From $24h$ tokens on, the limit is $2r$ blocks.

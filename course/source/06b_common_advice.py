@@ -110,12 +110,12 @@ claims.Verdicts(
 # ## "Dropout inside a checkpoint is wrong: set a seed by hand"
 #
 # In this recipe each block calls `torch.manual_seed` itself, so that both of its runs draw the same
-# mask. (PyTorch's `checkpoint` restores the random state anyway.) Is the recipe harmful? We train
-# four steps of four blocks and count the different dropout masks. After each step we also draw one
-# random number, as a data loader would to choose the next batch.
+# mask. (PyTorch's `checkpoint` restores the random state anyway.) Is the recipe harmful? We train a
+# model of four blocks for four steps, and count the distinct dropout masks. After each step we also
+# draw one random number, as a data loader would to choose the next batch.
 #
-# **Predict.** With the random state restored there are 16 different masks. How many with a seed by
-# hand?
+# **Predict.** With the random state restored there are 16 distinct masks. How many are there with a
+# seed set by hand?
 
 # %% id="guess-masks"
 guess = None  # masks

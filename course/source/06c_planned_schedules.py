@@ -1,9 +1,9 @@
 # %% [markdown] id="title"
 # # Planned schedules
 #
-# Chapter 06 cut equal blocks into equal segments. If there's no room for all boundaries, or if
-# stages differ, that rule is no longer the best. In this chapter you write the planner that finds
-# the best schedule, in ten lines. Chapter 06's rules are special cases of it.
+# Chapter 06 cut a chain of equal blocks into equal segments. If there's no room for all boundaries,
+# or if the blocks differ, that rule is no longer the best. In this chapter you write the planner
+# that finds the best schedule, in ten lines. Chapter 06's rules are special cases of it.
 #
 # **Budget:** 70 minutes, 1 GiB of memory, no GPU needed.
 
@@ -398,7 +398,7 @@ claims.Verdicts(
 # %% [markdown] id="halves-text"
 # ## Cut inside the block
 #
-# For equal blocks the simple rules are hard to beat. But a transformer block has two halves, an
+# For equal blocks the simple rules are hard to beat. But a transformer block has two halves,
 # attention and an MLP, and only one tensor passes between them, as between two blocks. So a model
 # of six blocks is a chain of twelve stages that are *not* equal.
 #

@@ -2,7 +2,7 @@
 # # Selective checkpointing
 #
 # Chapter 06 asked *where* to cut a chain of blocks. Each segment then dropped everything inside.
-# But a block holds tensors of very different cost: a few additions recompute one, another needs a
+# But a block's tensors differ in what they cost to recompute: one takes a few additions, another a
 # large matmul.
 #
 # In this chapter you give every saved tensor a price. Then you choose: whole modules, or
@@ -47,7 +47,7 @@ aten = torch.ops.aten
 # how many FLOPs. The saved-tensor hook of chapter 03 says which tensors are kept.
 #
 # **Predict.** Take a transformer block as wide as Llama-2-7B's (4096), with fused attention. What
-# share of its saved bytes, in percent, can be recomputed *without any matmul*?
+# percentage of its saved bytes can be recomputed *without any matmul*?
 
 # %% id="guess-cheap"
 guess = None  # %
@@ -60,8 +60,8 @@ def storages(nested):  # several tensors may be views of one storage
 
 
 # %% [markdown] id="write-makers"
-# **Write.** `__torch_dispatch__` of `Makers`. An operation's `flop_registry.get(op.overloadpacket)`
-# is None, or a function that takes the operation's arguments and `out_val=out`, and returns FLOPs.
+# **Write.** `__torch_dispatch__` of `Makers`. `flop_registry.get(op.overloadpacket)` returns None
+# or a function. That function takes the operation's arguments and `out_val=out`, and returns FLOPs.
 # The first operation that returns a storage made it. Ignore later ones: views and in-place writes.
 # An address may be reused once its tensor is freed, so keep every result in `self.alive`.
 
@@ -234,9 +234,9 @@ pd.DataFrame({"kept": kept, "to recompute": again, "freed per MFLOP": per_mflop}
 # Read the table from the top: that is the order in which to drop tensors.
 #
 # - **Norms and GELU** need no matmul. (They do read and write memory.)
-# - **Attention's result** has a price that grows with the sequence: $4T$ FLOPs for each number,
+# - **Attention's result** has a price that grows with the sequence: $4T$ FLOPs for each element,
 #   with $T$ tokens.
-# - **The linear layers** in this list all have the same price, $2C$ FLOPs for each number: one
+# - **The linear layers** in this list all have the same price, $2C$ FLOPs for each element: one
 #   multiplication and one addition for each of the $C$ inputs. Here $T = C/2$, so attention's price
 #   comes out the same. A wider model pays more to recompute the same byte.
 # - `add` is the sum after attention. It needs the result of the output projection, which autograd
@@ -245,7 +245,7 @@ pd.DataFrame({"kept": kept, "to recompute": again, "freed per MFLOP": per_mflop}
 # The next figure drops the tensors in this order, with eager attention and with a fused kernel.
 #
 # **Write.** `dropped_in_order`, from `cheapest_first(table)`, whose columns are `kept` and `flops`.
-# The first point is (0, all bytes), and each dropped tensor adds one.
+# The first point is (0, all bytes), and each dropped tensor adds a point.
 
 
 # %% id="dropped"
@@ -289,7 +289,7 @@ plots.growth(curves, xlabel=xlabel, title=title, predicted=list(curves), log=Fal
 # %% [markdown] id="selective-text"
 # Eager attention starts far higher, and falls almost straight down: its scores take a lot of memory
 # but little arithmetic. So **selective recomputation** (Korthikanti et al., 2022) drops the scores
-# and keeps everything else. A fused kernel never keeps them: "checkpoint attention only" was good
+# and keeps everything else. A fused kernel never keeps scores: "checkpoint attention only" was good
 # advice for eager attention, and is poor advice with today's kernels.
 #
 # ## Which module to wrap?
@@ -551,8 +551,8 @@ another.rename_axis(columns="halves save, %")
 #
 # So use one segment per block, as in `per_block`, and *keep a few results on the way*. In the first
 # run a dispatch mode stores the results of chosen operations. In the second run a different mode
-# hands them out instead of computing them. `checkpoint` takes such a pair as `context_fn`.
-# `name_of` identifies the operation's result.
+# hands them out instead of computing them. You pass the two modes to `checkpoint` through
+# `context_fn`. `name_of`, below, names an operation's result.
 
 
 # %% id="name-of"
@@ -696,8 +696,8 @@ def keeps_by_hand():
 
 # %% [markdown] id="predict-policy"
 # **Predict.** Keep the results of `qkv`, attention, `out` and `up`, and recompute the norms and
-# GELU. What share of the waiting bytes of `none` is left, in percent? (8 blocks; the head and the
-# loss are counted in both.)
+# GELU. What percentage of the bytes that wait under `none` still waits? (There are 8 blocks. Head
+# and loss count in both.)
 
 # %% id="guess-policy"
 guess = None  # %
@@ -724,16 +724,18 @@ pd.DataFrame(table).T.rename_axis("kept")
 # over budget. The policy `qkv, up` recomputes `out`, because the second norm's input depends on it.
 #
 # The last row is a trap. `down` has the most expensive result of the block, so a rule "keep what is
-# expensive" keeps it. It costs one more unit per block and saves nothing. No operation needs that
-# result again: it is only added to the residual, and it is the last matmul of its segment. (With
-# dropout after it, the recomputation runs through `down`, and keeping it saves a matmul.) **A price
-# matters only for tensors that backward needs, or that must be recomputed to get one of those.**
+# expensive" keeps it. That costs one more unit per block and saves nothing. No operation needs the
+# result again: it is only added to the residual, and `down` is the last matmul of its segment.
+# (With dropout after it, the recomputation runs through `down`, and keeping it saves a matmul.) **A
+# price matters only for tensors that backward needs, or that must be recomputed to get one of
+# those.**
 #
-# ### PyTorch's own
+# ### PyTorch's own version
 #
-# `create_selective_checkpoint_contexts` makes such a pair of modes from a policy: a function that
-# says for each operation whether to save its result. A list of operations works too, but a list
-# cannot tell `up` from `down`: both are `aten.addmm.default`.
+# `create_selective_checkpoint_contexts` builds the two modes (one for forward, one for the
+# recomputation) from a *policy*: a function that says for each operation whether to save its
+# result. A list of operations works too, but a list cannot tell `up` from `down`: both are
+# `aten.addmm.default`.
 
 
 # %% [markdown] id="write-policy"
@@ -806,12 +808,12 @@ claims.Verdicts(
 # %% [markdown] id="three-problems"
 # ## On paper
 #
-# **1.** A linear layer maps 1024 numbers per token to 4096, in bfloat16. How many bytes does
-# dropping its result free for each MFLOP?
+# **1.** A linear layer maps width 1024 to width 4096, in bfloat16. How many bytes does dropping its
+# result free, per MFLOP of recomputation?
 #
 # <details><summary>Answer</summary>
 #
-# A number has 2 bytes and costs $2 \cdot 1024$ FLOPs. That is 977 bytes for each MFLOP, however
+# An element has 2 bytes and costs $2 \cdot 1024$ FLOPs. That is 977 bytes for each MFLOP, however
 # wide the result is.
 # </details>
 #
@@ -824,8 +826,8 @@ claims.Verdicts(
 # $2 \cdot 4096^2 \cdot 3 \cdot 4096$ FLOPs a layer, 0.41 TFLOP, and 13 TFLOP in all.
 # </details>
 #
-# **3.** $r = 16$, and each half of a block holds half of that. Which holds less with 12 blocks:
-# `halves` or `per_block`? With 4?
+# **3.** A block keeps $r = 16$ units, and each of its halves keeps 8. Which holds less with 12
+# blocks: `halves` or `per_block`? With 4?
 #
 # <details><summary>Answer</summary>
 #
@@ -840,6 +842,6 @@ claims.Verdicts(
 # - Say which module to wrap, and why attention is no longer the first.
 # - Write a policy by operation with a pair of dispatch modes, and with PyTorch's contexts.
 #
-# Chapter 07d, `07d_offload`, moves what is too expensive to recompute. `07b_held_and_evicted`,
-# which is optional, shows why memory does not fall while something still holds a tensor, and
-# chooses what to drop while the model runs.
+# Chapter 07d, `07d_offload`, moves to the host what is too expensive to recompute.
+# `07b_held_and_evicted`, which is optional, shows why memory does not fall while something still
+# holds a tensor, and chooses what to drop while the model runs.

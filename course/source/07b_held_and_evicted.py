@@ -28,8 +28,8 @@ from tutorial_lib.models.gpt import GPT, GPTConfig
 # We checkpoint every block. In each run a hook logs one thing: each block's output, a tensor inside
 # its MLP, or the mean of its first norm's output.
 #
-# **Predict.** The hook keeps the MLP's tensor itself, not detached. What is the peak, in percent of
-# the peak *without* checkpointing?
+# **Predict.** The hook keeps the MLP's tensor itself, not detached. What is the peak, as a
+# percentage of the peak *without* checkpointing?
 
 # %% id="guess-kept"
 guess = None  # %
@@ -150,8 +150,8 @@ def forward_and_backward(length, room):
 # forward to result $k$ and keep it, go backward through everything after it, then through
 # everything before.
 #
-# **Predict.** Take a chain of 64 operations and 12 places in memory. How many percent more
-# operations does the eviction rule run than the best plan?
+# **Predict.** A chain has 64 operations, and memory has room for 12 results. By what percentage
+# does the eviction rule's operation count exceed the best plan's?
 
 # %% id="guess-on-demand"
 guess = None  # %

@@ -42,7 +42,7 @@ from tutorial_lib.units import GIB, Bytes
 #
 # `forward → pack: device to host → (waiting on the host) → unpack: host to device → backward`
 #
-# PyTorch's `save_on_cpu` is such a pair of hooks. On a CPU, without `pin_memory`, it copies
+# PyTorch's `save_on_cpu` is a pair of hooks that do this. On a CPU, without `pin_memory`, it copies
 # nothing, since host and device share one memory. So we use NumPy arrays, which the meter can't
 # see, as our host. The tensors that remain are the ones that would remain on a GPU. This counts the
 # bytes, but can't time the copies.
@@ -160,10 +160,10 @@ table.map("{:.1f}".format).replace("nan", "")  # in units
 # back while the block after it goes backward. Only the last block's input is waited
 # for.](figures/07d-two-streams.svg)
 #
-# The next cell has such a checkpoint. Its hooks are *outside* PyTorch's checkpoint, so the only
-# saved tensor they see is the block's input. `record_stream` tells the allocator that a second
-# stream still uses a tensor's memory. On a CPU a stream does nothing, so here you see the order of
-# the copies, not their time.
+# The next cell has a checkpoint that does all three. Its hooks are *outside* PyTorch's checkpoint,
+# so the only saved tensor they see is the block's input. `record_stream` tells the allocator that a
+# second stream still uses a tensor's memory. On a CPU a stream does nothing, so here you see the
+# order of the copies, not their time.
 #
 # **Write.** The rest of `unpack`, about nine lines. It does five things, in this order: fetch this
 # block's tensors if they aren't back yet; let the compute stream wait for the side stream; fetch
@@ -316,9 +316,9 @@ print("backward:", *moving.log[16:])
 #
 # ## Which copies are hidden?
 #
-# Consider one block's step on paper. Forward takes $f$ seconds and backward $2f$. A
-# recomputation adds at most $f$ (without dropout early stop skips the last matmul, chapter 05). In
-# each direction, copying all that the block keeps takes $c_r$ seconds, and copying its input $c_1$:
+# Consider one block's step on paper. Forward takes $f$ seconds and backward $2f$. A recomputation
+# adds at most $f$ (without dropout, early stop skips the last matmul: chapter 05). In each
+# direction, copying all that the block keeps takes $c_r$ seconds, and copying its input $c_1$:
 # bytes divided by the bus's bytes/s. Copies run during the arithmetic, so each half of a step takes
 # the longer of the two times:
 #
@@ -329,8 +329,8 @@ print("backward:", *moving.log[16:])
 # | everything is moved | $\max(f, c_r)$ | $\max(2f, c_r)$ |
 # | boundaries are moved, the inside is recomputed | $\max(f, c_1)$ | $\max(3f, c_1)$ |
 #
-# The speeds are NVIDIA's published peaks, for 16-bit dense matmuls and for the link to the host in
-# *one* direction (half of the data sheets' number for both).
+# The next cell uses NVIDIA's published peaks: 16-bit dense matmuls, and the link to the host in
+# *one* direction. (Data sheets give the sum of both directions.)
 
 # %% id="cards"
 # FLOP/s, and bytes/s to the host: T4, A100 80GB SXM, H100 SXM, GH200, B200
@@ -445,10 +445,10 @@ figure.mark(a100_width, guess)
 # A simple rule is to move the **earliest** boundary first, because it waits longest, then the next
 # one, until the peak fits.
 #
-# **Write.** `earliest_first`, about five lines. `plan.slots.schedule(items, budget)` gives the
-# moves of the blocks `items`, a list, or None if the peak would still be above the budget. The last
-# two boundaries never move, since backward begins with them. `replace(plan, moves=tuple(moves))` is
-# the plan with these moves.
+# **Write.** `earliest_first`, about five lines. `plan.slots.schedule(items, budget)` takes the
+# numbers of the blocks to move. It returns a list of moves, or None if the peak would still be
+# above the budget. The last two boundaries never move, since backward begins with them.
+# `replace(plan, moves=tuple(moves))` is the plan with these moves.
 
 # %% id="paper-chain"
 flops, kept, boundary = block_numbers(2048)
@@ -501,9 +501,9 @@ def the_earliest_move():
 # `planning.solve` chooses only between keeping and recomputing. `planning.solve_with_host` can also
 # move tensors, all or part of a block's.
 #
-# **Predict.** The budget is twice the peak above, and the link is PCIe 4. Recomputing every block
-# takes 33 % more time than the plain step. How much more, in percent, does the best plan take if it
-# can keep, recompute and move?
+# **Predict.** The budget is twice the peak printed above, and the link is PCIe 4. Recomputing every
+# block takes 33 % more time than the plain step. By what percentage is the best plan's step longer
+# than the plain one, if the plan can keep, recompute and move?
 
 # %% id="guess-joint"
 guess = None  # %
@@ -551,9 +551,9 @@ figure
 
 # %% [markdown] id="joint-read"
 # Every second block moves all that it keeps, so it isn't recomputed. The blocks between them are
-# recomputed, which hides the copies. Below 1 x, a planner without a host can only recompute inside
-# recomputed segments, and the rule is far better. Above 1 x, the rule moves nothing, and the joint
-# plan wins.
+# recomputed, which hides the copies. With a budget below 1 x, a planner without a host can only
+# recompute inside recomputed segments, and the rule is far better. Above 1 x, the rule moves
+# nothing, and the joint plan wins.
 #
 # **Where does offload lose?** If eight GPUs share the link, each has an eighth of it, and a copy
 # takes longer than the recomputation that it saves. From 1 x on, moving then hardly helps. And
@@ -571,7 +571,7 @@ shown.map(lambda n: "nothing fits" if pd.isna(n) else f"{n:.2f}")
 
 # %% [markdown] id="published-text"
 # Two planners of 2026 published what they measured on eight GPUs. `full` recomputes everything, and
-# each ratio is to the first way of its setting that ran. What had to be assumed is in
+# each ratio compares a way with the first one in its setting that ran. What had to be assumed is in
 # `course/recorded/make/published_offload.py`:
 
 # %% id="published"
@@ -589,9 +589,10 @@ ratios["predicted"] = ratios.predicted.where(fits == "yes", "does not fit")
 ratios
 
 # %% [markdown] id="published-read"
-# The best way of each setting was predicted. What was not to fit with a tenth of the card left ran
-# out or crawled, but for DeepSpeed's last row. Ratios are near where copies hide. DeepSpeed waits
-# for its copies out, and they cost more than the link's published speed says.
+# In each setting, the way predicted to be best was best. The ways predicted not to fit (with a
+# tenth of the card left free) ran out of memory or crawled, except in DeepSpeed's last row. Where
+# copies are hidden, the predicted ratios are close. DeepSpeed waits for its copies to the host, and
+# these take longer than the link's published speed suggests.
 #
 # ## On a GPU
 #
@@ -679,8 +680,8 @@ claims.Verdicts(
 # $24h^2 + 2sh$ FLOPs per token, 3.85 TFLOP in all, which takes 26 ms. The copy is hidden.
 # </details>
 #
-# **2.** The same block keeps 16 times its input. If all of it is moved, how many times as long as
-# the plain step does the step take? And a step that recomputes?
+# **2.** The same block keeps 16 times its input. If all of it is moved, how long is the step,
+# relative to the plain one? How long is it if the block is recomputed instead?
 #
 # <details><summary>Answer</summary>
 #

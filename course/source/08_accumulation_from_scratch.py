@@ -139,7 +139,7 @@ def accumulates():
 # Train a small GPT with AdamW, once with a whole batch of 32 (32 x 1) and once with four
 # micro-batches of 8 (8 x 4). In this course "8 x 4" always means micro-batch x accumulation steps.
 #
-# **Predict.** By how many percent does the peak of the *whole step* fall?
+# **Predict.** By what percentage does the peak of the *whole step* fall?
 
 # %% id="guess-memory"
 guess = None  # %
@@ -206,8 +206,8 @@ pd.DataFrame({"GiB": gpt2_peaks}).round(2).T
 # It doesn't: 8 x 4 and 8 x 2 have the same peak. Four of the six columns have an effective batch of
 # 32, and their peaks all differ. So the micro-batch decides the memory, not the effective batch.
 # (Only 8 x 1 is lower than 8 x 2: it holds one fewer copy of the gradients.) How much of the 75 %
-# you see in the peak depends on what else it holds: `08b_trainers_and_losses` compares long and
-# short sequences.
+# you see in the peak depends on what else the peak holds: `08b_trainers_and_losses` compares long
+# and short sequences.
 #
 # ## Is it the same update?
 #
@@ -302,10 +302,10 @@ pd.DataFrame(distances).T.map("{:.0e}".format)
 #
 # ## The forgotten division
 #
-# Leave `/ num` out, and the gradient is `num` times too large. With AdamW such a run looks healthy:
-# AdamW divides the gradient by its own size, so the factor cancels (09b measures what is left). It
-# stops looking healthy when you clip gradients, add a second loss or change `num`. We test the
-# correct loop first, then the wrong one:
+# Leave `/ num` out, and the gradient is `num` times too large. With AdamW the run still looks
+# healthy: AdamW divides the gradient by its own size, so the factor cancels (09b measures what is
+# left). It stops looking healthy when you clip gradients, add a second loss or change `num`. We
+# test the correct loop first, then the wrong one:
 
 # %% id="verdict"
 forgot = partial(accumulated, divisor=1)
@@ -342,10 +342,10 @@ def published_epoch(model, optimizer, num=4):
 
 
 # %% [markdown] id="read-last"
-# Their gradient is computed and stays in `.grad`. If the next epoch begins with `zero_grad`, the
-# five images are lost. If it does not, an old gradient leaks into the next epoch. The usual fix is
-# an extra `step()` at the end. But the loop divided the last micro-batch's loss by 4, although this
-# window has only one micro-batch.
+# The five images' gradient is computed and stays in `.grad`. If the next epoch begins with
+# `zero_grad`, the five images are lost. If it does not, an old gradient leaks into the next epoch.
+# The usual fix is an extra `step()` at the end. But the loop divided the last micro-batch's loss by
+# 4, although this window has only one micro-batch.
 #
 # For an exact fix, find out the window's size first, and weight each micro-batch by its share of
 # the window's images.
@@ -500,7 +500,7 @@ def whole(model, optimizer):  # all lines at once
 # counted before the first backward.
 #
 # **Write.** The loop, with both divisors. It returns the sum of the divided losses. If it divides
-# by the window's tokens, the training must match all rows at once.
+# by the window's tokens, the training must match training with all rows at once.
 
 
 # %% id="ragged-steps"
@@ -570,7 +570,7 @@ def ragged_is_right():
 # %% [markdown] id="predict-ragged"
 # Take 32 rows in micro-batches of 4, once with each divisor.
 #
-# **Predict.** By how many percent is the gradient of the mean of means wrong?
+# **Predict.** By what percentage is the gradient of the mean of means wrong?
 
 # %% id="guess-ragged"
 guess = None  # %
@@ -826,8 +826,8 @@ claims.Verdicts(
 # instead of $\frac{1}{20}$.
 # </details>
 #
-# **2.** Gradients take 6 GiB, and each sample's activations take 2 GiB. How much memory do both
-# take at the activation peak, for 8 samples at once and as 1 x 8?
+# **2.** Gradients take 6 GiB, and each sample's activations take 2 GiB. How much do gradients and
+# activations take together at the activation peak, with 8 samples at once, and with 1 x 8?
 #
 # <details><summary>Answer</summary>
 #
@@ -852,7 +852,7 @@ claims.Verdicts(
 #   copy of the gradients, and time if micro-batches are small). If every sample's loss depends only
 #   on that sample, the update is unchanged.
 #
-# In chapter 09 the premise fails: BatchNorm and contrastive losses are not sums over samples. In
+# In chapter 09 that premise fails: BatchNorm and contrastive losses are not sums over samples. In
 # lab 06, `lab06_exact_accumulation`, you write one step that handles all of these cases. The
 # companions `08b_trainers_and_losses` and `08c_sixteen_bits` are optional.
 #

@@ -254,8 +254,8 @@ habits[["version", "divides_by", "short_window", "clips"]]
 habits[["schedule", "ema", "logs", "replays_dropout"]]
 
 # %% [markdown] id="read-habits"
-# In an empty cell, the habit was not tested, or the library leaves it to your loop. All libraries
-# that we tested clip the window's sum, as they should. Four habits may surprise you:
+# An empty entry means that we didn't test the habit, or that the library leaves it to your loop.
+# All libraries that we tested clip the window's sum, as they should. Four habits may surprise you:
 #
 # - **The last window.** Lightning and Accelerate update on the last two micro-batches but divide by
 #   four, so those samples count half. DeepSpeed, Ignite, fastai and Keras carry the two into the
@@ -338,8 +338,8 @@ def as_packed(gpt, masked=False):
 # `torch.nn.attention.varlen`). Without such a kernel, people pass a mask, and attention computes
 # the scores of all pairs. The third row of the table does that.
 #
-# **Predict.** The lines have 2 to 63 bytes. How many percent of the padded batch's saved bytes
-# does packing save?
+# **Predict.** The lines have 2 to 63 bytes. What percentage of the padded batch's saved bytes does
+# packing save?
 
 # %% id="guess-packed"
 guess = None  # %

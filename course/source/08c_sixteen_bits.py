@@ -103,8 +103,9 @@ except CheckError:
 
 # %% [markdown] id="overflow-text"
 # The first comparison raises nothing: the bits are the same, because the scaler multiplies by a
-# power of two and later divides by it. 1000 isn't a power of two, so with that scale both steps
-# round. float16 does need the scaler. What happens there when the scale is too large?
+# power of two and later divides by it. 1000 isn't a power of two, so with that scale both the
+# multiplication and the division round. float16 does need the scaler. What happens there when the
+# scale is too large?
 
 # %% id="overflow"
 model, optimizer, scaler = make_scaled(scale=2.0**40)

@@ -138,7 +138,7 @@ plots.influence(pictures)
 # How wrong is the gradient of chapter 08's loop then? We test the small network with three norms,
 # and a small ResNet with ten BatchNorms.
 #
-# **Predict.** Four micro-batches of 16: by how many percent is the ResNet's gradient wrong?
+# **Predict.** Four micro-batches of 16: by what percentage is the ResNet's gradient wrong?
 
 # %% id="guess-batch-norm"
 guess = None  # %
@@ -797,7 +797,8 @@ claims.Verdicts(
 # - Test whether a layer or a loss mixes samples, and say what accumulation does to it.
 # - Tell noise from bias: dropout needs no fix; BatchNorm needs GroupNorm or frozen statistics, and
 #   SyncBatchNorm does not help.
-# - Give a contrastive loss its full batch with a micro-batch's activations, random state included.
+# - Compute a contrastive loss over the full batch while holding one micro-batch's activations, and
+#   restore the random state for the second pass.
 #
 # In lab 07, `lab07_cached_gradients`, you write cached gradients for real conditions. The companion
 # `09b_learning_rates` is optional. Chapter 10 takes both techniques to transformers.

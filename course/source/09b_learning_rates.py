@@ -142,7 +142,8 @@ valleys(Adam)
 # its square root. (The rates tried are a factor of two apart.) If most of the gradient is noise,
 # theory predicts the square root: an average over four times as many samples has half the noise
 # (Malladi et al., 2022). At rates far below the best, Adam's steps have nearly the same length,
-# whatever the gradient. So at one rate, a quarter of the steps go a quarter of the way.
+# whatever the gradient. So at the same rate, a batch four times as large takes a quarter of the
+# steps and gets a quarter as far.
 #
 # ## The rules in practice
 #
@@ -234,7 +235,7 @@ plots.training_curves(by_updates, xlabel="updates", log="xy", title=title, **wor
 # without. It measures how far apart the weights end, as a share of the distance that the right run
 # moved them.
 #
-# **Predict.** How far apart do the weights end with AdamW, in percent?
+# **Predict.** How far apart do the weights end with AdamW, as that percentage?
 
 # %% id="guess-factor"
 guess = None  # %

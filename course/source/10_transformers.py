@@ -92,7 +92,7 @@ rows = [{"input_ids": row, "labels": row} for row in text[: 2 * batch_size]]
 # each with and without checkpointing. In this course "4 x 4" is a micro-batch of 4 with 4
 # accumulation steps.
 #
-# **Predict.** How many percent of the peak do checkpointing and accumulation together save?
+# **Predict.** What percentage of the peak do checkpointing and accumulation save together?
 
 # %% id="guess-own"
 guess = None  # %
@@ -362,8 +362,8 @@ pd.Series(keeps).map(human_bytes).to_frame("kept for backward")
 # that the 12 inputs leave the GPU. Chapter 07d ran such copies *during* the arithmetic. This option
 # copies on the stream that also computes, so nothing overlaps, and the copies make the step longer.
 #
-# **Predict.** Llama-2-7B trains on an A100, on sequences of 2048 tokens. How many percent longer is
-# the step with `offload=True`?
+# **Predict.** Llama-2-7B trains on an A100, on sequences of 2048 tokens. By what percentage is the
+# step longer with `offload=True`?
 
 # %% id="guess-offload"
 guess = None  # %
@@ -392,7 +392,7 @@ price.astype(float).round(1).add_suffix(", %")
 # Next comes a trap. Someone wants to fine-tune without dropout, so they train the small model in
 # `eval()`.
 #
-# **Predict.** How many percent of the peak does the switch save in `eval()`?
+# **Predict.** What percentage of the peak does the switch save in `eval()`?
 
 # %% id="guess-eval"
 guess = None  # %

@@ -169,7 +169,7 @@ print(f"checkpoints: {costs('checkpoints'):.1f} GiB")
 
 # %% [markdown] id="update-text"
 # Now the activations are the blocks' inputs, and the logits with their gradient. Logits are the
-# larger part: 12 x 1024 rows of 50257 numbers.
+# larger part: 12 x 1024 rows of 50257 values.
 #
 # ## Lever 2: micro-batches
 #
@@ -472,7 +472,7 @@ plots.ledger_bars(ledgers, title=title, cards_gib=(16, 24), predicted=[*ledgers]
 # %% [markdown] id="on-paper"
 # ## On paper
 #
-# **1.** A block's input has 12 x 1024 x 1024 numbers. How much do the inputs of 24 blocks take in
+# **1.** A block's input has 12 x 1024 x 1024 elements. How much do the inputs of 24 blocks take in
 # float32? And with micro-batches of 4?
 #
 # <details><summary>Answer</summary>

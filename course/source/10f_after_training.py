@@ -31,9 +31,9 @@ torch.set_num_threads(1)  # sums in one order
 # %% [markdown] id="phases-text"
 # ## Three phases on one card
 #
-# GRPO (Shao et al., 2024) is such a method. The *policy* is the model being trained. The
-# *reference* is a copy of the policy from before the training; a penalty keeps the policy close to
-# it. GRPO needs no other model to judge answers. One step has three phases:
+# GRPO (Shao et al., 2024) is one way to train with rewards. The *policy* is the model being
+# trained. The *reference* is a copy of the policy from before the training; a penalty keeps the
+# policy close to it. GRPO needs no other model to judge answers. One step has three phases:
 #
 # | phase | what happens | what it holds |
 # |---|---|---|
@@ -59,7 +59,7 @@ def small(**changes):
 
 # %% [markdown] id="cache-text"
 # **Write.** `cache_bytes`, two lines. For each token, a block caches one key and one value in each
-# of its `num_key_value_heads` heads. Both have `head_dim` numbers. The configuration also has
+# of its `num_key_value_heads` heads. Both have width `head_dim`. The configuration also has
 # `num_hidden_layers`.
 
 
@@ -627,7 +627,7 @@ plots.step_timeline(late)
 # %% [markdown] id="on-paper"
 # ## On paper
 #
-# **1.** Llama-3-8B has 32 blocks with 8 key-value heads of 128 numbers. How much does one token's
+# **1.** Llama-3-8B has 32 blocks with 8 key-value heads of width 128. How much does one token's
 # cache take in bfloat16, and how much do 64 answers of 4096 tokens take?
 #
 # <details><summary>Answer</summary>

@@ -231,10 +231,10 @@ pd.DataFrame.from_dict(table, orient="index", columns=columns).T
 # The last row is Liger's time as a multiple of the plain time. Forward runs twice, so nine matmuls
 # become twelve: 1.33 times the arithmetic. Small tiles also use the GPU badly.
 #
-# ## What it saves
+# ## What tiles save in a whole block
 #
-# We put a checkpoint around one block of Llama-3-8B, and lengthen the sequence. The figure predicts
-# how much memory forward and backward add to the weights.
+# We checkpoint one block of Llama-3-8B, with and without tiles, and lengthen the sequence. The
+# figure predicts how much memory forward and backward add to the weights.
 
 
 # %% id="gives"

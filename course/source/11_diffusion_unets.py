@@ -127,7 +127,7 @@ pd.DataFrame({"layers": once}).sort_index()
 # three models, in float32 or under autocast. Attention is fused (`sdpa`), or it writes out its
 # scores (`eager`), as it did before fused kernels.
 #
-# **Predict.** By how many percent does checkpointing lower SDXL's peak at batch 1, in float32 with
+# **Predict.** By what percentage does checkpointing lower SDXL's peak at batch 1, in float32 with
 # fused attention?
 
 # %% id="guess-sdxl"

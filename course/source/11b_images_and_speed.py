@@ -178,8 +178,9 @@ pd.DataFrame(rows).T
 # ## The whole step at the published size
 #
 # Next we predict chapter 11's training step as it was published. It trains Stable Diffusion 2.1 on
-# eight images of 768 x 768 pixels, with fused AdamW and a checkpointed U-Net. The average of the
-# weights is on the GPU. The autoencoder runs *inside* the step, frozen and under `no_grad`.
+# eight images of 768 x 768 pixels, with fused AdamW and a checkpointed U-Net. The weights' moving
+# average (EMA) is on the GPU too. The autoencoder runs *inside* the step, frozen and under
+# `no_grad`.
 #
 # **Predict.** At the step's peak, how many GiB does the frozen autoencoder's encoding take?
 
@@ -215,8 +216,8 @@ report
 # %% [markdown] id="read-published"
 # With the U-Net checkpointed, the peak is **not the U-Net's**. It comes before the U-Net's forward
 # (the report calls that phase `zero`), while the encoder works at 768 x 768. The encoder's tensors
-# are freed one after the other, so the report calls them `temporary`. The average, one more copy of
-# the weights, is listed under `inputs`.
+# are freed one after the other, so the report calls them `temporary`. The weights' moving average,
+# one more copy of them, is listed under `inputs`.
 #
 # There are three fixes. `vae.enable_slicing()` encodes one image at a time, and the peak is then in
 # the U-Net's backward. Smaller micro-batches lower both peaks. Or you compute the latents once,

@@ -238,9 +238,9 @@ def counts_layers_in_one_step():
 
 
 # %% [markdown] id="predict-outside"
-# Here are two small models with the published layouts. Stable Diffusion 3.5 has four blocks. Flux
-# has two blocks with two streams, then three with one stream, where text and image tokens are one
-# sequence.
+# Here are two small models with the published layouts. The small Stable Diffusion 3.5 has four
+# blocks. The small Flux has two blocks with two streams, then three with one stream, where text and
+# image tokens are one sequence.
 #
 # **Predict.** How many of the first model's layers run once?
 

@@ -293,7 +293,7 @@ def task_loss(way, reader, xs, answers):
 # %% [markdown] id="predict-truncated"
 # The next cell computes the gradient of one batch in all three ways.
 #
-# **Predict.** How far is the truncated gradient from the true gradient, in percent of the true
+# **Predict.** How far is the truncated gradient from the true gradient, as a percentage of the true
 # gradient's norm?
 
 # %% id="guess-truncated"

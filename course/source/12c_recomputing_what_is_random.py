@@ -206,8 +206,8 @@ print(f"{dropped} of {len(first)} were dropped in forward")
 # rerouted tokens make the gradient wrong. The loss is right, as always: forward computed it.
 #
 # `preserve_rng_state` repeats only the noise of PyTorch's RNG. It doesn't restore your own
-# generator, NumPy's, or a bias that `forward` updates. So update biases after the optimizer's step,
-# and every other count that routing reads too.
+# generator, NumPy's, or a bias that `forward` updates. So update the bias after the optimizer's
+# step, and likewise every other state that routing reads.
 #
 # ## Save the routing
 #
@@ -265,15 +265,15 @@ saving["PyTorch's RNG, not preserved"] = forgetful, lambda: noisy
 outcomes(saving)
 
 # %% [markdown] id="saved-routing-read"
-# `equal` compares one step's gradient. The recomputation still runs the rest of `forward`, so the
+# `equal` is about one step's gradient. The recomputation still runs the rest of `forward`, so the
 # bias is updated twice, like BatchNorm's statistics in chapter 12, and the next step may route
 # differently. Saved routing doesn't fix that: update the bias after the optimizer's step.
 #
 # Here the noise only affects the choice. If noise is multiplied into the experts' inputs, autograd
-# saves it as well, and its random operation belongs on the list too.
+# saves the noise as well, and the operation that draws it belongs on the list too.
 #
-# **Predict.** `topk` returns a value and an expert's number (8 bytes) for each token. The block's
-# input has 64 float32 numbers per token. What percentage of the input's bytes does `topk`'s result
+# **Predict.** `topk` returns a float32 value and an expert's index (8 bytes) for each token. The
+# block's input has width 64, in float32. What percentage of the input's bytes does `topk`'s result
 # take?
 
 # %% id="guess-routing"
@@ -285,10 +285,10 @@ share = 100 * more / x.nbytes
 print(f"{share:.1f} % of the input's bytes{beside(guess, share)}")
 
 # %% [markdown] id="routing-real-text"
-# In published models a token has more numbers and goes to more experts. DeepSeek-V3 first chooses
-# groups of experts, so it calls `topk` three times. The next cell computes the shares from the
-# published configurations, with tokens in bfloat16 and the routers' scores in float32, as in the
-# library:
+# In published models the width is larger, and each token goes to more experts. DeepSeek-V3 first
+# chooses groups of experts, so it calls `topk` three times. The next cell computes the shares from
+# the published configurations, with tokens in bfloat16 and the routers' scores in float32, as in
+# the library:
 
 # %% id="routing-real"
 published = [transformers.MixtralConfig(), transformers.OlmoeConfig()]
@@ -304,10 +304,10 @@ for config in published:
 pd.DataFrame(routing).T.round(2)
 
 # %% [markdown] id="mixtral-text"
-# So saving the routing costs almost nothing. Does the library's own layer fail in the same two
-# ways, with an error or silently? Here is a small Mixtral from transformers, whose
-# `router_jitter_noise` multiplies the router's input by a random number. Its experts run as a loop
-# (`eager`), or as one matmul over all tokens, sorted by expert (`grouped_mm`), which is faster.
+# So saving the routing costs almost nothing. Does a library's own layer fail in the same two ways,
+# with an error or silently? Here is a small Mixtral from transformers, whose `router_jitter_noise`
+# multiplies the router's input by a random number. Its experts run as a loop (`eager`), or as one
+# matmul over all tokens, sorted by expert (`grouped_mm`), which is faster.
 
 # %% id="mixtral"
 MIXTRAL = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2}
@@ -355,9 +355,9 @@ pd.Series(said).unstack(0)
 #
 # Without recomputation, there is no second run that could differ. A pack hook (chapter 05) may
 # return anything that `unpack` can turn into a tensor. It can return 8-bit numbers instead of
-# 32-bit ones (ActNN, Chen et al., 2021). Cut the tensor into blocks of 64 numbers, keep the largest
-# absolute value of each block as its scale, and round all numbers to 127ths of the scale. That
-# takes $1 + 4/64$ bytes per number.
+# 32-bit ones (ActNN, Chen et al., 2021). Cut the tensor into blocks of 64 elements, keep the
+# largest absolute value of each block as its scale, and round all elements to 127ths of the scale.
+# That takes $1 + 4/64$ bytes per element.
 #
 # **Write.** `to_8_bits` and `from_8_bits`.
 
@@ -511,13 +511,13 @@ table["FLOPs, times"] = table["FLOPs, times"].map("{:.2f}".format)
 table.drop("autocast")
 
 # %% [markdown] id="ways-read"
-# - Forward is unchanged, so the loss is exact. Rounded tensors make backward's results less
-#   accurate, here more than autocast does.
+# - With 8 bits, forward is unchanged, so the loss is exact. Backward uses the rounded tensors, so
+#   the gradient is off, here by more than under autocast.
 # - A checkpoint keeps fewer bytes and exact gradients, but needs more FLOPs. Compression recomputes
 #   nothing, but it rounds, and the hooks need temporary tensors.
-# - Combining them keeps the fewest bytes, with a small error in the gradient: only the input of
-#   each block is rounded, and the rest is recomputed from it in full precision. It doesn't lower
-#   the peak here, which is at the end of backward: all gradients are in memory, one block is
+# - The two combined keep the fewest bytes, with a small error in the gradient: only the input of
+#   each block is rounded, and the rest is recomputed from it in full precision. The peak doesn't
+#   fall here, because it is at the end of backward: all gradients are in memory, one block is
 #   recomputed, and no other input waits. With many more tokens the peak comes earlier, while the
 #   inputs wait, and compression lowers it.
 #

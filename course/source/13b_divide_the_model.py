@@ -357,7 +357,7 @@ print(f"1F1B: {units['1F1B']} units{beside(guess, units['1F1B'])}")
 # ends.
 #
 # **Predict.** Take tensor parallelism alone on four ranks, with all eight sequences on each. How
-# large are a rank's activations, in percent of a single process's?
+# large are a rank's activations, as a percentage of a single process's?
 
 # %% id="guess-tensor"
 guess = None

@@ -272,7 +272,7 @@ print(f"checkpoints: {gib:.1f} GiB{beside(guess, gib)}")
 
 # %% [markdown] id="lora-text"
 # The step now needs little more than weights, gradients and two states: four times eight billion
-# bfloat16 numbers.
+# bfloat16 values.
 #
 # ## Lever 4: LoRA
 #
@@ -496,9 +496,9 @@ shown.round(1)
 
 # %% [markdown] id="table-read"
 # For the last two columns, PyTorch's allocator ran the same steps; `NaN` means that the card's
-# memory ran out. (On an H200 cuBLAS keeps more.) FLOPs and seconds are calculated. What did people
-# *measure*? In the next table, the first row is from our H100; the others are in
-# `recorded/published_times.csv`. We found none for packing or chunks.
+# memory ran out. (On the H200 cuBLAS keeps more workspace than on the RTX 4090.) FLOPs and seconds
+# are calculated. What did people *measure*? In the next table, the first row is from our H100; the
+# others are in `recorded/published_times.csv`. We found no measurements for packing or for chunks.
 
 # %% id="measured"
 of_h100, step = recorded.load("NVIDIA H100 80GB HBM3").rows, {"precision": "bf16"}
@@ -521,11 +521,11 @@ pd.Series(measured).map("{:.2f} times".format).to_frame("the step took, measured
 # %% [markdown] id="measured-read"
 # - Checkpoints add a quarter here, not a third, because the optimizer's update isn't repeated.
 # - LoRA avoids the weights' gradients and most of the update, but adds thin matmuls for each token.
-#   With few tokens the step is much shorter. With 8,192 it was *longer*: don't pull LoRA for speed.
+#   With few tokens the step is much shorter. With 8,192 it was *longer*: don't use LoRA for speed.
 # - **4 bits cost most when tokens are few.** Dequantizing a weight takes the same time for any
 #   number of tokens. At 8,192 the cost is negligible.
-# - Offload adds a third if its copies share a stream with the arithmetic. On a separate stream, the
-#   arithmetic hides the copies: a block of width 4096 has enough of it for each byte (07d).
+# - Offload adds a third if its copies share a stream with the arithmetic. On a separate stream, a
+#   block of width 4096 computes long enough to hide its copies (07d).
 
 # %% [markdown] id="eight-text"
 # ## All weights, on eight cards
@@ -666,8 +666,8 @@ def chooses_the_fastest():
 
 # %% [markdown] id="write-text"
 # We write the plan into a file: its functions' names, and its predicted memory. The script loads
-# it. The script implements the levers with libraries (PEFT's LoRA, PyTorch's `save_on_cpu`), and
-# trains the twin twice: by the plan, and with the plainest batch, block and loss.
+# it, implements the levers with libraries (PEFT's LoRA, PyTorch's `save_on_cpu`), and trains the
+# twin twice: by the plan, and with the plainest batch, block and loss.
 
 # %% id="write"
 name = fastest(table, CARD_GIB - 2)
@@ -695,8 +695,8 @@ with TemporaryDirectory() as folder:
 # inputs on the host each token takes less, and with 4-bit weights the line starts lower.
 # </details>
 #
-# **2.** A linear layer of 4096 x 14336 has LoRA of rank 16. How many numbers are trained, and what
-# share of the layer is that?
+# **2.** A linear layer of 4096 x 14336 has a LoRA adapter of rank 16. How many parameters are
+# trained, and what share of the layer's is that?
 #
 # <details><summary>Answer</summary>
 #

@@ -4,7 +4,7 @@
 # This companion of chapter 15 is optional: no lab and no later chapter needs it. It answers four
 # questions:
 #
-# 1. Does accumulation there give the gradient of the whole batch?
+# 1. In JAX and Keras, does accumulation give the gradient of the whole batch?
 # 2. Is a step a micro-batch or an update?
 # 3. Can a policy move a tensor to the host?
 # 4. How do you checkpoint in JAX's module libraries?
@@ -96,8 +96,9 @@ def show(gradients_of):
 
 
 # %% [markdown] id="optax-text"
-# **Predict.** Micro-batches of 24 and 8 images get the same weight in the mean. How large is
-# the worst gradient's error, in percent of that gradient's largest entry?
+# **Predict.** Micro-batches of 24 and 8 images get the same weight in the mean. Each weight matrix
+# has a gradient. In the one that is farthest off, how large is the error, as a percentage of that
+# gradient's largest entry?
 
 # %% id="guess-unequal"
 guess = None
@@ -167,10 +168,10 @@ def with_keras(sizes, weighted, lr=1000.0):  # a step that is large beside its r
 show(with_keras)
 
 # %% [markdown] id="window-text"
-# The rule of chapter 08 holds in both: divide by the number of samples in the window, not by the
-# number of micro-batches. `MultiSteps` also keeps its own copy of the gradients, as `.grad` does in
-# PyTorch. The ratio above is its size relative to the weights. The copy is in float32, whatever the
-# weights are (optax 0.2.8).
+# The rule of chapter 08 holds in both libraries: divide by the number of samples in the window, not
+# by the number of micro-batches. `MultiSteps` also keeps its own copy of the gradients, as `.grad`
+# does in PyTorch. The printed ratio is that copy's size relative to the weights. It's in float32,
+# whatever the weights are (optax 0.2.8).
 #
 # ## What counts as a step?
 #
@@ -180,8 +181,8 @@ show(with_keras)
 # ```
 #
 # A window may continue into the next epoch. And a learning-rate schedule may take "step" to mean a
-# micro-batch or an update. We test this with a gradient of 1 in every micro-batch, and a learning
-# rate that falls from 1 to 0 in twelve "steps".
+# micro-batch or an update. In our test, every micro-batch's gradient is 1, and the learning rate
+# falls from 1 to 0 in twelve "steps".
 #
 # **Predict.** After epoch 1, one update is done and two micro-batches wait. What learning rate does
 # Keras report?
@@ -226,8 +227,8 @@ for epoch in (1, 2):
 # four, Keras' schedule must be four times as long for the same effect. Keras' moving average of the
 # weights (`use_ema`) counts micro-batches too.
 #
-# **With `MultiSteps`, one infinite gradient ruins the run.** It multiplies the update and the
-# accumulated sum by 0 or 1, and 0 times infinity is NaN. So the weights become NaN at that
+# **With `MultiSteps`, one infinite gradient ruins the run.** `MultiSteps` multiplies the update and
+# the accumulated sum by 0 or 1, and 0 times infinity is NaN. So the weights become NaN at that
 # micro-batch, even in the middle of a window (optax 0.2.8). Put `optax.apply_if_finite` around
 # `MultiSteps`, not inside it.
 #
@@ -238,8 +239,8 @@ for epoch in (1, 2):
 # backward   block ◄─ boundary ◄─ copy ─── host
 # ```
 #
-# In JAX you mark a tensor in the code and name it in the policy. Here the whole loss is one
-# checkpoint. Only the blocks' results are kept, on the device or in the host's memory.
+# In JAX you name a tensor in the code and list the name in the policy. Here the whole loss is one
+# checkpoint that keeps only the blocks' results, on the device or on the host.
 
 # %% id="offload"
 # needs jax, optax
@@ -271,13 +272,12 @@ for policy in (policies.save_only_these_names("boundary"), offload):
     print(f"kept, of a boundary's shape: {dict(places)}   equal: {equal}")
 
 # %% [markdown] id="offload-read"
-# The three results have moved to what JAX calls `pinned_host`. On a CPU, device and host share one
-# memory (JAX 0.7 says `device` for both). So this shows that JAX follows the policy, not how much
-# that saves on a GPU.
+# The three blocks' results have moved to what JAX calls `pinned_host`. On a CPU, device and host
+# share one memory (JAX 0.7 says `device` for both). So this shows only that JAX follows the policy.
 #
-# To drop a value named `wide`, use `save_any_names_but_these("wide")`. With
-# `save_anything_except_these_names("wide")` the value is kept: the policy rejects only
-# the result of the naming operation, and saves the same value one operation earlier (JAX 0.10.2).
+# To drop a value named `wide`, use `save_any_names_but_these("wide")`.
+# `save_anything_except_these_names("wide")` keeps it: that policy rejects only the naming
+# operation's result, and saves the same value one operation earlier (JAX 0.10.2).
 #
 # ## Module libraries: Flax NNX, Linen and Haiku
 #
@@ -288,12 +288,12 @@ for policy in (policies.save_only_these_names("boundary"), offload):
 #            └──── all end in jax.checkpoint, so policies are the same
 # ```
 #
-# JAX's functions are pure: they change nothing except through their results. But a module holds
-# state. So NNX, Flax's current library, has its own wrappers (`nnx.jit`, `nnx.grad`, `nnx.remat`).
-# They split a module into its layout and its parameters, call JAX's function on these, and join
-# them again. `nnx.split` and `nnx.merge` do it by hand. A plain `jax.checkpoint` accepts a function
-# of an NNX module too, but it silently loses every change of state: dropout draws the same mask in
-# each step, and BatchNorm's running mean never changes (Flax 0.12.8).
+# JAX's functions have no side effects, but a module holds state. So NNX, Flax's current library,
+# has its own wrappers (`nnx.jit`, `nnx.grad`, `nnx.remat`). They split a module into its layout and
+# its parameters, call JAX's function on these, and join them again. You can do the same with
+# `nnx.split` and `nnx.merge`. A plain `jax.checkpoint` accepts a function of an NNX module too, but
+# it silently loses every change of state: dropout draws the same mask in each step, and BatchNorm's
+# running mean never changes (Flax 0.12.8).
 #
 # With `nnx.scan` the order matters. `nnx.scan(nnx.remat(block))` keeps each block's input, and
 # `nnx.remat(nnx.scan(block))` saves nothing: backward repeats the whole scan first (Flax 0.12.8).
@@ -301,7 +301,7 @@ for policy in (policies.save_only_these_names("boundary"), offload):
 # Linen and Haiku create parameters while the function runs. So a plain `jax.checkpoint` can't wrap
 # a part of the model. The libraries' own wrappers also pass the parameters through. As in chapter
 # 15, we count what a compiled forward hands over, in units of one block's input. (JAX 0.12 keeps
-# one unit less of each `tanh`.)
+# one unit less for each `tanh`.)
 
 # %% id="nnx-block"
 # needs jax, optax, flax
@@ -406,7 +406,7 @@ claims.Verdicts(
 # %% [markdown] id="names-text"
 # ## What do other libraries call it?
 #
-# The cell looks the names up.
+# The next cell looks up the names.
 
 # %% id="names"
 IDEAS = {

@@ -2,7 +2,7 @@
 # # Lab 04: schedules
 #
 # A training step doesn't fit. You write a planner that finds the fastest schedule within a budget
-# in bytes, and run it on real layers: the peak matches the prediction.
+# in bytes, and run it on real layers. The peak that you count there matches the predicted one.
 #
 # **Budget:** 90 minutes, 1 GiB of memory, no GPU needed.
 #
@@ -70,8 +70,9 @@ widgets.schedule_stepper(events, unit=1)
 # - `kept_needs`: a **kept** stage holds the most when its forward ends, or while its backward runs.
 # - `dropped_needs`: **dropped** stages hold an input and an output, one stage after the other.
 #
-# When a forward runs *again*, the gradient of the segment's output is waiting. So both take `end`,
-# the last stage of the part that runs; in the first forward, that is the chain's last stage.
+# When a forward runs *again*, the gradient of the segment's output is waiting. So both functions
+# take `end`, the last stage of the part that runs. In the first forward, that is the chain's last
+# stage.
 #
 # A stage's `saved_bytes` include its output but not its input. `help(planning.Stage)` explains the
 # other fields.
@@ -248,9 +249,9 @@ table = {
 pd.DataFrame(table).T.rename_axis("segments of")
 
 # %% [markdown] id="read-intervals"
-# Memory has its minimum near segments of $\sqrt{32 / 9}$ blocks. Time falls throughout, because the
-# last segment costs no extra time and gets longer. (Early stop is ignored here.) So the sweet spot
-# is the minimum of memory, or a little to the right of it.
+# The peak is lowest near segments of $\sqrt{32 / 9}$ blocks. Longer segments always take less time,
+# because the last segment isn't recomputed and gets longer. (Early stop is ignored here.) So the
+# sweet spot is the length with the lowest peak, or a slightly larger one.
 #
 # ## 4.2 Run a tree
 #
@@ -360,16 +361,16 @@ plots.tradeoff(
 #
 # Now there are $c$ **places** for boundaries, one of them always for the chain's input, and only
 # *one* stage may be kept at a time. (The running stage's input takes no place.) How many forwards
-# must run in all?
+# of single stages must run in all?
 #
 # Say a part has $n$ stages and $c$ places. Run $k$ stages and put their output into a place. The
-# later part has $n - k$ stages and $c - 1$ places. When it is done, its places are free again, and
-# the first part has $k$ stages and $c$ places:
+# later part has $n - k$ stages and $c - 1$ places. When its backward is done, its places are free
+# again, and the first part has $k$ stages and $c$ places:
 #
 # $$ F(n, c) = \min_{1 \le k < n} \Big( k + F(n - k,\, c - 1) + F(k,\, c) \Big) $$
 #
-# A single stage needs one forward, $F(1, c) = 1$, and without a place nothing more is possible:
-# $F(n, 0) = \infty$ for $n > 1$.
+# A single stage needs one forward: $F(1, c) = 1$. With no place for a boundary, a part of several
+# stages can't be run: $F(n, 0) = \infty$ for $n > 1$.
 #
 # **Predict.** A plain step runs 32 stages forward once. How many forwards are needed with 4
 # places?

@@ -50,8 +50,8 @@ from tutorial_lib.units import Bytes, human_bytes, human_flops
 torch.set_num_threads(1)
 
 # %% [markdown] id="block-text"
-# Our model is GPT-2 with a micro-batch of 4. Its numbers are *predicted* for a GPU's kernels. A
-# *matmul* is a matrix multiplication; fused attention counts as one. This is one block:
+# Our model is GPT-2 with a micro-batch of 4. Its bytes and FLOPs are *predicted* for a GPU's
+# kernels. A *matmul* is a matrix multiplication; fused attention counts as one. This is one block:
 #
 # ```text
 #           x  norm  qkv  attention  out  dropout  add  norm  up  GELU  down  dropout  add
@@ -129,7 +129,7 @@ checks.lab05.checkpoint_only(checkpoint_only)
 # </details>
 #
 # **Predict.** A checkpoint around each block frees some bytes. With fused attention, what
-# percentage of them does a checkpoint around each attention free?
+# percentage of those does a checkpoint around each attention module free?
 
 # %% id="guess-attention"
 guess = None  # per cent
@@ -399,8 +399,8 @@ plots.tradeoff(
 )
 
 # %% [markdown] id="exact-read"
-# The next tensor in the greedy order may be a large one. Dropping it frees more than needed, and
-# costs more.
+# The next tensor in the greedy order may be a large one. Dropping it frees more bytes than needed,
+# and costs more FLOPs.
 #
 # ## 5.3 A policy that counts
 #
@@ -415,8 +415,8 @@ plots.tradeoff(
 # recomputation   -       run           run     -      run
 # ```
 #
-# `checkpoint(..., context_fn=f)` calls `f()` once for each segment. `f` returns the result of
-# `create_selective_checkpoint_contexts(policy)`, which are two contexts, one for each run. PyTorch
+# `checkpoint(..., context_fn=f)` calls `f()` once for each segment. `f` returns
+# `create_selective_checkpoint_contexts(policy)`, a pair of contexts: one for each run. PyTorch
 # calls `policy(context, op, *args, **kwargs)` in forward. Some releases call it in the
 # recomputation too, with `context.is_recompute` set. Count from 0 in each run.
 #
@@ -589,7 +589,7 @@ checks.lab05.fewest_flops(fewest_flops)
 # `kept + option.kept_bytes`. If two ways lead to the same bytes, take the `min`.
 # </details>
 #
-# The next cells get the real numbers from GPT-2's parts, each measured alone.
+# The next cells measure GPT-2's parts, each alone, to get their real options.
 
 
 # %% id="readings"
@@ -702,8 +702,8 @@ plots.tradeoff(
 )
 
 # %% [markdown] id="targets-read"
-# One policy for all blocks reaches only a few points on this curve. Your solver finds one for every
-# target.
+# One policy for all blocks reaches only a few points on this curve. Your solver finds a point for
+# every target.
 #
 # ## 5.5 Move it to the host
 #

@@ -229,7 +229,7 @@ print(f"gradients off by up to {relative_error(seen, exact):.0%} of their norm")
 # ![Three steps: embed all rows without a graph; go backward from the loss to the embeddings; embed
 # again, and go backward from there.](figures/09-two-passes.svg)
 #
-# Between towers and loss are the embeddings: 32 numbers per row. Cut the chain rule there:
+# Between towers and loss are the embeddings, of width 32. Cut the chain rule there:
 #
 # $$ \frac{\partial \ell}{\partial \theta} = \sum_{i=1}^{B}
 #    \underbrace{\frac{\partial \ell}{\partial a_i}}_{\text{needs all rows, and no tower}}

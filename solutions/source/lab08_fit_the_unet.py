@@ -377,8 +377,8 @@ checks.lab08.room_for_activations(room_for_activations)
 # </details>
 # <details><summary>Hint 2: the sample</summary>
 #
-# The sample has two images of `in_channels * side**2` numbers with 4 bytes each, and one number
-# with 8 bytes.
+# The sample has two images of `in_channels * side**2` values with 4 bytes each, and one value with
+# 8 bytes.
 # </details>
 # <details><summary>Hint 3: the refusals</summary>
 #
@@ -498,7 +498,7 @@ checks.lab08.prices_of(prices_of)
 # </details>
 #
 # **Predict.** The block `up 0` ends with an upsampling convolution, on four times as many pixels as
-# the rest of the block. What is the block's price, in percent of its forward's FLOPs?
+# the rest of the block. What is the block's price, as a percentage of its forward's FLOPs?
 
 # %% id="guess-price"
 guess = None  # per cent
@@ -616,8 +616,8 @@ checks.lab08.cheapest_fit(cheapest_fit)
 # By then you have measured all plans. Keep the peaks as you go.
 # </details>
 #
-# **Predict.** Without segments, a micro-batch of 16 fits into 6 MiB, but takes 100 % more time. How
-# much more time, in percent, does the fastest plan for 6 MiB take?
+# **Predict.** Without segments, a micro-batch of 16 fits into 6 MiB, but takes 100 % more time. By
+# what percentage does the fastest plan for 6 MiB increase the time?
 
 # %% id="guess-slower"
 guess = None  # per cent

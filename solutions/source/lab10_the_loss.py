@@ -22,8 +22,8 @@
 # put helper functions and imports in your own cells above it. Where a cell says `guess = None`,
 # write a number first. Chapter 10d prepares you for this lab.
 #
-# The *head* is the last linear layer: it turns a token's `width` numbers into one logit per entry
-# of the vocabulary. A *chunk* is a few consecutive tokens.
+# The *head* is the last linear layer: it turns a token's `width` values into one logit per entry of
+# the vocabulary. A *chunk* is a few consecutive tokens.
 
 # %% id="imports"
 from functools import partial
