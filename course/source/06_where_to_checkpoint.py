@@ -270,8 +270,8 @@ print(f"equal at 2 r = {2 * r:.0f} blocks")
 pd.DataFrame(rows, index=columns).T.rename_axis(["model", "segments"])
 
 # %% [markdown] id="deeper-read"
-# At 24 blocks, single blocks need less; at 48, segments of two do. That is so for activations, and
-# for the whole step if gradients stay. If gradients are set to `None`, single blocks need less at
+# At 24 blocks, single blocks need less; at 48, segments of two do. This holds for activations, and,
+# if gradients stay, for the whole step. If gradients are set to `None`, single blocks need less at
 # 48 blocks too.
 #
 # Why? As backward goes on, boundaries are freed and gradients are added. A block has about $12h^2$

@@ -652,7 +652,8 @@ pd.DataFrame(rows, index=columns).T
 # an A100's speed. The last column is *counted* on a narrow twin with as many blocks, in units of
 # its own boundaries.
 #
-# `planning.apply(model, plan)` trains by such a plan, and `planning.undo(model)` removes it.
+# `planning.apply(model, plan)` makes training follow the plan, and `planning.undo(model)` removes
+# it.
 #
 # ## On paper
 #

@@ -203,7 +203,7 @@ off_in_words
 # normalisation"). But "batch 64" no longer describes your training: with BatchNorm the micro-batch
 # is a hyperparameter of the model.
 #
-# (BatchNorm's running averages for `eval()` are another matter: 09b.)
+# (For BatchNorm's running averages, used in `eval()`, see 09b.)
 #
 # ### Fixes
 #
@@ -779,7 +779,7 @@ claims.Verdicts(
 # <details><summary>Answer</summary>
 #
 # Each pair has two embeddings, so they take $2 \cdot 32768 \cdot 512 \cdot 4$ bytes, or 128 MiB.
-# The cache, their gradients, takes as much again.
+# The cache has their gradients, which take the same.
 # </details>
 #
 # **3.** BatchNorm's mean over 64 images has some error. How much larger is the error with a

@@ -235,7 +235,7 @@ plots.training_curves(by_updates, xlabel="updates", log="xy", title=title, **wor
 # without. It measures how far apart the weights end, as a share of the distance that the right run
 # moved them.
 #
-# **Predict.** How far apart do the weights end with AdamW, as that percentage?
+# **Predict.** How far apart do the weights end with AdamW, as a percentage of that distance?
 
 # %% id="guess-factor"
 guess = None  # %

@@ -199,10 +199,10 @@ for name in ("segments", "halving_flat"):
 # states in memory, Revolve needs fewer runs than halving (chapter 06c).
 #
 # On a GPU nobody unrolls a recurrent network cell by cell: `nn.LSTM` runs many steps in one cuDNN
-# call and keeps its intermediates in one buffer. So put a checkpoint around each such call. The
-# next two cells need a GPU, and their numbers depend on it. The first runs such an LSTM. The second
-# runs chapter 12's thousand-layer ResNet at full width, without checkpoints and with segments of 8
-# and of 18 blocks.
+# call and keeps its intermediates in one buffer. So put a checkpoint around each of these calls.
+# The next two cells need a GPU, and their numbers depend on it. The first runs an LSTM in this way.
+# The second runs chapter 12's thousand-layer ResNet at full width, without checkpoints and with
+# segments of 8 and of 18 blocks.
 
 # %% id="gpu-lstm"
 # NBVAL_IGNORE_OUTPUT

@@ -450,7 +450,7 @@ show(tensor_ways)
 # one rank. Then most of the keys that a query needs are on other ranks, so keys and values are
 # passed around the ranks, one part at a time (ring attention, Liu et al., 2023).
 #
-# ## Both compared with one process
+# ## Tensor and sequence parallelism, compared with one process
 
 # %% id="all-rows"
 for rank in (0, 3):

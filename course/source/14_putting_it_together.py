@@ -497,8 +497,8 @@ shown.round(1)
 # %% [markdown] id="table-read"
 # For the last two columns, PyTorch's allocator ran the same steps; `NaN` means that the card's
 # memory ran out. (On the H200 cuBLAS keeps more workspace than on the RTX 4090.) FLOPs and seconds
-# are calculated. What did people *measure*? In the next table, the first row is from our H100; the
-# others are in `recorded/published_times.csv`. We found no measurements for packing or for chunks.
+# are calculated. What did people *measure*? The next table's first row is from our H100; the others
+# are in `recorded/published_times.csv`. We found no measurements for packing or for chunks.
 
 # %% id="measured"
 of_h100, step = recorded.load("NVIDIA H100 80GB HBM3").rows, {"precision": "bf16"}
@@ -530,8 +530,8 @@ pd.Series(measured).map("{:.2f} times".format).to_frame("the step took, measured
 # %% [markdown] id="eight-text"
 # ## All weights, on eight cards
 #
-# Now nothing is frozen. FSDP2 divides the 60 GiB of weights, gradients and states among eight cards
-# (chapter 13). Each card has four conversations of 2,048 tokens per update:
+# FSDP2 divides the 60 GiB of weights, gradients and states among eight cards (chapter 13). Each
+# card has four conversations of 2,048 tokens per update:
 
 # %% id="eight"
 EIGHT = {"precision": "bf16", "optimizer": "adamw-fused", "ranks": 8, "shard": "fsdp"}
@@ -548,7 +548,7 @@ title = "One of eight cards, all weights trained, predicted"
 plots.ledger_bars(of_eight, title=title, cards_gib=(24, 48), predicted=[*of_eight])
 
 # %% [markdown] id="link-text"
-# On 24 GiB cards only the second, checkpointed way fits. On larger cards both fit. Which is faster?
+# On 24 GiB cards only the second, checkpointed way fits. Larger cards fit both. Which is faster?
 #
 # A forward of all 8,192 tokens takes $f$ seconds, backward takes $2f$, and checkpoints add another
 # $f$. FSDP2 also sends: it gathers all weights for forward and again for backward, and scatters the

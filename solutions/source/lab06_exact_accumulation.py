@@ -808,7 +808,7 @@ for name, way in WAYS.items():
 # decides whether its backward will exchange gradients. The documentation says to put forward and
 # backward inside. The fifth way is silently wrong: each rank steps with its own gradient.
 #
-# Now to the divisor. An average over ranks is right only if all ranks have the same number of
+# Next comes the divisor. An average over ranks is right only if all ranks have the same number of
 # targets. So you must count the targets of *all ranks*, with an all-reduce of one number before the
 # first backward. And since DDP divides the sum of the gradients by the number of ranks, each rank
 # multiplies its loss by that number.
