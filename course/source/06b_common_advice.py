@@ -178,9 +178,9 @@ claims.Verdicts(
 # %% [markdown] id="sines-text"
 # ## "Put a checkpoint every $\sqrt n$ layers"
 #
-# Chapter 06 finds it wrong for a transformer, whose block keeps $r = 16$ times its input. A chain
-# of sines has $r = 1$: each keeps its input and nothing else. How does its memory grow with the
-# depth?
+# Chapter 06 finds this advice wrong for a transformer, whose block keeps $r = 16$ times its input.
+# A chain of sines has $r = 1$: each keeps its input and nothing else. How does its memory grow with
+# the depth?
 
 # %% id="sines"
 wave = torch.randn(256, 32, requires_grad=True)
@@ -308,7 +308,7 @@ pd.DataFrame(best_cuts).T
 # %% [markdown] id="seconds-text"
 # With a small $r$, the best segments get shorter from first to last. An earlier segment runs
 # backward later, when fewer boundaries wait, so it may be longer. The last column is the smallest
-# peak of nearly equal lengths. With a large $r$ they are as good.
+# peak of nearly equal lengths. With a large $r$, nearly equal lengths are as good as the best.
 #
 # ## Is it a third slower?
 #
@@ -366,8 +366,8 @@ pd.DataFrame({"saved of the peak": shallow}).T
 
 # %% [markdown] id="shallow-read"
 # With one block, checkpointing saves next to nothing here: the block's whole inside comes back.
-# Large logits change that, since the inside isn't in memory while they are. From four blocks on,
-# checkpointing saves memory. What matters is the number of blocks, and how much of the peak was
+# Large logits change that, since the inside isn't in memory while the logits are. From four blocks
+# on, checkpointing saves memory. What matters is the number of blocks, and how much of the peak was
 # activations.
 #
 # ## Which layers?
@@ -514,7 +514,7 @@ claims.Verdicts(
 #
 # Sources say "50 to 80 % of the activations", or "4 to 8 times less activation memory". Chapter 10
 # has predictions for published models, with CUDA's kernels. We take each recipe with and without
-# `per-block`. For both we read three numbers: the most bytes of *activations* held at once,
+# `per-block`. Each time we read three numbers: the most bytes of *activations* held at once,
 # recomputed ones included; what forward and backward *add* to the memory that was there before; and
 # the whole peak of a step. The second number includes the gradients of the parameters, which no
 # checkpoint frees.

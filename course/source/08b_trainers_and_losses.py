@@ -1,7 +1,8 @@
 # %% [markdown] id="title"
 # # Trainers, packed rows, and what losses prove
 #
-# This companion of chapter 08 is optional: no lab and no later chapter needs it. Seven questions:
+# This companion of chapter 08 is optional: no lab and no later chapter needs it. It answers seven
+# questions:
 #
 # 1. Activations fall by 75 %: how much of that does a whole step save?
 # 2. Does Hugging Face's `Trainer` accumulate your own model correctly?
@@ -96,8 +97,8 @@ def collate(part):
 
 
 # %% [markdown] id="real-trainer"
-# And here a real `Trainer` does one update. A callback keeps the gradients just before the
-# optimizer's step. Clipping is off, so it sees the gradients as computed.
+# Here a real `Trainer` does one update. A callback keeps the gradients just before the optimizer's
+# step. Clipping is off, so the callback sees them as computed.
 
 
 # %% id="trainer-settings"
@@ -265,14 +266,14 @@ habits[["schedule", "ema", "logs", "replays_dropout"]]
 #   micro-batches too. A decay chosen without accumulation then averages over a quarter as many
 #   updates.
 # - **fastai's `n_acc` counts samples.** With eight samples in a batch, `GradientAccumulation(4)`
-#   accumulates nothing, and every gradient is twice as large.
+#   accumulates nothing, and every gradient is twice the right one.
 # - **Accelerate's plugin for FSDP2** checkpoints with `preserve_rng_state=False`. Dropout draws new
 #   masks in the recomputation: the loss is right, but the gradient belongs to a different network.
 #   Leave the plugin's checkpointing off, and wrap the blocks in PyTorch's checkpoint yourself.
 #   Keras' `RematScope` on TensorFlow draws new masks too.
 #
-# open_clip's gradient of the large batch is exact for both encoders. But their shared number, the
-# logit scale, gets its gradient once per micro-batch, so that gradient is four times too large.
+# open_clip's gradient of the large batch is exact for both encoders. But their shared parameter,
+# the logit scale, gets its gradient once per micro-batch, so that gradient is four times too large.
 
 # %% [markdown] id="packed-rows"
 # ## Packed rows
@@ -365,12 +366,12 @@ table
 
 # %% [markdown] id="read-packed"
 # Padding costs tokens, saved bytes and FLOPs. A mask also costs bytes: each block's attention turns
-# the mask into numbers, one per pair of tokens, and keeps these for backward. And attention
-# computes scores between different lines, only to mask them. Here that is more arithmetic than
-# padding cost. Both costs grow with the square of the packed length, so long packs need the kernel.
-# In transformers, use `DataCollatorWithFlattening` with `attn_implementation="flash_attention_2"`;
-# in TRL, `packing=True` or `padding_free=True`. A packed micro-batch is one row, so choose its size
-# in tokens, and divide the loss by the window's tokens, as chapter 08 does.
+# the mask into floats, one per pair of tokens, and keeps these for backward. And attention computes
+# scores between different lines, only to mask them. Here that is more arithmetic than padding cost.
+# Both costs grow with the square of the packed length, so long packs need the kernel. In
+# transformers, use `DataCollatorWithFlattening` with `attn_implementation="flash_attention_2"`; in
+# TRL, `packing=True` or `padding_free=True`. A packed micro-batch is one row, so choose its size in
+# tokens, and divide the loss by the window's tokens, as chapter 08 does.
 # %% [markdown] id="in-backward"
 # ## Optimizer in backward
 #

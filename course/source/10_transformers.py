@@ -332,7 +332,7 @@ def every_nth_is_on():
 
 # %% [markdown] id="predict-second"
 # **Predict.** The same GPT-2 keeps more if only every second block is checkpointed. How many times
-# as much as with every block?
+# as much as with every block checkpointed?
 
 # %% id="guess-second"
 guess = None  # times
@@ -537,10 +537,10 @@ plots.ledger_bars(bars, title=title, cards_gib=plots.CARDS_GIB, predicted=list(b
 # gradients and states, so 71 % is impossible with fused attention. It is nearly right for *frozen*
 # weights, which the source does not mention.
 #
-# LoRA alone removes states and gradients. Checkpointing alone removes activations. With both, a 7B
-# model needs a 24 GB card instead of a data-center card. If the frozen weights are in 4 bits (01b),
-# an even smaller card is enough. Then the activations are the largest part, so checkpointing
-# matters most.
+# LoRA alone removes states and gradients. Checkpointing alone removes activations. With both
+# levers, a 7B model needs a 24 GB card instead of a data-center card. If the frozen weights are in
+# 4 bits (01b), an even smaller card is enough. Then the activations are the largest part, so
+# checkpointing matters most.
 #
 # ## Verdicts
 
@@ -571,4 +571,4 @@ claims.Verdicts(
 # Two companions are optional: `10b_published_measurements` compares predictions with what others
 # measured on real GPUs, and `10c_more_on_the_switch` has one more trap and figures for GPT-2 XL and
 # BERT-Large. Chapter 10d, `10d_the_loss_that_does_not_fit`, takes up the logits. Chapter 11,
-# `11_diffusion_unets`, does the same for diffusion U-Nets, whose blocks differ.
+# `11_diffusion_unets`, applies both techniques to diffusion U-Nets, whose blocks differ.

@@ -185,7 +185,7 @@ plots.ledger_bars(
 # %% [markdown] id="read-ledgers"
 # GRPO on a model of 1.7 billion parameters doesn't fit on an 80 GiB card. Rollout and
 # log-probabilities fit, but the update doesn't: the engine's cache is still in memory, and so are
-# the logits of four answers. (Both are yellow.) You can remove both.
+# the logits of four answers. (Both are yellow.) You can do without either.
 #
 # ## The engine sleeps
 #
@@ -251,7 +251,7 @@ def wakes():
 # 10d's loss is a plain sum, so it can compute gradients in forward. Here each token's
 # log-probability goes into an `exp`, which is multiplied by the answer's *advantage*: its score
 # minus its group's mean. So the token's gradient is known only later. Checkpointed chunks still
-# work; they return one number per token.
+# work: they return one log-probability per token.
 #
 # **Write.** `log_probs`, at most five lines, with `usual` and PyTorch's `checkpoint`
 # (`use_reentrant=False`). `torch.cat` joins chunks.
@@ -559,10 +559,10 @@ pd.DataFrame.from_dict(
 )
 
 # %% [markdown] id="read-reports"
-# The second row's report has four accumulation steps and a quarter of the gradient; our eight give
-# an eighth. The next two reports say a half and four times; our factors differ a little, because
-# answers differ in length. The last two rows have a worse error than a wrong factor: micro-batches
-# with short answers weigh more, so the *direction* is wrong.
+# The report in the second row got a quarter of the gradient with four accumulation steps; our eight
+# steps give an eighth. The next two reports got half the gradient and four times it; our factors
+# differ a little, because answers differ in length. The last two rows have a worse error than a
+# wrong factor: micro-batches with short answers weigh more, so the *direction* is wrong.
 #
 # AdamW divides a gradient by its own size, so a constant factor hardly affects its loss curve. The
 # factor does affect clipping, SGD, and every comparison with a different number of steps.

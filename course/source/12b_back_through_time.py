@@ -123,7 +123,7 @@ texts = {name: as_text(row) for name, row in table.items()}
 pd.DataFrame(texts).T.rename_axis("units (runs)")
 
 # %% [markdown] id="log-read"
-# The number of runs per step is as computed: 3, 4 and 5. But the memory of `halving` isn't
+# The number of runs per step is as computed above: 3, 4 and 5. But the memory of `halving` isn't
 # logarithmic. It grows by one unit per step, and soon exceeds the memory of plain segments. Every
 # gradient is right, so only the memory shows the fault.
 #

@@ -92,10 +92,9 @@ pd.DataFrame({"what it costs": planning.ORDER})
 # the training if no layer mixes samples (09). So time decides, and people have published times for
 # both.
 #
-# **Predict.** InternLM trained 7B parameters on GPUs of 80 GiB, with 8 samples per GPU in each
-# update. One run kept all activations and accumulated over micro-batches of two samples. The other
-# used checkpoints and ran all eight samples at once. By what percentage was the checkpointed run
-# slower?
+# **Predict.** InternLM trained 7B parameters on 80 GiB GPUs, with 8 samples per GPU in each update.
+# One run kept all activations and accumulated over micro-batches of two samples. The other used
+# checkpoints and ran all eight samples at once. By what percentage was the checkpointed run slower?
 
 # %% id="guess-order"
 guess = None  # percent
@@ -399,7 +398,7 @@ pd.DataFrame(missed, index=["on paper", "needed"]).T
 # python -m tutorial_lib plan gpt2-xl --budget 24GiB --effective-batch 64
 # ```
 #
-# **Predict.** Llama 2 has 6.7 billion parameters. On a card of 80 GiB its states don't fit in
+# **Predict.** Llama 2 has 6.7 billion parameters. On an 80 GiB card its states don't fit in
 # float32, and 8-bit ones may not either. In bfloat16 throughout they do, if you run one sequence of
 # 4,096 tokens at a time. By what percentage does recomputation lengthen the step?
 
@@ -439,7 +438,8 @@ plans.apply(in_words, axis=1).unstack().rename(columns="{} GiB".format)
 #
 # The planner's seconds are predicted, not measured on a GPU. It adds up FLOPs and bytes at a fixed
 # share of a card's published speed, and the result is never shorter than the time for the launches.
-# That's enough to rank plans. Chapter 10b compares both parts with measured steps of an H200.
+# That's enough to rank plans. Chapter 10b compares computing and launch times with measured steps
+# of an H200.
 
 # %% [markdown] id="larger-text"
 # ## "Four to ten times larger"

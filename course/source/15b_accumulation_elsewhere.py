@@ -170,8 +170,8 @@ show(with_keras)
 # %% [markdown] id="window-text"
 # The rule of chapter 08 holds in both libraries: divide by the number of samples in the window, not
 # by the number of micro-batches. `MultiSteps` also keeps its own copy of the gradients, as `.grad`
-# does in PyTorch. The printed ratio is that copy's size relative to the weights. It's in float32,
-# whatever the weights are (optax 0.2.8).
+# does in PyTorch. The printed ratio is that copy's size relative to the weights. The copy is
+# float32, whatever the weights are (optax 0.2.8).
 #
 # ## What counts as a step?
 #
