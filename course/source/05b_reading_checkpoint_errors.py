@@ -178,7 +178,8 @@ pd.DataFrame({"units that wait": units}).map("{:.1f}".format)
 # ## More than one backward
 #
 # In chapter 05 each step called `loss.backward()` once, each input required a gradient, and nothing
-# wrote into it. Here are five other uses, with the tensor passed by position and by keyword.
+# wrote into it. The next table has five other uses, each with the tensor passed by position and by
+# keyword.
 #
 # **Predict.** How many of the five does the reentrant checkpoint, a Function as in chapter 04, get
 # wrong or refuse?
@@ -269,8 +270,8 @@ print(f"reentrant: {failed} of 5{beside(guess, failed)}")
 table
 
 # %% [markdown] id="backwards-read"
-# The gradient penalty is the worst case for the reentrant checkpoint. Its gradient comes from an
-# inner backward without a graph, so the penalty is a constant, and training silently ignores it.
+# The gradient penalty is the worst case for the reentrant checkpoint. The penalty comes from an
+# inner backward without a graph, so it is a constant, and training silently ignores it.
 #
 # The last row is the worst case for hooks. It writes into a tensor that a checkpoint still needs.
 # Plain training is right, because `block(2 * x)` does not save `x`, but the second run reads `x`

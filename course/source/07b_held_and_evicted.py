@@ -100,7 +100,7 @@ table.round().rename_axis(["logged", "kept as"])
 # `memory.saved` cannot see this, since autograd did not save those tensors. The meter sees it.
 
 # %% [markdown] id="can-it-be-decided"
-# ## Can it be decided while it runs?
+# ## Can the choice be made while the model runs?
 #
 # All plans in chapters 06c and 07 were made beforehand. If the graph changes from step to step,
 # with sequences of different length or a tree, no plan fits. **Dynamic tensor rematerialisation**

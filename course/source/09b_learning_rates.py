@@ -134,7 +134,7 @@ valleys(Adam)
 # **SGD.** On the left, at small learning rates, the three curves have the same shape, and a larger
 # batch shifts it to the right. There, one step at four times the rate goes as far as four steps.
 # This is the linear rule of Goyal et al. (2017). On the right is a wall: the loss rises steeply, at
-# nearly the same learning rate for all batches. Steps that long overshoot, because the loss is
+# nearly the same learning rate for all batches. Steps of that length overshoot, because the loss is
 # curved, and its curvature does not depend on the batch. So the linear rule holds far from the
 # wall, but it leads into the wall if you start near it.
 #

@@ -221,7 +221,7 @@ pd.DataFrame.from_dict(table, orient="index", columns=columns).T
 #
 # - *Plain, graph kept* is 64 MiB below the B200's figure at each length. That is cuBLAS's
 #   workspace. The script keeps the graph (`retain_graph=True`), which training doesn't do. Without
-#   that, tiles save less.
+#   the kept graph, tiles save less.
 # - Liger lets each tile write into the weights' own `.grad`. That avoids the sum that `InTiles`
 #   holds, but DDP raises an error: "Expected to mark a variable ready only once"
 #   ([kernels-community#1083](https://github.com/huggingface/kernels-community/pull/1083)).
@@ -370,5 +370,5 @@ pd.DataFrame.from_dict(
 #
 # ## What you can now do
 #
-# - Say what the peak is after checkpoints and a chunked loss, and compute it in tiles.
+# - Say what the peak is after checkpoints and a chunked loss, and compute the MLP in tiles.
 # - Add up gradients inside a layer, and prove that they match the plain layer's.
