@@ -249,7 +249,7 @@ compare(TenLines.apply, no_dropout, mixed_loss)
 # and dtypes fit. But the second forward multiplies in float32. So the gradients are those of a
 # float32 block, which forward never computed, and the recomputation is as expensive as in float32.
 #
-# **The fix:** remember the autocast state too. One function remembers both. `remember()` is
+# **The fix:** remember the autocast state too. One function remembers both states. `remember()` is
 # called before the first forward and returns a context for the second.
 #
 # **Write.** The context `as_it_was`, from `torch.random.fork_rng(devices=[])`, which restores the

@@ -556,8 +556,8 @@ claims.Verdicts(
 # are more than $2r$.
 # </details>
 #
-# **3.** Of 24 blocks, all but the last are checkpointed, and nothing stops early. By how many
-# percent do the FLOPs of the blocks rise?
+# **3.** Of 24 blocks, all but the last are checkpointed, and nothing stops early. By what
+# percentage do the FLOPs of the blocks rise?
 #
 # <details><summary>Answer</summary>
 #

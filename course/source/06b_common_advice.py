@@ -445,7 +445,7 @@ claims.Verdicts(
 # A published table ranks layers by activation memory: self-attention and cross-attention high,
 # feed-forward and convolution medium, norms low. Is that so? Here are GPT-2 and the U-Net of Stable
 # Diffusion 1.5 at their real sizes, in bfloat16, with a GPU's kernels. The table shows each layer
-# type's share of the kept bytes, in %. The names of the modules tell the type.
+# type's percentage of the kept bytes. The modules' names tell the type.
 
 # %% id="kinds"
 KINDS = {

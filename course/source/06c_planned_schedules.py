@@ -475,8 +475,8 @@ table.assign(
 #
 # Two simple rules cut inside a block too: checkpoint only attentions, or only MLPs.
 #
-# **Predict.** Checkpointing every block costs 23 % more FLOPs. Your plan gets the same bytes. How
-# many percent more FLOPs does it need?
+# **Predict.** Checkpointing every block costs 23 % more FLOPs. Your plan gets the same bytes. By
+# what percentage does it raise the FLOPs?
 
 # %% id="guess-plan"
 guess = None  # %

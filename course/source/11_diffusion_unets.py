@@ -460,8 +460,8 @@ def updates_once():
 
 
 # %% [markdown] id="same-text"
-# Does it learn the same with checkpointing and accumulation? A U-Net normalizes channels within one
-# image, not over the batch, and the random numbers are those of the effective batch. So
+# Does the U-Net learn the same with checkpointing and accumulation? A U-Net normalizes channels
+# within one image, not over the batch, and the random numbers are those of the effective batch. So
 # accumulation changes only the order of a sum. Checkpointing changes nothing; on a CPU, not even a
 # bit. The next cell compares the training, and the one after it the memory: `update` alone keeps
 # all activations, and `num` is the number of micro-batches.

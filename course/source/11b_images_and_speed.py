@@ -141,7 +141,7 @@ print(f"{per_pixel / 1024:.2f} KiB a pixel; on 80 GiB one image of {side} x {sid
 
 # %% [markdown] id="frozen-text"
 # So the largest lever on a U-Net's memory is the image's size. That is why Stable Diffusion trains
-# on latents: 64 x 64 x 4 numbers instead of 512 x 512 x 3.
+# on latents: 64 x 64 x 4 values instead of 512 x 512 x 3.
 #
 # ## What does the frozen autoencoder cost?
 #
@@ -149,7 +149,7 @@ print(f"{per_pixel / 1024:.2f} KiB a pixel; on 80 GiB one image of {side} x {sid
 # under `no_grad`. Is either precaution enough? The next cell encodes an image of 512 x 512 pixels
 # in three ways: with trainable weights, with `requires_grad_(False)`, and under `no_grad`.
 #
-# **Predict.** With trainable weights, how many GiB are left behind for backward?
+# **Predict.** With trainable weights, how many GiB wait for backward?
 
 # %% id="guess-frozen"
 guess = None  # GiB

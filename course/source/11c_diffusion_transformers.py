@@ -272,10 +272,10 @@ pd.DataFrame(tables).fillna(0).astype(int)
 # the blocks' inputs (the *boundaries*) and the activations of the ends.
 #
 # **Write.** `boundaries`: the bytes of all blocks' inputs. Each block has two inputs, the image's
-# tokens and the text's, and both models keep both. (A one-stream block joins them itself. Ignore
-# `c`, which is small.) The width is `num_attention_heads * attention_head_dim`. `config` is a dict.
-# Flux has `num_layers` two-stream blocks and `num_single_layers` one-stream blocks; the other
-# model's `config` lacks the second key.
+# tokens and the text's. In both models both inputs wait. (A one-stream block joins them itself.
+# Ignore `c`, which is small.) The width is `num_attention_heads * attention_head_dim`. `config` is
+# a dict. Flux has `num_layers` two-stream blocks and `num_single_layers` one-stream blocks; the
+# other model's `config` lacks the second key.
 
 
 # %% id="boundaries"

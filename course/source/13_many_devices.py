@@ -163,8 +163,8 @@ def averages():
 # the last micro-batch, when `.grad` has the sum over all of them. The context `no_sync()` skips the
 # averaging, so a loop uses it for all micro-batches but the last (lab 06).
 #
-# **Predict.** Four micro-batches and two buckets. How many all-reduces per update *without*
-# `no_sync`?
+# **Predict.** There are four micro-batches and two buckets. How many all-reduces does an update run
+# *without* `no_sync`?
 
 # %% id="guess-no-sync"
 guess = None
@@ -596,7 +596,8 @@ show(ways)
 #
 # This is torchtitan's order: checkpoint, compile, shard. Checkpointing and sharding both act in
 # backward: recomputing a block needs its weights, which stage 3 has dropped. Without checkpointing,
-# each block is gathered twice in a step, for forward and for backward. How often with it?
+# each block is gathered twice in a step, for forward and for backward. How often is it gathered
+# with checkpointing?
 
 # %% id="fsdp-levers"
 IN_BF16 = MixedPrecisionPolicy(torch.bfloat16, reduce_dtype=torch.float32)
