@@ -110,8 +110,8 @@ for way in ("none", "per-block", "library-switch"):
 pd.DataFrame(clip, index=["peak, GiB", "peak in"]).T
 
 # %% [markdown] id="read-clip"
-# Both ways of checkpointing have the same peak. It is the optimizer's update, which checkpointing
-# doesn't affect.
+# Both ways of checkpointing have the same peak. That peak is in the optimizer's update, which
+# checkpointing doesn't affect.
 #
 # With a single encoder you can checkpoint and accumulate. The next cell has two steps of ViT-B: 32
 # images at once, and four micro-batches of 8 (8 x 4) with checkpointing. (We predicted only two of
@@ -194,8 +194,9 @@ pd.concat(tables, axis=1).map(lambda n: "" if pd.isna(n) else f"{n:.1f}")
 # Without checkpoints, no setting needs as little as 40 and 60 GB. The fused attention kernel halves
 # the activations, and older figures can't have used it. Transformers also computes GPT-2's GELU in
 # eight operations that save their own tensors; PyTorch has the same function as one kernel. Even
-# with both kernels, the activations are more than twice 40 GB. With checkpoints, 12 and 32 GB are
-# right if everything is in bfloat16 and the optimizer states are in 8 bits.
+# with both kernels, attention's and GELU's, the activations are more than twice 40 GB. With
+# checkpoints, 12 and 32 GB are right if everything is in bfloat16 and the optimizer states are in 8
+# bits.
 #
 # The third claim was 22 GB for 8 x 4. From the second micro-batch on, accumulation holds gradients
 # at the peak (chapter 08), so the table's 8 x 2 has the same peak as 8 x 4. If everything is in
@@ -275,8 +276,8 @@ claims.Verdicts(
 #
 # ## Switches that say nothing
 #
-# - **open_clip's ResNet towers** ignore `set_grad_checkpointing`. If a timm tower has none,
-#   open_clip only logs a warning; timm itself raises an `AssertionError` (open_clip 3.3.0,
+# - **open_clip's ResNet towers** ignore `set_grad_checkpointing`. If a timm tower has no such
+#   method, open_clip only logs a warning; timm itself raises an `AssertionError` (open_clip 3.3.0,
 #   timm 1.0.31).
 # - **timm's switch** also works in `eval()`, unlike transformers'.
 # - **`prepare_model_for_kbit_training`** expects a quantized model. Given a bfloat16 one, it casts

@@ -567,7 +567,7 @@ def is_the_mean():
 # needs second gradients.
 #
 # **Predict.** Adding the square of a gradient to the loss changes the gradient of the weights. By
-# how many % does it change with `InForward`?
+# what percentage does it change with `InForward`?
 
 # %% id="guess-second"
 guess = None  # %

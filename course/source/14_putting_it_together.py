@@ -422,8 +422,8 @@ print(f"4 bits: {gib:.1f} GiB; first loss {first_loss(plan):.3f}")
 #
 # **Write.** `offloaded`: like `checkpointed`, but within `saved_tensors_hooks(pack, unpack)`.
 # `pack` moves a tensor to the device `HOST`; `unpack` moves it back to the device it came from, so
-# let `pack` return both. (Here `HOST` is `meta`, a device whose tensors have no memory. On a GPU it
-# would be the CPU.)
+# let `pack` return tensor and device. (Here `HOST` is `meta`, a device whose tensors have no
+# memory. On a GPU it would be the CPU.)
 
 # %% id="host"
 HOST = "meta"

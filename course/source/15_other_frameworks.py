@@ -421,9 +421,9 @@ print(f"barriers handed to the compiler: {handed_over}, left in its program: {le
 # %% [markdown] id="scan-text"
 # On the CPU, `per block` runs blocks again but frees no memory (JAX 0.10.2). This backend drops the
 # barriers, and without them nothing makes the recomputation wait for backward. (We didn't prove
-# that: JAX 0.12.0.1 drops them too, yet needs less than half.) A loop makes it wait in both:
-# `jax.lax.scan` runs one block many times over stacked weights, and XLA must reserve the residuals
-# of all iterations.
+# that: JAX 0.12.0.1 drops them too, yet needs less than half.) A loop makes it wait in both
+# versions: `jax.lax.scan` runs one block many times over stacked weights, and XLA must reserve the
+# residuals of all iterations.
 
 
 # %% id="scan"
@@ -603,7 +603,7 @@ sizes.set_axis(["waiting, units", "peak, units"], axis=1).join(table["matmuls"])
 # %% [markdown] id="keras-read"
 # The scope takes effect where the layer is *created*. Around a call it silently does nothing.
 # `full` wraps each block and also the layers inside it, so the block's recomputation is itself
-# checkpointed. So its peak is lower, and the dense layers' `matmuls` run a third time.
+# checkpointed. That lowers its peak, and the dense layers' `matmuls` run a third time.
 #
 # ## Side by side
 #
