@@ -37,7 +37,7 @@ torch.set_num_threads(1)
 # float16 has no number between 0 and 6e-8. We take the gradient of a small ViT and divide it by
 # 1000, to imitate a late stage of training.
 #
-# **Predict.** What percentage of its numbers becomes zero in float16?
+# **Predict.** What percentage of its entries become zero in float16?
 
 # %% id="guess-underflow"
 guess = None  # %

@@ -451,8 +451,8 @@ checks.lab03.remember_surroundings(remember_surroundings)
 # %% [markdown] id="hints-3-3"
 # <details><summary>Hint 1: two moments</summary>
 #
-# Read in the upper part, which runs during forward. Set in the lower part, which runs during
-# backward.
+# Read the state in the upper part, which runs during forward. Set it in the lower part, which runs
+# during backward.
 # </details>
 # <details><summary>Hint 2: and back again</summary>
 #

@@ -2,9 +2,9 @@
 # # Lab 06: exact accumulation
 #
 # "The accumulated gradient is mathematically exact", says nearly every tutorial. Most loops that
-# follow it are not exact. You write a loop that is: for ragged micro-batches, for masked tokens,
-# under a scaler, and on several ranks. And if an update is impossible, your loop leaves everything
-# as it was.
+# follow it are not exact. You write a loop that is exact for ragged micro-batches, for masked
+# tokens, under a scaler, and on several ranks. And if an update is impossible, your loop leaves
+# everything as it was.
 #
 # **Budget:** 90 minutes, 1 GiB of memory, no GPU needed.
 #

@@ -454,7 +454,7 @@ for dtype in (torch.float32, torch.float64):
 # `one_graph`, also runs the towers on one micro-batch at a time, but keeps *all* graphs until the
 # loss has been computed.
 #
-# **Predict.** Dropout drops one number in ten, with different masks in the second pass than in the
+# **Predict.** Dropout drops one element in ten, with different masks in the second pass than in the
 # first. How large is the gradient's error? Write a share of the gradient's norm, such as `0.3`.
 
 # %% id="guess-moments"

@@ -663,7 +663,7 @@ columns = ["micro-batch", "segments", "peak, MiB", "more time", "measurements"]
 pd.DataFrame(rows, index=columns).T.rename_axis("MiB")
 
 # %% [markdown] id="text-8-6"
-# The second plan uses both levers, and its micro-batch isn't a power of two.
+# The table's second plan uses both levers, and its micro-batch isn't a power of two.
 #
 # ## 8.6 When it runs out anyway
 #

@@ -819,7 +819,7 @@ checks.lab09.died_in_update(died_in_update)
 # <details><summary>Hint 1: an instrument</summary>
 #
 # `snapshot(lambda: broken_j(model, batches_j()), model, cap_j, by="category")` shows what is held.
-# Run it again with a cap of `10**9` to see all optimizer states. AdamW needs two numbers for each
+# Run it again with a cap of `10**9` to see all optimizer states. AdamW needs two values for each
 # weight that it updates.
 # </details>
 # <details><summary>Hint 2: the cause</summary>
