@@ -13,6 +13,8 @@ Writes what is predicted into course/recorded/published_offload.csv, beside what
   sequence on each of 8 H100 with 94.99 GiB, FSDP2, states in float32. A budget counts from the
   peak of full recomputation, 68.56 GiB there.
 
+Where a row says how much it moved, `seconds` is with as much; `own` is with what we would move.
+
 Assumed for all: the roofline of `planning.Speed`, PCIe 5 at four fifths of its published speed, and
 bytes that PyTorch's own partitioner of a compiled block saves. Nothing is fitted. The time of
 collectives is left out. A plan fits where `plan` would take it, with a tenth of the card left.
