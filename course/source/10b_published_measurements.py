@@ -70,9 +70,10 @@ print(f"half of the emulated ones are within {half:.2f} %{beside(guess, half)}")
 pd.DataFrame(table).T
 
 # %% [markdown] id="read-kinds"
-# Each kind of figure counts something different. We mostly come very close to what the allocator
-# hands out. `nvidia-smi` shows what it has *reserved*, plus CUDA's context and libraries (chapter
-# 02). The table's last row compares that with reserved bytes, which lack the context.
+# Each kind of published number counts something different. We mostly come very close to what the
+# allocator hands out. `nvidia-smi` shows what it has *reserved*, plus CUDA's context and libraries
+# (chapter 02). The table's last row compares `nvidia-smi`'s number with our reserved bytes, which
+# don't include the context.
 #
 # ## The misses
 #
@@ -91,12 +92,12 @@ print(summary(peaks))
 #
 # The [performance guide of transformers
 # 4.18](https://huggingface.co/docs/transformers/v4.18.0/en/performance) is one of chapter 10's
-# sources. It trains BERT-Large as a classifier on random tokens, in float32, on a V100 of 16 GB,
+# sources. It trains BERT-Large as a classifier on random tokens, in float32, on a 16 GB V100,
 # with the Trainer of 2022. That Trainer used eager attention, an AdamW that loops over the
 # parameters, and gradients set to zero, not to None. The next cell builds that step. The guide
 # reads the memory from the driver, and notes that CUDA itself takes 1343 MB, so we add that. (Its
-# MB are MiB. We predict the rows that peak in backward with fused AdamW, which is quicker and
-# changes nothing there.)
+# MB are MiB. For rows that peak in backward, we predict with fused AdamW: it's quicker and makes no
+# difference there.)
 #
 # The first printed line has the three rows with today's defaults: fused attention, fused AdamW,
 # gradients set to None.
@@ -366,11 +367,12 @@ why.groupby("cause").agg(decisions=("model", "size"), models=("model", "nunique"
 # %% [markdown] id="later-text"
 # ## Rows that came later
 #
-# Nothing was tuned to these rows. The authors of
-# [Liger-Kernel](https://github.com/linkedin/Liger-Kernel) measured single operations of PyTorch and
-# transformers on five GPUs. Other people published whole runs: adapters on FLUX.2, CogVideoX, chat
-# models of 2023, and image models with the estimate of an academic tool. Each step was rebuilt from
-# its source's script (`course/recorded/make/operations.py` and `whole_runs.py`).
+# The authors of [Liger-Kernel](https://github.com/linkedin/Liger-Kernel) measured single operations
+# of PyTorch and transformers on five GPUs. (Where our first figures were far off, we read the
+# scripts again and rebuilt four kinds. The first median was larger.) Other people published whole
+# runs: adapters on FLUX.2, CogVideoX, chat models of 2023, and image models with the estimate of an
+# academic tool. Each step was rebuilt from its source's script
+# (`course/recorded/make/operations.py` and `whole_runs.py`).
 
 # %% id="operations"
 operations = pd.read_csv(FOLDER / "operations.csv")
@@ -386,10 +388,10 @@ by_kernel[off.groupby(operations.kernel).max() > 5].round(1)
 # %% [markdown] id="read-operations"
 # The table shows the operations of which a row is off by more than 5 %. `multi_token_attention` has
 # a convolution in 16 bits, and cuDNN takes a workspace for it. `fused_moe` and `kto_loss` choose
-# rows by random numbers; we took an even share. `megatron_rms_norm` copies the gradient of a sum,
-# which `predict` doesn't know. Rows of `softmax` and `relu_squared` with a few KB are rounded up to
-# blocks of 512 bytes. (They were to have thousands of rows, and measured one.) In 2025 the two
-# `grpo` losses held two more heads than their script says today. The others are open.
+# rows by random numbers; we took an even share. `megatron_rms_norm` seems to copy the gradient of a
+# sum, which `predict` doesn't know. Rows of `softmax` and `relu_squared` with a few KB are rounded
+# up to blocks of 512 bytes. (They were to have thousands of rows, and measured one.) The two `grpo`
+# losses look as if in 2025 they held two more heads than in today's script. The others are open.
 
 # %% id="whole-runs"
 later = pd.read_csv(FOLDER / "whole_runs.csv")
@@ -450,7 +452,8 @@ medians
 # With every block checkpointed, the rule is mostly an upper bound: embedding, head and optimizer
 # run once, and early stop saves a matmul. If no matmul runs again, the rule says 0 %, and the price
 # is mostly small. Here is each row whose step took more than 1.1 times what the rule says, and why.
-# (`course/recorded/make/published_times.py` predicts the rows by model, too.)
+# (Where the library has a row's model, `course/recorded/make/published_times.py` also predicts that
+# row from the model itself.)
 
 # %% id="seconds-misses"
 for name in prices.index[slower > 1.1 * rule]:
