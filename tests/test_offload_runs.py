@@ -1,5 +1,6 @@
 """Plans with a host on real models: gradients to the bit, peaks, and what is refused."""
 
+import contextlib
 from dataclasses import replace
 
 import pytest
@@ -9,6 +10,7 @@ from torch import nn
 
 from tutorial_lib.instruments import planning
 from tutorial_lib.instruments.planning.chain.moves import Move
+from tutorial_lib.instruments.planning.run import moving
 
 FAST = planning.Host(1e18)
 
@@ -91,6 +93,57 @@ def test_what_is_overwritten_while_it_waits_is_refused_by_name():
     planning.apply(model, plan)
     with pytest.raises(RuntimeError, match=r"What 2 leaves .* changed in place .*stay=\['2'\]"):
         model(x).sum().backward()
+
+
+class OnCard(torch.Tensor):
+    """A CPU's tensor that says it's a GPU's: `apply`'s way on one, without a GPU."""
+
+    is_cuda = True
+
+
+class Lane:
+    """A stream that writes down what waits for it, and for what it waits."""
+
+    def __init__(self, name, log):
+        self.name, self.log, self.device = name, log, None
+
+    def wait_stream(self, other):
+        self.log.append(f"{self.name} waits for {other.name}")
+
+    def wait_event(self, event):
+        self.log.append(f"{self.name} waits for {event}")
+
+    def record_event(self):
+        return f"{self.name}'s copy"
+
+
+def test_on_a_gpu_each_copy_waits_for_what_it_needs(monkeypatch):
+    log, empty = [], torch.empty
+    compute, out, back = (Lane(name, log) for name in ("compute", "out", "back"))
+    monkeypatch.setattr(moving, "_streams", lambda device: (out, back))
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: compute)
+    monkeypatch.setattr(torch.cuda, "stream", lambda stream: contextlib.nullcontext())
+    monkeypatch.setattr(torch, "empty", lambda *a, pin_memory=False, **k: empty(*a, **k))
+    monkeypatch.setattr(moving, "_BLOCK", 1000)
+    pinned = moving._Pinned()
+    for size in (300, 500, 3):  # 1200, 2000 and 12 bytes: in parts of five blocks
+        values = torch.rand(size)
+        like = empty(0, dtype=torch.uint8).as_subclass(OnCard)
+        memory = moving._Memory(values.as_subclass(OnCard), 0, values.nbytes, like)
+        moving._copy_out(memory, pinned)
+        assert sum(part.numel() for part in memory.host) == values.nbytes
+        moving._wait_for(memory)
+        memory.there = None
+        moving._copy_in(memory)
+        moving._wait_for(memory)
+        assert torch.equal(memory.there.as_subclass(torch.Tensor).view(torch.float32), values)
+        assert log == [
+            "out waits for compute",
+            "compute waits for out's copy",
+            "back waits for compute",
+            "compute waits for back's copy",
+        ]
+        log.clear()
 
 
 def test_a_stage_may_stay():

@@ -248,18 +248,17 @@ def _copy_in(memory: _Memory) -> None:
     memory.there = memory.like.new_empty(memory.num_bytes)
     if is_fake(memory.there):
         return
-    if memory.there.device.type == "cpu":
+    if memory.there.is_cuda:
+        _, back = _streams(memory.there.device)
+        back.wait_stream(torch.cuda.current_stream(back.device))  # its memory was free before
+        with torch.cuda.stream(back):
+            for host, there in zip(memory.host, _parts(memory), strict=True):
+                there.copy_(host, non_blocking=True)
+            memory.copied = back.record_event()
+    elif memory.there.device.type == "cpu":
         np.copyto(memory.there.numpy(), memory.host)
-        return
-    if not memory.there.is_cuda:
+    else:
         memory.there.copy_(torch.from_numpy(memory.host))
-        return
-    _, back = _streams(memory.there.device)
-    back.wait_stream(torch.cuda.current_stream(back.device))  # its memory was free before
-    with torch.cuda.stream(back):
-        for host, there in zip(memory.host, _parts(memory), strict=True):
-            there.copy_(host, non_blocking=True)
-        memory.copied = back.record_event()
 
 
 def _wait_for(memory: _Memory) -> None:
