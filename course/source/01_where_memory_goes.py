@@ -8,7 +8,7 @@
 #
 # In this chapter you take the sum apart with a meter and put it together again on paper.
 #
-# **Budget:** 65 minutes, 2 GiB of memory, no GPU needed.
+# **Budget:** 60 minutes, 2 GiB of memory, no GPU needed.
 
 # %% id="imports"
 from dataclasses import replace
@@ -160,20 +160,13 @@ print(f"one block keeps {units:.1f} units{beside(guess, units)}")
 pd.DataFrame({"on paper, units": on_paper, "counted, units": counted}).round(2)
 
 # %% [markdown] id="theory-text"
-# (In the list above, a name such as `ViewBackward` says which operation made the tensor.)
-#
 # ![A transformer block and the tensors that it keeps. The attention half keeps 6 units: the inputs
 # of the norm and of the first linear layer, queries, keys and values, and the input of the output
 # projection. The MLP half keeps 10: the inputs of the norm and of the first linear layer, and the
 # input and the output of GELU, four each.](figures/block-units.svg)
 #
-# - Each norm keeps its input, and two small statistics for each row.
-# - Attention keeps the input of its first linear layer (1), queries, keys and values (3), and its
-#   output (1), which the last linear layer needs as well.
-# - The MLP keeps the input of its first linear layer (1). It is four times as wide inside, and it
-#   keeps the input of GELU (4) and its output (4).
-#
-# Sixteen in all, more than half of them in the MLP. This gives a formula for the whole model, with
+# Sixteen in all, more than half of them in the MLP, which is four times as wide inside. (Each norm
+# keeps two small statistics for each row as well.) This gives a formula for the whole model, with
 # batch $B$, sequence $T$, width $C$, vocabulary $V$ and $L$ layers, in float32:
 #
 # $$ A \approx 4 \, (16 L + 2) \, B T C + 4 \, B T V $$

@@ -7,7 +7,7 @@
 #
 # In this chapter you derive how long a segment should be and what it costs, and measure both.
 #
-# **Budget:** 55 minutes, 2 GiB of memory, no GPU needed.
+# **Budget:** 50 minutes, 2 GiB of memory, no GPU needed.
 
 # %% id="imports"
 from functools import cache
@@ -220,6 +220,7 @@ print(f"r = {r:.0f}: sqrt needs {sqrt_ratio:.1f} times the memory"
       f"{beside(guess, sqrt_ratio)}")  # fmt: skip
 
 # %% id="measured-figure"
+# @title On paper and counted, by length: run this cell; open it to look
 names = {s: "per-block" if s == 1 else f"every-{s}" for s in lengths}
 curve = {s: held_for_backward(name) for s, name in names.items()}
 both = {"on paper": {s: on_paper(s, 24, r) for s in lengths}, "counted": curve}
@@ -371,6 +372,7 @@ print(f"forward: {forward_share:.1%} of a step; in fours {adds['every-4']:.0f} %
 print(f"per-block: {adds['per-block']:.0f} % more")
 
 # %% id="flops-table"
+# @title Counted, beside what a source says: run this cell; open it to look
 before = held_for_backward("none")
 saves = {way: 100 * (1 - held_for_backward(way) / before) for way in ways}
 said = {"per-block": "70 / 50", "every-2": "50 / 30", "sqrt": "60 / 25"}

@@ -10,7 +10,7 @@
 # process holds and sends, and the losses show whether the training is the same. At the end, you
 # predict models too large for a laptop on eight GPUs.
 #
-# **Budget:** 70 minutes, 3 GiB of memory, no GPU needed.
+# **Budget:** 65 minutes, 3 GiB of memory, no GPU needed.
 
 # %% id="imports"
 import os
@@ -594,10 +594,9 @@ show(ways)
 # model:                  fully_shard(model)    what is in no block
 # ```
 #
-# This is torchtitan's order: checkpoint, compile, shard. Checkpointing and sharding both act in
-# backward: recomputing a block needs its weights, which stage 3 has dropped. Without checkpointing,
-# each block is gathered twice in a step, for forward and for backward. How often is it gathered
-# with checkpointing?
+# This is torchtitan's order: checkpoint, compile, shard. Backward gathers a block once, recomputes
+# it, differentiates it, and drops its weights, so checkpointing sends nothing more
+# ([13d](13d_fsdp2_in_full.ipynb) draws and counts it). Both rows are in the chapter's last table.
 
 # %% id="fsdp-levers"
 IN_BF16 = MixedPrecisionPolicy(torch.bfloat16, reduce_dtype=torch.float32)
@@ -605,22 +604,12 @@ seen["ZeRO 3 + checkpoint"] = of_four(fsdp, True, True)
 seen["ZeRO 3 + checkpoint, bf16"] = of_four(
     partial(fsdp, mp_policy=IN_BF16), True, True
 )
-table = {}
-for name in ("ZeRO 3", "ZeRO 3 + checkpoint", "ZeRO 3 + checkpoint, bf16"):
-    report, traffic = seen[name].report, seen[name].traffic
-    gathers = len(traffic.sizes("all_gather")) / 9  # eight blocks and the rest
-    found = (report.baseline_bytes, report.peak_bytes, traffic.ring_bytes(N))
-    table[name] = [gathers, *(round(size / P, 2) for size in found)]
-heads = ("gathers", "between steps, P", "peak, P", "sent, P")
-pd.DataFrame.from_dict(table, orient="index", columns=heads)
 
 # %% [markdown] id="fsdp-levers-read"
-# - **Backward gathers a block once**, recomputes it, differentiates it, and drops its weights. So
-#   checkpointing doesn't send more.
-# - **`MixedPrecisionPolicy` gathers and computes in bfloat16.** The divided weights, the states and
-#   here the sums of gradients stay in float32. Gathers send half the bytes. Set `reduce_dtype` too,
-#   as this policy does. Without it, gradients that wait for an exchange are bfloat16 in PyTorch
-#   2.13.0, but float32, with twice the bytes, in 2.15.0.
+# `MixedPrecisionPolicy` gathers and computes in bfloat16. The divided weights, the states and here
+# the sums of gradients stay in float32. Gathers send half the bytes. Set `reduce_dtype` too, as
+# this policy does. Without it, gradients that wait for an exchange are bfloat16 in PyTorch 2.13.0,
+# but float32, with twice the bytes, in 2.15.0.
 #
 # ## FSDP2 with accumulation
 #
@@ -734,6 +723,7 @@ HOST = partial(torch.autograd.graph.saved_tensors_hooks, to_host, to_device)
 BF16 = partial(torch.autocast, "cpu", torch.bfloat16)
 
 # %% id="all-rows"
+# @title The last table, and a figure: run this cell; open it to look
 seen["DDP + checkpoint"] = of_four(partial(ddp, recomputed=True))
 seen["DDP + offload"] = of_four(partial(ddp, context=HOST))
 seen["DDP + bf16 autocast"] = of_four(partial(ddp, context=BF16))
