@@ -197,8 +197,7 @@ for how in (collate, collate_masked):
 # %% [markdown] id="read-mended-trainer"
 # The first row is nearly right. The `Trainer` counted all labels of this model, but the first label
 # of each row isn't a target: `forward` shifts it out. So every gradient is too small by the share
-# of first tokens. If the collator masks the first labels, the count is right and only rounding is
-# left.
+# of first tokens. If the collator masks the first labels, only rounding is left.
 #
 # For most of the library's own causal models the `Trainer` excludes the first labels. It does the
 # same for your model if you set `loss_type = "ForCausalLM"`. But GPT-2 has no `loss_type`, so the
