@@ -6,10 +6,12 @@ import torch
 from torch import Tensor
 
 from tutorial_lib.checks.given import answered
+from tutorial_lib.checks.given.half import ANEW
 from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Result, check, expect, read
 
 from .given import updates
 
+_EARLIER: dict[int, list[Tensor]] = {}  # what the case before has drawn, by its seed
 _PASSED = "an update's number decides its images, times and noise, and nothing else does"
 
 
@@ -18,7 +20,9 @@ def _cases(draw: Draw) -> Cases:
     num_times = draw.randint(5, 8)
     # a multiple: one stream of numbers that is drawn from twice then ties each time to an image
     num_images = draw.randint(2, 3) * num_times
-    yield {**case, "num_images": num_images, "num_times": num_times}
+    case |= {"num_images": num_images, "num_times": num_times, "state": draw.randrange(10**6)}
+    yield case
+    yield {**case, "state": case["state"] + 1, ANEW: draw.randrange(10**6)}
 
 
 @check(updates.draw_update, _PASSED, _cases)
@@ -44,6 +48,13 @@ def draw_update(case: Case, result: Result) -> None:
         ),
     }
     expect.no_fault(faults)
+    earlier = _EARLIER.get(case["seed"], first) if ANEW in case else first
+    _EARLIER[case["seed"]] = first
+    expect.fact(
+        all(map(expect.same_bits, first, earlier)),
+        f"update {update} was drawn again, from another global random state and, by a grader, in "
+        "another process, and came out differently: its number alone decides, as your seed.",
+    )
     found, wanted = set(times.tolist()), set(range(case["num_times"]))
     expect.fact(len(found) > 1, "all images have one time: draw one for each image.")
     expect.fact(

@@ -1,7 +1,7 @@
 """One submission's session: answers the judge's requests by runs in fresh, shut-in processes.
 
-Each check has a process of its own, in which its cases run one after the other, as in a notebook,
-and so has each memory exam.
+Each check has a process of its own, in which its cases run one after the other, as in a notebook.
+So has each memory exam, and each case that asks for one.
 """
 
 from __future__ import annotations
@@ -20,12 +20,13 @@ from solutions.grader import wire
 from solutions.grader.inside import processes, sandbox, student
 from solutions.grader.inside.watch import Time, Watch
 from solutions.grader.submissions.slice_cells import up_to
-from tutorial_lib.checks.given.half import EXAM_BYTES
+from tutorial_lib.checks.given.half import ANEW, EXAM_BYTES
 
 if TYPE_CHECKING:
     from solutions.grader.submissions.answers import Bundle, Step
 
 _ACCEPT_SECONDS = 120
+_ALONE = {EXAM_BYTES, ANEW}  # in cases with a process of their own
 _SEND_SECONDS = 10  # a process that waits for its next case reads at once
 
 
@@ -150,7 +151,7 @@ class Session:
         request = work.request
         exam_bytes = request.case.get(EXAM_BYTES, 0)
         what = (request.check, request.exercise, request.name)
-        if self.run and self.run.what == what and not exam_bytes:
+        if self.run and self.run.what == what and request.case.keys().isdisjoint(_ALONE):
             with contextlib.suppress(OSError):  # where it does not read, the watch will say why
                 self.run.channel.sendall(wire.frame(wire.REQUEST, wire.encode(request.case)))
         else:

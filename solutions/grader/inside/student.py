@@ -17,6 +17,7 @@ import inspect
 import linecache
 import math
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -27,6 +28,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+import numpy as np
+import torch
 from IPython.core.inputtransformer2 import TransformerManager
 
 from solutions.grader.submissions.slice_cells import WRITES_A_FILE, cut, untimed
@@ -42,7 +45,7 @@ from solutions.grader.wire import (
     read_frame,
 )
 from tutorial_lib.checks.given import Case, CheckError, Result, RunHalf, forbid, outside
-from tutorial_lib.checks.given.half import refuse_thread, run_in_place
+from tutorial_lib.checks.given.half import ANEW, refuse_thread, run_in_place
 from tutorial_lib.checks.given.seal import EXCHANGED, Seal, places
 
 ERROR_CHARACTERS = 4000
@@ -135,7 +138,10 @@ def do(work: Work, half: RunHalf, channel: int, marks: Marks) -> NoReturn:
         send(FAILURE, why[:ERROR_CHARACTERS].encode("utf-8", "replace"))
 
     try:
-        run, case = _prepared(work, half, send), work.request.case
+        case = work.request.case
+        if ANEW in case:
+            _seed_everything(case[ANEW])
+        run = _prepared(work, half, send)
         while True:
             send(RESULT, encode(run(case)))
             kind, content = read_frame(functools.partial(os.read, channel))
@@ -209,6 +215,12 @@ def _prepared(
         return {**result, EXCHANGED: seal.broken}
 
     return run
+
+
+def _seed_everything(number: int) -> None:
+    """Seed all generators, as in another session, whose unseeded numbers are others."""
+    for seed in (random.seed, np.random.seed, torch.manual_seed):
+        seed(number)
 
 
 def describe(error: BaseException) -> str:

@@ -23,6 +23,7 @@ from tutorial_lib.memory.private_torch import active_modes
 Run = Callable[[Answer, Case], Result]
 # In the case of a memory exam: what the step may use beyond what is there before it.
 EXAM_BYTES = "exam_bytes"
+ANEW = "anew"  # of a case that a grader runs in a fresh process: what seeds it before all cells
 # An answer's process does not know which case it runs: the check replaces this mark.
 HOW_TO_CALL = "(how to call it)"
 _BLANK = re.compile(r"exercise (?P<number>\d+(?:\.\d+)*):")

@@ -3,6 +3,7 @@
 import contextlib
 import itertools
 import json
+import random
 from functools import cache
 from typing import Any
 
@@ -72,17 +73,19 @@ def draw_update(answer: Answer, case: Case) -> Result:
             ) from error
         return answered.several(got, 3, "noisy images, their times, their noise")
 
-    torch.manual_seed(case["seed"])
+    outside = random_states()
+    for seed in (random.seed, np.random.seed, torch.manual_seed):
+        seed(case["state"])
     before = random_states()
     first = drawn(case["update"])
     moved = _moved(before)
-    torch.manual_seed(case["seed"] + 1)
+    torch.manual_seed(case["state"] + 1)
     later = [drawn(case["update"] + more) for more in LATER]
     again, before_failure = drawn(case["update"]), random_states()
     with contextlib.suppress(Exception):
         answer(images, NOT_DRAWN, case["update"], scheduler)
     failed = _moved(before_failure)
-    set_random_states(before)
+    set_random_states(outside)
     return {"first": first, "moved": moved, "later": later, "again": again, "failed": failed}
 
 
