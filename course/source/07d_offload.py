@@ -591,8 +591,8 @@ ratios
 # %% [markdown] id="published-read"
 # In each setting, the way predicted to be best was best. The ways predicted not to fit (with a
 # tenth of the card left free) ran out of memory or crawled, except in DeepSpeed's last row. Where
-# copies are hidden, the predicted ratios are close. DeepSpeed waits for its copies to the host, and
-# these take longer than the link's published speed suggests.
+# copies are hidden, the predicted ratios are close. DeepSpeed's source waits for
+# each copy to the host; its rows are slower than predicted, perhaps because the link is.
 #
 # ## On a GPU
 #

@@ -16,8 +16,10 @@ Writes what is predicted into course/recorded/published_offload.csv, beside what
 Where a row says how much it moved, `seconds` is with as much; `own` is with what we would move.
 
 Assumed for all: the roofline of `planning.Speed`, PCIe 5 at four fifths of its published speed, and
-bytes that PyTorch's own partitioner of a compiled block saves. Nothing is fitted. The time of
-collectives is left out. A plan fits where `plan` would take it, with a tenth of the card left.
+bytes that PyTorch's own partitioner of a compiled block saves. The time of collectives is left out.
+A plan fits where `plan` would take it, with a tenth of the card left. No number was fitted, but all
+rows had been seen before these assumptions were made: that ten bytes a parameter are DeepSpeed's,
+that a tenth is left, and that `seconds` moves what the row says.
 """
 
 from __future__ import annotations
