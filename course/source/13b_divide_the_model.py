@@ -3,13 +3,14 @@
 #
 # This companion of chapter 13 is optional: no lab and no later chapter needs it. In chapter 13
 # every rank had all layers. Here each rank has some of the layers (a pipeline), or a part of every
-# layer (tensor parallelism). You answer three questions:
+# layer (tensor parallelism). You answer four questions:
 #
 # 1. How many micro-batches does a pipeline's rank hold, and what does checkpointing change?
 # 2. Why does a rank wait, and what does an interleaved schedule change?
 # 3. Which tensors does tensor parallelism divide, and which does it leave whole?
+# 4. How do ranks divide a sequence, and what do they send?
 #
-# **Budget:** 60 minutes, 3 GiB of memory, no GPU needed.
+# **Budget:** 70 minutes, 3 GiB of memory, no GPU needed.
 
 # %% id="imports"
 import os
@@ -27,11 +28,13 @@ from torch.distributed.tensor import Replicate, Shard, parallel
 from torch.nn import functional as F
 from torch.optim import AdamW
 from torch.utils.checkpoint import checkpoint
+from transformers import LlamaConfig, LlamaModel
 
-from tutorial_lib import claims, data, memory, plots
+from tutorial_lib import blanks, claims, data, memory, plots
 from tutorial_lib.instruments import figures, ranks
 from tutorial_lib.guesses import beside
 from tutorial_lib.models.gpt import GPT, GPTConfig
+from tutorial_lib.units import GIB
 
 torch.set_num_threads(1)
 os.environ["OMP_NUM_THREADS"] = "1"  # the processes that we start share a few cores
@@ -446,9 +449,212 @@ show(tensor_ways)
 # The ranks send activations, which grow with the batch, and each layer waits for them. So people
 # use tensor parallelism only inside one machine with fast links.
 #
-# **Context parallelism** divides the tokens inside the pairs as well, for sequences too long for
-# one rank. Then most of the keys that a query needs are on other ranks, so keys and values are
-# passed around the ranks, one part at a time (ring attention, Liu et al., 2023).
+# ## Context parallelism: divide the sequence
+#
+# ```text
+# ring      rank 0: own queries ─► keys and values of rank 0, 3, 2, 1 ─┐  one part at a time,
+#           rank 1: own queries ─► keys and values of rank 1, 0, 3, 2 ─┴─ passed to the next rank
+#
+# Ulysses   rank 0: own tokens, all heads ─ all-to-all ─► all tokens, own heads ─ all-to-all ─► back
+# ```
+#
+# For sequences that are too long for one rank, each rank takes a part of the tokens through the
+# whole model. Only attention looks at other tokens. In **ring attention** (Liu et al., 2023) keys
+# and values travel around all ranks. In **Ulysses** (Jacobs et al., 2023) the ranks swap tokens for
+# heads, compute whole heads, and swap back.
+#
+# A ring sees the scores in parts, but softmax needs all of them. So it keeps the largest score so
+# far (`top`), and the sum of $e^{\text{score} - \text{top}}$ (`total`). When a larger score comes,
+# everything summed up before is rescaled.
+#
+# **Write.** `merge`: add one part of keys and values to what was seen before.
+
+
+# %% id="merge"
+def merge(query, key, value, top, total, out):
+    """Return `top`, `total` and `out` with one more part; `out / total` is attention.
+
+    Query, key and value are `(heads, tokens, width)`. At first `top` is -inf, and the
+    others are 0. `top` and `total` are `(heads, tokens, 1)`.
+    """
+    scores = query @ key.mT / query.shape[-1] ** 0.5
+    ### BEGIN SOLUTION
+    new_top = torch.maximum(top, scores.amax(-1, keepdim=True))
+    weights, before = (scores - new_top).exp(), (top - new_top).exp()
+    total = total * before + weights.sum(-1, keepdim=True)
+    return new_top, total, out * before + weights @ value
+    ### END SOLUTION
+
+
+# %% id="check-merge"
+# @title Check: run this cell
+@blanks.check("merge", "return `top`, `total` and `out`")
+def merges():
+    torch.manual_seed(0)
+    query, key, value = torch.randn(3, 2, 12, 8).double()
+    for size, count in ((1, 1), (1, 3), (1000, 3)):
+        given, whole = query * size, (query * size) @ key.mT / 8**0.5
+        top = torch.full_like(query[..., :1], -torch.inf)
+        total, out = torch.zeros_like(top), torch.zeros_like(query)
+        for part in zip(key.chunk(count, 1), value.chunk(count, 1), strict=True):
+            top, total, out = merge(given, *part, top, total, out)
+        seen, right = out / total, whole.softmax(-1) @ value
+        said = f"Parts: {count}, largest score {whole.max():.0f}: "
+        assert seen.isfinite().all(), f"{said}the result isn't finite."
+        is_top = torch.allclose(top, whole.amax(-1, keepdim=True))
+        assert is_top, f"{said}`top` isn't the largest score."
+        off = ((seen - right).norm() / right.norm()).item()
+        assert off < 1e-9, f"{said}attention is off by {off:.0%}."
+
+
+# %% [markdown] id="context-text"
+# Backward goes around the ring once more, with keys, values *and* their gradients. A **unit** is
+# the bytes of a rank's own queries. The next cell has both ways. They run on four ranks, and their
+# gradients are compared with a single process's.
+#
+# | units sent by a rank | forward | backward |
+# |---|---|---|
+# | ring | $2\,(N-1)$ | $4N$ |
+# | Ulysses: queries, keys, values, result | $4\,(N-1)/N$ | $4\,(N-1)/N$ |
+#
+# **Predict.** On four ranks a ring sends 22 units. How many does Ulysses send?
+
+# %% id="guess-units-sent"
+guess = None
+
+
+# %% id="context"
+# @title A ring and Ulysses: run this cell; open it to look
+def swapped(pairs):
+    """Send each tensor to its rank, and receive the same shape from another."""
+    found, calls = [], []
+    for tensor, to, origin in pairs:
+        found.append(torch.empty_like(tensor))
+        calls.append(dist.P2POp(dist.isend, tensor, to))
+        calls.append(dist.P2POp(dist.irecv, found[-1], origin))
+    for work in dist.batch_isend_irecv(calls):
+        work.wait()
+    return found
+
+
+def to_next(tensor):
+    rank, size = dist.get_rank(), dist.get_world_size()
+    return swapped([(tensor, (rank + 1) % size, (rank - 1) % size)])[0]
+
+
+class Ring(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, query, key, value):
+        top = torch.full_like(query[..., :1], -torch.inf)
+        total, out = torch.zeros_like(top), torch.zeros_like(query)
+        both = torch.stack((key, value))
+        for turn in range(dist.get_world_size()):
+            both = to_next(both) if turn else both
+            top, total, out = merge(query, *both, top, total, out)
+        ctx.save_for_backward(query, key, value, out / total, top + total.log())
+        return out / total
+
+    @staticmethod
+    def backward(ctx, slope):
+        query, key, value, out, sums = ctx.saved_tensors
+        scale, of_query = query.shape[-1] ** -0.5, torch.zeros_like(query)
+        delta, zeros = (slope * out).sum(-1, keepdim=True), torch.zeros_like(key)
+        four = torch.stack((key, value, zeros, zeros))
+        for _ in range(dist.get_world_size()):
+            key, value, of_key, of_value = four
+            weights = (query @ key.mT * scale - sums).exp()
+            of_value += weights.mT @ slope
+            of_scores = weights * (slope @ value.mT - delta) * scale
+            of_query += of_scores @ key
+            of_key += of_scores.mT @ query
+            four = to_next(four)
+        return of_query, four[2], four[3]
+
+
+class Swap(torch.autograd.Function):
+    """From `(heads, tokens / N, width)` to `(heads / N, tokens, width)`."""
+
+    @staticmethod
+    def forward(ctx, x, to_heads):
+        ctx.to_heads, size, rank = to_heads, dist.get_world_size(), dist.get_rank()
+        parts = [part.contiguous() for part in x.chunk(size, 0 if to_heads else 1)]
+        others = [other for other in range(size) if other != rank]
+        found = swapped([(parts[other], other, other) for other in others])
+        found.insert(rank, parts[rank])
+        return torch.cat(found, 1 if to_heads else 0)
+
+    @staticmethod
+    def backward(ctx, slope):
+        return Swap.apply(slope, not ctx.to_heads), None
+
+
+def ulysses(*parts):
+    whole = (Swap.apply(part, True)[None] for part in parts)
+    return Swap.apply(F.scaled_dot_product_attention(*whole)[0], False)
+
+
+def context_parallel(way):
+    """Units that a rank sends, and how far its gradients are from one process's."""
+    torch.manual_seed(0)
+    whole = torch.randn(3, 8, 512, 16).unbind()  # (heads, tokens, width)
+    rank, size = dist.get_rank(), dist.get_world_size()
+    parts = [one.chunk(size, 1)[rank].clone().requires_grad_() for one in whole]
+    attention = Ring.apply if way == "ring" else ulysses
+    with ranks.traffic() as traffic:
+        attention(*parts).square().sum().backward()
+    whole = [one.requires_grad_() for one in whole]
+    alone = F.scaled_dot_product_attention(*(one[None] for one in whole))
+    alone.square().sum().backward()
+    pairs = zip(parts, whole, strict=True)
+    off = max((p.grad - w.grad.chunk(size, 1)[rank]).abs().max() for p, w in pairs)
+    return sum(traffic.sizes("send")) / parts[0].nbytes, off.item()
+
+
+# %% id="context-table"
+sent, formulas = {}, {"ring": 2 * (N - 1) + 4 * N, "Ulysses": 8 * (N - 1) / N}
+for way, units in formulas.items():
+    sent[way], off = four.run(context_parallel, way)[0]
+    print(f"{way}: {sent[way]:g} units ({units:g}), same gradients: {off < 1e-4}")
+print(f"Ulysses sends {sent['Ulysses']:g} units{beside(guess, sent['Ulysses'])}")
+
+# %% [markdown] id="context-read"
+# Ulysses sends less, and the difference grows with the number of ranks. Its paper says $4/N$ of the
+# whole sequence's tensor in forward. That agrees with the count, apart from the part that stays on
+# its own rank. But each rank needs a head of its own. A ring has no such limit, its parts can
+# travel while the previous one is computed, and with grouped queries it sends only the few heads of
+# keys and values: in Llama-3-8B a quarter.
+#
+# ### 128k tokens in the ledger
+#
+# The next table predicts what one rank keeps for Llama-3-8B in bfloat16, for one sequence of
+# 131,072 tokens with a checkpoint around each of 32 blocks.
+
+
+# %% id="long"
+# @title What one rank keeps: run this cell; open it to look
+def inside_block(tokens):
+    sizes = {"hidden_size": 4096, "intermediate_size": 14336, "num_attention_heads": 32}
+    sizes |= {"num_key_value_heads": 8, "num_hidden_layers": 1, "vocab_size": 8}
+    with memory.predicting():
+        body = LlamaModel(LlamaConfig(**sizes)).bfloat16()
+        rows = torch.randn(1, tokens, 4096, dtype=torch.bfloat16, requires_grad=True)
+        return memory.saved(
+            lambda: body(inputs_embeds=rows)[0], params_of=body
+        ).num_bytes
+
+
+table = {}
+for size in (1, 2, 4, 8):
+    tokens = 131072 // size
+    parts = 32 * tokens * 4096 * 2, inside_block(tokens), tokens * 128256 * 4
+    table[size] = [round(part / GIB, 1) for part in parts]
+heads = ("boundaries, GiB", "one block inside, GiB", "logits in float32, GiB")
+pd.DataFrame.from_dict(table, orient="index", columns=heads).rename_axis("ranks")
+
+# %% [markdown] id="long-read"
+# Context parallelism divides whatever has tokens. It divides no weights, gradients or states: that
+# is FSDP2's part. Boundaries, one block's inside and the logits also have levers of their own:
+# offload (07d), tiles (10g) and a chunked loss (10d).
 #
 # ## Tensor and sequence parallelism, compared with one process
 
