@@ -39,7 +39,7 @@ def draw_update(case: Case, result: Result) -> None:
     faults = {
         f"drawing moved the global random state of {' and '.join(map(str, moved))}: hand every "
         "random function a generator of your own.": bool(moved),
-        f"{updates.NOT_DRAWN} images were asked for, the draw failed, and the global random state "
+        f"{updates.NOT_DRAWN} images were asked for, the draw failed, and the random state "
         f"of {' and '.join(map(str, failed))} stayed moved: with generators of your own there is "
         "nothing to put back.": bool(failed),
         f"update {update} was drawn twice and came out differently: begin a new generator in each "

@@ -8,7 +8,7 @@ seeds_everything = wrong(
     "the global random state of PyTorch", "torch.Generator().manual_seed", "torch.manual_seed"
 )
 puts_the_state_back_where_nothing_fails = wrong(
-    "the draw failed, and the global random state of PyTorch stayed moved",
+    "the draw failed, and the random state of PyTorch stayed moved",
     "    generator = torch.Generator().manual_seed(update)\n",
     "    state = torch.get_rng_state()\n    torch.manual_seed(update)\n",
     ", generator=generator)\n    times",
