@@ -64,7 +64,7 @@ class Settings:
 
 
 def of_layer(make: Callable[[Settings], tuple[nn.Module, tuple[int, ...]]]):
-    """Give the forward of a layer on one tensor."""
+    """Return the forward of a layer on one tensor."""
 
     def forward_of(s: Settings) -> tuple[Forward, list[Any]]:
         layer, shape = make(s)
@@ -168,7 +168,7 @@ def sparsemax(x: Tensor) -> Tensor:
 
 
 def on_rows(function: Callable[[Tensor], Tensor], ones: bool):
-    """Give the step of a function on one matrix; its gradient is kept beside it."""
+    """Return the step of a function on one matrix; its gradient is kept beside it."""
 
     def step_of(s: Settings) -> tuple[Forward, list[Any]]:
         if s.row["x_name"] == "BT":
@@ -204,7 +204,7 @@ def jsd_of(q: Tensor, p: Tensor) -> Tensor:
 
 
 def two_distributions(kind: str):
-    """Give the step of a loss between two distributions that are made before."""
+    """Return the step of a loss between two distributions that are made before."""
 
     def step_of(s: Settings) -> tuple[Forward, list[Any]]:
         shape = (s.x, s.vocab_size) if "vocab_size" in s.config else (s.B * s.T, s.x)
@@ -378,7 +378,7 @@ def turn_in_sections(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, sections: l
 
 
 def rotary(kind: str):
-    """Give the step of a rotary embedding of queries and keys."""
+    """Return the step of a rotary embedding of queries and keys."""
 
     def step_of(s: Settings) -> tuple[Forward, list[Any]]:
         by_width = s.row["x_name"] == "H"
@@ -412,7 +412,7 @@ def rotary(kind: str):
 
 
 def multi_token(sparse: bool):
-    """Give the step of an attention that convolves its scores."""
+    """Return the step of an attention that convolves its scores."""
 
     def step_of(s: Settings) -> tuple[Forward, list[Any]]:
         weight, bias = s.leaf(s.C_out, s.C_in, s.K, s.K), s.leaf(s.C_out)
@@ -509,7 +509,7 @@ def make_step(row: Row) -> tuple[Callable[[], None], nn.Module, None]:
     """Build a row's step as its script does."""
     old = row["kernel"] == "group_norm" and row["x_name"] == "C"
     forward, beside = (old_group_norm if old else KERNELS[row["kernel"]])(Settings(row))
-    kept: list[Any] = [beside]  # what lies in memory besides
+    kept: list[Any] = [beside]  # what is in memory besides
     if old or row["kernel"] not in WHOLE:
 
         def step() -> None:

@@ -43,7 +43,7 @@ from tutorial_lib.units import GIB
 
 TABLE = Path(__file__).resolve().parents[1] / "published_offload.csv"
 LINK = 0.8 * 64e9  # bytes/s
-RANKS, BLOCKS, REPEATED = 8, 5, 3  # blocks that are profiled, and the one that stands for more
+RANKS, BLOCKS, REPEATED = 8, 5, 3  # blocks that are profiled, and the one repeated for more
 WIDTHS = {
     "qwen3-14b": {"intermediate_size": 17408, "num_attention_heads": 40},
     "qwen3-32b": {"intermediate_size": 25600, "num_attention_heads": 64},

@@ -113,7 +113,7 @@ def predict(path: Path) -> None:
 
 
 def time_steps(path: Path) -> None:
-    """Give the roofline's seconds, and the launches, of the steps whose seconds were published."""
+    """Fill in the roofline's seconds and the launches of steps with published seconds."""
     rows, sources = read(TABLE), {row["id"]: row for row in read(path)}
     for row in rows:
         if row["seconds"] and row["predicted"] and row["card"] in SPEEDS and not row["launches"]:

@@ -257,7 +257,7 @@ class FourBitLinear(nn.Linear):
     """Weights in NF4 as bitsandbytes keeps them: 2 a byte, a float32 scale for each 64."""
 
     def pack(self) -> None:
-        """Give up the weight for its packed form."""
+        """Replace the weight by its packed form."""
         self.shape = tuple(self.weight.shape)
         self.packed = nn.Parameter(self.weight.new_zeros(self.weight.numel() // 2, 1).byte(), False)
         self.scales = nn.Parameter(torch.zeros(self.weight.numel() // 64), False)
@@ -361,7 +361,7 @@ def swift(row: Row) -> Step:
 
 
 def vision(make: Callable[[], nn.Module], side: int, classes: int, optimizer: str):
-    """Give the step of an image classifier."""
+    """Return the step of an image classifier."""
 
     def step_of(row: Row) -> Step:
         model, batch = make().train(), int(row["batch"])
