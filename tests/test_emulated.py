@@ -399,13 +399,13 @@ MOVES = """
     from tutorial_lib.instruments import planning
     from tutorial_lib.instruments.training import Recipe
 
-    recipe = Recipe("gpt2", 8, precision="bf16")
+    recipe = Recipe("{name}", {batch}, precision="{precision}")
     with memory.predicting():
         loss, model = recipe.make_loss()
         profile = planning.profile(model, loss, speed=planning.Speed(), is_judged=True)
     whole = planning.Plan(profile.stages, tuple(range(len(profile.stages)))).peak_bytes
     host = planning.Host(1e15)
-    plan = planning.solve_with_host(profile, budget_bytes=int(0.6 * whole), host=host)
+    plan = planning.solve_with_host(profile, budget_bytes=int({share} * whole), host=host)
     loss, model = recipe.make_loss("cuda")
     planning.apply(model, plan)
     step = lambda: loss().backward()
@@ -414,16 +414,32 @@ MOVES = """
     pinned = lambda: torch.cuda.host_memory_stats()["active_bytes.allocated"]
     before = pinned()
     step()
-    print("SEEN", int(report.counted_bytes - report.baseline_bytes), plan.peak_bytes)
-    print("SEEN", pinned() - before, plan.host_bytes)
+    seen = report.counted_bytes, report.requested_bytes
+    print("SEEN", plan.peak_bytes, *(int(peak - report.baseline_bytes) for peak in seen))
+    print("SEEN", plan.host_bytes, pinned() - before)
 """
 
 
-def test_a_plan_with_a_host_keeps_to_its_bytes_on_the_card_and_in_pinned_memory(succeed):
-    _, said = succeed(MOVES)
+@pytest.mark.parametrize(
+    ("name", "batch", "precision", "share"),
+    [
+        ("gpt2", 8, "bf16", 0.6),
+        # under autocast, whose cache would hold the casts of weights that wait on the host
+        pytest.param("vit-b-16", 32, "bf16-amp", 0.6, marks=pytest.mark.weekly),
+        # the peak lies in a backward of attention, with what its kernel needs by itself
+        pytest.param("vit-b-16", 32, "bf16-amp", 0.8, marks=pytest.mark.weekly),
+        pytest.param("gpt2-medium", 4, "fp32", 0.5, marks=pytest.mark.weekly),
+    ],
+)
+def test_a_plan_with_a_host_keeps_to_its_bytes_on_the_card_and_in_pinned_memory(
+    succeed, name, batch, precision, share
+):
+    _, said = succeed(MOVES.format(name=name, batch=batch, precision=precision, share=share))
     lines = [line.split()[1:] for line in said.splitlines() if line.startswith("SEEN")]
-    (peak, planned), (pinned, on_host) = [map(float, line) for line in lines]
-    assert peak == pytest.approx(planned, rel=0.01)
+    (planned, counted, requested), (on_host, pinned) = [map(float, line) for line in lines]
+    # what kernels take for themselves is requested, not counted, and so are cuBLAS's workspaces
+    assert counted / 1.01 <= planned <= 1.01 * requested
+    assert requested <= 1.01 * planned + 65 * MIB
     assert on_host <= pinned <= 1.01 * on_host + 32 * MIB
 
 

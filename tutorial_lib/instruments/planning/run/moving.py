@@ -71,6 +71,9 @@ class Moving:
         self.lasts = {[*leaves((item,))][-1]: n for n, item in enumerate(self.tree)}
         self.left = {move.item: {} for move in self.moves}
         self.pinned = _Pinned()
+        stages = [self.model.get_submodule(name) for name in self.names]
+        weights = [id(weight) for stage in stages for weight in stage.parameters()]
+        self.shares_weights = len({*weights}) < len(weights)
         for tensor in [*self.model.parameters(), *self.model.buffers()]:
             self._own(tensor, -1)
 
@@ -93,6 +96,8 @@ class Moving:
             for stream in {s for t in made if t.is_cuda for s in _streams(t.device)}:
                 torch.cuda.current_stream(stream.device).wait_stream(stream)
             return
+        if not self.shares_weights:
+            torch.clear_autocast_cache()  # it would hold casts of weights, which move, too
         mine = [tensor for tensor in made if tensor.grad_fn and self._owner(tensor) == item]
         if mine:
             back = lambda _: self._begin_backward(item)  # noqa: E731
