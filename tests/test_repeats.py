@@ -13,8 +13,6 @@ from torch.utils.checkpoint import checkpoint
 from tutorial_lib import memory
 from tutorial_lib.instruments.predicting import repeats
 from tutorial_lib.instruments.training import Recipe
-from tutorial_lib.instruments.training.states import update_once
-from tutorial_lib.instruments.training.step import OwnStep
 
 WIDTH, LAYERS = 16, 4
 
@@ -395,61 +393,3 @@ def test_memory_of_answers_has_a_limit(monkeypatch):
     repeats._answers.clear()
     memory.predict(stack())
     assert len(repeats._answers) <= 10
-
-
-SMALL = {"n_layer": 2, "n_embd": 32, "n_head": 2, "vocab_size": 64}
-
-
-def readings(make_step, kernels):
-    with warnings.catch_warnings(record=True) as told:
-        warnings.simplefilter("always")
-        report = memory.predict(make_step, kernels=kernels, lines=True)
-    return report.timeline, report.phase_starts, [str(one.message) for one in told]
-
-
-def as_a_whole(make_step):
-    """Hide that the step is ours: a whole first step brings the states then."""
-
-    def make():
-        step, model, optimizer = make_step()
-        return functools.partial(step), model, optimizer
-
-    return make
-
-
-@pytest.mark.parametrize("kernels", ["cpu", "cuda"])
-@pytest.mark.parametrize(
-    "choices",
-    [
-        {},
-        {"precision": "fp16-amp"},
-        {"precision": "bf16-amp", "optimizer": "adamw-8bit"},
-        {"precision": "bf16", "optimizer": "adafactor", "accumulation": 2},
-        {"optimizer": "momentum", "checkpointing": "per-block"},
-        {"lora_rank": 2},
-    ],
-    ids=lambda choices: "-".join(map(str, choices.values())) or "plain",
-)
-def test_an_update_alone_is_as_good_as_a_first_step(choices, kernels):
-    """Every tensor lives as long as after a whole first step, and the same is warned of."""
-    make_step = Recipe("gpt2", 2, seq=16, overrides=SMALL, **choices).make_step
-    assert readings(make_step, kernels) == readings(as_a_whole(make_step), kernels)
-
-
-@pytest.mark.parametrize("left", ["an unused parameter", "a table made when first used"])
-def test_where_an_update_is_not_enough_a_whole_step_is_run(left):
-    def make_step():
-        model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
-        optimizer, tables = torch.optim.AdamW(model.parameters()), []
-
-        def run():
-            if left != "an unused parameter":
-                tables[:] = tables or [torch.zeros(100)]
-            used = model[0] if left == "an unused parameter" else model
-            (used(torch.ones(4, 8)) * sum(tables, torch.zeros(())).sum()).sum().backward()
-            optimizer.step()
-            optimizer.zero_grad()
-
-        return OwnStep(run, lambda: update_once(optimizer)), model, optimizer
-
-    assert readings(make_step, "cpu") == readings(as_a_whole(make_step), "cpu")

@@ -10,8 +10,8 @@ from typing import Any, Literal
 from unittest import mock
 
 import torch
-from torch import Tensor, nn
-from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
+from torch import nn
+from torch.optim.optimizer import Optimizer
 
 from tutorial_lib.device import without_garbage_collection
 from tutorial_lib.instruments.predicting import reading
@@ -109,13 +109,10 @@ def _decided(
     """Predict a step, and again with the last new decision reversed while one ends in an error."""
     first_error: Exception | None = None
     decisions: dict[str, bool] = {}
-    is_whole = options["warmup"] != 1
     while True:
         values = Values(decisions)
         try:
-            return _predicted(make_step, values, kernels, is_whole, **options), values
-        except _NeedsWholeStep:
-            is_whole = True
+            return _predicted(make_step, values, kernels, **options), values
         except Exception as error:
             first_error = first_error or error
             untried = [line for line in values.decided if line not in decisions]
@@ -124,39 +121,14 @@ def _decided(
             decisions[untried[-1]] = not values.decided[untried[-1]]
 
 
-class _NeedsWholeStep(Exception):  # noqa: N818 - no error of a user's
-    """A first step leaves something else behind than its update alone."""
-
-
 def _predicted(
-    make_step: Callable[[], Step], values: Values, kernels: str, is_whole: bool, **options: Any
+    make_step: Callable[[], Step], values: Values, kernels: str, **options: Any
 ) -> MemoryReport:
-    """Predict a step after a first one, or after that one's update alone where it is known.
-
-    That is enough if every parameter gets a gradient, the step leaves just what it found, and no
-    value was assumed. Else nothing of the try is used.
-    """
     with _predicting(kernels, values):
         step, model, optimizer = make_step()
         _check_device(model)
         with with_values(), with_own_caches():  # make_step may have imported transformers
-            first_update = None if is_whole else getattr(step, "first_update", None)
-            if first_update is None:
-                return measure(step, model=model, optimizer=optimizer, **options)
-            lacking: list[Tensor] = []
-
-            def look(updating: Optimizer, *_: Any) -> None:
-                parameters = (p for group in updating.param_groups for p in group["params"])
-                lacking.extend(p for p in parameters if p.grad is None)
-
-            first_update()
-            with register_optimizer_step_pre_hook(look):
-                options |= {"warmup": 0}
-                report = measure(step, model=model, optimizer=optimizer, **options)
-            changed = any((life.died is None) == bool(life.born) for life in report.timeline)
-            if lacking or changed or values.assumptions:
-                raise _NeedsWholeStep
-            return report
+            return measure(step, model=model, optimizer=optimizer, **options)
 
 
 def _warn(values: Values, *, stacklevel: int) -> None:

@@ -3,7 +3,6 @@
 import contextlib
 import functools
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
@@ -16,7 +15,6 @@ from tutorial_lib.instruments.segments.structure import map_leaves
 from tutorial_lib.instruments.training import user_function
 from tutorial_lib.instruments.training.adamw_8bit import AdamW8bit
 from tutorial_lib.instruments.training.fields import OptimizerName, Precision, RecipeFields, Shard
-from tutorial_lib.instruments.training.states import create_states, update_once
 
 Step = tuple[Callable[[], None], nn.Module, Optimizer]
 Loss = tuple[Callable[[], Tensor], nn.Module]
@@ -95,26 +93,7 @@ def make_step(recipe: RecipeFields, device: torch.device | str = "cpu") -> Step:
         scaler.update()
         optimizer.zero_grad()
 
-    def first_update() -> None:
-        if scaler.is_enabled():
-            scaler.scale(torch.ones((), device=device))  # makes the scaler's own tensors
-        shares = recipe.optimizer == OptimizerName.ADAMW_8BIT  # its tables, among all parameters
-        (update_once if shares else create_states)(optimizer)
-
-    is_ours = recipe.shard is None and not user_function.is_function(recipe.model)
-    return OwnStep(step, first_update) if is_ours else step, model, optimizer
-
-
-@dataclass(frozen=True)
-class OwnStep:
-    """A training step of a published model."""
-
-    run: Callable[[], None]
-    first_update: Callable[[], None]  # creates the states of a first step, and nothing else
-
-    def __call__(self) -> None:
-        """Run the whole step."""
-        self.run()
+    return step, model, optimizer
 
 
 def compared_samples(recipe: RecipeFields) -> Literal["", "pairs", "loads"] | None:

@@ -24,7 +24,6 @@ from tutorial_lib.instruments.segments.sameness import Sameness
 from tutorial_lib.instruments.segments.structure import hidden
 from tutorial_lib.instruments.training import Recipe, Shard
 from tutorial_lib.instruments.training.fields import COPYING, UNDIVIDED
-from tutorial_lib.instruments.training.states import update_once
 from tutorial_lib.memory.storages import list_tensors
 
 
@@ -168,6 +167,15 @@ def _measured(model: nn.Module, recipe: Recipe) -> tuple[memory.MemoryReport, Op
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", memory.MeterWarning)  # that this is no whole step
         return memory.measure(update, model=model, optimizer=optimizer), optimizer
+
+
+def update_once(optimizer: Optimizer) -> None:
+    """Create an optimizer's states by an update alone, without forward and backward."""
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            parameter.grad = torch.empty_like(parameter)
+    optimizer.step()
+    optimizer.zero_grad()
 
 
 def predicted(recipe: Recipe, kernels: Literal["cuda", "cpu"] = "cuda") -> memory.MemoryReport:
