@@ -20,14 +20,17 @@ from tutorial_lib.school.marks import cell_mark
 ROOT = Path(__file__).resolve().parent.parent
 LIBRARY = ROOT / "tutorial_lib"
 # Where our modules are, and what their names begin with, below the library: notebooks write
-# `checks.lab03` for what is content of `labs/`, and `recorded` for what is content of `course/`.
+# `checks.lab03` for what is content of `labs/`, `recorded` and `figures` for that of `course/`.
 GRADER = "solutions.grader"
-ROWS = "instruments.recorded"
+COURSE = {
+    "instruments.recorded.": ROOT / "course/recorded/rows",
+    "instruments.figures.": ROOT / "course/figures/drawn",
+}
 PLACES = {
     LIBRARY: "",
     ROOT / "labs/checks": "checks.",
     ROOT / "solutions/grader": f"{GRADER}.",
-    ROOT / "course/recorded/rows": f"{ROWS}.",
+    **{place: begins for begins, place in COURSE.items()},
 }
 MODULES = sorted(path for place in PLACES for path in place.rglob("*.py"))
 
@@ -54,8 +57,8 @@ INSTRUMENTS = {
     "segments": {"device", "memory", "private_torch", "random_states"},
     "frameworks": set(),
     "emulated": {"units"},
-    "figures": {"units", "memory.timeline", "plots"},
-    "widgets": {"units", "plots", "figures"},
+    "widgets": {"plots"},
+    "figures": {"units", "memory.timeline", "plots", "widgets"},
     "ranks": {"memory", "private_torch"},
     "predicting": {"device", "memory", "private_torch", "random_states"},
     "published": {"device", "memory", "private_torch"},
@@ -147,7 +150,8 @@ def named_in(node, name="", *, is_package=False):
     if isinstance(node, ast.ImportFrom):
         module = node.module or ""
         if node.level:  # a lab's modules, which do not say where the lab is
-            assert re.match(rf"checks\.lab\d\d|{ROWS}\.", name), f"{name}: a relative import"
+            is_content = re.match(r"checks\.lab\d\d", name) or name.startswith(tuple(COURSE))
+            assert is_content, f"{name}: a relative import"
             around = ["tutorial_lib", *name.split("."), *[""] * is_package][: -node.level]
             module = ".".join([*around, *filter(None, [module])])
         found = {module, *(f"{module}.{name}" for name in found)}
@@ -285,8 +289,9 @@ def file_of(name):
     place = ROOT / "labs" if re.match(r"checks\.lab\d\d", name) else LIBRARY
     place = ROOT if name.startswith(GRADER) else place
     path = place / name.replace(".", "/")
-    if name.startswith(f"{ROWS}."):
-        path = ROOT / "course/recorded/rows" / name.removeprefix(f"{ROWS}.").replace(".", "/")
+    for begins, folder in COURSE.items():
+        if name.startswith(begins):
+            path = folder / name.removeprefix(begins).replace(".", "/")
     return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
 
 

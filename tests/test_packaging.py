@@ -207,12 +207,19 @@ def test_the_package_alone_says_where_the_grader_is(clone):
 
 
 def test_the_package_alone_says_where_content_is(clone, run_python):
-    """The checks of a lab, and recorded rows."""
+    """The checks of a lab, recorded rows, and what chapters draw."""
     checks = "the checks of lab03 are in labs/checks of the"
     said = {
         "from tutorial_lib import checks; checks.lab03": checks,
         "from tutorial_lib.checks import lab03": checks,
-        "from tutorial_lib.instruments import recorded": "recorded rows are in course/recorded",
+        **{
+            f"from tutorial_lib.instruments{line}": f"tutorial_lib.instruments.{words} of the"
+            for line, words in {
+                " import recorded": "recorded is in course/recorded/rows",
+                " import figures": "figures is in course/figures/drawn",
+                ".widgets import plan_explorer": "figures is in course/figures/drawn",
+            }.items()
+        },
     }
     program = f"""
 for line in {[*said]}:

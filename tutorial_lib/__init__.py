@@ -6,6 +6,7 @@ A submodule loads when it is first used, so `python -m tutorial_lib --help` need
 import importlib
 import pkgutil
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -50,6 +51,21 @@ def load_submodules(
 
 
 __dir__, __getattr__ = load_submodules(__name__, __path__)
+
+
+def content(name: str, package: str) -> Path:
+    """Return a folder of `course/`, beside the library, which holds modules of a package.
+
+    Raises:
+        ModuleNotFoundError: In an installed package, which leaves the course out.
+    """
+    folder = Path(__file__).resolve().parent.parent / "course" / name
+    if not folder.is_dir():
+        raise ModuleNotFoundError(
+            f"{package} is in course/{name} of the course's folder, which an installed package "
+            "leaves out: get a clone or the zip of the course, and run this there."
+        )
+    return folder
 
 
 def load_ipython_extension(ipython: object) -> None:

@@ -17,7 +17,8 @@ import tutorial_lib
 _COURSE = Path(__file__).resolve().parents[3]
 SHOWN = {"given", "same_training"}
 _CHECKS = "tutorial_lib.checks"
-_ROWS = "course/recorded/rows"  # the library's, which a cell of a lab may import
+# The library's modules in `course`, which a cell of a lab may import.
+_CONTENT = ("course/recorded/rows", "course/figures/drawn")
 # A student may have left in a cell what a page of feedback says to call: `checks.lab04.case(...)`.
 _LAB = "from {}.given import *\ncase = lambda *_, **__: lambda *_, **__: None\n"
 
@@ -26,7 +27,8 @@ def enter(folder: Path, package: str) -> list[Path]:
     """Write the copy, have this process import it from now on, and list the hidden originals."""
     hidden = shutil.ignore_patterns("school", "checks")
     shutil.copytree(_COURSE / "tutorial_lib", folder / "tutorial_lib", ignore=hidden)
-    shutil.copytree(_COURSE / _ROWS, folder / _ROWS)
+    for name in _CONTENT:
+        shutil.copytree(_COURSE / name, folder / name)
     originals = [(_COURSE / name / "checks", _CHECKS) for name in ("tutorial_lib", "labs")]
     places = (Path(entry, *package.split(".")) for entry in sys.path)
     if package != _CHECKS and (found := next(filter(Path.is_dir, places), None)):

@@ -1,7 +1,8 @@
-"""Figures of what the instruments find, in the look of `plots`."""
+"""Figures and explorers that chapters draw, found in `course/figures/drawn`."""
 
-from tutorial_lib import load_when_used
+from tutorial_lib import content, load_when_used
 
+__path__.append(str(content("figures/drawn", __name__)))
 __all__, __getattr__ = load_when_used(
     __name__,
     {

@@ -5,17 +5,10 @@ predicts it. Chapters read the files. Rows, readers and files are content of `co
 are found there.
 """
 
-from pathlib import Path
+from tutorial_lib import content, load_when_used
 
-from tutorial_lib import load_when_used
-
-FOLDER = Path(__file__).resolve().parents[3] / "course" / "recorded"
-_ROWS = FOLDER / "rows"
-if not _ROWS.is_dir():
-    raise ModuleNotFoundError(
-        "recorded rows are in course/recorded of the course's folder, which an installed "
-        "package leaves out: get a clone or the zip of the course, and run this there."
-    )
+_ROWS = content("recorded/rows", __name__)
+FOLDER = _ROWS.parent
 __path__.append(str(_ROWS))
 __all__, __getattr__ = load_when_used(
     __name__,

@@ -1,4 +1,7 @@
-"""Explorers: sliders over the course's figures, and the figure alone without a front end."""
+"""Explorers: a figure with sliders, and the figure alone without a front end.
+
+Those of chapters are found beside `figures`.
+"""
 
 from tutorial_lib import load_when_used
 
@@ -6,9 +9,9 @@ __all__, __getattr__ = load_when_used(
     __name__,
     {
         "explorer": "VIEW Control Explorer",
-        "ledgers": "memory_calculator published_calculator",
+        ".figures.ledgers": "memory_calculator published_calculator",
         "progress": "doing",
-        "schedules": "plan_explorer schedule_stepper",
-        "snapshots": "snapshot_triage",
+        ".figures.schedules": "plan_explorer schedule_stepper",
+        ".figures.snapshots": "snapshot_triage",
     },
 )

@@ -12,7 +12,10 @@ from pathlib import Path
 from typing import Any
 
 _ROOT = Path(__file__).resolve().parents[3]
-_FOLDERS = ("tutorial_lib", "labs/checks", "solutions/grader", "course/recorded/rows")
+_FOLDERS = (
+    *("tutorial_lib", "labs/checks", "solutions/grader"),
+    *("course/recorded/rows", "course/figures/drawn"),
+)
 _OURS = [_ROOT / name for name in _FOLDERS]
 _NO_GPU = (
     "Without a GPU, leave this out, or give your function a parameter `device` and place things\n"

@@ -68,7 +68,8 @@ def _write_pages(root: Path, pages: Path, parts: Sequence[str]) -> None:
     known["version"] = __version__
     (pages / "settings.json").write_text(json.dumps(known), encoding="utf-8")
     shutil.copy(HERE / "conf.py", pages)
-    shutil.copytree(root / "course/figures", pages / "figures")
+    pictures = shutil.ignore_patterns("drawn")
+    shutil.copytree(root / "course/figures", pages / "figures", ignore=pictures)
     (pages / "_static").mkdir()
     social = root / "course/figures/social.png"
     for path in (HERE / "course.css", HERE / "player.js", HERE / "logo.svg", *_FONT, social):

@@ -4,9 +4,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tutorial_lib.instruments.figures.planning import holders
 from tutorial_lib.instruments.widgets.explorer import Control, Explorer
 from tutorial_lib.plots.base import CourseFigure
+
+from .planning import holders
 
 Events = Sequence[Mapping[str, Any]]
 

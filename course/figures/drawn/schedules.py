@@ -3,11 +3,12 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from tutorial_lib.instruments.figures.planning import plans
-from tutorial_lib.instruments.figures.planning import schedule as draw_schedule
 from tutorial_lib.instruments.widgets.explorer import Control, Explorer
 from tutorial_lib.plots.base import CourseFigure
 from tutorial_lib.units import human_bytes
+
+from .planning import plans
+from .planning import schedule as draw_schedule
 
 
 def schedule_stepper(schedules: Mapping[str, Sequence[Any]], *, unit: int = 0) -> Explorer:
