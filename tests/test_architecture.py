@@ -20,11 +20,12 @@ from tutorial_lib.school.marks import cell_mark
 ROOT = Path(__file__).resolve().parent.parent
 LIBRARY = ROOT / "tutorial_lib"
 # Where our modules are, and what their names begin with, below the library: notebooks write
-# `checks.lab03` for what is content of `labs/`, `recorded` and `figures` for that of `course/`.
+# `checks.lab03` for content of `labs/`, and `recorded`, `figures`, `claims` for that of `course/`.
 GRADER = "solutions.grader"
 COURSE = {
     "instruments.recorded.": ROOT / "course/recorded/rows",
     "instruments.figures.": ROOT / "course/figures/drawn",
+    "claims.": ROOT / "course/claims",
 }
 PLACES = {
     LIBRARY: "",
@@ -39,10 +40,8 @@ MODULES = sorted(path for place in PLACES for path in place.rglob("*.py"))
 LEARNERS = {
     "units": set(),
     "guesses": set(),
-    "questions": set(),
     "blanks": set(),
     "claims": set(),
-    "court": {"claims"},
     "data": set(),
     "device": {"units"},
     "models": set(),

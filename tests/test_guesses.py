@@ -5,8 +5,8 @@ import math
 import pytest
 
 from tutorial_lib import claims
+from tutorial_lib.claims.asked import VIEW
 from tutorial_lib.guesses import beside, keep, kept, questions
-from tutorial_lib.questions import VIEW
 
 
 @pytest.mark.parametrize(

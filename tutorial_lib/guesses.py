@@ -5,15 +5,11 @@ What keeps answers to the course's questions, `keep` and `kept`, is loaded when 
 
 from math import isfinite
 from numbers import Real
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tutorial_lib import load_when_used
 
-if TYPE_CHECKING:
-    from tutorial_lib.questions import keep, kept, questions
-
-_, __getattr__ = load_when_used(__name__, {".questions": "keep kept questions"})
-__all__ = ["beside", "keep", "kept", "questions"]
+_, __getattr__ = load_when_used(__name__, {".claims.asked": "keep kept questions"})
 
 
 def beside(guess: Any, seen: float) -> str:

@@ -10,13 +10,10 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from html import escape
-from pathlib import Path
 from typing import Any
 
-from tutorial_lib import load_when_used
+from tutorial_lib.claims import FOLDER
 
-_, __getattr__ = load_when_used(__name__, {".court": "court"})
-FOLDER = Path(__file__).resolve().parent.parent / "course" / "claims"
 MIME = "application/vnd.training-that-fits.verdicts+json"
 CLOSE, NEAR = 0.05, 0.15  # how far from a figure a value may be to give it, or nearly
 WORDS = {  # of claims and measurements, then of code and topics

@@ -4,7 +4,9 @@ import json
 from collections import Counter
 from pathlib import Path
 
-from tutorial_lib.claims import FOLDER, JUDGED, ClaimError, Verdict, Verdicts, claims
+from tutorial_lib.claims import FOLDER
+
+from .verdicts import JUDGED, ClaimError, Verdict, Verdicts, claims
 
 
 class Court(Verdicts):

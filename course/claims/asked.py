@@ -7,7 +7,9 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-QUESTIONS = Path(__file__).resolve().parent.parent / "course/claims/questions.json"
+from tutorial_lib.claims import FOLDER
+
+QUESTIONS = FOLDER / "questions.json"
 ANSWERS = Path("my_answers.json")  # beside the notebook
 VIEW = "application/vnd.jupyter.widget-view+json"
 
