@@ -7,6 +7,5 @@ from tutorial_lib.school.authoring.build import build, check, stamp
 from tutorial_lib.school.authoring.definitions import load_definitions
 from tutorial_lib.school.authoring.files import AuthoringError
 from tutorial_lib.school.authoring.handout import make_zip
-from tutorial_lib.school.authoring.scaffold import new_lab
 
-__all__ = ["AuthoringError", "build", "check", "load_definitions", "make_zip", "new_lab", "stamp"]
+__all__ = ["AuthoringError", "build", "check", "load_definitions", "make_zip", "stamp"]

@@ -67,7 +67,6 @@ GROUPS = {
         Command("grade", f"grade a folder of submissions     {_GRADE}", extra="grade"),
         Command("build", f"make the notebooks from their sources   {_BUILD}", extra="author"),
         Command("site", "write the executed course as static pages   [--out FOLDER]", extra="site"),
-        Command("new", "write the first files of a lab   LAB FUNCTIONS", extra="author"),
     ),
 }
 COMMANDS = {command.name: command for group in GROUPS.values() for command in group}
