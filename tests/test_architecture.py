@@ -25,6 +25,7 @@ GRADER = "solutions.grader"
 COURSE = {
     "instruments.recorded.": ROOT / "course/recorded/rows",
     "instruments.figures.": ROOT / "course/figures/drawn",
+    "instruments.frameworks.": ROOT / "course/frameworks",
     "claims.": ROOT / "course/claims",
 }
 PLACES = {
@@ -100,9 +101,14 @@ WINGS = {
     "school": SCHOOL,
     "solutions": SOLUTIONS,
 }
-# Arrows upward: `memory.predict` and `memory.capped` load these when they are first used, and the
-# command `grade` loads the grader from the solutions.
-UPWARD = {"memory": {"predicting", "cap"}, "commands": {"grader"}}
+# Arrows upward: `memory.predict`, `memory.capped` and what single chapters draw are loaded when first
+# used, and the command `grade` loads the grader from the solutions.
+UPWARD = {
+    "memory": {"predicting", "cap"},
+    "plots": {"figures"},
+    "widgets": {"figures"},
+    "commands": {"grader"},
+}
 # A chapter's imports load at most so many lines of ours (`checks` left out).
 MOST_LINES = 2800
 # What learners write; the library must not hold it under any such name.

@@ -1,6 +1,7 @@
 """One function per figure; each returns a figure that says in words what it shows.
 
-Counted or measured is solid, predicted is dashed.
+Counted or measured is solid, predicted is dashed. Figures of single chapters are found beside
+`instruments.figures`.
 """
 
 from tutorial_lib import load_when_used
@@ -9,9 +10,10 @@ __all__, __getattr__ = load_when_used(
     __name__,
     {
         "base": "CARDS_GIB COLORS HATCHES CourseFigure as_html",
-        "images": "image_rows opposite_bars",
+        ".instruments.figures.images": "image_rows opposite_bars",
+        ".instruments.figures.influence_of_samples": "influence",
         "memory": "growth ledger_bars step_timeline tradeoff",
         "moving": "formulas slider",
-        "training": "influence training_curves",
+        "training": "training_curves",
     },
 )

@@ -10,7 +10,7 @@ __all__, __getattr__ = load_when_used(
     {
         "explorer": "VIEW Control Explorer",
         ".figures.ledgers": "memory_calculator published_calculator",
-        "progress": "doing",
+        ".figures.doing_now": "doing",
         ".figures.schedules": "plan_explorer schedule_stepper",
         ".figures.snapshots": "snapshot_triage",
     },

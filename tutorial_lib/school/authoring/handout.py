@@ -24,6 +24,7 @@ CONTENT = (
     "course/blank/*.ipynb",
     "course/claims/*",
     "course/figures/**/*",
+    "course/frameworks/*",
     "course/recorded/**/*",
 )
 REQUIRED = ("pyproject.toml", "tutorial_lib/__init__.py")
