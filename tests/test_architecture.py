@@ -101,8 +101,8 @@ WINGS = {
     "school": SCHOOL,
     "solutions": SOLUTIONS,
 }
-# Arrows upward: `memory.predict`, `memory.capped` and what single chapters draw are loaded when first
-# used, and the command `grade` loads the grader from the solutions.
+# Arrows upward: `memory.predict`, `memory.capped` and what single chapters draw are loaded when
+# they are first used, and the command `grade` loads the grader from the solutions.
 UPWARD = {
     "memory": {"predicting", "cap"},
     "plots": {"figures"},
