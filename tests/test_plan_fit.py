@@ -232,3 +232,15 @@ def test_the_command(tiny, capsys):
     assert (data["best"], data["not_tried"]) == (None, {})
     assert run([*words, "much"]) == 2
     assert "'much' is no size in memory" in capsys.readouterr().err
+
+
+@pytest.mark.weekly
+def test_a_plan_follows_the_kernels_of_a_named_release(capsys):
+    """Up to 2.14, grouped heads in float32 have no kernel that keeps the scores away."""
+    smaller = ["--set", "num_hidden_layers=1", "--set", "vocab_size=100", "--seq", "1024"]
+    words = ["plan", "qwen3-0.6b", *smaller, "--budget", "24GiB", "--effective-batch", "1"]
+    peaks = []
+    for release in ("2.13", "2.15"):
+        assert run([*words, "--precision", "fp32", "--json", "--torch", release]) == 0
+        peaks.append(json.loads(capsys.readouterr().out)["best"]["peak_bytes"])
+    assert peaks[0] > 1.5 * peaks[1]

@@ -73,6 +73,8 @@ def options(parser: argparse.ArgumentParser) -> None:
     add("--offload", choices=("auto", "none", "all"), help=ways)
     add("--host", metavar="SIZE", help="pinned memory there for them: 64GiB (default: any)")
     add("--emulated", metavar="CARDS", help="cards to run the plan on, as in t4,a100")
+    release = "whose CUDA kernels and context to take, as in 2.13; else the installed one's"
+    add("--torch", metavar="RELEASE", help=release)
     add("--save", type=Path, metavar="FILE", help="file for the plan, for Plan.load")
 
 
@@ -82,8 +84,10 @@ def run(options: argparse.Namespace) -> int:
     from tutorial_lib.instruments.planning.chain.host import Host
     from tutorial_lib.instruments.planning.fitting.search import fit
     from tutorial_lib.instruments.planning.run.roofline import Speed
+    from tutorial_lib.instruments.predicting.release import following
 
-    recipe, save, room = recipe_of(options), options.save, Room.of(options.budget)
+    recipe, save = recipe_of(options), options.save
+    room = Room.of(options.budget, options.torch)
     cards = [find_card(key) for key in options.emulated.split(",")] if options.emulated else []
     if save is not None and not save.parent.is_dir():
         raise ValueError(f"--save {save}: there is no folder {save.parent}. Make it first.")
@@ -97,7 +101,8 @@ def run(options: argparse.Namespace) -> int:
         raise ValueError("The host is behind a link: add --link, as in --link pcie-4.")
     host = None if options.offload == "none" else host
     refuse_whole_step(recipe)
-    with sign_of_life(f"Planning {recipe.model}") as tell:
+    told = sign_of_life(f"Planning {recipe.model}")
+    with following(options.torch), told as tell:
         found = fit(
             recipe,
             budget_bytes=room.sure,
