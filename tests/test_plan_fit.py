@@ -240,7 +240,7 @@ def test_a_plan_follows_the_kernels_of_a_named_release(capsys):
     smaller = ["--set", "num_hidden_layers=1", "--set", "vocab_size=100", "--seq", "1024"]
     words = ["plan", "qwen3-0.6b", *smaller, "--budget", "24GiB", "--effective-batch", "1"]
     peaks = []
-    for release in ("2.13", "2.15"):
-        assert run([*words, "--precision", "fp32", "--json", "--torch", release]) == 0
+    for named in ("2.13", "2.15"):
+        assert run([*words, "--precision", "fp32", "--json", "--torch", named]) == 0
         peaks.append(json.loads(capsys.readouterr().out)["best"]["peak_bytes"])
     assert peaks[0] > 1.5 * peaks[1]
