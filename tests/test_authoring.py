@@ -272,7 +272,9 @@ def test_a_new_recording_makes_the_notebooks_stale_that_name_it(built):
     for name, number in (("rows.csv", "2"), ("rows.csv", "1"), ("tesla-t4.json", "2")):
         (folder / name).write_text(f"{number}\n")
         told = "\n".join(authoring.check(built))
-        assert ("course/00_toy.ipynb: the notebook's metadata is not" in told) is (number == "2")
+        assert ("course/00_toy.ipynb is not what its source gives (its metadata" in told) is (
+            number == "2"
+        )
     assert authoring.build(built) == [built / "course/00_toy.ipynb"]
     assert runs(built) == before + 1
 
@@ -364,12 +366,11 @@ CHECK = '# %% id="check-a"\n# @title Check: run this cell\nassert f(2) == 1\n\n\
         ('# %% id="a"\nx = 1\n', r"the first cell is the title"),
         ('# %% [markdown] id="a"\n# ## Small\n', r"exactly one `# heading`"),
         ('# %% [markdown] id="a"\n# # One\n# # Two\n', r"exactly one `# heading`"),
-        (TITLE + '# %% [markdown] id="b"\n# # Again\n', r"cell 2 .*a second h1"),
+        (TITLE + '# %% [markdown] id="b"\n# # Again\n', r"level 1 follows level 1"),
         (TITLE + '# %% [markdown] id="b"\n# ### Deep\n', r"level 3 follows level 1"),
         (TITLE + '# %% id="a"\n# exercise 1.1\nx = 1\n', r"marks belong in a lab"),
         (TITLE + '# %% id="a"\n### BEGIN SOLUTION\nx = 1\n', r"must stand inside a function"),
         (TITLE + BLANK + "x = 1\n", r"one function or class and nothing else"),
-        (TITLE + VERDICT + '# %% id="b"\nx = 1\n', r"verdicts end a section, and cell 'b' follows"),
     ],
 )
 def test_a_source_is_refused_with_one_clear_error(tmp_path, source, message):
@@ -494,18 +495,18 @@ def test_writing_is_all_or_nothing(tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ("speak.source += '# by hand'", r"cell 'speak': its source is not that of the source"),
-        ("title.source += ' edited'", r"cell 'title': its source"),
-        ("speak.metadata.tags = ['new']", r"cell 'speak': its metadata"),
-        ("speak.execution_count = None", r"cell 'speak' was never executed"),
-        ("speak.outputs = fails.outputs", r"cell 'speak': the output is an error \(KeyError\)"),
+        ("speak.source += '# by hand'", r" is not what its source gives \('speak'\)"),
+        ("title.source += ' edited'", r" is not what its source gives \('title'\)"),
+        ("speak.metadata.tags = ['new']", r" is not what its source gives \('speak'\)"),
+        ("speak.execution_count = None", r", cell 'speak' was never executed"),
+        ("speak.outputs = fails.outputs", r", cell 'speak': the output is an error \(KeyError\)"),
     ],
 )
 def test_check_finds_an_edited_chapter(built, change, message):
     edit(built / "course/00_toy.ipynb", lambda cells: exec(change, {}, cells))
     problems = authoring.check(built)
     assert len(problems) == 1
-    assert re.match(r"course/00_toy.ipynb, " + message, problems[0])
+    assert re.match(r"course/00_toy.ipynb" + message, problems[0])
 
 
 def test_check_finds_missing_extra_broken_and_used_notebooks(built):

@@ -3,7 +3,6 @@
 import difflib
 import re
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 
 from nbformat import NotebookNode
@@ -18,6 +17,7 @@ from tutorial_lib.school.authoring.twins import notebooks_of
 
 _FOLDERS = ("course", "course/blank", "labs", "solutions")
 _TO_WORK_IN = ("blank", "labs")  # never executed
+_PARTS = ("cell_type", "source", "metadata", "attachments")  # what a source says of a cell
 _NAMES_ADDRESS = ("README.md", "CITATION.cff", "CHANGELOG.md")
 # What waits in these files, and in pyproject.toml, until there is an address.
 _WAITS = re.compile(r"^<!-- once stamped\n(.*?)-->\n|^# once stamped: ", re.DOTALL | re.MULTILINE)
@@ -121,12 +121,8 @@ def stamp(root: Path, repository: str, tag: str | None = None) -> list[Path]:
     before = pyproject.read_bytes()
     try:
         text = _moved(before.decode(), old, new)
-        write_files({pyproject: _stamped(text, asdict(new)).encode()})
-        if read_settings(root) != new:
-            raise AuthoringError(
-                f"{pyproject}: [tool.tutorial] could not be stamped; write repository and tag "
-                'one a line, as in `tag = "v0.1.0"`.'
-            )
+        text = text.replace(f'\ntag = "{old.tag}"', f'\ntag = "{new.tag}"')
+        write_files({pyproject: text.encode()})
         written = build(root)
     except BaseException:
         write_files({pyproject: before})
@@ -188,24 +184,14 @@ def _differences(expected: NotebookNode, path: Path) -> list[str]:
         seen = read_notebook(path)
     except AuthoringError as error:
         return [str(error)]
-    found = []
-    if (seen.nbformat, seen.nbformat_minor) != (4, 5) or seen.metadata != expected.metadata:
-        found.append(f"{name}: the notebook's metadata is not what build writes: build it again.")
-    if [cell.id for cell in seen.cells] != [cell.id for cell in expected.cells]:
-        ids = {cell.id for cell in seen.cells} ^ {cell.id for cell in expected.cells}
-        which = ", ".join(sorted(ids)) or "in another order"
-        return [*found, f"{name}: the cells are not those of its source ({which}): build it again."]
-    for cell, wanted in zip(seen.cells, expected.cells, strict=True):
-        for part in ("cell_type", "source", "metadata", "attachments"):
-            if cell.get(part) != wanted.get(part):
-                found.append(
-                    f"{name}, cell {cell.id!r}: its {part} is not that of the source; "
-                    "edit the source and build."
-                )
-    return found + _output_differences(seen, path, name)
-
-
-def _output_differences(seen: NotebookNode, path: Path, name: str) -> list[str]:
+    old, new = (
+        {cell.id: [cell.get(part) for part in _PARTS] for cell in notebook.cells}
+        for notebook in (seen, expected)
+    )
+    other = [cell_id for cell_id in {**new, **old} if old.get(cell_id) != new.get(cell_id)]
+    if other or [*old] != [*new] or seen.metadata != expected.metadata:
+        which = ", ".join(map(repr, other)) or "its metadata, or its order"
+        return [f"{name} is not what its source gives ({which}): edit the source and build it."]
     code = [cell for cell in seen.cells if cell.cell_type == "code"]
     if path.parent.name in _TO_WORK_IN:
         ran = [cell.id for cell in code if cell.outputs or cell.execution_count is not None]
@@ -222,11 +208,3 @@ def _moved(text: str, old: Settings, new: Settings) -> str:
     text = text.replace(f"{old.repository}/blob/{old.tag}/", f"{new.repository}/blob/{new.tag}/")
     # the ends matter: OWNER/NAME must not be found in OWNER/NAME-extra
     return re.sub(rf"(?<![\w.-]){re.escape(old.repository)}(?![\w-])", new.repository, text)
-
-
-def _stamped(text: str, values: dict[str, str]) -> str:
-    head, table, rest = text.partition("[tool.tutorial]")
-    body, following, tail = rest.partition("\n[")
-    for key, value in values.items():
-        body = re.sub(rf'(?m)^({key}\s*=\s*)"[^"\n]*"', rf'\g<1>"{value}"', body)
-    return head + table + body + following + tail

@@ -10,11 +10,6 @@ from tutorial_lib.school import marks
 from tutorial_lib.school.authoring.files import AuthoringError, read_notebook
 from tutorial_lib.school.authoring.source import python_of
 
-_CONSTANT_PARTS = (
-    ast.Constant, ast.Name, ast.BinOp, ast.UnaryOp, ast.Tuple, ast.List, ast.Set, ast.Dict,
-    ast.operator, ast.unaryop, ast.expr_context,
-)  # fmt: skip
-
 
 def load_definitions(notebook: Path) -> types.ModuleType:
     """Load the functions, classes and constants that a notebook defines.
@@ -65,22 +60,11 @@ def _is_check(source: str) -> bool:
 
 
 def _defines(node: ast.stmt) -> bool:
-    if isinstance(node, ast.Assign):
-        return all(map(_is_constant_name, node.targets)) and _is_constant(node.value)
-    if isinstance(node, ast.AnnAssign):
-        is_named = _is_constant_name(node.target)
-        return is_named and node.value is not None and _is_constant(node.value)
+    if isinstance(node, ast.Assign | ast.AnnAssign):
+        named = node.targets if isinstance(node, ast.Assign) else [node.target]
+        parts = [part for one in (*named, node.value) if one for part in ast.walk(one)]
+        names = [part.id for part in parts if isinstance(part, ast.Name)]
+        runs = any(isinstance(part, ast.Call | ast.Subscript | ast.Attribute) for part in parts)
+        return node.value is not None and not runs and all(map(str.isupper, names))
     kinds = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
     return isinstance(node, kinds)
-
-
-def _is_constant_name(target: ast.expr) -> bool:
-    return isinstance(target, ast.Name) and target.id.isupper()
-
-
-def _is_constant(value: ast.expr) -> bool:
-    return all(
-        isinstance(part, _CONSTANT_PARTS)
-        and not (isinstance(part, ast.Name) and not part.id.isupper())
-        for part in ast.walk(value)
-    )

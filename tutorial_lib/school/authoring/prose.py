@@ -1,18 +1,17 @@
 """Rules for Markdown cells, so that they read the same in every viewer."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 _FENCE = re.compile(
     r"^ *(`{3,}|~{3,})[^\n]*\n.*?(?:^ *\1[`~]*[ \t]*$|\Z)", re.MULTILINE | re.DOTALL
 )
 _INLINE_CODE = re.compile(r"(`+)(?!`).+?(?<!`)\1(?!`)", re.DOTALL)
 _MERMAID = re.compile(r"^ *(?:`{3,}|~{3,}) *\{?mermaid", re.MULTILINE | re.IGNORECASE)
-_ALERT = re.compile(r"^ *> *\[!(\w+)\]", re.MULTILINE)
 _HEADING = re.compile(r"^ {0,3}(#{1,6})(?:[ \t]|$)|<h([1-6])\b", re.MULTILINE | re.IGNORECASE)
-_IMAGE = re.compile(r"!\[([^\]]*)\] ?[(\[]([^)\]]*)")
-_IMG_TAG = re.compile(r"<img\b[^>]*>", re.IGNORECASE)
-_ALT = re.compile(r"""\balt\s*=\s*(?:"\s*[^"\s][^"]*"|'\s*[^'\s][^']*')""", re.IGNORECASE)
+_NO_ALT = re.compile(
+    r"""!\[\s*\] ?[(\[]|<img\b(?![^>]*\balt\s*=\s*["']\s*[^"'\s])[^>]*>""", re.IGNORECASE
+)
 _DISPLAY_FORMULA = re.compile(r"\$\$.+?\$\$", re.DOTALL)
 
 
@@ -35,44 +34,24 @@ def problems(texts: Iterable[tuple[str, str]]) -> list[str]:
     for where, text in texts:
         found += [f"{where}: {problem}" for problem in _cell_problems(text)]
         for next_level in heading_levels(text):
-            if next_level == 1 and level > 0:
-                found.append(f"{where}: a second h1; a notebook has one title, use `##`.")
-            elif next_level > level + 1:
+            if level and not 1 < next_level <= level + 1:
                 found.append(
                     f"{where}: heading level {next_level} follows level {level}; "
-                    "no level may be skipped."
+                    "a notebook has one title, and no level may be skipped."
                 )
             level = next_level
     return found
 
 
-def _cell_problems(text: str) -> list[str]:
-    found = []
+def _cell_problems(text: str) -> Iterator[str]:
     if _MERMAID.search(text):
-        found.append("mermaid is blank outside JupyterLab; draw it with plots or commit an SVG.")
-    alert = _ALERT.search(text)
-    if alert:
-        found.append(f'`> [!{alert[1]}]` shows as text; write `<div class="alert alert-info">`.')
+        yield "mermaid is blank outside JupyterLab; draw it with plots or commit an SVG."
     prose = _without_code(text)
-    for alt, address in _IMAGE.findall(prose):
-        if not alt.strip():
-            found.append(f"image {address!r} has no alt text; say in words what it shows.")
-    for tag in _IMG_TAG.findall(prose):
-        if not _ALT.search(tag):
-            found.append(f"{tag[:60]!r} has no alt text; say in words what it shows.")
-    formula = _unbalanced_formula(prose)
-    if formula is not None:
-        found.append(f"a `$` stands alone near {formula!r}; close it, or write `\\$`.")
-    return found
-
-
-def _unbalanced_formula(prose: str) -> str | None:
-    left = _DISPLAY_FORMULA.sub("", prose.replace("\\$", ""))
-    for paragraph in re.split(r"\n\s*\n", left):
+    for image in _NO_ALT.findall(prose):
+        yield f"image {image[:60]!r} has no alt text; say in words what it shows."
+    for paragraph in re.split(r"\n\s*\n", _DISPLAY_FORMULA.sub("", prose.replace("\\$", ""))):
         if paragraph.count("$") % 2 or "$$" in paragraph:
-            start = paragraph.rindex("$")
-            return paragraph[max(0, start - 20) : start + 20].strip()
-    return None
+            yield f"a `$` stands alone in {paragraph[:60]!r}; close it, or write `\\$`."
 
 
 def _without_code(text: str) -> str:

@@ -1,8 +1,10 @@
 """The notebooks of one source: a chapter, or a lab beside its solution."""
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 from copy import deepcopy
+from itertools import product
 from pathlib import Path
 
 import nbformat
@@ -27,7 +29,7 @@ from tutorial_lib.school.authoring.frame import (
     setup_cell,
 )
 from tutorial_lib.school.authoring.source import Cell, read_source, refuse_broken_python
-from tutorial_lib.school.authoring.verdicts import SHOWN, refuse_early
+from tutorial_lib.school.authoring.verdicts import SHOWN
 from tutorial_lib.school.marks import Mark
 
 MIN_SECRET_CHARACTERS = 12
@@ -58,7 +60,6 @@ def notebooks_of(source: Path, root: Path, settings: Settings) -> dict[Path, Not
         open_cells = beside_ours(cells, blanks)
         empty = {cell_id: blank.blank for cell_id, blank in blanks.items()}
         path = f"course/blank/{name}"
-        refuse_early(cells)
         read = _assemble(cells, path, settings, written, root)
         return {
             root / "course" / name: note_recordings(read, root / "course/recorded"),
@@ -88,30 +89,23 @@ def refuse_leaks(lab: NotebookNode, answers: dict[str, Answer], name: str) -> No
     comment or a docstring too, unless it is also a line of its own among the given code. A whole
     solution of several lines gives itself away even then.
     """
-    code = [cell for cell in lab.cells if cell.cell_type == "code"]
-    lines_of = {cell.id: [line.strip() for line in cell.source.split("\n")] for cell in code}
-    given = {line for lines in lines_of.values() for line in lines}
+    text_of = {
+        cell.id: "\n".join(map(str.strip, cell.source.split("\n")))
+        for cell in lab.cells
+        if cell.cell_type == "code"
+    }
+    given = {line for text in text_of.values() for line in text.split("\n")}
     for exercise_id, answer in answers.items():
-        for secret in answer.secrets:
-            for cell_id, lines in lines_of.items():
-                leaked = _leak(secret, lines, given)
-                if leaked is not None:
-                    raise AuthoringError(
-                        f"{name}, cell {cell_id!r} holds solution text of {exercise_id!r} "
-                        f"({leaked!r}): move it between the marks, or word it differently."
-                    )
-
-
-def _leak(secret: Sequence[str], lines: Sequence[str], given: set[str]) -> str | None:
-    bare = [line.lstrip("# ") for line in lines if line]
-    long_lines = [line for line in secret if len(line) >= MIN_SECRET_CHARACTERS]
-    for start in range(len(bare) - len(secret) + 1):
-        if long_lines and len(secret) > 1 and bare[start : start + len(secret)] == list(secret):
-            return long_lines[0]
-    for line in long_lines:
-        if line not in given and any(line in other for other in lines):
-            return line
-    return None
+        for secret, (cell_id, text) in product(answer.secrets, text_of.items()):
+            long = [line for line in secret if len(line) >= MIN_SECRET_CHARACTERS]
+            whole = "\n".join(secret) in re.sub(r"(?m)^[# ]+", "", text) and len(secret) > 1
+            for line in (
+                long if whole else [one for one in long if one in text and one not in given]
+            ):
+                raise AuthoringError(
+                    f"{name}, cell {cell_id!r} holds solution text of {exercise_id!r} "
+                    f"({line!r}): move it between the marks, or word it differently."
+                )
 
 
 def _refuse_loose_marks(cells: Sequence[Cell]) -> None:

@@ -3,8 +3,7 @@
 import ast
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import pairwise
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +11,9 @@ from nbformat import NotebookNode
 
 from tutorial_lib.claims import MIME, ClaimError, Verdict
 from tutorial_lib.school.authoring.files import AuthoringError, read_notebook, write_files
-from tutorial_lib.school.authoring.source import Cell
 
 COLLECTED = Path("course/claims/verdicts.json")
 SHOWN = "claims.Verdicts("  # in a cell that shows some: its code is folded away
-_HEADING = re.compile(r"#{2,} ")
 _NUMBER = re.compile(  # as in 1,024 and 1e-12, and not the 64 of float64
     r"(?<![\w.])(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?:e[-+]?\d+)?|\b(?:True|False)\b"
 )
@@ -62,17 +59,6 @@ def collect(root: Path) -> tuple[list[dict[str, Any]], list[str]]:
             problems += [f"{name}, {problem}" for problem in _problems(notebook, shown)]
             rows += [{**row, "notebook": name} for row in shown]
     return sorted(rows, key=lambda row: (row["claim"], row["notebook"])), problems
-
-
-def refuse_early(cells: Sequence[Cell]) -> None:
-    """Refuse verdicts that anything but a heading, or more verdicts, follows."""
-    for cell, after in pairwise(cells):
-        ends = SHOWN in after.text if after.kind == "code" else _HEADING.match(after.text)
-        if cell.kind == "code" and SHOWN in cell.text and not ends:
-            raise AuthoringError(
-                f"{cell.where}: verdicts end a section, and cell {after.id!r} follows them: "
-                "move them in front of the next heading."
-            )
 
 
 def _contradictions(rows: Iterable[dict[str, Any]]) -> Iterator[str]:
