@@ -23,7 +23,6 @@ from solutions.grader.report.class_list import Entry
 from solutions.grader.results import Graded, Verdict
 from solutions.grader.submissions.answers import student_steps
 from solutions.grader.submissions.cells import read_cells
-from solutions.grader.submissions.class_folder import find_submissions
 from solutions.grader.submissions.match_cells import match_answers
 from solutions.grader.submissions.slice_cells import cut
 from tutorial_lib.checks.given.values import Opaque
@@ -270,14 +269,6 @@ def test_bad_requests_leave_nothing_behind(course, tmp_path):
         with pytest.raises(GradingError, match=message):
             toy.grade_toy(course, submissions, out, **options)
     assert sorted(tmp_path.rglob("*")) == before
-
-
-def test_submissions_are_found_one_folder_down_and_named_by_path(tmp_path):
-    for name in ("b.ipynb", "ann/x.IPYNB", "ann/.ipynb_checkpoints/x.ipynb", ".c.ipynb", "n.txt"):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text("{}")
-    assert find_submissions(tmp_path) == ["ann/x.IPYNB", "b.ipynb", "n.txt"]
-    assert find_submissions(tmp_path, only=["b"]) == ["b.ipynb"]
 
 
 @pytest.fixture

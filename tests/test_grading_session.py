@@ -105,11 +105,6 @@ def using(running, monkeypatch):
     remote_function._connection.cache_clear()
 
 
-def test_honest_answers_pass_and_see_the_setup(course):
-    course.session()
-    assert [course.area(), course.doubled(), course.slope()] == ["", "", ""]
-
-
 def test_what_sets_arithmetic_reaches_an_answer_and_nothing_else_does(
     tmp_path_factory, monkeypatch
 ):
@@ -177,11 +172,12 @@ def test_a_patch_in_one_exercise_cannot_make_a_wrong_later_answer_right(course):
 
 
 def test_the_cases_of_a_check_share_a_process_and_nothing_goes_further(course):
-    remembers = """import builtins, os
+    remembers = """import builtins, os, tempfile
 assert not hasattr(builtins, "calls") and not os.listdir()
 builtins.calls = []
 def area(w, h):
     calls.append(open(f"left{len(calls)}", "w"))
+    tempfile.NamedTemporaryFile().write(b"x")
     return w * h + (os.listdir() not in (["left0"], ["left0", "left1"], ["left1", "left0"]))"""
     for _ in range(2):  # another submission, and another check of it
         course.session(area=remembers, **{"1.2": f"assert not calls\n{toy.DOUBLED}"})
@@ -339,37 +335,6 @@ def test_a_submission_finds_nothing_of_the_one_before_it(course):
     assert course.area() == ""
     course.session(area=SEES + SAYS)
     assert course.area() == ""
-
-
-def test_scratch_can_be_written_and_is_empty_each_time(course):
-    source = (
-        "import pathlib, tempfile\n"
-        "assert not list(pathlib.Path('.').iterdir())\n"
-        "def area(w, h):\n"
-        "    pathlib.Path('torch.py').write_text('raise SystemExit')\n"
-        "    tempfile.NamedTemporaryFile().write(b'x')\n"
-        "    return w * h"
-    )
-    course.session(area=source)
-    assert course.area() == ""
-    assert course.doubled() == ""
-
-
-@pytest.mark.parametrize(
-    ("cell", "expected"),
-    [
-        (
-            "def area(w, h, seen=[]):\n    seen.append(w)\n    return w * h + len(seen) - 1",
-            "off by 1",
-        ),
-        ("known = {}\ndef area(w, h):\n    return known.setdefault('area', w * h)", "off by"),
-        ("def area(w, h, seen=[]):\n    seen.append(w)\n    return w * h", ""),
-    ],
-)
-def test_a_case_runs_after_another_as_in_a_notebook(course, cell, expected):
-    course.session(area=cell)
-    assert expected in course.area()
-    assert bool(expected) == bool(course.area())
 
 
 DAEMON = (

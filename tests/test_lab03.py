@@ -101,12 +101,6 @@ def test_higher_derivatives_through_nested_checkpoints(call, early_stop, depth):
     assert torch.allclose(outside(x), exact(x))
 
 
-# how much is recomputed
-
-
-# surroundings
-
-
 @both
 @stopping
 def test_the_graph_dies_with_its_output(call, early_stop):
@@ -121,9 +115,6 @@ def test_the_graph_dies_with_its_output(call, early_stop):
         assert [ref() for ref in refs()] == [None, None]
     finally:
         gc.enable()
-
-
-# errors
 
 
 # what a check is told of an answer's memory

@@ -50,9 +50,6 @@ def test_ranks_are_the_big_batch(num_ranks):
         assert sum(n for n in traffic[rank].sizes() if n > 64) == 2 * size
 
 
-# what the checks see and refuse
-
-
 # slips in words that another answer has, so that they cannot stand in solutions/answers
 
 

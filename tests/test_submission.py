@@ -65,11 +65,12 @@ def test_what_is_no_notebook_has_a_row_that_says_what_lies_there(tmp_path, there
 
 
 def test_what_a_system_leaves_behind_has_no_row(tmp_path):
-    lay_out(tmp_path, ["ok.ipynb", ".DS_Store", "Thumbs.db", "__MACOSX/._ok.ipynb", "desktop.ini"])
+    lay_out(tmp_path, ["ok.IPYNB", ".DS_Store", "Thumbs.db", "__MACOSX/._ok.ipynb", "desktop.ini"])
     lay_out(tmp_path, ["ann/a.ipynb", "ann/data.csv", "ann/old/a.ipynb", "ann/b.zip", "ann/c.py"])
     lay_out(tmp_path, ["bob/x/y/b.ipynb", "bob/x/__MACOSX/._b.ipynb", "cy/z/c.py", "cy/z/c.zip"])
-    found = ["ann/a.ipynb", "bob/x/y/b.ipynb", "cy/z/c.zip", "ok.ipynb"]
+    found = ["ann/a.ipynb", "bob/x/y/b.ipynb", "cy/z/c.zip", "ok.IPYNB"]
     assert find_submissions(tmp_path) == found
+    assert find_submissions(tmp_path, only=["ok"]) == found[-1:]
 
 
 def test_of_a_folder_for_each_lab_the_labs_own_counts(tmp_path):
