@@ -2,7 +2,7 @@
 
 A message is one byte for its kind, eight for its length, and its content; from a student's process
 a mark follows (see `Marks`). A value is JSON in which every object is a tag (`dict`, `tensor` or
-`opaque`), followed by the bytes of its tensors.
+`opaque`), followed by its tensors as safetensors.
 
 | kind | from, to | content |
 |---|---|---|
@@ -19,7 +19,6 @@ a mark follows (see `Marks`). A value is JSON in which every object is a tag (`d
 
 import hashlib
 import json
-import math
 import secrets
 import struct
 from collections.abc import Callable, Mapping
@@ -27,6 +26,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load, save
 
 from tutorial_lib.checks.given.values import Opaque
 
@@ -38,13 +39,10 @@ VALUE_BYTES = 2**26
 
 _HEAD = struct.Struct("<cQ")
 _DTYPES = {
-    str(dtype).removeprefix("torch."): dtype
-    for dtype in (
-        *(torch.float64, torch.float32, torch.float16, torch.bfloat16),
-        *(torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool),
-        *(torch.uint64, torch.uint32, torch.uint16, torch.complex64, torch.complex128),
-    )
+    *(torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.bool),
+    *(torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8),
 }
+_UNREADABLE = (struct.error, ValueError, TypeError, KeyError, RecursionError, RuntimeError)
 
 
 class WireError(ValueError):
@@ -123,29 +121,27 @@ class Request:
 
 def encode(value: Any) -> bytes:
     """Write plain data (see `checks.given.values.plain`); too much of it is a `WireError`."""
-    blobs: list[bytes] = []
-    text = json.dumps(_tagged(value, blobs)).encode()
+    tensors: dict[str, torch.Tensor] = {}
+    text = json.dumps(_tagged(value, tensors)).encode()
     if len(text) > TEXT_BYTES:
         raise WireError(f"the result has {len(text)} bytes of text, and {TEXT_BYTES} are allowed.")
-    whole = b"".join([struct.pack("<Q", len(text)), text, *blobs])
+    whole = struct.pack("<Q", len(text)) + text + save(tensors)
     if len(whole) > VALUE_BYTES:
         raise WireError(f"the result has {len(whole)} bytes, and {VALUE_BYTES} are allowed.")
     return whole
 
 
-def _tagged(value: Any, blobs: list[bytes]) -> Any:
+def _tagged(value: Any, tensors: dict[str, torch.Tensor]) -> Any:
     if isinstance(value, torch.Tensor):
-        name = str(value.dtype).removeprefix("torch.")
-        if name not in _DTYPES or value.layout != torch.strided:
-            return {"opaque": f"{name} {value.layout} Tensor"}
-        dense = value.detach().to("cpu").resolve_conj().resolve_neg().contiguous()
-        blob = dense.reshape(-1).view(torch.uint8).numpy().tobytes()
-        blobs.append(blob)
-        return {"tensor": [name, list(value.shape), len(blob)]}
+        if value.dtype not in _DTYPES or value.layout != torch.strided:
+            return {"opaque": f"{str(value.dtype).removeprefix('torch.')} {value.layout} Tensor"}
+        name, dense = str(len(tensors)), value.detach().to("cpu").resolve_neg()
+        tensors[name] = dense.clone(memory_format=torch.contiguous_format)
+        return {"tensor": name}
     if isinstance(value, Mapping):
-        return {"dict": {str(key): _tagged(item, blobs) for key, item in value.items()}}
+        return {"dict": {str(key): _tagged(item, tensors) for key, item in value.items()}}
     if isinstance(value, list | tuple):
-        return [_tagged(item, blobs) for item in value]
+        return [_tagged(item, tensors) for item in value]
     if value is None or isinstance(value, bool | int | float | str):
         return value
     name = value.type_name if isinstance(value, Opaque) else type(value).__name__
@@ -158,49 +154,23 @@ def decode(content: bytes) -> Any:
         (length,) = struct.unpack_from("<Q", content)
         if not length <= min(len(content) - 8, TEXT_BYTES):
             raise WireError(f"{length} bytes of text were announced.")
-        blobs = memoryview(content)[8 + length :]
-        value, rest = _untagged(json.loads(content[8 : 8 + length]), blobs)
+        return _untagged(json.loads(content[8 : 8 + length]), load(content[8 + length :]))
     except WireError:
         raise
-    except (struct.error, ValueError, TypeError, KeyError, RecursionError, RuntimeError) as error:
+    except (*_UNREADABLE, AssertionError, SafetensorError) as error:
         raise WireError(f"{type(error).__name__}: {str(error)[:200]}") from error
-    if len(rest):
-        raise WireError(f"{len(rest)} bytes are left over.")
-    return value
 
 
-def _untagged(value: Any, blobs: memoryview) -> tuple[Any, memoryview]:
+def _untagged(value: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
     if isinstance(value, list):
-        items = []
-        for item in value:
-            read, blobs = _untagged(item, blobs)
-            items.append(read)
-        return items, blobs
+        return [_untagged(item, tensors) for item in value]
     if not isinstance(value, dict):
-        return value, blobs
+        return value
     ((tag, inner),) = value.items()
     if tag == "dict" and isinstance(inner, dict):
-        pairs = {}
-        for key, item in inner.items():
-            pairs[key], blobs = _untagged(item, blobs)
-        return pairs, blobs
+        return {key: _untagged(item, tensors) for key, item in inner.items()}
     if tag == "tensor":
-        name, shape, length = inner
-        return _tensor(name, shape, length, blobs)
+        return tensors[inner]
     if tag == "opaque" and isinstance(inner, str):
-        return Opaque(inner[:200]), blobs
+        return Opaque(inner[:200])
     raise WireError(f"{str(tag)[:50]!r} is no tag.")
-
-
-def _tensor(
-    name: str, shape: list[int], length: int, blobs: memoryview
-) -> tuple[torch.Tensor, memoryview]:
-    dtype = _DTYPES[name]
-    if not all(type(side) is int and side >= 0 for side in [*shape, length]) or len(shape) > 64:
-        raise WireError(f"no shape: {str(shape)[:100]}")
-    if math.prod(shape) * dtype.itemsize != length or length > len(blobs):
-        raise WireError(f"a {name} of shape {str(shape)[:100]} does not have {length} bytes.")
-    if not length:
-        return torch.empty(shape, dtype=dtype), blobs
-    flat = torch.frombuffer(bytearray(blobs[:length]), dtype=torch.uint8)
-    return flat.view(dtype).reshape(shape), blobs[length:]
