@@ -7,7 +7,7 @@ from torch import Tensor
 from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Faults, Result, check, expect, read
 
 from . import given
-from .right import Right, draw_sizes, expect_gradients, expect_loss
+from .losses import Right, draw_sizes, expect_gradients, expect_loss
 
 _PASSED = "loss and both gradients as autograd's, also where exp would overflow"
 

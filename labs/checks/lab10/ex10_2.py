@@ -2,48 +2,39 @@
 
 from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Faults, Result, check, unchanged
 
-from . import given
-from .right import (
-    Right,
-    allowed_bytes,
-    by_chunks,
-    draw_large,
-    draw_sizes,
-    expect_gradients,
-    expect_late,
-    expect_loss,
-    expect_no_whole,
-)
+from . import given, losses
 
 _PASSED = "the whole loss and its gradients, with the logits of one chunk at a time"
 
 
 def _cases(draw: Draw) -> Cases:
-    case = {**draw_sizes(draw), "factor": 3}
+    case = {**losses.draw_sizes(draw), "factor": 3}
     yield case
     yield {**case, "chunk": case["tokens"] + 1}
     yield {**case, "frozen": True}
-    large = {**draw_large(draw), "factor": 1}
+    large = {**losses.draw_large(draw), "factor": 1}
     yield from (large, {**large, "chunk": 40})
 
 
-@check(given.checkpointed_loss, _PASSED, _cases, oracle=Right, sits=by_chunks)
-def checkpointed_loss(case: Case, result: Result, right: Right) -> None:
+@check(given.checkpointed_loss, _PASSED, _cases, oracle=losses.Right, sits=losses.by_chunks)
+def checkpointed_loss(case: Case, result: Result, right: losses.Right) -> None:
     exact = case.get("dtype") == "float64"
     tokens, size = case["tokens"], case["chunk"]
-    expect_late(result)
-    expect_loss(result["loss"], right.loss, _loss_faults(right, size), 1e-9 if exact else 1e-5)
+    losses.expect_late(result)
+    losses.expect_loss(
+        result["loss"], right.loss, _loss_faults(right, size), 1e-9 if exact else 1e-5
+    )
     of_hidden, of_weight, _ = right.gradients
     of_hidden = 0 * of_hidden if case.get("frozen") else of_hidden
     wanted = [1 + case["factor"] * g for g in (of_hidden, of_weight)]
     faults = _faults(case, right)
-    expect_gradients(result, wanted, ["hidden", "weight"], faults, 1e-12 if exact else 1e-5)
+    losses.expect_gradients(result, wanted, ["hidden", "weight"], faults, 1e-12 if exact else 1e-5)
     unchanged(result)
     if not exact:
-        expect_no_whole(result, case, tokens, allowed_bytes(case))
+        losses.expect_no_whole(result, case, tokens, losses.allowed_bytes(case))
 
 
-def _loss_faults(right: Right, size: int) -> Faults:
+def _loss_faults(right: losses.Right, size: int) -> Faults:
     tokens = len(right.scene.targets)
     starts = range(0, tokens, size)
     parts = [right.of(slice(start, start + size))[0] for start in starts]
@@ -56,7 +47,7 @@ def _loss_faults(right: Right, size: int) -> Faults:
     yield "it is the last chunk's alone: add them up.", parts[-1]
 
 
-def _faults(case: Case, right: Right) -> Faults:
+def _faults(case: Case, right: losses.Right) -> Faults:
     factor = case["factor"]
     of_hidden, of_weight, _ = right.gradients
     why = "got none: what is detached from the graph carries no gradient back."

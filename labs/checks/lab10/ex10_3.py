@@ -2,17 +2,8 @@
 
 from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Faults, Result, check, expect, read
 
-from . import given
+from . import given, losses
 from .given.half_squares import squares
-from .right import (
-    Right,
-    allowed_bytes,
-    draw_large,
-    draw_sizes,
-    expect_gradients,
-    expect_late,
-    expect_loss,
-)
 
 _PASSED = "each chunk made once, in forward, and a second gradient refused"
 _SMALL = 64  # bytes: a loss or two
@@ -24,22 +15,22 @@ _NAMES = ["hidden", "weight", "bias"]
 
 
 def _cases(draw: Draw) -> Cases:
-    case = {**draw_sizes(draw), "factor": 3, "kind": "once"}
+    case = {**losses.draw_sizes(draw), "factor": 3, "kind": "once"}
     yield case
     yield {**case, "frozen": True}
     yield {**case, "kind": "twice"}
     yield {**case, "kind": "penalised"}
-    yield {**draw_large(draw), "factor": 1, "kind": "once"}
+    yield {**losses.draw_large(draw), "factor": 1, "kind": "once"}
 
 
 @check(
     given.fused_loss,
     _PASSED,
     _cases,
-    oracle=lambda case: Right(case, squares),
+    oracle=lambda case: losses.Right(case, squares),
     sits=lambda chunk_of, chunk, hidden, targets, *weights: squares(hidden, targets, *weights),
 )
-def fused_loss(case: Case, result: Result, right: Right) -> None:
+def fused_loss(case: Case, result: Result, right: losses.Right) -> None:
     exact = case.get("dtype") == "float64"
     if case["kind"] == "penalised":
         _judge_second(result)
@@ -50,16 +41,16 @@ def fused_loss(case: Case, result: Result, right: Right) -> None:
     expect.no_fault({f"this came: {said[:300]}": bool(said)})
     _judge_calls(case, result)
     near = 1e-9 if exact else 1e-5
-    expect_loss(
+    losses.expect_loss(
         result["loss"], right.loss, _loss_faults(case, right), near, "the sum of chunk_of's"
     )
-    expect_late(result)
+    losses.expect_late(result)
     times = case["factor"] * (2 if is_twice else 1)
     wanted = [1 + times * gradient for gradient in right.gradients]
     if case.get("frozen"):
         wanted[2] = 1 + 0 * wanted[2]
     faults = _faults(case, right, is_twice)
-    expect_gradients(result, wanted, _NAMES, faults, 1e-12 if exact else 1e-5, _ADVICE)
+    losses.expect_gradients(result, wanted, _NAMES, faults, 1e-12 if exact else 1e-5, _ADVICE)
     expect.unchanged(result)
     if not exact:
         _judge_peak(case, result)
@@ -100,7 +91,7 @@ def _judge_second(result: Result) -> None:
     )
 
 
-def _loss_faults(case: Case, right: Right) -> Faults:
+def _loss_faults(case: Case, right: losses.Right) -> Faults:
     tokens, size = case["tokens"], case["chunk"]
     yield "it is the mean over the tokens: the sum is wanted.", right.loss / tokens
     yield "it is the last chunk's alone: add them up.", right.of(slice(-(tokens % size), None))[0]
@@ -108,7 +99,7 @@ def _loss_faults(case: Case, right: Right) -> Faults:
     yield "it is multiplied by a factor that belongs to backward.", right.loss * case["factor"]
 
 
-def _faults(case: Case, right: Right, is_twice: bool) -> Faults:
+def _faults(case: Case, right: losses.Right, is_twice: bool) -> Faults:
     factor, gradients = case["factor"], right.gradients
     last = right.of(slice(-(case["tokens"] % case["chunk"]), None))[1]
     frozen = case.get("frozen")
@@ -147,7 +138,7 @@ def _judge_left(result: Result) -> None:
 
 
 def _judge_peak(case: Case, result: Result) -> None:
-    allowed = allowed_bytes(case, chunks=4, matrices=4)
+    allowed = losses.allowed_bytes(case, chunks=4, matrices=4)
     expect.peak_at_most(
         result["peak"],
         allowed,

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Faults, Result, check, expect, read
 
 from . import given
-from .right import expect_gradients, expect_loss
+from .losses import expect_gradients, expect_loss
 
 _PASSED = "the window's mean over what counts, also where nothing does"
 

@@ -10,15 +10,7 @@ from torch.nn import functional as F
 from tutorial_lib.checks.given import observe
 from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Faults, Result, check, expect, read
 
-from . import given
-from .right import (
-    allowed_bytes,
-    by_chunks,
-    draw_large,
-    expect_gradients,
-    expect_loss,
-    expect_no_whole,
-)
+from . import given, losses
 
 _PASSED = "tied or not, with bias, in float64 and bfloat16, in chunks"
 _MANY = 1000  # of the vocabulary, from which on logits are far more bytes than all else
@@ -37,7 +29,7 @@ def _cases(draw: Draw) -> Cases:
     low |= {"vocab": 12, "rows": 32, "seq": 33, "ignored": 1, "chunk": 6}
     yield low
     yield {**low, "autocast": False, "dtype": "bfloat16"}
-    large = {**low, **draw_large(draw), "autocast": False, "bias": False}
+    large = {**low, **losses.draw_large(draw), "autocast": False, "bias": False}
     large |= {"rows": 8, "seq": 65, "ignored": 1}
     yield from (large, {**large, "chunk": 40}, {**large, "dtype": "bfloat16"})
 
@@ -79,7 +71,7 @@ class Right:
     _cases,
     oracle=Right,
     sits=lambda head, hidden, targets, size, num_counted: (
-        by_chunks(hidden.flatten(0, 1), targets.flatten(), head.weight, size) / num_counted
+        losses.by_chunks(hidden.flatten(0, 1), targets.flatten(), head.weight, size) / num_counted
     ),
 )
 def head_loss(case: Case, result: Result, right: Right) -> None:
@@ -91,7 +83,9 @@ def head_loss(case: Case, result: Result, right: Right) -> None:
         _judge_exactly(case, result, right, names, counted)
     expect.unchanged(result)
     if case["vocab"] >= _MANY:
-        expect_no_whole(result, case, counted, allowed_bytes({**case, "tokens": counted}))
+        losses.expect_no_whole(
+            result, case, counted, losses.allowed_bytes({**case, "tokens": counted})
+        )
 
 
 def _judge_exactly(
@@ -100,9 +94,9 @@ def _judge_exactly(
     exact = case["dtype"] == "float64"
     window = case.get("num_counted", counted)
     told = _loss_faults(case, right, counted, window) if counted else ()
-    expect_loss(result["loss"], right.loss, told, 1e-9 if exact else 1e-5)
+    losses.expect_loss(result["loss"], right.loss, told, 1e-9 if exact else 1e-5)
     faults = _faults(case, right, names) if counted else ()
-    expect_gradients(result, right.gradients, names, faults, 1e-12 if exact else 1e-5)
+    losses.expect_gradients(result, right.gradients, names, faults, 1e-12 if exact else 1e-5)
 
 
 def _loss_faults(case: Case, right: Right, counted: int, window: int) -> Faults:
@@ -157,7 +151,7 @@ def _judge_low(case: Case, result: Result, right: Right, names: Sequence[str]) -
         f"in bfloat16 the loss is a {str(result['type'])[:30]}, and float32 is wanted: what is "
         "added up over thousands of tokens has more digits than bfloat16.",
     )
-    expect_loss(result["loss"], right.loss, (), 0.02)
+    losses.expect_loss(result["loss"], right.loss, (), 0.02)
     for name, mine, plain, exact in zip(names, seen, right.usual, right.gradients, strict=True):
         error = expect.relative_error(None if mine is None else mine.double() - 1, exact - 1)
         allowed = _WORSE * expect.relative_error(plain.double() - 1, exact - 1)

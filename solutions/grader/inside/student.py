@@ -32,18 +32,8 @@ import numpy as np
 import torch
 from IPython.core.inputtransformer2 import TransformerManager
 
+from solutions.grader import wire
 from solutions.grader.submissions.slice_cells import WRITES_A_FILE, cut, untimed
-from solutions.grader.wire import (
-    FAILURE,
-    REPORT,
-    RESULT,
-    STEP,
-    Marks,
-    Request,
-    decode,
-    encode,
-    read_frame,
-)
 from tutorial_lib.checks.given import Case, CheckError, Result, RunHalf, forbid, outside
 from tutorial_lib.checks.given.half import ANEW, refuse_thread, run_in_place
 from tutorial_lib.checks.given.seal import EXCHANGED, Seal, places
@@ -116,12 +106,12 @@ class Work:
     """What a student's process does."""
 
     steps: Sequence[Mapping[str, Any]]  # cells in order, as `answers.student_steps` makes them
-    request: Request  # what the `RemoteFunction` asked
+    request: wire.Request  # what the `RemoteFunction` asked
     whole: bool  # whether the student's own cells are left whole
     sources: Sequence[str] | None  # what of the cells is run, where that is known
 
 
-def do(work: Work, half: RunHalf, channel: int, marks: Marks) -> NoReturn:
+def do(work: Work, half: RunHalf, channel: int, marks: wire.Marks) -> NoReturn:
     """Run the cells, then the check's cases as they come, as in a notebook; end the process.
 
     What comes of a case is sent with its mark. The first failure is the end.
@@ -135,7 +125,7 @@ def do(work: Work, half: RunHalf, channel: int, marks: Marks) -> NoReturn:
                 rest = rest[os.write(channel, rest) :]
 
     def fail(why: str) -> None:
-        send(FAILURE, why[:ERROR_CHARACTERS].encode("utf-8", "replace"))
+        send(wire.FAILURE, why[:ERROR_CHARACTERS].encode("utf-8", "replace"))
 
     try:
         case = work.request.case
@@ -143,11 +133,11 @@ def do(work: Work, half: RunHalf, channel: int, marks: Marks) -> NoReturn:
             _seed_everything(case[ANEW])
         run = _prepared(work, half, send)
         while True:
-            send(RESULT, encode(run(case)))
-            kind, content = read_frame(functools.partial(os.read, channel))
+            send(wire.RESULT, wire.encode(run(case)))
+            kind, content = wire.read_frame(functools.partial(os.read, channel))
             if not kind:
                 os._exit(0)
-            case = decode(content)
+            case = wire.decode(content)
     except CheckError as error:
         fail(str(error))
     except BaseException as error:  # whatever it is, the process ends with a message
@@ -179,7 +169,7 @@ def _prepared(
     seal, stopped, flags = Seal(watched_places()), "", 0
 
     def begin(number: int) -> None:
-        send(STEP, str(number).encode())
+        send(wire.STEP, str(number).encode())
 
     sources = work.sources or cut(work.steps, begin, work.whole)
     for number, (step, source) in enumerate(zip(work.steps, sources, strict=True)):
@@ -204,7 +194,7 @@ def _prepared(
         raise CheckError(f"your answer cell for exercise {request.exercise} {reason}.")
     answer = seal.around(namespace[name])
     used.clear()  # what cells try out is not the function's doing
-    outside.listen(lambda name: send(REPORT, name.encode()))
+    outside.listen(lambda name: send(wire.REPORT, name.encode()))
     seal.check()
 
     def run(case: Case) -> Result:
