@@ -17,8 +17,8 @@ import pytest
 import toy
 
 from solutions.grader import journal, judge_class
-from solutions.grader.read_class import match_class, read_class
 from solutions.grader.results import Graded, Submission, Verdict
+from solutions.grader.run import match_class, read_class
 
 RUN = """
 import sys
