@@ -1,6 +1,8 @@
 """The check of 6.1, a comparison: pairs of steps that differ in one thing, or in nothing."""
 
 import math
+import tomllib
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -12,29 +14,7 @@ from . import given
 from .given import pairs
 
 _PASSED = "finds a factor behind AdamW, a turn behind clipping, a nan, and calls rounding nothing"
-# Kinds of pairs: the part that differs first, and what to try where another was named.
-_WANTED = {"dropout": "nothing", "tolerated": "nothing", "rate": "parameters"}
-_WANTED |= dict.fromkeys(("loss", "nan", "close"), "loss")
-_WANTED |= dict.fromkeys(("factor", "direction", "cleared"), "gradients")
-_ADVICE = {
-    "dropout": "these two steps are one and the same, with dropout: the second drew other masks, "
-    "or found another model. Start both from one random state and one model.",
-    "loss": "step_b returns three times its loss, and its gradients are four times too large: the "
-    "first is asked for, and not the largest.",
-    "factor": "step_b forgot to divide by the number of micro-batches, and AdamW hides that from "
-    "the parameters: compare the gradients too, and first.",
-    "direction": "both steps clip, so their gradients have equal norms and point elsewhere. Take "
-    "the norm of the difference, not the difference of the norms.",
-    "cleared": "these steps clear their gradients before they return: look at them at the moment "
-    "when optimizer.step() is called, and copy them, for they are zeroed in place. "
-    "register_step_pre_hook has you called then.",
-    "rate": "gradients and losses agree here, and the updates have different learning rates.",
-    "nan": "step_b's loss is nan, and every comparison with nan is False: ask whether it is within "
-    "the tolerance, not whether it is beyond.",
-    "close": "step_b's loss is larger by more than the tolerance, and by too little for float32, "
-    "which is what torch.tensor makes of a float: give it dtype=torch.float64.",
-    "tolerated": "these two steps differ by less than the tolerance that you were given.",
-}
+_KINDS = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 _ON_A_COPY = (
     "the model that was handed over has changed, its gradients perhaps: run each step on a deep "
     "copy of its own."
@@ -47,7 +27,7 @@ _MESSAGES = {
 
 def _cases(draw: Draw) -> Cases:
     drawn = {"seed": draw.randrange(10**6), "rows": draw.choice([8, 12, 16]), "num": 4}
-    *strict, tolerated = [{**drawn, "kind": kind} for kind in _ADVICE]
+    *strict, tolerated = [{**drawn, "kind": kind} for kind in _KINDS]
     yield from ({**case, "tolerance": 1e-9, "factor": 1.2} for case in strict)
     factor = draw.choice([1.0005, 1.009])  # so that the loss differs most, or the gradients
     yield {**tolerated, "tolerance": 1e-2, "factor": factor}
@@ -56,7 +36,7 @@ def _cases(draw: Draw) -> Cases:
 def _difference(case: Case) -> float:
     """Return the difference in the part where the steps first differ, or else the largest."""
     first, second = (_parts_after(step, case) for step in pairs.steps_of(case))
-    part = _WANTED[case["kind"]]
+    part = _KINDS[case["kind"]]["first"]
     names = first if part == "nothing" else [part]
     return max(expect.relative_error(second[name], first[name]) for name in names)
 
@@ -74,7 +54,7 @@ def _parts_after(step: pairs.Step, case: Case) -> dict[str, Tensor]:
 @check(given.first_difference, _PASSED, _cases, oracle=_difference)
 def first_difference(case: Case, result: Result, right: float) -> None:
     part, kind, beyond = result["part"], case["kind"], case["tolerance"]
-    wanted = _WANTED[kind]
+    wanted, advice = _KINDS[kind]["first"], _KINDS[kind]["advice"]
     expect.fact(
         part in ("loss", "gradients", "parameters", "nothing"),
         'a pair is to be returned: the part, one of "loss", "gradients", "parameters" and '
@@ -84,7 +64,7 @@ def first_difference(case: Case, result: Result, right: float) -> None:
     found = f"the first difference beyond {beyond:g} is in {wanted}, not in {part}"
     if wanted == "nothing":
         found = f"nothing differs by more than {beyond:g}, and {part} was the answer"
-    expect.fact(part == wanted, f"{found}: {_ADVICE[kind]}")
+    expect.fact(part == wanted, f"{found}: {advice}")
     seen = read.number(result["difference"], "the second of the pair, the difference,")
     agrees = math.isclose(seen, right, rel_tol=1e-6, abs_tol=1e-12)
     words = (
