@@ -91,7 +91,6 @@ def test_the_table_says_what_was_asked_how_it_is_known_and_both_peaks(capsys, ti
     ("words", "sentence"),
     [
         (["predict", "gpt3"], "gpt2"),
-        (["measure"], "One model is needed, as MODEL or after --model"),
         (["measure", "gpt2", "--device", "tpu"], "'tpu' was asked for"),
         (["predict", "tiny", "--batch", "0"], "micro_batch (=0) must be at least 1"),
         (["predict", "tiny", "--batch", str(10**16)], "smaller micro-batch"),
@@ -260,7 +259,7 @@ def folder(tmp_path_factory):
     ],
 )
 def test_a_model_of_ones_own_is_measured_and_predicted_alike(capsys, folder, words):
-    words = ["--model", str(folder / words[0]), *words[1:]]
+    words = [str(folder / words[0]), *words[1:]]
     measured = report_of(capsys, "measure", *words, "--device", "cpu", "--by", "line")
     predicted = report_of(capsys, "predict", *words, "--kernels", "cpu", "--by", "module")
     assert measured["at_peak"] == predicted["at_peak"]
@@ -358,11 +357,10 @@ def test_the_readmes_lines_for_an_engineer_run_as_they_stand(root, capsys, tiny)
         ("llama", ["--lora", "many"], "--lora r=8"),
         ("llama", ["--fits", "1KiB"], "One sample takes"),
         ("llama", ["--fits", "gtx"], "'gtx' is no size in memory"),
-        ("llama", ["gpt2"], "One model is needed"),
     ],
 )
 def test_what_cannot_be_a_model_is_one_sentence(capsys, folder, model, words, sentence):
-    assert sentence in refusal(capsys, "predict", "--model", str(folder / model), *words)
+    assert sentence in refusal(capsys, "predict", str(folder / model), *words)
 
 
 def test_a_name_on_the_hub_needs_a_network(capsys, monkeypatch):

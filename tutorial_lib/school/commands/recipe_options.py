@@ -54,8 +54,7 @@ def add_model(parser: argparse.ArgumentParser) -> None:
     parser.usage = "%(prog)s MODEL [options]"
     number: dict[str, Any] = {"type": int, "metavar": "N"}
     add = parser.add_argument
-    add("model", metavar="MODEL", nargs="?", help=_MODEL)
-    add("--model", metavar="MODEL", dest="own_model", help="the same as MODEL")
+    add("model", metavar="MODEL", help=_MODEL)
     add("--seq", **number, help=_SEQ)
     add("--size", **number, help="image height and width; of latents for a U-Net")
     add("--set", metavar="NAME=VALUE", action="append", help=_SET)
@@ -88,7 +87,7 @@ def add_step(parser: argparse.ArgumentParser) -> None:
 def recipe_of(options: argparse.Namespace, **chosen: Any) -> Recipe:
     """Make a recipe of the options of `add_model`, and of choices beside them."""
     return Recipe(
-        one_model(options.model, options.own_model),
+        options.model,
         seq=options.seq,
         size=options.size,
         overrides=overrides(options.set),
@@ -108,16 +107,6 @@ def step_of(options: argparse.Namespace) -> Recipe:
         accumulation=options.accumulate,
         **{name: getattr(options, name) for name in same},
     )
-
-
-def one_model(named: str | None, model: str | None) -> str:
-    """Take the model from where it was given; twice, or not at all, is refused."""
-    if (named is None) == (model is None):
-        raise ValueError(
-            "One model is needed, as MODEL or after --model: gpt2, path/to/config.json or "
-            "train.py:make_loss."
-        )
-    return str(named or model)
 
 
 def overrides(words: list[str] | None) -> dict[str, Any]:
