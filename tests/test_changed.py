@@ -34,10 +34,3 @@ def test_each_day_a_handful_of_notebooks_is_run_and_those_that_changed(tmp_path,
     assert changed.daily_notebooks(tmp_path) == [
         f"course/{name}.ipynb" for name in ("04_a", "09_b", "11_d")
     ]
-    for folder in ("recorded", "source"):
-        (tmp_path / "course" / folder).mkdir()
-    (tmp_path / "course/source/10_c.py").write_text(
-        "from tutorial_lib.instruments import recorded, segments"
-    )
-    (tmp_path / "course/recorded/rows.csv").write_text("4")
-    assert "course/10_c.ipynb" in changed.daily_notebooks(tmp_path)

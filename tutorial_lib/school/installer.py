@@ -74,7 +74,6 @@ def install(root: Path, python: Path, extras: Sequence[str]) -> str:
         print(f"  {explain(said, root, 'uv could not install the course')} Trying pip.", flush=True)
     what = "Adding a few packages" if has_torch else "Installing the course and what it needs"
     with Step(f"{what} (minutes the first time)") as step:
-        step.packages = next(python.parent.parent.glob("[Ll]ib/**/site-packages"), python.parent)
         status, said = run([python, "-m", "pip", "--version"], root)
         if status:  # uv makes environments without pip
             status, said = run([python, "-m", "ensurepip"], root)
@@ -134,9 +133,6 @@ class Step:
 
     def __init__(self, text: str) -> None:
         self.text = text
-        self.packages: Path | None = None  # the folder in which they appear, to be counted
-        self._total = self._before = 0
-        self._collected = 0
         self._ended = threading.Event()
 
     def __enter__(self) -> Step:
@@ -152,13 +148,10 @@ class Step:
 
     def hear(self, line: str) -> None:
         """Pass on what matters of a line of pip or uv."""
-        if line.startswith("Collecting "):
-            self._collected += 1
-        elif line.startswith("Downloading ") and re.search(r"\((\d{2,}[\d.]* ?M|.*G)i?B\)$", line):
+        if line.startswith("Downloading ") and re.search(r"\((\d{2,}[\d.]* ?M|.*G)i?B\)$", line):
             self._say(line)
         elif line.startswith("Installing collected packages:"):
-            self._total, self._before = line.count(",") + 1, self._there()
-            self._say(f"Unpacking {self._total} packages")
+            self._say(f"Unpacking {line.count(',') + 1} packages")
         elif line.startswith(("Resolved ", "Prepared ", "Installed ")):
             self._say(line)
 
@@ -166,17 +159,10 @@ class Step:
         self._said_at = time.monotonic()
         print(f"  {text}", flush=True)
 
-    def _there(self) -> int:
-        return sum(1 for _ in self.packages.glob("*.dist-info")) if self.packages else 0
-
     def _keep_talking(self) -> None:
         while not self._ended.wait(1.0):
-            if time.monotonic() - self._said_at < QUIET_SECONDS:
-                continue
-            done = f"{self._collected} packages found" if self._collected else "at work"
-            if self._total:
-                done = f"{self._there() - self._before} of {self._total} packages unpacked"
-            self._say(f"{done}, {time.monotonic() - self._start:.0f} s so far")
+            if time.monotonic() - self._said_at >= QUIET_SECONDS:
+                self._say(f"at work, {time.monotonic() - self._start:.0f} s so far")
 
 
 def run(
