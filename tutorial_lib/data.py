@@ -83,11 +83,6 @@ def encode(characters: str) -> Tensor:
     return torch.tensor(list(characters.encode("utf-8")), dtype=torch.int64)
 
 
-def decode(tokens: Tensor) -> str:
-    """Turn byte tokens back into text; bytes that are no text show as a replacement mark."""
-    return bytes(tokens.flatten().tolist()).decode("utf-8", errors="replace")
-
-
 def text_batches(batch: int, seq: int) -> Iterator[Tensor]:
     """Draw random windows of the text, the same ones each time, without end.
 
