@@ -193,22 +193,13 @@ def left_out(
         call, keeps = absent[name]
 
         def stage(*args: Any, **kwargs: Any) -> Any:
-            made = _worked(call, keeps, list_leaves(Tensor, (args, kwargs)))
+            inputs = list_leaves(Tensor, (args, kwargs))
+            made = _WithoutWork.apply(call.tensors, keeps, *inputs)  # type: ignore[no-untyped-call]
             return call.handed_out(module, made)
 
         return stage
 
     return replaced(parts, make)
-
-
-def without_work(call: Call, *inputs: Tensor) -> Any:
-    """Output of a call for fake inputs, and gradients of these, by no operation."""
-    return call.filled(_worked(call, False, inputs))
-
-
-def _worked(call: Call, keeps: bool, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
-    made = _WithoutWork.apply(call.tensors, keeps, *inputs)  # type: ignore[no-untyped-call]
-    return tuple(made)
 
 
 class _WithoutWork(torch.autograd.Function):
