@@ -24,17 +24,6 @@ from typing import Any
 _FOLDER = str(Path(__file__).resolve().parent)
 MAX_EVENTS = 100_000
 KINDS = ("requested", "allocated", "reserved")
-NO_VALUES = (
-    "emulated card: this PyTorch is too old to follow values. All that the program reads off the "
-    "card is zeros, masks and sizes too, and no line that decides by them is named."
-)
-# A line that reads an unknown value so often, while no update comes, may be waiting for it.
-MANY_READS = 2_000
-WAITS = (
-    "emulated card: {line} has read an unknown value {times:,} times since the last update, and "
-    "got 0 or False each time. A loop that waits for it never ends here: stop that with Ctrl-C, "
-    "then run with --steps N, which ends after N updates. A loop that only compares it goes on."
-)
 # What ends a program whatever the card's values are.
 NOT_OF_VALUES = (OSError, ImportError, NameError, AttributeError, TypeError, KeyboardInterrupt)
 
@@ -95,7 +84,6 @@ class Watcher:
         self.peaks = dict.fromkeys(KINDS, 0)
         self.values: Any = None
         self.unknown_reads: dict[str, int] = {}  # how often each line read one
-        self.reads_since: dict[str, int] = {}  # the same, since the last update
 
     def start(self) -> None:
         """Begin to watch; the allocator's own record starts together with the card."""
@@ -112,17 +100,14 @@ class Watcher:
         atexit.register(self._report)
 
     def _know_values(self) -> None:
-        if not hasattr(self.torch.library, "get_kernel"):
-            print(NO_VALUES, file=sys.stderr)
+        if not hasattr(self.torch.library, "get_kernel"):  # before 2.9: all that is read is zeros
             return
         following = _load(Path(_FOLDER) / "known_values.py")
-        number = _load(Path(_FOLDER) / "unknown_numbers.py").UnknownNumber
-        number.note_read = self._note_read
         kernels = self.private.kernels_of_cuda()
-        self.values = following.KnownValues(self.torch, kernels, self._note_read, number)
+        self.values = following.KnownValues(self.torch, kernels, self._note_read)
         atexit.register(self.values.stop)
 
-    def _note_read(self, is_number: bool = False) -> None:
+    def _note_read(self, is_number: bool) -> None:
         """Note the line that reads a value; of a number only where the line asks about it."""
         stack = [(frame.f_code, line) for frame, line in traceback.walk_stack(None)]
         frames: list[dict[str, Any]] = [
@@ -136,9 +121,6 @@ class Watcher:
             return  # a tensor is printed
         line = ", called from ".join(filter(None, _lines(seen)))
         self.unknown_reads[line] = self.unknown_reads.get(line, 0) + 1
-        since = self.reads_since[line] = self.reads_since.get(line, 0) + 1
-        if since == MANY_READS:
-            print(WAITS.format(line=line or "a kernel", times=since), file=sys.stderr, flush=True)
 
     def _record(self) -> None:
         (self.out / f"{self.process}.used").touch()  # in case that no report follows
@@ -148,7 +130,6 @@ class Watcher:
 
     def _count_step(self, *unused: Any) -> None:
         self.step_times.append(time.time())
-        self.reads_since.clear()
         if len(self.step_times) == self.last_step:
             raise SystemExit(0)
 

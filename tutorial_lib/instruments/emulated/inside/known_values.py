@@ -31,7 +31,6 @@ _NOT_STOOD_BEFORE = {
 }
 _NUMBERS = (bool, int, float, complex)
 _KNOWN, _NUMBER = "a known value", "a number that is not known"
-_FOLLOWED = "a number that is not known, and says so"
 
 
 class KnownValues:
@@ -42,7 +41,6 @@ class KnownValues:
         kernels: Schema and full name of each operation that has a kernel for a card.
         note_read: Called when the program reads a value that is not known; with True when it is
             a number, which most programs print.
-        unknown_number: The type of number that `item()` gives then.
     """
 
     def __init__(
@@ -50,7 +48,6 @@ class KnownValues:
         torch: Any,
         kernels: Iterable[tuple[Any, str]],
         note_read: Callable[[bool], None],
-        unknown_number: Callable[[float], float],
     ) -> None:
         from torch.multiprocessing.reductions import StorageWeakRef
 
@@ -68,7 +65,6 @@ class KnownValues:
             kernel = torch.library.get_kernel(name, "CUDA")
             stand_in = partial(self._run, _Operation(torch, schema), kernel)
             self.library.impl(name, stand_in, "CUDA", with_keyset=True)
-        torch.Tensor.item = self._following(torch.Tensor.item, unknown_number)
         self.callback = ctypes.CFUNCTYPE(None)(self._on_read)
         self.hook = ctypes.c_void_p.in_dll(ctypes.CDLL(None), "on_read")
         self.hook.value = ctypes.cast(self.callback, ctypes.c_void_p).value
@@ -80,24 +76,9 @@ class KnownValues:
     def _on_read(self) -> None:
         """Zeros were copied to the host in place of values that no kernel has made."""
         reading = getattr(self.thread, "reading", "")
-        self.zeros_read += reading != _KNOWN
-        if not reading or reading == _NUMBER:
+        if reading != _KNOWN:
+            self.zeros_read += 1
             self.note_read(reading == _NUMBER)
-
-    def _following(self, plain: Any, unknown_number: Callable[[float], float]) -> Any:
-        """Wrap `Tensor.item`, so that its number tells when something is decided by it."""
-
-        def item(tensor: Any) -> Any:
-            if not (tensor.is_cuda and tensor.is_floating_point()):
-                return plain(tensor)
-            before, self.thread.reading = self.zeros_read, _FOLLOWED
-            try:
-                number = plain(tensor)
-            finally:
-                self.thread.reading = ""
-            return number if self.zeros_read == before else unknown_number(number)
-
-        return item
 
     def _run(self, operation: _Operation, kernel: Any, keys: Any, *args: Any, **named: Any) -> Any:
         """Run a kernel, and keep the host's copies of the values as they would be on a card."""
