@@ -1,8 +1,8 @@
 """Errors of the real step that fake tensors don't raise, or raise in other words.
 
 A fake tensor has a shape and a type. Its kernels check shapes, in their own words, but many check
-no types, and none checks indices, which are values. So the real operation is asked, on tensors that
-take little memory, and a step that cannot run is refused in the real step's words.
+no types. So the real operation is asked, on tensors that take little memory, and a step that cannot
+run is refused in the real step's words. Indices, which are values, are not looked at.
 """
 
 import tomllib
@@ -141,95 +141,6 @@ def _error_at(most: int, func: Any, kinds: tuple[torch.dtype, ...], given: Any) 
     floats = {kind for kind in kinds if kind.is_floating_point} or {torch.float32}
     of_types = error is not None and any(word in str(error) for word in _OF_TYPES)
     return error if of_types and all(map(does, floats)) else None
-
-
-# ---- indices ----
-
-# Where an operation looks things up by number: which argument has the numbers, and which dimension
-# of the first argument they count; None where the second argument says so.
-_LOOKUPS = {
-    (1, 0): "embedding _embedding_bag _embedding_bag_forward_only",
-    (1, -1): "nll_loss_forward",
-    (1, 1): "nll_loss2d_forward",
-    (2, None): "gather index_select scatter scatter_add scatter_reduce scatter_ scatter_add_ "
-    "scatter_reduce_ index_add index_copy index_fill index_add_ index_copy_ index_fill_",
-}
-_AT = {
-    func: at
-    for at, names in _LOOKUPS.items()
-    for name in names.split()
-    for func in operations.overloads(name)
-}
-_INDEXING = {
-    func for name in ("index", "index_put", "index_put_") for func in operations.overloads(name)
-}
-INDEXED = {*_AT, *_INDEXING}
-
-
-def check_indices(
-    func: Any, args: tuple[Any, ...], certain: Callable[[Tensor], Tensor | None]
-) -> None:
-    """Raise the real operation's error if an index is known to be out of range.
-
-    Args:
-        func: The operation.
-        args: Its arguments by position.
-        certain: Returns a tensor's values where they follow from constants, else None.
-    """
-    if func in _INDEXING:
-        _check_rows(args[0], args[1], certain)
-        return
-    (place, counted), table = _AT[func], args[0]
-    if len(args) <= place or not table.dim():
-        return
-    dim = args[1] if counted is None else counted
-    with without_modes(), torch.no_grad():
-        indices = certain(args[place])
-        if indices is None:
-            return
-        wrong = (indices < 0) | (indices >= table.size(dim))
-        is_loss = func.overloadpacket.__name__.startswith("nll_loss")
-        if is_loss:
-            wrong &= indices != args[4]  # a target to ignore
-        if wrong.any():
-            small = _small(args, place, dim % table.dim(), indices[wrong][0])
-            func(*((*small[:2], None, *small[3:]) if is_loss else small))
-
-
-def _small(args: tuple[Any, ...], place: int, dim: int, wrong: Tensor) -> tuple[Any, ...]:
-    """Return arguments with one index, the wrong one, and a side of 1 wherever it's not counted."""
-    small = tree_map_only(
-        Tensor, lambda one: torch.zeros([1] * one.dim(), dtype=one.dtype), list(args)
-    )
-    sides = [1] * args[0].dim()
-    sides[dim] = args[0].size(dim)
-    small[0] = torch.zeros(sides, dtype=args[0].dtype)
-    small[place] = wrong.expand([1] * args[place].dim()).clone()
-    return tuple(small)
-
-
-def _check_rows(
-    table: Tensor, indices: list[Tensor | None], certain: Callable[[Tensor], Tensor | None]
-) -> None:
-    """Check the indices of `table[...]`: numbers, which may count from the end, and masks."""
-    dim = 0
-    for index in indices:
-        sides = 1 if index is None or not _is_mask(index) else index.dim()
-        found = table.shape[dim : dim + sides]
-        with without_modes(), torch.no_grad():
-            if index is not None and _is_mask(index) and index.shape != found:
-                mask = torch.zeros((), dtype=torch.bool).expand(index.shape)
-                torch.zeros(()).expand(table.shape)[(slice(None),) * dim + (mask,)]
-            known = None if index is None or _is_mask(index) else certain(index)
-            wrong = None if known is None else (known < -found[0]) | (known >= found[0])
-            if known is not None and wrong is not None and wrong.any():
-                rows = torch.zeros(()).expand([1] * dim + [found[0]])
-                rows[(slice(None),) * dim + (known[wrong][:1],)]
-        dim += sides
-
-
-def _is_mask(index: Tensor) -> bool:
-    return index.dtype in (torch.bool, torch.uint8)
 
 
 def with_safe_labels(func: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
