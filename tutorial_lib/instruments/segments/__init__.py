@@ -7,9 +7,9 @@
 
 A checkpointed part keeps its inputs alone and runs again during backward. The gradients are the
 same, bit for bit, as long as forward doesn't read what it changes: spectral norm's vectors, a
-moving codebook or a cache of frames have other values in the second run. With `loss=`, `applied`
-looks for that and says it. What a part only changes, it changes twice: BatchNorm's running averages
-move two steps. All this is so in `eval()` too, except with `library-switch`.
+moving codebook or a cache of frames have other values in the second run, which `planning.judge`
+looks for. What a part only changes, it changes twice: BatchNorm's running averages move two steps.
+All this is so in `eval()` too, except with `library-switch`.
 """
 
 from typing import TYPE_CHECKING

@@ -7,15 +7,12 @@ import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
 from tutorial_lib.instruments.segments.find import find_blocks, find_chain, find_parts
 from tutorial_lib.instruments.segments.one_module import Forward, checkpointed
-
-if TYPE_CHECKING:
-    from tutorial_lib.instruments.segments.sameness import Sameness
 
 STRATEGIES = {
     "none": "keep everything",
@@ -54,7 +51,7 @@ Change = Callable[[contextlib.ExitStack], Segments]
 
 @dataclass(frozen=True)
 class Applied:
-    """What a strategy did to a model; prints as one line, and a sentence where it was judged."""
+    """What a strategy did to a model; prints as one line."""
 
     model: nn.Module
     strategy: str
@@ -62,7 +59,6 @@ class Applied:
     # for the library alone knows what it wraps
     segments: tuple[tuple[str, ...], ...]
     without_cache: bool  # whether the model kept keys and values before, and does not meanwhile
-    sameness: "Sameness | None" = None  # as `planning.judge` says; of these segments, with a loss
 
     def __str__(self) -> str:
         if not self.segments:
@@ -72,14 +68,11 @@ class Applied:
         plural = "s" if len(self.segments) > 1 else ""
         said = f"{self.strategy}: {len(self.segments)} {what}{plural}, {names[0]}"
         said += f" to {names[-1]}" if len(names) > 1 else ""
-        said += "; use_cache is off meanwhile" if self.without_cache else ""
-        return said + (f"\n{self.sameness.recomputing}" if self.sameness else "")
+        return said + ("; use_cache is off meanwhile" if self.without_cache else "")
 
 
 @contextlib.contextmanager
-def applied(
-    model: nn.Module, strategy: str = "per-block", *, loss: Callable[[], Tensor] | None = None
-) -> Iterator[Applied]:
+def applied(model: nn.Module, strategy: str = "per-block") -> Iterator[Applied]:
     """Checkpoint a model in a named way until the end of the `with` block.
 
     Both forward and backward belong inside. A model, or a part of one, that keeps keys and values
@@ -89,8 +82,6 @@ def applied(
     Args:
         model: Any module: ours, from transformers or diffusers, or one with a list of blocks.
         strategy: A key of `STRATEGIES`, with a number for K; or modules, as `layers.0,layers.1`.
-        loss: Runs a forward, as in `lambda: model.loss(tokens)`. It's run before anything changes,
-            to see which segments would compute something else the second time.
 
     Yields:
         What was checkpointed. Afterwards, also after an error, the model is what it was.
@@ -113,19 +104,8 @@ def applied(
     paths = {module: name for name, module in model.named_modules()}
     with contextlib.ExitStack() as undo:
         without_cache = strategy != "none" and stop_caching(model, undo)
-        same = _judged(model, loss, change, paths) if loss else None
         segments = tuple(tuple(paths[part] for part in parts) for parts in change(undo))
-        yield Applied(model, strategy, segments, without_cache, same)
-
-
-def _judged(
-    model: nn.Module, loss: Callable[[], Tensor], change: Change, paths: dict[nn.Module, str]
-) -> "Sameness":
-    from tutorial_lib.instruments.segments.sameness import judge_forward  # it imports this module
-
-    with contextlib.ExitStack() as undo:  # only to see what the strategy takes
-        stages = {paths[part]: part for parts in change(undo) for part in parts}
-    return judge_forward(model, loss, stages)
+        yield Applied(model, strategy, segments, without_cache)
 
 
 def stop_caching(model: nn.Module, undo: contextlib.ExitStack) -> bool:

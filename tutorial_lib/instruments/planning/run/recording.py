@@ -214,9 +214,8 @@ _HOOKS = (
 _INSIDE = (
     "This loss differentiates inside (torch.autograd.grad or backward through the model), as "
     "forces and gradient penalties do. No chain of stages describes what the inner derivative "
-    "keeps, so no plan can price it. Checkpoint with segments.applied(model, 'per-block', "
-    "loss=loss) around the step: printed, it says whether gradients stay as they are, and "
-    "memory.measure says whether it helps. Or take smaller micro-batches."
+    "keeps, so no plan can price it. Checkpoint with segments.applied(model, 'per-block') around "
+    "the step: memory.measure says whether it helps. Or take smaller micro-batches."
 )
 
 

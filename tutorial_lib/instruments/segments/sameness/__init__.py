@@ -9,8 +9,8 @@ compute something else if they ran again. `tried` replaces samples of a small ba
 looks whether a sample's part of the gradient depends on the others.
 """
 
-from tutorial_lib.instruments.segments.sameness.judgement import Sameness, judge, judge_forward
+from tutorial_lib.instruments.segments.sameness.judgement import Sameness, judge
 from tutorial_lib.instruments.segments.sameness.look import Seen, look
 from tutorial_lib.instruments.segments.sameness.trial import Tried
 
-__all__ = ["Sameness", "Seen", "Tried", "judge", "judge_forward", "look"]
+__all__ = ["Sameness", "Seen", "Tried", "judge", "look"]

@@ -6,11 +6,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-import torch
 from torch import nn
 
 from tutorial_lib import memory
-from tutorial_lib.instruments.random_states import keeping_python_random_states
 from tutorial_lib.instruments.segments.sameness.batch import Make
 from tutorial_lib.instruments.segments.sameness.look import Seen, look
 from tutorial_lib.instruments.segments.sameness.trial import Tried, UntriedError, makes_pairs, tried
@@ -171,29 +169,6 @@ def judge(make: Make, find_stages: FindStages, *, known: Tried | None = None) ->
         except UntriedError as error:
             untried = str(error)
     return dataclasses.replace(Sameness.of(seen, known, untried), pairs=pairs)
-
-
-def judge_forward(
-    model: nn.Module, run: Callable[[], Any], stages: Mapping[str, nn.Module]
-) -> Sameness:
-    """Look at a forward with the batch at hand; state and random numbers are put back."""
-    held = [(part, {**vars(part)}) for part in model.modules()]
-    buffers = [
-        (part, name, buffer, buffer.detach().clone())
-        for part, _ in held
-        for name, buffer in part.named_buffers(recurse=False)
-    ]
-    try:
-        with torch.random.fork_rng(), keeping_python_random_states(), torch.enable_grad():
-            seen = look(model, run, stages)
-    finally:
-        for part, before in held:
-            vars(part).clear()
-            vars(part).update(before)
-        with torch.no_grad():
-            for part, name, buffer, first in buffers:
-                setattr(part, name, buffer.copy_(first))
-    return Sameness.of(seen, None, "one batch doesn't show it")
 
 
 def _kinds(draws: Iterable[str]) -> tuple[str, ...]:
