@@ -26,6 +26,7 @@ COURSE = {
     "instruments.recorded.": ROOT / "course/recorded/rows",
     "instruments.figures.": ROOT / "course/figures/drawn",
     "instruments.frameworks.": ROOT / "course/frameworks",
+    "instruments.ranks.": ROOT / "course/ranks",
     "claims.": ROOT / "course/claims",
 }
 PLACES = {
@@ -59,10 +60,10 @@ INSTRUMENTS = {
     "emulated": {"units"},
     "widgets": {"plots"},
     "figures": {"units", "memory.timeline", "plots", "widgets"},
-    "ranks": {"memory", "private_torch"},
     "predicting": {"device", "memory", "private_torch", "random_states"},
     "published": {"device", "memory", "private_torch"},
-    "training": {"published", "ranks", "segments"},
+    "training": {"private_torch", "published", "segments"},
+    "ranks": {"memory", "private_torch", "training"},
     "recorded": {"units", "cap", "device", "memory", "published", "training"},
     "planning": {
         *("units", "device", "memory", "memory.timeline"),

@@ -217,6 +217,7 @@ def test_the_package_alone_says_where_content_is(clone, run_python):
             for line, words in {
                 " import recorded": "recorded is in course/recorded/rows",
                 " import figures": "figures is in course/figures/drawn",
+                " import ranks": "ranks is in course/ranks",
                 ".widgets import plan_explorer": "figures is in course/figures/drawn",
             }.items()
         },

@@ -18,7 +18,7 @@ _COURSE = Path(__file__).resolve().parents[3]
 SHOWN = {"given", "same_training"}
 _CHECKS = "tutorial_lib.checks"
 # The library's modules in `course`, which a cell of a lab may import.
-_CONTENT = ("course/recorded/rows", "course/figures/drawn", "course/claims")
+_CONTENT = ("course/recorded/rows", "course/figures/drawn", "course/claims", "course/ranks")
 # A student may have left in a cell what a page of feedback says to call: `checks.lab04.case(...)`.
 _LAB = "from {}.given import *\ncase = lambda *_, **__: lambda *_, **__: None\n"
 

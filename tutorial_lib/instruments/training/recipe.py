@@ -65,7 +65,7 @@ class Recipe(RecipeFields):
         """Make this process one of the recipe's ranks in a block, where they are several."""
         if self.shard is None:
             return contextlib.nullcontext()
-        from tutorial_lib.instruments.ranks.pretended import pretend
+        from tutorial_lib.instruments.training.pretended import pretend
 
         return pretend(self.ranks)
 

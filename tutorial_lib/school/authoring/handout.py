@@ -25,6 +25,7 @@ CONTENT = (
     "course/claims/*",
     "course/figures/**/*",
     "course/frameworks/*",
+    "course/ranks/*",
     "course/recorded/**/*",
 )
 REQUIRED = ("pyproject.toml", "tutorial_lib/__init__.py")

@@ -14,7 +14,8 @@ from typing import Any
 _ROOT = Path(__file__).resolve().parents[3]
 _FOLDERS = (
     *("tutorial_lib", "labs/checks", "solutions/grader"),
-    *("course/claims", "course/figures/drawn", "course/frameworks", "course/recorded/rows"),
+    *("course/claims", "course/figures/drawn", "course/frameworks", "course/ranks"),
+    "course/recorded/rows",
 )
 _OURS = [_ROOT / name for name in _FOLDERS]
 _NO_GPU = (

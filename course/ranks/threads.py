@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from tutorial_lib.instruments.ranks.collectives import Traffic
+from tutorial_lib.instruments.ranks import Traffic
 
 Result = TypeVar("Result")
 
