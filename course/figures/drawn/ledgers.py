@@ -6,10 +6,11 @@ from numbers import Real
 from operator import eq
 from typing import Any
 
-from tutorial_lib.instruments.widgets.explorer import Control, Explorer
 from tutorial_lib.plots.base import CARDS_GIB, COLORS, CourseFigure
 from tutorial_lib.plots.memory import ledger_bars
 from tutorial_lib.units import GIB, human_bytes
+
+from .explorer import Control, Explorer
 
 _MICRO_BATCHES = (1, 2, 4, 8, 16, 32, 64)
 _SEQ_LENS = (512, 1024, 2048, 4096, 8192, 16384, 32768)

@@ -3,10 +3,10 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from tutorial_lib.instruments.widgets.explorer import Control, Explorer
 from tutorial_lib.plots.base import CourseFigure
 from tutorial_lib.units import human_bytes
 
+from .explorer import Control, Explorer
 from .planning import plans
 from .planning import schedule as draw_schedule
 

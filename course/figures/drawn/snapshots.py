@@ -4,9 +4,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tutorial_lib.instruments.widgets.explorer import Control, Explorer
 from tutorial_lib.plots.base import CourseFigure
 
+from .explorer import Control, Explorer
 from .planning import holders
 
 Events = Sequence[Mapping[str, Any]]
