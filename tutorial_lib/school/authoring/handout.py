@@ -27,6 +27,7 @@ CONTENT = (
     "course/frameworks/*",
     "course/ranks/*",
     "course/recorded/**/*",
+    "course/train/*",
 )
 REQUIRED = ("pyproject.toml", "tutorial_lib/__init__.py")
 _LEFT_OUT = re.compile(r"(^|/)\.|(__pycache__|\.pyc|\.pyo|\.part)(/|$)")  # hidden files, waste
