@@ -24,7 +24,7 @@
 #   predicts its memory, pulls the levers in order, and writes a plan for your script.
 # - **An evening** (2 hours), for the ideas: this notebook (40 minutes),
 #   [04](04_checkpoint_from_scratch.ipynb) up to *All six fixed* (45),
-#   [08](08_accumulation_from_scratch.ipynb) up to *The last window* (30), and in [Lab
+#   [08](08_accumulation_from_scratch.ipynb) up to *The last window* (25), and in [Lab
 #   06](../labs/lab06_exact_accumulation.ipynb) the first exercise (10).
 # - **The course** (about 35 hours, 15 of them labs): at the end of each notebook, a link leads to
 #   the next one. Chapter 15 is an appendix and not counted.

@@ -10,10 +10,12 @@
 # **Budget:** 70 minutes, 1 GiB of memory, no GPU needed.
 
 # %% id="imports"
+import sys
 import weakref
 from collections import Counter
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from unittest.mock import patch
 
 import pandas as pd
@@ -23,11 +25,16 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
+import tutorial_lib
 from tutorial_lib import blanks, claims, memory, plots
 from tutorial_lib.instruments import segments
 from tutorial_lib.guesses import beside
 from tutorial_lib.models.gpt import GPT, Block, GPTConfig
 from tutorial_lib.units import human_bytes
+
+sys.path.append(str(Path(tutorial_lib.__file__).parents[1] / "course/train"))
+import train
+import your_run
 
 torch.set_num_threads(1)  # sums in one order, and no waiting for a busy core
 
@@ -212,13 +219,6 @@ def storages_are_counted():
     assert left == 56, f"{part.nbytes} bytes of a storage are left, but {left} counted."
 
 
-# %% id="storages-seen"
-with Storages() as seen:
-    product = (a.T @ a).relu_()
-    print(human_bytes(seen.alive_bytes()), "while the product is there")
-    del product
-print(human_bytes(seen.alive_bytes()), "afterwards")
-
 # %% [markdown] id="peak-text"
 # ### 3. The peak, and its moment
 #
@@ -291,11 +291,9 @@ def the_peak_is_noted():
 config = GPTConfig(num_layers=8)  # width 128, sequences of 128
 tokens = torch.zeros(4, 128, dtype=torch.long)  # (batch, sequence)
 model = GPT(config)
-parameter_bytes = sum(p.nbytes for p in model.parameters())
 with Peak() as seen:
     model.loss(tokens).backward()
-times = seen.peak_bytes / parameter_bytes
-print(f"{times:.1f} times the parameters, after {seen.peak_at}")
+print(f"{human_bytes(seen.peak_bytes)}, after {seen.peak_at}")
 
 # %% [markdown] id="categories-text"
 # ### 4. What is it?
@@ -505,15 +503,10 @@ plots.ledger_bars(
 )
 
 # %% [markdown] id="library-adds"
-# The course's own meter has more lines, which let it
-#
-# - look back when the step is over: what died before backward was temporary, and what a
-#   checkpoint's second run made is `recomputed`;
-# - note phase, module, operation and line of code, for `report.phases` and for figures;
-# - keep Python's garbage collector from moving the peak;
-# - follow storages that change their size, sparse tensors and sharded ones;
-# - ask CUDA's allocator too, and work on tensors without memory (`memory.predict`);
-# - restore everything after an error, and warn of compiled code or a missing backward.
+# The course's own meter also looks back when the step is over: what died before backward was
+# temporary, and what a checkpoint's second run made is `recomputed`. It notes phase, module,
+# operation and line of code, asks CUDA's allocator too, and works on tensors without memory
+# (`memory.predict`).
 #
 # Both meters count tensors. Neither sees a kernel's workspace, or the free blocks that a GPU's
 # allocator keeps. So a step *needs* at least its peak, and *takes* more; `nvidia-smi` shows what it
@@ -521,25 +514,13 @@ plots.ledger_bars(
 #
 # ## First: do both compute the same thing?
 #
-# Now we put PyTorch's own checkpoint around each block. First, are the gradients the same as
-# without it?
+# Before you compare bytes, compare gradients. `your_run.apply`, at the end of this course's core
+# chapters, does that.
 #
 # > **Compare A with A before A with B.** You may ask for equal *bits* only if the same step, run
 # > twice, gives the same bits. On a GPU it may not: some kernels add in an order that changes from
 # > run to run. In that case, switch on `torch.use_deterministic_algorithms`, or allow B to differ
 # > from A about as much as A differs from itself.
-
-
-# %% id="gradients"
-def gradients(strategy):
-    with segments.applied(model, strategy):
-        step_of(model)()
-    return [p.grad.clone() for p in model.parameters()]
-
-
-# %% id="same-gradients"
-plain = gradients("none")
-[all(map(torch.equal, plain, gradients(way))) for way in ("none", "per-block")]
 
 # %% [markdown] id="published-text"
 # Here is a function that tutorials use. It resets the peak counter, runs forward and backward, and
@@ -602,9 +583,7 @@ savings["without leftovers"] = saving(standard, profile_memory(model, "per-block
 savings
 
 # %% [markdown] id="kept-text"
-# Other leftovers are held by a name: a list of outputs kept for a plot, a notebook's `Out[7]`, a
-# `loss` in the outer scope. `memory.measure(step, steps=3).leaks()` lists what three steps leave
-# behind, by operation and module.
+# `memory.measure(step, steps=3).leaks()` lists other leftovers, such as outputs kept in a list.
 #
 # ## Fault 2: no warm-up
 #
@@ -658,17 +637,15 @@ savings["of activations alone"] = round(100 * (1 - waiting[1] / waiting[0]))
 pd.DataFrame({"saved, %": savings})
 
 # %% [markdown] id="read-savings"
-# The first two are wrong: they answer no question. The other four are correct, each for a different
-# question. They compare the peak of forward and backward alone, of the very first step, of every
-# later step, and what autograd keeps. **The peak of every later step tells whether the job fits.**
+# The first two are wrong: they answer no question. The other four are correct, for four questions.
+# **The peak of every later step tells whether the job fits.**
 #
 # ## Fault 3: an instrument that does not see it
 #
 # A well-known notebook reports that checkpointing saves 22 %. A reader who ran it again got a
-# slightly *larger* peak. The notebook had used `tracemalloc`, which watches Python's own allocator.
-# PyTorch gets its memory in C++ and tells `tracemalloc` nothing, so the notebook compared Python
-# objects ([02b](02b_allocator_and_profilers.ipynb) repeats it). Every instrument needs a positive
-# control: a change of known size.
+# slightly *larger* peak. The notebook had used `tracemalloc`, which sees Python's own allocator,
+# and PyTorch gets its memory in C++ ([02b](02b_allocator_and_profilers.ipynb) repeats it). Every
+# instrument needs a positive control: a change of known size.
 #
 # ## Fault 4: one segment
 #
@@ -693,9 +670,8 @@ pd.DataFrame(rows, index=["peak", "billion FLOPs"]).T
 
 # %% [markdown] id="read-segments"
 # Row two did nothing: `checkpoint_sequential` leaves the last segment alone, and the only segment
-# is the last. Row three paid a third more FLOPs for not one byte (chapter 06 says why). Peak memory
-# can't tell these two apart. So look at **both sides of the trade**: what you got, and what you
-# paid.
+# is the last. Row three paid a third more FLOPs for not one byte (chapter 06 says why). So look at
+# **both sides of the trade**: what you got, and what you paid.
 #
 # ## Fault 5: a clock that does not wait
 #
@@ -720,6 +696,53 @@ claims.Verdicts(
         "all-savings",
     ),
 )
+
+# %% [markdown] id="your-run-text"
+# ## Your run
+#
+# `course/train/train.py` trains a GPT of GPT-2 medium's shape on text, in float32, as most people
+# would write it. One update has 12 sequences of 1024 tokens. Later chapters end with a function of
+# it that you rewrite. First meter a small twin: `train.make(train.TWIN)` returns model and
+# optimizer, and `train.update(model, optimizer, tokens)` does an update.
+#
+# **Write.** `metered_twin`. The first update makes AdamW's states, so meter the second.
+
+
+# %% id="metered-twin"
+def metered_twin():
+    """Your `Meter` after the twin's second update, on `your_run.ROWS`, its tokens."""
+    ### BEGIN SOLUTION
+    model, optimizer = train.make(train.TWIN)
+    step = partial(train.update, model, optimizer, your_run.ROWS)
+    step()
+    return metered(step, model, optimizer)
+    ### END SOLUTION
+
+
+# %% id="check-metered-twin"
+# @title Check: run this cell
+@blanks.check("metered_twin", "return your meter")
+def twin_is_metered():
+    model, optimizer = train.make(train.TWIN)
+    step = partial(train.update, model, optimizer, your_run.ROWS)
+    right = memory.measure(step, model=model, optimizer=optimizer).peak_bytes
+    with patch.object(train, "MEDIUM", GPTConfig(num_layers=1)):  # too large for here
+        meter = metered_twin()
+    kind, seen = type(meter).__name__, meter.peak_bytes
+    assert isinstance(meter, Meter), f"A Meter has to come back, and not a {kind}."
+    assert meter.by_category()["optimizer_state"], (
+        "The peak has no optimizer states: it's the first update's, or the meter "
+        "doesn't know the optimizer."
+    )
+    assert seen == right, f"The peak has {right} bytes, and here {seen}."
+
+
+# %% [markdown] id="apply-text"
+# The next cell predicts the full size, and by a roofline the seconds on three cards (with TF32 on
+# the newer two). If you have a GPU, it measures, too. Which card can train it?
+
+# %% id="apply"
+your_run.apply("02")
 
 # %% [markdown] id="three-problems"
 # ## On paper

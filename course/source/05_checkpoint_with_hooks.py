@@ -15,23 +15,29 @@ import contextlib
 import copy
 import gc
 import itertools
+import sys
 import weakref
 from collections import Counter
 from functools import partial
+from pathlib import Path
 
 import pandas as pd
 import torch
 from torch import nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.nn.modules.module import register_module_forward_pre_hook
-from torch.utils.checkpoint import checkpoint as torch_checkpoint
-from torch.utils.checkpoint import checkpoint_sequential
+from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
+import tutorial_lib
 from tutorial_lib import blanks, claims, data, memory, units
-from tutorial_lib.instruments import figures, segments
+from tutorial_lib.instruments import figures, recorded, segments
 from tutorial_lib.guesses import beside
 from tutorial_lib.models.gpt import GPT, Block, GPTConfig
 from tutorial_lib.models.unet import UNet, UNetConfig
+
+sys.path.append(str(Path(tutorial_lib.__file__).parents[1] / "course/train"))
+import train
+import your_run
 
 # %% [markdown] id="bench-text"
 # Here are chapter 04's tools. `gradients` runs a seeded forward and backward of a model whose
@@ -79,10 +85,9 @@ unet_loss = partial(unet.loss, images, torch.tensor([1, 200, 400, 900]), noise)
 # backward the first unpack runs the block once more and fills a store with detached tensors, and
 # each is handed out once.](figures/pack_and_unpack.svg)
 #
-# The hooks are `saved_tensors_hooks(pack, unpack)`. For every tensor that autograd wants to save,
-# it calls `pack` and keeps the result instead. When backward needs the tensor, autograd passes that
-# result to `unpack`. Here `pack` returns a number and lets the tensor go, and `unpack` does nothing
-# useful yet. What happens?
+# The hooks are `saved_tensors_hooks(pack, unpack)`. Autograd keeps what `pack` returns in place of
+# a tensor, and passes it to `unpack` when backward needs the tensor. Here `pack` returns a number,
+# and `unpack` does nothing useful yet. What happens?
 
 # %% id="a-lie"
 block, x = gpt.blocks[0], torch.randn(4, 128, 128, requires_grad=True)
@@ -338,7 +343,7 @@ pd.DataFrame(left, ["1 step", "2 steps", "4 steps"]).map(units.human_bytes)
 # multiples of the plain step's:
 
 # %% id="flops"
-torch_new = partial(torch_checkpoint, use_reentrant=False)
+torch_new = partial(checkpoint, use_reentrant=False)
 ways = {"plain": plainly, "ours": recomputing_once, "PyTorch's": torch_new}
 ratios = {}
 for dropout in ("off", "on"):
@@ -347,7 +352,15 @@ for dropout in ("off", "on"):
     ratios[f"dropout {dropout}"] = pd.Series(flops) / flops["plain"]
 pd.DataFrame(ratios).T.round(3)
 
+# %% id="seconds"
+own = pd.read_csv(recorded.FOLDER / "own_times.csv")
+medium = own[own["step"].str.startswith("gpt2-medium")].set_index("card")
+medium[["flops_price", "roofline_price", "measured_price"]]  # % more
+
 # %% [markdown] id="flops-read"
+# The second table is for GPT-2 medium with a checkpoint around each block: what FLOPs and a
+# roofline predict, and what two GPUs measured, in % more than the plain step.
+#
 # **Early stop.** PyTorch stops a recomputation as soon as the last saved tensor is there. Without
 # dropout it stops before the MLP's last linear layer, which saves over a quarter of the extra work.
 # With dropout, the last saved tensor is the mask, which comes later. So "33 %" and "20 to 25 %" are
@@ -519,8 +532,7 @@ def registers():
 
 # %% [markdown] id="write-less"
 # **Write.** The rest of `recomputing_less`. Its `unpack` is like `recomputing_once`'s, but brings
-# the arguments back and stops early. Below, its FLOPs and what waits for backward must match
-# PyTorch's.
+# the arguments back and stops early. Then as much waits for backward as with PyTorch's.
 
 
 # %% id="recompute-less"
@@ -587,29 +599,14 @@ def recomputes_less():
     )
 
 
-# %% id="less-table"
-gpt.eval()
-nested_loss, rows = partial(nested.loss, tokens), {}
-for name, way in {"ours": recomputing_less, "PyTorch's": torch_new}.items():
-    seen, flops, runs = work(gpt, gpt_loss, way)
-    blocks_run = work(nested, nested_loss, way, plans["nested"])[2]
-    waits = round(waiting(measured(way, plans["nested"])), 1)
-    rows[name] = equal(seen, gradients(gpt, gpt_loss)), flops, waits, blocks_run
-gpt.train()
-columns = "equal", "FLOPs", "waits, nested", "runs of a block, nested"
-pd.DataFrame.from_dict(rows, orient="index", columns=columns)
+# %% id="less-waits"
+less = measured(recomputing_less, plans["nested"])
+print(f"nested: ours {waiting(less):.1f}, PyTorch's {waiting(theirs['nested']):.1f}")
 
 # %% [markdown] id="less-read"
-# Ours does the same work and holds the same bytes. (Like ours, PyTorch's registers only tensors
-# passed by position.)
-#
 # **A check.** PyTorch's checkpoint also raises a `CheckpointError` if the second run saves fewer
-# tensors, or one of a different shape, dtype or device. It notices more tensors only with
-# `early_stop=False`, since otherwise it has stopped by then. It does not compare values: a
-# recomputation with different numbers passes. The optional `05b_reading_checkpoint_errors` reads
-# such errors.
-#
-# Since PyTorch 2.15, `@checkpoint(use_reentrant=False)` is a decorator.
+# tensors, or one of a different shape, dtype or device. It does not compare values: a recomputation
+# with different numbers passes. The optional `05b_reading_checkpoint_errors` reads such errors.
 #
 # ## The saved tensors over time
 #
@@ -622,8 +619,8 @@ figures.lifetimes({"none": measured(), **theirs})
 # %% [markdown] id="lifetimes-read"
 # Long thin bars are inputs that wait. Each pink triangle is a segment that is recomputed. The peak
 # is the waiting bars plus the largest triangle. The nested plan has fewer waiting bars than the
-# per-block plan, and its triangles are no larger. But most of its blocks run forward a third time,
-# as the table above shows: early stop spares only the last block of each segment.
+# per-block plan, and its triangles are no larger. But most of its blocks run forward a third time:
+# early stop spares only the last block of each segment.
 #
 # ## Side by side
 #
@@ -642,7 +639,7 @@ def sequential(forward, x):
     return checkpoint_sequential(blocks, 4, x, use_reentrant=False)
 
 
-ways = {"reentrant": partial(torch_checkpoint, use_reentrant=True)}
+ways = {"reentrant": partial(checkpoint, use_reentrant=True)}
 ways |= {"PyTorch's": torch_new, "ours": recomputing_less}
 cases = {"none": (plainly, blocks), "checkpoint_sequential": (sequential, chain.blocks)}
 cases |= {f"per block, {name}": (way, blocks) for name, way in ways.items()}
@@ -654,31 +651,26 @@ for name, case in cases.items():
     seen, flops, runs = work(chain, chain_loss, *case)
     rows[name] = equal(seen, plain), peak_bytes(chain, chain_loss, *case), flops, runs
 side = pd.DataFrame(rows, ["equal", "peak", "FLOPs", "runs"]).T
-side["FLOPs"] = (side["FLOPs"] / side["FLOPs"]["none"]).map("{:.3f}".format)
-ours, theirs = side.loc["per block, ours"], side.loc["per block, PyTorch's"]
-print(f"peak: PyTorch's / plain {theirs.peak / side.peak['none']:.3f}")
-print(f"ours / PyTorch's {ours.peak / theirs.peak:.3f}")
+for column in ("peak", "FLOPs"):
+    side[column] = (side[column] / side[column]["none"]).map("{:.3f}".format)
 side
 
 # %% [markdown] id="side-by-side-read"
 # Ours matches PyTorch's in every bit and every byte. The reentrant one, a Function, also keeps an
 # output. `checkpoint_sequential` does not checkpoint its last segment, because backward needs it at
 # once. With *one* segment it therefore checkpoints nothing: fault 4 of chapter 02.
-#
-# **The share depends on the kernel.** With dropout, attention on this CPU keeps its scores, which a
-# fused kernel on a GPU never does, so checkpointing frees a smaller share there.
 # ([05b](05b_reading_checkpoint_errors.ipynb) measures a library's own switch.)
 
 # %% id="verdicts-side-by-side"
+ours, theirs = side.loc["per block, ours"], side.loc["per block, PyTorch's"]
 claims.Verdicts(
     claims.Verdict(
         "C05",
         "shown",
         "PyTorch's checkpoint gives the gradients of the plain model; ours reaches its "
         "peak.",
-        f"equal to the bit: {theirs.equal}; peak, of plain: "
-        f"{theirs.peak / side.peak['none']:.3f} (a CPU's attention keeps its scores if "
-        f"there is dropout); ours / PyTorch's {ours.peak / theirs.peak:.3f}; "
+        f"equal to the bit: {theirs.equal}; peak, of plain: {theirs.peak}, ours "
+        f"{ours.peak} (a CPU's attention keeps its scores if there is dropout); "
         f"FLOPs x {theirs.FLOPs}",
         "counted",
         "side-by-side-table",
@@ -712,22 +704,12 @@ def one_update(model, batch, checkpoint=plainly):
 
 
 # %% id="verify-measure"
-plain = one_update(gpt, [tokens])
-
-
-def apart(way):
-    """How far an update with this checkpoint is from the plain one, by part."""
-    seen = one_update(gpt, [tokens], way)
-    return {name: (seen[name] - plain[name]).norm().item() for name in plain}
-
-
-# A with A: a right checkpoint may differ about as much as plain from itself
-again = [apart(plainly) for _ in range(2)]
-allowed = {name: 10 * max(each[name] for each in again) for name in plain}
-verified = {"none again, equal bits": {name: not allowed[name] for name in plain}}
+plain, verified = one_update(gpt, [tokens]), {}
 forgetful = partial(torch_new, preserve_rng_state=False)
-for name, way in {"ours": recomputing_less, "forgetful": forgetful}.items():
-    verified[name] = {part: far <= allowed[part] for part, far in apart(way).items()}
+ways = {"none again": plainly, "ours": recomputing_less, "forgetful": forgetful}
+for name, way in ways.items():
+    seen = one_update(gpt, [tokens], way)
+    verified[name] = {part: torch.equal(seen[part], plain[part]) for part in plain}
 noticed = sum(not same for same in verified["forgetful"].values())
 print(f"{noticed} of 3 notice{beside(guess, noticed)}")
 pd.DataFrame(verified).T.map(str)
@@ -735,12 +717,8 @@ pd.DataFrame(verified).T.map(str)
 # %% [markdown] id="verify-read"
 # In one step the loss cannot show a wrong *second* run, since the first run computes the loss.
 # Compare gradients, or what follows from them, and buffers: a BatchNorm that runs twice updates its
-# statistics twice (chapter 12).
-#
-# **First compare A with A.** The first row is the plain step against itself. Where it says `True`,
-# the rows below ask for equal bits. On a GPU it may say `False`: the backward of fused attention,
-# for example, adds in an order that changes from run to run. Then the code allows a checkpoint ten
-# times the distance between two plain steps.
+# statistics twice (chapter 12). Where the first row, A with A, says `False`, as it may on a GPU, a
+# right checkpoint needs a tolerance.
 #
 # ## Verdicts
 
@@ -758,6 +736,60 @@ claims.Verdicts(
     ),
 )
 
+# %% [markdown] id="your-run-text"
+# ## Your run
+#
+# `course/train/train.py` (chapter 02) trains a GPT of GPT-2 medium's shape. Its update needs a 32
+# GiB card. Chapter by chapter you rewrite one of its functions, until 8 GiB are enough. The first:
+#
+# ```python
+# def hidden_of(model, tokens):
+#     x = embedded(model, tokens)
+#     for block in model.blocks:
+#         x = block(x)
+#     return model.norm(x)
+# ```
+#
+# **Write.** The same with PyTorch's `checkpoint(..., use_reentrant=False)` around each block. Call
+# the script's own function as `train.embedded`.
+
+
+# %% id="hidden-of"
+def hidden_of(model, tokens):
+    """What the last norm gives for each token; of a block only its input is kept."""
+    ### BEGIN SOLUTION
+    x = train.embedded(model, tokens)
+    for block in model.blocks:
+        x = checkpoint(block, x, use_reentrant=False)
+    return model.norm(x)
+    ### END SOLUTION
+
+
+# %% id="check-hidden-of"
+# @title Check: run this cell
+@blanks.check("hidden_of", "return the last norm's output for each token")
+def checkpoints_each_block():
+    (model, _), ran = train.make(train.TWIN), []
+    for number, block in enumerate(model.blocks):
+        block.register_forward_pre_hook(lambda *_, n=number: ran.append(n))
+    seen, wanted = (of(model, your_run.ROWS) for of in (hidden_of, train.hidden_of))
+    assert seen.shape == wanted.shape, f"Its shape is {[*seen.shape]}."
+    assert torch.equal(seen, wanted), "The result is not the script's."
+    ran.clear()
+    seen.square().sum().backward()
+    assert ran, "Backward runs no block again: nothing is checkpointed."
+    assert ran == [2, 1, 0], (
+        f"Backward runs the blocks {ran} again: a checkpoint each makes it 2, 1, 0."
+    )
+
+
+# %% [markdown] id="apply-text"
+# The next cell trains a small twin of the model with and without your function, predicts the
+# full-size update, and on a GPU measures it. With `to="my_train.py"` it also writes your script.
+
+# %% id="apply"
+your_run.apply("05", hidden_of=hidden_of)
+
 # %% [markdown] id="on-paper"
 # ## On paper
 #
@@ -769,15 +801,11 @@ claims.Verdicts(
 # last result, as a dropout mask is, early stop saves nothing.
 # </details>
 #
-# **2.** Sixteen blocks form four segments. Blocks and segments are both checkpointed, as in the
-# nested plan. Early stop saves the last block of each segment one run. How many times does a block
-# run on average?
+# **2.** How much do the inputs of 24 blocks take in float32, at 12 x 1024 tokens of width 1024?
 #
 # <details><summary>Answer</summary>
 #
-# Once in forward, once when its segment is recomputed, once when the block itself is recomputed:
-# three times. The last block of each of the four segments skips the second of these. The mean is
-# $(12 \cdot 3 + 4 \cdot 2)/16 = 2.75$, and 1.75 forwards are extra.
+# One takes $12 \cdot 2^{20} \cdot 4$ bytes, or 48 MiB, and 24 take 1.125 GiB.
 # </details>
 #
 # **3.** `pack` returns 7 for a tensor of 8 MiB that a list for logging holds. What does that free?
@@ -797,5 +825,3 @@ claims.Verdicts(
 #
 # In lab 03, `lab03_my_checkpoint`, you write the rest: RNG states of GPUs, arguments in keywords
 # and tuples, repeated backwards, and the check. Then yours takes the place of PyTorch's.
-#
-# *Your run*: [10e](10e_your_run.ipynb), lever 1.

@@ -12,9 +12,11 @@
 
 # %% id="imports"
 import itertools
+import sys
 from collections import namedtuple
 from contextlib import nullcontext
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 
 import pandas as pd
@@ -27,11 +29,16 @@ from torch.utils.checkpoint import create_selective_checkpoint_contexts
 from torch.utils.flop_counter import flop_registry
 from torch.utils.module_tracker import ModuleTracker
 
+import tutorial_lib
 from tutorial_lib import blanks, claims, data, memory, plots
 from tutorial_lib.guesses import beside
 from tutorial_lib.memory import storage_key
 from tutorial_lib.models.gpt import GPT, Block, GPTConfig
 from tutorial_lib.units import Bytes, human_bytes, human_flops
+
+sys.path.append(str(Path(tutorial_lib.__file__).parents[1] / "course/train"))
+import train
+import your_run
 
 aten = torch.ops.aten
 
@@ -499,12 +506,9 @@ pd.DataFrame(table).T
 #
 # - **Memory.** `halves` keeps two boundaries per block, and `per_block` keeps one. In return, only
 #   one half is recomputed at a time. With 4 blocks the smaller segment matters more. With 16 blocks
-#   the boundaries do, and `halves` needs more memory. The formula of chapter 06 says the same: the
-#   best length is $\sqrt{n/r}$ blocks. For $r = 16$ that is half a block if $n = 4$, and a whole
-#   one if $n = 16$.
+#   the boundaries do, and `halves` needs more memory.
 # - **Recomputation** falls. PyTorch stops a recomputation as soon as backward has its tensors, so
-#   each segment skips its last matmul. Two segments skip two. (If dropout follows the last matmul,
-#   nothing is skipped, and both choices cost the same.)
+#   each segment skips its last matmul. Two segments skip two.
 # - **Attention or MLP?** With a fused kernel `mlp_only` frees twice as much as `attention_only`,
 #   for fewer FLOPs per byte. With eager attention in long sequences `attention_only` frees more
 #   (chapter 03).
@@ -540,9 +544,8 @@ another.rename_axis(columns="halves save, %")
 
 # %% [markdown] id="host-read"
 # With boundaries on the host, the saving from halves doesn't shrink with depth. With fused
-# attention, the kept bytes fall as far as the advice says, 30 to 40 %. With dropout, the peak falls
-# as far. With eager attention the scores keep one half large, so there is less to gain. In no row
-# does `halves` recompute more.
+# attention, the kept bytes fall as far as the advice says, 30 to 40 %. In no row does `halves`
+# recompute more.
 #
 # ## Can we choose by operation?
 #
@@ -725,8 +728,7 @@ pd.DataFrame(table).T.rename_axis("kept")
 #
 # The last row is a trap. `down` has the most expensive result of the block, so a rule "keep what is
 # expensive" keeps it. That costs one more unit per block and saves nothing. No operation needs the
-# result again: it is only added to the residual, and `down` is the last matmul of its segment.
-# (With dropout after it, the recomputation runs through `down`, and keeping it saves a matmul.) **A
+# result again: it is only added to the residual, and `down` is the last matmul of its segment. **A
 # price matters only for tensors that backward needs, or that must be recomputed to get one of
 # those.**
 #
@@ -767,6 +769,7 @@ def keeps_by_torch():
 
 
 # %% id="torch-policy"
+# @title Ours beside PyTorch's: run this cell; open it to look
 for name in ("qkv, up", "all but down"):
     ours, theirs = results[name], result_of(make_gpt(partial(by_torch, policies[name])))
     both = ours.gradients + theirs.gradients
@@ -778,12 +781,8 @@ for name in ("qkv, up", "all but down"):
 # Bytes, FLOPs and gradients are the same. PyTorch's version also handles views, in-place writes
 # and the compiler. Use it; ours is for understanding it.
 #
-# From PyTorch 2.15 on, an operation with an *ordered effect* (`register_effect`) runs only once
-# under a policy, unless the policy says `MUST_RECOMPUTE`. Up to 2.13, and in a plain checkpoint, it
-# runs twice. In eager mode, `MUST_CPU_OFFLOAD` silently recomputes (2.13, 2.15).
-#
-# The optional `07c_side_by_side` runs all of these on one model, plus two that choose for you:
-# the compiler and the planner.
+# In eager mode, `MUST_CPU_OFFLOAD` silently recomputes (2.13, 2.15). The optional
+# `07c_side_by_side` also has the compiler and the planner, which choose for you.
 
 # %% id="verdicts"
 cases = {
@@ -804,6 +803,58 @@ claims.Verdicts(
         "frees a good part of memory.", f"{freed} for "
         f"{policy.flops / plain.flops - 1:.1%} more FLOPs", "counted", "policies"),
 )  # fmt: skip
+
+# %% [markdown] id="your-run-text"
+# ## Your run
+#
+# `train.py` now has a checkpoint around each block (chapter 05). What would it cost to keep
+# attention's results, and what would it save? That's a policy.
+#
+# **Write.** `keep_attention`. The name of an operation is `str(op)`. A GPU has several kernels for
+# attention, and each has `attention` in its name.
+
+
+# %% id="keep-attention"
+def keep_attention(context, op, *args, **kwargs):
+    """Save the result of an attention kernel; recompute all others."""
+    ### BEGIN SOLUTION
+    kept = "attention" in str(op)
+    return CheckpointPolicy.MUST_SAVE if kept else CheckpointPolicy.PREFER_RECOMPUTE
+    ### END SOLUTION
+
+
+# %% id="check-keep-attention"
+# @title Check: run this cell
+@blanks.check("keep_attention", "return a CheckpointPolicy")
+def attention_is_kept():
+    names = "flash_attention_for_cpu", "efficient_attention", "cudnn_attention"
+    kernels = [getattr(aten, f"_scaled_dot_product_{name}").default for name in names]
+    for op in (*kernels, aten.addmm.default, aten.gelu.default):
+        seen = keep_attention(None, op, torch.ones(1))
+        assert isinstance(seen, CheckpointPolicy), (
+            f"It returned {seen!r}, which is no CheckpointPolicy."
+        )
+        saves = seen in (CheckpointPolicy.MUST_SAVE, CheckpointPolicy.PREFER_SAVE)
+        wanted = "saved" if op in kernels else "recomputed"
+        assert saves == (op in kernels), f"{op}: its result should be {wanted}."
+
+
+# %% id="hidden-of"
+# @title `hidden_of` of chapter 05, with a policy: run this cell; open it to look
+def hidden_of(model, tokens):
+    """What the last norm gives for each token; blocks keep attention's result, too."""
+    contexts = partial(create_selective_checkpoint_contexts, keep_attention)
+    x = train.embedded(model, tokens)
+    for block in model.blocks:
+        x = checkpoint(block, x, use_reentrant=False, context_fn=contexts)
+    return model.norm(x)
+
+
+# %% id="apply"
+your_run.apply("07", hidden_of=hidden_of)
+
+# %% [markdown] id="your-run-read"
+# This bar is longer, and its update is faster. Take the trade if your card has room for it.
 
 # %% [markdown] id="three-problems"
 # ## On paper

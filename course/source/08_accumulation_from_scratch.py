@@ -6,15 +6,17 @@
 # authors measured their claims. And nearly every tutorial adds: "The accumulated gradient is
 # mathematically exact." With batches of different lengths that's false, and no error is raised.
 #
-# The loop has four lines. In this chapter you write it, settle who was right about the memory,
-# compare the loop with the big batch, and break it in ways that raise no error.
+# The loop has four lines. In this chapter you write it, compare it with the big batch, and break it
+# in ways that raise no error.
 #
 # **Budget:** 70 minutes, 1 GiB of memory, no GPU needed.
 
 # %% id="imports"
 import inspect
+import sys
 from functools import partial
 from itertools import permutations
+from pathlib import Path
 from unittest.mock import patch
 
 import pandas as pd
@@ -26,6 +28,7 @@ from torch.nn.utils import parameters_to_vector
 from torch.optim import SGD, AdamW
 from torch.utils.benchmark import Timer
 
+import tutorial_lib
 from tutorial_lib import blanks, claims, data, device, memory, plots
 from tutorial_lib.instruments import planning, recorded
 from tutorial_lib.checks import summation_tolerance, verdict
@@ -34,6 +37,10 @@ from tutorial_lib.models.gpt import GPT, GPTConfig
 from tutorial_lib.models.vit import ViT, ViTConfig
 from tutorial_lib.instruments.training import Recipe
 from tutorial_lib.units import GIB
+
+sys.path.append(str(Path(tutorial_lib.__file__).parents[1] / "course/train"))
+import train
+import your_run
 
 # small steps lose more by waiting for a second core than they gain
 torch.set_num_threads(1)
@@ -54,11 +61,9 @@ torch.set_num_threads(1)
 #
 # If all micro-batches have the same size, $B/N$, each bracket on the right is the mean loss of one
 # micro-batch. PyTorch computes the outer sum for us, because `backward` *adds* to `.grad`. So the
-# loop divides each loss by $N$ and updates once. As data we use Python's standard library, byte by
-# byte.
+# loop divides each loss by $N$ and updates once.
 #
-# **Write.** `accumulated`, below. Old gradients stay in `.grad`, so clear them first. A later cell
-# compares your loop with the big batch.
+# **Write.** `accumulated`, below. Old gradients stay in `.grad`, so clear them first.
 
 # %% id="subject"
 config = GPTConfig(num_layers=2, num_heads=4, d_model=64, seq_len=64)
@@ -174,9 +179,8 @@ held["forward and backward"] = [report.forward_backward_bytes for report in repo
 held["whole step"] = [report.peak_bytes for report in reports]
 fell = 100 * (1 - held.loc["8 x 4"] / held.loc["32 x 1"])
 print(f"the whole step: {fell['whole step']:.1f} %{beside(guess, fell['whole step'])}")
-print(f"activations: {fell['activations']:.1f} %")
 added = (held.loc["8 x 4"] - held.loc["8 x 1"]).iloc[1] / P
-print(f"8 x 4 holds {added:+.2f} P beside 8 x 1")
+print(f"activations: {fell['activations']:.1f} %; beside 8 x 1: {added:+.2f} P")
 display((held / P).round(2))  # in P, the bytes of all parameters
 small.figure()  # 8 x 4
 
@@ -187,8 +191,7 @@ small.figure()  # 8 x 4
 #   peak falls by less, because it also holds parameters, gradients and AdamW's optimizer states.
 # - At a fixed **micro-batch** (last two rows), accumulation saves nothing. It costs one more P (the
 #   bytes of all parameters) in forward and backward: the first micro-batch's gradients (the striped
-#   band of the figure) stay while the second's activations build up. If some weights are frozen, it
-#   costs less.
+#   band of the figure) stay while the second's activations build up.
 #
 # Now take the published GPT-2 with AdamW. The cell reads its peaks from `course/recorded`; they
 # were *predicted* for a GPU's kernels. **Keep the micro-batch at 8, and take four of them instead
@@ -205,16 +208,13 @@ pd.DataFrame({"GiB": gpt2_peaks}).round(2).T
 # %% [markdown] id="read-number"
 # It doesn't: 8 x 4 and 8 x 2 have the same peak. Four of the six columns have an effective batch of
 # 32, and their peaks all differ. So the micro-batch decides the memory, not the effective batch.
-# (Only 8 x 1 is lower than 8 x 2: it holds one fewer copy of the gradients.) How much of the 75 %
-# you see in the peak depends on what else the peak holds: `08b_trainers_and_losses` compares long
-# and short sequences.
+# (Only 8 x 1 is lower than 8 x 2: it holds one fewer copy of the gradients.)
 #
 # ## Is it the same update?
 #
 # Accumulation saves memory only if the update stays the same. Does it? The table compares the big
 # batch's gradient with the gradients from 2, 4, 8 and 24 micro-batches. It shows their distances as
-# shares of the big batch's gradient norm. (Where a cell begins with `NBVAL_IGNORE_OUTPUT`, the last
-# digits depend on your machine.)
+# shares of the big batch's gradient norm. (The last digits depend on your machine.)
 #
 # **Write.** `gradient`. `parameters_to_vector` makes one vector of many tensors.
 
@@ -276,8 +276,7 @@ pd.DataFrame(distances).T.map("{:.0e}".format)
 
 # %% [markdown] id="read-distances"
 # The gradients are not equal to the last bit: the loops add the same numbers in different orders,
-# and each addition rounds. The column "bound" says how far apart two correct loops may be. Every
-# distance is below its bound.
+# and each addition rounds. The "bound" says how far apart two correct loops may be.
 #
 # <details><summary>Where the bound comes from</summary>
 #
@@ -289,16 +288,13 @@ pd.DataFrame(distances).T.map("{:.0e}".format)
 # $$ 2 \, \lambda \sqrt{n} \, u, \qquad \lambda = 4 $$
 #
 # The $\lambda$ says how sure we want to be. A gradient has one term per token here, so
-# $n = 24 \cdot 64$. (Their theorem is about one product of $n$ roundings, and a gradient has many,
-# so this isn't a proof.)
+# $n = 24 \cdot 64$.
 # </details>
 #
 # `assert_same_training`, which `verdict` calls below, uses this bound as its tolerance. It calls
 # both loops twice and compares all that training changes, from the loss to the optimizer's states.
 # **Compare in float64, with dropout off**: then rounding is tiny, the loops use the same masks, and
 # a bug shows. In bfloat16 even a wrong loop would pass, so the function refuses to compare.
-# **Compare early in training**: near a minimum the terms cancel, and a correct loop may fail
-# (`08b_trainers_and_losses`).
 #
 # ## The forgotten division
 #
@@ -344,11 +340,8 @@ def published_epoch(model, optimizer, num=4):
 # %% [markdown] id="read-last"
 # The five images' gradient is computed and stays in `.grad`. If the next epoch begins with
 # `zero_grad`, the five images are lost. If it does not, an old gradient leaks into the next epoch.
-# The usual fix is an extra `step()` at the end. But the loop divided the last micro-batch's loss by
-# 4, although this window has only one micro-batch.
-#
-# For an exact fix, find out the window's size first, and weight each micro-batch by its share of
-# the window's images.
+# An extra `step()` at the end isn't enough: the loop divided the last micro-batch's loss by 4. For
+# an exact fix, weight each micro-batch by its share of the window's images.
 #
 # **Write.** `mended_epoch`, six lines. `torch.arange(517).split(size * num)` returns the windows.
 
@@ -411,11 +404,6 @@ def epoch_is_mended():
 
 
 # %% id="mended-verdicts"
-def with_extra_step(model, optimizer):
-    published_epoch(model, optimizer)
-    optimizer.step()
-
-
 def big_epoch(model, optimizer):  # each window in one piece
     for window in torch.arange(517).split(256):
         optimizer.zero_grad()
@@ -424,12 +412,10 @@ def big_epoch(model, optimizer):  # each window in one piece
 
 
 verdict(big_epoch, published_epoch, make=make_vit, calls=1, differs="updates")
-verdict(big_epoch, with_extra_step, make=make_vit, calls=1, differs="gradients")
 verdict(big_epoch, mended_epoch, make=make_vit, calls=1)
 
 # %% [markdown] id="read-epochs"
-# The published loop makes two updates; training with big batches makes three. With the extra step
-# the loop makes three too, but its last gradient is a quarter of the right one.
+# The published loop makes two updates; training with big batches makes three.
 #
 # ## Ragged rows: the mean of means
 #
@@ -586,8 +572,7 @@ print(f"loss off by {loss_off:.1f} %")
 
 # %% [markdown] id="read-ragged"
 # With the mean of means, the gradient's error is many times the loss's. A token counts more if its
-# micro-batch has few tokens, so the model learns a different task. Hugging Face's `Trainer` had
-# this fault until 2024.
+# micro-batch has few tokens. Hugging Face's `Trainer` had this fault until 2024.
 #
 # ## What happens once per update
 #
@@ -692,28 +677,13 @@ def update_is_right():
     )
 
 
-# %% id="mistakes"
-# NBVAL_IGNORE_OUTPUT
-def make_all():
-    model, optimizer = make_vit()
-    model.float()
-    scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, gamma=0.9)
-    return model, optimizer, scheduler, torch.amp.GradScaler("cpu", init_scale=1024.0)
-
-
-verdict(partial(update, num=1), update, make=make_all)
-
 # %% [markdown] id="read-mistakes"
 # Four mistakes are common, and none raises an error:
 #
-# - *Clip each micro-batch*: this is the only one that changes the gradient's direction. It clips
-#   the sum so far, so the first micro-batches are shrunk again and again, and the last one counts
-#   most.
+# - *Clip each micro-batch*: the first ones are shrunk again and again, and the last counts most.
 # - *Never unscale, or too late*: gradients are clipped while still multiplied by the scale.
-#   Unscaling the clipped gradients makes them almost zero.
 # - *Step the scheduler in each micro-batch*: it runs through its schedule `num` times too fast.
-# - *No division*: if every gradient's norm exceeds the clipping limit, this shows only in the
-#   logged loss. Clipping keeps only the direction, so the factor is gone.
+# - *No division*: if every gradient is clipped, only the logged loss shows it.
 #
 # ## The other price: time
 #
@@ -746,10 +716,9 @@ slower.round(2).rename_axis("micro-batches").to_frame("times as long as one batc
 
 # %% [markdown] id="read-time"
 # The FLOPs are the same, but the times differ. Each call has a fixed cost, and small matrices leave
-# a machine partly idle. A few rows keep one CPU core busy; a GPU needs thousands. How many are
-# enough depends on the model and the machine. So time a few micro-batch sizes that divide the
-# effective batch, as the cell does. Of those within a few % of the fastest, take the smallest,
-# since it needs the least memory. (With BatchNorm, see chapter 09.)
+# a machine partly idle: a few rows keep one CPU core busy; a GPU needs thousands. So time a few
+# micro-batch sizes, as the cell does. Of those within a few % of the fastest, take the smallest,
+# since it needs the least memory.
 #
 # ## Verdicts
 
@@ -814,6 +783,69 @@ claims.Verdicts(
         held=(sum(full), len(full), "cards and micro-batches, predicted")),
 )  # fmt: skip
 
+# %% [markdown] id="your-run-text"
+# ## Your run
+#
+# After chapters 05 and 07, most of `train.py`'s memory at the peak is logits: 12 x 1024 rows of
+# 50257 numbers. With four sequences at a time it's a third of that.
+#
+# **Write.** The loop of `train.py`'s update. Each micro-batch has the same number of tokens.
+
+
+# %% id="in-micro-batches"
+def in_micro_batches(model, optimizer, tokens, micro_batch=4):
+    """Do one update in micro-batches; return the mean loss, a tensor without history.
+
+    `train.loss_of(model, part)` is the mean loss of a part.
+    """
+    optimizer.zero_grad()
+    parts, total = tokens.split(micro_batch), 0
+    ### BEGIN SOLUTION
+    for part in parts:
+        loss = train.loss_of(model, part) / len(parts)
+        loss.backward()
+        total = total + loss.detach()
+    ### END SOLUTION
+    optimizer.step()
+    return total
+
+
+# %% id="check-in-micro-batches"
+# @title Check: run this cell
+@blanks.check("in_micro_batches", "return the mean loss, a tensor")
+def updates_once():
+    tokens = your_run.ROWS
+    (model, optimizer), (twin, other) = (train.make(train.TWIN) for _ in range(2))
+    sizes, back, steps, loss_of = [], [], [], train.loss_of
+
+    def counted(model, part):
+        sizes.append(len(part))
+        return loss_of(model, part)
+
+    model.norm.weight.register_hook(lambda _: back.append(len(sizes)))
+    optimizer.register_step_post_hook(lambda *_: steps.append(len(sizes)))
+    with patch.object(train, "loss_of", counted):
+        loss = in_micro_batches(model, optimizer, tokens, micro_batch=3)
+    wanted = train.update(twin, other, tokens)
+    assert sizes == 4 * [3], f"12 sequences by 3: the losses are of {sizes}, not 3s."
+    assert back == [1, 2, 3, 4], (
+        "Go backward after each loss: else all graphs are in memory."
+    )
+    assert steps == [4], f"The optimizer steps after losses {steps}, not once, after 4."
+    seen, true = (
+        torch.cat([p.grad.flatten() for p in gpt.parameters()]) for gpt in (model, twin)
+    )
+    times = (seen @ true / true.square().sum()).item()
+    assert abs(times - 1) < 1e-3, (
+        f"The gradient is {times:.2f} times the whole batch's."
+    )
+    assert not loss.requires_grad, "The loss that you return has a graph: detach it."
+    assert abs(loss - wanted) < 1e-4, f"The mean loss is {wanted:.3f}, not {loss:.3f}."
+
+
+# %% id="apply"
+your_run.apply("08", update=in_micro_batches)
+
 # %% [markdown] id="three-problems"
 # ## On paper
 #
@@ -848,12 +880,9 @@ claims.Verdicts(
 #
 # - Write the loop from the formula, and weight each micro-batch by its share of the whole window.
 # - Compare two loops by their gradients in float64, with a tolerance that you can derive.
-# - Say what accumulation saves (activations, compared with the big batch) and what it costs (one
-#   copy of the gradients, and time if micro-batches are small). If every sample's loss depends only
-#   on that sample, the update is unchanged.
+# - Say what accumulation saves (activations) and what it costs (one copy of the gradients, and time
+#   if micro-batches are small).
 #
-# In chapter 09 that premise fails: BatchNorm and contrastive losses are not sums over samples. In
+# In chapter 09 the formula's premise fails: BatchNorm and contrastive losses mix samples. In
 # lab 06, `lab06_exact_accumulation`, you write one step that handles all of these cases. The
 # companions `08b_trainers_and_losses` and `08c_sixteen_bits` are optional.
-#
-# *Your run*: [10e](10e_your_run.ipynb), lever 2.

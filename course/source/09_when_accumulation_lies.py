@@ -12,7 +12,9 @@
 
 # %% id="imports"
 import math
+import sys
 from functools import partial
+from pathlib import Path
 from weakref import WeakSet
 
 import pandas as pd
@@ -24,10 +26,15 @@ from torch.nn.utils import parameters_to_vector
 from torch.optim import SGD, AdamW
 from torch.utils.checkpoint import checkpoint
 
+import tutorial_lib
 from tutorial_lib import blanks, claims, data, memory, plots
 from tutorial_lib.checks import assert_same_training, verdict
 from tutorial_lib.guesses import beside
 from tutorial_lib.models.resnet import ResNet, ResNetConfig
+
+sys.path.append(str(Path(tutorial_lib.__file__).parents[1] / "course/train"))
+import train
+import your_run
 
 # small steps lose more by waiting for a second core than they gain
 torch.set_num_threads(1)
@@ -200,10 +207,8 @@ off_in_words
 #
 # A different gradient is not always a worse one. The mean and variance of a few samples are noisy,
 # and noise can regularise: Hoffer et al. (2017) split big batches on purpose ("ghost batch
-# normalisation"). But "batch 64" no longer describes your training: with BatchNorm the micro-batch
-# is a hyperparameter of the model.
-#
-# (For BatchNorm's running averages, used in `eval()`, see 09b.)
+# normalisation"). But with BatchNorm the micro-batch is a hyperparameter of the model. (For
+# BatchNorm's running averages, used in `eval()`, see 09b.)
 #
 # ### Fixes
 #
@@ -314,7 +319,7 @@ for name, mend in (mends | {"GroupNorm": with_groups}).items():
 
 
 # %% id="averages"
-# NBVAL_IGNORE_OUTPUT
+# @title Gradients of a batch drawn again and again: run this cell; open it to look
 def draws(make, num, repeats):  # (repeats, parameters)
     model, rows = make()[0], []
     for _ in range(repeats):
@@ -676,8 +681,8 @@ def is_in_memory():
 assert_same_training(in_memory, cached, make=partial(make_encoders, p=0.1))
 
 
-# %% id="replay-mean"
-# NBVAL_IGNORE_OUTPUT
+# %% id="replays"
+# @title The same for `cached`: run this cell; open it to look
 def gradients(step, seed, repeats=64):  # (repeats, parameters)
     model, rows = make_encoders(p=0.1, width=32)[0], []
     still = SGD(model.parameters(), lr=0.0)  # draws differ, the parameters stay
@@ -688,6 +693,8 @@ def gradients(step, seed, repeats=64):  # (repeats, parameters)
     return torch.stack(rows)
 
 
+# %% id="replay-mean"
+# NBVAL_IGNORE_OUTPUT
 wanted, off = gradients(in_memory, seed=0).mean(dim=0), {}
 loops = {"with replay": cached, "without": partial(cached, replay=False)}
 for name, loop in loops.items():
@@ -722,8 +729,6 @@ for name, step in steps.items():
     costs[name] = report.flops, report.forward_backward_bytes / 2**20
 table = pd.DataFrame(costs, index=["FLOPs", "peak, MiB"]).T
 table["FLOPs"] /= table.loc["big", "FLOPs"]
-more = 100 * (table.loc["cached", "FLOPs"] - 1)
-print(f"cached: {more:.0f} % more FLOPs")
 table.round(2)
 
 # %% [markdown] id="read-checkpointing"
@@ -760,6 +765,61 @@ claims.Verdicts(
         "computed",
         "batch-norm-errors"),
 )  # fmt: skip
+
+# %% [markdown] id="your-run-text"
+# ## Your run
+#
+# `train.py`'s model has no BatchNorm, but its loss is a mean. If rows end in padding, each token's
+# loss is divided by the number of targets that count, in *all* rows. So a token's gradient depends
+# on the other rows, and chapter 08's loop is wrong. (The twin's rows now end in padding.)
+#
+# **Write.** `share_of`. The loop below multiplies each micro-batch's mean loss by it.
+# `train.targets_of(rows)` returns the targets of some rows, and those that count are >= 0.
+
+
+# %% id="share-of"
+def share_of(part, tokens):
+    """A micro-batch's share of all targets that count; both have rows of tokens."""
+    ### BEGIN SOLUTION
+    own = (train.targets_of(part) >= 0).sum()
+    return own / (train.targets_of(tokens) >= 0).sum()
+    ### END SOLUTION
+
+
+# %% id="check-share-of"
+# @title Check: run this cell
+@blanks.check("share_of", "return a share, between 0 and 1")
+def shares_are_right():
+    tokens = your_run.RAGGED
+    seen = [float(share_of(part, tokens)) for part in tokens.split(4)]
+    assert abs(sum(seen) - 1) < 1e-5, (
+        "Three micro-batches have all targets: their shares sum to "
+        f"{sum(seen):.2f}, not 1."
+    )
+    counts = (tokens[:, 1:] > 0).sum(dim=1).tolist()
+    own, total = sum(counts[:4]), sum(counts)
+    assert abs(seen[0] - own / total) < 1e-5, (
+        f"The first four rows have {own} of {total} targets that count, a share of "
+        f"{own / total:.3f}, and not {seen[0]:.3f}."
+    )
+
+
+# %% id="by-targets"
+# @title Chapter 08's loop, with your share: run this cell; open it to look
+def by_targets(model, optimizer, tokens, micro_batch=4):
+    """Do one update in micro-batches; return the mean loss over what counts."""
+    optimizer.zero_grad()
+    total = 0
+    for part in tokens.split(micro_batch):
+        loss = train.loss_of(model, part) * share_of(part, tokens)
+        loss.backward()
+        total = total + loss.detach()
+    optimizer.step()
+    return total
+
+
+# %% id="apply"
+your_run.apply("09", update=by_targets)
 
 # %% [markdown] id="three-problems"
 # ## On paper

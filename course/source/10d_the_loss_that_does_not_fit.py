@@ -10,8 +10,10 @@
 # **Budget:** 70 minutes, 2 GiB of memory, no GPU needed.
 
 # %% id="imports"
+import sys
 from functools import partial
 from itertools import product
+from pathlib import Path
 from unittest.mock import patch
 
 import pandas as pd
@@ -20,10 +22,15 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
+import tutorial_lib
 from tutorial_lib import blanks, memory, plots
 from tutorial_lib.guesses import beside
 from tutorial_lib.instruments import published
 from tutorial_lib.units import GIB, MIB, human_bytes
+
+sys.path.append(str(Path(tutorial_lib.__file__).parents[1] / "course/train"))
+import train
+import your_run
 
 torch.set_num_threads(1)  # sums in one order, and no waiting for a busy core
 
@@ -486,17 +493,14 @@ plots.growth(
 )
 
 # %% [markdown] id="ragged-text"
-# Liger's kernel chooses chunks whose logits are about as large as all hidden rows. A chunk has
-# `tokens x width / vocabulary` tokens, rounded up to a power of two (Hsu et al., 2024).
-#
 # ## The mean over what counts
 #
 # `InForward` returns a sum. For the mean, divide it once by the number of tokens that count, in all
 # chunks and all micro-batches of a window. Padding and a fine-tuning example's prompt tokens have
 # the target -100, and don't count.
 #
-# (A mean of the chunks' means would be wrong, as in chapter 08.) Tokens that don't count need no
-# logits, so select the others first, with `hidden[targets != -100]`.
+# Tokens that don't count need no logits, so select the others first, with
+# `hidden[targets != -100]`.
 #
 # **Write.** `mean_loss`, three lines. If no token counts, the loss is 0.
 
@@ -550,12 +554,7 @@ def is_the_mean():
 # If the logits are bfloat16, a chunk's softmax is float32, as in the usual loss. But the weight's
 # gradient, `of_weight`, is a sum over many chunks, and it has the weight's type. A long sum in
 # bfloat16 loses what the last chunks add (companion 08c). So keep the sum in float32, which takes
-# twice the bytes, and cast it at the end. (PyTorch's function, below, has `acc_dtype` for that.)
-#
-# Under autocast the weight is float32, so the sum is too. Checkpointed chunks do worse under
-# autocast: it makes one bfloat16 copy of the weight for all chunks, and their gradients are summed
-# in bfloat16. With `torch.autocast(..., cache_enabled=False)` each chunk makes its own copy
-# instead.
+# twice the bytes, and cast it at the end.
 #
 # In Gemma-2 the head's matrix *is* the matrix of the embeddings. `InForward` needs no change for
 # that: it returns a gradient, and autograd adds it to the embeddings' gradient.
@@ -635,16 +634,6 @@ def refuses():
     assert len(said.split()) > 3, f"{said!r} does not say what to do instead."
 
 
-# %% id="refused"
-def refusing(head, hidden, targets):
-    return Refusing.apply(hidden, head.weight, targets, 64)
-
-
-try:
-    penalised(refusing, 1)
-except RuntimeError as error:
-    print(error)
-
 # %% [markdown] id="torch-text"
 # ## Which function should you call?
 #
@@ -674,8 +663,6 @@ if hasattr(nn, "LinearCrossEntropyOptions"):
     pairs = zip(gradients, exact, strict=True)
     same = all(torch.allclose(g, e, atol=1e-5) for g, e in pairs)
     print(f"{human_bytes(peak)}, same gradients: {same}")
-else:
-    print(f"PyTorch {torch.__version__} has no F.linear_cross_entropy with options")
 
 # %% [markdown] id="real-text"
 # ## At real size
@@ -699,6 +686,49 @@ pd.DataFrame.from_dict(rows, orient="index", columns=columns)
 # The memory of `InForward` doesn't depend on the number of tokens: it holds the head's gradient,
 # and one more tensor of its size. For Llama-3-8B that is about as much as one recomputed block at
 # 8192 tokens. If all weights are trained, the next peak is the end of backward or the update.
+
+# %% [markdown] id="your-run-text"
+# ## Your run
+#
+# In `train.py`, four sequences still need 4096 x 50257 logits, their gradient and a copy of them.
+#
+# **Write.** `loss_of`, with `checkpointed`. The mean is over the targets that count, those >= 0.
+# `train.hidden_of(model, tokens)` returns (batch, sequence, width), and `train.targets_of(tokens)`
+# flat targets.
+
+
+# %% id="loss-of"
+def loss_of(model, tokens, size=512):
+    """The mean loss of guessing each token's next one, `size` tokens at a time."""
+    ### BEGIN SOLUTION
+    targets = train.targets_of(tokens)
+    hidden = train.hidden_of(model, tokens).flatten(0, 1)
+    return checkpointed(model.head, hidden, targets, size) / (targets >= 0).sum()
+    ### END SOLUTION
+
+
+# %% id="check-loss-of"
+# @title Check: run this cell
+@blanks.check("loss_of", "return the mean loss, a tensor")
+def loss_is_in_chunks():
+    tokens, made = your_run.RAGGED, []
+    model, _ = train.make(train.TWIN)
+    wanted = train.loss_of(model, tokens)
+    (true,) = torch.autograd.grad(wanted, model.head.weight)
+    hook = model.head.register_forward_hook(lambda *of: made.append(len(of[2])))
+    loss = loss_of(model, tokens, size=300)
+    first = list(made)
+    made.clear()
+    (seen,) = torch.autograd.grad(loss, model.head.weight)
+    hook.remove()
+    assert first == [300, 300, 168], f"768 tokens by 300: the chunks have {first}."
+    assert torch.allclose(loss, wanted), f"The mean is {wanted:.4f}, not {loss:.4f}."
+    assert made == [168, 300, 300], f"Backward made the logits of {made} tokens."
+    assert torch.allclose(seen, true, atol=1e-6), "The head's gradient is another."
+
+
+# %% id="apply"
+your_run.apply("10d", loss_of=loss_of)
 
 # %% [markdown] id="three-problems"
 # ## On paper
@@ -739,5 +769,3 @@ pd.DataFrame.from_dict(rows, orient="index", columns=columns)
 # weights, a bias and autocast, within a memory budget. The companions continue:
 # [10f](10f_after_training.ipynb) with GRPO, [10g](10g_the_mlp_in_tiles.ipynb) with the MLP in
 # tiles.
-#
-# *Your run*: [10e](10e_your_run.ipynb), lever 3.

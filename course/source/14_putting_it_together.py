@@ -22,6 +22,7 @@ import pandas as pd
 import torch
 from torch import nn
 from torch.autograd.graph import saved_tensors_hooks
+from torch.optim import AdamW
 from torch.utils.checkpoint import checkpoint
 
 import tutorial_lib
@@ -36,6 +37,8 @@ from tutorial_lib.units import GIB
 
 sys.path.append(str(Path(tutorial_lib.__file__).parents[1] / "course/train"))
 import planned
+import train
+import your_run
 from planned import ROWS, TWIN, first_loss, from_4_bits, make, make_step, next_tokens
 from planned import to_4_bits, update
 
@@ -501,6 +504,7 @@ shown.round(1)
 # are in `recorded/published_times.csv`. We found no measurements for packing or for chunks.
 
 # %% id="measured"
+# @title Seconds that others measured: run this cell; open it to look
 of_h100, step = recorded.load("NVIDIA H100 80GB HBM3").rows, {"precision": "bf16"}
 ways = (Recipe("llama-2-7b", 1, 2048, checkpointing=way, **step).label()
         for way in ("none", "per-block"))  # fmt: skip
@@ -681,8 +685,52 @@ with TemporaryDirectory() as folder:
     path.write_text(json.dumps(chosen))
     planned.main(path)
 
-# %% [markdown] id="proved-read"
+# %% [markdown] id="your-run-text"
 # Both runs use LoRA. Only a validation loss can show what LoRA does to the result.
+#
+# ## Your run
+#
+# In `train.py`, two peaks are by now nearly as high: the loss, and AdamW's update. On a GPU,
+# PyTorch's AdamW updates all weights at once, so its temporaries are as large as all weights. A
+# *fused* kernel makes none. How much shorter does the bar get?
+#
+# **Write.** `make_fused`, as `train.make`: seed 0, `train.GPT(config)`, AdamW with a rate of 3e-4.
+
+
+# %% id="make-fused"
+def make_fused(config):
+    """A model with seeded weights, and its optimizer, a fused AdamW."""
+    ### BEGIN SOLUTION
+    torch.manual_seed(0)
+    model = train.GPT(config)
+    return model, AdamW(model.parameters(), lr=3e-4, fused=True)
+    ### END SOLUTION
+
+
+# %% id="check-make-fused"
+# @title Check: run this cell
+@blanks.check("make_fused", "return a model and its optimizer")
+def is_fused():
+    (model, optimizer), (twin, _) = make_fused(train.TWIN), train.make(train.TWIN)
+    weights, wanted = (list(gpt.parameters()) for gpt in (model, twin))
+    assert all(map(torch.equal, weights, wanted)), (
+        "The weights differ from those that `train.make` seeds."
+    )
+    held, kind = sum(len(g["params"]) for g in optimizer.param_groups), type(optimizer)
+    assert kind is AdamW, f"The optimizer is {kind.__name__}, not AdamW."
+    assert held == len(wanted), f"It updates {held} of {len(wanted)} tensors."
+    rate = optimizer.defaults["lr"]
+    assert rate == 3e-4, f"Its learning rate is {rate}, not 3e-4."
+    assert optimizer.defaults["fused"], "The optimizer that you made isn't fused."
+
+
+# %% id="apply"
+your_run.apply("14", make=make_fused)
+
+# %% [markdown] id="proved-read"
+# Not at all: the loss is the peak now. But the update is faster. To go on, make the micro-batches
+# smaller, or take chapter 07's lever back. [10e](10e_your_run.ipynb) has the whole script, and a
+# recipe for a Llama on 16 GiB.
 #
 # ## On paper
 #

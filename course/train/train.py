@@ -1,7 +1,7 @@
 """Train a GPT of GPT-2 medium's shape on text: the run of this course.
 
 `python course/train/train.py` trains it. With `--twin` it trains a small model of the same kind,
-in seconds, on a CPU. The notebook `10e_your_run` rewrites three functions of it, a lever each.
+in seconds, on a CPU. At the end of a core chapter you rewrite one function of it, a lever each.
 """
 
 import sys
@@ -33,14 +33,20 @@ def hidden_of(model, tokens):
     return model.norm(x)
 
 
+def targets_of(tokens):
+    """What each token is to guess, its next one, flat; -100 if there is none, or padding (0)."""
+    targets = F.pad(tokens[:, 1:], (0, 1))  # the last has no next
+    return targets.masked_fill(targets == 0, -100).flatten()
+
+
 def summed(head, hidden, targets):
     """The cross-entropy of these tokens, summed; a target of -100 does not count."""
     return F.cross_entropy(head(hidden), targets, reduction="sum")
 
 
 def loss_of(model, tokens):
-    """The mean loss of guessing each token's next one."""
-    targets = F.pad(tokens[:, 1:], (0, 1), value=-100).flatten()  # the last has no next
+    """The mean loss of guessing each token's next one, over the targets that count."""
+    targets = targets_of(tokens)
     hidden = hidden_of(model, tokens).flatten(0, 1)
     return summed(model.head, hidden, targets) / (targets >= 0).sum()
 

@@ -211,4 +211,30 @@ FILLINGS = {
             "for parameter in model.parameters():\n            parameter.grad = None",
         ),
     },
+    "metered-twin": {
+        "meters_the_first": wrong("The peak has no optimizer states", "    step()\n", ""),
+        "warms_another_up": wrong(
+            "The peak has no optimizer states",
+            "    step()\n",
+            "    train.update(*train.make(train.TWIN), your_run.ROWS)\n",
+        ),
+        "forgets_the_optimizer": wrong(
+            "The peak has no optimizer states",
+            "metered(step, model, optimizer)",
+            "metered(step, model)",
+        ),
+        "returns_bytes": wrong(
+            "It needs to return your meter",
+            "metered(step, model, optimizer)",
+            "metered(step, model, optimizer).peak_bytes",
+        ),
+        "takes_half_the_rows": wrong(
+            "and here", "optimizer, your_run.ROWS", "optimizer, your_run.ROWS[:6]"
+        ),
+        "takes_the_full_size": wrong("and here", "train.TWIN", "train.MEDIUM"),
+        "calls_a_function": right(
+            "partial(train.update, model, optimizer, your_run.ROWS)",
+            "lambda: train.update(model, optimizer, your_run.ROWS)",
+        ),
+    },
 }

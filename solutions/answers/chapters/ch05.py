@@ -226,4 +226,37 @@ FILLINGS = {
         ),
         "asks_whether_the_store_is_empty": right("if number not in store", "if not store"),
     },
+    "hidden-of": {
+        "checkpoints_nothing": wrong(
+            "Backward runs no block again",
+            "checkpoint(block, x, use_reentrant=False)",
+            "block(x)",
+        ),
+        "checkpoints_all_at_once": wrong(
+            "Backward runs the blocks [0, 1, 2] again",
+            *(
+                "    for block in model.blocks:\n        x = checkpoint(block, x, ",
+                "    blocks = torch.nn.Sequential(*model.blocks)\n    x = checkpoint(blocks, x, ",
+            ),
+        ),
+        "checkpoints_the_first_alone": wrong(
+            "Backward runs the blocks [0] again",
+            *("model.blocks:", "model.blocks[1:]:"),
+            *(
+                "    for block",
+                "    x = checkpoint(model.blocks[0], x, use_reentrant=False)\n    for block",
+            ),
+            *("        x = checkpoint(block, x, use_reentrant=False)", "        x = block(x)"),
+        ),
+        "forgets_the_norm": wrong("The result is not the script's", "model.norm(x)", "x"),
+        "forgets_the_positions": wrong(
+            "The result is not the script's",
+            "train.embedded(model, tokens)",
+            "model.token_embedding(tokens)",
+        ),
+        "is_reentrant": right("use_reentrant=False", "use_reentrant=True"),
+        "wraps_a_function": right(
+            "checkpoint(block, x,", "checkpoint(lambda h, block=block: block(h), x,"
+        ),
+    },
 }

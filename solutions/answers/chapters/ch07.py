@@ -206,4 +206,18 @@ FILLINGS = {
         ),
         "insists": right("PREFER_RECOMPUTE", "MUST_RECOMPUTE"),
     },
+    "keep-attention": {
+        "turns_it_round": wrong("should be saved", "if kept else", "if not kept else"),
+        "keeps_all": wrong("should be recomputed", '"attention" in str(op)', "True"),
+        "knows_one_kernel": wrong(
+            "should be saved", '"attention" in str(op)', '"flash_attention" in str(op)'
+        ),
+        "says_yes_or_no": wrong(
+            "which is no CheckpointPolicy",
+            "CheckpointPolicy.MUST_SAVE if kept else CheckpointPolicy.PREFER_RECOMPUTE",
+            "kept",
+        ),
+        "prefers": right("MUST_SAVE", "PREFER_SAVE"),
+        "looks_at_the_name": right("str(op)", "op.__name__"),
+    },
 }

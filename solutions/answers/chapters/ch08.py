@@ -213,4 +213,24 @@ FILLINGS = {
         "logs_apart": right("logged += loss.item()", "logged = logged + float(loss)"),
         "splits": right("torch.arange(64).chunk(num)", "torch.arange(64).split(64 // num)"),
     },
+    "in-micro-batches": {
+        "takes_the_whole": wrong("the losses are of [12]", "in parts:", "in [tokens]:"),
+        "forgets_the_division": wrong("4.00 times the whole batch's", " / len(parts)", ""),
+        "steps_each_time": wrong(
+            "steps after losses [1, 2, 3, 4, 4]",
+            "        loss.backward()\n",
+            "        loss.backward()\n        optimizer.step()\n",
+        ),
+        "holds_all_graphs": wrong(
+            "Go backward after each loss",
+            "        loss.backward()\n        total = total + loss.detach()",
+            "        total = total + loss\n    total.backward()\n    total = total.detach()",
+        ),
+        "gives_the_last_loss": wrong(
+            "The mean loss is", "total = total + loss.detach()", "total = loss.detach()"
+        ),
+        "keeps_the_graph": wrong("has a graph", "loss.detach()", "loss"),
+        "sums_it_up": right("total = total + loss.detach()", "total += loss.detach()"),
+        "weighs_by_rows": right("/ len(parts)", "* len(part) / len(tokens)"),
+    },
 }

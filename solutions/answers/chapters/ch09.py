@@ -241,4 +241,28 @@ FILLINGS = {
             "    embedded = torch.cat(rows)\n",
         ),
     },
+    "share-of": {
+        "counts_rows": wrong(
+            "targets that count, a share of",
+            *("(train.targets_of(part) >= 0).sum()", "len(part)"),
+            *("(train.targets_of(tokens) >= 0).sum()", "len(tokens)"),
+        ),
+        "counts_padding_too": wrong(
+            "targets that count, a share of",
+            *("(train.targets_of(part) >= 0).sum()", "train.targets_of(part).numel()"),
+            *("(train.targets_of(tokens) >= 0).sum()", "train.targets_of(tokens).numel()"),
+        ),
+        "returns_a_number_of_targets": wrong(
+            "their shares sum to", "own / (train.targets_of(tokens) >= 0).sum()", "own"
+        ),
+        "turns_it_round": wrong(
+            "their shares sum to",
+            *("own / (train.targets_of(tokens) >= 0).sum()",),
+            "(train.targets_of(tokens) >= 0).sum() / own",
+        ),
+        "counts_by_hand": right(
+            "own / (train.targets_of(tokens) >= 0).sum()",
+            "int(own) / int((train.targets_of(tokens) != -100).sum())",
+        ),
+    },
 }

@@ -170,4 +170,17 @@ FILLINGS = {
             "InForward.backward(ctx, gradient)", "super(Refusing, Refusing).backward(ctx, gradient)"
         ),
     },
+    "loss-of": {
+        "takes_the_usual": wrong(
+            "the chunks have [768]",
+            "checkpointed(model.head, hidden, targets, size)",
+            "usual(model.head, hidden, targets)",
+        ),
+        "forgets_the_size": wrong("the chunks have [512, 256]", ", targets, size)", ", targets)"),
+        "divides_by_all": wrong("The mean is", "(targets >= 0).sum()", "len(targets)"),
+        "gives_the_sum": wrong("The mean is", " / (targets >= 0).sum()", ""),
+        "keeps_the_rows_apart": wrong("It needs to return the mean loss", ".flatten(0, 1)", ""),
+        "counts_first": right("(targets >= 0).sum()", "int((targets != -100).sum())"),
+        "reshapes": right("flatten(0, 1)", "reshape(-1, 64)"),
+    },
 }

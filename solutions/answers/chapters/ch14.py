@@ -221,4 +221,26 @@ FILLINGS = {
             "sorted(fitting, key=lambda name: table[name][2])[0]",
         ),
     },
+    "make-fused": {
+        "forgets_the_seed": wrong(
+            "those that `train.make` seeds", "    torch.manual_seed(0)\n", ""
+        ),
+        "seeds_afterwards": wrong(
+            "those that `train.make` seeds",
+            *("    torch.manual_seed(0)\n", ""),
+            *("    return model", "    torch.manual_seed(0)\n    return model"),
+        ),
+        "forgets_the_rate": wrong("not 3e-4", "lr=3e-4, ", ""),
+        "is_not_fused": wrong("isn't fused", ", fused=True", ""),
+        "updates_all_at_once": wrong("isn't fused", "fused=True", "foreach=True"),
+        "returns_the_model": wrong(
+            "It needs to return a model and its optimizer",
+            "return model, AdamW(model.parameters(), lr=3e-4, fused=True)",
+            "return model",
+        ),
+        "begins_with_make": right(
+            "    torch.manual_seed(0)\n    model = train.GPT(config)\n",
+            "    model, _ = train.make(config)\n",
+        ),
+    },
 }

@@ -1,0 +1,147 @@
+"""Pull a chapter's lever in train.py: what *Your run*, at the end of a core chapter, calls.
+
+    python course/train/your_run.py
+
+predicts the update after each chapter's lever anew, and writes what it finds to bars.json.
+"""
+
+import json
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from unittest.mock import patch
+
+import states
+import torch
+import train
+
+from tutorial_lib import data, device, memory, plots
+from tutorial_lib.checks import assert_same_training
+from tutorial_lib.instruments.planning.run.roofline import Roofline, Speed
+from tutorial_lib.units import GIB
+
+BARS = Path(__file__).with_name("bars.json")
+CARDS = {
+    "T4": "Tesla T4",
+    "A100": "NVIDIA A100-SXM4-80GB",
+    "H100": "NVIDIA H100 80GB HBM3",
+}
+ROWS = next(data.text_batches(train.BATCH, train.TWIN.seq_len))  # (batch, sequence)
+# The same, and most rows end in padding: of 12 rows the first has 64 tokens, the last 9.
+RAGGED = ROWS.where(torch.arange(64) < torch.arange(64, 4, -5)[:, None], 0)
+
+
+def make_step():
+    """Return a step of the full size, its model and its optimizer, for `memory.predict`."""
+    model, optimizer = train.make(train.MEDIUM)
+    tokens = torch.ones(train.BATCH, train.MEDIUM.seq_len, dtype=torch.long)
+    return partial(train.update, model, optimizer, tokens), model, optimizer
+
+
+def predicted(functions):
+    """Return what an update of the full size takes, with these functions in train.py.
+
+    It has the bytes by category at the peak, the TFLOP, and by a roofline the seconds on each card.
+    """
+    lines = {card: Roofline(Speed.of(name)) for card, name in CARDS.items()}
+    with patch.dict(vars(train), functions):
+        report = memory.predict(make_step)
+        with memory.predicting(), memory.flop_counter() as counter, ExitStack() as modes:
+            step, *_ = make_step()
+            for line in lines.values():
+                modes.enter_context(line)
+            step()
+    seconds = {card: round(line.seconds, 3) for card, line in lines.items()}
+    tera = round(counter.get_total_flops() / 1e12, 2)
+    return {"at_peak": report.at_peak, "TFLOP": tera, "seconds": seconds}
+
+
+def prove(functions, tokens, *, bitwise=False):
+    """Train the twin as train.py does, and with these functions; raise an error if they differ."""
+
+    def step(functions, model, optimizer):
+        with patch.dict(vars(train), functions):
+            return train.update(model, optimizer, tokens)
+
+    makers = iter([train.make, functions.get("make", train.make)])
+    steps = partial(step, {}), partial(step, functions)
+    assert_same_training(*steps, make=lambda: next(makers)(train.TWIN), bitwise=bitwise)
+
+
+def measure(functions):
+    """Run the update on the GPU, and print what it took, or that it did not fit."""
+    place = device.pick()
+    try:
+        with patch.dict(vars(train), functions), place:
+            step, model, optimizer = make_step()
+            report = memory.measure(step, model=model, optimizer=optimizer, repeats=3)
+    except torch.OutOfMemoryError:
+        print(f"{device.describe(place)}: the update does not fit.")
+    else:
+        took = f"{report.peak_bytes / GIB:.1f} GiB, {report.seconds:.2f} s"
+        print(f"{device.describe(place)}, measured: {took}")
+
+
+def draw(bars):
+    """Return the figure of some bars, of the form of bars.json, by chapter."""
+    labels = {
+        chapter: f"{chapter} {states.CHAPTERS[chapter][0]}\n{bar['TFLOP']:.1f} TFLOP; s: "
+        + ", ".join(f"{card} {seconds:.2f}" for card, seconds in bar["seconds"].items())
+        for chapter, bar in bars.items()
+    }
+    ledgers = {labels[chapter]: bar["at_peak"] for chapter, bar in bars.items()}
+    title = "One update of 12 x 1024 tokens, predicted"
+    figure = plots.ledger_bars(ledgers, title=title, cards_gib=(8, 16, 24), predicted=[*ledgers])
+    figure.alt = figure.alt.replace("\n", ", ")
+    return figure
+
+
+def apply(chapter, to=None, **yours):
+    """Put your functions into train.py, on top of the levers of the chapters before.
+
+    First a twin trains with them as it does with train.py as written. Then one update of the full
+    size is predicted, and on a GPU measured, too.
+
+    Args:
+        chapter: Number of the chapter, as in "05".
+        to: File to write the script with your functions to, as "my_train.py"; what it had is
+            kept as "my_train.before.py".
+        yours: Your functions, by their names in train.py.
+
+    Returns:
+        The figure of all bars so far.
+
+    Raises:
+        ValueError: When another function is needed than is there.
+        CheckError: When the training is not the same.
+    """
+    if chapter not in states.CHAPTERS:
+        known = ", ".join(states.CHAPTERS)
+        raise ValueError(f"Chapter {chapter} has no lever: name one of {known}.")
+    label, names = states.CHAPTERS[chapter]
+    if {*yours} != {*names}:
+        needed = " and ".join(names) or "no function"
+        raise ValueError(
+            f"Chapter {chapter} needs {needed}, and got {', '.join(yours) or 'none'}: "
+            f"call it as apply({chapter!r}, {', '.join(f'{n}={names[n]}' for n in names)})."
+        )
+    order = [*states.CHAPTERS]
+    earlier = order[: order.index(chapter)]
+    functions = (states.functions_after(earlier[-1]) if earlier else {}) | yours
+    if to:
+        states.write(to, functions)
+    tokens = RAGGED if chapter not in order[: order.index("09")] else ROWS
+    if functions:  # up to chapter 08, sums keep their order
+        prove(functions, tokens, bitwise="update" not in functions)
+    bar = predicted(functions)
+    gib = sum(bar["at_peak"].values()) / GIB
+    print(f"{label}: {gib:.1f} GiB, {bar['TFLOP']:.1f} TFLOP, predicted")
+    if device.has_gpu():
+        measure(functions)
+    known = json.loads(BARS.read_text(encoding="utf-8"))
+    return draw({each: known[each] for each in earlier} | {chapter: bar})
+
+
+if __name__ == "__main__":
+    found = {chapter: predicted(states.functions_after(chapter)) for chapter in states.CHAPTERS}
+    BARS.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
