@@ -9,6 +9,7 @@ __all__, __getattr__ = load_when_used(
     {
         "all_verdicts": "Court court",
         "asked": "keep kept questions",
+        "in_notebooks": "contradictions faults rows_of",
         "verdicts": "JUDGED MIME WORDS ClaimError Verdict Verdicts claims figures width word",
     },
 )
