@@ -20,46 +20,14 @@ COURSE = """import os, sys, torch, gc
 from torch import nn, Tensor
 from tutorial_lib import checks, memory"""
 # A line that is found, and how what is said of it begins.
-TRICKS = [(cells[0], words) for _, _, words, _, cells in answers.read("../lines")]
+LINES = list(answers.read("../lines"))
+TRICKS = [(cells[0], words) for _, kind, words, _, cells in LINES if kind == "trick"]
 TRICKS += [
     (f"TABLE = '{' '.join(map(str, range(70)))}'", "a constant of"),
     (f"TABLE = {[*range(70)]}", "a table of 70 values"),
 ]
-HONEST = [
-    "import inspect",  # and never used
-    "model.eval(); step = torch.compile(model); x.modules()",
-    "import re; re.compile('x')",
-    "import math, time\nfrom functools import partial\nmath.pi, time.time(), partial(max, 1)",
-    "import numpy as np; np.zeros(3)",
-    "from operator import attrgetter, methodcaller; attrgetter('n', 'm.n'); methodcaller('f', n)",
-    "op in (torch.ops.aten.mm.default, torch.ops.aten.bmm.default)",
-    "t._version, pair._replace(a=1), m._modules",
-    "class A:\n    def _f(self): self._x = 1\na._f(), a._x",
-    "p.grad = None; p.requires_grad = False; block.forward = wrapped",
-    "class Box(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
-    "        self._x = 1\n    def forward(self): return self._x",
-    "from torch.autograd.graph import saved_tensors_hooks\nsaved_tensors_hooks(f, g)",
-    "class F(torch.autograd.Function): pass",
-    "memory.measure(f); gc.collect(); print(1, file=sys.stderr)",
-    "from torch.utils.data import DataLoader; DataLoader(x)",
-    "getattr(layer, 'bias', None); hasattr(x, 'y'); setattr(layer, 'bias', None)",
-    "for name in names: setattr(x, name, getattr(y, name))",
-    "type(pair)._make([1, 2])",
-    "tensor._version; point._replace(x=1); m.__dict__.get('forward'); vars(m); globals()['A'] = 1",
-    "from unittest import mock; mock.patch.object(block, 'forward', f)",
-    "import threading, hashlib; threading.Thread(target=f); hashlib.sha256(b'')",
-    "import timeit\ndef step(): pass\ntimeit.timeit(step); timeit.repeat(lambda: 1)",
-    "LINE = '{} of {}'\nprint(LINE.format(1, 2), '{}'.format(3))",
-    "torch.nn.modules.batchnorm._BatchNorm; torch._foreach_mul_(grads, 2)",
-    "x.numpy().tolist(); '{}'.format(x)",
-    "wrapper.__name__ = f.__name__; isinstance(x, type(y))",
-    "'It checks what is left of __init__ here.'",
-    "dtype = torch.float32; loss_fn = nn.functional.mse_loss; loss_fn(a, b)",
-    "with torch.no_grad():\n    y = model(x)",
-    f"log = {'step 1: loss 3.200, 12 MiB; ' * 12!r}; print(log)",
-    "if __name__ == '__main__': print(1)",
-    "def cases():\n    memory, torch = (1, 2), 3\n    return {'E': memory, 'F': torch}",  # its own
-]
+HONEST = [cells[0] for _, kind, _, _, cells in LINES if kind == "honest"]
+HONEST.append(f"log = {'step 1: loss 3.200, 12 MiB; ' * 12!r}; print(log)")
 
 
 def seen(source, allowed=()):
