@@ -1,6 +1,6 @@
 """One function per figure; each returns a figure that says in words what it shows.
 
-Counted or measured is solid, predicted is dashed. Figures of single chapters are found beside
+Counted or measured is solid, predicted is dashed. What chapters alone draw is found beside
 `instruments.figures`.
 """
 
@@ -10,10 +10,10 @@ __all__, __getattr__ = load_when_used(
     __name__,
     {
         "base": "CARDS_GIB COLORS HATCHES CourseFigure as_html",
+        "memory": "ledger_bars step_timeline",
+        ".instruments.figures.curves": "growth tradeoff training_curves",
         ".instruments.figures.images": "image_rows opposite_bars",
         ".instruments.figures.influence_of_samples": "influence",
-        "memory": "growth ledger_bars step_timeline tradeoff",
-        "moving": "formulas slider",
-        "training": "training_curves",
+        ".instruments.figures.moving": "formulas slider",
     },
 )

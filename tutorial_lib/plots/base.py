@@ -33,12 +33,8 @@ LINES = (
     *("#0072B2", "#D55E00", "#009E73", "#A14B80", "#8A6D00"),
     *("#222222", "#3A87B7", "#B22222", "#767676"),
 )
-# Each line has its colour and its mark, so that lines are told apart in grey too.
-MARKED_LINES: tuple[dict[str, Any], ...] = tuple(
-    {"color": color, "marker": marker} for color, marker in zip(LINES, "os^Dv<>ph", strict=True)
-)
 CARDS_GIB = (16, 24, 80)
-_BESIDE: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (1.0, 1.0)}  # a legend's place
+BESIDE: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (1.0, 1.0)}  # a legend's place
 # Figures are drawn on white, which reads anywhere. On the dark pages of JupyterLab, the site, Colab
 # and VS Code the browser swaps light and dark: 0.93 makes JupyterLab's ground of white.
 DARK_PAGES = (
@@ -136,13 +132,7 @@ def fill(category: str) -> dict[str, Any]:
 def category_legend(axes: Axes, categories: Sequence[str]) -> None:
     """Name the categories to the right of the axes."""
     handles = [Patch(label=name.replace("_", " "), **fill(name)) for name in categories]
-    axes.legend(handles=handles, frameon=False, fontsize=8, **_BESIDE)
-
-
-def line_legend(axes: Axes) -> None:
-    """Name the lines: inside, or to the right where more than four would hide the lines."""
-    many = len(axes.get_legend_handles_labels()[1]) > 4
-    axes.legend(frameon=False, fontsize=8 if many else 9, **(_BESIDE if many else {}))
+    axes.legend(handles=handles, frameon=False, fontsize=8, **BESIDE)
 
 
 def how_measured(report: StepMemory) -> str:

@@ -1,21 +1,18 @@
-"""Figures of memory: one step over time, ledgers side by side, growth with one quantity."""
+"""Figures of memory: one step over time, ledgers side by side."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from matplotlib.patches import Rectangle
-from matplotlib.ticker import LogLocator
 
 from tutorial_lib.memory.timeline import StepMemory
 from tutorial_lib.plots.base import (
     COLORS,
-    MARKED_LINES,
     CourseFigure,
     category_legend,
     fill,
     how_measured,
     in_words,
-    line_legend,
     new_figure,
 )
 from tutorial_lib.units import GIB, binary_unit, human_bytes
@@ -131,75 +128,4 @@ def ledger_bars(
     each = "; ".join(f"{n}: {human_bytes(total[n])} ({in_words(ledgers[n])})" for n in ledgers)
     beside = f" Cards of {', '.join(map(str, cards_gib))} GiB are marked." if cards_gib else ""
     figure.alt = f"{title or 'Bytes by category'}. {each}.{beside}"
-    return figure
-
-
-def growth(
-    curves: Mapping[str, Mapping[float, float]],
-    *,
-    xlabel: str,
-    title: str = "",
-    predicted: Sequence[str] = (),
-    log: bool = True,
-) -> CourseFigure:
-    """Draw how bytes grow with one quantity, one line a curve.
-
-    Args:
-        curves: Name of each line; from the quantity to the bytes.
-        xlabel: Words for the quantity.
-        title: Words above it.
-        predicted: Names of lines that are predictions; they are dashed.
-        log: Whether both axes are logarithmic: a straight line is then a power law.
-    """
-    unit, size = binary_unit(max(max(curve.values()) for curve in curves.values()))
-    figure, axes = new_figure(title, height=3.6)
-    figure.bytes_along = ("y", size)
-    for (name, curve), look in zip(curves.items(), MARKED_LINES, strict=False):
-        dashes = "--" if name in predicted else "-"
-        heights = [value / size for value in curve.values()]
-        axes.plot(list(curve), heights, dashes, label=name, **look)
-    if log:
-        axes.set_xscale("log", base=2)
-        axes.set_yscale("log")
-        every = sorted({x for curve in curves.values() for x in curve})
-        axes.set_xticks(every, [f"{x:g}" for x in every])
-        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        axes.yaxis.set_major_formatter("{x:g}")
-        axes.minorticks_off()
-    else:
-        axes.set_ylim(bottom=0)
-    axes.set(xlabel=xlabel, ylabel=unit)
-    line_legend(axes)
-    each = "; ".join(
-        f"{name}: {human_bytes(curve[min(curve)])} at {min(curve):g} to "
-        f"{human_bytes(curve[max(curve)])} at {max(curve):g}"
-        for name, curve in curves.items()
-    )
-    figure.alt = f"{title or 'Growth'}, against {xlabel}. {each}."
-    return figure
-
-
-def tradeoff(curves: Mapping[str, Mapping[float, float]], *, title: str = "") -> CourseFigure:
-    """Draw what memory costs: bytes against the work that they save.
-
-    Args:
-        curves: Name of each series; from bytes to the extra work, as a share of the step. A series
-            of one point is drawn as a point, others as a line.
-        title: Words above it.
-    """
-    unit, size = binary_unit(max(max(curve) for curve in curves.values()))
-    figure, axes = new_figure(title, height=3.6)
-    for (name, curve), look in zip(curves.items(), MARKED_LINES, strict=False):
-        places = sorted(curve)
-        at, extra = [place / size for place in places], [100 * curve[place] for place in places]
-        dashes = "-" if len(places) > 1 else "none"
-        axes.plot(at, extra, linestyle=dashes, label=name, **look)
-    axes.set(xlabel=unit, ylabel="extra work, %", xlim=(0, None), ylim=(0, None))
-    line_legend(axes)
-    each = "; ".join(
-        f"{name}: "
-        + ", ".join(f"{human_bytes(place)} {curve[place]:+.0%}" for place in sorted(curve))
-        for name, curve in curves.items()
-    )
-    figure.alt = f"{title or 'Memory against extra work'}. {each}."
     return figure

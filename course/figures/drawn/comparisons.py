@@ -5,8 +5,10 @@ from collections.abc import Mapping, Sequence
 
 from matplotlib.ticker import LogLocator
 
-from tutorial_lib.plots.base import MARKED_LINES, CourseFigure, fill, new_figure
+from tutorial_lib.plots.base import CourseFigure, fill, new_figure
 from tutorial_lib.units import GIB, human_bytes
+
+from .curves import MARKED_LINES
 
 
 def agreement(figures: Mapping[str, Sequence[tuple[float, float]]], *, title: str) -> CourseFigure:
