@@ -443,6 +443,31 @@ def test_a_plan_with_a_host_keeps_to_its_bytes_on_the_card_and_in_pinned_memory(
     assert on_host <= pinned <= 1.01 * on_host + 32 * MIB
 
 
+YOUR_RUN = """
+    import sys
+    sys.path.append("{folder}")
+    import torch, states, train, your_run
+    from tutorial_lib import memory
+
+    vars(train).update(states.functions_after("{chapter}"))
+    with torch.device("cuda"):
+        step, model, optimizer = your_run.make_step()
+        report = memory.measure(step, model=model, optimizer=optimizer)
+    print("SEEN", int(report.counted_bytes), int(report.requested_bytes))
+"""
+
+
+@pytest.mark.weekly
+@pytest.mark.parametrize("chapter", ["02", "05", "07", "09", "10d", "14"])
+def test_the_bars_of_the_run_are_within_a_percent_of_the_emulated_cards(succeed, chapter):
+    folder = Path(__file__).parents[1] / "course/train"
+    _, said = succeed(YOUR_RUN.format(folder=folder, chapter=chapter))
+    bars = json.loads((folder / "bars.json").read_text(encoding="utf-8"))
+    predicted = sum(bars[chapter]["at_peak"].values())
+    (seen,) = (line.split()[1:] for line in said.splitlines() if line.startswith("SEEN"))
+    assert [int(peak) for peak in seen] == pytest.approx(2 * [predicted], rel=0.01)
+
+
 @pytest.mark.parametrize("segments", ["expandable_segments:True", "expandable_segments:False"])
 def test_out_of_memory_is_pytorchs_own(emulate, segments, monkeypatch):
     monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", segments)
