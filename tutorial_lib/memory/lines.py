@@ -14,8 +14,8 @@ Frames = Iterable[tuple[FrameType, int]]
 _OURS = Path(__file__).parent.parent
 _MODELS = str(_OURS / "models")  # which learners read
 _CALLERS = {"StepsSeen.run", "_predicted"}  # their caller is not a line of the step
-_LABS = str(_OURS.parent / "labs" / "checks")
-_LIBRARIES = (str(Path(torch.__file__).parent), str(_OURS), _LABS)
+_CONTENT = [str(_OURS.parent / name) for name in ("labs/checks", "course/ranks")]
+_LIBRARIES = (str(Path(torch.__file__).parent), str(_OURS), *_CONTENT)
 _PYTHON = sysconfig.get_path("stdlib")
 _PACKAGES = sysconfig.get_path("purelib")  # it lies inside Python's own folder
 
