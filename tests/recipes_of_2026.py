@@ -198,7 +198,8 @@ def make_video_decoder(micro_batch):
 def make_fsdp2(micro_batch=2):
     """MLPs under FSDP2."""
     model = nn.Sequential(*[TiledBlock().mlp for _ in range(3)])
-    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    place = torch.get_default_device().type
+    mesh = init_device_mesh(place, (dist.get_world_size(),))
     for module in (*model, model):
         fully_shard(module, mesh=mesh)
     x = torch.randn(micro_batch, 64)

@@ -14,8 +14,10 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
+from torch.optim import SGD
 
 from tutorial_lib import memory
+from tutorial_lib.instruments import ranks
 from tutorial_lib.instruments.emulated import build, cards, environment, run, stubs
 from tutorial_lib.instruments.emulated.inside import card_watcher
 from tutorial_lib.school import bootstrap
@@ -610,12 +612,66 @@ def test_a_trainer_runs_and_the_peak_names_its_line(succeed):
     assert process["moment"]["line"].startswith("transformers/")
 
 
+# A card that has kernels for 8 bits keeps 32 MiB for each thread that multiplies.
+@pytest.mark.parametrize(
+    ("name", "card", "workspaces"),
+    [
+        *((name, "a100", 2 * 8.125) for name in ("grpo", "tiles", "delayed_fp8", "video")),
+        *((name, "a100", 2 * 8.125) for name in ("fsdp2", "ring")),
+        *[("video_decoder", "a100", 0), ("fp8", "h100", 64), ("mixture", "a100", None)],
+    ],
+)
+def test_a_recipe_of_2026_takes_what_is_predicted_or_is_refused_by_name(
+    emulate, name, card, workspaces
+):
+    script = f"""
+        import sys, torch
+        sys.path.insert(0, {str(ROOT / "tests")!r})
+        import recipes_of_2026 as recipes
+        from tutorial_lib.instruments import ranks
+
+        torch.set_default_device("cuda")
+        with ranks.pretend(4):
+            loss, model = recipes.make_{name}(2)
+            optimizer = torch.optim.SGD(model.parameters(), 0.1)
+            for _ in range(3):
+                optimizer.zero_grad()
+                loss().backward()
+                optimizer.step()
+    """
+    status, result, said = emulate(script, card=card)
+    if workspaces is None:  # how many tokens an expert gets decides the shapes
+        assert status == 2
+        assert "read by these lines, but unknown here" in said
+        assert "tests/recipes_of_2026.py" in said
+        return
+    assert status == 0, said
+    recipes = pytest.importorskip("recipes_of_2026")
+
+    def make_step():
+        loss, model = getattr(recipes, f"make_{name}")(2)
+        optimizer = SGD(model.parameters(), 0.1)
+
+        def step():
+            optimizer.zero_grad()
+            loss().backward()
+            optimizer.step()
+
+        return step, model, optimizer
+
+    with ranks.pretend(4):
+        predicted = memory.predict(make_step, release="2.13").peak_bytes
+    seen = result["processes"][0]["peaks"]["requested"] - workspaces * MIB
+    assert seen == pytest.approx(predicted, abs=32 * 1024)
+
+
 @pytest.mark.parametrize(
     ("end", "status"),
     [
         ("1 / x.sin().sum().item()", 2),
         ("open(f'/no/such/file{x.sin().any()}')", 1),  # whatever the values are
         ("raise ValueError('nothing was read')", 1),
+        ("int(x.sin().sum()); x + torch.ones(3)", 1),  # one on the card, one on the host
         ("sys.exit(int(x.sin().sum()) + 5)", 5),
     ],
 )
