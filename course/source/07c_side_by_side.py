@@ -15,9 +15,15 @@
 # 1.5 from diffusers. They have the published layout, but are narrower, and GPT-2 has half as many
 # layers.
 #
-# **Budget:** 30 minutes, 1 GiB of memory, no GPU needed.
+# **Budget:** 35 minutes, 1 GiB of memory, no GPU needed.
 
 # %% id="imports"
+import contextlib
+import itertools
+import os
+import warnings
+from functools import partial
+
 import pandas as pd
 import torch
 from functorch.compile import (
@@ -27,13 +33,15 @@ from functorch.compile import (
 )
 from torch import nn
 from torch._functorch import config as compiler_config
-from torch.utils.checkpoint import checkpoint_sequential
+from torch.profiler import profile
+from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
-from tutorial_lib import claims, memory, plots
+from tutorial_lib import blanks, claims, memory, plots
 from tutorial_lib.instruments import planning, segments
 from tutorial_lib.guesses import beside
 from tutorial_lib.instruments import published
+from tutorial_lib.instruments.recorded import FOLDER
 from tutorial_lib.units import human_bytes
 
 torch.set_num_threads(1)  # small tensors: more threads would wait for each other
@@ -41,6 +49,7 @@ aten = torch.ops.aten
 
 
 # %% id="cpu-attention"
+# @title FLOPs of attention on a CPU: run this cell
 def products(number, q, k):  # shapes (batch, heads, sequence, width)
     return number * 2 * q[0] * q[1] * q[2] * k[2] * q[3]
 
@@ -53,6 +62,7 @@ cpu_attention = {  # as in chapter 07: the FLOP counter does not know this kerne
 }
 
 # %% id="sides-models"
+# @title The two models: run this cell; open it to look
 GPT2 = {"n_embd": 128, "n_head": 4, "n_layer": 6, "vocab_size": 512}
 GPT2 |= {"n_positions": 128, "tie_word_embeddings": False}  # each weight once
 GPT2 |= dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0)
@@ -60,7 +70,6 @@ UNET = {"block_out_channels": (32, 64, 128, 128), "norm_num_groups": 8}
 UNET |= {"cross_attention_dim": 64, "attention_head_dim": 4, "sample_size": 16}
 
 
-# %% id="sides-with-loss"
 class WithLoss(nn.Module):
     def __init__(self, name, micro_batch, sizes):
         super().__init__()
@@ -85,29 +94,6 @@ def cost(whole, run):
     with FlopCounterMode(display=False, custom_mapping=cpu_attention) as counter:
         step()
     return report.peak_bytes - report.baseline_bytes, counter.get_total_flops()
-
-
-# %% id="sides-sequential"
-class InSequence(nn.Module):  # takes the place of a model's blocks
-    def __init__(self, blocks, num_segments):
-        super().__init__()
-        self.blocks, self.num_segments = blocks, num_segments
-
-    def forward(self, x, *args, **kwargs):
-        calls = [
-            lambda x, block=block: block(x, *args, **kwargs) for block in self.blocks
-        ]
-        return checkpoint_sequential(calls, self.num_segments, x, use_reentrant=False)
-
-
-# %% id="sides-in-sequence"
-def cost_in_sequence(whole, num_segments):
-    blocks = whole.model.transformer.h
-    whole.model.transformer.h = nn.ModuleList([InSequence(blocks, num_segments)])
-    try:
-        return cost(whole, whole)
-    finally:
-        whole.model.transformer.h = blocks
 
 
 # %% id="sides-compiled"
@@ -169,7 +155,6 @@ gpt2 = WithLoss("gpt2", 2, GPT2)
 gpt2().backward()  # from here on there are gradients
 both = ["none", "per-block", "attention-only", "mlp-only", "library-switch"]
 seen_gpt = seen_with([*both, "every-2", "sqrt"], gpt2)
-seen_gpt["checkpoint_sequential"] = cost_in_sequence(gpt2, 4)
 plan_gpt, table = side_by_side(gpt2, seen_gpt)
 table
 
@@ -223,8 +208,7 @@ plots.tradeoff(
 # - For a smaller budget it recomputes whole stages, and only as many as necessary.
 # - `attention-only`, `mlp-only` and `sqrt` are all far worse.
 #
-# A U-Net has skip connections, so it isn't a chain, and every-2, sqrt and `checkpoint_sequential`
-# can't run on it.
+# A U-Net has skip connections, so it isn't a chain, and every-2 and sqrt can't run on it.
 #
 # The compiler works below the block, operation by operation. It limits the bytes that *wait*, but
 # not the peak. A smaller budget can even have a higher peak: with 0 nothing but the inputs waits,
@@ -232,13 +216,172 @@ plots.tradeoff(
 # meter runs the compiler's graph operation by operation. The code that the compiler generates for a
 # GPU fuses some of the operations and needs less memory.
 #
+# ## `torch.compile`: what the meter doesn't see
+#
+# ```text
+# compile the step      [ block 1 | block 2 | block 3 ]     one graph, one backward
+# compile each block    [ block 1 ][ block 2 ][ block 3 ]   a graph for each block, all alike
+# ```
+#
+# nanochat compiles its whole model (08c), and torchtitan compiles each block (13). The meter
+# follows operations, and compiled code fuses them. So `memory.measure` and `memory.predict` run the
+# step *uncompiled*, and warn you. PyTorch's profiler (02b) sees what compiled code allocates, too:
+# an event has a time, and bytes, which are negative when memory is freed.
+#
+# **Write.** `most_held`, two or three lines. The events come in no order.
+
+
+# %% id="most-held"
+def most_held(events):
+    """Most bytes held at once, above those at the start; an event is (time, bytes)."""
+    ### BEGIN SOLUTION
+    sizes = [num_bytes for _, num_bytes in sorted(events)]
+    return max(itertools.accumulate(sizes, initial=0))
+    ### END SOLUTION
+
+
+# %% id="check-most-held"
+# @title Check: run this cell
+@blanks.check("most_held", "return a number of bytes")
+def most_held_is_right():
+    for events, most in {
+        ((1, 8), (2, 4), (3, -8), (4, 6)): 12,
+        ((4, 9), (1, 8), (3, -8), (2, 4)): 13,
+        ((1, -8), (2, 4)): 0,
+    }.items():
+        seen = most_held(events)
+        assert seen == most, f"Events {events}: {most} bytes at most, and not {seen}."
+
+
+# %% id="profiled-peak"
+# @title The profiler's events of a step: run this cell; open it to look
+@contextlib.contextmanager
+def quiet_stderr():  # as in 02b
+    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)
+
+
+def profiled_peak(step):
+    with quiet_stderr(), profile(profile_memory=True) as profiler:
+        step()
+    events = profiler.profiler.kineto_results.events()
+    found = [event for event in events if event.name() == "[memory]"]
+    return most_held((event.start_ns(), event.nbytes()) for event in found)
+
+
+# %% [markdown] id="compiled-text"
+# The next cell compiles four layers: the whole step, or each layer. It takes the default compiler's
+# graph and its choice of what to keep, but generates no code, so it needs no C++ compiler. A
+# **unit** is the bytes of a layer's input.
+
+
+# %% id="compiled"
+# @title Units held by four layers: run this cell; open it to look
+def loss_of(layers, x, checkpointed):
+    for layer in layers:
+        x = checkpoint(layer, x, use_reentrant=False) if checkpointed else layer(x)
+    return x.square().mean()
+
+
+def units_held(compiled, checkpointed, width=64):
+    torch.compiler.reset()
+    made = ((nn.Linear(width, width), nn.LayerNorm(width), nn.GELU()) for _ in range(4))
+    layers = nn.ModuleList(nn.Sequential(*parts) for parts in made)
+    x = torch.randn(1024, width)
+    turned = partial(torch.compile, backend="aot_eager_decomp_partition")
+    run = turned(loss_of) if compiled == "step" else loss_of
+    parts = [turned(layer) for layer in layers] if compiled == "layer" else layers
+
+    def step():
+        run(parts, x, checkpointed).backward()
+
+    step()
+    with warnings.catch_warnings(action="ignore"):  # it says that it runs uncompiled
+        report = memory.measure(step, model=layers)
+    metered = report.peak_bytes - report.baseline_bytes
+    return metered / x.nbytes, profiled_peak(step) / x.nbytes
+
+
+# %% id="compiled-table"
+# NBVAL_IGNORE_OUTPUT
+rows = {}
+for name, on in (("plain", False), ("checkpointed", True)):
+    for compiled in ("nothing", "layer", "step"):
+        rows[name, compiled] = units_held(compiled, on)
+table = pd.DataFrame(rows, index=["the meter's units", "the profiler's units"]).T
+table.rename_axis(["checkpoints", "compiled"]).round(1)
+
+# %% [markdown] id="compiled-read"
+# Uncompiled, both instruments agree within 1 %. The meter says the same of all three ways, since it
+# never ran the compiled code. By default the compiler keeps the results of matmuls and recomputes
+# the norm and the GELU from them: that's chapter 07's policy, without a line of yours. Around a
+# checkpoint it keeps what the checkpoint keeps, so there's nothing left to win. It even holds a
+# little more, because this graph computes norm and GELU in several operations. Generated code fuses
+# those.
+#
+# ### Compile the step, or each block?
+#
+# CoCa runs the *same* blocks twice in a step, the second time with an image to look at. With
+# checkpoints and the whole step compiled, one of OpenCLIP's authors saw 2.3 times the uncompiled
+# peak on a GPU ([pytorch#193193](https://github.com/pytorch/pytorch/issues/193193), PyTorch
+# 2.13.0). The rows below come from such a step on a CPU (`course/recorded/make/compiled.py`). The
+# default compiler generated code, and the profiler counted.
+#
+# **Predict.** What factor do we find, with PyTorch 2.13.0?
+
+# %% id="guess-passes"
+guess = None  # times
+
+
+# %% id="passes"
+rows = pd.read_csv(FOLDER / "compiled.csv").query("checkpointed")
+pinned = rows[rows.torch.str.startswith("2.13") & (rows.blocks == 3)]
+peaks = pinned.pivot(index="passes", columns="compiled", values="peak_bytes")
+factor = peaks.loc["two", "step"] / peaks.loc["two", "nothing"]
+newer = rows[rows.torch.str.startswith("2.15") & (rows.passes == "two")]
+newer = newer.set_index("compiled").peak_bytes
+print(f"2.13: {factor:.1f} times{beside(guess, factor)}")
+print(f"2.15: {newer['step'] / newer['nothing']:.1f} times")
+curves = {
+    f"compiled: {way}": {1: sizes["one"], 2: sizes["two"]}
+    for way, sizes in peaks.items()
+}
+curves["the step, graph break between passes"] = {2: peaks.iloc[-1]["step"]}
+title = "Peak of a checkpointed step, three blocks"
+plots.growth(curves, xlabel="passes through the blocks", title=title)
+
+# %% [markdown] id="passes-read"
+# A compiled backward is one graph, and the compiler decides when each recomputation runs. With two
+# passes through the same weights it recomputes several blocks before it needs them. A graph break
+# between the passes (`torch._dynamo.graph_break()`) prevents that, here as in the report.
+#
+# If you compile **each block** (`block.compile()`, with the checkpoint around it), the checkpoint
+# stays in charge, and the peak is the uncompiled step's. But then an update inside the block
+# happens twice (chapter 12), which the compiled step avoids. Compiling each block also takes hardly
+# longer for a deeper model, because all blocks share their code. That's why PyTorch's recipe
+# *regional compilation* recommends it. The CPU seconds of compiling, for 3 and for 6 blocks:
+
+# %% id="seconds"
+once = rows[rows.torch.str.startswith("2.13") & (rows.passes == "one")]
+once.query("compiled != 'nothing'").pivot(
+    index="compiled", columns="blocks", values="compile_seconds"
+)
+
+# %% [markdown] id="region"
 # **A part of the model can have its own budget**: inside the compiled function, use
 # `torch.autograd.graph.region_activation_memory_budget(0.5)` as a context. It overrides the config
 # (tried with PyTorch 2.13 and 2.15), but it has to cover the whole forward of a graph. So put a
 # graph break (`torch._dynamo.graph_break()`) before and after the part; without one, compiling
 # raises an error. In 2.15 `activation_memory_budget_require_full_coverage=False` silences the
 # error, but then the part's budget applies to the whole graph.
-#
+
+# %% [markdown] id="verdict-text"
 # ## Verdict
 
 # %% id="verdicts"

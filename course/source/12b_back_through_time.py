@@ -9,7 +9,7 @@
 # 1. Can memory grow with the logarithm of the number of steps?
 # 2. Usually, people save memory with truncated backpropagation. Is it the same training?
 #
-# **Budget:** 45 minutes, 1 GiB of memory, no GPU needed.
+# **Budget:** 40 minutes, 1 GiB of memory, no GPU needed.
 
 # %% id="imports"
 import statistics
@@ -24,9 +24,8 @@ from torch.optim import Adam
 from torch.utils.checkpoint import checkpoint as torch_checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
-from tutorial_lib import claims, device, memory, plots
+from tutorial_lib import claims, memory, plots
 from tutorial_lib.guesses import beside
-from tutorial_lib.instruments.training import Recipe
 
 torch.set_num_threads(1)  # small steps lose by waiting for a second core
 
@@ -200,39 +199,6 @@ for name in ("segments", "halving_flat"):
 #
 # On a GPU nobody unrolls a recurrent network cell by cell: `nn.LSTM` runs many steps in one cuDNN
 # call and keeps its intermediates in one buffer. So put a checkpoint around each of these calls.
-# The next two cells need a GPU, and their numbers depend on it. The first runs an LSTM in this way.
-# The second runs chapter 12's thousand-layer ResNet at full width, without checkpoints and with
-# segments of 8 and of 18 blocks.
-
-# %% id="gpu-lstm"
-# NBVAL_IGNORE_OUTPUT
-if torch.cuda.is_available():
-    length = device.pick_by_tier(cpu=256, small_gpu=4096, large_gpu=16384)
-    lstm = nn.LSTM(256, 256, batch_first=True).cuda()
-    text = torch.randn(32, length, 256, device="cuda")
-
-    def read_on_gpu(stretch):
-        h = c = torch.zeros(1, 32, 256, device="cuda")
-        for part in text.split(stretch, dim=1):
-            read = lstm if stretch == length else partial(checkpoint, lstm)
-            output, (h, c) = read(part, (h, c))
-        output[:, -1].square().mean().backward()
-        lstm.zero_grad()
-
-    for label, stretch in {"whole": length, "stretches of 128": 128}.items():
-        gpu_step = partial(read_on_gpu, stretch)
-        print(memory.measure(gpu_step, model=lstm, label=label, repeats=3))
-
-# %% id="gpu-resnet"
-# NBVAL_IGNORE_OUTPUT
-if torch.cuda.is_available():
-    micro_batch = device.pick_by_tier(cpu=1, small_gpu=32, large_gpu=128)
-    for strategy in ("none", "every-8", "sqrt"):
-        recipe = Recipe("resnet1000", micro_batch, checkpointing=strategy)
-        gpu_step, model, optimizer = recipe.make_step("cuda")
-        options = {"model": model, "optimizer": optimizer, "label": recipe.label()}
-        print(memory.measure(gpu_step, **options, repeats=3))
-        del gpu_step, model, optimizer, options
 
 # %% [markdown] id="truncated-text"
 # ## Is truncated backpropagation the same?
