@@ -451,12 +451,10 @@ show(tensor_ways)
 #
 # ## Context parallelism: divide the sequence
 #
-# ```text
-# ring      rank 0: own queries ─► keys and values of rank 0, 3, 2, 1 ─┐  one part at a time,
-#           rank 1: own queries ─► keys and values of rank 1, 0, 3, 2 ─┴─ passed to the next rank
-#
-# Ulysses   rank 0: own tokens, all heads ─ all-to-all ─► all tokens, own heads ─ all-to-all ─► back
-# ```
+# ![Ring: each of four ranks attends to its own part of the keys and values, then to the part of the
+# rank before, and so on, while the part that it has goes to the next rank. Ulysses: an all-to-all
+# gives each rank all tokens of its own heads, and a second all-to-all brings the results
+# back.](figures/13b-ring-ulysses.svg)
 #
 # For sequences that are too long for one rank, each rank takes a part of the tokens through the
 # whole model. Only attention looks at other tokens. In **ring attention** (Liu et al., 2023) keys
