@@ -9,19 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tutorial_lib.checks.given import (
-    Answer,
-    Case,
-    CheckError,
-    Result,
-    answered,
-    exam,
-    forbid,
-    observe,
-    run_half,
-    surroundings,
-)
-from tutorial_lib.checks.given.values import plain
+from tutorial_lib.checks.given import answered, exam, forbid, observe, run_half, surroundings
+from tutorial_lib.checks.given.values import Answer, Case, CheckError, Result, plain
 from tutorial_lib.instruments.planning.chain.stages import Stage
 from tutorial_lib.instruments.segments.tree import Tree
 

@@ -10,16 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tutorial_lib.checks.given import (
-    Answer,
-    Case,
-    CheckError,
-    Result,
-    exam,
-    observe,
-    outside,
-    run_half,
-)
+from tutorial_lib.checks.given import exam, observe, outside, run_half
+from tutorial_lib.checks.given.values import Answer, Case, CheckError, Result
 from tutorial_lib.models.gpt import GPT
 
 from .modules import context_of, make_gpt

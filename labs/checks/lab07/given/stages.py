@@ -10,17 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from tutorial_lib import memory
-from tutorial_lib.checks.given import (
-    Answer,
-    Case,
-    CheckError,
-    Result,
-    answered,
-    exam,
-    observe,
-    run_half,
-)
+from tutorial_lib.checks.given import answered, exam, observe, run_half
 from tutorial_lib.checks.given.surroundings import watched
+from tutorial_lib.checks.given.values import Answer, Case, CheckError, Result
 from tutorial_lib.memory.private_torch import FakeTensorMode
 
 from . import towers

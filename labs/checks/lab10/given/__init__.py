@@ -9,19 +9,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from tutorial_lib import memory
-from tutorial_lib.checks.given import (
-    Answer,
-    Case,
-    CheckError,
-    Result,
-    answered,
-    exam,
-    forbid,
-    observe,
-    outside,
-    run_half,
-    surroundings,
-)
+from tutorial_lib.checks.given import answered, exam, forbid, observe, outside, run_half
+from tutorial_lib.checks.given.surroundings import watched
+from tutorial_lib.checks.given.values import Answer, Case, CheckError, Result
 
 from .half_squares import squares_of_chunk
 from .matmuls import Matmuls
@@ -68,7 +58,7 @@ def _graph_of(loss: Any, where: str = "") -> Tensor:
 def _noted(scene: nn.Module, result: dict[str, Any]) -> Iterator[None]:
     """Fill in peak, the largest tensor, gradients and what was changed of a block."""
     observe.fill_gradients(scene)  # steady state, and gradients of an earlier micro-batch
-    with surroundings.watched(scene, but=_MAY_CHANGE) as changed, memory.watch(model=scene) as seen:
+    with watched(scene, but=_MAY_CHANGE) as changed, memory.watch(model=scene) as seen:
         yield
     result["peak"] = seen.peak_bytes - seen.baseline_bytes
     result["left"] = seen.leaked_bytes
@@ -88,7 +78,7 @@ def chunk_gradients(answer: Answer, case: Case) -> Result:
     scene = Scene(case)
     with (
         torch.no_grad(),  # as 10.3 calls it
-        surroundings.watched(scene, [scene.targets]) as changed,
+        watched(scene, [scene.targets]) as changed,
     ):
         returned = answer(scene.hidden, scene.targets, scene.weight)
         names = "the loss, the gradient of hidden, and that of weight"
@@ -210,7 +200,7 @@ def mean_over_counted(answer: Answer, case: Case) -> Result:
 
     leaves = [nn.Parameter(part) for part in hidden]
     joined = nn.ParameterList([weight, *leaves])
-    with surroundings.watched(joined, targets, but=_MAY_CHANGE) as changed:
+    with watched(joined, targets, but=_MAY_CHANGE) as changed:
         for part, theirs in zip(leaves, targets, strict=True):
             counted = (case.get("num_counted"),) if "num_counted" in case else ()
 
