@@ -80,8 +80,6 @@ def _faults(case: Case, saved: int) -> Faults:
         "each backward needs.": sum(outputs),
         "It is the input and all outputs: who would need the output of the last layer?": x
         + sum(outputs),
-        "The output of the last layer is in it: nothing in the chain keeps it.": saved
-        + outputs[-1],
         "It is what one position of the sequence takes: all dimensions but the last are "
         "rows.": saved_by({**case, "shape": one_position}),
     }.items()

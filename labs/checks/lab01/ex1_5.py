@@ -88,9 +88,6 @@ def _sums(case: Case, report: memory.MemoryReport) -> dict[str, int]:
     if case["kind"] == "vgg":
         return sums | _walks(model, saved, fixed, gradients)
     if report.at_peak["gradients"] < 0.9 * gradients:
-        if case["optimizer"] == "adamw":
-            late = "Backward and update come one after the other: take the larger, not their sum."
-            sums[late] = report.peak_bytes + 2 * gradients
         return sums | {
             "The parameters' gradients lie on top of the fullest store in it: while that is full "
             "hardly one of them exists, and the update comes after backward.": report.peak_bytes

@@ -58,10 +58,7 @@ def _faults(cold: list[float], steady: list[float]) -> Faults:
         "It is the mean, which one slow step has moved: take the median.": statistics.mean(steady),
         "It is the sum of all timed steps: one of them is wanted.": sum(steady),
         "It is the fastest step: take the median.": min(steady),
-        "It is the slowest step: take the median.": max(steady),
         "The warm-up steps are among the timed ones.": statistics.median(cold + steady),
-        "It is the mean of the warm-up steps and the others: time the others, and take their "
-        "median.": statistics.mean(cold + steady),
         f"It is the lower {middle}": statistics.median_low(steady),
         f"It is the upper {middle}": statistics.median_high(steady),
         "It is in milliseconds: seconds are wanted.": 1000 * statistics.median(steady),

@@ -108,9 +108,6 @@ def _faults(case: Case, phase: str) -> expect.Faults:
             f"{_INCREMENT}, what forward saved with it.": backward - between,
             "It is a first step's: no optimizer state is there yet.": cold_backward,
             "Forward's peak is in it: reset the peak between the two.": max(forward, backward),
-            "The update is in it: read the peak before the optimizer's step.": max(
-                backward, update
-            ),
             "It is what is there when backward is over: ask for the most there was.": after,
         },
     }[phase].items()
@@ -132,6 +129,4 @@ def _rate_faults(case: Case, step: float) -> expect.Faults:
         "It is steps a second: each step sees num_samples of them.": 1 / step,
         "It is the seconds of a step.": step,
         "A slow step has moved it: take the median step.": samples / (step + slow),
-        "A slow step has moved it, and more than one: take the median.": samples
-        / (step + 2 * slow),
     }.items()

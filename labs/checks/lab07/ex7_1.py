@@ -107,5 +107,4 @@ def _faults(images: Tensor, texts: Tensor, log_scale: Tensor) -> Faults:
         "the similarities are multiplied by the scale, not divided: it is one over a "
         "temperature.": towers.in_batch_loss(images, texts, 1 / scale),
         "a pair's own similarity is missing below the line: it is one of the candidates.": alone,
-        f"that is a mean over {pairs}x{pairs} numbers and not over the pairs.": both / 2 / pairs,
     }.items()

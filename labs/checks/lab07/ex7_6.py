@@ -151,8 +151,6 @@ def _judge_gradients(case: Case, result: Result, *wanted: Tensor) -> None:
 
 
 def _faults(case: Case, wanted: Sequence[Tensor]) -> expect.Faults:
-    of_one = len(wanted) // (1 if case.get("shared") else case["towers"])
-    ones = [torch.ones_like(gradient) for gradient in wanted]
     accumulated, in_turn = (
         given.cached_backward.run(step, case)["gradients"][:-1] for step in (_accumulated, _in_turn)
     )
@@ -160,11 +158,6 @@ def _faults(case: Case, wanted: Sequence[Tensor]) -> expect.Faults:
         "they are those of plain accumulation, whose rows know only the negatives of their own "
         "micro-batch.": accumulated,
         "what .grad held before is gone: like backward, add to it.": [g - 1 for g in wanted],
-        "the first tower got none: go backward through each.": [*ones[:of_one], *wanted[of_one:]],
-        "only the last tower is missing: go backward through each.": [
-            *wanted[:-of_one],
-            *ones[-of_one:],
-        ],
         "each micro-batch went through all towers before the next one came, which draws other "
         "masks: run one tower over all its micro-batches, then the next.": in_turn,
     }.items()

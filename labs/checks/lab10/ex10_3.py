@@ -96,7 +96,6 @@ def _loss_faults(case: Case, right: losses.Right) -> Faults:
     yield "it is the mean over the tokens: the sum is wanted.", right.loss / tokens
     yield "it is the last chunk's alone: add them up.", right.of(slice(-(tokens % size), None))[0]
     yield "it is divided by the chunks: the sum is wanted.", right.loss / -(-tokens // size)
-    yield "it is multiplied by a factor that belongs to backward.", right.loss * case["factor"]
 
 
 def _faults(case: Case, right: losses.Right, is_twice: bool) -> Faults:
