@@ -12,25 +12,9 @@ looks for. What a part only changes, it changes twice: BatchNorm's running avera
 All this is so in `eval()` too, except with `library-switch`.
 """
 
-from typing import TYPE_CHECKING
-
 from tutorial_lib import load_when_used
 
-if TYPE_CHECKING:
-    from tutorial_lib.instruments.segments.find import find_blocks
-    from tutorial_lib.instruments.segments.strategies import (
-        STRATEGIES,
-        Applied,
-        applied,
-        called_through,
-        possible,
-        replace_method,
-        stop_caching,
-    )
-
-__all__ = ["STRATEGIES", "Applied", "applied", "called_through", "find_blocks", "possible"]
-__all__ += ["replace_method", "stop_caching"]
-_, __getattr__ = load_when_used(
+__all__, __getattr__ = load_when_used(
     __name__,
     {
         "find": "find_blocks",

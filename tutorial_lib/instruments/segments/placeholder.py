@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import operator
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from typing import Any
 from unittest import mock
 
 import torch
@@ -25,26 +25,7 @@ _ALONE = ("neg", "invert", "abs")
 _VALUES = {"item", "tolist", "numpy", "nonzero", "argwhere", "unique", "unique_consecutive"}
 
 
-class Run(Protocol):
-    """What a placeholder asks of its run, a `DeferredRun`."""
-
-    first: int
-    piece: int
-    advice: str
-    execute: Any
-    touched: set[int]
-    shapes_asked_for: set[int]
-    device: torch.device | None
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether all stages were called."""
-
-    def finish(self) -> None:
-        """Run everything."""
-
-    def between(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """Record what the model does."""
+Run = Any  # a `DeferredRun`, which imports this module
 
 
 class NeedsValueError(RuntimeError):
