@@ -60,24 +60,6 @@ def read(name: str) -> Published:
     return _parsed(name, path, path.stat().st_mtime_ns)
 
 
-def of_model(name: str, model: Any) -> Published:
-    """Return what a model of transformers or diffusers is trained on.
-
-    Raises:
-        ValueError: When it is of neither library, or no batch is known for it.
-    """
-    config: Any = getattr(model, "config", None)
-    cls = type(model).__name__
-    if hasattr(config, "to_dict"):
-        return _of_transformers(name, {**config.to_dict(), "architectures": [cls]})
-    if isinstance(config, Mapping):
-        return _of_diffusers(name, {**config, "_class_name": cls})
-    raise ValueError(
-        f"{name} returns a {cls}, whose config is of neither transformers nor diffusers: return "
-        "loss (a function that runs forward) and model, or step, model and optimizer."
-    )
-
-
 def _file(name: str) -> Path:
     path = Path(name).expanduser()
     if path.is_dir():

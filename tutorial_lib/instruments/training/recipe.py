@@ -33,9 +33,9 @@ class Recipe(RecipeFields):
     Args:
         model: A key of `published.PUBLISHED`; the path of a `config.json` of transformers or
             diffusers, of a folder with one, or a name on the Hub; or a function of your own, as
-            `path/to/train.py:make_step` or `package.module:make_model`. It gives step, model and
-            optimizer; or model and loss (a function that runs forward); or a model of one of the
-            two libraries. It may take `micro_batch` and `device`.
+            `path/to/train.py:make_step` or `package.module:make_loss`. It gives step, model and
+            optimizer; or loss (a function that runs forward) and model. It may take `micro_batch`
+            and `device`.
         micro_batch: Samples in memory at once.
         seq: Tokens in a sequence; `None` takes the model's own.
         size: Height and width: pixels for a vision transformer, latents for a U-Net.

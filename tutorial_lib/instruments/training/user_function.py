@@ -15,8 +15,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from tutorial_lib.instruments import published
-from tutorial_lib.instruments.published import config_file
 from tutorial_lib.instruments.training.fields import RecipeFields
 
 _NAME = re.compile(r"(?P<home>.+):(?P<function>[A-Za-z_]\w*)")
@@ -100,14 +98,18 @@ def build(recipe: RecipeFields, device: torch.device | str) -> tuple[Any, ...]:
     given: dict[str, Any] = {key: value for key, value in asked.items() if value is not None}
     given["device"] = device
     made = function(**{key: value for key, value in given.items() if key in taken})
-    for key in recipe.overrides if isinstance(made, nn.Module) else asked:
+    if isinstance(made, nn.Module):
+        cls = type(made).__name__
+        raise ValueError(
+            f"{name} returns a {cls}, and nothing says what it is trained on. "
+            + _add(name.rpartition(":")[0], cls)
+        )
+    for key in asked:
         if key not in taken and asked[key] not in (None, 1):
             raise ValueError(
                 f"{name} takes no {key}, and {key} (={asked[key]}) was asked for: give the "
                 f"function a parameter {key}, or leave it out."
             )
-    if isinstance(made, nn.Module):
-        return _with_batch(recipe, made, device)
     if isinstance(made, tuple) and len(made) in (2, 3) and isinstance(made[1], nn.Module):
         if isinstance(made[-1], list | tuple | dict):
             raise ValueError(
@@ -118,23 +120,8 @@ def build(recipe: RecipeFields, device: torch.device | str) -> tuple[Any, ...]:
     kinds = [type(part).__name__ for part in (made if isinstance(made, tuple) else (made,))]
     raise ValueError(
         f"{name} returns {', '.join(kinds)}: return step, model and optimizer; or loss (a function "
-        "that runs forward) and model; or a model of transformers or diffusers. "
-        + _add(name.rpartition(":")[0])
+        "that runs forward) and model. " + _add(name.rpartition(":")[0])
     )
-
-
-def _with_batch(recipe: RecipeFields, model: nn.Module, device: Any) -> tuple[Any, ...]:
-    if not hasattr(model, "config"):
-        cls = type(model).__name__
-        raise ValueError(
-            f"{recipe.model} returns a {cls}, and nothing says what it is trained on. "
-            + _add(recipe.model.rpartition(":")[0], cls)
-        )
-    what = config_file.of_model(recipe.model, model)
-    batch = published.batch(
-        what, recipe.micro_batch, seq=recipe.seq, size=recipe.size, device=device
-    )
-    return (lambda: published.loss(what, model, batch)), model.train()
 
 
 def _function(name: str) -> Callable[..., Any]:
