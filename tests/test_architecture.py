@@ -26,6 +26,7 @@ COURSE = {
     "instruments.recorded.": ROOT / "course/recorded/rows",
     "instruments.figures.": ROOT / "course/figures/drawn",
     "instruments.frameworks.": ROOT / "course/frameworks",
+    "instruments.levers.": ROOT / "course/levers",
     "instruments.ranks.": ROOT / "course/ranks",
     "claims.": ROOT / "course/claims",
 }
@@ -69,6 +70,7 @@ INSTRUMENTS = {
         *("units", "device", "memory", "memory.timeline"),
         *("private_torch", "random_states", "segments", "predicting", "training"),
     },
+    "levers": {"units", "memory", "planning", "training"},
 }
 # The folders of `planning`: each imports from those before it.
 PLANNING = ("chain", "run", "fitting")
@@ -108,6 +110,7 @@ UPWARD = {
     "memory": {"predicting", "cap"},
     "plots": {"figures"},
     "widgets": {"figures"},
+    "planning": {"levers"},
     "commands": {"grader"},
 }
 # A chapter's imports load at most so many lines of ours (`checks` left out).

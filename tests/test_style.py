@@ -43,6 +43,7 @@ def test_docstrings_say_what_is_returned_or_done(root):
         "course/figures/drawn",
         "course/claims",
         "course/frameworks",
+        "course/levers",
         "course/ranks",
     )
     rooms = ("tutorial_lib", "labs/checks", "solutions/grader", *content)

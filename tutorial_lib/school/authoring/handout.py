@@ -25,6 +25,7 @@ CONTENT = (
     "course/claims/*",
     "course/figures/**/*",
     "course/frameworks/*",
+    "course/levers/*",
     "course/ranks/*",
     "course/recorded/**/*",
     "course/train/*",

@@ -15,7 +15,7 @@ _ROOT = Path(__file__).resolve().parents[3]
 _FOLDERS = (
     *("tutorial_lib", "labs/checks", "solutions/grader"),
     *("course/claims", "course/figures/drawn", "course/frameworks", "course/ranks"),
-    "course/recorded/rows",
+    *("course/levers", "course/recorded/rows"),
 )
 _OURS = [_ROOT / name for name in _FOLDERS]
 _NO_GPU = (
