@@ -33,20 +33,10 @@ def in_real_words(
     error: Exception,
     certain: Callable[[Tensor], Tensor | None],
 ) -> Any:
-    """Ask the real operation for what fake tensors refused.
+    """Return what the real operation returns where fake tensors refused, or raise what it says.
 
-    Args:
-        func: The operation that fake tensors refused.
-        args: Its arguments by position.
-        kwargs: Its arguments by name.
-        error: What fake tensors said.
-        certain: Returns a tensor's values where they follow from constants, else None.
-
-    Returns:
-        What the real operation returns, if it does not refuse: its shapes are right.
-
-    Raises:
-        Exception: What the real operation says; `error`, where it cannot be asked.
+    `certain` returns a tensor's values where they follow from constants, else None. Where the
+    operation cannot be asked, `error` is raised, which is what fake tensors said.
     """
     tensors = list_tensors((args, kwargs))
     plain = all(is_fake(one) and one.layout is torch.strided for one in tensors)

@@ -51,12 +51,7 @@ class FakeMaker:
         return self._dressed(empty.set_(of.untyped_storage(), first, size, strides))
 
     def make_constant(self, number: Tensor, view_of: Tensor | None = None) -> Tensor:
-        """Make what remembers a real number, as `from_real_tensor` does; inside `asking_no_mode`.
-
-        Args:
-            number: The real one, which is kept.
-            view_of: What remembers the number of which it is a view.
-        """
+        """Make what remembers a real number, inside `asking_no_mode`, as `from_real_tensor`."""
         size, strides, kind = number.size(), number.stride(), number.dtype
         made: Any = (
             self.make(kind, size, strides)

@@ -47,10 +47,7 @@ def is_place(name: str) -> bool:
 
 
 def read(name: str) -> Published:
-    """Read what a model is from its `config.json`.
-
-    Args:
-        name: The file, a folder with it, or a name on the Hub, as in `openai-community/gpt2`.
+    """Read what a model is from its `config.json`: a file, a folder with it, a name on the Hub.
 
     Raises:
         ValueError: When the file cannot be had, is no such file, or describes a model that

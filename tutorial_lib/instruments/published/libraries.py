@@ -28,13 +28,7 @@ def class_of(model: Published) -> Any:
 
 
 def construct(model: Published, config: Mapping[str, Any], attention: str) -> nn.Module:
-    """Build a model with the weights that its library draws.
-
-    Args:
-        model: Which.
-        config: What `full_config` gave.
-        attention: `sdpa` or `eager`; no effect on a model without attention.
-    """
+    """Build a model with the weights that its library draws, from what `full_config` gave."""
     cls = class_of(model)
     built: Any
     if _library(model) == "diffusers":

@@ -1,9 +1,4 @@
-"""Batch and loss of each family of published models.
-
-model = published.build("gpt2", device="cpu")
-batch = steps.batch("gpt2", 2, seq=128)
-steps.loss("gpt2", model, batch).backward()
-"""
+"""Batch and loss of each family of published models."""
 
 import contextlib
 import functools
@@ -99,12 +94,9 @@ def loss(name: str | Published, model: nn.Module, batch: Batch) -> Tensor:
 
 
 def noised(latents: Tensor, noise: Tensor, timesteps: Tensor) -> Tensor:
-    """Mix noise into latents as Stable Diffusion does in training.
+    """Mix noise into latents `(batch, 4, height, width)` as Stable Diffusion does in training.
 
-    Args:
-        latents: Clean latents `(batch, 4, height, width)`.
-        noise: Of the same shape.
-        timesteps: `(batch,)`, from 0 to 999.
+    The noise has the same shape; timesteps are `(batch,)`, from 0 to 999.
 
     Source:
         Ho et al. (2020), equation 4, with Stable Diffusion's betas: the square of equal steps

@@ -107,15 +107,7 @@ class UNet3d(nn.Module):
         return logits
 
     def loss(self, volumes: Tensor, labels: Tensor) -> Tensor:
-        """Mean cross-entropy over the voxels that have a label, a scalar.
-
-        Args:
-            volumes: As in `forward`.
-            labels: Classes `(B, D, H, W)`; -100 marks a voxel that nobody has labelled.
-
-        Raises:
-            ValueError: As in `forward`.
-        """
+        """Mean cross-entropy, a scalar; labels `(B, D, H, W)` are -100 where nobody set one."""
         return F.cross_entropy(self(volumes), labels)  # -100 is what it ignores by default
 
     def _check(self, volumes: Tensor) -> None:

@@ -132,13 +132,8 @@ class DeferredRun:
     ) -> list[DeferredTensor]:
         """Record the call of the next stage, or what the model does before that.
 
-        Args:
-            name: What the stage is, as the first words of an error.
-            function: The stage, with `args` and `kwargs`.
-            likes: For each result a tensor with its shape, or `None` where that is not known; a
-                placeholder is given for each.
-            read: Takes the results from what the stage returns.
-            is_stage: Whether it is a stage.
+        For each result `likes` has a tensor with its shape, or `None` where that is not known, and
+        a placeholder is returned; `read` takes the results from what the function returns.
         """
         if (holder := hidden(DeferredTensor, (args, kwargs))) is not None:
             raise RuntimeError(

@@ -2,12 +2,6 @@
 
 recipe = Recipe("gpt2", 8, precision="bf16-amp", checkpointing="per-block")
 memory.predict(recipe.make_step, label=recipe.label())
-
-step, model, optimizer = recipe.make_step("cuda")
-memory.measure(step, model=model, optimizer=optimizer, label=recipe.label())
-
-loss, model = Recipe("gpt2", 8).make_loss()
-loss().backward()
 """
 
 from __future__ import annotations

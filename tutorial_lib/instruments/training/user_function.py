@@ -74,9 +74,7 @@ def _add(home: Path | str, model: str = "MyModel") -> str:
 def build(recipe: RecipeFields, device: torch.device | str) -> tuple[Any, ...]:
     """Call the function that a recipe names, with those choices that it has parameters for.
 
-    Args:
-        recipe: `micro_batch`, `seq`, `size` and the overrides are handed on by name.
-        device: Handed on to a function that takes it.
+    `micro_batch`, `seq`, `size`, `device` and the overrides are handed on by name.
 
     Returns:
         Step, model and optimizer; or loss (a function that runs forward) and model.

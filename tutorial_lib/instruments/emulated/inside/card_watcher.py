@@ -176,10 +176,8 @@ def describe_peak(
 ) -> dict[str, Any] | None:
     """Find when and where the requested bytes were highest; None without any allocation.
 
-    Args:
-        events: PyTorch's record of allocations, oldest first; its beginning may be lost.
-        bytes_at_end: What is still held after the last event.
-        step_times: When each optimizer step ended, in seconds since the epoch.
+    The beginning of PyTorch's record may be lost, so it is read from what is held at the end.
+    `step_times` are the ends of optimizer steps, in seconds since the epoch.
     """
     sign = {"alloc": 1, "free_completed": -1}
     held, peak, at = bytes_at_end, -1, None

@@ -36,11 +36,8 @@ _KNOWN, _NUMBER = "a known value", "a number that is not known"
 class KnownValues:
     """Small tensors on the card whose values are known.
 
-    Args:
-        torch: PyTorch.
-        kernels: Schema and full name of each operation that has a kernel for a card.
-        note_read: Called when the program reads a value that is not known; with True when it is
-            a number, which most programs print.
+    `kernels` are schema and full name of each operation that has a kernel for a card. `note_read`
+    is called when the program reads a value that is not known; with True when it is a number.
     """
 
     def __init__(

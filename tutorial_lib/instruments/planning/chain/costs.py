@@ -115,15 +115,10 @@ class Costs:
         return (self, self.selective) if both and self.selective else (self,)
 
     def tree(self, choose: Choose, end: int, slots: int, size: Slots = int, start: int = 0) -> Tree:
-        """Return the best tree of a part, as a solver's table tells when it is asked again.
+        """Return the best tree of the part from `start` to `end`, as a solver's table tells.
 
-        Args:
-            choose: Which way to keep the first stage of a part, or where the segment before the
-                rest ends, from the part's start and end and the slots that are left.
-            end: The part's last stage.
-            slots: What is left for the part, besides its input.
-            size: Slots of a number of bytes.
-            start: The part's first stage.
+        From start, end and the slots that are left, `choose` returns the way to keep the part's
+        first stage, or the stage after the segment that begins it. `size` is the slots of bytes.
         """
         items: list[int | Tree] = []
         while start <= end:

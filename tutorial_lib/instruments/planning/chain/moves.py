@@ -53,14 +53,10 @@ class Slots:
     def of(
         cls, ran: Simulation, tree: Tree, skips: Sequence[Skip] = (), *, edges: bool = False
     ) -> Slots:
-        """Add up the events of a plan on paper.
+        """Add up the events of a plan that was simulated with nothing moved; skips don't move.
 
-        Args:
-            ran: The plan, simulated with nothing moved.
-            tree: Its tree.
-            skips: Its skips: what they pin doesn't move.
-            edges: Whether the first item's leavings may move. In a profile that's what the model
-                does before its first stage, where no plan reaches.
+        With `edges` the first item's leavings may move too. In a profile that's what the model does
+        before its first stage, where no plan reaches.
         """
         item_of = {stage: n for n, item in enumerate(tree) for stage in leaves((item,))}
         held = [[0] * len(tree), [0] * len(tree)]

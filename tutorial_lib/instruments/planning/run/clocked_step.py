@@ -107,13 +107,8 @@ def run_clocked(
 ) -> ClockedStep:
     """Run forward and backward, nothing recomputed as a whole, and read a clock at every boundary.
 
-    Args:
-        model: Whose stages.
-        calls: As it calls them.
-        loss: Runs the model and gives a scalar.
-        read: The clock.
-        look: Gets number and tensor of what a stage leaves for later ones, and whether it is given.
-        kept: How stages are kept: `int` or `Selective`.
+    `look` gets number and tensor of what a stage leaves for later ones, and whether it is given;
+    `kept` is how stages are kept, `int` or `Selective`.
     """
     clocked, count, last_saved = ClockedStep(), itertools.count(), [read()]
     keys, hooked = WeakIdKeyDictionary(), WeakIdKeyDictionary()  # as long as these live

@@ -19,13 +19,8 @@ def profile_samples(
 ) -> tuple[Profile, Profile, nn.Module]:
     """Profile a step with one sample and with two, as a whole where no plan can take it apart.
 
-    Args:
-        make_loss: Gives loss and model for so many samples.
-        stages: As `profile` takes them.
-        asked: The same, for what is more.
-
-    Returns:
-        Both profiles, and the second model.
+    `make_loss` gives loss and model for so many samples; `stages` and `asked` are `profile`'s.
+    Returns both profiles, and the second model.
     """
 
     def both(stages: Sequence[str] | None) -> tuple[Profile, Profile, nn.Module]:

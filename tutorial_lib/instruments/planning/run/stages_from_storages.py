@@ -140,14 +140,9 @@ def measure_stages(
     dropped: Sequence[Life],
     ends: Sequence[int],
 ) -> tuple[list[Stage], tuple[Skip, ...]]:
-    """Measure the stages of a chain in two runs.
+    """Measure the stages of a chain in two runs, in ticks: one that kept everything, one nothing.
 
-    Args:
-        clocked: A step in which everything was kept, in ticks.
-        flow: What goes between the stages.
-        kept: The storages of that step.
-        dropped: Those of a forward that kept nothing.
-        ends: Where each stage's forward ended in that one.
+    `kept` and `dropped` are their storages, and `ends` says where each forward of the second ended.
     """
     # weights that FSDP gathers and keeps are no stage's to drop: they count as there from the start
     curve = Curve(

@@ -70,14 +70,8 @@ def look(
     """Run a forward, then each stage again as a checkpoint does, then the forward again.
 
     Works on tensors without memory, and on others. What the model holds moves on with each of these
-    runs, so look at one that was made for it, or put it back.
-
-    Args:
-        model: The model.
-        run: Its forward and its loss.
-        stages: The modules that may be checkpointed, by name.
-        beside_model: Whether something other than the model, such as a closure, may keep state. If
-            not, and if the model keeps none, nothing is run a second time.
+    runs, so look at one that was made for it, or put it back. If nothing but the model may keep
+    state (not `beside_model`), and it keeps none, nothing is run a second time.
     """
     values = ValueNumbers()
     watch = _Watch(values, stages)

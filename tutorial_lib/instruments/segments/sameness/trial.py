@@ -55,12 +55,9 @@ class _UnclearError(Exception):
 
 
 def tried(make: Make, *, has_state: bool = False, is_large: bool = False) -> Tried:
-    """Try a loss with a few samples, for real.
+    """Try a loss with a few samples, for real; a large one in float32 first, which is faster.
 
-    Args:
-        make: Gives the loss and its model for a number of samples.
-        has_state: Whether forward changes what it keeps: then all is made anew for each gradient.
-        is_large: Whether float64 takes long: then float32 is tried first.
+    Where forward changes what it keeps (`has_state`), all is made anew for each gradient.
 
     Raises:
         UntriedError: When the batch isn't found, or the step doesn't repeat itself.
