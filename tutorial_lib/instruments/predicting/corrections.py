@@ -50,11 +50,7 @@ _HALVES = (torch.float16, torch.bfloat16)
 
 
 class RealSizes(TorchDispatchMode):
-    """Return the results of some operations with the bytes that their kernels return.
-
-    Args:
-        kernels: Whose kernels, `cuda` or `cpu`: they differ in the statistics of a norm.
-    """
+    """Return the results of some operations with the bytes that their kernels return."""
 
     def __init__(self, kernels: str) -> None:
         super().__init__()

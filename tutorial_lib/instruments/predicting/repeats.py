@@ -43,10 +43,7 @@ class _NotCompared(Exception):  # noqa: N818 - no error of a user's
 class Repeats(TorchDispatchMode):
     """Answer operations on fake tensors from memory, where shapes alone decide.
 
-    Args:
-        mode: The mode below whose tensors they are.
-        kernels: Whose kernels the other modes below take, where there are others.
-        values: The mode below that knows values, where there is one.
+    Below are the mode whose tensors they are, and maybe modes of kernels and values.
     """
 
     def __init__(

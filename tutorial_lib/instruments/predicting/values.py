@@ -46,10 +46,8 @@ class Values(TorchDispatchMode):
 
     A tensor is known when constants, ranges and random integers made it. Where an operation turns
     unknown numbers into integers or truth values (a choice of experts, a check for infinity), it
-    gets random numbers between 0 and 1 in their place, and its result is assumed.
-
-    Args:
-        decisions: By line, which truth value to assume there.
+    gets random numbers between 0 and 1 in their place, and its result is assumed. `decisions` say
+    by line which truth value to assume there.
     """
 
     def __init__(self, decisions: Mapping[str, bool] | None = None) -> None:

@@ -96,10 +96,7 @@ def without_truncated_normal() -> Patch:
 
 
 def without_tracebacks_of_fake_tensors() -> Patch:
-    """Keep fake tensors from printing where they refused: the error itself says so.
-
-    `log`: torch/_subclasses/fake_tensor.py.
-    """
+    """Keep fake tensors from printing refusals (`log`: torch/_subclasses/fake_tensor.py)."""
     return mock.patch("torch._subclasses.fake_tensor.log.disabled", True)
 
 

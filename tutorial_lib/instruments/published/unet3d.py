@@ -113,10 +113,8 @@ class UNet3d(nn.Module):
     def _check(self, volumes: Tensor) -> None:
         channels, multiple = self.config.in_channels, self.config.size_multiple
         if volumes.dim() != 5 or volumes.size(1) != channels:
-            raise ValueError(
-                f"The volumes have shape {tuple(volumes.shape)}; (batch, {channels}, depth, "
-                "height, width) is needed, with in_channels from the configuration."
-            )
+            needed = f"(batch, {channels}, depth, height, width)"
+            raise ValueError(f"The volumes have shape {tuple(volumes.shape)}; {needed} is needed.")
         if any(side % multiple for side in volumes.shape[2:]):
             # Twice: batch normalisation needs two voxels, at the bottom too, where the batch is 1.
             sides = [max(2, round(side / multiple)) * multiple for side in volumes.shape[2:]]

@@ -68,15 +68,10 @@ class Operation:
 class DeferredRun:
     """The operations of one forward, in order.
 
-    Piece k is the call of stage k and all that the model did since the call before it.
-
-    Args:
-        num_pieces: How many stages are called.
-        execute: Gets the run once all stages were called, and gives the values of `wanted`. With
-            `None`, the model may do no more with a placeholder than hand it, or the first element
-            of it, to the next stage.
-        advice: What an error says that refuses more.
-        first: The place of its first stage among those of all runs of a loss.
+    Piece k is the call of stage k and all that the model did since the call before it. `execute`
+    gets the run once all stages were called, and gives the values of `wanted`. With `None`, the
+    model may do no more with a placeholder than hand it, or the first element of it, to the next
+    stage. `first` is the place of the first stage among those of all runs of a loss.
     """
 
     def __init__(

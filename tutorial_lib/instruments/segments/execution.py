@@ -23,10 +23,8 @@ _BYPASSING_HOOKS: dict[str, Any] = {"respect_saved_tensors_hooks": False} if _HA
 class Execution:
     """A run with all that is known once all stages were called.
 
-    Args:
-        run: As many pieces as the tree has stages. One with `execute` runs once, and lets go of
-            what came from outside.
-        contexts: For a stage that is kept selectively, the `context_fn` of its checkpoint.
+    A run with `execute` runs once, and lets go of what came from outside. `contexts` gives the
+    `context_fn` of the checkpoint of a stage that is kept selectively.
     """
 
     def __init__(

@@ -125,16 +125,10 @@ class AdamW8bit(Optimizer):
 
 
 def dynamic_table(*, signed: bool) -> Tensor:
-    """256 numbers that codes stand for, in ascending order.
+    """Return the 256 numbers that codes stand for, float32 `(256,)`, in ascending order.
 
     Seven decades end at 1, 0.1, ... 1e-6; each holds evenly spaced numbers, twice as many as the
-    decade below it.
-
-    Args:
-        signed: Whether half of them are negative; else each decade has twice as many.
-
-    Returns:
-        float32 `(256,)`, 0 and 1 among them.
+    decade below it. Signed, half of them are negative; else each decade has twice as many.
 
     Source:
         Dettmers et al. (2022), section 1.3, dynamic quantisation, as tabulated in bitsandbytes.

@@ -1,8 +1,4 @@
-"""Divide a recipe's model over ranks: DDP, ZeRO, FSDP2 or tensor parallelism.
-
-with ranks.pretend(8):
-    report = memory.predict(Recipe("llama-2-7b", ranks=8, shard="fsdp").make_step)
-"""
+"""Divide a recipe's model over ranks: DDP, ZeRO, FSDP2 or tensor parallelism."""
 
 import math
 import tomllib
@@ -34,12 +30,8 @@ _LAYERS = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="
 def sharded(model: nn.Module, num_ranks: int, shard: str) -> nn.Module:
     """Return one rank's part of a model: the model, changed in place, or DDP around it.
 
-    Gradients are brought together after every micro-batch, without `no_sync`.
-
-    Args:
-        model: The whole one.
-        num_ranks: How many ranks share it; this process must be one of them.
-        shard: A name of `Shard`.
+    Gradients are brought together after every micro-batch, without `no_sync`. This process must be
+    one of so many ranks.
 
     Raises:
         ValueError: When this process is none of so many ranks, or the model cannot be divided.

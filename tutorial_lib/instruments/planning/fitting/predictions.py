@@ -89,11 +89,7 @@ def taken_apart(
     *,
     is_chosen: bool,
 ) -> tuple[list[Parts], dict[str, str], Sameness]:
-    """Take a step apart in each precision.
-
-    Returns:
-        The parts; by precision why another one was not tried; and what was seen before.
-    """
+    """Take a step apart in each precision, and say why one was not tried, and what was seen."""
     same, found, not_tried = look(), list[Parts](), dict[str, str]()
     try:
         found.append(take(recipes[0]))

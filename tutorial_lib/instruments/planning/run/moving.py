@@ -50,14 +50,7 @@ class _Waiting:
 
 @dataclass(eq=False)
 class Moving:
-    """The moves of one forward and its backward.
-
-    Args:
-        moves: What moves, with places in the tree.
-        tree: What is run.
-        model: Its parameters and buffers stay where they are.
-        names: The stages' names, for what is refused.
-    """
+    """The moves of one forward and its backward; parameters and buffers stay where they are."""
 
     moves: Sequence[Move]
     tree: Tree

@@ -50,13 +50,7 @@ def run_from(states: tuple[Any, ...], loss: Loss) -> Tensor:
 
 
 class Recorder:
-    """Notes the calls of stages while a loss runs, and forgets what they save for backward.
-
-    Args:
-        model: Whose stages.
-        stages: By name.
-        read: A clock.
-    """
+    """Notes the calls of stages while a loss runs, and forgets what they save for backward."""
 
     def __init__(
         self,

@@ -46,11 +46,10 @@ class Speed:
     def of(cls, card: str | None) -> Speed:
         """Take a card's speed: the shares of what is published that the default has of an A100's.
 
-        Args:
-            card: Its name, a key of `PUBLISHED_SPEEDS`; `None` takes the A100.
+        `None` takes the A100.
 
         Raises:
-            ValueError: For a card whose speed is not there.
+            ValueError: For a name that is no key of `PUBLISHED_SPEEDS`.
         """
         if card is None:
             return cls()
@@ -119,10 +118,6 @@ def lasts(make_step: Callable[[], Any], speed: Speed) -> tuple[float, float]:
     """Return from and to how many seconds a step takes on a card, as nine in ten timed steps did.
 
     What ranks exchange is not in it, nor what the data loader does.
-
-    Args:
-        make_step: Builds the step, as `memory.predict` takes it.
-        speed: Of the card.
     """
     with memory.predicting():
         step, *_ = make_step()

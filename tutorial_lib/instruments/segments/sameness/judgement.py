@@ -141,13 +141,8 @@ class Sameness(Tried):
 def judge(make: Make, find_stages: FindStages, *, known: Tried | None = None) -> Sameness:
     """Look at a model and its loss: first on tensors without memory, then for real where small.
 
-    Args:
-        make: Returns the loss and its model for a number of samples, anew at each call.
-        find_stages: Names the modules of the model that may be recomputed.
-        known: The result of a trial where it is known already, as for published models.
-
-    Returns:
-        The judgement, which also says what could not be tried.
+    `make` returns both for a number of samples, anew at each call; `find_stages` names the modules
+    that may be recomputed; `known` is a trial's result where it is known, as of published models.
     """
     untried = ""
     with memory.predicting():
