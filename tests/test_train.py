@@ -26,7 +26,7 @@ def test_the_script_trains_its_twin(capsys):
 @pytest.mark.parametrize("chapter", [*states.CHAPTERS][1:])
 def test_the_script_after_a_chapter_trains_alike(tmp_path, capsys, chapter):
     losses = []
-    states.write(tmp_path / "mine.py", states.functions_after(chapter))
+    states.write(tmp_path / "mine.py", states.script(states.functions_after(chapter)))
     for path in (tmp_path / "mine.py", Path(train.__file__)):
         script = runpy.run_path(str(path), run_name="script")
         script["main"](script["TWIN"], updates=3, device="cpu")
@@ -82,11 +82,34 @@ def test_a_learners_function_that_fails_shows_its_own_line():
 def test_a_script_written_anew_is_kept_aside(tmp_path):
     path = tmp_path / "mine.py"
     path.write_text("print('mine')\n")
-    states.write(path, states.functions_after("05"))
+    states.write(path, states.script(states.functions_after("05")))
     assert (tmp_path / "mine.before.py").read_text() == "print('mine')\n"
     assert "checkpoint(block, x" in path.read_text()
     with pytest.raises(SystemExit, match="'06' has no lever: name one of 02, 05, 07, 08"):
         states.functions_after("06")
+
+
+def test_a_lever_goes_into_the_learners_own_script(tmp_path, monkeypatch):
+    monkeypatch.setattr(your_run, "predicted", lambda _: {"at_peak": {}, "TFLOP": 1, "seconds": {}})
+    path, of = tmp_path / "mine.py", states.functions_after("10d")
+    your_run.apply("08", to=str(path), update=of["update"])
+    begun = path.read_text()
+    assert "context_fn=contexts" in begun  # chapter 07's lever, since there was no file
+    path.write_text(begun.replace("BATCH = 12", "BATCH = 24  # mine"))
+    for _ in range(2):
+        your_run.apply("10d", to=str(path), loss_of=of["loss_of"])
+    text = path.read_text()
+    assert "BATCH = 24  # mine" in text
+    for name in ("checkpointed", "usual", "loss_of", "keep_attention", "update"):
+        assert text.count(f"def {name}(") == 1
+    path.write_text("def loss_of(:\n")
+    with pytest.raises(SyntaxError, match=r"mine\.py, line 1"):
+        your_run.apply("10d", to=str(path), loss_of=of["loss_of"])
+    assert path.read_text() == "def loss_of(:\n"
+    path.write_text("print()\n")
+    with pytest.raises(ValueError, match="has no function loss_of to replace"):
+        your_run.apply("10d", to=str(path), loss_of=of["loss_of"])
+    assert path.read_text() == "print()\n"
 
 
 def test_where_a_gpu_is_the_update_is_measured_or_does_not_fit(monkeypatch, capsys):

@@ -32,6 +32,7 @@ from torch.utils.module_tracker import ModuleTracker
 import tutorial_lib
 from tutorial_lib import blanks, claims, data, memory, plots
 from tutorial_lib.guesses import beside
+from tutorial_lib.instruments.recorded import FOLDER
 from tutorial_lib.memory import storage_key
 from tutorial_lib.models.gpt import GPT, Block, GPTConfig
 from tutorial_lib.units import Bytes, human_bytes, human_flops
@@ -720,6 +721,15 @@ print(f"all but down: {share:.0f} % of {plain.waiting:.1f}{beside(guess, share)}
 freed = f"{100 - share:.0f} % of the waiting bytes"
 print(f"freed: {freed}, for {policy.flops / plain.flops - 1:.1%} more FLOPs")
 pd.DataFrame(table).T.rename_axis("kept")
+
+# %% id="policy-seconds"
+# @title A policy in seconds, as published: run this cell; open it to look
+times = pd.read_csv(FOLDER / "published_times.csv").set_index("id")
+titan = times.loc["llama2-13b-titan-op"]
+print(f"{titan.source}, {titan.model}, {titan['count']:.0f} {titan.card},")
+print(f"{titan.checkpointed}:")
+print(f"FLOPs x {1 + titan.again / 3:.2f}, worked out;", end=" ")
+print(f"seconds x {titan.without / titan['with']:.2f}, measured")
 
 # %% [markdown] id="policies-read"
 # `all but down` runs no matmul twice and still frees a good part of the memory: what the norms and

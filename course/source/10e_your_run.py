@@ -65,13 +65,13 @@ if device.has_gpu():
 # ## The script
 #
 # The next cell writes `my_train.py` beside this notebook: `train.py` with the chapters' functions
-# in it. If you want yours, give `your_run.apply` a file, as in `to="my_train.py"`. The script
-# trains the twin; on a GPU, run `python my_train.py` for the whole model. If your file stops, the
-# error names its line. `python course/train/states.py 08 my_train.py` writes the script as it is
-# after chapter 08, and keeps yours as `my_train.before.py`.
+# in it. If you want yours, add `to="my_train.py"` to `your_run.apply` in a chapter. The script
+# trains the twin; on a GPU, run `python my_train.py` for the whole model. To begin a chapter anew,
+# take the state before it: `python course/train/states.py 07 my_train.py` writes the script as it
+# is after chapter 07, and keeps yours as `my_train.before.py`.
 
 # %% id="script-out"
-states.write("my_train.py", functions)
+states.write("my_train.py", states.script(functions))
 command = [sys.executable, "my_train.py", "--twin"]
 ran = subprocess.run(command, capture_output=True, text=True)
 print(ran.stderr if ran.returncode else f"{len(ran.stdout.splitlines())} updates")

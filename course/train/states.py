@@ -35,31 +35,50 @@ CHAPTERS = {
 }
 
 
-def sources_of(function, name, taken=()):
-    """Return a function's text under a name, after that of what it calls of its own notebook."""
-    text, found = textwrap.dedent(inspect.getsource(function)), {}
-    pending = [text]
+def sources_of(function, name):
+    """Return the text of what a function calls of its own notebook, and its own, by name."""
+    found, pending = {name: textwrap.dedent(inspect.getsource(function))}, [name]
     while pending:
-        for node in ast.walk(ast.parse(pending.pop())):
+        for node in ast.walk(ast.parse(found[pending.pop()])):
             part = function.__globals__.get(node.id) if isinstance(node, ast.Name) else None
             own = getattr(part, "__module__", "") == function.__module__
-            if own and part is not function and node.id not in (*found, *taken):
-                found[node.id] = textwrap.dedent(inspect.getsource(part))
-                pending.append(found[node.id])
-    text = re.sub(r"def \w+\(", f"def {name}(", text, count=1)
-    return "\n\n\n".join(part.strip() for part in [*reversed(found.values()), text]) + "\n"
+            if own and part is not function and node.id not in found:
+                found = {node.id: textwrap.dedent(inspect.getsource(part))} | found
+                pending.append(node.id)
+    found[name] = re.sub(r"def \w+\(", f"def {name}(", found[name], count=1)
+    return found
 
 
-def script(functions):
-    """Return the text of train.py with these functions, by name, in place of its own."""
-    text = (HERE / "train.py").read_text(encoding="utf-8")
-    lines = text.splitlines(keepends=True)
-    for node in reversed(ast.parse(text).body):
-        if isinstance(node, ast.FunctionDef) and node.name in functions:
-            theirs = sources_of(functions[node.name], node.name)
-            lines[node.lineno - 1 : node.end_lineno] = [theirs]
+def put(text, name, source, path, before):
+    """Put a function's source into a script's text: in its place, else before another one."""
+    places = {
+        node.name: (node.lineno - 1, node.end_lineno)
+        for node in ast.parse(text, path).body
+        if isinstance(node, ast.FunctionDef | ast.ClassDef)
+    }
+    if before not in places:
+        raise ValueError(f"{path} has no function {before} to replace: begin with states.py.")
+    lines, source = text.splitlines(keepends=True), source.strip() + "\n"
+    start, end = places.get(name, places[before])
+    lines[start : end if name in places else start] = [
+        source if name in places else f"{source}\n\n"
+    ]
+    return "".join(lines)
+
+
+def script(functions, path=HERE / "train.py"):
+    """Return the text of a script with these functions, by name, in place of its own.
+
+    Raises:
+        SyntaxError: When the script is no Python, with its line.
+        ValueError: When it lacks a function.
+    """
+    text = Path(path).read_text(encoding="utf-8")
+    for name, function in functions.items():
+        for part, source in sources_of(function, name).items():
+            text = put(text, part, source, str(path), before=name)
     last = "from tutorial_lib.models.gpt import GPT, GPTConfig\n"
-    return "".join(lines).replace(last, last + MORE)
+    return text if MORE in text else text.replace(last, last + MORE)
 
 
 def load(notebook, name):
@@ -106,10 +125,9 @@ def functions_after(chapter):
     return found
 
 
-def write(path, functions):
-    """Write the script with these functions, and keep what the file had as NAME.before.py."""
+def write(path, text):
+    """Write a script, and keep what the file had as NAME.before.py."""
     path = Path(path)
-    text = script(functions)
     if path.exists():
         path.replace(path.with_suffix(".before.py"))
     path.write_text(text, encoding="utf-8")
@@ -118,4 +136,4 @@ def write(path, functions):
 if __name__ == "__main__":
     if len(sys.argv) != 3:
         raise SystemExit(__doc__)
-    write(sys.argv[2], functions_after(sys.argv[1]))
+    write(sys.argv[2], script(functions_after(sys.argv[1])))

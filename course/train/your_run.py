@@ -104,8 +104,9 @@ def apply(chapter, to=None, **yours):
 
     Args:
         chapter: Number of the chapter, as in "05".
-        to: File to write the script with your functions to, as "my_train.py"; what it had is
-            kept as "my_train.before.py".
+        to: Your script, as "my_train.py". Your functions take the place of its own, and what it
+            was is kept as "my_train.before.py". If there is none, it's train.py with the levers up
+            to this chapter.
         yours: Your functions, by their names in train.py.
 
     Returns:
@@ -128,11 +129,12 @@ def apply(chapter, to=None, **yours):
     order = [*states.CHAPTERS]
     earlier = order[: order.index(chapter)]
     functions = (states.functions_after(earlier[-1]) if earlier else {}) | yours
-    if to:
-        states.write(to, functions)
     tokens = RAGGED if chapter not in order[: order.index("09")] else ROWS
     if functions:  # up to chapter 08, sums keep their order
         prove(functions, tokens, bitwise="update" not in functions)
+    if to:
+        own = Path(to).exists()
+        states.write(to, states.script(yours if own else functions, *[to] * own))
     bar = predicted(functions)
     gib = sum(bar["at_peak"].values()) / GIB
     print(f"{label}: {gib:.1f} GiB, {bar['TFLOP']:.1f} TFLOP, predicted")
