@@ -17,7 +17,6 @@ import train
 
 from tutorial_lib import data, device, memory, plots
 from tutorial_lib.checks import assert_same_training
-from tutorial_lib.instruments.planning.run.roofline import Roofline, Speed
 from tutorial_lib.units import GIB
 
 BARS = Path(__file__).with_name("bars.json")
@@ -43,6 +42,8 @@ def predicted(functions):
 
     It has the bytes by category at the peak, the TFLOP, and by a roofline the seconds on each card.
     """
+    from tutorial_lib.instruments.planning.run.roofline import Roofline, Speed
+
     lines = {card: Roofline(Speed.of(name)) for card, name in CARDS.items()}
     with patch.dict(vars(train), functions):
         report = memory.predict(make_step)
