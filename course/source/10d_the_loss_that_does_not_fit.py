@@ -692,9 +692,9 @@ pd.DataFrame.from_dict(rows, orient="index", columns=columns)
 #
 # In `train.py`, four sequences still need 4096 x 50257 logits, their gradient and a copy of them.
 #
-# **Write.** `loss_of`, with `checkpointed`. The mean is over the targets that count, those >= 0.
-# `train.hidden_of(model, tokens)` returns (batch, sequence, width), and `train.targets_of(tokens)`
-# flat targets.
+# **Write.** `loss_of`, with `checkpointed` and `model.head`. The mean is over the targets that
+# count, those >= 0. `train.hidden_of(model, tokens)` returns (batch, sequence, width), and
+# `train.targets_of(tokens)` flat targets.
 
 
 # %% id="loss-of"
