@@ -359,6 +359,8 @@ ONE = save({"0": torch.ones(2)})
         packed(b'{"tensor": "0"}', ONE[:-4]),
         packed(b'{"tensor": "0"}', ONE.replace(b"[2]", b"[3]")),
         packed(b'{"tensor": "0"}', ONE.replace(b"F32", b"F99")),
+        packed(b'{"tensor": "0"}', ONE.replace(b"F32", b"U32")),  # a type that no check compares
+        packed(b'{"tensor": "0"}', save({"0": torch.ones(65 * [1])})),
         *(packed(text.encode(), ONE) for text in ('{"tensor": "1"}', '{"tensor": ["0"]}')),
         packed(b'{"dict": [1]}'),
         packed(b'{"a": 1, "b": 2}'),

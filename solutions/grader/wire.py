@@ -170,7 +170,10 @@ def _untagged(value: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
     if tag == "dict" and isinstance(inner, dict):
         return {key: _untagged(item, tensors) for key, item in inner.items()}
     if tag == "tensor":
-        return tensors[inner]
+        tensor = tensors[inner]
+        if tensor.dtype not in _DTYPES or tensor.dim() > 64:
+            raise WireError(f"a tensor of {tensor.dtype} and {tensor.dim()} dimensions came.")
+        return tensor
     if tag == "opaque" and isinstance(inner, str):
         return Opaque(inner[:200])
     raise WireError(f"{str(tag)[:50]!r} is no tag.")
