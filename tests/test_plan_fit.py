@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import sys
 from dataclasses import replace
 
 import pytest
@@ -104,34 +103,6 @@ def test_another_training_is_taken_by_who_asks_for_it_and_not_where_less_will_do
     assert found.as_data()["otherwise"]["changes"] == ("adamw-8bit",)
     assert fitted(too_large, eight_bit, rounded, asked=(*kinds,)).best is eight_bit
     assert fitted(too_large, eight_bit, rounded, asked=(kinds[2],)).best is rounded
-
-
-def test_one_of_stages_that_are_alike_stands_for_all(tiny, monkeypatch):
-    def numbers(found):
-        forms = [form for stage in found.stages for form in (stage, stage.selective) if form]
-        return [n for form in forms for n in vars(form).values() if isinstance(n, int | float)]
-
-    def profiled():
-        found = []
-        with memory.predicting():
-            for samples in (1, 2):
-                loss, model = Recipe(tiny, samples, precision="bf16").make_loss()
-                like = found[0] if found else None
-                asked = {"gradients": "made", "selective": True, "like": like}
-                found.append(planning.profile(model, loss, **asked))
-        return found
-
-    module = sys.modules[planning.profile.__module__]
-    alike, firsts = module.first_alike, []
-    monkeypatch.setattr(module, "first_alike", lambda *of: firsts.append(alike(*of)) or firsts[-1])
-    once = profiled()
-    assert len(firsts) == 3  # two samples are looked at with the stages of one as a guide
-    assert all(len(set(first)) < len(first) for first in firsts)
-    monkeypatch.setattr(module, "first_alike", lambda calls, stages: list(range(len(stages))))
-    for found, full in zip(once, profiled(), strict=True):
-        assert numbers(found) == pytest.approx(numbers(full), rel=1e-9)
-        assert found.skips == full.skips
-        assert [call.matmuls for call in found.calls] == [call.matmuls for call in full.calls]
 
 
 @pytest.mark.weekly
