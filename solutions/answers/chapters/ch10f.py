@@ -81,7 +81,7 @@ FILLINGS = {
         ),
         "divides_twice": wrong("The gradient is 0.50 times", "/ tokens", "/ tokens / 2"),
         "counts_padding": wrong(
-            "The gradient is 0.63 times", 'window["mask"].sum()', 'window["mask"].numel()'
+            "The gradient is 0.6", 'window["mask"].sum()', 'window["mask"].numel()'
         ),
         "takes_a_mean_of_means": wrong("The gradient is 1.25 times", ".sum() / tokens", ".mean()"),
         "does_not_divide": wrong("The gradient is 15.00 times", " / tokens", ""),
