@@ -11,8 +11,8 @@
 import math
 from copy import deepcopy
 from dataclasses import replace
-from functools import cache, reduce
-from itertools import count, pairwise
+from functools import cache
+from itertools import count
 from typing import NamedTuple
 
 import pandas as pd
@@ -39,56 +39,17 @@ torch.set_num_threads(1)  # small tensors: more threads would wait for each othe
 # the first inputs on the list that it passes, as many as there are free slots. After a block's own
 # backward, its slot is free again.
 #
-# **Edit the list and run the cell again.** Get below 45 forwards, first pass included, and then
-# below 38. The best list takes 33.
-
-# %% id="puzzle-rules"
-# @title The rules as code: run this cell; open it to look
-block = planning.Stage(
-    forward_seconds=1, backward_seconds=2, input_bytes=1, saved_bytes=5
-)
-
-
-def follow(boundaries, num_blocks=12, slots=3):
-    """Return the schedule, the stretches without a boundary, and what is left."""
-    wanted, stretches = list(boundaries), []
-
-    def run(start, end, free):
-        ahead = [at for at in wanted if start < at <= end][:free]
-        if not ahead:
-            stretches.append((end - start, start, end, free))
-            return reduce(
-                lambda tree, at: (tree, at), range(start + 1, end + 1), (start,)
-            )
-        for at in ahead:
-            wanted.remove(at)
-        parts = list(pairwise([start, *sorted(ahead), end + 1]))
-        tree = ()
-        for held, (first, after) in reversed(list(enumerate(parts))):
-            part = run(first, after - 1, free - held)
-            tree = (part, *tree) if tree else part
-        return tree
-
-    return run(0, num_blocks - 1, slots - 1), stretches, wanted
-
+# **Move the sliders**, one for each entry of the list. (Where you see no sliders, edit the list in
+# the cell and run it again.) Get below 45 forwards, first pass included, and then below 38. The
+# best list takes 33.
 
 # %% id="puzzle"
-boundaries = [6]
-
-schedule_of_list, stretches, unused = follow(boundaries)
-puzzle = planning.Plan((block,) * 12, schedule_of_list)
-longest, first, last, free = max(stretches)
-print(
-    f"{sum(puzzle.forward_executions)} forwards. The dearest part: blocks {first} to "
-    f"{last}, with no boundary between them and {free} of your 2 slots free before it."
-)
-if unused:
-    print(f"No run passed these with a slot free: {unused}.")
-figures.schedule(puzzle.simulation.events, title=f"your list: {boundaries}", unit=1)
+# @title The puzzle with sliders: run this cell; open it to edit the list
+figures.boundary_puzzle([6])
 
 # %% [markdown] id="puzzle-read"
-# Each hollow triangle is a forward that runs again. A long staircase means that a boundary is
-# missing: was a slot free when it began?
+# A column is one run: it goes up from the nearest boundary to the block whose backward comes next.
+# A tall staircase means that a boundary is missing. Was a slot free when it began?
 #
 # <details><summary>One of the best lists</summary>
 #
@@ -121,6 +82,11 @@ figures.schedule(puzzle.simulation.events, title=f"your list: {boundaries}", uni
 
 
 # %% id="chain"
+block = planning.Stage(  # of the checks below
+    forward_seconds=1, backward_seconds=2, input_bytes=1, saved_bytes=5
+)
+
+
 class Chain(NamedTuple):
     forward: tuple  # what each block's forward takes
     inputs: tuple  # units of memory of its input

@@ -10,6 +10,7 @@ __all__, __getattr__ = load_when_used(
         "lives": "lifetimes",
         "pictures": "batch_grid models_and_cards",
         "planning": "holders plans schedule",
+        "puzzle": "boundary_puzzle",
         "ranks": "timetable who_holds_what",
     },
 )
