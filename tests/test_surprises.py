@@ -2,12 +2,14 @@
 
 import csv
 import math
+import shutil
 import sys
 import tempfile
 import warnings
 from contextlib import nullcontext
 from functools import partial
 
+import compiled
 import habits
 import pytest
 import torch
@@ -318,6 +320,19 @@ def test_the_smallest_budget_of_the_compiler_has_not_the_smallest_peak():
     all_kept, few_kept, none_kept = map(peak, (1, 0.1, 0))
     assert few_kept < all_kept
     assert few_kept < none_kept
+
+
+@pytest.mark.weekly
+@pytest.mark.skipif(not shutil.which("g++"), reason="compiling on a CPU needs a C++ compiler")
+def test_a_compiled_step_recomputes_several_blocks_at_once_where_each_runs_twice():
+    with (habits.OUT.parent / "compiled.csv").open(encoding="utf-8") as file:
+        kept = [list(row.values()) for row in csv.DictReader(file)]
+    settings = [("two", "nothing"), ("two", "step"), ("two, graph break between", "step")]
+    seen = {one: compiled.row(3, one[0], True, one[1])[0] for one in settings}
+    alone = seen["two", "nothing"]
+    assert str(alone) in [row[5] for row in kept if row[:4] == ["3", "two", "True", "nothing"]]
+    assert seen["two", "step"] > 1.8 * alone
+    assert seen["two, graph break between", "step"] < 1.15 * alone
 
 
 @pytest.mark.weekly

@@ -11,11 +11,9 @@ context to look at (CoCa). Compiling on a CPU needs a C++ compiler. It takes som
 import os
 import sys
 
-os.environ["TORCHINDUCTOR_FORCE_DISABLE_CACHES"] = "1"  # else a second run compiles nothing
-os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # in this process, whose seconds are counted
-
 import torch
 from torch import Tensor, nn
+from torch._inductor import config
 from torch.nn import functional as F
 from torch.profiler import profile
 from torch.utils.checkpoint import checkpoint
@@ -111,6 +109,8 @@ def row(depth: int, passes: str, checkpointed: bool, compiled: str) -> tuple[int
 
 def main() -> None:
     torch.set_num_threads(1)
+    config.force_disable_caches = True  # else a second run compiles nothing
+    config.compile_threads = 1  # in this process, whose seconds are counted
     torch.compile(lambda x: x.exp().sum())(torch.ones(8, requires_grad=True)).backward()
     print("blocks,passes,checkpointed,compiled,torch,peak_bytes,compile_seconds", flush=True)
     for setting in SETTINGS if len(sys.argv) == 1 else [SETTINGS[int(i)] for i in sys.argv[1:]]:
