@@ -85,7 +85,7 @@ def predict(
     Warns:
         MeterWarning: Where the step looks at a value that does not follow from constants, and one
             was assumed. A decision that ends in an error is taken the other way: `make_step` is
-            then called again.
+            then called again. Where it calls compiled code, which is predicted uncompiled.
 
     Example:
         >>> def make_step():

@@ -103,7 +103,8 @@ class Recorder:
             raise CannotPlanError(
                 f"None of the stages {', '.join(list(self.stages)[:3])} ran with gradients. If the "
                 "model checkpoints them with use_reentrant=True, take False: a plan takes the "
-                "place of checkpoints. If `loss` calls other modules, name them with stages=[...]."
+                "place of checkpoints. If they are compiled (`block.compile()`), plan without. If "
+                "`loss` calls other modules, name them with stages=[...]."
             )
 
     @property
