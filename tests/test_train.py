@@ -85,6 +85,9 @@ def test_a_script_written_anew_is_kept_aside(tmp_path):
     states.write(path, states.script(states.functions_after("05")))
     assert (tmp_path / "mine.before.py").read_text() == "print('mine')\n"
     assert "checkpoint(block, x" in path.read_text()
+    states.write(path, "print('again')\n")
+    assert "checkpoint(block, x" in (tmp_path / "mine.before2.py").read_text()
+    assert (tmp_path / "mine.before.py").read_text() == "print('mine')\n"
     with pytest.raises(SystemExit, match="'06' has no lever: name one of 02, 05, 07, 08"):
         states.functions_after("06")
 

@@ -728,13 +728,14 @@ def twin_is_metered():
     right = memory.measure(step, model=model, optimizer=optimizer).peak_bytes
     with patch.object(train, "MEDIUM", GPTConfig(num_layers=1)):  # too large for here
         meter = metered_twin()
-    kind, seen = type(meter).__name__, meter.peak_bytes
-    assert isinstance(meter, Meter), f"A Meter has to come back, and not a {kind}."
+    kind = type(meter).__name__
+    assert isinstance(meter, Meter), f"Return a Meter, not a value of type {kind}."
     assert meter.by_category()["optimizer_state"], (
         "The peak has no optimizer states: it's the first update's, or the meter "
         "doesn't know the optimizer."
     )
-    assert seen == right, f"The peak has {right} bytes, and here {seen}."
+    seen = meter.peak_bytes
+    assert seen == right, f"The peak has {int(right)} bytes, and yours has {int(seen)}."
 
 
 # %% [markdown] id="apply-text"

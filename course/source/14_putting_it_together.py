@@ -711,7 +711,7 @@ def make_fused(config):
 # @title Check: run this cell
 @blanks.check("make_fused", "return a model and its optimizer")
 def is_fused():
-    (model, optimizer), (twin, _) = make_fused(train.TWIN), train.make(train.TWIN)
+    (model, optimizer), (twin, plain) = make_fused(train.TWIN), train.make(train.TWIN)
     weights, wanted = (list(gpt.parameters()) for gpt in (model, twin))
     assert all(map(torch.equal, weights, wanted)), (
         "The weights differ from those that `train.make` seeds."
@@ -721,6 +721,9 @@ def is_fused():
     assert held == len(wanted), f"It updates {held} of {len(wanted)} tensors."
     rate = optimizer.defaults["lr"]
     assert rate == 3e-4, f"Its learning rate is {rate}, not 3e-4."
+    own = [name for name in ("betas", "eps", "weight_decay")
+           if any(g[name] != plain.defaults[name] for g in optimizer.param_groups)]  # fmt: skip
+    assert not own, f"Leave {' and '.join(own)} as train.py has it."
     assert optimizer.defaults["fused"], "The optimizer that you made isn't fused."
 
 

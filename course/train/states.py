@@ -3,7 +3,7 @@
     python course/train/states.py 08 my_train.py
 
 writes the script as it is after chapter 08: start from it if you skipped chapters, or if yours no
-longer runs. A file that is there already is kept beside it, as `my_train.before.py`.
+longer runs. A file that is there already is kept beside it, as `my_train.before.py` (or before2).
 """
 
 import ast
@@ -126,10 +126,11 @@ def functions_after(chapter):
 
 
 def write(path, text):
-    """Write a script, and keep what the file had as NAME.before.py."""
+    """Write a script, and keep what the file had as NAME.before.py, .before2.py and so on."""
     path = Path(path)
+    names = (path.with_suffix(f".before{number}.py") for number in ("", *range(2, 1000)))
     if path.exists():
-        path.replace(path.with_suffix(".before.py"))
+        path.replace(next(name for name in names if not name.exists()))
     path.write_text(text, encoding="utf-8")
 
 

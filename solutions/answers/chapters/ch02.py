@@ -224,14 +224,14 @@ FILLINGS = {
             "metered(step, model)",
         ),
         "returns_bytes": wrong(
-            "It needs to return your meter",
+            "Return a Meter, not a value",
             "metered(step, model, optimizer)",
             "metered(step, model, optimizer).peak_bytes",
         ),
         "takes_half_the_rows": wrong(
-            "and here", "optimizer, your_run.ROWS", "optimizer, your_run.ROWS[:6]"
+            "and yours has", "optimizer, your_run.ROWS", "optimizer, your_run.ROWS[:6]"
         ),
-        "takes_the_full_size": wrong("and here", "train.TWIN", "train.MEDIUM"),
+        "takes_the_full_size": wrong("and yours has", "train.TWIN", "train.MEDIUM"),
         "calls_a_function": right(
             "partial(train.update, model, optimizer, your_run.ROWS)",
             "lambda: train.update(model, optimizer, your_run.ROWS)",

@@ -231,6 +231,9 @@ FILLINGS = {
             *("    return model", "    torch.manual_seed(0)\n    return model"),
         ),
         "forgets_the_rate": wrong("not 3e-4", "lr=3e-4, ", ""),
+        "decays_nothing": wrong(
+            "Leave weight_decay as train.py has it", "lr=3e-4, ", "lr=3e-4, weight_decay=0, "
+        ),
         "is_not_fused": wrong("isn't fused", ", fused=True", ""),
         "updates_all_at_once": wrong("isn't fused", "fused=True", "foreach=True"),
         "returns_the_model": wrong(
