@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import sys
 from dataclasses import replace
 
 import pytest
@@ -105,6 +106,34 @@ def test_another_training_is_taken_by_who_asks_for_it_and_not_where_less_will_do
     assert fitted(too_large, eight_bit, rounded, asked=(kinds[2],)).best is rounded
 
 
+def test_one_of_stages_that_are_alike_stands_for_all(tiny, monkeypatch):
+    def numbers(found):
+        forms = [form for stage in found.stages for form in (stage, stage.selective) if form]
+        return [n for form in forms for n in vars(form).values() if isinstance(n, int | float)]
+
+    def profiled():
+        found = []
+        with memory.predicting():
+            for samples in (1, 2):
+                loss, model = Recipe(tiny, samples, precision="bf16").make_loss()
+                like = found[0] if found else None
+                asked = {"gradients": "made", "selective": True, "like": like}
+                found.append(planning.profile(model, loss, **asked))
+        return found
+
+    module = sys.modules[planning.profile.__module__]
+    alike, firsts = module.first_alike, []
+    monkeypatch.setattr(module, "first_alike", lambda *of: firsts.append(alike(*of)) or firsts[-1])
+    once = profiled()
+    assert len(firsts) == 3  # two samples are looked at with the stages of one as a guide
+    assert all(len(set(first)) < len(first) for first in firsts)
+    monkeypatch.setattr(module, "first_alike", lambda calls, stages: list(range(len(stages))))
+    for found, full in zip(once, profiled(), strict=True):
+        assert numbers(found) == pytest.approx(numbers(full), rel=1e-9)
+        assert found.skips == full.skips
+        assert [call.matmuls for call in found.calls] == [call.matmuls for call in full.calls]
+
+
 @pytest.mark.weekly
 def test_with_a_host_the_same_budget_takes_less_time(tiny, enough, capsys):
     budget = int(1.3 * enough)
@@ -139,10 +168,15 @@ def test_where_nothing_fits_the_smallest_budget_knows_the_host(tiny, enough):
 
 
 @pytest.mark.parametrize("precision", ["bf16", "bf16-amp"])
-@pytest.mark.parametrize("optimizer", ["adamw-8bit", "adamw"])
-def test_a_step_in_whole_peaks_as_after_a_whole_first_step(tiny, optimizer, precision):
-    recipe = Recipe(tiny, precision=precision, optimizer=optimizer)
+@pytest.mark.parametrize(("optimizer", "is_lean"), [("adamw-8bit", True), ("adamw", False)])
+def test_a_step_in_whole_peaks_as_its_prediction_without_shortcuts(
+    tiny, optimizer, is_lean, precision
+):
+    recipe = Recipe(tiny, precision=precision)
     parts = predictions.Parts.of(recipe, [optimizer], planning.Speed())
+    update = parts.updates[optimizer]
+    assert update.is_lean == is_lean
+    recipe = replace(recipe, optimizer=optimizer)
     found = planning.solve(parts.one, budget_bytes=planning.floor_bytes(parts.one))
     for accumulation in (1, 2):
         chosen = replace(recipe, accumulation=accumulation)
@@ -151,7 +185,7 @@ def test_a_step_in_whole_peaks_as_after_a_whole_first_step(tiny, optimizer, prec
             step, model, made = chosen.make_step()
             return step, planning.apply(model, found), made
 
-        seen = predictions.predicted_peak(chosen, found)
+        seen = predictions.predicted_peak(chosen, found, update)
         assert seen == memory.predict(make_step).peak_bytes
 
 

@@ -223,7 +223,7 @@ class _Search:
         return replace(candidate, plan=plan, peak_bytes=peak, seconds=seconds, overhead=overhead)
 
     def _in_whole(self, found: Fit, candidate: Candidate, plan: Plan) -> Candidate:
-        peak = predicted_peak(found.recipe_of(candidate), plan)
+        peak = predicted_peak(found.recipe_of(candidate), plan, self._update(candidate))
         return replace(candidate, peak_bytes=peak, is_verified=True)
 
     def _with_least(self, found: Fit) -> Fit:

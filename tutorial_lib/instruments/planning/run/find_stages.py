@@ -1,15 +1,20 @@
 """The stages of a model, as it calls them: which modules, in what order, with what output."""
 
 import contextlib
+from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import astuple, replace
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from tutorial_lib.instruments import segments
 from tutorial_lib.instruments.planning.chain.profiled import Call
+from tutorial_lib.instruments.planning.chain.stages import Stage
 from tutorial_lib.instruments.private_torch import CALL
 from tutorial_lib.instruments.segments.find import is_torchs, uniform_lists
+from tutorial_lib.instruments.segments.structure import list_leaves
 from tutorial_lib.memory.private_torch import in_backward
 
 # What a U-Net of diffusers has between its blocks, at the same level.
@@ -157,3 +162,67 @@ def run_stage(
                 if isinstance(held[name], Tensor) and held[name].requires_grad:
                     del held[name]
                     held |= {name: first[name]} if name in first else {}
+
+
+def first_alike(calls: Sequence[Call], stages: Sequence[Stage]) -> list[int]:
+    """Say for each stage which one stands for it: the first of its kind with the same numbers."""
+    times = Counter(call.name for call in calls)
+    seen: dict[str, int] = {}
+    first = list(range(len(stages)))
+    for index, call in enumerate(calls, 1):
+        # a stage that does no work gives no values, as sizes of packed sequences are
+        if times[call.name] == 1 and all(one.is_floating_point() for one in call.tensors):
+            form = replace(stages[index], selective=None)
+            numbers = [f"{n:.9g}" for n in astuple(form) if n is not None]
+            shapes = [(tensor.shape, tensor.dtype) for tensor in call.tensors]
+            first[index] = seen.setdefault(str((call.kind, shapes, numbers)), index)
+    return first
+
+
+def left_out(
+    stages: dict[str, nn.Module], calls: Sequence[tuple[Call, bool]]
+) -> contextlib.ExitStack:
+    """Skip these stages' work, on tensors without memory, until the returned context closes.
+
+    Each call comes with whether its stage keeps its input for backward.
+    """
+    absent = {call.name: (call, keeps) for call, keeps in calls}
+    parts = {name: stages[name] for name in absent}
+
+    def make(name: str, module: nn.Module) -> Callable[..., Any]:
+        call, keeps = absent[name]
+
+        def stage(*args: Any, **kwargs: Any) -> Any:
+            made = _worked(call, keeps, list_leaves(Tensor, (args, kwargs)))
+            return call.handed_out(module, made)
+
+        return stage
+
+    return replaced(parts, make)
+
+
+def without_work(call: Call, *inputs: Tensor) -> Any:
+    """Output of a call for fake inputs, and gradients of these, by no operation."""
+    return call.filled(_worked(call, False, inputs))
+
+
+def _worked(call: Call, keeps: bool, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
+    made = _WithoutWork.apply(call.tensors, keeps, *inputs)  # type: ignore[no-untyped-call]
+    return tuple(made)
+
+
+class _WithoutWork(torch.autograd.Function):
+    """Make tensors of the right shapes, forward and backward."""
+
+    @staticmethod
+    def forward(ctx: Any, made: list[Tensor], keeps: bool, *inputs: Tensor) -> tuple[Tensor, ...]:
+        ctx.forms = [(x.shape, x.dtype) for x in inputs]
+        if keeps:
+            ctx.save_for_backward(*inputs)
+        return tuple(torch.empty(like.shape, dtype=like.dtype) for like in made)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        pairs = zip(ctx.forms, ctx.needs_input_grad[2:], strict=True)
+        made = (torch.empty(form[0], dtype=form[1]) if needed else None for form, needed in pairs)
+        return None, None, *made

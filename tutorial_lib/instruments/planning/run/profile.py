@@ -21,6 +21,8 @@ from tutorial_lib.instruments.planning.run.clocked_step import (
 from tutorial_lib.instruments.planning.run.find_stages import (
     CannotPlanError,
     find_stages,
+    first_alike,
+    left_out,
 )
 from tutorial_lib.instruments.planning.run.recording import Loss, Recorder, run_from
 from tutorial_lib.instruments.planning.run.roofline import Roofline, Speed
@@ -46,6 +48,7 @@ def profile(
     repeats: int = 3,
     speed: Speed | None = None,
     selective: bool = False,
+    like: Profile | None = None,
     is_judged: bool = False,
 ) -> Profile:
     """Find the stages of a model and count what each holds, and time it.
@@ -62,6 +65,7 @@ def profile(
         repeats: Timed runs; the median counts.
         speed: What to predict times with; `None` measures them, or takes an A100's where it cannot.
         selective: Whether a plan may also keep a stage's matmuls only, where PyTorch is able to.
+        like: A profile with another micro-batch: without memory, stages alike there are run once.
         is_judged: Whether it is known already that all stages but those in `keep` repeat.
 
     Raises:
@@ -73,12 +77,13 @@ def profile(
     method: Method = "predicted" if speed or is_fake else "measured"
     with model_untouched(model, device):
         seen, again = _forward_alone(model, found, loss, device)
-        if found and not (is_fake and is_judged):
+        if found and not (is_fake and (is_judged or like)):
             _check_repeatable(model, loss, found, keep)
         forms, skips = list[tuple[Stage, ...]](), tuple[Skip, ...]()
         for kept, barred in ((int, keep), (Selective, [*keep, *_cells(found)]))[: 1 + selective]:
             _set_gradients(model, gradients)
-            if not (run := _run_if_able(seen, again, device, speed or Speed(), kept)):
+            known = (forms[0] if forms else like.stages if like else None) if is_fake else None
+            if not (run := _run_if_able(seen, again, device, speed or Speed(), kept, known)):
                 break
             timed = (clocked := run.clocked.take(_SECONDS)).durations(0.0)
             if method == "measured":
@@ -86,10 +91,10 @@ def profile(
             ticks = run.clocked.take(_TICKS)
             counted, more = measure_stages(ticks, run.flow, run.lives, seen.lives, seen.ends)
             form = _with_times(counted, seen.names, (*timed, clocked.early_stops()), barred)
-            forms.append(form)
+            forms.append(tuple(form[index] for index in run.first))
             skips = _dearest(skips, more)
             if kept is int:
-                seen.calls, launches = _with_matmuls(seen.calls, run), run.launches
+                seen.calls, launches = _with_matmuls(seen.calls, run), (like or run).launches
     where = "CUDA kernels" if is_fake else devices.describe(device)
     given = (seen.names, tuple(seen.calls), method, where, launches)
     return Profile(_either(*forms), skips, *given, replaced=seen.own)
@@ -179,20 +184,35 @@ class _Watched:
     flow: Flow
     lives: Sequence[Life]
     launches: int
+    first: Sequence[int]  # for each stage, the one that was run in its place
 
 
 def _run_if_able(
-    seen: Recorder, loss: Loss, device: torch.device, speed: Speed, kept: type[int]
+    seen: Recorder,
+    loss: Loss,
+    device: torch.device,
+    speed: Speed,
+    kept: type[int],
+    known: Sequence[Stage] | None,
 ) -> _Watched | None:
     """Watch a step; of one that PyTorch's selective checkpoint refuses, return None.
 
     It refuses a result that it keeps and a later operation changes in place, and under autocast a
-    cast in the second run that the first had in its cache. Where the model needs a value while its
-    stages are recorded, the run is divided there.
+    cast in the second run that the first had in its cache. Of stages that are alike in `known`, one
+    is run. Where the model needs a value while its stages are recorded, the run is divided there.
     """
     while True:
+        count = len(seen.names)
+        is_known = known is not None and len(known) == count and not seen.draws
+        first = first_alike(seen.calls, known) if known and is_known else list(range(count))
+        alike = [
+            (call, not known[first[index]].released_bytes)
+            for index, call in enumerate(seen.calls, 1)
+            if known and first[index] < index
+        ]
         try:
-            return _watched(seen, loss, device, speed, kept)
+            with left_out(seen.stages, alike):
+                return _watched(seen, loss, device, speed, kept, first)
         except NeedsValueError as error:
             seen.divide(error.place)
         except OtherStagesError as error:
@@ -207,7 +227,12 @@ def _run_if_able(
 
 
 def _watched(
-    seen: Recorder, loss: Loss, device: torch.device, speed: Speed, kept: type[int]
+    seen: Recorder,
+    loss: Loss,
+    device: torch.device,
+    speed: Speed,
+    kept: type[int],
+    first: Sequence[int],
 ) -> _Watched:
     """Run a step that recomputes no stage as a whole, count its bytes and predict its time."""
     log, num_bytes = _log(seen.model, device), dict[int, int]()
@@ -231,7 +256,7 @@ def _watched(
     log.finish()
     for parameter in seen.model.parameters():
         log.label_storages([parameter.grad], "gradients")
-    return _Watched(clocked, Flow.of(clocked, num_bytes), log.lives(), mode.launches)
+    return _Watched(clocked, Flow.of(clocked, num_bytes), log.lives(), mode.launches, first)
 
 
 def _with_matmuls(calls: Sequence[Call], run: _Watched) -> list[Call]:
@@ -239,7 +264,7 @@ def _with_matmuls(calls: Sequence[Call], run: _Watched) -> list[Call]:
     counts = run.clocked.take(_MATMULS)
     pairs = zip(counts.saved, [0, *counts.forward], strict=False)
     matmuls = [max(0, saved - before) for saved, before in pairs]
-    return [replace(call, matmuls=count) for call, count in zip(calls, matmuls[1:], strict=False)]
+    return [replace(call, matmuls=matmuls[run.first[i]]) for i, call in enumerate(calls, 1)]
 
 
 def _log(model: nn.Module, device: torch.device) -> StorageLog:
@@ -257,6 +282,7 @@ def _forward_alone(
     with log:
         recorder.run(loss)
     if before != python_random_states():
+        recorder.draws = True
         recorder.check_order(loss)
         loss = partial(run_from, before, loss)
     for module in model.modules():

@@ -63,6 +63,7 @@ class Recorder:
         self.ends: list[int] = []  # what the clock shows before the first stage, and after each
         self.others = set[str]()  # stages that ran with other weights than their own
         self.own, self.has_hooks = "", False  # what of the model takes the tensors stages save
+        self.draws = False  # random numbers of Python or NumPy
         self.lives: Sequence[Life] = ()  # of the storages meanwhile, where who runs it looks
         self._is_running = self._has_begun = False
         self._num_saved = 0

@@ -27,7 +27,7 @@ def profile_samples(
         loss, model = make_loss(1)
         one = profile(model, loss, stages=stages, **asked)
         loss, model = make_loss(2)
-        return one, profile(model, loss, stages=stages, **asked), model
+        return one, profile(model, loss, stages=stages, like=one, **asked), model
 
     try:
         one, two, model = both(stages)
