@@ -721,8 +721,8 @@ def is_fused():
     assert held == len(wanted), f"It updates {held} of {len(wanted)} tensors."
     rate = optimizer.defaults["lr"]
     assert rate == 3e-4, f"Its learning rate is {rate}, not 3e-4."
-    own = [name for name in ("betas", "eps", "weight_decay")
-           if any(g[name] != plain.defaults[name] for g in optimizer.param_groups)]  # fmt: skip
+    groups, kept = optimizer.param_groups, ("betas", "eps", "weight_decay")
+    own = [n for n in kept if any(g[n] != plain.defaults[n] for g in groups)]
     assert not own, f"Leave {' and '.join(own)} as train.py has it."
     assert optimizer.defaults["fused"], "The optimizer that you made isn't fused."
 

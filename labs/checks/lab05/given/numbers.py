@@ -1,7 +1,9 @@
 """The questions of 5.2 and 5.4 as numbers, and the halves that run their answers."""
 
 from collections import namedtuple
-from typing import NamedTuple
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 from tutorial_lib.checks.given import Answer, Case, Result, answered, observe, run_half
 from tutorial_lib.checks.given.surroundings import expect_unchanged
@@ -12,12 +14,17 @@ from ...lab04.given import NO_SOLVER
 Op = namedtuple("Op", "name reads writes flops")
 
 
-class Trace(NamedTuple):
+@dataclass(frozen=True)
+class Trace:
     """The operations of a forward, the bytes of their results, and those that backward needs."""
 
     ops: list[Op]
     num_bytes: dict[str, int]
     needed: set[str]
+
+    def __iter__(self) -> Iterator[Any]:
+        """Yield the three in order, as the notebook's named tuple does."""
+        return iter((self.ops, self.num_bytes, self.needed))
 
 
 # A block: what each operation reads and writes, whether it is a matmul, and which of the written
