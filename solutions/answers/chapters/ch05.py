@@ -248,9 +248,6 @@ FILLINGS = {
             ),
             *("        x = checkpoint(block, x, use_reentrant=False)", "        x = block(x)"),
         ),
-        "takes_the_older_way": wrong(
-            "A block runs without a graph", "use_reentrant=False", "use_reentrant=True"
-        ),
         "forgets_the_norm": wrong("The result is not the script's", "model.norm(x)", "x"),
         "forgets_the_positions": wrong(
             "The result is not the script's",
