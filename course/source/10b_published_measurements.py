@@ -601,9 +601,9 @@ figures.agreement(points, title="Predicted against published, from 32 MiB on")
 # row below.
 # </details>
 #
-# **2.** [Unsloth's table](https://unsloth.ai/blog/llama3-3) says how many tokens fit when Llama 3.1
-# 8B is fine-tuned with QLoRA. How many tokens does each further GB bring,
-# from row to row? What follows?
+# **2.** [Unsloth's table](https://unsloth.ai/blog/llama3-3) says how many tokens fit when you
+# fine-tune Llama 3.1 8B with QLoRA. From row to row, how many tokens does each further GB bring?
+# What follows?
 #
 # | GPU | Hugging Face | Unsloth |
 # |---|---|---|
@@ -614,8 +614,7 @@ figures.agreement(points, title="Predicted against published, from 32 MiB on")
 #
 # <details><summary>Answer</summary>
 #
-# Hugging Face gains 405 tokens a GB in each step, and Unsloth 4,719. An allocator that takes whole
-# blocks, on cards that leave different shares to PyTorch, gives no straight line. So the table was
-# computed from one slope, whatever was measured for it. The slopes' ratio, 11.7, may be right, but
-# no row tests it.
+# In every row Hugging Face gains 405 tokens a GB, and Unsloth 4,719. Measured limits would scatter:
+# an allocator takes whole blocks, and each card leaves another share to PyTorch. So these rows were
+# probably computed from one slope each. The slopes' ratio, 11.7, may be right, but no row tests it.
 # </details>

@@ -51,7 +51,7 @@ def _cell_problems(text: str) -> Iterator[str]:
         yield f"image {image[:60]!r} has no alt text; say in words what it shows."
     for paragraph in re.split(r"\n\s*\n", _DISPLAY_FORMULA.sub("", prose.replace("\\$", ""))):
         if paragraph.count("$") % 2 or "$$" in paragraph:
-            yield f"a `$` stands alone in {paragraph[:60]!r}; close it, or write `\\$`."
+            yield f"a lone `$` in {paragraph[:60]!r}; close it, or write `\\$`."
 
 
 def _without_code(text: str) -> str:
