@@ -92,9 +92,9 @@ def test_widget_views_go_where_a_static_figure_stands_beside():
         ("![ ][ref]", "has no alt text"),
         ('<img src="x.svg">', "has no alt text"),
         ('<img src="x.svg" alt="">', "has no alt text"),
-        ("costs $x + 1 bytes", "a lone `$`"),
-        ("one $a$ two $b\n\nthree $", "a lone `$`"),
-        ("$$ x = 1 $", "a lone `$`"),
+        ("costs $x + 1 bytes", r"a lone `\$`"),
+        ("one $a$ two $b\n\nthree $", r"a lone `\$`"),
+        ("$$ x = 1 $", r"a lone `\$`"),
     ],
 )
 def test_prose_that_some_viewer_breaks_is_refused(text, message):
