@@ -1,12 +1,10 @@
 # %% [markdown] id="title"
 # # Selective checkpointing
 #
-# Chapter 06 asked *where* to cut a chain of blocks. Each segment then dropped everything inside.
-# But a block's tensors differ in what they cost to recompute: one takes a few additions, another a
-# large matmul.
-#
-# In this chapter you give every saved tensor a price. Then you choose: whole modules, or
-# single operations.
+# Chapter 06 asked *where* to cut a chain of blocks, and each segment dropped everything inside. But
+# some tensors take a few additions to recompute, and others a large matmul. In this chapter you
+# give every saved tensor a price. Then you choose what to drop: whole modules, or single
+# operations.
 #
 # **Budget:** 70 minutes, 1 GiB of memory, no GPU needed.
 
@@ -46,13 +44,12 @@ aten = torch.ops.aten
 # %% [markdown] id="prices-text"
 # ## What does it cost to recompute a tensor?
 #
-# Each tensor that autograd keeps was made by some operation. If you drop the tensor, that operation
-# runs again in backward. So its price is the FLOPs of that operation. If the operation's own input
-# was not kept either, the price includes recomputing that input.
+# If you drop a tensor, the operation that made it runs again in backward. So the tensor's price is
+# that operation's FLOPs, plus the price of every input that wasn't kept either.
 #
-# Two instruments together find the price. A *dispatch mode* (chapter 02) is called for every
-# operation. Ours, `Makers`, notes which operation made each storage, from which inputs and with
-# how many FLOPs. The saved-tensor hook of chapter 03 says which tensors are kept.
+# Two instruments find the price. A *dispatch mode* (chapter 02) is called for every operation.
+# Ours, `Makers`, notes which operation made each storage, from which inputs and with how many
+# FLOPs. Chapter 03's saved-tensor hook says which tensors are kept.
 #
 # **Predict.** Take a transformer block as wide as Llama-2-7B's (4096), with fused attention. What
 # percentage of its saved bytes can be recomputed *without any matmul*?
@@ -159,8 +156,7 @@ def watched(block, x):
 
 
 # %% [markdown] id="write-price"
-# A dropped tensor is recomputed from its operation's inputs. Inputs that are kept cost nothing. The
-# others have to be recomputed first.
+# Inputs that are kept cost nothing. The others have to be recomputed first.
 #
 # **Write.** `price`, from `notes[storage]`, which has a name, FLOPs and a list of inputs. An
 # in-place operation has its own result among its inputs. If `kept` holds `storage` itself, price it
@@ -239,14 +235,13 @@ per_mflop = table.apply(freed, axis=1)
 pd.DataFrame({"kept": kept, "to recompute": again, "freed per MFLOP": per_mflop})
 
 # %% [markdown] id="price-read"
-# Read the table from the top: that is the order in which to drop tensors.
+# The table has the order in which to drop tensors:
 #
 # - **Norms and GELU** need no matmul. (They do read and write memory.)
-# - **Attention's result** has a price that grows with the sequence: $4T$ FLOPs for each element,
-#   with $T$ tokens.
-# - **The linear layers** in this list all have the same price, $2C$ FLOPs for each element: one
-#   multiplication and one addition for each of the $C$ inputs. Here $T = C/2$, so attention's price
-#   comes out the same. A wider model pays more to recompute the same byte.
+# - **The linear layers** in this list cost $2C$ FLOPs per element: one multiplication and one
+#   addition for each of the $C$ inputs. So in a wider model the same byte costs more to recompute.
+# - **Attention's result** costs $4T$ FLOPs per element, with $T$ tokens. Here $T = C/2$, so that is
+#   the same price.
 # - `add` is the sum after attention. It needs the result of the output projection, which autograd
 #   never stored. So its price is one matmul.
 #
@@ -295,15 +290,14 @@ title = "Cheapest tensors first: eager attention's scores fall for next to nothi
 plots.growth(curves, xlabel=xlabel, title=title, predicted=list(curves), log=False)
 
 # %% [markdown] id="selective-text"
-# Eager attention starts far higher, and falls almost straight down: its scores take a lot of memory
-# but little arithmetic. So **selective recomputation** (Korthikanti et al., 2022) drops the scores
-# and keeps everything else. A fused kernel never keeps scores: "checkpoint attention only" was good
-# advice for eager attention, and is poor advice with today's kernels.
+# Eager attention starts far higher and falls almost straight down, because its scores take a lot of
+# memory but little arithmetic. **Selective recomputation** (Korthikanti et al., 2022) drops only
+# the scores. A fused kernel never keeps them, so "checkpoint attention only" is poor advice with
+# today's kernels.
 #
 # ## Which module to wrap?
 #
-# Now we move from single tensors to whole modules. A bracket is a segment: what is inside is
-# dropped and recomputed.
+# In this drawing a bracket is a segment: what is inside is dropped and recomputed.
 #
 # ```text
 # none              norm_1    attention  +    norm_2    mlp  +
@@ -505,21 +499,20 @@ pd.DataFrame(table).T
 # %% [markdown] id="modules-read"
 # Neither part of the advice holds here:
 #
-# - **Memory.** `halves` keeps two boundaries per block, and `per_block` keeps one. In return, only
-#   one half is recomputed at a time. With 4 blocks the smaller segment matters more. With 16 blocks
-#   the boundaries do, and `halves` needs more memory.
-# - **Recomputation** falls. PyTorch stops a recomputation as soon as backward has its tensors, so
-#   each segment skips its last matmul. Two segments skip two.
+# - **Memory.** `halves` keeps two boundaries per block instead of one, but recomputes only one half
+#   at a time. With 4 blocks the smaller segment matters more. With 16 blocks the boundaries do, and
+#   `halves` needs more memory.
+# - **Recomputation** falls. Backward doesn't need the result of a segment's last matmul, so that
+#   matmul isn't repeated, and two segments skip two of them.
 # - **Attention or MLP?** With a fused kernel `mlp_only` frees twice as much as `attention_only`,
 #   for fewer FLOPs per byte. With eager attention in long sequences `attention_only` frees more
 #   (chapter 03).
 # - **Wrapping the modules alone** (`both_modules`) leaves the norms outside. Their inputs and
 #   outputs wait, four tensors per block. Pull the norm into the segment.
 #
-# So the boundaries decide, and boundaries need not be on the device. Chapters 07d and 10 move them
-# to the host, so the device holds one segment's tensors at a time. Here NumPy arrays stand in for
-# host memory. The next table compares `halves` with `per_block`, with boundaries on the device and
-# on the host. (*Kept* leaves temporary tensors out of the peak.)
+# Boundaries needn't be on the device. Chapters 07d and 10 move them to the host; here NumPy arrays
+# stand in for host memory. The next table compares `halves` with `per_block` both ways. (*Kept* is
+# the peak without temporary tensors.)
 
 # %% id="host"
 KINDS = {"fused": {}, "eager": {"attention": "eager"}, "dropout": {"dropout": 0.1}}
@@ -544,19 +537,17 @@ another = pd.DataFrame(another).T.round({"peak": 1, "kept": 1, "recomputed, time
 another.rename_axis(columns="halves save, %")
 
 # %% [markdown] id="host-read"
-# With boundaries on the host, the saving from halves doesn't shrink with depth. With fused
-# attention, the kept bytes fall as far as the advice says, 30 to 40 %. In no row does `halves`
-# recompute more.
+# With boundaries on the host, the saving doesn't shrink with depth. With fused attention, the kept
+# bytes then fall as far as the advice says. In no row does `halves` recompute more.
 #
 # ## Can we choose by operation?
 #
-# A module is a coarse choice. The price list says: drop norms and GELU, keep the matmuls. But GELU
-# and the `up` matmul are in the same module.
+# The price list says: drop norms and GELU, keep the matmuls. But GELU and the `up` matmul are in
+# the same module.
 #
-# So use one segment per block, as in `per_block`, and *keep a few results on the way*. In the first
-# run a dispatch mode stores the results of chosen operations. In the second run a different mode
-# hands them out instead of computing them. You pass the two modes to `checkpoint` through
-# `context_fn`. `name_of`, below, names an operation's result.
+# So use one segment per block, and *keep a few results on the way*. In forward, a dispatch mode
+# stores the results of chosen operations. In the recomputation, a second mode hands them out
+# instead of computing them. `name_of`, below, names an operation's result.
 
 
 # %% id="name-of"
@@ -652,8 +643,8 @@ def hands_out_what_is_stored():
 
 
 # %% [markdown] id="write-by-hand-block"
-# `checkpoint` calls `context_fn()` and takes two modes from it: the first one for forward, the
-# second one for the recomputation.
+# You pass both modes to `checkpoint` through `context_fn`. `checkpoint` calls `context_fn()`, and
+# uses the first mode in forward and the second in the recomputation.
 #
 # **Write.** `by_hand`, with `remade` and a store that both modes share.
 
@@ -732,22 +723,20 @@ print(f"FLOPs x {1 + titan.again / 3:.2f}, worked out;", end=" ")
 print(f"seconds x {titan.without / titan['with']:.2f}, measured")
 
 # %% [markdown] id="policies-read"
-# `all but down` runs no matmul twice and still frees a good part of the memory: what the norms and
-# GELU keep costs almost nothing to recompute. This is the first policy to try when you are a little
-# over budget. The policy `qkv, up` recomputes `out`, because the second norm's input depends on it.
+# `all but down` runs no matmul twice and still frees a good part of the memory. This is the first
+# policy to try when you are a little over budget. The policy `qkv, up` recomputes `out`, because
+# the second norm's input depends on it.
 #
-# The last row is a trap. `down` has the most expensive result of the block, so a rule "keep what is
-# expensive" keeps it. That costs one more unit per block and saves nothing. No operation needs the
-# result again: it is only added to the residual, and `down` is the last matmul of its segment. **A
-# price matters only for tensors that backward needs, or that must be recomputed to get one of
-# those.**
+# The last row is a trap. `down` has the block's most expensive result, but no operation needs that
+# result again: it is only added to the residual. Keeping it takes one more unit per block and saves
+# nothing. **A price matters only for tensors that backward needs, or that must be recomputed to get
+# one of those.**
 #
 # ### PyTorch's own version
 #
-# `create_selective_checkpoint_contexts` builds the two modes (one for forward, one for the
-# recomputation) from a *policy*: a function that says for each operation whether to save its
-# result. A list of operations works too, but a list cannot tell `up` from `down`: both are
-# `aten.addmm.default`.
+# `create_selective_checkpoint_contexts` builds the two modes from a *policy*: a function that says
+# for each operation whether to save its result. A list of operations works too, but it can't tell
+# `up` from `down`: both are `aten.addmm.default`.
 
 
 # %% [markdown] id="write-policy"
@@ -788,8 +777,7 @@ for name in ("qkv, up", "all but down"):
     print(f"gradients of none: {equal}")
 
 # %% [markdown] id="torch-policy-read"
-# Bytes, FLOPs and gradients are the same. PyTorch's version also handles views, in-place writes
-# and the compiler. Use it; ours is for understanding it.
+# PyTorch's version also handles views, in-place writes and the compiler, so use it.
 #
 # In eager mode, `MUST_CPU_OFFLOAD` silently recomputes (2.13, 2.15). The optional
 # `07c_side_by_side` also has the compiler and the planner, which choose for you.
