@@ -1,10 +1,9 @@
 # %% [markdown] id="title"
 # # Published measurements: how far off are we?
 #
-# The memory in this course is counted, predicted or emulated. How close is that to a real GPU? This
-# companion of chapter 10 compares it with peaks that other people measured on real GPUs and
-# published with their conditions. It reads them from one file and shows all rows, not only the
-# best.
+# How close are this course's predicted and emulated bytes to a real GPU's? This companion of
+# chapter 10 compares them with peaks that other people measured on real GPUs and published with
+# their conditions. It shows all rows, not only the best.
 #
 # **Budget:** 70 minutes, 1 GiB of memory, no GPU needed.
 
@@ -43,10 +42,10 @@ for source, number in sources.most_common():
 # - **Predicted:** on fake tensors, for a GPU's kernels (`memory.predict`).
 # - **Emulated:** by PyTorch's CUDA build without a card: its own allocator runs, but no kernel.
 #
-# Some sources used an older PyTorch. Before 1.11, softmax kept its input as well as its result.
+# Some sources used an older PyTorch: before 1.11, softmax kept its input as well as its result.
 # Some used DistributedDataParallel, which holds a copy of the gradients. For those rows a third
-# figure includes these tensors: *emulated, as then*. The file `recorded/published.csv` has every
-# condition and address, and `course/recorded/make/published.py` reruns it all.
+# figure includes these tensors: *emulated, as then*. `recorded/published.csv` has every condition
+# and address, and `course/recorded/make/published.py` reruns it all.
 #
 # **Predict.** For peaks read from PyTorch's allocator, by what percentage is the emulated card off
 # in the median?
@@ -70,10 +69,9 @@ print(f"half of the emulated ones are within {half:.2f} %{beside(guess, half)}")
 pd.DataFrame(table).T
 
 # %% [markdown] id="read-kinds"
-# Each kind of published number counts something different. We mostly come very close to what the
-# allocator hands out. `nvidia-smi` shows what it has *reserved*, plus CUDA's context and libraries
-# (chapter 02). The table's last row compares `nvidia-smi`'s number with our reserved bytes, which
-# don't include the context.
+# Ours mostly come very close to what the allocator hands out. `nvidia-smi` shows what the allocator
+# has *reserved*, plus CUDA's context and libraries (chapter 02). For those rows we compare our
+# reserved bytes, which don't include the context.
 #
 # ## The misses
 #
@@ -91,12 +89,11 @@ print(summary(peaks))
 # ## One run by hand: BERT-Large, 14949 MB?
 #
 # The [performance guide of transformers
-# 4.18](https://huggingface.co/docs/transformers/v4.18.0/en/performance) is one of chapter 10's
-# sources. It trains BERT-Large as a classifier on random tokens, in float32, on a 16 GB V100,
-# with the Trainer of 2022. That Trainer used eager attention, an AdamW that loops over the
-# parameters, and gradients set to zero, not to None. The next cell builds that step. The guide
-# reads the memory from the driver, and notes that CUDA itself takes 1343 MB, so we add that. (Its
-# MB are MiB. For rows that peak in backward, we predict with fused AdamW: it's quicker and makes no
+# 4.18](https://huggingface.co/docs/transformers/v4.18.0/en/performance) trains BERT-Large as a
+# classifier on random tokens, in float32, on a 16 GB V100. The Trainer of 2022 used eager
+# attention, an AdamW that loops over the parameters, and gradients set to zero, not to None. The
+# guide reads the memory from the driver, and notes that CUDA itself takes 1343 MB, so we add them.
+# (Its MB are MiB. Rows that peak in backward are predicted with fused AdamW, which makes no
 # difference there.)
 #
 # The first printed line has the three rows with today's defaults: fused attention, fused AdamW,
@@ -148,16 +145,13 @@ print("the drops are off by", *fell)
 guide.round({"the guide, MB": 1, "predicted, MB": 1, "off, %": 0})
 
 # %% [markdown] id="read-guide"
-# These predictions are too low, most of all where activations are largest. So the levels agree
-# better than the drops from one row to the next, which the second line prints. The driver counts
-# what PyTorch's allocator has *reserved*, unused blocks included (chapter 02), and the PyTorch of
-# that time kept softmax's input too. The predictor counts today's tensors.
+# The driver counts unused reserved blocks too (chapter 02), and the PyTorch of that time kept
+# softmax's input. So the predictions are too low, most of all where activations are largest. The
+# second line compares the drops from row to row. By prediction, today's defaults alone save nearly
+# as much as accumulation did.
 #
-# According to the predictions, today's defaults alone save nearly as much as accumulation did.
-#
-# The guide gives speeds, too. With checkpointing, 7.75 samples a second become 5.99, so a step
-# takes 1.29 times as long. Here are the FLOPs of the two steps. (Accumulation adds none. Its cost
-# in time has to be measured.)
+# With checkpointing, the guide's 7.75 samples a second become 5.99, so a step takes 1.29 times as
+# long. Here are the FLOPs of the two steps.
 
 # %% id="guide-flops"
 flops = {}
@@ -219,11 +213,10 @@ shown.columns = ["median, %", "nine in ten, %", "worst, %"]
 shown.assign(equal=(off == 0).sum(), rows=len(off))
 
 # %% [markdown] id="read-h200"
-# `predict` mostly lacks workspaces: those of cuBLAS, which matter in small steps, and those of
-# cuDNN. The PyTorch used here keeps cuBLAS's. Since 2.15 PyTorch frees them after each matmul, and
-# `predict` counts them (`predict --torch` names a release). The emulated card requests the same
-# bytes as the real one except for cuDNN's (most for a 3-D U-Net), and mostly reserves nearly the
-# same.
+# What `predict` mostly lacks is workspaces: cuBLAS's, which matter in small steps, and cuDNN's.
+# (PyTorch 2.15 and later frees cuBLAS's after each matmul. For those releases `predict` counts
+# them; `--torch` names a release.) The emulated card requests the same bytes as the real one except
+# for cuDNN's workspaces (most for a 3-D U-Net), and mostly reserves nearly the same.
 
 # %% [markdown] id="fits-text"
 # ## What a step needs, and what it takes
@@ -232,8 +225,8 @@ shown.assign(equal=(off == 0).sum(), rows=len(off))
 # `nvidia-smi` shows all of that. Under a cap the allocator returns blocks and tries again, so a
 # step *needs* less than it *takes*. The authors of an estimator,
 # [xMem](https://arxiv.org/abs/2510.21048) (2025), ran their loops on real GPUs twice: uncapped, and
-# with PyTorch's share of the card capped. A capped run either finished or ran out of memory.
-# `recorded/peers.csv` has their figures, `recorded/fits.csv` ours.
+# with PyTorch's share of the card capped. `recorded/peers.csv` says which of the capped runs
+# finished; `recorded/fits.csv` has our figures.
 #
 # **Predict.** Take the rule "it needs as much memory as `nvidia-smi` showed for the uncapped run".
 # For what percentage of the capped runs is it right?
@@ -259,9 +252,8 @@ print("capped runs:", runs.kind.value_counts().to_dict())
 right.groupby(runs.kind).mean().T.assign(all=right.mean()).map("{:.0%}".format)
 
 # %% [markdown] id="read-fits"
-# Each row has the rule "it runs if the cap is at least this much", and the share of runs for which
-# it is right. The last row has no rule: there the loop ran on an emulated card under the same cap,
-# and finished or ran out.
+# Each row is a rule, "it runs if the cap is at least this much", with the share of runs for which
+# it is right. The last row has no rule: there the loop ran on an emulated card under the same cap.
 #
 # - **Image models** (`cnn`): the predicted peak, with nothing fitted, decides nearly as well as the
 #   run under the cap. It is wrong for VGG, whose convolutions use cuDNN's workspaces, and for caps
@@ -273,9 +265,9 @@ right.groupby(runs.kind).mean().T.assign(all=right.mean()).map("{:.0%}".format)
 # %% [markdown] id="least-text"
 # ## The least room, on an H200
 #
-# What is a step's *least room*, the smallest cap under which it runs? On an H200 we found it by
-# bisection, for steps of this course and for xMem's loops (`course/recorded/make/least_room.py`).
-# Then we did the same on an emulated H200 with the same PyTorch.
+# A step's *least room* is the smallest cap under which it runs. We found it by bisection on an
+# H200, and on an emulated H200 with the same PyTorch, for steps of this course and for xMem's loops
+# (`course/recorded/make/least_room.py`).
 
 # %% id="least"
 least = pd.read_csv(FOLDER / "least_room.csv")
@@ -294,23 +286,21 @@ shown.round(1)
 # No step ran in less than was predicted, and some needed much more. The difference is workspaces,
 # above all cuDNN's, and free blocks that are smaller than the next tensor. Such blocks matter most
 # where one tensor is large compared with the rest, like the logits of a checkpointed language
-# model. An emulated card has PyTorch's own allocator and comes close to the real one; most misses
-# are convolutions.
+# model. An emulated card comes close to the real one; most misses are convolutions.
 #
 # *Expandable segments* join such blocks. `predict --fits` and `plan` assume that setting, and name
 # it. They say *yes* if there is room for the predicted peak, a tenth more, and the workspaces that
-# cuBLAS keeps up to PyTorch 2.14. With less room than the predicted peak they say *no*, and in
-# between *close*: then ask `emulate`.
+# cuBLAS keeps up to PyTorch 2.14. They say *no* if there is less room than the predicted peak. In
+# between they say *close*: then ask `emulate`.
 
 # %% [markdown] id="ladder-text"
 # ## Will it train on an RTX 3090?
 #
 # The author of [timm](https://github.com/huggingface/pytorch-image-models) timed how fast his image
 # models train on an RTX 3090 of 24 GB, with PyTorch 1.12. He tried a fixed ladder of batches (512,
-# 384, 256 and so on) and published the largest batch that ran. So we know two facts about each
-# model: this batch ran, and the next larger one ended in an error. The file
-# `course/recorded/make/ladder.py` rebuilds the step, and `recorded/ladder.csv` has our answers for
-# a sample of the models.
+# 384, 256 and so on) and published the largest batch that ran. So for each model that batch ran,
+# and the next larger one ended in an error. `course/recorded/make/ladder.py` rebuilds the step, and
+# `recorded/ladder.csv` has our answers for a sample of the models.
 #
 # PyTorch doesn't get all 24 GB. Before 1.13 it loaded all its CUDA kernels at once, and on an RTX
 # 3090 that took 1687 MiB ([measured](https://github.com/pytorch/pytorch/issues/55277) with PyTorch
@@ -341,13 +331,13 @@ ladder["answer"] = [Verdict(size, room).answer for size in needs.astype(int)]
 pd.crosstab(ladder.answer, ladder.ran.map({0: "ran out", 1: "ran"}))
 
 # %% [markdown] id="read-ladder"
-# Nearly every wrong decision is a *yes* for a step that ran out, and nearly all of those are called
-# *close*. The tensors would have fit, but the allocator needed more. It takes memory from CUDA in
-# segments, and rounds a large tensor's segment up to 2 MiB. `--torch` counts that for a PyTorch
-# before 2.1, which has no expandable segments to join them. The free memory is fragmented, too, and
-# a sum can't see that. An emulated card can: it has PyTorch's own allocator. So we asked an
-# emulated RTX 3090 with the same room about the first 155 models: about the decisions nearest the
-# limit, and about every wrong one. The others were added long after the rule was fixed.
+# Nearly every wrong decision says that a step runs, but it ran out. `predict` calls nearly all of
+# those *close*: the tensors would have fit, but the allocator needed more. It rounds a large
+# tensor's segment up to 2 MiB. (`--torch` counts that for a PyTorch before 2.1, which has no
+# expandable segments to join them.) The free memory is fragmented, too. A sum can't see that, but
+# an emulated card can. So we asked an emulated RTX 3090 with the same room about the first 155
+# models: about the decisions nearest the limit, and about every wrong one. The others were added
+# long after the rule was fixed.
 
 # %% id="ladder-asked"
 asked = ladder.dropna(subset="emulated_ran")
@@ -368,11 +358,10 @@ why.groupby("cause").agg(decisions=("model", "size"), models=("model", "nunique"
 # ## Rows that came later
 #
 # The authors of [Liger-Kernel](https://github.com/linkedin/Liger-Kernel) measured single operations
-# of PyTorch and transformers on five GPUs. (Where our first figures were far off, we read the
-# scripts again and rebuilt four kinds. The first median was larger.) Other people published whole
-# runs: adapters on FLUX.2, CogVideoX, chat models of 2023, and image models with the estimate of an
-# academic tool. Each step was rebuilt from its source's script
-# (`course/recorded/make/operations.py` and `whole_runs.py`).
+# of PyTorch and transformers on five GPUs. (We rebuilt four kinds after our first figures were far
+# off. The first median was larger.) Others published whole runs: adapters on FLUX.2, CogVideoX,
+# chat models of 2023, and image models with the estimate of an academic tool.
+# `course/recorded/make/operations.py` and `whole_runs.py` rebuild each step.
 
 # %% id="operations"
 operations = pd.read_csv(FOLDER / "operations.csv")
@@ -386,12 +375,12 @@ by_kernel = operations.groupby("kernel").off.agg(["size", "median", "min", "max"
 by_kernel[off.groupby(operations.kernel).max() > 5].round(1)
 
 # %% [markdown] id="read-operations"
-# The table shows the operations of which a row is off by more than 5 %. `multi_token_attention` has
-# a convolution in 16 bits, and cuDNN takes a workspace for it. `fused_moe` and `kto_loss` choose
+# The table has the operations with a row that is off by more than 5 %. `multi_token_attention` has
+# a convolution in 16 bits, for which cuDNN takes a workspace. `fused_moe` and `kto_loss` choose
 # rows by random numbers; we took an even share. `megatron_rms_norm` seems to copy the gradient of a
-# sum, which `predict` doesn't know. Rows of `softmax` and `relu_squared` with a few KB are rounded
-# up to blocks of 512 bytes. (They were to have thousands of rows, and measured one.) The two `grpo`
-# losses look as if in 2025 they held two more heads than in today's script. The others are open.
+# sum, which `predict` doesn't know. A few KB of `softmax` and `relu_squared` are rounded up to
+# blocks of 512 bytes. The two `grpo` losses look as if in 2025 they held two more heads than in
+# today's script. The others are open.
 
 # %% id="whole-runs"
 later = pd.read_csv(FOLDER / "whole_runs.csv")
@@ -410,19 +399,19 @@ print(
 pd.DataFrame(table).assign(rows=known.groupby("source").size()).round(1)
 
 # %% [markdown] id="read-whole-runs"
-# Whole runs are where we lose. `predicted` counts tensors, and most of these figures count more.
-# `reserved` is what an emulated card reserved, where it was asked: it comes close for FLUX.2 and
-# for LoRA on CogVideoX. `theirs` is the academic tool's estimate. Three groups are too low, and we
-# don't know why: LitGPT's weights in 4 bits, CogVideoX with all weights trained, and ms-swift's
-# long texts. The file says why the other rows have no recipe.
+# Whole runs are where our predictions are worst. `predicted` counts tensors, and most of these
+# figures count more. `reserved` is what an emulated card reserved, where we asked one; `theirs` is
+# the academic tool's estimate. For three groups our figures are too low, and we don't know why:
+# LitGPT's weights in 4 bits, CogVideoX with all weights trained, and ms-swift's long texts. The
+# file says why the other rows have no recipe.
 
 # %% [markdown] id="seconds-text"
 # ## What does checkpointing cost in time?
 #
-# This course counts FLOPs. Others measured time: `recorded/published_times.csv` has their times
-# with and without checkpointing, each with its source, quote and conditions. Chapter 06's rule says
-# what to expect. A step that trains all weights costs three forwards, a step with LoRA two, and the
-# recomputed blocks add their share of one more.
+# `recorded/published_times.csv` has times that others measured with and without checkpointing, each
+# with its source, quote and conditions. Chapter 06's rule says what to expect. A step that trains
+# all weights costs three forwards, and a step with LoRA two. The recomputed blocks add their share
+# of one more.
 #
 # **Predict.** With every block checkpointed and all weights trained, the rule gives a *price* of 33
 # % more time. What is the median of the published prices, in percent?
@@ -450,8 +439,8 @@ medians
 # With every block checkpointed, the rule is mostly an upper bound: embedding, head and optimizer
 # run once, and early stop saves a matmul. If no matmul runs again, the rule says 0 %, and the price
 # is mostly small. Here is each row whose step took more than 1.1 times what the rule says, and why.
-# (Where the library has a row's model, `course/recorded/make/published_times.py` also predicts that
-# row from the model itself.)
+# (`course/recorded/make/published_times.py` also predicts a row from the model itself, where the
+# library has the model.)
 
 # %% id="seconds-misses"
 for name in prices.index[slower > 1.1 * rule]:
@@ -461,11 +450,10 @@ for name in prices.index[slower > 1.1 * rule]:
 
 # %% [markdown] id="own-text"
 # On the H200 each model's step was timed without checkpoints and with every block checkpointed
-# (bfloat16, the median of five). `price` is the difference in %. The next columns are the prices by
-# FLOPs and by a roofline. In a roofline each operation takes as long as its arithmetic or its
-# bytes, whichever is longer. The roofline also says for which part of the step the card is busy.
-# `launching` estimates the CPU's part in ms: the number of operations, times a launch time that was
-# fitted to these rows.
+# (bfloat16, the median of five). `price` is the difference in %; `FLOPs` and `roofline` estimate
+# it. In a roofline each operation takes as long as its arithmetic or its bytes, whichever is
+# longer. `busy` is the roofline's share of the measured time. `launching` estimates the CPU's part
+# in ms: the number of operations, times a launch time that was fitted to these rows.
 
 # %% id="own"
 timed = pd.read_csv(FOLDER / "own_times.csv")
@@ -484,12 +472,12 @@ shown.set_axis(["ms", "price", "FLOPs", "roofline", "busy", "launching"], axis=1
 # Where the card is busy, the price is mostly what the FLOPs say. In most other steps the card waits
 # for the CPU, which launches one operation after the other. There the price is CPU time: a forward
 # is launched again, and checkpoint runs its own Python around every saved tensor. Some steps wait
-# only once they are checkpointed. So on this card small operations make checkpoints expensive; a
-# larger micro-batch gives the card more to do for each launch.
+# only once they are checkpointed. So on this card small operations make checkpoints expensive, and
+# a larger micro-batch makes them cheaper.
 #
 # `predict --seconds CARD` takes the longer of two times: the roofline's, and the launches'. Its
-# range was set so that it holds for nine in ten of these steps and of runs that others timed. From
-# our own steps alone it held for fewer than half of theirs.
+# range was set to hold for nine in ten of these steps and of runs that others timed. A range set
+# from our own steps alone held for fewer than half of theirs.
 
 # %% id="range"
 theirs = later.dropna(subset="launches")
@@ -503,9 +491,8 @@ for steps, took, roofline in lasts:
 # %% [markdown] id="evidence-text"
 # ## On one page
 #
-# The table shows what was asked, on how many rows, and how good the answers are: ours, and those of
-# others on the same rows. *Off by* is the median; *right* is a share of decisions. The picture has
-# all figures of PyTorch's allocator.
+# How good are the answers, ours and those of others on the same rows? *Off by* is the median;
+# *right* is a share of decisions. The picture has all figures of PyTorch's allocator.
 
 # %% id="evidence"
 # @title The table: run this cell; open it to look
@@ -616,5 +603,6 @@ figures.agreement(points, title="Predicted against published, from 32 MiB on")
 #
 # In every row Hugging Face gains 405 tokens a GB, and Unsloth 4,719. Measured limits would scatter:
 # an allocator takes whole blocks, and each card leaves another share to PyTorch. So these rows were
-# probably computed from one slope each. The slopes' ratio, 11.7, may be right, but no row tests it.
+# probably computed, each column with one slope. The slopes' ratio, 11.7, may be right, but no row
+# tests it.
 # </details>
