@@ -1,11 +1,11 @@
 # %% [markdown] id="title"
 # # Putting it together: one model, one card
 #
-# You want to fine-tune Llama-3-8B on one 24 GiB card, with 8,192 tokens per update. If you write
-# the script as most people would, the run dies before the first loss. In this chapter you find out
-# why, and pull six levers one after the other, each with its bytes and seconds, until the run fits.
-# Then you train all weights on eight cards, where a slow link reverses the order of two levers. You
-# leave with a plan in a file, and a script that proves it.
+# You want to fine-tune Llama-3-8B on one 24 GiB card, with 8,192 tokens per update. Written as most
+# people would write it, the run dies before the first loss. You find out why, and pull six levers,
+# each with its bytes and seconds, until the run fits. Then you train all weights on eight cards,
+# where a slow link reverses the order of two levers. You leave with a plan in a file, and a script
+# that proves it.
 #
 # **Budget:** 70 minutes, 3 GiB of memory, no GPU needed.
 
@@ -105,9 +105,8 @@ held = pd.Series(first.curve()[moment]) / GIB
 held[held > 0.01].round(2).to_frame("GiB, predicted")
 
 # %% [markdown] id="snapshot-text"
-# A separate script (`recorded/snapshots/llama.py`) ran this training on an *emulated* RTX 4090:
-# PyTorch's own allocator handed out the memory, and no kernel ran. When memory ran out, a snapshot
-# recorded which line had asked for each tensor:
+# A separate script (`recorded/snapshots/llama.py`) ran this training on an *emulated* RTX 4090.
+# When memory ran out, a snapshot recorded which line had asked for each tensor:
 
 # %% id="snapshot"
 emulated = json.loads((FOLDER / "snapshots/llama_case.json").read_text())
@@ -116,7 +115,7 @@ held = pd.Series(emulated["died"]["held"]) / GIB
 held.head(7).round(2).to_frame("GiB, emulated")
 
 # %% [markdown] id="snapshot-read"
-# Most of it is weights. The rest is what two blocks, mainly their MLPs, keep for backward. Of the
+# Most of it is weights. The rest is what two blocks keep for backward, mainly in their MLPs. Of the
 # batch's 23,200 positions, 15,008 are padding.
 #
 # ## Lever 1: packing
@@ -129,8 +128,8 @@ held.head(7).round(2).to_frame("GiB, emulated")
 #          c . . . . .
 # ```
 #
-# Two things must not change. No token may attend to a different conversation; transformers
-# separates conversations wherever positions start again at 0. And no conversation's last token may
+# Two things must not change. No token may attend to a different conversation. (Transformers
+# separates conversations wherever positions start again at 0.) And no conversation's last token may
 # have the next conversation's first token as its target.
 #
 # **Write.** `packed`: tokens, targets and positions of all rows, each of shape `(1, tokens)`.
@@ -172,8 +171,8 @@ def packs():
 
 # %% [markdown] id="pull-text"
 # `pull` pulls a lever. It trains a small *twin* with and without the lever, in float32 on real
-# text, and compares losses, gradients, weights and states. Then it predicts a whole full-size step
-# by category, counts its FLOPs, and estimates its seconds from a roofline: each operation takes as
+# text, and compares losses, gradients, weights and states. Then it predicts a full-size step by
+# category, counts its FLOPs, and estimates its seconds from a roofline: each operation takes as
 # long as the slower of arithmetic and memory traffic.
 
 # %% id="pull"
@@ -274,16 +273,14 @@ gib = pull("checkpoints", block=checkpointed)
 print(f"checkpoints: {gib:.1f} GiB{beside(guess, gib)}")
 
 # %% [markdown] id="lora-text"
-# The step now needs little more than weights, gradients and two states: four times eight billion
-# bfloat16 values.
+# The step now needs little more than weights, gradients and two states.
 #
 # ## Lever 4: LoRA
 #
-# LoRA freezes the weights, and trains two thin matrices beside each linear layer of the blocks:
-# $y = W x + 2\,U D x$. $D$ ("down") has 16 rows, and $U$ ("up") has 16 columns, which are zero at
-# first. Only these two get gradients and states. **This is a different training**: it may learn
-# less, and its results can't match the full training's. We can only show that the first loss is
-# equal.
+# LoRA freezes the weights, and trains two thin matrices beside each linear layer of the blocks: $y
+# = W x + 2\,U D x$. $D$ ("down") has 16 rows. $U$ ("up") has 16 columns and starts at zero. Only
+# these two get gradients and states. **This is a different training**: it may learn less, and only
+# its first loss can be compared with the full training's.
 #
 # **Write.** `LoRA`: two `nn.Linear` without bias, of type `dtype`, the second filled with zeros.
 # Then write `forward`.
@@ -340,15 +337,14 @@ print(f"LoRA: {gib:.1f} GiB; first losses of the twin:")
 print(*(f"{first_loss(plans[name]):.3f}" for name in ("checkpoints", "LoRA")))
 
 # %% [markdown] id="four-text"
-# The step fits, and leaves a few GiB for CUDA's context and fragmentation. Most of it is frozen
-# weights.
+# The step fits, and leaves a few GiB for CUDA's context and fragmentation.
 #
 # ## Lever 5: the frozen weights in 4 bits
 #
-# Keep frozen weights in 4 bits, two to a byte, with one scale per 64 weights (companion 01b has
-# QLoRA's levels; here they are evenly spaced). A matmul doesn't accept 4-bit weights, so the layer
-# first dequantizes them with the script's `from_4_bits(pairs, scale, shape)`. Plain autograd would
-# keep the dequantized weight until backward, and you would save nothing.
+# Frozen weights can be kept in 4 bits, two to a byte, with one scale per 64 weights. (Companion 01b
+# has QLoRA's levels; here they are evenly spaced.) A matmul doesn't accept 4-bit weights, so the
+# layer first dequantizes them with the script's `from_4_bits(pairs, scale, shape)`. Plain autograd
+# would keep the dequantized weight until backward, and you would save nothing.
 #
 # **Write.** `FourBit`. Forward saves the *small* tensors `pairs` and `scale`, and returns
 # `x @ weight.T`. Backward dequantizes the weight again. The gradient with respect to `x` is
@@ -499,9 +495,9 @@ shown.round(1)
 
 # %% [markdown] id="table-read"
 # For the last two columns, PyTorch's allocator ran the same steps; `NaN` means that the card's
-# memory ran out. (On the H200 cuBLAS keeps more workspace than on the RTX 4090.) FLOPs and seconds
-# are calculated. What did people *measure*? The next table's first row is from our H100; the others
-# are in `recorded/published_times.csv`. We found no measurements for packing or for chunks.
+# memory ran out. (On the H200 cuBLAS keeps more workspace than on the RTX 4090.) What did people
+# *measure*? The next table's first row is from our H100; the others are in
+# `recorded/published_times.csv`. We found no measurements for packing or for chunks.
 
 # %% id="measured"
 # @title Seconds that others measured: run this cell; open it to look
@@ -525,9 +521,9 @@ pd.Series(measured).map("{:.2f} times".format).to_frame("the step took, measured
 # %% [markdown] id="measured-read"
 # - Checkpoints add a quarter here, not a third, because the optimizer's update isn't repeated.
 # - LoRA avoids the weights' gradients and most of the update, but adds thin matmuls for each token.
-#   With few tokens the step is much shorter. With 8,192 it was *longer*: don't use LoRA for speed.
+#   With 8,192 tokens the step was *longer*: don't use LoRA for speed.
 # - **4 bits cost most when tokens are few.** Dequantizing a weight takes the same time for any
-#   number of tokens. At 8,192 the cost is negligible.
+#   number of tokens.
 # - Offload adds a third if its copies share a stream with the arithmetic. On a separate stream, a
 #   block of width 4096 computes long enough to hide its copies (07d).
 
@@ -555,8 +551,8 @@ plots.ledger_bars(of_eight, title=title, cards_gib=(24, 48), predicted=[*of_eigh
 # On 24 GiB cards only the second, checkpointed way fits. Larger cards fit both. Which is faster?
 #
 # A forward of all 8,192 tokens takes $f$ seconds, backward takes $2f$, and checkpoints add another
-# $f$. FSDP2 also sends: it gathers all weights for forward and again for backward, and scatters the
-# gradients. Each of the three moves $7/8$ of the weights' bytes, and all happen **in each
+# $f$. FSDP2 also gathers all weights for forward and again for backward, and scatters the
+# gradients. Each of the three sends $7/8$ of the weights' bytes, and all happen **in each
 # micro-batch**. Transfers overlap with the arithmetic, so the step takes as long as the slower of
 # the two.
 #
@@ -670,8 +666,8 @@ def chooses_the_fastest():
 
 # %% [markdown] id="write-text"
 # We write the plan into a file: its functions' names, and its predicted memory. The script loads
-# it, implements the levers with libraries (PEFT's LoRA, PyTorch's `save_on_cpu`), and trains the
-# twin twice: by the plan, and with the plainest batch, block and loss.
+# the file, implements the levers with libraries (PEFT's LoRA, PyTorch's `save_on_cpu`), and trains
+# the twin twice: by the plan, and with the plainest batch, block and loss.
 
 # %% id="write"
 name = fastest(table, CARD_GIB - 2)
@@ -742,8 +738,7 @@ your_run.apply("14", make=make_fused)
 #
 # <details><summary>Answer</summary>
 #
-# $4096 + (22 - 17.2) \cdot (12800 - 4096)/(21.4 - 17.2)$, or about 14,000 tokens. With the blocks'
-# inputs on the host each token takes less, and with 4-bit weights the line starts lower.
+# $4096 + (22 - 17.2) \cdot (12800 - 4096)/(21.4 - 17.2)$, or about 14,000 tokens.
 # </details>
 #
 # **2.** A linear layer of 4096 x 14336 has a LoRA adapter of rank 16. How many parameters are
@@ -772,6 +767,6 @@ your_run.apply("14", make=make_fused)
 # - Hand over a plan that proves itself.
 #
 # [14b](14b_gallery.ipynb) shows how to find what held a dead run's memory.
-# [14c](14c_rules_of_thumb.ipynb) has the order of the levers for many models, a rule of thumb for
-# the first lever, and what "four to ten times larger" models depend on. In lab 09 you get ten runs
-# that fail: two run out of memory, one warns, and seven report nothing.
+# [14c](14c_rules_of_thumb.ipynb) asks which lever to pull first for many models, and what "four to
+# ten times larger" models depend on. In lab 09 you get ten runs that fail: two run out of memory,
+# one warns, and seven report nothing.
