@@ -266,9 +266,9 @@ xl
 # prediction assumes the kernels of a GPU; chapter 03 shows why a CPU would keep more.
 #
 # This number is *predicted*. The course keeps that word apart from *counted* and from *measured*.
-# *Measured* means that a GPU's allocator counted, with the GPU's name and the date beside it. Can
-# you trust a prediction? To test it, predict the small GPT with a CPU's kernels, and subtract the
-# count above.
+# *Measured* means counted by a real GPU's allocator, with the GPU's name and the date beside the
+# number. Can you trust a prediction? To test it, predict the small GPT with a CPU's kernels, and
+# subtract the count above.
 #
 # **Write.** `small_gpt`, modelled on `gpt2_xl`. The difference must be 0 bytes.
 

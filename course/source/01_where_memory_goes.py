@@ -172,11 +172,13 @@ pd.DataFrame({"on paper, units": on_paper, "counted, units": counted}).round(2)
 # $$ A \approx 4 \, (16 L + 2) \, B T C + 4 \, B T V $$
 #
 # The extra 2 are what the final norm and the head save. The last term is the softmax over the
-# vocabulary. With a checkpoint around each block, a block keeps 1 unit, its input. During the
-# backward pass one block at a time has its other 15 units as well: $L + 15$ in all. By then the
-# head and the loss are done. But if $V/C$ is more than 13, as in GPT-2, the activations peak
-# earlier, at the softmax. They take $L + 2 + V/C$ units there, and the gradients of the logits come
-# on top. Compare both formulas with a count, for several depths and widths.
+# vocabulary.
+#
+# With a checkpoint around each block, a block keeps 1 unit, its input. During the backward pass one
+# block at a time has its other 15 units as well: $L + 15$ in all. By then the head and the loss are
+# done. But if $V/C$ is more than 13, as in GPT-2, the activations peak earlier, at the softmax.
+# They take $L + 2 + V/C$ units there, and the gradients of the logits come on top. Compare both
+# formulas with a count, for several depths and widths.
 #
 # **Write.** The last lines of `waiting_units`: forward and backward within `segments.applied(gpt,
 # strategy)`. `report.curve()` lists the moments of a step, each with its bytes by category. Add up

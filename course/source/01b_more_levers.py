@@ -37,9 +37,9 @@ gpu_adamw = partial(torch.optim.AdamW, foreach=True)  # a GPU's default
 # %% [markdown] id="calculator-text"
 # ## The memory calculator
 #
-# The calculator estimates the peak of any GPT. Chapter 01's ledger lists what stays between steps.
-# Its formula gives the activations: for each position and channel, a block keeps 16 values. They
-# take 16 x 4 bytes in float32, and 16 x 2 in bfloat16. The formula doesn't cover autocast.
+# The calculator estimates the peak of any GPT. It adds chapter 01's ledger of what stays between
+# steps to chapter 01's formula for activations: a block keeps 16 values for each position and
+# channel. A value takes 4 bytes in float32, and 2 in bfloat16. The formula doesn't cover autocast.
 #
 # **Predict.** Under autocast to bfloat16, how many bytes does a block keep for each position and
 # channel, with the kernels of a GPU?
@@ -63,11 +63,11 @@ print(f"each sample: {each:.1f} bytes{beside(guess, each)}")
 print(f"once: {Bytes(constant)}; in 16 bits the weights are {Bytes(2 * 12 * 1024**2)}")
 
 # %% [markdown] id="autocast-read"
-# The count is more than half of float32's 64, for two reasons. First, the norms and the tensors
-# between blocks stay float32, so a block keeps 18 x 2 bytes. Second, autograd keeps 16-bit *copies*
-# of all weights until the backward pass. They don't grow with the batch, and the printed second
-# line counts them. (Eager attention would add softmax, which stays float32 too.) The logits are
-# kept in both dtypes. The next two cells are the calculator:
+# The count is more than half of float32's 64, because the norms and the tensors between blocks stay
+# float32. So a block keeps 18 x 2 bytes. (Eager attention would add softmax, which stays float32
+# too.) Besides, autograd keeps 16-bit *copies* of all weights until the backward pass. They don't
+# grow with the batch; the second printed line has their size. The logits are kept in both dtypes.
+# The next two cells are the calculator:
 
 # %% id="calculator-activations"
 SHAPES = {  # L, C, V

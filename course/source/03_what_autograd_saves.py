@@ -451,9 +451,9 @@ blocks
 # %% [markdown] id="read-lives"
 # It's true, and the lifetimes fall linearly from block to block. (Time is counted in operations
 # that allocate, not in seconds.) Of these eight blocks, the first one's bytes are kept about ten
-# times as long as the last one's, for one use each. That is the argument for checkpointing. It
-# gains least at the last block, but not nothing: what that block keeps waits beside the logits
-# (chapter 06).
+# times as long as the last one's, for one use each. That is the argument for checkpointing. At the
+# last block a checkpoint gains least, but not nothing: what that block keeps waits beside the
+# logits (chapter 06).
 #
 # A U-Net's first and last blocks work at full resolution. Which blocks hold many bytes, *and* hold
 # them for long?

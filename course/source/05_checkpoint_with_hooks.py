@@ -823,5 +823,5 @@ your_run.apply("05", hidden_of=hidden_of)
 #   what happens without them.
 # - Verify a checkpoint with one step.
 #
-# In lab 03, `lab03_my_checkpoint`, you write the rest: RNG states of GPUs, arguments in keywords
-# and tuples, repeated backwards, and the check. Then yours takes the place of PyTorch's.
+# In lab 03, `lab03_my_checkpoint`, you write the rest: RNG states of GPUs, keyword arguments,
+# tensors in tuples, repeated backwards, and the check. Then yours takes the place of PyTorch's.

@@ -251,9 +251,10 @@ figure.mark(curve[5], None if guess is None else guess * curve[1])
 # cost.
 #
 # Do deeper models need segments of two, as the formula says? In the next table the unit is a
-# block's input. Its last two columns are peaks of whole steps, weights and gradients included. The
-# first of them is with `set_to_none=True`, the second with gradients that stay, as in accumulation
-# from the second micro-batch on. The third model is not deep, but has a large vocabulary.
+# block's input. *Whole step* is a step's peak, weights and gradients included, with
+# `set_to_none=True`. *Gradients stay* is the same peak with gradients in memory from the start, as
+# in accumulation from the second micro-batch on. The third model is not deep, but has a large
+# vocabulary.
 
 # %% id="deeper"
 # @title Three models, two lengths: run this cell; open it to look
@@ -315,8 +316,8 @@ print(f"r = {ratios['all weights']:.1f}{beside(guess, ratios['all weights'])}")
 print(f"weights frozen, LoRA beside them: r = {ratios['LoRA']:.1f}")
 
 # %% [markdown] id="modern-read"
-# The companion [06b](06b_common_advice.ipynb) measures a case of $r = 1$, a chain of sines: with
-# $\sqrt n$ segments its memory grows with the root of the depth.
+# The companion [06b](06b_common_advice.ipynb) measures a case of $r = 1$, a chain of sines. With
+# $\sqrt n$ segments its memory grows with the square root of the depth.
 
 # %% id="verdicts-length"
 claims.Verdicts(
@@ -386,12 +387,12 @@ pd.DataFrame(columns).loc[list(ways)].round(1).fillna("")
 
 # %% [markdown] id="flops-read"
 # With long segments the price is nearly a third. (Embedding and head are not recomputed.) With one
-# block to a segment it is much less: PyTorch stops a recomputation as soon as backward has what it
-# needs, and no tensor that backward needs comes after a segment's last matmul. That matmul, the
-# second half of the MLP, is a third of the arithmetic of a block's linear layers. So, if every
-# segment is checkpointed, the shortest segments cost the fewest FLOPs at every depth, and for our
-# GPT $\sqrt n$ loses in both memory and FLOPs. But a block that ends in dropout, or in a norm as
-# BERT's does, needs that matmul again.
+# block to a segment it is much less. PyTorch stops a recomputation as soon as backward has what it
+# needs, and backward doesn't need the result of a segment's last matmul. That matmul, the second
+# half of the MLP, is a third of the arithmetic of a block's linear layers. So the shortest segments
+# cost the fewest FLOPs at every depth, if every segment is checkpointed. For our GPT, $\sqrt n$
+# loses in both memory and FLOPs. But a block that ends in dropout, or in a norm as BERT's does,
+# needs that matmul again.
 #
 # **A third holds if backward is two matmuls.** A frozen linear layer needs no gradient of its
 # weight: its backward is one matmul. A first layer that reads data also has only one, since data
@@ -554,8 +555,8 @@ claims.Verdicts(
 #
 # <details><summary>Answer</summary>
 #
-# Single blocks hold $48 + 12 = 60$ units, pairs $24 + 24 = 48$. Pairs need less, since 48 blocks
-# are more than $2r$.
+# Single blocks hold $48 + 12 = 60$ units, pairs $24 + 24 = 48$. Pairs need less, since 48 is more
+# than $2r$.
 # </details>
 #
 # **3.** Of 24 blocks, all but the last are checkpointed, and nothing stops early. By what

@@ -229,12 +229,12 @@ by_length = pd.DataFrame({s: in_a_chain(torch.sin, 64, 64 // s) for s in lengths
 by_length.rename_axis(columns="64 sines, segments of")
 
 # %% [markdown] id="sines-read"
-# The sources are right about growth. Without checkpoints, memory grows with the depth. With $\sqrt
-# n$ segments it grows about like the square root, whatever a layer keeps. Libraries use one segment
-# per layer, whose memory grows by one unit with each layer. In the end that growth is linear, but
-# in shallow models most of the memory is the inside of one layer. So at $r = 16$, as in a
-# transformer's block, and at the depths of real models, one segment per layer also grows about like
-# the root. It needs less memory than $\sqrt n$ segments do.
+# The sources are right about growth. Without checkpoints, memory grows with the depth. With
+# $\sqrt n$ segments it grows about like the square root, whatever a layer keeps. Libraries use one
+# segment per layer. Then memory grows by one unit with each layer, so in the end its growth is
+# linear. But in shallow models most of the memory is the inside of one layer. So at $r = 16$, as in
+# a transformer's block, and at the depths of real models, memory grows about like the square root
+# with one segment per layer, too. And it is less than with $\sqrt n$ segments.
 #
 # For sines, the sources are also right about the best length. It is eight, $\sqrt{64}$: shorter and
 # longer segments both need more. The number of forwards hardly changes: each sine runs at most once

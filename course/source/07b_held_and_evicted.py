@@ -89,8 +89,8 @@ table = pd.DataFrame({"waiting, units": units, "peak, % of plain": peaks})
 table.round().rename_axis(["logged", "kept as"])
 
 # %% [markdown] id="references-read"
-# - The **outputs of the blocks** are the boundaries, which wait anyway. The list only holds them
-#   after backward would have freed them.
+# - The **outputs of the blocks** are the boundaries, which wait anyway. The list only keeps them
+#   longer than backward would.
 # - The **MLP's inner tensors** stay in memory at full size, four units per block. The hook runs in
 #   the recomputation too, and appends again. Without `detach` it is worse: an entry from the
 #   recomputation holds the whole graph of its block.

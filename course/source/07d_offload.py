@@ -570,8 +570,8 @@ shown["on the host, GiB"] = pairs.host["pcie-4"]
 shown.map(lambda n: "nothing fits" if pd.isna(n) else f"{n:.2f}")
 
 # %% [markdown] id="published-text"
-# Two planners of 2026 published what they measured on eight GPUs. `full` recomputes everything, and
-# each ratio compares a way with the first one in its setting that ran. What had to be assumed is in
+# Two planners of 2026 published what they measured on eight GPUs. `full` recomputes everything. In
+# each setting, the ratios are relative to the first way that ran. What had to be assumed is in
 # `course/recorded/make/published_offload.py`:
 
 # %% id="published"
@@ -591,8 +591,8 @@ ratios
 # %% [markdown] id="published-read"
 # In each setting, the way predicted to be best was best. The ways predicted not to fit (with a
 # tenth of the card left free) ran out of memory or crawled, except in DeepSpeed's last row. Where
-# copies are hidden, the predicted ratios are close. DeepSpeed's source waits for
-# each copy to the host; its rows are slower than predicted, perhaps because the link is.
+# copies are hidden, the predicted ratios are close. DeepSpeed's source waits for each copy to the
+# host. Its rows are slower than predicted, perhaps because its link is slower than we assumed.
 #
 # ## On a GPU
 #
