@@ -140,9 +140,9 @@ def end_of(way, train, tokens=MICRO * LONGEST):
 
 # %% [markdown] id="ledgers-text"
 # `ledgers` adds up each phase. Checkpoints keep the blocks' inputs. When a block is recomputed, the
-# logits are already freed, so of logits and block only the larger counts. The float32 gradients are
-# in memory from the update's first micro-batch on. `asleep` means that the engine frees its memory
-# while it isn't writing.
+# logits are already freed, so only the larger of the two counts, logits or block. The float32
+# gradients are in memory from the update's first micro-batch on. `asleep` means that the engine
+# frees its memory while it isn't writing.
 
 
 # %% id="ledgers"

@@ -156,7 +156,7 @@ pd.Series(saves).unstack().map("{:.0%}".format)
 # "About 40 % less" is right for SD 2.1 at batch 4, in float32 with fused attention. In the same
 # setting SD 1.5, which has smaller latents, saves next to nothing. No setting of the table saves
 # 62 % of SD 2.1's peak, or 68 % of SDXL's. Eager attention comes closest, since activations are
-# then a larger share of the peak. 8-bit optimizer states make their share larger still.
+# then a larger share of the peak. With 8-bit optimizer states, they are a larger share still.
 #
 # The next table has all recorded settings, including 8-bit states and the library's call. For each
 # model it shows the six that save the most. (Its largest batches for an A100 are low estimates,

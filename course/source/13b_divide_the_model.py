@@ -214,10 +214,10 @@ pd.DataFrame(table).T.rename_axis(columns="on ranks 0 to 3")
 #   last. More micro-batches do not change that.
 # - **Interleaved** holds more than 1F1B. People use it because its ranks wait less.
 # - **With checkpointing** of each block, boundaries and the stage's outputs wait, and only one
-#   block's inside is in memory at a time. All three schedules need less memory. GPipe saves the
-#   most, so the three get closer, and interleaved needs the most on every rank. GPipe's boundaries
-#   grow with the number of micro-batches. (The table is from PyTorch 2.13. In 2.15 a stage releases
-#   outputs that it has sent, so its bytes are a little lower.)
+#   block's inside is in memory at a time. All three schedules need less memory. The three get
+#   closer, because GPipe needed the most before. Now interleaved needs the most on every rank.
+#   GPipe's boundaries grow with the number of micro-batches. (The table is from PyTorch 2.13. In
+#   2.15 a stage releases outputs that it has sent, so its bytes are a little lower.)
 #
 # **If you accumulate over several `step`s of a schedule, build it with `scale_grads=False`.** By
 # default each `step` divides all of `.grad` by its number of micro-batches, including the gradients
@@ -225,10 +225,9 @@ pd.DataFrame(table).T.rename_axis(columns="on ranks 0 to 3")
 # (PyTorch 2.13.0 and 2.15.0). With `False`, divide once yourself, before the optimizer's step.
 #
 # **Inside a stage use `use_reentrant=False`.** A stage's input doesn't require a gradient, so with
-# a reentrant checkpoint every gradient is None, and no error is raised. Under a zero-bubble
-# schedule (below), a checkpoint runs forward twice in backward instead of once. Such a schedule
-# computes the gradients of inputs and of weights in two runs of autograd (PyTorch 2.13.0 and
-# 2.15.0).
+# a reentrant checkpoint every gradient is None, and no error is raised. A zero-bubble schedule
+# (below) computes the gradients of inputs and of weights in two runs of autograd. So in backward a
+# checkpoint runs forward twice, not once (PyTorch 2.13.0 and 2.15.0).
 #
 # ## Why do a pipeline's ranks wait?
 #
@@ -618,9 +617,9 @@ print(f"Ulysses sends {sent['Ulysses']:g} units{beside(guess, sent['Ulysses'])}"
 # %% [markdown] id="context-read"
 # Ulysses sends less, and the difference grows with the number of ranks. Its paper says $4/N$ of the
 # whole sequence's tensor in forward. That agrees with the count, apart from the part that stays on
-# its own rank. But each rank needs a head of its own. A ring has no such limit, its parts can
-# travel while the previous one is computed, and with grouped queries it sends only the few heads of
-# keys and values: in Llama-3-8B a quarter.
+# its own rank. But Ulysses needs at least one head for each rank. A ring has no such limit, and it
+# can send one part while it computes with another. With grouped queries, a ring also sends less: in
+# Llama-3-8B, keys and values have a quarter as many heads as queries.
 #
 # ### 128k tokens in the ledger
 #
@@ -650,8 +649,8 @@ heads = ("boundaries, GiB", "one block inside, GiB", "logits in float32, GiB")
 pd.DataFrame.from_dict(table, orient="index", columns=heads).rename_axis("ranks")
 
 # %% [markdown] id="long-read"
-# Context parallelism divides whatever has tokens. It divides no weights, gradients or states: that
-# is FSDP2's part. Boundaries, one block's inside and the logits also have levers of their own:
+# Context parallelism divides whatever has tokens. It divides no weights, gradients or states: use
+# FSDP2 for those. Boundaries, one block's inside and the logits also have levers of their own:
 # offload (07d), tiles (10g) and a chunked loss (10d).
 #
 # ## Tensor and sequence parallelism, compared with one process

@@ -190,18 +190,18 @@ pd.DataFrame.from_dict(rows, orient="index", columns=heads).round(2)
 # [1024], recomputed shape [0]*
 # ([transformers#47254](https://github.com/huggingface/transformers/issues/47254)). Only frozen
 # weights were affected, such as a norm's. `checkpoint` compares what forward saved with what
-# recomputation saves. It detaches a trained weight, but holds a frozen one itself. By the time it
-# looks, the layer has freed it: it is a tensor of size 0. (FSDP2 frees the storage, and the
-# shape stays.)
+# recomputation saves. It holds a trained weight detached, but a frozen weight itself. When it
+# compares, the layer has already freed the frozen weight, which is now a tensor of size 0. (FSDP2
+# frees the storage, and the shape stays.)
 #
 # You write a stage 3 that gets this right. `Weights` divides a frozen layer's weights over the
 # ranks, and `gather` runs before each forward. LoRA's matrices are whole on each rank. The check
 # runs a step, and the cell below it runs one on four ranks.
 #
-# **Write.** `free_after_use`: hooks that call `weights.free()` when nothing needs them any more.
-# That is after each forward that no backward follows at once, and after the layer's backward
-# (`register_forward_hook`, `register_full_backward_hook`). A hook gets the layer, its input and its
-# output, or the gradients. `again.is_on` says whether checkpoint is recomputing.
+# **Write.** `free_after_use`: hooks that call `weights.free()` when nothing needs the weights any
+# more. Free them after each forward, unless a backward follows at once, and after the layer's
+# backward (`register_forward_hook`, `register_full_backward_hook`). A hook gets the layer, its
+# input and its output, or the gradients. `again.is_on` says whether checkpoint is recomputing.
 
 
 # %% id="weights"

@@ -519,8 +519,8 @@ pd.Series(larger).map("{:.1f}".format).to_frame("times as deep")
 
 # %% [markdown] id="by-batch-read"
 # So the claim depends on the update. The factor isn't a property of the techniques: it grows with
-# the number of samples in an update and with their length. With one short sample per update, less
-# than twice the depth fits, since weights and states fill the card whatever you do.
+# the number of samples in an update and with their length. With one short sample per update you
+# can't even double the depth, since weights and states fill the card whatever you do.
 #
 # *Wider* models hit the same limit: weights grow with the square of the width, activations only in
 # proportion to it.

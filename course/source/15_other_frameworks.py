@@ -333,7 +333,7 @@ for name, run_block in BLOCKS.items():
 # `print_saved_residuals` lists residuals without running anything. The list above is for one block,
 # without its arguments. The compiler can't drop residuals here: forward and backward are two
 # programs, and forward must return everything that backward reads. In JAX 0.12 `tanh` keeps one
-# tensor less: 4 units a block.
+# fewer tensor, which is 4 units per block.
 #
 # ### Policies
 #
@@ -367,8 +367,8 @@ for name in POLICIES:
 # 13 units for each of the three blocks, plus 4 for the blocks' inputs and the loss.
 #
 # "No batch dims" is JAX's way of saying "the linear layers, but not attention's two matmuls", whose
-# results are large for the FLOPs they cost. Under `vmap` over experts' weights it keeps nothing:
-# their axis is a batch dimension.
+# results are large for the FLOPs they cost. Under `vmap` over experts' weights this policy keeps
+# nothing, because the experts' axis is a batch dimension.
 #
 # ## Who decides in the end? The compiler
 #

@@ -36,7 +36,7 @@ print(f"{len(SELECTION)} steps, as in {SELECTION[0].key!r}")
 
 # %% [markdown] id="record-text"
 # Each step warms up once, is measured once, and is timed five times. A step that does not fit is a
-# result too. If the notebook is stopped, the same cell goes on from there.
+# result too. If you stop the notebook, run the same cell again: it goes on where it stopped.
 
 # %% id="record"
 # NBVAL_IGNORE_OUTPUT
@@ -48,8 +48,9 @@ if device.has_gpu():
 # %% [markdown] id="beside-text"
 # ## Side by side
 #
-# Requested bytes at the peak. Emulated is the card of your GPU's name where the course has it, else
-# an A100. What is measured beyond what is emulated are the kernels' workspaces, above all cuDNN's.
+# The table has the bytes requested at the peak. The emulated card is your GPU's model if the course
+# has it, otherwise an A100. The measured bytes exceed the emulated ones by the kernels' workspaces,
+# above all cuDNN's.
 
 # %% id="beside"
 # NBVAL_IGNORE_OUTPUT
@@ -72,7 +73,7 @@ pd.DataFrame(table).T
 # ## Hand it in
 #
 # The file names your GPU, its driver and the versions of Python and PyTorch, and nothing else about
-# you. The course's tests look a file over before it is taken; the same look now:
+# you. The course's tests check each file before it is accepted. The next cell runs the same check:
 
 # %% id="hand-in"
 # NBVAL_IGNORE_OUTPUT
@@ -94,5 +95,5 @@ if MINE.exists() and "google.colab" in sys.modules:
 # Open a pull request that adds the file under that name to `course/recorded`, or attach it to an
 # issue. Chapter 10b then has your GPU's rows beside the predicted and the emulated ones.
 #
-# All rows, an hour on a large card: `python -m tutorial_lib record`. It stops and goes on as this
-# notebook does.
+# To record all rows, which takes an hour on a large card, run `python -m tutorial_lib record`. You
+# can stop it and run it again, like this notebook.

@@ -96,9 +96,10 @@ report
 #   nondeterminism (02);
 # - **rounding**: the same mathematics, different last digits;
 # - **redrawn**: the same, but dropout or noise draws different random numbers;
-# - **another**: a different update. A smaller micro-batch is one if BatchNorm or the loss (like
-#   CLIP's) compares its samples (09), and checkpoints are one if forward reads what it changes,
-#   such as a codebook that it updates. Compare the losses of two short runs before you trust it;
+# - **another**: a different update. A smaller micro-batch makes a different update if BatchNorm or
+#   the loss (like CLIP's) compares its samples (09). Checkpoints do if forward reads what it
+#   changes, such as a codebook that it updates. Compare the losses of two short runs before you
+#   trust such a lever;
 # - **untried**: your model is too large to try whether its loss compares samples.
 
 
