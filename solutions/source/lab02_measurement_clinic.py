@@ -799,10 +799,10 @@ print(f"{100 * ran / number:.0f} % ended well{beside(guess, 100 * ran / number)}
 pd.DataFrame(capped).T
 
 # %% [markdown] id="read-2-7"
-# Only the last number, *allocated*, says *no*: it is our emulated card's peak in its own uncapped
-# run, and with a cap below it no run succeeded. The other two are what an uncapped run takes. With
-# a cap above *allocated*, a run may still run out of memory if the free memory is fragmented
-# (chapter 10b).
+# Only the last number, *allocated*, can say *no*. It is our emulated card's peak in its own
+# uncapped run, and no run succeeded with a cap below it. The other two are what an uncapped run
+# takes. With a cap above *allocated*, a run may still run out of memory if the free memory is
+# fragmented (chapter 10b).
 #
 # You have the three numbers of a step, and a list of cards. Which is the smallest card that the
 # numbers do not rule out? The context is CUDA's, so PyTorch can't use it.

@@ -514,8 +514,8 @@ for keep in ((), (0,), (0, 3), (0, 1, 3), (0, 1, 2, 3), (0, 1, 2, 3, 4)):
 pd.DataFrame(table).T.rename_axis("keep")
 
 # %% [markdown] id="policies-read"
-# In the last row the results of all matmuls are kept. Then only norms, GELU and dropout run again,
-# and a third of the memory is free.
+# In the last row the results of all matmuls are kept. Only norms, GELU and dropout run again, and a
+# third of the block's saved bytes is still freed.
 #
 # ## 5.4 A target in bytes, the fewest FLOPs
 #
@@ -863,8 +863,8 @@ print(f"behind PCIe 4: {waiting} blocks{beside(guess, waiting)}")
 pd.DataFrame(table).T
 
 # %% [markdown] id="waiting-read"
-# The faster the link, the more blocks wait and the fewer run again. Behind the slowest one, moving
-# more would take longer than running again.
+# The faster the link, the more blocks wait on the host, and the fewer run again. Over the slowest
+# link, moving one more block would take longer than recomputing it.
 
 # %% [markdown] id="gpu-text"
 # ## On a GPU

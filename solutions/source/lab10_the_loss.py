@@ -411,15 +411,18 @@ checks.lab10.mean_over_counted(mean_over_counted)
 #
 # Difficulty 4/5 · importance 5/5 · 20 minutes
 #
-# Now put it all together, as `loss = head_loss(model.head, hidden, targets, chunk)`. The head may
-# have a bias. Its matrix may also be the embeddings' matrix. Then you return only the head's
-# gradient, and autograd adds the embeddings' gradient. Then the types. Under autocast, or in a
-# model that is all bfloat16, the matmuls are bfloat16. But softmax and sums over chunks must be
-# float32, because a bfloat16 sum of hundreds of terms stops growing. Under autocast the rows may be
-# bfloat16 and the matrix float32. Autocast is still on in the forward of your `Function`, but off
-# in its backward. `fused_loss` needs sums in float32 or wider too, so go back and change it if it
-# adds in the weights' type. (In float16 a `GradScaler`'s factor arrives in backward, after forward
-# has rounded. So don't divide in forward: keep the gradient of the *sum*.)
+# Now put it all together, as `loss = head_loss(model.head, hidden, targets, chunk)`.
+#
+# - **The head** may have a bias, and its matrix may also be the embeddings' matrix. In that case
+#   return only the head's gradient: autograd adds the embeddings' gradient.
+# - **Types.** Under autocast, or in a model that is all bfloat16, the matmuls are bfloat16. But
+#   softmax and sums over chunks must be float32, because a bfloat16 sum of hundreds of terms stops
+#   growing. So if your `fused_loss` adds in the weights' type, go back and change it.
+# - **Autocast** is still on in the forward of your `Function`, but off in its backward. The rows
+#   may be bfloat16 and the matrix float32.
+#
+# (In float16 a `GradScaler`'s factor arrives in backward, after forward has rounded. So don't
+# divide in forward: keep the gradient of the *sum*.)
 #
 # The loss must be exact in float64. With bfloat16 its error may be at most 1.5 times the usual
 # loss's. It must be 0 if no token counts, and hold the logits of only one chunk at a time. It takes
