@@ -54,9 +54,9 @@ frameworks.leave_out_cells("jax", "tensorflow", "keras")
 # of Python's standard library. The other frameworks get the weights as NumPy arrays, with matrices
 # of shape (inputs, outputs). We count bytes in units of one block's input.
 #
-# For each framework we count the bytes it keeps, without and with its wrapper, and compute the
-# gradients with the wrapper. We compare them with PyTorch's gradients without checkpoints. A
-# weight's error is its largest difference, as a share of its largest gradient.
+# For each framework we count the bytes it keeps, without and with its wrapper, and compare the
+# wrapper's gradients with PyTorch's plain ones. A weight's error is its largest difference, as a
+# share of its largest gradient.
 
 # %% id="model"
 BATCH, SEQ, WIDTH, HEADS = 4, 128, 128, 4

@@ -36,7 +36,7 @@ print(f"{len(SELECTION)} steps, as in {SELECTION[0].key!r}")
 
 # %% [markdown] id="record-text"
 # Each step warms up once, is measured once, and is timed five times. A step that does not fit is a
-# result too. If you stop the notebook, run the same cell again: it goes on where it stopped.
+# result too. If you stop the cell, run it again to go on.
 
 # %% id="record"
 # NBVAL_IGNORE_OUTPUT
@@ -48,9 +48,8 @@ if device.has_gpu():
 # %% [markdown] id="beside-text"
 # ## Side by side
 #
-# The table has the bytes requested at the peak. The emulated card is your GPU's model if the course
-# has it, otherwise an A100. The measured bytes exceed the emulated ones by the kernels' workspaces,
-# above all cuDNN's.
+# The table has the bytes requested at the peak. The emulated card is your GPU's model, or else an
+# A100. The measured bytes exceed the emulated ones by the kernels' workspaces, above all cuDNN's.
 
 # %% id="beside"
 # NBVAL_IGNORE_OUTPUT
@@ -95,5 +94,5 @@ if MINE.exists() and "google.colab" in sys.modules:
 # Open a pull request that adds the file under that name to `course/recorded`, or attach it to an
 # issue. Chapter 10b then has your GPU's rows beside the predicted and the emulated ones.
 #
-# To record all rows, which takes an hour on a large card, run `python -m tutorial_lib record`. You
-# can stop it and run it again, like this notebook.
+# `python -m tutorial_lib record` records all rows, in an hour on a large card. You can stop it and
+# run it again, too.
