@@ -20,7 +20,7 @@ _aten = torch.ops.aten
 _SUMS = {_aten.sum.dim_IntList, _aten.mean.dim}
 _MATMULS = {
     *(_aten.mm, _aten.bmm, _aten.addmm, _aten.addmm_, _aten.baddbmm, _aten.baddbmm_),
-    *(_aten.mv, _aten.addmv, _aten.dot, _aten.vdot),
+    *(_aten.mv, _aten.addmv, _aten.dot, _aten.vdot, _aten._scaled_mm),
 }
 _CUBLAS, _CUBLASLT = 8320 * 1024, 1024 * 1024  # of an A100; a Hopper's cuBLAS takes 32 MiB
 
@@ -56,13 +56,14 @@ def _of_a_matmul(func: Any, args: tuple[Any, ...]) -> int:
     Source:
         `getChosenWorkspaceSize` and `isCUDABlasWorkspaceCachingEnabled` in aten/src/ATen/cuda/
         CublasHandlePool.cpp, and `addmm_out_cuda_impl` in aten/src/ATen/native/cuda/Blas.cpp, which
-        takes cuBLASLt to add a bias, or a matrix of 16-bit numbers (2.15).
+        takes cuBLASLt to add a bias, or a matrix of 16-bit numbers (2.15). Matmuls of 8-bit numbers
+        always take it (`scaled_gemm` in aten/src/ATen/cuda/CUDABlas.cpp).
     """
     kept = not is_since("2.15") or os.environ.get("TORCH_CUBLAS_WORKSPACE_CACHE") == "1"
     if kept or not all(one.numel() for one in args if isinstance(one, Tensor)):
         return 0
     if func is not _aten.addmm.default:
-        return _CUBLAS
+        return _CUBLASLT if func is _aten._scaled_mm.default else _CUBLAS
     added, _, other = args
     fused = added.is_contiguous() and (added.dim() == 1 or added.element_size() == 2)
     return _CUBLASLT if fused and min(other.shape) > 1 else _CUBLAS
