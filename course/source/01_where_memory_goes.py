@@ -80,7 +80,7 @@ def bytes_per_parameter(make_optimizer, precision):
 
 # %% [markdown] id="predict-residents"
 # **Predict.** SGD in float32 needs 4 bytes for a parameter and 4 for its gradient: 8 bytes. How
-# many bytes does AdamW need in all if the whole model is in bfloat16?
+# many bytes per parameter does AdamW need if the whole model is in bfloat16?
 
 # %% id="guess-residents"
 guess = None  # bytes per parameter
@@ -323,10 +323,10 @@ print(f"accumulated beside a single micro-batch of 4: {constant:+.2f} P")
 pd.DataFrame({"peak in P": in_p}).round(2).rename_axis("micro-batch x steps")
 
 # %% [markdown] id="read-accumulation"
-# Twice as many accumulation steps cost not one byte more: the micro-batch alone moves the peak.
+# Doubling the accumulation steps doesn't cost a single byte: the micro-batch alone moves the peak.
 # Compared with a single micro-batch of 4, accumulation adds one copy of the gradients, here one P,
-# however many steps there are (second line). From the second micro-batch on, the gradients of the
-# first are in memory while the activations of the next are built up.
+# however many steps there are (second line). From the second micro-batch on, the earlier gradients
+# are in memory while new activations build up.
 #
 # Adding GPUs doesn't free memory on any of them, as long as each holds a whole model. PyTorch's
 # DistributedDataParallel even adds one more P by default, for its buckets. Chapter 13 and companion
@@ -445,11 +445,11 @@ plots.ledger_bars(ledgers, title=title, cards_gib=cards, predicted=list(levers))
 # The line through two toy models predicts the 32-layer model exactly, because every block keeps the
 # same number of bytes.
 #
-# Checkpointing alone takes not one byte off the peak, because the update is the peak. Fused AdamW
+# Checkpointing alone doesn't take a byte off the peak, because the update is the peak. Fused AdamW
 # alone takes next to nothing off, because then the backward pass is the peak. Together they lower
-# the peak by a fifth. Each of them lowers one of the two moments, and the peak is the higher one.
-# So "technique X saves Y %" cannot be true of all models. The first thing to ask is: at which
-# moment is the peak?
+# the peak by a fifth. Each of them lowers memory at one of the two moments, and the peak is at the
+# higher one. So "technique X saves Y %" cannot be true of all models. The first thing to ask is: at
+# which moment is the peak?
 #
 # ## Verdicts
 #

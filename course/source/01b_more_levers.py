@@ -339,7 +339,7 @@ pd.DataFrame(rows, index=["bits a weight", "off by"]).T
 # weight.
 #
 # **Predict.** A layer computes `F.linear(x, whole(weight))` from 4-bit weights, and x needs a
-# gradient. Autograd keeps how many times as many bytes as the 4-bit weight takes?
+# gradient. How many times the 4-bit weight's bytes does autograd keep?
 
 # %% id="guess-four"
 guess = None  # times
@@ -379,9 +379,9 @@ for name, bits in {"bfloat16": 16, "FP8": 8.5, "4 bits": 4.5, "QLoRA": 4.127}.it
 pd.DataFrame(ledger).T.map(human_bytes)
 
 # %% [markdown] id="one-state"
-# *Training* in FP8 is different. Matmuls round their inputs to 8 bits and keep those for backward.
-# The optimizer's weights, norms, softmax and the residual stream stay in 16 or 32 bits. FP8 saves
-# time and activations, not weights (08c).
+# *Training* in FP8 is different. Matmuls round their inputs to 8 bits, and the rounded inputs are
+# kept for backward. The optimizer's weights, norms, softmax and the residual stream stay in 16 or
+# 32 bits. FP8 saves time and activations, not weights (08c).
 #
 # ## One state
 #
@@ -452,7 +452,7 @@ plots.growth(curves, xlabel="tokens", title=title, predicted=["formula"], log=Fa
 #
 # ## Images: twice the side, four times the bytes
 #
-# A U-Net keeps feature maps, so its activations follow the *area* of the image. **Question.** By
+# A U-Net keeps feature maps, so its activations grow with the *area* of the image. **Question.** By
 # what factor do they grow when the side doubles? Is it exactly 4?
 
 # %% id="growth-resolution"
@@ -508,9 +508,9 @@ pd.DataFrame(units).round(2)
 # ## A published table, tested
 #
 # A much-copied table is about a transformer with 50 layers: checkpointing turns 24 GB of
-# activations into 8 GB, and a total of 40 GB into 24 GB. It names neither width nor batch nor
-# kernel. So we take a 50-layer model with the table's 4 GB of float32 weights, and the batch size
-# at which forward adds the table's 24 GB.
+# activations into 8 GB, and a total of 40 GB into 24 GB. The table names neither width nor batch
+# nor kernel. So we take a 50-layer model with the table's 4 GB of float32 weights, and the batch
+# size at which forward adds the table's 24 GB.
 
 # %% id="fifty-table"
 a100, fifty = recorded.load("emulated NVIDIA A100-SXM4-80GB").rows, {}
@@ -565,9 +565,9 @@ figures.models_and_cards(models, cards)
 # %% [markdown] id="read-history"
 # In six years models grew by more than three orders of magnitude, and a card's memory by a factor
 # below five (the axis is logarithmic). Nearly all of the difference arose before 2020: since GPT-3
-# the growth factor of the largest published models is only about twice that of a card. (Counted
-# from BERT-Large instead of GPT, models grew by a third of the factor.) Hardware hasn't closed the
-# gap. This course's techniques do, with the many devices of chapter 13.
+# the growth factor of the largest published models is only about twice that of a card. (If you
+# start from BERT-Large instead of GPT, the models' factor is a third of that.) Hardware hasn't
+# closed the gap. This course's techniques do, with the many devices of chapter 13.
 #
 # ## Verdicts
 

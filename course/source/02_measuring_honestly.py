@@ -430,8 +430,8 @@ def a_step_is_metered():
 # %% [markdown] id="equal-text"
 # ## Is it right?
 #
-# A meter needs a control. You'll compare it with the course's own, `memory.measure`, on four
-# training steps: with and without checkpoints, with and without AdamW.
+# A meter needs a control. You'll compare yours with the course's own meter, `memory.measure`, on
+# four training steps: with and without checkpoints, with and without AdamW.
 #
 # **Write.** `step_of`, one whole training step.
 
@@ -670,8 +670,8 @@ pd.DataFrame(rows, index=["peak", "billion FLOPs"]).T
 
 # %% [markdown] id="read-segments"
 # Row two did nothing: `checkpoint_sequential` leaves the last segment alone, and the only segment
-# is the last. Row three paid a third more FLOPs for not one byte (chapter 06 says why). So look at
-# **both sides of the trade**: what you got, and what you paid.
+# is the last. Row three paid a third more FLOPs and didn't save a byte (chapter 06 says why). So
+# look at **both sides of the trade**: what you got, and what you paid.
 #
 # ## Fault 5: a clock that does not wait
 #

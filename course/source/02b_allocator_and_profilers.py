@@ -167,8 +167,8 @@ plots.growth(
 # an address and a size.
 #
 # The next snapshot is of GPT-2's step on an emulated A100. To check our function, we compare the
-# peak that it finds with that of `memory.predict`, which knows nothing about allocators. Both peaks
-# are counted above the memory that was in use before the step.
+# peak that it finds with the peak from `memory.predict`, which knows nothing about allocators. Both
+# peaks are counted above the memory that was in use before the step.
 
 
 # %% id="read-snapshot"
@@ -366,7 +366,7 @@ theirs = tracker.get_tracker_snapshot("peak")[torch.device("cpu")]["Total"]
 print(f"peak {ours}; equal but for the loss, 4 bytes: {abs(ours - theirs) <= 4}")
 
 # %% [markdown] id="two-instruments"
-# They do. (At that moment the tracker has already released the scalar loss, and the meter has not.)
+# They do. (At the peak the tracker has already released the scalar loss, and the meter has not.)
 #
 # ## Two instruments at once
 #

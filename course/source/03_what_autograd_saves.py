@@ -80,8 +80,8 @@ sums = [sum(t.nbytes for t in tensors), sum(sizes.values()), activations]
 pd.Series(sums, lists).map(human_bytes).to_frame("bytes")
 
 # %% [markdown] id="weights-are-not"
-# A linear layer saves its weight too, because the gradient of its input needs it. The weight is in
-# memory anyway, so keeping it costs nothing. **Weights are not activations.**
+# A linear layer saves its weight too, to compute the gradient of its input. The weight is in memory
+# anyway, so keeping it costs nothing. **Weights are not activations.**
 #
 # `memory.saved` is this instrument with names: which module, which operation, which line. Does it
 # find the same bytes? And which shapes have most of them?
@@ -391,10 +391,10 @@ print(f"CPU - GPU: {(on_cpu - on_gpu) / masks:.3f} bytes for each element of a m
 pd.DataFrame(rows, columns=["b", "s", "h", "a", "GPU kernels off", "CPU kernels off"])
 
 # %% [markdown] id="read-megatron"
-# The totals agree to 0.1 %. Only the paper's 4 bytes for the norms are off by more: it leaves out
-# their float32 statistics, two numbers a row. The CPU is off by a sixth, and the line above the
-# table says why: a CPU's dropout mask takes two bytes for each element (a bfloat16) instead of one
-# (a bool).
+# The totals agree to 0.1 %. Only the paper's 4 bytes for the norms are off by more, because the
+# paper leaves out the norms' float32 statistics, two numbers a row. The CPU is off by a sixth, and
+# the line above the table says why: a CPU's dropout mask takes two bytes for each element (a
+# bfloat16) instead of one (a bool).
 #
 # The paper's "mixed precision" keeps 16-bit weights. PyTorch's `autocast` is something else:
 # weights, norms and softmax stay float32, so more is kept. The companion

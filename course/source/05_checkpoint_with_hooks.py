@@ -358,8 +358,8 @@ medium = own[own["step"].str.startswith("gpt2-medium")].set_index("card")
 medium[["flops_price", "roofline_price", "measured_price"]]  # % more
 
 # %% [markdown] id="flops-read"
-# The second table is for GPT-2 medium with a checkpoint around each block: what FLOPs and a
-# roofline predict, and what two GPUs measured, in % more than the plain step.
+# The second table is for GPT-2 medium with a checkpoint around each block. It has the extra time in
+# %: as FLOPs and a roofline predict it, and as measured on two GPUs.
 #
 # **Early stop.** PyTorch stops a recomputation as soon as the last saved tensor is there. Without
 # dropout it stops before the MLP's last linear layer, which saves over a quarter of the extra work.
@@ -717,8 +717,8 @@ pd.DataFrame(verified).T.map(str)
 # %% [markdown] id="verify-read"
 # In one step the loss cannot show a wrong *second* run, since the first run computes the loss.
 # Compare gradients, or what follows from them, and buffers: a BatchNorm that runs twice updates its
-# statistics twice (chapter 12). Where the first row, A with A, says `False`, as it may on a GPU, a
-# right checkpoint needs a tolerance.
+# statistics twice (chapter 12). If the first row, A with A, says `False`, as it may on a GPU,
+# compare with a tolerance.
 #
 # ## Verdicts
 

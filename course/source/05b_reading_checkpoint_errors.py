@@ -364,8 +364,8 @@ claims.Verdicts(
 # %% [markdown] id="what-to-remember"
 # ## What to remember
 #
-# - A `CheckpointError` counts saved tensors. What differs (axis, dtype, number) tells you what to
-#   look for.
+# - A `CheckpointError` numbers the saved tensors. What differs (axis, dtype, count) tells you
+#   what to look for.
 # - Wrong numbers with the right shapes raise no error. Run the function twice from the same RNG
 #   state, and compare one step's gradients with the plain step's.
 # - Pass tensors by position, and don't write into one that a checkpoint still needs.

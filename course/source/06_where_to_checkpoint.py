@@ -68,7 +68,7 @@ with memory.predicting(), torch.autocast("cpu", torch.bfloat16):  # no memory
 print(f"r = {r:.1f}, under bf16 autocast {mixed:.1f}")
 
 # %% [markdown] id="formula-text"
-# With $n$ blocks in segments of $s$ there are $n/s$ boundaries, and one inside at a time:
+# With $n$ blocks in segments of $s$ blocks there are $n/s$ boundaries, and one inside at a time:
 #
 # $$ m(s) = \underbrace{\frac{n}{s}\,a}_{\text{boundaries}} +
 #    \underbrace{r\,a\,s}_{\text{one inside}} $$
@@ -288,8 +288,8 @@ pd.DataFrame(rows, index=columns).T.rename_axis(["model", "segments"])
 # much memory. Lower the logits first: chapter 10d computes them in chunks.
 #
 # The rule for a transformer: **checkpoint every block; beyond $2r$ blocks try segments of two.**
-# They help where boundaries dominate the peak: many tokens, frozen weights, or gradients that
-# stay. Measure $r$ for your block and your dtypes.
+# Segments of two help where boundaries dominate the peak: many tokens, frozen weights, or gradients
+# that stay. Measure $r$ for your block and your dtypes.
 #
 # **Predict.** A Llama block has a gated MLP: three matrices in place of two, and an elementwise
 # product of two wide tensors. What is its $r$ in pure bfloat16?

@@ -307,8 +307,8 @@ pd.DataFrame(best_cuts).T
 
 # %% [markdown] id="seconds-text"
 # With a small $r$, the best segments get shorter from first to last. An earlier segment runs
-# backward later, when fewer boundaries wait, so it may be longer. The last column is the smallest
-# peak of nearly equal lengths. With a large $r$, nearly equal lengths are as good as the best.
+# backward later, when fewer boundaries wait, so it may be longer. With a large $r$, nearly equal
+# lengths are as good as the best. (The last column has their smallest peak.)
 #
 # ## Is it a third slower?
 #
@@ -373,9 +373,9 @@ pd.DataFrame({"saved of the peak": shallow}).T
 # ## Which layers?
 #
 # "Checkpoint only the first and the last 8 of 32 layers: the highest leverage." On paper, we
-# checkpoint half of a model's blocks, chosen in four ways. The models have 32 equal blocks, four
-# equal blocks, 32 blocks with large gradients, and 32 blocks whose middle half works at half the
-# resolution, as in a U-Net.
+# checkpoint half of a model's blocks, chosen in four ways. There are four models: 32 equal blocks,
+# four equal blocks, 32 blocks with large gradients, and 32 blocks whose middle half works at half
+# the resolution, as in a U-Net.
 
 # %% id="which-sixteen"
 few = (stage(saved_bytes=16),) * 4

@@ -888,7 +888,7 @@ your_run.apply("07", hidden_of=hidden_of)
 # ## What you can now do
 #
 # - Give each saved tensor a price, and say which ones to drop first.
-# - Say which module to wrap, and why attention is no longer the first.
+# - Say which module to wrap, and why it's no longer attention first.
 # - Write a policy by operation with a pair of dispatch modes, and with PyTorch's contexts.
 #
 # Chapter 07d, `07d_offload`, moves to the host what is too expensive to recompute.

@@ -103,9 +103,10 @@ table.round().rename_axis(["logged", "kept as"])
 # ## Can the choice be made while the model runs?
 #
 # All plans in chapters 06c and 07 were made beforehand. If the graph changes from step to step,
-# with sequences of different length or a tree, no plan fits. **Dynamic tensor rematerialisation**
-# (Kirisame et al., 2021) needs no plan. When memory is full, it evicts a tensor. When an evicted
-# tensor is needed, it recomputes that tensor. It evicts the tensor with the smallest
+# because sequences differ in length or inputs are trees, no plan fits. **Dynamic tensor
+# rematerialisation** (Kirisame et al., 2021) needs no plan. When memory is full, it evicts a
+# tensor. When an evicted tensor is needed, it recomputes that tensor. It evicts the tensor with the
+# smallest
 #
 # $$ h = \frac{\text{cost to recompute it}}{\text{bytes} \times \text{time since its last use}} $$
 #

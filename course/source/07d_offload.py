@@ -136,7 +136,7 @@ table.map("{:.1f}".format).replace("nan", "")  # in units
 
 # %% [markdown] id="offload-read"
 # In the second row nothing is recomputed, and nothing waits on the device. Its peak is even below
-# that of `per-block`, because only one operation's tensors come back at a time.
+# `per-block`'s, because only one operation's tensors come back at a time.
 #
 # The last column shows the cost: the hooks copy more than would wait. They get every saved
 # *tensor*. So a storage that three operations save is copied three times, and the weights are
@@ -357,8 +357,8 @@ def block_numbers(seq_len, width=4096):
 
 # %% [markdown] id="predict-moved"
 # **Predict.** Take a block as wide as Llama-2-7B's (4096), and one sequence of 2048 tokens in
-# bfloat16. An A100 moves everything that the block keeps. How many times as long as the plain step
-# does this step take?
+# bfloat16. An A100 moves everything that the block keeps. This step takes how many times as long as
+# the plain one?
 
 # %% id="guess-moved"
 guess = None  # times
