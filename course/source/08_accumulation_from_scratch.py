@@ -208,7 +208,7 @@ pd.DataFrame({"GiB": gpt2_peaks}).round(2).T
 # %% [markdown] id="read-number"
 # It doesn't: 8 x 4 and 8 x 2 have the same peak. Four of the six columns have an effective batch of
 # 32, and their peaks all differ. So the micro-batch decides the memory, not the effective batch.
-# (Only 8 x 1 is lower than 8 x 2: it holds one fewer copy of the gradients.)
+# (With a micro-batch of 8, only 8 x 1 needs less: it holds one fewer copy of the gradients.)
 #
 # ## Is it the same update?
 #
@@ -481,8 +481,8 @@ def whole(model, optimizer):  # all lines at once
 
 
 # %% [markdown] id="write-ragged"
-# A **mean of means** divides each micro-batch by its own number of tokens, and by the number of
-# micro-batches. Instead, you can divide each sum by the number of tokens in the *whole window*,
+# A **mean of means** divides each micro-batch's sum by its own number of tokens, and by the number
+# of micro-batches. Instead, you can divide each sum by the number of tokens in the *whole window*,
 # counted before the first backward.
 #
 # **Write.** The loop, with both divisors. It returns the sum of the divided losses. If it divides

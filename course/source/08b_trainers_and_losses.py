@@ -161,9 +161,9 @@ print(f"TakesAnything off by {anything:.1f}{beside(guess, anything)}")
 
 # %% [markdown] id="read-trainer"
 # Even with the repaired `Trainer`, `OwnModel` gets the mean of means. `TakesAnything` gets a
-# gradient that is too large by the number of micro-batches. The `Trainer` reads `**_` as a promise
-# that the model divides by the token count, so the `Trainer` doesn't divide by the number of
-# micro-batches. AdamW and clipping hide the mistake. To fix it, keep the promise: divide by the
+# gradient that is too large by a factor, the number of micro-batches. The `Trainer` reads `**_` as
+# a promise that the model divides by the token count, so the `Trainer` doesn't divide by the number
+# of micro-batches. AdamW and clipping hide the mistake. To fix it, keep the promise: divide by the
 # count.
 #
 # In transformers 5.23.0, some of the library's own heads break the promise too: classification,

@@ -496,8 +496,8 @@ pd.DataFrame.from_dict(rows, orient="index", columns=heads).round(2)
 
 # %% [markdown] id="read-naive"
 # Finding a partner among 8 is easier than among 128, so the naive loop reports a *lower* loss. Its
-# gradient is the exact gradient of that easier task. The last column is its distance from the big
-# batch's gradient, as a share of the latter's norm.
+# gradient is the exact gradient of that easier task. The last column is the distance to the big
+# batch's gradient, as a share of that gradient's norm.
 #
 # ### Cached gradients
 #

@@ -132,11 +132,11 @@ valleys(Adam)
 
 # %% [markdown] id="read-sweep"
 # **SGD.** On the left, at small learning rates, the three curves have the same shape, and a larger
-# batch shifts it to the right. There, one step at four times the rate goes as far as four steps.
-# This is the linear rule of Goyal et al. (2017). On the right is a wall: the loss rises steeply, at
-# nearly the same learning rate for all batches. Steps of that length overshoot, because the loss is
-# curved, and its curvature does not depend on the batch. So the linear rule holds far from the
-# wall, but it leads into the wall if you start near it.
+# batch shifts the curve to the right. There, one step at four times the rate goes as far as four
+# steps. This is the linear rule of Goyal et al. (2017). On the right is a wall: the loss rises
+# steeply, at nearly the same learning rate for all batches. Steps of that length overshoot, because
+# the loss is curved, and its curvature does not depend on the batch. So the linear rule holds far
+# from the wall, but it leads into the wall if you start near it.
 #
 # **Adam.** From batch 16 to 64 the best rate grows in proportion to the batch; from 64 to 256, with
 # its square root. (The rates tried are a factor of two apart.) If most of the gradient is noise,
@@ -311,9 +311,9 @@ pd.DataFrame(left, index=heads).T.rename_axis("micro-batches")
 
 # %% [markdown] id="read-running"
 # With sixteen micro-batches, one update forgets as much as sixteen updates should. Then only the
-# last few micro-batches determine the statistics for evaluation, so they are noisy. The training
-# loss never shows it, because training does not use them. The smaller momentum in the right column
-# fixes the statistics. BatchNorm's gradients stay wrong (chapter 09).
+# last few micro-batches determine the statistics for evaluation, so the statistics are noisy. The
+# training loss never shows this, because training doesn't use them. The smaller momentum in the
+# right column fixes the statistics. BatchNorm's gradients stay wrong (chapter 09).
 #
 # ## Contrastive training: which loop finds more?
 #

@@ -258,8 +258,8 @@ pd.DataFrame(wraps).T
 # before and after the blocks: embeddings, last norm, head, loss.
 #
 # **Predict.** Take GPT-2 (12 blocks, width 768, 50257 tokens in its vocabulary) and 8 sequences of
-# 1024 tokens. Checkpointed, it keeps the inputs of its 12 blocks, and the loss keeps a tensor. How
-# many times as large as the 12 inputs together is that tensor?
+# 1024 tokens. Checkpointed, it keeps the inputs of its 12 blocks, and the loss keeps a tensor. That
+# tensor is how many times as large as the 12 inputs together?
 
 # %% id="guess-left"
 guess = None  # times

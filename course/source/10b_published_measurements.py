@@ -69,9 +69,9 @@ print(f"half of the emulated ones are within {half:.2f} %{beside(guess, half)}")
 pd.DataFrame(table).T
 
 # %% [markdown] id="read-kinds"
-# Ours mostly come very close to what the allocator hands out. `nvidia-smi` shows what the allocator
-# has *reserved*, plus CUDA's context and libraries (chapter 02). For those rows we compare our
-# reserved bytes, which don't include the context.
+# Our figures mostly come very close to what the allocator hands out. `nvidia-smi` shows what the
+# allocator has *reserved*, plus CUDA's context and libraries (chapter 02). For those rows we
+# compare our reserved bytes, which don't include the context.
 #
 # ## The misses
 #
@@ -331,13 +331,13 @@ ladder["answer"] = [Verdict(size, room).answer for size in needs.astype(int)]
 pd.crosstab(ladder.answer, ladder.ran.map({0: "ran out", 1: "ran"}))
 
 # %% [markdown] id="read-ladder"
-# Nearly every wrong decision says that a step runs, but it ran out. `predict` calls nearly all of
-# those *close*: the tensors would have fit, but the allocator needed more. It rounds a large
-# tensor's segment up to 2 MiB. (`--torch` counts that for a PyTorch before 2.1, which has no
-# expandable segments to join them.) The free memory is fragmented, too. A sum can't see that, but
-# an emulated card can. So we asked an emulated RTX 3090 with the same room about the first 155
-# models: about the decisions nearest the limit, and about every wrong one. The others were added
-# long after the rule was fixed.
+# In nearly every wrong decision the rule says that a step runs, and it ran out of memory. `predict`
+# calls nearly all of these *close*: the tensors would have fit, but the allocator needed more. It
+# rounds a large tensor's segment up to 2 MiB. (`--torch` counts that for a PyTorch before 2.1,
+# which has no expandable segments to join them.) The free memory is fragmented, too. A sum can't
+# see that, but an emulated card can. So we asked an emulated RTX 3090 with the same room about the
+# first 155 models: about the decisions nearest the limit, and about every wrong one. The others
+# were added long after the rule was fixed.
 
 # %% id="ladder-asked"
 asked = ladder.dropna(subset="emulated_ran")

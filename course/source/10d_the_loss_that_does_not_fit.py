@@ -2,10 +2,10 @@
 # # The loss that does not fit
 #
 # Every block is checkpointed, the micro-batch is one sequence, and the step still runs out of
-# memory in the loss. Models from 2024 on have vocabularies of 128,000 to 256,000 tokens. At each
-# position they score all of them. You write a loss that never holds more than a few rows of these
-# scores. Like accumulation, it processes one chunk at a time. Like checkpointing, it discards what
-# it computed, but it recomputes nothing.
+# memory in the loss. Models from 2024 on have vocabularies of 128,000 to 256,000 tokens, and score
+# every one of them at each position. You write a loss that never holds more than a few rows of
+# these scores. Like accumulation, it processes one chunk at a time. Like checkpointing, it discards
+# what it computed, but it recomputes nothing.
 #
 # **Budget:** 70 minutes, 2 GiB of memory, no GPU needed.
 
@@ -207,7 +207,7 @@ pd.DataFrame.from_dict(rows, orient="index", columns=heads)
 # ## A chunk at a time
 #
 # The loss is a sum over tokens, and each term needs one row of logits. So accumulate it in chunks,
-# with a checkpoint around each, so that its logits are recomputed.
+# and put a checkpoint around each chunk. Then backward recomputes the chunk's logits.
 #
 # **Write.** `checkpointed`, four lines.
 

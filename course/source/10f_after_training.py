@@ -513,8 +513,8 @@ def accumulates():
 
 # %% [markdown] id="reports-text"
 # Three public threads from 2025 and 2026 describe four ways to get this division wrong. Our rollout
-# has 64 answers, in 16 micro-batches of 4; two updates use eight each. `counts` lists the tokens in
-# each micro-batch.
+# has 64 answers, in 16 micro-batches of 4; each of two updates uses eight micro-batches. `counts`
+# lists the tokens in each micro-batch.
 #
 # **Predict.** A trainer counts tokens once per rollout, so it divides each micro-batch's loss by
 # the tokens of the whole *rollout*. How large is the first update's gradient, as a multiple of the

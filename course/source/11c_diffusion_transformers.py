@@ -151,7 +151,7 @@ plots.opposite_bars(found, title=title)
 # and its text has 333.
 #
 # **Predict.** In chapter 11, some of a U-Net's levels kept far more than ten times as much as
-# others. In this transformer, how many times as much as the lightest block does the heaviest keep?
+# others. In this transformer, the heaviest block keeps how many times as much as the lightest?
 
 # %% id="guess-flat"
 guess = None  # times
@@ -390,11 +390,11 @@ plots.ledger_bars(steps, title=title, cards_gib=(24, 48), predicted=list(steps))
 # so mostly frozen weights are left. The step is just too large for a 24 GiB card. With weights in 8
 # or 4 bits (companion 01b) it fits.
 #
-# In Stable Diffusion 3.5 the switch also removes the activations, but the step falls by much less.
-# Its peak has moved to the end of backward, when all gradients are in memory beside the weights and
-# AdamW's states. Reduce those first, with 8-bit states or LoRA (chapter 14). The model also has a
-# buffer of positions for images of up to 6144 pixels, which takes nearly 1 GiB. Flux computes its
-# positions instead.
+# In Stable Diffusion 3.5 the switch also removes the activations, but the step's peak falls by much
+# less. The peak has moved to the end of backward, when all gradients are in memory beside the
+# weights and AdamW's states. Reduce those first, with 8-bit states or LoRA (chapter 14). The model
+# also has a buffer of positions for images of up to 6144 pixels, which takes nearly 1 GiB. Flux
+# computes its positions instead.
 
 # %% [markdown] id="trainer-text"
 # ## Is it the same training?
@@ -531,9 +531,9 @@ print("MiB, counted")
 (pd.DataFrame(table).T / MIB).round(1)
 
 # %% [markdown] id="end"
-# A quarter of the images is in memory at a time, and of their activations only the boundaries and
-# one recomputed block. This transformer has two blocks, so one block is half of it. With 24 or 57
-# blocks, one block is almost nothing, as above.
+# Only a quarter of the images is in memory at a time. Of their activations, only the boundaries and
+# one recomputed block are. This transformer has two blocks, so one block is half of it. With 24 or
+# 57 blocks, one block is almost nothing, as above.
 #
 # ## What you can now do
 #

@@ -329,15 +329,15 @@ pd.DataFrame({way: {name: found(run, **options) for name, options in cures.items
 # The number of batches is BatchNorm's own count; five is right. The smaller momentum is right only
 # if a block runs exactly twice. In a segment without checkpointing (often the last) it is wrong,
 # without any error. The copies are right in both cases, to the last bit. (Spectral norm also
-# computes with its buffers, so clone them before forward, and let the recomputation start from
+# computes with its buffers, so clone them before forward, and start the recomputation from
 # those clones.)
 #
 # If the statistics are switched off, the recomputation saves fewer tensors than forward did, since
 # forward also saved the running statistics. So PyTorch raises an error.
 #
 # **With `torch.compile` around the checkpoint you need no cure**: the compiler does not repeat the
-# update, unless the checkpoint contains a graph break. Compiled, the smaller momentum makes the
-# statistics wrong, and copies raise an error, since a compiled checkpoint doesn't accept such a
+# update, unless the checkpoint contains a graph break. In compiled code, the smaller momentum makes
+# the statistics wrong, and copies raise an error, since a compiled checkpoint doesn't accept such a
 # `context_fn`. But a checkpoint around a compiled block repeats the update, as without compiling.
 # `num_batches_tracked` tells you which case you have.
 #

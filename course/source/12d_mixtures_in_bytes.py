@@ -122,8 +122,8 @@ pd.DataFrame([(row.op, row.shape, str(row.num_bytes)) for row in large])
 #
 # Under expert parallelism each rank has some of the experts. The copied rows are then sent to the
 # experts' ranks, and the results are sent back. Each of the two transfers needs a buffer for all
-# rows that the *fullest* rank gets. If the router sent all tokens to one of 8 ranks, that would be
-# 8 times the mean. That's why models balance their routers, or drop tokens.
+# rows that the *fullest* rank gets. If the router sent all tokens to one of 8 ranks, that rank
+# would get 8 times the mean. That's why models balance their routers, or drop tokens.
 #
 # ## Which part to recompute
 #

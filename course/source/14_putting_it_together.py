@@ -558,8 +558,8 @@ plots.ledger_bars(of_eight, title=title, cards_gib=(24, 48), predicted=[*of_eigh
 #
 # **Write.** `step_seconds`.
 #
-# **Predict.** The link between two nodes has 100 Gb/s, and each card does 150 TFLOP/s. How many
-# times as long as the checkpointed way do four micro-batches take?
+# **Predict.** The link between two nodes has 100 Gb/s, and each card does 150 TFLOP/s. Four
+# micro-batches take how many times as long as the checkpointed way?
 
 # %% id="guess-link"
 guess = None  # times
@@ -728,8 +728,8 @@ your_run.apply("14", make=make_fused)
 
 # %% [markdown] id="proved-read"
 # Not at all: the loss is the peak now. But the update is faster. To go on, make the micro-batches
-# smaller, or take chapter 07's lever back. [10e](10e_your_run.ipynb) has the whole script, and a
-# recipe for a Llama on 16 GiB.
+# smaller, or undo chapter 07's lever. [10e](10e_your_run.ipynb) has the whole script, and a recipe
+# for a Llama on 16 GiB.
 #
 # ## On paper
 #
