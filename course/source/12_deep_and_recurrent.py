@@ -45,9 +45,9 @@ def checkpoint(function, *args, **options):
 # %% [markdown] id="thousand-text"
 # ## A thousand layers: does $\sqrt n$ help?
 #
-# Chen, Xu, Zhang and Guestrin (2016, arXiv 1604.06174) popularized checkpointing in deep learning.
-# Their abstract promises a 1,000-layer residual network in 7 GB instead of 48 GB, for 30 % more
-# running time. Their rule: cut $n$ blocks into segments of $\sqrt n$ blocks.
+# Chen et al. (2016, arXiv 1604.06174) popularized checkpointing in deep learning. Their abstract
+# promises a 1,000-layer residual network in 7 GB instead of 48 GB, for 30 % more running time.
+# Their rule: cut $n$ blocks into segments of $\sqrt n$ blocks.
 #
 # `resnet1000` is the ResNet-1001 that He et al. trained on CIFAR-10: 333 blocks of three
 # convolutions. The table shows how many times lower the predicted peak is with segments of one
@@ -117,7 +117,7 @@ pd.DataFrame(table, index=["peak", "FLOPs, times"]).T
 
 # %% [markdown] id="thousand-measured-read"
 # Segments of 8 blocks need less memory than segments of 18, at the same price: nearly all blocks
-# run forward twice, which adds a third to the arithmetic. (The peaks include the weights.)
+# run forward twice, which adds a third of the arithmetic. (Peaks include the weights.)
 #
 # ## Is it the same training?
 #
