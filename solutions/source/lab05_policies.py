@@ -829,7 +829,7 @@ del loss
 print(f"left on the host when the graph is gone: {Bytes(once.held_bytes)}")
 
 # %% [markdown] id="waiting-text"
-# ## Which of them should wait?
+# ## Which blocks should wait on the host?
 #
 # Your solver moves nothing, and your hooks move all that is large. The library's planner chooses
 # for each block: keep, recompute, or move what it saves. Here it plans GPT-2 for three quarters of

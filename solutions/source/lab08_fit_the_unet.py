@@ -436,9 +436,9 @@ def blocks_of(unet):
 
 
 # %% [markdown] id="goal-8-4"
-# A block's price is the FLOPs that a step has in addition if that block is the only segment. That
-# isn't always the FLOPs of the block's forward. The goal: find each price, exact to the FLOP. The
-# U-Net may be in the middle of training, so don't change it.
+# A block's price is how many more FLOPs a step takes if that block is the only segment. That isn't
+# always the FLOPs of the block's forward. The goal: find each price, exact to the FLOP. The U-Net
+# may be in the middle of training, so don't change it.
 
 
 # %% id="answer-8-4"

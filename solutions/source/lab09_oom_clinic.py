@@ -652,8 +652,8 @@ checks.lab09.memory_and_windows(memory_and_windows)
 #
 # `CAP_I` is this small model's GPU: `memory.capped` raises the error that a GPU of that size would
 # raise. Like 14b's snapshots, `snapshot` lists the tensors in memory when a call dies: for each
-# operation, how many it created, and their bytes. If the call doesn't die, the list is of the
-# call's peak.
+# operation, how many it created, and their bytes. If the call doesn't die, it lists the tensors at
+# the call's peak.
 #
 # The goal: the gradients equal the plain model's, each block runs twice, and the peak is at most
 # 1.5 times the peak with a checkpoint around each block.
