@@ -20,7 +20,8 @@ _aten = torch.ops.aten
 _SUMS = {_aten.sum.dim_IntList, _aten.mean.dim}
 _MATMULS = {
     *(_aten.mm, _aten.bmm, _aten.addmm, _aten.addmm_, _aten.baddbmm, _aten.baddbmm_),
-    *(_aten.mv, _aten.addmv, _aten.dot, _aten.vdot, _aten._scaled_mm),
+    *(_aten.mv, _aten.addmv, _aten.dot, _aten.vdot),
+    operations.MATMUL_OF_8_BITS.overloadpacket,
 }
 _CUBLAS, _CUBLASLT = 8320 * 1024, 1024 * 1024  # of an A100; a Hopper's cuBLAS takes 32 MiB
 
@@ -63,7 +64,7 @@ def _of_a_matmul(func: Any, args: tuple[Any, ...]) -> int:
     if kept or not all(one.numel() for one in args if isinstance(one, Tensor)):
         return 0
     if func is not _aten.addmm.default:
-        return _CUBLASLT if func is _aten._scaled_mm.default else _CUBLAS
+        return _CUBLASLT if func is operations.MATMUL_OF_8_BITS else _CUBLAS
     added, _, other = args
     fused = added.is_contiguous() and (added.dim() == 1 or added.element_size() == 2)
     return _CUBLASLT if fused and min(other.shape) > 1 else _CUBLAS

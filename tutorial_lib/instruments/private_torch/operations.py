@@ -18,6 +18,7 @@ from torch.utils._device import DeviceContext
 from tutorial_lib.memory.private_torch import active_modes, sparse_parts
 
 _aten = torch.ops.aten
+MATMUL_OF_8_BITS = _aten._scaled_mm.default
 # The operations that autograd runs for softmax and fused attention (native_functions.yaml).
 SOFTMAX_BACKWARD = _aten._softmax_backward_data.default
 EFFICIENT_FORWARD = _aten._scaled_dot_product_efficient_attention.default
