@@ -224,7 +224,7 @@ images["batch norm, eval"] = partial(frozen, nn.BatchNorm2d, 32)
 pd.concat([table(rows, (8, 128, 256)), table(images, (4, 32, 32, 32))])
 
 # %% [markdown] id="read-frozen"
-# In one dtype, the linear layer lets go of its input. The convolution does not: its backward is one
+# Without autocast, the linear layer lets go of its input. The convolution does not: its backward is one
 # kernel for all gradients, and PyTorch keeps the input without asking which gradients are wanted. A
 # layer norm needs its input for the gradient of that *input*, frozen or not. A batch norm in
 # `eval()` would not need its input, but keeps it, because training and `eval()` share one autograd
@@ -234,8 +234,8 @@ pd.concat([table(rows, (8, 128, 256)), table(images, (4, 32, 32, 32))])
 # autocast shares only the copies of weights that train. With few tokens that copy is larger than
 # the input.
 #
-# This holds after a layer that trains. If nothing before it needs a gradient, as in a frozen
-# backbone under a new head, autograd records no graph, and no frozen layer keeps anything.
+# All this holds after a layer that trains. If nothing before a frozen layer needs a gradient, as in
+# a frozen backbone under a new head, autograd records no graph, and the layer keeps nothing.
 #
 # ### In place
 #

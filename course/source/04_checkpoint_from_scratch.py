@@ -324,8 +324,8 @@ print(compare(closure, unet, unet_loss))
 # gradients.](figures/04-shared-time.svg)
 #
 # **The fix:** pass every tensor as an argument of `apply`, so that it can be detached. A Function
-# does not see tensors in a closure, a keyword or a tuple. So flatten all arguments into a list, and
-# reassemble them inside.
+# does not see tensors in a closure, in keyword arguments or in a tuple. So flatten all arguments
+# into a list, and reassemble them inside.
 #
 # ### 4. An argument that isn't a tensor
 #

@@ -105,17 +105,17 @@ print("same twice:", twice)
 
 # %% [markdown] id="python-random-read"
 # The shapes are right and the gradients are wrong. A short test finds this: run the function twice
-# from the same RNG state, and compare the outputs bit for bit. The test costs only two forwards.
-# (If something changes *between* forward and backward, as in 06b's loop, you have to compare
-# gradients with the plain step's.)
+# from the same RNG state, and compare the outputs bit for bit. It costs only two forwards. (If
+# something changes *between* forward and backward, as in 06b's loop, you have to compare gradients
+# with the plain step's.)
 #
 # ## Other hooks around and inside
 #
 # Autograd passes a saved tensor only to the *innermost* pair of hooks. So hooks around a checkpoint
 # get only what the checkpoint itself saves: its arguments. (It saves only those passed by position.
-# A tensor in a keyword or a tuple is in a closure, and stays on the device.) Hooks inside a
-# checkpoint get tensors that it would otherwise drop. `save_on_cpu` copies each saved tensor to the
-# host's memory and back.
+# A tensor in a keyword argument or a tuple is in a closure, and stays on the device.) Hooks inside
+# a checkpoint get tensors that it would otherwise drop. `save_on_cpu` copies each saved tensor to
+# the host's memory and back.
 #
 # **Predict.** How many tensors does `save_on_cpu` move around eight checkpointed blocks?
 

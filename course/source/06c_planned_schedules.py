@@ -435,9 +435,9 @@ table.assign(
 )[:4]
 
 # %% [markdown] id="profile-read"
-# `profile` ran the model once and counted. In units of a boundary, an attention saves 6 and an MLP
-# saves 10. The ratio of their forward FLOPs is 3 to 4. So an attention frees fewer bytes for each
-# FLOP that runs again.
+# `profile` ran the model once and counted. In units of a boundary, attention saves 6 and an MLP
+# saves 10. The ratio of their forward FLOPs is 3 to 4. So attention frees fewer bytes for each FLOP
+# that runs again.
 #
 # Two simple rules cut inside a block too: checkpoint only attentions, or only MLPs.
 #

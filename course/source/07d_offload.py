@@ -169,8 +169,9 @@ table.map("{:.1f}".format).replace("nan", "")  # in units
 # block's tensors if they aren't back yet; let the compute stream wait for the side stream; fetch
 # the previous block's tensors if they are on the host and not back; take the tensor out of
 # `self.back[number]`, and its copy out of `self.on_host[number]`; say that the compute stream uses
-# it (`used_by`), and return it. If a block has several tensors, wait and fetch only for the first
-# one, while the previous block isn't back. A later wait would include the previous block's copy.
+# it (`used_by`), and return it. Wait and fetch only if the previous block isn't back. If a block
+# has several tensors, that is only at the first one: a later wait would include the previous
+# block's copy.
 
 
 # %% id="prefetching"
@@ -596,7 +597,8 @@ ratios
 #
 # ## On a GPU
 #
-# If you have one, the cells below run a GPT of 24 blocks: all kept on the device, all moved by the
+# If you have a GPU, the cells below run a GPT of 24 blocks: all kept on the device, all moved by
+# the library's hooks, checkpointed, and with the checkpoint from above.
 # library's hooks, checkpointed, and with the checkpoint from above.
 
 

@@ -48,9 +48,11 @@ torch.set_num_threads(1)  # small steps gain nothing from a second core
 # began with `gradient_checkpointing`, and had no options such as `every_n_layers`. Today the old
 # names warn that version 6 will remove them. They raise a `ValueError` if you pass new options.
 # (TRL 1.16's GRPO trainer still calls the old name, so it raises too.) The code below uses the
-# installed version's names. TRL's `SFTConfig` has the Trainer's arguments with checkpointing
-# already on, and adds `activation_offloading` and `packing` (08b). `torch.compile` chooses what to
-# recompute on its own, within an `activation_memory_budget` (07c).
+# installed version's names.
+#
+# TRL's `SFTConfig` has the Trainer's arguments with checkpointing already on, and adds
+# `activation_offloading` and `packing` (08b). `torch.compile` chooses what to recompute on its own,
+# within an `activation_memory_budget` (07c).
 #
 # The model trains on the source of Python's standard library, byte by byte. On a CPU it is a tiny
 # GPT-2, on a small GPU GPT-2 itself, and on a large GPU GPT-2 Medium.

@@ -313,7 +313,7 @@ plots.ledger_bars(
 #
 # **Does a real GPU agree?** Liger Kernel publishes the peak of such a loss on an A100, for plain
 # PyTorch and for its own kernel. The vocabulary has 128256 tokens, the width is 4096, and answers
-# have 1024 tokens. Each implementation has two heads, for policy and reference. Their script
+# have 1024 tokens. Each implementation has two heads, for policy and reference. Liger's script
 # creates all four heads before it measures, so two are unused.
 
 # %% id="liger"

@@ -55,7 +55,7 @@ torch.set_num_threads(1)  # small steps gain nothing from a second core
 #
 # On its way down, a U-Net halves the image and adds channels at each level. On its way up it undoes
 # both. Stable Diffusion 2.1 works on latents of 96 x 96 (images of 768 pixels). The cell predicts
-# its published U-Net, without a download and without that memory.
+# its published U-Net, without a download and without allocating it.
 #
 # **Predict.** The next figure shows nine levels: four on the way down (1 to 4), the middle (5), and
 # four on the way up (6 to 9). For which level does autograd save the most?

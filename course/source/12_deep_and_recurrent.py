@@ -117,7 +117,7 @@ pd.DataFrame(table, index=["peak", "FLOPs, times"]).T
 
 # %% [markdown] id="thousand-measured-read"
 # Segments of 8 blocks need less memory than segments of 18, at the same price: nearly all blocks
-# run forward twice, which adds a third of the arithmetic. (Peaks include the weights.)
+# run forward twice, which adds a third to the arithmetic. (Peaks include the weights.)
 #
 # ## Is it the same training?
 #

@@ -210,8 +210,8 @@ for name in ("segments", "halving_flat"):
 # This task shows it. The network reads fifty numbers, each +1 or -1. One of the first ten is
 # marked. After the last number, the network must say the sign of the marked one.
 #
-# The mark's signal must survive fifty steps. So we initialise the gates to keep each unit's state
-# for between 1 and 49 steps (Tallec and Ollivier, 2018).
+# The mark's signal must survive fifty steps. So we initialise the gates so that units keep their
+# state for 1 to 49 steps (Tallec and Ollivier, 2018).
 
 # %% id="task"
 STEPS, WIDTH, WINDOW = 50, 32, 10

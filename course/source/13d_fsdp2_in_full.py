@@ -99,8 +99,9 @@ def measured(prepare, *args):
 # ... ◄─ reduce-scatter ◄─ free ◄─ compute ◄─ recompute ◄─ gather block 8 ◄─ ...     backward
 # ```
 #
-# The figure shows one step of stage 3 with checkpointing, for the first of four ranks. Time runs in
-# operations. Each row is a block. A gather arrives in a buffer, from which the weights are copied.
+# The figure shows one step of stage 3 with checkpointing, for the first of four ranks. Time is
+# counted in operations. Each row is a block. A gather arrives in a buffer, from which the weights
+# are copied.
 #
 # **Predict.** How many blocks' weights does the rank have whole at most, in a buffer or as weights?
 
@@ -150,9 +151,9 @@ figure
 
 # %% [markdown] id="time-read"
 # In forward, a block's buffer stays until the next block is gathered. In backward FSDP2 gathers the
-# next block ahead, so that a GPU receives while it computes. It keeps a block's weights through
-# recomputation and backward, so checkpointing adds no gather. Gradients wait for their
-# reduce-scatter one block longer.
+# next block ahead, so that a GPU can receive one block while it computes another. It keeps a
+# block's weights through recomputation and backward, so checkpointing adds no gather. Gradients
+# wait for their reduce-scatter one block longer.
 #
 # **Predict.** The next table counts gathers per block and step, with `reshard_after_forward=True`
 # or `False`, plain or checkpointed. How many gathers per block in the row *kept, checkpointed*?
@@ -426,7 +427,7 @@ four.stop()
 pd.DataFrame.from_dict(rows, orient="index", columns=heads).round(2)
 
 # %% [markdown] id="offload-text"
-# The all-reduce carries a rank's own shard alone, so the slow link gets 0.5 P instead of its share
+# The all-reduce carries only a rank's own shard, so the slow link gets 0.5 P instead of its share
 # of a ring of 2.25 P. In return, a rank holds twice as much. With 8 cards per machine, only an
 # eighth of P crosses in each all-reduce.
 #
@@ -435,7 +436,7 @@ pd.DataFrame.from_dict(rows, orient="index", columns=heads).round(2)
 # `CPUOffloadPolicy` keeps the shards of weights, gradients and states on the host, and updates
 # there. For each gather a rank first copies its shard to the card. A CPU has no second memory that
 # we could count. So the rows below are emulated: PyTorch's CUDA build on an A10 that isn't there,
-# for one of four ranks (`course/recorded/make/fsdp_offload.py`; four times as wide).
+# for one of four ranks, with a model four times as wide (`course/recorded/make/fsdp_offload.py`).
 #
 # **Predict.** Without offload the card holds about 1 P between steps (4 P over four ranks). With
 # checkpointing its peak is 1.5 P. What is the peak with offload, in P?
@@ -463,8 +464,8 @@ table.round(2)
 # ([prime-rl#3052](https://github.com/PrimeIntellect-ai/prime-rl/pull/3052)). That report puts
 # weights and gradients in float32 at about 60 GiB per card. The first problem checks it.
 #
-# The price is the update on the CPU, and two copies of the shard over the bus, in forward and in
-# backward, plus one of its gradients.
+# The price is the update on the CPU and the copies over the bus: the shard twice, in forward and in
+# backward, and its gradients once.
 #
 # ## On paper
 #

@@ -60,8 +60,8 @@ plan = dict(planned.PLAINEST)
 print({part: function.__name__ for part, function in plan.items()})
 
 # %% [markdown] id="dies-text"
-# A predicted step has a `curve()`: a list of dictionaries in the order of the step, each with the
-# bytes of every category at that moment.
+# A predicted step has a `curve()`: a list of dictionaries, one for each moment of the step in
+# order, with the bytes of every category.
 #
 # **Write.** `dies_at`: the number of the first moment whose categories sum to more than the card
 # has.

@@ -399,7 +399,7 @@ pd.DataFrame(missed, index=["on paper", "needed"]).T
 # ```
 #
 # **Predict.** Llama 2 has 6.7 billion parameters. On an 80 GiB card its states don't fit in
-# float32, and 8-bit ones may not either. In bfloat16 throughout they do, if you run one sequence of
+# float32, and 8-bit ones may not either. Everything fits in bfloat16, if you run one sequence of
 # 4,096 tokens at a time. By what percentage does recomputation lengthen the step?
 
 # %% id="guess-plan"
@@ -485,7 +485,7 @@ four, six, eight = (peak(layers, **WAYS["both"]) for layers in (4, 6, 8))
 print(f"at six layers the line is off by {2 * six / (four + eight) - 1:+.2%}")
 
 # %% [markdown] id="guess-larger-text"
-# **Predict.** How many times as many layers fit in 16 GiB with both techniques as with neither?
+# **Predict.** With both techniques, how many times as many layers fit in 16 GiB as with neither?
 
 # %% id="guess-larger"
 guess = None  # times

@@ -388,8 +388,8 @@ for name in POLICIES:
 # *optimization barrier*, so that the second computation is not merged with the first
 # (`prevent_cse=True`). We count the barriers before and after compilation.
 #
-# **Predict.** The three blocks are compiled for a CPU. How many times as many bytes does
-# `per block` need as `none`?
+# **Predict.** The three blocks are compiled for a CPU. `per block` needs how many times as many
+# bytes as `none`?
 
 # %% id="guess-compiled"
 guess = None
@@ -421,9 +421,9 @@ print(f"barriers handed to the compiler: {handed_over}, left in its program: {le
 # %% [markdown] id="scan-text"
 # On the CPU, `per block` runs blocks again but frees no memory (JAX 0.10.2). This backend drops the
 # barriers, and without them nothing makes the recomputation wait for backward. (We didn't prove
-# that: JAX 0.12.0.1 drops them too, yet needs less than half.) A loop makes it wait in both
-# versions: `jax.lax.scan` runs one block many times over stacked weights, and XLA must reserve the
-# residuals of all iterations.
+# that: JAX 0.12.0.1 drops them too, yet needs less than half.) A loop makes the recomputation wait
+# in both versions: `jax.lax.scan` runs one block many times over stacked weights, and XLA must
+# reserve the residuals of all iterations.
 
 
 # %% id="scan"

@@ -26,7 +26,7 @@ pd.set_option("display.max_colwidth", None)  # show questions whole
 # You answered them in chapter 00. Before you go on, answer them again with what you know now.
 
 # %% [markdown] id="answer-text"
-# Run the cell and press your choices, or write a letter in place of each `None`, as in `1: "b"`.
+# Run the cell and click your choices, or write a letter in place of each `None`, as in `1: "b"`.
 # They stay in `my_answers.json` beside this notebook.
 
 # %% id="my-answers"
