@@ -224,15 +224,15 @@ images["batch norm, eval"] = partial(frozen, nn.BatchNorm2d, 32)
 pd.concat([table(rows, (8, 128, 256)), table(images, (4, 32, 32, 32))])
 
 # %% [markdown] id="read-frozen"
-# Without autocast, the linear layer lets go of its input. The convolution does not: its backward is one
-# kernel for all gradients, and PyTorch keeps the input without asking which gradients are wanted. A
-# layer norm needs its input for the gradient of that *input*, frozen or not. A batch norm in
-# `eval()` would not need its input, but keeps it, because training and `eval()` share one autograd
-# formula. So freezing saves memory in a transformer's linear layers, but not in convolutions and
-# these norms. (It does in a norm written out in Python, such as Llama's `LlamaRMSNorm`.) Under
-# autocast a frozen float32 weight has its own cost: each use keeps a bfloat16 copy of it, since
-# autocast shares only the copies of weights that train. With few tokens that copy is larger than
-# the input.
+# Without autocast, the linear layer lets go of its input. The convolution does not: its backward is
+# one kernel for all gradients, and PyTorch keeps the input without asking which gradients are
+# wanted. A layer norm needs its input for the gradient of that *input*, frozen or not. A batch norm
+# in `eval()` would not need its input, but keeps it, because training and `eval()` share one
+# autograd formula. So freezing saves memory in a transformer's linear layers, but not in
+# convolutions and these norms. (It does in a norm written out in Python, such as Llama's
+# `LlamaRMSNorm`.) Under autocast a frozen float32 weight has its own cost: each use keeps a
+# bfloat16 copy of it, since autocast shares only the copies of weights that train. With few tokens
+# that copy is larger than the input.
 #
 # All this holds after a layer that trains. If nothing before a frozen layer needs a gradient, as in
 # a frozen backbone under a new head, autograd records no graph, and the layer keeps nothing.

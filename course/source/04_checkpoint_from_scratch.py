@@ -467,8 +467,8 @@ print(compare(TenLines.apply, penalised, penalised_loss))
 # ## All six fixed
 #
 # First comes the Function: it runs a function of tensors that returns a tuple. Around it,
-# `checkpoint` flattens arguments and outputs with PyTorch's own `tree_flatten`. That can't see
-# tensors inside an object of any other class, so `checkpoint` refuses such an output.
+# `checkpoint` flattens arguments and outputs with PyTorch's own `tree_flatten`. That doesn't look
+# inside objects of other classes, so `checkpoint` refuses such an output.
 #
 # **Write.** `backward` of the Function, with the fixes of 1, 2, 4, 5 and 6.
 

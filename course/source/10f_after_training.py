@@ -108,7 +108,7 @@ print(f"the cache: {cache / GIB:.1f} GiB{beside(guess, cache / GIB)}")
 
 
 # %% [markdown] id="end-text"
-# Like chapter 10d, we predict the logits' memory from the last hidden rows on. `usual` returns one
+# As in chapter 10d, we predict the memory from the last hidden rows on. `usual` returns one
 # log-probability per token of an answer. It doesn't sum them, because each token has its own weight
 # in the loss.
 

@@ -531,9 +531,9 @@ print("MiB, counted")
 (pd.DataFrame(table).T / MIB).round(1)
 
 # %% [markdown] id="end"
-# Only a quarter of the images is in memory at a time. Of their activations, only the boundaries and
-# one recomputed block are. This transformer has two blocks, so one block is half of it. With 24 or
-# 57 blocks, one block is almost nothing, as above.
+# Only a quarter of the images is in memory at a time. They keep only boundaries, and one block is
+# recomputed at a time. This transformer has two blocks, so one block is half of it. With 24 or 57
+# blocks, one block is almost nothing, as above.
 #
 # ## What you can now do
 #
