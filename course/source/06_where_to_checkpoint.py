@@ -129,10 +129,10 @@ plots.growth(curves, xlabel="blocks in a segment", title=title, predicted=list(c
 # curve only rises: here **a checkpoint around every block** needs the least memory.
 #
 # A length is a whole number. Segments of two need less than single blocks if $n/2 + 2r < n + r$,
-# that is, if $n > 2r$. Segments of three need less than segments of two if $n > 6r$. In one dtype
-# $r$ is 16, so these limits are 32 and 96 blocks. Under bf16 autocast, the usual setting, most of
-# the inside is in bfloat16, but boundaries stay in float32. Then $r$ is 9, and the limits are 18
-# and 54 blocks. The rest of this chapter is in float32.
+# that is, if $n > 2r$. Segments of three need less than segments of two if $n > 6r$. With all
+# tensors in one dtype $r$ is 16, so these limits are 32 and 96 blocks. Under bf16 autocast, the
+# usual setting, most of the inside is in bfloat16, but boundaries stay in float32. Then $r$ is 9,
+# and the limits are 18 and 54 blocks. The rest of this chapter is in float32.
 #
 # A model also has logits. With a vocabulary of $V$ and a width of $C$, the logits and their
 # gradient take as much memory as $2V/C$ block inputs. They are in memory before the blocks'

@@ -643,8 +643,8 @@ def hands_out_what_is_stored():
 
 
 # %% [markdown] id="write-by-hand-block"
-# You pass both modes to `checkpoint` through `context_fn`. `checkpoint` calls `context_fn()`, and
-# uses the first mode in forward and the second in the recomputation.
+# `checkpoint` takes both modes from `context_fn()`: the first for forward, the second for the
+# recomputation.
 #
 # **Write.** `by_hand`, with `remade` and a store that both modes share.
 
@@ -871,7 +871,7 @@ your_run.apply("07", hidden_of=hidden_of)
 #
 # <details><summary>Answer</summary>
 #
-# $3 \cdot 4096 \cdot 4096 \cdot 2$ bytes are 96 MiB a layer, 3 GiB in all. It saves
+# $3 \cdot 4096 \cdot 4096 \cdot 2$ bytes are 96 MiB a layer, 3 GiB in all. Keeping them saves
 # $2 \cdot 4096^2 \cdot 3 \cdot 4096$ FLOPs a layer, 0.41 TFLOP, and 13 TFLOP in all.
 # </details>
 #
@@ -891,6 +891,6 @@ your_run.apply("07", hidden_of=hidden_of)
 # - Say which module to wrap, and why it's no longer attention first.
 # - Write a policy by operation with a pair of dispatch modes, and with PyTorch's contexts.
 #
-# Chapter 07d, `07d_offload`, moves to the host what is too expensive to recompute.
-# `07b_held_and_evicted`, which is optional, shows why memory does not fall while something still
-# holds a tensor, and chooses what to drop while the model runs.
+# Chapter 07d, `07d_offload`, moves to the host what is too expensive to recompute. The optional
+# `07b_held_and_evicted` shows why memory may not fall, and chooses what to drop while the model
+# runs.

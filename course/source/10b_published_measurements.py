@@ -297,10 +297,10 @@ shown.round(1)
 # ## Will it train on an RTX 3090?
 #
 # The author of [timm](https://github.com/huggingface/pytorch-image-models) timed how fast his image
-# models train on an RTX 3090 of 24 GB, with PyTorch 1.12. He tried a fixed ladder of batches (512,
-# 384, 256 and so on) and published the largest batch that ran. So for each model that batch ran,
-# and the next larger one ended in an error. `course/recorded/make/ladder.py` rebuilds the step, and
-# `recorded/ladder.csv` has our answers for a sample of the models.
+# models train on an RTX 3090 of 24 GB, with PyTorch 1.12. For each model he published the largest
+# batch of a fixed ladder (512, 384, 256 and so on) that ran; the next larger one ended in an error.
+# `course/recorded/make/ladder.py` rebuilds the step, and `recorded/ladder.csv` has our answers for
+# a sample of the models.
 #
 # PyTorch doesn't get all 24 GB. Before 1.13 it loaded all its CUDA kernels at once, and on an RTX
 # 3090 that took 1687 MiB ([measured](https://github.com/pytorch/pytorch/issues/55277) with PyTorch
@@ -334,10 +334,10 @@ pd.crosstab(ladder.answer, ladder.ran.map({0: "ran out", 1: "ran"}))
 # In nearly every wrong decision the rule says that a step runs, and it ran out of memory. `predict`
 # calls nearly all of these *close*: the tensors would have fit, but the allocator needed more. It
 # rounds a large tensor's segment up to 2 MiB. (`--torch` counts that for a PyTorch before 2.1,
-# which has no expandable segments to join them.) The free memory is fragmented, too. A sum can't
-# see that, but an emulated card can. So we asked an emulated RTX 3090 with the same room about the
-# first 155 models: about the decisions nearest the limit, and about every wrong one. The others
-# were added long after the rule was fixed.
+# which has no expandable segments to join them.) The free memory is also fragmented, which only an
+# emulated card shows. So we asked an emulated RTX 3090 with the same room about the first 155
+# models: about the decisions nearest the limit, and about every wrong one. The others were added
+# long after the rule was fixed.
 
 # %% id="ladder-asked"
 asked = ladder.dropna(subset="emulated_ran")

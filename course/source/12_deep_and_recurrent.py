@@ -429,7 +429,7 @@ pd.DataFrame({"gradient": seen})
 # PyTorch catches a random branch only if the second run saves fewer tensors, or tensors of a
 # different shape or dtype: it never compares values. It notices a changed input only if that is a
 # positional argument and was changed by PyTorch, not by NumPy or through `.data`. It doesn't check
-# inputs in a list or a keyword.
+# inputs in lists or keyword arguments.
 #
 # So compare gradients once, as chapter 05 does. Pass changing state to the block as an argument.
 # Update counters in the training loop, not in `forward`.

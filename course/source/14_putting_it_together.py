@@ -613,10 +613,10 @@ print(f"over 100 Gb/s: {slow / fast:.1f} times{beside(guess, slow / fast)}")
 took.round(1).rename_axis(columns="seconds, worked out")
 
 # %% [markdown] id="links-read"
-# Inside a node the usual order holds: accumulate first, since that adds no arithmetic, and
-# checkpoint if the step still doesn't fit. **Over a slow link the order is reversed**: checkpoint
-# first, until the update is a single micro-batch. (On one card, or with DDP and `no_sync`, the
-# usual order holds. We left out attention scores, latencies and the traffic inside a node.)
+# Inside a node, on one card, or with DDP and `no_sync`, the usual order holds: accumulate first,
+# since that adds no arithmetic, and checkpoint if the step still doesn't fit. **Over a slow link
+# the order is reversed**: checkpoint first, until the update is a single micro-batch. (We left out
+# attention scores, latencies and the traffic inside a node.)
 #
 # ## The plan
 #
@@ -766,7 +766,6 @@ your_run.apply("14", make=make_fused)
 # - Say when a slow link reverses the order of two levers.
 # - Hand over a plan that proves itself.
 #
-# [14b](14b_gallery.ipynb) shows how to find what held a dead run's memory.
-# [14c](14c_rules_of_thumb.ipynb) asks which lever to pull first for many models, and what "four to
-# ten times larger" models depend on. In lab 09 you get ten runs that fail: two run out of memory,
-# one warns, and seven report nothing.
+# [14b](14b_gallery.ipynb) shows how to find what held a dead run's memory, and
+# [14c](14c_rules_of_thumb.ipynb) which lever comes first for other models. In lab 09 you get ten
+# runs that fail: two run out of memory, one warns, and seven report nothing.

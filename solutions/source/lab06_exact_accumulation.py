@@ -560,7 +560,7 @@ print(f"some lost: {0 < made < 8}; as many scheduled as made: {scheduled == made
 # functions define it: `loss_sum(model, *micro_batch)` and `count_terms(*micro_batch)`.
 #
 # The harder part is failure: a batch with no target, more micro-batches than rows, a loss of nan,
-# an out-of-memory error. When a good step fails, it reports what it received, and leaves model,
+# an out-of-memory error. A good step that fails reports what it received, and leaves model,
 # optimizer, gradients, buffers and random state as they were. The next cell defines two functions
 # that help:
 
