@@ -65,7 +65,7 @@ print(f"once: {Bytes(constant)}; in 16 bits the weights are {Bytes(2 * 12 * 1024
 # %% [markdown] id="autocast-read"
 # The count is more than half of float32's 64, because the norms and the tensors between blocks stay
 # float32. So a block keeps 18 x 2 bytes. (Eager attention would add softmax, which stays float32
-# too.) Besides, autograd keeps 16-bit *copies* of all weights until the backward pass. They don't
+# too.) Autograd also keeps 16-bit *copies* of all weights until the backward pass. They don't
 # grow with the batch; the second printed line has their size. The logits are kept in both dtypes.
 # The next two cells are the calculator:
 

@@ -562,7 +562,7 @@ widgets.plan_explorer(lambda size: planning.solve(profile, budget_bytes=size), b
 # tokens, so accumulation can't help. The 679 million parameters, their gradients and AdamW take 10
 # GiB in float32. On a 16 GiB card about 5 GiB are left.
 #
-# **Predict.** How many GiB does the step need besides, with every block checkpointed?
+# **Predict.** How many GiB does the step need on top of these 10, with every block checkpointed?
 
 # %% id="guess-vit"
 guess = None  # GiB

@@ -358,9 +358,9 @@ why.groupby("cause").agg(decisions=("model", "size"), models=("model", "nunique"
 # ## Rows that came later
 #
 # The authors of [Liger-Kernel](https://github.com/linkedin/Liger-Kernel) measured single operations
-# of PyTorch and transformers on five GPUs. (We rebuilt four kinds after our first figures were far
-# off. The first median was larger.) Others published whole runs: adapters on FLUX.2, CogVideoX,
-# chat models of 2023, and image models with the estimate of an academic tool.
+# of PyTorch and transformers on five GPUs. (Our first figures for four kinds were far off, so we
+# rebuilt these; before that the median error was larger.) Others published whole runs: adapters on
+# FLUX.2, CogVideoX, chat models of 2023, and image models with the estimate of an academic tool.
 # `course/recorded/make/operations.py` and `whole_runs.py` rebuild each step.
 
 # %% id="operations"

@@ -533,8 +533,8 @@ print(f"of the sum: {(tied.weight.grad == 0).all(1).sum()}")
 #
 # Difficulty 3/5 · importance 4/5 · 10 minutes
 #
-# Small chunks save bytes; large ones make large, fast matmuls. The numbers of the head and the
-# hidden rows have `size` bytes each. At the peak, memory holds head and rows, and besides them:
+# Small chunks save bytes; large ones make large, fast matmuls. Each number of the head and of
+# the hidden rows takes `size` bytes. At the peak, memory holds the head, the rows, and:
 #
 # | what | bytes |
 # |---|---|
