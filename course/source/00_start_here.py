@@ -128,7 +128,7 @@ print(
 pd.DataFrame({"P": in_p})
 
 # %% [markdown] id="read-in-p"
-# The peak is eight and a half P, and the parameters are only one of them. Adam keeps two numbers
+# The peak is eight and a half P, and the parameters account for only one. Adam keeps two numbers
 # for each parameter, so its states are two more P. The largest part isn't in the model's file at
 # all. It's the *activations*, the tensors that the forward pass keeps for the backward pass.
 #

@@ -3,8 +3,9 @@
 #
 # Ask what a model of seven billion parameters needs for training, and you get a sum: 14 GB of
 # parameters in bfloat16, 14 GB of gradients, 56 GB of Adam states in float32. That is 84 GB "and
-# something for activations". Each of these figures is right in some program. In PyTorch as most
-# people write it, the three never occur together, and the activations can be larger than all three.
+# something for activations". Each of these figures is right in some program. In PyTorch code as
+# most people write it, the three never occur together, and the activations can be larger than all
+# three.
 #
 # In this chapter you take the sum apart with a meter and put it together again on paper.
 #
@@ -182,8 +183,8 @@ pd.DataFrame({"on paper, units": on_paper, "counted, units": counted}).round(2)
 #
 # **Write.** The last lines of `waiting_units`: forward and backward within `segments.applied(gpt,
 # strategy)`. `report.curve()` lists the moments of a step, each with its bytes by category. Add up
-# `activations` and `recomputed`: together they wait for backward. If you're right, the column `off`
-# stays below 1 %.
+# `activations` and `recomputed`: both wait for backward. If you're right, the column `off` stays
+# below 1 %.
 
 
 # %% id="waiting"
@@ -215,8 +216,8 @@ theory.round(2)
 # The formula is accurate to 0.25 %. It holds for *this* block; a different kind of block has a
 # different constant in place of 16. The best-known published figure (34 bytes per element and layer
 # in 16 bits, Korthikanti et al., 2022) counts dropout masks too: chapter 03 checks it. Some
-# attention also stores its scores, one number for each head and each pair of tokens. That adds a
-# term with $T^2$: chapter 01b plots it, and chapter 03 counts it.
+# implementations of attention also store the scores, one number for each head and each pair of
+# tokens. That adds a term with $T^2$: chapter 01b plots it, and chapter 03 counts it.
 #
 # ## When is the peak?
 #
@@ -276,9 +277,9 @@ plots.ledger_bars(both, title="Peak, counted")
 #
 # ## Micro-batch and effective batch
 #
-# Two batch sizes are in use, and only one of them decides the memory. A GPU holds a *micro-batch*.
-# The *effective batch* is what one update sees: micro-batch x accumulation steps x number of GPUs.
-# Move the sliders. The filled squares are in memory.
+# "Batch size" can mean two things, and only one of them determines how much memory you need. A GPU
+# holds a *micro-batch*. The *effective batch* is what one update sees: micro-batch x accumulation
+# steps x number of GPUs. Move the sliders. The filled squares are in memory.
 
 # %% id="explorer"
 # @title One update with sliders: run this cell; open it to look
@@ -418,9 +419,9 @@ print(f"on paper: {Bytes(paper)} of activations{beside(guess, paper / 2**30)}")
 
 # %% [markdown] id="llama-table"
 # The course keeps a table of predictions for hundreds of such steps, made with the command
-# `python -m tutorial_lib record --predict`. We ask it two things. Does the whole model of 32 layers
-# keep what the line predicts? And what do two techniques do: checkpointing, and *fused* AdamW,
-# which updates in one kernel and needs no temporary copy?
+# `python -m tutorial_lib record --predict`. Does the whole model of 32 layers keep what the line
+# predicts? And what do two techniques do: checkpointing, and *fused* AdamW, which updates in one
+# kernel and needs no temporary copy?
 
 # %% id="llama-levers"
 levers = {
@@ -504,7 +505,8 @@ claims.Verdicts(
 # - Write what stays as bytes per parameter, and see when a sum mixes two recipes.
 # - Count one block's activations and work out the whole model's, which are linear in depth, batch
 #   and sequence length.
-# - Ask of every saving: which of the two moments does it lower, and which is the higher one?
+# - Ask of every saving at which of the two moments it lowers the memory, and which of them is the
+#   peak.
 #
 # Lab 01, `lab01_ledger`, asks for all three, to the byte. Chapter 01b, `01b_more_levers`, is
 # optional: a memory calculator, LoRA and paged optimizer states, long sequences, images. Chapter 02

@@ -375,8 +375,8 @@ def categories_are_right():
 # %% [markdown] id="metered-text"
 # ### 5. One step
 #
-# **Write.** `metered`. Name the known tensors twice: before the step, since the meter may not see
-# parameters and states otherwise; and after it, when the gradients exist.
+# **Write.** `metered`. Call `know` twice: before the step, because the meter may not see parameters
+# and states otherwise; and after it, when the gradients exist.
 
 
 # %% id="metered"
@@ -701,8 +701,8 @@ claims.Verdicts(
 # ## Your run
 #
 # `course/train/train.py` trains a GPT of GPT-2 medium's shape on text, in float32, as most people
-# would write it. One update has 12 sequences of 1024 tokens. Later chapters end with a function of
-# it that you rewrite. First meter a small twin: `train.make(train.TWIN)` returns model and
+# would write it. One update has 12 sequences of 1024 tokens. In later chapters you rewrite the
+# script's functions. First meter a small twin: `train.make(train.TWIN)` returns model and
 # optimizer, and `train.update(model, optimizer, tokens)` does an update.
 #
 # **Write.** `metered_twin`. The first update makes AdamW's states, so meter the second.

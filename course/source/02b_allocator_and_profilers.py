@@ -148,8 +148,8 @@ plots.growth(
 # ([Issue 1529](https://github.com/pytorch/pytorch/issues/1529) of PyTorch reports this case.)
 #
 # So a step *needs* at least its allocated peak, and *takes* what was reserved; `nvidia-smi` shows
-# what it takes. Can a step run with less than it takes? Chapter 10b shows how little more than the
-# allocated peak was enough on an H200. Lab 02 tests both figures with runs on real GPUs.
+# what it takes. Can a step run with less than it takes? Chapter 10b shows how little a step needed
+# above its allocated peak on an H200. Lab 02 tests both figures with runs on real GPUs.
 #
 # Two fixes cost nothing:
 #
@@ -344,8 +344,9 @@ pd.DataFrame(rows, index=["counted", "the profiler sees"]).T
 
 # %% [markdown] id="read-blind"
 # In a transformer the counter misses nothing that matters: on a CPU the few large operations need
-# no workspace. Convolutions, recurrent layers and sorts do, so for them it's a lower bound. A GPU's
-# kernels need different amounts: measure there, and compare `counted` with `peak` in the report.
+# no workspace. Convolutions, recurrent layers and sorts do, so for them the count is a lower bound.
+# A GPU's kernels need different amounts: measure there, and compare `counted` with `peak` in the
+# report.
 #
 # torchinfo's *Forward/backward pass size*, which is often quoted, is neither a count nor a
 # measurement. It's twice the size of all layers' outputs, and checkpoints don't change it

@@ -319,8 +319,8 @@ print(compare(closure, unet, unet_loss))
 # of the graph. The next block needed that part again.
 #
 # ![Left: two blocks take the time embedding's result t from a closure. The inner backward of block
-# 2 runs on through t and frees the embedding's graph. Block 1's needs it again: an error. Right: t
-# is an argument, each block has a detached t, and the outer graph adds up both
+# 2 runs on through t and frees the embedding's graph. Block 1's inner backward needs it again: an
+# error. Right: t is an argument, each block has a detached t, and the outer graph adds up both
 # gradients.](figures/04-shared-time.svg)
 #
 # **The fix:** pass every tensor as an argument of `apply`, so that it can be detached. A Function
@@ -467,8 +467,8 @@ print(compare(TenLines.apply, penalised, penalised_loss))
 # ## All six fixed
 #
 # First comes the Function: it runs a function of tensors that returns a tuple. Around it,
-# `checkpoint` flattens arguments and outputs with PyTorch's own `tree_flatten`. That doesn't look
-# inside objects of other classes, so `checkpoint` refuses such an output.
+# `checkpoint` flattens arguments and outputs with PyTorch's own `tree_flatten`. `tree_flatten`
+# doesn't look inside objects of other classes, so `checkpoint` refuses such an output.
 #
 # **Write.** `backward` of the Function, with the fixes of 1, 2, 4, 5 and 6.
 
@@ -614,8 +614,8 @@ def takes_apart():
 # %% [markdown] id="write-checkpoint"
 # **Write.** The rest of `checkpoint`. In `run`, build the arguments around the tensors it receives,
 # call the function, and flatten what it returns into `outputs` and `form`. `known(outputs)` is what
-# `run` returns. Then apply `Discard` to `run`, to a dummy tensor and to the tensors, and return its
-# outputs in their form.
+# `run` returns. Then apply `Discard` to `run`, to a dummy tensor and to the tensors, and rebuild
+# its outputs in their form.
 
 
 # %% id="known"
@@ -773,9 +773,9 @@ table
 # error**. It rejects keyword arguments. The implementation with hooks passes all twelve, but
 # companion 05b has a case that it gets wrong.
 #
-# On the U-Net, the hook version matches *bit for bit*, ours only up to rounding. Several blocks use
-# the same time embedding, so its gradient is a sum. Ours, a Function, adds up one block's uses
-# first, and $(a + b) + c$ is not $a + (b + c)$ in floating point.
+# On the U-Net, the hook version matches plain gradients *bit for bit*, ours only up to rounding.
+# Several blocks use the same time embedding, so its gradient is a sum. Ours, a Function, adds up
+# one block's uses first, and $(a + b) + c$ is not $a + (b + c)$ in floating point.
 #
 # The autocast rows test a common piece of advice: "With mixed precision, enter autocast *inside*
 # the checkpointed function". Then even the ten lines are right, because the function enters

@@ -740,7 +740,7 @@ claims.Verdicts(
 # ## Your run
 #
 # `course/train/train.py` (chapter 02) trains a GPT of GPT-2 medium's shape. Its update needs a 32
-# GiB card. Chapter by chapter you rewrite one of its functions, until 8 GiB are enough. The first:
+# GiB card. Chapter by chapter you rewrite its functions, until 8 GiB is enough. Here's the first:
 #
 # ```python
 # def hidden_of(model, tokens):
@@ -808,7 +808,7 @@ your_run.apply("05", hidden_of=hidden_of)
 # One takes $12 \cdot 2^{20} \cdot 4$ bytes, or 48 MiB, and 24 take 1.125 GiB.
 # </details>
 #
-# **3.** `pack` returns 7 for a tensor of 8 MiB that a list for logging holds. What does that free?
+# **3.** `pack` returns 7 for an 8 MiB tensor that a logging list also holds. What does that free?
 #
 # <details><summary>Answer</summary>
 #

@@ -394,9 +394,9 @@ pd.DataFrame(columns).loc[list(ways)].round(1).fillna("")
 # loses in both memory and FLOPs. But a block that ends in dropout, or in a norm as BERT's does,
 # needs that matmul again.
 #
-# **A third holds if backward is two matmuls.** A frozen linear layer needs no gradient of its
-# weight: its backward is one matmul. A first layer that reads data also has only one, since data
-# need no gradient. Frozen layers *before* the first that trains have no backward at all. Let a
+# **The price is a third if backward is two matmuls.** A frozen linear layer needs no gradient of
+# its weight: its backward is one matmul. A first layer that reads data also has only one, since
+# data need no gradient. Frozen layers *before* the first that trains have no backward at all. Let a
 # segment begin after them: a segment that mixes frozen and trained layers recomputes the frozen
 # ones too.
 #

@@ -33,7 +33,7 @@ from tutorial_lib.instruments.training import Recipe
 # ## A bug in many tutorials
 #
 # Segments are often written by hand, as a loop that wraps each part of the model in a function.
-# Here is the usual code. It runs, the loss is finite, and it falls.
+# Here is the usual code. It runs, and the loss is finite and falls.
 #
 # **Predict.** There are eight layers in two segments. How many layers get a wrong gradient?
 
@@ -234,7 +234,7 @@ by_length.rename_axis(columns="64 sines, segments of")
 # segment per layer. Then memory grows by one unit with each layer, so in the end its growth is
 # linear. But in shallow models most of the memory is the inside of one layer. So at $r = 16$, as in
 # a transformer's block, and at the depths of real models, memory grows about like the square root
-# with one segment per layer, too. And it is less than with $\sqrt n$ segments.
+# with one segment per layer, too. And one segment per layer needs less than $\sqrt n$ segments.
 #
 # For sines, the sources are also right about the best length. It is eight, $\sqrt{64}$: shorter and
 # longer segments both need more. The number of forwards hardly changes: each sine runs at most once
@@ -308,7 +308,7 @@ pd.DataFrame(best_cuts).T
 # %% [markdown] id="seconds-text"
 # With a small $r$, the best segments get shorter from first to last. An earlier segment runs
 # backward later, when fewer boundaries wait, so it may be longer. With a large $r$, nearly equal
-# lengths are as good as the best. (The last column has their smallest peak.)
+# lengths are as good as the best. (The last column has the smallest peak of such lengths.)
 #
 # ## Is it a third slower?
 #
@@ -575,7 +575,7 @@ pd.DataFrame(columns).round(1)
 # %% [markdown] id="pairs-read"
 # Both ranges are true of some models. What a checkpoint saves depends on model, batch and attention
 # kernel, and on what you take the percentage *of*. With few samples a step, most of the memory that
-# a pass adds is gradients. Then even nine tenths fewer activations may hardly show in the peak.
+# a pass adds is gradients. Then even cutting the activations by 90 % may hardly lower the peak.
 #
 # One more published table lists four strategies, for no model in particular. Single blocks save 70
 # % for 50 % more time, segments of two 50 % for 30 %, attention only 40 % for 15 %, and $\sqrt L$

@@ -49,7 +49,7 @@ figures.boundary_puzzle([6])
 
 # %% [markdown] id="puzzle-read"
 # A column is one run: it goes up from the nearest boundary to the block whose backward comes next.
-# A tall staircase means that a boundary is missing. Was a slot free when it began?
+# A tall staircase means that a boundary is missing. Was a slot free when that run began?
 #
 # <details><summary>One of the best lists</summary>
 #
@@ -62,7 +62,7 @@ figures.boundary_puzzle([6])
 # ## Keep or drop
 #
 # Now let blocks differ. Running block $i$ forward takes `forward[i]`. Its input takes `inputs[i]`
-# units of memory. If the block is *kept*, what its backward needs takes `saved[i]`, its output
+# units of memory. If the block is *kept*, the tensors for its backward take `saved[i]`, its output
 # included. The input of the first block is there anyway.
 #
 # The part of the chain from `start` to `end`, with `room` units free, can begin in two ways:
@@ -225,7 +225,7 @@ pd.DataFrame(rows, index=columns).T
 #
 # Revolve (Griewank and Walther, 2000) is the answer to the puzzle: only one block's inside fits at
 # a time, and there are $c$ slots. It comes from simulations with many time steps, whose state is
-# too large for a boundary at each step.
+# too large to store at each step.
 
 
 # %% id="revolve"
@@ -276,7 +276,7 @@ table = pd.DataFrame({"recursion": found, "formula": formula}, index=places)
 table.rename_axis("slots")
 
 # %% [markdown] id="write-schedule"
-# They agree: Revolve is a special case too. But which schedule is it? `again` knows. If keeping
+# They agree: Revolve is a special case too. But which schedule is it? Ask `again`. If keeping
 # `start` costs no more than the best, keep it. Otherwise there's a `split` whose three terms add up
 # to the best.
 #
@@ -478,8 +478,8 @@ for name in ("none", "per-block", "attention-only", "mlp-only", "every-2"):
 # %% [markdown] id="write-plan-within"
 # In the profile, stage 0 is the embedding and stage 13 is the head with the loss. Both are kept, so
 # the tree of a whole plan is `(0, ..., 13)`, with your schedule of the halves 1 to 12 between them.
-# Your room leaves out what's there only briefly, such as gradients in flight. So try all rooms: a
-# `Plan` knows its `peak_bytes` and its `seconds`.
+# Your room leaves out short-lived tensors, such as gradients in flight. So try all rooms: a `Plan`
+# knows its `peak_bytes` and its `seconds`.
 #
 # **Write.** The fastest of your plans that fits.
 
@@ -632,8 +632,8 @@ pd.DataFrame(rows, index=columns).T
 #
 # <details><summary>Answers</summary>
 #
-# 1. Room for nine boundaries besides the input, and one inside of ten: 19 units. 90 forwards run
-#    again.
+# 1. Nine boundaries besides the input take 9 units, and one segment's inside takes 10: 19 units. 90
+#    forwards run again.
 # 2. $\binom{7}{3} = 35$ blocks, in $35 + 4 \cdot 35 - \binom{7}{4} = 140$ forwards.
 # 3. Room 8: keep block 0 and drop block 1. That repeats 5; dropping both 0 and 1 would repeat 6.
 #    Room 10: drop block 0, and 1 + 6 + 3 fit. That repeats 1.

@@ -779,7 +779,7 @@ for name in ("qkv, up", "all but down"):
 # %% [markdown] id="torch-policy-read"
 # PyTorch's version also handles views, in-place writes and the compiler, so use it.
 #
-# In eager mode, `MUST_CPU_OFFLOAD` silently recomputes (2.13, 2.15). The optional
+# In eager mode, `MUST_CPU_OFFLOAD` silently recomputes (PyTorch 2.13, 2.15). The optional
 # `07c_side_by_side` also has the compiler and the planner, which choose for you.
 
 # %% id="verdicts"

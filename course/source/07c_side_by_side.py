@@ -201,8 +201,8 @@ plots.tradeoff(
 )
 
 # %% [markdown] id="sides-read"
-# On both models, the plan needs no more bytes and no more FLOPs than any other way. That's because
-# it can choose any of the other ways' choices, for each stage separately.
+# On both models, the plan needs no more bytes and no more FLOPs than any other way. That's because,
+# for each stage separately, it can do whatever any of the other ways would do.
 #
 # - At no cost in FLOPs it keeps the results of matmuls, like `all but down` in chapter 07.
 # - For a smaller budget it recomputes whole stages, and only as many as necessary.

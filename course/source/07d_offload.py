@@ -170,7 +170,7 @@ table.map("{:.1f}".format).replace("nan", "")  # in units
 # the previous block's tensors if they are on the host and not back; take the tensor out of
 # `self.back[number]`, and its copy out of `self.on_host[number]`; say that the compute stream uses
 # it (`used_by`), and return it. Wait and fetch only if the previous block isn't back. If a block
-# has several tensors, that is only at the first one: a later wait would include the previous
+# has several tensors, do this only at the first one: a later wait would include the previous
 # block's copy.
 
 
@@ -571,9 +571,9 @@ shown["on the host, GiB"] = pairs.host["pcie-4"]
 shown.map(lambda n: "nothing fits" if pd.isna(n) else f"{n:.2f}")
 
 # %% [markdown] id="published-text"
-# Two planners of 2026 published what they measured on eight GPUs. `full` recomputes everything. In
-# each setting, the ratios are relative to the first way that ran. What had to be assumed is in
-# `course/recorded/make/published_offload.py`:
+# The authors of two planners from 2026 published what they measured on eight GPUs. `full`
+# recomputes everything. In each setting, the ratios are relative to the first way that ran.
+# `course/recorded/make/published_offload.py` lists what we had to assume:
 
 # %% id="published"
 # @title Published steps, and what is predicted of them: run this cell
@@ -592,14 +592,14 @@ ratios
 # %% [markdown] id="published-read"
 # In each setting, the way predicted to be best was best. The ways predicted not to fit (with a
 # tenth of the card left free) ran out of memory or crawled, except in DeepSpeed's last row. Where
-# copies are hidden, the predicted ratios are close. DeepSpeed's source waits for each copy to the
-# host. Its rows are slower than predicted, perhaps because its link is slower than we assumed.
+# copies are hidden, the predicted ratios are close. DeepSpeed's code waits for each copy to the
+# host. DeepSpeed's rows are slower than predicted, perhaps because the link was slower than we
+# assumed.
 #
 # ## On a GPU
 #
 # If you have a GPU, the cells below run a GPT of 24 blocks: all kept on the device, all moved by
 # the library's hooks, checkpointed, and with the checkpoint from above.
-# library's hooks, checkpointed, and with the checkpoint from above.
 
 
 # %% id="on-gpu"

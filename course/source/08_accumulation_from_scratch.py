@@ -207,7 +207,7 @@ pd.DataFrame({"GiB": gpt2_peaks}).round(2).T
 
 # %% [markdown] id="read-number"
 # It doesn't: 8 x 4 and 8 x 2 have the same peak. Four of the six columns have an effective batch of
-# 32, and their peaks all differ. So the micro-batch decides the memory, not the effective batch.
+# 32, and their peaks all differ. So the micro-batch determines the memory, not the effective batch.
 # (With a micro-batch of 8, only 8 x 1 needs less: it holds one fewer copy of the gradients.)
 #
 # ## Is it the same update?

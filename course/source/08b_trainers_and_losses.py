@@ -366,8 +366,8 @@ table
 # %% [markdown] id="read-packed"
 # Padding costs tokens, saved bytes and FLOPs. A mask also costs bytes: each block's attention turns
 # the mask into floats, one per pair of tokens, and keeps these for backward. And attention computes
-# scores between different lines, only to mask them. Here that is more arithmetic than padding cost.
-# Both costs grow with the square of the packed length, so long packs need the kernel. In
+# scores between different lines, only to mask them. Here that takes more arithmetic than padding
+# did. Both costs grow with the square of the packed length, so long packs need the kernel. In
 # transformers, use `DataCollatorWithFlattening` with `attn_implementation="flash_attention_2"`; in
 # TRL, `packing=True` or `padding_free=True`. A packed micro-batch is one row, so choose its size in
 # tokens, and divide the loss by the window's tokens, as chapter 08 does.

@@ -154,7 +154,8 @@ plots.training_curves(
 # %% [markdown] id="low-weights"
 # Once the sum has grown large, adding a small gradient to its 8 bits changes little or nothing. The
 # fix is a float32 sum: it takes 4 bytes per parameter instead of 2, and is cast once for the
-# update. Large trainers keep one. In your own loop, a hook on each parameter does it:
+# update. Training frameworks for large models keep a float32 sum. In your own loop, use a hook on
+# each parameter:
 #
 # ```python
 # def add_in_float32(p):

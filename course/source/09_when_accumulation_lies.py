@@ -137,8 +137,8 @@ plots.influence(pictures)
 # %% [markdown] id="read-picture"
 # If each loss depends only on its own sample (left), you may split the batch anywhere. With
 # BatchNorm each loss depends on every sample (middle). After a split (right), no loss depends on
-# samples of the other micro-batch. The other dependences change too, because each micro-batch is
-# normalised separately.
+# samples of the other micro-batch. The remaining dependences change too, because each micro-batch
+# is normalised separately.
 #
 # ## BatchNorm
 #

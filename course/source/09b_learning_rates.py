@@ -31,9 +31,9 @@ torch.set_num_threads(1)
 # %% [markdown] id="networks"
 # ## Four networks, one set of samples
 #
-# No layer here mixes samples, so splitting a batch of 256 changes nothing (chapter 08), and we
-# compute it at once. Four networks with different initial weights train side by side, as slices of
-# one tensor. So the result doesn't depend on a single initialization: it is the median of the four
+# No layer here mixes samples, so splitting a batch of 256 changes nothing (chapter 08), and we run
+# it unsplit. Four networks with different initial weights train side by side, as slices of one
+# tensor. So the result doesn't depend on a single initialization: it is the median of the four
 # losses on all 1536 digits after four epochs. Every run sees the same samples. (Where a cell begins
 # with `NBVAL_IGNORE_OUTPUT`, the numbers depend on your machine. The text's conclusions hold on any
 # machine.)
@@ -223,8 +223,8 @@ plots.training_curves(by_updates, xlabel="updates", log="xy", title=title, **wor
 # *updates*, so batch 256 needs sixteen times as many samples as batch 16. With the linear rule,
 # they have nearly the same loss after the same number of *samples*.
 #
-# So a larger batch really is slower if you leave the learning rate unchanged, at or below batch
-# 16's best. At a higher rate, the larger batch may even end lower, since it averages noise away.
+# So if you leave the learning rate unchanged, at or below batch 16's best, a larger batch really is
+# slower. At a higher rate, the larger batch may even end lower, since it averages noise away.
 # Accumulation itself delays nothing: at the same effective batch, chapter 08's loop makes the same
 # updates from the same samples.
 #

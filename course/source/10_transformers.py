@@ -148,8 +148,8 @@ plots.ledger_bars(ledgers, title=f"GPT-2 with the Trainer, {device.describe(wher
 #
 # With Accelerate you keep your own loop. `backward` divides the loss, and within `accumulate`,
 # `optimizer.step()` acts only at every fourth micro-batch and at the end of an epoch. (Accelerate
-# divides a shorter last window by four too, so it counts too little; the Trainer divides by the
-# actual number.) We repeat the last of the four ways.
+# divides a shorter last window by four too, so that window counts too little; the Trainer divides
+# by the actual number.) We repeat the last of the four ways.
 #
 # **Write.** The loop, five lines. It's the usual loop inside `accumulate`. Its peak must equal the
 # Trainer's, or be a little lower.
@@ -278,8 +278,8 @@ by_shape.map(human_bytes).to_frame("kept")
 # %% [markdown] id="read-left"
 # Each token has 50257 logits, and the loss keeps them as log-probabilities. The switch wraps the
 # blocks and not the loss, so this is the largest tensor left. It grows with the vocabulary. Newer
-# models have 128,000 or 256,000 entries, so it is large even without checkpointing. Chapter 10d,
-# `10d_the_loss_that_does_not_fit`, makes it small.
+# models have 128,000 or 256,000 entries, so the tensor is large even without checkpointing. Chapter
+# 10d, `10d_the_loss_that_does_not_fit`, makes it small.
 #
 # ### Every n-th layer, and inputs on the host
 #

@@ -196,8 +196,8 @@ pd.DataFrame.from_dict(rows, orient="index", columns=heads)
 # %% [markdown] id="read-ledgers"
 # Without checkpointing, the blocks are far larger than the loss. With checkpointing, only the
 # blocks' inputs (their *boundaries*) stay. One block is recomputed at a time, after the logits are
-# freed. So at the activation peak the model holds boundaries and logits, mostly logits. (Gemma-2
-# caps its attention scores, so the library uses eager attention, and a block's bytes grow with the
+# freed. So at the activation peak the model holds mostly logits, and the boundaries. (Gemma-2 caps
+# its attention scores, so the library uses eager attention, and a block's bytes grow with the
 # square of the tokens.)
 #
 # If all weights are trained, the peak may instead be the end of backward, with all gradients in

@@ -55,7 +55,7 @@ torch.set_num_threads(1)  # small steps gain nothing from a second core
 #
 # On its way down, a U-Net halves the image and adds channels at each level. On its way up it undoes
 # both. Stable Diffusion 2.1 works on latents of 96 x 96 (images of 768 pixels). The cell predicts
-# its published U-Net, without a download and without allocating it.
+# the published U-Net's memory, without downloading or allocating it.
 #
 # **Predict.** The next figure shows nine levels: four on the way down (1 to 4), the middle (5), and
 # four on the way up (6 to 9). For which level does autograd save the most?
@@ -85,9 +85,9 @@ plots.opposite_bars(levels, title=title)
 # %% [markdown] id="read-levels"
 # Most parameters are in the deep levels, where latents are 12 or 24 wide. Most activations are in
 # the top levels, 1 and 9. Level 9 has more than level 1: on the way up, each level has one more
-# block, and each block also reads a skip. So the first and the last level decide what checkpointing
-# saves, and the deep levels decide what an optimizer costs. (SDXL's transformer blocks are in its
-# deep levels, and so are most of its activations.)
+# block, and each block also reads a skip. So the first and the last level determine what
+# checkpointing saves, and the deep levels determine what an optimizer costs. (SDXL's transformer
+# blocks are in its deep levels, and so are most of its activations.)
 #
 # ## What does `enable_gradient_checkpointing()` wrap?
 #
@@ -113,8 +113,9 @@ pd.DataFrame({"layers": once}).sort_index()
 
 # %% [markdown] id="read-runs"
 # As drawn above, each residual block is a segment, and so is each transformer block. The layers in
-# the table belong to no segment. They are both ends, all samplers, the middle's first residual
-# block, and three layers around each transformer block: a normalization and two projections.
+# the table belong to no segment. These are the layers at the two ends (with the timestep's), all
+# samplers, the middle's first residual block, and three layers around each transformer block: a
+# normalization and two projections.
 #
 # The call has no option for finer or coarser segments. (You can only pass it a checkpointing
 # function of your own, which can leave segments out.) The companion
@@ -181,9 +182,9 @@ pd.concat(best)
 # %% [markdown] id="read-grid"
 # With 8-bit states, SDXL reaches its 68 % with eager attention. SD 2.1 reaches its 62 % in float32
 # with fused attention, on 15 images with latents of 64 x 64 (`size 64`); eager attention comes
-# close. The tutorial's code has such latents, and with them its batches 4 and 12 fit. At 768
-# pixels, with eager attention and without checkpointing, batch 4 fits only in float32 with 8-bit
-# states.
+# close. The tutorial's code uses latents of this size, and with them its batch sizes of 4 and 12
+# both fit. At 768 pixels, with eager attention and without checkpointing, batch 4 fits only in
+# float32 with 8-bit states.
 #
 # What does the call save under the conditions of the tutorial's own code?
 
@@ -304,8 +305,8 @@ print(f"mean squared error {error.item():.3f}")
 # moves towards them, by a smaller share as training goes on. We draw with the average.
 #
 # `update` needs three kinds of random numbers: the noise, the timesteps (how much noise is added),
-# and which images keep their word, nine in ten. It draws them for the whole effective batch and
-# then splits them, so they don't depend on the number of micro-batches.
+# and the choice of which nine in ten images keep their text. It draws them for the whole effective
+# batch and then splits them, so they don't depend on the number of micro-batches.
 
 # %% id="parts"
 betas = {"beta_start": 0.00085, "beta_end": 0.012}  # Stable Diffusion's
@@ -524,8 +525,8 @@ plots.training_curves({"both techniques": means}, **words)
 # %% [markdown] id="sample-text"
 # Does a low loss mean good pictures? To draw, we start with pure noise and, step by step, remove
 # the noise that the U-Net predicts. *Guidance* makes drawings clearer: the difference between the
-# predictions with and without the word counts three times. For the prediction without it, one
-# training image in ten had no word.
+# predictions with and without the word counts three times. To learn the prediction without a word,
+# the U-Net trained on one image in ten without one.
 #
 # A classifier (nearest neighbor among the true digits) then reads the drawings of three models: the
 # untrained U-Net, the U-Net after the last update (*raw*), and the average.

@@ -41,8 +41,8 @@ checkpoint = partial(torch_checkpoint, use_reentrant=False)
 # ## Where does a token go the second time?
 #
 # ![In forward, noise sends six tokens to three experts, two to each. In the recomputation the noise
-# is different, and tokens 2 and 6 go elsewhere: backward meets the tensors of other tokens. With
-# the six choices saved, all arrows are those of forward.](figures/12-routing.svg)
+# is different, and tokens 2 and 6 go elsewhere: backward gets the tensors of other tokens. With the
+# six choices saved, all arrows are those of forward.](figures/12-routing.svg)
 #
 # A router scores each token for each expert and chooses the best. Training needs all experts to be
 # busy, so the router adds noise to the scores (Shazeer et al., 2017), or a bias that rises for

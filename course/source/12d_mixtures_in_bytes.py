@@ -23,7 +23,7 @@ from tutorial_lib.units import GB, MIB
 # %% [markdown] id="active-text"
 # ## Two sizes of one model
 #
-# A mixture has two parameter counts: the *total*, and the *active* parameters, which work on one
+# A mixture has two parameter counts: the *total*, and the *active* parameters, which process one
 # token. A token uses `chosen` of each layer's experts, and everything outside the experts.
 #
 # **Write.** `active`, three or four lines. In the library, the names of the experts' parameters

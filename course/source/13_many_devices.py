@@ -596,7 +596,8 @@ show(ways)
 #
 # This is torchtitan's order: checkpoint, compile, shard. Backward gathers a block once, recomputes
 # it, differentiates it, and drops its weights, so checkpointing sends nothing more
-# ([13d](13d_fsdp2_in_full.ipynb) draws and counts it). Both rows are in the chapter's last table.
+# ([13d](13d_fsdp2_in_full.ipynb) draws and counts it). The next cell's two rows are in the
+# chapter's last table.
 
 # %% id="fsdp-levers"
 IN_BF16 = MixedPrecisionPolicy(torch.bfloat16, reduce_dtype=torch.float32)

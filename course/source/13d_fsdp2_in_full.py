@@ -156,7 +156,8 @@ figure
 # wait for their reduce-scatter one block longer.
 #
 # **Predict.** The next table counts gathers per block and step, with `reshard_after_forward=True`
-# or `False`, plain or checkpointed. How many gathers per block in the row *kept, checkpointed*?
+# or `False`, plain or checkpointed. How many gathers per block does the row *kept, checkpointed*
+# have?
 
 # %% id="guess-gathers"
 guess = None
@@ -350,7 +351,7 @@ print("\n".join(error.splitlines()[:4]))
 # fix, too, keeps a frozen weight whole while it is recomputed
 # ([DeepSpeed#8148](https://github.com/deepspeedai/DeepSpeed/pull/8148)). Its review found a second
 # trap: if a layer has no backward, as in a block below the first trained one, no backward hook
-# frees it. Here LoRA is in all blocks, and the input requires a gradient.
+# frees its weight. Here LoRA is in all blocks, and the input requires a gradient.
 #
 # ## Frozen blocks under FSDP2
 #
@@ -384,8 +385,8 @@ heads = ["gathers", "reduce-scatters", "states, P", "peak, P", "sent, P"]
 pd.DataFrame.from_dict(rows, orient="index", columns=heads).round(2)
 
 # %% [markdown] id="frozen-read"
-# - Backward needs two blocks and the rest, but gathers one more: it fetches the sixth ahead,
-#   and nobody uses it. (PyTorch 2.13.0.)
+# - Backward needs two blocks and the rest, but gathers one more: it prefetches the sixth block,
+#   which isn't used. (PyTorch 2.13.0.)
 # - With LoRA, backward passes through every frozen layer, so everything is gathered twice. Only
 #   gradients and states disappear.
 #
@@ -462,7 +463,7 @@ table.round(2)
 # restored the option after measuring it on Nemotron Super: 131k tokens took 79.8 of 139.8 GiB
 # with offload, and ran out of memory without
 # ([prime-rl#3052](https://github.com/PrimeIntellect-ai/prime-rl/pull/3052)). That report puts
-# weights and gradients in float32 at about 60 GiB per card. The first problem checks it.
+# weights and gradients in float32 at about 60 GiB per card. The first problem checks that figure.
 #
 # The price is the update on the CPU and the copies over the bus: the shard twice, in forward and in
 # backward, and its gradients once.

@@ -1412,8 +1412,8 @@ def unscaled_twice(cured):
 # %% [markdown] id="try-text"
 # ## Try one
 #
-# `show` runs a case as it was reported, then cured, and compares both results with those from when
-# this page was written.
+# `show` runs a case as it was reported, then cured, and compares both results with those recorded
+# when this page was written.
 
 
 # %% id="try"

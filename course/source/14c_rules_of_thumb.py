@@ -92,9 +92,10 @@ pd.DataFrame({"what it costs": planning.ORDER})
 # the training if no layer mixes samples (09). So time decides, and people have published times for
 # both.
 #
-# **Predict.** InternLM trained 7B parameters on 80 GiB GPUs, with 8 samples per GPU in each update.
-# One run kept all activations and accumulated over micro-batches of two samples. The other used
-# checkpoints and ran all eight samples at once. By what percentage was the checkpointed run slower?
+# **Predict.** The InternLM team trained a 7B model on 80 GiB GPUs, with 8 samples per GPU in each
+# update. One run kept all activations and accumulated over micro-batches of two samples. The other
+# used checkpoints and ran all eight samples at once. By what percentage was the checkpointed run
+# slower?
 
 # %% id="guess-order"
 guess = None  # percent
@@ -121,7 +122,7 @@ pd.DataFrame({"more time (measured, by the sources)": settled})
 
 # %% [markdown] id="settled-read"
 # Accumulation is cheaper in each InternLM pair. So the tutorial's order wins, with two limits. The
-# first limit is a GPU that isn't filled: it finishes its work faster than the CPU can launch it.
+# first limit is a GPU that isn't filled: it finishes its work faster than the CPU can launch more.
 # Then half a micro-batch takes as long as a whole one, and a checkpoint launches its forward a
 # second time, so time both levers. You can predict this limit from a sample's FLOPs and bytes, the
 # card's published speed, and the number of operations. Each operation takes the launch time that

@@ -378,7 +378,7 @@ for name in POLICIES:
 # ```
 #
 # In practice forward and backward are *one* program. Then JAX's choice of residuals is only a plan.
-# XLA, JAX's compiler, decides what is in memory: it may fuse small operations, so that their
+# XLA, JAX's compiler, determines what is in memory: it may fuse small operations, so that their
 # results are never written. `memory_analysis().temp_size_in_bytes` reports the bytes of everything
 # but arguments and results. This *predicted* size depends on XLA's version and the processor, so
 # your numbers may differ. Everything below is from XLA's CPU backend. Its GPU and TPU backends
@@ -420,8 +420,8 @@ print(f"barriers handed to the compiler: {handed_over}, left in its program: {le
 
 # %% [markdown] id="scan-text"
 # On the CPU, `per block` runs blocks again but frees no memory (JAX 0.10.2). This backend drops the
-# barriers, and without them nothing makes the recomputation wait for backward. (We didn't prove
-# that: JAX 0.12.0.1 drops them too, yet needs less than half.) A loop makes the recomputation wait
+# barriers, and without them nothing makes the recomputation wait for backward. (That's unproven:
+# JAX 0.12.0.1 drops them too, yet needs under half of `none`.) A loop makes the recomputation wait
 # in both versions: `jax.lax.scan` runs one block many times over stacked weights, and XLA must
 # reserve the residuals of all iterations.
 
@@ -630,9 +630,9 @@ display(pd.DataFrame.from_dict(table, orient="index", columns=heads))
 plots.ledger_bars(bars, title="Bytes that wait for backward: three blocks")
 
 # %% [markdown] id="end"
-# Without a wrapper the frameworks differ by several times, since they split the same formulas into
-# different operations. With a wrapper they agree, since only the boundaries are kept. So a saving
-# quoted for checkpointing says as much about the baseline as about checkpointing.
+# Without a wrapper the bytes kept differ severalfold, since the frameworks split the same formulas
+# into different operations. With a wrapper they agree, since only the boundaries are kept. So a
+# saving quoted for checkpointing says as much about the baseline as about checkpointing.
 #
 # All numbers but JAX's are from eager mode. JAX's bars show what a compiled forward hands over to a
 # separate backward program. In one program XLA fuses small operations, so JAX's peak is lower than

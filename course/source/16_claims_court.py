@@ -142,7 +142,8 @@ court
 #   *wrong*.
 #
 # A measurement on a GPU would settle B01 and B02. One more claim is only partly judged: D15 counts
-# warm-up "in samples". The run of 09b needs no warm-up, so it can't tell how to count it.
+# warm-up "in samples". 09b's run needs no warm-up, so it can't show whether samples are the right
+# unit.
 
 # %% [markdown] id="lessons"
 # ## What the verdicts have in common

@@ -60,8 +60,9 @@ guess = None  # GiB that one step needs: write a number before you go on
 # %% [markdown] id="need-text"
 # ## 1. What one step needs
 #
-# *Needs* is the peak of the step, and decides whether it runs. *Takes* is what `nvidia-smi` shows
-# when nothing limits the step. It is more, because PyTorch keeps memory that it once allocated.
+# *Needs* is the peak of the step, and determines whether the step runs. *Takes* is what
+# `nvidia-smi` shows when nothing limits the step. *Takes* is larger, because PyTorch keeps memory
+# that it once allocated.
 
 # %% id="need"
 room = Room.of(str(CARD))
@@ -75,7 +76,7 @@ report
 # %% [markdown] id="levers-text"
 # ## 2. Which lever helps
 #
-# The largest rows of this table decide.
+# Look up the largest rows of the report above.
 #
 # | what is large | what lowers it | what does not |
 # |---|---|---|

@@ -415,9 +415,10 @@ plots.ledger_bars(bars, title="Llama-2-7B between two steps", cards_gib=(16, 24,
 #   gradients together; SGD without weight decay makes none.
 #
 # You may run `loss_fn` once, inside `memory.saved(loss_fn, params_of=model)`, and use your own
-# functions. Its `rows` are in the order of forward, each with its `num_bytes` and the name of the
-# `module` that saved it. The check refuses `memory.measure`, `watch` and `predict`. It asks for
-# five peaks, each within 2 %: a GPT, a U-Net, a VGG, and a wide MLP with two different optimizers.
+# functions. The result's `rows` are in the order of forward, each with its `num_bytes` and the name
+# of the `module` that saved it. The check refuses `memory.measure`, `watch` and `predict`. It asks
+# for five peaks, each within 2 %: a GPT, a U-Net, a VGG, and a wide MLP with two different
+# optimizers.
 #
 # The gradients of weights are added up for you:
 

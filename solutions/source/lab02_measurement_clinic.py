@@ -6,7 +6,7 @@
 # and profile a transformer with and without checkpointing.
 #
 # **Budget:** 100 minutes, 1 GiB of memory, no GPU needed. Take two sittings: first 2.1 to 2.4, then
-# 2.5 and 2.6. Exercise 2.7, at the end, takes ten of the minutes, and is optional if you aren't
+# 2.5 and 2.6. Exercise 2.7, at the end, takes ten of the 100 minutes, and is optional if you aren't
 # graded.
 #
 # | exercise | you write | points |
@@ -191,7 +191,7 @@ print(f"{ratio:.2f} times{beside(guess, ratio)}")
 
 # %% [markdown] id="read-2-2"
 # The machine is hot only in the second average, and medians wouldn't help. Run the two *in turn*
-# instead, so that both steps of a pair meet the machine in the same state. The number to reach is
+# instead, so that the machine is in the same state for both steps of a pair. The number to reach is
 # 1.25.
 
 

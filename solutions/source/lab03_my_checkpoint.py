@@ -489,7 +489,7 @@ print(f"off by {largest_error(faithful)} %")
 #
 # `hooked` keeps its arguments in a closure, which is invisible to autograd:
 #
-# - nobody notices when an argument is changed in place;
+# - no error is raised when an argument is changed in place;
 # - a checkpoint *around* this one cannot discard this one's inputs, so nesting saves nothing;
 # - a list that the function pops from is empty when the function runs again.
 #

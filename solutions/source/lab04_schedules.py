@@ -609,9 +609,9 @@ print(f"{Bytes(floor)} of {Bytes(everything)}: {share:.0%}{beside(guess, share)}
 # A part can begin in the same ways as in 4.5, but now you are given `room`, the bytes that it may
 # use besides its input. You minimize the *extra time*, which is spent on forwards that run again. A
 # way is possible only if its first moment, `kept_needs` or `dropped_needs`, fits into the room.
-# What a way holds while the rest runs reduces the rest's room. A segment's inside has the whole
-# room again. (`min` can't compare a number with a tuple, so give it a `key` that looks only at the
-# seconds.)
+# Subtract what the way keeps in memory from the room that the rest gets. A segment's inside gets
+# the whole room again. (`min` can't compare a number with a tuple, so give it a `key` that looks
+# only at the seconds.)
 #
 # The numbers to reach: never over the budget, and as fast as `planning.solve`. For a budget that no
 # tree fits, raise a `ValueError` that names the smallest budget in bytes.

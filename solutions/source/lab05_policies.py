@@ -833,9 +833,10 @@ print(f"left on the host when the graph is gone: {Bytes(once.held_bytes)}")
 #
 # Your solver moves nothing, and your hooks move all that is large. The library's planner chooses
 # for each block: keep, recompute, or move what it saves. Here it plans GPT-2 for three quarters of
-# the bytes that keeping all takes, at an A100's predicted speed, behind four links to the host.
+# the bytes that keeping all takes, at an A100's predicted speed, for each of four links to the
+# host.
 #
-# **Predict.** In the fastest plan behind PCIe 4, how many of the 12 blocks wait on the host? This
+# **Predict.** In the fastest plan over PCIe 4, how many of the 12 blocks wait on the host? This
 # part isn't graded.
 
 # %% id="guess-waiting"

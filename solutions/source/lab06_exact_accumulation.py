@@ -560,7 +560,7 @@ print(f"some lost: {0 < made < 8}; as many scheduled as made: {scheduled == made
 # functions define it: `loss_sum(model, *micro_batch)` and `count_terms(*micro_batch)`.
 #
 # The harder part is failure: a batch with no target, more micro-batches than rows, a loss of nan,
-# an out-of-memory error. A good step that fails reports what it received, and leaves model,
+# an out-of-memory error. If a good step fails, it reports what it received, and leaves model,
 # optimizer, gradients, buffers and random state as they were. The next cell defines two functions
 # that help:
 
@@ -804,8 +804,8 @@ for name, way in WAYS.items():
     print(f"same on both {same}, right {right}{note}")
 
 # %% [markdown] id="read-ways"
-# P is the size of the parameters. `no_sync` around backward alone does nothing, because *forward*
-# decides whether its backward will exchange gradients. The documentation says to put forward and
+# P is the size of the parameters. `no_sync` around backward alone does nothing, because DDP decides
+# in *forward* whether backward will exchange gradients. The documentation says to put forward and
 # backward inside. The fifth way is silently wrong: each rank steps with its own gradient.
 #
 # Next comes the divisor. An average over ranks is right only if all ranks have the same number of

@@ -142,7 +142,7 @@ agreeing = int((drawn_in(1) == drawn_in(4)).all(1).sum())
 print(f"{agreeing} of {NUM} agree{beside(guess, agreeing)}")
 
 # %% [markdown] id="goal-8-1"
-# So draw for the whole update at once, and let only the update's *number* decide what is drawn.
+# So draw for the whole update at once, and let only the update's *number* determine what is drawn.
 # Then the micro-batch's size doesn't change what an update draws, and you don't have to save a
 # generator state. The goal: the same number returns the same tensors, to the last bit.
 
@@ -294,7 +294,7 @@ pd.DataFrame(columns).rename_axis("images at once")
 # Parameters, buffers, gradients, optimizer state and one sample are the *floor*: neither
 # micro-batches nor segments remove a byte of it. Why compute the floor? If a run doesn't fit, it
 # raises an error anyway, but perhaps in the middle of an update. The next cell shows that with
-# AdamW's `foreach`, its default on GPUs. It updates all parameters at once, with temporaries as
+# AdamW's `foreach`, the default on GPUs, which updates all parameters at once, with temporaries as
 # large as the parameters. Forward and backward fit, but `step()` fails.
 #
 # **Predict.** When `step()` fails, how many of the 104 parameter tensors have changed?

@@ -352,10 +352,10 @@ pd.DataFrame(rows, index=peaks).round(1)
 #
 # Batches are ragged: padding tokens have the target `IGNORED`, and in fine-tuning prompt tokens
 # have it too. The mean is over the tokens that count, in the whole window if there are several
-# micro-batches. `loss_sum` is any sum of losses, and knows nothing about ignored tokens. Pass it
-# only the tokens that count, which also saves matmuls. The goal: compute the window's exact mean,
-# even if a micro-batch has no token that counts. Then that micro-batch's loss is 0, and so are all
-# its gradients.
+# micro-batches. `loss_sum` is any sum of losses, and doesn't handle ignored tokens. Pass it only
+# the tokens that count, which also saves matmuls. The goal: compute the window's exact mean, even
+# if a micro-batch has no token that counts. Then that micro-batch's loss is 0, and so are all its
+# gradients.
 
 
 # %% id="answer-10-4"
@@ -404,7 +404,8 @@ checks.lab10.mean_over_counted(mean_over_counted)
 # </details>
 # <details><summary>Hint 2: nothing counts</summary>
 #
-# For an empty selection `loss_sum` returns 0, with a graph for backward. Divide it by 1, not by 0.
+# For an empty selection `loss_sum` returns a loss of 0, with a graph for backward. Divide that loss
+# by 1, not by 0.
 # </details>
 #
 # ## 10.5 Replace the head
@@ -425,9 +426,9 @@ checks.lab10.mean_over_counted(mean_over_counted)
 # divide in forward: keep the gradient of the *sum*.)
 #
 # The loss must be exact in float64. With bfloat16 its error may be at most 1.5 times the usual
-# loss's. It must be 0 if no token counts, and hold the logits of only one chunk at a time. It takes
-# the fewest bytes if the slope replaces the softmax in place (`exp_`), and if nothing of a chunk
-# stays in memory while you compute the next. A cell below 10.6 counts the bytes.
+# loss's. If no token counts, the loss must be 0. Hold the logits of only one chunk at a time. Your
+# function takes the fewest bytes if the slope replaces the softmax in place (`exp_`), and if
+# nothing of a chunk stays in memory while you compute the next. A cell below 10.6 counts the bytes.
 
 
 # %% id="answer-10-5"
@@ -663,5 +664,5 @@ if torch.cuda.is_available():
 # - Apply this loss to a real head: with tied weights, a bias, ragged rows and autocast, within a
 #   budget.
 #
-# PyTorch 2.13 and 2.15 have such a loss: `F.linear_cross_entropy(..., options=...)`. It takes
-# `(tokens, width)` alone, and with `label_smoothing` it computes all logits (chapter 10d).
+# PyTorch 2.13 and 2.15 have such a loss: `F.linear_cross_entropy(..., options=...)`. It accepts
+# only `(tokens, width)`, and with `label_smoothing` it computes all logits (chapter 10d).
