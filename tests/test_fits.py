@@ -1,7 +1,7 @@
 """Does it fit: our answers against what training steps did on real GPUs, free and capped.
 
 `python course/recorded/make/fits.py` made the answers to 47 loops that others ran, and says where
-they come from; `least_room.py` beside it looked for the least room on an H200.
+they come from.
 """
 
 import csv
@@ -31,9 +31,9 @@ from tutorial_lib.memory.timeline import Life
 from tutorial_lib.units import GIB, MIB
 
 FOLDER = Path(__file__).parents[1] / "course/recorded"
-DECISIONS, LEAST, LADDER, CAUSES = (
+DECISIONS, LADDER, CAUSES = (
     list(csv.DictReader((FOLDER / f"{name}.csv").read_text("utf-8").splitlines()))
-    for name in ("fits", "least_room", "ladder", "ladder_causes")
+    for name in ("fits", "ladder", "ladder_causes")
 )
 
 

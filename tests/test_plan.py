@@ -25,20 +25,6 @@ def equal(count, ratio=1, boundary=1):
     return [stage] * count
 
 
-def unequal(count):
-    """Stages of which no two are equal."""
-    rng = random.Random(0)
-    return [
-        planning.Stage(
-            forward_seconds=rng.uniform(0.5, 1.5),
-            backward_seconds=2,
-            input_bytes=rng.randint(5000, 15000),
-            saved_bytes=rng.randint(40_000, 200_000),
-        )
-        for _ in range(count)
-    ]
-
-
 def drawn(rng, count):
     """A chain with nothing equal, temporaries, a skip, and a stage that must not run twice."""
     seconds = [rng.randint(1, 9) for _ in range(count)]

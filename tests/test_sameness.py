@@ -420,9 +420,6 @@ def test_a_trial_leaves_everything_as_it_was(capsys):
     assert capsys.readouterr().out == ""
 
 
-# ---- value numbers ----
-
-
 # ---- torch.func ----
 
 

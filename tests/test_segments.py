@@ -5,10 +5,9 @@ import torch
 from small_models import published_with_loss, token_batch, with_loss
 from torch import nn
 
-from tutorial_lib import memory
 from tutorial_lib.instruments import segments
 from tutorial_lib.instruments.published.unet3d import UNet3d
-from tutorial_lib.models.gpt import GPT, GPTConfig
+from tutorial_lib.models.gpt import GPT
 from tutorial_lib.models.lstm import LSTM
 from tutorial_lib.models.resnet import ResNet
 from tutorial_lib.models.unet import UNet
@@ -144,20 +143,6 @@ def test_larger_segments_save_fewer_boundaries():
     boundary = 2 * 16 * 32 * 4  # (B, T, C) in float32
     assert saved[0] - saved[1] == 2 * boundary  # 5 segments against 3
     assert saved[1] - saved[2] == 2 * boundary  # 3 against 1
-
-
-def peaks(num_layers, strategy, gradients_stay, tokens):
-    torch.manual_seed(0)
-    model = GPT(GPTConfig(num_layers=num_layers, d_model=32, num_heads=2, vocab_size=32))
-
-    def step():
-        model.loss(tokens).backward()
-        model.zero_grad(set_to_none=not gradients_stay)
-
-    with segments.applied(model, strategy):
-        report = memory.measure(step, model=model, warmup=int(gradients_stay))
-    kinds = ("activations", "recomputed", "temporary")
-    return max(sum(tick[k] for k in kinds) for tick in report.curve()), report.peak_bytes
 
 
 def test_a_cache_for_generation_is_off_meanwhile_and_on_again_after():

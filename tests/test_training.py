@@ -48,18 +48,6 @@ def test_predicted_is_counted_to_the_byte(model, precision, optimizer, checkpoin
     assert set(counted.phases) == {"forward", "backward", "optimizer", "zero"}
 
 
-def peaks(optimizer):
-    """Peaks without and with checkpointing, of a model that is wide for its batch."""
-    sizes = {**TINY["gpt2"], "n_layer": 4, "hidden_size": 128}
-    return [
-        memory.predict(
-            Recipe("gpt2", 3, optimizer=optimizer, checkpointing=name, overrides=sizes).make_step,
-            release="2.13",  # later ones' matmuls give a workspace back, larger than the model
-        )
-        for name in ("none", "per-block")
-    ]
-
-
 def test_every_choice_changes_the_prediction():
     one_layer = {**TINY["gpt2"], "n_layer": 1}
 
