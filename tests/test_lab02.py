@@ -1,22 +1,9 @@
-"""The machine and the oracles of lab 02 against arithmetic by hand."""
+"""The leaks of lab 02's script: the check's oracle and its solution see what the script keeps."""
 
 import pytest
 
 from tutorial_lib import memory
 from tutorial_lib.checks.lab02.given import LeakyTraining
-from tutorial_lib.checks.lab02.given.machine import LAUNCH_SECONDS, PretendGPU
-
-
-def test_work_waits_in_the_queue_until_it_is_asked_for():
-    gpu = PretendGPU(slowness=[3.0, 1.0])
-    for _ in range(3):
-        gpu.launch(0.5)
-    assert gpu.now() == pytest.approx(3 * LAUNCH_SECONDS)
-    gpu.synchronize()
-    assert gpu.now() == pytest.approx(LAUNCH_SECONDS + 0.5 * (3 + 1 + 1))
-    before = gpu.now()
-    gpu.synchronize()  # nothing is left to wait for
-    assert gpu.now() == before
 
 
 def outlived(leak):
