@@ -1,4 +1,7 @@
-"""A number that an error tells to use is one that works: each is read out of it and used."""
+"""A number that an error tells to use is one that works: each is read out of it and used.
+
+These errors are looked at here alone; those that name no number, beside what they protect.
+"""
 
 import re
 import shlex

@@ -142,7 +142,6 @@ def test_recurrent_cells_have_no_selective_form(kind):
     ("name", "why"),
     [
         ("per_sample", "This loss runs the model under torch.func"),
-        ("forces", "This loss differentiates inside"),
         ("deeper_for_more", r"runs other stages with two samples \(4\) than with one \(3\)"),
     ],
 )

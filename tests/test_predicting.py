@@ -64,24 +64,6 @@ def test_a_copy_of_the_model_made_in_the_step(kind):
     assert_predicted_as_counted(make_step)
 
 
-@pytest.mark.parametrize("checkpointed", [False, True])
-def test_a_model_of_transformers_takes_no_mask_that_it_needs_not(checkpointed):
-    import transformers
-
-    def make_step():
-        sizes = {"vocab_size": 99, "hidden_size": 64, "intermediate_size": 128}
-        config = transformers.LlamaConfig(**sizes, num_hidden_layers=2, num_attention_heads=4)
-        model = transformers.LlamaForCausalLM(config).train()
-        if checkpointed:
-            older = "gradient_checkpointing_enable"
-            getattr(model, "activation_checkpointing_enable", getattr(model, older))()
-        tokens = torch.ones(2, 64, dtype=torch.long)
-        batch = {"input_ids": tokens, "labels": tokens, "use_cache": False}
-        return trained(model, lambda: model(**batch).loss)
-
-    assert_predicted_as_counted(make_step)
-
-
 def test_a_library_that_keeps_positions_is_real_before_and_after_a_prediction():
     """BEiT's are in a cache of the whole process, as DINOv3's, and all real or all fake."""
     import transformers
@@ -305,7 +287,7 @@ def test_recurrent_layers_are_predicted(kind, batch_first, is_packed):
     def make_step():
         layers = nn.ModuleList(kind(12, 12, 2, dropout=0.3, bidirectional=b) for b in (False, True))
         model = nn.ModuleList([nn.Linear(12, 12), *layers])
-        x, lengths = torch.randn(6, 30, 12), torch.tensor([7, 30, 20, 3, 20, 28])
+        x, lengths = torch.randn(6, 8, 12), torch.tensor([3, 8, 6, 2, 6, 7])
         x = x if batch_first else x.transpose(0, 1)
 
         def step():
@@ -315,7 +297,7 @@ def test_recurrent_layers_are_predicted(kind, batch_first, is_packed):
             for layer in layers:
                 y, _ = layer(y)
             if is_packed:
-                y, _ = pad_packed_sequence(y, batch_first, 0.5, total_length=32)
+                y, _ = pad_packed_sequence(y, batch_first, 0.5, total_length=10)
             y.square().mean().backward()
             model.zero_grad()
 

@@ -174,8 +174,6 @@ def test_the_flow_is_a_straight_line_from_latents_to_noise(name):
         (lambda: published.build("sd15-unet", groups=2), "'groups' is no field .*norm_num_groups"),
         (lambda: published.build("gpt2", attention="flash"), "'flash'.* must be 'sdpa' or 'eager'"),
         (lambda: published.build("gpt2", device="cuda:99"), "'cuda:99' was asked for"),
-        (lambda: published.batch("gpt2", 0), r"micro_batch \(=0\) must be at least 1"),
-        (lambda: published.batch("gpt2", 1, seq=1025), r"seq \(=1025\) must be at most 1024"),
         (
             lambda: published.build("clip-two-tower", text_config={"num_layers": 2}),
             "'num_layers' is no field .*num_hidden_layers",
@@ -187,7 +185,6 @@ def test_the_flow_is_a_straight_line_from_latents_to_noise(name):
             lambda: published.build("flux-dev", attention="eager", **TINY["flux-dev"]),
             "diffusers runs flux-dev with fused attention alone.*take 'sdpa'",
         ),
-        (lambda: published.batch("sd35-medium", 1, size=65), "multiple of 2.* Try size=66"),
         (lambda: published.batch("gpt2", 1, size=8), "reads text and takes no size"),
         (lambda: published.batch("vit-b-16", 1, seq=8), "reads images and takes no seq"),
         (lambda: published.batch("vit-b-16", 1, size=384), "image_size=384 in both build and"),

@@ -287,7 +287,6 @@ def test_modules_are_checkpointed_by_name():
         ("gpt", "blocks.1,blocks.9", "as in every-2, or modules'"),
         ("gpt", "per-blok", "no strategy 'per-blok'. Did you mean per-block"),
         ("gpt", "every-K", "with a number for K, as in every-2"),
-        ("gpt", "every-0", "segments of 0 blocks, and GPT has 5"),
         ("gpt", "library-switch", "GPT has no switch"),
         ("lstm", "every-2", "segments of 2 blocks, and LSTM has 1: K must be between 1 and 1"),
         ("lstm", "all-but-last", "all-but-last needs two blocks; LSTM has one"),
