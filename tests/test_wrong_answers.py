@@ -6,7 +6,9 @@ import functools
 import importlib
 import io
 import os
+import re
 import zlib
+from collections import defaultdict
 from dataclasses import dataclass
 from unittest import mock
 
@@ -19,6 +21,7 @@ from solutions.grader.inside.student import find_half
 from solutions.grader.wire import decode, encode
 from tutorial_lib.checks import CheckError
 from tutorial_lib.checks.given.half import run_in_place
+from tutorial_lib.checks.vocabulary import expect
 from tutorial_lib.checks.vocabulary.exercise import SEED_VARIABLE
 from tutorial_lib.school import authoring
 from tutorial_lib.school.marks import cell_mark
@@ -228,19 +231,56 @@ def test_a_right_answer_passes_and_the_line_stays_the_same(exercise, name):
     passes(exercise, exercise.answers[name], one_of(SEEDS, exercise, name))
 
 
+# Faults that hang on more than a value: 1.5 names the nearest, 4.6 asks for the answer's own peak.
+HANG_ON_MORE = {"1.5", "4.6"}
+NUMBERS = re.compile(r"\[[^]]*\]|[-+]?\d[\d,.e+-]*")  # they differ from case to case
+
+
+@contextlib.contextmanager
+def each_fault_told(exercise):
+    """Give judges, where a right value comes, each fault's own too: it gets the fault's words.
+
+    Wrong answers show that a mistake gives a value; this shows that the value gets the mistake's
+    words, for all faults that a check knows.
+    """
+    close, shown = expect.close, defaultdict(bool)
+
+    def trying(seen, wanted, faults=(), **more):
+        faults, tolerance = list(faults), more.get("tolerance", expect.EXACT)
+        close(seen, wanted, faults, **more)
+        for words, value in faults:
+            told = shown[NUMBERS.sub("#", words)]
+            if not expect.is_close(value, wanted, tolerance):  # else this case tells no difference
+                with pytest.raises(CheckError) as refused:
+                    close(value, wanted, faults, **more)
+                near = more.get("fault_tolerance") or tolerance
+                same = [w for w, other in faults if expect.is_close(value, other, near)]
+                assert any(other in str(refused.value) for other in same), words
+                told |= words in str(refused.value)
+            shown[NUMBERS.sub("#", words)] = told
+
+    with mock.patch.object(expect, "close", trying):
+        yield
+    never = [words for words, was in shown.items() if not was]
+    assert not never or exercise.number in HANG_ON_MORE, "no case tells these"
+
+
 @each_exercise
-def test_the_solution_passes(exercise):
-    for seed in (0, 1):  # here, and elsewhere
-        passes(exercise, getattr(solved(exercise.lab), exercise.asked), seed)
+def test_the_solution_passes_and_each_fault_is_told(exercise):
+    answer = getattr(solved(exercise.lab), exercise.asked)  # in place too: see test_lab_checks
+    with each_fault_told(exercise):
+        assert verdict(exercise, Elsewhere(answer), seed=0) == (exercise.line, None)
 
 
 @pytest.mark.weekly
 @each_exercise
 def test_all_right_answers_pass_under_every_seed(exercise):
-    answers = [getattr(solved(exercise.lab), exercise.asked)]
-    for answer in [*answers, *(exercise.answers[name] for name in exercise.right())]:
+    with each_fault_told(exercise):
         for seed in SEEDS:
-            passes(exercise, answer, seed)
+            passes(exercise, getattr(solved(exercise.lab), exercise.asked), seed)
+    for name in exercise.right():
+        for seed in SEEDS:
+            passes(exercise, exercise.answers[name], seed)
 
 
 def passes(exercise, answer, seed):
