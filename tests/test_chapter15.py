@@ -62,6 +62,7 @@ def test_one_wrong_number_in_the_last_weight_is_noticed(relative_error, change, 
 
 @without_the_extra
 @pytest.mark.slow
+@pytest.mark.weekly  # daily: what leaves cells out (test_frameworks), and a chapter that changed
 def test_a_missing_framework_is_said_once_and_the_rest_goes_on(root, notebook):
     chapter = read(root, notebook)
     for cell in code(chapter):

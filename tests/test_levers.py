@@ -12,7 +12,7 @@ from tutorial_lib.instruments.emulated.cards import CARDS
 from tutorial_lib.instruments.planning.run.roofline import PUBLISHED_SPEEDS, Roofline
 from tutorial_lib.instruments.training import Recipe
 
-SIZES = {"n_layer": 6, "n_embd": 32, "n_head": 2, "vocab_size": 64, "n_positions": 64}
+SIZES = {"n_layer": 3, "n_embd": 32, "n_head": 2, "vocab_size": 64, "n_positions": 64}
 ALL = [
     *("as it is", "autocast", "fused kernels", "checkpoint each block"),
     *("one sample at a time", "8-bit states", "LoRA"),  # small: no micro-batch fills a GPU
