@@ -6,23 +6,27 @@ import importlib
 import io
 
 import pytest
+from test_wrong_answers import DAILY_RIGHT, DAILY_WRONG
 from written import written_and_given
 
 from solutions.answers import ROOT
 from solutions.answers.known import changed
 from solutions.grader.submissions.slice_cells import needed, used_names
 from tutorial_lib import blanks
+from tutorial_lib.instruments import ranks
 from tutorial_lib.school import marks
 from tutorial_lib.school.authoring.answers import take_apart_blanks
 from tutorial_lib.school.authoring.files import read_notebook
 from tutorial_lib.school.authoring.run import execute
 from tutorial_lib.school.authoring.source import read_source
+from tutorial_lib.school.commands.test import changed_files
 
 # Chapter 16 computes nothing of its own: there the reader answers the ten questions again.
 CORE = [*(f"{number:02}" for number in range(16)), "06c", "10d", "11c"]
 WRITTEN = ("02", "04", "05", "06c", "07", "08", "09", "10d", "13", "14")  # a quarter is written
 FEWEST_WRONG = 3
 FILLED = sorted(path.stem[2:] for path in ROOT.glob("solutions/answers/chapters/ch*.py"))
+CHANGED = "\n".join(changed_files(ROOT, "HEAD~1"))
 # Bodies that every blank might get, and that every check has to answer in words.
 BROKEN = {
     "raises": 'raise KeyError("lost")',
@@ -177,17 +181,40 @@ def fillings(number):
     return importlib.import_module(f"solutions.answers.chapters.ch{number}").FILLINGS
 
 
+@functools.cache
+def above(number, blank, used):
+    """Cut a chapter's cells above a blank down to what makes the names that are used."""
+    texts, _ = code_cells(number)
+    before = [texts[cell] for cell in list(texts)[: list(texts).index(blank)]]
+    return compile("\n".join(needed([*before, ""], [*([()] * len(before)), used])), number, "exec")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def ranks_are_started_once():
+    """A chapter's processes work for all fillings, and are started anew where one ended them."""
+    start, kept = ranks.start, {}
+
+    def started(num_ranks):
+        if num_ranks not in kept or not kept[num_ranks]._end.alive:
+            kept[num_ranks] = start(num_ranks)
+        return kept[num_ranks]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ranks, "start", started)
+        yield
+    for group in kept.values():
+        group.stop()
+
+
 def verdict(number, blank, filling):
     """Run a blank's check on a filling, and what both need from above; what it prints or says."""
     texts, _ = code_cells(number)
     if missing := marks.missing_packages(texts.values()):
         pytest.skip(f"chapter {number} needs {missing}")
-    before, check = list(texts)[: list(texts).index(blank)], texts[f"check-{blank}"]
-    used = used_names(f"{texts[blank]}\n{filling}\n{check}")
-    above = needed([*(texts[cell] for cell in before), ""], [*([()] * len(before)), used])
-    printed = io.StringIO()
+    check, printed = texts[f"check-{blank}"], io.StringIO()
     namespace = {"__name__": f"chapter {number}"}
-    exec("\n".join(above), namespace)
+    used = used_names(f"{texts[blank]}\n{filling}\n{check}")
+    exec(above(number, blank, frozenset(used)), namespace)
     exec(filling, namespace)
     with contextlib.redirect_stdout(printed), contextlib.chdir(ROOT / "course"):
         try:
@@ -197,13 +224,18 @@ def verdict(number, blank, filling):
     return printed.getvalue()
 
 
-def each_filling(kind):
-    """Parametrise with all fillings of a kind."""
+def each_filling(kind, daily=3):
+    """Parametrise with the fillings of a kind: the first few daily, of a new chapter all of them.
+
+    A check that takes everything, or none, or says other words, shows in the first few. One that
+    misses a single mistake has been edited, and its chapter is among the files that changed.
+    """
     found = [
-        (number, blank, name)
+        pytest.param(number, blank, name, marks=[] if is_daily else [pytest.mark.weekly])
         for number in FILLED
         for blank, filled in fillings(number).items()
-        for name in kind(filled)
+        for place, name in enumerate(kind(filled))
+        for is_daily in [place < daily or f"/{number}_" in CHANGED or f"/ch{number}.py" in CHANGED]
     ]
     return pytest.mark.parametrize(("number", "blank", "name"), found)
 
@@ -233,7 +265,7 @@ def test_ours_passes_and_prints_one_line(number, blank, name):
     assert said.count("\n") == 1
 
 
-@each_filling(wrong_in)
+@each_filling(wrong_in, DAILY_WRONG)
 def test_a_wrong_filling_is_refused_in_words_that_fit_it(number, blank, name):
     change, others = fillings(number)[blank][name], fillings(number)[blank]
     said = verdict(number, blank, changed(code_cells(number)[1][blank].solution, *change.parts))
@@ -242,7 +274,7 @@ def test_a_wrong_filling_is_refused_in_words_that_fit_it(number, blank, name):
     assert not [words for words in meant if words in said], said
 
 
-@each_filling(right_in)
+@each_filling(right_in, DAILY_RIGHT)
 def test_another_right_filling_passes(number, blank, name):
     parts = fillings(number)[blank][name].parts
     said = verdict(number, blank, changed(code_cells(number)[1][blank].solution, *parts))
