@@ -6,7 +6,7 @@ is checked by whoever reads it.
 """
 
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +28,8 @@ def best_nested(costs: Costs, budget: int, evaluate: Evaluate) -> Plan | None:
 
     The budget is in bytes; `None` when nothing of the kind fits.
     """
+    # differences of sums are equal but for last digits, which would tell equal stages apart
+    costs = replace(costs, forward=costs.forward.round(13), early=costs.early.round(13))
     groups = [[index] for index in range(len(costs))]
     way = costs.selective
     alike = [True] * len(costs) if way is None else (way.saved >= costs.saved).tolist()
