@@ -62,6 +62,7 @@ class StorageLog(TorchDispatchMode):
         self.module_stack: list[str] = []
         self.owners: dict[int, str] = {}  # from a parameter's id to the name of its module
         self.line_of: Callable[[FrameType], str] | None = None  # asked of each birth, where set
+        self.then: Callable[..., None] | None = None  # told of each operation and its result
         self._counts_fake = False
         self._collective = ""
         self._metered: dict[torch.device, bool] = {}
@@ -89,6 +90,8 @@ class StorageLog(TorchDispatchMode):
             out = run_opaque(self, func, args, kwargs, halves=self.workspace_of is None)
         else:
             out = self._run_below(func, args, kwargs)
+        if self.then is not None:
+            self.then(func, args, kwargs, out)
         self._collective = func.overloadpacket.__name__ if func.namespace == "c10d" else ""
         if self._collective == "allreduce_":
             self._label_buckets(tensors)

@@ -1,5 +1,7 @@
 """Profile a model: its stages, what each costs, and the skips between them."""
 
+import contextlib
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -32,6 +34,7 @@ from tutorial_lib.instruments.segments.placeholder import NeedsValueError
 from tutorial_lib.instruments.segments.sameness import look
 from tutorial_lib.instruments.segments.tree import Selective
 from tutorial_lib.memory.private_torch import is_fake as is_fake_tensor
+from tutorial_lib.memory.private_torch import is_wrapper
 from tutorial_lib.memory.storages import StorageLog, list_tensors
 from tutorial_lib.memory.timeline import Life
 
@@ -245,7 +248,10 @@ def _watched(
         num_bytes[number] = part if is_given else whole
         log.label_storages([tensor], f"{LABEL}{number}")
 
-    with log, Roofline(speed) as mode:
+    mode, tensors = Roofline(speed), itertools.chain(seen.model.parameters(), seen.model.buffers())
+    is_sharded = any(is_wrapper(type(tensor)) for tensor in tensors)  # the log sees the parts then
+    log.then = None if is_sharded else mode.add
+    with log, mode if is_sharded else contextlib.nullcontext():
 
         def read() -> tuple[int, float, int]:
             return log.clock, mode.seconds, mode.matmuls

@@ -92,6 +92,11 @@ class Roofline(TorchDispatchMode):
     def run_operation(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         """Run the operation and add its time."""
         out = func(*args, **kwargs)
+        self.add(func, args, kwargs, out)
+        return out
+
+    def add(self, func: Any, args: Any, kwargs: dict[str, Any], out: Any) -> None:
+        """Add the time of an operation that was run."""
         self.matmuls += is_matmul(func, args)
         if func.namespace == "aten" and not gives_view(func) and func is not MATMUL_SHAPED:
             self.launches += 1
@@ -101,7 +106,6 @@ class Roofline(TorchDispatchMode):
             self.seconds += max(
                 moved / self.speed.bytes_per_second, self._arithmetic(func, args, kwargs, out)
             )
-        return out
 
     def _arithmetic(self, func: Any, args: Any, kwargs: Any, out: Any) -> float:
         count = flops_of(func)
