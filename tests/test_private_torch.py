@@ -17,70 +17,10 @@ import torch
 from torch import nn
 
 from tutorial_lib.instruments import private_torch as private
-from tutorial_lib.instruments.private_torch import emulated_card, fakes, operations, patches
+from tutorial_lib.instruments.private_torch import emulated_card, operations, patches
 from tutorial_lib.memory import private_torch as meters
 
 STUBS = Path(torch.__file__).parent / "_C" / "__init__.pyi"
-
-
-def test_a_fake_tensor_is_made_as_its_constructor_makes_it():
-    """Else remembered operations answer with tensors that later ones take for something else."""
-    with meters.FakeTensorMode() as mode:
-        plain = torch.empty(4, 3)
-        view = plain.t()[1:]
-    maker = fakes.FakeMaker(mode)
-    with fakes.asking_no_mode():
-        made = maker.make(plain.dtype, plain.shape, plain.stride())
-        of = maker.make_view(made, view.dtype, view.shape, view.stride(), 1)
-    for mine, theirs in ((made, plain), (of, view)):
-        assert type(mine) is meters.FakeTensor
-        assert maker.makes(mine) is maker.makes(theirs) is True
-        assert vars(mine) == vars(theirs)
-        assert (mine.shape, mine.stride()) == (theirs.shape, theirs.stride())
-        assert (mine.dtype, mine.device) == (theirs.dtype, theirs.device)
-        assert torch._C._dispatch_key_set(mine) == torch._C._dispatch_key_set(theirs)
-        with pytest.raises(RuntimeError):
-            mine.data_ptr()
-    assert meters.storage_key(made.untyped_storage()) == meters.storage_key(of.untyped_storage())
-
-
-def test_a_fake_number_is_made_with_its_value_and_its_memory():
-    """Else `torch.tensor(1.0).item()` is unknown, or a view of it takes memory of its own."""
-    with meters.FakeTensorMode() as mode:
-        maker = fakes.FakeMaker(mode)
-        with fakes.asking_no_mode():
-            number = maker.make_constant(torch.tensor(2.5))
-            same = maker.make_constant(number.constant.detach(), number)
-        view = number.view(1)
-        same.add_(1)
-        assert number.item() == same.item() == view.item() == 3.5
-        keys = {meters.storage_key(x.untyped_storage()) for x in (number, same, view)}
-        assert len(keys) == 1
-        number.add_(torch.empty(()))
-        assert number.constant is same.constant is None
-
-
-class Seen(meters.TorchDispatchMode):
-    def __init__(self):
-        super().__init__()
-        self.operations = []
-
-    def run_operation(self, func, args, kwargs):
-        self.operations.append(func)
-        return func(*args, **kwargs)
-
-    @property
-    def names(self):
-        return [operation.overloadpacket.__name__ for operation in self.operations]
-
-
-def test_a_dispatch_mode_is_asked_about_every_operation_and_is_listed():
-    """Else nothing is measured or capped, and a meter inside another mode gives no warning."""
-    with Seen() as mode:
-        torch.ones(2).add(1)
-        assert meters.active_modes() == [mode]
-    assert mode.names == ["ones", "add"]
-    assert meters.active_modes() == []
 
 
 def test_a_whole_call_is_replaced_hooks_included():
@@ -101,43 +41,10 @@ def test_hooks_of_saved_tensors_are_pushed_by_these_functions():
     )
 
 
-@pytest.mark.filterwarnings("ignore:Warning only once for all operators")
-def test_a_kernel_is_replaced_in_a_block_and_below_it_autocast_is_off():
-    """Else `predict` keeps the CPU's autocast policy, or never comes back to it."""
-
-    def in_float32(*args):
-        with operations.below_cpu_autocast():
-            return torch.ops.aten.mm.default(*args)
-
-    x = torch.ones(2, 2)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        assert x.mm(x).dtype is torch.bfloat16
-        with operations.overriding_kernels() as library:
-            library.impl("mm", in_float32, "AutocastCPU", allow_override=True)
-            assert x.mm(x).dtype is torch.float32
-        assert x.mm(x).dtype is torch.bfloat16
-
-
 def test_an_operation_says_its_overload_and_its_arguments():
     """Else CUDA's autocast of norms and sums is predicted in the wrong type."""
     assert operations.overload_name(torch.ops.aten.norm.ScalarOpt_dim) == "ScalarOpt_dim"
     assert operations.argument_names(torch.ops.aten.sum.dim_IntList)[:2] == ["self", "dim"]
-
-
-def test_an_operation_says_whether_it_gives_a_view():
-    """Else a plan's predicted seconds count views as copies."""
-    views = [op for op in ("view", "t", "add", "relu_") if operations.gives_view(default_of(op))]
-    assert views == ["view", "t"]
-
-
-def default_of(name):
-    return getattr(torch.ops.aten, name).default if name != "add" else torch.ops.aten.add.Tensor
-
-
-def test_a_gradient_scaler_for_cuda_stays_on_without_a_gpu():
-    """Else a predicted float16 step of a GPU has no scaler."""
-    with patches.with_gradient_scaler():
-        assert torch.amp.GradScaler("cuda").is_enabled()
 
 
 def test_torch_script_compiles_no_constructor_of_ours():
@@ -162,17 +69,6 @@ def test_after_it_a_device_in_force_is_the_constructors_too():
 
 def make_one() -> torch.Tensor:
     return torch.tensor(1)
-
-
-def test_an_optimizer_asks_by_these_names_what_a_device_can():
-    """Else a predicted update of a GPU loops over its parameters, and refuses `capturable`."""
-    chooser = sys.modules["torch.optim.optimizer"]
-    weights = [nn.Parameter(torch.zeros(2))]
-    assert chooser._default_to_fused_or_foreach(weights, False) == (False, False)
-    with patches.with_optimizers_of_cuda():
-        assert chooser._default_to_fused_or_foreach(weights, False) == (False, True)
-        asked = sys.modules["torch.optim.adam"]._get_capturable_supported_devices()
-    assert asked == ["cpu"] != sys.modules["torch.optim.adam"]._get_capturable_supported_devices()
 
 
 @pytest.mark.parametrize(
