@@ -1,9 +1,9 @@
 """Making `.venv`: from nothing, not twice, and what goes wrong in between."""
 
 import ast
+import json
 import shutil
 import sys
-import textwrap
 import threading
 import zipfile
 from functools import partial
@@ -236,37 +236,15 @@ def test_a_python_outside_the_range_is_refused(monkeypatch, version):
         bootstrap.check_version(version, "This")
 
 
-@pytest.mark.weekly
-@pytest.mark.network
-def test_a_real_environment_is_made_and_found_complete(run_online, root, tmp_path):
-    """The real venv and pip, on a course that needs nothing; names are then compared for real."""
-    package = tmp_path / "tutorial_lib"
-    (package / "school" / "commands").mkdir(parents=True)
-    for name in BARE:
-        shutil.copy(root / "tutorial_lib" / name, package / name)
-    (tmp_path / "constraints.txt").touch()
-    (tmp_path / "pyproject.toml").write_text(
-        textwrap.dedent("""
-        [build-system]
-        requires = ["setuptools>=77"]
-        build-backend = "setuptools.build_meta"
-        [project]
-        name = "training-that-fits"
-        version = "1"
-        [project.optional-dependencies]
-        test = []
-        course = ["colorama"]
-        """)
-    )
-    ask = "from pathlib import Path; from tutorial_lib.school import bootstrap as b; "
-    make = f"{ask} print(b.python_with_course(Path.cwd()))"
-    done = run_online(sys.executable, "-c", make, cwd=tmp_path)
-    python = bootstrap.venv_python(tmp_path / ".venv")
-    assert done.returncode == 0, done.stdout
-    assert done.stdout.splitlines()[-1] == str(python)
-    again = run_online(sys.executable, "-S", "-c", make, cwd=tmp_path)
-    assert again.stdout == f"{python}\n"
-    (tmp_path / ".venv" / bootstrap.STAMP).unlink()  # as if made by hand
-    names = f"{ask} print(b.missing_packages(Path.cwd(), 'course'), "
-    names += "b.is_ready(Path.cwd(), 'course'), b.missing_packages(Path.cwd(), ''))"
-    assert run_online(python, "-c", names, cwd=tmp_path).stdout == "['colorama'] False []\n"
+def test_what_an_environment_made_by_hand_lacks_is_named(clone, monkeypatch):
+    about = clone / "site/training_that_fits-1.dist-info"
+    about.mkdir(parents=True)
+    needs = ["torch", "no-such; extra == 'course'", "nor-such; extra == 'author'"]
+    lines = ["Metadata-Version: 2.1", f"Name: {bootstrap.NAME}", "Version: 1"]
+    lines += [f"Requires-Dist: {one}" for one in needs]
+    (about / "METADATA").write_text("\n".join(lines))
+    origin = {"url": clone.as_uri(), "dir_info": {"editable": True}}
+    (about / "direct_url.json").write_text(json.dumps(origin))
+    monkeypatch.syspath_prepend(clone / "site")
+    assert bootstrap.missing_packages(clone, "") == []
+    assert bootstrap.missing_packages(clone, "course") == ["no-such"]

@@ -280,6 +280,8 @@ def test_each_command_runs_with_its_own_extra_alone(root, run_online, tmp_path, 
     make += f"print(b.python_with_course(Path.cwd(), {extra!r}))"
     made = run_online(sys.executable, "-c", make, cwd=copy)
     assert made.returncode == 0, made.stdout
+    again = run_online(sys.executable, "-S", "-c", make, cwd=copy)
+    assert again.stdout == f"{bootstrap.venv_python(copy / '.venv')}\n"  # complete: nothing is done
     done = run_online(bootstrap.venv_python(copy / ".venv"), "-m", *words.split(), cwd=copy)
     assert done.returncode == 0, done.stdout
 
