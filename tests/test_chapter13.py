@@ -39,6 +39,7 @@ def chapters():
 @pytest.mark.parametrize(
     ("name", "way", "argument"),
     [
+        ("DDP", "ddp", 1),
         ("FSDP2, kept", "fsdp", False),
         ("ZeRO 3", "fsdp", True),
         ("TP", "tensor_parallel", False),
@@ -48,7 +49,7 @@ def chapters():
 def test_one_of_four_is_what_the_formula_and_pytorchs_tracker_say(chapters, name, way, argument):
     from torch.distributed._tools.fsdp2_mem_tracker import FSDPMemTracker
 
-    chapter = chapters["13_many_devices" if way == "fsdp" else "13b_divide_the_model"]
+    chapter = chapters["13b_divide_the_model" if name[:2] == "TP" else "13_many_devices"]
     with ranks.pretend(4):
         step, model, optimizer = getattr(chapter, way)(argument)
         report = memory.measure(step, model=model, optimizer=optimizer, warmup=2)
