@@ -51,8 +51,8 @@ from tutorial_lib.units import GIB
 # the same ten again and shows both sets of answers side by side.
 
 # %% [markdown] id="answer-text"
-# Run the cell and click your choices: each is saved at once, in the file `my_answers.json` beside
-# this notebook. Nothing is sent anywhere. If no buttons appear, write a letter in place of each
+# Run the cell and click your choices: each is saved immediately, in the file `my_answers.json` next
+# to this notebook. Nothing is sent anywhere. If no buttons appear, write a letter in place of each
 # `None`, as in `1: "b"`, and run the cell again.
 
 # %% id="my-answers"
@@ -174,8 +174,8 @@ saved = 100 * (1 - frugal.peak_bytes / report.peak_bytes)
 print(f"the peak falls by {saved:.0f} %{guesses.beside(guess, saved)}")
 
 # %% [markdown] id="read-flatten"
-# On the scale of the first figure the ramp is nearly gone. The small pink bumps are the activations
-# of one block at a time, recomputed. But the peak moved to the update on the right, where
+# On the scale of the first figure the ramp is nearly gone. The small pink bumps are recomputed
+# activations, one block at a time. But the peak moved to the update on the right, where
 # checkpointing can change nothing. So the activations fell much more than the peak did. When you
 # read that checkpointing "saves 70 %", ask: 70 % of what?
 
@@ -298,7 +298,7 @@ predicted.peak_bytes - report.peak_bytes
 
 # %% [markdown] id="read-trust"
 # For a CPU's kernels, prediction and count are equal to the byte. That says nothing yet about a
-# GPU's. The companion [10b](10b_published_measurements.ipynb) compares predictions with peaks that
+# GPU. The companion [10b](10b_published_measurements.ipynb) compares predictions with peaks that
 # others measured.
 #
 # ## Your own code
@@ -325,9 +325,9 @@ logits = None
 # ## How checks and hints work
 #
 # The chapters in `course/` explain, measure, and leave you a few bodies to write. The notebooks in
-# `labs/` ask more. A lab gives you the signature of a function and a number to reach; you write
-# three to fifteen lines and run the check below them. Suppose that lab 01 asks for the bytes of a
-# model's parameters, and this is your answer:
+# `labs/` ask more of you. A lab gives you the signature of a function and a number to reach; you
+# write three to fifteen lines and run the check below them. Suppose that lab 01 asks for the bytes
+# of a model's parameters, and this is your answer:
 
 
 # %% id="a-wrong-answer"
@@ -353,8 +353,8 @@ here = device.pick()
 device.describe(here)
 
 # %% [markdown] id="gpu-tier"
-# On a machine with a GPU, the next cell runs the step there and reads CUDA's own allocator. Its
-# report has a line `other`: rounding and the kernels' workspace. Without a GPU the cell does
+# On a machine with a GPU, the next cell runs the step there and reads CUDA's own allocator. The
+# step's report has a line `other`: rounding and the kernels' workspace. Without a GPU the cell does
 # nothing, and you miss only that line.
 
 # %% id="on-the-gpu"

@@ -166,18 +166,18 @@ pd.DataFrame({"on paper, units": on_paper, "counted, units": counted}).round(2)
 # projection. The MLP half keeps 10: the inputs of the norm and of the first linear layer, and the
 # input and the output of GELU, four each.](figures/block-units.svg)
 #
-# Sixteen in all, more than half of them in the MLP, which is four times as wide inside. (Each norm
-# keeps two small statistics for each row as well.) This gives a formula for the whole model, with
-# batch $B$, sequence $T$, width $C$, vocabulary $V$ and $L$ layers, in float32:
+# That's sixteen units, more than half of them in the MLP, which is four times as wide inside. (Each
+# norm keeps two small statistics for each row as well.) These units give a formula for the whole
+# model, with batch $B$, sequence $T$, width $C$, vocabulary $V$ and $L$ layers, in float32:
 #
 # $$ A \approx 4 \, (16 L + 2) \, B T C + 4 \, B T V $$
 #
 # The extra 2 are what the final norm and the head save. The last term is the softmax over the
 # vocabulary.
 #
-# With a checkpoint around each block, a block keeps 1 unit, its input. During the backward pass one
-# block at a time has its other 15 units as well: $L + 15$ in all. By then the head and the loss are
-# done. But if $V/C$ is more than 13, as in GPT-2, the activations peak earlier, at the softmax.
+# With a checkpoint around each block, a block keeps 1 unit, its input. During the backward pass,
+# one block at a time also holds its other 15 units: $L + 15$ in all. By then the head and the loss
+# are done. But if $V/C$ is more than 13, as in GPT-2, the activations peak earlier, at the softmax.
 # They take $L + 2 + V/C$ units there, and the gradients of the logits come on top. Compare both
 # formulas with a count, for several depths and widths.
 #
@@ -324,7 +324,7 @@ print(f"accumulated beside a single micro-batch of 4: {constant:+.2f} P")
 pd.DataFrame({"peak in P": in_p}).round(2).rename_axis("micro-batch x steps")
 
 # %% [markdown] id="read-accumulation"
-# Doubling the accumulation steps doesn't cost a single byte: the micro-batch alone moves the peak.
+# Doubling the accumulation steps doesn't cost a single byte: only the micro-batch affects the peak.
 # Compared with a single micro-batch of 4, accumulation adds one copy of the gradients, here one P,
 # however many steps there are (second line). From the second micro-batch on, the earlier gradients
 # are in memory while new activations build up.
@@ -377,9 +377,9 @@ gigabytes["together"] = gigabytes.sum(axis=1)
 gigabytes.round(1)
 
 # %% [markdown] id="read-verdict-7b"
-# The sum "14 + 14 + 56" is the third row: float32 states beside bfloat16 parameters, without a
-# master copy, as some optimizers keep them. If everything is bfloat16, as with PyTorch's AdamW, an
-# 80 GiB card has room to spare.
+# The sum "14 + 14 + 56" is the third row: some optimizers keep float32 states for bfloat16
+# parameters, without a master copy. If everything is bfloat16, as with PyTorch's AdamW, an 80 GiB
+# card has room to spare.
 #
 # Next come the activations. They are linear in depth, so two small models determine the line for
 # every depth. We predict both on fake tensors, with the kernels that a GPU would run. The batch is
@@ -510,4 +510,4 @@ claims.Verdicts(
 #
 # Lab 01, `lab01_ledger`, asks for all three, to the byte. Chapter 01b, `01b_more_levers`, is
 # optional: a memory calculator, LoRA and paged optimizer states, long sequences, images. Chapter 02
-# shows five published ways to measure these things wrongly.
+# shows five published mistakes in measuring these things.

@@ -567,7 +567,7 @@ figures.models_and_cards(models, cards)
 # below five (the axis is logarithmic). Nearly all of the difference arose before 2020: since GPT-3
 # the growth factor of the largest published models is only about twice that of a card. (If you
 # start from BERT-Large instead of GPT, the models' factor is a third of that.) Hardware hasn't
-# closed the gap. This course's techniques do, with the many devices of chapter 13.
+# closed the gap. This course's techniques help, with the many devices of chapter 13.
 #
 # ## Verdicts
 

@@ -4,8 +4,8 @@
 # One model, one technique, one meter that counts every byte: by how much does checkpointing lower
 # the peak? In this chapter you get six answers, from a quarter to nine tenths.
 #
-# First you write the meter, in five small steps. Then you use it to reproduce five ways to measure
-# wrongly, all found in published notebooks.
+# First you write the meter, in five small steps. Then you use it to reproduce five mistakes in
+# measuring, all found in published notebooks.
 #
 # **Budget:** 70 minutes, 1 GiB of memory, no GPU needed.
 
@@ -301,7 +301,7 @@ print(f"{human_bytes(seen.peak_bytes)}, after {seen.peak_at}")
 # A few storages are known: the model has the parameters and their gradients, the optimizer has its
 # states. A storage is an activation if an operation made it while autograd was recording
 # (`torch.is_grad_enabled()`), and if it's still alive at the peak of backward. Backward and the
-# optimizer run with recording off. What they make counts as temporary at first, even a gradient
+# optimizer run with recording off. Tensors made then count as temporary at first, even a gradient
 # that isn't in `parameter.grad` yet. So the record is corrected afterwards. `at_peak` holds the
 # same record, so it's corrected there too.
 #
@@ -503,9 +503,9 @@ plots.ledger_bars(
 )
 
 # %% [markdown] id="library-adds"
-# The course's own meter also looks back when the step is over: what died before backward was
+# The course's own meter also looks back when the step is over: what was freed before backward was
 # temporary, and what a checkpoint's second run made is `recomputed`. It notes phase, module,
-# operation and line of code, asks CUDA's allocator too, and works on tensors without memory
+# operation and line of code, reads CUDA's allocator too, and works on tensors without memory
 # (`memory.predict`).
 #
 # Both meters count tensors. Neither sees a kernel's workspace, or the free blocks that a GPU's
@@ -670,7 +670,7 @@ pd.DataFrame(rows, index=["peak", "billion FLOPs"]).T
 
 # %% [markdown] id="read-segments"
 # Row two did nothing: `checkpoint_sequential` leaves the last segment alone, and the only segment
-# is the last. Row three paid a third more FLOPs and didn't save a byte (chapter 06 says why). So
+# is the last. Row three cost a third more FLOPs and didn't save a byte (chapter 06 says why). So
 # look at **both sides of the trade**: what you got, and what you paid.
 #
 # ## Fault 5: a clock that does not wait
@@ -680,7 +680,7 @@ pd.DataFrame(rows, index=["peak", "billion FLOPs"]).T
 # synchronization: the allocator counts on the host when an operation is launched.
 #
 # Bytes repeat exactly; times don't. So time two variants in turn, and take the median of the pairs'
-# ratios. Then compare a step with *itself* in the same way, an **A/A test**: how far that ratio is
+# ratios. Then compare a step with *itself* in the same way, an **A/A test**: that ratio's distance
 # from 1.00 is the smallest difference that you may claim.
 #
 # ## Verdicts

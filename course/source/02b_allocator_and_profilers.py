@@ -46,8 +46,8 @@ torch.set_num_threads(1)
 # %% [markdown] id="holders-text"
 # ## Who holds the peak?
 #
-# Which operations made the tensors that exist at the peak? A report can tell, because it has a
-# timeline. For each storage the timeline says when it was allocated and released, and which
+# Which operations made the tensors that exist at the peak? A report can answer that, because it has
+# a timeline. For each storage the timeline says when it was allocated and released, and which
 # operation and module made it.
 
 
@@ -100,8 +100,8 @@ holders.nlargest(6, "num_bytes").map(human_bytes)
 #
 # Reserved memory that no tensor can use is called *fragmentation*. How large can it get? We train
 # GPT-2 for thirty steps, each on a batch of eight sequences. Every run has the same longest batch,
-# but the other lengths and their order differ. The runs are *emulated* and were recorded: PyTorch's
-# own allocator ran as on an A100, and no kernel ran.
+# but the other lengths and their order differ. The runs were *emulated* and recorded: PyTorch's own
+# allocator ran as it would on an A100, but no kernel ran.
 #
 # **Predict.** In the worst order, by what factor is *reserved* larger than *allocated*?
 
@@ -167,8 +167,8 @@ plots.growth(
 # an address and a size.
 #
 # The next snapshot is of GPT-2's step on an emulated A100. To check our function, we compare the
-# peak that it finds with the peak from `memory.predict`, which knows nothing about allocators. Both
-# peaks are counted above the memory that was in use before the step.
+# peak that it finds with the peak from `memory.predict`, which doesn't model allocators. Both peaks
+# are counted above the memory that was in use before the step.
 
 
 # %% id="read-snapshot"
@@ -216,7 +216,7 @@ pd.Series(dict(lines.most_common(4))).map(human_bytes).to_frame("bytes")
 
 # %% [markdown] id="gpu-snapshot-text"
 # The largest item is GPT-2's activation function, written as eight operations; chapter 03 counts
-# them. The prediction knows only tensors, and the snapshot knows only the allocator. Yet their
+# them. The prediction counts only tensors, and the snapshot records only the allocator. Yet their
 # peaks differ only by the size of a few scalars.
 #
 # On your own GPU, the next cells measure the same figures. `other` is rounding and workspace, and

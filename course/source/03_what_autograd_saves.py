@@ -208,7 +208,7 @@ table(layers, (4, 32, 32, 32))
 # ### What do frozen layers keep?
 #
 # A linear layer keeps its input for the gradient of its *weight*. A frozen weight gets no gradient.
-# Does a frozen linear layer let go of its input? Does a convolution, a layer norm, a batch norm in
+# Does a frozen linear layer still keep its input? Does a convolution, a layer norm, a batch norm in
 # `eval()`?
 
 
@@ -224,15 +224,14 @@ images["batch norm, eval"] = partial(frozen, nn.BatchNorm2d, 32)
 pd.concat([table(rows, (8, 128, 256)), table(images, (4, 32, 32, 32))])
 
 # %% [markdown] id="read-frozen"
-# Without autocast, the linear layer lets go of its input. The convolution does not: its backward is
-# one kernel for all gradients, and PyTorch keeps the input without asking which gradients are
-# wanted. A layer norm needs its input for the gradient of that *input*, frozen or not. A batch norm
-# in `eval()` would not need its input, but keeps it, because training and `eval()` share one
-# autograd formula. So freezing saves memory in a transformer's linear layers, but not in
-# convolutions and these norms. (It does in a norm written out in Python, such as Llama's
-# `LlamaRMSNorm`.) Under autocast a frozen float32 weight has its own cost: each use keeps a
-# bfloat16 copy of it, since autocast shares only the copies of weights that train. With few tokens
-# that copy is larger than the input.
+# Without autocast, the linear layer doesn't keep its input. The convolution does: its backward is
+# one kernel for all gradients, and PyTorch keeps the input whichever gradients are wanted. A layer
+# norm needs its input for the gradient of that *input*, frozen or not. A batch norm in `eval()`
+# would not need its input, but keeps it, because training and `eval()` share one autograd formula.
+# So freezing saves memory in a transformer's linear layers, but not in convolutions and these
+# norms. (It does in a norm written out in Python, such as Llama's `LlamaRMSNorm`.) Under autocast a
+# frozen float32 weight has its own cost: each use keeps a bfloat16 copy of it, since autocast
+# shares only the copies of weights that train. With few tokens that copy is larger than the input.
 #
 # All this holds after a layer that trains. If nothing before a frozen layer needs a gradient, as in
 # a frozen backbone under a new head, autograd records no graph, and the layer keeps nothing.
@@ -273,9 +272,9 @@ chains.round(1)  # in feature maps
 #
 # ## Attention: eager, or fused
 #
-# There's one score for each head and each pair of tokens. *Eager* attention stores them, and
-# softmax keeps them. A fused kernel computes them in tiles. It keeps its inputs, its output and one
-# number per row, and recomputes the scores in the backward pass: checkpointing, built into a
+# There's one score for each head and each pair of tokens. *Eager* attention stores all scores, and
+# its softmax keeps them. A fused kernel computes them in tiles. It keeps its inputs, its output and
+# one number per row, and recomputes the scores in the backward pass: checkpointing, built into a
 # kernel.
 #
 # A source claims: "attention scores at 32K tokens in bf16 take 2 GB per layer per sample".
@@ -311,10 +310,10 @@ print(f"of a head: {Bytes(scores / 32)}")
 print(f"fused, all included: {attention_saved(32768, 'sdpa').num_bytes} a layer")
 
 # %% [markdown] id="read-scores"
-# The 2 GB are right *per head*. A layer has 32 times as much, and a fused kernel keeps none. Beside
-# the scores, eager attention keeps a mask of $T^2$ bools. A fused kernel keeps a mask only if it
-# gets one. On a CPU two things bring the scores back, with the fused call too: a mask that is
-# trained (a learned bias), and dropout on the scores.
+# 2 GB is right *per head*. A layer's scores take 32 times as much, and a fused kernel keeps no
+# scores. Beside the scores, eager attention keeps a mask of $T^2$ bools. A fused kernel keeps a
+# mask only if it gets one. On a CPU two things bring the scores back, with the fused call too: a
+# mask that is trained (a learned bias), and dropout on the scores.
 
 # %% id="verdicts"
 claims.Verdicts(
@@ -451,9 +450,9 @@ blocks
 # %% [markdown] id="read-lives"
 # It's true, and the lifetimes fall linearly from block to block. (Time is counted in operations
 # that allocate, not in seconds.) Of these eight blocks, the first one's bytes are kept about ten
-# times as long as the last one's, for one use each. That is the argument for checkpointing. At the
-# last block a checkpoint gains least, but not nothing: what that block keeps waits beside the
-# logits (chapter 06).
+# times as long as the last one's, though each is used only once. That is the argument for
+# checkpointing. At the last block a checkpoint gains least, but not nothing: that block's
+# activations are in memory together with the logits (chapter 06).
 #
 # A U-Net's first and last blocks work at full resolution. Which blocks hold many bytes, *and* hold
 # them for long?
@@ -497,8 +496,8 @@ ticks = pd.concat(rows, ignore_index=True)
 ticks[["checkpoints", "category", "phase", "operations"]]
 
 # %% [markdown] id="read-one-tensor"
-# The triangle's inside is empty. Without checkpointing the tensor is stored and waits through all
-# later blocks. With it, the tensor has two lives. The first ends in forward, within a few
+# The triangle's inside is empty. Without checkpointing, the wide tensor is stored and waits through
+# all later blocks. With it, the tensor has two lives. The first ends in forward, within a few
 # operations. Then, when the gradient arrives at block 2, the block runs again, and the tensor is
 # *recomputed*, used and freed. You will write these five steps in chapter 04: store the input,
 # discard, trigger, run again, free.

@@ -40,8 +40,8 @@ from tutorial_lib.models.unet import UNet, UNetConfig
 # graph.](figures/discard_and_recompute.svg)
 #
 # Backward through a block needs tensors that the block's forward computed (chapter 03). All of them
-# follow from the block's input. So keep only the input. When backward comes, run the block again
-# with gradients on, and go backward through that second graph.
+# can be computed from the block's input. So keep only the input. When backward comes, run the block
+# again with gradients on, and go backward through that second graph.
 #
 # You write this as an `autograd.Function`. PyTorch runs its `forward` with gradients off, so
 # autograd saves only what you pass to `save_for_backward`.
@@ -855,6 +855,6 @@ claims.Verdicts(
 # - Say why a wrong checkpoint is silent: three of the six failures gave wrong or missing gradients
 #   and no error. Compare gradients, bit for bit.
 #
-# A Function knows only what it is *told*. It needs a dummy tensor, a flattener, a rule for each
-# kind of argument, and a second backward inside the first. Chapter 05 asks autograd itself which
-# tensors it wants to keep.
+# A Function sees only its *arguments*. It needs a dummy tensor, a flattener, a rule for each kind
+# of argument, and a second backward inside the first. Chapter 05 asks autograd itself which tensors
+# it wants to keep.

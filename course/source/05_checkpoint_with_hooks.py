@@ -1,9 +1,9 @@
 # %% [markdown] id="title"
 # # Checkpointing with hooks
 #
-# Chapter 04 discarded tensors from outside. It had to be told what goes into a block and what comes
-# out. Autograd itself has the list of tensors that it wants to keep. For each of them it asks you
-# twice: what should I store in place of this tensor? And later: what was it?
+# Chapter 04's checkpoint discarded tensors from outside. It had to be told what goes into a block
+# and what comes out. Autograd itself has the list of tensors that it wants to keep. For each of
+# them it asks you twice: what should I store in place of this tensor? And later: what was it?
 #
 # Answer both, and you have a checkpoint that leaves autograd's graph untouched. In this chapter you
 # write it, add PyTorch's additions, and verify it.
@@ -358,8 +358,8 @@ medium = own[own["step"].str.startswith("gpt2-medium")].set_index("card")
 medium[["flops_price", "roofline_price", "measured_price"]]  # % more
 
 # %% [markdown] id="flops-read"
-# The second table is for GPT-2 medium with a checkpoint around each block. It has the extra time in
-# %: as FLOPs and a roofline predict it, and as measured on two GPUs.
+# The second table is for GPT-2 medium with a checkpoint around each block. It shows the extra time
+# in %, predicted from FLOPs and a roofline, and measured on two GPUs.
 #
 # **Early stop.** PyTorch stops a recomputation as soon as the last saved tensor is there. Without
 # dropout it stops before the MLP's last linear layer, which saves over a quarter of the extra work.
@@ -657,8 +657,8 @@ side
 
 # %% [markdown] id="side-by-side-read"
 # Ours matches PyTorch's in every bit and every byte. The reentrant one, a Function, also keeps an
-# output. `checkpoint_sequential` does not checkpoint its last segment, because backward needs it at
-# once. With *one* segment it therefore checkpoints nothing: fault 4 of chapter 02.
+# output. `checkpoint_sequential` does not checkpoint its last segment, because backward needs it
+# immediately. With *one* segment it therefore checkpoints nothing: fault 4 of chapter 02.
 # ([05b](05b_reading_checkpoint_errors.ipynb) measures a library's own switch.)
 
 # %% id="verdicts-side-by-side"
@@ -739,7 +739,7 @@ claims.Verdicts(
 # %% [markdown] id="your-run-text"
 # ## Your run
 #
-# `course/train/train.py` (chapter 02) trains a GPT of GPT-2 medium's shape. Its update needs a 32
+# `course/train/train.py` (chapter 02) trains a GPT of GPT-2 medium's shape. An update needs a 32
 # GiB card. Chapter by chapter you rewrite its functions, until 8 GiB is enough. Here's the first:
 #
 # ```python
@@ -812,7 +812,7 @@ your_run.apply("05", hidden_of=hidden_of)
 #
 # <details><summary>Answer</summary>
 #
-# Nothing. A hook makes autograd let go of a tensor. The memory is free only when nothing else holds
+# Nothing. A hook makes autograd release a tensor. The memory is free only when nothing else holds
 # it. In backward there are even two copies, the logged tensor and the recomputed one.
 # </details>
 #

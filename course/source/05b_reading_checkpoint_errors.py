@@ -6,7 +6,7 @@
 #
 # 1. What does a `CheckpointError` say, and which line of your code causes it?
 # 2. Which mistakes raise no error?
-# 3. What happens when other hooks, such as offloading, meet a checkpoint?
+# 3. What happens with other hooks, such as offloading, around or inside a checkpoint?
 # 4. Does a checkpoint survive two backwards, a second derivative, or an in-place write?
 # 5. Which settings does a library's own switch need?
 #
@@ -70,8 +70,8 @@ print("\n".join(complaint(caching).split("\n.")[0].splitlines()[:4]))
 # | fewer tensors than before | a branch that depends on a counter, a cache, a random number |
 # | the device | a tensor that was moved between the runs |
 #
-# With `debug=True` PyTorch prints the operations of both runs, in hundreds of lines. Look for the
-# first pair that differs.
+# With `debug=True` PyTorch prints the operations of both runs, hundreds of lines. Look for the
+# first difference.
 #
 # ## What raises no error?
 #
@@ -142,9 +142,9 @@ print(f"around: {num_moved} tensors{beside(guess, num_moved)}")
 print(f"{moved.num_bytes / x.nbytes:.0f} units")
 
 # %% [markdown] id="hooks-inside-text"
-# Around the checkpoints, the hooks move only the eight inputs to the host. What if the hooks are
-# inside, around each block's MLP? We count the units that wait for backward. (On a CPU, host and
-# device share one memory, so a moved tensor still counts.)
+# Around the checkpoints, the hooks move only the eight inputs. What if the hooks are inside, around
+# each block's MLP? We count the units that wait for backward. (On a CPU, host and device share one
+# memory, so a moved tensor still counts.)
 
 
 # %% id="hooks-inside"
@@ -177,9 +177,9 @@ pd.DataFrame({"units that wait": units}).map("{:.1f}".format)
 #
 # ## More than one backward
 #
-# In chapter 05 each step called `loss.backward()` once, each input required a gradient, and nothing
-# wrote into it. The next table has five other uses, each with the tensor passed by position and by
-# keyword.
+# In chapter 05 each step called `loss.backward()` once, each input required a gradient, and none
+# was changed in place. The next table has five other uses, each with the tensor passed by position
+# and by keyword.
 #
 # **Predict.** How many of the five does the reentrant checkpoint, a Function as in chapter 04, get
 # wrong or refuse?
@@ -273,10 +273,10 @@ table
 # The gradient penalty is the worst case for the reentrant checkpoint. The penalty comes from an
 # inner backward without a graph, so it is a constant, and training silently ignores it.
 #
-# The last row is the worst case for hooks. It writes into a tensor that a checkpoint still needs.
-# Plain training is right, because `block(2 * x)` does not save `x`, but the second run reads `x`
-# again. Autograd knows a tensor passed by position, so it notices the write and raises an error. A
-# tensor passed by keyword is only in a closure: the gradients are **wrong, and no error is
+# The last row is the worst case for hooks. There, a write changes a tensor that a checkpoint still
+# needs. Plain training is right, because `block(2 * x)` does not save `x`, but the second run reads
+# `x` again. Autograd tracks a tensor passed by position, so it notices the write and raises an
+# error. A tensor passed by keyword is only in a closure: the gradients are **wrong, and no error is
 # raised**. So pass tensors by position, and near a checkpoint write `y = y + ...`, not `y += ...`.
 #
 # ## In a library's model
@@ -327,7 +327,7 @@ llama_table.rename_axis(["use_cache", "use_reentrant"])
 
 # %% [markdown] id="llama-by-hand"
 # No combination fails, since the library passes no cache to its layers while it checkpoints. So
-# neither setting is required here. What if nothing turns off the cache? We put PyTorch's checkpoint
+# neither setting is required. What if nothing turns off the cache? We put PyTorch's checkpoint
 # around the same layers by hand, with eager attention:
 
 # %% id="llama-by-hand-measure"

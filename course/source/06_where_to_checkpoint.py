@@ -128,16 +128,16 @@ plots.growth(curves, xlabel="blocks in a segment", title=title, predicted=list(c
 # For $r = 1$ the lowest point is at segments of five blocks, near $\sqrt{24}$. For $r = 16$ the
 # curve only rises: here **a checkpoint around every block** needs the least memory.
 #
-# A length is a whole number. Segments of two need less than single blocks if $n/2 + 2r < n + r$,
-# that is, if $n > 2r$. Segments of three need less than segments of two if $n > 6r$. With all
+# A length is a whole number. Segments of two need less memory than single blocks if $n/2 + 2r < n +
+# r$, that is, if $n > 2r$. Segments of three need less than segments of two if $n > 6r$. With all
 # tensors in one dtype $r$ is 16, so these limits are 32 and 96 blocks. Under bf16 autocast, the
 # usual setting, most of the inside is in bfloat16, but boundaries stay in float32. Then $r$ is 9,
 # and the limits are 18 and 54 blocks. The rest of this chapter is in float32.
 #
 # A model also has logits. With a vocabulary of $V$ and a width of $C$, the logits and their
 # gradient take as much memory as $2V/C$ block inputs. They are in memory before the blocks'
-# backward begins, beside all boundaries. So they set the peak as long as they are larger than one
-# inside. Move the sliders.
+# backward begins, together with all boundaries. So they set the peak as long as they are larger
+# than one inside. Move the sliders.
 
 # %% id="slider"
 # @title Segments with sliders, on paper: run this cell; open it to look
@@ -272,9 +272,9 @@ print(f"equal at 2 r = {2 * r:.0f} blocks")
 pd.DataFrame(rows, index=columns).T.rename_axis(["model", "segments"])
 
 # %% [markdown] id="deeper-read"
-# At 24 blocks, single blocks need less; at 48, segments of two do. This holds for activations, and,
-# if gradients stay, for the whole step. If gradients are set to `None`, single blocks need less at
-# 48 blocks too.
+# At 24 blocks, single blocks need less memory; at 48, segments of two do. This holds for
+# activations, and, if gradients stay, for the whole step. If gradients are set to `None`, single
+# blocks need less memory at 48 blocks too.
 #
 # Why? As backward goes on, boundaries are freed and gradients are added. A block has about $12h^2$
 # weights at width $h$, and its boundary has $h$ elements for each token. So with fewer than $12h$
@@ -396,9 +396,9 @@ pd.DataFrame(columns).loc[list(ways)].round(1).fillna("")
 #
 # **The price is a third if backward is two matmuls.** A frozen linear layer needs no gradient of
 # its weight: its backward is one matmul. A first layer that reads data also has only one, since
-# data need no gradient. Frozen layers *before* the first that trains have no backward at all. Let a
-# segment begin after them: a segment that mixes frozen and trained layers recomputes the frozen
-# ones too.
+# data need no gradient. Frozen layers *before* the first that trains have no backward at all. Begin
+# a segment after them: a segment that mixes frozen and trained layers recomputes the frozen ones
+# too.
 #
 # **Predict.** Llama's weights are frozen, each linear layer has LoRA matrices beside it, and every
 # block is checkpointed. By what percentage do the FLOPs of a step rise?
@@ -432,9 +432,9 @@ print(f"GPT: +{adds['per-block']:.0f} % per block, +{adds['every-4']:.0f} % in f
 
 # %% [markdown] id="last-read"
 # One segment need not be checkpointed at all. Backward begins with the *last* one, so its inside
-# would be dropped and recomputed at once. Keep it, and the price falls to $\frac13 (1 - \frac1k)$.
-# On paper the peak stays the same. But a model has a head and a loss after its last block, and a
-# kept inside waits beside the logits and their gradient:
+# would be dropped and recomputed immediately. Keep it, and the price falls to $\frac13 (1 -
+# \frac1k)$. On paper the peak stays the same. But a model has a head and a loss after its last
+# block, and a kept inside is in memory together with the logits and their gradient:
 
 # %% id="last-free"
 all_four = planning.Plan(blocks, ((0, 1, 2), (3, 4, 5), (6, 7, 8), (9, 10, 11)))

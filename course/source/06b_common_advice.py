@@ -159,7 +159,7 @@ pd.DataFrame(seeded).T
 # it's a smaller model. And whatever is drawn after a step, the next batch included, is the same
 # after each step. If the block itself sets the seed, comparing gradients with and without the
 # checkpoint does not find this, since both draw the same masks. Comparing with a model without the
-# seed does: gradients and loss differ.
+# seed does find it: gradients and loss differ.
 
 # %% id="verdicts-seed"
 claims.Verdicts(
@@ -179,8 +179,8 @@ claims.Verdicts(
 # ## "Put a checkpoint every $\sqrt n$ layers"
 #
 # Chapter 06 finds this advice wrong for a transformer, whose block keeps $r = 16$ times its input.
-# A chain of sines has $r = 1$: each keeps its input and nothing else. How does its memory grow with
-# the depth?
+# A chain of sines has $r = 1$: each sine keeps its input and nothing else. How does its memory grow
+# with the depth?
 
 # %% id="sines"
 wave = torch.randn(256, 32, requires_grad=True)
@@ -229,12 +229,12 @@ by_length = pd.DataFrame({s: in_a_chain(torch.sin, 64, 64 // s) for s in lengths
 by_length.rename_axis(columns="64 sines, segments of")
 
 # %% [markdown] id="sines-read"
-# The sources are right about growth. Without checkpoints, memory grows with the depth. With
-# $\sqrt n$ segments it grows about like the square root, whatever a layer keeps. Libraries use one
-# segment per layer. Then memory grows by one unit with each layer, so in the end its growth is
-# linear. But in shallow models most of the memory is the inside of one layer. So at $r = 16$, as in
-# a transformer's block, and at the depths of real models, memory grows about like the square root
-# with one segment per layer, too. And one segment per layer needs less than $\sqrt n$ segments.
+# The sources are right about growth. Without checkpoints, memory grows with the depth. With $\sqrt
+# n$ segments it grows roughly with the square root of the depth, whatever a layer keeps. Libraries
+# use one segment per layer. Then memory grows by one unit with each layer, so in the end its growth
+# is linear. But in shallow models most of the memory is the inside of one layer. So with $r = 16$,
+# as in a transformer's block, and at the depths of real models, one segment per layer also makes
+# memory grow roughly with the square root. And it needs less memory than $\sqrt n$ segments do.
 #
 # For sines, the sources are also right about the best length. It is eight, $\sqrt{64}$: shorter and
 # longer segments both need more. The number of forwards hardly changes: each sine runs at most once
@@ -403,12 +403,12 @@ least = half.drop("first and last quarter").min() > half.loc["first and last qua
 half
 
 # %% [markdown] id="which-sixteen-read"
-# All four choices run half of the blocks again, so they cost the same time. Of 32 equal blocks it
+# All four choices run half of the blocks again, so they take the same time. Of 32 equal blocks it
 # hardly matters *which* half you choose. The peak comes when backward begins. If the last block is
-# recomputed then, its inside comes on top. The first half and every second block leave the last
-# block alone. With only a few blocks, one inside is a larger part of the peak, so take one of these
-# two choices. With large gradients the first half is the best. Only if the first and the last
-# blocks are the largest, as in a U-Net, is the advice right, and then by far.
+# recomputed then, its inside comes on top. The first half and every second block don't include the
+# last block. With only a few blocks, one inside is a larger part of the peak, so take one of these
+# two choices. With large gradients the first half is best. The advice is right only if the first
+# and the last blocks are the largest, as in a U-Net. Then it's by far the best choice.
 
 # %% id="verdicts"
 peaks = sixteen.values()
@@ -445,7 +445,7 @@ claims.Verdicts(
 # A published table ranks layers by activation memory: self-attention and cross-attention high,
 # feed-forward and convolution medium, norms low. Is that so? Here are GPT-2 and the U-Net of Stable
 # Diffusion 1.5 at their real sizes, in bfloat16, with a GPU's kernels. The table shows each layer
-# type's percentage of the kept bytes. The modules' names tell the type.
+# type's percentage of the kept bytes. We read the type from the module's name.
 
 # %% id="kinds"
 KINDS = {
@@ -491,9 +491,9 @@ shares.sort_values("GPT-2, eager", ascending=False)
 # %% [markdown] id="pairs-text"
 # (`other` in GPT-2 is the loss over 50,257 tokens.) The published ranking is right for *eager
 # self-attention* only. With fused kernels, today's default, feed-forward comes first in both
-# models. In the U-Net the "low" norms keep more than self-attention. Cross-attention is never high
-# here, because thousands of pixels look at only 77 tokens. A rule such as "checkpoint attention
-# first" is a rule for one kernel.
+# models. In the U-Net the "low" norms keep more bytes than self-attention. Cross-attention is never
+# high here, because thousands of pixels attend to only 77 tokens. A rule such as "checkpoint
+# attention first" is a rule for one kernel.
 
 # %% id="verdicts-kinds"
 claims.Verdicts(
@@ -559,7 +559,7 @@ ranges.map("{:.0%}".format)
 
 # %% [markdown] id="pairs-table-text"
 # Here is each model at its largest batch, with fused attention. If several recipes have that
-# batch, we take the one with the largest peak, which is mostly in float32.
+# batch, we take the one with the largest peak, which is usually in float32.
 
 # %% id="pairs-table"
 without_eager = pairs[~pairs.index.get_level_values("recipe").str.contains("eager")]
@@ -573,14 +573,15 @@ print(f"activations, over all pairs: {1 / (1 - shares.max()):.1f} times less at 
 pd.DataFrame(columns).round(1)
 
 # %% [markdown] id="pairs-read"
-# Both ranges are true of some models. What a checkpoint saves depends on model, batch and attention
-# kernel, and on what you take the percentage *of*. With few samples a step, most of the memory that
-# a pass adds is gradients. Then even cutting the activations by 90 % may hardly lower the peak.
+# Both ranges are right for some models. What a checkpoint saves depends on model, batch and
+# attention kernel, and on what you take the percentage *of*. With few samples a step, most of the
+# memory that a pass adds is gradients. Then even cutting the activations by 90 % may hardly lower
+# the peak.
 #
 # One more published table lists four strategies, for no model in particular. Single blocks save 70
 # % for 50 % more time, segments of two 50 % for 30 %, attention only 40 % for 15 %, and $\sqrt L$
-# segments 60 % for 25 %. Three of these *savings* are true of some pair above; segments of two save
-# more than that in every pair. The price can be counted: here it is for eight blocks.
+# segments 60 % for 25 %. Three of these *savings* are right for some pair above; segments of two
+# save more than that in every pair. The price can be counted: here it is for eight blocks.
 
 # %% id="strategies"
 strategies = {"every block": "per-block", "every 2": "every-2"}

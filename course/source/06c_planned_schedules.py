@@ -61,9 +61,9 @@ figures.boundary_puzzle([6])
 #
 # ## Keep or drop
 #
-# Now let blocks differ. Running block $i$ forward takes `forward[i]`. Its input takes `inputs[i]`
-# units of memory. If the block is *kept*, the tensors for its backward take `saved[i]`, its output
-# included. The input of the first block is there anyway.
+# Now let blocks differ. Running block $i$ forward takes `forward[i]`. The block's input takes
+# `inputs[i]` units of memory. If the block is *kept*, the tensors for its backward take `saved[i]`,
+# its output included. The input of the first block is there anyway.
 #
 # The part of the chain from `start` to `end`, with `room` units free, can begin in two ways:
 #
@@ -73,9 +73,9 @@ figures.boundary_puzzle([6])
 #   room, because the later blocks are done by then.
 #
 # Dropping costs one more forward for each block of the segment, plus whatever its own part costs.
-# In both ways the later blocks are a part too, with less room. So both ways ask the same question
-# about shorter parts, and the answer is the cheapest way. That's the recursion of Beaumont et al.
-# (2019). `@cache` keeps each answer, because the same parts come up over and over.
+# In both ways the later blocks are a part too, with less room. So both ways lead to the same
+# question about shorter parts, and the answer is the cheapest way. That's the recursion of Beaumont
+# et al. (2019). `@cache` keeps each answer, because the same parts come up over and over.
 #
 # **Write.** The body of `again`. Begin with the two easy cases: a room below 0, and a part without
 # blocks.
@@ -215,7 +215,7 @@ rows = {name: beside_yours(*sizes) for name, sizes in rules.items()}
 pd.DataFrame(rows, index=columns).T
 
 # %% [markdown] id="rules-read"
-# In the room of each rule, your plan takes as many forwards as the rule, or fewer:
+# Within the room of each rule, your plan takes as many forwards as the rule, or fewer:
 #
 # - *In fours*: nothing better exists, in room or in forwards.
 # - $\sqrt n$: less room isn't possible. In that room you save one forward, because a block with
@@ -224,8 +224,8 @@ pd.DataFrame(rows, index=columns).T
 #   boundaries are left, so they can be longer.
 #
 # Revolve (Griewank and Walther, 2000) is the answer to the puzzle: only one block's inside fits at
-# a time, and there are $c$ slots. It comes from simulations with many time steps, whose state is
-# too large to store at each step.
+# a time, and there are $c$ slots. Revolve comes from simulations with many time steps, whose state
+# is too large to store at each step.
 
 
 # %% id="revolve"
@@ -334,8 +334,8 @@ def schedule_is_a_best_one():
 
 
 # %% [markdown] id="stepper-text"
-# In the room of "segments of four" your planner finds segments of four by itself. Step through its
-# other schedules, and watch where a boundary is stored a second time.
+# Within the room of "segments of four" your planner finds segments of four by itself. Step through
+# its other schedules, and watch where a boundary is stored a second time.
 
 # %% id="stepper"
 print(schedule(equal_blocks(12, 5), 0, 11, 22))
@@ -479,7 +479,7 @@ for name in ("none", "per-block", "attention-only", "mlp-only", "every-2"):
 # In the profile, stage 0 is the embedding and stage 13 is the head with the loss. Both are kept, so
 # the tree of a whole plan is `(0, ..., 13)`, with your schedule of the halves 1 to 12 between them.
 # Your room leaves out short-lived tensors, such as gradients in flight. So try all rooms: a `Plan`
-# knows its `peak_bytes` and its `seconds`.
+# has `peak_bytes` and `seconds`.
 #
 # **Write.** The fastest of your plans that fits.
 

@@ -507,7 +507,7 @@ pd.DataFrame(table).T
 # - **Attention or MLP?** With a fused kernel `mlp_only` frees twice as much as `attention_only`,
 #   for fewer FLOPs per byte. With eager attention in long sequences `attention_only` frees more
 #   (chapter 03).
-# - **Wrapping the modules alone** (`both_modules`) leaves the norms outside. Their inputs and
+# - **Wrapping only the modules** (`both_modules`) leaves the norms outside. Their inputs and
 #   outputs wait, four tensors per block. Pull the norm into the segment.
 #
 # Boundaries needn't be on the device. Chapters 07d and 10 move them to the host; here NumPy arrays
@@ -538,7 +538,8 @@ another.rename_axis(columns="halves save, %")
 
 # %% [markdown] id="host-read"
 # With boundaries on the host, the saving doesn't shrink with depth. With fused attention, the kept
-# bytes then fall as far as the advice says. In no row does `halves` recompute more.
+# bytes then fall as far as the advice says. In no row does `halves` recompute more than
+# `per_block`.
 #
 # ## Can we choose by operation?
 #
@@ -891,6 +892,6 @@ your_run.apply("07", hidden_of=hidden_of)
 # - Say which module to wrap, and why it's no longer attention first.
 # - Write a policy by operation with a pair of dispatch modes, and with PyTorch's contexts.
 #
-# Chapter 07d, `07d_offload`, moves to the host what is too expensive to recompute. The optional
-# `07b_held_and_evicted` shows why memory may not fall, and chooses what to drop while the model
-# runs.
+# Chapter 07d, `07d_offload`, moves tensors to the host that are too expensive to recompute. The
+# optional `07b_held_and_evicted` shows why memory may not fall, and chooses what to drop while the
+# model runs.

@@ -104,9 +104,8 @@ table.round().rename_axis(["logged", "kept as"])
 #
 # All plans in chapters 06c and 07 were made beforehand. If the graph changes from step to step,
 # because sequences differ in length or inputs are trees, no plan fits. **Dynamic tensor
-# rematerialisation** (Kirisame et al., 2021) needs no plan. When memory is full, it evicts a
-# tensor. When an evicted tensor is needed, it recomputes that tensor. It evicts the tensor with the
-# smallest
+# rematerialisation** (Kirisame et al., 2021) needs no plan. When an evicted tensor is needed, the
+# method recomputes that tensor. When memory is full, the method evicts the tensor with the smallest
 #
 # $$ h = \frac{\text{cost to recompute it}}{\text{bytes} \times \text{time since its last use}} $$
 #
@@ -147,9 +146,9 @@ def forward_and_backward(length, room):
 
 
 # %% [markdown] id="predict-on-demand"
-# The best plan knows the chain beforehand. A small dynamic program finds it, as in chapter 06c: run
-# forward to result $k$ and keep it, go backward through everything after it, then through
-# everything before.
+# To make the best plan, you need the whole chain beforehand. A small dynamic program finds it, as
+# in chapter 06c: run forward to result $k$ and keep it, go backward through everything after it,
+# then through everything before.
 #
 # **Predict.** A chain has 64 operations, and memory has room for 12 results. By what percentage
 # does the eviction rule's operation count exceed the best plan's?
@@ -185,9 +184,10 @@ plots.training_curves(
 )
 
 # %% [markdown] id="on-demand-price"
-# The rule knows nothing beforehand, and stays close to the best plan. The count leaves out the
-# search itself: before each eviction the rule compares all tensors in memory. For a fixed graph, a
-# plan made once is cheaper. PyTorch has no such mode; the authors' prototype changed PyTorch.
+# The rule needs no knowledge of the chain, and its number of operations stays close to the best
+# plan's. The count leaves out the search itself: before each eviction the rule compares all tensors
+# in memory. For a fixed graph, a plan made once is cheaper. PyTorch has no such mode; the authors'
+# prototype changed PyTorch.
 #
 # ## Verdicts
 

@@ -44,8 +44,8 @@ from tutorial_lib.units import GIB, Bytes
 #
 # PyTorch's `save_on_cpu` is a pair of hooks that do this. On a CPU, without `pin_memory`, it copies
 # nothing, since host and device share one memory. So we use NumPy arrays, which the meter can't
-# see, as our host. The tensors that remain are the ones that would remain on a GPU. This counts the
-# bytes, but can't time the copies.
+# see, as our host. The tensors that remain are the ones that would remain on a GPU. This method
+# counts the bytes, but can't time the copies.
 #
 # **Write.** The two hooks, `pack` and `unpack`.
 
@@ -151,7 +151,7 @@ table.map("{:.1f}".format).replace("nan", "")  # in units
 # host. Three more things make the copies free:
 #
 # - **pinned memory**: pages of host memory that never move, so the GPU can copy by itself and
-#   Python continues at once;
+#   Python continues immediately;
 # - **a side stream**: a second queue on the GPU, so that a copy runs during the matmuls;
 # - **prefetching**: a boundary is fetched while the block *after* it is still going backward.
 #
@@ -393,9 +393,9 @@ pd.DataFrame(host, columns).T.rename_axis("32 blocks, on the host")
 #
 # **With a fast enough link you can offload everything for free.** At this width NVLink-C2C is fast
 # enough, and PCIe nearly is for a card as slow as a T4. Longer sequences help on every card:
-# attention's FLOPs grow with the square of the length, the bytes don't. At the longest of the three
-# lengths, moving everything costs less than recomputing on all of these cards except the B200. At
-# common lengths, on fast cards with PCIe, moving everything costs more than recomputing.
+# attention's FLOPs grow with the square of the length, but the bytes don't. At the longest of the
+# three lengths, moving everything costs less than recomputing on all of these cards except the
+# B200. At common lengths, on fast cards with PCIe, moving everything costs more than recomputing.
 #
 # **Predict.** Sequences have 2048 tokens. What is the smallest width (a power of two) at which an
 # A100 hides the copies of *boundaries* behind the forward?
@@ -557,9 +557,10 @@ figure
 # nothing, and the joint plan wins.
 #
 # **Where does offload lose?** If eight GPUs share the link, each has an eighth of it, and a copy
-# takes longer than the recomputation that it saves. From 1 x on, moving then hardly helps. And
-# where everything fits, as for GPT-2 XL below, there is nothing to move. The next table has three
-# real models, as `plan MODEL --budget 24GiB --link pcie-4` plans them for an A100's speed:
+# takes longer than the recomputation that it saves. Then, once the budget reaches 1 x, moving
+# hardly helps. And where everything fits, as for GPT-2 XL below, there is nothing to move. The next
+# table has three real models, as `plan MODEL --budget 24GiB --link pcie-4` plans them for an A100's
+# speed:
 
 # %% id="real-models"
 # @title Seconds of an update, without a host and with one: run this cell
@@ -598,8 +599,9 @@ ratios
 #
 # ## On a GPU
 #
-# If you have a GPU, the cells below run a GPT of 24 blocks: all kept on the device, all moved by
-# the library's hooks, checkpointed, and with the checkpoint from above.
+# If you have a GPU, the cells below run a GPT of 24 blocks in four ways: with all tensors kept on
+# the device, with all moved by the library's hooks, checkpointed, and with the checkpoint from
+# above.
 
 
 # %% id="on-gpu"

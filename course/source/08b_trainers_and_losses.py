@@ -67,8 +67,8 @@ long_short.round(2)
 # Chapter 08 measured how wrong a mean of means is. Hugging Face's `Trainer` had this fault. It was
 # reported in July 2023 (transformers issue 24725) and became widely known in October 2024 (also TRL
 # 2175, Unsloth 1146). Since then the `Trainer` counts the window's tokens and passes that number to
-# the model as `num_items_in_batch`. **What if you wrote the model, and it doesn't know that name?**
-# Here is such a model with the usual loss. Its data is 32 lines of code.
+# the model as `num_items_in_batch`. **What if you wrote the model, and it doesn't accept that
+# name?** Here is such a model with the usual loss. Its data is 32 lines of code.
 
 
 # %% id="own-model"
@@ -161,9 +161,9 @@ print(f"TakesAnything off by {anything:.1f}{beside(guess, anything)}")
 
 # %% [markdown] id="read-trainer"
 # Even with the repaired `Trainer`, `OwnModel` gets the mean of means. `TakesAnything` gets a
-# gradient that is too large by a factor, the number of micro-batches. The `Trainer` reads `**_` as
-# a promise that the model divides by the token count, so the `Trainer` doesn't divide by the number
-# of micro-batches. AdamW and clipping hide the mistake. To fix it, keep the promise: divide by the
+# gradient that is multiplied by the number of micro-batches. The `Trainer` reads `**_` as a promise
+# that the model divides by the token count, so the `Trainer` doesn't divide by the number of
+# micro-batches. AdamW and clipping hide the mistake. To fix it, keep the promise: divide by the
 # count.
 #
 # In transformers 5.23.0, some of the library's own heads break the promise too: classification,
@@ -265,7 +265,7 @@ habits[["schedule", "ema", "logs", "replays_dropout"]]
 #   micro-batches too. A decay chosen without accumulation then averages over a quarter as many
 #   updates.
 # - **fastai's `n_acc` counts samples.** With eight samples in a batch, `GradientAccumulation(4)`
-#   accumulates nothing, and every gradient is twice the right one.
+#   accumulates nothing, and every gradient is doubled.
 # - **Accelerate's plugin for FSDP2** checkpoints with `preserve_rng_state=False`. Dropout draws new
 #   masks in the recomputation: the loss is right, but the gradient belongs to a different network.
 #   Leave the plugin's checkpointing off, and wrap the blocks in PyTorch's checkpoint yourself.
@@ -432,8 +432,8 @@ f"{counted} updates{beside(guess, counted)}"
 
 # %% [markdown] id="losses"
 # AdamW counts four updates. Each starts from different weights, and each is full-sized, because
-# AdamW cancels the division by four. The hook frees each gradient at once, so nothing is left to
-# accumulate into. With standard AdamW you can save the gradients' bytes or accumulate, not both.
+# AdamW cancels the division by four. The hook frees each gradient immediately, so nothing is left
+# to accumulate into. With standard AdamW you can save the gradients' bytes or accumulate, not both.
 # Zhang et al. (2023, "Adam Accumulation") change the update instead: they add each micro-batch's
 # gradient to the moments.
 #

@@ -369,8 +369,8 @@ def keeps_eight_bits():
 
 # %% [markdown] id="block-text"
 # How much does that save? nanochat's log (2026-02-02) says of its depth-26 model: "Memory usage
-# also decreases quite a bit, by ~9GB (activations stored as FP8 instead of BF16)". Its runs are
-# compiled, and process 16 sequences of 2048 tokens at a time. The cell below defines its block,
+# also decreases quite a bit, by ~9GB (activations stored as FP8 instead of BF16)". nanochat's runs
+# are compiled, and process 16 sequences of 2048 tokens at a time. The cell below defines its block,
 # with width 1664 and an MLP that uses $\text{relu}^2$. `linear` is the function that multiplies.
 # With `fused`, one matmul computes queries, keys and values.
 #
@@ -449,8 +449,8 @@ table.round(1)
 # ### Scales from earlier steps
 #
 # A tensor's largest number is known only once the whole tensor has been computed. *Delayed scaling*
-# takes the scale from earlier steps, so that rounding needs no second pass over the tensor. It
-# keeps a history, and forward writes to it. But a checkpoint runs forward twice.
+# takes the scale from earlier steps, so that rounding needs no second pass over the tensor. This
+# method keeps a history, which forward updates. But a checkpoint runs forward twice.
 
 
 # %% id="delayed"

@@ -347,9 +347,9 @@ plots.training_curves(curves, title=title, log="xy", **words)
 #
 # ## Contrastive losses
 #
-# CLIP learns which of $B$ pictures belongs to which of $B$ texts. Ours matches the left and the
-# right half of a digit, with one encoder for each. Each half has one partner, and the other $B-1$
-# are its *negatives*. The score of two halves is the dot product of their embeddings, times a
+# CLIP learns which of $B$ pictures belongs to which of $B$ texts. Our model matches the left and
+# the right half of a digit, with one encoder for each. Each half has one partner, and the other
+# $B-1$ are its *negatives*. The score of two halves is the dot product of their embeddings, times a
 # learned scale $s$. The loss is a cross-entropy in which the right answer for row $i$ is column $i$
 # (van den Oord et al., 2018; in both directions as in Radford et al., 2021):
 #

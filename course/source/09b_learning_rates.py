@@ -317,12 +317,12 @@ pd.DataFrame(left, index=heads).T.rename_axis("micro-batches")
 #
 # ## Contrastive training: which loop finds more?
 #
-# Chapter 09's two encoders learn which left half of a digit belongs to which right half. Its naive
-# loop reports a lower loss than the whole batch does. Does it also train a better model? Two loops
-# train on the same 1536 digits, with updates of 128 pairs. One uses the whole batch (cached
-# gradients compute the same); the other uses 8 micro-batches of 16. We try each at three learning
-# rates, and score the models on the 261 unseen digits: how often is a digit's own right half among
-# the five best of 261 candidates?
+# Chapter 09's two encoders learn which left half of a digit belongs to which right half. That
+# chapter's naive loop reports a lower loss than the whole batch does. Does it also train a better
+# model? Two loops train on the same 1536 digits, with updates of 128 pairs. One uses the whole
+# batch (cached gradients compute the same); the other uses 8 micro-batches of 16. We try each at
+# three learning rates, and score the models on the 261 unseen digits: how often is a digit's own
+# right half among the five best of 261 candidates?
 
 
 # %% id="encoders"

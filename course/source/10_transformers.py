@@ -90,9 +90,8 @@ rows = [{"input_ids": row, "labels": row} for row in text[: 2 * batch_size]]
 # bfloat16, or float16 on a T4, which emulates bfloat16 slowly. For float16, Trainer and Accelerate
 # add the gradient scaler.
 #
-# We train one effective batch in four ways: all samples at once or a quarter of them four times,
-# each with and without checkpointing. In this course "4 x 4" is a micro-batch of 4 with 4
-# accumulation steps.
+# We train one effective batch in four ways: all samples at once, or in four quarters, each with and
+# without checkpointing. In this course "4 x 4" is a micro-batch of 4 with 4 accumulation steps.
 #
 # **Predict.** What percentage of the peak do checkpointing and accumulation save together?
 
@@ -417,10 +416,10 @@ print(f"train() {in_train:.0f} %, eval() {in_eval:.0f} %{beside(guess, in_eval)}
 print(*{str(one.message) for one in said if one.category is memory.MeterWarning})
 
 # %% [markdown] id="read-eval"
-# In `eval()` the switch is on and nothing is checkpointed, because each layer asks
-# `if self.gradient_checkpointing and self.training`. The library raises nothing and logs nothing.
-# The last line above is a warning from this course's meter. So stay in `train()`, and set dropout
-# to 0 in the configuration, as here.
+# In `eval()` the switch is on and nothing is checkpointed, because each layer checks `if
+# self.gradient_checkpointing and self.training`. The library raises nothing and logs nothing. The
+# last line above is a warning from this course's meter. So stay in `train()`, and set dropout to 0
+# in the configuration, as here.
 #
 # Companion `10c_more_on_the_switch` shows a Swin that checkpoints twice. The gallery,
 # `14b_gallery`, shows LoRA weights that get no gradient.
@@ -501,8 +500,8 @@ shown(vit).T
 # %% [markdown] id="read-vit"
 # 58 % is fair for 32 images in float32 with PyTorch's default AdamW: it falls between what the two
 # kernels save. The source also says that checkpointing raises the batch from 32 to 96. That is
-# true: 96 images with checkpointing take less than 32 without. (Companion 10c has a ViT with both
-# techniques at once.)
+# true: 96 images with checkpointing take less memory than 32 without it. (Companion 10c has a ViT
+# with both techniques at once.)
 #
 # For Llama-2-7B the source says "batch 1 to 4, saves 71 %" on an 80 GB card. We try four sequences
 # of 2048 tokens, all in bfloat16, with three kinds of training: all weights with fused AdamW, all
@@ -536,8 +535,8 @@ plots.ledger_bars(bars, title=title, cards_gib=plots.CARDS_GIB, predicted=list(b
 # %% [markdown] id="read-llama"
 # In full training with AdamW, the batch claim holds: four sequences fit on the card only with
 # checkpointing. (With 8-bit states they fit anyway.) But most of what is left is parameters,
-# gradients and states, so 71 % is impossible with fused attention. It is nearly right for *frozen*
-# weights, which the source does not mention.
+# gradients and states, so 71 % is impossible with fused attention. That figure is nearly right for
+# *frozen* weights, which the source does not mention.
 #
 # LoRA alone removes states and gradients. Checkpointing alone removes activations. With both
 # levers, a 7B model needs a 24 GB card instead of a data-center card. If the frozen weights are in

@@ -90,11 +90,10 @@ print(summary(peaks))
 #
 # The [performance guide of transformers
 # 4.18](https://huggingface.co/docs/transformers/v4.18.0/en/performance) trains BERT-Large as a
-# classifier on random tokens, in float32, on a 16 GB V100. The Trainer of 2022 used eager
-# attention, an AdamW that loops over the parameters, and gradients set to zero, not to None. The
-# guide reads the memory from the driver, and notes that CUDA itself takes 1343 MB, so we add them.
-# (Its MB are MiB. Rows that peak in backward are predicted with fused AdamW, which makes no
-# difference there.)
+# classifier on random tokens, in float32, on a 16 GB V100. The 2022 Trainer used eager attention,
+# an AdamW that loops over the parameters, and gradients set to zero, not to None. The guide reads
+# the memory from the driver, and notes that CUDA itself takes 1343 MB, so we add those. (Its MB are
+# MiB. Rows that peak in backward are predicted with fused AdamW, which makes no difference there.)
 #
 # The first printed line has the three rows with today's defaults: fused attention, fused AdamW,
 # gradients set to None.
@@ -213,10 +212,10 @@ shown.columns = ["median, %", "nine in ten, %", "worst, %"]
 shown.assign(equal=(off == 0).sum(), rows=len(off))
 
 # %% [markdown] id="read-h200"
-# What `predict` mostly lacks is workspaces: cuBLAS's, which matter in small steps, and cuDNN's.
-# (PyTorch 2.15 and later frees cuBLAS's after each matmul. For those releases `predict` counts
-# them; `--torch` names a release.) The emulated card requests the same bytes as the real one except
-# for cuDNN's workspaces (most for a 3-D U-Net), and mostly reserves nearly the same.
+# `predict` mainly misses workspaces: cuBLAS's, which matters in small steps, and cuDNN's. (PyTorch
+# 2.15 and later frees cuBLAS's workspace after each matmul. For those releases `predict` counts it;
+# `--torch` names a release.) The emulated card requests the same bytes as the real one except for
+# cuDNN's workspaces (most for a 3-D U-Net), and usually reserves nearly as many.
 
 # %% [markdown] id="fits-text"
 # ## What a step needs, and what it takes
@@ -255,12 +254,12 @@ right.groupby(runs.kind).mean().T.assign(all=right.mean()).map("{:.0%}".format)
 # Each row is a rule, "it runs if the cap is at least this much", with the share of runs for which
 # it is right. The last row has no rule: there the loop ran on an emulated card under the same cap.
 #
-# - **Image models** (`cnn`): the predicted peak, with nothing fitted, decides nearly as well as the
-#   run under the cap. It is wrong for VGG, whose convolutions use cuDNN's workspaces, and for caps
-#   just above the peak.
+# - **Image models** (`cnn`): the predicted peak, with nothing fitted, is right nearly as often as
+#   the emulated run under the cap. It is wrong for VGG, whose convolutions use cuDNN's workspaces,
+#   and for caps just above the peak.
 # - **Text models** were built with the source's own version of transformers. Some loops ran out
 #   although there was room for their tensors: the free blocks were too small for the next tensor. A
-#   sum of tensors misses that; an emulated run mostly doesn't.
+#   sum of tensors misses that; an emulated run usually doesn't.
 
 # %% [markdown] id="least-text"
 # ## The least room, on an H200
@@ -289,9 +288,9 @@ shown.round(1)
 # model. An emulated card comes close to the real one; most misses are convolutions.
 #
 # *Expandable segments* join such blocks. `predict --fits` and `plan` assume that setting, and name
-# it. They say *yes* if there is room for the predicted peak, a tenth more, and the workspaces that
-# cuBLAS keeps up to PyTorch 2.14. They say *no* if there is less room than the predicted peak. In
-# between they say *close*: then ask `emulate`.
+# it. They say *yes* if there is room for the predicted peak plus a tenth, and for the workspaces
+# that cuBLAS keeps up to PyTorch 2.14. They say *no* if there is less room than the predicted peak.
+# In between they say *close*: then ask `emulate`.
 
 # %% [markdown] id="ladder-text"
 # ## Will it train on an RTX 3090?
@@ -351,7 +350,7 @@ why.groupby("cause").agg(decisions=("model", "size"), models=("model", "nunique"
 # %% [markdown] id="read-asked"
 # - **blocks**: on the emulated card the step runs out too.
 # - **layout**: the same batch ran in the other memory layout, with tensors of the same size. There
-#   cuDNN chose different kernels, and today we can't ask which workspaces they needed in 2022.
+#   cuDNN chose different kernels, and today we can't find out which workspaces they needed in 2022.
 # - **open**: we don't know. The source didn't log its errors, so some may not be memory errors.
 
 # %% [markdown] id="later-text"
@@ -360,7 +359,7 @@ why.groupby("cause").agg(decisions=("model", "size"), models=("model", "nunique"
 # The authors of [Liger-Kernel](https://github.com/linkedin/Liger-Kernel) measured single operations
 # of PyTorch and transformers on five GPUs. (Our first figures for four kinds were far off, so we
 # rebuilt these; before that the median error was larger.) Others published whole runs: adapters on
-# FLUX.2, CogVideoX, chat models of 2023, and image models with the estimate of an academic tool.
+# FLUX.2, CogVideoX, chat models from 2023, and image models with the estimate of an academic tool.
 # `course/recorded/make/operations.py` and `whole_runs.py` rebuild each step.
 
 # %% id="operations"
@@ -380,7 +379,7 @@ by_kernel[off.groupby(operations.kernel).max() > 5].round(1)
 # rows by random numbers; we took an even share. `megatron_rms_norm` seems to copy the gradient of a
 # sum, which `predict` doesn't know. A few KB of `softmax` and `relu_squared` are rounded up to
 # blocks of 512 bytes. The two `grpo` losses look as if in 2025 they held two more heads than in
-# today's script. The others are open.
+# today's script. We can't explain the others.
 
 # %% id="whole-runs"
 later = pd.read_csv(FOLDER / "whole_runs.csv")
@@ -400,7 +399,7 @@ pd.DataFrame(table).assign(rows=known.groupby("source").size()).round(1)
 
 # %% [markdown] id="read-whole-runs"
 # Whole runs are where our predictions are worst. `predicted` counts tensors, and most of these
-# figures count more. `reserved` is what an emulated card reserved, where we asked one; `theirs` is
+# figures count more. `reserved` is what an emulated card reserved, where we ran one; `theirs` is
 # the academic tool's estimate. For three groups our figures are too low, and we don't know why:
 # LitGPT's weights in 4 bits, CogVideoX with all weights trained, and ms-swift's long texts. The
 # file says why the other rows have no recipe.
@@ -411,7 +410,7 @@ pd.DataFrame(table).assign(rows=known.groupby("source").size()).round(1)
 # `recorded/published_times.csv` has times that others measured with and without checkpointing, each
 # with its source, quote and conditions. Chapter 06's rule says what to expect. A step that trains
 # all weights costs three forwards, and a step with LoRA two. The recomputed blocks add their share
-# of one more.
+# of one more forward.
 #
 # **Predict.** With every block checkpointed and all weights trained, the rule gives a *price* of 33
 # % more time. What is the median of the published prices, in percent?
@@ -436,11 +435,11 @@ print(f"every block: {whole:.0f} % in the median{beside(guess, whole)}")
 medians
 
 # %% [markdown] id="read-seconds"
-# With every block checkpointed, the rule is mostly an upper bound: embedding, head and optimizer
+# With every block checkpointed, the rule is usually an upper bound: embedding, head and optimizer
 # run once, and early stop saves a matmul. If no matmul runs again, the rule says 0 %, and the price
-# is mostly small. Here is each row whose step took more than 1.1 times what the rule says, and why.
-# (`course/recorded/make/published_times.py` also predicts a row from the model itself, where the
-# library has the model.)
+# is usually small. Here is each row whose step took more than 1.1 times what the rule says, and
+# why. (`course/recorded/make/published_times.py` also predicts a row from the model itself, where
+# the library has the model.)
 
 # %% id="seconds-misses"
 for name in prices.index[slower > 1.1 * rule]:
@@ -469,15 +468,15 @@ shown = own[["measured_ms", *columns, "busy", "launching"]].sort_values("busy")
 shown.set_axis(["ms", "price", "FLOPs", "roofline", "busy", "launching"], axis=1)
 
 # %% [markdown] id="own-read"
-# Where the card is busy, the price is mostly what the FLOPs say. In most other steps the card waits
-# for the CPU, which launches one operation after the other. There the price is CPU time: a forward
-# is launched again, and checkpoint runs its own Python around every saved tensor. Some steps wait
-# only once they are checkpointed. So on this card small operations make checkpoints expensive, and
-# a larger micro-batch makes them cheaper.
+# Where the card is busy, the price is usually what the FLOPs predict. In most other steps the card
+# waits for the CPU, which launches one operation after the other. There the price is CPU time: a
+# forward is launched again, and checkpoint runs its own Python around every saved tensor. Some
+# steps wait only once they are checkpointed. So on this card small operations make checkpoints
+# expensive, and a larger micro-batch makes them cheaper.
 #
 # `predict --seconds CARD` takes the longer of two times: the roofline's, and the launches'. Its
 # range was set to hold for nine in ten of these steps and of runs that others timed. A range set
-# from our own steps alone held for fewer than half of theirs.
+# from our own steps alone held for fewer than half of the runs that others timed.
 
 # %% id="range"
 theirs = later.dropna(subset="launches")
@@ -602,7 +601,7 @@ figures.agreement(points, title="Predicted against published, from 32 MiB on")
 # <details><summary>Answer</summary>
 #
 # In every row Hugging Face gains 405 tokens a GB, and Unsloth 4,719. Measured limits would scatter:
-# an allocator takes whole blocks, and each card leaves another share to PyTorch. So these rows were
-# probably computed, each column with one slope. The slopes' ratio, 11.7, may be right, but no row
-# tests it.
+# an allocator takes whole blocks, and each card leaves a different share to PyTorch. So these rows
+# were probably computed, each column with one slope. The slopes' ratio, 11.7, may be right, but no
+# row tests it.
 # </details>

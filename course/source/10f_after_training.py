@@ -4,8 +4,8 @@
 # A language model can be trained further with rewards: it answers questions, a program scores the
 # answers, and the better ones become more likely. Many people run out of memory in such training,
 # and often not in the update itself. One step has three phases, each with its own peak. In this
-# companion you write the four functions that decide whether a step fits, and train a small model on
-# its own answers.
+# companion you write the four functions that determine whether a step fits, and train a small model
+# on its own answers.
 #
 # No lab and no later chapter needs this companion.
 #
@@ -559,10 +559,11 @@ pd.DataFrame.from_dict(
 )
 
 # %% [markdown] id="read-reports"
-# The report in the second row got a quarter of the gradient with four accumulation steps; our eight
-# steps give an eighth. The next two reports got half the gradient and four times it; our factors
-# differ a little, because answers differ in length. The last two rows have a worse error than a
-# wrong factor: micro-batches with short answers weigh more, so the *direction* is wrong.
+# In the second row's report, four accumulation steps gave a quarter of the right gradient; our
+# eight steps give an eighth. In the next two reports, the gradient was half and four times the
+# right one; our factors differ a little, because answers differ in length. The last two rows have a
+# worse error than a wrong factor: micro-batches with short answers weigh more, so the *direction*
+# is wrong.
 #
 # AdamW divides a gradient by its own size, so a constant factor hardly affects its loss curve. The
 # factor does affect clipping, SGD, and every comparison with a different number of steps.

@@ -168,8 +168,8 @@ class InChunks(InTiles):
 # %% [markdown] id="liger-text"
 # ## Against a B200
 #
-# Liger Kernel publishes the memory of a tiled MLP with Llama-3-8B's sizes, measured on a B200. It
-# runs on two sequences in bfloat16, in four tiles. The previous step's gradients are still in
+# Liger Kernel publishes the memory of a tiled MLP with Llama-3-8B's sizes, measured on a B200. The
+# MLP runs on two sequences in bfloat16, in four tiles. The previous step's gradients are still in
 # memory.
 #
 # **Predict.** At 2 x 8192 tokens the plain MLP takes 4384 MiB there. How many MiB do four tiles
@@ -229,7 +229,7 @@ pd.DataFrame.from_dict(table, orient="index", columns=columns).T
 #   the plain MLP.
 #
 # The last row is Liger's time as a multiple of the plain time. Forward runs twice, so nine matmuls
-# become twelve: 1.33 times the arithmetic. Small tiles also use the GPU badly.
+# become twelve: 1.33 times the arithmetic. Small tiles also use the GPU poorly.
 #
 # ## What tiles save in a whole block
 #

@@ -113,9 +113,9 @@ pd.DataFrame({"layers": once}).sort_index()
 
 # %% [markdown] id="read-runs"
 # As drawn above, each residual block is a segment, and so is each transformer block. The layers in
-# the table belong to no segment. These are the layers at the two ends (with the timestep's), all
-# samplers, the middle's first residual block, and three layers around each transformer block: a
-# normalization and two projections.
+# the table belong to no segment. These are the layers at the two ends, those that read the
+# timestep, all samplers, the middle's first residual block, and three layers around each
+# transformer block: a normalization and two projections.
 #
 # The call has no option for finer or coarser segments. (You can only pass it a checkpointing
 # function of your own, which can leave segments out.) The companion
@@ -464,7 +464,7 @@ def updates_once():
 # Does the U-Net learn the same with checkpointing and accumulation? A U-Net normalizes channels
 # within one image, not over the batch, and the random numbers are those of the effective batch. So
 # accumulation changes only the order of a sum. Checkpointing changes nothing; on a CPU, not even a
-# bit. The next cell compares the training, and the one after it the memory: `update` alone keeps
+# bit. The next cell compares the training, and the one after it the memory: plain `update` keeps
 # all activations, and `num` is the number of micro-batches.
 
 
@@ -525,8 +525,8 @@ plots.training_curves({"both techniques": means}, **words)
 # %% [markdown] id="sample-text"
 # Does a low loss mean good pictures? To draw, we start with pure noise and, step by step, remove
 # the noise that the U-Net predicts. *Guidance* makes drawings clearer: the difference between the
-# predictions with and without the word counts three times. To learn the prediction without a word,
-# the U-Net trained on one image in ten without one.
+# predictions with and without the word counts three times. So that the U-Net also learns to predict
+# without a word, one training image in ten had no word.
 #
 # A classifier (nearest neighbor among the true digits) then reads the drawings of three models: the
 # untrained U-Net, the U-Net after the last update (*raw*), and the average.

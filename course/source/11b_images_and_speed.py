@@ -75,8 +75,8 @@ pd.DataFrame({"an image": an_image})
 
 # %% [markdown] id="sdxl-text"
 # Coarser segments are not better. Next to nothing is kept between the nine levels, but while the
-# last level is recomputed, all of its activations are in memory at once. "Blocks" need less than
-# the library's call, because they include the layers that the call leaves out.
+# last level is recomputed, all of its activations are in memory at once. "Blocks" need less memory
+# than the library's call, because they include the layers that the call leaves out.
 #
 # Is that a rule? The next cell tries both on SDXL, with one image of 1024 x 1024 pixels. It prints,
 # from recorded predictions, how much memory backward adds to parameters and states. Most of that is
@@ -89,10 +89,11 @@ for way in ("per-block", "library-switch"):
     print(f"{way:<14} {Bytes(report['phases']['backward'] - report['baseline_bytes'])}")
 
 # %% [markdown] id="sizes-text"
-# On SDXL, the library's call needs less. One attention layer of SDXL holds two to ten transformer
-# blocks. "Blocks" recomputes a whole layer at once; the library's call recomputes one transformer
-# block at a time. (This peak comes near the end of backward, in a layer with two blocks, when
-# nearly all gradients are in memory. In the table above they were in memory from the start.)
+# On SDXL, the library's call needs less memory than "blocks". One attention layer of SDXL holds two
+# to ten transformer blocks. "Blocks" recomputes a whole layer at once; the library's call
+# recomputes one transformer block at a time. (This peak comes near the end of backward, in a layer
+# with two blocks, when nearly all gradients are in memory. In the table above they were in memory
+# from the start.)
 #
 # ## How large may the image be?
 #
@@ -140,8 +141,8 @@ side = int(((80 * GIB - states) / per_pixel) ** 0.5) // 64 * 64
 print(f"{per_pixel / 1024:.2f} KiB a pixel; on 80 GiB one image of {side} x {side}")
 
 # %% [markdown] id="frozen-text"
-# So the largest lever on a U-Net's memory is the image's size. That is why Stable Diffusion trains
-# on latents: 64 x 64 x 4 values instead of 512 x 512 x 3.
+# So the image's size has the largest effect on a U-Net's memory. That is why Stable Diffusion
+# trains on latents: 64 x 64 x 4 values instead of 512 x 512 x 3.
 #
 # ## What does the frozen autoencoder cost?
 #
@@ -214,10 +215,10 @@ print(f"the encoder's: {encoding:.1f} GiB{beside(guess, encoding)}")
 report
 
 # %% [markdown] id="read-published"
-# With the U-Net checkpointed, the peak is **not the U-Net's**. It comes before the U-Net's forward
-# (the report calls that phase `zero`), while the encoder works at 768 x 768. The encoder's tensors
-# are freed one after the other, so the report calls them `temporary`. The weights' moving average,
-# one more copy of them, is listed under `inputs`.
+# With the U-Net checkpointed, the peak is **not the U-Net's**. The peak comes before the U-Net's
+# forward (the report calls that phase `zero`), while the encoder works at 768 x 768. The encoder's
+# tensors are freed one after the other, so the report calls them `temporary`. The weights' moving
+# average, one more copy of them, is listed under `inputs`.
 #
 # There are three fixes. `vae.enable_slicing()` encodes one image at a time, and the peak is then in
 # the U-Net's backward. Smaller micro-batches lower both peaks. Or you compute the latents once,
@@ -226,11 +227,12 @@ report
 # ## Images a second
 #
 # The tutorial of chapter 11 promises "2.7 times the throughput" for a transformer of 50 layers that
-# goes from batch 4 to a checkpointed batch of 12. It uses the same two batches for SD 2.1's U-Net.
-# Can either model process 2.7 times as many samples *a second*? For that, the step with 12 samples
-# may take only 11 % longer, since 3 / 1.11 is 2.7. (The tutorial's own table says that it takes 30
-# % longer, which would make it 2.3 times.) Yet that step does more than three times the work: it
-# has three times the samples, and runs each block's forward twice. We count that work:
+# goes from batch 4 to a checkpointed batch of 12. The tutorial uses the same two batches for SD
+# 2.1's U-Net. Can either model process 2.7 times as many samples *a second*? For that, the step
+# with 12 samples may take only 11 % longer, since 3 / 1.11 is 2.7. (The tutorial's own table says
+# that it takes 30 % longer, which would make it 2.3 times.) Yet that step does more than three
+# times the work: it has three times the samples, and runs each block's forward twice. We count that
+# work:
 
 
 # %% id="throughput-flops"

@@ -146,9 +146,9 @@ plots.opposite_bars(found, title=title)
 #
 # A block of Stable Diffusion 3 has two streams side by side, one for the image's tokens and one for
 # the text's (*MMDiT*). Each stream has its own layers, and attention sees both. Stable Diffusion
-# 3.5 Medium has 24 blocks of width 1536. The first thirteen have a second attention, over the image
-# alone. The next cell predicts the published transformer. An image of 1024 pixels has 4096 tokens,
-# and its text has 333.
+# 3.5 Medium has 24 blocks of width 1536. The first thirteen have a second attention, over only the
+# image's tokens. The next cell predicts the published transformer. An image of 1024 pixels has 4096
+# tokens, and its text has 333.
 #
 # **Predict.** In chapter 11, some of a U-Net's levels kept far more than ten times as much as
 # others. In this transformer, the heaviest block keeps how many times as much as the lightest?
@@ -391,7 +391,7 @@ plots.ledger_bars(steps, title=title, cards_gib=(24, 48), predicted=list(steps))
 # or 4 bits (companion 01b) it fits.
 #
 # In Stable Diffusion 3.5 the switch also removes the activations, but the step's peak falls by much
-# less. The peak has moved to the end of backward, when all gradients are in memory beside the
+# less. The peak has moved to the end of backward, when all gradients are in memory along with the
 # weights and AdamW's states. Reduce those first, with 8-bit states or LoRA (chapter 14). The model
 # also has a buffer of positions for images of up to 6144 pixels, which takes nearly 1 GiB. Flux
 # computes its positions instead.
@@ -531,9 +531,9 @@ print("MiB, counted")
 (pd.DataFrame(table).T / MIB).round(1)
 
 # %% [markdown] id="end"
-# Only a quarter of the images is in memory at a time. They keep only boundaries, and one block is
-# recomputed at a time. This transformer has two blocks, so one block is half of it. With 24 or 57
-# blocks, one block is almost nothing, as above.
+# Only a quarter of the images is in memory at a time. Of these, only boundaries are kept, and one
+# block is recomputed at a time. This transformer has two blocks, so one block is half of it. With
+# 24 or 57 blocks, one block is almost nothing, as above.
 #
 # ## What you can now do
 #

@@ -150,7 +150,7 @@ pd.DataFrame(table, index=["predicted, GiB", "reserved on an A100"]).T
 # Without checkpoints the prediction is a few percent below what was reserved; with four videos and
 # checkpoints it is further below. The allocator reserves more than the tensors take. The difference
 # is largest where large tensors of many sizes come and go, as in a recomputation (chapter 02). The
-# third row stays below its bound, but shows nothing more.
+# third row can show only that the prediction stays below its bound.
 #
 # ## The decoder in a backward pass
 #

@@ -50,8 +50,8 @@ def checkpoint(function, *args, **options):
 # Their rule: cut $n$ blocks into segments of $\sqrt n$ blocks.
 #
 # `resnet1000` is the ResNet-1001 that He et al. trained on CIFAR-10: 333 blocks of three
-# convolutions. The table shows how many times lower the predicted peak is with segments of one
-# block, of two, and of $\sqrt n$, compared with a plain training step.
+# convolutions. The table shows by what factor the predicted peak falls with segments of one block,
+# of two, and of $\sqrt n$, compared with a plain training step.
 
 # %% id="thousand-rows"
 rows = recorded.load("predicted").rows
@@ -573,14 +573,14 @@ pd.DataFrame({"bytes": {name: str(Bytes(size)) for name, size in sizes.items()}}
 #
 # | architecture | does it help? | is it the same training? |
 # |---|---|---|
-# | ResNet, 1,000 layers | five to six times less | weights yes; statistics only with a cure |
+# | ResNet, 1,000 layers | peak divided by five to six | weights yes; statistics only with a cure |
 # | LSTM (`12b`) | $\sqrt T$, or $\log T$ if the state is passed flat | yes; truncation is not |
 # | 3-D U-Net | a fifth less: two blocks hold nearly three quarters | as for BatchNorm |
 # | video transformer (`11d`) | its blocks are equal: the best case | yes |
 # | mixture of experts (`12c`) | depends on its blocks | only if tokens go to the same experts |
-# | long context | four to seven times less; then the head (`10d`) | yes |
+# | long context | peak divided by four to seven; then the head (`10d`) | yes |
 #
-# For any other model, two questions decide. *Are the bytes spread over many segments?* Then
+# For any other model, ask two questions. *Are the bytes spread over many segments?* Then
 # checkpointing helps. *Does a forward do anything besides computing its output, or read anything
 # besides its input?* Then compare more than losses.
 #

@@ -608,9 +608,9 @@ seen["ZeRO 3 + checkpoint, bf16"] = of_four(
 
 # %% [markdown] id="fsdp-levers-read"
 # `MixedPrecisionPolicy` gathers and computes in bfloat16. The divided weights, the states and here
-# the sums of gradients stay in float32. Gathers send half the bytes. Set `reduce_dtype` too, as
-# this policy does. Without it, gradients that wait for an exchange are bfloat16 in PyTorch 2.13.0,
-# but float32, with twice the bytes, in 2.15.0.
+# the sums of gradients stay in float32. Gathers then send half the bytes. Set `reduce_dtype` too,
+# as this policy does. Without it, gradients that wait for an exchange are bfloat16 in PyTorch
+# 2.13.0, but float32, with twice the bytes, in 2.15.0.
 #
 # ## FSDP2 with accumulation
 #

@@ -214,8 +214,8 @@ pd.DataFrame(table).T.rename_axis(columns="on ranks 0 to 3")
 #   last. More micro-batches do not change that.
 # - **Interleaved** holds more than 1F1B. People use it because its ranks wait less.
 # - **With checkpointing** of each block, boundaries and the stage's outputs wait, and only one
-#   block's inside is in memory at a time. All three schedules need less memory. The three get
-#   closer, because GPipe needed the most before. Now interleaved needs the most on every rank.
+#   block's inside is in memory at a time. All three schedules need less memory. The differences
+#   shrink, because GPipe needed the most before. Now interleaved needs the most on every rank.
 #   GPipe's boundaries grow with the number of micro-batches. (The table is from PyTorch 2.13. In
 #   2.15 a stage releases outputs that it has sent, so its bytes are a little lower.)
 #
@@ -460,9 +460,9 @@ show(tensor_ways)
 # and values travel around all ranks. In **Ulysses** (Jacobs et al., 2023) the ranks swap tokens for
 # heads, compute whole heads, and swap back.
 #
-# A ring sees the scores in parts, but softmax needs all of them. So it keeps the largest score so
-# far (`top`), and the sum of $e^{\text{score} - \text{top}}$ (`total`). When a larger score comes,
-# everything summed up before is rescaled.
+# In a ring, each rank gets the scores in parts, but softmax needs all of them. So the rank keeps
+# the largest score so far (`top`), and the sum of $e^{\text{score} - \text{top}}$ (`total`). When a
+# larger score comes, everything summed up before is rescaled.
 #
 # **Write.** `merge`: add one part of keys and values to what was seen before.
 
@@ -615,11 +615,12 @@ for way, units in formulas.items():
 print(f"Ulysses sends {sent['Ulysses']:g} units{beside(guess, sent['Ulysses'])}")
 
 # %% [markdown] id="context-read"
-# Ulysses sends less, and the difference grows with the number of ranks. Its paper says $4/N$ of the
-# whole sequence's tensor in forward. That agrees with the count, apart from the part that stays on
-# its own rank. But Ulysses needs at least one head for each rank. A ring has no such limit, and it
-# can send one part while it computes with another. With grouped queries, a ring also sends less: in
-# Llama-3-8B, keys and values have a quarter as many heads as queries.
+# Ulysses sends less, and the difference grows with the number of ranks. The Ulysses paper says that
+# a rank sends $4/N$ of the whole sequence's tensor in forward. That agrees with the count, except
+# for the part that stays on the rank itself. But Ulysses needs at least one head for each rank. A
+# ring has no such limit, and it can send one part while it computes with another. With grouped
+# queries, a ring also sends less: in Llama-3-8B, keys and values have a quarter as many heads as
+# queries.
 #
 # ### 128k tokens in the ledger
 #

@@ -192,16 +192,16 @@ pd.DataFrame.from_dict(rows, orient="index", columns=heads).round(2)
 # [1024], recomputed shape [0]*
 # ([transformers#47254](https://github.com/huggingface/transformers/issues/47254)). Only frozen
 # weights were affected, such as a norm's. `checkpoint` compares what forward saved with what
-# recomputation saves. It holds a trained weight detached, but a frozen weight itself. When it
-# compares, the layer has already freed the frozen weight, which is now a tensor of size 0. (FSDP2
-# frees the storage, and the shape stays.)
+# recomputation saves. For a trained weight it holds a detached tensor; for a frozen weight, the
+# weight itself. When it compares, the layer has already freed the frozen weight, which is now a
+# tensor of size 0. (FSDP2 frees the storage, and the shape stays.)
 #
 # You write a stage 3 that gets this right. `Weights` divides a frozen layer's weights over the
 # ranks, and `gather` runs before each forward. LoRA's matrices are whole on each rank. The check
 # runs a step, and the cell below it runs one on four ranks.
 #
 # **Write.** `free_after_use`: hooks that call `weights.free()` when nothing needs the weights any
-# more. Free them after each forward, unless a backward follows at once, and after the layer's
+# more. Free them after each forward, unless a backward follows immediately, and after the layer's
 # backward (`register_forward_hook`, `register_full_backward_hook`). A hook gets the layer, its
 # input and its output, or the gradients. `again.is_on` says whether checkpoint is recomputing.
 
@@ -349,9 +349,9 @@ print("\n".join(error.splitlines()[:4]))
 # %% [markdown] id="free-read"
 # That's the report's message, from hooks that also free while checkpoint recomputes. DeepSpeed's
 # fix, too, keeps a frozen weight whole while it is recomputed
-# ([DeepSpeed#8148](https://github.com/deepspeedai/DeepSpeed/pull/8148)). Its review found a second
-# trap: if a layer has no backward, as in a block below the first trained one, no backward hook
-# frees its weight. Here LoRA is in all blocks, and the input requires a gradient.
+# ([DeepSpeed#8148](https://github.com/deepspeedai/DeepSpeed/pull/8148)). The review of that fix
+# found a second trap: if a layer has no backward, as in a block below the first trained one, no
+# backward hook frees its weight. Here LoRA is in all blocks, and the input requires a gradient.
 #
 # ## Frozen blocks under FSDP2
 #

@@ -3,7 +3,7 @@
 #
 # You want to fine-tune Llama-3-8B on one 24 GiB card, with 8,192 tokens per update. Written as most
 # people would write it, the run dies before the first loss. You find out why, and pull six levers,
-# each with its bytes and seconds, until the run fits. Then you train all weights on eight cards,
+# each priced in bytes and seconds, until the run fits. Then you train all weights on eight cards,
 # where a slow link reverses the order of two levers. You leave with a plan in a file, and a script
 # that proves it.
 #
@@ -688,7 +688,7 @@ with TemporaryDirectory() as folder:
 #
 # In `train.py`, two peaks are by now nearly as high: the loss, and AdamW's update. On a GPU,
 # PyTorch's AdamW updates all weights at once, so its temporaries are as large as all weights. A
-# *fused* kernel makes none. How much shorter does the bar get?
+# *fused* kernel makes no temporaries. How much shorter does the bar get?
 #
 # **Write.** `make_fused`, as `train.make`: seed 0, `train.GPT(config)`, AdamW with a rate of 3e-4.
 

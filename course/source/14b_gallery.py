@@ -4,7 +4,7 @@
 # If a run ran out of memory, its snapshot shows what held the memory. If a run goes wrong without
 # dying, look up your symptom in the tables at the end. Each row has a training script, in most
 # cases from a bug report, and this notebook shows it with its cure. A test runs all scripts with
-# every new PyTorch and transformers, and reports those that a release has changed.
+# every new PyTorch and transformers, and reports those whose result a release has changed.
 #
 # | your question | start at |
 # |---|---|

@@ -258,7 +258,7 @@ widgets.published_calculator(rows, micro_batch=8, card_gib=24)
 #   of earlier micro-batches are in memory.
 # - From the second rung on, autocast keeps a 16-bit copy of the weights while the model runs.
 # - In the update all gradients are in memory, and PyTorch's default AdamW needs temporaries of 4
-#   more bytes. The fused and the 8-bit versions need none.
+#   more bytes. The fused and the 8-bit versions need no temporaries.
 #
 # What share of `batch` remains under autocast, and what share under checkpoints, depends on the
 # model. We take the median of other models.
@@ -382,8 +382,8 @@ pd.DataFrame(missed, index=["on paper", "needed"]).T
 # - A small batch with small states needs no lever.
 # - A large batch with states that leave room needs autocast, then a smaller micro-batch, then a
 #   checkpoint around each block.
-# - States that nearly fill the card need fused kernels at once, then 8-bit states. A checkpoint
-#   alone doesn't help.
+# - States that nearly fill the card need fused kernels first, then 8-bit states. A checkpoint alone
+#   doesn't help.
 # - States that don't fit even in 8 bits need bfloat16 throughout, more devices, or fewer trained
 #   weights.
 

@@ -3,7 +3,7 @@
 #
 # Every framework that differentiates keeps tensors for backward, and every large one can drop and
 # recompute them. They call it checkpoint, remat or recompute. Your wrapper, a policy, or a compiler
-# decides which tensors are kept.
+# determines which tensors are kept.
 #
 # Here one model with one set of weights runs in PyTorch, JAX, TensorFlow and Keras. You compare
 # gradients, count the bytes kept for backward, and read what XLA reports about its program for a

@@ -27,7 +27,7 @@ pd.set_option("display.max_colwidth", None)  # show questions whole
 
 # %% [markdown] id="answer-text"
 # Run the cell and click your choices, or write a letter in place of each `None`, as in `1: "b"`.
-# They stay in `my_answers.json` beside this notebook.
+# They stay in `my_answers.json` next to this notebook.
 
 # %% id="my-answers"
 answers = {1: None, 2: None, 3: None, 4: None, 5: None}
@@ -53,8 +53,8 @@ asked[["question", "answer", "claim"]].join(mine.fillna(""))
 #
 # Every verdict is one of the words in the next table. We tested each claim with a figure under many
 # conditions: kernels, precisions, optimizers, ways to checkpoint, and the source's own settings.
-# The numbers then decide the word: if a verdict contradicts them, the chapter doesn't build. If one
-# sentence of a source gives several figures, they must all hold under the same condition. A
+# The numbers then determine the verdict: if a verdict contradicts them, the chapter doesn't build.
+# If one sentence of a source gives several figures, they must all hold under the same condition. A
 # source's "this batch fits" is a lower bound: it is right if ours is as large or larger.
 
 # %% id="words"
@@ -126,9 +126,9 @@ court
 # ## The most open to doubt
 #
 # - **E06** gives the largest batches for SD 2.1, and a share saved. The source names neither the
-#   image size nor the kernel nor the optimizer. With the latents of its own code and 8-bit states
-#   we found its share. Its batches of 4 and 12 count as right because they fit. But far larger ones
-#   fit too: if you read 4 and 12 as the largest, the verdict is *partly*.
+#   image size nor the kernel nor the optimizer. With the latents of the source's code and 8-bit
+#   states, we found its share. The batches of 4 and 12 count as right because they fit. But far
+#   larger ones fit too: if you read 4 and 12 as the largest, the verdict is *partly*.
 # - **A13** gives 24, 8 and 5 GB for BERT-Large. Each figure is about right under a different
 #   condition, but all three are in one sentence. If you allow each its own condition, the verdict
 #   is *holds if*.

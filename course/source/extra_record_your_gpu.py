@@ -92,7 +92,7 @@ if MINE.exists() and "google.colab" in sys.modules:
 
 # %% [markdown] id="how"
 # Open a pull request that adds the file under that name to `course/recorded`, or attach it to an
-# issue. Chapter 10b then has your GPU's rows beside the predicted and the emulated ones.
+# issue. Chapter 10b then shows your GPU's rows next to the predicted and the emulated ones.
 #
 # `python -m tutorial_lib record` records all rows, in an hour on a large card. You can stop it and
 # run it again, too.

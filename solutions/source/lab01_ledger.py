@@ -449,9 +449,9 @@ for row in memory.saved(lambda: gpt.loss(tokens), params_of=gpt).rows[-5:]:
 # In this GPT it is. The logits, 512 rows of 1024, are the largest tensor of the step and among the
 # last to be saved. So two gradients of their size are in memory before anything has been freed.
 #
-# Other models differ. A U-Net saves its largest tensors some layers before its last. A wide MLP on
-# a few rows saves almost nothing. A VGG has most of its weights in its last layers, and most of its
-# activations in the convolutions before them. Where are their peaks?
+# Other models differ. A U-Net saves its largest tensors some layers before the last one. A wide MLP
+# on a few rows saves almost nothing. A VGG has most of its weights in its last layers, and most of
+# its activations in the convolutions before them. Where are their peaks?
 
 
 # %% id="answer-1-5"

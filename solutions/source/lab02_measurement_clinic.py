@@ -290,9 +290,9 @@ with counted:
 [Bytes(size) for size in (four, eight, four_again)]
 
 # %% [markdown] id="read-2-3"
-# None of them is. The last two are equal for steps of different sizes, because the peak wasn't
-# reset. The first is from the very first step, in which AdamW has no state yet during backward. And
-# all three include what is in memory between two steps, mainly the parameters.
+# None of the three is right. The last two are equal for steps of different sizes, because the peak
+# wasn't reset. The first is from the very first step, in which AdamW has no state yet during
+# backward. And all three include what is in memory between two steps, mainly the parameters.
 #
 # You want the *increase* over what is in memory before a steady step. The number to reach for four
 # sequences:
@@ -444,7 +444,7 @@ activation_bytes(lambda: gpt.loss(tokens), gpt)
 # <details><summary>Hint 3: what pack may return</summary>
 #
 # A softmax saves its own result, and that tensor's `grad_fn` is the node that saves it. If `pack`
-# returns the tensor itself, each holds the other for ever. `tensor.detach()` has no graph.
+# returns the tensor itself, each keeps the other alive forever. `tensor.detach()` has no graph.
 # </details>
 
 # %% [markdown] id="text-2-5"
@@ -799,7 +799,7 @@ print(f"{100 * ran / number:.0f} % ended well{beside(guess, 100 * ran / number)}
 pd.DataFrame(capped).T
 
 # %% [markdown] id="read-2-7"
-# Only the last number, *allocated*, can say *no*. It is our emulated card's peak in its own
+# Only the last number, *allocated*, can rule out a cap. It is our emulated card's peak in its own
 # uncapped run, and no run succeeded with a cap below it. The other two are what an uncapped run
 # takes. With a cap above *allocated*, a run may still run out of memory if the free memory is
 # fragmented (chapter 10b).

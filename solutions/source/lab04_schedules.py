@@ -363,9 +363,9 @@ plots.tradeoff(
 # *one* stage may be kept at a time. (The running stage's input takes no place.) How many forwards
 # of single stages must run in all?
 #
-# Say a part has $n$ stages and $c$ places. Run $k$ stages and put their output into a place. The
-# later part has $n - k$ stages and $c - 1$ places. When its backward is done, its places are free
-# again, and the first part has $k$ stages and $c$ places:
+# Suppose a part has $n$ stages and $c$ places. Run $k$ stages and put their output into a place.
+# The later part has $n - k$ stages and $c - 1$ places. When its backward is done, its places are
+# free again, and the first part has $k$ stages and $c$ places:
 #
 # $$ F(n, c) = \min_{1 \le k < n} \Big( k + F(n - k,\, c - 1) + F(k,\, c) \Big) $$
 #
@@ -522,7 +522,7 @@ pd.DataFrame(table).T.rename_axis("places")
 # The part can begin in two ways:
 #
 # - **keep** stage `start`. While it runs, `kept_needs(stages, start, end)` must fit. While the rest
-#   runs, what `start` saved is held, in addition to the rest's own needs.
+#   runs, the bytes that `start` saved stay in memory, in addition to the rest's own needs.
 # - **drop** stages `start` to `split - 1` as a segment, for any `split` in the part. Meanwhile
 #   `dropped_needs(stages, start, split, end)` must fit. While the rest runs, the input of stage
 #   `split` is held. Then the segment's inside, `start` to `split - 1`, runs as a separate part, and

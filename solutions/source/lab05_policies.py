@@ -784,7 +784,7 @@ checks.lab05.offloading(offloading)
 # <details><summary>Hint 2: pack</summary>
 #
 # A copy's key is the pair of a `StorageWeakRef` and `tensor._version`. Assign a new copy to a
-# variable before you put it into the dict: otherwise it is forgotten at once.
+# variable before you put it into the dict: otherwise it is forgotten immediately.
 # </details>
 # <details><summary>Hint 3: the tuple</summary>
 #

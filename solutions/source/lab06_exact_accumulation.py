@@ -434,9 +434,9 @@ judge_gpt(*steps, make_optimizer=sgd)[0]
 # gradient in *one* micro-batch makes `scaler.step` skip the window's update. Then you must skip the
 # scheduler's step, too.
 #
-# `scaler.step` doesn't say whether it skipped, but the scale does: after a skipped update, `update`
-# halves it. The next cell runs four updates, the second with an infinite gradient. The scale begins
-# at 1024 and doubles after two good updates in a row.
+# `scaler.step` doesn't say whether it skipped the update, but the scale does: after a skipped
+# update, `update` halves the scale. The next cell runs four updates, the second with an infinite
+# gradient. The scale begins at 1024 and doubles after two good updates in a row.
 #
 # **Predict.** What is the scale after the fourth update?
 
@@ -804,7 +804,7 @@ for name, way in WAYS.items():
     print(f"same on both {same}, right {right}{note}")
 
 # %% [markdown] id="read-ways"
-# P is the size of the parameters. `no_sync` around backward alone does nothing, because DDP decides
+# P is the size of the parameters. `no_sync` only around backward does nothing, because DDP decides
 # in *forward* whether backward will exchange gradients. The documentation says to put forward and
 # backward inside. The fifth way is silently wrong: each rank steps with its own gradient.
 #

@@ -4,8 +4,8 @@
 # CLIP trained on batches of 32,768 pairs: it had to distinguish each pair of text and image from
 # 32,767 others. Suppose your GPU holds only 64 pairs. With accumulation any batch fits, but the
 # model distinguishes each pair from only 63 others, however long you accumulate. In this lab you
-# compute the gradient of the large batch in the memory of the small one. It is exact even with
-# dropout, and for any number of *towers* (encoders) and any loss.
+# compute the gradient of the large batch in the memory of the small one. The gradient is exact even
+# with dropout, and for any number of *towers* (encoders) and any loss.
 #
 # **Budget:** 75 minutes, 1 GiB of memory, no GPU needed.
 #
@@ -223,8 +223,8 @@ print(f"loss {parts:.2f} instead of {whole:.2f}")
 print(f"gradients off by up to {relative_error(seen, exact):.0%} of their norm")
 
 # %% [markdown] id="read-accumulation"
-# Accumulation is exact for a loss that is a sum over rows, if each term depends on one row. Here
-# each row's term needs all rows.
+# Accumulation is exact for a loss that is a sum over rows, if each term depends on only one row.
+# Here each row's term needs all rows.
 #
 # ![Three steps: embed all rows without a graph; go backward from the loss to the embeddings; embed
 # again, and go backward from there.](figures/09-two-passes.svg)
@@ -365,11 +365,11 @@ checks.lab07.cache_gradients(cache_gradients)
 #
 # Difficulty 2/5 · importance 5/5 · 10 minutes
 #
-# Run each micro-batch once more, this time with its graph, and go backward at once. The embeddings
-# aren't a scalar, so their `backward` needs a gradient to start from: the cached one. Run forward
-# and backward both inside the micro-batch's moment: call the moment, and use the result as a
-# context manager. The goal: in float64, the gradients are within 1e-12 of the gradients from one
-# large graph.
+# Run each micro-batch once more, this time with its graph, and go backward immediately. The
+# embeddings aren't a scalar, so their `backward` needs a gradient to start from: the cached one.
+# Run forward and backward both inside the micro-batch's moment: call the moment, and use the result
+# as a context manager. The goal: in float64, the gradients are within 1e-12 of the gradients from
+# one large graph.
 
 
 # %% id="answer-7-4"

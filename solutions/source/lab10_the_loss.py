@@ -237,9 +237,9 @@ peaks["checkpointed chunks"] = peak_mib(in_chunks)
 # `autograd.Function` whose forward adds up the gradients and whose backward multiplies the sums by
 # the gradient that arrives. `chunk_of` is `chunk_gradients`, or any function like it.
 #
-# You have three goals. Compute each chunk once, and add up its gradients at once. Hold no gradients
-# after backward, even if the loss is kept. Refuse a gradient of the gradient, which the sums can't
-# provide.
+# You have three goals. Compute each chunk once, and add up its gradients immediately. Hold no
+# gradients after backward, even if the loss is kept. Refuse a gradient of the gradient, which the
+# sums can't provide.
 
 
 # %% id="answer-10-3"
