@@ -1,41 +1,13 @@
-"""Lab 05's answers against all choices, and on real tensors."""
+"""Lab 05: what exercise 5.4 needs an answer to look at, and refuses where it doesn't."""
 
 import itertools
-import random
 
 import pytest
 
-from solutions.answers import solved
 from tutorial_lib import checks
 from tutorial_lib.checks import CheckError
 from tutorial_lib.checks.lab05 import ex5_4
 from tutorial_lib.checks.vocabulary.exercise import SEED_VARIABLE
-
-LAB = solved("lab05")
-
-
-def draw_parts(draw, count):
-    return [
-        [ex5_4.Option(draw.randint(1, 30), draw.randint(20, 60), draw.randint(0, 50))
-         for _ in range(draw.randint(1, 4))]
-        for _ in range(count)
-    ]  # fmt: skip
-
-
-def test_no_choice_has_fewer_flops():
-    draw = random.Random(0)
-    for _ in range(300):
-        parts = draw_parts(draw, draw.randint(1, 5))
-        ways = [(ex5_4.peak_bytes(w), ex5_4.total_flops(w)) for w in itertools.product(*parts)]
-        target = draw.choice(ways)[0] + draw.randint(-5, 5)
-        fitting = [flops for peak, flops in ways if peak <= target]
-        if not fitting:
-            with pytest.raises(ValueError, match=f"={target}"):
-                LAB.fewest_flops(parts, target)
-            continue
-        chosen = [p[n] for p, n in zip(parts, LAB.fewest_flops(parts, target), strict=True)]
-        assert ex5_4.peak_bytes(chosen) <= target
-        assert ex5_4.total_flops(chosen) == min(fitting)
 
 
 def _fewest_flops(parts, budget, seen):
