@@ -5,7 +5,6 @@ import json
 import shutil
 import sys
 import threading
-import zipfile
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -166,11 +165,8 @@ def test_pip_installs_where_uv_fails(clone, tools, monkeypatch, capsys):
 
 @pytest.fixture
 def cpu_builds(tmp_path, monkeypatch):
-    """An index of one package, torch, as PyTorch's own of builds without CUDA."""
-    page = tmp_path / "served/cpu/torch"
-    page.mkdir(parents=True)
-    name = write_wheel(page, "torch", "2.13.0+cpu").name
-    (page / "index.html").write_text(f'<a href="{name.replace("+", "%2B")}">{name}</a>')
+    """An index that answers for torch, as PyTorch's own of builds without CUDA."""
+    (tmp_path / "served/cpu/torch").mkdir(parents=True)
     handler = partial(SimpleHTTPRequestHandler, directory=tmp_path / "served")
     monkeypatch.setattr(SimpleHTTPRequestHandler, "log_message", lambda *_: None)
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
@@ -178,21 +174,6 @@ def cpu_builds(tmp_path, monkeypatch):
         monkeypatch.setattr(installer, "CPU_BUILDS", f"http://127.0.0.1:{server.server_port}/cpu")
         yield installer.CPU_BUILDS
         server.shutdown()
-
-
-def write_wheel(folder, name, version):
-    """Write a package that holds nothing but its name."""
-    path = folder / f"{name}-{version}-py3-none-any.whl"
-    about = f"{name}-{version}.dist-info"
-    files = {
-        "METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}",
-        "WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any",
-        "RECORD": "",
-    }
-    with zipfile.ZipFile(path, "w") as wheel:
-        for file, text in files.items():
-            wheel.writestr(f"{about}/{file}", text)
-    return path
 
 
 @pytest.fixture

@@ -133,26 +133,28 @@ def test_an_error_of_ones_own_keeps_its_words_and_its_line(words, function, said
     assert not any(word in printed for word in ("needs a function", "predicted tensor"))
 
 
+NEEDS_MEMORY = "needs a tensor's memory itself"
+
+
 @pytest.mark.parametrize("words", ["predict", "plan --budget 1GiB --effective-batch 4"])
-@pytest.mark.parametrize("function", [jagged, own_kernel, by_forward_mode])
-def test_what_needs_memory_itself_is_no_error_of_ones_own(words, function, capsys):
+@pytest.mark.parametrize(
+    ("function", "where", "why"),
+    [
+        (jagged, "in jagged (`", NEEDS_MEMORY),
+        (own_kernel, "in loss (`", NEEDS_MEMORY),
+        (by_forward_mode, "in loss (`", NEEDS_MEMORY),
+        (by_hessian, "", "takes a derivative in forward mode"),
+    ],
+)
+def test_what_cannot_be_predicted_is_no_error_of_ones_own(words, function, where, why, capsys):
     function()[0]().backward()  # it trains
     command, *more = words.split()
     assert run([command, HERE + function.__name__, *more]) == 2
     printed = capsys.readouterr().err
-    assert f"in {'jagged' if function is jagged else 'loss'} (`" in printed
-    assert "needs a tensor's memory itself" in printed
-    assert not any(word in printed for word in ("Your code", "Memory ran out", "Traceback"))
-
-
-@pytest.mark.parametrize("words", ["predict", "plan --budget 1GiB --effective-batch 4"])
-def test_a_second_derivative_by_forward_mode_is_refused_by_name(words, capsys):
-    by_hessian()[0]().backward()  # it trains
-    command, *more = words.split()
-    assert run([command, HERE + "by_hessian", *more]) == 2
-    printed = capsys.readouterr().err
-    assert "takes a derivative in forward mode" in printed
-    assert not any(word in printed for word in ("Your code", "made outside", "Traceback"))
+    assert where in printed
+    assert why in printed
+    wrong = ("Your code", "Memory ran out", "made outside", "Traceback")
+    assert not any(word in printed for word in wrong)
 
 
 def wait_until(is_so):
