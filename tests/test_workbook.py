@@ -92,9 +92,12 @@ def test_an_assistant_finds_the_rules_and_the_learners_own_stay(course, root):
     workbook.update(course)
     assert mine.read_text(encoding="utf-8").startswith(given.read_text(encoding="utf-8"))
     assert other.read_text(encoding="utf-8").startswith("@AGENTS.md\n")
+    beside = course / "workbook/labs/AGENTS.md"  # of a chat that was opened in this folder
+    assert beside.read_bytes() == mine.read_bytes()
     given.write_text("newer rules\n", encoding="utf-8")
     workbook.update(course)
-    assert mine.read_text(encoding="utf-8").startswith("newer rules\n")
+    for path in (mine, beside):
+        assert path.read_text(encoding="utf-8").startswith("newer rules\n")
     for text in (
         "rules of mine\n",
         mine.read_text(encoding="utf-8") + "and one of mine\n",

@@ -60,12 +60,15 @@ def update(root: Path) -> list[str]:
 
 
 def _carry_rules(root: Path) -> None:
-    """Copy the rules for assistants, unless the learner has changed them."""
+    """Copy the rules for assistants into each folder, unless the learner has changed them."""
     if not (root / RULES).is_file():
         return
     text = (root / RULES).read_text(encoding="utf-8")
-    for name, words in {"AGENTS.md": text, "CLAUDE.md": "@AGENTS.md\n"}.items():
-        path = root / FOLDER / name
+    # Notebook Intelligence 6.2 reads the first; Codex 0.171, without git, the chat folder's.
+    for name in ("AGENTS.md", "CLAUDE.md", *(f"{folder}/AGENTS.md" for folder in FROM.values())):
+        path, words = root / FOLDER / name, "@AGENTS.md\n" if name == "CLAUDE.md" else text
+        if not path.parent.is_dir():
+            continue
         old = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
         theirs, _, mark = old.rpartition(_MARK)
         if not old or mark == f"{_digest({'source': theirs})} -->\n":
