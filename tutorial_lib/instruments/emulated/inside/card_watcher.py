@@ -231,7 +231,8 @@ def _frames(event: dict[str, Any]) -> list[dict[str, Any]]:
 
 def _is_outside(frame: dict[str, Any]) -> bool:
     name = frame["filename"]  # a meter that runs in the program allocates nothing
-    return not (name.startswith("<") or "/torch/" in name or "/tutorial_lib/memory/" in name)
+    inside = "-packages/torch/" in name or "/tutorial_lib/memory/" in name
+    return not (name.startswith("<") or inside)
 
 
 def _asks(frame: dict[str, Any] | None) -> bool:
