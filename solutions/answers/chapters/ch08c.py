@@ -14,6 +14,11 @@ FILLINGS = {
             "ctx.save_for_backward(eight, weight)",
             "ctx.save_for_backward(eight, weight)\n        ctx.rows = eight.to(x.dtype) * scale",
         ),
+        "keeps_the_rows_themselves_too": wrong(
+            "120 bytes wait for backward, and the FP8 copy has 24",
+            "ctx.save_for_backward(eight, weight)",
+            "ctx.save_for_backward(eight, weight)\n        ctx.x = x",
+        ),
         "multiplies_the_exact_rows": wrong(
             "The result is not of the rounded rows",
             "(eight.to(x.dtype) * scale) @ weight.T",
