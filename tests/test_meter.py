@@ -21,15 +21,6 @@ from tutorial_lib.memory.timeline import CATEGORIES
 from tutorial_lib.models.gpt import GPT, GPTConfig
 
 
-def training_step(model, optimizer, *batch, loss=None):
-    def step():
-        optimizer.zero_grad()
-        (loss or model.loss)(*batch).backward()
-        optimizer.step()
-
-    return step
-
-
 def gpt_step(*, attention="eager", dropout=0.0, checkpointed=False, optimizer=torch.optim.AdamW):
     torch.manual_seed(0)
     sizes = {"vocab_size": 100, "seq_len": 32, "num_layers": 3, "num_heads": 2, "d_model": 32}
@@ -38,28 +29,18 @@ def gpt_step(*, attention="eager", dropout=0.0, checkpointed=False, optimizer=to
         for block in model.blocks:
             forward = block.forward
             block.forward = lambda x, f=forward: checkpoint(f, x, use_reentrant=False)
-    update = optimizer(model.parameters(), lr=1e-3)
-    return training_step(model, update, torch.randint(0, 100, (4, 32))), model, update
+    update, tokens = optimizer(model.parameters(), lr=1e-3), torch.randint(0, 100, (4, 32))
+
+    def step():
+        update.zero_grad()
+        model.loss(tokens).backward()
+        update.step()
+
+    return step, model, update
 
 
 def bytes_of(tensors):
     return sum(tensor.nbytes for tensor in tensors)
-
-
-def test_a_linear_layer_by_hand():
-    """Every category of y = Wx, loss = sum(y), plain SGD, to the byte."""
-    layer = nn.Linear(64, 32, bias=False)
-    optimizer = torch.optim.SGD(layer.parameters(), lr=0.1, foreach=False)
-    x = torch.randn(16, 64)
-    step = training_step(layer, optimizer, x, loss=lambda x: layer(x).sum())
-    report = memory.measure(step, model=layer, optimizer=optimizer)
-    weight = 64 * 32 * 4
-    assert report.at_peak["parameters"] == weight
-    assert report.at_peak["gradients"] == weight
-    assert report.at_peak["inputs"] == x.nbytes
-    assert report.at_peak["optimizer_state"] == 0
-    assert report.peak_phase in ("backward", "optimizer")
-    assert sum(report.at_peak.values()) == report.peak_bytes
 
 
 @pytest.mark.parametrize("checkpointed", [False, True])

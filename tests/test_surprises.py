@@ -391,9 +391,7 @@ def test_kbit_training_of_a_bf16_model_doubles_it_and_checkpoints_nothing():
     from peft import prepare_model_for_kbit_training
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    sizes = {"vocab_size": 32, "hidden_size": 16, "intermediate_size": 16}
-    config = LlamaConfig(**sizes, num_hidden_layers=1, num_attention_heads=2)
-    model = LlamaForCausalLM(config).bfloat16()
+    model = LlamaForCausalLM(LlamaConfig(**SMALL)).bfloat16()
     before = sum(weight.nbytes for weight in model.parameters())
     with warnings.catch_warnings():
         warnings.simplefilter("error")
