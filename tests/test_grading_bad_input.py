@@ -11,7 +11,7 @@ import pytest
 import toy
 from test_grading_session import SHORT_CLOCK, with_patch
 
-from solutions.grader.errors import NotGradable
+from solutions.grader import NotGradable
 from solutions.grader.report import report_class as report
 from solutions.grader.report.class_list import class_entries
 from solutions.grader.report.roster import Roster

@@ -17,13 +17,12 @@ import pytest
 import toy
 
 from solutions.grader import journal, judge_class
-from solutions.grader.results import Graded, Submission, Verdict
-from solutions.grader.run import match_class, read_class
+from solutions.grader.results import Graded, Verdict
 
 RUN = """
 import sys
 from pathlib import Path
-from solutions.grader import grade
+from solutions.grader.run import grade
 folder, corpus = map(Path, sys.argv[1:])
 grade("lab90", folder / "class", folder / "report", root=folder / "course", workers=1, seconds=50,
       checks_package="toychecks", import_path=[corpus])
@@ -142,12 +141,6 @@ def test_a_stopped_run_leaves_no_process_and_its_results(stopped, monkeypatch):
 ORDER = {"lab": "lab90_toy", "version": "1", "limits": {"seconds": 4.0}}
 
 
-def earlier(found, digest):
-    """What a journal knows about a content."""
-    (one,) = found.take_over([Submission("é\udcff", Path("x"), digest)])
-    return one.result
-
-
 def test_a_journal_gives_back_what_was_written_even_after_a_cut(lab, tmp_path):
     out = tmp_path / "report"
     done = Graded("é\udcff", "graded", {"check-1-1": Verdict(True, "\x1b")}, notes=["n"], seed=3)
@@ -159,12 +152,12 @@ def test_a_journal_gives_back_what_was_written_even_after_a_cut(lab, tmp_path):
         file.write('\n{"order": {"la')
     second = journal.Journal(out, ORDER, None)
     assert second.seed == done.seed
-    assert earlier(second, "a") == done
-    assert earlier(second, "crash") is None
+    assert second.earlier("é\udcff", "a") == done
+    assert "crash" not in second.done
     done = second.add("b", done)
-    assert earlier(journal.Journal(out, ORDER, done.seed), "b") == done
-    assert earlier(journal.Journal(out, ORDER, done.seed + 1), "a") is None
-    assert earlier(journal.Journal(out, ORDER | {"version": "2"}, None), "a") is None
+    assert "b" in journal.Journal(out, ORDER, done.seed).done
+    assert "a" not in journal.Journal(out, ORDER, done.seed + 1).done
+    assert "a" not in journal.Journal(out, ORDER | {"version": "2"}, None).done
     second.remove()
     second.add("late", done)
     assert not list(tmp_path.iterdir())
@@ -197,10 +190,12 @@ def test_what_ran_out_of_time_is_graded_again_alone_and_the_second_result_stands
     folder.mkdir()
     for name in names:
         (folder / name).with_suffix(".ipynb").write_text(json.dumps(toy.submission(a11=name)))
-    files = read_class(folder)
+    files = [f"{name}.ipynb" for name in names]
+    _, new = judge_class.read_class(lab, folder, files, diary(tmp_path))
     this = judge_class.Judging(lab, diary(tmp_path), SimpleNamespace(judge=judged), 3)
-    results = [one.result for one in judge_class.judge_all(this, match_class(lab, files))]
-    assert [one.result for one in diary(tmp_path).take_over(files)] == results
+    judged_now = judge_class.judge_all(this, new)
+    assert judge_class.read_class(lab, folder, files, diary(tmp_path)) == (judged_now, {})
+    results = [judged_now[name] for name in files]
     assert [result.points(lab) for result in results] == [0, 10, 10]
     assert [result.alone for result in results] == [True, False, True]
     again = [any("second result" in note for note in result.notes) for result in results]

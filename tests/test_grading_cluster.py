@@ -12,8 +12,9 @@ import psutil
 import pytest
 
 from solutions.answers.known import handed_in, write_example
-from solutions.grader import GradingError, grade
+from solutions.grader import GradingError
 from solutions.grader.lab import load_lab
+from solutions.grader.run import grade
 
 # Each stands before the solution's answer to 1.1.
 HOSTILE = {
@@ -27,7 +28,7 @@ HOSTILE = {
 RUN = """
 import sys
 from pathlib import Path
-from solutions.grader import grade
+from solutions.grader.run import grade
 folder, root = map(Path, sys.argv[1:])
 grade("lab01", folder / "class", folder / "stopped", root=root, seed=3, seconds=6.0, workers=2)
 """

@@ -8,8 +8,8 @@ import pytest
 import toy
 import unusual
 
-from solutions.grader import grade
 from solutions.grader.lab import load_lab
+from solutions.grader.run import grade
 from solutions.grader.submissions.cells import read_cells
 from solutions.grader.submissions.match_cells import match_answers
 

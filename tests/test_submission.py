@@ -11,7 +11,7 @@ import pytest
 import toy
 from answers import LABS
 
-from solutions.grader.errors import NotGradable
+from solutions.grader import NotGradable
 from solutions.grader.lab import load_lab
 from solutions.grader.submissions.answers import student_steps
 from solutions.grader.submissions.cells import read_cells

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from solutions.grader.errors import GradingError
+from solutions.grader import GradingError
 from solutions.grader.lab import Lab, load_lab
 from solutions.grader.submissions.slice_cells import bound_names, statements, used_names
 

@@ -1,23 +1,17 @@
 """Grading: nbval drives the judge on the pristine lab; the student's code runs in a sandbox.
 
 Two processes, and one idea: the kernel that decides never executes a line of a submission.
+`run.grade` grades a class.
 """
 
-from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING
-
-from solutions.grader.errors import GradingError
-
-if TYPE_CHECKING:
-    from solutions.grader.run import grade
-
-__all__ = ["GradingError", "grade"]
+class GradingError(ValueError):
+    """A class cannot be graded as asked: says what came, what was needed and what to try."""
 
 
-def __getattr__(name: str) -> object:
-    """Load `grade` when it is first used: the sandbox's processes do without."""
-    if name == "grade":
-        return import_module(f"{__name__}.run").grade
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+class NotGradable(Exception):  # noqa: N818 - a finding about one file, and no failure of grading
+    """One submission cannot be graded: the status for `scores.csv`, and a sentence for its page."""
+
+    def __init__(self, status: str, reason: str) -> None:
+        super().__init__(reason)
+        self.status, self.reason = status, reason

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from solutions.grader.errors import NotGradable
+from solutions.grader import NotGradable
 from solutions.grader.judging.judge import preload, prepare, pytest_arguments, run_judge
 from solutions.grader.lab import Lab
 from solutions.grader.launch import Server, open_server, run_directory

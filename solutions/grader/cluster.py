@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from solutions.grader import GradingError
 from solutions.grader.bench import Bench, Order, open_bench
-from solutions.grader.errors import GradingError
-from solutions.grader.journal import library_version
+from solutions.grader.journal import course_version
 from solutions.grader.results import Graded
 from solutions.grader.submissions.answers import Answers
 
@@ -29,11 +29,11 @@ class BenchPlugin(WorkerPlugin):  # type: ignore[misc]
     name = _NAME
 
     def __init__(self, order: Order) -> None:
-        self.order, self.version = order, library_version(order.import_path)
+        self.order, self.version = order, course_version(order.import_path)
 
     def setup(self, worker: Any) -> None:
         """Start the worker's own servers."""
-        if library_version(self.order.import_path) != self.version:
+        if course_version(self.order.import_path) != self.version:
             raise GradingError(
                 f"the Dask worker {worker.address} has another version of the course: install "
                 "the same one on every machine."

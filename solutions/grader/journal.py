@@ -5,51 +5,45 @@ import hashlib
 import json
 import os
 import secrets
-import sys
 import threading
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from solutions.grader.errors import GradingError
+from solutions.grader import GradingError
 from solutions.grader.lab import Lab
-from solutions.grader.results import Graded, Submission
+from solutions.grader.results import Graded
 
 _COURSE = Path(__file__).resolve().parents[2]
 _FOLDERS = ("tutorial_lib", "labs/checks", "solutions/grader", "course/recorded/rows")
-_CODE = [_COURSE / name for name in _FOLDERS]
-_UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError)
+_UNREADABLE = (ValueError, KeyError, TypeError, AttributeError)
 
 
-def _digest(files: Sequence[Path], *, first: str) -> str:
-    digest = hashlib.sha256(first.encode())
-    for file in files:
-        digest.update(hashlib.sha256(file.read_bytes()).digest())
-    return digest.hexdigest()[:16]
+def course_version(import_path: Sequence[Path], lab: Lab | None = None) -> str:
+    """Name the version of all that a result depends on, besides the submission and the seed.
 
-
-def library_version(import_path: Sequence[Path]) -> str:
-    """Name the version of the code that grades: of torch, of this library and of other checks."""
-    folders = (*_CODE, *import_path)
+    That is the code that grades, with torch and other checks, and both twins of a lab.
+    """
+    folders = (*(_COURSE / name for name in _FOLDERS), *import_path)
     kinds = ("*.py", "*.toml")  # tables of the code are data beside it
     files = [file for folder in folders for kind in kinds for file in sorted(folder.rglob(kind))]
-    return _digest(files, first=torch.__version__)
-
-
-def course_version(lab: Lab, import_path: Sequence[Path]) -> str:
-    """Name the version of all that a result depends on, besides the submission and the seed."""
-    twins = (lab.path, lab.path.parents[1] / "labs" / lab.path.name)
-    return _digest([file for file in twins if file.is_file()], first=library_version(import_path))
+    if lab:
+        files += [lab.path, lab.path.parents[1] / "labs" / lab.path.name]
+    digest = hashlib.sha256(torch.__version__.encode())
+    for file in filter(Path.is_file, files):
+        digest.update(hashlib.sha256(file.read_bytes()).digest())
+    return digest.hexdigest()[:16]
 
 
 class Journal:
     """Results that a run need not find again, and its own so far, in a file beside its report.
 
     A run takes over what an earlier one of the same order found out about the same content, be it
-    in its report or, if it was stopped, in that file. A result keeps its own seed.
+    in its report or, if it was stopped, in that file. A result keeps its own seed. Each line of the
+    file is made as `run.json` is.
 
     Args:
         out: The folder of the report.
@@ -62,37 +56,21 @@ class Journal:
         self, out: Path, order: Mapping[str, Any], seed: int | None, *, again: bool = False
     ) -> None:
         self.path = out.with_name(f"{out.name}.unfinished.jsonl")
-        self._out, self._order = out, dict(order)
-        lines = list(self._lines())
+        self._report, self.order = out / "run.json", dict(order)
+        lines = [one for line in _read(self.path).split("\n") for one in _results(line, order)]
         seeds = [seed, *(one.seed for one in lines[::-1]), secrets.randbelow(2**31)]
         self.seed: int = next(one for one in seeds if one is not None)
-        report = self._report("limits", "lab", "version")
-        self.layers: Sequence[str] = report.get("layers", ())  # of the older report's run
-        earlier = [*([] if again else _results(report)), *lines]
-        self._done = {one.file: one for one in earlier if one.file and seed in (None, one.seed)}
-        self.taken_over = 0
+        older = [] if again else _results(_read(self._report), order)
+        self.done = {one.file: one for one in [*older, *lines] if seed in (None, one.seed)}
         self._open = True
         self._lock = threading.Lock()
 
-    def _lines(self) -> Iterator[Graded]:
-        with contextlib.suppress(OSError, ValueError):
-            for line in self.path.read_text(encoding="utf-8").splitlines():
-                with contextlib.suppress(*_UNREADABLE):  # the last one may have been cut off
-                    data = json.loads(line)
-                    if data["order"] == self._order:
-                        yield Graded.from_json(data["result"])
-
-    def _report(self, *alike: str) -> Mapping[str, Any]:
-        """Read the older report's facts; empty unless it agrees in these parts of the order."""
-        with contextlib.suppress(*_UNREADABLE):
-            facts: dict[str, Any] = json.loads((self._out / "run.json").read_text("utf-8"))
-            if all(facts[name] == self._order[name] for name in alike) and _results(facts):
-                return facts
-        return {}
-
-    def facts(self) -> dict[str, Any]:
-        """Return what `run.json` says about the order."""
-        return self._order | {"seed": self.seed, "taken_over": self.taken_over}
+    @property
+    def layers(self) -> Sequence[str]:
+        """Return what held a submission back in the older report's run; empty without one."""
+        text = _read(self._report)
+        layers: Sequence[str] = json.loads(text)["layers"] if _results(text, self.order) else ()
+        return layers
 
     def kept(self, names: Collection[str]) -> list[Graded]:
         """Return the results of the older report that a run of a few submissions leaves alone.
@@ -100,28 +78,20 @@ class Journal:
         Raises:
             GradingError: When the older report cannot go on in the new one.
         """
-        if not (self._out / "run.json").exists():
+        if not self._report.exists():
             return []
-        results = _results(self._report("lab", "version"))
-        if not results:
+        alike = {name: self.order[name] for name in ("lab", "version")}
+        if not (results := _results(_read(self._report), alike)):
             raise GradingError(
-                f"{self._out} holds a report of another lab or another version of the course, and "
-                "only some submissions were asked for: grade all, or give another folder."
+                f"{self._report.parent} holds a report of another lab or another version of the "
+                "course, and only some submissions were asked for: grade all, or give another "
+                "folder."
             )
         return [result for result in results if result.name not in names]
 
-    def take_over(self, submissions: Sequence[Submission]) -> list[Submission]:
-        """Return each submission with the result of an earlier run that graded the same content."""
-
-        def earlier(one: Submission) -> Submission:
-            done = self._done.get(one.digest)
-            return replace(one, result=replace(done, name=one.name) if done else None)
-
-        found = [one.through(earlier) for one in submissions]
-        self.taken_over = sum(1 for one in found if one.result and one.result.file)
-        if self.taken_over:
-            print(f"Graded before, and unchanged: {self.taken_over}.", file=sys.stderr)
-        return found
+    def earlier(self, name: str, digest: str) -> Graded | None:
+        """Return what is known of a file with this content."""
+        return replace(self.done[digest], name=name) if digest in self.done else None
 
     def add(self, digest: str, result: Graded) -> Graded:
         """Write a result down, and give it back with the digest of the file's content.
@@ -131,16 +101,14 @@ class Journal:
         if result.status != "graded" or (result.ran_out_of_time and not result.alone):
             return result
         result = replace(result, file=digest)
-        line = json.dumps({"order": self._order, "result": asdict(result)})
+        line = json.dumps(self.order | {"submissions": [asdict(result)]})
         # a full disk is no reason to stop: the report will say so
         with self._lock, contextlib.suppress(OSError):
             if self._open:
-                file = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-                try:
+                flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
+                with os.fdopen(os.open(self.path, flags, 0o600), "w") as file:
                     # a line feed first: what an earlier run wrote last may have been cut off
-                    os.write(file, f"\n{line}".encode())
-                finally:
-                    os.close(file)
+                    file.write(f"\n{line}")
         return result
 
     def close(self) -> None:
@@ -154,5 +122,16 @@ class Journal:
         self.path.unlink(missing_ok=True)
 
 
-def _results(facts: Mapping[str, Any]) -> list[Graded]:
-    return [Graded.from_json(entry) for entry in facts.get("submissions", ())]
+def _read(path: Path) -> str:
+    with contextlib.suppress(OSError, ValueError):
+        return path.read_text(encoding="utf-8")
+    return ""
+
+
+def _results(text: str, order: Mapping[str, Any]) -> list[Graded]:
+    """List the results that a run has written; none of another order, or where it was cut off."""
+    with contextlib.suppress(*_UNREADABLE):
+        facts = json.loads(text)
+        if all(facts[name] == value for name, value in order.items()):
+            return [Graded.from_json(one) for one in facts["submissions"]]
+    return []

@@ -1,23 +1,30 @@
-"""Third step of grading: judge the answers of each submission, several at a time.
+"""Grade the files of a class, several at a time: read each, find its answers, judge them.
 
 What ran out of time beside others is judged once more, with no other beside it.
 """
 
 from __future__ import annotations
 
+import hashlib
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from solutions.grader import GradingError, NotGradable
 from solutions.grader.bench import Bench, Order, blank, open_bench, solution
-from solutions.grader.errors import GradingError
 from solutions.grader.journal import Journal
 from solutions.grader.lab import Lab
-from solutions.grader.results import Graded, Submission
+from solutions.grader.request import default_workers
+from solutions.grader.results import Graded
+from solutions.grader.submissions.answers import Answers
+from solutions.grader.submissions.class_folder import read_content
+from solutions.grader.submissions.reader import MEMORY_BYTES, open_reader
 
 if TYPE_CHECKING:
     from solutions.grader.cluster import Cluster
@@ -30,18 +37,22 @@ _AGAIN = (
 
 def judge_class(
     order: Order,
-    submissions: Sequence[Submission],
+    folder: Path,
+    names: Sequence[str],
     journal: Journal,
     workers: int | None = None,
     dask: str | None = None,
 ) -> tuple[list[Graded], dict[str, Any]]:
-    """Judge what has no result yet, after the solution and a blank answer; see `run.grade`.
+    """Return the results of files, and what `run.json` says of the run; see `run.grade`.
 
-    Returns:
-        All results, and for `run.json` the facts about what judged them.
+    What has no result yet is judged after the solution and a blank answer.
     """
     started, layers = time.monotonic(), journal.layers
-    if not layers or not all(one.result for one in submissions):
+    results, new = read_class(order.lab, folder, names, journal)
+    taken_over = sum(1 for one in results.values() if one.file)
+    if taken_over:
+        print(f"Graded before, and unchanged: {taken_over}.", file=sys.stderr)
+    if new or not layers:
         grading: AbstractContextManager[Bench | Cluster]
         if dask:
             # Dask takes a while to import
@@ -54,10 +65,43 @@ def judge_class(
             layers, workers = grader.layers, workers or grader.workers
             this = Judging(order.lab, journal, grader, workers)
             self_test(this)
-            submissions = judge_all(this, submissions)
-    results = [one.result for one in submissions if one.result]
-    seconds = round(time.monotonic() - started, 1)
-    return results, {"layers": list(layers), "workers": workers, "seconds": seconds}
+            results |= judge_all(this, new)
+    facts = {"seed": journal.seed, "taken_over": taken_over, "layers": list(layers)}
+    facts |= {"workers": workers, "seconds": round(time.monotonic() - started, 1)}
+    return [results[name] for name in names], journal.order | facts
+
+
+def read_class(
+    lab: Lab, folder: Path, names: Sequence[str], journal: Journal
+) -> tuple[dict[str, Graded], dict[str, tuple[str, Answers]]]:
+    """Read files in a process of their own; no line of them is run.
+
+    Returns:
+        By name, the results that are known already; and of the others digest and answers.
+    """
+
+    def read_one(name: str) -> Graded | tuple[str, Answers]:
+        content = read_content(folder / name)
+        digest = hashlib.sha256(content).hexdigest()
+        return journal.earlier(name, digest) or (digest, read(content))
+
+    with open_reader(lab) as read, ThreadPoolExecutor(default_workers(MEMORY_BYTES)) as pool:
+        found = dict(zip(names, pool.map(lambda name: _result(name, read_one), names), strict=True))
+    new = {name: one for name, one in found.items() if isinstance(one, tuple)}
+    return {name: one for name, one in found.items() if isinstance(one, Graded)}, new
+
+
+def _result(name: str, step: Callable[[str], Any]) -> Any:
+    """Take a step with a file; a failure is its result, and stops no other."""
+    try:
+        return step(name)
+    except NotGradable as finding:
+        return Graded(name, finding.status, reason=finding.reason)
+    except GradingError:
+        raise
+    except Exception as error:
+        reason = f"Grading stopped with {type(error).__name__}: tell the instructor."
+        return Graded(name, "crashed", reason=reason)
 
 
 @dataclass(frozen=True)
@@ -88,7 +132,7 @@ def self_test(this: Judging) -> None:
             f"points, so nobody was graded. {' '.join(failed)}{solved.reason}"
         )
     if empty.points(lab):
-        free = [c.id for c in lab.checks if (v := empty.verdicts.get(c.id)) and v.passed]
+        free = [name for name, verdict in empty.verdicts.items() if verdict.passed]
         raise GradingError(
             f"a blank answer passes {', '.join(free)} of {lab.name}, so nobody was graded: "
             "make these checks look at the answer."
@@ -109,47 +153,35 @@ def _stopping(this: Judging, pool: ThreadPoolExecutor) -> Iterator[None]:
         raise
 
 
-def judge_all(this: Judging, submissions: Sequence[Submission]) -> list[Submission]:
+def judge_all(this: Judging, new: Mapping[str, tuple[str, Answers]]) -> dict[str, Graded]:
     """Judge submissions, several at a time; then alone, one by one, those that ran out of time."""
     from rich.console import Console
     from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
 
+    def judge(name: str, *, alone: bool, notes: Sequence[str] = ()) -> Graded:
+        (digest, answers), started = new[name], time.monotonic()
+        result = this.grader.judge(answers)
+        seconds, notes = round(time.monotonic() - started, 2), [*notes, *result.notes]
+        seed = this.journal.seed
+        result = replace(result, name=name, seed=seed, seconds=seconds, alone=alone, notes=notes)
+        return this.journal.add(digest, result)
+
     console = Console(stderr=True)
     shown = (*Progress.get_default_columns(), TimeElapsedColumn(), MofNCompleteColumn())
-    new = [one for one in submissions if not one.result]
-    judged = {one.name: one for one in submissions}
+    judged: dict[str, Graded] = {}
     with Progress(*shown, console=console, disable=not console.is_terminal) as progress:
         task = progress.add_task(f"grading {this.lab.name}", total=len(new))
         alone = min(this.workers, len(new)) == 1
+        first, again = partial(judge, alone=alone), partial(judge, alone=True, notes=[_AGAIN])
         with ThreadPoolExecutor(this.workers) as pool, _stopping(this, pool):
-            for one in pool.map(lambda one: _judge(this, one, alone=alone), new):
-                judged[one.name] = one
+            for result in pool.map(lambda name: _result(name, first), new):
+                judged[result.name] = result
                 progress.advance(task)
-            results = [(one, judged[one.name].result) for one in new if not alone]
-            late = [one for one, result in results if result and result.ran_out_of_time]
+            late = [name for name, one in judged.items() if one.ran_out_of_time and not alone]
             progress.update(task, total=len(new) + len(late))
-            for one in late:
-                again = pool.submit(_judge, this, one, alone=True, notes=[_AGAIN])
-                judged[one.name] = again.result()
+            for name in late:
+                judged[name] = pool.submit(_result, name, again).result()
                 progress.advance(task)
     if late:
         console.print(f"Graded again, alone, since they ran out of time: {len(late)}.")
-    return list(judged.values())
-
-
-def _judge(this: Judging, one: Submission, *, alone: bool, notes: Sequence[str] = ()) -> Submission:
-    def judge(one: Submission) -> Submission:
-        assert one.answers is not None
-        started = time.monotonic()
-        result = this.grader.judge(one.answers)
-        result = replace(
-            result,
-            name=one.name,
-            seed=this.journal.seed,
-            seconds=round(time.monotonic() - started, 2),
-            alone=alone,
-            notes=[*notes, *result.notes],
-        )
-        return replace(one, result=this.journal.add(one.digest, result))
-
-    return one.through(judge)
+    return judged

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from solutions.grader.errors import GradingError
+from solutions.grader import GradingError
 from solutions.grader.submissions.cells import Cell, read_cells
 from solutions.grader.submissions.slice_cells import bound_names, statements
 

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from solutions.grader.errors import GradingError
+from solutions.grader import GradingError
 
 # All that a process of ours finds where programs look for their files.
 FOLDER_VARIABLES = (

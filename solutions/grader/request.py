@@ -9,7 +9,7 @@ from pathlib import Path
 import joblib  # type: ignore[import-untyped]
 import psutil
 
-from solutions.grader.errors import GradingError
+from solutions.grader import GradingError
 from tutorial_lib.units import GIB
 
 _DAY = 86_400.0

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
-from solutions.grader.errors import GradingError, NotGradable
 from solutions.grader.lab import Lab
 from solutions.grader.submissions.answers import NOT_PYTHON, Answers
 
@@ -63,13 +61,9 @@ class Graded:
 
     def points(self, lab: Lab, exercise: str | None = None) -> int:
         """Sum the points of the checks that passed, of one exercise or of all."""
-        return sum(
-            check.points
-            for check in lab.checks
-            if exercise in (None, check.exercise)
-            and (verdict := self.verdicts.get(check.id))
-            and verdict.passed
-        )
+        checks = [one for one in lab.checks if exercise in (None, one.exercise)]
+        passed = {name for name, verdict in self.verdicts.items() if verdict.passed}
+        return sum(check.points for check in checks if check.id in passed)
 
     def grade(self, lab: Lab, exercise: str | None = None) -> int | None:
         """Return the points for a score sheet: None where nothing was graded, which is no 0."""
@@ -77,35 +71,7 @@ class Graded:
 
     def message(self, lab: Lab, exercise: str) -> str:
         """Return what the first check of an exercise said that did not pass; empty when all did."""
-        for check in lab.checks:
-            verdict = self.verdicts.get(check.id)
-            if check.exercise == exercise and verdict and not verdict.passed:
-                return verdict.evidence or "The check did not pass."
-        return ""
-
-
-@dataclass(frozen=True)
-class Submission:
-    """One submission on its way: a file, then its answers, then a result."""
-
-    name: str  # relative to the class's folder
-    path: Path
-    digest: str = ""  # of its content
-    answers: Answers | None = None
-    result: Graded | None = None  # the end: later steps pass it by
-
-    def through(self, step: Callable[[Submission], Submission]) -> Submission:
-        """Take one step, unless there is a result already.
-
-        A failure is a result, and stops no other submission; a GradingError stops the whole run.
-        """
-        try:
-            return self if self.result else step(self)
-        except NotGradable as finding:
-            status, reason = finding.status, finding.reason
-        except GradingError:
-            raise
-        except Exception as error:
-            status = "crashed"
-            reason = f"Grading stopped with {type(error).__name__}: tell the instructor."
-        return replace(self, result=Graded(self.name, status, reason=reason))
+        checks = [check.id for check in lab.checks if check.exercise == exercise]
+        said = [self.verdicts[name] for name in checks if name in self.verdicts]
+        failed = [verdict.evidence for verdict in said if not verdict.passed]
+        return (failed[0] or "The check did not pass.") if failed else ""

@@ -8,10 +8,7 @@ for a person to read.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,14 +16,12 @@ from solutions.grader.bench import Order
 from solutions.grader.inside.processes import interruptible
 from solutions.grader.journal import Journal, course_version
 from solutions.grader.judge_class import judge_class
-from solutions.grader.lab import Lab, load_lab
+from solutions.grader.lab import load_lab
 from solutions.grader.report.marks import read_marks
 from solutions.grader.report.report_class import check_folder, report_class
 from solutions.grader.report.roster import Roster
-from solutions.grader.request import check_request, default_workers
-from solutions.grader.results import Submission
-from solutions.grader.submissions.class_folder import find_submissions, read_content
-from solutions.grader.submissions.reader import MEMORY_BYTES, open_reader
+from solutions.grader.request import check_request
+from solutions.grader.submissions.class_folder import find_submissions
 from tutorial_lib.units import GIB
 
 if TYPE_CHECKING:
@@ -76,40 +71,18 @@ def grade(
     """
     check_request(seconds, memory_bytes, workers)
     course, paths = load_lab(root.resolve(), lab), [path.resolve() for path in import_path]
-    identity: dict[str, Any] = {"lab": course.name, "version": course_version(course, paths)}
+    identity: dict[str, Any] = {"lab": course.name, "version": course_version(paths, course)}
     identity["limits"] = {"seconds": seconds, "memory_bytes": memory_bytes}
 
     with interruptible():
-        files = read_class(submissions, only, course.name)
+        chosen = find_submissions(submissions, only, course.name)
         check_folder(out, submissions)
         students, names = Roster(roster), find_submissions(submissions, lab=course.name)
         by_hand = read_marks(marks, course, names, students)
         journal = Journal(out, identity, seed, again=bool(only))
-        kept = journal.kept([one.name for one in files]) if only else []
-        matched = match_class(course, journal.take_over(files))
+        kept = journal.kept(chosen) if only else []
         order = Order(course, journal.seed, seconds, memory_bytes, checks_package, paths)
-        results, judging = judge_class(order, matched, journal, workers, dask)
-    facts = journal.facts() | judging
+        results, facts = judge_class(order, submissions, chosen, journal, workers, dask)
     table = report_class(out, course, [*kept, *results], students, names, facts, by_hand)
     journal.remove()
     return table
-
-
-def read_class(folder: Path, only: Sequence[str] = (), lab: str = "") -> list[Submission]:
-    """Read what `find_submissions` lists, once; what is no notebook has its result already."""
-
-    def read(one: Submission) -> Submission:
-        return replace(one, digest=hashlib.sha256(read_content(one.path)).hexdigest())
-
-    found = [Submission(name, folder / name) for name in find_submissions(folder, only, lab)]
-    return [one.through(read) for one in found]
-
-
-def match_class(lab: Lab, submissions: Sequence[Submission]) -> list[Submission]:
-    """Find the answers in each file, in a process of its own; no line of them is run."""
-
-    def match(one: Submission) -> Submission:
-        return replace(one, answers=read(read_content(one.path)))
-
-    with open_reader(lab) as read, ThreadPoolExecutor(default_workers(MEMORY_BYTES)) as pool:
-        return list(pool.map(lambda one: one.through(match), submissions))

@@ -102,7 +102,7 @@ def make_course(root):
 
 def grade_toy(root, submissions, out, **options):
     """Grade the toy lab of the course that `make_course` wrote."""
-    from solutions.grader import grade
+    from solutions.grader.run import grade
 
     options = {"workers": 2, "checks_package": "toychecks", "import_path": [HERE]} | options
     return grade("lab90", submissions, out, root=root, **options)

@@ -24,10 +24,10 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "grading_corpus")]
 
 import nbgrader_run
 
-from solutions import grader
 from solutions.answers.known import write_example
 from solutions.grader import launch
 from solutions.grader.lab import load_lab
+from solutions.grader.run import grade
 
 FEW = 4  # for nbgrader
 # The servers let the system forget children; here they wait for them, whose CPU time then counts.
@@ -53,7 +53,7 @@ def ours(lab, folder, size, workers):
     start = launch._START
     launch._START = f"exec({HOOK!r}, {{{{}}}}); {start}"
     began, before = time.monotonic(), cpu_seconds()
-    table = grader.grade(lab, folder / "class", folder / "report", root=ROOT, workers=workers)
+    table = grade(lab, folder / "class", folder / "report", root=ROOT, workers=workers)
     seconds, launch._START = time.monotonic() - began, start
     facts = json.loads((folder / "report" / "run.json").read_text(encoding="utf-8"))
     assert len(table) == size

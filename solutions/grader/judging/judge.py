@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from solutions.grader.errors import NotGradable
+from solutions.grader import NotGradable
 from solutions.grader.inside.watch import longest
 from solutions.grader.lab import Lab
 from solutions.grader.launch import Server

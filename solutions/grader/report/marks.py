@@ -4,7 +4,7 @@ import difflib
 from collections.abc import Sequence
 from pathlib import Path
 
-from solutions.grader.errors import GradingError
+from solutions.grader import GradingError
 from solutions.grader.lab import Lab
 from solutions.grader.report.class_list import Entry, Mark, class_entries
 from solutions.grader.report.roster import Roster, student_key

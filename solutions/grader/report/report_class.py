@@ -14,7 +14,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from solutions.grader.errors import GradingError
+from solutions.grader import GradingError
 from solutions.grader.lab import Lab
 from solutions.grader.report import class_list, pages
 from solutions.grader.report.alike import alike

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from solutions.grader.errors import GradingError
+from solutions.grader import GradingError
 from solutions.grader.report.tables import read_table
 from solutions.grader.submissions.class_folder import stem
 

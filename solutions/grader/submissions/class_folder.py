@@ -5,7 +5,7 @@ import stat
 from collections.abc import Sequence
 from pathlib import Path
 
-from solutions.grader.errors import GradingError, NotGradable
+from solutions.grader import GradingError, NotGradable
 from tutorial_lib.units import MIB, human_bytes
 
 MAX_BYTES = 20 * MIB

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from solutions.grader.errors import NotGradable
+from solutions.grader import NotGradable
 from solutions.grader.lab import AnswerCell, Lab
 from solutions.grader.submissions.answers import Answers, Part
 from solutions.grader.submissions.cells import MOST_CHARACTERS, Cell, split_at_marks

@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from solutions.grader.errors import NotGradable
+from solutions.grader import NotGradable
 from solutions.grader.lab import Lab
 from solutions.grader.launch import Server, open_server, run_directory, serve_forks, take_order
 from solutions.grader.submissions.answers import NOT_PYTHON, Answers, one_part_each

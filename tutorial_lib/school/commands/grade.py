@@ -44,7 +44,7 @@ def options(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Grade, or do what one of the two other forms asks for."""
     find_grader(ROOT)
-    from solutions import grader
+    from solutions.grader.run import grade
 
     lab, given, out = options.lab, options.folders, options.out
     if options.selftest and not given:
@@ -64,7 +64,7 @@ def run(options: argparse.Namespace) -> int:
     else:
         names = ("workers", "dask", "seconds", "only", "seed", "roster", "marks")
         chosen = {name: getattr(options, name) for name in names}
-        table = grader.grade(lab, given[0], out, root=ROOT, **chosen)
+        table = grade(lab, given[0], out, root=ROOT, **chosen)
         _say(table, out)
     return 0
 
