@@ -11,7 +11,7 @@ from written import written_and_given
 
 from solutions.answers import ROOT
 from solutions.answers.known import changed
-from solutions.grader.submissions.slice_cells import needed, used_names
+from solutions.grader.submissions.slice_cells import cut, used_names
 from tutorial_lib import blanks
 from tutorial_lib.instruments import ranks
 from tutorial_lib.school import marks
@@ -185,8 +185,10 @@ def fillings(number):
 def above(number, blank, used):
     """Cut a chapter's cells above a blank down to what makes the names that are used."""
     texts, _ = code_cells(number)
-    before = [texts[cell] for cell in list(texts)[: list(texts).index(blank)]]
-    return compile("\n".join(needed([*before, ""], [*([()] * len(before)), used])), number, "exec")
+    before = list(texts)[: list(texts).index(blank)]
+    steps = [{"exercise": None, "source": texts[cell]} for cell in before]
+    *kept, _ = cut([*steps, {"exercise": blank, "source": "\n".join(used)}])
+    return compile("\n".join(kept), number, "exec")
 
 
 @pytest.fixture(scope="module", autouse=True)

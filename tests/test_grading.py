@@ -22,7 +22,6 @@ from solutions.grader.report import pages
 from solutions.grader.report import report_class as report
 from solutions.grader.report.class_list import Entry
 from solutions.grader.results import Graded, Verdict
-from solutions.grader.submissions.answers import student_steps
 from solutions.grader.submissions.cells import read_cells
 from solutions.grader.submissions.match_cells import match_answers
 from solutions.grader.submissions.slice_cells import cut
@@ -315,7 +314,7 @@ def test_the_judge_holds_no_answer_and_checks_are_untouched(lab):
 
 def test_a_student_process_gets_only_the_setup_that_is_used(lab):
     answer = '"""Not torch."""\n' + toy.DOUBLED.replace("x", "sys")
-    steps = student_steps(lab, matched(lab, toy.submission(a12=answer)))
+    steps = matched(lab, toy.submission(a12=answer)).steps
     kept = [s for step, s in zip(steps, cut(steps), strict=True) if s and not step["exercise"]]
     assert kept == ["FACTOR = 2"]
 

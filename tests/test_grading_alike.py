@@ -13,7 +13,7 @@ from solutions.grader.report.alike import alike
 from solutions.grader.report.class_list import Entry
 from solutions.grader.report.roster import Student
 from solutions.grader.results import Graded
-from solutions.grader.submissions.answers import one_part_each
+from solutions.grader.submissions.answers import plain_answers
 from solutions.grader.submissions.structure import structure, structures
 
 ONE = """def peak(sizes, budget):
@@ -51,7 +51,7 @@ def test_names_order_comments_and_annotations_are_ignored():
 
 def entry(lab, name, sources):
     cells = {number: f"# exercise {number}\n{source}" for number, source in sources.items()}
-    found = structures(lab, one_part_each(cells))
+    found = structures(lab, plain_answers(lab, cells))
     return Entry(Graded(name, "graded", sources=cells, structures=found), Student(name))
 
 
@@ -97,7 +97,7 @@ def test_right_answers_written_apart_are_seldom_alike(root):
         known = [one for one in known_answers(root, course) if one.refused_with is None]
         given += [(one.exercise, one.name, one.cell) for one in known]
         parts = [
-            (number, title, {*structures(course, one_part_each({number: source}))[number]})
+            (number, title, {*structures(course, plain_answers(course, {number: source}))[number]})
             for number, title, source in given
         ]
         for (number, title, one), (where, other_title, other) in combinations(parts, 2):

@@ -21,7 +21,7 @@ from solutions.grader.inside import sandbox, view, watch
 from solutions.grader.judging import judge, remote_function
 from solutions.grader.lab import load_lab
 from solutions.grader.report.report_class import isolation
-from solutions.grader.submissions.answers import one_part_each
+from solutions.grader.submissions.answers import plain_answers
 from tutorial_lib.checks import CheckError
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -43,7 +43,7 @@ class Course:
 
     def open(self, answers):
         folder = self.folder / f"s{next(NUMBERS)}"
-        judge.prepare(folder, self.lab, one_part_each(answers))
+        judge.prepare(folder, self.lab, plain_answers(self.lab, answers))
         os.close(self.server.fork(folder)[1])
         remote_function._connection.cache_clear()
         self.patch.setenv(remote_function.SOCKET_VARIABLE, str(folder / "socket"))
@@ -86,7 +86,7 @@ def start_lab(root, lab, package, import_path, seconds, more):
     order |= {"import_path": import_path, "preload": [*judge.preload(lab), *more]}
     with launch.run_directory() as folder:
         order |= {"forbidden": str(lab.path), "view": str(folder.parent / "view")}
-        with launch.open_server("inside.server", folder, order) as server:
+        with launch.open_server("inside.view", folder, order) as server:
             yield folder, server, lab, server.ready
 
 

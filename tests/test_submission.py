@@ -13,7 +13,6 @@ from answers import LABS
 
 from solutions.grader import NotGradable
 from solutions.grader.lab import load_lab
-from solutions.grader.submissions.answers import student_steps
 from solutions.grader.submissions.cells import read_cells
 from solutions.grader.submissions.class_folder import (
     check_is_notebook,
@@ -110,7 +109,7 @@ def test_an_archive_of_one_notebook_and_a_script_are_read(lab, mark):
             *toy.ANSWERS.values()
         ]
         assert answers.notes == []
-        assert not any(part.own for parts in answers.parts.values() for part in parts)
+        assert not any("keep" in step for step in answers.steps)
 
 
 @pytest.mark.parametrize(
@@ -157,7 +156,7 @@ def test_cells_of_one_exercise_are_run_in_their_order(lab):
     notebook = toy.full()
     notebook["cells"].append(toy.code("try", "# exercise 1.1\narea(2, 3)"))
     answers = matched(lab, notebook)
-    assert [part.own for part in answers.parts["1.1"]] == [False, False]
+    assert len(answers.cells(own=False)["1.1"]) == 2
     assert "2 cells belong to exercise 1.1: they were run in their order" in answers.notes[0]
 
 
@@ -174,7 +173,7 @@ def test_cells_that_were_merged_are_taken_apart_at_their_marks(lab):
 
 def kept(lab, notebook):
     """What is run of a submission beside its answers."""
-    steps = student_steps(lab, matched(lab, notebook))
+    steps = matched(lab, notebook).steps
     cells = zip(steps, cut(steps), strict=True)
     return [source for step, source in cells if source and not step["exercise"]]
 
@@ -198,8 +197,8 @@ def helper(): return SIDES"""
     notebook["cells"][2]["source"] += "\nhelper()"
     notebook["cells"].insert(2, toy.code("mine", own))
     notebook["cells"].insert(4, toy.code("late", "del area\nhelper = None\nwhile True: pass"))
-    parts = matched(lab, notebook).parts
-    assert [part.own for part in parts["1.1"]] == [True, False, True]
+    cells = [one for one in matched(lab, notebook).steps if one.get("group") == "1.1"]
+    assert ["keep" in step for step in cells] == [True, False, True]
     assert kept(lab, notebook) == [
         "FACTOR = 2",
         "import math\nSIDES = []\nSIDES.append(math.pi)\ndef helper():\n    return SIDES",
@@ -269,5 +268,5 @@ def test_the_course_itself_gets_no_note(root, name):
             del cell["id"]
             cell["metadata"] = {}
         answers = matched(lab, notebook)
-        assert (answers.notes, set(answers.edited)) == ([], set())
-        assert not any(part.own for parts in answers.parts.values() for part in parts)
+        assert answers.notes == []
+        assert not any("keep" in step for step in answers.steps)

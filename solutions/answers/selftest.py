@@ -14,7 +14,7 @@ from solutions.grader.inside.processes import interruptible
 from solutions.grader.lab import Lab, load_lab
 from solutions.grader.request import check_request
 from solutions.grader.results import Graded
-from solutions.grader.submissions.answers import Answers, one_part_each
+from solutions.grader.submissions.answers import Answers, plain_answers
 from tutorial_lib.units import GIB
 
 if TYPE_CHECKING:
@@ -139,11 +139,13 @@ def _table(lab: Lab, faults: Mapping[Case, str]) -> pd.DataFrame:
 def _cases(lab: Lab, known: Sequence[KnownAnswer]) -> Iterable[Case]:
     solved, empty = solution(lab).sources, blank(lab).sources
     for number in lab.exercises:
-        yield Case(number, "solution", "", one_part_each(solved))
-        yield Case(number, "blank", "", one_part_each(solved | {number: empty[number]}))
+        yield Case(number, "solution", "", plain_answers(lab, solved))
+        yield Case(number, "blank", "", plain_answers(lab, solved | {number: empty[number]}))
         here = [one for one in known if one.exercise == number]
         for one in here:
             others = {other.refused_with for other in here} - {one.refused_with, None}
             words = [one.refused_with, *sorted(filter(None, others))] if one.refused_with else []
             kind = "wrong" if one.refused_with else "right"
-            yield Case(number, kind, one.name, one_part_each(solved | {number: one.cell}), words)
+            yield Case(
+                number, kind, one.name, plain_answers(lab, solved | {number: one.cell}), words
+            )

@@ -15,7 +15,7 @@ from solutions.grader.lab import Lab
 from solutions.grader.launch import Server, open_server, run_directory
 from solutions.grader.request import default_workers
 from solutions.grader.results import Graded
-from solutions.grader.submissions.answers import Answers, one_part_each
+from solutions.grader.submissions.answers import Answers, plain_answers
 from tutorial_lib.checks.vocabulary.exercise import SEED_VARIABLE
 
 
@@ -95,7 +95,7 @@ def open_bench(order: Order) -> Iterator[Bench]:
     with run_directory() as place:
         for_students = shared | limits | {"package": package, "forbidden": str(lab.path)}
         for_students["view"] = str(place.parent / "view")
-        with open_server("inside.server", place, for_students) as sessions:
+        with open_server("inside.view", place, for_students) as sessions:
             rehearsal = place / secrets.token_hex(8)
             prepare(rehearsal, lab, solution(lab))
             os.close(sessions.fork(rehearsal)[1])
@@ -109,14 +109,14 @@ def open_bench(order: Order) -> Iterator[Bench]:
 
 def solution(lab: Lab) -> Answers:
     """Return the solution's own answers."""
-    return one_part_each({answer.exercise: answer.reference for answer in lab.answers.values()})
+    return plain_answers(lab, {name: answer.reference for name, answer in lab.answers.items()})
 
 
 def blank(lab: Lab) -> Answers:
     """Return answers that define what is asked for and do nothing."""
     body = "(*_, **__):\n    raise NotImplementedError"
     sources = {
-        answer.exercise: "\n".join(f"def {name}{body}" for name in answer.names)
-        for answer in lab.answers.values()
+        number: "\n".join(f"def {name}{body}" for name in answer.names)
+        for number, answer in lab.answers.items()
     }
-    return one_part_each(sources)
+    return plain_answers(lab, sources)

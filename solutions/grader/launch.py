@@ -10,6 +10,7 @@ import gc
 import json
 import os
 import re
+import select
 import shutil
 import signal
 import site
@@ -18,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -34,6 +36,7 @@ FOLDER_VARIABLES = (
 _LONGEST_PATH = 68  # a socket's path may have 104 bytes on macOS, and 26 come behind the folder
 _START = "from solutions.grader.{} import serve; serve()"
 _MOST_BYTES = 2**16
+_POLL_SECONDS = 0.05
 # Linux's: a line of what a process has mapped for itself alone, of no file; and a number of madvise
 _OWN_MEMORY = re.compile(r"(?m)^(\w+)-(\w+) rw-p \w+ 00:00 0 *(?:\[heap\])?$")
 _LARGE_PAGE, _MADV_COLLAPSE = 2 * 1024**2, 25
@@ -95,12 +98,26 @@ class Server:
             )
         return int(answer), reading
 
+    def run(self, path: Path, seconds: float, stopped: Callable[[], bool] = lambda: False) -> bool:
+        """Have a process forked, and wait for its end; False when it was killed, for its time."""
+        number, alive = self.fork(path)
+        give_up = time.monotonic() + seconds
+        try:
+            while not select.select([alive], [], [], _POLL_SECONDS)[0]:
+                if stopped() or time.monotonic() > give_up:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(number, signal.SIGKILL)
+                    return False
+        finally:
+            os.close(alive)
+        return True
+
 
 @contextlib.contextmanager
 def open_server(
     module: str, folder: Path, order: dict[str, Any], **environment: str
 ) -> Iterator[Server]:
-    """Start the `serve` of a module, as in `inside.server`, in a process; end all of its group.
+    """Start the `serve` of a module, as in `inside.view`, in a process; end all of its group.
 
     Raises:
         GradingError: When it does not start.

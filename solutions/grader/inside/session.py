@@ -23,7 +23,7 @@ from solutions.grader.submissions.slice_cells import up_to
 from tutorial_lib.checks.given.half import ANEW, EXAM_BYTES
 
 if TYPE_CHECKING:
-    from solutions.grader.submissions.answers import Bundle, Step
+    from solutions.grader.submissions.answers import Step
 
 _ACCEPT_SECONDS = 120
 _ALONE = {EXAM_BYTES, ANEW}  # in cases with a process of their own
@@ -45,7 +45,7 @@ def start_session(folder: Path, setting: Setting) -> None:
     """Serve one judge, in namespaces of its own, until it hangs up."""
     sandbox.die_with_parent()
     student.quiet([0, 1])  # what goes wrong here stands in the server's log
-    bundle: Bundle = json.loads((folder / "bundle.json").read_text())
+    bundle = json.loads((folder / "bundle.json").read_text())
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(folder / "socket"))
         listener.listen(1)
@@ -82,7 +82,7 @@ class Session:
     connection: socket.socket  # to the judge
     folder: Path  # the submission's own, in the run's directory
     setting: Setting
-    steps: list[Step]  # these three as in a `Bundle`
+    steps: list[Step]  # these three as in `Answers`
     cuts: dict[str, list[str]]
     problems: dict[str, str]
     spent: dict[str, Time] = field(default_factory=dict)  # by check

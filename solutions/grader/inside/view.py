@@ -1,8 +1,9 @@
 """The copy of the course that a graded answer's process sees: no judge, no oracle, no grader.
 
-Of the checks it holds the files named `given` and the folder `same_training`. It is written once a
-run, before the fork server imports any check. So what it leaves out is neither on disk for an
-answer to read nor anywhere in its process's memory.
+Of the checks it holds the files named `given` and the folder `same_training`. The fork server
+begins here, and writes it once a run, before it imports any check. So what it leaves out is neither
+on disk for an answer to read nor anywhere in its process's memory. Nothing of this library but the
+grader's own files may be imported above `serve`.
 """
 
 import importlib
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import tutorial_lib
+from solutions.grader.launch import take_order
 
 _COURSE = Path(__file__).resolve().parents[3]
 SHOWN = {"given", "same_training"}
@@ -21,6 +23,16 @@ _CHECKS = "tutorial_lib.checks"
 _CONTENT = ("course/recorded/rows", "course/figures/drawn", "course/claims", "course/ranks")
 # A student may have left in a cell what a page of feedback says to call: `checks.lab04.case(...)`.
 _LAB = "from {}.given import *\ncase = lambda *_, **__: lambda *_, **__: None\n"
+
+
+def serve() -> None:
+    """Enter the view, then serve; see `forks.serve` for what the order holds."""
+    channel, order = take_order()
+    hidden = enter(Path(order["view"]), order["package"])
+
+    from solutions.grader.inside import forks
+
+    forks.serve(order, hidden, channel)
 
 
 def enter(folder: Path, package: str) -> list[Path]:

@@ -6,13 +6,8 @@ their stored outputs, untouched. No line of a submission is in it.
 """
 
 import ast
-import contextlib
 import json
-import os
-import select
-import signal
 import threading
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -22,11 +17,10 @@ from solutions.grader.inside.watch import longest
 from solutions.grader.lab import Lab
 from solutions.grader.launch import Server
 from solutions.grader.results import Verdict
-from solutions.grader.submissions.answers import Answers, Bundle, student_steps
-from solutions.grader.submissions.slice_cells import needed, statements, used_names
+from solutions.grader.submissions.answers import Answers
+from solutions.grader.submissions.slice_cells import cut, statements
 
 _SPARE_SECONDS = 60.0  # for the judge's own work in one cell, on a busy machine
-_POLL_SECONDS = 0.05
 _REMOTE_FUNCTION = "solutions.grader.judging.remote_function"
 _OUTCOMES = "outcomes.jsonl"
 _PYTEST = ["judge.ipynb", "-c", "judge.ini", "--rootdir=.", "-q", "--color=no", "--noconftest"]
@@ -40,11 +34,12 @@ _OURS = "judge-"  # begins the id of every cell that is not the pristine noteboo
 def judge_notebook(lab: Lab) -> dict[str, Any]:
     """Build the notebook that nbval runs; the same for every submission."""
     code = [cell for cell in lab.cells if cell.kind == "code"]
-    sources = ["" if cell.mark else cell.source for cell in code]
-    checks = [cell.source if cell.mark and not cell.number else "" for cell in code]
+    checks = [cell.mark.number if cell.mark else None for cell in code]
+    sources = ["" if cell.number else cell.source for cell in code]
+    steps = [{"exercise": check, "source": s} for check, s in zip(checks, sources, strict=True)]
     cells: list[Any] = []
-    for cell, setup in zip(code, needed(sources, map(used_names, checks)), strict=True):
-        if setup:
+    for cell, setup in zip(code, cut(steps), strict=True):
+        if setup and not cell.mark:
             cells.append(_code_cell(f"setup-{len(cells)}", setup))
         elif cell.number:
             lines = [
@@ -80,18 +75,13 @@ def prepare(folder: Path, lab: Lab, answers: Answers) -> None:
     folder.mkdir(parents=True)
     (folder / "judge.ini").write_text("[pytest]\n")
     (folder / "judge.ipynb").write_text(json.dumps(judge_notebook(lab)), encoding="utf-8")
-    steps = student_steps(lab, answers)
-    bundle = Bundle(steps=steps, cuts=answers.cuts, problems=answers.problems)
+    bundle = {name: getattr(answers, name) for name in ("steps", "cuts", "problems")}
     (folder / "bundle.json").write_text(json.dumps(bundle), encoding="utf-8")
 
 
 def pytest_arguments(seconds: float) -> list[str]:
     """Return what pytest is called with in each judge; seconds as in `run.grade`."""
-    return [*_PYTEST, f"--nbval-cell-timeout={_cell_seconds(seconds)}"]
-
-
-def _cell_seconds(seconds: float) -> float:
-    return longest(seconds) + _SPARE_SECONDS
+    return [*_PYTEST, f"--nbval-cell-timeout={longest(seconds) + _SPARE_SECONDS}"]
 
 
 def run_judge(
@@ -102,26 +92,12 @@ def run_judge(
     Raises:
         NotGradable: When nbval did not come to an end, or left out a check.
     """
-    give_up = time.monotonic() + _SPARE_SECONDS + _cell_seconds(seconds) * len(lab.checks)
-    judge, alive = judges.fork(folder)
-    ended = False
-    try:
-        while not ended:
-            ended = bool(select.select([alive], [], [], _POLL_SECONDS)[0])
-            if time.monotonic() > give_up:
-                raise NotGradable("timed out", "Grading this file took too long.")
-            if stopped.is_set():
-                raise NotGradable("stopped", "Grading was stopped.")
-    finally:
-        os.close(alive)
-        if not ended:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(judge, signal.SIGKILL)
-    return _verdicts(folder / _OUTCOMES, lab)
-
-
-def _verdicts(outcomes: Path, lab: Lab) -> Mapping[str, Verdict]:
-    lines = []
+    most = _SPARE_SECONDS + (longest(seconds) + _SPARE_SECONDS) * len(lab.checks)
+    if not judges.run(folder, most, stopped.is_set):
+        if stopped.is_set():
+            raise NotGradable("stopped", "Grading was stopped.")
+        raise NotGradable("timed out", "Grading this file took too long.")
+    outcomes, lines = folder / _OUTCOMES, []
     if outcomes.exists():
         lines = [json.loads(line) for line in outcomes.read_text(encoding="utf-8").splitlines()]
     if any(line["lost"] for line in lines):

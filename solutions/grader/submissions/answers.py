@@ -1,49 +1,12 @@
-"""Answers of a submission, and the steps by which a student's process runs them."""
+"""Answers of a submission, as the steps by which a student's process runs them."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NotRequired, Self, TypedDict
+from typing import NotRequired, TypedDict
 
 from solutions.grader.lab import Lab
 
 NOT_PYTHON = "not Python"  # a finding
-
-
-@dataclass(frozen=True)
-class Part:
-    """A cell of the student's that is run for an exercise."""
-
-    source: str
-    own: bool = False  # beside the answer, such as a cell of helper functions
-
-
-@dataclass(frozen=True)
-class Answers:
-    """What a submission says; all but the notes and changed cells by exercise."""
-
-    # what is run, in order; absent where there is no answer
-    parts: dict[str, list[Part]] = field(default_factory=dict)
-    problems: dict[str, str] = field(default_factory=dict)  # why there is no answer
-    notes: list[str] = field(default_factory=list)  # for the student, about the rest of the file
-    edited: dict[str, str] = field(default_factory=dict)  # changed cells of the course, by their id
-    # what a person should read: line, what stands there, and why
-    findings: dict[str, list[tuple[int, str, str]]] = field(default_factory=dict)
-    cuts: dict[str, list[str]] = field(default_factory=dict)  # what of the `student_steps` is run
-    structures: dict[str, list[int]] = field(default_factory=dict)  # to find answers that are alike
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Self:
-        """Make answers from what `dataclasses.asdict` gave, and JSON gave back."""
-        parts = {name: [Part(**part) for part in some] for name, some in data["parts"].items()}
-        return cls(**{**data, "parts": parts})
-
-    @property
-    def sources(self) -> dict[str, str]:
-        """Return the student's answer by exercise, without the cells beside it."""
-        return {
-            number: "\n\n".join(part.source for part in parts if not part.own)
-            for number, parts in self.parts.items()
-        }
 
 
 class Step(TypedDict):
@@ -56,46 +19,66 @@ class Step(TypedDict):
     keep: NotRequired[list[str]]  # of one that answers nothing: names that it may not define anew
 
 
-class Bundle(TypedDict):
-    """What a session runs: the judge writes it, `start_session` reads it."""
+@dataclass(frozen=True)
+class Answers:
+    """What a submission says; all but the steps and notes by exercise."""
 
-    steps: list[Step]  # cells of course and student, in order
-    cuts: dict[str, list[str]]  # by exercise: the steps' sources, without what it does not need
-    problems: dict[str, str]  # by exercise: why there is no answer
+    steps: list[Step] = field(default_factory=list)  # cells of course and student, in order
+    problems: dict[str, str] = field(default_factory=dict)  # why there is no answer
+    notes: list[str] = field(default_factory=list)  # for the student, about the rest of the file
+    # what a person should read: line, what stands there, and why
+    findings: dict[str, list[tuple[int, str, str]]] = field(default_factory=dict)
+    cuts: dict[str, list[str]] = field(default_factory=dict)  # what of the steps is run
+    structures: dict[str, list[int]] = field(default_factory=dict)  # to find answers that are alike
+
+    def cells(self, *, own: bool = True) -> dict[str, list[str]]:
+        """Return the student's cells by exercise, with those of their own beside the answer."""
+        cells: dict[str, list[str]] = {}
+        for step in self.steps:
+            if "group" in step and (own or step["exercise"]):
+                cells.setdefault(step["group"], []).append(step["source"])
+        return cells
+
+    @property
+    def sources(self) -> dict[str, str]:
+        """Return the student's answer by exercise, without the cells beside it."""
+        return {number: "\n\n".join(some) for number, some in self.cells(own=False).items()}
 
 
-def one_part_each(sources: dict[str, str]) -> Answers:
+def plain_answers(lab: Lab, sources: Mapping[str, str]) -> Answers:
     """Make answers of one cell each, by exercise."""
-    return Answers({number: [Part(source)] for number, source in sources.items()})
+    return Answers(student_steps(lab, {name: [(one, False)] for name, one in sources.items()}, {}))
 
 
-def student_steps(lab: Lab, answers: Answers) -> list[Step]:
-    """List the cells that a student's process has, in order."""
+def student_steps(
+    lab: Lab, cells: Mapping[str, list[tuple[str, bool]]], edited: Mapping[str, str]
+) -> list[Step]:
+    """List the cells that a student's process has, in order.
+
+    `cells` are the student's by exercise, with whether each is beside the answer; `edited` are
+    changed cells of the course, by their id.
+    """
     steps: list[Step] = []
     answered: set[str] = set()
+
+    def add(source: str, what: str, keep: Iterable[str] | None = None) -> Step:
+        step: Step = {"exercise": None, "source": source, "file": f"<{what} {len(steps)}>"}
+        steps.append(step if keep is None else step | {"keep": sorted(keep)})
+        return steps[-1]
+
     for cell in lab.cells:
         if cell.kind != "code":
             continue
         if cell.mark is None:
-            steps.append(_step(cell.source, f"<set-up {len(steps)}>"))
-            if edited := answers.edited.get(cell.names[0] if cell.names else ""):
-                steps.append(
-                    _step(edited, f"<own cell {len(steps)}>", keep=lab.setup_names | answered)
-                )
+            add(cell.source, "set-up")
+            if changed := edited.get(cell.names[0] if cell.names else ""):
+                add(changed, "own cell", lab.setup_names | answered)
         number = cell.number or ""
-        for place, part in enumerate(answers.parts.get(number, ())):
-            if part.own:
-                step = _step(part.source, f"<own cell {len(steps)}>", keep=answered)
-            else:
+        for place, (source, own) in enumerate(cells.get(number, ())):
+            step = add(source, "own cell", answered if own else None)
+            step["group"] = number
+            if not own:
                 more = f", cell {place + 1}" if place else ""
-                step = _step(part.source, f"<exercise {number}{more}>", number)
-            steps.append(step | {"group": number})
-        answered |= set(lab.answers[number].names) if number in answers.parts else set()
+                step["exercise"], step["file"] = number, f"<exercise {number}{more}>"
+        answered |= set(lab.answers[number].names) if number in cells else set()
     return steps
-
-
-def _step(
-    source: str, file: str, exercise: str | None = None, keep: Iterable[str] | None = None
-) -> Step:
-    step: Step = {"exercise": exercise, "source": source, "file": file}
-    return step if keep is None else step | {"keep": sorted(keep)}

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from solutions.grader.lab import Lab
 from solutions.grader.submissions import review, slice_cells
-from solutions.grader.submissions.answers import NOT_PYTHON, Answers, Step, student_steps
+from solutions.grader.submissions.answers import NOT_PYTHON, Answers, Step
 from solutions.grader.submissions.structure import structures
 
 
@@ -49,7 +49,7 @@ class Course:
 
 def inspect_submission(course: Course, answers: Answers) -> Answers:
     """Add to answers what a person should read in them, notes for the student, and cuts."""
-    steps = student_steps(course.lab, answers)
+    steps = answers.steps
     cells = _cells(steps)
     known = dict(course.known)
     for parsed in (tree for _, _, tree in cells if tree):
@@ -71,7 +71,7 @@ def inspect_submission(course: Course, answers: Answers) -> Answers:
         if new:
             new = new if step["exercise"] else [one._replace(line=0) for one in new]
             found.setdefault(number, []).extend(new)
-    cuts = {number: slice_cells.cut(slice_cells.up_to(steps, number)) for number in answers.parts}
+    cuts = {number: slice_cells.cut(slice_cells.up_to(steps, number)) for number in answers.cells()}
     notes = [*answers.notes, *_notes(course, steps)]
     shapes = structures(course.lab, answers)
     return replace(answers, findings=found, notes=notes, cuts=cuts, structures=shapes)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from solutions.grader import NotGradable
 from solutions.grader.lab import AnswerCell, Lab
-from solutions.grader.submissions.answers import Answers, Part
+from solutions.grader.submissions.answers import Answers, student_steps
 from solutions.grader.submissions.cells import MOST_CHARACTERS, Cell, split_at_marks
 from solutions.grader.submissions.slice_cells import possible_names
 
@@ -42,7 +42,7 @@ def match_answers(lab: Lab, cells: Sequence[Cell]) -> Answers:
     """
     cells = [part for cell in cells for part in split_at_marks(cell)]
     placed = list(_placed(lab, cells))
-    answers = Answers()
+    answers, parts = Answers(), dict[str, list[tuple[str, bool]]]()
     own = _own_cells(placed)
     for number, answer in lab.answers.items():
         found = _answering(answer, placed)
@@ -68,16 +68,15 @@ def match_answers(lab: Lab, cells: Sequence[Cell]) -> Answers:
                 f"A cell below the check of exercise {number} defines its answer once more, and "
                 f"was not used: begin it with the line `# exercise {number}` if it should be."
             )
-        answers.parts[number] = [
-            Part(placed[i].cell.source, own=i not in found) for i in sorted([*beside, *found])
-        ]
-    if not answers.parts and not any(one.exercise for one in _placed(lab, cells, kinds=None)):
+        parts[number] = [(placed[i].cell.source, i in beside) for i in sorted([*beside, *found])]
+    if not parts and not any(one.exercise for one in _placed(lab, cells, kinds=None)):
         said = f"No answer cell of {lab.name} is in this file"
         if others := list(dict.fromkeys(cell.number for cell in cells if cell.number)):
             this = int(others[0].partition(".")[0])
             said += f": this is lab {this:02}, with answers to {', '.join(others)}"
         raise NotGradable("nothing to grade", f"{said}.")
-    _compare_with_the_course(placed, answers)
+    edited = _compare_with_the_course(placed, answers.notes)
+    answers.steps.extend(student_steps(lab, parts, edited))
     return answers
 
 
@@ -166,9 +165,9 @@ def _what_is_missing(number: str, lab: Lab, cells: Sequence[Cell]) -> str:
     )
 
 
-def _compare_with_the_course(placed: Sequence[_Placed], answers: Answers) -> None:
-    """Collect changed set-up cells, and say what was not read or not used."""
-    notes, checks_differ = [], False
+def _compare_with_the_course(placed: Sequence[_Placed], said: list[str]) -> dict[str, str]:
+    """Collect changed set-up cells by their id, and say what was not read or not used."""
+    edited, notes, checks_differ = dict[str, str](), list[str](), False
     for one in placed:
         if one.cell.is_too_long and not one.exercise:
             notes.append(f"A cell of more than {MOST_CHARACTERS:,} characters was not read.")
@@ -176,7 +175,8 @@ def _compare_with_the_course(placed: Sequence[_Placed], answers: Answers) -> Non
             if one.course.mark:
                 checks_differ = True
             elif one.course.names:
-                answers.edited[one.course.names[0]] = one.cell.source
+                edited[one.course.names[0]] = one.cell.source
     if checks_differ:
         notes.append("Check cells of this file differ from the course's; the course's were used.")
-    answers.notes.extend(notes[:_MOST_NOTES])
+    said.extend(notes[:_MOST_NOTES])
+    return edited

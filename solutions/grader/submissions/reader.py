@@ -12,13 +12,9 @@ import functools
 import gc
 import io
 import json
-import os
 import pickle
 import re
 import secrets
-import select
-import signal
-import time
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
@@ -28,7 +24,7 @@ from typing import Any
 from solutions.grader import NotGradable
 from solutions.grader.lab import Lab
 from solutions.grader.launch import Server, open_server, run_directory, serve_forks, take_order
-from solutions.grader.submissions.answers import NOT_PYTHON, Answers, one_part_each
+from solutions.grader.submissions.answers import NOT_PYTHON, Answers, plain_answers
 from solutions.grader.submissions.cells import read_cells, read_script
 from solutions.grader.submissions.class_folder import MAX_BYTES
 from solutions.grader.submissions.inspect_submission import Course, inspect_submission
@@ -62,7 +58,8 @@ def read_submission(lab: Lab, content: bytes) -> Answers:
 def _ask(server: Server, place: Path, content: bytes) -> Answers:
     file = place / secrets.token_hex(8)
     file.write_bytes(content)
-    said, _, inspected = _said(*server.fork(file)).partition(b"\n")
+    done, out = server.run(file, _CLOCK_SECONDS), file.with_suffix(".json")
+    said, _, inspected = (out.read_text("utf-8") if done and out.exists() else "").partition("\n")
     file.unlink()
     if not said:
         raise NotGradable("unreadable", f"The file {_TOO_LONG}.")
@@ -70,22 +67,10 @@ def _ask(server: Server, place: Path, content: bytes) -> Answers:
     if "status" in facts:
         raise NotGradable(facts["status"], facts["reason"])
     with contextlib.suppress(ValueError):
-        return Answers.from_json(json.loads(inspected))
+        return Answers(**json.loads(inspected))
     reason = (1, NOT_PYTHON, "to parse these cells ends the process that does it")
-    return Answers.from_json(facts | {"findings": {number: [reason] for number in facts["parts"]}})
-
-
-def _said(child: int, pipe: int) -> bytes:
-    parts: list[bytes] = []
-    give_up = time.monotonic() + _CLOCK_SECONDS
-    with os.fdopen(pipe, "rb", buffering=0) as said:
-        while select.select([said], [], [], max(0, give_up - time.monotonic()))[0]:
-            if not (part := said.read(2**20)):
-                return b"".join(parts)
-            parts.append(part)
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(child, signal.SIGKILL)
-    return b""
+    answers = Answers(**facts)
+    return dataclasses.replace(answers, findings={number: [reason] for number in answers.cells()})
 
 
 def _unpacked(content: bytes) -> bytes:
@@ -154,11 +139,11 @@ def serve() -> None:
     channel, order = take_order()
     course = Course(pickle.loads(Path(order["lab"]).read_bytes()))  # the grader's own
     solution = {number: one.reference for number, one in course.lab.answers.items()}
-    inspect_submission(course, one_part_each(solution))  # what it has parsed is kept
-    serve_forks(channel, True, lambda pipe, file: _be_reader(pipe, file, course))
+    inspect_submission(course, plain_answers(course.lab, solution))  # what it has parsed is kept
+    serve_forks(channel, True, lambda _, file: _be_reader(file, course))
 
 
-def _be_reader(pipe: int, file: Path, course: Course) -> None:
+def _be_reader(file: Path, course: Course) -> None:
     # ended by the system where too much memory or time would be taken
     with contextlib.suppress(ImportError, OSError, ValueError):
         import resource
@@ -166,7 +151,7 @@ def _be_reader(pipe: int, file: Path, course: Course) -> None:
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
         resource.setrlimit(resource.RLIMIT_CPU, (_CPU_SECONDS, _CPU_SECONDS))
     gc.disable()  # JSON holds no circles, and looking for them takes seconds
-    with os.fdopen(pipe, "w", encoding="utf-8") as out:
+    with file.with_suffix(".json").open("w", encoding="utf-8") as out:
         try:
             answers = _read(course.lab, file.read_bytes())
         except NotGradable as finding:

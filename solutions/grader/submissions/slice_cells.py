@@ -10,7 +10,7 @@ import copy
 import functools
 import re
 import symtable
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 # IPython's own lines. Python stands behind `%time` and below the first line of most cell magics.
@@ -165,20 +165,6 @@ def _changed_inside(function: ast.FunctionDef | ast.ClassDef) -> set[str]:
     return names | {_ARGUMENTS} if names & given else names
 
 
-def needed(cells: Sequence[str], wanted: Iterable[Iterable[str]]) -> list[str]:
-    """Cut every cell of the course down to the statements that later code needs.
-
-    An empty source stands for a cell that is run elsewhere; what runs there uses the `wanted` names
-    of this place. Of an import, the names that are used are left.
-    """
-    names: set[str] = set()
-    kept: list[str] = []
-    for source, used_here in reversed(list(zip(cells, wanted, strict=True))):
-        names |= set(used_here)
-        kept.append(_needed_part(statements(source), names))
-    return kept[::-1]
-
-
 def up_to(steps: Sequence[Mapping[str, Any]], exercise: str) -> Sequence[Mapping[str, Any]]:
     """List the steps up to the last one of an exercise."""
     last = max(i for i, step in enumerate(steps) if step.get("group") == exercise)
@@ -193,7 +179,7 @@ def cut(
     """Cut the set-up and a student's own cells down to what the answers need.
 
     Args:
-        steps: As `judge.student_steps` makes them. Answers stay whole; so do cells that write a
+        steps: Of them answers stay whole, or checks; so do a student's cells that write a
             file or run one.
         begin: Called with the number of a step before its text is parsed, which may end the
             process.

@@ -22,12 +22,8 @@ def structures(lab: Lab, answers: Answers) -> dict[str, list[int]]:
     given = (cell.source for cell in lab.cells if cell.kind == "code" and not cell.mark)
     of_course = structure(*given)
     return {
-        number: sorted(
-            structure(*(part.source for part in parts))
-            - of_course
-            - structure(lab.answers[number].blank or "")
-        )
-        for number, parts in answers.parts.items()
+        number: sorted(structure(*cells) - of_course - structure(lab.answers[number].blank or ""))
+        for number, cells in answers.cells().items()
     }
 
 
