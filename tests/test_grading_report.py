@@ -64,7 +64,7 @@ def test_a_roster_names_students_and_who_handed_in_nothing(lab, tmp_path):
     assert "Submissions of nobody on the roster: 1 (=cmd().ipynb)." in said
     assert "Students who handed in nothing: 1 (zoe)." in said
     assert "left out of the Canvas and Moodle files" in said[2]
-    assert read_csv(as_csv(class_list.rows(lab, entries)))[0]["id"] == "'=17"
+    assert read_csv(as_csv(class_list.sheets(lab, entries)["scores"]))[0]["id"] == "'=17"
 
 
 @pytest.mark.parametrize(
@@ -148,7 +148,7 @@ def test_the_instructor_alone_sees_why_an_answer_is_to_be_read(lab, tmp_path):
     entries, _ = entries_of(lab)
     noticed = replace(entries[0].result, findings={"1.2": ["line 2: uses <sys>."]})
     entries[0] = replace(entries[0], result=noticed)
-    lines = read_csv(as_csv(class_list.rows(lab, entries)))
+    lines = read_csv(as_csv(class_list.sheets(lab, entries)["scores"]))
     assert [line["review"] for line in lines] == ["1.2", "", "", ""]
     index = pages.index_page(lab, entries, [])
     place = index.split('<a href="answers/1.2.html#')[1].partition('"')[0]
@@ -176,7 +176,7 @@ def test_marks_by_hand_go_before_those_of_the_checks(lab, tmp_path):
     )
     marks = read_marks(path, lab, names, Roster(None))
     entries = class_entries(found, Roster(None), names, marks)
-    rows = {row["name"]: row for row in class_list.rows(lab, entries)}
+    rows = {row["name"]: row for row in class_list.sheets(lab, entries)["scores"]}
     bob, zoe, ann = (rows[name] for name in ("bob.ipynb", "zoe.zip", "ann/b.ipynb"))
     assert (bob["points"], bob["by checks"], bob["1.2"], bob["by hand"]) == (9.5, 10, 2.5, "1.2")
     assert bob["comment"] == "1.2: Half of it: see me"
@@ -189,7 +189,7 @@ def test_marks_by_hand_go_before_those_of_the_checks(lab, tmp_path):
     assert "From &lt;paper&gt;" in pages.feedback_page(lab, entries[-1], "v1")
     assert '<td class="number">2.5*</td>' in pages.index_page(lab, entries, [])
     assert "<strong>2.5 of 3</strong> by hand" in pages.answers_page(lab, "1.2", entries)
-    assert "bob,,,bob,,9.5" in class_list.canvas_csv(lab, entries)
+    assert "bob,,,bob,,9.5" in as_csv(class_list.sheets(lab, entries)["scores-canvas"])
 
 
 @pytest.mark.parametrize(

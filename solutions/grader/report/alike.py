@@ -46,38 +46,22 @@ def alike(lab: Lab, entries: Sequence[Entry]) -> list[Group]:
             found[frozenset(pair)] = exercises
     groups: list[set[int]] = []
     for both in sorted(found, key=lambda both: -len(found[both])):
-        if any(both <= group for group in groups):
-            continue
-        for group in groups:
-            if all(frozenset((x, y)) in found for x in both - group for y in group):
-                group |= both
-                break
+        near = (g for g in groups if all(frozenset((x, y)) in found for x in both - g for y in g))
+        if group := next(near, None):
+            group |= both
         else:
             groups.append(set(both))
-    groups.sort(key=len, reverse=True)
-    return [
-        Group(
-            [rows[place] for place in sorted(group)],
-            [
-                name
-                for name in lab.exercises
-                if any(name in found.get(frozenset(pair), ()) for pair in combinations(group, 2))
-            ],
-        )
-        for group in groups
+    shared = [{name for pair in found if pair <= group for name in found[pair]} for group in groups]
+    listed = [
+        Group([rows[i] for i in sorted(group)], [n for n in lab.exercises if n in names])
+        for group, names in zip(groups, shared, strict=True)
     ]
+    return sorted(listed, key=lambda group: -len(group.rows))
 
 
 def _alike(one: Mapping[str, set[int]], other: Mapping[str, set[int]]) -> list[str]:
     """List the exercises in which two students' answers are alike; none where those are few."""
-    long = [
-        name
-        for name in one.keys() & other.keys()
-        if min(len(one[name]), len(other[name])) >= _SMALLEST
-    ]
-    same = [
-        name
-        for name in long
-        if len(one[name] & other[name]) >= _SHARE * len(one[name] | other[name])
-    ]
+    both = [(name, one[name], other[name]) for name in one.keys() & other.keys()]
+    long = [some for some in both if min(map(len, some[1:])) >= _SMALLEST]
+    same = [name for name, mine, yours in long if len(mine & yours) >= _SHARE * len(mine | yours)]
     return same if len(same) >= max(_EXERCISES, len(long) / 2) else []

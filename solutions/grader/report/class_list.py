@@ -7,7 +7,7 @@ from typing import Any
 
 from solutions.grader.lab import Lab
 from solutions.grader.report.roster import Roster, Student
-from solutions.grader.report.tables import as_csv, readable
+from solutions.grader.report.tables import readable
 from solutions.grader.results import Graded
 
 NOTHING = "nothing handed in"
@@ -60,33 +60,27 @@ def class_entries(
 ) -> list[Entry]:
     """List the rows of a class; behind them the students of whom no file is among `names`.
 
-    Args:
-        results: Of what was handed in.
-        roster: The students.
-        names: Of all submissions.
-        marks: By the name of a row, as `read_marks` returns them.
+    `results` are of what was handed in, and `names` of all files. The marks are by the name of a
+    row, as `read_marks` returns them.
     """
     marks = marks or {}
-    found = [Entry(one, roster.find(one.name), marks.get(one.name, {})) for one in results]
     there = [roster.find(name) for name in names]
-    missing = {one.folder or one.name: one for one in roster.students if one not in there}
-    nothing = [
-        Entry(Graded(name, NOTHING, reason="No file was found."), one, marks.get(name, {}))
-        for name, one in missing.items()
-    ]
-    return [*found, *nothing]
+    rows = [(one, roster.find(one.name)) for one in results]
+    for one in roster.students:
+        if one not in there:
+            name = one.folder or one.name
+            rows.append((Graded(name, NOTHING, reason="No file was found."), one))
+    return [Entry(one, student, marks.get(one.name, {})) for one, student in rows]
 
 
 def roster_warnings(entries: Sequence[Entry]) -> list[str]:
     """Tell the instructor which rows the roster and the files for an LMS do not fit."""
-    rows = [(entry.result.name, entry.result.status) for entry in entries]
+    rows = [(entry.result.name, entry.result.status, entry.student) for entry in entries]
     sentences = {
-        "Submissions of nobody on the roster": [
-            entry.result.name for entry in entries if entry.student is None
-        ],
-        "Students who handed in nothing": [name for name, status in rows if status == NOTHING],
+        "Submissions of nobody on the roster": [name for name, _, one in rows if not one],
+        "Students who handed in nothing": [name for name, status, _ in rows if status == NOTHING],
         "Submissions not graded, with an empty cell in the Canvas and Moodle files": [
-            name for name, status in rows if status not in ("graded", NOTHING)
+            name for name, status, _ in rows if status not in ("graded", NOTHING)
         ],
         "Students with several rows, left out of the Canvas and Moodle files (leave one notebook "
         "of each in the folder, and grade again)": [one.name for one in several_rows(entries)],
@@ -104,56 +98,39 @@ def several_rows(entries: Sequence[Entry]) -> list[Student]:
     return [student for student, count in rows.items() if count > 1]
 
 
-def rows(lab: Lab, entries: Sequence[Entry]) -> list[dict[str, Any]]:
-    """Make the lines of `scores.csv`."""
-    return [
-        {
-            "name": readable(entry.result.name),
-            "student": readable(entry.student.name if entry.student else ""),
-            "id": readable(entry.student.id if entry.student else ""),
-            "status": entry.result.status,
-            "points": entry.grade(lab),
-            "maximum": lab.maximum,
-            **{exercise: entry.grade(lab, exercise) for exercise in lab.exercises},
-            "by checks": entry.result.grade(lab),
-            "by hand": " ".join(one for one in entry.marks if entry.by_hand(one) is not None),
-            "comment": readable(
-                " ".join(
-                    f"{exercise}: {mark.comment}".removeprefix(": ")
-                    for exercise, mark in entry.marks.items()
-                    if mark.comment
-                )
-            ),
-            "review": " ".join(sorted(entry.result.findings)),
-            "reason": readable(entry.result.reason),
-        }
-        for entry in entries
-    ]
+def sheets(lab: Lab, entries: Sequence[Entry]) -> dict[str, list[dict[str, Any]]]:
+    """Return the lines of each score sheet: ours, and what Canvas and Moodle import.
 
-
-def canvas_csv(lab: Lab, entries: Sequence[Entry]) -> str:
-    """Write what Canvas' gradebook imports: a line of maxima, then a line a student."""
+    Canvas' begins with a line of maxima. Students with several rows are in ours alone.
+    """
     first = dict.fromkeys(_CANVAS, "") | {"Student": "    Points Possible", lab.name: lab.maximum}
-    lines = [
-        dict(zip(_CANVAS, (one.name, one.canvas_id, one.id, one.folder, one.section), strict=True))
-        | {lab.name: points}
-        for one, points in _grades(lab, entries)
-    ]
-    return as_csv([first, *lines])
-
-
-def moodle_csv(lab: Lab, entries: Sequence[Entry]) -> str:
-    """Write what Moodle's gradebook imports."""
-    lines = [
-        dict(zip(_MOODLE, (*one.name.partition(" ")[::2], one.id, one.email), strict=True))
-        | {lab.name: points}
-        for one, points in _grades(lab, entries)
-    ]
-    return as_csv(lines)
-
-
-def _grades(lab: Lab, entries: Sequence[Entry]) -> list[tuple[Student, float | None]]:
-    """List the students with one row, and the points of each; None where nothing was graded."""
+    ours, canvas, moodle = [_row(lab, entry) for entry in entries], [first], list[dict[str, Any]]()
     several = several_rows(entries)
-    found = [(one.student, one.grade(lab)) for one in entries if one.student]
-    return [(student, points) for student, points in found if student not in several]
+    for entry in entries:
+        if (one := entry.student) and one not in several:
+            grade: dict[str, Any] = {lab.name: entry.grade(lab)}
+            about: tuple[str, ...] = (one.name, one.canvas_id, one.id, one.folder, one.section)
+            canvas.append(dict(zip(_CANVAS, about, strict=True)) | grade)
+            about = (*one.name.partition(" ")[::2], one.id, one.email)
+            moodle.append(dict(zip(_MOODLE, about, strict=True)) | grade)
+    return {"scores": ours, "scores-canvas": canvas, "scores-moodle": moodle}
+
+
+def _row(lab: Lab, entry: Entry) -> dict[str, Any]:
+    result, student, marks = entry.result, entry.student or Student(""), entry.marks
+    said = [f"{n}: {mark.comment}".removeprefix(": ") for n, mark in marks.items() if mark.comment]
+    row = {
+        "name": result.name,
+        "student": student.name,
+        "id": student.id,
+        "status": result.status,
+        "points": entry.grade(lab),
+        "maximum": lab.maximum,
+        **{exercise: entry.grade(lab, exercise) for exercise in lab.exercises},
+        "by checks": result.grade(lab),
+        "by hand": " ".join(one for one in marks if entry.by_hand(one) is not None),
+        "comment": " ".join(said),
+        "review": " ".join(sorted(result.findings)),
+        "reason": result.reason,
+    }
+    return {name: readable(v) if isinstance(v, str) else v for name, v in row.items()}

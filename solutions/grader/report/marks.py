@@ -1,7 +1,8 @@
 """Marks by hand: points and comments that an instructor writes beside those of the checks."""
 
-import difflib
+import contextlib
 from collections.abc import Sequence
+from difflib import get_close_matches
 from pathlib import Path
 
 from solutions.grader import GradingError
@@ -31,18 +32,18 @@ def read_marks(
     for number, cells in read_table(path, _STUDENT):
         who = next((cells[name] for name in _STUDENT if cells.get(name)), "")
         rows = keys.get(who.casefold(), [])
-        fault = "" if rows else f"has {who!r}, who is no student here{_near(who, keys)}"
+        near = [f" (did you mean {one!r}?)" for one in get_close_matches(who.casefold(), keys, 1)]
+        fault = "" if rows else f"has {who!r}, who is no student here{''.join(near)}"
         try:
             exercise, mark = _mark(lab, cells)
         except ValueError as error:
             fault = fault or str(error)
-        if not fault and any(exercise in marks.get(name, {}) for name in rows):
-            fault = f"has {exercise or 'the whole lab'} of {who!r} for a second time"
+        for name in () if fault else rows:
+            if exercise in marks.setdefault(name, {}):
+                fault = f"has {exercise or 'the whole lab'} of {who!r} for a second time"
+            marks[name].setdefault(exercise, mark)
         if fault:
             faults.append(f"Line {number} of {path} {fault}.")
-        else:
-            for name in rows:
-                marks.setdefault(name, {})[exercise] = mark
     if faults:
         raise GradingError("\n".join([*faults, "Nothing was graded or changed: correct the file."]))
     return marks
@@ -50,17 +51,13 @@ def read_marks(
 
 def _keys(entries: Sequence[Entry]) -> dict[str, list[str]]:
     """List the row of each name, folder, id or e-mail; none where two students do."""
-    keys: dict[str, list[str]] = {}
-    people: dict[str, set[object]] = {}
+    keys: dict[str, dict[str, object]] = {}  # by row, whose it is
     for entry in entries:
         name, one = entry.result.name, entry.student
-        words = {name, student_key(name)} | (
-            {one.name, one.folder, one.id, one.email} if one else set()
-        )
-        for word in {word.casefold() for word in words if word}:
-            keys.setdefault(word, []).append(name)
-            people.setdefault(word, set()).add(one or name)
-    return {word: rows for word, rows in keys.items() if len(people[word]) == 1}
+        more = (one.name, one.folder, one.id, one.email) if one else ()
+        for word in {word.casefold() for word in (name, student_key(name), *more) if word}:
+            keys.setdefault(word, {})[name] = one or name
+    return {word: [*rows] for word, rows in keys.items() if len({*rows.values()}) == 1}
 
 
 def _mark(lab: Lab, cells: dict[str, str]) -> tuple[str, Mark]:
@@ -69,22 +66,15 @@ def _mark(lab: Lab, cells: dict[str, str]) -> tuple[str, Mark]:
         raise ValueError(
             f"has exercise {exercise!r}, and {lab.name} has {', '.join(lab.exercises)}"
         )
+    comment, most, value = cells.get("comment", ""), lab.maximum_of(exercise), -1.0
     if not points:
-        if not cells.get("comment"):
+        if not comment:
             raise ValueError("has neither points nor a comment")
-        return exercise, Mark(None, cells["comment"])
+        return exercise, Mark(None, comment)
     if not exercise:
         raise ValueError("has points for no exercise: name one in the column exercise")
-    most = lab.maximum_of(exercise)
-    try:
+    with contextlib.suppress(ValueError):
         value = float(points)
-    except ValueError:
-        value = -1.0
     if not 0 <= value <= most:  # nor a nan
         raise ValueError(f"has {cells['points']!r} points: give a number from 0 to {most}")
-    return exercise, Mark(int(value) if value == int(value) else value, cells.get("comment", ""))
-
-
-def _near(who: str, keys: dict[str, list[str]]) -> str:
-    near = difflib.get_close_matches(who.casefold(), keys, 1)
-    return f" (did you mean {near[0]!r}?)" if near else ""
+    return exercise, Mark(int(value) if value == int(value) else value, comment)

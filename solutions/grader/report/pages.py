@@ -79,20 +79,24 @@ def index_page(
     points = [one.grade(lab) or 0 for one in counted]
     facts |= {"counted": len(counted), "mean": fmean(points or [0]), "kinds": _KINDS}
     facts["totals"] = Counter(int(one) for one in points)
-    findings: dict[str, list[tuple[Entry, str, str]]] = {}
-    stopped: dict[str, list[tuple[Entry, str]]] = {}
+    findings, stopped = [], []
     for entry in entries:
         for exercise in lab.exercises:
             if ended := _STOPPED.match(entry.result.message(lab, exercise)):
-                how = ended["how"] or ended["does"]
-                stopped.setdefault(how, []).append((entry, exercise))
+                stopped.append((ended["how"] or ended["does"], entry, exercise))
         for exercise, lines in entry.result.findings.items():
-            for line in lines:
-                place, _, what = line.partition(": ")
-                findings.setdefault(what, []).append((entry, exercise, place))
-    facts["findings"] = sorted(findings.items(), key=lambda one: -len(one[1]))
-    facts["stopped"] = sorted(stopped.items(), key=lambda one: -len(one[1]))
+            for place, _, what in (line.partition(": ") for line in lines):
+                findings.append((what, entry, exercise, place))
+    facts |= {"findings": _grouped(findings), "stopped": _grouped(stopped)}
     return _page("index.html", title=lab.heading, summary=by_exercise(lab, counted), **facts)
+
+
+def _grouped(found: Sequence[tuple[Any, ...]]) -> list[tuple[str, list[tuple[Any, ...]]]]:
+    """Group rows by what stands first in them; the largest group comes first."""
+    groups: dict[str, list[tuple[Any, ...]]] = {}
+    for what, *others in found:
+        groups.setdefault(what, []).append(tuple(others))
+    return sorted(groups.items(), key=lambda one: -len(one[1]))
 
 
 def by_exercise(lab: Lab, entries: Sequence[Entry]) -> list[dict[str, Any]]:
@@ -102,21 +106,22 @@ def by_exercise(lab: Lab, entries: Sequence[Entry]) -> list[dict[str, Any]]:
     """
     found = []
     for exercise in lab.exercises:
+        most = lab.maximum_of(exercise)
         points = [entry.grade(lab, exercise) or 0 for entry in entries]
         texts = [entry.result.message(lab, exercise) for entry in entries]
-        messages = [text for text in texts if text and _BLANK not in text]
-        example = {_NUMBER.sub("0", text): text for text in messages}
-        alike = Counter(_NUMBER.sub("0", text) for text in messages).most_common(1)
-        ((message, said),) = alike or [("", 0)]
-        facts = {"exercise": exercise, "said": said, "message": example.get(message, "")}
-        facts["blank"] = sum(_BLANK in text for text in texts)
-        most = lab.maximum_of(exercise)
+        blank = [_BLANK in text for text in texts]
+        alike: dict[str, list[str]] = {}
+        for text in texts:
+            if text and _BLANK not in text:
+                alike.setdefault(_NUMBER.sub("0", text), []).append(text)
+        said = max(alike.values(), key=len, default=[""])
         kinds = Counter(
-            _KINDS[0 if point == most else 1 if point else 2 + (_BLANK in text)]
-            for point, text in zip(points, texts, strict=True)
+            _KINDS[0 if point == most else 1 if point else 2 + empty]
+            for point, empty in zip(points, blank, strict=True)
         )
-        facts["kinds"] = [(kind, kinds[kind]) for kind in _KINDS]
-        found.append(facts | {"mean": fmean(points or [0])})
+        facts = {"exercise": exercise, "blank": sum(blank), "mean": fmean(points or [0])}
+        facts |= {"said": len(said) if alike else 0, "message": said[-1]}
+        found.append(facts | {"kinds": [(kind, kinds[kind]) for kind in _KINDS]})
     return found
 
 

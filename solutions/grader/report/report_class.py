@@ -73,8 +73,7 @@ def report_class(
     versions |= {"python": platform.python_version(), "system": platform.platform()}
     graded = list(map(asdict, results))
     more = {"isolation": walls, "versions": versions, "submissions": graded}
-    write_report(out, lab, entries, said, {**facts, **more})
-    table = pd.DataFrame(class_list.rows(lab, entries))
+    table = pd.DataFrame(write_report(out, lab, entries, said, {**facts, **more}))
     table.attrs["said"] = said
     return table
 
@@ -112,29 +111,27 @@ def check_folder(out: Path, submissions: Path) -> None:
 
 def write_report(
     out: Path, lab: Lab, entries: Sequence[Entry], said: Sequence[str], facts: Mapping[str, Any]
-) -> None:
-    """Write the whole report beside its place, then put it there: nothing is ever half-written."""
+) -> list[dict[str, Any]]:
+    """Write the whole report beside its place, then put it there: nothing is ever half-written.
+
+    Returns the lines of `scores.csv`.
+    """
+    sheets, groups = class_list.sheets(lab, entries), alike(lab, entries)
+    version, rows = str(facts.get("version", "")), sheets["scores"]
+    texts = {f"{name}.csv": as_csv(lines) for name, lines in sheets.items()}
+    texts |= {f"answers/{n}.html": pages.answers_page(lab, n, entries) for n in lab.exercises}
+    texts["alike.html"] = pages.alike_page(lab, groups)
+    texts["index.html"] = pages.index_page(lab, entries, said, groups)
+    texts["run.json"] = json.dumps({**facts, "rows": rows}, indent=2) + "\n"
+    for entry in entries:
+        name = f"feedback/{pages.feedback_name(entry.result.name)}"
+        texts[name] = pages.feedback_page(lab, entry, version)
     with tempfile.TemporaryDirectory(prefix=f".{out.name}-", dir=out.parent) as beside:
         new = Path(beside, "new")
-        (new / "answers").mkdir(parents=True)
-        for entry in entries:
-            page = new / "feedback" / pages.feedback_name(entry.result.name)
-            page.parent.mkdir(parents=True, exist_ok=True)
-            _write(page, pages.feedback_page(lab, entry, str(facts.get("version", ""))))
-        for exercise in lab.exercises:
-            _write(new / "answers" / f"{exercise}.html", pages.answers_page(lab, exercise, entries))
-        rows = class_list.rows(lab, entries)
-        _write(new / "scores.csv", as_csv(rows))
-        _write(new / "scores-canvas.csv", class_list.canvas_csv(lab, entries))
-        _write(new / "scores-moodle.csv", class_list.moodle_csv(lab, entries))
-        groups = alike(lab, entries)
-        _write(new / "alike.html", pages.alike_page(lab, groups))
-        _write(new / "index.html", pages.index_page(lab, entries, said, groups))
-        _write(new / "run.json", json.dumps({**facts, "rows": rows}, indent=2) + "\n")
+        for name, text in texts.items():
+            (new / name).parent.mkdir(parents=True, exist_ok=True)
+            (new / name).write_text(text, encoding="utf-8")
         if out.exists():
             out.rename(Path(beside, "old"))
         new.rename(out)
-
-
-def _write(path: Path, text: str) -> None:
-    path.write_text(text, encoding="utf-8")
+    return rows
