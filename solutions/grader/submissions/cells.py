@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from solutions.grader import NotGradable
 from tutorial_lib.school.marks import Mark, cell_mark
 
 # Far more than an answer needs. Splitting or tokenizing a text takes hundreds of times its bytes.
@@ -33,11 +34,11 @@ class Cell:
         return len(self.source) > MOST_CHARACTERS
 
 
-def read_cells(notebook: Any) -> list[Cell] | None:
-    """List the cells of a notebook that are dictionaries, or None when it is no notebook."""
+def read_cells(notebook: Any) -> list[Cell]:
+    """List the cells of a notebook that are dictionaries; NotGradable when it is no notebook."""
     raw = _dict(notebook).get("cells")
     if not isinstance(raw, list):
-        return None
+        raise NotGradable("not a notebook", "The file is JSON, but it has no list of cells.")
     return [_read(cell) for cell in raw if isinstance(cell, dict)]
 
 
@@ -71,32 +72,34 @@ def _dict(value: Any) -> dict[str, Any]:
 
 def split_at_marks(cell: Cell) -> list[Cell]:
     """Take apart a code cell into which cells with marks of their own were merged."""
-    lines = cell.source.splitlines(keepends=True)
-    starts = [0]
-    for number in range(1, 0 if cell.kind != "code" or cell.is_too_long else len(lines)):
-        if _ends_a_check(lines[starts[-1] : number]) or (
-            lines[number].startswith("# ")
-            and _begins_a_cell(lines[starts[-1] :], number - starts[-1])
-        ):
-            starts.append(number)
-    if len(starts) == 1:
+    if cell.kind != "code" or cell.is_too_long:
         return [cell]
-    parts = ["".join(lines[a:b]) for a, b in zip(starts, [*starts[1:], None], strict=True)]
-    return [_make(cell.kind, part, () if i else cell.names, {}) for i, part in enumerate(parts)]
+    parts: list[list[str]] = [[]]
+    lines = cell.source.splitlines(keepends=True)
+    for number, line in enumerate(lines):
+        if _ends_a_check(parts[-1]) or _begins_a_cell(line, parts[-1], lines[number + 1 :]):
+            parts.append([])
+        parts[-1].append(line)
+    if len(parts) == 1:
+        return [cell]
+    texts = map("".join, parts)
+    return [_make(cell.kind, text, () if i else cell.names, {}) for i, text in enumerate(texts)]
 
 
-def _ends_a_check(lines: Sequence[str]) -> bool:
+def _ends_a_check(above: Sequence[str]) -> bool:
     """Tell whether the last line calls the check whose mark stands above: Colab's scripts go on."""
-    mark = cell_mark("".join(lines)) if re.match(r"(checks\.)?lab\d.*\)$", lines[-1]) else None
+    if not (above and re.match(r"(checks\.)?lab\d.*\)$", above[-1])):
+        return False
+    mark = cell_mark("".join(above))
     return mark is not None and mark.kind != "exercise"
 
 
-def _begins_a_cell(lines: Sequence[str], number: int) -> bool:
+def _begins_a_cell(line: str, above: Sequence[str], below: Sequence[str]) -> bool:
     """Tell whether a line is the mark of another cell, and stands in no function and no text."""
-    above = "".join(lines[:number])
-    if cell_mark(lines[number]) in (None, cell_mark(above)):
+    text = "".join(above)
+    if not line.startswith("# ") or cell_mark(line) in (None, cell_mark(text)):
         return False
-    below = next((line for line in lines[number + 1 :] if line.strip()), "")
-    in_text = above.count('"""') % 2 or above.count("'''") % 2
-    has_code = any(line.strip() and not line.startswith("#") for line in lines[:number])
-    return has_code and not in_text and not below.startswith((" ", "\t"))
+    next_line = next(filter(str.strip, below), "")
+    in_text = text.count('"""') % 2 or text.count("'''") % 2
+    has_code = any(one.strip() and not one.startswith("#") for one in above)
+    return has_code and not in_text and not next_line.startswith((" ", "\t"))

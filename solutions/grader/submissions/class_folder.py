@@ -1,5 +1,6 @@
 """The folder of a class: submissions by name, and their bytes, whatever they are."""
 
+import contextlib
 import os
 import stat
 from collections.abc import Sequence
@@ -36,8 +37,8 @@ def find_submissions(folder: Path, only: Sequence[str] = (), lab: str = "") -> l
     names = []
     for entry in _entries(folder):
         inner: list[str] = []
-        if entry.is_dir(follow_symlinks=False) and not entry.name.lower().endswith(READ):
-            files = _files(folder / entry.name)
+        if _is_folder(entry) and not entry.name.lower().endswith(READ):
+            files = _files(entry)
             own = f"{entry.name}/{lab.partition('_')[0]}/"
             files = [name for name in files if name.startswith(own)] or files
             for kind in READ:  # the outermost ones: what lies below them is older
@@ -55,25 +56,24 @@ def find_submissions(folder: Path, only: Sequence[str] = (), lab: str = "") -> l
 
 def _files(folder: Path) -> list[str]:
     """List the files of a folder and of those in it, by name, the outermost first."""
-    names: list[str] = []
-    for place, folders, files in os.walk(folder):
-        folders[:] = filter(_counts, folders)
-        names += [Path(place, name).relative_to(folder.parent).as_posix() for name in files]
-    return sorted(filter(_counts, names), key=lambda name: (name.count("/"), name))
+    paths = [path.relative_to(folder.parent) for path in folder.rglob("*") if not path.is_dir()]
+    names = [path.as_posix() for path in paths if all(map(_counts, path.parts[1:]))]
+    return sorted(names, key=lambda name: (name.count("/"), name))
 
 
-def _entries(folder: Path) -> list[os.DirEntry[str]]:
-    try:
-        with os.scandir(folder) as entries:
-            return [entry for entry in entries if _counts(entry.name)]
-    except OSError:
-        return []
+def _entries(folder: Path) -> list[Path]:
+    with contextlib.suppress(OSError):
+        return [entry for entry in folder.iterdir() if _counts(entry.name)]
+    return []
+
+
+def _is_folder(path: Path) -> bool:
+    return path.is_dir() and not path.is_symlink()
 
 
 def _counts(name: str) -> bool:
-    """Tell what a student handed in from what Jupyter or a system has left, by its last name."""
-    last = name.rpartition("/")[2]
-    return not last.startswith(".") and last.lower() not in _LEFT_BEHIND
+    """Tell what a student handed in from what Jupyter or a system has left, by its own name."""
+    return not name.startswith(".") and name.lower() not in _LEFT_BEHIND
 
 
 def stem(name: str) -> str:
@@ -91,7 +91,7 @@ def check_is_notebook(path: Path) -> None:
     if path.name.lower().endswith(READ):
         return
     what = f"This file is called {path.name!r}, and the name of a notebook ends in .ipynb"
-    if path.is_dir() and not path.is_symlink():
+    if _is_folder(path):
         inside = sorted(f"{one.name}/" if one.is_dir() else one.name for one in _entries(path))
         there = ", ".join([*inside[:_NAMED], "..."] if len(inside) > _NAMED else inside)
         what = f"This folder holds {there or 'nothing'}, and no .ipynb file"

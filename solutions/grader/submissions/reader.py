@@ -100,8 +100,6 @@ def _read(lab: Lab, content: bytes) -> Answers:
         raise NotGradable(
             "unreadable", f"The file {wrong}: save the notebook again and hand that in."
         ) from error
-    if cells is None:
-        raise NotGradable("not a notebook", "The file is JSON, but it has no list of cells.")
     total = sum(len(cell.source) for cell in cells[:_MOST_CELLS] if not cell.is_too_long)
     if len(cells) > _MOST_CELLS or total > _MOST_CHARACTERS:
         raise NotGradable(
