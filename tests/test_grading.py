@@ -16,14 +16,13 @@ import toy
 from safetensors.torch import save
 
 from solutions.grader import GradingError, wire
-from solutions.grader.judging.judge import judge_notebook
-from solutions.grader.lab import load_lab
+from solutions.grader.bench import judge_notebook
+from solutions.grader.lab import load_lab, read_cells
 from solutions.grader.report import pages
 from solutions.grader.report import report_class as report
 from solutions.grader.report.class_list import Entry
 from solutions.grader.results import Graded, Verdict
-from solutions.grader.submissions.cells import read_cells
-from solutions.grader.submissions.match_cells import match_answers
+from solutions.grader.submissions.answers import match_answers
 from solutions.grader.submissions.slice_cells import cut
 from tutorial_lib.checks.given.values import Opaque
 

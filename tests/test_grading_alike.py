@@ -9,12 +9,12 @@ import toy
 from solutions.answers.known import known_answers
 from solutions.grader.lab import load_lab
 from solutions.grader.report import pages
-from solutions.grader.report.alike import alike
 from solutions.grader.report.class_list import Entry
+from solutions.grader.report.pages import alike
 from solutions.grader.report.roster import Student
 from solutions.grader.results import Graded
 from solutions.grader.submissions.answers import plain_answers
-from solutions.grader.submissions.structure import structure, structures
+from solutions.grader.submissions.inspect_submission import structure, structures
 
 ONE = """def peak(sizes, budget):
     "The peak."

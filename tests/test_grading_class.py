@@ -16,7 +16,8 @@ import psutil
 import pytest
 import toy
 
-from solutions.grader import journal, judge_class
+from solutions.grader import results as kept_results
+from solutions.grader import run as grading
 from solutions.grader.results import Graded, Verdict
 
 RUN = """
@@ -114,7 +115,7 @@ def test_a_stopped_run_leaves_no_process_and_its_results(stopped, monkeypatch):
     assert not (folder / "report.unfinished.jsonl").exists()
 
     if number == "SIGTERM":  # a roster that came later: nothing is started for it
-        monkeypatch.setattr("solutions.grader.judge_class.open_bench", None)
+        monkeypatch.setattr("solutions.grader.run.open_bench", None)
         (folder / "roster.csv").write_text("name\nann\na\n")
         again = grade_toy(folder, roster=folder / "roster.csv")
         assert list(again["student"]) == ["a", "ann", "ann", ""]
@@ -144,27 +145,27 @@ ORDER = {"lab": "lab90_toy", "version": "1", "limits": {"seconds": 4.0}}
 def test_a_journal_gives_back_what_was_written_even_after_a_cut(lab, tmp_path):
     out = tmp_path / "report"
     done = Graded("é\udcff", "graded", {"check-1-1": Verdict(True, "\x1b")}, notes=["n"], seed=3)
-    first = journal.Journal(out, ORDER, None)
+    first = kept_results.Journal(out, ORDER, None)
     done = first.add("a", done)
     assert done.file
     first.add("crash", Graded("c", "crashed"))
     with first.path.open("a") as file:
         file.write('\n{"order": {"la')
-    second = journal.Journal(out, ORDER, None)
+    second = kept_results.Journal(out, ORDER, None)
     assert second.seed == done.seed
     assert second.earlier("é\udcff", "a") == done
     assert "crash" not in second.done
     done = second.add("b", done)
-    assert "b" in journal.Journal(out, ORDER, done.seed).done
-    assert "a" not in journal.Journal(out, ORDER, done.seed + 1).done
-    assert "a" not in journal.Journal(out, ORDER | {"version": "2"}, None).done
+    assert "b" in kept_results.Journal(out, ORDER, done.seed).done
+    assert "a" not in kept_results.Journal(out, ORDER, done.seed + 1).done
+    assert "a" not in kept_results.Journal(out, ORDER | {"version": "2"}, None).done
     second.remove()
     second.add("late", done)
     assert not list(tmp_path.iterdir())
 
 
 def diary(folder):
-    return journal.Journal(folder / "out", ORDER, 1)
+    return kept_results.Journal(folder / "out", ORDER, 1)
 
 
 def test_what_ran_out_of_time_is_graded_again_alone_and_the_second_result_stands(
@@ -191,10 +192,10 @@ def test_what_ran_out_of_time_is_graded_again_alone_and_the_second_result_stands
     for name in names:
         (folder / name).with_suffix(".ipynb").write_text(json.dumps(toy.submission(a11=name)))
     files = [f"{name}.ipynb" for name in names]
-    _, new = judge_class.read_class(lab, folder, files, diary(tmp_path))
-    this = judge_class.Judging(lab, diary(tmp_path), SimpleNamespace(judge=judged), 3)
-    judged_now = judge_class.judge_all(this, new)
-    assert judge_class.read_class(lab, folder, files, diary(tmp_path)) == (judged_now, {})
+    _, new = grading.read_class(lab, folder, files, diary(tmp_path))
+    this = grading.Judging(lab, diary(tmp_path), SimpleNamespace(judge=judged), 3)
+    judged_now = grading.judge_all(this, new)
+    assert grading.read_class(lab, folder, files, diary(tmp_path)) == (judged_now, {})
     results = [judged_now[name] for name in files]
     assert [result.points(lab) for result in results] == [0, 10, 10]
     assert [result.alone for result in results] == [True, False, True]

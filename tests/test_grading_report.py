@@ -12,10 +12,8 @@ import toy
 from solutions.grader import GradingError
 from solutions.grader.report import class_list, pages
 from solutions.grader.report import report_class as report
-from solutions.grader.report.class_list import Entry, class_entries, roster_warnings
-from solutions.grader.report.marks import read_marks
-from solutions.grader.report.roster import Roster
-from solutions.grader.report.tables import as_csv
+from solutions.grader.report.class_list import Entry, class_entries, read_marks, roster_warnings
+from solutions.grader.report.roster import Roster, as_csv
 from solutions.grader.results import Graded, Verdict
 from tutorial_lib.checks.given import CheckError
 from tutorial_lib.checks.given.half import refuse_thread

@@ -16,9 +16,8 @@ import pytest
 import toy
 from toychecks import lab90
 
-from solutions.grader import launch, wire
+from solutions.grader import bench, judge, launch, wire
 from solutions.grader.inside import sandbox, view, watch
-from solutions.grader.judging import judge, remote_function
 from solutions.grader.lab import load_lab
 from solutions.grader.report.report_class import isolation
 from solutions.grader.submissions.answers import plain_answers
@@ -43,15 +42,15 @@ class Course:
 
     def open(self, answers):
         folder = self.folder / f"s{next(NUMBERS)}"
-        judge.prepare(folder, self.lab, plain_answers(self.lab, answers))
+        bench.prepare(folder, self.lab, plain_answers(self.lab, answers))
         os.close(self.server.fork(folder)[1])
-        remote_function._connection.cache_clear()
-        self.patch.setenv(remote_function.SOCKET_VARIABLE, str(folder / "socket"))
+        judge._connection.cache_clear()
+        self.patch.setenv(judge.SOCKET_VARIABLE, str(folder / "socket"))
 
     def says(self, check, exercise, name):
         """What a check says about an answer; empty when it passes."""
         try:
-            check(remote_function.RemoteFunction(exercise, name))
+            check(judge.RemoteFunction(exercise, name))
         except CheckError as error:
             return str(error)
         return ""
@@ -83,7 +82,7 @@ def start(tmp_path_factory, seconds=SECONDS, *more):
 def start_lab(root, lab, package, import_path, seconds, more):
     lab = load_lab(root, lab)
     order = {"seconds": seconds, "memory_bytes": MEMORY, "package": package}
-    order |= {"import_path": import_path, "preload": [*judge.preload(lab), *more]}
+    order |= {"import_path": import_path, "preload": [*bench.preload(lab), *more]}
     with launch.run_directory() as folder:
         order |= {"forbidden": str(lab.path), "view": str(folder.parent / "view")}
         with launch.open_server("inside.view", folder, order) as server:
@@ -100,9 +99,9 @@ def course(running, monkeypatch):
 def using(running, monkeypatch):
     folder, server, lab, _ = running
     yield Course(folder, server, lab, monkeypatch)
-    if remote_function._connection.cache_info().currsize:
-        remote_function._connection().close()
-    remote_function._connection.cache_clear()
+    if judge._connection.cache_info().currsize:
+        judge._connection().close()
+    judge._connection.cache_clear()
 
 
 def test_what_sets_arithmetic_reaches_an_answer_and_nothing_else_does(
@@ -189,9 +188,9 @@ def test_what_grows_while_the_judge_thinks_is_stopped(monkeypatch):
     seen = watch.Watch(0, wire.Marks(), 0, 1, watch.Time(), limits)
     seen.started_with = 0
     monkeypatch.setattr(watch.processes, "descendants", lambda _: [psutil.Process()])
-    judge, other = socket.socketpair()  # nobody ever asks
-    with judge, other:
-        seen.wait_for(judge)
+    asks, other = socket.socketpair()  # nobody ever does
+    with asks, other:
+        seen.wait_for(asks)
     assert "was stopped: it used" in seen.broken
 
 
@@ -285,7 +284,7 @@ def test_the_session_of_another_submission_cannot_be_reached(course, running):
     if "namespaces" not in running[3]:
         pytest.skip(f"this machine grants only {running[3]}")
     course.session()
-    other = Path(os.environ[remote_function.SOCKET_VARIABLE])
+    other = Path(os.environ[judge.SOCKET_VARIABLE])
     connect = f"import socket\n    socket.socket(socket.AF_UNIX).connect({str(other)!r})"
     course.session(area=f"def area(w, h):\n    {connect}\n    return w * h")
     assert "PermissionError" in course.area() or "FileNotFoundError" in course.area()
@@ -355,14 +354,14 @@ def test_no_process_is_left_by_daemons_and_fork_bombs(course):
 
 
 def assert_nothing_runs(course):
-    remote_function._connection().close()
+    judge._connection().close()
     give_up = time.monotonic() + 10  # the session's own two processes end when the judge hangs up
     while (
         left := psutil.Process(course.server.process.pid).children(True)
     ) and time.monotonic() < give_up:
         time.sleep(0.02)
     assert not left
-    remote_function._connection.cache_clear()
+    judge._connection.cache_clear()
 
 
 def test_what_an_answer_tries_out_below_itself_is_not_charged_to_its_function(course):
@@ -429,11 +428,11 @@ def test_what_ran_out_of_time_is_told_from_other_failures(course):
     course.session(area="while True: pass", **{"1.2": f"area(2, 3)\n{toy.DOUBLED}"})
     for check, exercise, name in ((lab90.area, "1.1", "area"), (lab90.doubled, "1.2", "doubled")):
         for _ in range(2):  # when it happens, and when it is remembered
-            with pytest.raises(remote_function.OutOfTime):
-                check(remote_function.RemoteFunction(exercise, name))
+            with pytest.raises(judge.OutOfTime):
+                check(judge.RemoteFunction(exercise, name))
     course.session(area="import os; os._exit(0)")
     with pytest.raises(CheckError) as caught:
-        lab90.area(remote_function.RemoteFunction("1.1", "area"))
+        lab90.area(judge.RemoteFunction("1.1", "area"))
     assert type(caught.value) is CheckError
 
 

@@ -8,10 +8,9 @@ import pytest
 import toy
 import unusual
 
-from solutions.grader.lab import load_lab
+from solutions.grader.lab import load_lab, read_cells
 from solutions.grader.run import grade
-from solutions.grader.submissions.cells import read_cells
-from solutions.grader.submissions.match_cells import match_answers
+from solutions.grader.submissions.answers import match_answers
 
 
 def points(folder, submissions, lab, root, **options):

@@ -7,11 +7,10 @@ import answers
 import pytest
 import toy
 
-from solutions.grader.lab import load_lab
+from solutions.grader.lab import load_lab, read_cells
 from solutions.grader.results import Graded
-from solutions.grader.submissions.cells import read_cells
+from solutions.grader.submissions.answers import match_answers
 from solutions.grader.submissions.inspect_submission import Course, inspect_submission
-from solutions.grader.submissions.match_cells import match_answers
 from solutions.grader.submissions.reader import read_submission
 from solutions.grader.submissions.review import findings, imported
 

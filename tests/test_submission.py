@@ -12,13 +12,12 @@ import toy
 from answers import LABS
 
 from solutions.grader import NotGradable
-from solutions.grader.lab import load_lab
-from solutions.grader.submissions.cells import read_cells
+from solutions.grader.lab import load_lab, read_cells
+from solutions.grader.submissions.answers import match_answers
 from solutions.grader.submissions.class_folder import (
     check_is_notebook,
     find_submissions,
 )
-from solutions.grader.submissions.match_cells import match_answers
 from solutions.grader.submissions.reader import read_submission
 from solutions.grader.submissions.slice_cells import cut
 

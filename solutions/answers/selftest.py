@@ -12,8 +12,8 @@ from solutions.answers.known import KnownAnswer, known_answers
 from solutions.grader.bench import Order, blank, open_bench, solution
 from solutions.grader.inside.processes import interruptible
 from solutions.grader.lab import Lab, load_lab
-from solutions.grader.request import check_request
 from solutions.grader.results import Graded
+from solutions.grader.run import check_request
 from solutions.grader.submissions.answers import Answers, plain_answers
 from tutorial_lib.units import GIB
 

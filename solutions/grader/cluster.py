@@ -8,8 +8,7 @@ from typing import Any
 
 from solutions.grader import GradingError
 from solutions.grader.bench import Bench, Order, open_bench
-from solutions.grader.journal import course_version
-from solutions.grader.results import Graded
+from solutions.grader.results import Graded, course_version
 from solutions.grader.submissions.answers import Answers
 
 try:

@@ -1,11 +1,21 @@
-"""Results of grading: a verdict for each check, and all that was found about one submission."""
+"""Results of grading, and those that outlive their run: it was stopped, or left a report."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+import contextlib
+import hashlib
+import json
+import os
+import secrets
+import threading
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
+import torch
+
+from solutions.grader import GradingError
 from solutions.grader.lab import Lab
 from solutions.grader.submissions.answers import NOT_PYTHON, Answers
 
@@ -75,3 +85,123 @@ class Graded:
         said = [self.verdicts[name] for name in checks if name in self.verdicts]
         failed = [verdict.evidence for verdict in said if not verdict.passed]
         return (failed[0] or "The check did not pass.") if failed else ""
+
+
+_COURSE = Path(__file__).resolve().parents[2]
+_FOLDERS = ("tutorial_lib", "labs/checks", "solutions/grader", "course/recorded/rows")
+_UNREADABLE = (ValueError, KeyError, TypeError, AttributeError)
+
+
+def course_version(import_path: Sequence[Path], lab: Lab | None = None) -> str:
+    """Name the version of all that a result depends on, besides the submission and the seed.
+
+    That is the code that grades, with torch and other checks, and both twins of a lab.
+    """
+    folders = (*(_COURSE / name for name in _FOLDERS), *import_path)
+    kinds = ("*.py", "*.toml")  # tables of the code are data beside it
+    files = [file for folder in folders for kind in kinds for file in sorted(folder.rglob(kind))]
+    if lab:
+        files += [lab.path, lab.path.parents[1] / "labs" / lab.path.name]
+    digest = hashlib.sha256(torch.__version__.encode())
+    for file in filter(Path.is_file, files):
+        digest.update(hashlib.sha256(file.read_bytes()).digest())
+    return digest.hexdigest()[:16]
+
+
+class Journal:
+    """Results that a run need not find again, and its own so far, in a file beside its report.
+
+    A run takes over what an earlier one of the same order found out about the same content, be it
+    in its report or, if it was stopped, in that file. A result keeps its own seed. Each line of the
+    file is made as `run.json` is.
+
+    Args:
+        out: The folder of the report.
+        order: What a result depends on besides the submission and the seed.
+        seed: Of all results; None for that of the run that was stopped, else a new and secret one.
+        again: Whether what stands in the report is graded once more.
+    """
+
+    def __init__(
+        self, out: Path, order: Mapping[str, Any], seed: int | None, *, again: bool = False
+    ) -> None:
+        self.path = out.with_name(f"{out.name}.unfinished.jsonl")
+        self._report, self.order = out / "run.json", dict(order)
+        lines = [one for line in _read(self.path).split("\n") for one in _results(line, order)]
+        seeds = [seed, *(one.seed for one in lines[::-1]), secrets.randbelow(2**31)]
+        self.seed: int = next(one for one in seeds if one is not None)
+        older = [] if again else _results(_read(self._report), order)
+        self.done = {one.file: one for one in [*older, *lines] if seed in (None, one.seed)}
+        self._open = True
+        self._lock = threading.Lock()
+
+    @property
+    def layers(self) -> Sequence[str]:
+        """Return what held a submission back in the older report's run; empty without one."""
+        text = _read(self._report)
+        layers: Sequence[str] = json.loads(text)["layers"] if _results(text, self.order) else ()
+        return layers
+
+    def kept(self, names: Collection[str]) -> list[Graded]:
+        """Return the results of the older report that a run of a few submissions leaves alone.
+
+        Raises:
+            GradingError: When the older report cannot go on in the new one.
+        """
+        if not self._report.exists():
+            return []
+        alike = {name: self.order[name] for name in ("lab", "version")}
+        if not (results := _results(_read(self._report), alike)):
+            raise GradingError(
+                f"{self._report.parent} holds a report of another lab or another version of the "
+                "course, and only some submissions were asked for: grade all, or give another "
+                "folder."
+            )
+        return [result for result in results if result.name not in names]
+
+    def earlier(self, name: str, digest: str) -> Graded | None:
+        """Return what is known of a file with this content."""
+        return replace(self.done[digest], name=name) if digest in self.done else None
+
+    def add(self, digest: str, result: Graded) -> Graded:
+        """Write a result down, and give it back with the digest of the file's content.
+
+        One that says more of the machine than of the file gets no digest, and is not written.
+        """
+        if result.status != "graded" or (result.ran_out_of_time and not result.alone):
+            return result
+        result = replace(result, file=digest)
+        line = json.dumps(self.order | {"submissions": [asdict(result)]})
+        # a full disk is no reason to stop: the report will say so
+        with self._lock, contextlib.suppress(OSError):
+            if self._open:
+                flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
+                with os.fdopen(os.open(self.path, flags, 0o600), "w") as file:
+                    # a line feed first: what an earlier run wrote last may have been cut off
+                    file.write(f"\n{line}")
+        return result
+
+    def close(self) -> None:
+        """Write no more: what ends from now on was stopped."""
+        with self._lock:
+            self._open = False
+
+    def remove(self) -> None:
+        """Delete the file, since the report is written."""
+        self.close()
+        self.path.unlink(missing_ok=True)
+
+
+def _read(path: Path) -> str:
+    with contextlib.suppress(OSError, ValueError):
+        return path.read_text(encoding="utf-8")
+    return ""
+
+
+def _results(text: str, order: Mapping[str, Any]) -> list[Graded]:
+    """List the results that a run has written; none of another order, or where it was cut off."""
+    with contextlib.suppress(*_UNREADABLE):
+        facts = json.loads(text)
+        if all(facts[name] == value for name, value in order.items()):
+            return [Graded.from_json(one) for one in facts["submissions"]]
+    return []

@@ -1,9 +1,9 @@
-"""Grading a class: read its files, match their cells, judge the answers, write the report.
+"""Grading a class: read each file, find its answers, judge them, write the report.
 
 What an answer returns is judged in another process, on cases drawn from a secret seed. How the
 answer came by it is not known, but what its exercise forbids is gone from its process, and memory
 is judged by a limit that the process cannot lift. Unusual answers are named in the column `review`,
-for a person to read.
+for a person to read. What ran out of time beside others is judged once more, alone.
 """
 
 from __future__ import annotations
@@ -12,20 +12,39 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from solutions.grader.bench import Order
 from solutions.grader.inside.processes import interruptible
-from solutions.grader.journal import Journal, course_version
-from solutions.grader.judge_class import judge_class
 from solutions.grader.lab import load_lab
-from solutions.grader.report.marks import read_marks
+from solutions.grader.report.class_list import read_marks
 from solutions.grader.report.report_class import check_folder, report_class
 from solutions.grader.report.roster import Roster
-from solutions.grader.request import check_request
 from solutions.grader.submissions.class_folder import find_submissions
 from tutorial_lib.units import GIB
 
 if TYPE_CHECKING:
     import pandas as pd
+
+import hashlib
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+from solutions.grader import GradingError, NotGradable
+from solutions.grader.bench import Bench, Order, blank, default_workers, open_bench, solution
+from solutions.grader.lab import Lab
+from solutions.grader.results import Graded, Journal, course_version
+from solutions.grader.submissions.answers import Answers
+from solutions.grader.submissions.class_folder import read_content
+from solutions.grader.submissions.reader import MEMORY_BYTES, open_reader
+
+if TYPE_CHECKING:
+    from solutions.grader.cluster import Cluster
 
 
 def grade(
@@ -86,3 +105,182 @@ def grade(
     table = report_class(out, course, [*kept, *results], students, names, facts, by_hand)
     journal.remove()
     return table
+
+
+_DAY = 86_400.0
+_NEEDED = ("nbval", "pytest", "ipykernel", "pandas", "rich", "psutil", "jinja2")
+_AGAIN = (
+    "A check ran out of time when this file was graded beside others. It was graded again with no "
+    "other beside it, and this is the second result."
+)
+
+
+def judge_class(
+    order: Order,
+    folder: Path,
+    names: Sequence[str],
+    journal: Journal,
+    workers: int | None = None,
+    dask: str | None = None,
+) -> tuple[list[Graded], dict[str, Any]]:
+    """Return the results of files, and what `run.json` says of the run; see `run.grade`.
+
+    What has no result yet is judged after the solution and a blank answer.
+    """
+    started, layers = time.monotonic(), journal.layers
+    results, new = read_class(order.lab, folder, names, journal)
+    taken_over = sum(1 for one in results.values() if one.file)
+    if taken_over:
+        print(f"Graded before, and unchanged: {taken_over}.", file=sys.stderr)
+    if new or not layers:
+        grading: AbstractContextManager[Bench | Cluster]
+        if dask:
+            # Dask takes a while to import
+            from solutions.grader.cluster import open_cluster
+
+            grading = open_cluster(dask, order)
+        else:
+            grading = open_bench(order)
+        with grading as grader:
+            layers, workers = grader.layers, workers or grader.workers
+            this = Judging(order.lab, journal, grader, workers)
+            self_test(this)
+            results |= judge_all(this, new)
+    facts = {"seed": journal.seed, "taken_over": taken_over, "layers": list(layers)}
+    facts |= {"workers": workers, "seconds": round(time.monotonic() - started, 1)}
+    return [results[name] for name in names], journal.order | facts
+
+
+def read_class(
+    lab: Lab, folder: Path, names: Sequence[str], journal: Journal
+) -> tuple[dict[str, Graded], dict[str, tuple[str, Answers]]]:
+    """Read files in a process of their own; no line of them is run.
+
+    Returns:
+        By name, the results that are known already; and of the others digest and answers.
+    """
+
+    def read_one(name: str) -> Graded | tuple[str, Answers]:
+        content = read_content(folder / name)
+        digest = hashlib.sha256(content).hexdigest()
+        return journal.earlier(name, digest) or (digest, read(content))
+
+    with open_reader(lab) as read, ThreadPoolExecutor(default_workers(MEMORY_BYTES)) as pool:
+        found = dict(zip(names, pool.map(lambda name: _result(name, read_one), names), strict=True))
+    new = {name: one for name, one in found.items() if isinstance(one, tuple)}
+    return {name: one for name, one in found.items() if isinstance(one, Graded)}, new
+
+
+def _result(name: str, step: Callable[[str], Any]) -> Any:
+    """Take a step with a file; a failure is its result, and stops no other."""
+    try:
+        return step(name)
+    except NotGradable as finding:
+        return Graded(name, finding.status, reason=finding.reason)
+    except GradingError:
+        raise
+    except Exception as error:
+        reason = f"Grading stopped with {type(error).__name__}: tell the instructor."
+        return Graded(name, "crashed", reason=reason)
+
+
+@dataclass(frozen=True)
+class Judging:
+    """What is the same for every submission of one run."""
+
+    lab: Lab
+    journal: Journal
+    grader: Bench | Cluster
+    workers: int
+
+
+def self_test(this: Judging) -> None:
+    """Judge the solution and a blank one: a lab that fails this would wrong everybody.
+
+    Raises:
+        GradingError: When the solution does not get all points, or the blank one gets some.
+    """
+    lab, full = this.lab, solution(this.lab)
+    with ThreadPoolExecutor(min(2, this.workers)) as pool, _stopping(this, pool):
+        solved, empty = pool.map(this.grader.judge, [full, blank(lab)])
+        if solved.ran_out_of_time:
+            solved = pool.submit(this.grader.judge, full).result()
+    if solved.status != "graded" or solved.points(lab) != lab.maximum:
+        failed = [f"{name}: {v.evidence}" for name, v in solved.verdicts.items() if not v.passed]
+        raise GradingError(
+            f"the solution of {lab.name} itself gets {solved.points(lab)} of {lab.maximum} "
+            f"points, so nobody was graded. {' '.join(failed)}{solved.reason}"
+        )
+    if empty.points(lab):
+        free = [name for name, verdict in empty.verdicts.items() if verdict.passed]
+        raise GradingError(
+            f"a blank answer passes {', '.join(free)} of {lab.name}, so nobody was graded: "
+            "make these checks look at the answer."
+        )
+
+
+@contextmanager
+def _stopping(this: Judging, pool: ThreadPoolExecutor) -> Iterator[None]:
+    """On Ctrl-C, end every judge and the server, and write down no more."""
+    try:
+        yield
+    except BaseException:
+        this.journal.close()
+        pool.shutdown(wait=False, cancel_futures=True)
+        this.grader.stop()
+        if this.journal.path.exists():
+            print(f"Stopped; {this.journal.path} keeps what is graded so far.", file=sys.stderr)
+        raise
+
+
+def judge_all(this: Judging, new: Mapping[str, tuple[str, Answers]]) -> dict[str, Graded]:
+    """Judge submissions, several at a time; then alone, one by one, those that ran out of time."""
+    from rich.console import Console
+    from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
+
+    def judge(name: str, *, alone: bool, notes: Sequence[str] = ()) -> Graded:
+        (digest, answers), started = new[name], time.monotonic()
+        result = this.grader.judge(answers)
+        seconds, notes = round(time.monotonic() - started, 2), [*notes, *result.notes]
+        seed = this.journal.seed
+        result = replace(result, name=name, seed=seed, seconds=seconds, alone=alone, notes=notes)
+        return this.journal.add(digest, result)
+
+    console = Console(stderr=True)
+    shown = (*Progress.get_default_columns(), TimeElapsedColumn(), MofNCompleteColumn())
+    judged: dict[str, Graded] = {}
+    with Progress(*shown, console=console, disable=not console.is_terminal) as progress:
+        task = progress.add_task(f"grading {this.lab.name}", total=len(new))
+        alone = min(this.workers, len(new)) == 1
+        first, again = partial(judge, alone=alone), partial(judge, alone=True, notes=[_AGAIN])
+        with ThreadPoolExecutor(this.workers) as pool, _stopping(this, pool):
+            for result in pool.map(lambda name: _result(name, first), new):
+                judged[result.name] = result
+                progress.advance(task)
+            late = [name for name, one in judged.items() if one.ran_out_of_time and not alone]
+            progress.update(task, total=len(new) + len(late))
+            for name in late:
+                judged[name] = pool.submit(_result, name, again).result()
+                progress.advance(task)
+    if late:
+        console.print(f"Graded again, alone, since they ran out of time: {len(late)}.")
+    return judged
+
+
+def check_request(seconds: float, memory_bytes: int, workers: int | None) -> None:
+    """Refuse, as a GradingError, limits or a machine with which nothing could be graded."""
+    if not 0 < seconds < _DAY or memory_bytes <= 0 or (workers is not None and workers < 1):
+        raise GradingError(
+            f"seconds (={seconds}), memory_bytes (={memory_bytes}) and workers (={workers}) must "
+            "be positive, and seconds less than a day."
+        )
+    if not hasattr(os, "fork"):
+        raise GradingError(
+            "grading needs Linux or macOS, since it forks: on Windows, run it in WSL."
+        )
+    if sys.platform.startswith("linux") and not Path("/proc/self/status").exists():
+        raise GradingError("grading needs /proc, where it watches processes: mount it.")
+    if missing := [name for name in _NEEDED if find_spec(name) is None]:
+        raise GradingError(
+            f"grading needs {', '.join(missing)}: install with pip install -e '.[grade]'."
+        )

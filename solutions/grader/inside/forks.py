@@ -5,6 +5,7 @@ answer: what it holds in memory, all its forks inherit.
 """
 
 import contextlib
+import importlib
 import itertools
 import json
 import os
@@ -20,8 +21,9 @@ from typing import Any
 import torch
 
 from solutions.grader import wire
-from solutions.grader.inside import sandbox, session, student, view
+from solutions.grader.inside import sandbox, session, student
 from solutions.grader.launch import serve_forks
+from tutorial_lib.checks.given import RunHalf
 from tutorial_lib.checks.given.settings import quietly
 from tutorial_lib.units import MIB
 
@@ -57,7 +59,7 @@ def serve(order: dict[str, Any], hidden: list[Path], channel: socket.socket) -> 
     with quietly():  # its first use imports the compiler, and calls what may be forbidden later
         wire.decode(wire.encode([torch.ones(1)]))  # nor does a fork load anew what this loads
     copy = Path(order["view"])
-    hidden += view.without_forbidden(copy)
+    hidden += without_forbidden(copy)
     setting = session.Setting(
         limits=sandbox.Limits(order["seconds"], order["memory_bytes"]),
         readable=readable_paths([copy, *map(Path, order["import_path"])], hidden),
@@ -73,9 +75,28 @@ def serve(order: dict[str, Any], hidden: list[Path], channel: socket.socket) -> 
     serve_forks(channel, layers, lambda _, folder: session.start_session(folder, setting))
 
 
+def halves() -> list[Any]:
+    """List the run halves that this process has imported."""
+    modules = [getattr(module, "__dict__", {}) for module in [*sys.modules.values()]]
+    values = (value for module in modules for value in [*module.values()])
+    return [value for value in values if isinstance(value, RunHalf)]
+
+
+def without_forbidden(folder: Path) -> list[Path]:
+    """Import what the checks forbid, and take its files out of the copy; list those outside it."""
+    outside = []
+    everything = (one for half in halves() for one in half.forbidden)
+    for name in {name for one in everything for name in one.modules}:
+        file = Path(str(importlib.import_module(name).__file__)).resolve()
+        outside += [file, *file.parent.glob(f"__pycache__/{file.stem}.*.pyc")]
+    for path in [path for path in outside if path.is_relative_to(folder)]:
+        path.unlink()
+    return [path for path in outside if path.exists()]
+
+
 def _often_imported() -> Iterator[str]:
     """Yield the libraries for which a memory exam has no room, where an answer imports them."""
-    if any(half.exam for half in view.halves()):
+    if any(half.exam for half in halves()):
         yield from ("numpy", "pandas", "matplotlib.pyplot", "scipy.stats", "sklearn.linear_model")
 
 

@@ -6,12 +6,10 @@ on disk for an answer to read nor anywhere in its process's memory. Nothing of t
 grader's own files may be imported above `serve`.
 """
 
-import importlib
 import os
 import shutil
 import sys
 from pathlib import Path
-from typing import Any
 
 import tutorial_lib
 from solutions.grader.launch import take_order
@@ -67,24 +65,3 @@ def copy_shown(original: Path, copy: Path, package: str) -> None:
             shutil.copy(path, place)
     for lab in {path.parent for path in copy.glob("*/given*")}:
         (lab / "__init__.py").write_text(_LAB.format(f"{package}.{lab.name}"))
-
-
-def halves() -> list[Any]:
-    """List the run halves that this process has imported."""
-    from tutorial_lib.checks.given import RunHalf  # the copy's: this module is imported before it
-
-    modules = [getattr(module, "__dict__", {}) for module in [*sys.modules.values()]]
-    values = (value for module in modules for value in [*module.values()])
-    return [value for value in values if isinstance(value, RunHalf)]
-
-
-def without_forbidden(folder: Path) -> list[Path]:
-    """Import what the checks forbid, and take its files out of the copy; list those outside it."""
-    outside = []
-    everything = (one for half in halves() for one in half.forbidden)
-    for name in {name for one in everything for name in one.modules}:
-        file = Path(str(importlib.import_module(name).__file__)).resolve()
-        outside += [file, *file.parent.glob(f"__pycache__/{file.stem}.*.pyc")]
-    for path in [path for path in outside if path.is_relative_to(folder)]:
-        path.unlink()
-    return [path for path in outside if path.exists()]

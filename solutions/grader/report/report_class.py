@@ -17,10 +17,9 @@ from typing import TYPE_CHECKING, Any
 from solutions.grader import GradingError
 from solutions.grader.lab import Lab
 from solutions.grader.report import class_list, pages
-from solutions.grader.report.alike import alike
 from solutions.grader.report.class_list import Entry, Mark, class_entries, roster_warnings
-from solutions.grader.report.roster import Roster
-from solutions.grader.report.tables import as_csv
+from solutions.grader.report.pages import alike
+from solutions.grader.report.roster import Roster, as_csv
 from solutions.grader.results import Graded
 
 if TYPE_CHECKING:

@@ -1,10 +1,13 @@
-"""Answers of a submission, as the steps by which a student's process runs them."""
+"""Answers of a submission, written by anybody: matched with the exercises, as steps to be run."""
 
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NotRequired, TypedDict
 
-from solutions.grader.lab import Lab
+from solutions.grader import NotGradable
+from solutions.grader.lab import MOST_CHARACTERS, AnswerCell, Cell, Lab, split_at_marks
+from solutions.grader.submissions.slice_cells import possible_names
 
 NOT_PYTHON = "not Python"  # a finding
 
@@ -82,3 +85,175 @@ def student_steps(
                 step["exercise"], step["file"] = number, f"<exercise {number}{more}>"
         answered |= set(lab.answers[number].names) if number in cells else set()
     return steps
+
+
+# By lines, without parsing: parsing hostile text can end the process.
+_DEFINITION = re.compile(r"(?:async )?(?:def|class) +(\w+)")
+_IMPORT = re.compile(r"(?:import|from) .+")
+_ASSIGNMENT = re.compile(r"(\w+(?:[ \t]*,[ \t]*\w+)*)[ \t]*(?::[^=\n]*)?=(?!=)")
+_MOST_NOTES = 20
+_MOST_OWN_CHARACTERS = 4 * MOST_CHARACTERS  # of cells that answer no exercise, together
+
+
+@dataclass(frozen=True)
+class _Placed:
+    """A code cell of a submission, and what it is: an answer, a cell of the course, or neither."""
+
+    cell: Cell
+    exercise: str | None
+    course: Cell | None
+
+
+def match_answers(lab: Lab, cells: Sequence[Cell]) -> Answers:
+    """Find the student's answers, and the cells of their own that go before them.
+
+    A cell belongs to an exercise by its cell id, else by nbgrader's grade_id, else by Colab's
+    id, else by the mark in its first line, also where several cells were merged into one. All
+    that are filled in are run, in their order, as when the notebook is run from the top. Where
+    none of them defines what is asked for, the last other cell that does is the answer. Before an
+    answer go all cells of the student's own that stand above it, and up to the next cell of the
+    course. A cell that is too long is not read.
+
+    Raises:
+        NotGradable: When no cell belongs to any exercise.
+    """
+    cells = [part for cell in cells for part in split_at_marks(cell)]
+    placed = list(_placed(lab, cells))
+    answers, parts = Answers(), dict[str, list[tuple[str, bool]]]()
+    own = _own_cells(placed)
+    for number, answer in lab.answers.items():
+        found = _answering(answer, placed)
+        if not found:
+            answers.problems[number] = _what_is_missing(number, lab, cells)
+            continue
+        if all(placed[i].exercise != number for i in found):
+            answers.notes.append(
+                f"The answer to exercise {number} was found by the name that it defines: begin "
+                f"its cell with the line `# exercise {number}`."
+            )
+        elif len(found) > 1:
+            answers.notes.append(
+                f"{len(found)} cells belong to exercise {number}: they were run in their order."
+            )
+        last = max(found)
+        taken = (i for i in range(last + 1, len(placed)) if placed[i].exercise or placed[i].course)
+        end = next(taken, len(placed))
+        beside = [i for i in own if i < end and i not in found]
+        own = [i for i in own if i >= end]
+        if any(_defines(answer, placed[i].cell) for i in own):
+            answers.notes.append(
+                f"A cell below the check of exercise {number} defines its answer once more, and "
+                f"was not used: begin it with the line `# exercise {number}` if it should be."
+            )
+        parts[number] = [(placed[i].cell.source, i in beside) for i in sorted([*beside, *found])]
+    if not parts and not any(one.exercise for one in _placed(lab, cells, kinds=None)):
+        said = f"No answer cell of {lab.name} is in this file"
+        if others := list(dict.fromkeys(cell.number for cell in cells if cell.number)):
+            this = int(others[0].partition(".")[0])
+            said += f": this is lab {this:02}, with answers to {', '.join(others)}"
+        raise NotGradable("nothing to grade", f"{said}.")
+    edited = _compare_with_the_course(placed, answers.notes)
+    answers.steps.extend(student_steps(lab, parts, edited))
+    return answers
+
+
+def _placed(
+    lab: Lab, cells: Iterable[Cell], kinds: Sequence[str] | None = ("code",)
+) -> Iterable[_Placed]:
+    """Say of each cell what it is; of those of all kinds when None."""
+    exercises = {answer.id: answer.exercise for answer in lab.answers.values()}
+    both = [*lab.cells, *lab.given]  # a set-up cell names its notebook's own folder
+    of_course = [cell for cell in both if cell.kind == "code" and not cell.number]
+    pristine = {name: cell for cell in of_course for name in cell.names}
+    unmarked = {_words(cell.source): cell for cell in of_course if cell.mark is None}
+    for cell in cells:
+        if kinds is None or cell.kind in kinds:
+            number = next(
+                (exercises[name] for name in cell.names if name in exercises), cell.number
+            )
+            course = None if cell.is_too_long else unmarked.get(_words(cell.source))
+            named = (pristine[name] for name in cell.names if name in pristine)
+            course = course or next(named, cell if cell.mark and not cell.number else None)
+            known = number in lab.answers
+            yield _Placed(cell, number if known else None, None if known else course)
+
+
+def _words(source: str) -> tuple[str, ...]:
+    return tuple(source.split())
+
+
+def _own_cells(placed: Sequence[_Placed]) -> list[int]:
+    """List the student's own cells, by place; not more of them than are worth reading."""
+    own, characters = [], 0
+    for i, one in enumerate(placed):
+        is_own = not one.exercise and not one.course and not one.cell.is_too_long
+        if is_own and one.cell.source.strip():
+            characters += len(one.cell.source)
+            if characters <= _MOST_OWN_CHARACTERS:
+                own.append(i)
+    return own
+
+
+def _answering(answer: AnswerCell, placed: Sequence[_Placed]) -> list[int]:
+    """List the cells that answer an exercise, by place; of blank ones the last, if no other."""
+    readable = [i for i, one in enumerate(placed) if not one.cell.is_too_long]
+    marked = [i for i in readable if placed[i].exercise == answer.exercise]
+    blank = None if answer.blank is None else _words(answer.blank)
+    filled = [i for i in marked if _words(placed[i].cell.source) != blank]
+    if any(_defines(answer, placed[i].cell) for i in filled):
+        return filled
+    unmarked = [
+        i
+        for i in readable
+        if not placed[i].course
+        # the answer to another exercise only where cells were merged, or their texts exchanged
+        and (not placed[i].exercise or filled or not marked)
+        and _defines(answer, placed[i].cell)
+    ]
+    return sorted({*filled, *unmarked[-1:]}) or marked[-1:]
+
+
+def _defines(answer: AnswerCell, cell: Cell) -> bool:
+    """Tell whether a cell seems to define what an exercise asks for: by its lines, not parsed."""
+    names: set[str] = set()
+    for line in cell.source.splitlines():
+        if found := _DEFINITION.match(line) or _ASSIGNMENT.match(line):
+            names |= possible_names(found[1])
+        elif _IMPORT.match(line):
+            names |= possible_names(line)
+    return not names.isdisjoint(answer.names)
+
+
+def _what_is_missing(number: str, lab: Lab, cells: Sequence[Cell]) -> str:
+    found = [one.cell for one in _placed(lab, cells, kinds=None) if one.exercise == number]
+    if found and found[-1].kind == "code":
+        return (
+            f"the answer cell of exercise {number} has more than {MOST_CHARACTERS:,} "
+            "characters, and no more are read: keep only what the exercise asks for."
+        )
+    if found:
+        return (
+            f"the answer cell of exercise {number} is {found[-1].kind} and not code: "
+            "change the type of the cell back."
+        )
+    return (
+        f"no answer cell of exercise {number} is in this file: it is found by its cell "
+        f"id, by the first line `# exercise {number}`, or by the name that it defines."
+    )
+
+
+def _compare_with_the_course(placed: Sequence[_Placed], said: list[str]) -> dict[str, str]:
+    """Collect changed set-up cells by their id, and say what was not read or not used."""
+    edited, notes, checks_differ = dict[str, str](), list[str](), False
+    for one in placed:
+        if one.cell.is_too_long and not one.exercise:
+            notes.append(f"A cell of more than {MOST_CHARACTERS:,} characters was not read.")
+        elif one.course and _words(one.cell.source) != _words(one.course.source):
+            if one.course.mark:
+                checks_differ = True
+            elif one.course.names:
+                edited[one.course.names[0]] = one.cell.source
+    if checks_differ:
+        notes.append("Check cells of this file differ from the course's; the course's were used.")
+    said.extend(notes[:_MOST_NOTES])
+    return edited

@@ -22,13 +22,11 @@ from pathlib import Path
 from typing import Any
 
 from solutions.grader import NotGradable
-from solutions.grader.lab import Lab
+from solutions.grader.lab import Lab, read_cells, read_script
 from solutions.grader.launch import Server, open_server, run_directory, serve_forks, take_order
-from solutions.grader.submissions.answers import NOT_PYTHON, Answers, plain_answers
-from solutions.grader.submissions.cells import read_cells, read_script
+from solutions.grader.submissions.answers import NOT_PYTHON, Answers, match_answers, plain_answers
 from solutions.grader.submissions.class_folder import MAX_BYTES
 from solutions.grader.submissions.inspect_submission import Course, inspect_submission
-from solutions.grader.submissions.match_cells import match_answers
 
 MEMORY_BYTES, _CPU_SECONDS = 256 * 1024**2, 20
 _CLOCK_SECONDS = 120  # for a machine that is busy
