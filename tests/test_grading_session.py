@@ -185,9 +185,9 @@ def area(w, h):
 
 def test_what_grows_while_the_judge_thinks_is_stopped(monkeypatch):
     limits = sandbox.Limits(seconds=99, memory_bytes=2**20)
-    seen = watch.Watch(0, wire.Marks(), 0, 1, watch.Time(), limits)
+    seen = watch.Watch((), None, wire.Marks(), 0, 1, watch.Time(), limits)
     seen.started_with = 0
-    monkeypatch.setattr(watch.processes, "descendants", lambda _: [psutil.Process()])
+    monkeypatch.setattr(watch, "descendants", lambda _: [psutil.Process()])
     asks, other = socket.socketpair()  # nobody ever does
     with asks, other:
         seen.wait_for(asks)

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from solutions.answers.known import KnownAnswer, known_answers
 from solutions.grader.bench import Order, blank, open_bench, solution
-from solutions.grader.inside.processes import interruptible
 from solutions.grader.lab import Lab, load_lab
+from solutions.grader.launch import interruptible
 from solutions.grader.results import Graded
 from solutions.grader.run import check_request
 from solutions.grader.submissions.answers import Answers, plain_answers

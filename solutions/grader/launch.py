@@ -24,7 +24,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from solutions.grader import GradingError
 
@@ -228,3 +228,28 @@ def clean_environment(home: Path, import_path: Sequence[str]) -> dict[str, str]:
     limits = ("VECLIB_MAXIMUM_THREADS", "OMP_THREAD_LIMIT")
     environment |= dict.fromkeys([*threads, *limits], "1")
     return environment | dict.fromkeys(FOLDER_VARIABLES, str(home))
+
+
+@contextlib.contextmanager
+def interruptible() -> Iterator[None]:
+    """Take a request to end, as `kill` or a closed terminal sends it, for a Ctrl-C.
+
+    Only in the main thread, where Python lets signals be handled; elsewhere nothing changes.
+    """
+
+    def interrupt(number: int, frame: object) -> NoReturn:
+        for name in taken:  # a second one must not stop the cleaning up
+            signal.signal(name, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    names = (signal.SIGTERM, signal.SIGHUP)
+    is_main = threading.current_thread() is threading.main_thread()
+    # nohup ignores one of them
+    taken = [name for name in names if is_main and signal.getsignal(name) == signal.SIG_DFL]
+    try:
+        for name in taken:
+            signal.signal(name, interrupt)
+        yield
+    finally:
+        for name in taken:
+            signal.signal(name, signal.SIG_DFL)

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from solutions.grader.inside.processes import interruptible
 from solutions.grader.lab import load_lab
+from solutions.grader.launch import interruptible
 from solutions.grader.report.class_list import read_marks
 from solutions.grader.report.report_class import check_folder, report_class
 from solutions.grader.report.roster import Roster

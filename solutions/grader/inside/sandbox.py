@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from solutions.grader.inside import processes, seccomp
+from solutions.grader.inside import seccomp
 
 try:
     import resource
@@ -163,13 +163,13 @@ def _set_limits(limits: Limits, flags: int) -> None:
         "RLIMIT_FSIZE": limits.file_bytes,
         "RLIMIT_NOFILE": limits.open_files,
         # Data and not address space: torch maps far more than it uses.
-        "RLIMIT_DATA": processes.mapped_bytes("VmData") + limits.memory_bytes,
+        "RLIMIT_DATA": _mapped_bytes("VmData") + limits.memory_bytes,
     }
     if limits.exam_bytes:
         with contextlib.suppress(AttributeError):  # glibc: a large block goes back once it is free
             for option, size in _MALLOC.items():
                 _libc().mallopt(option, size)
-        wanted["RLIMIT_AS"] = processes.mapped_bytes("VmSize") + limits.exam_bytes
+        wanted["RLIMIT_AS"] = _mapped_bytes("VmSize") + limits.exam_bytes
     if flags & _NEW_USER:  # elsewhere it would count the user's other processes too
         wanted["RLIMIT_NPROC"] = 4 * limits.processes
     for name, value in wanted.items():
@@ -180,6 +180,13 @@ def _set_limits(limits: Limits, flags: int) -> None:
         soft = ceiling - 1 if name == "RLIMIT_CPU" else ceiling
         with contextlib.suppress(OSError, ValueError):
             resource.setrlimit(kind, (soft, ceiling))
+
+
+def _mapped_bytes(kind: str) -> int:
+    """Measure what this process has mapped: `VmData` for what is its own, `VmSize` for all."""
+    if not ON_LINUX:
+        return 0
+    return int(Path("/proc/self/status").read_text().split(f"{kind}:")[1].split()[0]) * 1024
 
 
 def _drop_capabilities() -> None:

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from solutions.grader import wire
-from solutions.grader.inside import processes, sandbox, student
-from solutions.grader.inside.watch import Time, Watch
+from solutions.grader.inside import sandbox, student
+from solutions.grader.inside.watch import Time, Watch, end_everything_below
 from solutions.grader.submissions.slice_cells import up_to
 from tutorial_lib.checks.given.half import ANEW, EXAM_BYTES
 
@@ -65,16 +65,6 @@ def start_session(folder: Path, setting: Setting) -> None:
     Session(connection, folder, setting, **bundle).serve()
 
 
-@dataclass(frozen=True)
-class Run:
-    """A process of a student's code, which waits for the next case of its check."""
-
-    what: tuple[str, ...]  # what it runs
-    channel: socket.socket
-    child: int
-    watch: Watch
-
-
 @dataclass
 class Session:
     """Runs checks of one submission, and remembers which of its cells cannot be run."""
@@ -88,15 +78,15 @@ class Session:
     spent: dict[str, Time] = field(default_factory=dict)  # by check
     late: set[str] = field(default_factory=set)  # what among the problems ran out of time
     num_runs: int = 0
-    run: Run | None = None  # the last one, while it lives
+    run: Watch | None = None  # of the last process, while it lives
     counts: Mapping[str, int] = field(default_factory=dict)  # what was reported for the last case
 
     def serve(self) -> None:
         """Answer requests until the judge hangs up."""
         while True:
             if self.run:
-                self.run.watch.wait_for(self.connection)
-                if self.run.watch.broken:
+                self.run.wait_for(self.connection)
+                if self.run.broken:
                     self._kill(self.run.child)
             kind, content = wire.read_frame(self.connection.recv)
             if not kind:
@@ -156,14 +146,14 @@ class Session:
                 self.run.channel.sendall(wire.frame(wire.REQUEST, wire.encode(request.case)))
         else:
             self._end_run()
-            self.run = Run(what, *self._begin(work, exam_bytes))
-        outcome = self.run.watch.outcome()
-        self.counts = self.run.watch.counts
+            self.run = self._begin(what, work, exam_bytes)
+        outcome = self.run.outcome()
+        self.counts = self.run.counts
         if exam_bytes or outcome[0] != wire.RESULT:
             self._end_run()
         return outcome
 
-    def _begin(self, work: student.Work, exam_bytes: int) -> tuple[socket.socket, int, Watch]:
+    def _begin(self, what: tuple[str, ...], work: student.Work, exam_bytes: int) -> Watch:
         if self.setting.namespaces:
             # over the whole run's directory: the sockets of other submissions stand in it
             sandbox.mount_scratch(self.folder.parent)
@@ -184,20 +174,19 @@ class Session:
             self._run_as_student(writing, marks, scratch, work, limits)
         os.close(writing)
         spent = self.spent.get(work.request.check, Time())
-        watch = Watch(ours.fileno(), marks, child, len(work.steps), spent, limits)
-        return ours, child, watch
+        return Watch(what, ours, marks, child, len(work.steps), spent, limits)
 
     def _end_run(self) -> None:
         if self.run:
             self.run.channel.close()
             self._kill(self.run.child)
-            self.spent[self.run.what[0]] = self.run.watch.total()
+            self.spent[self.run.what[0]] = self.run.total()
         self.run = None
 
     def _kill(self, child: int) -> None:
         with contextlib.suppress(OSError):
             os.killpg(child, signal.SIGKILL)
-        processes.end_everything_below(first_of_namespace=bool(self.setting.namespaces))
+        end_everything_below(first_of_namespace=bool(self.setting.namespaces))
 
     def _run_as_student(
         self,

@@ -4,6 +4,7 @@ CPU time decides, so that other programs on the machine cost nobody points. The 
 behind it, and generous: code that sleeps or waits for ever uses no CPU time.
 """
 
+import contextlib
 import operator
 import os
 import select
@@ -11,15 +12,19 @@ import signal
 import socket
 import time
 from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import NamedTuple
 
 import psutil
 
 from solutions.grader import wire
-from solutions.grader.inside import processes, sandbox, student
+from solutions.grader.inside import sandbox, student
 from tutorial_lib.units import human_bytes, human_seconds
 
 _TICK_SECONDS = 0.1
+_END_SECONDS = 60  # on a busy machine a hundred killed processes take a while to end
 # What is outside of functions has a check's seconds each time that it runs: for the cases, for
 # the exam, and once more for each with the student's own cells whole.
 _CELLS_TIMES = 4
@@ -30,6 +35,71 @@ _EACH_TIME = (
     " What is outside of functions runs anew for each check: keep what you try out in cells of "
     "your own."
 )
+
+
+def descendants(number: int) -> list[psutil.Process]:
+    """List all processes below one, by its `number_outside`, each behind its parent."""
+    found: list[psutil.Process] = []
+    with contextlib.suppress(psutil.Error):  # it has ended
+        if not Path("/proc/thread-self/children").exists():  # then all of the machine's are read
+            return list(psutil.Process(number).children(recursive=True))
+    numbers = [number]
+    for one in numbers:  # which grow
+        for children in Path(f"/proc/{one}/task").glob("*/children"):
+            with contextlib.suppress(OSError, psutil.Error):
+                for child in map(int, children.read_text().split()):
+                    found.append(psutil.Process(child))
+                    numbers.append(child)
+    return found
+
+
+def cpu_seconds(below: Sequence[psutil.Process]) -> float:
+    """Sum the CPU time of all processes below this one, also of those that it has reaped.
+
+    Each of its `descendants` comes after its parent, so that none counts twice when its parent
+    reaps it meanwhile.
+    """
+    reaped = os.times()
+    total = reaped.children_user + reaped.children_system
+    for process in below:
+        with contextlib.suppress(psutil.Error):
+            total += sum(process.cpu_times()[:4])  # its own, and on Linux of those it has reaped
+    return total
+
+
+def held_bytes(process: psutil.Process | int) -> int:
+    """Measure the memory of a process, with what it shares with others; 0 where it has ended."""
+    with contextlib.suppress(psutil.Error):
+        there = psutil.Process(process) if isinstance(process, int) else process
+        return int(there.memory_info().rss)
+    return 0
+
+
+def number_outside() -> int:
+    """Ask /proc for the number of this process: not getpid() when in a process namespace."""
+    try:
+        return int(Path("/proc/self").readlink().name)
+    except (OSError, ValueError):  # no Linux, and no namespaces either
+        return os.getpid()
+
+
+def end_everything_below(*, first_of_namespace: bool) -> None:
+    """Kill and reap every process below this one; the first of its namespace needs one signal."""
+    give_up = time.monotonic() + _END_SECONDS
+    while time.monotonic() < give_up:
+        if first_of_namespace and os.getpid() == 1:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(-1, signal.SIGKILL)
+        else:
+            for process in descendants(os.getpid()):
+                with contextlib.suppress(psutil.Error):
+                    process.kill()
+        try:
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        except ChildProcessError:  # none is left
+            return
+        time.sleep(0.002)
 
 
 class Time(NamedTuple):
@@ -50,43 +120,40 @@ def longest(seconds: float) -> float:
 
 
 def _now(below: list[psutil.Process]) -> Time:
-    return Time(processes.cpu_seconds(below), time.monotonic())
+    return Time(cpu_seconds(below), time.monotonic())
 
 
+@dataclass
 class Watch:
-    """Waits for what a student's process writes to `channel`, while it keeps within its limits.
+    """A process of a student's code, and what it is waited for, within its limits.
 
-    It runs `num_cells` cells, then the function on one case after the other; `spent` is what the
-    function has used in earlier processes of the same check.
+    It runs `num_cells` cells, then the function on one case of its check after the other.
     """
 
-    def __init__(
-        self,
-        channel: int,
-        marks: wire.Marks,
-        child: int,
-        num_cells: int,
-        spent: Time,
-        limits: sandbox.Limits,
-    ) -> None:
-        self.channel, self.marks, self.child, self.num_cells = channel, marks, child, num_cells
-        self.spent, self.limits = spent, limits
-        self.allowed = allowed_time(limits.seconds)
-        self.in_function = False
-        self.number = processes.number_outside()
+    what: tuple[str, ...]  # what it runs
+    channel: socket.socket
+    marks: wire.Marks
+    child: int
+    num_cells: int
+    spent: Time  # what the function has used in earlier processes of the same check
+    limits: sandbox.Limits
+    in_function: bool = False
+    last: int = 0  # number of the step under way
+    broken: str = ""
+    timed_out: bool = False
+    counts: Counter[str] = field(default_factory=Counter)  # what was reported for the last case
+
+    def __post_init__(self) -> None:
+        self.number = number_outside()
         self.began = _now([])  # of the child itself, all counts
-        self.started_with = processes.held_bytes(self.number)
-        self.last = 0
-        self.broken = ""
-        self.timed_out = False
-        self.counts: Counter[str] = Counter()
+        self.started_with = held_bytes(self.number)
         self.looked_at = time.monotonic()
 
     def wait_for(self, judge: socket.socket) -> None:
         """Wait until the judge asks again: its own time is not the answer's."""
         began = time.monotonic()
         while not self.broken and not select.select([judge], [], [], _TICK_SECONDS)[0]:
-            self.broken = self._too_large(processes.descendants(self.number))
+            self.broken = self._too_large(descendants(self.number))
         self.began = self.began._replace(clock=self.began.clock + time.monotonic() - began)
         self.counts = Counter()
 
@@ -105,7 +172,7 @@ class Watch:
             if kind == wire.STEP:
                 self.last = int(content) if content.isdigit() and len(content) < 6 else 0
                 if self.last == self.num_cells and not self.in_function:
-                    self.began = _now(processes.descendants(self.number))
+                    self.began = _now(descendants(self.number))
                     self.in_function = True
             elif kind == wire.REPORT:
                 if len(self.counts) < _MOST_COUNTS:
@@ -122,7 +189,7 @@ class Watch:
 
     def total(self) -> Time:
         """Add up what the function has used, in earlier processes too."""
-        used = self._used(processes.descendants(self.number))
+        used = self._used(descendants(self.number))
         return Time(*map(operator.add, self.spent, used)) if self.in_function else self.spent
 
     def _used(self, below: list[psutil.Process]) -> Time:
@@ -136,17 +203,17 @@ class Watch:
                 self.broken = self._over_the_limit()
                 self.looked_at = time.monotonic()
             elif ready:
-                return os.read(self.channel, length)
+                return self.channel.recv(length)
         return b""
 
     def _over_the_limit(self) -> str:
-        below = processes.descendants(self.number)
+        below = descendants(self.number)
         return self._out_of_time(below) or self._too_large(below)
 
     def _too_large(self, below: list[psutil.Process]) -> str:
         if len(below) > self.limits.processes:
             return f"was stopped: it started more than {self.limits.processes} processes."
-        used = sum(max(0, processes.held_bytes(one) - self.started_with) for one in below)
+        used = sum(max(0, held_bytes(one) - self.started_with) for one in below)
         if used > self.limits.memory_bytes:
             allowed = human_bytes(self.limits.memory_bytes)
             return f"was stopped: it used {human_bytes(used)} of memory, and {allowed} are allowed."
@@ -156,9 +223,8 @@ class Watch:
         """Say which of the two times is over, and remember it; empty when neither is."""
         before = self.spent if self.in_function else Time()
         used = map(operator.add, before, self._used(below))
-        cpu, clock = (
-            one if one < more else 0.0 for one, more in zip(self.allowed, used, strict=True)
-        )
+        allowed = allowed_time(self.limits.seconds)
+        cpu, clock = (a if a < more else 0.0 for a, more in zip(allowed, used, strict=True))
         self.timed_out = bool(cpu or clock)
         again = "" if self.in_function else _EACH_TIME
         if cpu:
@@ -170,7 +236,7 @@ class Watch:
         return ""
 
     def _how_it_ended(self) -> str:
-        if late := self._out_of_time(processes.descendants(self.number)):
+        if late := self._out_of_time(descendants(self.number)):
             return late
         # The channel may have been closed by a process that lives on: it gets a moment to end.
         give_up = time.monotonic() + 1
