@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -193,8 +194,8 @@ def test_what_ran_out_of_time_is_graded_again_alone_and_the_second_result_stands
         (folder / name).with_suffix(".ipynb").write_text(json.dumps(toy.submission(a11=name)))
     files = [f"{name}.ipynb" for name in names]
     _, new = grading.read_class(lab, folder, files, diary(tmp_path))
-    this = grading.Judging(lab, diary(tmp_path), SimpleNamespace(judge=judged), 3)
-    judged_now = grading.judge_all(this, new)
+    bench, pool = SimpleNamespace(judge=judged), ThreadPoolExecutor(3)
+    judged_now = grading.judge_all(bench, new, diary(tmp_path), pool, alone=False)
     assert grading.read_class(lab, folder, files, diary(tmp_path)) == (judged_now, {})
     results = [judged_now[name] for name in files]
     assert [result.points(lab) for result in results] == [0, 10, 10]

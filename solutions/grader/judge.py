@@ -39,6 +39,7 @@ from tutorial_lib.checks.given import Case, CheckError, Result, outside
 
 SOCKET_VARIABLE = "TUTORIAL_LIB_GRADE_SOCKET"
 _CONNECT_SECONDS = 60.0
+_EVIDENCE_CHARACTERS = 6000
 
 
 class SessionLost(RuntimeError):  # noqa: N818 - named for what happened
@@ -114,9 +115,6 @@ def hang_up() -> None:
     if _connection.cache_info().currsize:
         _connection().close()
     _connection.cache_clear()
-
-
-_EVIDENCE_CHARACTERS = 6000
 
 
 class _Shell(InteractiveShell):  # type: ignore[misc]

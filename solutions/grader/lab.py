@@ -19,6 +19,7 @@ from tutorial_lib.school.marks import Mark, cell_mark
 # Far more than an answer needs. Splitting or tokenizing a text takes hundreds of times its bytes.
 MOST_CHARACTERS = 50_000
 _NEW_CELL = re.compile(r"^# ?(?:In ?\[.*\]:|%%.*)$", re.MULTILINE)
+_TITLE = re.compile(r"^\| (\d+\.\d+) \| (.+?) \|", re.MULTILINE)  # a row of its table
 
 
 @dataclass(frozen=True)
@@ -111,9 +112,6 @@ def _begins_a_cell(line: str, above: Sequence[str], below: Sequence[str]) -> boo
     in_text = text.count('"""') % 2 or text.count("'''") % 2
     has_code = any(one.strip() and not one.startswith("#") for one in above)
     return has_code and not in_text and not next_line.startswith((" ", "\t"))
-
-
-_TITLE = re.compile(r"^\| (\d+\.\d+) \| (.+?) \|", re.MULTILINE)  # a row of its table
 
 
 @dataclass(frozen=True)

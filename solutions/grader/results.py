@@ -19,6 +19,10 @@ from solutions.grader import GradingError
 from solutions.grader.lab import Lab
 from solutions.grader.submissions.answers import NOT_PYTHON, Answers
 
+_COURSE = Path(__file__).resolve().parents[2]
+_FOLDERS = ("tutorial_lib", "labs/checks", "solutions/grader", "course/recorded/rows")
+_UNREADABLE = (ValueError, KeyError, TypeError, AttributeError)
+
 
 @dataclass(frozen=True)
 class Verdict:
@@ -85,11 +89,6 @@ class Graded:
         said = [self.verdicts[name] for name in checks if name in self.verdicts]
         failed = [verdict.evidence for verdict in said if not verdict.passed]
         return (failed[0] or "The check did not pass.") if failed else ""
-
-
-_COURSE = Path(__file__).resolve().parents[2]
-_FOLDERS = ("tutorial_lib", "labs/checks", "solutions/grader", "course/recorded/rows")
-_UNREADABLE = (ValueError, KeyError, TypeError, AttributeError)
 
 
 def course_version(import_path: Sequence[Path], lab: Lab | None = None) -> str:

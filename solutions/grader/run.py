@@ -8,43 +8,43 @@ for a person to read. What ran out of time beside others is judged once more, al
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
+from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from solutions.grader.lab import load_lab
+from solutions.grader import GradingError, NotGradable
+from solutions.grader.bench import Bench, Order, blank, default_workers, open_bench, solution
+from solutions.grader.lab import Lab, load_lab
 from solutions.grader.launch import interruptible
 from solutions.grader.report.class_list import read_marks
 from solutions.grader.report.report_class import check_folder, report_class
 from solutions.grader.report.roster import Roster
-from solutions.grader.submissions.class_folder import find_submissions
+from solutions.grader.results import Graded, Journal, course_version
+from solutions.grader.submissions.answers import Answers
+from solutions.grader.submissions.class_folder import find_submissions, read_content
+from solutions.grader.submissions.reader import MEMORY_BYTES, open_reader
 from tutorial_lib.units import GIB
 
 if TYPE_CHECKING:
     import pandas as pd
 
-import hashlib
-import os
-import sys
-import time
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, replace
-from functools import partial
-from importlib.util import find_spec
-from typing import TYPE_CHECKING
-
-from solutions.grader import GradingError, NotGradable
-from solutions.grader.bench import Bench, Order, blank, default_workers, open_bench, solution
-from solutions.grader.lab import Lab
-from solutions.grader.results import Graded, Journal, course_version
-from solutions.grader.submissions.answers import Answers
-from solutions.grader.submissions.class_folder import read_content
-from solutions.grader.submissions.reader import MEMORY_BYTES, open_reader
-
-if TYPE_CHECKING:
     from solutions.grader.cluster import Cluster
+
+_DAY = 86_400.0
+_NEEDED = ("nbval", "pytest", "ipykernel", "pandas", "rich", "psutil", "jinja2")
+_AGAIN = (
+    "A check ran out of time when this file was graded beside others. It was graded again with no "
+    "other beside it, and this is the second result."
+)
 
 
 def grade(
@@ -107,14 +107,6 @@ def grade(
     return table
 
 
-_DAY = 86_400.0
-_NEEDED = ("nbval", "pytest", "ipykernel", "pandas", "rich", "psutil", "jinja2")
-_AGAIN = (
-    "A check ran out of time when this file was graded beside others. It was graded again with no "
-    "other beside it, and this is the second result."
-)
-
-
 def judge_class(
     order: Order,
     folder: Path,
@@ -123,14 +115,13 @@ def judge_class(
     workers: int | None = None,
     dask: str | None = None,
 ) -> tuple[list[Graded], dict[str, Any]]:
-    """Return the results of files, and what `run.json` says of the run; see `run.grade`.
+    """Return the results of files, and what `run.json` says of the run; see `grade`.
 
     What has no result yet is judged after the solution and a blank answer.
     """
     started, layers = time.monotonic(), journal.layers
     results, new = read_class(order.lab, folder, names, journal)
-    taken_over = sum(1 for one in results.values() if one.file)
-    if taken_over:
+    if taken_over := sum(1 for one in results.values() if one.file):
         print(f"Graded before, and unchanged: {taken_over}.", file=sys.stderr)
     if new or not layers:
         grading: AbstractContextManager[Bench | Cluster]
@@ -143,9 +134,9 @@ def judge_class(
             grading = open_bench(order)
         with grading as grader:
             layers, workers = grader.layers, workers or grader.workers
-            this = Judging(order.lab, journal, grader, workers)
-            self_test(this)
-            results |= judge_all(this, new)
+            with _stopping(grader, journal, workers) as pool:
+                self_test(order.lab, grader, pool)
+                results |= judge_all(grader, new, journal, pool, alone=min(workers, len(new)) == 1)
     facts = {"seed": journal.seed, "taken_over": taken_over, "layers": list(layers)}
     facts |= {"workers": workers, "seconds": round(time.monotonic() - started, 1)}
     return [results[name] for name in names], journal.order | facts
@@ -184,27 +175,33 @@ def _result(name: str, step: Callable[[str], Any]) -> Any:
         return Graded(name, "crashed", reason=reason)
 
 
-@dataclass(frozen=True)
-class Judging:
-    """What is the same for every submission of one run."""
+@contextmanager
+def _stopping(
+    grader: Bench | Cluster, journal: Journal, workers: int
+) -> Iterator[ThreadPoolExecutor]:
+    """Yield threads; on Ctrl-C, end every judge and the server, and write down no more."""
+    with ThreadPoolExecutor(workers) as pool:
+        try:
+            yield pool
+        except BaseException:
+            journal.close()
+            pool.shutdown(wait=False, cancel_futures=True)
+            grader.stop()
+            if journal.path.exists():
+                print(f"Stopped; {journal.path} keeps what is graded so far.", file=sys.stderr)
+            raise
 
-    lab: Lab
-    journal: Journal
-    grader: Bench | Cluster
-    workers: int
 
-
-def self_test(this: Judging) -> None:
+def self_test(lab: Lab, grader: Bench | Cluster, pool: ThreadPoolExecutor) -> None:
     """Judge the solution and a blank one: a lab that fails this would wrong everybody.
 
     Raises:
         GradingError: When the solution does not get all points, or the blank one gets some.
     """
-    lab, full = this.lab, solution(this.lab)
-    with ThreadPoolExecutor(min(2, this.workers)) as pool, _stopping(this, pool):
-        solved, empty = pool.map(this.grader.judge, [full, blank(lab)])
-        if solved.ran_out_of_time:
-            solved = pool.submit(this.grader.judge, full).result()
+    full = solution(lab)
+    solved, empty = pool.map(grader.judge, [full, blank(lab)])
+    if solved.ran_out_of_time:
+        solved = grader.judge(full)
     if solved.status != "graded" or solved.points(lab) != lab.maximum:
         failed = [f"{name}: {v.evidence}" for name, v in solved.verdicts.items() if not v.passed]
         raise GradingError(
@@ -219,49 +216,34 @@ def self_test(this: Judging) -> None:
         )
 
 
-@contextmanager
-def _stopping(this: Judging, pool: ThreadPoolExecutor) -> Iterator[None]:
-    """On Ctrl-C, end every judge and the server, and write down no more."""
-    try:
-        yield
-    except BaseException:
-        this.journal.close()
-        pool.shutdown(wait=False, cancel_futures=True)
-        this.grader.stop()
-        if this.journal.path.exists():
-            print(f"Stopped; {this.journal.path} keeps what is graded so far.", file=sys.stderr)
-        raise
-
-
-def judge_all(this: Judging, new: Mapping[str, tuple[str, Answers]]) -> dict[str, Graded]:
+def judge_all(
+    grader: Bench | Cluster,
+    new: Mapping[str, tuple[str, Answers]],
+    journal: Journal,
+    pool: ThreadPoolExecutor,
+    *,
+    alone: bool,
+) -> dict[str, Graded]:
     """Judge submissions, several at a time; then alone, one by one, those that ran out of time."""
     from rich.console import Console
-    from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
+    from rich.progress import track
 
     def judge(name: str, *, alone: bool, notes: Sequence[str] = ()) -> Graded:
         (digest, answers), started = new[name], time.monotonic()
-        result = this.grader.judge(answers)
+        result = grader.judge(answers)
         seconds, notes = round(time.monotonic() - started, 2), [*notes, *result.notes]
-        seed = this.journal.seed
+        seed = journal.seed
         result = replace(result, name=name, seed=seed, seconds=seconds, alone=alone, notes=notes)
-        return this.journal.add(digest, result)
+        return journal.add(digest, result)
 
-    console = Console(stderr=True)
-    shown = (*Progress.get_default_columns(), TimeElapsedColumn(), MofNCompleteColumn())
-    judged: dict[str, Graded] = {}
-    with Progress(*shown, console=console, disable=not console.is_terminal) as progress:
-        task = progress.add_task(f"grading {this.lab.name}", total=len(new))
-        alone = min(this.workers, len(new)) == 1
-        first, again = partial(judge, alone=alone), partial(judge, alone=True, notes=[_AGAIN])
-        with ThreadPoolExecutor(this.workers) as pool, _stopping(this, pool):
-            for result in pool.map(lambda name: _result(name, first), new):
-                judged[result.name] = result
-                progress.advance(task)
-            late = [name for name, one in judged.items() if one.ran_out_of_time and not alone]
-            progress.update(task, total=len(new) + len(late))
-            for name in late:
-                judged[name] = pool.submit(_result, name, again).result()
-                progress.advance(task)
+    console, total = Console(stderr=True), len(new)
+    shown = partial(track, console=console, disable=not console.is_terminal)
+    first, again = partial(judge, alone=alone), partial(judge, alone=True, notes=[_AGAIN])
+    judging = pool.map(lambda name: _result(name, first), new)
+    judged = {one.name: one for one in shown(judging, f"grading {total}", total=total)}
+    late = [name for name, one in judged.items() if one.ran_out_of_time and not alone]
+    for name in shown(late, "again, alone"):
+        judged[name] = pool.submit(_result, name, again).result()
     if late:
         console.print(f"Graded again, alone, since they ran out of time: {len(late)}.")
     return judged
@@ -269,18 +251,18 @@ def judge_all(this: Judging, new: Mapping[str, tuple[str, Answers]]) -> dict[str
 
 def check_request(seconds: float, memory_bytes: int, workers: int | None) -> None:
     """Refuse, as a GradingError, limits or a machine with which nothing could be graded."""
+    missing = [name for name in _NEEDED if find_spec(name) is None]
     if not 0 < seconds < _DAY or memory_bytes <= 0 or (workers is not None and workers < 1):
-        raise GradingError(
+        said = (
             f"seconds (={seconds}), memory_bytes (={memory_bytes}) and workers (={workers}) must "
             "be positive, and seconds less than a day."
         )
-    if not hasattr(os, "fork"):
-        raise GradingError(
-            "grading needs Linux or macOS, since it forks: on Windows, run it in WSL."
-        )
-    if sys.platform.startswith("linux") and not Path("/proc/self/status").exists():
-        raise GradingError("grading needs /proc, where it watches processes: mount it.")
-    if missing := [name for name in _NEEDED if find_spec(name) is None]:
-        raise GradingError(
-            f"grading needs {', '.join(missing)}: install with pip install -e '.[grade]'."
-        )
+    elif not hasattr(os, "fork"):
+        said = "grading needs Linux or macOS, since it forks: on Windows, run it in WSL."
+    elif sys.platform.startswith("linux") and not Path("/proc/self/status").exists():
+        said = "grading needs /proc, where it watches processes: mount it."
+    elif missing:
+        said = f"grading needs {', '.join(missing)}: install with pip install -e '.[grade]'."
+    else:
+        return
+    raise GradingError(said)

@@ -19,6 +19,7 @@ _NAMED = 10  # names that a sentence lists
 _CANVAS = ["Student", "ID", "SIS User ID", "SIS Login ID", "Section"]
 # As Moodle exports grades; its import asks which column says who, and which holds the grade.
 _MOODLE = ["First name", "Last name", "ID number", "Email address"]
+_STUDENT = ("student", "name", "folder", "id", "email")
 
 
 @dataclass(frozen=True)
@@ -137,9 +138,6 @@ def _row(lab: Lab, entry: Entry) -> dict[str, Any]:
         "reason": result.reason,
     }
     return {name: readable(v) if isinstance(v, str) else v for name, v in row.items()}
-
-
-_STUDENT = ("student", "name", "folder", "id", "email")
 
 
 def read_marks(

@@ -28,6 +28,14 @@ _SHARE = 0.8  # of the statements and expressions in two answers, both have this
 _SMALLEST = 8  # statements and expressions: everybody writes the same short answer
 _EXERCISES = 2  # a single one may be chance, and so may a few of many: see `_alike`
 _SOLUTION = Student("the course's solution")
+_BLANK = "is still blank"  # in a check's message, about this exercise or one that it calls
+_KINDS = ("all points", "some", "none", "blank")
+_NUMBER = re.compile(r"\d[\d,.]*")
+# a session's, or that of an answer's process
+_STOPPED = re.compile(
+    r"the (?:function|answer cell) of exercise \S+ (?P<how>.+)|your code (?P<does>starts .+)"
+)
+_TEMPLATES = Path(__file__).resolve().parents[1] / "pages"
 
 
 @dataclass(frozen=True)
@@ -55,6 +63,8 @@ def alike(lab: Lab, entries: Sequence[Entry]) -> list[Group]:
             found[frozenset(pair)] = exercises
     groups: list[set[int]] = []
     for both in sorted(found, key=lambda both: -len(found[both])):
+        if any(both <= group for group in groups):
+            continue
         near = (g for g in groups if all(frozenset((x, y)) in found for x in both - g for y in g))
         if group := next(near, None):
             group |= both
@@ -74,16 +84,6 @@ def _alike(one: Mapping[str, set[int]], other: Mapping[str, set[int]]) -> list[s
     long = [some for some in both if min(map(len, some[1:])) >= _SMALLEST]
     same = [name for name, mine, yours in long if len(mine & yours) >= _SHARE * len(mine | yours)]
     return same if len(same) >= max(_EXERCISES, len(long) / 2) else []
-
-
-_BLANK = "is still blank"  # in a check's message, about this exercise or one that it calls
-_KINDS = ("all points", "some", "none", "blank")
-_NUMBER = re.compile(r"\d[\d,.]*")
-# a session's, or that of an answer's process
-_STOPPED = re.compile(
-    r"the (?:function|answer cell) of exercise \S+ (?P<how>.+)|your code (?P<does>starts .+)"
-)
-_TEMPLATES = Path(__file__).resolve().parents[1] / "pages"
 
 
 def feedback_name(name: str) -> str:

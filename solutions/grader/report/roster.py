@@ -25,6 +25,9 @@ _EMAIL = ("email", "e-mail", "email address", "e-mail address")
 _MOODLE = re.compile(r"(.+?)_(\d+)_assignsubmission_.*")
 _CANVAS = re.compile(r"([^_/]+)_(?:LATE_)?(\d+)_\d+_.*")
 _MOST_WORDS = 5  # of a name, in any order
+_ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[@-Z\\-_]|\][^\x07]*\x07)")
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+_COMPUTED = ("=", "+", "-", "@", "\t", "\r", "\n")  # so begins what a spreadsheet would compute
 
 
 @dataclass(frozen=True)
@@ -122,11 +125,6 @@ def _words(name: str) -> list[str]:
 def _normal(text: str) -> str:
     # macOS writes accents as characters of their own
     return unicodedata.normalize("NFC", text).strip().casefold()
-
-
-_ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[@-Z\\-_]|\][^\x07]*\x07)")
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
-_COMPUTED = ("=", "+", "-", "@", "\t", "\r", "\n")  # so begins what a spreadsheet would compute
 
 
 def readable(text: str) -> str:

@@ -10,6 +10,12 @@ from solutions.grader.lab import MOST_CHARACTERS, AnswerCell, Cell, Lab, split_a
 from solutions.grader.submissions.slice_cells import possible_names
 
 NOT_PYTHON = "not Python"  # a finding
+# By lines, without parsing: parsing hostile text can end the process.
+_DEFINITION = re.compile(r"(?:async )?(?:def|class) +(\w+)")
+_IMPORT = re.compile(r"(?:import|from) .+")
+_ASSIGNMENT = re.compile(r"(\w+(?:[ \t]*,[ \t]*\w+)*)[ \t]*(?::[^=\n]*)?=(?!=)")
+_MOST_NOTES = 20
+_MOST_OWN_CHARACTERS = 4 * MOST_CHARACTERS  # of cells that answer no exercise, together
 
 
 class Step(TypedDict):
@@ -85,14 +91,6 @@ def student_steps(
                 step["exercise"], step["file"] = number, f"<exercise {number}{more}>"
         answered |= set(lab.answers[number].names) if number in cells else set()
     return steps
-
-
-# By lines, without parsing: parsing hostile text can end the process.
-_DEFINITION = re.compile(r"(?:async )?(?:def|class) +(\w+)")
-_IMPORT = re.compile(r"(?:import|from) .+")
-_ASSIGNMENT = re.compile(r"(\w+(?:[ \t]*,[ \t]*\w+)*)[ \t]*(?::[^=\n]*)?=(?!=)")
-_MOST_NOTES = 20
-_MOST_OWN_CHARACTERS = 4 * MOST_CHARACTERS  # of cells that answer no exercise, together
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,10 @@ from solutions.grader.submissions import review, slice_cells
 from solutions.grader.submissions.answers import NOT_PYTHON, Answers, Step
 from solutions.grader.submissions.slice_cells import tree_of
 
+_SMALLEST = 5  # nodes of a part: below that everybody's code is alike
+_LEFT_OUT = {"ctx", "annotation", "returns", "type_comment", "kind", "asname"}
+_BINDS = (ast.arg, ast.FunctionDef, ast.ClassDef, ast.alias)
+
 
 class Course:
     """What the lab and its solution use: the measure of an answer, the same for all."""
@@ -110,11 +114,6 @@ def _notes(course: Course, steps: Sequence[Step]) -> list[str]:
         "another name in a cell of your own."
         for name in sorted(changed)
     ]
-
-
-_SMALLEST = 5  # nodes of a part: below that everybody's code is alike
-_LEFT_OUT = {"ctx", "annotation", "returns", "type_comment", "kind", "asname"}
-_BINDS = (ast.arg, ast.FunctionDef, ast.ClassDef, ast.alias)
 
 
 def structures(lab: Lab, answers: Answers) -> dict[str, list[int]]:
