@@ -50,18 +50,18 @@ def judge_notebook(lab: Lab) -> dict[str, Any]:
     sources = ["" if cell.number else cell.source for cell in code]
     steps = [{"exercise": check, "source": s} for check, s in zip(checks, sources, strict=True)]
     cells: list[Any] = []
-    for cell, setup in zip(code, cut(steps), strict=True):
-        if setup and not cell.mark:
-            cells.append(_code_cell(f"setup-{len(cells)}", setup))
-        elif cell.number:
-            lines = [
-                f"{name} = RemoteFunction({cell.number!r}, {name!r})"
-                for name in lab.answers[cell.number].names
-            ]
-            lines.insert(0, f"from {_REMOTE_FUNCTION} import RemoteFunction")
-            cells.append(_code_cell(f"answer-{len(cells)}", "\n".join(lines)))
-        elif cell.mark:
+    empty: dict[str, Any] = {"metadata": {}, "execution_count": None, "outputs": []}
+    for cell, source in zip(code, cut(steps), strict=True):
+        if cell.mark and not cell.number:
             cells.append(dict(cell.raw))
+            continue
+        if cell.number:
+            names = lab.answers[cell.number].names
+            made = [f"{name} = RemoteFunction({cell.number!r}, {name!r})" for name in names]
+            source = "\n".join([f"from {_REMOTE_FUNCTION} import RemoteFunction", *made])
+        if source:
+            cell_id = f"{_OURS}{len(cells)}"
+            cells.append({"cell_type": "code", "id": cell_id, "source": source, **empty})
     return {"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 5}
 
 
@@ -77,11 +77,6 @@ def preload(lab: Lab) -> list[str]:
     return list(dict.fromkeys(modules))
 
 
-def _code_cell(cell_id: str, source: str) -> dict[str, Any]:
-    empty: dict[str, Any] = {"metadata": {}, "execution_count": None, "outputs": []}
-    return {"cell_type": "code", "id": f"{_OURS}{cell_id}", "source": source, **empty}
-
-
 def prepare(folder: Path, lab: Lab, answers: Answers) -> None:
     """Write what one submission's judge and session need into a fresh folder."""
     folder.mkdir(parents=True)
@@ -89,37 +84,6 @@ def prepare(folder: Path, lab: Lab, answers: Answers) -> None:
     (folder / "judge.ipynb").write_text(json.dumps(judge_notebook(lab)), encoding="utf-8")
     bundle = {name: getattr(answers, name) for name in ("steps", "cuts", "problems")}
     (folder / "bundle.json").write_text(json.dumps(bundle), encoding="utf-8")
-
-
-def pytest_arguments(seconds: float) -> list[str]:
-    """Return what pytest is called with in each judge; seconds as in `run.grade`."""
-    return [*_PYTEST, f"--nbval-cell-timeout={longest(seconds) + _SPARE_SECONDS}"]
-
-
-def run_judge(
-    judges: Server, folder: Path, lab: Lab, *, seconds: float, stopped: threading.Event
-) -> Mapping[str, Verdict]:
-    """Run nbval on a prepared folder, in a process of its own: a verdict for every check cell.
-
-    Raises:
-        NotGradable: When nbval did not come to an end, or left out a check.
-    """
-    most = _SPARE_SECONDS + (longest(seconds) + _SPARE_SECONDS) * len(lab.checks)
-    if not judges.run(folder, most, stopped.is_set):
-        if stopped.is_set():
-            raise NotGradable("stopped", "Grading was stopped.")
-        raise NotGradable("timed out", "Grading this file took too long.")
-    outcomes, lines = folder / _OUTCOMES, []
-    if outcomes.exists():
-        lines = [json.loads(line) for line in outcomes.read_text(encoding="utf-8").splitlines()]
-    if any(line["lost"] for line in lines):
-        raise NotGradable("crashed", "The process for this submission's code was lost.")
-    if any(line["id"].startswith(_OURS) and not line["verdict"]["passed"] for line in lines):
-        raise NotGradable("crashed", "The judge's own set-up failed.")
-    verdicts = {line["id"]: Verdict(**line["verdict"]) for line in lines}
-    if any(check.id not in verdicts for check in lab.checks):
-        raise NotGradable("crashed", "The judge stopped before it had run every check.")
-    return {check.id: verdicts[check.id] for check in lab.checks}
 
 
 @dataclass(frozen=True)
@@ -171,17 +135,39 @@ class Bench:
         return result.with_findings(lab, answers)
 
     def _attempt(self, answers: Answers, lab: Lab) -> Graded:
-        seconds = self.order.seconds
         folder = self.place / secrets.token_hex(8)  # no other submission can guess its socket
         try:
             prepare(folder, lab, answers)
             os.close(self.sessions.fork(folder)[1])
-            verdicts = run_judge(self.judges, folder, lab, seconds=seconds, stopped=self.stopped)
+            verdicts = self._verdicts(folder, lab)
         except NotGradable as finding:
             return Graded("", finding.status, reason=finding.reason)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
         return Graded("", "graded", verdicts, notes=answers.notes, sources=answers.sources)
+
+    def _verdicts(self, folder: Path, lab: Lab) -> Mapping[str, Verdict]:
+        """Run nbval on a prepared folder, in a process of its own: a verdict for every check."""
+        most = _SPARE_SECONDS + _cell_seconds(self.order) * len(lab.checks)
+        if not self.judges.run(folder, most, self.stopped.is_set):
+            if self.stopped.is_set():
+                raise NotGradable("stopped", "Grading was stopped.")
+            raise NotGradable("timed out", "Grading this file took too long.")
+        outcomes, lines = folder / _OUTCOMES, []
+        if outcomes.exists():
+            lines = [json.loads(line) for line in outcomes.read_text("utf-8").splitlines()]
+        verdicts = {line["id"]: Verdict(**line["verdict"]) for line in lines}
+        if any(line["lost"] for line in lines):
+            raise NotGradable("crashed", "The process for this submission's code was lost.")
+        if any(name.startswith(_OURS) and not one.passed for name, one in verdicts.items()):
+            raise NotGradable("crashed", "The judge's own set-up failed.")
+        if any(check.id not in verdicts for check in lab.checks):
+            raise NotGradable("crashed", "The judge stopped before it had run every check.")
+        return {check.id: verdicts[check.id] for check in lab.checks}
+
+
+def _cell_seconds(order: Order) -> float:
+    return longest(order.seconds) + _SPARE_SECONDS
 
 
 @contextlib.contextmanager
@@ -203,7 +189,8 @@ def open_bench(order: Order) -> Iterator[Bench]:
             prepare(rehearsal, lab, solution(lab))
             os.close(sessions.fork(rehearsal)[1])
             for_judges, seed = shared | {"rehearsal": str(rehearsal)}, str(order.seed)
-            for_judges |= {"arguments": pytest_arguments(order.seconds)}
+            timeout = f"--nbval-cell-timeout={_cell_seconds(order)}"
+            for_judges |= {"arguments": [*_PYTEST, timeout]}
             with open_server("judge", place, for_judges, **{SEED_VARIABLE: seed}) as judges:
                 yield Bench(order, place, sessions, judges)
 
@@ -229,15 +216,10 @@ def default_workers(memory_bytes: int) -> int:
     One for each core that this process may use, by its affinity and by its container's quota, and
     only as many as find room in the free memory.
     """
-    cores = int(joblib.cpu_count())
-    return max(1, min(_MOST_WORKERS, cores, _free_bytes() // (memory_bytes + _JUDGE_BYTES)))
-
-
-def _free_bytes() -> int:
-    """Read how much memory is free, on the machine and in this process's container."""
     free = int(psutil.virtual_memory().available)
     group = Path("/sys/fs/cgroup")
     with contextlib.suppress(OSError, ValueError):  # no container, or no limit: "max"
         limit = int((group / "memory.max").read_text())
         free = min(free, limit - int((group / "memory.current").read_text()))
-    return free
+    cores = int(joblib.cpu_count())
+    return max(1, min(_MOST_WORKERS, cores, free // (memory_bytes + _JUDGE_BYTES)))

@@ -252,7 +252,7 @@ def serve() -> None:
     gc.freeze()  # an oracle that measures collects garbage dozens of times, 0.1 s each
     judge(Path(order["rehearsal"]))  # a check that fails is the self-test's business
     hang_up()
-    serve_forks(channel, True, lambda _, folder: _in_its_folder(folder, judge))
+    serve_forks(channel, True, lambda folder: _in_its_folder(folder, judge))
 
 
 def _in_its_folder(folder: Path, judge: Callable[[Path], None]) -> None:

@@ -158,10 +158,10 @@ def take_order() -> tuple[socket.socket, dict[str, Any]]:
     return channel, json.loads(channel.recv(_MOST_BYTES))
 
 
-def serve_forks(channel: socket.socket, ready: Any, begin: Callable[[int, Path], None]) -> None:
+def serve_forks(channel: socket.socket, ready: Any, begin: Callable[[Path], None]) -> None:
     """Say what is ready, then fork for each path until the grader hangs up.
 
-    Each new process calls `begin` with its pipe and its path.
+    Each new process calls `begin` with its path.
     """
     gc.collect()
     gc.freeze()  # what was imported is shared by all forks, and collected by none
@@ -176,7 +176,7 @@ def serve_forks(channel: socket.socket, ready: Any, begin: Callable[[int, Path],
         if not child:
             channel.close()
             try:
-                begin(pipes[0], Path(os.fsdecode(message)))
+                begin(Path(os.fsdecode(message)))
             except BaseException:
                 traceback.print_exc()
             finally:

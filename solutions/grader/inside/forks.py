@@ -72,7 +72,7 @@ def serve(order: dict[str, Any], hidden: list[Path], channel: socket.socket) -> 
     for name in [name for name in sys.modules if name.partition(".")[0] == "solutions"]:
         del sys.modules[name]
     student.watched_places()
-    serve_forks(channel, layers, lambda _, folder: session.start_session(folder, setting))
+    serve_forks(channel, layers, lambda folder: session.start_session(folder, setting))
 
 
 def halves() -> list[Any]:

@@ -136,7 +136,7 @@ def serve() -> None:
     course = Course(pickle.loads(Path(order["lab"]).read_bytes()))  # the grader's own
     solution = {number: one.reference for number, one in course.lab.answers.items()}
     inspect_submission(course, plain_answers(course.lab, solution))  # what it has parsed is kept
-    serve_forks(channel, True, lambda _, file: _be_reader(file, course))
+    serve_forks(channel, True, lambda file: _be_reader(file, course))
 
 
 def _be_reader(file: Path, course: Course) -> None:
