@@ -160,7 +160,7 @@ def test_a_journal_gives_back_what_was_written_even_after_a_cut(lab, tmp_path):
     assert "b" in kept_results.Journal(out, ORDER, done.seed).done
     assert "a" not in kept_results.Journal(out, ORDER, done.seed + 1).done
     assert "a" not in kept_results.Journal(out, ORDER | {"version": "2"}, None).done
-    second.remove()
+    second.close(remove=True)
     second.add("late", done)
     assert not list(tmp_path.iterdir())
 

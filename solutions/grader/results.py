@@ -110,15 +110,10 @@ def course_version(import_path: Sequence[Path], lab: Lab | None = None) -> str:
 class Journal:
     """Results that a run need not find again, and its own so far, in a file beside its report.
 
-    A run takes over what an earlier one of the same order found out about the same content, be it
-    in its report or, if it was stopped, in that file. A result keeps its own seed. Each line of the
-    file is made as `run.json` is.
-
-    Args:
-        out: The folder of the report.
-        order: What a result depends on besides the submission and the seed.
-        seed: Of all results; None for that of the run that was stopped, else a new and secret one.
-        again: Whether what stands in the report is graded once more.
+    A run takes over what an earlier one of the same `order` found out about the same content, be it
+    in its report in `out` or, if it was stopped, in that file, whose lines are made as `run.json`
+    is. A result keeps its own seed. Without one it's that of the stopped run, else new and secret.
+    `again` grades once more what stands in the report.
     """
 
     def __init__(
@@ -131,8 +126,7 @@ class Journal:
         self.seed: int = next(one for one in seeds if one is not None)
         older = [] if again else _results(_read(self._report), order)
         self.done = {one.file: one for one in [*older, *lines] if seed in (None, one.seed)}
-        self._open = True
-        self._lock = threading.Lock()
+        self._open, self._lock = True, threading.Lock()
 
     @property
     def layers(self) -> Sequence[str]:
@@ -147,10 +141,9 @@ class Journal:
         Raises:
             GradingError: When the older report cannot go on in the new one.
         """
-        if not self._report.exists():
-            return []
         alike = {name: self.order[name] for name in ("lab", "version")}
-        if not (results := _results(_read(self._report), alike)):
+        results = _results(_read(self._report), alike)
+        if self._report.exists() and not results:
             raise GradingError(
                 f"{self._report.parent} holds a report of another lab or another version of the "
                 "course, and only some submissions were asked for: grade all, or give another "
@@ -180,15 +173,12 @@ class Journal:
                     file.write(f"\n{line}")
         return result
 
-    def close(self) -> None:
-        """Write no more: what ends from now on was stopped."""
+    def close(self, *, remove: bool = False) -> None:
+        """Write no more: what ends from now on was stopped. Delete the file behind a report."""
         with self._lock:
             self._open = False
-
-    def remove(self) -> None:
-        """Delete the file, since the report is written."""
-        self.close()
-        self.path.unlink(missing_ok=True)
+        if remove:
+            self.path.unlink(missing_ok=True)
 
 
 def _read(path: Path) -> str:

@@ -103,7 +103,7 @@ def grade(
         order = Order(course, journal.seed, seconds, memory_bytes, checks_package, paths)
         results, facts = judge_class(order, submissions, chosen, journal, workers, dask)
     table = report_class(out, course, [*kept, *results], students, names, facts, by_hand)
-    journal.remove()
+    journal.close(remove=True)
     return table
 
 

@@ -150,25 +150,23 @@ def read_marks(
             points are no number of its range.
     """
     marks: dict[str, dict[str, Mark]] = {}
-    if path is None:
-        return marks
     keys = _keys(class_entries([Graded(name, "") for name in names], roster, names))
     faults = []
-    for number, cells in read_table(path, _STUDENT):
+    for number, cells in read_table(path, _STUDENT) if path else ():
         who = next((cells[name] for name in _STUDENT if cells.get(name)), "")
         rows = keys.get(who.casefold(), [])
-        near = [f" (did you mean {one!r}?)" for one in get_close_matches(who.casefold(), keys, 1)]
-        fault = "" if rows else f"has {who!r}, who is no student here{''.join(near)}"
         try:
+            if not rows:
+                near = get_close_matches(who.casefold(), keys, 1)
+                hint = f" (did you mean {near[0]!r}?)" if near else ""
+                raise ValueError(f"has {who!r}, who is no student here{hint}")
             exercise, mark = _mark(lab, cells)
+            if any(exercise in marks.get(name, {}) for name in rows):
+                raise ValueError(f"has {exercise or 'the whole lab'} of {who!r} for a second time")
+            for name in rows:
+                marks.setdefault(name, {})[exercise] = mark
         except ValueError as error:
-            fault = fault or str(error)
-        for name in () if fault else rows:
-            if exercise in marks.setdefault(name, {}):
-                fault = f"has {exercise or 'the whole lab'} of {who!r} for a second time"
-            marks[name].setdefault(exercise, mark)
-        if fault:
-            faults.append(f"Line {number} of {path} {fault}.")
+            faults.append(f"Line {number} of {path} {error}.")
     if faults:
         raise GradingError("\n".join([*faults, "Nothing was graded or changed: correct the file."]))
     return marks

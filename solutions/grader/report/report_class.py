@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import platform
 import tempfile
+import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from importlib import metadata
@@ -25,21 +26,7 @@ from solutions.grader.results import Graded
 if TYPE_CHECKING:
     import pandas as pd
 
-_ADVICE = {
-    "landlock+namespaces": " Submissions could not read or change your files, nor reach the "
-    "network.",
-    "landlock": " No own network and process space could be made: a submission may reach the "
-    "network and end other processes of yours.",
-    "namespaces": " Submissions can read your files: this kernel has no usable Landlock.",
-    "limits only": " Submissions can read your files and reach the network: grade only files "
-    "of people you trust, or use Linux 5.13 or later.",
-    "none": " Nothing holds a submission back: grade only files of people you trust.",
-}
-_NO_EXAM = (
-    " Memory exam not held: this machine cannot limit what one process maps. Memory was judged by "
-    "meters alone, which an answer can change, and nobody lost points."
-)
-
+_SAID = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
 _REPORT = {"scores.csv", "scores-canvas.csv", "scores-moodle.csv", "index.html", "run.json"}
 _REPORT |= {"feedback", "answers", "alike.html"}
 
@@ -55,23 +42,19 @@ def report_class(
 ) -> pd.DataFrame:
     """Write the report of a class, and give the table of `scores.csv`; see `run.grade`.
 
-    Args:
-        results: Graded now, or kept of an older report.
-        names: Of all submissions in the class's folder.
-        facts: About the run, for `run.json`; `layers` lists what held a submission back.
-        marks: An instructor's own, as `read_marks` returns them.
+    The results may be of an older report; `names` are those of all submissions in the folder. The
+    `facts` are for `run.json`: their `layers` list what held a submission back.
     """
     import pandas as pd
 
     results = sorted(results, key=lambda one: one.name)
     entries = class_entries(results, roster, names, marks)
     layers, walls = facts["layers"], isolation(facts["layers"])
-    no_exam = "" if "memory exam" in layers else _NO_EXAM
-    said = [f"isolation: {walls}.{_ADVICE[walls]}{no_exam}", *roster_warnings(entries)]
+    no_exam = [] if "memory exam" in layers else [_SAID["no memory exam"]]
+    said = [" ".join([f"isolation: {walls}.", _SAID[walls], *no_exam]), *roster_warnings(entries)]
     versions = {name: metadata.version(name) for name in ("torch", "nbval", "pytest")}
     versions |= {"python": platform.python_version(), "system": platform.platform()}
-    graded = list(map(asdict, results))
-    more = {"isolation": walls, "versions": versions, "submissions": graded}
+    more = {"isolation": walls, "versions": versions, "submissions": [*map(asdict, results)]}
     table = pd.DataFrame(write_report(out, lab, entries, said, {**facts, **more}))
     table.attrs["said"] = said
     return table
@@ -92,20 +75,22 @@ def check_folder(out: Path, submissions: Path) -> None:
     Raises:
         GradingError: When it would overwrite something else, or stand among the submissions.
     """
+    there = {entry.name for entry in out.iterdir()} if out.is_dir() else set()
+    said = ""
     if out.resolve().is_relative_to(submissions.resolve()):
-        raise GradingError(f"{out} is in {submissions}, which is only read: put it elsewhere.")
-    if out.is_symlink() or (out.exists() and not out.is_dir()):
-        raise GradingError(f"{out} is not a folder: give a new folder for the report.")
-    there = {entry.name for entry in out.iterdir()} if out.exists() else set()
-    if there and (there - _REPORT or "run.json" not in there):
-        raise GradingError(f"{out} holds other files: give a new folder for the report.")
+        said = f"is in {submissions}, which is only read: put it elsewhere."
+    elif out.is_symlink() or (out.exists() and not out.is_dir()):
+        said = "is not a folder: give a new folder for the report."
+    elif there and (there - _REPORT or "run.json" not in there):
+        said = "holds other files: give a new folder for the report."
     try:  # now, and not after an hour of grading
-        out.parent.mkdir(parents=True, exist_ok=True)
-        tempfile.TemporaryDirectory(dir=out.parent).cleanup()
+        if not said:
+            out.parent.mkdir(parents=True, exist_ok=True)
+            tempfile.TemporaryDirectory(dir=out.parent).cleanup()
     except OSError as error:
-        raise GradingError(
-            f"{out} cannot be written ({error.strerror}): choose another."
-        ) from error
+        said = f"cannot be written ({error.strerror}): choose another."
+    if said:
+        raise GradingError(f"{out} {said}")
 
 
 def write_report(

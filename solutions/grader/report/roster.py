@@ -27,7 +27,7 @@ _CANVAS = re.compile(r"([^_/]+)_(?:LATE_)?(\d+)_\d+_.*")
 _MOST_WORDS = 5  # of a name, in any order
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[@-Z\\-_]|\][^\x07]*\x07)")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
-_COMPUTED = ("=", "+", "-", "@", "\t", "\r", "\n")  # so begins what a spreadsheet would compute
+_COMPUTED = {*"=+-@\t\r\n"}  # so begins what a spreadsheet would compute
 
 
 @dataclass(frozen=True)
@@ -49,26 +49,20 @@ def student_key(name: str) -> str:
 
 
 class Roster:
-    """The students of a class; without a file, those who handed something in.
-
-    Args:
-        path: A CSV file with a column for the name or the folder; id and e-mail may stand beside.
+    """The students of a class; without a CSV file, those who handed something in.
 
     Raises:
-        GradingError: When it is no such file, or two lines cannot be told apart.
+        GradingError: When the file has neither name nor folder, or two lines are told by one word.
     """
 
     def __init__(self, path: Path | None) -> None:
-        self.path = path
-        self.students: list[Student] = []
+        self.path, self.students = path, list[Student]()
         self._by_key: dict[str, Student] = {}
         self._by_name: dict[str, set[Student]] = {}
-        if path is None:
-            return
-        for number, cells in read_table(path, (*_NAME, "first name", *_FOLDER)):
+        for number, cells in read_table(path, (*_NAME, "first name", *_FOLDER)) if path else ():
             if student := _student(cells):
                 self._add(student, number)
-        if not self.students:
+        if path and not self.students:
             raise GradingError(f"{path} names no student: give a line for each.")
 
     def _add(self, student: Student, number: int) -> None:
@@ -138,29 +132,25 @@ def as_csv(rows: Sequence[Mapping[str, Any]]) -> str:
 
     A text that a spreadsheet would compute gets an apostrophe.
     """
+
+    def guarded(value: Any) -> Any:
+        if not isinstance(value, str):
+            return value
+        text = readable(value)
+        return f"'{text}" if {text[:1], value[:1]} & _COMPUTED else text
+
     text = io.StringIO()
-    writer = csv.DictWriter(text, list(rows[0]) if rows else [], restval="", lineterminator="\n")
+    writer = csv.DictWriter(text, list(rows[0]) if rows else [], lineterminator="\n")
     writer.writeheader()
-    writer.writerows({name: _guarded(value) for name, value in row.items()} for row in rows)
+    writer.writerows({name: guarded(value) for name, value in row.items()} for row in rows)
     return text.getvalue()
-
-
-def _guarded(value: Any) -> Any:
-    if not isinstance(value, str):
-        return value
-    text = readable(value)
-    is_computed = text.startswith(_COMPUTED) or value.startswith(_COMPUTED)
-    return f"'{text}" if is_computed else text
 
 
 def read_table(path: Path, wanted: Sequence[str]) -> list[tuple[int, dict[str, str]]]:
     """Read a CSV file that a person wrote or a spreadsheet exported, by commas, semicolons or tabs.
 
-    Of the spellings that are wanted, one column must have one. Each line that is not empty comes
-    with its number, and its cells by column in small letters.
-
-    Raises:
-        GradingError: When the file cannot be read, or the column is missing.
+    Each line that is not empty comes with its number, and its cells by column in small letters. A
+    file that cannot be read, or has none of the `wanted` columns, is a GradingError.
     """
     try:
         text = path.read_text(encoding="utf-8-sig")
@@ -177,8 +167,8 @@ def read_table(path: Path, wanted: Sequence[str]) -> list[tuple[int, dict[str, s
         )
     lines = []
     for row in reader:
-        cells = {str(name).strip().lower(): (value or "").strip()
-                 for name, value in row.items() if not isinstance(value, list)}  # fmt: skip
+        texts = [(str(name), value or "") for name, value in row.items() if type(value) is not list]
+        cells = {name.strip().lower(): value.strip() for name, value in texts}
         if any(cells.values()):
             lines.append((reader.line_num, cells))
     return lines
