@@ -39,12 +39,9 @@ _PROBE_BYTES = 64 * MIB
 def serve(order: dict[str, Any], hidden: list[Path], channel: socket.socket) -> None:
     """Prepare, say what the sandbox can do, then fork a session for each folder that comes.
 
-    Args:
-        order: `seconds`, `memory_bytes`, `package`, `import_path`, `view` (the folder with what is
-            seen of the course), `preload` (modules, and names in them) and `forbidden` (a file
-            that no student may read).
-        hidden: What no answer may read.
-        channel: To the grader.
+    The order holds `seconds`, `memory_bytes`, `package`, `import_path`, `view` (the folder with what
+    is seen of the course), `preload` (modules, and names in them) and `forbidden` (a file that no
+    student may read); no answer may read what is `hidden`.
     """
     with contextlib.suppress(OSError):  # where memory runs out, the kernel ends these first
         Path("/proc/self/oom_score_adj").write_text("1000")

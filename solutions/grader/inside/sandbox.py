@@ -126,13 +126,9 @@ def confine(
 ) -> list[str]:
     """Shut this process in for good, before it runs a line of a student's code.
 
-    Args:
-        readable: Files and folders that it may read whole; false where it may list the names alone.
-        scratch: The one folder it may write to; becomes its working folder and HOME.
-        flags: The namespaces that it is already in.
-
-    Returns:
-        The layers in place: some of `limits`, `namespaces`, `landlock`, `capabilities`, `seccomp`.
+    It may read what is `readable` whole, or list the names alone where that is false; it may write
+    to `scratch`, its working folder and HOME. It is in the namespaces of `flags` already. Return the
+    layers in place: some of `limits`, `namespaces`, `landlock`, `capabilities`, `seccomp`.
     """
     os.chdir(scratch)
     names = ("HOME", "TMPDIR", "MPLCONFIGDIR", "TORCHINDUCTOR_CACHE_DIR")

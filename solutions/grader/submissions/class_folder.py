@@ -20,14 +20,10 @@ _NAMED = 5  # entries that a reason lists
 def find_submissions(folder: Path, only: Sequence[str] = (), lab: str = "") -> list[str]:
     """List the submissions of a class: notebooks in the folder and, at any depth, in its folders.
 
-    Where a student's folder has none, an archive counts, else a script. So that nobody is lost,
-    everything else in the folder is listed too, and so is every sub-folder that holds none of them.
-
-    Args:
-        folder: Of the class.
-        only: Names, or stems of names, of the few to grade; all when empty.
-        lab: As in `lab01_ledger`. Where a student has a folder `lab01`, as nbgrader makes one for
-            each lab, the others do not count.
+    Where a student's folder has none, an archive counts, else a script; where it has a folder
+    `lab01`, as nbgrader makes one for each lab, the others do not. So that nobody is lost, all else
+    is listed too, and so is every sub-folder that holds none of them. `only` are names, or stems of
+    names, of the few to grade.
 
     Raises:
         GradingError: When the folder is none, or holds no notebook, or `only` matches none.

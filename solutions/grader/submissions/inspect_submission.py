@@ -12,9 +12,18 @@ from dataclasses import replace
 from pathlib import Path
 
 from solutions.grader.lab import Lab
-from solutions.grader.submissions import review, slice_cells
+from solutions.grader.submissions import review
 from solutions.grader.submissions.answers import NOT_PYTHON, Answers, Step
-from solutions.grader.submissions.slice_cells import tree_of
+from solutions.grader.submissions.slice_cells import (
+    RUNS_A_FILE,
+    WRITES_A_FILE,
+    bound_names,
+    cut,
+    plain_python,
+    tree_of,
+    up_to,
+    used_names,
+)
 
 _SMALLEST = 5  # nodes of a part: below that everybody's code is alike
 _LEFT_OUT = {"ctx", "annotation", "returns", "type_comment", "kind", "asname"}
@@ -27,9 +36,8 @@ class Course:
     def __init__(self, lab: Lab) -> None:
         self.lab = lab
         sources = [cell.source for cell in lab.cells if cell.kind == "code" and not cell.mark]
-        trees = [tree for tree in map(slice_cells.tree_of, sources) if tree]
-        solved = [slice_cells.tree_of(one.reference) for one in lab.answers.values()]
-        references = [tree for tree in solved if tree]
+        trees = [*filter(None, map(tree_of, sources))]
+        references = [*filter(None, (tree_of(one.reference) for one in lab.answers.values()))]
         self.statements = [statement for tree in trees for statement in tree.body]
         classes = [one for one in self.statements if isinstance(one, ast.ClassDef)]
         self.known = {one.name: f"__main__.{one.name}" for one in classes}
@@ -44,10 +52,9 @@ class Course:
         # what is found in these is nothing to read in an answer
         self.in_answers = self._found(references)
         self.in_cells = self.in_answers | self._found(trees)
-        usual = {one for one in denied if any(what.startswith(one) for what in self.in_answers)}
-        self.allowed |= usual
+        self.allowed |= {one for one in denied if any(w.startswith(one) for w in self.in_answers)}
         self.dumps = set(map(ast.dump, self.statements))
-        self.names = set().union(*map(slice_cells.bound_names, self.statements))
+        self.names = set().union(*map(bound_names, self.statements))
 
     def _found(self, trees: Sequence[ast.Module]) -> set[str]:
         findings = (review.findings(tree, self.known, self.allowed) for tree in trees)
@@ -62,8 +69,7 @@ def inspect_submission(course: Course, answers: Answers) -> Answers:
     for parsed in (tree for _, _, tree in cells if tree):
         known |= review.imported(parsed)
     heads = [step["source"].lstrip().split("\n", 1)[0] for step in steps]
-    writes = slice_cells.WRITES_A_FILE  # a module, into a file
-    written = {Path(head.split()[-1]).stem for head in heads if head.startswith(writes)}
+    written = {Path(head.split()[-1]).stem for head in heads if head.startswith(WRITES_A_FILE)}
     found: dict[str, list[tuple[int, str, str]]] = {}
     for number, step, tree in cells:
         if tree is None:
@@ -72,13 +78,13 @@ def inspect_submission(course: Course, answers: Answers) -> Answers:
             same = course.in_answers if "group" in step else course.in_cells
             every = review.findings(tree, known, course.allowed | written)
             new = [one for one in every if one.what not in same]
-            runs = slice_cells.RUNS_A_FILE.findall(step["source"])
+            runs = RUNS_A_FILE.findall(step["source"])
             if not {Path(file).stem for file in runs} <= written:
                 new.append(review.Finding(1, "%run", "runs a file that no cell shows"))
         if new:
             new = new if step["exercise"] else [one._replace(line=0) for one in new]
             found.setdefault(number, []).extend(new)
-    cuts = {number: slice_cells.cut(slice_cells.up_to(steps, number)) for number in answers.cells()}
+    cuts = {number: cut(up_to(steps, number)) for number in answers.cells()}
     notes = [*answers.notes, *_notes(course, steps)]
     shapes = structures(course.lab, answers)
     return replace(answers, findings=found, notes=notes, cuts=cuts, structures=shapes)
@@ -92,23 +98,23 @@ def _cells(steps: Sequence[Step]) -> list[tuple[str, Step, ast.Module | None]]:
         group = step.get("group", group)
         source = step["source"]
         if step["exercise"] or "keep" in step:
-            if source.lstrip().startswith(slice_cells.WRITES_A_FILE):
+            if source.lstrip().startswith(WRITES_A_FILE):
                 source = source.lstrip().partition("\n")[2]
-            cells.append((group, step, slice_cells.tree_of(source)))
+            cells.append((group, step, tree_of(source)))
     return cells[::-1]
 
 
 def _notes(course: Course, steps: Sequence[Step]) -> list[str]:
     """Say which changes of set-up cells had no effect, though an answer uses what was changed."""
-    answers = [slice_cells.plain_python(step["source"]) for step in steps if step["exercise"]]
-    used = set().union(*map(slice_cells.used_names, answers))
+    answers = [plain_python(step["source"]) for step in steps if step["exercise"]]
+    used = set().union(*map(used_names, answers))
     edited = [step["source"] for step in steps if "keep" in step and "group" not in step]
     changed: set[str] = set()
-    for tree in filter(None, map(slice_cells.tree_of, edited)):
+    for tree in filter(None, map(tree_of, edited)):
         for statement in tree.body:
             is_import = isinstance(statement, ast.Import | ast.ImportFrom)
             if not is_import and ast.dump(statement) not in course.dumps:
-                changed |= slice_cells.bound_names(statement) & course.names & used
+                changed |= bound_names(statement) & course.names & used
     return [
         f"{name} was changed in a cell of the course, and the course's own was used: give it "
         "another name in a cell of your own."
@@ -133,9 +139,9 @@ def structure(*sources: str) -> frozenset[int]:
     Two of them have the same number when they differ only in names that the cells choose, in the
     order of statements, in docstrings and annotations.
     """
-    trees = filter(None, map(tree_of, sources))
-    nodes = [node for tree in trees for node in ast.walk(tree)]
-    own = {_name(node) for node in nodes if _chooses_a_name(node)}
+    nodes = [node for tree in filter(None, map(tree_of, sources)) for node in ast.walk(tree)]
+    stores = [node for node in nodes if isinstance(getattr(node, "ctx", None), ast.Store)]
+    own = {_name(node) for node in (*stores, *(n for n in nodes if isinstance(n, _BINDS)))}
     code: dict[int, int] = {}
     size: dict[int, int] = {}
     for node in reversed(nodes):  # children come first, and no depth is too much
@@ -147,18 +153,15 @@ def structure(*sources: str) -> frozenset[int]:
             some = value if isinstance(value, list) else [value]
             children = [one for one in some if isinstance(one, ast.AST) and not _is_prose(one)]
             numbers = [code[id(one)] for one in children]
-            is_body = children and isinstance(children[0], ast.stmt)
+            if children and isinstance(children[0], ast.stmt):
+                numbers.sort()
             plain = [None if one in own else one for one in some if not isinstance(one, ast.AST)]
-            words += [field, sorted(numbers) if is_body else numbers, plain]
+            words += [field, numbers, plain]
             inner += children
         code[id(node)] = zlib.crc32(repr(words).encode("utf-8", "backslashreplace"))
         size[id(node)] = 1 + sum(size[id(one)] for one in inner)
     kept = [one for one in nodes if isinstance(one, ast.stmt | ast.expr) and not _is_prose(one)]
     return frozenset(code[id(one)] for one in kept if size[id(one)] >= _SMALLEST)
-
-
-def _chooses_a_name(node: ast.AST) -> bool:
-    return isinstance(node, _BINDS) or isinstance(getattr(node, "ctx", None), ast.Store)
 
 
 def _name(node: ast.AST) -> str:

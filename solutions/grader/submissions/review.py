@@ -72,10 +72,8 @@ def used(tree: ast.Module, known: Mapping[str, str]) -> set[str]:
 def findings(tree: ast.Module, known: Mapping[str, str], allowed: Collection[str]) -> list[Finding]:
     """List what a person should read in a cell.
 
-    Args:
-        tree: The cell.
-        known: What the imports of all cells bind, those of the course too, as `imported` gives it.
-        allowed: What the lab and its solution use, and modules that the student wrote.
+    `known` is what the imports of all cells bind, as `imported` gives it; `allowed` is what the lab
+    and its solution use, and modules that the student wrote.
     """
     search = _Search(tree, known, allowed)
     every = [

@@ -105,10 +105,8 @@ def bound_names(statement: ast.stmt) -> set[str]:
         return {node.target.id for node in ast.walk(statement) if isinstance(node, ast.NamedExpr)}
     names: set[str] = set()
     for node in ast.walk(statement):
-        if isinstance(node, ast.Name | ast.Attribute | ast.Subscript) and isinstance(
-            node.ctx, ast.Store | ast.Del
-        ):
-            names |= _base_name(node)
+        if isinstance(getattr(node, "ctx", None), ast.Store | ast.Del):
+            names |= _base_name(node)  # type: ignore[arg-type]
         elif isinstance(node, ast.stmt) and node is not statement:
             names |= bound_names(node)
     return names
@@ -176,14 +174,10 @@ def cut(
     begin: Callable[[int], None] = lambda number: None,
     whole: bool = False,
 ) -> list[str]:
-    """Cut the set-up and a student's own cells down to what the answers need.
+    """Cut the set-up and a student's own cells down to what answers, or checks, need.
 
-    Args:
-        steps: Of them answers stay whole, or checks; so do a student's cells that write a
-            file or run one.
-        begin: Called with the number of a step before its text is parsed, which may end the
-            process.
-        whole: Leave the student's own cells whole.
+    These stay whole, and so do own cells that write a file or run one, or all where `whole`. Before
+    its text is parsed, which may end the process, `begin` is called with the number of a step.
     """
     parsed: list[list[ast.stmt]] = []
     used: dict[str, set[str]] = {}  # by the answers to an exercise, which cells below may define
@@ -197,14 +191,14 @@ def cut(
         below.append(bound.get(group, set()) if group in used else set())
         if step["exercise"]:
             used[group] = used.get(group, set()) | used_names(plain_python(step["source"]))
-        new = map(bound_names, tree.body if tree else [])
-        bound[group] = bound.get(group, set()).union(*new)
-        body = tree.body if tree and not step["exercise"] else []
-        parsed.append([one for one in body if not _gives_a_value(one, below[-1])])
+        body = tree.body if tree else []
+        bound[group] = bound.get(group, set()).union(*map(bound_names, body))
+        settled.append(_settled(body) if step["exercise"] else set())
+        rest = [] if step["exercise"] else body
+        parsed.append([one for one in rest if not _gives_a_value(one, below[-1])])
         for one in parsed[-1] if "keep" in step else []:
             if isinstance(one, ast.FunctionDef | ast.ClassDef):
                 functions[one.name] = _changed_inside(one)
-        settled.append(_settled(tree.body) if tree and step["exercise"] else set())
     everywhere = (node for body in parsed for top in body for node in ast.walk(top))
     imports = (node for node in everywhere if isinstance(node, ast.Import | ast.ImportFrom))
     modules: set[str] = set().union(*map(bound_names, imports))
@@ -212,10 +206,11 @@ def cut(
     kept: list[str] = []
     together = zip(steps, parsed, below, settled, strict=True)
     for step, body, own, defined in reversed(list(together)):
-        group = str(step.get("group") or step["exercise"])
+        group, source = str(step.get("group") or step["exercise"]), step["source"]
         names |= used.get(group, set())
-        if step["exercise"] or ("keep" in step and (whole or _uses_files(step["source"]))):
-            kept.append(step["source"])
+        files = source.lstrip().startswith(WRITES_A_FILE) or RUNS_A_FILE.search(source)
+        if step["exercise"] or ("keep" in step and (whole or files)):
+            kept.append(source)
             names -= defined  # a loop of the course may have given the name another value
         else:
             here = names | own
@@ -237,25 +232,20 @@ def _gives_a_value(statement: ast.stmt, names: Collection[str]) -> bool:
 
 def _settled(body: Sequence[ast.stmt]) -> set[str]:
     """List the functions and classes of a cell to which no value from above matters."""
-    kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
     at_once: list[ast.AST] = []  # what is evaluated when the cell runs
     for one in body:
         is_function = isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)
         at_once += [*one.decorator_list, one.args] if is_function else [one]  # type: ignore[attr-defined]
-    names = (node for part in at_once for node in ast.walk(part) if isinstance(node, ast.Name))
-    return {one.name for one in body if isinstance(one, kinds)} - {node.id for node in names}
-
-
-def _uses_files(source: str) -> bool:
-    return source.lstrip().startswith(WRITES_A_FILE) or bool(RUNS_A_FILE.search(source))
+    names = {getattr(node, "id", "") for part in at_once for node in ast.walk(part)}
+    return {getattr(one, "name", "") for one in body} - names
 
 
 def _needed_part(
     body: Sequence[ast.stmt],
     names: set[str],
-    keep: Collection[str] | None = None,
-    modules: Collection[str] = (),
-    functions: Mapping[str, set[str]] | None = None,
+    keep: Collection[str] | None,
+    modules: Collection[str],
+    functions: Mapping[str, set[str]],
 ) -> str:
     """Keep the statements that define or change one of `names`, which grow by what those use.
 
@@ -268,18 +258,15 @@ def _needed_part(
         if keep is not None:
             if bound and bound <= set(keep):
                 continue
-            changed = _changed_by_calls(statement, functions or {})
+            changed = _changed_by_calls(statement, functions)
             bound = (bound | changed - set(modules)) - set(keep)
         is_future = isinstance(statement, ast.ImportFrom) and statement.module == "__future__"
         if bound & names or _EVERYTHING in bound or is_future:
             if isinstance(statement, ast.Import | ast.ImportFrom) and not is_future:
                 # `from tutorial_lib import checks, plots` would load matplotlib for everybody
-                aliases, statement = statement.names, copy.copy(statement)
-                statement.names = [
-                    alias
-                    for alias in aliases
-                    if (alias.asname or alias.name.split(".")[0]) in {*names, _EVERYTHING}
-                ]
+                statement, wanted = copy.copy(statement), {*names, _EVERYTHING}
+                own = ((one.asname or one.name.split(".")[0], one) for one in statement.names)
+                statement.names = [alias for name, alias in own if name in wanted]
             parts.append(_unparsed(statement))
             names |= used_names(parts[-1])
     return "\n".join(reversed(parts))
