@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from solutions.grader import GradingError
-from solutions.grader.bench import Bench, Order, open_bench
+from solutions.grader.bench import Order, open_bench
 from solutions.grader.results import Graded, course_version
 from solutions.grader.submissions.answers import Answers
 
@@ -47,8 +47,7 @@ class BenchPlugin(WorkerPlugin):  # type: ignore[misc]
 
 
 def _judge(answers: Answers) -> Graded:
-    bench: Bench = distributed.get_worker().plugins[_NAME].bench
-    return bench.judge(answers)
+    return distributed.get_worker().plugins[_NAME].bench.judge(answers)  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True)
@@ -62,8 +61,7 @@ class Cluster:
     def judge(self, answers: Answers) -> Graded:
         """Judge answers."""
         # not pure: what ran out of time is judged a second time
-        result: Graded = self.client.submit(_judge, answers, pure=False).result()
-        return result
+        return self.client.submit(_judge, answers, pure=False).result()  # type: ignore[no-any-return]
 
     def stop(self) -> None:
         """Cancel all that is under way."""
@@ -94,14 +92,11 @@ def open_cluster(address: str, order: Order) -> Iterator[Cluster]:
             client.register_plugin(BenchPlugin(order))
         except Exception as error:  # whatever a worker could not do
             raise GradingError(f"a Dask worker cannot grade: {error}") from error
-        first, *others = client.run(_layers).values()
+        found = client.run(lambda dask_worker: dask_worker.plugins[_NAME].bench.layers)
+        first, *others = found.values()
         common = [one for one in first if all(one in some for some in others)]
         try:
             yield Cluster(client, common, sum(threads.values()))
         finally:
             with contextlib.suppress(Exception):  # the client of a stopped run is closed
                 client.unregister_worker_plugin(_NAME)
-
-
-def _layers(dask_worker: Any) -> list[str]:
-    return list(dask_worker.plugins[_NAME].bench.layers)

@@ -59,17 +59,14 @@ class RemoteFunction:
     def run_remotely(self, check: str, case: Case) -> Result | None:
         """Have the `run` half of a check done in the student's process.
 
-        Its plain data may be anything, even malicious; it is None for a memory exam not held.
-
-        Raises:
-            CheckError: When the answer gave nothing usable; says why.
-            OutOfTime: When the reason is its time.
-            SessionLost: When the student's process could not be reached.
+        Its plain data may be anything, even malicious; it is None for a memory exam not held. A
+        CheckError says why an answer gave nothing usable, and is OutOfTime where its time ran out;
+        SessionLost says that its process could not be reached.
         """
-        request = wire.Request(check, self.exercise, self.name, case)
+        request = vars(wire.Request(check, self.exercise, self.name, case))
         try:
             connection = _connection()
-            connection.sendall(wire.frame(wire.REQUEST, wire.encode(vars(request))))
+            connection.sendall(wire.frame(wire.REQUEST, wire.encode(request)))
             counts = wire.read_frame(connection.recv, wire.TEXT_BYTES)[1]
             kind, content = wire.read_frame(connection.recv)
         except (OSError, wire.WireError) as error:
@@ -96,18 +93,12 @@ class RemoteFunction:
 
 @functools.cache
 def _connection() -> socket.socket:
-    give_up = time.monotonic() + _CONNECT_SECONDS
-    while True:
-        connection = socket.socket(socket.AF_UNIX)
-        try:
-            connection.connect(os.environ[SOCKET_VARIABLE])
-        except OSError:
-            connection.close()
-            if time.monotonic() > give_up:
-                raise
-            time.sleep(0.02)  # the other side is still being started
-        else:
-            return connection
+    give_up, connection = time.monotonic() + _CONNECT_SECONDS, socket.socket(socket.AF_UNIX)
+    while number := connection.connect_ex(os.environ[SOCKET_VARIABLE]):
+        if time.monotonic() > give_up:
+            raise OSError(number, os.strerror(number))
+        time.sleep(0.02)  # the other side is still being started
+    return connection
 
 
 def hang_up() -> None:
@@ -154,8 +145,8 @@ class Kernel:
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
         self.messages.clear()
-        for name in ("stdout", "stderr"):
-            if text := getattr(shown, name):
+        for name, text in (("stdout", shown.stdout), ("stderr", shown.stderr)):
+            if text:
                 self._add("stream", name=name, text=text)
         for rich in shown.outputs:
             self._add("display_data", data=rich.data, metadata=rich.metadata or {})
@@ -165,9 +156,8 @@ class Kernel:
         return ""
 
     def _add(self, kind: str, **content: Any) -> None:
-        self.messages.append(
-            {"msg_type": kind, "content": content, "parent_header": {"msg_id": ""}}
-        )
+        message = {"msg_type": kind, "content": content, "parent_header": {"msg_id": ""}}
+        self.messages.append(message)
 
     def _stop(self, *_: Any) -> NoReturn:
         self.late = True
@@ -179,18 +169,14 @@ class Kernel:
             raise Empty
         return self.messages.pop(0)
 
-    def await_reply(self, message: str, timeout: float | None = None) -> None:
-        """Return: the cell has run."""
-
-    def await_idle(self, message: str, timeout: float) -> None:
-        """Return: the cell has run."""
-
     def is_alive(self) -> bool:
         """Tell whether nbval may run another cell."""
         return not self.late
 
-    def stop(self) -> None:
-        """Return: this process ends by itself."""
+    def stop(self, *_: Any, **__: Any) -> None:
+        """Return: the cell has run, and this process ends by itself."""
+
+    await_reply = await_idle = stop
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -218,10 +204,9 @@ def pytest_runtest_makereport(item: Any, call: pytest.CallInfo[None]) -> Iterato
         name, evidence = _error(item, call)
         passed = report.when == "call" and report.outcome == "passed"
         verdict = Verdict(passed, evidence[:_EVIDENCE_CHARACTERS], name == "OutOfTime")
-        line = {"id": item.cell.get("id"), "verdict": asdict(verdict)}
-        line["lost"] = name == "SessionLost"
+        line = {"verdict": asdict(verdict), "lost": name == "SessionLost"}
         with item.config.getoption("--outcomes").open("a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")
+            file.write(json.dumps({"id": item.cell.get("id"), **line}) + "\n")
 
 
 def _error(item: Any, call: pytest.CallInfo[None]) -> tuple[str, str]:

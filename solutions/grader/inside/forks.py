@@ -5,6 +5,7 @@ answer: what it holds in memory, all its forks inherit.
 """
 
 import contextlib
+import functools
 import importlib
 import itertools
 import json
@@ -34,14 +35,16 @@ _SYSTEM = (
     *("/proc/cpuinfo", "/proc/meminfo", "/sys/devices/system/cpu"),
 )
 _PROBE_BYTES = 64 * MIB
+# Where an answer imports one of these, a memory exam has no room for it.
+_OFTEN_IMPORTED = ("numpy", "pandas", "matplotlib.pyplot", "scipy.stats", "sklearn.linear_model")
 
 
 def serve(order: dict[str, Any], hidden: list[Path], channel: socket.socket) -> None:
     """Prepare, say what the sandbox can do, then fork a session for each folder that comes.
 
-    The order holds `seconds`, `memory_bytes`, `package`, `import_path`, `view` (the folder with what
-    is seen of the course), `preload` (modules, and names in them) and `forbidden` (a file that no
-    student may read); no answer may read what is `hidden`.
+    The order holds `seconds`, `memory_bytes`, `package`, `import_path`, `view` (the folder with
+    what is seen of the course), `preload` (modules, and names in them) and `forbidden` (a file that
+    no student may read); no answer may read what is `hidden`.
     """
     with contextlib.suppress(OSError):  # where memory runs out, the kernel ends these first
         Path("/proc/self/oom_score_adj").write_text("1000")
@@ -91,10 +94,9 @@ def without_forbidden(folder: Path) -> list[Path]:
     return [path for path in outside if path.exists()]
 
 
-def _often_imported() -> Iterator[str]:
-    """Yield the libraries for which a memory exam has no room, where an answer imports them."""
+def _often_imported() -> Iterator[str]:  # asked when the run halves have been imported
     if any(half.exam for half in halves()):
-        yield from ("numpy", "pandas", "matplotlib.pyplot", "scipy.stats", "sklearn.linear_model")
+        yield from _OFTEN_IMPORTED
 
 
 def readable_paths(import_path: Sequence[Path], hidden: Sequence[Path]) -> dict[Path, bool]:
@@ -103,29 +105,19 @@ def readable_paths(import_path: Sequence[Path], hidden: Sequence[Path]) -> dict[
     That is Python, its packages, system files and `import_path`, which has the view, without what
     is `hidden` and all that is in it.
     """
-    paths = {Path(path) for path in _SYSTEM} | {*import_path}
-    for name in ("stdlib", "platstdlib", "purelib", "platlib"):
-        paths.add(Path(sysconfig.get_path(name)))
+    names = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
     for prefix in {sys.prefix, sys.base_prefix, sys.exec_prefix}:
-        paths |= {Path(prefix, "lib"), Path(prefix, "bin"), Path(prefix, "pyvenv.cfg")}
-    paths |= {Path(part) for part in os.environ.get("LD_LIBRARY_PATH", "").split(":") if part}
-    paths |= {Path(entry) for entry in sys.path if Path(entry).name.endswith("-packages")}
+        names += [f"{prefix}/lib", f"{prefix}/bin", f"{prefix}/pyvenv.cfg"]
+    names += filter(None, os.environ.get("LD_LIBRARY_PATH", "").split(":"))
+    names += [entry for entry in sys.path if Path(entry).name.endswith("-packages")]
+    paths = {*map(Path, (*_SYSTEM, *names)), *import_path}
     out_of_sight, seen = {path.resolve() for path in hidden}, dict[Path, bool]()
-    for path in sorted(paths | {path.resolve() for path in paths}):
-        seen |= _seen_parts(path, out_of_sight)
-    return seen
-
-
-def _seen_parts(path: Path, hidden: set[Path]) -> dict[Path, bool]:
-    """Take a folder apart around what is hidden in it."""
-    real = path.resolve()
-    if real in hidden:
-        return {}
-    if not any(real in other.parents for other in hidden):
-        return {path: True}
-    seen = {path: False}
-    for child in path.iterdir():
-        seen |= _seen_parts(child, hidden)
+    todo = sorted(paths | {path.resolve() for path in paths})
+    for path in todo:  # which grows: a folder is taken apart around what is hidden in it
+        real = path.resolve()
+        if real not in out_of_sight:
+            seen[path] = not any(real in other.parents for other in out_of_sight)
+            todo += [] if seen[path] else path.iterdir()
     return seen
 
 
@@ -153,12 +145,8 @@ def usable_namespaces() -> int:
         # a process must be able to live in there
         return bool(_in_child(lambda: True))
 
-    if not sandbox.ON_LINUX:
-        return 0
-    for flags in sandbox.NAMESPACE_CHOICES:
-        if _in_child(lambda flags=flags: attempt(flags)):  # type: ignore[misc]
-            return flags
-    return 0
+    choices = sandbox.NAMESPACE_CHOICES if sandbox.ON_LINUX else ()
+    return next((flags for flags in choices if _in_child(functools.partial(attempt, flags))), 0)
 
 
 def _probe(setting: session.Setting, forbidden: Path) -> list[str]:

@@ -127,8 +127,8 @@ def confine(
     """Shut this process in for good, before it runs a line of a student's code.
 
     It may read what is `readable` whole, or list the names alone where that is false; it may write
-    to `scratch`, its working folder and HOME. It is in the namespaces of `flags` already. Return the
-    layers in place: some of `limits`, `namespaces`, `landlock`, `capabilities`, `seccomp`.
+    to `scratch`, its working folder and HOME. It is in the namespaces of `flags` already. Return
+    the layers in place: some of `limits`, `namespaces`, `landlock`, `capabilities`, `seccomp`.
     """
     os.chdir(scratch)
     names = ("HOME", "TMPDIR", "MPLCONFIGDIR", "TORCHINDUCTOR_CACHE_DIR")

@@ -5,43 +5,22 @@ All that `seccomp.toml` does not list is refused, and so is what the kernel will
 
 import errno
 import functools
+import operator
 import os
 import re
 import struct
 import tomllib
 from pathlib import Path
 
-# The kernel's number of each machine that is known here, in the order of the numbers below.
-MACHINES = {"x86_64": 0xC000_003E, "aarch64": 0xC000_00B7}
 _TABLE = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
+MACHINES: dict[str, int] = _TABLE["machines"]
 ALLOWED: dict[str, tuple[int | None, ...]] = {
     name: tuple(None if number == "-" else int(number) for number in numbers)
-    for name, *numbers in re.findall(r"(\w+) (\d+|-) (\d+|-)", " ".join(_TABLE.values()))
+    for words in _TABLE.values()
+    if isinstance(words, str)
+    for name, *numbers in re.findall(r"(\w+) (\d+|-) (\d+|-)", words)
 }
-
-_NEW_NAMESPACES = 0x7E02_0000  # all CLONE_NEW* bits that clone knows
-_THREAD = 0x1_0000  # CLONE_THREAD
-_SET_NAME, _GET_NAME = 15, 16
-_AF_UNIX, _SOCK_STREAM = 1, 1  # spelt out: not every system's socket module has them
-
-# What must hold for arguments: the number of one, the bits of it that matter, and their values.
-Conditions = tuple[tuple[int, int, tuple[int, ...]], ...]
-CONDITIONS: dict[str, Conditions] = {
-    "clone": ((0, _NEW_NAMESPACES, (0,)),),
-    "prctl": ((0, 0xFFFF_FFFF, (_SET_NAME, _GET_NAME)),),
-    # A stream stays with its other end. A datagram socket could be sent from to any path.
-    "socketpair": (
-        (0, 0xFFFF_FFFF, (_AF_UNIX,)),
-        (1, 0xF, (_SOCK_STREAM,)),
-    ),
-}
-
-# In a memory exam: threads, but no other process, and no name on disk that holds a tensor's bytes.
-_NEVER: Conditions = ((0, 0, (1,)),)
-ALONE: dict[str, Conditions] = dict.fromkeys(
-    ("fork", "vfork", "execve", "symlink", "symlinkat"), _NEVER
-)
-ALONE["clone"] = ((0, _NEW_NAMESPACES | _THREAD, (_THREAD,)),)
+_Conditions = list[tuple[int, int, list[int]]]
 
 # Instructions of classic BPF: put a word into the register, mask the register, compare it, return.
 _LOAD, _AND, _EQUAL, _AT_LEAST, _RETURN = 0x20, 0x54, 0x15, 0x35, 0x06
@@ -56,7 +35,7 @@ _Line = tuple[int, int, int, int]  # instruction, lines to skip when true, when 
 
 @functools.cache  # for the fork server's children too
 def program(*, alone: bool = False, threads: bool = True) -> bytes:
-    """Assemble the filter for this machine, with what `ALONE` refuses where asked, and threads.
+    """Assemble the filter for this machine, for a process that is `alone`, and with `threads`.
 
     Raises:
         OSError: When the machine's numbers are not known.
@@ -70,17 +49,18 @@ def program(*, alone: bool = False, threads: bool = True) -> bytes:
     lines += [(_EQUAL, 1, 0, MACHINES[machine]), refuse]
     lines += [(_LOAD, 0, 0, _CALL_OFFSET)]
     place = list(MACHINES).index(machine)
-    conditions = CONDITIONS | (ALONE if alone else {}) | ({} if threads else {"clone": _NEVER})
+    more = [*["alone"] * alone, *["no_threads"] * (not threads)]
+    conditions = functools.reduce(operator.or_, (_TABLE[name] for name in ("conditions", *more)))
     for name, numbers in ALLOWED.items():
         number = numbers[place]
         if number is not None:
-            verdict = [*_checked(conditions.get(name, ())), (_RETURN, 0, 0, _ALLOW)]
+            verdict = [*_checked(conditions.get(name, [])), (_RETURN, 0, 0, _ALLOW)]
             lines += [(_EQUAL, 0, len(verdict), number), *verdict]
     lines += [(_AT_LEAST, 0, 1, _NEW_CALLS), (_RETURN, 0, 0, _FAIL | errno.ENOSYS), refuse]
     return b"".join(struct.pack("HBBI", *line) for line in lines)
 
 
-def _checked(conditions: Conditions) -> list[_Line]:
+def _checked(conditions: _Conditions) -> list[_Line]:
     """Refuse a call whose arguments are not as they must be; else go on behind these lines."""
     lines: list[_Line] = []
     for argument, mask, values in conditions:
