@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from solutions.grader import GradingError, NotGradable
+from solutions.grader.submissions import words
 from solutions.grader.submissions.slice_cells import bound_names, statements
 from tutorial_lib.school.marks import Mark, cell_mark
 
@@ -47,7 +48,7 @@ def read_cells(notebook: Any) -> list[Cell]:
     """List the cells of a notebook that are dictionaries; NotGradable when it is no notebook."""
     raw = _dict(notebook).get("cells")
     if not isinstance(raw, list):
-        raise NotGradable("not a notebook", "The file is JSON, but it has no list of cells.")
+        raise NotGradable("not a notebook", words("no cells"))
     return [_read(cell) for cell in raw if isinstance(cell, dict)]
 
 

@@ -20,6 +20,7 @@ import sys
 import tempfile
 import threading
 import time
+import tomllib
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -40,12 +41,7 @@ _POLL_SECONDS = 0.05
 # Linux's: a line of what a process has mapped for itself alone, of no file; and a number of madvise
 _OWN_MEMORY = re.compile(r"(?m)^(\w+)-(\w+) rw-p \w+ 00:00 0 *(?:\[heap\])?$")
 _LARGE_PAGE, _MADV_COLLAPSE = 2 * 1024**2, 25
-# Where some machines find torch's libraries; and what changes the last bit of a sum, or the numbers
-# that a seed draws, which must be the same on both sides of the wall.
-_KEPT = (
-    *("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "ATEN_CPU_CAPABILITY", "TORCH_", "NPY_"),
-    *("MKL_", "OMP_", "KMP_", "OPENBLAS_", "DNNL_", "ONEDNN_"),
-)
+_TABLE = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
 _COURSE = Path(__file__).resolve().parents[2]
 
 
@@ -91,12 +87,11 @@ class Server:
             answer = b""
         finally:
             os.close(writing)
-        if not answer:
-            os.close(reading)
-            raise GradingError(
-                "a process that forks has ended: grade once more, and what is done so far is kept."
-            )
-        return int(answer), reading
+        if answer:
+            return int(answer), reading
+        os.close(reading)
+        said = "a process that forks has ended: grade once more, and what is done so far is kept."
+        raise GradingError(said)
 
     def run(self, path: Path, seconds: float, stopped: Callable[[], bool] = lambda: False) -> bool:
         """Have a process forked, and wait for its end; False when it was killed, for its time."""
@@ -205,29 +200,14 @@ def _use_large_pages() -> None:
 
 def clean_environment(home: Path, import_path: Sequence[str]) -> dict[str, str]:
     """Make the environment of a process of ours: the caller's PATH, and what sets arithmetic."""
-    here = [str(_COURSE), *import_path]
-    environment = {
-        "PATH": os.environ.get("PATH", os.defpath),
-        "PYTHONPATH": os.pathsep.join(here),
-        "PYTHONSAFEPATH": "1",
-        "PYTHONDONTWRITEBYTECODE": "1",
-        "PYTHONHASHSEED": "0",
-        "LANG": "C.UTF-8",
-        "MPLBACKEND": "Agg",
-        "HF_HUB_OFFLINE": "1",
-        "CUDA_VISIBLE_DEVICES": "",  # every submission on the same kind of device
-        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
-        "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",  # large tensors in large pages, cleared at once
-        "TORCHDYNAMO_DISABLE": "1",  # torch.compile gives its argument back: there is no compiler
-    }
-    environment |= {name: os.environ[name] for name in os.environ if name.startswith(_KEPT)}
+    kept = tuple(_TABLE["kept"].split())
+    environment: dict[str, str] = {**_TABLE["environment"]}
+    environment |= {name: os.environ[name] for name in os.environ if name.startswith(kept)}
+    environment["PATH"] = os.environ.get("PATH", os.defpath)
+    environment["PYTHONPATH"] = os.pathsep.join([str(_COURSE), *import_path])
     if site.ENABLE_USER_SITE:  # packages below the real home stay importable
         environment["PYTHONUSERBASE"] = site.getuserbase()
-    threads = (f"{name}_NUM_THREADS" for name in ("OMP", "OPENBLAS", "MKL"))
-    # a limit, too: OpenMP ends a process that asks for threads and may not have them
-    limits = ("VECLIB_MAXIMUM_THREADS", "OMP_THREAD_LIMIT")
-    environment |= dict.fromkeys([*threads, *limits], "1")
-    return environment | dict.fromkeys(FOLDER_VARIABLES, str(home))
+    return {**environment, **_TABLE["threads"], **dict.fromkeys(FOLDER_VARIABLES, str(home))}
 
 
 @contextlib.contextmanager

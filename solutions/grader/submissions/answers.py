@@ -7,6 +7,7 @@ from typing import NotRequired, TypedDict
 
 from solutions.grader import NotGradable
 from solutions.grader.lab import MOST_CHARACTERS, AnswerCell, Cell, Lab, split_at_marks
+from solutions.grader.submissions import words
 from solutions.grader.submissions.slice_cells import possible_names
 
 NOT_PYTHON = "not Python"  # a finding
@@ -125,31 +126,23 @@ def match_answers(lab: Lab, cells: Sequence[Cell]) -> Answers:
             answers.problems[number] = _what_is_missing(number, lab, cells)
             continue
         if all(placed[i].exercise != number for i in found):
-            answers.notes.append(
-                f"The answer to exercise {number} was found by the name that it defines: begin "
-                f"its cell with the line `# exercise {number}`."
-            )
+            answers.notes.append(words("found by its name", number=number))
         elif len(found) > 1:
-            answers.notes.append(
-                f"{len(found)} cells belong to exercise {number}: they were run in their order."
-            )
+            answers.notes.append(words("several cells", number=number, count=len(found)))
         last = max(found)
         taken = (i for i in range(last + 1, len(placed)) if placed[i].exercise or placed[i].course)
         end = next(taken, len(placed))
         beside = [i for i in own if i < end and i not in found]
         own = [i for i in own if i >= end]
         if any(_defines(answer, placed[i].cell) for i in own):
-            answers.notes.append(
-                f"A cell below the check of exercise {number} defines its answer once more, and "
-                f"was not used: begin it with the line `# exercise {number}` if it should be."
-            )
+            answers.notes.append(words("defined below", number=number))
         parts[number] = [(placed[i].cell.source, i in beside) for i in sorted([*beside, *found])]
     if not parts and not any(one.exercise for one in _placed(lab, cells, kinds=None)):
-        said = f"No answer cell of {lab.name} is in this file"
-        if others := list(dict.fromkeys(cell.number for cell in cells if cell.number)):
+        others, said = list(dict.fromkeys(cell.number for cell in cells if cell.number)), ""
+        if others:
             this = int(others[0].partition(".")[0])
-            said += f": this is lab {this:02}, with answers to {', '.join(others)}"
-        raise NotGradable("nothing to grade", f"{said}.")
+            said = f": this is lab {this:02}, with answers to {', '.join(others)}"
+        raise NotGradable("nothing to grade", words("other lab", lab=lab.name, others=said))
     edited = _compare_with_the_course(placed, answers.notes)
     answers.steps.extend(student_steps(lab, parts, edited))
     return answers
@@ -225,19 +218,8 @@ def _defines(answer: AnswerCell, cell: Cell) -> bool:
 def _what_is_missing(number: str, lab: Lab, cells: Sequence[Cell]) -> str:
     found = [one.cell for one in _placed(lab, cells, kinds=None) if one.exercise == number]
     if found and found[-1].kind == "code":
-        return (
-            f"the answer cell of exercise {number} has more than {MOST_CHARACTERS:,} "
-            "characters, and no more are read: keep only what the exercise asks for."
-        )
-    if found:
-        return (
-            f"the answer cell of exercise {number} is {found[-1].kind} and not code: "
-            "change the type of the cell back."
-        )
-    return (
-        f"no answer cell of exercise {number} is in this file: it is found by its cell "
-        f"id, by the first line `# exercise {number}`, or by the name that it defines."
-    )
+        return words("too long", number=number, most=MOST_CHARACTERS)
+    return words("not code" if found else "no answer", number=number, kind=found and found[-1].kind)
 
 
 def _compare_with_the_course(placed: Sequence[_Placed], said: list[str]) -> dict[str, str]:
@@ -245,13 +227,13 @@ def _compare_with_the_course(placed: Sequence[_Placed], said: list[str]) -> dict
     edited, notes, checks_differ = dict[str, str](), list[str](), False
     for one in placed:
         if one.cell.is_too_long and not one.exercise:
-            notes.append(f"A cell of more than {MOST_CHARACTERS:,} characters was not read.")
+            notes.append(words("long cell", most=MOST_CHARACTERS))
         elif one.course and _words(one.cell.source) != _words(one.course.source):
             if one.course.mark:
                 checks_differ = True
             elif one.course.names:
                 edited[one.course.names[0]] = one.cell.source
     if checks_differ:
-        notes.append("Check cells of this file differ from the course's; the course's were used.")
+        notes.append(words("other checks"))
     said.extend(notes[:_MOST_NOTES])
     return edited

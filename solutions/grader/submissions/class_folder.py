@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from solutions.grader import GradingError, NotGradable
+from solutions.grader.submissions import words
 from tutorial_lib.units import MIB, human_bytes
 
 MAX_BYTES = 20 * MIB
 # What an operating system leaves behind; hidden files are left out by their leading dot.
 _LEFT_BEHIND = {"__macosx", "thumbs.db", "desktop.ini", "__pycache__"}
-_MISSING = "no notebook found"
 READ = (".ipynb", ".zip", ".py")  # what is read; of a student's folder the first that is there
 _NAMED = 5  # entries that a reason lists
 
@@ -86,12 +86,12 @@ def check_is_notebook(path: Path) -> None:
     """Refuse what is not called like a notebook, and say in a `NotGradable` what lies there."""
     if path.name.lower().endswith(READ):
         return
-    what = f"This file is called {path.name!r}, and the name of a notebook ends in .ipynb"
+    said = words("other name", name=path.name)
     if _is_folder(path):
         inside = sorted(f"{one.name}/" if one.is_dir() else one.name for one in _entries(path))
-        there = ", ".join([*inside[:_NAMED], "..."] if len(inside) > _NAMED else inside)
-        what = f"This folder holds {there or 'nothing'}, and no .ipynb file"
-    raise NotGradable(_MISSING, f"{what}: hand in the notebook itself.")
+        there = ", ".join([*inside[:_NAMED], *["..."] * (len(inside) > _NAMED)])
+        said = words("other folder", there=there or "nothing")
+    raise NotGradable("no notebook found", said)
 
 
 def read_content(path: Path) -> bytes:
@@ -104,19 +104,15 @@ def read_content(path: Path) -> bytes:
     try:
         status = path.lstat()
         if not stat.S_ISREG(status.st_mode):
-            said = "This is a folder, a link, or no file at all: hand in the notebook itself."
-            raise NotGradable("not a notebook", said)
+            raise NotGradable("not a notebook", words("no file"))
         # Not blocking: a named pipe would wait for ever. Not following: a link may lead anywhere.
         flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
         with os.fdopen(os.open(path, flags), "rb") as file:
             regular = stat.S_ISREG(os.fstat(file.fileno()).st_mode)
             content = file.read(MAX_BYTES + 1) if regular else b""
     except OSError as error:
-        raise NotGradable("unreadable", f"The file cannot be read: {error.strerror}.") from error
+        raise NotGradable("unreadable", words("refused", error=error.strerror)) from error
     if len(content) > MAX_BYTES:
-        raise NotGradable(
-            "too large",
-            f"The file has {human_bytes(status.st_size)}, and {human_bytes(MAX_BYTES)} are "
-            "allowed: clear the outputs and save it again.",
-        )
+        size, most = human_bytes(status.st_size), human_bytes(MAX_BYTES)
+        raise NotGradable("too large", words("large", size=size, most=most))
     return content

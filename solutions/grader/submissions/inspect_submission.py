@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from solutions.grader.lab import Lab
-from solutions.grader.submissions import review
+from solutions.grader.submissions import review, words
 from solutions.grader.submissions.answers import NOT_PYTHON, Answers, Step
 from solutions.grader.submissions.slice_cells import (
     RUNS_A_FILE,
@@ -115,11 +115,7 @@ def _notes(course: Course, steps: Sequence[Step]) -> list[str]:
             is_import = isinstance(statement, ast.Import | ast.ImportFrom)
             if not is_import and ast.dump(statement) not in course.dumps:
                 changed |= bound_names(statement) & course.names & used
-    return [
-        f"{name} was changed in a cell of the course, and the course's own was used: give it "
-        "another name in a cell of your own."
-        for name in sorted(changed)
-    ]
+    return [words("changed", name=name) for name in sorted(changed)]
 
 
 def structures(lab: Lab, answers: Answers) -> dict[str, list[int]]:

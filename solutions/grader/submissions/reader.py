@@ -24,6 +24,7 @@ from typing import Any
 from solutions.grader import NotGradable
 from solutions.grader.lab import Lab, read_cells, read_script
 from solutions.grader.launch import Server, open_server, run_directory, serve_forks, take_order
+from solutions.grader.submissions import words
 from solutions.grader.submissions.answers import NOT_PYTHON, Answers, match_answers, plain_answers
 from solutions.grader.submissions.class_folder import MAX_BYTES
 from solutions.grader.submissions.inspect_submission import Course, inspect_submission
@@ -31,7 +32,6 @@ from solutions.grader.submissions.inspect_submission import Course, inspect_subm
 MEMORY_BYTES, _CPU_SECONDS = 256 * 1024**2, 20
 _CLOCK_SECONDS = 120  # for a machine that is busy
 _MOST_CELLS, _MOST_CHARACTERS = 5_000, 4_000_000
-_TOO_LONG = "takes too long to read: clear the outputs, save it again and hand that in"
 
 
 @contextlib.contextmanager
@@ -60,7 +60,7 @@ def _ask(server: Server, place: Path, content: bytes) -> Answers:
     said, _, inspected = (out.read_text("utf-8") if done and out.exists() else "").partition("\n")
     file.unlink()
     if not said:
-        raise NotGradable("unreadable", f"The file {_TOO_LONG}.")
+        raise NotGradable("unreadable", words("slow"))
     facts: dict[str, Any] = json.loads(said)
     if "status" in facts:
         raise NotGradable(facts["status"], facts["reason"])
@@ -81,10 +81,9 @@ def _unpacked(content: bytes) -> bytes:
         found = [name for name in files if name.lower().endswith(".ipynb")] or scripts
         if len(found) == 1:
             if archive.getinfo(found[0]).file_size > MAX_BYTES:
-                raise NotGradable("too large", "Unpacked it is too large: clear the outputs.")
+                raise NotGradable("too large", words("large archive"))
             return archive.open(found[0]).read(MAX_BYTES)
-    said = f"The archive holds {len(found) or 'no'} notebooks: hand in one, that which counts."
-    raise NotGradable("no notebook found", said)
+    raise NotGradable("no notebook found", words("archive", count=len(found) or "no"))
 
 
 def _read(lab: Lab, content: bytes) -> Answers:
@@ -94,18 +93,12 @@ def _read(lab: Lab, content: bytes) -> Answers:
         is_script = content.lstrip()[:1] not in b"{[\xef\xff\xfe" and b"# exercise" in content
         cells = read_script(content) if is_script else read_cells(json.loads(content))
     except (ValueError, RuntimeError, MemoryError, zipfile.BadZipFile, zlib.error) as error:
-        wrong = _what_is_wrong(content, error)
-        raise NotGradable(
-            "unreadable", f"The file {wrong}: save the notebook again and hand that in."
-        ) from error
+        said = words("unreadable", wrong=_what_is_wrong(content, error))
+        raise NotGradable("unreadable", said) from error
     total = sum(len(cell.source) for cell in cells[:_MOST_CELLS] if not cell.is_too_long)
     if len(cells) > _MOST_CELLS or total > _MOST_CHARACTERS:
-        raise NotGradable(
-            "too large",
-            f"The file has {len(cells):,} cells, and {total:,} characters in the first of them: "
-            f"{_MOST_CELLS:,} cells and {_MOST_CHARACTERS:,} characters are read. Delete what is "
-            "no part of the lab.",
-        )
+        facts = {"total": total, "cells": _MOST_CELLS, "characters": _MOST_CHARACTERS}
+        raise NotGradable("too large", words("many cells", count=len(cells), **facts))
     return match_answers(lab, cells)
 
 
