@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from solutions.grader import GradingError
+from solutions.grader import GradingError, words
 from solutions.grader.bench import Order, open_bench
 from solutions.grader.results import Graded, course_version
 from solutions.grader.submissions.answers import Answers
@@ -33,10 +33,7 @@ class BenchPlugin(WorkerPlugin):  # type: ignore[misc]
     def setup(self, worker: Any) -> None:
         """Start the worker's own servers."""
         if course_version(self.order.import_path) != self.version:
-            raise GradingError(
-                f"the Dask worker {worker.address} has another version of the course: install "
-                "the same one on every machine."
-            )
+            raise GradingError(words("other version", address=worker.address))
         self.closing = contextlib.ExitStack()
         self.bench = self.closing.enter_context(open_bench(self.order))
 
@@ -76,22 +73,19 @@ def open_cluster(address: str, order: Order) -> Iterator[Cluster]:
         GradingError: When Dask is missing, nobody answers there, or a bench cannot be opened.
     """
     if distributed is None:
-        raise GradingError("--dask needs a package: install with pip install -e '.[dask]'.")
+        raise GradingError(words("no dask"))
     try:
         client = distributed.Client(address, timeout=_CONNECT_SECONDS)
     except (OSError, ValueError) as error:
-        raise GradingError(
-            f"no Dask scheduler answers at {address} ({error}): start one with `dask scheduler`, "
-            "and `PYTHONPATH=. dask worker ADDRESS` in the course's folder on each machine."
-        ) from error
+        raise GradingError(words("no scheduler", address=address, error=error)) from error
     with client:
         threads = client.nthreads()
         if not threads:
-            raise GradingError(f"the Dask scheduler at {address} has no worker: start some.")
+            raise GradingError(words("no worker", address=address))
         try:
             client.register_plugin(BenchPlugin(order))
         except Exception as error:  # whatever a worker could not do
-            raise GradingError(f"a Dask worker cannot grade: {error}") from error
+            raise GradingError(words("bad worker", error=error)) from error
         found = client.run(lambda dask_worker: dask_worker.plugins[_NAME].bench.layers)
         first, *others = found.values()
         common = [one for one in first if all(one in some for some in others)]

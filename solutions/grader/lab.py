@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from solutions.grader import GradingError, NotGradable
-from solutions.grader.submissions import words
+from solutions.grader import GradingError, NotGradable, words
 from solutions.grader.submissions.slice_cells import bound_names, statements
 from tutorial_lib.school.marks import Mark, cell_mark
 
@@ -193,38 +192,32 @@ def load_lab(root: Path, name: str) -> Lab:
         try:
             defined = set[str]().union(*map(bound_names, statements(cell.source)))
         except SyntaxError as error:
-            raise GradingError(f"a cell of {path.name} is not Python: {error}.") from error
+            raise GradingError(words("cell not Python", lab=path.name, error=error)) from error
         if cell.mark is None:
             setup_names |= defined
             continue
         if not cell.names:
-            raise GradingError(f"{path.name} has a marked cell without an id: build it again.")
+            raise GradingError(words("no id", lab=path.name))
         cell_id, number = cell.names[0], cell.mark.number
         if cell.number in answers:
-            raise GradingError(f"{path.name} has two answer cells for exercise {number}.")
+            raise GradingError(words("two answer cells", lab=path.name, number=number))
         if cell.number:
             blank, names = blanks.get(cell.names[:1]), tuple(sorted(defined))
             answers[number] = AnswerCell(cell_id, number, cell.source, blank, names)
             continue
         # nbval compares nothing at all for a cell that was never run: any answer would pass
         if cell.raw.get("execution_count") is None or not cell.raw.get("outputs"):
-            raise GradingError(
-                f"the check cell {cell_id} of {path.name} has no stored output to compare "
-                "with: build the solution, so that it is executed."
-            )
+            raise GradingError(words("no output", cell=cell_id, lab=path.name))
         checks.append(CheckCell(cell_id, number, cell.mark.points))
     if not checks:
-        raise GradingError(f"{path.name} has no check cell, so there is nothing to grade.")
+        raise GradingError(words("no check", lab=path.name))
     return Lab(path.stem, path, cells, answers, checks, frozenset(setup_names), given)
 
 
 def _find(root: Path, name: str) -> Path:
     labs = {path.stem: path for path in sorted((root / "solutions").glob("*.ipynb"))}
     if not labs:
-        raise GradingError(
-            f"there is no notebook in {root / 'solutions'}: build the course first, "
-            "or run this in the course folder."
-        )
+        raise GradingError(words("no notebooks", folder=root / "solutions"))
     wanted = name.removesuffix(".ipynb")
     found = [stem for stem in labs if wanted in (stem, stem.split("_")[0])]
     if len(found) == 1:
@@ -232,11 +225,12 @@ def _find(root: Path, name: str) -> Path:
     near = difflib.get_close_matches(wanted, [*labs, *(stem.split("_")[0] for stem in labs)], 1)
     hint = f" Did you mean {near[0]}?" if near and not found else ""
     problem = "is ambiguous" if found else "is not a lab of this course"
-    raise GradingError(f"{name!r} {problem}; there are: {', '.join(found or labs)}.{hint}")
+    known = ", ".join(found or labs)
+    raise GradingError(words("no such lab", name=name, problem=problem, labs=known, hint=hint))
 
 
 def _read_file(path: Path) -> list[Cell]:
     try:
         return read_cells(json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, NotGradable) as error:
-        raise GradingError(f"{path} cannot be read ({error}): build it again.") from error
+        raise GradingError(words("damaged", path=path, error=error)) from error

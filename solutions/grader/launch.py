@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
-from solutions.grader import GradingError
+from solutions.grader import GradingError, words
 
 # All that a process of ours finds where programs look for their files.
 FOLDER_VARIABLES = (
@@ -55,9 +55,7 @@ def run_directory() -> Iterator[Path]:
     folder = Path(tempfile.mkdtemp(prefix="grade-")).resolve()
     try:
         if len(os.fsencode(folder)) > _LONGEST_PATH:
-            raise GradingError(
-                f"{folder} is too long a name for the sockets in it: set TMPDIR to a shorter one."
-            )
+            raise GradingError(words("long path", folder=folder))
         (folder / "r").mkdir()
         yield folder / "r"
     finally:
@@ -87,11 +85,10 @@ class Server:
             answer = b""
         finally:
             os.close(writing)
-        if answer:
-            return int(answer), reading
-        os.close(reading)
-        said = "a process that forks has ended: grade once more, and what is done so far is kept."
-        raise GradingError(said)
+        if not answer:
+            os.close(reading)
+            raise GradingError(words("server ended"))
+        return int(answer), reading
 
     def run(self, path: Path, seconds: float, stopped: Callable[[], bool] = lambda: False) -> bool:
         """Have a process forked, and wait for its end; False when it was killed, for its time."""
@@ -138,7 +135,7 @@ def open_server(
                 ready = ours.recv(_MOST_BYTES)
             if not ready:
                 last = (place / "log").read_text(errors="replace").strip()[-500:]
-                raise GradingError(f"the process of {module} did not start: {last}")
+                raise GradingError(words("no start", module=module, last=last))
             yield Server(process, ours, json.loads(ready))
         finally:
             # killed together: what it forked would end by itself, but only a moment later

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from solutions.grader import GradingError
+from solutions.grader import GradingError, words
 from solutions.grader.lab import Lab
 from solutions.grader.submissions.answers import NOT_PYTHON, Answers
 
@@ -144,11 +144,7 @@ class Journal:
         alike = {name: self.order[name] for name in ("lab", "version")}
         results = _results(_read(self._report), alike)
         if self._report.exists() and not results:
-            raise GradingError(
-                f"{self._report.parent} holds a report of another lab or another version of the "
-                "course, and only some submissions were asked for: grade all, or give another "
-                "folder."
-            )
+            raise GradingError(words("other report", folder=self._report.parent))
         return [result for result in results if result.name not in names]
 
     def earlier(self, name: str, digest: str) -> Graded | None:

@@ -21,7 +21,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from solutions.grader import GradingError, NotGradable
+from solutions.grader import GradingError, NotGradable, words
 from solutions.grader.bench import Bench, Order, blank, default_workers, open_bench, solution
 from solutions.grader.lab import Lab, load_lab
 from solutions.grader.launch import interruptible
@@ -41,10 +41,6 @@ if TYPE_CHECKING:
 
 _DAY = 86_400.0
 _NEEDED = ("nbval", "pytest", "ipykernel", "pandas", "rich", "psutil", "jinja2")
-_AGAIN = (
-    "A check ran out of time when this file was graded beside others. It was graded again with no "
-    "other beside it, and this is the second result."
-)
 
 
 def grade(
@@ -171,8 +167,7 @@ def _result(name: str, step: Callable[[str], Any]) -> Any:
     except GradingError:
         raise
     except Exception as error:
-        reason = f"Grading stopped with {type(error).__name__}: tell the instructor."
-        return Graded(name, "crashed", reason=reason)
+        return Graded(name, "crashed", reason=words("crashed", error=type(error).__name__))
 
 
 @contextmanager
@@ -188,7 +183,7 @@ def _stopping(
             pool.shutdown(wait=False, cancel_futures=True)
             grader.stop()
             if journal.path.exists():
-                print(f"Stopped; {journal.path} keeps what is graded so far.", file=sys.stderr)
+                print(words("stopped", path=journal.path), file=sys.stderr)
             raise
 
 
@@ -204,16 +199,11 @@ def self_test(lab: Lab, grader: Bench | Cluster, pool: ThreadPoolExecutor) -> No
         solved = grader.judge(full)
     if solved.status != "graded" or solved.points(lab) != lab.maximum:
         failed = [f"{name}: {v.evidence}" for name, v in solved.verdicts.items() if not v.passed]
-        raise GradingError(
-            f"the solution of {lab.name} itself gets {solved.points(lab)} of {lab.maximum} "
-            f"points, so nobody was graded. {' '.join(failed)}{solved.reason}"
-        )
+        facts = {"points": solved.points(lab), "failed": " ".join(failed) + solved.reason}
+        raise GradingError(words("unfair", lab=lab.name, maximum=lab.maximum, **facts))
     if empty.points(lab):
         free = [name for name, verdict in empty.verdicts.items() if verdict.passed]
-        raise GradingError(
-            f"a blank answer passes {', '.join(free)} of {lab.name}, so nobody was graded: "
-            "make these checks look at the answer."
-        )
+        raise GradingError(words("free points", checks=", ".join(free), lab=lab.name))
 
 
 def judge_all(
@@ -238,7 +228,7 @@ def judge_all(
 
     console, total = Console(stderr=True), len(new)
     shown = partial(track, console=console, disable=not console.is_terminal)
-    first, again = partial(judge, alone=alone), partial(judge, alone=True, notes=[_AGAIN])
+    first, again = partial(judge, alone=alone), partial(judge, alone=True, notes=[words("again")])
     judging = pool.map(lambda name: _result(name, first), new)
     judged = {one.name: one for one in shown(judging, f"grading {total}", total=total)}
     late = [name for name, one in judged.items() if one.ran_out_of_time and not alone]
@@ -252,17 +242,12 @@ def judge_all(
 def check_request(seconds: float, memory_bytes: int, workers: int | None) -> None:
     """Refuse, as a GradingError, limits or a machine with which nothing could be graded."""
     missing = [name for name in _NEEDED if find_spec(name) is None]
+    limits = {"seconds": seconds, "memory_bytes": memory_bytes, "workers": workers}
     if not 0 < seconds < _DAY or memory_bytes <= 0 or (workers is not None and workers < 1):
-        said = (
-            f"seconds (={seconds}), memory_bytes (={memory_bytes}) and workers (={workers}) must "
-            "be positive, and seconds less than a day."
-        )
-    elif not hasattr(os, "fork"):
-        said = "grading needs Linux or macOS, since it forks: on Windows, run it in WSL."
-    elif sys.platform.startswith("linux") and not Path("/proc/self/status").exists():
-        said = "grading needs /proc, where it watches processes: mount it."
-    elif missing:
-        said = f"grading needs {', '.join(missing)}: install with pip install -e '.[grade]'."
-    else:
-        return
-    raise GradingError(said)
+        raise GradingError(words("limits", **limits))
+    if not hasattr(os, "fork"):
+        raise GradingError(words("no fork"))
+    if sys.platform.startswith("linux") and not Path("/proc/self/status").exists():
+        raise GradingError(words("no proc"))
+    if missing:
+        raise GradingError(words("packages", missing=", ".join(missing)))

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import psutil
 
-from solutions.grader import wire
+from solutions.grader import wire, words
 from solutions.grader.inside import sandbox, student
 from tutorial_lib.units import human_bytes, human_seconds
 
@@ -31,10 +31,6 @@ _CELLS_TIMES = 4
 # What the clock may show: so many times the CPU seconds, and so much more.
 _CLOCK_TIMES, _CLOCK_MORE = 5, 60.0
 _MOST_COUNTS, _NAME_BYTES = 1000, 100  # of what a process reports
-_EACH_TIME = (
-    " What is outside of functions runs anew for each check: keep what you try out in cells of "
-    "your own."
-)
 
 
 def descendants(number: int) -> list[psutil.Process]:
@@ -59,8 +55,7 @@ def cpu_seconds(below: Sequence[psutil.Process]) -> float:
     Each of its `descendants` comes after its parent, so that none counts twice when its parent
     reaps it meanwhile.
     """
-    reaped = os.times()
-    total = reaped.children_user + reaped.children_system
+    total = sum(os.times()[2:4])
     for process in below:
         with contextlib.suppress(psutil.Error):
             total += sum(process.cpu_times()[:4])  # its own, and on Linux of those it has reaped
@@ -200,23 +195,20 @@ class Watch:
             ready = select.select([self.channel], [], [], _TICK_SECONDS)[0]
             # looked at when something came, too: a flood of messages must not keep the watch busy
             if not ready or time.monotonic() > self.looked_at + _TICK_SECONDS:
-                self.broken = self._over_the_limit()
+                below = descendants(self.number)
+                self.broken = self._out_of_time(below) or self._too_large(below)
                 self.looked_at = time.monotonic()
             elif ready:
                 return self.channel.recv(length)
         return b""
 
-    def _over_the_limit(self) -> str:
-        below = descendants(self.number)
-        return self._out_of_time(below) or self._too_large(below)
-
     def _too_large(self, below: list[psutil.Process]) -> str:
         if len(below) > self.limits.processes:
-            return f"was stopped: it started more than {self.limits.processes} processes."
+            return words("processes", most=self.limits.processes)
         used = sum(max(0, held_bytes(one) - self.started_with) for one in below)
         if used > self.limits.memory_bytes:
-            allowed = human_bytes(self.limits.memory_bytes)
-            return f"was stopped: it used {human_bytes(used)} of memory, and {allowed} are allowed."
+            most = human_bytes(self.limits.memory_bytes)
+            return words("memory", used=human_bytes(used), most=most)
         return ""
 
     def _out_of_time(self, below: list[psutil.Process]) -> str:
@@ -226,14 +218,10 @@ class Watch:
         allowed = allowed_time(self.limits.seconds)
         cpu, clock = (a if a < more else 0.0 for a, more in zip(allowed, used, strict=True))
         self.timed_out = bool(cpu or clock)
-        again = "" if self.in_function else _EACH_TIME
-        if cpu:
-            seconds = f"{human_seconds(cpu)} of CPU time"
-            return f"was stopped after {seconds}: is there a loop that does not end?{again}"
-        if clock:
-            seconds = f"{human_seconds(clock)} on the clock, before its CPU time was used up"
-            return f"was stopped after {seconds}: does it wait for what never comes?{again}"
-        return ""
+        if not (late := cpu or clock):
+            return ""
+        again = "" if self.in_function else words("each time")
+        return words("endless" if cpu else "waits", seconds=human_seconds(late), again=again)
 
     def _how_it_ended(self) -> str:
         if late := self._out_of_time(descendants(self.number)):
@@ -250,7 +238,7 @@ class Watch:
     def _described(self, code: int) -> str:
         if code == -signal.SIGXCPU:  # where this watch sees no CPU times
             self.timed_out = True
-            return "was stopped: its CPU time is used up. Is there a loop that does not end?"
+            return words("no time left")
         how = f"exit code {code}" if code >= 0 else f"signal {-code}"
         if -code in set(signal.Signals):  # real-time signals have no name
             how = signal.Signals(-code).name

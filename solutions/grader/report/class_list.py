@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from solutions.grader import GradingError
+from solutions.grader import GradingError, words
 from solutions.grader.lab import Lab
 from solutions.grader.report.roster import Roster, Student, read_table, readable, student_key
 from solutions.grader.results import Graded
@@ -159,16 +159,16 @@ def read_marks(
             if not rows:
                 near = get_close_matches(who.casefold(), keys, 1)
                 hint = f" (did you mean {near[0]!r}?)" if near else ""
-                raise ValueError(f"has {who!r}, who is no student here{hint}")
+                raise ValueError(words("who", who=who, hint=hint))
             exercise, mark = _mark(lab, cells)
             if any(exercise in marks.get(name, {}) for name in rows):
-                raise ValueError(f"has {exercise or 'the whole lab'} of {who!r} for a second time")
+                raise ValueError(words("twice", what=exercise or "the whole lab", who=who))
             for name in rows:
                 marks.setdefault(name, {})[exercise] = mark
         except ValueError as error:
             faults.append(f"Line {number} of {path} {error}.")
     if faults:
-        raise GradingError("\n".join([*faults, "Nothing was graded or changed: correct the file."]))
+        raise GradingError("\n".join([*faults, words("marks")]))
     return marks
 
 
@@ -186,18 +186,17 @@ def _keys(entries: Sequence[Entry]) -> dict[str, list[str]]:
 def _mark(lab: Lab, cells: dict[str, str]) -> tuple[str, Mark]:
     exercise, points = cells.get("exercise", ""), cells.get("points", "").replace(",", ".")
     if exercise and exercise not in lab.exercises:
-        raise ValueError(
-            f"has exercise {exercise!r}, and {lab.name} has {', '.join(lab.exercises)}"
-        )
+        there = ", ".join(lab.exercises)
+        raise ValueError(words("no exercise", exercise=exercise, lab=lab.name, exercises=there))
     comment, most, value = cells.get("comment", ""), lab.maximum_of(exercise), -1.0
     if not points:
         if not comment:
-            raise ValueError("has neither points nor a comment")
+            raise ValueError(words("no mark"))
         return exercise, Mark(None, comment)
     if not exercise:
-        raise ValueError("has points for no exercise: name one in the column exercise")
+        raise ValueError(words("points of none"))
     with contextlib.suppress(ValueError):
         value = float(points)
     if not 0 <= value <= most:  # nor a nan
-        raise ValueError(f"has {cells['points']!r} points: give a number from 0 to {most}")
+        raise ValueError(words("no number", points=cells["points"], most=most))
     return exercise, Mark(int(value) if value == int(value) else value, comment)

@@ -118,10 +118,7 @@ def alike_page(lab: Lab, groups: Sequence[Group]) -> str:
 
 
 def index_page(
-    lab: Lab,
-    entries: Sequence[Entry],
-    said: Sequence[str],
-    groups: Sequence[Group] = (),
+    lab: Lab, entries: Sequence[Entry], said: Sequence[str], groups: Sequence[Group] = ()
 ) -> str:
     """Write the instructor's page: the class at a glance, and a row a submission."""
     best = {

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from solutions.grader import GradingError
+from solutions.grader import GradingError, words
 from solutions.grader.submissions.class_folder import stem
 
 # In these spellings, the first that is there and filled in: Canvas' and Moodle's exports fit.
@@ -63,19 +63,15 @@ class Roster:
             if student := _student(cells):
                 self._add(student, number)
         if path and not self.students:
-            raise GradingError(f"{path} names no student: give a line for each.")
+            raise GradingError(words("no student", path=path))
 
     def _add(self, student: Student, number: int) -> None:
         keys = (student.name, student.folder, student.id, student.email, student.canvas_id)
         for key in {_normal(key) for key in keys if key}:
             if key in self._by_key:
-                raise GradingError(
-                    f"line {number} of {self.path} has {key!r}, as an earlier line has: each "
-                    "student needs a name, a folder and an id of their own."
-                )
+                raise GradingError(words("same key", number=number, path=self.path, key=key))
             self._by_key[key] = student
-        words = _words(student.name)[:_MOST_WORDS]
-        for some in itertools.permutations(words):
+        for some in itertools.permutations(_words(student.name)[:_MOST_WORDS]):
             self._by_name.setdefault("".join(some), set()).add(student)
         self.students.append(student)
 
@@ -156,15 +152,13 @@ def read_table(path: Path, wanted: Sequence[str]) -> list[tuple[int, dict[str, s
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         why = getattr(error, "strerror", "it is not in UTF-8")
-        raise GradingError(f"{path} cannot be read ({why}): give a CSV file in UTF-8.") from error
+        raise GradingError(words("not CSV", path=path, why=why)) from error
     head = text.partition("\n")[0]
     reader = csv.DictReader(io.StringIO(text), delimiter=max(",;\t", key=head.count))
     there = [name.strip().lower() for name in reader.fieldnames or ()]
     if not set(wanted) & set(there):
-        raise GradingError(
-            f"{path} has the columns {', '.join(there) or 'of no table'}: it needs one called "
-            f"{' or '.join(wanted)} in its first line."
-        )
+        columns, needed = ", ".join(there) or "of no table", " or ".join(wanted)
+        raise GradingError(words("no column", path=path, columns=columns, wanted=needed))
     lines = []
     for row in reader:
         texts = [(str(name), value or "") for name, value in row.items() if type(value) is not list]

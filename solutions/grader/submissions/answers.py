@@ -5,9 +5,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NotRequired, TypedDict
 
-from solutions.grader import NotGradable
+from solutions.grader import NotGradable, words
 from solutions.grader.lab import MOST_CHARACTERS, AnswerCell, Cell, Lab, split_at_marks
-from solutions.grader.submissions import words
 from solutions.grader.submissions.slice_cells import possible_names
 
 NOT_PYTHON = "not Python"  # a finding

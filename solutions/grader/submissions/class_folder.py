@@ -6,8 +6,7 @@ import stat
 from collections.abc import Sequence
 from pathlib import Path
 
-from solutions.grader import GradingError, NotGradable
-from solutions.grader.submissions import words
+from solutions.grader import GradingError, NotGradable, words
 from tutorial_lib.units import MIB, human_bytes
 
 MAX_BYTES = 20 * MIB
@@ -29,7 +28,7 @@ def find_submissions(folder: Path, only: Sequence[str] = (), lab: str = "") -> l
         GradingError: When the folder is none, or holds no notebook, or `only` matches none.
     """
     if not folder.is_dir():
-        raise GradingError(f"{folder} is not a folder: give the folder that holds the notebooks.")
+        raise GradingError(words("no folder", folder=folder))
     names = []
     for entry in _entries(folder):
         inner: list[str] = []
@@ -42,10 +41,10 @@ def find_submissions(folder: Path, only: Sequence[str] = (), lab: str = "") -> l
                 inner = inner or [n for n in of_kind if n.count("/") == of_kind[0].count("/")]
         names += inner or [entry.name]
     if not any(name.lower().endswith(READ) for name in names):
-        raise GradingError(f"{folder} holds no .ipynb file, neither itself nor further down.")
+        raise GradingError(words("no submission", folder=folder))
     for wanted in only:
         if not any(_is_called(name, wanted) for name in names):
-            raise GradingError(f"no submission in {folder} is called {wanted!r}.")
+            raise GradingError(words("nobody", folder=folder, wanted=wanted))
     chosen = [name for name in names if not only or any(_is_called(name, one) for one in only)]
     return sorted(chosen)
 

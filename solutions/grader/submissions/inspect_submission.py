@@ -11,8 +11,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from solutions.grader import words
 from solutions.grader.lab import Lab
-from solutions.grader.submissions import review, words
+from solutions.grader.submissions import review
 from solutions.grader.submissions.answers import NOT_PYTHON, Answers, Step
 from solutions.grader.submissions.slice_cells import (
     RUNS_A_FILE,

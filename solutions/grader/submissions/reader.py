@@ -21,10 +21,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from solutions.grader import NotGradable
+from solutions.grader import NotGradable, words
 from solutions.grader.lab import Lab, read_cells, read_script
 from solutions.grader.launch import Server, open_server, run_directory, serve_forks, take_order
-from solutions.grader.submissions import words
 from solutions.grader.submissions.answers import NOT_PYTHON, Answers, match_answers, plain_answers
 from solutions.grader.submissions.class_folder import MAX_BYTES
 from solutions.grader.submissions.inspect_submission import Course, inspect_submission
