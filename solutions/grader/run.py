@@ -73,10 +73,8 @@ def grade(
         memory_bytes: What a student's process may use beyond its imports.
         only: Names of the few to grade; an older report keeps the others. All when empty.
         seed: For repeating a run; by default a secret one is drawn, or that of the stopped run.
-        roster: A CSV file of the students.
-        marks: A CSV file of points and comments by hand, which go before those of the checks.
-        checks_package: Where the names of checks are looked up.
-        import_path: More places where Python looks for modules.
+        roster, marks: CSV files of the students, and of points and comments by hand.
+        checks_package, import_path: Where checks are looked up, and more places for modules.
 
     Returns:
         The table of `scores.csv`; its `attrs["said"]` lists what the instructor should know.

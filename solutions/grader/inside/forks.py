@@ -153,10 +153,11 @@ def _probe(setting: session.Setting, forbidden: Path) -> list[str]:
     """Shut a child in as a student would be, and see what it still can do."""
     scratch = Path(os.environ["TMPDIR"])
 
+    def confined(limits: sandbox.Limits) -> list[str]:
+        return sandbox.confine(limits, setting.readable, scratch, flags=setting.namespaces)
+
     def inside() -> list[str]:
-        layers = sandbox.confine(
-            setting.limits, setting.readable, scratch, flags=setting.namespaces
-        )
+        layers = confined(setting.limits)
         with contextlib.suppress(OSError):
             forbidden.read_bytes()
             layers.append("solutions readable")
@@ -170,8 +171,7 @@ def _probe(setting: session.Setting, forbidden: Path) -> list[str]:
         return layers
 
     def sits_exam() -> bool:
-        limits = setting.limits.in_exam(_PROBE_BYTES)
-        layers = sandbox.confine(limits, setting.readable, scratch, flags=setting.namespaces)
+        layers = confined(setting.limits.in_exam(_PROBE_BYTES))
         torch.empty(_PROBE_BYTES // 2, dtype=torch.uint8)
         try:
             torch.empty(2 * _PROBE_BYTES, dtype=torch.uint8)
@@ -185,4 +185,4 @@ def _probe(setting: session.Setting, forbidden: Path) -> list[str]:
         return _in_child(lambda: [_in_child(inside), _in_child(sits_exam)])
 
     layers, holds_exams = _in_child(outside) or ([], False)
-    return [*(layers or []), *(["memory exam"] if holds_exams else [])]
+    return [*(layers or []), *["memory exam"] * bool(holds_exams)]

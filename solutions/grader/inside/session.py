@@ -92,9 +92,8 @@ class Session:
             if not kind:
                 return self._end_run()
             answer = wire.frame(*self._answer(wire.Request(**wire.decode(content))))
-            self.connection.sendall(
-                wire.frame(wire.COUNTS, json.dumps(self.counts).encode()) + answer
-            )
+            counts = wire.frame(wire.COUNTS, json.dumps(self.counts).encode())
+            self.connection.sendall(counts + answer)
 
     def _answer(self, request: wire.Request, whole: bool = False) -> tuple[bytes, bytes]:
         """Run a request; `whole` leaves the student's own cells as they are."""
@@ -166,8 +165,7 @@ class Session:
         writing = theirs.detach()
         marks = wire.Marks()
         limits = self.setting.limits
-        if exam_bytes:
-            limits = limits.in_exam(exam_bytes)
+        limits = limits.in_exam(exam_bytes) if exam_bytes else limits
         child = os.fork()
         if not child:
             ours.close()
@@ -189,24 +187,19 @@ class Session:
         end_everything_below(first_of_namespace=bool(self.setting.namespaces))
 
     def _run_as_student(
-        self,
-        writing: int,
-        marks: wire.Marks,
-        scratch: Path,
-        work: student.Work,
-        limits: sandbox.Limits,
+        self, out: int, marks: wire.Marks, scratch: Path, work: student.Work, limits: sandbox.Limits
     ) -> None:
         try:
             os.setsid()  # a signal to its own group must reach nobody else
             student.quiet([0, 1, 2])
             self.connection.close()
-            os.closerange(3, writing)
-            os.closerange(writing + 1, 2**20)
+            os.closerange(3, out)
+            os.closerange(out + 1, 2**20)
             setting = self.setting
             half = student.find_half(setting.package, work.request.check)
             limits = replace(limits, threads=half.threads)
             sandbox.confine(limits, setting.readable, scratch, flags=setting.namespaces)
-            student.do(work, half, writing, marks)
+            student.do(work, half, out, marks)
         finally:
             os._exit(1)
 

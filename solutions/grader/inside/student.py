@@ -64,8 +64,7 @@ class Shell:
 def run_cell(source: str, name: str, namespace: dict[str, Any], flags: int = 0) -> int:
     """Execute a cell as a notebook would; `inspect.getsource` works on what it defines.
 
-    The flags say what the cells above imported from `__future__`; those for the cells below
-    are returned.
+    The flags say what cells above import from `__future__`; return those for the cells below.
     """
     if source.lstrip().startswith(WRITES_A_FILE):
         magic, _, text = source.lstrip().partition("\n")
@@ -89,13 +88,12 @@ def run_cell(source: str, name: str, namespace: dict[str, Any], flags: int = 0) 
 def find_half(package: str, name: str) -> RunHalf:
     """Find the run half of a check, as in `lab01.parameter_bytes`; all else is a LookupError."""
     lab, _, attribute = name.partition(".")
-    if not (lab.isidentifier() and attribute.isidentifier()):
-        raise LookupError(f"{name!r} is not the name of a check.")
-    found = getattr(importlib.import_module(f"{package}.{lab}"), attribute, None)
-    half = getattr(found, "half", found)  # with a whole check around it, where there is one
-    if not isinstance(half, RunHalf):
-        raise LookupError(f"{package}.{name} is not a check.")
-    return half
+    if lab.isidentifier() and attribute.isidentifier():
+        found = getattr(importlib.import_module(f"{package}.{lab}"), attribute, None)
+        half = getattr(found, "half", found)  # with a whole check around it, where there is one
+        if isinstance(half, RunHalf):
+            return half
+    raise LookupError(f"{package}.{name} is not a check.")
 
 
 watched_places = functools.cache(lambda: places(globals()))  # found once, before any fork
@@ -129,8 +127,8 @@ def do(work: Work, half: RunHalf, channel: int, marks: wire.Marks) -> NoReturn:
 
     try:
         case = work.request.case
-        if ANEW in case:
-            _seed_everything(case[ANEW])
+        for seed in (random.seed, np.random.seed, torch.manual_seed) if ANEW in case else ():
+            seed(case[ANEW])  # all generators, as in another session, whose numbers are others
         run = _prepared(work, half, send)
         while True:
             send(wire.RESULT, wire.encode(run(case)))
@@ -205,12 +203,6 @@ def _prepared(
         return {**result, EXCHANGED: seal.broken}
 
     return run
-
-
-def _seed_everything(number: int) -> None:
-    """Seed all generators, as in another session, whose unseeded numbers are others."""
-    for seed in (random.seed, np.random.seed, torch.manual_seed):
-        seed(number)
 
 
 def describe(error: BaseException) -> str:

@@ -16,21 +16,13 @@ from typing import NamedTuple
 
 from solutions.grader.submissions.slice_cells import local_uses
 
-WORDS = {
-    name: frozenset(text.split())
-    for name, text in tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8")).items()
-}
-_CHANGES = "changes what the checks use too"
-_OUTSIDE = "is outside what the lab and its solution use"
-_COMPUTED = "hides which name it reaches"
-_RUNS = "runs text as code"
-_FILES = "reaches files, or the process"
-_PRIVATE_TO = "is private to the object that it belongs to"
-_TABLE = "may hold what is to be computed"
-_NAMES = dict.fromkeys(WORDS["run_text"], _RUNS) | dict.fromkeys(WORDS["reach_files"], _FILES)
-_NAMES |= dict.fromkeys(WORDS["reach_modules"], "reaches any module")
-_ATTRIBUTES = dict.fromkeys(WORDS["file_methods"], _FILES)
-_ATTRIBUTES |= dict.fromkeys(WORDS["frames"], "leads to the frames of the code that calls it")
+_LISTS = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
+_WHY: dict[str, str] = _LISTS.pop("why")
+WORDS = {name: frozenset(text.split()) for name, text in _LISTS.items()}
+_NAMES, _ATTRIBUTES = (
+    {word: kind for kind in kinds for word in WORDS[kind]}
+    for kinds in (("run_text", "reach_files", "reach_modules"), ("file_methods", "frames"))
+)
 _BY_NAME = ("getattr", "setattr", "delattr")
 _HIDDEN_NAME = re.compile(r"\.__\w+__|^__(?!main__$)\w+__$|^_saved_?")  # of a node of a graph
 _DUNDER = re.compile(r"__\w*__")
@@ -76,10 +68,9 @@ def findings(tree: ast.Module, known: Mapping[str, str], allowed: Collection[str
     and its solution use, and modules that the student wrote.
     """
     search = _Search(tree, known, allowed)
+    seen = ((node, what, why) for node in search.nodes for what, why in search.at(node))
     every = [
-        Finding(getattr(node, "lineno", 0), what[:_MOST_CHARACTERS], why)
-        for node in search.nodes
-        for what, why in search.at(node)
+        Finding(getattr(n, "lineno", 0), w[:_MOST_CHARACTERS], _WHY[why]) for n, w, why in seen
     ]
     first = {finding.what: finding for finding in sorted(every, reverse=True)}
     return sorted(first.values())[:_MOST_FINDINGS]
@@ -149,7 +140,7 @@ class _Search:
         return "__main__" if is_globals else ""
 
     def at(self, node: ast.AST) -> Iterator[tuple[str, str]]:
-        """Say what is to be read at one node."""
+        """Say what is to be read at one node, and the key of `_WHY`."""
         if isinstance(node, ast.ImportFrom) and node.names[0].name == "*":
             yield from self.outside(f"{node.module}.*")  # any other import is seen in its use
         elif isinstance(node, ast.Name) and node.id in _NAMES:
@@ -162,26 +153,26 @@ class _Search:
             bases = {self.path(base) for base in node.bases}
             names = [getattr(one, "name", "") for one in node.body]
             if bases & {"torch.Tensor", "torch.nn.Parameter"}:
-                yield f"class {node.name}", "is a tensor that may lie about itself"
+                yield f"class {node.name}", "lies"
             if not any(path.endswith("Mode") for path in bases & self.allowed):
-                yield from ((name, _CHANGES) for name in names if name.startswith("__torch_"))
+                yield from ((name, "changes") for name in names if name.startswith("__torch_"))
         elif isinstance(node, ast.BinOp) and "__" in {_text(node.left), _text(node.right)}:
-            yield ast.unparse(node), _COMPUTED
+            yield ast.unparse(node), "computed"
         elif isinstance(node, ast.Constant) and id(node) not in self.prose:
-            yield from ((name, _COMPUTED) for name in _HIDDEN_NAME.findall(_text(node))[:1])
+            yield from ((name, "computed") for name in _HIDDEN_NAME.findall(_text(node))[:1])
             is_long = isinstance(node.value, bytes) and len(node.value) > _MOST_NUMBERS
             is_long |= isinstance(node.value, int) and node.value > _LONG_NUMBER
             if is_long or _LONG_TEXT.search(_text(node)):
-                yield f"a constant of {len(ast.unparse(node))} characters", _TABLE
+                yield f"a constant of {len(ast.unparse(node))} characters", "table"
         elif isinstance(node, ast.List | ast.Tuple | ast.Dict):
             num_values = sum(isinstance(one, ast.Constant) for one in ast.walk(node))
             if num_values > _MOST_NUMBERS:
-                yield f"a table of {num_values} values", _TABLE
+                yield f"a table of {num_values} values", "table"
         if isinstance(node, ast.Name | ast.Attribute) and id(node) not in self.inner:
             path = self.path(node)
             yield from self.outside(path)
             if path in WORDS["handed"]:
-                yield f"hands on {path}", _COMPUTED
+                yield f"hands on {path}", "computed"
 
     def at_attribute(self, node: ast.Attribute) -> Iterator[tuple[str, str]]:
         """Judge a name behind a dot that is read, or given a value."""
@@ -189,60 +180,60 @@ class _Search:
             yield from self.at_name(node.attr, getattr(node.value, "id", "") in ("self", "cls"))
             path, private = self.path(node.value), _OF_AN_OBJECT.fullmatch(node.attr)
             if private and not path and node.attr not in self.own | WORDS["private"]:
-                yield node.attr, _PRIVATE_TO
+                yield node.attr, "private_to"
             if node.attr == "__dict__" and path:
-                yield ast.unparse(node), _CHANGES
+                yield ast.unparse(node), "changes"
             if node.attr in WORDS["leave_tensors"] and self.packs:
-                yield node.attr, "keeps numbers where no meter of tensors sees them"
+                yield node.attr, "leaves"
         elif (
             (_PRIVATE.fullmatch(node.attr) and getattr(node.value, "id", "") != "self")
             or self.path(node.value)
             or getattr(node.value, "attr", "") == "__self__"
             or (_DUNDER.fullmatch(node.attr) and node.attr not in WORDS["labels"])
         ):
-            yield f"{ast.unparse(node)} = ...", _CHANGES
+            yield f"{ast.unparse(node)} = ...", "changes"
 
     def at_name(self, name: str, by_itself: bool = False) -> Iterator[tuple[str, str]]:
         """Judge a name behind a dot, whatever stands before it."""
         if name in _ATTRIBUTES:
             yield name, _ATTRIBUTES[name]
         elif _DUNDER.fullmatch(name) and name not in WORDS["dunders"]:
-            yield name, "reaches what Python keeps inside of objects"
+            yield name, "inside"
         elif _PRIVATE.fullmatch(name) and not by_itself:
-            yield name, _PRIVATE_TO
+            yield name, "private_to"
 
     def at_call(self, node: ast.Call) -> Iterator[tuple[str, str]]:
         """Judge what looks a name up or changes it, fills in a text, or runs one."""
         for one, other in pairwise(node.args):  # setattr handed on, with a module behind it
             if getattr(one, "id", "") in _BY_NAME and self.path(other):
-                yield f"{ast.unparse(one)}({ast.unparse(other)}, ...)", _CHANGES
+                yield f"{ast.unparse(one)}({ast.unparse(other)}, ...)", "changes"
         name, path = _named(node), self.path(node.func)
         first = node.args[0] if node.args else None
         target = self.path(first)
         is_plain = isinstance(first, ast.Lambda) or getattr(first, "id", "") in self.plain
         if path.startswith("unittest.mock.patch") and (target or not path.endswith(".object")):
-            yield f"{path}({target}, ...)", _CHANGES
+            yield f"{path}({target}, ...)", "changes"
         elif path in WORDS["timers"] and not is_plain:
-            yield path, _RUNS
+            yield path, "run_text"
         elif isinstance(node.func, ast.Attribute) and node.func.attr in WORDS["fillers"]:
             text = node.func.value
             if not isinstance(text, ast.Constant) and getattr(text, "id", "") not in self.plain:
-                yield f"{node.func.attr} of a computed text", _COMPUTED
+                yield f"{node.func.attr} of a computed text", "computed"
         elif names := self.getter(node):
             for written in names:
                 yield from self.outside(_real(f".{written}").lstrip("."))
                 for part in written.split("."):
                     yield from self.at_name(part)
         elif name == "vars" and target:
-            yield f"vars({target})", _CHANGES
+            yield f"vars({target})", "changes"
         elif name in _BY_NAME and not _literal(node):
             if target or not all(isinstance(one, ast.Name) for one in node.args[1:2]):
-                yield f"{name} with a computed name", _COMPUTED
+                yield f"{name} with a computed name", "computed"
         elif name == "getattr":
             yield from self.at_name(_literal(node))
             yield from self.outside(self.path(node))
         elif name in _BY_NAME and target:
-            yield f"{name}({target}, ...)", _CHANGES
+            yield f"{name}({target}, ...)", "changes"
 
     def outside(self, path: str) -> Iterator[tuple[str, str]]:
         """Judge what is reached by a path; nothing where that is as the lab and its solution do."""
@@ -254,14 +245,14 @@ class _Search:
         if not path or path in self.allowed:
             return
         if path.startswith(("tutorial_lib.checks", "tutorial_lib.school", "solutions.")):
-            yield path, "leads to the checks themselves"
+            yield path, "checks"
         elif parts[0] == "tutorial_lib":
             if all(map(_is_module, allowed)):
-                yield path, _OUTSIDE
+                yield path, "outside"
         elif (denied or parts[0].partition("[")[0] not in WORDS["harmless"]) and not allowed:
-            yield path, _OUTSIDE
+            yield path, "outside"
         elif private and not any(a.startswith(f"{path[: private.end()]}.") for a in self.allowed):
-            yield path, "is private to the library that it belongs to"
+            yield path, "private"
 
 
 def _real(path: str) -> str:
