@@ -30,8 +30,7 @@ from solutions.grader.submissions.slice_cells import cut, statements
 from tutorial_lib.checks.vocabulary.exercise import SEED_VARIABLE
 from tutorial_lib.units import GIB
 
-_MOST_WORKERS = 8
-_JUDGE_BYTES = GIB // 4
+_MOST_WORKERS, _JUDGE_BYTES = 8, GIB // 4
 _SPARE_SECONDS = 60.0  # for the judge's own work in one cell, on a busy machine
 _REMOTE_FUNCTION = "solutions.grader.judge"
 _OUTCOMES = "outcomes.jsonl"
@@ -97,6 +96,11 @@ class Order:
     checks_package: str
     import_path: Sequence[Path]
 
+    @property
+    def cell_seconds(self) -> float:
+        """Return the most that a cell of the judge may take."""
+        return longest(self.seconds) + _SPARE_SECONDS
+
 
 @dataclass(frozen=True)
 class Bench:
@@ -106,17 +110,9 @@ class Bench:
     place: Path  # where each submission gets a folder
     sessions: Server
     judges: Server
+    layers: Sequence[str]  # what holds a submission back
+    workers: int  # submissions that it should judge at the same time
     stopped: threading.Event = field(default_factory=threading.Event)
-
-    @property
-    def workers(self) -> int:
-        """Say how many submissions it should judge at the same time."""
-        return default_workers(self.order.memory_bytes)
-
-    @property
-    def layers(self) -> Sequence[str]:
-        """List what holds a submission back."""
-        return list(self.sessions.ready)
 
     def stop(self) -> None:
         """End every judge and every session."""
@@ -148,7 +144,7 @@ class Bench:
 
     def _verdicts(self, folder: Path, lab: Lab) -> Mapping[str, Verdict]:
         """Run nbval on a prepared folder, in a process of its own: a verdict for every check."""
-        most = _SPARE_SECONDS + _cell_seconds(self.order) * len(lab.checks)
+        most = _SPARE_SECONDS + self.order.cell_seconds * len(lab.checks)
         if not self.judges.run(folder, most, self.stopped.is_set):
             if self.stopped.is_set():
                 raise NotGradable("stopped", "Grading was stopped.")
@@ -166,17 +162,9 @@ class Bench:
         return {check.id: verdicts[check.id] for check in lab.checks}
 
 
-def _cell_seconds(order: Order) -> float:
-    return longest(order.seconds) + _SPARE_SECONDS
-
-
 @contextlib.contextmanager
 def open_bench(order: Order) -> Iterator[Bench]:
-    """Start the two processes, and end all that they forked afterwards.
-
-    Raises:
-        GradingError: When one does not start.
-    """
+    """Start the two processes, or say why not, and end all that they forked afterwards."""
     lab, package = order.lab, order.checks_package
     names = [*preload(lab), f"{package}.{lab.name.split('_')[0]}"]
     shared = {"import_path": list(map(str, order.import_path)), "preload": names}
@@ -189,10 +177,11 @@ def open_bench(order: Order) -> Iterator[Bench]:
             prepare(rehearsal, lab, solution(lab))
             os.close(sessions.fork(rehearsal)[1])
             for_judges, seed = shared | {"rehearsal": str(rehearsal)}, str(order.seed)
-            timeout = f"--nbval-cell-timeout={_cell_seconds(order)}"
+            timeout = f"--nbval-cell-timeout={order.cell_seconds}"
             for_judges |= {"arguments": [*_PYTEST, timeout]}
             with open_server("judge", place, for_judges, **{SEED_VARIABLE: seed}) as judges:
-                yield Bench(order, place, sessions, judges)
+                workers = default_workers(order.memory_bytes)
+                yield Bench(order, place, sessions, judges, sessions.ready, workers)
 
 
 def solution(lab: Lab) -> Answers:
@@ -211,10 +200,9 @@ def blank(lab: Lab) -> Answers:
 
 
 def default_workers(memory_bytes: int) -> int:
-    """Return the number of submissions to grade at once, each using `memory_bytes` at most.
+    """Return the number of submissions to grade at once: one for each core that this process has.
 
-    One for each core that this process may use, by its affinity and by its container's quota, and
-    only as many as find room in the free memory.
+    Only as many as find room in the free memory, each using `memory_bytes` at most.
     """
     free = int(psutil.virtual_memory().available)
     group = Path("/sys/fs/cgroup")

@@ -18,8 +18,7 @@ except ImportError:  # the extra `dask` is not installed
     distributed = None
     WorkerPlugin = object
 
-_NAME = "tutorial_lib-grading"
-_CONNECT_SECONDS = 20
+_NAME, _CONNECT_SECONDS = "tutorial_lib-grading", 20
 
 
 class BenchPlugin(WorkerPlugin):  # type: ignore[misc]
@@ -69,8 +68,7 @@ class Cluster:
 def open_cluster(address: str, order: Order) -> Iterator[Cluster]:
     """Open a bench on every worker of a Dask cluster, and close them afterwards.
 
-    Raises:
-        GradingError: When Dask is missing, nobody answers there, or a bench cannot be opened.
+    It's a GradingError when Dask is missing, nobody answers there, or a bench cannot be opened.
     """
     if distributed is None:
         raise GradingError(words("no dask"))

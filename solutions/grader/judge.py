@@ -17,7 +17,7 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from queue import Empty
@@ -234,17 +234,17 @@ def serve() -> None:
         with contextlib.chdir(folder):
             pytest.main(order["arguments"], [plugin, sys.modules[__name__]])
 
+    def begin(folder: Path) -> None:
+        sandbox.die_with_parent()
+        os.setsid()
+        os.environ.update(dict.fromkeys(FOLDER_VARIABLES, str(folder)))
+        tempfile.tempdir = None
+        log = os.open(folder / "judge.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        judge(folder)
+
     gc.freeze()  # an oracle that measures collects garbage dozens of times, 0.1 s each
     judge(Path(order["rehearsal"]))  # a check that fails is the self-test's business
     hang_up()
-    serve_forks(channel, True, lambda folder: _in_its_folder(folder, judge))
-
-
-def _in_its_folder(folder: Path, judge: Callable[[Path], None]) -> None:
-    sandbox.die_with_parent()
-    os.setsid()
-    os.environ.update(dict.fromkeys(FOLDER_VARIABLES, str(folder)))
-    tempfile.tempdir = None
-    for descriptor in (1, 2):
-        os.dup2(os.open(folder / "judge.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND), descriptor)
-    judge(folder)
+    serve_forks(channel, True, begin)

@@ -176,11 +176,7 @@ class Lab:
 
 
 def load_lab(root: Path, name: str) -> Lab:
-    """Find and read the pristine notebook of a lab.
-
-    Raises:
-        GradingError: When there is no such lab, or it cannot be graded against as it stands.
-    """
+    """Find and read a lab's pristine notebook; GradingError where it can't be graded against."""
     path = _find(root, name)
     cells, twin = _read_file(path), root / "labs" / path.name
     given = _read_file(twin) if twin.is_file() else []
@@ -204,11 +200,11 @@ def load_lab(root: Path, name: str) -> Lab:
         if cell.number:
             blank, names = blanks.get(cell.names[:1]), tuple(sorted(defined))
             answers[number] = AnswerCell(cell_id, number, cell.source, blank, names)
-            continue
         # nbval compares nothing at all for a cell that was never run: any answer would pass
-        if cell.raw.get("execution_count") is None or not cell.raw.get("outputs"):
+        elif cell.raw.get("execution_count") is None or not cell.raw.get("outputs"):
             raise GradingError(words("no output", cell=cell_id, lab=path.name))
-        checks.append(CheckCell(cell_id, number, cell.mark.points))
+        else:
+            checks.append(CheckCell(cell_id, number, cell.mark.points))
     if not checks:
         raise GradingError(words("no check", lab=path.name))
     return Lab(path.stem, path, cells, answers, checks, frozenset(setup_names), given)

@@ -36,8 +36,7 @@ FOLDER_VARIABLES = (
 )
 _LONGEST_PATH = 68  # a socket's path may have 104 bytes on macOS, and 26 come behind the folder
 _START = "from solutions.grader.{} import serve; serve()"
-_MOST_BYTES = 2**16
-_POLL_SECONDS = 0.05
+_MOST_BYTES, _POLL_SECONDS = 2**16, 0.05
 # Linux's: a line of what a process has mapped for itself alone, of no file; and a number of madvise
 _OWN_MEMORY = re.compile(r"(?m)^(\w+)-(\w+) rw-p \w+ 00:00 0 *(?:\[heap\])?$")
 _LARGE_PAGE, _MADV_COLLAPSE = 2 * 1024**2, 25
@@ -47,10 +46,9 @@ _COURSE = Path(__file__).resolve().parents[2]
 
 @contextlib.contextmanager
 def run_directory() -> Iterator[Path]:
-    """Make a folder that only this user can enter, and remove it whatever has been put there.
+    """Make a folder for submissions that only this user can enter, and remove it in the end.
 
-    Submissions get folders in the one that is given. An answer's process finds something else in
-    its place, and sees the course's copy, which lies beside it.
+    An answer's process finds something else there, and the course's copy beside it.
     """
     folder = Path(tempfile.mkdtemp(prefix="grade-")).resolve()
     try:
@@ -109,11 +107,7 @@ class Server:
 def open_server(
     module: str, folder: Path, order: dict[str, Any], **environment: str
 ) -> Iterator[Server]:
-    """Start the `serve` of a module, as in `inside.view`, in a process; end all of its group.
-
-    Raises:
-        GradingError: When it does not start.
-    """
+    """Start the `serve` of a module, as in `inside.view`, in a process; end all of its group."""
     place = folder / module
     (place / "home").mkdir(parents=True)
     ours, theirs = socket.socketpair()
@@ -151,10 +145,7 @@ def take_order() -> tuple[socket.socket, dict[str, Any]]:
 
 
 def serve_forks(channel: socket.socket, ready: Any, begin: Callable[[Path], None]) -> None:
-    """Say what is ready, then fork for each path until the grader hangs up.
-
-    Each new process calls `begin` with its path.
-    """
+    """Say what is ready, then fork for each path, which `begin` gets, until the grader hangs up."""
     gc.collect()
     gc.freeze()  # what was imported is shared by all forks, and collected by none
     _use_large_pages()
@@ -182,8 +173,7 @@ def serve_forks(channel: socket.socket, ready: Any, begin: Callable[[Path], None
 def _use_large_pages() -> None:
     """Move this process's own memory to pages of 2 MiB, where the kernel can (Linux 6.1 and later).
 
-    A fork copies the table of all pages, and each process clears its own at its end: with pages of
-    4 KiB that costs more than the runs of most checks.
+    A fork copies the table of all pages: with pages of 4 KiB, for longer than most checks run.
     """
     with contextlib.suppress(OSError, AttributeError):  # no /proc, no madvise
         madvise = ctypes.CDLL(None).madvise

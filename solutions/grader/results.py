@@ -59,8 +59,7 @@ class Graded:
     @property
     def ran_out_of_time(self) -> bool:
         """Tell whether a result may say more of a busy machine than of the submission."""
-        late = any(verdict.timed_out for verdict in self.verdicts.values())
-        return late or self.status == "timed out"
+        return self.status == "timed out" or any(one.timed_out for one in self.verdicts.values())
 
     def with_findings(self, lab: Lab, answers: Answers) -> Graded:
         """Add what a person should read in the answers."""
@@ -92,10 +91,7 @@ class Graded:
 
 
 def course_version(import_path: Sequence[Path], lab: Lab | None = None) -> str:
-    """Name the version of all that a result depends on, besides the submission and the seed.
-
-    That is the code that grades, with torch and other checks, and both twins of a lab.
-    """
+    """Name the version of what a result depends on: the code, torch, and both twins of a lab."""
     folders = (*(_COURSE / name for name in _FOLDERS), *import_path)
     kinds = ("*.py", "*.toml")  # tables of the code are data beside it
     files = [file for folder in folders for kind in kinds for file in sorted(folder.rglob(kind))]
@@ -138,8 +134,7 @@ class Journal:
     def kept(self, names: Collection[str]) -> list[Graded]:
         """Return the results of the older report that a run of a few submissions leaves alone.
 
-        Raises:
-            GradingError: When the older report cannot go on in the new one.
+        It's a GradingError when that report cannot go on in the new one.
         """
         alike = {name: self.order[name] for name in ("lab", "version")}
         results = _results(_read(self._report), alike)

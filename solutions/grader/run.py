@@ -118,14 +118,11 @@ def judge_class(
     if taken_over := sum(1 for one in results.values() if one.file):
         print(f"Graded before, and unchanged: {taken_over}.", file=sys.stderr)
     if new or not layers:
-        grading: AbstractContextManager[Bench | Cluster]
-        if dask:
-            # Dask takes a while to import
+        grading: AbstractContextManager[Bench | Cluster] = open_bench(order)
+        if dask:  # which takes a while to import
             from solutions.grader.cluster import open_cluster
 
             grading = open_cluster(dask, order)
-        else:
-            grading = open_bench(order)
         with grading as grader:
             layers, workers = grader.layers, workers or grader.workers
             with _stopping(grader, journal, workers) as pool:
@@ -141,8 +138,7 @@ def read_class(
 ) -> tuple[dict[str, Graded], dict[str, tuple[str, Answers]]]:
     """Read files in a process of their own; no line of them is run.
 
-    Returns:
-        By name, the results that are known already; and of the others digest and answers.
+    Return by name the results that are known already, and of the others digest and answers.
     """
 
     def read_one(name: str) -> Graded | tuple[str, Answers]:
@@ -188,8 +184,7 @@ def _stopping(
 def self_test(lab: Lab, grader: Bench | Cluster, pool: ThreadPoolExecutor) -> None:
     """Judge the solution and a blank one: a lab that fails this would wrong everybody.
 
-    Raises:
-        GradingError: When the solution does not get all points, or the blank one gets some.
+    It's a GradingError when the solution does not get all points, or the blank one gets some.
     """
     full = solution(lab)
     solved, empty = pool.map(grader.judge, [full, blank(lab)])

@@ -31,11 +31,9 @@ from safetensors.torch import load, save
 
 from tutorial_lib.checks.given.values import Opaque
 
-REQUEST, STEP, RESULT, FAILURE = b"Q", b"S", b"R", b"F"
+REQUEST, STEP, RESULT, FAILURE, TIMED_OUT, NOT_HELD = b"Q", b"S", b"R", b"F", b"T", b"N"
 REPORT = COUNTS = b"C"
-TIMED_OUT, NOT_HELD = b"T", b"N"
-TEXT_BYTES = 2**20
-VALUE_BYTES = 2**26
+TEXT_BYTES, VALUE_BYTES = 2**20, 2**26
 
 _HEAD = struct.Struct("<cQ")
 _DTYPES = {
@@ -57,8 +55,7 @@ def frame(kind: bytes, content: bytes) -> bytes:
 def read_frame(read: Callable[[int], bytes], limit: int = VALUE_BYTES) -> tuple[bytes, bytes]:
     """Read one message: its kind and content, both empty when the sender has closed.
 
-    Raises:
-        WireError: When the message is too long, or ends in the middle.
+    One that is too long, or ends in the middle, is a `WireError`.
     """
     head = _read_exactly(read, _HEAD.size)
     if not head:
@@ -75,8 +72,8 @@ def read_frame(read: Callable[[int], bytes], limit: int = VALUE_BYTES) -> tuple[
 class Marks:
     """Marks of one run's messages: each is a keyed digest of its message and of all before it.
 
-    So what something else has written into the channel, or has sent again, has a wrong mark. The
-    key is drawn here, for one run, and is in no value that Python could read.
+    So what something else wrote into the channel, or sent again, has a wrong mark. The key is drawn
+    here, for one run, and is in no value that Python could read.
     """
 
     _BYTES = 16

@@ -45,9 +45,8 @@ _SYS_LANDLOCK = 444  # create_ruleset, add_rule (445), restrict_self (446) on ev
 class Limits:
     """What one run of a student's code may use.
 
-    `exam_bytes` makes it a memory exam: so many bytes of address space beyond what is mapped
-    already, no file that could hold a tensor. 0 is for any other run. Without `threads` it may
-    start neither threads nor processes: a meter sees what is done in the thread that calls.
+    With `exam_bytes` it's a memory exam: so many bytes of address space beyond what is mapped, no
+    file that could hold a tensor. Without `threads` it may start neither threads nor processes.
     """
 
     seconds: float
@@ -152,10 +151,9 @@ def confine(
 
 
 def _set_limits(limits: Limits, flags: int) -> None:
-    cpu = 2 * int(limits.seconds) + 6  # cells, then the function
     wanted = {
         "RLIMIT_CORE": 0,
-        "RLIMIT_CPU": cpu,
+        "RLIMIT_CPU": 2 * int(limits.seconds) + 6,  # cells, then the function
         "RLIMIT_FSIZE": limits.file_bytes,
         "RLIMIT_NOFILE": limits.open_files,
         # Data and not address space: torch maps far more than it uses.
@@ -195,11 +193,10 @@ def _drop_capabilities() -> None:
 
 
 def _filter_calls(*, alone: bool, threads: bool) -> None:
-    """Allow the system calls that Python and torch need, and no others.
+    """Allow the system calls that Python and torch need; where `alone`, no other processes.
 
-    No limit and no watch counts memory that belongs to no process, no Landlock stops sockets that
-    other programs listen on, and a call that is never needed may hold the kernel's next fault.
-    `alone` refuses other processes too: each would bring an address space of its own.
+    No limit counts memory that belongs to no process, no Landlock stops sockets that other programs
+    listen on, and a call that is never needed may hold the kernel's next fault.
     """
     program = seccomp.program(alone=alone, threads=threads)
     code = ctypes.create_string_buffer(program, len(program))
@@ -210,8 +207,7 @@ def _filter_calls(*, alone: bool, threads: bool) -> None:
 
 # The kernel's LANDLOCK_ACCESS_FS_* bits, in their order.
 _EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIR = 1, 2, 4, 8
-_MAKE_DEVICES = 1 << 6 | 1 << 11
-_TRUNCATE, _IOCTL = 1 << 14, 1 << 15
+_MAKE_DEVICES, _TRUNCATE, _IOCTL = 1 << 6 | 1 << 11, 1 << 14, 1 << 15
 _FILE_RIGHTS = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE | _IOCTL
 
 

@@ -131,8 +131,7 @@ class Session:
                 return self._answer(request, whole)
         return kind or wire.FAILURE, message.encode()
 
-    def _failure(self, names: Sequence[str]) -> bytes:
-        """Choose the kind of an answer that cells which were left out are to blame for."""
+    def _failure(self, names: Sequence[str]) -> bytes:  # where cells were left out
         return wire.FAILURE if self.late.isdisjoint(names) else wire.TIMED_OUT
 
     def _run(self, work: student.Work) -> tuple[bytes, bytes, int]:

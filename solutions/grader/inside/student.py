@@ -103,7 +103,7 @@ watched_places = functools.cache(lambda: places(globals()))  # found once, befor
 class Work:
     """What a student's process does."""
 
-    steps: Sequence[Mapping[str, Any]]  # cells in order, as `answers.student_steps` makes them
+    steps: Sequence[Mapping[str, Any]]  # cells in order
     request: wire.Request  # what the `RemoteFunction` asked
     whole: bool  # whether the student's own cells are left whole
     sources: Sequence[str] | None  # what of the cells is run, where that is known
@@ -207,10 +207,9 @@ def _prepared(
 
 def describe(error: BaseException) -> str:
     """Name an error in one line, with the line of the cell where that is known."""
-    message = "(it has no readable message)"
+    message, line = "(it has no readable message)", getattr(error, "lineno", None)
     with contextlib.suppress(BaseException):
         message = str(error)
-    line = getattr(error, "lineno", None)
     trace = error.__traceback__
     while line is None and trace is not None:
         if trace.tb_frame.f_code.co_filename.startswith("<"):

@@ -52,8 +52,7 @@ def descendants(number: int) -> list[psutil.Process]:
 def cpu_seconds(below: Sequence[psutil.Process]) -> float:
     """Sum the CPU time of all processes below this one, also of those that it has reaped.
 
-    Each of its `descendants` comes after its parent, so that none counts twice when its parent
-    reaps it meanwhile.
+    Each comes after its parent, so that none counts twice when its parent reaps it meanwhile.
     """
     total = sum(os.times()[2:4])
     for process in below:
@@ -62,11 +61,10 @@ def cpu_seconds(below: Sequence[psutil.Process]) -> float:
     return total
 
 
-def held_bytes(process: psutil.Process | int) -> int:
+def held_bytes(process: psutil.Process) -> int:
     """Measure the memory of a process, with what it shares with others; 0 where it has ended."""
     with contextlib.suppress(psutil.Error):
-        there = psutil.Process(process) if isinstance(process, int) else process
-        return int(there.memory_info().rss)
+        return int(process.memory_info().rss)
     return 0
 
 
@@ -141,7 +139,7 @@ class Watch:
     def __post_init__(self) -> None:
         self.number = number_outside()
         self.began = _now([])  # of the child itself, all counts
-        self.started_with = held_bytes(self.number)
+        self.started_with = held_bytes(psutil.Process(self.number))
         self.looked_at = time.monotonic()
 
     def wait_for(self, judge: socket.socket) -> None:
@@ -224,16 +222,14 @@ class Watch:
         return words("endless" if cpu else "waits", seconds=human_seconds(late), again=again)
 
     def _how_it_ended(self) -> str:
-        if late := self._out_of_time(descendants(self.number)):
-            return late
+        late, give_up = self._out_of_time(descendants(self.number)), time.monotonic() + 1
         # The channel may have been closed by a process that lives on: it gets a moment to end.
-        give_up = time.monotonic() + 1
-        while time.monotonic() < give_up:
+        while not late and time.monotonic() < give_up:
             pid, status = os.waitpid(self.child, os.WNOHANG)
             if pid:
                 return self._described(os.waitstatus_to_exitcode(status))
             time.sleep(0.01)
-        return "closed its channel to the grader."
+        return late or "closed its channel to the grader."
 
     def _described(self, code: int) -> str:
         if code == -signal.SIGXCPU:  # where this watch sees no CPU times

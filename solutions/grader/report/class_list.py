@@ -80,20 +80,15 @@ def class_entries(
 def roster_warnings(entries: Sequence[Entry]) -> list[str]:
     """Tell the instructor which rows the roster and the files for an LMS do not fit."""
     rows = [(entry.result.name, entry.result.status, entry.student) for entry in entries]
-    sentences = {
-        "Submissions of nobody on the roster": [name for name, _, one in rows if not one],
-        "Students who handed in nothing": [name for name, status, _ in rows if status == NOTHING],
-        "Submissions not graded, with an empty cell in the Canvas and Moodle files": [
-            name for name, status, _ in rows if status not in ("graded", NOTHING)
-        ],
-        "Students with several rows, left out of the Canvas and Moodle files (leave one notebook "
-        "of each in the folder, and grade again)": [one.name for one in several_rows(entries)],
+    found = {
+        "strangers": [name for name, _, one in rows if not one],
+        "missing": [name for name, status, _ in rows if status == NOTHING],
+        "not graded": [name for name, status, _ in rows if status not in ("graded", NOTHING)],
+        "several rows": [one.name for one in several_rows(entries)],
     }
-    return [
-        f"{what}: {len(names)} ({', '.join(names[:_NAMED])}{', ...' * (len(names) > _NAMED)})."
-        for what, names in sentences.items()
-        if names
-    ]
+    few = {what: [*some[:_NAMED], *["..."] * (len(some) > _NAMED)] for what, some in found.items()}
+    named = [(what, len(some), ", ".join(few[what])) for what, some in found.items() if some]
+    return [words(what, count=count, names=names) for what, count, names in named]
 
 
 def several_rows(entries: Sequence[Entry]) -> list[Student]:
@@ -145,9 +140,7 @@ def read_marks(
 ) -> dict[str, dict[str, Mark]]:
     """Return the marks in a CSV file, by the name of a row of the class, then by exercise.
 
-    Raises:
-        GradingError: With a sentence for each line that fits no student or exercise, or whose
-            points are no number of its range.
+    A GradingError has a sentence for each line that fits no student, exercise or range of points.
     """
     marks: dict[str, dict[str, Mark]] = {}
     keys = _keys(class_entries([Graded(name, "") for name in names], roster, names))

@@ -103,10 +103,8 @@ def feedback_page(lab: Lab, entry: Entry, version: str) -> str:
 
 def answers_page(lab: Lab, exercise: str, entries: Sequence[Entry]) -> str:
     """Write the instructor's page of one exercise: all answers side by side."""
-    blank = (lab.answers[exercise].blank or "").split()
-    given = [
-        one for one in entries if one.result.sources.get(exercise, "").split() not in ([], blank)
-    ]
+    empty: tuple[list[str], ...] = ([], (lab.answers[exercise].blank or "").split())
+    given = [one for one in entries if one.result.sources.get(exercise, "").split() not in empty]
     given.sort(key=lambda one: (one.grade(lab, exercise) or 0, one.result.message(lab, exercise)))
     facts = {"lab": lab, "exercise": exercise, "answers": given, "num_rows": len(entries)}
     return _page("answers.html", title=f"{lab.heading}, exercise {exercise}", **facts)
@@ -121,12 +119,9 @@ def index_page(
     lab: Lab, entries: Sequence[Entry], said: Sequence[str], groups: Sequence[Group] = ()
 ) -> str:
     """Write the instructor's page: the class at a glance, and a row a submission."""
-    best = {
-        entry.student or student_key(entry.result.name): entry
-        for entry in sorted(entries, key=lambda one: one.grade(lab) or 0)
-        if entry.result.status == "graded"
-    }
-    counted = [*best.values()]
+    graded = [entry for entry in entries if entry.result.status == "graded"]
+    graded.sort(key=lambda one: one.grade(lab) or 0)  # the best row of a student counts
+    counted = [*{one.student or student_key(one.result.name): one for one in graded}.values()]
     facts = {"lab": lab, "entries": entries, "said": said, "groups": groups}
     points = [one.grade(lab) or 0 for one in counted]
     facts |= {"counted": len(counted), "mean": fmean(points or [0]), "kinds": _KINDS}

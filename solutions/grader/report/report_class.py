@@ -70,11 +70,7 @@ def isolation(layers: Sequence[str]) -> str:
 
 
 def check_folder(out: Path, submissions: Path) -> None:
-    """Refuse to put a report where anything but an older report stands.
-
-    Raises:
-        GradingError: When it would overwrite something else, or stand among the submissions.
-    """
+    """Refuse, as a GradingError, to put a report where anything but an older report stands."""
     there = {entry.name for entry in out.iterdir()} if out.is_dir() else set()
     said = ""
     if out.resolve().is_relative_to(submissions.resolve()):

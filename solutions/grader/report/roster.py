@@ -51,8 +51,7 @@ def student_key(name: str) -> str:
 class Roster:
     """The students of a class; without a CSV file, those who handed something in.
 
-    Raises:
-        GradingError: When the file has neither name nor folder, or two lines are told by one word.
+    It's a GradingError when a file has neither name nor folder, or one word for two students.
     """
 
     def __init__(self, path: Path | None) -> None:

@@ -105,20 +105,15 @@ class _Placed:
 def match_answers(lab: Lab, cells: Sequence[Cell]) -> Answers:
     """Find the student's answers, and the cells of their own that go before them.
 
-    A cell belongs to an exercise by its cell id, else by nbgrader's grade_id, else by Colab's
-    id, else by the mark in its first line, also where several cells were merged into one. All
-    that are filled in are run, in their order, as when the notebook is run from the top. Where
-    none of them defines what is asked for, the last other cell that does is the answer. Before an
-    answer go all cells of the student's own that stand above it, and up to the next cell of the
-    course. A cell that is too long is not read.
-
-    Raises:
-        NotGradable: When no cell belongs to any exercise.
+    A cell belongs to an exercise by its cell id, nbgrader's grade_id, Colab's id, or the mark in
+    its first line, also where cells were merged. All that are filled in are run, in their order.
+    Where none of them defines what is asked for, the last other cell that does is the answer.
+    Before it go all cells of the student's own above it, and up to the next cell of the course. A
+    cell that is too long is not read. NotGradable is raised when no cell belongs to any exercise.
     """
     cells = [part for cell in cells for part in split_at_marks(cell)]
-    placed = list(_placed(lab, cells))
-    answers, parts = Answers(), dict[str, list[tuple[str, bool]]]()
-    own = _own_cells(placed)
+    placed, answers = list(_placed(lab, cells)), Answers()
+    own, parts = _own_cells(placed), dict[str, list[tuple[str, bool]]]()
     for number, answer in lab.answers.items():
         found = _answering(answer, placed)
         if not found:
@@ -128,9 +123,8 @@ def match_answers(lab: Lab, cells: Sequence[Cell]) -> Answers:
             answers.notes.append(words("found by its name", number=number))
         elif len(found) > 1:
             answers.notes.append(words("several cells", number=number, count=len(found)))
-        last = max(found)
-        taken = (i for i in range(last + 1, len(placed)) if placed[i].exercise or placed[i].course)
-        end = next(taken, len(placed))
+        rest = range(max(found) + 1, len(placed))
+        end = next((i for i in rest if placed[i].exercise or placed[i].course), len(placed))
         beside = [i for i in own if i < end and i not in found]
         own = [i for i in own if i >= end]
         if any(_defines(answer, placed[i].cell) for i in own):
@@ -158,9 +152,8 @@ def _placed(
     unmarked = {_words(cell.source): cell for cell in of_course if cell.mark is None}
     for cell in cells:
         if kinds is None or cell.kind in kinds:
-            number = next(
-                (exercises[name] for name in cell.names if name in exercises), cell.number
-            )
+            by_name = (exercises[name] for name in cell.names if name in exercises)
+            number = next(by_name, cell.number)
             course = None if cell.is_too_long else unmarked.get(_words(cell.source))
             named = (pristine[name] for name in cell.names if name in pristine)
             course = course or next(named, cell if cell.mark and not cell.number else None)

@@ -22,10 +22,7 @@ def find_submissions(folder: Path, only: Sequence[str] = (), lab: str = "") -> l
     Where a student's folder has none, an archive counts, else a script; where it has a folder
     `lab01`, as nbgrader makes one for each lab, the others do not. So that nobody is lost, all else
     is listed too, and so is every sub-folder that holds none of them. `only` are names, or stems of
-    names, of the few to grade.
-
-    Raises:
-        GradingError: When the folder is none, or holds no notebook, or `only` matches none.
+    names, of the few to grade. It's a GradingError when nothing is there.
     """
     if not folder.is_dir():
         raise GradingError(words("no folder", folder=folder))
@@ -94,11 +91,7 @@ def check_is_notebook(path: Path) -> None:
 
 
 def read_content(path: Path) -> bytes:
-    """Read a submitted file.
-
-    Raises:
-        NotGradable: When it is no notebook by its name, no regular file, too large or unreadable.
-    """
+    """Read a submitted file; NotGradable when it is no notebook by its name, or too large."""
     check_is_notebook(path)
     try:
         status = path.lstat()

@@ -1,8 +1,7 @@
 """Slices of cells: the statements that a piece of code needs from above it, no measurement.
 
-A lab measures, plots and tries things out between its exercises, and so do students. None of that
-is repeated for every check of every submission: only the statements whose names are used, and what
-those use.
+A lab measures, plots and tries things out between its exercises, and so do students. For each check
+of a submission only the statements are repeated whose names are used, and what those use.
 """
 
 import ast
@@ -36,8 +35,7 @@ _unparsed = functools.cache(ast.unparse)
 def statements(source: str) -> list[ast.stmt]:
     """Parse a cell into its statements, without magics, or raise the SyntaxError in it.
 
-    Parsing hostile text can end the process: of a student's cell, only where it will be run, or in
-    a process that can be thrown away.
+    Parsing hostile text can end the process: of a student's cell, only in one to be thrown away.
     """
     return ast.parse(plain_python(source)).body
 
@@ -179,11 +177,9 @@ def cut(
     These stay whole, and so do own cells that write a file or run one, or all where `whole`. Before
     its text is parsed, which may end the process, `begin` is called with the number of a step.
     """
-    parsed: list[list[ast.stmt]] = []
+    parsed, below, settled = list[list[ast.stmt]](), list[set[str]](), list[set[str]]()
     used: dict[str, set[str]] = {}  # by the answers to an exercise, which cells below may define
     bound: dict[str, set[str]] = {}  # for an exercise: no cell below its answer gives them a value
-    below: list[set[str]] = []
-    settled: list[set[str]] = []
     functions = {"setattr": {_ARGUMENTS}}  # and the student's own, with what they change
     for number, step in enumerate(steps):
         begin(number)
@@ -225,8 +221,8 @@ def cut(
 
 def _gives_a_value(statement: ast.stmt, names: Collection[str]) -> bool:
     """Tell whether a statement gives one of some names another value, or none."""
-    nodes = [node for node in ast.walk(statement) if isinstance(node, ast.Name)]
-    stored = {node.id for node in nodes if isinstance(node.ctx, ast.Store | ast.Del)}
+    nodes = (node for node in ast.walk(statement) if isinstance(node, ast.Name))
+    stored = {node.id for node in nodes if not isinstance(node.ctx, ast.Load)}
     return not (stored | {getattr(statement, "name", "")}).isdisjoint(names)
 
 
