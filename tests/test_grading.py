@@ -1,7 +1,6 @@
 """The grader from end to end on a toy lab, and its parts that read and write files."""
 
 import copy
-import csv
 import json
 import os
 import pwd
@@ -13,6 +12,7 @@ import psutil
 import pytest
 import torch
 import toy
+import unusual
 from safetensors.torch import save
 
 from solutions.grader import GradingError, wire
@@ -34,11 +34,8 @@ def edit(notebook, cell_id, **changes):
     return notebook
 
 
-def without_ids(notebook, *, colab=False):
-    for cell in notebook["cells"]:
-        name = cell.pop("id")
-        cell["metadata"] = {"id": name} if colab else {}
-    return notebook | {"nbformat_minor": 0}
+def changed(change):
+    return toy.notebook(change(toy.full()["cells"]))
 
 
 def edited_checks():
@@ -76,18 +73,9 @@ PLANTED = [
 
 def tampered_library():
     spoil = (
-        "import IPython, sys, os\n"
-        "IPython.core.interactiveshell.InteractiveShell.showtraceback = lambda *a, **k: None\n"
-        "import toychecks.lab90 as m\nm._judge_area = m._judge_doubled = lambda *a: None\n"
-        f"places = {PLANTED!r}\n"
-        "for folder in ('.', '..', '../..', os.path.expanduser('~')):\n"
-        "    for name in ('conftest.py', 'torch.py', 'pytest.ini'):\n"
-        "        places.append(os.path.join(folder, name))\n"
-        "for place in places:\n"
-        "    try: open(place, 'w').write('raise SystemExit')\n"
-        "    except OSError: pass\n"
+        (toy.HERE / "tampered.txt").read_text(encoding="utf-8").replace("PLANTED", repr(PLANTED))
     )
-    return toy.submission(a11=spoil + "def area(w, h):\n    return 1", a12=toy.DOUBLED)
+    return toy.submission(a11=spoil, a12=toy.DOUBLED)
 
 
 SUBMISSIONS = {
@@ -111,8 +99,8 @@ SUBMISSIONS = {
     "deleted checks.ipynb": (deleted_checks(), "graded", [2, 3, 5]),
     "forged outputs.ipynb": (forged_solution_cells(), "graded", [0, 0, 0]),
     "tampered.ipynb": (tampered_library(), "graded", [0, 3, 0]),
-    "colab.ipynb": (without_ids(toy.full(), colab=True), "graded", [2, 3, 5]),
-    "marks only.ipynb": (without_ids(toy.full()), "graded", [2, 3, 5]),
+    "colab.ipynb": (changed(unusual.colab), "graded", [2, 3, 5]),
+    "marks only.ipynb": (changed(unusual.without_ids), "graded", [2, 3, 5]),
     "<img src=x onerror=alert(1)>.ipynb": ("{", "unreadable", [0, 0, 0]),
     "empty.ipynb": ("", "unreadable", [0, 0, 0]),
     "list.ipynb": ("[1, 2]", "not a notebook", [0, 0, 0]),
@@ -167,17 +155,6 @@ def test_every_submission_gets_its_status_and_points(graded, name):
         assert found == [*points, sum(points)]
     assert row[["1.1", "points"]].isna().all() == (status != "graded") == bool(row["reason"])
     assert row["maximum"] == 10
-
-
-@pytest.mark.slow
-def test_the_score_sheet_is_the_table_and_no_cell_computes(graded):
-    table, out, *_ = graded
-    with (out / "scores.csv").open(newline="", encoding="utf-8") as file:
-        lines = list(csv.DictReader(file))
-    assert [line["name"].removeprefix("'") for line in lines] == list(table["name"])
-    assert not [line for line in lines if line["name"][0] in "=+-@"]
-    points = [int(line["points"] or -1) for line in lines]
-    assert points == list(table["points"].fillna(-1))
 
 
 @pytest.mark.slow

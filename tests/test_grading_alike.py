@@ -16,26 +16,7 @@ from solutions.grader.results import Graded
 from solutions.grader.submissions.answers import plain_answers
 from solutions.grader.submissions.inspect_submission import structure, structures
 
-ONE = """def peak(sizes, budget):
-    "The peak."
-    held = [size for size in sizes if size < budget // 2]
-    total = sum(held) + max(sizes, default=0)
-    return min(total, budget) * 4
-"""
-SAME = """def peak(s: list, room: int) -> int:
-    # mine
-    extra: int = 7
-    kept = [one for one in s if one < room // 2]
-    return min(sum_of, room) * 4
-    sum_of = sum(kept) + max(s, default=0)
-"""
-OTHER = """def peak(sizes, budget):
-    total = largest = 0
-    for size in sizes:
-        total += size * (2 * size < budget)
-        largest = max(largest, size)
-    return 4 * min(total + largest, budget)
-"""
+ONE, SAME, OTHER = (cells[0] for *_, cells in answers.read("../alike"))
 
 
 def share(one, other):

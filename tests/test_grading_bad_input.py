@@ -1,12 +1,16 @@
 """Whatever lies in a class's folder gets a row, with a status that a teacher understands."""
 
+import ast
 import csv
 import json
 import os
 import socket
+import tomllib
 from pathlib import Path
+from string import Formatter
 from urllib.parse import unquote
 
+import answers
 import pytest
 import toy
 from test_grading_session import SHORT_CLOCK, with_patch
@@ -131,13 +135,7 @@ def test_a_file_of_any_name_has_a_row_a_page_and_no_formula(lab, tmp_path, name)
         assert not [cell for line in lines for cell in line if cell.startswith(tuple("=+-@\t\r\n"))]
 
 
-STOPPED = {
-    "forks": "import os, time\nfor _ in range(99):\n    if not os.fork(): time.sleep(600)",
-    "threads": "import threading\ndef turn():\n    while True: pass\n"
-    "threading.Thread(target=turn).start()\nthreading.Event().wait()",
-    "floods": "while True: print('x' * 10**6)",
-    "sleeps": "import threading\nthreading.Event().wait()",
-}
+STOPPED = answers.by_title("../stopped", "stopped")
 
 
 @pytest.mark.weekly
@@ -146,9 +144,8 @@ def test_what_has_to_be_stopped_costs_its_exercise_and_the_class_page_says_why(
 ):
     with_patch(monkeypatch, SHORT_CLOCK)
     (tmp_path / "class").mkdir()
-    for name, lines in STOPPED.items():
-        body = "\n    ".join(["def area(w, h):", *lines.split("\n")])
-        one = toy.submission(a11=f"{body}\n    return w * h", a12=toy.DOUBLED, a21=toy.CUBE)
+    for name, answer in STOPPED.items():
+        one = toy.submission(a11=answer, a12=toy.DOUBLED, a21=toy.CUBE)
         (tmp_path / "class" / f"{name}.ipynb").write_text(json.dumps(one))
     places = toy.make_course(tmp_path / "course"), tmp_path / "class", tmp_path / "report"
     table = toy.grade_toy(*places, seconds=3.0).set_index("name")
@@ -158,3 +155,17 @@ def test_what_has_to_be_stopped_costs_its_exercise_and_the_class_page_says_why(
     for name in STOPPED:  # by its time, or the number of its processes
         (line,) = [one for one in stopped.split("<li>") if f"{name}, 1.1" in one]
         assert "it was stopped" in line
+
+
+def test_every_sentence_is_said_with_what_it_names(root):
+    grader, said = root / "solutions/grader", set()
+    sentences = tomllib.loads((grader / "words.toml").read_text(encoding="utf-8"))
+    for path in grader.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "words":
+                inside, given = ast.walk(node.args[0]), {one.arg for one in node.keywords}
+                for key in (one.value for one in inside if isinstance(one, ast.Constant)):
+                    fields = {name for _, name, *_ in Formatter().parse(sentences[key]) if name}
+                    assert fields <= given or None in given, key
+                    said.add(key)
+    assert set(sentences) - said <= {"strangers", "missing", "not graded", "several rows"}

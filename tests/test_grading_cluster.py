@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 
+import answers
 import psutil
 import pytest
 
@@ -17,14 +18,7 @@ from solutions.grader.lab import load_lab
 from solutions.grader.run import grade
 
 # Each stands before the solution's answer to 1.1.
-HOSTILE = {
-    "loops": "while True: pass",
-    "exits": "import os; os._exit(0)",
-    "kills": "import os; os.kill(0, 9)",
-    "forks": "import os\nwhile True: os.fork()",
-    "fills": "x = bytearray(50 * 2**30)",
-    "patches": "import torch\ntorch.equal = torch.allclose = lambda *a, **k: True",
-}
+HOSTILE = answers.by_title("../hostile", "line")
 RUN = """
 import sys
 from pathlib import Path
@@ -70,8 +64,8 @@ def test_however_a_class_is_graded_its_scores_are_the_same(root, tmp_path):
     lab = load_lab(root, "lab01")
     solved = {number: answer.reference for number, answer in lab.answers.items()}
     for name, line in HOSTILE.items():
-        answers = solved | {"1.1": f"# exercise 1.1\n{line}\n{solved['1.1']}"}
-        text = json.dumps(handed_in(lab, answers))
+        given = solved | {"1.1": f"# exercise 1.1\n{line}\n{solved['1.1']}"}
+        text = json.dumps(handed_in(lab, given))
         (tmp_path / "class" / f"{name}.ipynb").write_text(text, encoding="utf-8")
     wanted = scores(tmp_path, root, "one", workers=1)
     assert wanted.count("\n") == 31

@@ -32,6 +32,12 @@ def results(lab):
     return [graded(lab, name, passed) for name, passed in zip(NAMES, done, strict=True)]
 
 
+def table(name):
+    """Read rows of a text file, their cells between arrows."""
+    lines = (toy.HERE / f"{name}.txt").read_text(encoding="utf-8").splitlines()
+    return [line.split(" => ") for line in lines]
+
+
 def write(path, *lines):
     path.write_text("\n".join(lines) + "\n", encoding="utf-8-sig")
     return path
@@ -86,26 +92,11 @@ def test_no_encoding_is_guessed(tmp_path):
             Roster(tmp_path / name)
 
 
-@pytest.mark.parametrize(
-    ("file", "row", "found"),
-    [
-        ("Ann Lee_4711_assignsubmission_file_/lab.ipynb", "name\nAnn Lee\n", "Ann Lee"),
-        ("leeann_LATE_21_99_lab01.ipynb", "Student,ID,SIS User ID\nLee,21,s1\n", "Lee"),
-        ("leeann_21_99_lab01.ipynb", "Student,ID,SIS User ID\n    Points Possible,,\nX,3,\n", None),
-        ("Bälz Jürgen_9_assignsubmission_file/x.ipynb", "name,id\nJürgen Bälz,7\n", "Jürgen Bälz"),
-        ("balzjurgen_9_99_x.ipynb", "name,id\nJürgen Bälz,7\nAnn,9\n", "Jürgen Bälz"),
-        ("Ann Lee_7_assignsubmission_file/x.zip", "name,id\nLee Ann,8\nAnn Lee,7\n", "Ann Lee"),
-        ("Lee Ann_5_assignsubmission_file/x.py", "name,id\nLee Anne,5\nBo,6\n", "Lee Anne"),
-        ("Lee Ann_6_assignsubmission_file/x.py", "name,id\nLee Anne,5\nBo,6\n", None),
-        ("Lee, Ann.ipynb", "name,id\nAnn Lee,5\n", "Ann Lee"),
-        ("annlee.ipynb", "name,id\nAnn Lee,5\nLee Ann,6\n", None),
-        ("jose\u0301.ipynb", "First name,Last name,Username\nJ,M,JOS\u00c9\n", "J M"),
-    ],
-)
+@pytest.mark.parametrize(("file", "row", "found"), table("roster"))
 def test_files_as_moodle_and_canvas_pack_them_are_found(lab, tmp_path, file, row, found):
-    (tmp_path / "r.csv").write_text(row, encoding="utf-8")
+    write(tmp_path / "r.csv", *row.split("; "))
     student = Roster(tmp_path / "r.csv").find(file)
-    assert (student and student.name) == found
+    assert (student.name if student else "nobody") == found
 
 
 def test_canvas_and_moodle_get_a_line_a_student(lab, tmp_path):
@@ -119,14 +110,9 @@ def test_canvas_and_moodle_get_a_line_a_student(lab, tmp_path):
         "Ann Lee,,17,ann,,7",
         "Zoe,,18,zoe,,",
     ]
-    moodle = read_csv((tmp_path / "report" / "scores-moodle.csv").read_text())
-    assert moodle[0] == {
-        "First name": "Ann",
-        "Last name": "Lee",
-        "ID number": "17",
-        "Email address": "a@x",
-        "lab90_toy": "7",
-    }
+    moodle = (tmp_path / "report" / "scores-moodle.csv").read_text().splitlines()
+    assert moodle[0] == "First name,Last name,ID number,Email address,lab90_toy"
+    assert moodle[1] == "Ann,Lee,17,a@x,7"
 
 
 def test_a_page_an_exercise_holds_all_answers_and_runs_nothing(lab, tmp_path):
@@ -190,25 +176,7 @@ def test_marks_by_hand_go_before_those_of_the_checks(lab, tmp_path):
     assert "bob,,,bob,,9.5" in as_csv(class_list.sheets(lab, entries)["scores-canvas"])
 
 
-@pytest.mark.parametrize(
-    ("line", "said"),
-    [
-        (
-            "anne,1.1,1,",
-            r"Line 3 of .*m.csv has 'anne', who is no student here \(did you mean 'ann'\?\)\.",
-        ),
-        ("zzz,1.1,1,", r"has 'zzz', who is no student here\."),
-        (",1.1,1,", "has '', who is no student here"),
-        ("ann,1.3,1,", r"has exercise '1.3', and lab90_toy has 1.1, 1.2, 2.1\."),
-        ("ann,1.1,two,", r"has 'two' points: give a number from 0 to 2\."),
-        ("ann,1.1,nan,", "has 'nan' points"),
-        ("ann,1.1,3,", "has '3' points"),
-        ("ann,1.1,-1,", "has '-1' points"),
-        ("ann,1.1,,", "has neither points nor a comment"),
-        ("ann,,1,", "has points for no exercise"),
-        ("bob,1.1,1,", "has 1.1 of 'bob' for a second time"),
-    ],
-)
+@pytest.mark.parametrize(("line", "said"), table("marks"))
 def test_a_line_of_marks_that_fits_nothing_is_named(lab, tmp_path, line, said):
     path = write(
         tmp_path / "m.csv", "student,exercise,points,comment", "bob,1.1,1,", line, "b,9,9,"

@@ -122,8 +122,12 @@ def test_what_sets_arithmetic_reaches_an_answer_and_nothing_else_does(
 WROTE = "cannot be read: it is not what the check has sent: your code wrote in its place"
 
 
+TEXTS = {one[2]: one[4][0] for one in answers.read("../session") if one[1] == "text"}
+LEAVES, SEES = TEXTS["leaves"], TEXTS["sees"]
+
+
 def answers_of(kind):
-    """Return the answers to 1.1 of one kind, in grading_corpus/session.txt, with their words."""
+    """Return the answers of one kind, in grading_corpus/session.txt, with their words."""
     found = [one for one in answers.read("../session") if one[1].split("-")[0] == kind]
     return pytest.mark.parametrize(
         ("answer", "words"),
@@ -171,15 +175,8 @@ def test_a_patch_in_one_exercise_cannot_make_a_wrong_later_answer_right(course):
 
 
 def test_the_cases_of_a_check_share_a_process_and_nothing_goes_further(course):
-    remembers = """import builtins, os, tempfile
-assert not hasattr(builtins, "calls") and not os.listdir()
-builtins.calls = []
-def area(w, h):
-    calls.append(open(f"left{len(calls)}", "w"))
-    tempfile.NamedTemporaryFile().write(b"x")
-    return w * h + (os.listdir() not in (["left0"], ["left0", "left1"], ["left1", "left0"]))"""
     for _ in range(2):  # another submission, and another check of it
-        course.session(area=remembers, **{"1.2": f"assert not calls\n{toy.DOUBLED}"})
+        course.session(area=TEXTS["remembers"], **{"1.2": f"assert not calls\n{toy.DOUBLED}"})
         assert [course.area(), course.doubled(), course.area()] == [""] * 3
 
 
@@ -247,19 +244,9 @@ def test_system_calls_that_no_answer_needs_are_refused(course, running, call):
     assert course.area() == ""
 
 
-UNSEEN = {
-    "a thread": "import threading; threading.Thread(target=print).start()",
-    "a thread without its class": "import _thread; _thread.start_new_thread(print, ())",
-    "a process": "import os; os.fork() or os._exit(0)",
-    "a program": "import subprocess; subprocess.run(['true'])",
-    "a program of a shell": "import os; os.system('true')",
-    "a process of Python's": "import multiprocessing as m; m.Process(target=print).start()",
-}
-
-
-@pytest.mark.parametrize("start", UNSEEN.values(), ids=UNSEEN)
-def test_nothing_is_done_where_no_meter_looks(course, start):
-    course.session(**{"1.2": f"def doubled(x):\n    {start}\n    return FACTOR * x"})
+@answers_of("starts")
+def test_nothing_is_done_where_no_meter_looks(course, answer, words):
+    course.session(**{"1.2": answer})
     said = course.doubled()
     words = ("your code starts another thread or process", "can't start new thread")
     assert any(word in said for word in words), said
@@ -292,61 +279,19 @@ def test_the_session_of_another_submission_cannot_be_reached(course, running):
         caller.connect(str(other))  # from outside it is there
 
 
-LEAVES = """import builtins, gc, os, random, sys, threading
-from pathlib import Path
-import torch
-torch.left = builtins.left = sys.modules["left"] = torch.nn.Module.left = torch
-os.environ["LEFT"] = "1"
-sys.path.append("left")
-random.seed(5)
-torch.manual_seed(5)
-torch.set_default_dtype(torch.float64)
-torch.set_grad_enabled(False)
-gc.disable()
-Path("left").write_text("x")
-threading.Thread(target=threading.Event().wait, daemon=True).start()
-"""
-SEES = """import builtins, gc, os, random, sys, threading
-from pathlib import Path
-import torch
-drawn = random.Random(5).random()
-found = {
-    "names": any(hasattr(place, "left") for place in (torch, builtins, torch.nn.Module)),
-    "modules": "left" in sys.modules or "left" in sys.path,
-    "environment": "LEFT" in os.environ,
-    "seeds": torch.initial_seed() == 5 or random.random() == drawn,
-    "settings": torch.get_default_dtype() == torch.float64 or not torch.is_grad_enabled(),
-    "collector": not gc.isenabled(),
-    "files": Path("left").exists(),
-    "threads": threading.active_count() > 1,
-}
-left = [name for name in found if found[name]]
-"""
-SAYS = "\ndef area(w, h):\n    assert not left, left\n    return w * h"
-
-
 def test_a_submission_finds_nothing_of_the_one_before_it(course):
-    course.session(area=LEAVES + SEES + SAYS)  # in one process, all of it is seen
+    course.session(area=LEAVES + SEES + TEXTS["says"])  # in one process, all of it is seen
     said = course.area()
     kinds = re.findall(r'^    "(\w+)":', SEES, re.MULTILINE)
     assert [kind for kind in kinds if kind not in said] == []
     course.session(area=LEAVES + toy.AREA)
     assert course.area() == ""
-    course.session(area=SEES + SAYS)
+    course.session(area=SEES + TEXTS["says"])
     assert course.area() == ""
 
 
-DAEMON = (
-    "import os, time\n"
-    "def area(w, h):\n"
-    "    if not os.fork():\n        os.setsid()\n"
-    "        if os.fork(): os._exit(0)\n        time.sleep(600)\n"
-    "    return w * h"
-)
-
-
 def test_no_process_is_left_by_daemons_and_fork_bombs(course):
-    course.session(area=DAEMON, **{"2.1": "import os\ndef cube(x):\n    while True: os.fork()"})
+    course.session(area=TEXTS["daemon"], **{"2.1": TEXTS["bomb"]})
     assert course.area() == ""
     assert "2.1" in course.slope()
     assert course.doubled() == ""
@@ -380,23 +325,9 @@ def test_a_right_answer_that_sleeps_keeps_its_points(course):
     assert course.area() == ""
 
 
-BURN = "def burn(seconds):\n    import time\n    while time.process_time() < seconds: pass\n"
-
-
-@pytest.mark.parametrize(
-    "body",
-    [
-        "if os.fork() == 0: burn(99)\n    os.wait()",
-        "for _ in range(9):\n        if os.fork() == 0: burn(1); os._exit(0)\n        os.wait()",
-        "threading.Thread(target=burn, args=(99,)).start(); threading.Event().wait()",
-        "if os.fork() == 0:\n        if os.fork() == 0: os.setsid(); burn(99)\n"
-        "        os._exit(0)\n    os.wait(); time.sleep(99)",
-    ],
-    ids=["child", "reaped children", "thread", "daemon"],
-)
-def test_the_time_of_threads_and_of_other_processes_counts(course, body):
-    imports = "import os, threading, time\n"
-    course.session(area=f"{imports}{BURN}def area(w, h):\n    {body}\n    return w * h")
+@answers_of("burns")
+def test_the_time_of_threads_and_of_other_processes_counts(course, answer, words):
+    course.session(area=answer)
     assert "was stopped after 3.00 s of CPU time" in course.area()
     assert course.doubled() == ""
 
@@ -454,11 +385,11 @@ def test_without_landlock_and_namespaces_grading_still_works_and_says_so(
         layers = running[3]
         assert isolation(layers) == "limits only"
         assert {"solutions readable", "files writable"} <= set(layers)
-        course.session(area=DAEMON, **{"1.2": "import os\nos._exit(1)"})
+        course.session(area=TEXTS["daemon"], **{"1.2": "import os\nos._exit(1)"})
         assert course.area() == ""
         assert "exit code 1" in course.doubled()
         assert course.slope() == ""
-        course.session(**{"2.1": "import os\ndef cube(x):\n    while True: os.fork()"})
+        course.session(**{"2.1": TEXTS["bomb"]})
         assert "2.1" in course.slope()
         assert course.area() == ""
         assert_nothing_runs(course)
