@@ -219,13 +219,13 @@ def judge_all(
         result = replace(result, name=name, seed=seed, seconds=seconds, alone=alone, notes=notes)
         return journal.add(digest, result)
 
-    console, total = Console(stderr=True), len(new)
+    console, label, total = Console(stderr=True), f"grading {journal.order['lab']}", len(new)
     shown = partial(track, console=console, disable=not console.is_terminal)
     first, again = partial(judge, alone=alone), partial(judge, alone=True, notes=[words("again")])
     judging = pool.map(lambda name: _result(name, first), new)
-    judged = {one.name: one for one in shown(judging, f"grading {total}", total=total)}
+    judged = {one.name: one for one in shown(judging, label, total=total)}
     late = [name for name, one in judged.items() if one.ran_out_of_time and not alone]
-    for name in shown(late, "again, alone"):
+    for name in shown(late, "again, alone") if late else ():
         judged[name] = pool.submit(_result, name, again).result()
     if late:
         console.print(f"Graded again, alone, since they ran out of time: {len(late)}.")
