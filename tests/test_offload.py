@@ -5,13 +5,12 @@ import functools
 import itertools
 import random
 import time
-from dataclasses import replace
 
 import pytest
 from test_plan import drawn, equal
 
 from tutorial_lib.instruments import planning
-from tutorial_lib.instruments.planning.chain.moves import Move, Slots
+from tutorial_lib.instruments.planning.chain.moves import Move
 from tutorial_lib.instruments.segments.tree import Selective, leaves
 
 
@@ -164,17 +163,6 @@ def test_no_plan_beats_the_solver():
 
 def test_no_schedule_beats_the_solvers():
     assert not misses(60, 5, seed=1, all_schedules=True)[0]
-
-
-def test_the_comparison_catches_copies_that_come_back_late(monkeypatch):
-    prompt = Slots.schedule
-
-    def late(slots, items, budget):
-        moves = prompt(slots, items, budget)
-        return moves and [replace(move, returns=move.item + 1) for move in moves]
-
-    monkeypatch.setattr(Slots, "schedule", late)
-    assert misses(60, 5, seed=1, all_schedules=True)[0]
 
 
 @pytest.mark.weekly
