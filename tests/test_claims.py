@@ -190,6 +190,6 @@ def test_the_readme_counts_the_verdicts(root):
     assert count.keys() == {"holds", "holds if", "partly", "wrong"}
     assert (
         f"Of {total} claims in five tutorials, {count['holds']} hold as they stand, "
-        f"{count['holds if']} under a condition that is named, {count['partly']} partly, "
+        f"{count['holds if']} hold under a condition that we name, {count['partly']} hold partly, "
         f"and {count['wrong']} are wrong."
     ) in said

@@ -13,7 +13,8 @@
 #
 # - accounted for every byte of a training step, and predicted the peak of models too large for your
 #   machine;
-# - written gradient checkpointing yourself, equal to PyTorch's own in gradients, bytes and time;
+# - written gradient checkpointing yourself, with the same gradients, bytes and time as PyTorch's
+#   own;
 # - written gradient accumulation that equals the large batch exactly, and listed the cases in which
 #   it does not;
 # - tested published claims about both with your own numbers.
@@ -265,7 +266,7 @@ xl
 # A GiB is $2^{30}$ bytes. A GPU sold as 80 GB gives a program a little less than 80 GiB. The
 # prediction assumes the kernels of a GPU; chapter 03 shows why a CPU would keep more.
 #
-# This number is *predicted*. The course keeps that word apart from *counted* and from *measured*.
+# This number is *predicted*. The course distinguishes that from *counted* and from *measured*.
 # *Measured* means counted by a real GPU's allocator, with the GPU's name and the date beside the
 # number. Can you trust a prediction? To test it, predict the small GPT with a CPU's kernels, and
 # subtract the count above.

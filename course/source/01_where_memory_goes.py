@@ -34,9 +34,9 @@ from tutorial_lib.units import GB, Bytes
 # At the update three things are in memory: the parameters, a gradient for each, and what the
 # optimizer remembers about each. All three grow with the number of parameters. So if you count one
 # small model, you know the bytes per parameter of every model. The batch is tiny here, so that the
-# activations hardly matter. Between two steps the gradients are there only if your loop keeps them.
-# If it calls `zero_grad()` after `step()`, AdamW in float32 holds 12 bytes per parameter between
-# steps, and 16 at the update.
+# activations hardly matter. Between two steps the gradients are in memory only if your loop keeps
+# them. If it calls `zero_grad()` after `step()`, AdamW in float32 holds 12 bytes per parameter
+# between steps, and 16 at the update.
 
 
 # %% id="make-step"
@@ -118,7 +118,7 @@ table.round(2)
 # %% [markdown] id="read-residents"
 # Here are three common beliefs, and what the table says.
 #
-# - **"Autocast halves the model."** It changes nothing here. Autocast computes in bfloat16, but the
+# - **"Autocast halves the model."** Autocast changes nothing here. It computes in bfloat16, but the
 #   parameters, gradients and optimizer states that it keeps are float32: 16 bytes either way.
 # - **"Adam's states are float32."** That depends on the optimizer. PyTorch's AdamW keeps its two
 #   states in the parameter's dtype: 14 GB of bfloat16 parameters bring 28 GB of optimizer states.

@@ -740,7 +740,7 @@ def twin_is_metered():
 
 # %% [markdown] id="apply-text"
 # The next cell predicts the full-size update and, by a roofline, its seconds on three cards (with
-# TF32 on the newer two). If you have a GPU, it measures, too. Which card can train it?
+# TF32 on the newer two). If you have a GPU, it also measures. Which card is large enough?
 
 # %% id="apply"
 your_run.apply("02")

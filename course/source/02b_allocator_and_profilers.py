@@ -87,7 +87,7 @@ holders.nlargest(6, "num_bytes").map(human_bytes)
 # Half of the 60 MiB is free, but a tensor of 4 MiB fits nowhere: no two free blocks are neighbours.
 # So the allocator takes a new segment. `empty_cache()` finds nothing to release, because every
 # segment holds a tensor. Nor can it save you from PyTorch's own out-of-memory error: before raising
-# one, the allocator releases free segments by itself. `empty_cache()` is useful between two
+# one, the allocator itself releases free segments. `empty_cache()` is useful between two
 # benchmarks, after the tensors are gone, and when NCCL or another process needs the memory.
 #
 # So on a GPU, "memory used" can mean one of three figures. Which one do you have?

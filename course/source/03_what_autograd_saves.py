@@ -311,9 +311,9 @@ print(f"fused, all included: {attention_saved(32768, 'sdpa').num_bytes} a layer"
 
 # %% [markdown] id="read-scores"
 # 2 GB is right *per head*. A layer's scores take 32 times as much, and a fused kernel keeps no
-# scores. Beside the scores, eager attention keeps a mask of $T^2$ bools. A fused kernel keeps a
-# mask only if it gets one. On a CPU two things bring the scores back, with the fused call too: a
-# mask that is trained (a learned bias), and dropout on the scores.
+# scores. In addition to the scores, eager attention keeps a mask of $T^2$ bools. A fused kernel
+# keeps a mask only if it gets one. On a CPU two things bring the scores back, with the fused call
+# too: a mask that is trained (a learned bias), and dropout on the scores.
 
 # %% id="verdicts"
 claims.Verdicts(

@@ -245,9 +245,10 @@ for block in inside.blocks:
 compare(TenLines.apply, no_dropout, mixed_loss)
 
 # %% [markdown] id="autocast-why"
-# Nothing complains. The tensors between blocks are float32 with and without autocast, so all shapes
-# and dtypes fit. But the second forward multiplies in float32. So the gradients are those of a
-# float32 block, which forward never computed, and the recomputation is as expensive as in float32.
+# No error is raised. The tensors between blocks are float32 with and without autocast, so all
+# shapes and dtypes fit. But the second forward multiplies in float32. So the gradients are those of
+# a float32 block, which forward never computed, and the recomputation is as expensive as in
+# float32.
 #
 # **The fix:** remember the autocast state too. One function remembers both states. `remember()` is
 # called before the first forward and returns a context for the second.
@@ -819,7 +820,7 @@ claims.Verdicts(
 # ## On paper
 #
 # **1.** A block's input takes 4 MiB, and the block keeps 64 MiB for backward, its input included.
-# A model has 24 of them. How much waits for backward, plain and with the ten lines around each
+# A model has 24 such blocks. How much waits for backward, plain and with the ten lines around each
 # block? What is the peak during backward?
 #
 # <details><summary>Answer</summary>
@@ -850,7 +851,7 @@ claims.Verdicts(
 # %% [markdown] id="end"
 # ## What you can now do
 #
-# - Discard and recompute in ten lines. Some forty more restore the RNG and autocast state, and
+# - Discard and recompute in ten lines. About forty more restore the RNG and autocast state, and
 #   flatten what goes in and comes out.
 # - Say why a wrong checkpoint is silent: three of the six failures gave wrong or missing gradients
 #   and no error. Compare gradients, bit for bit.

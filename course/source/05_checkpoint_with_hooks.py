@@ -333,9 +333,9 @@ left = {name: [left_bytes(way, n) for n in (1, 2, 4)] for name, way in ways.item
 pd.DataFrame(left, ["1 step", "2 steps", "4 steps"]).map(units.human_bytes)
 
 # %% [markdown] id="alias-leak-read"
-# It's never freed. Autograd's part of the cycle is C++, where the collector cannot look, so every
-# step leaks its recomputed blocks until memory is full. The gradients are right to the bit, so no
-# comparison of gradients finds this. A meter does.
+# It's never freed. Autograd's part of the cycle is in C++, where the collector cannot look, so
+# every step leaks its recomputed blocks until memory is full. The gradients are right to the bit,
+# so no comparison of gradients finds this. A meter does.
 #
 # ## What PyTorch's checkpoint adds
 #
@@ -467,9 +467,9 @@ pd.DataFrame({"ours": ours, "PyTorch's": theirs}).map(waiting).round(1)
 # does not see it.
 #
 # **Saved arguments.** The fix is to register the arguments with autograd, so that the outer
-# checkpoint's pack hook is asked about them. `Register` below computes nothing. It saves its
-# tensors, and the `grad_fn` of its output still has them, in `saved_tensors`. As in chapter 04, an
-# empty dummy tensor that needs a gradient makes sure that there is a `grad_fn`.
+# checkpoint's pack hook gets them. `Register` below computes nothing. It saves its tensors, and the
+# `grad_fn` of its output still has them, in `saved_tensors`. As in chapter 04, an empty dummy
+# tensor that needs a gradient makes sure that there is a `grad_fn`.
 #
 # **Write.** `registered`. Its closure must not hold any tensor of `args`.
 

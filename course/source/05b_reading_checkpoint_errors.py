@@ -370,4 +370,4 @@ claims.Verdicts(
 #   state, and compare one step's gradients with the plain step's.
 # - Pass tensors by position, and don't write into one that a checkpoint still needs.
 # - The innermost hooks win: offload around a checkpoint, not inside it.
-# - A library's switch skips the cache by itself. If you wrap layers yourself, turn the cache off.
+# - A library's switch skips the cache for you. If you wrap layers yourself, turn the cache off.

@@ -1,9 +1,9 @@
 # %% [markdown] id="title"
 # # Where to checkpoint
 #
-# "Put a checkpoint every $\sqrt n$ layers." Many tutorials say it, and most do not say why. For a
-# transformer of typical depth it is wrong: it costs more memory and more FLOPs than the simplest
-# choice.
+# "Put a checkpoint every $\sqrt n$ layers." Many tutorials say so, and most don't say why. For a
+# transformer of typical depth the rule is wrong: it costs more memory and more FLOPs than the
+# simplest choice.
 #
 # In this chapter you derive how long a segment should be and what it costs, and measure both.
 #
@@ -79,7 +79,7 @@ print(f"r = {r:.1f}, under bf16 autocast {mixed:.1f}")
 #    m(s^*) = 2a\sqrt{n\,r} $$
 #
 # The famous $\sqrt n$ is the case $r = 1$, a block that keeps its input and nothing else (Chen et
-# al., 2016). The formula with $r$ is this course's.
+# al., 2016). The formula with $r$ is our own.
 #
 # **Write.** $m(s)$ in bytes. Its lowest point must be where the text says, at $2a\sqrt{nr}$.
 
@@ -387,7 +387,7 @@ pd.DataFrame(columns).loc[list(ways)].round(1).fillna("")
 
 # %% [markdown] id="flops-read"
 # With long segments the price is nearly a third. (Embedding and head are not recomputed.) With one
-# block to a segment it is much less. PyTorch stops a recomputation as soon as backward has what it
+# block to a segment it's much lower. PyTorch stops a recomputation as soon as backward has what it
 # needs, and backward doesn't need the result of a segment's last matmul. That matmul, the second
 # half of the MLP, is a third of the arithmetic of a block's linear layers. So the shortest segments
 # cost the fewest FLOPs at every depth, if every segment is checkpointed. For our GPT, $\sqrt n$

@@ -73,9 +73,9 @@ figures.boundary_puzzle([6])
 #   room, because the later blocks are done by then.
 #
 # Dropping costs one more forward for each block of the segment, plus whatever its own part costs.
-# In both ways the later blocks are a part too, with less room. So both ways lead to the same
-# question about shorter parts, and the answer is the cheapest way. That's the recursion of Beaumont
-# et al. (2019). `@cache` keeps each answer, because the same parts come up over and over.
+# In both cases the later blocks form a part of their own, with less room. So both ways lead to the
+# same question about shorter parts, and the answer is the cheapest way. That's the recursion of
+# Beaumont et al. (2019). `@cache` keeps each answer, because the same parts come up over and over.
 #
 # **Write.** The body of `again`. Begin with the two easy cases: a room below 0, and a part without
 # blocks.
@@ -560,7 +560,7 @@ widgets.plan_explorer(lambda size: planning.solve(profile, budget_bytes=size), b
 #
 # ViT-H/14 trains on images of 2,688 x 2,688 pixels, as in pathology. A single image has 36,865
 # tokens, so accumulation can't help. The 679 million parameters, their gradients and AdamW take 10
-# GiB in float32. On a 16 GiB card about 5 GiB are left.
+# GiB in float32. On a 16 GiB card about 5 GiB is left.
 #
 # **Predict.** How many GiB does the step need on top of these 10, with every block checkpointed?
 

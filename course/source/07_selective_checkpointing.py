@@ -511,8 +511,8 @@ pd.DataFrame(table).T
 #   outputs wait, four tensors per block. Pull the norm into the segment.
 #
 # Boundaries needn't be on the device. Chapters 07d and 10 move them to the host; here NumPy arrays
-# stand in for host memory. The next table compares `halves` with `per_block` both ways. (*Kept* is
-# the peak without temporary tensors.)
+# stand in for host memory. The next table compares `halves` with `per_block` in both places.
+# (*Kept* is the peak without temporary tensors.)
 
 # %% id="host"
 KINDS = {"fused": {}, "eager": {"attention": "eager"}, "dropout": {"dropout": 0.1}}
@@ -892,6 +892,6 @@ your_run.apply("07", hidden_of=hidden_of)
 # - Say which module to wrap, and why it's no longer attention first.
 # - Write a policy by operation with a pair of dispatch modes, and with PyTorch's contexts.
 #
-# Chapter 07d, `07d_offload`, moves tensors to the host that are too expensive to recompute. The
+# Chapter 07d, `07d_offload`, moves to the host the tensors that are too expensive to recompute. The
 # optional `07b_held_and_evicted` shows why memory may not fall, and chooses what to drop while the
 # model runs.

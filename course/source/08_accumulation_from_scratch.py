@@ -787,7 +787,7 @@ claims.Verdicts(
 # ## Your run
 #
 # After chapters 05 and 07, most of `train.py`'s memory at the peak is logits: 12 x 1024 rows of
-# 50257 numbers. With four sequences at a time it's a third of that.
+# 50257 numbers. With four sequences at a time, they take a third.
 #
 # **Write.** The loop of `train.py`'s update. Each micro-batch has the same number of tokens.
 

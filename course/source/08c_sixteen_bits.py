@@ -116,8 +116,9 @@ f"parameters moved: {moved}; scale: 2**40, then 2**{math.log2(scaler.get_scale()
 
 # %% [markdown] id="low-precision"
 # An overflow in *one* micro-batch skips the update of the whole window and halves the scale. (A
-# scheduler that steps anyway is then one update ahead.) All micro-batches of a window add into one
-# `.grad`, so the scale must not change within it: call `step()` and `update()` once, at its end.
+# scheduler that steps anyway is then one update ahead.) All micro-batches of a window add to one
+# `.grad`, so the scale must not change within a window: call `step()` and `update()` once, at the
+# window's end.
 #
 # ### Adding in bfloat16
 #
@@ -370,9 +371,9 @@ def keeps_eight_bits():
 # %% [markdown] id="block-text"
 # How much does that save? nanochat's log (2026-02-02) says of its depth-26 model: "Memory usage
 # also decreases quite a bit, by ~9GB (activations stored as FP8 instead of BF16)". nanochat's runs
-# are compiled, and process 16 sequences of 2048 tokens at a time. The cell below defines its block,
-# with width 1664 and an MLP that uses $\text{relu}^2$. `linear` is the function that multiplies.
-# With `fused`, one matmul computes queries, keys and values.
+# are compiled, and process 16 sequences of 2048 tokens at a time. The cell below defines that
+# model's block, with width 1664 and an MLP that uses $\text{relu}^2$. `linear` is the function that
+# multiplies. With `fused`, one matmul computes queries, keys and values.
 #
 # **Predict.** An FP8 number takes half the bytes of a bfloat16 one. With three matmuls for queries,
 # keys and values, by what percentage do the blocks' saved bytes shrink?

@@ -224,7 +224,7 @@ plots.training_curves(by_updates, xlabel="updates", log="xy", title=title, **wor
 # they have nearly the same loss after the same number of *samples*.
 #
 # So if you leave the learning rate unchanged, at or below batch 16's best, a larger batch really is
-# slower. At a higher rate, the larger batch may even end lower, since it averages noise away.
+# slower. At a higher rate, the larger batch may even end lower, since it averages out noise.
 # Accumulation itself delays nothing: at the same effective batch, chapter 08's loop makes the same
 # updates from the same samples.
 #

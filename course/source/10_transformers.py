@@ -140,7 +140,7 @@ ledgers = {name: report.at_peak for name, report in reports.items()}
 plots.ledger_bars(ledgers, title=f"GPT-2 with the Trainer, {device.describe(where)}")
 
 # %% [markdown] id="read-own"
-# (These outputs are one machine's, and yours may differ.) The mean losses agree, which is a weak
+# (These outputs are from one machine, and yours may differ.) The mean losses agree, which is a weak
 # check (chapter 08). Each argument alone removes most of the activations, but they leave different
 # things. Accumulation leaves gradients alongside one micro-batch's activations; checkpointing
 # leaves block inputs, and recomputes one block at a time.

@@ -188,9 +188,9 @@ claims.Verdicts(
 # %% [markdown] id="h200-text"
 # ## Measured here: an H200
 #
-# The course's own steps were measured on a lent H200 (`recorded/nvidia-h200.json`), emulated with
-# the same PyTorch, and predicted. At the peak, *tensors* is what the tensors held, *requested* what
-# the allocator was asked for (with workspaces), and *reserved* what it had from the driver.
+# The course's own steps were measured on a borrowed H200 (`recorded/nvidia-h200.json`), emulated
+# with the same PyTorch, and predicted. At the peak, *tensors* is what the tensors held, *requested*
+# what the allocator was asked for (with workspaces), and *reserved* what it had from the driver.
 
 # %% id="h200"
 gpu = recorded.load("NVIDIA H200")  # or yours, once it is recorded
@@ -334,9 +334,9 @@ pd.crosstab(ladder.answer, ladder.ran.map({0: "ran out", 1: "ran"}))
 # calls nearly all of these *close*: the tensors would have fit, but the allocator needed more. It
 # rounds a large tensor's segment up to 2 MiB. (`--torch` counts that for a PyTorch before 2.1,
 # which has no expandable segments to join them.) The free memory is also fragmented, which only an
-# emulated card shows. So we asked an emulated RTX 3090 with the same room about the first 155
-# models: about the decisions nearest the limit, and about every wrong one. The others were added
-# long after the rule was fixed.
+# emulated card shows. So we ran the first 155 models on an emulated RTX 3090 with the same room:
+# for the decisions nearest the limit, and for every wrong one. The others were added long after the
+# rule was fixed.
 
 # %% id="ladder-asked"
 asked = ladder.dropna(subset="emulated_ran")
@@ -377,7 +377,7 @@ by_kernel[off.groupby(operations.kernel).max() > 5].round(1)
 # The table has the operations with a row that is off by more than 5 %. `multi_token_attention` has
 # a convolution in 16 bits, for which cuDNN takes a workspace. `fused_moe` and `kto_loss` choose
 # rows by random numbers; we took an even share. `megatron_rms_norm` seems to copy the gradient of a
-# sum, which `predict` doesn't know. A few KB of `softmax` and `relu_squared` are rounded up to
+# sum, which `predict` doesn't model. A few KB of `softmax` and `relu_squared` are rounded up to
 # blocks of 512 bytes. The two `grpo` losses look as if in 2025 they held two more heads than in
 # today's script. We can't explain the others.
 

@@ -86,8 +86,8 @@ pd.DataFrame({"peak": peaks, "FLOPs more, %": more}).round(0)
 # The switch checkpoints twice, one level inside the other. Backward recomputes a stage, and then
 # recomputes each of its blocks once more. The second recomputation costs nearly a whole forward
 # pass and saves nothing: without the outer level the peak is the same. A test of gradients can't
-# notice, because the gradients are right. So whenever you turn on a switch, check a step's peak and
-# its FLOPs.
+# detect this, because the gradients are right. So whenever you turn on a switch, check a step's
+# peak and its FLOPs.
 #
 # ## CLIP: two encoders, one peak
 #
@@ -252,7 +252,7 @@ bert.map(lambda n: "-" if pd.isna(n) else f"{n:.1f}")
 # precision.) 8-bit states take 2 bytes per parameter instead of 8. With them each of the three
 # figures is about right in some setting, but no setting fits all three. 24 GB needs eager
 # attention, and with eager attention 4 x 4 takes more than 8 GB. The fused kernel brings 4 x 4
-# below 8 GB, but it also takes 16 at once far below 24 GB. With plain AdamW, 5 GB is impossible:
+# below 8 GB, but it also brings 16 at once far below 24 GB. With plain AdamW, 5 GB is impossible:
 # weights, gradients and states take 16 bytes per parameter, which is already more.
 
 # %% id="verdict-bert"

@@ -185,7 +185,7 @@ plots.ledger_bars(
 # %% [markdown] id="read-ledgers"
 # GRPO on a model of 1.7 billion parameters doesn't fit on an 80 GiB card. Rollout and
 # log-probabilities fit, but the update doesn't: the engine's cache is still in memory, and so are
-# the logits of four answers. (Both are yellow.) You can do without either.
+# the logits of four answers. (Both are yellow.) You can do without both.
 #
 # ## The engine sleeps
 #
@@ -386,8 +386,8 @@ pd.DataFrame.from_dict(table, orient="index", columns=columns)
 # ## Which tokens do you divide by?
 #
 # An update's loss is a mean over the tokens of *all* its answers, computed in micro-batches. So
-# chapter 08 applies: count first, then divide each sum by the same number. But here you can confuse
-# more counts: a rollout may serve several updates, and a trainer may also divide the loss.
+# chapter 08 applies: count first, then divide each sum by the same number. But here there are more
+# counts to confuse: a rollout may serve several updates, and a trainer may also divide the loss.
 #
 # `batch` holds 64 answers. After the end of an answer, `mask` is 0.
 

@@ -126,7 +126,7 @@ pd.DataFrame({"layers": once}).sort_index()
 # Now we look at the whole step with PyTorch's default AdamW, from the course's recorded
 # predictions. Here segments are the residual blocks and the *whole* attention layers. The table has
 # three models, in float32 or under autocast. Attention is fused (`sdpa`), or it writes out its
-# scores (`eager`), as it did before fused kernels.
+# scores (`eager`), as was usual before fused kernels.
 #
 # **Predict.** By what percentage does checkpointing lower SDXL's peak at batch 1, in float32 with
 # fused attention?

@@ -230,7 +230,7 @@ report
 # goes from batch 4 to a checkpointed batch of 12. The tutorial uses the same two batches for SD
 # 2.1's U-Net. Can either model process 2.7 times as many samples *a second*? For that, the step
 # with 12 samples may take only 11 % longer, since 3 / 1.11 is 2.7. (The tutorial's own table says
-# that it takes 30 % longer, which would make it 2.3 times.) Yet that step does more than three
+# that this step takes 30 % longer, which would mean 2.3 times.) Yet that step does more than three
 # times the work: it has three times the samples, and runs each block's forward twice. We count that
 # work:
 

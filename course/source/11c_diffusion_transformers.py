@@ -57,8 +57,9 @@ torch.set_num_threads(1)  # small steps gain nothing from a second core
 #
 # **Write.** `run_block`: the three lines above, with the layers of a diffusers block. They are
 # `block.norm1.linear` (after `F.silu`), `block.attn`, `block.ff`, and `block.norm2` for both norms,
-# which have no weights. The modulation's result has the order shift, scale, gate, twice. Give each
-# of the six the shape `(batch, 1, width)`, so that it is broadcast over the image's tokens.
+# which have no weights. The modulation's result has the order shift, scale, gate, shift, scale,
+# gate. Give each of the six the shape `(batch, 1, width)`, so that it is broadcast over the image's
+# tokens.
 
 
 # %% id="run-block"
@@ -147,8 +148,8 @@ plots.opposite_bars(found, title=title)
 # A block of Stable Diffusion 3 has two streams side by side, one for the image's tokens and one for
 # the text's (*MMDiT*). Each stream has its own layers, and attention sees both. Stable Diffusion
 # 3.5 Medium has 24 blocks of width 1536. The first thirteen have a second attention, over only the
-# image's tokens. The next cell predicts the published transformer. An image of 1024 pixels has 4096
-# tokens, and its text has 333.
+# image's tokens. The next cell predicts the published transformer. An image of 1024 x 1024 pixels
+# has 4096 tokens, and its text has 333.
 #
 # **Predict.** In chapter 11, some of a U-Net's levels kept far more than ten times as much as
 # others. In this transformer, the heaviest block keeps how many times as much as the lightest?

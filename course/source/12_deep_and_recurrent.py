@@ -564,7 +564,7 @@ sizes["one table of scores, float32"] = tokens * vocabulary * 4
 pd.DataFrame({"bytes": {name: str(Bytes(size)) for name, size in sizes.items()}})
 
 # %% [markdown] id="head-read"
-# Part of it is the blocks' inputs. The rest belongs to the output head: several float32 tables with
+# They contain the blocks' inputs. The rest belongs to the output head: several float32 tables with
 # a score for each of 32,000 tokens at each of 131,072 positions. No block contains the head, so no
 # checkpoint around a block helps. Chapter 10d computes the loss for one chunk of positions at a
 # time, and never holds all scores.

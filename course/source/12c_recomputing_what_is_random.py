@@ -265,8 +265,8 @@ saving["PyTorch's RNG, not preserved"] = forgetful, lambda: noisy
 outcomes(saving)
 
 # %% [markdown] id="saved-routing-read"
-# `equal` is about one step's gradient. The recomputation still runs the rest of `forward`, so the
-# bias is updated twice, like BatchNorm's statistics in chapter 12, and the next step may route
+# `equal` refers only to one step's gradient. The recomputation still runs the rest of `forward`, so
+# the bias is updated twice, like BatchNorm's statistics in chapter 12, and the next step may route
 # differently. Saved routing doesn't fix that: update the bias after the optimizer's step.
 #
 # Here the noise only affects the choice. If noise is multiplied into the experts' inputs, autograd

@@ -73,10 +73,10 @@ pd.DataFrame.from_dict(rows, orient="index", columns=columns)
 
 # %% [markdown] id="sizes-read"
 # The published counts, total and active, are 46.7 and 12.9 billion for Mixtral (Jiang et al.,
-# 2024), 6.9 and 1.3 for OLMoE (Muennighoff et al., 2024), and 671 and 37 for DeepSeek-V3. Ours
-# agree within a billion. Weights, gradients and states depend on the *total*, and arithmetic on the
-# *active* parameters. Do activations depend on the active ones too? We predict them for a block of
-# OLMoE with 4096 tokens in bfloat16.
+# 2024), 6.9 and 1.3 for OLMoE (Muennighoff et al., 2024), and 671 and 37 for DeepSeek-V3. Our
+# counts agree within a billion. Weights, gradients and states depend on the *total*, and arithmetic
+# on the *active* parameters. Do activations depend on the active ones too? We predict them for a
+# block of OLMoE with 4096 tokens in bfloat16.
 #
 # **Predict.** Each token goes to 8 experts, which are half as wide as the model. What percentage of
 # the bytes that the block saves do the experts keep?

@@ -742,8 +742,8 @@ display(table.round(2).rename(columns={"optimizer_state": "states"}))
 plots.ledger_bars(ledgers, title="What one rank holds at its peak")
 
 # %% [markdown] id="touches"
-# All rows are the same training: in float32, the fourth update's loss is the same, however memory
-# is divided. 16-bit arithmetic changes the loss a little.
+# All rows do the same training: in float32, the fourth update's loss is the same, however memory is
+# divided. 16-bit arithmetic changes the loss a little.
 #
 # Checkpointing, offload and 16 bits work inside each rank, so you can combine them with DDP, ZeRO
 # and FSDP2. 13b has pipelines and tensor parallelism.

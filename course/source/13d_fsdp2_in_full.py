@@ -356,8 +356,8 @@ print("\n".join(error.splitlines()[:4]))
 # ## Frozen blocks under FSDP2
 #
 # **Predict.** The embeddings and the lower six of eight blocks are frozen, and weights are freed
-# after forward. Forward gathers nine times (eight blocks and the rest). How often does a whole step
-# gather?
+# after forward. Forward gathers nine times (eight blocks and the rest). How many times does a whole
+# step gather?
 
 # %% id="guess-frozen"
 guess = None
@@ -398,12 +398,12 @@ pd.DataFrame.from_dict(rows, orient="index", columns=heads).round(2)
 # machine B: rank 2, rank 3
 # ```
 #
-# A mesh of two dimensions tells FSDP2 to shard within a machine (S ranks) and to replicate over
-# machines (R). A rank holds $4/S$ P between steps. Inside, it sends $3\,(S-1)/S$ P; across,
-# $2\,\frac{R-1}{R}\cdot\frac1S$ P. Plain FSDP2 sends $3\,(N-1)/N$ P around a ring that also crosses
-# the slow link.
+# A two-dimensional mesh tells FSDP2 to shard within a machine (S ranks) and to replicate over
+# machines (R). A rank holds $4/S$ P between steps. Within a machine, it sends $3\,(S-1)/S$ P;
+# between machines, $2\,\frac{R-1}{R}\cdot\frac1S$ P. Plain FSDP2 sends $3\,(N-1)/N$ P around a ring
+# that also crosses the slow link.
 #
-# **Predict.** Two machines of two ranks. How many P does a rank send across?
+# **Predict.** Two machines of two ranks. How many P does a rank send between the machines?
 
 # %% id="guess-hsdp"
 guess = None
@@ -459,9 +459,9 @@ table.round(2)
 
 # %% [markdown] id="offload-read"
 # All 4/N P leave the card, and remain on the host. On the card are the gathered blocks, their
-# gradients and the activations, so more ranks lower the card's peak no further. Prime Intellect
-# restored the option after measuring it on Nemotron Super: 131k tokens took 79.8 of 139.8 GiB
-# with offload, and ran out of memory without
+# gradients and the activations, so more ranks don't lower the card's peak any further. Prime
+# Intellect restored the option after measuring it on Nemotron Super: 131k tokens took 79.8 of 139.8
+# GiB with offload, and ran out of memory without
 # ([prime-rl#3052](https://github.com/PrimeIntellect-ai/prime-rl/pull/3052)). That report puts
 # weights and gradients in float32 at about 60 GiB per card. The first problem checks that figure.
 #

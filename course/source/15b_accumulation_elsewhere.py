@@ -301,7 +301,7 @@ for policy in (policies.save_only_these_names("boundary"), offload):
 # Linen and Haiku create parameters while the function runs. So a plain `jax.checkpoint` can't wrap
 # a part of the model. The libraries' own wrappers also pass the parameters through. As in chapter
 # 15, we count what a compiled forward hands over, in units of one block's input. (JAX 0.12 keeps
-# one unit less for each `tanh`.)
+# one fewer unit for each `tanh`.)
 
 # %% id="nnx-block"
 # needs jax, optax, flax

@@ -91,7 +91,7 @@ report
 # the levers above it. *Smaller micro-batch* takes the smallest one that still keeps your card busy
 # (predicted; if `CARD` is a size, for an A100). A row may need more than the one before: autocast,
 # for example, adds 16-bit copies. *FLOPs* is the arithmetic that the levers add. *Training* says
-# whether it is still the same:
+# whether the training is still the same:
 #
 # - **exact**: the same operations, so the same gradients, up to your GPU's run-to-run
 #   nondeterminism (02);

@@ -174,9 +174,9 @@ figures.schedule(
 # since its backward comes first. The figure shows the backward of the middle segment of three. What
 # is the peak of a step, and how long does it take?
 #
-# Reach the numbers of `planning.simulate`, to the byte. Go through the segments from left to right,
-# and add up the inputs of all segments so far: by then the boundaries further right have been
-# freed.
+# Your numbers must equal those of `planning.simulate`, to the byte. Go through the segments from
+# left to right, and add up the inputs of all segments so far: by then the boundaries further right
+# have been freed.
 
 
 # %% id="answer-4-1"

@@ -64,8 +64,8 @@ torch.set_num_threads(1)
 # `{"A": ("precision", 0, broken_a), ...}`. The cause is one of the words below. Four of the words
 # apply to no case.
 #
-# Begin with a guessed cause, 0 as the reading, and the broken function. The check takes one case
-# after the other. It judges the cause first. Once the cause is right, it tells you which number it
+# Begin with a guessed cause, 0 as the reading, and the broken function. The check goes through the
+# cases in order. It judges the cause first. Once the cause is right, it tells you which number it
 # needs as the reading. Then it tests your function on the check's own models and data. A loss that
 # your function returns must be a float. To reproduce your function's error in the first case, call
 # `checks.lab09.case("9.1", 0)(changed_in_between()["A"][2])`.
