@@ -178,7 +178,7 @@ pd.DataFrame({"on paper, units": on_paper, "counted, units": counted}).round(2)
 # With a checkpoint around each block, a block keeps 1 unit, its input. During the backward pass,
 # one block at a time also holds its other 15 units: $L + 15$ in all. By then the head and the loss
 # are done. But if $V/C$ is more than 13, as in GPT-2, the activations peak earlier, at the softmax.
-# They take $L + 2 + V/C$ units there, and the gradients of the logits come on top. Compare both
+# They take $L + 2 + V/C$ units there, and the gradients of the logits add to that. Compare both
 # formulas with a count, for several depths and widths.
 #
 # **Write.** The last lines of `waiting_units`: forward and backward within `segments.applied(gpt,

@@ -508,7 +508,7 @@ pd.DataFrame(units).round(2)
 # ## A published table, tested
 #
 # A much-copied table is about a transformer with 50 layers: checkpointing turns 24 GB of
-# activations into 8 GB, and a total of 40 GB into 24 GB. The table names neither width nor batch
+# activations into 8 GB, and a total of 40 GB into 24 GB. The table gives neither width nor batch
 # nor kernel. So we take a 50-layer model with the table's 4 GB of float32 weights, and the batch
 # size at which forward adds the table's 24 GB.
 

@@ -342,7 +342,7 @@ claims.Verdicts(
 # in the attention half, ten in the MLP half.](figures/block-units.svg)
 #
 # In 16 bits the sixteen units are 32 of the 34 bytes; the other two are dropout masks. The scores
-# come on top. For each of the $sbh$ elements of the layer's input, attention keeps $11 + 5as/h$
+# are extra. For each of the $sbh$ elements of the layer's input, attention keeps $11 + 5as/h$
 # bytes, the MLP 19, the two norms 4. The formula assumes eager attention, dropout everywhere and no
 # causal mask. First we compare the parts of our block with the formula, in bytes for each element.
 # Then we compare the whole block at three sizes, the last of which is GPT-3's, with a GPU's kernels

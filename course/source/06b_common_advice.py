@@ -405,10 +405,10 @@ half
 # %% [markdown] id="which-sixteen-read"
 # All four choices run half of the blocks again, so they take the same time. Of 32 equal blocks it
 # hardly matters *which* half you choose. The peak comes when backward begins. If the last block is
-# recomputed then, its inside comes on top. The first half and every second block don't include the
-# last block. With only a few blocks, one inside is a larger part of the peak, so take one of these
-# two choices. With large gradients the first half is best. The advice is right only if the first
-# and the last blocks are the largest, as in a U-Net. Then it's by far the best choice.
+# recomputed then, its inside adds to the peak. The first half and every second block don't include
+# the last block. With only a few blocks, one inside is a larger part of the peak, so take one of
+# these two choices. With large gradients the first half is best. The advice is right only if the
+# first and the last blocks are the largest, as in a U-Net. Then it's by far the best choice.
 
 # %% id="verdicts"
 peaks = sixteen.values()

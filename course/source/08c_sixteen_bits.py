@@ -438,7 +438,8 @@ table.round(1)
 # saved in 16 bits, too. With one matmul for q, k and v it saves 27.](figures/08c-fp8-saved.svg)
 #
 # - Queries, keys, values and the norms' inputs don't go into a linear layer, so they stay in 16
-#   bits. Attention's result is saved in 16 bits, and the next layer's FP8 copy comes on top.
+#   bits. Attention's result is saved in 16 bits, and the next layer's FP8 copy is saved in
+#   addition.
 # - The matmuls for `q`, `k` and `v` have the same input. In 16 bits they all save *one* tensor. In
 #   FP8 each saves its own copy. The fused matmul saves one.
 #

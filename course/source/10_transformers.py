@@ -435,7 +435,7 @@ print(*{str(one.message) for one in said if one.category is memory.MeterWarning}
 # [Gaurav14cs17/GenAI](https://github.com/Gaurav14cs17/GenAI), folder `08_systems_and_optimization`.
 # (Companion 10c tries another text's GPT-2 XL and BERT-Large; 01b tries this text's 50 layers.)
 #
-# The text behind both figures names no attention kernel, precision or optimizer. So we try the
+# The text behind both figures specifies no attention kernel, precision or optimizer. So we try the
 # usual ones. Like that text, we use decimal gigabytes:
 #
 # - *kernel*: `eager` materializes the attention scores, `sdpa` is PyTorch's fused attention and

@@ -148,8 +148,8 @@ claims.Verdicts(
 # - checkpointed, they take 32 GB, of which 12 GB are activations;
 # - checkpointed as 8 x 4, they take 22 GB, which "fits a consumer GPU".
 #
-# The text names no kernel, precision or optimizer, so we try the usual ones. Like the text, we use
-# decimal gigabytes.
+# The text specifies no kernel, precision or optimizer, so we try the usual ones. Like the text, we
+# use decimal gigabytes.
 #
 # **Predict.** Activations are smallest with the fused attention kernel and everything in bfloat16.
 # How many GB of activations does GPT-2 XL keep in that setting without checkpointing?

@@ -108,7 +108,7 @@ def end_of(name, tokens, loss_of=usual, frozen=False):
 
 # %% [markdown] id="predict-usual"
 # **Predict.** Llama-3-8B trains on one sequence of 8192 tokens. Its logits in float32 take 3.9 GiB.
-# How many GiB does the model's end hold at its peak, besides the head, the hidden rows and their
+# How many GiB does the model's end hold at its peak, excluding the head, the hidden rows and their
 # gradients?
 
 # %% id="guess-usual"

@@ -10,7 +10,7 @@
 # | Stable Diffusion 2.1 | 4 → 12 | 62 % |
 # | SDXL | 1 → 4 | 68 % |
 #
-# The table names no conditions. The tutorial's code measures one forward and backward in float32,
+# The table states no conditions. The tutorial's code measures one forward and backward in float32,
 # without an optimizer, on four latents of 64 x 64 (images of 512 pixels). In this chapter you find
 # out what the call wraps, and under which settings the batches and shares are right. Then you train
 # a latent diffusion model with the techniques of this course, and it draws digits.

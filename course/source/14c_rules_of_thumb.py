@@ -32,8 +32,8 @@ pd.set_option("display.max_colwidth", None)  # show answers whole
 #
 # The first peak comes while the model runs: at the end of forward, or early in backward, when the
 # activations are all there. The second one comes in the update. No activation is left then, but all
-# gradients are in memory, and the optimizer may allocate temporaries besides its states. The higher
-# of the two peaks must fit.
+# gradients are in memory, and the optimizer may allocate temporaries in addition to its states. The
+# higher of the two peaks must fit.
 #
 # The recordings have both peaks of 17 models, in float32, at batch sizes that people train with.
 

@@ -608,7 +608,7 @@ sizes.set_axis(["waiting, units", "peak, units"], axis=1).join(table["matmuls"])
 # ## Side by side
 #
 # All rows have the same model, weights and gradients. *Waiting* is what is kept for backward.
-# *Peak* is the most that a step holds besides the weights, counted operation by operation. JAX's
+# *Peak* is the most that a step holds excluding the weights, counted operation by operation. JAX's
 # peak is what XLA predicts for one program on the CPU.
 
 # %% id="side-by-side"

@@ -125,8 +125,8 @@ court
 # %% [markdown] id="doubt"
 # ## The most open to doubt
 #
-# - **E06** gives the largest batches for SD 2.1, and a share saved. The source names neither the
-#   image size nor the kernel nor the optimizer. With the latents of the source's code and 8-bit
+# - **E06** gives the largest batches for SD 2.1, and a share saved. The source specifies neither
+#   the image size nor the kernel nor the optimizer. With the latents of the source's code and 8-bit
 #   states, we found its share. The batches of 4 and 12 count as right because they fit. But far
 #   larger ones fit too: if you read 4 and 12 as the largest, the verdict is *partly*.
 # - **A13** gives 24, 8 and 5 GB for BERT-Large. Each figure is about right under a different
@@ -138,7 +138,7 @@ court
 #   speed at all: accumulation adds no FLOPs, and any other cost has to be measured on a GPU.
 # - **D11 and D13** depend on how you read the source. D11 promises memory "at the cost of
 #   proportionally more recomputation", and we count that as a figure. If you don't, the verdict is
-#   *holds if*. D13 speaks of 32 layers. If you don't accept a U-Net as an example, the verdict is
+#   *holds if*. D13 is about 32 layers. If you don't accept a U-Net as an example, the verdict is
 #   *wrong*.
 #
 # A measurement on a GPU would settle B01 and B02. One more claim is only partly judged: D15 counts

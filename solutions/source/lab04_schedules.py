@@ -65,7 +65,7 @@ widgets.schedule_stepper(events, unit=1)
 # %% [markdown] id="moments-text"
 # ## What a stage holds while it runs
 #
-# Two functions return the most that a `planning.Stage` holds, *besides its own input*:
+# Two functions return the most that a `planning.Stage` holds, *not counting its own input*:
 #
 # - `kept_needs`: a **kept** stage holds the most when its forward ends, or while its backward runs.
 # - `dropped_needs`: **dropped** stages hold an input and an output, one stage after the other.
@@ -607,11 +607,11 @@ print(f"{Bytes(floor)} of {Bytes(everything)}: {share:.0%}{beside(guess, share)}
 # Difficulty 3/5 · importance 5/5 · 20 minutes
 #
 # A part can begin in the same ways as in 4.5, but now you are given `room`, the bytes that it may
-# use besides its input. You minimize the *extra time*, which is spent on forwards that run again. A
-# way is possible only if its first moment, `kept_needs` or `dropped_needs`, fits into the room.
-# Subtract what the way keeps in memory from the room that the rest gets. A segment's inside gets
-# the whole room again. (`min` can't compare a number with a tuple, so give it a `key` that looks
-# only at the seconds.)
+# use in addition to its input. You minimize the *extra time*, which is spent on forwards that run
+# again. A way is possible only if its first moment, `kept_needs` or `dropped_needs`, fits into the
+# room. Subtract what the way keeps in memory from the room that the rest gets. A segment's inside
+# gets the whole room again. (`min` can't compare a number with a tuple, so give it a `key` that
+# looks only at the seconds.)
 #
 # The numbers to reach: never over the budget, and as fast as `planning.solve`. For a budget that no
 # tree fits, raise a `ValueError` that names the smallest budget in bytes.

@@ -73,7 +73,7 @@ torch.set_num_threads(1)
 # Measure before you guess: add cells wherever you like. Four instruments are ready. `forwards`
 # counts how often modules run. `verdict` calls chapter 08's judge, `assert_same_training`, and
 # returns the first part that differs. `bytes_left` puts chapter 02's `memory.watch` around a call,
-# and returns the bytes that stay behind. `snapshot` comes in 9.5.
+# and returns the bytes that are left behind. `snapshot` comes in 9.5.
 
 # %% id="causes"
 for cause, shows in checks.lab09.CAUSES.items():
