@@ -410,6 +410,151 @@ CARMA: dict[str, Callable[[Row], Step]] = {
 }
 
 
+# ---- detectron2's model zoo: two images of 800 x 1333, 512 boxes drawn from each ----
+
+
+class _Frozen(nn.Module):
+    """A batch norm that is not trained: a product and a sum."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.register_buffer("scale", torch.ones(1, width, 1, 1))
+        self.register_buffer("shift", torch.zeros(1, width, 1, 1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Run the layer."""
+        return x * self.scale + self.shift
+
+
+class _Crops(torch.autograd.Function):
+    """ROIAlign: it keeps the boxes, and its backward fills a gradient of the whole map."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, boxes: int, side: int) -> Tensor:
+        ctx.shape = x.shape
+        return x.new_zeros(boxes, x.shape[1], side, side)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        return gradient.new_zeros(ctx.shape), None, None
+
+
+def _conv(i: int, o: int, side: int) -> nn.Conv2d:
+    return nn.Conv2d(i, o, side, padding=side // 2)
+
+
+class Detector(nn.Module):
+    """Faster and Mask R-CNN on a ResNet: `C4`, `DC5` or `FPN`, as the configuration says."""
+
+    def __init__(self, trunk: str, kind: str, classes: int, boxes: bool, masks: bool) -> None:
+        super().__init__()
+        dilated = [False, False, kind == "DC5"]
+        make = getattr(torchvision.models, trunk)
+        self.trunk = make(norm_layer=_Frozen, replace_stride_with_dilation=dilated)
+        for module in self.trunk.modules():
+            if isinstance(module, torchvision.models.resnet.Bottleneck) and "x" not in trunk:
+                module.conv1.stride, module.conv2.stride = module.conv2.stride, module.conv1.stride
+        self.trunk.fc = nn.Identity()
+        for part in (self.trunk.conv1, self.trunk.layer1):
+            part.requires_grad_(False)
+        self.kind, self.boxes, self.masks = kind, boxes, masks
+        width = {"C4": 1024, "DC5": 2048, "FPN": 256}[kind]
+        if kind == "FPN":
+            self.inner = nn.ModuleList(_conv(256 * 2**i, 256, 1) for i in range(4))
+            self.outer = nn.ModuleList(_conv(256, 256, 3) for _ in range(4))
+        anchors = 3 if kind == "FPN" else 15
+        self.rpn = nn.ModuleList([_conv(width, width, 3), _conv(width, anchors, 1)])
+        self.rpn.append(_conv(width, 4 * anchors, 1))
+        if kind == "C4" and not boxes:
+            self.trunk.layer4 = nn.Identity()
+        if boxes:
+            fc = nn.Sequential(
+                nn.Flatten(), nn.Linear(49 * width, 1024), nn.ReLU(True), nn.Linear(1024, 1024),
+                nn.ReLU(True),
+            )  # fmt: skip
+            self.fc = nn.Identity() if kind == "C4" else fc
+            found = 2048 if kind == "C4" else 1024
+            self.score, self.place = nn.Linear(found, classes + 1), nn.Linear(found, 4 * classes)
+        if masks:
+            wide = 2048 if kind == "C4" else 256
+            convs = (
+                [] if kind == "C4" else [_conv(width, 256, 3), *(_conv(256, 256, 3) for _ in "123")]
+            )
+            self.mask = nn.Sequential(*(p for c in convs for p in (c, nn.ReLU())))
+            self.up, self.last = nn.ConvTranspose2d(wide, 256, 2, 2), _conv(256, classes, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the losses' sum: of anchors, of boxes, of masks."""
+        t, losses = self.trunk, []
+        x = t.layer1(t.maxpool(t.relu(t.bn1(t.conv1(x)))))
+        maps = [x, t.layer2(x)]
+        maps.append(t.layer3(maps[-1]))
+        if self.kind != "C4":
+            maps.append(t.layer4(maps[-1]))
+        if self.kind == "FPN":
+            inner, levels = None, []
+            for i in (3, 2, 1, 0):
+                side = self.inner[i](maps[i])
+                if inner is not None:
+                    side = side + F.interpolate(inner, size=side.shape[-2:])
+                inner = side
+                levels.insert(0, self.outer[i](inner))
+            levels.append(F.max_pool2d(levels[-1], 1, 2))
+        else:
+            levels = maps[-1:]
+        del maps
+        for level in levels:
+            hidden = F.relu(self.rpn[0](level))
+            losses += [self.rpn[1](hidden).sum(), self.rpn[2](hidden).abs().sum()]
+        crops = 512 * len(x)
+        if self.boxes:
+            parts = levels[:4] if self.kind == "FPN" else levels
+            side = 14 if self.kind == "C4" else 7
+            cut = torch.cat([_Crops.apply(one, crops // len(parts), side) for one in parts])
+            found = t.layer4(cut) if self.kind == "C4" else self.fc(cut)
+            if self.masks and self.kind == "C4":
+                some = found[torch.arange(crops // 4)]
+            elif self.masks:
+                each = crops // 4 // len(parts)
+                some = self.mask(torch.cat([_Crops.apply(one, each, 14) for one in parts]))
+            del cut
+            pooled = found.mean([2, 3]) if self.kind == "C4" else found
+            goal = torch.zeros(crops, dtype=torch.long)
+            losses += [F.cross_entropy(self.score(pooled), goal), self.place(pooled).abs().sum()]
+            if self.masks:
+                logits = self.last(F.relu(self.up(some)))[:, 0]
+                losses.append(F.binary_cross_entropy_with_logits(logits, torch.zeros_like(logits)))
+        return torch.stack([loss.float() for loss in losses]).sum()
+
+
+OF_DETECTRON2 = r"(rpn|faster_rcnn|mask_rcnn)_(R_50|R_101|X_101_32x8d)_(C4|DC5|FPN)(_[13]x)?$"
+
+
+def detectron(row: Row) -> Step:
+    """Train on two images; a quarter of the boxes have masks; DDP holds a copy of gradients.
+
+    Those are the most boxes that are drawn. Left out are anchors, proposals and their matching.
+    """
+    name = row["id"]
+    trunk = (
+        "resnext101_32x8d" if "X_101" in name else "resnet101" if "R_101" in name else "resnet50"
+    )
+    kind = next(kind for kind in ("C4", "DC5", "FPN") if kind in name)
+    masks = "mask_rcnn" in name
+    model = Detector(trunk, kind, 20 if "VOC" in name else 80, "rpn" not in name, masks).train()
+    images = torch.randn(2, 3, 800, 1344 if kind == "FPN" else 1333)
+    trained = [p for p in model.parameters() if p.requires_grad]
+    model.register_buffer("buckets", torch.zeros(sum(p.numel() for p in trained)))
+    optimizer = torch.optim.SGD(trained, lr=0.1, momentum=0.9, foreach=False)
+
+    def step() -> None:
+        model(images).backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=False)
+
+    return step, model, optimizer
+
+
 # ---- what describes a row, or why nothing does ----
 
 MANY = "several ranks with a launcher of its own"
@@ -424,7 +569,7 @@ REASONS = {
     "RWKV": "kernels of its own, and a tenth of a GB in the figure",
     "torchao": f"compiled, and {MANY}",
     "finetrainers": "video model without a recipe here",
-    "detectron2": "what is kept depends on the images: boxes that were found",
+    "detectron2": "a head or a norm without a recipe here",
     "LitGPT": "several ranks, or a copy of the row of one card",
     "Qwen": "weights of GPTQ's kernels, or DeepSpeed's buffers",
     "ms-swift": "weights of GPTQ's or bitsandbytes' kernels, or their type is not said",
@@ -450,4 +595,6 @@ def step_for(row: Row) -> Callable[[], Step] | str:
         made = swift if row["trains"] != "all" and row["model"] in MODELS else None
     elif source.startswith("CARMA"):
         made = CARMA.get(row["model"])
+    elif source.startswith("detectron2") and re.search(OF_DETECTRON2, row["id"]):
+        made = detectron
     return partial(made, row) if made else bare
