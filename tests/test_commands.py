@@ -301,7 +301,7 @@ def test_fits_takes_the_largest_micro_batch_and_no_larger(capsys, folder):
         assert 0 < seconds["from"] < seconds["to"] < 1
         assert words_of_it in seconds["rests_on"]
     assert run(["predict", model, *words[:-1], "--seconds", "h200"]) == 0
-    assert "for a step on the NVIDIA H200\n  rests on 64 steps" in capsys.readouterr().out
+    assert "for a step on the NVIDIA H200\n  rests on 103 steps" in capsys.readouterr().out
     half = ["--precision", "bf16-amp", "--fits", "t4"]
     assert run(["predict", str(folder / "llama"), "--seq", "8", *half]) == 0
     assert "take --precision fp16-amp" in capsys.readouterr().out

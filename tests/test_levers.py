@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 from small_models import publish_tiny
+from torch.utils.checkpoint import checkpoint
 
 from tutorial_lib import memory
 from tutorial_lib.instruments import planning
@@ -124,3 +125,14 @@ def test_a_linear_layer_is_one_launch_whatever_the_shape_of_its_rows(shape):
     with torch.no_grad(), Roofline(planning.Speed()) as roofline:
         layer(rows)
     assert roofline.launches == roofline.matmuls == 1
+
+
+def test_a_checkpoint_calls_three_hooks_for_each_saved_tensor():
+    x = torch.ones(2, requires_grad=True)
+    with Roofline(planning.Speed()) as roofline:
+        checkpoint(torch.exp, x, use_reentrant=False).sum().backward()
+        with torch.autograd.graph.saved_tensors_hooks(pack_hook=torch.clone, unpack_hook=abs):
+            x.exp()
+    assert roofline.hooks == 3 + 1
+    speed = planning.Speed(launch_seconds=1.0, hook_seconds=0.5)
+    assert (speed.longer(9.0, 7, 3), speed.longer(1.0, 7, 3)) == (9.0, 8.5)

@@ -6,9 +6,10 @@
 
 A row of `course/recorded/published_times.csv` has two published times (or rates) of one step, and
 what runs again: `again` is the share of the blocks' forward, 0 for none and 1 for all. The price
-is predicted in two ways, in FLOPs and by the roofline. Where `recipe` names a model that the
-library builds, both are counted on it, without memory. Else FLOPs are those of chapter 06's rule:
-forward is a third of a step, or half of it where the weights are frozen.
+is predicted in three ways: in FLOPs, by the roofline, and by the longer of that and the CPU's time.
+Where `recipe` names a model that the library builds, they are counted on it, without memory. Else
+FLOPs are those of chapter 06's rule: forward is a third of a step, or half of it where the weights
+are frozen.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ Row = dict[str, str]
 # Forwards in a step that keeps everything.
 FORWARDS = {"all": 3, "lora": 2}
 NEAR = 5  # points
-OWN = ("measured", "flops", "roofline")
+OWN = ("measured", "flops", "roofline", "longer")
 TIMED = "NVIDIA H200", "NVIDIA H100 80GB HBM3"
 RATIO = "times the time"  # the unit of a row whose source gives a ratio alone
 # What is said of any model: "about 20 % slower" in transformers' guide, and a third by the rule.
@@ -63,8 +64,8 @@ def by_rule(row: Row) -> float:
 
 
 @functools.cache
-def cost(recipe: str, speed: Speed) -> tuple[float, float, int]:
-    """Count the FLOPs of a step and its launches, and predict its seconds by the roofline.
+def cost(recipe: str, speed: Speed) -> list[float]:
+    """Count a step's FLOPs, predict its seconds by the roofline, count launches and hooks.
 
     Args:
         recipe: Its fields, as JSON.
@@ -74,23 +75,23 @@ def cost(recipe: str, speed: Speed) -> tuple[float, float, int]:
         step, *_ = Recipe(**json.loads(recipe)).make_step()
         with memory.flop_counter() as counter, Roofline(speed) as roofline:
             step()
-    return counter.get_total_flops(), roofline.seconds, roofline.launches
+    return [counter.get_total_flops(), roofline.seconds, roofline.launches, roofline.hooks]
 
 
 def at_depth(recipe: dict[str, Any], depth: Any, speed: Speed) -> list[float]:
-    """Give FLOPs and seconds of a step; of many equal blocks, from those of two and of three."""
+    """Give the costs of a step; of many equal blocks, from those of two and of three."""
     if depth is None:
-        return list(cost(json.dumps(recipe), speed)[:2])
+        return cost(json.dumps(recipe), speed)
     field, blocks = depth
     two, three = (
-        cost(json.dumps(recipe | {"overrides": recipe["overrides"] | {field: number}}), speed)[:2]
+        cost(json.dumps(recipe | {"overrides": recipe["overrides"] | {field: number}}), speed)
         for number in (2, 3)
     )
     return [a + (blocks - 2) * (b - a) for a, b in zip(two, three, strict=True)]
 
 
 def sides(row: Row) -> list[list[float]]:
-    """Give FLOPs and roofline seconds of the row's step, without and with what it pays for."""
+    """Give FLOPs, roofline seconds, and with the CPU's: without and with what it pays for."""
     chosen = {"optimizer": "adamw-fused", "overrides": {}} | json.loads(row["recipe"])
     depth, changed = chosen.pop("depth", None), chosen.pop("with", {})
     speed, found = SPEEDS.get(row["card"][:4], Speed()), []
@@ -99,16 +100,16 @@ def sides(row: Row) -> list[list[float]]:
         if float(share):
             blocks = at_depth(recipe | {"checkpointing": "per-block"}, depth, speed)
             side = [a + float(share) * (b - a) for a, b in zip(plain, blocks, strict=True)]
-        found.append(side)
+        found.append([*side[:2], speed.longer(*side[1:])])
     return found
 
 
 def predicted(row: Row) -> list[float | None]:
-    """Predict the ratio by FLOPs, and by the roofline where the model is known."""
+    """Predict the ratio by FLOPs, and where the model is known by the roofline and the CPU, too."""
     if not row["again"]:
-        return [None, None]
+        return [None, None, None]
     if not row["recipe"]:
-        return [by_rule(row), None]
+        return [by_rule(row), None, None]
     without, with_ = sides(row)
     return [b / a for a, b in zip(without, with_, strict=True)]
 
@@ -122,17 +123,20 @@ def own() -> Iterator[dict[str, str]]:
             checkpointed = f"{key}, per-block"
             if not took or not seconds.get(checkpointed):
                 continue
-            (flops, time, launches), (more_flops, more_time, _) = (
-                cost(json.dumps(rows[name]["recipe"]), Speed.of(card))
-                for name in (key, checkpointed)
+            speed = Speed.of(card)
+            plain, again = (
+                cost(json.dumps(rows[name]["recipe"]), speed) for name in (key, checkpointed)
             )
-            prices = seconds[checkpointed] / took, more_flops / flops, more_time / time
+            prices = [seconds[checkpointed] / took, again[0] / plain[0], again[1] / plain[1]]
+            prices.append(speed.longer(*again[1:]) / speed.longer(*plain[1:]))
             yield {
                 "card": card,
                 "step": key,
                 "measured_ms": f"{1000 * took:.1f}",
-                "roofline_ms": f"{1000 * time:.1f}",
-                "launches": str(launches),
+                "roofline_ms": f"{1000 * plain[1]:.1f}",
+                "launches": str(plain[2]),
+                "again_launches": str(again[2]),
+                "hooks": str(again[3]),
                 **{
                     f"{name}_price": f"{100 * (price - 1):.1f}"
                     for name, price in zip(OWN, prices, strict=True)
@@ -161,7 +165,7 @@ def summary(name: str, pairs: Iterable[tuple[float, float]]) -> str:
         return f"  {name}: no row"
     near = sum(size <= NEAR for size in sizes)
     return (
-        f"  {name:<24}{len(sizes):>3} rows, off by {statistics.median(sizes):.1f} points in the "
+        f"  {name:<32}{len(sizes):>3} rows, off by {statistics.median(sizes):.1f} points in the "
         f"median, {near} within {NEAR}, {sizes[-1]:.0f} at worst"
     )
 
@@ -170,18 +174,19 @@ def main(patterns: Sequence[str]) -> None:
     """Print the prices of the rows in per cent, and how many points the predictions are off."""
     warnings.simplefilter("ignore")
     if patterns == ["--own"]:
+        rows = list(own())  # before the file is emptied
         with TABLE.with_name("own_times.csv").open("w", newline="", encoding="utf-8") as file:
-            rows = list(own())
             writer = csv.DictWriter(file, rows[0], lineterminator="\n")
             writer.writeheader()
             writer.writerows(rows)
         return
     found = []
-    print(f"{'price of a step, per cent':<32}{'published':>9}{'FLOPs':>8}{'roofline':>10}")
+    heads = f"{'published':>9}{'FLOPs':>8}{'roofline':>10}{'with CPU':>10}"
+    print(f"{'price of a step, per cent':<32}{heads}")
     for row in read(patterns or ("*",)):
-        ratio, (flops, time) = published(row), predicted(row)
-        found.append((row, ratio, flops, time))
-        words = _price(ratio, 9) + _price(flops, 8) + _price(time, 10)
+        ratio, (flops, time, longer) = published(row), predicted(row)
+        found.append((row, ratio, flops, time, longer))
+        words = _price(ratio, 9) + _price(flops, 8) + _price(time, 10) + _price(longer, 10)
         print(f"{row['id']:<32}{words}  {row['differs'] or row['why']}".rstrip(), flush=True)
     for title, differs, alone in (
         ("one setting, two values", False, False),
@@ -193,14 +198,14 @@ def main(patterns: Sequence[str]) -> None:
             for each in found
             if bool(each[0]["differs"]) is differs and (each[0]["unit"] == RATIO) is alone
         ]
-        known = [(ratio, flops) for _, ratio, flops, _ in group if flops]
-        both = [(ratio, flops, time) for _, ratio, flops, time in group if flops and time]
+        known = [(ratio, flops) for _, ratio, flops, *_ in group if flops]
+        both = [(ratio, flops, time, longer) for _, ratio, flops, time, longer in group if longer]
         print(f"{title}: {len(group)} rows")
         print(summary("by FLOPs", known))
         for name, flat in FLAT.items():
             print(summary(name, ((ratio, flat) for ratio, _ in known)))
-        print(summary("model known, by FLOPs", ((ratio, flops) for ratio, flops, _ in both)))
-        print(summary("model known, by roofline", ((ratio, time) for ratio, _, time in both)))
+        for place, name in enumerate(("FLOPs", "roofline", "roofline and CPU"), 1):
+            print(summary(f"model known, by {name}", ((each[0], each[place]) for each in both)))
 
     print("seconds of the step without: published, by the roofline")
     for row, *_ in found:

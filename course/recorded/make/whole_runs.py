@@ -35,9 +35,9 @@ from tutorial_lib.instruments.planning.run.roofline import LASTS, Roofline, Spee
 
 TABLE = Path(__file__).resolve().parents[1] / "whole_runs.csv"
 FIELDS = ("id", "source", "kind", "card", "published", "bound", "outcome", "predicted", "reserved")
-FIELDS = (*FIELDS, "theirs", "seconds", "roofline_seconds", "launches", "why")
+FIELDS = (*FIELDS, "theirs", "seconds", "roofline_seconds", "launches", "hooks", "why")
 UNITS = {"bytes": 1, "MiB": 2**20, "GiB": 2**30, "GB, 1024^3 by the code": 2**30, "GB (1e9)": 1e9}
-UNITS["GB"] = 2**30  # Qwen's: probably read from nvidia-smi, which counts in MiB
+UNITS["GB"] = 2**30  # Qwen's and detectron2's: probably read where MiB were counted
 CARDS = {"L40S": "l40s", "A100 40": "a100-40", "A100": "a100", "A10G": "a10"}
 SPEEDS = {"a100": "NVIDIA A100-SXM4-80GB", "l40s": "NVIDIA L40S"}
 STEPS = 3  # gradients and states are there from the second on
@@ -116,7 +116,7 @@ def time_steps(path: Path) -> None:
     """Fill in the roofline's seconds and the launches of steps with published seconds."""
     rows, sources = read(TABLE), {row["id"]: row for row in read(path)}
     for row in rows:
-        if row["seconds"] and row["predicted"] and row["card"] in SPEEDS and not row["launches"]:
+        if row["seconds"] and row["predicted"] and row["card"] in SPEEDS and not row["hooks"]:
             make = step_for(sources[row["id"]])
             assert not isinstance(make, str)
             with memory.predicting():
@@ -124,7 +124,7 @@ def time_steps(path: Path) -> None:
                 with Roofline(Speed.of(SPEEDS[row["card"]])) as roofline:
                     step()
             row["roofline_seconds"] = f"{roofline.seconds:.4f}"
-            row["launches"] = str(roofline.launches)
+            row["launches"], row["hooks"] = str(roofline.launches), str(roofline.hooks)
             print(row["id"], row["seconds"], row["roofline_seconds"], row["launches"], flush=True)
             write(rows)
 
@@ -190,7 +190,7 @@ def print_table() -> None:
         inside += low <= int(row["published"]) <= high
     print(f"{inside} of {len(driver)} of the driver's are where --fits says nvidia-smi shows them")
     longer = [
-        max(float(row["roofline_seconds"]), int(row["launches"]) * Speed().launch_seconds)
+        Speed().longer(float(row["roofline_seconds"]), int(row["launches"]), int(row["hooks"]))
         / float(row["seconds"])
         for row in rows
         if row["launches"]

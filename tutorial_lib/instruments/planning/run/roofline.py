@@ -5,11 +5,14 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
+from unittest import mock
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import saved_tensors_hooks
 
 from tutorial_lib import memory
 from tutorial_lib.instruments.planning.run.matmuls import is_matmul
@@ -24,9 +27,9 @@ PUBLISHED_SPEEDS: dict[str, dict[str, float]] = tomllib.loads(
 )
 
 # Of these steps (`own_times.csv`, `whole_runs.csv` in `course/recorded`) nine in ten took from so
-# much to so much of the longer of two times: the roofline's, and that of the launches.
+# much to so much of `Speed.longer`. The 39 checkpointed ones took no part when it was set.
 TIMED = ("NVIDIA H200", "NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-80GB", "NVIDIA L40S")
-RESTS_ON, LASTS = "64 steps in bfloat16 on an H200, an H100, an A100 and an L40S", (0.66, 1.82)
+RESTS_ON, LASTS = "103 steps in bfloat16 on an H200, an H100, an A100 and an L40S", (0.66, 1.82)
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,9 @@ class Speed:
     # 26 microseconds in steps that waited for it; more where blocks are checkpointed. Of 10, 15,
     # 20, 25 and 30 it is nearest to the steps of an H100's machine, too, which took no part.
     launch_seconds: float = 20e-6
+    # What a call of a hook takes on a saved tensor: a checkpoint's Python. Of 5, 10, 15 and 20 it
+    # brings the prices of checkpoints nearest to an H200's; those on an H100 took no part.
+    hook_seconds: float = 10e-6
     has_bfloat16: bool = True  # else bfloat16 is no faster than float32
 
     @classmethod
@@ -66,6 +72,10 @@ class Speed:
         memory = cls.bytes_per_second * mine["memory"] / a100["memory"]
         return cls(half, single, memory, has_bfloat16="single" not in mine)
 
+    def longer(self, seconds: float, launches: int, hooks: int) -> float:
+        """Return the longer of two times: a roofline's, and the CPU's for launches and hooks."""
+        return max(seconds, launches * self.launch_seconds + hooks * self.hook_seconds)
+
     @property
     def autocast(self) -> str:
         """Precision of `Recipe` under which its tensor cores compute."""
@@ -77,7 +87,7 @@ class Roofline(TorchDispatchMode):
 
     An operation takes the longer of two times: of its arithmetic, and of reading its inputs and
     writing its outputs once. Caches and overlap are left out. `launches` and `matmuls` are numbers
-    of operations; `seconds` has nothing of what launches cost.
+    of operations, `hooks` of calls on saved tensors; `seconds` has nothing of what those cost.
 
     Source:
         Williams et al. (2009), Roofline. Held against an H200's seconds in `own_times.csv`.
@@ -87,7 +97,29 @@ class Roofline(TorchDispatchMode):
 
     def __init__(self, speed: Speed) -> None:
         super().__init__()
-        self.speed, self.seconds, self.launches, self.matmuls = speed, 0.0, 0, 0
+        self.speed, self.seconds, self.launches, self.matmuls, self.hooks = speed, 0.0, 0, 0, 0
+        self._counting = mock.patch.object(saved_tensors_hooks, "__init__", self._count_hooks())
+
+    def __enter__(self) -> Self:
+        """Begin, and count what checkpoints do with saved tensors, too."""
+        self._counting.start()
+        return super().__enter__()  # type: ignore[no-untyped-call, no-any-return]
+
+    def __exit__(self, *error: Any) -> None:
+        """End, also after an error."""
+        self._counting.stop()
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
+
+    def _count_hooks(self) -> Callable[..., None]:
+        plain = saved_tensors_hooks.__init__
+
+        def counted(hook: Callable[[Any], Any], kept: Any) -> Any:
+            self.hooks += 1
+            return hook(kept)
+
+        return lambda hooks, pack_hook, unpack_hook: plain(
+            hooks, partial(counted, pack_hook), partial(counted, unpack_hook)
+        )
 
     def run_operation(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         """Run the operation and add its time."""
@@ -127,5 +159,5 @@ def lasts(make_step: Callable[[], Any], speed: Speed) -> tuple[float, float]:
         step, *_ = make_step()
         with Roofline(speed) as roofline:
             step()
-    longer = max(roofline.seconds, roofline.launches * speed.launch_seconds)
+    longer = speed.longer(roofline.seconds, roofline.launches, roofline.hooks)
     return LASTS[0] * longer, LASTS[1] * longer
