@@ -3,6 +3,7 @@
     python -m pip install --no-deps --target OLD timm==0.6.7 torchvision==0.28.0
     PYTHONPATH=OLD python course/recorded/make/ladder.py LADDER.csv     predicted, about an hour
     PYTHONPATH=OLD python course/recorded/make/ladder.py --emulate      needs .venv-cuda, 20 minutes
+    PYTHONPATH=OLD python course/recorded/make/ladder.py --cudnn        the same, with cuDNN asked
     python course/recorded/make/ladder.py --table                       what is kept
 
 Ross Wightman's `results/benchmark-train-amp-{nchw,nhwc}-pt112-cu113-rtx3090.csv` (pytorch-image-
@@ -16,7 +17,9 @@ whether the step ran on an emulated card. Segments were counted late: they are t
 is at most 4 % below the room, and added 2.5 % at most. Models in the file are not run again, so a
 run that was ended goes on. The order is one of hashes. Now it is all 315 models, less three that
 want InPlace-ABN. The last 157 came when the rule had long been fixed. Of them the emulated card was
-asked for causes alone (`ladder_causes.csv`): those that are wrong in both layouts ran out there.
+asked for causes alone (`ladder_causes.csv`): those that are wrong in both layouts ran out there,
+and so did all others whose cause is `blocks`. `cudnn_ran` says of the rest whether the step ran on
+the emulated card with the workspaces that a cuDNN of today (9) asks for.
 
 The step is `benchmark.py`'s of timm 0.6.6: float16 autocast without a scaler, loss and backward in
 it too, SGD with Nesterov's momentum one parameter after the other, gradients zeroed in place.
@@ -39,11 +42,17 @@ import torch
 from torch import nn
 
 from tutorial_lib import memory
-from tutorial_lib.instruments.emulated import Room, Verdict, emulate, find_cuda_torch, needed
+from tutorial_lib.instruments.emulated import (
+    CudaTorch,
+    Room,
+    Verdict,
+    emulate,
+    find_cuda_torch,
+    needed,
+)
 
 TABLE = Path(__file__).resolve().parents[1] / "ladder.csv"
-FIELDS = ("model", "image", "layout", "batch", "ran", "predicted", "needed", "emulated_ran")
-FIELDS = (*FIELDS, "versions")
+CAUSES = TABLE.with_name("ladder_causes.csv")
 ROOM = Room.of("rtx-3090", "1.12")
 NEAR = 0.02  # where a prediction is so near to the room, or wrong, the emulated card is asked
 STEPS = 3  # the second brings momentum and gradients along
@@ -98,10 +107,10 @@ def read(path: Path) -> list[dict[str, str]]:
     return list(csv.DictReader(path.read_text("utf-8").splitlines())) if path.exists() else []
 
 
-def write(rows: list[dict[str, str]]) -> None:
-    """Write the table anew."""
-    with TABLE.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, FIELDS, lineterminator="\n")
+def write(rows: list[dict[str, str]], path: Path = TABLE) -> None:
+    """Write a table anew."""
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
 
@@ -155,14 +164,31 @@ def emulate_near() -> None:
     rows, cuda_torch = read(TABLE), find_cuda_torch(TABLE.parents[2])
     for row in sorted(rows, key=distance):
         near = distance(row) < NEAR or not is_right(row)
-        if near and not row["emulated_ran"] and ROOM.card:
-            with tempfile.TemporaryDirectory() as folder:
-                found = Path(folder) / "found"
-                command = ["python", __file__, "--inside", json.dumps(row), str(found)]
-                emulate(command, ROOM.card, cuda_torch, watch=False)
-                row["emulated_ran"] = found.read_text()
+        if near and not row["emulated_ran"]:
+            row["emulated_ran"] = whether_it_ran(row, cuda_torch)
             write(rows)
-            print(row, file=sys.stderr, flush=True)
+
+
+def ask_cudnn() -> None:
+    """Run what free blocks don't explain on such a card again, with cuDNN's workspaces."""
+    causes, cuda_torch = read(CAUSES), find_cuda_torch(TABLE.parents[2])
+    rows = {tuple(row[of] for of in ("model", "layout", "batch")): row for row in read(TABLE)}
+    for cause in causes:
+        row = rows[cause["model"], cause["layout"], cause["batch"]]
+        if cause["cause"] != "blocks" and not cause["cudnn_ran"]:
+            cause["cudnn_ran"] = whether_it_ran(row, cuda_torch, cudnn=True)
+            write(causes, CAUSES)
+
+
+def whether_it_ran(row: dict[str, str], cuda_torch: CudaTorch, cudnn: bool = False) -> str:
+    """Return `1` if a decision's steps ran on the emulated card, else `0`."""
+    assert ROOM.card
+    with tempfile.TemporaryDirectory() as folder:
+        found = Path(folder) / "found"
+        command = ["python", __file__, "--inside", json.dumps(row), str(found)]
+        emulate(command, ROOM.card, cuda_torch, watch=False, cudnn=cudnn)
+        print(row, found.read_text(), file=sys.stderr, flush=True)
+        return found.read_text()
 
 
 def run_on_card(row: dict[str, str], found: Path) -> None:
@@ -212,6 +238,8 @@ if __name__ == "__main__":
             print_table()
         case ["--emulate"]:
             emulate_near()
+        case ["--cudnn"]:
+            ask_cudnn()
         case ["--inside", row, found]:
             run_on_card(json.loads(row), Path(found))
         case [path]:
