@@ -157,13 +157,11 @@ class Verdict:
         if self.answer == "close":
             lines[0] += ", since some with so little to spare ran out"
         without = self.needs * (1 + FRAGMENTED) + WORKSPACES
-        if self.reserved is None and self.answer != "no" and without > self.room.free:
-            lines.append("  set      PYTORCH_ALLOC_CONF=expandable_segments:True")
-            if _is_before(self.room.release, JOINED_SINCE):  # the allocator knows no such setting
-                lines[-1] = f"  blocks   PyTorch before {JOINED_SINCE} can't join free ones: " + (
-                    "some steps need up to half more"
-                )
         older = self.reserved is None and _is_before(self.room.release, JOINED_SINCE)
+        if self.reserved is None and self.answer != "no" and without > self.room.free:
+            can = "can't join free ones: some steps need up to half more"
+            setting = "  set      PYTORCH_ALLOC_CONF=expandable_segments:True"
+            lines.append(f"  blocks   PyTorch before {JOINED_SINCE} {can}" if older else setting)
         how = " in segments of 2 MiB" if older else ""
         lines.append(f"  needs    {human_bytes(self.needs)}{how}, of {where}")
         if self.answer != "yes":
