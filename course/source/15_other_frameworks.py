@@ -421,9 +421,9 @@ print(f"barriers handed to the compiler: {handed_over}, left in its program: {le
 # %% [markdown] id="scan-text"
 # On the CPU, `per block` runs blocks again but frees no memory (JAX 0.10.2). This backend drops the
 # barriers, and without them nothing makes the recomputation wait for backward. (That's unproven:
-# JAX 0.12.0.1 drops them too, yet needs under half of `none`.) A loop makes the recomputation wait
-# in both versions: `jax.lax.scan` runs one block many times over stacked weights, and XLA must
-# reserve the residuals of all iterations.
+# JAX 0.12.0.1 drops them too, yet does free memory.) A loop makes the recomputation wait in both
+# versions: `jax.lax.scan` runs one block many times over stacked weights, and XLA must reserve the
+# residuals of all iterations.
 
 
 # %% id="scan"
