@@ -14,7 +14,7 @@ import torch
 from tutorial_lib.checks import CheckError
 from tutorial_lib.checks.given import RunHalf, forbid
 from tutorial_lib.checks.given.values import Opaque, plain
-from tutorial_lib.checks.vocabulary import Exercise, exercise, expect, read
+from tutorial_lib.checks.vocabulary import Exercise, exercise, expect
 
 
 def double(x):
@@ -290,16 +290,22 @@ def told(word, *args, **kwargs):
     return str(caught.value)
 
 
-def test_a_value_is_read_compared_and_its_fault_is_named():
+def test_a_number_of_bytes_is_compared_and_its_fault_is_named():
     faults = [("twice too much.", 14), ("none of it.", 0)]
-    words = {"name": "the sum", "otherwise": lambda seen: f"{seen} is odd."}
-    expect.value(7, 7, faults, **words)
-    assert told(expect.value, 14, 7, faults, **words) == "the sum: twice too much."
-    assert told(expect.value, 9, 7, faults, **words, where="here: ") == "here: 9 is odd."
-    assert told(expect.value, "7", 7, faults, **words) == "the sum should be an int, and is '7'."
-    as_float = {**words, "kind": read.number, "tolerance": 0.1}
-    expect.value(7.5, 7, faults, **as_float)
-    assert told(expect.value, 8.5, 7, faults, **as_float) == "the sum: 8.5 is odd."
+    expect.number_of_bytes(7, 7, "the sum", faults)
+    said = told(expect.number_of_bytes, 14, 7, "the sum", faults)
+    assert said == "the sum: 14 is not what the meter counts. twice too much."
+    assert "9 is more than" in told(expect.number_of_bytes, 9, 7, "the sum", faults)
+    said = told(expect.number_of_bytes, "7", 7, "the sum", faults)
+    assert said == "the sum should be an int, and is '7'."
+
+
+def test_words_begin_every_message_of_a_block():
+    def judge():
+        with expect.about("window 2: "):
+            expect.fact(False, "it is odd.")
+
+    assert told(judge) == "window 2: it is odd."
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 import statistics
 
-from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Faults, Result, check, fact, read
+from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Faults, Result, check, expect, read
 
 from . import given
 from .given.machine import LAUNCH_SECONDS
@@ -34,12 +34,12 @@ def step_seconds(case: Case, result: Result) -> None:
         if runs == repeats
         else "warmup and repeats say how many to run, and both are arguments"
     )
-    fact(runs == wanted, f"{name}: {runs} steps ran, and {wanted} should. Maybe {why}.")
-    fact(
-        result["readings"] != 0,
+    faults = {
+        f"{name}: {runs} steps ran, and {wanted} should. Maybe {why}.": runs != wanted,
         f"{name}: the clock that was handed over was never read, so these are the seconds of "
-        "another one: call clock().",
-    )
+        "another one: call clock().": result["readings"] == 0,
+    }
+    expect.no_fault(faults)
     times = [case["seconds"] * factor for factor in case["slowness"]]
     cold, steady = times[:warmup], times[warmup:]
     expect_time(seconds, statistics.median(steady), name, _faults(cold, steady))

@@ -4,7 +4,7 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
-from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Faults, Result, check, fact, read
+from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Faults, Result, check, expect, read
 
 from . import given
 from .timing import expect_time
@@ -36,7 +36,7 @@ def slowdown(case: Case, result: Result) -> None:
     expect_time(ratio, case["ratio"], name, _faults(case, ratio, order))
     if case["repeats"] == 1:
         words = f"{name}: {len(order)} steps ran, and 4 should: one untimed of each, then one pair."
-        fact(len(order) == 4, words)
+        expect.fact(len(order) == 4, words)
 
 
 def _faults(case: Case, seen: float, order: Sequence[Any]) -> Faults:

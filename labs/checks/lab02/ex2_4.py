@@ -1,12 +1,12 @@
 """The check of 2.4: the bytes that autograd saves."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 from torch import Tensor
 
 from tutorial_lib import memory
-from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Result, check, expect, fact, read
+from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Result, check, expect, read
 
 from . import given
 
@@ -27,7 +27,7 @@ def _saved(case: Case) -> int:
 @check(given.activation_bytes, _PASSED, _cases, oracle=_saved)
 def activation_bytes(case: Case, result: Result, saved: int) -> None:
     name = f"activation_bytes of a {case['kind']}"
-    fact(
+    expect.fact(
         read.integer(result["held"], "bytes held") >= saved
         or read.integer(result["bytes"], name) > saved,
         f"{name}: what was saved is gone before forward is over, since neither your function nor "
@@ -35,74 +35,62 @@ def activation_bytes(case: Case, result: Result, saved: int) -> None:
         "another tensor. Keep the storages themselves, or return tensor.detach() from pack.",
     )
     expect.number_of_bytes(result["bytes"], saved, name, _faults(case, saved))
-    fact(
-        not read.flag(result, "went_backward"),
-        f"{name}: right, and parameters have gradients now. What autograd keeps is known when "
-        "forward is over: run no backward.",
-    )
     left_behind = read.integer(result["left_behind"], "bytes left behind")
-    fact(
-        left_behind == 0,
+    faults = {
+        f"{name}: right, and parameters have gradients now. What autograd keeps is known when "
+        "forward is over: run no backward.": read.flag(result, "went_backward"),
         f"{name}: right, and {left_behind:,} bytes were left behind. Either something outside "
         "your function holds the output or what was saved; or the pack hook returns the tensor "
-        "itself, and the graph holds a tensor which holds the graph: return what has none.",
-    )
+        "itself, and the graph holds a tensor which holds the graph: return what has "
+        "none.": left_behind != 0,
+    }
+    expect.no_fault(faults)
 
 
 def _faults(case: Case, saved: int) -> expect.Faults:
     model, forward = given.make_forward(case)
     parameters, there = [*model.parameters()], [*model.parameters(), *model.buffers()]
-    packed: list[Tensor] = []
-    ids: list[int] = []  # of what was packed
-    held: list[Tensor] = []  # it, so that no id comes again
+    held: list[Tensor] = []  # what was packed, so that no id comes again
     outputs: list[int] = []
 
     def pack(tensor: Tensor) -> Tensor:
-        ids.append(id(tensor))
         held.append(tensor)
-        packed.append(tensor.detach())
-        return packed[-1]
+        return tensor.detach()
 
-    def storages_but_for(known: Sequence[Tensor]) -> set[torch.UntypedStorage]:
-        listed = set(map(id, known))
-        return _storages(t for i, t in zip(ids, packed, strict=True) if i not in listed)
+    def but_for(known: Sequence[Tensor], key: Callable[[Tensor], int] = id) -> list[Tensor]:
+        """List what was packed and is none of the known tensors, once for each key."""
+        listed = set(map(key, known))
+        return [*{key(t): t for t in held if key(t) not in listed}.values()]
 
     for module in model.modules():
         module.register_forward_hook(lambda module, args, out: outputs.append(out.nbytes))
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         forward()
-    places = [t.data_ptr() for t in held]
-    held.clear()
-    resident, buffers = _storages(there), _storages(model.buffers())
-    own = [t for t in packed if t.untyped_storage() not in resident]
+    resident, packed, buffers = _storages(there), _storages(held), _storages(model.buffers())
+    own = [t for t in held if t.untyped_storage() not in resident]
     first_views = {t.untyped_storage(): t.nbytes for t in reversed(own)}
-    known_ids, known_places = {*map(id, there)}, {t.data_ptr() for t in there}
-    by_tensor = {i: t for i, t in zip(ids, packed, strict=True) if i not in known_ids}
-    by_place = {a: t for a, t in zip(places, packed, strict=True) if a not in known_places}
     unsaved = buffers - _storages(model.state_dict().values())
     yield from {
         "It is the number of elements: ask each storage for its bytes.": saved // 4,
         "Parameters and buffers are in it: they lie there whether autograd refers to them or "
-        "not.": _total(_storages(packed)),
+        "not.": _total(packed),
         "Buffers are in it: they lie there anyhow, as the parameters do.": saved
-        + _total(_storages(packed) & buffers),
+        + _total(packed & buffers),
         "A buffer is in it that state_dict() leaves out: model.buffers() has all.": saved
-        + _total(_storages(packed) & unsaved),
-        "What is saved twice is in it twice: remember which storages you have met.": sum(
-            t.untyped_storage().nbytes() for t in own
-        ),
+        + _total(packed & unsaved),
+        "What is saved twice is in it twice: remember which storages you have met.": _whole(own),
         "It adds up tensors: two views of one storage share its bytes.": sum(t.nbytes for t in own),
         "It is what the saved tensors show: a view keeps its whole storage alive.": sum(
             first_views.values()
         ),
         "Weights are in it: what is saved of a Linear is a transposed view, another tensor with "
-        "the same storage. Compare storages.": _total(storages_but_for(there)),
+        "the same storage. Compare storages.": _total(_storages(but_for(there))),
         "Weights and buffers are in it: what is saved of a Linear is a transposed view, another "
-        "tensor with the same storage. Compare storages.": _total(storages_but_for(parameters)),
+        "tensor with the same storage. Compare storages.": _total(_storages(but_for(parameters))),
         "A storage is in it once for each tensor object: two views of one memory, or a weight and "
-        "its transpose, are two objects. Compare storages.": _whole(by_tensor.values()),
+        "its transpose, are two objects. Compare storages.": _whole(but_for(there)),
         "A storage is in it once for each data_ptr of a tensor: a view of its second half begins "
-        "elsewhere. Compare storages.": _whole(by_place.values()),
+        "elsewhere. Compare storages.": _whole(but_for(there, Tensor.data_ptr)),
         "It is the outputs of all modules: not what autograd keeps of them.": sum(outputs),
     }.items()
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from tutorial_lib import memory
-from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Result, check, expect, fact, read
+from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Result, check, expect, read
 
 from . import given
 
@@ -39,7 +39,7 @@ class _Measured:
 @check(given.find_leaks, _PASSED, _cases, oracle=_Measured)
 def find_leaks(case: Case, result: Result, measured: _Measured) -> None:
     calls = read.integer(result["calls"], "calls of step")
-    fact(calls == 1, f"step was called {calls} times: once is wanted.")
+    expect.fact(calls == 1, f"step was called {calls} times: once is wanted.")
     seen = _pairs(result["leaks"])
     name = f"a step that keeps {case['leak']}"
     sizes, wanted = _sizes(seen), _sizes(measured.leaks.elements())
@@ -48,7 +48,7 @@ def find_leaks(case: Case, result: Result, measured: _Measured) -> None:
         reasons = _reasons(seen, sizes, wanted, measured)
         expect.no_fault({f"{name}: {shown} came. {words}": fits for words, fits in reasons.items()})
     operations = ", ".join(sorted({op for op, _ in seen}))
-    fact(
+    expect.fact(
         Counter(seen) == measured.leaks,
         f"{name}: the bytes are right, and the operations are {operations}. The one that made the "
         "storage is wanted, by func.overloadpacket.__name__, and none that used it later.",
@@ -56,7 +56,7 @@ def find_leaks(case: Case, result: Result, measured: _Measured) -> None:
 
 
 def _pairs(leaks: Any) -> list[tuple[str, int]]:
-    fact(
+    expect.fact(
         isinstance(leaks, list) and all(isinstance(x, list) and len(x) == 2 for x in leaks),
         f"a list of pairs (operation, bytes) is needed, and {str(leaks)[:100]} came.",
     )
@@ -77,30 +77,24 @@ def _reasons(
     old = Counter(size for op, size in suspects if (op, size) not in made)
     gradients, state = measured.left("gradients"), measured.left("optimizer_state")
     loss, garbage = Counter([4]), Counter(training.garbage_bytes)  # a step returns four bytes
+    is_silent, is_often = not extra and missing == wanted, bool(extra) and set(extra) <= set(wanted)
+    is_slices = bool(extra) and extra <= Counter(view.nbytes for view in training.views)
     return {
-        "Something was left behind, and an empty list says that nothing was.": (
-            not extra and missing == wanted
-        ),
-        "A slice keeps the whole storage alive: give the bytes of the storage.": (
-            bool(extra) and extra <= Counter(view.nbytes for view in training.views)
-        ),
-        "Several tensors that share a storage are one leak: list storages, not tensors.": (
-            bool(extra) and set(extra) <= set(wanted)
-        ),
+        "Something was left behind, and an empty list says that nothing was.": is_silent,
+        "A slice keeps the whole storage alive: give the bytes of the storage.": is_slices,
+        "Several tensors that share a storage are one leak: list storages, not tensors.": is_often,
         "Something is missing: what an operation makes for itself was never an object of "
         "Python's, and the graph holds it in C++. Catch each tensor when it is born.": not extra,
         "An operation whose name ends in _ changes a tensor and makes none, as the update does "
         "with the parameters: leave out what was among its arguments.": any(
             op.endswith("_") for op, _ in suspects
         ),
-        "What step() returned is in it: your function holds it while it looks. Let it go.": (
-            extra <= loss
-        ),
+        "What step() returned is in it: your function holds it while it looks. Let it go.": extra
+        <= loss,
         "An operation wrote into an old tensor that came by keyword, out=...: look for what is "
         "known among the keyword arguments too.": extra <= Counter([training.written.nbytes]),
-        "What lay there before the step is in it: a view of an old tensor makes no storage.": (
-            extra <= old
-        ),
+        "What lay there before the step is in it: a view of an old tensor makes no storage.": extra
+        <= old,
         "The gradients are in it: a step is meant to leave them.": extra <= gradients,
         "The optimizer's state is in it: a step is meant to leave it.": extra <= state,
         "Gradients and optimizer state are in it: a step is meant to leave both.": (

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from tutorial_lib import memory
 from tutorial_lib.checks.given import answered, observe
-from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Result, check, expect, fact, read
+from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Result, check, expect, read
 
 from . import given
 from .given.machine import PretendGPU
@@ -48,14 +48,14 @@ def phases_of(case: Case) -> Mapping[str, int]:
 def profile_step(case: Case, result: Result, phases: Mapping[str, int]) -> None:
     seen = answered.fields(result["profile"], (*_PHASES, "samples_per_second"))
     updates = read.integer(result["updates"], "number of steps")
-    fact(
-        updates > case["repeats"],
+    faults = {
         f"{updates} steps ran, and one of warm-up and {case['repeats']} timed ones are wanted: "
-        "repeats says how many.",
-    )
+        "repeats says how many.": updates <= case["repeats"],
+    }
     for key in _PHASES:
         is_negative = isinstance(seen[key], int) and seen[key] < 0
-        fact(not is_negative, f"{key}: a negative number came. {_INCREMENT}.")
+        faults[f"{key}: a negative number came. {_INCREMENT}."] = is_negative
+    expect.no_fault(faults)
     for key in _PHASES:
         phase = key.removesuffix("_bytes")
         expect.number_of_bytes(seen[key], phases[phase], key, _faults(case, phase))
@@ -84,7 +84,8 @@ def _faults(case: Case, phase: str) -> expect.Faults:
             readings.append((forward, backward, gpu.max_memory_allocated()))
             del loss
     (cold_forward, cold_backward, _), (forward, backward, update) = readings
-    gradients = sum(p.nbytes for p in training.model.parameters())
+    uncleared = forward + sum(p.nbytes for p in training.model.parameters())
+    both = max(forward, backward)
     yield from {
         "forward": {
             "The peak was reset before zero_grad, so the last step's gradients are in it: reset "
@@ -94,12 +95,9 @@ def _faults(case: Case, phase: str) -> expect.Faults:
             "It is a first step's: no optimizer state is there yet.": cold_forward,
             "It is the peak of the whole step: reset the peak before each phase, and read it "
             "after each.": max(forward, backward, update),
-            "It is the peak of forward and backward: read it before backward begins.": max(
-                forward, backward
-            ),
+            "It is the peak of forward and backward: read it before backward begins.": both,
             "It is what is there when forward is over: ask for the most there was.": between,
-            "The last step's gradients are still there: zero_grad comes first.": forward
-            + gradients,
+            "The last step's gradients are still there: zero_grad comes first.": uncleared,
             "The loss of the step before is still there, in a variable: let go of it.": forward + 4,
         },
         "backward": {
@@ -107,7 +105,7 @@ def _faults(case: Case, phase: str) -> expect.Faults:
             f"{_INCREMENT}, parameters and optimizer state with it.": backward - cleared,
             f"{_INCREMENT}, what forward saved with it.": backward - between,
             "It is a first step's: no optimizer state is there yet.": cold_backward,
-            "Forward's peak is in it: reset the peak between the two.": max(forward, backward),
+            "Forward's peak is in it: reset the peak between the two.": both,
             "It is what is there when backward is over: ask for the most there was.": after,
         },
     }[phase].items()

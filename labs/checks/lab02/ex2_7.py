@@ -1,6 +1,6 @@
 """The check of 2.7: the smallest card on which a step may run."""
 
-from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Faults, Result, check, value
+from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Faults, Result, check, expect, read
 from tutorial_lib.units import MIB
 
 from . import given
@@ -34,48 +34,40 @@ def _smallest(case: Case, number: str = "allocated", *, context: bool = True) ->
 
 @check(given.smallest_card, _PASSED, _cases)
 def smallest_card(case: Case, result: Result) -> None:
-    value(
-        result["memory"],
+    name = f"smallest_card for {case['run']['allocated']:,} bytes allocated"
+    seen = read.integer(result["memory"], name)
+    expect.close(
+        seen,
         _smallest(case),
         _faults(case),
-        name=f"smallest_card for {case['run']['allocated']:,} bytes allocated",
-        otherwise=lambda seen: (
-            f"{seen:,} bytes are not the memory of the smallest card that is not ruled out: "
-            "which number does a capped run never go below, and what is left to PyTorch?"
-        ),
+        otherwise=f"{seen:,} bytes are not the memory of the smallest card that is not ruled out: "
+        "which number does a capped run never go below, and what is left to PyTorch?",
+        where=f"{name}: ",
     )
 
 
 def _faults(case: Case) -> Faults:
     needs = case["run"]["allocated"]
     room = {memory: memory - held for memory, held in case["cards"] if memory - held >= needs}
-    exact = [memory for memory, free in room.items() if free > needs]
+    exact = min((memory for memory, free in room.items() if free > needs), default=0)
+    without, seen = _smallest(case, context=False), _smallest(case, "seen", context=False)
+    largest, first = max(room, default=0), next(iter(room), 0)
+    narrowest, left = min(room, key=room.__getitem__, default=0), min(room.values(), default=0)
     yield from {
-        "One that leaves PyTorch exactly what the step needs is enough: >=, not >.": (
-            min(exact, default=0)
-        ),
-        "PyTorch cannot have what CUDA's context holds: take it off.": (
-            _smallest(case, context=False)
-        ),
+        "One that leaves PyTorch exactly what the step needs is enough: >=, not >.": exact,
+        "PyTorch cannot have what CUDA's context holds: take it off.": without,
         "That card holds all that a free run reserved. Under a cap the allocator gives back the "
         "blocks that it keeps, and the step runs on a smaller one.": _smallest(case, "reserved"),
         "That card holds all that the allocator reserved, and nothing is taken off for CUDA's "
         "context.": _smallest(case, "reserved", context=False),
-        "That card holds what nvidia-smi showed of a free run, which takes more than it needs.": (
-            _smallest(case, "seen", context=False)
-        ),
-        "That card holds what nvidia-smi showed, and a second context beside the one in it.": (
-            _smallest(case, "seen")
-        ),
-        "The step may run on that card, and on a smaller one too: it is the largest.": (
-            max(room, default=0)
-        ),
-        "The step may run on that card, and on a smaller one too: it is the first in the list.": (
-            next(iter(room), 0)
-        ),
+        "That card holds what nvidia-smi showed of a free run, which takes more than it "
+        "needs.": seen,
+        "That card holds what nvidia-smi showed, and a second context beside the one in "
+        "it.": _smallest(case, "seen"),
+        "The step may run on that card, and on a smaller one too: it is the largest.": largest,
+        "The step may run on that card, and on a smaller one too: it is the first in the "
+        "list.": first,
         "That card leaves PyTorch the least room that is enough, since its context holds more: one "
-        "with less memory is enough too.": min(room, key=lambda card: room[card], default=0),
-        "That is what the card leaves to PyTorch: the card's memory is wanted.": (
-            min(room.values(), default=0)
-        ),
+        "with less memory is enough too.": narrowest,
+        "That is what the card leaves to PyTorch: the card's memory is wanted.": left,
     }.items()

@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor
 from torch.utils import checkpoint as checkpoints
 
-from tutorial_lib.checks.vocabulary import Result, expect, fact, read
+from tutorial_lib.checks.vocabulary import Result, expect, read
 
 from .given.chain import Call
 
@@ -32,7 +32,7 @@ def expect_gradients(result: Result, exact: list[Tensor | None]) -> None:
     wrong = [p for p in zip(seen, exact, strict=True) if not expect.same_bits(*p)]
     largest = max((expect.relative_error(*pair) for pair in wrong), default=0.0)
     number = sum(gradient is not None for gradient in exact)
-    fact(
+    expect.fact(
         not wrong,
         f"{len(wrong)} of {number} gradients differ from those of the plain run, by up to "
         f"{largest:.0%}, and the same bits are wanted: does the recomputation compute what "
@@ -44,8 +44,8 @@ def expect_peak(result: Result, peak: int, advice: str) -> None:
     """Expect a peak no higher than PyTorch's, and not so low that the meter missed something."""
     seen = read.integer(result["peak"], "the peak")
     enough = f"the peak is {seen:,} bytes, and {peak:,} are enough, with right gradients: {advice}"
-    fact(seen <= peak, enough)
-    fact(
+    expect.fact(seen <= peak, enough)
+    expect.fact(
         seen >= _FLOOR * peak,
         f"the peak is said to be {seen:,} bytes, and PyTorch's own checkpoint takes {peak:,}: "
         "what a block recomputes does not fit into so few. Recompute where the meter looks on, "

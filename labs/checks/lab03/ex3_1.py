@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Result, check, no_fault, read
+from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Result, check, expect, read
 
 from . import beside_torch, given
 from .given import chain
@@ -32,7 +32,7 @@ def discard(case: Case, result: Result, plain: Result) -> None:
         "parameters got no gradient: torch.autograd.grad leaves .grad alone, and "
         "torch.autograd.backward fills it, the parameters' too.": not any_weight,
     }
-    no_fault(faults)
+    expect.no_fault(faults)
     beside_torch.expect_gradients(result, exact)
     saved = read.number(result["saved"], "what autograd saved of the input")
     what = "nothing" if saved == 0 else f"{saved} times the input"
@@ -42,4 +42,4 @@ def discard(case: Case, result: Result, plain: Result) -> None:
         "as an attribute is hidden from autograd, so use ctx.save_for_backward, for the "
         "inputs.": saved != 1,
     }
-    no_fault(faults)
+    expect.no_fault(faults)

@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Result, check, fact, no_fault, read
+from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Result, check, expect, read
 
 from . import beside_torch, given
 from .given import chain
@@ -31,19 +31,19 @@ def hooked(case: Case, result: Result, exact: Result) -> None:
         f"the blocks ran {begun} times: that is a recomputation for every tensor. Keep what "
         "the first one collects, and recompute only when nothing is there.": max(begun) > 2,
     }
-    no_fault(faults)
+    expect.no_fault(faults)
     beside_torch.expect_gradients(result, exact["gradients"])
     if case["input_needs_grad"]:
         return  # an autograd.Function comes this far, and is told at the next case where it fails
     stayed = read.integer(result["stayed"], "recomputed bytes that stayed")
-    fact(
+    expect.fact(
         stayed == 0,
         f"{stayed} recomputed bytes stayed after backward, until Python's "
         "garbage collector came by, and the gradients were right: what was collected holds "
         "its own graph. Store and return an alias without one.",
     )
     ended = read.counts(result, "ended", case["num_blocks"], "runs to the end")
-    fact(
+    expect.fact(
         max(ended) < 2,
         f"the blocks came to their end {ended} times, and once is enough: what comes after the "
         "last saved tensor ran again. Leave the recomputation when that tensor is there.",

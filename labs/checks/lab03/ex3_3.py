@@ -1,6 +1,6 @@
 """The check of 3.3: random state, autocast and BatchNorm as in the forward."""
 
-from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Result, check, no_fault, read
+from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Result, check, expect, read
 
 from . import given
 
@@ -23,7 +23,7 @@ def _cases(draw: Draw) -> Cases:
 def remember_surroundings(case: Case, result: Result) -> None:
     faults = {"random": _random_faults, "devices": _device_faults}
     faults |= {"autocast": _autocast_faults, "norm": _norm_faults}
-    no_fault(faults[case["kind"]](case, result))
+    expect.no_fault(faults[case["kind"]](case, result))
 
 
 def _random_faults(case: Case, result: Result) -> dict[str, bool]:

@@ -1,6 +1,6 @@
 """The check of 3.5: a region with several backwards and early stop."""
 
-from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Result, check, fact, no_fault, read
+from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Result, check, expect, read
 
 from . import beside_torch, given
 from .given.checkpoints import REGION_RUNS
@@ -27,29 +27,29 @@ def _cases(draw: Draw) -> Cases:
 def region(case: Case, result: Result, exact: Result) -> None:
     kind = case["kind"]
     if kind == "twice":
-        no_fault(_twice_faults(str(result["said"])))
+        expect.no_fault(_twice_faults(str(result["said"])))
         return
     if "begun" in exact:
         wanted = exact["begun"]
         begun = read.counts(result, "begun", len(wanted), "runs of each block")
-        fact(
+        expect.fact(
             begun == wanted or kind != "dead",
             f"the blocks ran {begun} times, and {wanted} are wanted: the last slot is dead there, "
             "and the recomputation goes on to its number all the same, since 3.6 compares all that "
             "it saves.",
         )
         side = "once for each backward" if max(begun) > max(wanted) else "for each backward"
-        fact(
+        expect.fact(
             begun == wanted,
             f"the blocks ran {begun} times, and {wanted} are wanted: recompute {side}, "
             "and note its name in recomputed_for.",
         )
     if kind == "chain":
-        no_fault(_early_stop_faults(case, result))
+        expect.no_fault(_early_stop_faults(case, result))
     beside_torch.expect_gradients(result, exact["gradients"])
     if kind == "passes":
         stayed = read.integer(result["stayed"], "recomputed bytes that stayed")
-        fact(
+        expect.fact(
             stayed == 0,
             f"{stayed} recomputed bytes stayed after a backward with retain_graph, and none need "
             "to: unpack takes the tensor out of its slot.",

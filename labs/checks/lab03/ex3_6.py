@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Result, check, fact, no_fault, read
+from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Result, check, expect, read
 
 from . import beside_torch, given
 
@@ -54,21 +54,21 @@ def checkpoint(case: Case, result: Result, exact: Result) -> None:
         _judge_differs(case, result)
     elif kind == "dead":
         said = str(result["said"])
-        fact(
+        expect.fact(
             not said,
             f"one of two results was let go, backward through the other raised {said[:120]!r}, "
             "and the recomputation was the same: it stops at the last slot's number, dead or "
             "alive.",
         )
     elif kind == "not preserved":
-        fact(
+        expect.fact(
             not read.flag(result, "random_state_kept"),
             "preserve_rng_state=False was passed, and the recomputation kept the random state "
             "all the same: hand that option to remember_surroundings.",
         )
     else:
         faults = {"chain": _chain_faults, "call": _call_faults}
-        no_fault(faults[kind](case, result, exact) if kind in faults else {})
+        expect.no_fault(faults[kind](case, result, exact) if kind in faults else {})
         beside_torch.expect_gradients(result, exact["gradients"])
         if kind in _ADVICE:
             beside_torch.expect_peak(result, exact["peak"], _ADVICE[kind])
@@ -104,7 +104,7 @@ def _call_faults(case: Case, result: Result, exact: Result) -> dict[str, bool]:
 def _judge_differs(case: Case, result: Result) -> None:
     said, how, words = str(result["said"]), case["how"], case["words"]
     if not words:
-        fact(not said, _MAY_PASS.get(how, "").format(said[:200]))
+        expect.fact(not said, _MAY_PASS.get(how, "").format(said[:200]))
         return
     named = {"fewer": ["2", "1"], "more": ["2", "3"], "shape": ["(3,)", f"({case['rows']},)"]}
     named |= {"dtype": ["float64", "float32"]}
@@ -125,4 +125,4 @@ def _judge_differs(case: Case, result: Result) -> None:
             not kept
         ),
     }
-    no_fault(faults)
+    expect.no_fault(faults)

@@ -17,6 +17,11 @@ from tutorial_lib.instruments.segments.tree import Tree, leaves
 _DEEPEST = 200  # of a tree; no case has as many stages
 
 
+def where(case: Case) -> str:
+    """Say which case of 4.3 and 4.4 it is."""
+    return f"{case['stages']} stages, {case['places']} places: "
+
+
 def draw_stages(draw: Draw, count: int) -> list[dict[str, Any]]:
     """Draw a chain in which no two stages are alike, as data.
 
@@ -89,31 +94,33 @@ def in_segments(count: int, length: int) -> Tree:
     return (*parts[:-1], *parts[-1])
 
 
-def read_tree(value: Any, count: int, name: str = "the tree") -> Tree:
+def read_tree(value: Any, count: int) -> Tree:
     """Read a tree of so many stages: a nesting of tuples with each of them once, in order."""
     if not isinstance(value, list):
-        raise CheckError(f"{name} should be a tuple, and is {type(value).__name__}.")
-    tree = _tuples(value, name, _DEEPEST)
+        raise CheckError(f"the tree should be a tuple, and is {type(value).__name__}.")
+    tree = _tuples(value, _DEEPEST)
     seen = list(leaves(tree))
     if seen != list(range(count)):
         shown = f"{seen[:12]}"[:-1] + (", ...]" if len(seen) > 12 else "]")
         raise CheckError(
-            f"{name} has the stages {shown}, and those from 0 to {count - 1} are needed, each once "
-            "and in order: where does a part begin and end?"
+            f"the tree has the stages {shown}, and those from 0 to {count - 1} are needed, each "
+            "once and in order: where does a part begin and end?"
         )
     return tree
 
 
-def _tuples(value: list[Any], name: str, depth: int) -> Tree:
+def _tuples(value: list[Any], depth: int) -> Tree:
     if not depth:
-        raise CheckError(f"{name} is nested more than {_DEEPEST} deep: each part must be shorter.")
+        raise CheckError(
+            f"the tree is nested more than {_DEEPEST} deep: each part must be shorter."
+        )
     strange = [item for item in value if type(item) not in (int, list)]
     if strange:
         raise CheckError(
-            f"{name} holds {type(strange[0]).__name__}: a number is a stage that is kept, a tuple "
-            "is a segment, and nothing else belongs there."
+            f"the tree holds {type(strange[0]).__name__}: a number is a stage that is kept, a "
+            "tuple is a segment, and nothing else belongs there."
         )
-    return tuple(_tuples(i, name, depth - 1) if isinstance(i, list) else i for i in value)
+    return tuple(_tuples(i, depth - 1) if isinstance(i, list) else i for i in value)
 
 
 def shown(tree: Tree) -> str:

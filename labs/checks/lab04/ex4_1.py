@@ -2,8 +2,7 @@
 
 from collections.abc import Callable, Iterable
 
-from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Faults, Result, check, read, value
-from tutorial_lib.checks.vocabulary.expect import EXACT
+from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Faults, Result, check, expect, read
 from tutorial_lib.instruments.planning.chain.simulate import Event, Simulation, simulate
 
 from . import chains, given
@@ -30,34 +29,29 @@ def _simulated(case: Case) -> Simulation:
     return simulate(stages, chains.in_segments(len(stages), case["length"]))
 
 
-@check(given.segments_cost, _PASSED, _cases, oracle=_simulated)
+def _where(case: Case) -> str:
+    return f"{len(case['stages'])} stages in segments of {case['length']}: "
+
+
+@check(given.segments_cost, _PASSED, _cases, oracle=_simulated, where=_where)
 def segments_cost(case: Case, result: Result, right: Simulation) -> None:
-    where = f"{len(right.stages)} stages in segments of {case['length']}: "
-    value(
-        result["seconds"],
+    seconds, length = read.number(result["seconds"], "the time"), case["length"]
+    expect.close(
+        seconds,
         right.seconds,
-        _time_faults(right, case["length"]),
-        name=f"{where}the time",
-        kind=read.number,
-        otherwise=lambda seen: (
-            f"the time is {seen:g}, and is none of the usual faults: forward and backward "
-            "of every stage, and the forward of each stage that runs again."
-        ),
-        tolerance=EXACT,
-        where=where,
+        _time_faults(right, length),
+        otherwise=f"the time is {seconds:g}, and is none of the usual faults: forward and backward "
+        "of every stage, and the forward of each stage that runs again.",
     )
-    value(
-        result["peak"],
+    peak = read.integer(result["peak"], "the peak")
+    expect.close(
+        peak,
         right.peak_bytes,
-        _peak_faults(right, case["length"]),
-        name=f"{where}the peak",
-        otherwise=lambda seen: (
-            f"the time is right, and the peak ({seen}) is "
-            f"{'too small' if seen < right.peak_bytes else 'too large'}. "
-            "figures.schedule(planning.simulate(unequal, segments(6, 2)).events, unit=1) draws "
-            "what is held at every run: go through it with your sum for `unequal`."
-        ),
-        where=where,
+        _peak_faults(right, length),
+        otherwise=f"the time is right, and the peak ({peak}) is "
+        f"{'too small' if peak < right.peak_bytes else 'too large'}. "
+        "figures.schedule(planning.simulate(unequal, segments(6, 2)).events, unit=1) draws what is "
+        "held at every run: go through it with your sum for `unequal`.",
     )
 
 
@@ -94,10 +88,9 @@ def _peak_faults(right: Simulation, length: int) -> Faults:
     def peak(change: Callable[[Event, int], int]) -> int:
         return max(first, *(event.held_bytes + change(event, start) for event, start in backward))
 
+    plain = simulate(stages, tuple(range(count)))
     yield from {
-        "that is the peak of a step that keeps everything.": (
-            simulate(stages, tuple(range(count))).peak_bytes
-        ),
+        "that is the peak of a step that keeps everything.": plain.peak_bytes,
         "boundaries and the largest inside are in it, and what a stage holds while it runs is not: "
         "that is what kept_needs gives.": sum(inputs[::length]) + max(insides),
         "the chain's own input is missing in the peak.": right.peak_bytes - inputs[0],

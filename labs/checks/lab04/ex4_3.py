@@ -3,7 +3,7 @@
 import math
 from functools import cache
 
-from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Faults, Result, check, fact, value
+from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Faults, Result, check, expect, read
 
 from . import chains, given
 
@@ -17,10 +17,9 @@ def _cases(draw: Draw) -> Cases:
     yield from ({"stages": stages, "places": places} for stages, places in pairs)
 
 
-@check(given.fewest_forwards, _PASSED, _cases)
+@check(given.fewest_forwards, _PASSED, _cases, where=chains.where)
 def fewest_forwards(case: Case, result: Result) -> None:
-    stages, places = case["stages"], case["places"]
-    where = f"{stages} stages, {places} places: "
+    stages, places, seen = case["stages"], case["places"], result["forwards"]
     advice = {
         (2, 3): "is every k tried, up to n - 1? With two stages it is 1.",
         (2, 1): "a single stage needs one forward, without a place too, so look at the stages "
@@ -30,27 +29,24 @@ def fewest_forwards(case: Case, result: Result) -> None:
         "try every k from 1 to n - 1, and give the first part all c places: those of the later "
         "part are free when its turn comes.",
     )
-    is_endless = isinstance(result["forwards"], float) and result["forwards"] == math.inf
-    fact(not is_endless, f"{where}the number of forwards is inf: {advice}")
-    wanted = chains.binomial(stages, places)
-    sides = ("fewer than are possible", "more than are needed")
-    value(
-        result["forwards"],
+    is_endless = isinstance(seen, float) and seen == math.inf
+    expect.fact(not is_endless, f"the number of forwards is inf: {advice}")
+    seen, wanted = read.integer(seen, "the number of forwards"), chains.binomial(stages, places)
+    side = "more than are needed" if seen > wanted else "fewer than are possible"
+    expect.close(
+        seen,
         wanted,
         _faults(stages, places, wanted),
-        name=f"{where}the number of forwards",
-        otherwise=lambda seen: (
-            f"{seen} forwards are {sides[seen > wanted]}: try the recursion by hand with 3 stages, "
-            "where 1 place needs 6 forwards and 2 places need 5."
-        ),
-        where=where,
+        otherwise=f"{seen} forwards are {side}: try the recursion by hand with 3 stages, where 1 "
+        "place needs 6 forwards and 2 places need 5.",
     )
 
 
 def _faults(stages: int, places: int, wanted: int) -> Faults:
+    alone = _by_hand(stages)
     yield from {
         "that is without any boundary but the input: a boundary in the right place saves runs.": (
-            _by_hand(stages)
+            alone
         ),
         "the first runs are missing: every stage runs forward once to begin with.": wanted - stages,
     }.items()

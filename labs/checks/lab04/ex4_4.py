@@ -1,6 +1,6 @@
 """The check of 4.4: the tree with the fewest forwards."""
 
-from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Result, check, no_fault
+from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Result, check, expect
 from tutorial_lib.instruments.planning.chain.simulate import simulate
 from tutorial_lib.instruments.planning.chain.stages import Stage
 from tutorial_lib.instruments.segments.tree import Tree, leaves
@@ -25,30 +25,26 @@ def held(tree: Tree, num_stages: int) -> tuple[int, int, int]:
     return peak // _INSIDE, max(1, peak % _INSIDE - 2), sum(simulated.counts)
 
 
-@check(given.revolve_tree, _PASSED, _cases)
+@check(given.revolve_tree, _PASSED, _cases, where=chains.where)
 def revolve_tree(case: Case, result: Result) -> None:
     stages, places = case["stages"], case["places"]
-    where = f"{stages} stages, {places} places: "
-    tree = chains.read_tree(result["tree"], stages, f"{where}the tree")
+    tree = chains.read_tree(result["tree"], stages)
     kept, taken, runs = held(tree, stages)
     fewest, shown = chains.binomial(stages, places), chains.shown(tree)
-    no_fault(
-        {
-            f"{where}no stage runs twice in {shown}: the insides of all stages are held at once, "
-            "and one at a time is allowed.": runs == stages > 1,
-            f"{where}{kept} stages are kept side by side in {shown}: a tuple holds one number, its "
-            "last item, and everything before it is a segment.": kept > 1,
-            f"{where}in {shown} a tuple ends with a tuple, whose stages run once more than they "
-            "need: (segment, *later) puts the later part's items beside the segment.": (
-                _ends_with_segment(tree)
-            ),
-            f"{where}{taken} places are taken at once. What lies after a boundary has one place "
-            "fewer than what lies before it.": taken > places,
-            f"{where}{runs} forwards, and {fewest} are enough. {_advice(tree, places)}": (
-                runs > fewest
-            ),
-        }
-    )
+    faults = {
+        f"no stage runs twice in {shown}: the insides of all stages are held at once, and one at a "
+        "time is allowed.": runs == stages > 1,
+        f"{kept} stages are kept side by side in {shown}: a tuple holds one number, its last item, "
+        "and everything before it is a segment.": kept > 1,
+        f"in {shown} a tuple ends with a tuple, whose stages run once more than they need: "
+        "(segment, *later) puts the later part's items beside the segment.": (
+            _ends_with_segment(tree)
+        ),
+        f"{taken} places are taken at once. What lies after a boundary has one place fewer than "
+        "what lies before it.": taken > places,
+        f"{runs} forwards, and {fewest} are enough. {_advice(tree, places)}": runs > fewest,
+    }
+    expect.no_fault(faults)
 
 
 def _ends_with_segment(tree: Tree) -> bool:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Faults, Result, check, value
+from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Faults, Result, check, expect, read
 from tutorial_lib.instruments.planning.chain.costs import Bytes, Costs
 from tutorial_lib.instruments.planning.chain.floor import Floor
 from tutorial_lib.instruments.planning.chain.simulate import simulate
@@ -58,19 +58,22 @@ def _cases(draw: Draw) -> Cases:
     yield from ({"stages": chains.draw_stages(draw, count)} for count in (2, 4, 7, 10))
 
 
-@check(given.smallest_budget, _PASSED, _cases)
+def _where(case: Case) -> str:
+    return f"a chain of {len(case['stages'])} stages: "
+
+
+@check(given.smallest_budget, _PASSED, _cases, where=_where)
 def smallest_budget(case: Case, result: Result) -> None:
     stages = given.stages_of(case)
     floor = floor_bytes(stages)
-    value(
-        result["floor"],
+    seen = read.integer(result["floor"], "the smallest budget")
+    expect.close(
+        seen,
         floor,
         itertools.chain(_faults(stages, floor), _keeping_faults(stages)),
-        name=f"a chain of {len(stages)} stages: the smallest budget",
-        otherwise=lambda seen: (
-            f"{seen} bytes are {'more' if seen > floor else 'less'} than is right: try the "
-            "recursion by hand with two stages, then with three."
-        ),
+        otherwise=f"{seen} bytes are {'more' if seen > floor else 'less'} than is right: try the "
+        "recursion by hand with two stages, then with three.",
+        where="the smallest budget: ",
     )
 
 

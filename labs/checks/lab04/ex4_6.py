@@ -100,23 +100,24 @@ class Best:
         return min(fitting, default=math.inf)
 
 
-@check(given.fastest_tree, _PASSED, _cases, oracle=Best)
+def _where(case: Case) -> str:
+    return f"{len(case['stages'])} stages, {case['budget']} bytes: "
+
+
+@check(given.fastest_tree, _PASSED, _cases, oracle=Best, where=_where)
 def fastest_tree(case: Case, result: Result, best: Best) -> None:
     said = str(result["said"])
-    where = f"{len(best.stages)} stages, {best.budget} bytes: "
     if best.budget < best.floor:
-        _judge_refusal(said, where, best.floor)
+        _judge_refusal(said, best.floor)
         return
-    if said:
-        smallest = ": the budget is the smallest one, and that is enough"
-        raise CheckError(
-            f"{where}your function raised {said[:160]!r}, and there is a tree that fits"
-            f"{smallest if best.budget == best.floor else ''}."
-        )
-    tree = chains.read_tree(result["tree"], len(best.stages), f"{where}the tree")
+    is_smallest = best.budget == best.floor
+    enough = ": the budget is the smallest one, and that is enough" if is_smallest else ""
+    words = f"your function raised {said[:160]!r}, and there is a tree that fits{enough}."
+    expect.fact(not said, words)
+    tree = chains.read_tree(result["tree"], len(best.stages))
     simulated = simulate(best.stages, tree)
     if simulated.peak_bytes > best.budget:
-        raise CheckError(f"{where}{_over(best, tree, simulated)}")
+        raise CheckError(_over(best, tree, simulated))
     expect.close(
         simulated.seconds,
         best.planned.seconds,
@@ -124,37 +125,32 @@ def fastest_tree(case: Case, result: Result, best: Best) -> None:
         otherwise=f"{chains.shown(tree)} fits and takes {simulated.seconds:g} seconds, and there "
         "is a faster tree that fits: is every way tried, and is in its extra time what a segment "
         "runs again?",
-        where=where,
     )
 
 
-def _judge_refusal(said: str, where: str, floor: int) -> None:
-    if not said:
-        raise CheckError(
-            f"{where}a tree came back for a budget that no tree fits into: raise a ValueError. If "
-            "you do where `smallest_budget` says so, that answer to 4.5 is too small here."
-        )
-    if not said.startswith("ValueError") or floor not in expect.numbers_named(said):
-        raise CheckError(
-            f"{where}a ValueError that names the smallest budget in bytes is wanted, to the byte, "
-            f"as 4.5 gives it, and this came: {said[:160]!r}"
-        )
+def _judge_refusal(said: str, floor: int) -> None:
+    faults = {
+        "a tree came back for a budget that no tree fits into: raise a ValueError. If you do where "
+        "`smallest_budget` says so, that answer to 4.5 is too small here.": not said,
+        "a ValueError that names the smallest budget in bytes is wanted, to the byte, as 4.5 gives "
+        f"it, and this came: {said[:160]!r}": not said.startswith("ValueError")
+        or floor not in expect.numbers_named(said),
+    }
+    expect.no_fault(faults)
 
 
 def _over(best: Best, tree: Any, simulated: Simulation) -> str:
     over = simulated.peak_bytes - best.budget
-    keeps_all = simulated.counts == (1,) * len(best.stages)
+    needs = f"{chains.shown(tree)} needs {over} bytes more than the budget"
     for words, slip in chains.AT_THE_END.items():
         if len(best.stages) == _FEW and best.slipped(slip, best.budget) == simulated:
-            return f"{chains.shown(tree)} needs {over} bytes more than the budget: {words}"
-    advice = (
-        "The chain's own input is held all the time. After a kept stage there are its saved bytes "
-        "less, after a segment the boundary that follows it, and while a stage runs its own needs "
-        "must fit."
-    )
+            return f"{needs}: {words}"
+    if simulated.counts == (1,) * len(best.stages):
+        return f"{needs}. It keeps everything."
     return (
-        f"{chains.shown(tree)} needs {over} bytes more than the budget. "
-        f"{'It keeps everything.' if keeps_all else advice}"
+        f"{needs}. The chain's own input is held all the time. After a kept stage there are its "
+        "saved bytes less, after a segment the boundary that follows it, and while a stage runs "
+        "its own needs must fit."
     )
 
 

@@ -46,63 +46,50 @@ def _plain_and_exchanged(case: Case) -> tuple[Step, Step]:
     return plain, counted(model, loss, case)
 
 
-@check(given.checkpoint_only, _PASSED, _cases, oracle=_plain_and_exchanged)
+def _where(case: Case) -> str:
+    return f"modules named {case['part']!r}: "
+
+
+@check(given.checkpoint_only, _PASSED, _cases, oracle=_plain_and_exchanged, where=_where)
 def checkpoint_only(case: Case, result: Result, right: tuple[Step, Step]) -> None:
-    where = f"modules named {case['part']!r}: "
     plain, wanted = right
-    expect.value(
-        result["loss"],
-        wanted.loss,
-        name=f"{where}the loss",
-        otherwise="the model computes something else inside your block: does each module run its "
-        "own forward? A lambda in a loop looks up the loop's variable when it is called.",
-        where=where,
-        kind=read.number,
+    expect.fact(
+        read.number(result["loss"], "the loss") == wanted.loss,
+        "the model computes something else inside your block: does each module run its own "
+        "forward? A lambda in a loop looks up the loop's variable when it is called.",
     )
-    expect.value(
-        result["flops"],
-        wanted.flops,
-        [("no matmul ran again: nothing is checkpointed inside your block.", plain.flops)],
-        name=f"{where}FLOPs of the step",
-        otherwise=lambda seen: (
-            f"{(seen - plain.flops) / (wanted.flops - plain.flops):.2f} times the "
-            "FLOPs that should run again do so: each module is one segment, and no other part is."
-        ),
-        where=where,
-    )
+    flops = read.integer(result["flops"], "FLOPs of the step")
+    again = (flops - plain.flops) / (wanted.flops - plain.flops)
+    faults = {
+        "no matmul ran again: nothing is checkpointed inside your block.": flops == plain.flops,
+        f"{again:.2f} times the FLOPs that should run again do so: each module is one segment, and "
+        "no other part is.": flops != wanted.flops,
+    }
+    expect.no_fault(faults)
     expect_gradients(
         result,
         plain.gradients,
-        f"{where}FLOPs are right, and gradients differ from those of the plain model. There is "
-        "dropout inside: does a module draw the same random numbers again?",
+        "FLOPs are right, and gradients differ from those of the plain model. There is dropout "
+        "inside: does a module draw the same random numbers again?",
     )
-    in_closure = (
-        "a function without arguments holds them in its closure, where autograd does not see "
-        "them (lab 03). Hand the arguments to `checkpoint`."
+    saved = read.integer(result["saved"], "saved bytes")
+    advice = (
+        "a function without arguments holds them in its closure, where autograd does not see them "
+        "(lab 03). Hand the arguments to `checkpoint`."
     )
-    more = "only the arguments of each module should wait."
-    expect.value(
-        result["saved"],
-        wanted.saved,
-        name=f"{where}saved bytes",
-        otherwise=lambda seen: (
-            f"gradients are right, and {seen:,} bytes are saved, where {wanted.saved:,} are "
-            f"wanted: {in_closure if seen < wanted.saved else more}"
-        ),
-        where=where,
-    )
+    advice = "only the arguments of each module should wait." if saved > wanted.saved else advice
     after = read.items(result["after"], "what the model does after the block")
-    swallowed = not str(result["said"]).startswith("KeyError")
-    expect.no_fault(
-        {
-            f"{where}after your block the modules are still checkpointed, or no longer what they "
-            "were: put back what you changed.": after[1:] != [plain.flops, plain.saved],
-            f"{where}after your block the model gives another loss. One module came with a forward "
-            "of its own, as LoRA sets one: put back that one, not the class's.": (
-                after[:1] != [plain.loss]
-            ),
-            f"{where}an error inside your block was swallowed: let it through.": swallowed,
-            f"{where}after an error inside your block the modules are still checkpointed: undo in "
-            "`finally`.": result["after_error"] != plain.saved,
-        }
-    )
+    faults = {
+        f"gradients are right, and {saved:,} bytes are saved, where {wanted.saved:,} are wanted: "
+        f"{advice}": saved != wanted.saved,
+        "after your block the modules are still checkpointed, or no longer what they were: put "
+        "back what you changed.": after[1:] != [plain.flops, plain.saved],
+        "after your block the model gives another loss. One module came with a forward of its own, "
+        "as LoRA sets one: put back that one, not the class's.": after[:1] != [plain.loss],
+        "an error inside your block was swallowed: let it through.": (
+            not str(result["said"]).startswith("KeyError")
+        ),
+        "after an error inside your block the modules are still checkpointed: undo in "
+        "`finally`.": result["after_error"] != plain.saved,
+    }
+    expect.no_fault(faults)

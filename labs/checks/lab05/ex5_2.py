@@ -80,35 +80,28 @@ class Cost:
         return sum(known[place].flops for place in ran)
 
 
-@check(given.cost_of_keeping, _PASSED, _cases, oracle=Cost)
+def _where(case: Case) -> str:
+    return f"kept {', '.join(case['kept']) or 'nothing'}: "
+
+
+@check(given.cost_of_keeping, _PASSED, _cases, oracle=Cost, where=_where)
 def cost_of_keeping(case: Case, result: Result, right: Cost) -> None:
-    where = f"kept {', '.join(case['kept']) or 'nothing'}: "
-    expect.value(
-        result["num_bytes"],
-        right.num_bytes,
-        _bytes_faults(right),
-        name=f"{where}the bytes",
-        otherwise=lambda seen: (
-            f"the bytes ({seen:,}) are not those of the tensors in `kept`, each once."
-        ),
-        where=where,
-    )
-    expect.value(
-        result["flops"],
+    seen = read.integer(result["num_bytes"], "the bytes")
+    words = f"the bytes ({seen:,}) are not those of the tensors in `kept`, each once."
+    expect.close(seen, right.num_bytes, _bytes_faults(right), otherwise=words)
+    seen = read.integer(result["flops"], "the FLOPs")
+    expect.close(
+        seen,
         right.flops,
         _flops_faults(right),
-        name=f"{where}the FLOPs",
-        otherwise=lambda seen: (
-            f"the bytes are right, and the FLOPs ({seen:,}) are "
-            f"{'too few' if seen < right.flops else 'too many'}. Write down by hand "
-            "which operations run again, and print yours beside it."
-        ),
-        where=where,
+        otherwise=f"the bytes are right, and the FLOPs ({seen:,}) are "
+        f"{'too few' if seen < right.flops else 'too many'}. Write down by hand which operations "
+        "run again, and print yours beside it.",
     )
     expect.fact(
         read.flag(result, "inputs kept"),
-        f"{where}both numbers are right, and your function changed `trace` or `kept`, which the "
-        "caller uses again. `|=` and `-=` change a set in place: begin with a new one.",
+        "both numbers are right, and your function changed `trace` or `kept`, which the caller "
+        "uses again. `|=` and `-=` change a set in place: begin with a new one.",
     )
 
 
@@ -129,22 +122,21 @@ def _bytes_faults(right: Cost) -> Faults:
 def _flops_faults(right: Cost) -> Faults:
     ops, needed = right.trace.ops, right.trace.needed
     dropped = needed - right.kept
-    must, of_all_missing = set(dropped), 0
+    must, of_all_missing, through = set(dropped), 0, right.again(needed, stop=False)
     for op in reversed(ops):
         if set(op.writes) <= must:
             of_all_missing += op.flops
             must |= set(op.reads) - right.kept
     last = {name: op for op in ops if op.name != "view" for name in op.writes}
     first = {name: op for op in reversed(ops) for name in op.writes}
+    by_first = right.again(needed, set(first.values()))
     yield from {
         "only the operations that make a dropped tensor itself run again in your sum. Their inputs "
         "may be gone too, though backward never asked for them, and a loop from the front finds "
         "them too late.": sum(op.flops for op in ops if dropped & set(op.writes)),
         "an operation that several dropped tensors go back to is in your sum several times: it "
         "runs once.": sum(right.again({name}) for name in dropped),
-        "your sum goes on through tensors that are kept: what is kept need not be made.": (
-            right.again(needed, stop=False)
-        ),
+        "your sum goes on through tensors that are kept: what is kept need not be made.": through,
         "your sum makes all that is not kept. Only what backward needs, or what leads to it, is "
         "recomputed.": right.again({name for op in ops for name in op.writes}),
         "an operation that writes a tensor after its last reader runs again in your sum: only what "
@@ -156,7 +148,5 @@ def _flops_faults(right: Cost) -> Faults:
             needed, set(last.values()), late=True
         ),
         "a tensor is made by the first operation alone that writes it, in your sum: one in place "
-        "comes later, and what that reads must be there too.": right.again(
-            needed, set(first.values())
-        ),
+        "comes later, and what that reads must be there too.": by_first,
     }.items()

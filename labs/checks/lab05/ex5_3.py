@@ -49,62 +49,53 @@ class _Right:
         return self.waiting + 2 * int(sum(self.matmuls[i][1] for i in keep))
 
 
-@check(given.keep_matmuls, _PASSED, _cases, oracle=_Right)
+def _where(case: Case) -> str:
+    return f"keep {case['keep']}: "
+
+
+@check(given.keep_matmuls, _PASSED, _cases, oracle=_Right, where=_where)
 def keep_matmuls(case: Case, result: Result, right: _Right) -> None:
     keep, plain = case["keep"], right.plain
-    where, wanted = f"keep {keep}: ", right.flops(keep, keep)
     expect.fact(
         read.flag(result, "same_again"),
-        f"{where}asked about the recomputation too, as some releases of PyTorch do, your policy "
-        "keeps other matmuls than in forward: each run counts from 0, and context.is_recompute "
-        "says which it is.",
+        "asked about the recomputation too, as some releases of PyTorch do, your policy keeps "
+        "other matmuls than in forward: each run counts from 0, and context.is_recompute says "
+        "which it is.",
     )
-    expect.value(
-        result["flops"],
+    flops, wanted = read.integer(result["flops"], "FLOPs"), right.flops(keep, keep)
+    again = (flops - plain.flops) / max(wanted - plain.flops, 1)
+    expect.close(
+        flops,
         wanted,
         _flops_faults(right, keep),
-        name=f"{where}FLOPs",
-        otherwise=lambda seen: (
-            f"{(seen - plain.flops) / max(wanted - plain.flops, 1):.2f} times the FLOPs that "
-            "should run again do so: print in the policy which operations get a number, and which "
-            "of them are kept."
-        ),
-        where=where,
+        otherwise=f"{again:.2f} times the FLOPs that should run again do so: print in the policy "
+        "which operations get a number, and which of them are kept.",
     )
-    should_wait = right.bytes_with(keep)
-    expect.value(
-        result["waiting"],
-        should_wait,
-        name=f"{where}waiting bytes",
-        otherwise=lambda waiting: (
-            f"the right matmuls run again, and {waiting:,} bytes wait for backward, where "
-            f"{should_wait:,} should: the results of other operations are to be recomputed."
-        ),
-        where=where,
-    )
+    waiting, should_wait = read.integer(result["waiting"], "waiting bytes"), right.bytes_with(keep)
     other = (
-        f"{where}bytes and FLOPs are right, and loss or gradients are not those of the plain "
-        "model: does each matmul get its own result back?"
+        "bytes and FLOPs are right, and loss or gradients are not those of the plain model: does "
+        "each matmul get its own result back?"
     )
-    loss = read.number(result["loss"], f"{where}the loss")
-    expect.close(loss, plain.loss, otherwise=other, tolerance=0)
+    faults = {
+        f"the right matmuls run again, and {waiting:,} bytes wait for backward, where "
+        f"{should_wait:,} should: the results of other operations are to be "
+        "recomputed.": waiting != should_wait,
+        other: read.number(result["loss"], "the loss") != plain.loss,
+    }
+    expect.no_fault(faults)
     expect_gradients(result, plain.gradients, other)
 
 
 def _flops_faults(right: _Right, keep: Collection[int]) -> Faults:
     others, fewer = [i for i in _MATMULS if i not in keep], [i - 1 for i in keep]
-    yield from {
-        "no matmul ran again: yours keeps them all, whatever was asked for.": right.flops(
-            _MATMULS, _MATMULS
-        ),
-        "every matmul ran again: nothing was kept, or the recomputation did not take it.": (
-            right.flops((), ())
-        ),
-        "those that should be kept ran again, and the others did not.": right.flops(others, others),
-        "all linear layers are kept: an operation's name does not tell them apart, so count.": (
-            right.flops(_LINEAR, _LINEAR)
-        ),
-        "yours counts from 1, and matmuls are numbered from 0.": right.flops(fewer, fewer),
-        "one of the two blocks kept its matmuls, and the other one did not: each segment counts "
-        "for itself.": right.flops(keep, ()),
-    }.items()
+    kept = {
+        "no matmul ran again: yours keeps them all, whatever was asked for.": _MATMULS,
+        "every matmul ran again: nothing was kept, or the recomputation did not take it.": (),
+        "those that should be kept ran again, and the others did not.": others,
+        "all linear layers are kept: an operation's name does not tell them apart, so "
+        "count.": _LINEAR,
+        "yours counts from 1, and matmuls are numbered from 0.": fewer,
+    }
+    yield from ((words, right.flops(one, one)) for words, one in kept.items())
+    one_block = "one of the two blocks kept its matmuls, and the other one did not: each segment "
+    yield f"{one_block}counts for itself.", right.flops(keep, ())

@@ -1,7 +1,7 @@
 """The check of 5.4: an option for each part of a model, within a budget."""
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Faults, Result, check, expect, read
 
@@ -27,9 +27,9 @@ def _cases(draw: Draw) -> Cases:
 
     def values(drawn: Case) -> list[int]:
         best = Best(drawn)
-        kept = (total_flops(c) for c in best.choices if _all_kept(c) <= best.budget)
+        kept = _fewest(c for c in best.choices if _all_kept(c) <= best.budget)
         # -1: nothing fits; 0: a budget that is ignored
-        return [-1, 0, best.flops, min(kept, default=-1), *(value for _, value in _faults(best))]
+        return [-1, 0, best.flops, kept, *(value for _, value in _faults(best))]
 
     yield telling(lambda: case(5, 3, 0.5), values)
     cases = [case(*shape) for shape in _SHAPES]
@@ -59,8 +59,7 @@ class Best:
         self.choices = list(itertools.product(*self.parts))
         self.by_peak = [(peak_bytes(chosen), total_flops(chosen)) for chosen in self.choices]
         self.smallest = min(peak for peak, _ in self.by_peak)
-        fitting = [flops for peak, flops in self.by_peak if peak <= self.budget]
-        self.flops = min(fitting, default=-1)
+        self.flops = _fewest(c for c in self.choices if peak_bytes(c) <= self.budget)
 
 
 def peak_bytes(chosen: Sequence[Option]) -> int:
@@ -74,29 +73,34 @@ def total_flops(chosen: Sequence[Option]) -> int:
     return sum(option.flops for option in chosen)
 
 
-@check(given.fewest_flops, _PASSED, _cases, oracle=Best)
+def _fewest(choices: Iterable[Sequence[Option]]) -> int:
+    return min(map(total_flops, choices), default=-1)
+
+
+def _where(case: Case) -> str:
+    return f"{len(case['parts'])} parts, {case['budget']} bytes: "
+
+
+@check(given.fewest_flops, _PASSED, _cases, oracle=Best, where=_where)
 def fewest_flops(case: Case, result: Result, best: Best) -> None:
-    where = f"{len(best.parts)} parts, {best.budget} bytes: "
     said = str(result["said"])
     if best.budget < best.smallest:
-        refused = f"no choice fits, so a ValueError is wanted, and {said[:120] or 'a choice'} came."
-        expect.fact(said.startswith("ValueError"), f"{where}{refused}")
+        words = f"no choice fits, so a ValueError is wanted, and {said[:120] or 'a choice'} came."
+        expect.fact(said.startswith("ValueError"), words)
         return
-    expect.fact(not said, f"{where}your function raised {said[:160]!r}, and there is a choice.")
-    name = f"{where}the numbers of the options"
+    expect.fact(not said, f"your function raised {said[:160]!r}, and there is a choice.")
+    name = "the numbers of the options"
     numbers = read.integers(result["chosen"], name, len(best.parts))
     are_there = all(0 <= n < len(part) for n, part in zip(numbers, best.parts, strict=True))
     expect.fact(are_there, f"{name}: {numbers} has one that its part does not have.")
     chosen = [part[n] for n, part in zip(numbers, best.parts, strict=True)]
-    expect.fact(peak_bytes(chosen) <= best.budget, f"{where}{_over(chosen, best.budget)}")
+    expect.fact(peak_bytes(chosen) <= best.budget, _over(chosen, best.budget))
     expect.close(
         total_flops(chosen),
         best.flops,
         _faults(best),
         otherwise=f"{numbers} fits and runs {total_flops(chosen)} FLOPs again, and another choice "
         "fits with fewer: is each option of each part tried beside each way to come there?",
-        tolerance=0,
-        where=where,
     )
 
 
@@ -113,20 +117,17 @@ def _over(chosen: Sequence[Option], budget: int) -> str:
 
 def _faults(best: Best) -> Faults:
     smallest = min(flops for peak, flops in best.by_peak if peak == best.smallest)
-    alike = [[part[i] for part in best.parts] for i in range(min(map(len, best.parts)))]
-    fitting = [total_flops(c) for c in alike if peak_bytes(c) <= best.budget]
-    cautious = [total_flops(c) for c in best.choices if _all_at_once(c) <= best.budget]
+    of_one = [[part[i] for part in best.parts] for i in range(min(map(len, best.parts)))]
+    alike = _fewest(c for c in of_one if peak_bytes(c) <= best.budget)
+    cautious = _fewest(c for c in best.choices if _all_at_once(c) <= best.budget)
+    by_greed = total_flops(greedy(best.parts, best.budget))
     yield from {
         "that is the least memory possible: what the budget leaves is to save FLOPs.": smallest,
-        "all parts have the same option, and a mixture needs fewer FLOPs.": min(
-            fitting, default=-1
-        ),
+        "all parts have the same option, and a mixture needs fewer FLOPs.": alike,
         "your sum holds what all parts keep while one runs. When a part goes backward, those after "
-        "it have gone already, and hold nothing.": min(cautious, default=-1),
+        "it have gone already, and hold nothing.": cautious,
         "that is greedy, by bytes freed for each FLOP. The last exchange may free more than it had "
-        "to, and another set fills the budget better: try them all, cleverly.": total_flops(
-            greedy(best.parts, best.budget)
-        ),
+        "to, and another set fills the budget better: try them all, cleverly.": by_greed,
     }.items()
 
 

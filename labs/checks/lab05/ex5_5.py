@@ -93,49 +93,46 @@ def _all_on_the_host(host: Host, *_: nn.Module | int) -> saved_tensors_hooks:
     return saved_tensors_hooks(pack, lambda get: get())
 
 
-@check(given.offloading, _PASSED, _cases, oracle=_Kept, sits=_all_on_the_host)
+@check(
+    given.offloading,
+    _PASSED,
+    _cases,
+    oracle=_Kept,
+    sits=_all_on_the_host,
+    where=lambda case: f"{case['step']}: ",
+)
 def offloading(case: Case, result: Result, kept: _Kept) -> None:
     step, wanted = case["step"], kept.copied()
-    where = f"{step}: "
     if step in ("one step", "parts of a storage"):
-        expect.value(
-            read.total(result, "copied"),
+        seen = read.integer(read.total(result, "copied"), "copied bytes")
+        less, more = (
+            f"a storage was left out, or {ADDRESS}",
+            "each large storage once, no parameter's.",
+        )
+        expect.close(
+            seen,
             wanted,
             _copy_faults(kept),
-            name=f"{where}copied bytes",
-            otherwise=lambda seen: (
-                f"{seen:,} bytes were copied to the host, and {wanted:,} should be: "
-                + (
-                    f"a storage was left out, or {ADDRESS}"
-                    if seen < wanted
-                    else "each large storage once, no parameter's."
-                )
-            ),
-            where=where,
+            otherwise=f"{seen:,} bytes were copied to the host, and {wanted:,} should be: "
+            f"{less if seen < wanted else more}",
         )
-    differ = f"{where}gradients differ from those without hooks: {_ADVICE[step]}"
+    differ = f"gradients differ from those without hooks: {_ADVICE[step]}"
     expect_gradients(result, kept.gradients, differ)
-    stayed = read.integer(result["stayed"], f"{where}bytes that stayed")
-    expect.fact(
-        stayed == 0,
-        f"{where}{stayed:,} bytes were still on the device after the step, held by a cycle: "
-        "a tensor that pack leaves where it is must come back as tensor.detach(), for an "
-        "operation's own result would otherwise hold its graph.",
-    )
-    peak = read.integer(result["peak"], f"{where}the peak")
-    expect.fact(
-        step != "one step" or kept.peak - peak >= wanted // 2,
-        f"{where}the peak is {peak:,} bytes, and {kept.peak:,} without hooks: the copied "
-        "tensors were still on the device. pack gives the copy alone, and unpack brings it "
-        "back.",
-    )
-    left = read.integer(result["left"], f"{where}bytes left on the host")
-    expect.fact(
-        left == 0,
-        f"{where}{left:,} bytes were left on the host after the step, inside `with`: the graph "
-        "is gone, and something of yours still holds the copies, as a plain dictionary does. "
-        "A weakref.WeakValueDictionary holds none.",
-    )
+    keys = ("stayed", "peak", "left")
+    stayed, peak, left = (read.integer(result[key], f"bytes ({key})") for key in keys)
+    faults = {
+        f"{stayed:,} bytes were still on the device after the step, held by a cycle: a tensor that "
+        "pack leaves where it is must come back as tensor.detach(), for an operation's own result "
+        "would otherwise hold its graph.": stayed != 0,
+        f"the peak is {peak:,} bytes, and {kept.peak:,} without hooks: the copied tensors were "
+        "still on the device. pack gives the copy alone, and unpack brings it back.": (
+            step == "one step" and kept.peak - peak < wanted // 2
+        ),
+        f"{left:,} bytes were left on the host after the step, inside `with`: the graph is gone, "
+        "and something of yours still holds the copies, as a plain dictionary does. A "
+        "weakref.WeakValueDictionary holds none.": left != 0,
+    }
+    expect.no_fault(faults)
 
 
 def _copy_faults(kept: _Kept) -> Faults:

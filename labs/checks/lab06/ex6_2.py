@@ -52,7 +52,8 @@ def train_epoch(case: Case, result: Result, oracle: _Oracle) -> None:
     seen, number = items(result["returned"], "the losses"), len(losses)
     expect.fact(len(seen) == number, f"a list of {number} losses is wanted, one for each update.")
     for turn, (loss, window) in enumerate(zip(seen, losses, strict=True), start=1):
-        expect.loss(loss, window.mean, _loss_faults(window), where=f"update {turn}: ")
+        with expect.about(f"update {turn}: "):
+            expect.loss(loss, window.mean, _loss_faults(window))
     expect.unchanged(result)
     ahead = integer(result["ahead"], "ahead")
     expect.fact(
@@ -85,8 +86,8 @@ def _judge_updates(case: Case, result: Result, oracle: _Oracle) -> None:
     expect.fact(len(seen) == number, words)
     old = torch.ones_like(parameters)
     for turn, (window, update) in enumerate(zip(gradients, seen, strict=True), start=1):
-        where = f"window {turn} of {number}: "
-        accumulation.expect_gradient(update, window.mean, _faults(case, window, old), where)
+        with expect.about(f"window {turn} of {number}: "):
+            accumulation.expect_gradient(update, window.mean, _faults(case, window, old))
         old = window.mean
     words = "the gradients are right, and something else changed the parameters."
     right_sums.expect_parameters(result, parameters, words)
@@ -94,10 +95,10 @@ def _judge_updates(case: Case, result: Result, oracle: _Oracle) -> None:
 
 def _faults(case: Case, window: accumulation.Window, old: Tensor) -> expect.Faults:
     yield from accumulation.faults(window, "images")
+    by_num = window.sum_of_means / case["num"]
     yield from {
         f"the sum was divided by the {case['num']} micro-batches that were asked for, and this "
-        f"window has {len(window.counts)} of {window.counts} "
-        "images.": window.sum_of_means / case["num"],
+        f"window has {len(window.counts)} of {window.counts} images.": by_num,
         "what the window before left in .grad was added to the window: zero the gradients before "
         "its first backward.": window.mean + old,
     }.items()

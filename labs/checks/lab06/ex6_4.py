@@ -51,23 +51,20 @@ def scaled_step(case: Case, result: Result) -> None:
 
 def _judge_without_scaler(result: Result, num_updates: int, wanted: int) -> None:
     turns = records(result["turns"], "what each call left", wanted)
-    expect.fact(
-        num_updates == wanted,
+    faults = {
         f"the scaler was switched off, and the optimizer made {num_updates} updates in {wanted} "
-        "windows: leave it to scaler.step what is skipped.",
-    )
-    expect.fact(
-        turns[-1].get("schedule") == wanted,
+        "windows: leave it to scaler.step what is skipped.": num_updates != wanted,
         "a scaler that is switched off skips no update, an infinite gradient makes one too, and "
-        "here the scheduler made no step for it: only a scale that has fallen tells.",
-    )
+        "here the scheduler made no step for it: only a scale that has fallen "
+        "tells.": turns[-1].get("schedule") != wanted,
+    }
+    expect.no_fault(faults)
 
 
 @dataclass
 class _Turn:
     """One window: how scaler and scheduler should stand after it."""
 
-    where: str
     is_lost: bool
     scale: float  # before it
     scale_after: float
@@ -84,8 +81,7 @@ def _turns(case: Case) -> Iterator[_Turn]:
             scale /= 2
         elif case["enabled"] and counted == case["grows"]:
             scale, counted = scale * 2, 0
-        where = f"window {place + 1} of {len(case['sizes'])}: "
-        yield _Turn(where, is_lost, before, scale, counted, done)
+        yield _Turn(is_lost, before, scale, counted, done)
 
 
 def _judge_turns(case: Case, result: Result, updates: list[Tensor], model: nn.Module) -> None:
@@ -99,15 +95,16 @@ def _judge_turns(case: Case, result: Result, updates: list[Tensor], model: nn.Mo
         f"the optimizer made {len(updates)} updates in {number_of} windows, and {turns[-1].done} "
         f"are wanted: {advice}.",
     )
-    remaining = iter(updates)
-    for window, turn, left in zip(steps.image_windows_of(case), turns, said, strict=True):
+    remaining, rows = iter(updates), zip(steps.image_windows_of(case), turns, said, strict=True)
+    for place, (window, turn, left) in enumerate(rows, start=1):
         gradients, losses = right_sums.image_sums(model, window)
         update = 0.0 * gradients.mean
-        if not turn.is_lost:
-            update = _expect_gradient(case, turn, gradients, next(remaining))
-        _expect_returned(turn, left, losses, gradients)
-        _expect_standing(case, turn, left)
-        _expect_parameters(turn, left, update, model)
+        with expect.about(f"window {place} of {number_of}: "):
+            if not turn.is_lost:
+                update = _expect_gradient(case, turn, gradients, next(remaining))
+            _expect_returned(turn, left, losses, gradients)
+            _expect_standing(case, turn, left)
+            _expect_parameters(turn, left, update, model)
 
 
 def _expect_gradient(case: Case, turn: _Turn, window: accumulation.Window, seen: Tensor) -> Tensor:
@@ -124,14 +121,9 @@ def _expect_gradient(case: Case, turn: _Turn, window: accumulation.Window, seen:
         "it is too small by the scale: the loss was not scaled before backward, or the gradient "
         "unscaled twice.": clip(window.mean) / scale,
     }
-    more = [
-        *faults.items(),
-        *accumulation.faults(window, "images", clip),
-        (accumulation.OLD_GRADIENT, clip(window.mean + 1 / scale)),
-    ]
-    return accumulation.expect_clipped(
-        seen, window.mean, limit, more, turn.where, limits=[limit / scale]
-    )
+    old_gradient = accumulation.OLD_GRADIENT, clip(window.mean + 1 / scale)
+    more = [*faults.items(), *accumulation.faults(window, "images", clip), old_gradient]
+    return accumulation.expect_clipped(seen, window.mean, limit, more, limits=[limit / scale])
 
 
 def _expect_returned(
@@ -142,46 +134,41 @@ def _expect_returned(
         (accumulation.SUM_OF_MEANS, losses.sum_of_means),
         (f"it is scaled by {turn.scale:g}, and is for people to read.", losses.mean * turn.scale),
     ]
-    expect.loss(left["loss"], losses.mean, faults, where=turn.where)
+    expect.loss(left["loss"], losses.mean, faults)
     if turn.is_lost:
         return
-    wanted = float(gradients.mean.norm())
+    norm, wanted = number(left["norm"], "the norm"), float(gradients.mean.norm())
     still_scaled = (
         f"the norm returned is {turn.scale:g} times too large, that of a gradient still scaled: "
         "scaler.unscale_ comes before clip_grad_norm_."
     )
-    expect.value(
-        left["norm"],
+    expect.close(
+        norm,
         wanted,
         [(still_scaled, wanted * turn.scale)],
-        name=f"{turn.where}the norm",
-        otherwise=lambda norm: (
-            f"the gradient is right, and the norm returned is {norm / wanted:.4g} times that of "
-            "the window's gradient before clipping, which clip_grad_norm_ returns."
-        ),
-        where=turn.where,
-        kind=number,
+        otherwise=f"the gradient is right, and the norm returned is {norm / wanted:.4g} times that "
+        "of the window's gradient before clipping, which clip_grad_norm_ returns.",
         tolerance=1e-6,
     )
 
 
 def _expect_standing(case: Case, turn: _Turn, left: Result) -> None:
-    where, schedule, scale, counted = turn.where, left["schedule"], left["scale"], left["counted"]
+    schedule, scale, counted = left["schedule"], left["scale"], left["counted"]
     is_ahead = turn.is_lost and schedule == turn.done + 1
+    is_infinite = case["overflow"] == "parameter"
     is_behind = case["grows"] != _NEVER and schedule == turn.done - 1
     faults = {
-        f"{where}the scaler is at scale {scale} after {counted} good updates, and should be at "
+        f"the scaler is at scale {scale} after {counted} good updates, and should be at "
         f"{turn.scale_after} after {turn.counted}: scaler.update() is for once a window, after "
         "scaler.step.": scale != turn.scale_after or (case["enabled"] and counted != turn.counted),
-        f"{where}its update was skipped, and the scheduler made a step. A skipped update may have "
-        "a norm of nan, and may have an infinite one, as "
-        "here.": is_ahead and case["overflow"] == "parameter",
-        f"{where}its update was skipped, and the scheduler stepped all the same: from now on it is "
-        "one ahead. A scale that has fallen tells.": is_ahead,
-        f"{where}the scale grew, and the scheduler did not step: only a scale that has fallen "
-        "means a skipped update.": is_behind,
-        f"{where}the scheduler has made {schedule} steps after {turn.done} updates: it belongs to "
-        "the update, like the clipping.": schedule != turn.done,
+        "its update was skipped, and the scheduler made a step. A skipped update may have a norm "
+        "of nan, and may have an infinite one, as here.": is_ahead and is_infinite,
+        "its update was skipped, and the scheduler stepped all the same: from now on it is one "
+        "ahead. A scale that has fallen tells.": is_ahead,
+        "the scale grew, and the scheduler did not step: only a scale that has fallen means a "
+        "skipped update.": is_behind,
+        f"the scheduler has made {schedule} steps after {turn.done} updates: it belongs to the "
+        "update, like the clipping.": schedule != turn.done,
     }
     expect.no_fault(faults)
 
@@ -193,10 +180,9 @@ def _expect_parameters(turn: _Turn, left: Result, update: Tensor, model: nn.Modu
         "steps after scaler.step."
     )
     expect.close(
-        vector(left["parameters"], len(start), f"{turn.where}the parameters"),
+        vector(left["parameters"], len(start), "the parameters"),
         start - rate * update,
         [(early, start - rate * steps.GAMMA * update)],
         otherwise="gradient and schedule are right, and the parameters are not.",
-        where=turn.where,
     )
     right_sums.add_to_parameters(model, -rate * update)

@@ -91,11 +91,12 @@ def rank_step(case: Case, result: Result, oracle: _Oracle) -> None:
             "it is multiplied by the number of ranks.": losses.mean * num_ranks,
             "it is divided by the number of ranks.": losses.mean / num_ranks,
         }
-        expect.loss(of_rank["returned"], losses.mean, faults.items(), where=f"rank {rank}: ")
-        accumulation.expect_each_once(of_rank, case["sizes"][rank], oracle.optional[rank])
-        if models.MANY in case["sizes"]:
-            accumulation.expect_one_graph(of_rank, oracle.allowed, f"rank {rank}: ")
-        expect.unchanged(of_rank)
+        with expect.about(f"rank {rank}: "):
+            expect.loss(of_rank["returned"], losses.mean, faults.items())
+            accumulation.expect_each_once(of_rank, case["sizes"][rank], oracle.optional[rank])
+            if models.MANY in case["sizes"]:
+                accumulation.expect_one_graph(of_rank, oracle.allowed)
+            expect.unchanged(of_rank)
 
 
 def _judge_traffic(case: Case, rank: int, result: Result, syncs: Any, num_bytes: int) -> None:
@@ -103,35 +104,29 @@ def _judge_traffic(case: Case, rank: int, result: Result, syncs: Any, num_bytes:
     through_ddp = items(syncs, "what went through DistributedDataParallel")
     if 0 <= sent - num_bytes <= _SMALL:
         return
-    expect.fact(
-        bool(sent > _SMALL or through_ddp),
-        "the gradients stayed on each rank, for model.module knows nothing of ranks: the last "
-        "micro-batch has to go through the DistributedDataParallel itself.",
-    )
-    expect.fact(
-        sent > _SMALL,
-        "no gradient was ever reduced: the last micro-batch, its forward too, must run outside of "
-        "no_sync.",
-    )
     by_ddp = num_bytes * sum(map(bool, through_ddp))
-    reduced = f"rank {rank} reduced {sent} bytes of gradients, and"
-    expect.fact(
-        not by_ddp or sent - by_ddp <= _SMALL,
-        f"{reduced} only {by_ddp} by the backward of DistributedDataParallel: what it has averaged "
-        "needs no reducing by hand.",
-    )
     advice = "once is enough: all but the last micro-batch run under model.no_sync()."
     if by_ddp and result["used_no_sync"] is True:
         advice = (
             "no_sync changed nothing. Whether a backward will reduce is decided in forward: "
             "no_sync has to be around both."
         )
-    in_each = f"rank {rank} reduced its gradients in each of {num_parts} micro-batches, and"
-    expect.fact(sent < num_bytes * num_parts, f"{in_each} {advice}")
-    raise CheckError(
+    reduced = f"rank {rank} reduced {sent} bytes of gradients, and"
+    faults = {
+        "the gradients stayed on each rank, for model.module knows nothing of ranks: the last "
+        "micro-batch has to go through the DistributedDataParallel itself.": (
+            sent <= _SMALL and not through_ddp
+        ),
+        "no gradient was ever reduced: the last micro-batch, its forward too, must run outside of "
+        "no_sync.": sent <= _SMALL,
+        f"{reduced} only {by_ddp} by the backward of DistributedDataParallel: what it has averaged "
+        "needs no reducing by hand.": by_ddp > 0 and sent - by_ddp > _SMALL,
+        f"rank {rank} reduced its gradients in each of {num_parts} micro-batches, and "
+        f"{advice}": sent >= num_bytes * num_parts,
         f"{reduced} the parameters have {num_bytes}: all but the last micro-batch run under "
-        "no_sync."
-    )
+        "no_sync.": True,
+    }
+    expect.no_fault(faults)
 
 
 def _bytes_sent(calls: Any, rank: int) -> int:

@@ -4,7 +4,7 @@ import tomllib
 from pathlib import Path
 
 from tutorial_lib.checks.given.surroundings import MESSAGES
-from tutorial_lib.checks.vocabulary import Case, Result, expect, fact
+from tutorial_lib.checks.vocabulary import Case, Result, expect
 
 from .given.steps import SAID
 
@@ -16,13 +16,13 @@ def judge(case: Case, result: Result) -> None:
     """Demand an error that names the failure, and that nothing else happened."""
     how, raised, said = case["fails"], result["raised"], str(result["said"])
     what, named, passed_on = HOW[how]["what"], HOW[how]["named"], HOW[how].get("passed_on")
-    fact(
+    expect.fact(
         raised != "nothing" and isinstance(result["said"], str),
         f"{what}: nothing was raised. A step that cannot be made says so, and makes none.",
     )
     advice = "what the model raises is passed on as it is"
     advice = advice if passed_on else "a ValueError in your own words is wanted"
-    fact(
+    expect.fact(
         raised == (passed_on or "ValueError"),
         f"{what}: a {raised} came ({said[:80]}), and {advice}.",
     )
@@ -31,7 +31,7 @@ def judge(case: Case, result: Result) -> None:
     if passed_on:
         messages = dict.fromkeys(MESSAGES, HOW[how]["changed"])
     expect.unchanged(result, {name: f"{what}: {words}" for name, words in messages.items()})
-    fact(
+    expect.fact(
         how not in ("nan", "inf") or "3" in said or "2" not in said,
         f"{what}: {said[:120]!r} counts it from 0, and people count from 1.",
     )
@@ -39,8 +39,8 @@ def judge(case: Case, result: Result) -> None:
     words |= {"backward": [SAID], "raises": [SAID], "all masked": []}
     is_named = all(word in said for word in words.get(how, ["3"]))
     every = {*range(1, case["num_steps"] + 1)}
-    fact(
+    expect.fact(
         how not in ("nan", "inf") or not every <= expect.numbers_named(said),
         f"{what}: the message {said[:120]!r} names every micro-batch: which one is it?",
     )
-    fact(is_named, f"{what}: the message {said[:120]!r} does not name {named}.")
+    expect.fact(is_named, f"{what}: the message {said[:120]!r} does not name {named}.")

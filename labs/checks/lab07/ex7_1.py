@@ -47,16 +47,16 @@ def contrastive_loss(case: Case, result: Result) -> None:
     images, texts, log_scale = inputs = stages.pairs_of(case)
     wanted = towers.in_batch_loss(images, texts, log_scale.exp())
     wanted.backward()  # type: ignore[no-untyped-call]
-    loss = torch.tensor(read.number(result["loss"], "the loss"), dtype=torch.float64)
+    loss = read.number(result["loss"], "the loss")
     expect.fact(
-        bool(torch.isfinite(loss)),
+        math.isfinite(loss),
         f"the loss is {loss} at a scale of {case['scale']:.0f}: the exponential of a similarity of "
         f"{case['scale']:.0f} is no float32 any more. Take log_softmax, logsumexp or "
         "cross_entropy, which subtract the largest first.",
     )
     tolerance = 1e-9 if case["dtype"] == "float64" else 1e-4
     expect.close(
-        loss,
+        torch.tensor(loss, dtype=torch.float64),
         wanted.detach(),
         _faults(*[x.detach() for x in inputs]),
         otherwise="it is none of the usual faults, or two of them at once: is each row divided by "
@@ -67,44 +67,41 @@ def contrastive_loss(case: Case, result: Result) -> None:
     )
     gradients = read.tensors(result["gradients"], 3, "gradients")
     for name, seen, leaf in zip(("images'", "texts'", "scale's"), gradients, inputs, strict=True):
-        expect.fact(
-            seen is not None and bool(seen.any()),
+        is_close = expect.is_close(seen, leaf.grad, 100 * tolerance)
+        faults = {
             f"the loss is right, and the {name} gradient is missing: no detach, no item(), and no "
-            "with no_grad on the way.",
-        )
-        otherwise = f"the loss is right, and the {name} gradient is not: what was detached?"
-        expect.close(seen, leaf.grad, otherwise=otherwise, tolerance=100 * tolerance)
+            "with no_grad on the way.": seen is None or not seen.any(),
+            f"the loss is right, and the {name} gradient is not: what was detached?": not is_close,
+        }
+        expect.no_fault(faults)
 
 
 def _faults(images: Tensor, texts: Tensor, log_scale: Tensor) -> Faults:
     scale, pairs = log_scale.exp(), len(images)
     logits = scale * F.normalize(images, dim=1) @ F.normalize(texts, dim=1).T
     raw, hits = scale * images @ texts.T, logits.diagonal()
-    there, back = (torch.logsumexp(logits, d) - hits for d in (1, 0))
-    both = (there + back).mean()
+    there, back = ((torch.logsumexp(logits, d) - hits).mean() for d in (1, 0))
+    both = there + back
 
     def mean(logits: Tensor, hits: Tensor) -> Tensor:
         return (torch.logsumexp(logits, 1) + torch.logsumexp(logits, 0) - 2 * hits).mean() / 2
 
-    unscaled, by_logarithm = (
-        mean(raw, raw.diagonal()),
-        towers.in_batch_loss(images, texts, log_scale),
-    )
-    by_feature = scale * F.normalize(images, dim=0) @ F.normalize(texts, dim=0).T
+    unscaled, inverse = mean(raw, raw.diagonal()), towers.in_batch_loss(images, texts, 1 / scale)
+    by_logarithm = towers.in_batch_loss(images, texts, log_scale)
+    columns = scale * F.normalize(images, dim=0) @ F.normalize(texts, dim=0).T
+    columns = mean(columns, columns.diagonal())
     alone = mean(logits - torch.diag_embed(torch.full_like(hits, math.inf)), hits)
     yield from {
         "that is one direction, in which an image looks for its text. Add the other and "
-        "halve.": there.mean(),
+        "halve.": there,
         "that is one direction, in which a text looks for its image. Add the other and "
-        "halve.": back.mean(),
+        "halve.": back,
         "it is twice what is wanted: the mean of the two directions, not their sum.": both,
         "it is a sum over the pairs: a batch twice as large would count twice.": both * pairs / 2,
         "embeddings are compared by their cosine: give each row length 1 first.": unscaled,
-        "each column was given length 1: a row is an embedding, and dim=1 goes along it.": mean(
-            by_feature, by_feature.diagonal()
-        ),
+        "each column was given length 1: a row is an embedding, and dim=1 goes along it.": columns,
         "log_scale is the logarithm of the scale: take its exponential.": by_logarithm,
         "the similarities are multiplied by the scale, not divided: it is one over a "
-        "temperature.": towers.in_batch_loss(images, texts, 1 / scale),
+        "temperature.": inverse,
         "a pair's own similarity is missing below the line: it is one of the candidates.": alone,
     }.items()

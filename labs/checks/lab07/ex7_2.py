@@ -36,6 +36,9 @@ def embed(case: Case, result: Result) -> None:
         otherwise="the embeddings are not those of the rows in their order: one torch.cat, and "
         "nothing that draws random numbers or changes them in between.",
     )
+    few, many = read_peaks(result)
+    more = 3 * sum(case["sizes"])
+    embeddings = more * case["features"] * 8
     numbers, asked_after = list(range(len(case["sizes"]))), result["asked_after"]
     faults = {
         "the embeddings are right, and the random state afterwards is not that of one run of each "
@@ -44,19 +47,12 @@ def embed(case: Case, result: Result) -> None:
         f"after {numbers}: a moment is what a run begins with.": asked_after != numbers,
         "the moments come otherwise than remember gave them: a list, one a micro-batch, in their "
         "order.": result["moments"] != numbers,
-    }
-    expect.no_fault(faults)
-    few, many = read_peaks(result)
-    more = 3 * sum(case["sizes"])
-    embeddings = more * case["features"] * 8
-    expect.fact(
-        many - few <= 2 * embeddings,  # torch.cat holds them twice
         f"the peak grew by {many - few} bytes with {more} rows more, whose embeddings have "
         f"{embeddings}: turn gradients off while the tower runs, or the graph of a micro-batch "
-        "lives as long as its embeddings.",
-    )
-    expect.fact(
-        not read.flag(result, "had_graph"),
+        # torch.cat holds them twice
+        "lives as long as its embeddings.": many - few > 2 * embeddings,
         "the embeddings come without a graph, and a run of the tower had made one, with all that a "
-        "micro-batch saves for backward. detach drops it afterwards: turn gradients off before.",
-    )
+        "micro-batch saves for backward. detach drops it afterwards: turn gradients off "
+        "before.": read.flag(result, "had_graph"),
+    }
+    expect.no_fault(faults)

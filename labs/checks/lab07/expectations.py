@@ -83,18 +83,16 @@ def expect_scale(seen: Tensor | None, wanted: Any, tolerance: float = expect.EXA
     """Expect the gradient of the loss's own parameter, which was 1 before."""
     faults = {
         "the gradient of the loss's parameter is gone after your call: clear nothing once backward "
-        "has run.": torch.zeros_like(wanted),
+        "has run.": 0 * wanted,
         "the loss's own parameter got no gradient: torch.autograd.grad leaves .grad alone, and no "
-        "later stage sees the scale again. loss.backward() gives it its "
-        "due.": torch.ones_like(wanted),
+        "later stage sees the scale again. loss.backward() gives it its due.": 0 * wanted + 1,
         "the gradient that the loss's parameter had before is gone: backward adds, and so does "
         "this stage.": wanted - 1,
-    } | {
-        f"the loss's own parameter got its gradient {times} times: every embedding is a leaf of "
-        "its own, all are there at the same backward, and there is only "
-        "one.": 1 + times * (wanted - 1)
-        for times in range(2, 10)
     }
+    for times in range(2, 10):
+        several = f"the loss's own parameter got its gradient {times} times: every embedding is a "
+        several += "leaf of its own, all are there at the same backward, and there is only one."
+        faults[several] = 1 + times * (wanted - 1)
     expect.close(
         torch.zeros_like(wanted) if seen is None else seen,
         wanted,
@@ -116,15 +114,9 @@ def expect_told_apart(result: Result, spoiled: str) -> None:
 
 def expect_loss(result: Result, wanted: float, tolerance: float) -> None:
     """Expect the oracle's loss, as a float."""
-    expect.value(
-        result["loss"],
-        wanted,
-        name="the loss",
-        otherwise=lambda loss: (
-            f"the gradients are right, and the loss is given as {loss:.4f} where that of the whole "
-            "batch is another: what the loss gave, as a float, and no sum or mean of it."
-        ),
-        where="",
-        kind=read.number,
-        tolerance=tolerance,
+    loss = read.number(result["loss"], "the loss")
+    expect.fact(
+        expect.is_close(loss, wanted, tolerance),
+        f"the gradients are right, and the loss is given as {loss:.4f} where that of the whole "
+        "batch is another: what the loss gave, as a float, and no sum or mean of it.",
     )

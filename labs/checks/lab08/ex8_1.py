@@ -35,7 +35,9 @@ def draw_update(case: Case, result: Result) -> None:
     noisy, times, noise = first
     _judge_shapes(noisy, times, noise)
     moved, failed = (read.items(result[name], name) for name in ("moved", "failed"))
-    update = case["update"]
+    earlier = _EARLIER.get(case["seed"], first) if ANEW in case else first
+    _EARLIER[case["seed"]], update = first, case["update"]
+    found, wanted = set(times.tolist()), set(range(case["num_times"]))
     faults = {
         f"drawing moved the global random state of {' and '.join(map(str, moved))}: hand every "
         "random function a generator of your own.": bool(moved),
@@ -46,28 +48,19 @@ def draw_update(case: Case, result: Result) -> None:
         "call, with a seed that the update's number decides.": (
             not all(map(expect.same_bits, first, again))
         ),
-    }
-    expect.no_fault(faults)
-    earlier = _EARLIER.get(case["seed"], first) if ANEW in case else first
-    _EARLIER[case["seed"]] = first
-    expect.fact(
-        all(map(expect.same_bits, first, earlier)),
         f"update {update} was drawn again, from another global random state and, by a grader, in "
-        "another process, and came out differently: its number alone decides, as your seed.",
-    )
-    found, wanted = set(times.tolist()), set(range(case["num_times"]))
-    expect.fact(len(found) > 1, "all images have one time: draw one for each image.")
-    expect.fact(
-        found == wanted,
+        "another process, and came out differently: its number alone decides, as your seed.": (
+            not all(map(expect.same_bits, first, earlier))
+        ),
+        "all images have one time: draw one for each image.": len(found) == 1,
         f"the times run from {min(found)} to {max(found)}, and this scheduler has those from 0 to "
-        f"{max(wanted)}: scheduler.config.num_train_timesteps says how many.",
-    )
+        f"{max(wanted)}: scheduler.config.num_train_timesteps says how many.": found != wanted,
+    }
     for more, other in zip(updates.LATER, others, strict=True):
-        expect.fact(
-            not any(map(expect.same_bits, first, other)),
-            f"two updates drew the same, {more} apart: the seed must depend on the update's "
-            "number, and each number needs its own.",
-        )
+        same = f"two updates drew the same, {more} apart: the seed must depend on the update's "
+        same += "number, and each number needs its own."
+        faults[same] = any(map(expect.same_bits, first, other))
+    expect.no_fault(faults)
     _judge_noise(noise)
     _judge_pairs(case, _chosen(case, noisy, times, noise), times)
 
@@ -87,10 +80,9 @@ def _judge_noise(noise: Tensor) -> None:
     num, distinct = noise.numel(), len(set(noise.flatten().tolist()))
     spread, largest = float(noise.std()), float(noise.abs().max())
     normal = 0.9 < spread < 1.1 and largest > 2.5 and abs(float(noise.mean())) < 0.1
+    is_one = torch.equal(noise[0], noise[1])
     faults = {
-        "all images got one and the same noise: draw it in their shape.": (
-            torch.equal(noise[0], noise[1])
-        ),
+        "all images got one and the same noise: draw it in their shape.": is_one,
         f"of {num:,} numbers of noise only {distinct:,} are different: draw one for each pixel, in "
         "each channel of each image.": distinct < 0.9 * num,
         f"the noise has a deviation of {spread:.2f} and reaches {largest:.1f}: normal numbers of "
@@ -117,12 +109,11 @@ def _chosen(case: Case, noisy: Tensor, times: Tensor, noise: Tensor) -> list[int
 def _judge_pairs(case: Case, rows: list[int], times: Tensor) -> None:
     num_images, possible, num_chosen = case["num_images"], case["num_times"], len(set(rows))
     pairs = len(set(zip(rows, times.tolist(), strict=True)))
+    steps = {(b - a) % num_images for a, b in pairwise(rows)}
     faults = {
         f"of {num_images} images only {num_chosen} were ever chosen: draw the rows from all of "
         "them.": num_chosen < num_images,
-        "the images come in their order: draw which ones.": (
-            len({(b - a) % num_images for a, b in pairwise(rows)}) == 1
-        ),
+        "the images come in their order: draw which ones.": len(steps) == 1,
         f"an image comes with {pairs / num_images:.0f} of {possible} times, always the same: does "
         "each draw begin a generator of the same seed? Draw one after the other from one.": (
             pairs < num_images * possible / 2

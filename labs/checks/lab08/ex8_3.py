@@ -83,14 +83,11 @@ def room_for_activations(case: Case, result: Result) -> None:
 
 
 def _explain(case: Case, floor: int) -> None:
-    parts, wanted = _floor(json.dumps(case)), case["floor"]
+    parts, wanted, left = _floor(json.dumps(case)), case["floor"], case["cap_bytes"] - floor
+    is_bare = floor == parts["parameters"]
     faults = {
-        "that is the floor itself: what the cap leaves above it is wanted.": (
-            case["cap_bytes"] - floor == wanted
-        ),
-        "the floor is the parameters alone: a step needs more than that.": (
-            floor == parts["parameters"]
-        ),
+        "that is the floor itself: what the cap leaves above it is wanted.": left == wanted,
+        "the floor is the parameters alone: a step needs more than that.": is_bare,
     }
     expect.no_fault(faults)
     side = "more" if floor > wanted else "less"

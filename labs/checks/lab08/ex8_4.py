@@ -92,35 +92,32 @@ class _Right:
 
 @check(given.prices_of, _PASSED, _cases, oracle=_Right)
 def prices_of(case: Case, result: Result, right: _Right) -> None:
-    if case["fails"] and read.flag(result, "failed"):
-        expect.fact(
-            read.flag(result, "came_out"),
-            "an error that was raised in a step did not come out of your function: put things "
-            "back, and let the error pass.",
-        )
-    else:
-        _judge_prices(case, answered.fields(result["prices"], case["blocks"]), right)
     after = "an error in a step" if case["fails"] else "your call"
-    expect.value(
-        result["later"],
-        right.plain * case["num"],
-        name="the FLOPs of a later step",
-        otherwise=f"after {after} a plain step has not the FLOPs that it had: is a block still a "
-        "segment? A with statement undoes it, also after an error.",
-        where="",
-    )
+    if not case["fails"] or not read.flag(result, "failed"):
+        _judge_prices(case, answered.fields(result["prices"], case["blocks"]), right)
+        came_out = True
+    else:
+        came_out = read.flag(result, "came_out")
+    later = read.integer(result["later"], "the FLOPs of a later step")
+    faults = {
+        "an error that was raised in a step did not come out of your function: put things back, "
+        "and let the error pass.": not came_out,
+        f"after {after} a plain step has not the FLOPs that it had: is a block still a segment? A "
+        "with statement undoes it, also after an error.": later != right.plain * case["num"],
+    }
+    expect.no_fault(faults)
     expect.unchanged(result, {name: f"after {after} {said}" for name, said in _MESSAGES.items()})
 
 
 def _judge_prices(case: Case, prices: Result, right: _Right) -> None:
     for name, wanted in right.prices.items():
-        expect.value(
-            prices[name],
+        expect.close(
+            read.integer(prices[name], f"the price of {name}"),
             wanted,
             _faults(case, name, right),
-            name=f"the price of {name}",
             otherwise="wrong, and by none of the usual mistakes: the FLOPs of a step with this "
             "block alone as a segment are wanted, an image, less those of a plain step.",
+            where=f"the price of {name}: ",
         )
 
 

@@ -154,14 +154,12 @@ def _judge_asked(result: Result, asked: list[Plan], plans: Plans) -> None:
 def _why_slower(chosen: Plan, plans: Plans) -> str:
     best, limit = plans.fitting[0], plans.case["limit"]
     below = next((plan for plan in plans.fitting if plans.peak(plan) < limit), None)
+    is_least = plans.peak(chosen) == plans.least
+    is_filled = chosen[0] <= plans.case["full"] < best[0]
     reasons = {
         "A peak equal to the limit fits.": chosen == below,
-        "Yours has the lowest peak of all, and nobody asked for that.": (
-            plans.peak(chosen) == plans.least
-        ),
-        "A micro-batch larger than `full` takes fewer rounds, so it may be faster.": (
-            chosen[0] <= plans.case["full"] < best[0]
-        ),
+        "Yours has the lowest peak of all, and nobody asked for that.": is_least,
+        "A micro-batch larger than `full` takes fewer rounds, so it may be faster.": is_filled,
         "The fastest plan needs no segment: no block at all is a choice too.": not best[1],
         "Micro-batches alone fit: a few segments beside them cost less.": not chosen[1],
         "A smaller micro-batch takes no longer.": chosen[0] not in plans.sizes,

@@ -65,13 +65,13 @@ def update_that_fits(case: Case, result: Result, right: Any) -> None:
 
 
 def _judge_failed_step(said: str, steps: int) -> None:
+    is_out = said.startswith("OutOfMemoryError")
     faults = {
         f"the optimizer's step ran out of memory and was called {steps} times: it had moved some "
         "parameters by then, and another attempt moves them twice. Let that error out.": steps > 1,
         "the optimizer's step ran out of memory when it had moved some parameters, and you "
-        "returned as after a whole update: only the attempt belongs under try, not the step.": (
-            not said.startswith("OutOfMemoryError")
-        ),
+        "returned as after a whole update: only the attempt belongs under try, not the "
+        "step.": not is_out,
     }
     expect.no_fault(faults)
 
@@ -91,15 +91,14 @@ def _judge_refusal(result: Result, said: str, rows: list[int]) -> None:
 
 def _judge_size(case: Case, size: int, rows: list[int]) -> None:
     tried, fits = updates.sizes_tried(case), case["fits"]
+    is_halved = list(dict.fromkeys(count for count in rows if count in tried)) == tried
     faults = {
         f"the update was made with micro-batches of {size}, and those of {fits} were tried and "
         f"failed, which do fit; forwards had {rows} images. What is still held then? An error that "
         "is kept in a variable keeps the graph of its attempt.": size < fits and fits in rows,
         f"the micro-batch is given as {size}, and {fits} is the first of {tried} that fits; "
         f"forwards had {rows} images.": size != fits,
-        f"forwards had {rows} images: begin with {tried[0]}, and halve.": (
-            list(dict.fromkeys(count for count in rows if count in tried)) != tried
-        ),
+        f"forwards had {rows} images: begin with {tried[0]}, and halve.": not is_halved,
     }
     expect.no_fault(faults)
 
@@ -111,21 +110,19 @@ def _judge_update(
     loss = read.number(result["loss"], "the loss")
     error = expect.relative_error(state, wanted)
     who = "a failed attempt" if len(updates.sizes_tried(case)) > 1 else "somebody before you"
+    is_made = bool({"weights", "optimizer"} & set(expect.changes(result)))
+    is_moved = not expect.same_bits(result["random_state"], random_state)
+    is_close, is_left = (
+        expect.is_close(loss, wanted_loss, 1e-4),
+        read.flag(result, "gradients_left"),
+    )
     faults = {
-        "no update was made: call optimizer.step() once the gradient is there.": (
-            not {"weights", "optimizer"} & set(expect.changes(result))
-        ),
+        "no update was made: call optimizer.step() once the gradient is there.": not is_made,
         "the random state is not that of an update without failed attempts: they drew, for "
-        "dropout, and so the update drew other numbers. Put back what was before each.": (
-            not expect.same_bits(result["random_state"], random_state)
-        ),
+        "dropout, and so the update drew other numbers. Put back what was before each.": is_moved,
         f"the update is not that of micro-batches of {case['fits']} from the start, off by "
         f"{error:.0e}: clear the gradients that {who} left in .grad.": error > 1e-5,
-        f"the loss is {loss}, and {wanted_loss:.5f} is wanted.": (
-            not expect.is_close(loss, wanted_loss, 1e-4)
-        ),
-        "after the update gradients are still there: zero_grad() frees them.": (
-            read.flag(result, "gradients_left")
-        ),
+        f"the loss is {loss}, and {wanted_loss:.5f} is wanted.": not is_close,
+        "after the update gradients are still there: zero_grad() frees them.": is_left,
     }
     expect.no_fault(faults)

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from tutorial_lib.checks.vocabulary import Case, CheckError, Result, expect, read
+from tutorial_lib.checks.vocabulary import Case, Result, expect, read
 
 from . import given
 from .given import steps
@@ -68,57 +68,45 @@ def _loss(letter: str, model: Any, *batch: Any) -> Any:
 
 
 def _judge(case: Case, result: Result, right: tuple[Result, int]) -> None:
-    where, (plain, enough), told = f"case {case['case']}: ", right, FINDINGS[case["case"]]
+    (plain, enough), told = right, FINDINGS[case["case"]]
     size, once = len(plain["parameters"]), plain["counts"]
-    counts = read.integers(result["counts"], f"{where}runs of the blocks", len(once))
-    gradient = only_update(result, size, where)
+    counts = read.integers(result["counts"], "runs of the blocks", len(once))
+    gradient = only_update(result, size)
     expect.unchanged(result)
     error = expect.relative_error(gradient, plain["gradients"][0])
-    if error > expect.EXACT:
-        loss = read.number(result["returned"], f"{where}the loss")
-        expect.fact(
-            expect.is_close(loss, plain["returned"], 1e-6),
-            f"{where}the loss is {loss / plain['returned']:.4g} times that of the plain model, so "
-            f"forward differs already. {told.forward}",
-        )
-        raise CheckError(f"{where}gradients are off by {error:.2g} of their norm. {told.symptom}")
-    buffers = read.tensors(result["buffers"], len(plain["buffers"]), f"{where}the buffers")
-    expect.fact(
-        expect.is_close(buffers, plain["buffers"]),
-        f"{where}gradients are right, and buffers are not. {told.symptom}",
-    )
-    expect.loss(result["returned"], plain["returned"], where=where)
-    expect.fact(
-        counts != once,
-        f"{where}this is the training of the plain model, and its memory too: nothing runs twice. "
-        "The run has to fit, so keep the checkpoints.",
-    )
-    peak = read.integer(result["peak"], f"{where}the peak")
-    expect.fact(
-        peak <= _SLACK * enough and sum(counts) <= 2 * sum(once),
-        f"{where}the training is right. The peak is {peak:,} bytes, with {sum(counts)} runs of "
-        f"blocks; {enough:,} bytes are enough, with {2 * sum(once)} runs: a checkpoint for each "
-        "block, once.",
-    )
-    expect.fact(
-        peak >= _FLOOR * enough,
-        f"{where}the training is right. The peak is said to be {peak:,} bytes, and with a "
-        f"checkpoint for each block it is {enough:,}: what is kept outside of tensors?",
-    )
-    expect.fact(
-        result["settings"] == plain["settings"],
-        f"{where}the schedule has to move on, as it did: once a step.",
-    )
-    expect.fact(
-        read.flag(result, "layers"),
-        f"{where}the step is right, and a layer is left with another momentum, or another "
-        "probability of dropout, than it came with: the next step would be wrong. Put it back.",
-    )
-    after = read.vector(result["parameters"], size, f"{where}the parameters")
-    expect.fact(
-        expect.is_close(after, plain["parameters"]),
-        f"{where}the gradient is right, and something else changed the weights.",
-    )
+    loss = read.number(result["returned"], "the loss")
+    is_wrong, differs = error > expect.EXACT, not expect.is_close(loss, plain["returned"], 1e-6)
+    buffers = read.tensors(result["buffers"], len(plain["buffers"]), "the buffers")
+    faults = {
+        f"the loss is {loss / plain['returned']:.4g} times that of the plain model, so forward "
+        f"differs already. {told.forward}": is_wrong and differs,
+        f"gradients are off by {error:.2g} of their norm. {told.symptom}": is_wrong,
+        f"gradients are right, and buffers are not. {told.symptom}": (
+            not expect.is_close(buffers, plain["buffers"])
+        ),
+    }
+    expect.no_fault(faults)
+    expect.loss(result["returned"], plain["returned"])
+    peak = read.integer(result["peak"], "the peak")
+    after = read.vector(result["parameters"], size, "the parameters")
+    faults = {
+        "this is the training of the plain model, and its memory too: nothing runs twice. The run "
+        "has to fit, so keep the checkpoints.": counts == once,
+        f"the training is right. The peak is {peak:,} bytes, with {sum(counts)} runs of blocks; "
+        f"{enough:,} bytes are enough, with {2 * sum(once)} runs: a checkpoint for each block, "
+        "once.": peak > _SLACK * enough or sum(counts) > 2 * sum(once),
+        f"the training is right. The peak is said to be {peak:,} bytes, and with a checkpoint for "
+        f"each block it is {enough:,}: what is kept outside of tensors?": peak < _FLOOR * enough,
+        "the schedule has to move on, as it did: once a step.": result["settings"]
+        != plain["settings"],
+        "the step is right, and a layer is left with another momentum, or another probability of "
+        "dropout, than it came with: the next step would be wrong. Put it "
+        "back.": not read.flag(result, "layers"),
+        "the gradient is right, and something else changed the weights.": (
+            not expect.is_close(after, plain["parameters"])
+        ),
+    }
+    expect.no_fault(faults)
 
 
 def _steps(letters: str) -> dict[str, tuple[Oracle, Judge]]:

@@ -25,50 +25,44 @@ def _right_validation(case: Case) -> Result:
 
 
 def _judge_validation(case: Case, result: Result, right: Result) -> None:
-    expect.value(
-        result["returned"],
+    loss = read.number(result["returned"], "the loss")
+    left, peak = (
+        read.integer(result["left"], "bytes left behind"),
+        read.integer(result["peak"], "the peak"),
+    )
+    expect.close(
+        loss,
         right["returned"],
         _validation_faults(case, right["returned"]),
-        name="case G: the loss",
-        otherwise=lambda seen: f"{seen:.6g} is not the mean of the batches' losses.",
-        where="case G: ",
-        kind=read.number,
-        tolerance=expect.EXACT,
+        otherwise=f"{loss:.6g} is not the mean of the batches' losses.",
     )
-    left = read.integer(result["left"], "case G: bytes left behind")
-    words = f"case G: {left:,} bytes stay behind when it is over: what holds them?"
-    expect.fact(left <= _SMALL, words)
-    expect.peak_at_most(
-        result["peak"],
-        1.15 * right["peak"] + _SMALL,
-        lambda peak: (
-            f"the mean is right. At the peak {peak:,} bytes are held, and {right['peak']:,} are "
-            "enough"
-            + (
-                ": nothing goes backward here, so no graph is needed, not for one batch."
-                if result["has_graph"]
-                else ". No graph is made, and one batch is enough: what of the others is held?"
-            )
-        ),
-        "case G: ",
+    of_graphs = (
+        ": nothing goes backward here, so no graph is needed, not for one batch."
+        if result["has_graph"]
+        else ". No graph is made, and one batch is enough: what of the others is held?"
     )
+    faults = {
+        f"{left:,} bytes stay behind when it is over: what holds them?": left > _SMALL,
+        f"the mean is right. At the peak {peak:,} bytes are held, and {right['peak']:,} are "
+        f"enough{of_graphs}": peak > 1.15 * right["peak"] + _SMALL,
+    }
+    expect.no_fault(faults)
     expect.unchanged(result)
 
 
 def _validation_faults(case: Case, mean: float) -> Faults:
     lstm, batches = given.make_validation(case)
     yield "it is the sum, and the mean is wanted.", len(batches) * mean
-    for words, sizes in {
-        "each batch counts by its targets": [tokens[:, 1:].numel() for tokens in batches],
-        "each batch counts by its tokens": [tokens.numel() for tokens in batches],
-        "each batch counts by its rows": [len(tokens) for tokens in batches],
-    }.items():
+    by = {
+        "targets": [tokens[:, 1:].numel() for tokens in batches],
+        "tokens": [tokens.numel() for tokens in batches],
+        "rows": [len(tokens) for tokens in batches],
+    }
+    instead = "and broken_g gives the mean of the batches' losses: the same one is wanted."
+    for unit, sizes in by.items():
         with torch.no_grad():
             total = sum(n * lstm.loss(t).item() for n, t in zip(sizes, batches, strict=True))
-        yield (
-            f"{words}, and broken_g gives the mean of the batches' losses: the same one is wanted.",
-            total / sum(sizes),
-        )
+        yield f"each batch counts by its {unit}, {instead}", total / sum(sizes)
 
 
 def _right_window(case: Case) -> tuple[Window, Window]:
@@ -80,7 +74,7 @@ def _judge_window(case: Case, result: Result, right: tuple[Window, Window]) -> N
     model = models.tiny_gpt(case["seed"])
     accumulation.expect_window(
         result,
-        only_update(result, len(gradients.mean), "case H: "),
+        only_update(result, len(gradients.mean)),
         gradients=gradients,
         losses=losses,
         sizes=[len(tokens) for tokens, _ in window],
@@ -88,7 +82,6 @@ def _judge_window(case: Case, result: Result, right: tuple[Window, Window]) -> N
         faults=_faults(gradients, torch.cat([labels for _, labels in window])),
         loss_faults=[(accumulation.MEAN_OF_MEANS, losses.mean_of_means)],
         allowed=right_sums.peak_allowed(model, window, models.token_loss_sum),
-        where="case H: ",
     )
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from tutorial_lib.checks.given import RunHalf
-from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Exercise, Result, fact, read
+from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Exercise, Result, expect, read
 
 from .given import CAUSES, run_mended
 
@@ -53,34 +53,37 @@ def diagnosis(
 
     def judge(case: Case, result: Result, right: Callable[[], Any]) -> None:
         letter = case["case"]
-        _judge_finding(f"case {letter}: ", result, FINDINGS[letter])
+        _judge_finding(result, FINDINGS[letter])
         scripts[letter][1](case, result, right())
 
     def oracle(case: Case) -> Callable[[], Any]:
         return cache(partial(scripts[case["case"]][0], case))  # computed when first asked for
 
-    return Exercise(run, passed, cases, judge, oracle=oracle, sits=sits, again=run_mended)
+    def where(case: Case) -> str:
+        return f"case {case['case']}: "
+
+    words: Any = {"oracle": oracle, "sits": sits, "again": run_mended, "where": where}
+    return Exercise(run, passed, cases, judge, **words)
 
 
-def only_update(result: Result, size: int, where: str) -> Tensor:
+def only_update(result: Result, size: int) -> Tensor:
     """Read the one gradient, as a vector, that the optimizer's one step found."""
-    updates = read.vectors(result["gradients"], size, f"{where}the gradients")
-    fact(len(updates) == 1, f"{where}{len(updates)} updates were made, and one is wanted.")
+    updates = read.vectors(result["gradients"], size, "the gradients")
+    expect.fact(len(updates) == 1, f"{len(updates)} updates were made, and one is wanted.")
     return updates[0]
 
 
-def _judge_finding(where: str, result: Result, right: Finding) -> None:
+def _judge_finding(result: Result, right: Finding) -> None:
     cause = result["cause"]
     is_known = isinstance(cause, str) and cause in CAUSES
-    fact(is_known, f"{where}the cause must be one of {', '.join(CAUSES)}.")
-    fact(
+    expect.fact(is_known, f"the cause must be one of {', '.join(CAUSES)}.")
+    expect.fact(
         cause == right.cause,
-        f"{where}the cause is not {cause!r}. That one shows as follows: {CAUSES[cause]}. Does an "
+        f"the cause is not {cause!r}. That one shows as follows: {CAUSES[cause]}. Does an "
         f"instrument read that here?{_MISREAD.get(cause, '')}",
     )
-    reading = read.number(result["reading"], f"{where}the reading")
-    fact(
+    reading = read.number(result["reading"], "the reading")
+    expect.fact(
         abs(reading - right.reading) <= 0.01 * right.reading,
-        f"{where}the cause is right, and {reading:g} is not what shows it. The reading is "
-        f"{right.asked}.",
+        f"the cause is right, and {reading:g} is not what shows it. The reading is {right.asked}.",
     )

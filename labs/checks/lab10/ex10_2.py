@@ -1,6 +1,6 @@
 """The check of 10.2: a loss in checkpointed chunks."""
 
-from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Faults, Result, check, unchanged
+from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Faults, Result, check, expect
 
 from . import given, losses
 
@@ -29,7 +29,7 @@ def checkpointed_loss(case: Case, result: Result, right: losses.Right) -> None:
     wanted = [1 + case["factor"] * g for g in (of_hidden, of_weight)]
     faults = _faults(case, right)
     losses.expect_gradients(result, wanted, ["hidden", "weight"], faults, 1e-12 if exact else 1e-5)
-    unchanged(result)
+    expect.unchanged(result)
     if not exact:
         losses.expect_no_whole(result, case, tokens, losses.allowed_bytes(case))
 

@@ -53,42 +53,38 @@ def fused_loss(case: Case, result: Result, right: losses.Right) -> None:
     losses.expect_gradients(result, wanted, _NAMES, faults, 1e-12 if exact else 1e-5, _ADVICE)
     expect.unchanged(result)
     if not exact:
-        _judge_peak(case, result)
-        _judge_left(result)
+        _judge_memory(case, result)
 
 
 def _judge_calls(case: Case, result: Result) -> None:
     in_forward, in_backward = read.counts(result, "made", 2, "calls of chunk_of")
     tokens, size = case["tokens"], case["chunk"]
     sizes = read.integers(result["sizes"], "rows of each chunk")
-    chunks = -(-tokens // size)
-    expect.no_fault(
-        {
-            "chunk_of was not called, and it alone knows the loss.": not in_forward + in_backward,
-            f"chunk_of was called {in_backward} times in backward: the gradients of a chunk are "
-            "made with its loss, so add them up in forward and keep the sums.": in_backward > 0,
-            f"chunk_of was given {max(sizes, default=0)} rows, and chunk is {size}.": (
-                max(sizes, default=0) > size
-            ),
-            f"chunk_of was called {in_forward} times, and the {tokens} tokens are {chunks} chunks "
-            f"of at most {size}.": in_forward != chunks or sum(sizes) != tokens,
-        }
-    )
+    chunks, most = -(-tokens // size), max(sizes, default=0)
+    faults = {
+        "chunk_of was not called, and it alone knows the loss.": not in_forward + in_backward,
+        f"chunk_of was called {in_backward} times in backward: the gradients of a chunk are made "
+        "with its loss, so add them up in forward and keep the sums.": in_backward > 0,
+        f"chunk_of was given {most} rows, and chunk is {size}.": most > size,
+        f"chunk_of was called {in_forward} times, and the {tokens} tokens are {chunks} chunks of "
+        f"at most {size}.": in_forward != chunks or sum(sizes) != tokens,
+    }
+    expect.no_fault(faults)
 
 
 def _judge_second(result: Result) -> None:
     said = str(result["said"])
-    expect.no_fault(
-        {
-            "a loss that asks for the gradient of a gradient went through, and backward returns "
-            "sums that have no graph: that part of the loss is lost in silence. In backward "
-            "torch.is_grad_enabled() is true where somebody asks for create_graph, also where "
-            "once_differentiable stays silent: raise a RuntimeError.": not said,
-            f"the error of a second gradient is {said[:200]!r}, and a RuntimeError is wanted that "
-            "names create_graph: say what was asked for.": bool(said)
-            and not (said.startswith("RuntimeError") and "create_graph" in said),
-        }
-    )
+    faults = {
+        "a loss that asks for the gradient of a gradient went through, and backward returns sums "
+        "that have no graph: that part of the loss is lost in silence. In backward "
+        "torch.is_grad_enabled() is true where somebody asks for create_graph, also where "
+        "once_differentiable stays silent: raise a RuntimeError.": not said,
+        f"the error of a second gradient is {said[:200]!r}, and a RuntimeError is wanted that "
+        "names create_graph: say what was asked for.": (
+            not said.startswith("RuntimeError") or "create_graph" not in said
+        ),
+    }
+    expect.no_fault(faults)
 
 
 def _loss_faults(case: Case, right: losses.Right) -> Faults:
@@ -126,23 +122,16 @@ def _faults(case: Case, right: losses.Right, is_twice: bool) -> Faults:
     }.items()
 
 
-def _judge_left(result: Result) -> None:
-    left = read.integer(result["left"], "the bytes left after backward")
-    expect.fact(
-        left <= _SMALL,
+def _judge_memory(case: Case, result: Result) -> None:
+    peak, left = (read.integer(result[key], f"bytes ({key})") for key in ("peak", "left"))
+    allowed = losses.allowed_bytes(case, chunks=4, matrices=4)
+    faults = {
+        f"{peak} bytes were there at once, and {allowed} are enough for the sums and one chunk: "
+        "add each chunk's gradients to the sum at once, and keep none.": peak > allowed,
         f"backward is over, the loss is still there, as in a list of losses, and with it {left} "
         "bytes: the sums. What is set on ctx as an attribute, or held by a function, lives as long "
-        "as the loss; what save_for_backward was given is freed when backward is over.",
-    )
-
-
-def _judge_peak(case: Case, result: Result) -> None:
-    allowed = losses.allowed_bytes(case, chunks=4, matrices=4)
-    expect.peak_at_most(
-        result["peak"],
-        allowed,
-        lambda peak: (
-            f"{peak} bytes were there at once, and {allowed} are enough for the sums and one "
-            "chunk: add each chunk's gradients to the sum at once, and keep none."
+        "as the loss; what save_for_backward was given is freed when backward is over.": (
+            left > _SMALL
         ),
-    )
+    }
+    expect.no_fault(faults)

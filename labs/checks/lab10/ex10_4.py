@@ -60,37 +60,29 @@ def mean_over_counted(case: Case, result: Result) -> None:
     weight, hidden, sums, numbers = _losses(case)
     number = sum(part[..., 0].numel() for part in hidden)
     rows = read.integers(result["rows"], "the targets that loss_sum was given")
-    expect.fact(
-        given.IGNORED not in rows,
-        "loss_sum was given a token that is ignored, and it knows no such target: give it the rows "
-        "of those that count, and their targets.",
-    )
     _judge_rows(case, rows)
-    expect.fact(
-        not said,
+    no_number = f"{where} the loss is nan: where nothing counts the mean is 0 / 0, and 0 is wanted."
+    faults = {
         f"{where} this came: {said[:300]} Nothing is to be refused where num_counted is not below "
-        "the tokens that count here; where none counts the loss is 0.",
-    )
-    expect.fact(
-        result["loss"] == result["loss"],  # not nan
-        f"{where} the loss is nan: where nothing counts the mean is 0 / 0, and 0 is wanted.",
-    )
+        "the tokens that count here; where none counts the loss is 0.": bool(said),
+        no_number: result["loss"] != result["loss"],
+    }
+    expect.no_fault(faults)
     total = torch.stack(sums).sum()
-    faults = list(_faults(total, sums, numbers, number))
-    expect_loss(result["loss"], total.item() / max(window, 1), ((w, v.item()) for w, v in faults))
+    usual = list(_faults(total, sums, numbers, number))
+    expect_loss(result["loss"], total.item() / max(window, 1), ((w, v.item()) for w, v in usual))
     of_matrix, *of_rows = read.tensors(result["gradients"], 1 + len(hidden), "the gradients")
     zeros = "not even zeros, and other ranks wait for a gradient of every parameter"
-    expect.no_fault(
-        {
-            f"{where} the loss leads back to nothing: neither hidden nor the matrix got a "
-            f"gradient, {zeros}.": window == 0 and all(g is None for g in (of_matrix, *of_rows)),
-            f"{where} the loss leads back to hidden alone: the matrix got no gradient, {zeros}. "
-            "loss_sum may be given no token.": window == 0 and of_matrix is None,
-        }
-    )
+    faults = {
+        f"{where} the loss leads back to nothing: neither hidden nor the matrix got a gradient, "
+        f"{zeros}.": window == 0 and all(g is None for g in (of_matrix, *of_rows)),
+        f"{where} the loss leads back to hidden alone: the matrix got no gradient, {zeros}. "
+        "loss_sum may be given no token.": window == 0 and of_matrix is None,
+    }
+    expect.no_fault(faults)
     names = ["the matrix", *(f"micro-batch {i}" for i in range(len(hidden)))]
     wanted = _gradients(total / max(window, 1), weight, hidden)
-    wrong = ((words, _gradients(value, weight, hidden)) for words, value in faults)
+    wrong = ((words, _gradients(value, weight, hidden)) for words, value in usual)
     expect_gradients(result, wanted, names, wrong)
     expect.unchanged(result)
 
@@ -101,14 +93,15 @@ def _judge_rows(case: Case, rows: Sequence[int]) -> None:
         sorted(t[t != given.IGNORED].tolist())
         for t in (torch.cat([t[:, 1:] for t in targets]), torch.cat(targets))
     )
-    expect.no_fault(
-        {
-            "targets were shifted: here each token of hidden has its own target already, at the "
-            "same place.": sorted(rows) == shifted != right,
-            f"loss_sum was given {len(rows)} tokens, and {len(right)} count: one that is ignored "
-            "has a loss under any other target too, so leave it out.": len(rows) > len(right),
-        }
-    )
+    faults = {
+        "loss_sum was given a token that is ignored, and it knows no such target: give it the rows "
+        "of those that count, and their targets.": given.IGNORED in rows,
+        "targets were shifted: here each token of hidden has its own target already, at the same "
+        "place.": sorted(rows) == shifted != right,
+        f"loss_sum was given {len(rows)} tokens, and {len(right)} count: one that is ignored has a "
+        "loss under any other target too, so leave it out.": len(rows) > len(right),
+    }
+    expect.no_fault(faults)
 
 
 def _faults(total: Tensor, sums: list[Tensor], numbers: list[int], tokens: int) -> Faults:

@@ -83,9 +83,8 @@ def head_loss(case: Case, result: Result, right: Right) -> None:
         _judge_exactly(case, result, right, names, counted)
     expect.unchanged(result)
     if case["vocab"] >= _MANY:
-        losses.expect_no_whole(
-            result, case, counted, losses.allowed_bytes({**case, "tokens": counted})
-        )
+        allowed = losses.allowed_bytes({**case, "tokens": counted})
+        losses.expect_no_whole(result, case, counted, allowed)
 
 
 def _judge_exactly(
@@ -141,24 +140,22 @@ def _faults(case: Case, right: Right, names: Sequence[str]) -> Faults:
 def _judge_low(case: Case, result: Result, right: Right, names: Sequence[str]) -> None:
     seen = read.tensors(result["gradients"], len(names), "the gradients")
     types = read.items(result["matmuls"], "the types of the matmuls")
-    expect.fact(
-        "float32" not in types,
+    faults = {
         "in bfloat16 a matmul with the head's matrix was made in float32, which takes a copy of "
-        "the matrix of twice its bytes: softmax and sums are float32, and matmuls are bfloat16.",
-    )
-    expect.fact(
-        result["type"] == "torch.float32",
+        "the matrix of twice its bytes: softmax and sums are float32, and matmuls are "
+        "bfloat16.": "float32" in types,
         f"in bfloat16 the loss is a {str(result['type'])[:30]}, and float32 is wanted: what is "
-        "added up over thousands of tokens has more digits than bfloat16.",
-    )
+        "added up over thousands of tokens has more digits than "
+        "bfloat16.": result["type"] != "torch.float32",
+    }
+    expect.no_fault(faults)
     losses.expect_loss(result["loss"], right.loss, (), 0.02)
     for name, mine, plain, exact in zip(names, seen, right.usual, right.gradients, strict=True):
         error = expect.relative_error(None if mine is None else mine.double() - 1, exact - 1)
         allowed = _WORSE * expect.relative_error(plain.double() - 1, exact - 1)
-        expect.no_fault(
-            {
-                f"in bfloat16 the gradient of {name} is off by {error:.1%} of its norm, and the "
-                f"whole loss stays within {allowed:.1%}: logits may be bfloat16, and softmax and "
-                "sums over chunks are float32.": error > allowed
-            }
+        expect.fact(
+            error <= allowed,
+            f"in bfloat16 the gradient of {name} is off by {error:.1%} of its norm, and the whole "
+            f"loss stays within {allowed:.1%}: logits may be bfloat16, and softmax and sums over "
+            "chunks are float32.",
         )

@@ -4,7 +4,7 @@ import math
 import re
 from typing import Any
 
-from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Faults, Result, check, expect
+from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Faults, Result, check, expect, read
 
 from ..lab04.chains import telling
 from . import given
@@ -73,34 +73,24 @@ def choose_chunk(case: Case, result: Result) -> None:
         return
     said = str(result["said"])
     wide = Needs(case, 4)
-    expect.fact(
-        needs.size == 4 or str(wide.floor + wide.token) not in re.sub("[,_]", "", said),
-        f"a budget of {budget} bytes holds a chunk of one token, and a ValueError came as if all "
-        "numbers had four bytes: how many has one of hidden's?",
-    )
-    expect.fact(
-        not said,
-        f"a budget of {budget} bytes holds a chunk of one token, and a ValueError came: "
-        f"{said[:200]} Does something count that is not there, as the gradient of a "
-        "frozen matrix?",
-    )
-    right = _right(case)
-    where = f"{needs.tokens} tokens, a vocabulary of {case['vocab']}, a budget of {budget} bytes: "
-    expect.value(
-        result["chunk"],
-        right,
-        _faults(case),
-        name=f"{where}the chunk",
-        otherwise=lambda seen: (
-            f"a chunk of {seen} tokens "
-            + (
-                f"needs {needs.floor + seen * needs.token} bytes, more than the budget."
-                if seen > needs.largest(budget - needs.floor)
-                else "fits, and makes more chunks than are needed, or uneven ones."
-            )
+    refused = f"a budget of {budget} bytes holds a chunk of one token, and a ValueError came"
+    is_wide = str(wide.floor + wide.token) in re.sub("[,_]", "", said)
+    faults = {
+        f"{refused} as if all numbers had four bytes: how many has one of hidden's?": (
+            needs.size != 4 and is_wide
         ),
-        where=where,
-    )
+        f"{refused}: {said[:200]} Does something count that is not there, as the gradient of a "
+        "frozen matrix?": bool(said),
+    }
+    expect.no_fault(faults)
+    where = f"{needs.tokens} tokens, a vocabulary of {case['vocab']}, a budget of {budget} bytes: "
+    seen = read.integer(result["chunk"], f"{where}the chunk")
+    otherwise = f"a chunk of {seen} tokens fits, and makes more chunks than are needed, or uneven "
+    otherwise += "ones."
+    if seen > needs.largest(budget - needs.floor):
+        wanted = needs.floor + seen * needs.token
+        otherwise = f"a chunk of {seen} tokens needs {wanted} bytes, more than the budget."
+    expect.close(seen, _right(case), _faults(case), otherwise=otherwise, where=where)
 
 
 def _faults(case: Case) -> Faults:

@@ -73,22 +73,13 @@ def expect_loss(
     beside: str = "F.cross_entropy",
 ) -> None:
     """Expect the loss, as a number; `beside` says what a learner compares it with."""
-
-    def otherwise(found: float) -> str:
-        ratio = found / wanted if wanted else 0.0
-        if abs(ratio - 1) < _NARROW:
-            return f"it is off by {abs(ratio - 1):.1g} of it{_NARROWED}"
-        return f"{found:.9g} is {ratio:.9g} times the right one: compare it with {beside}."
-
-    expect.value(
-        seen,
-        wanted,
-        faults,
-        name="the value",
-        otherwise=otherwise,
-        kind=read.number,
-        tolerance=tolerance,
-    )
+    found = read.number(seen, "the value")
+    ratio = found / wanted if wanted else 0.0
+    otherwise = f"{found:.9g} is {ratio:.9g} times the right one: compare it with {beside}."
+    if abs(ratio - 1) < _NARROW:
+        otherwise = f"it is off by {abs(ratio - 1):.1g} of it{_NARROWED}"
+    more: Any = {"otherwise": otherwise, "tolerance": tolerance, "where": "the value: "}
+    expect.close(found, wanted, faults, **more)
 
 
 def expect_gradients(
@@ -139,27 +130,19 @@ def expect_late(result: Result) -> None:
 def expect_no_whole(result: Result, case: Case, tokens: int, allowed: int) -> None:
     """Expect a peak in which the logits of all tokens cannot be, and chunks of the given size."""
     whole, of_chunk = (number * case["vocab"] * 4 for number in (tokens, case["chunk"]))
-    largest = read.integer(result["largest"], "the largest tensor")
-    expect.fact(
-        largest < whole,
+    keys = {"largest": "the largest tensor", "peak": "the peak"}
+    largest, peak = (read.integer(result[key], name) for key, name in keys.items())
+    faults = {
         f"a tensor of {largest} bytes was made, and the logits of all {tokens} tokens take "
-        f"{whole}: make those of one chunk at a time.",
-    )
-    expect.fact(
-        2 * largest > of_chunk,
+        f"{whole}: make those of one chunk at a time.": largest >= whole,
         f"no tensor has more than {largest} bytes, and the logits of {case['chunk']} tokens take "
         f"{of_chunk}: a chunk is to have as many tokens as chunk says, and its logits, for all of "
-        "the vocabulary, are to be one tensor.",
-    )
-    expect.peak_at_most(
-        result["peak"],
-        allowed,
-        lambda peak: (
-            f"{peak} bytes were there at once, and {allowed} are enough for the gradients and one "
-            f"chunk. The logits of all tokens take {whole}: what of a chunk lives on when the next "
-            "one is made?"
-        ),
-    )
+        "the vocabulary, are to be one tensor.": 2 * largest <= of_chunk,
+        f"{peak} bytes were there at once, and {allowed} are enough for the gradients and one "
+        f"chunk. The logits of all tokens take {whole}: what of a chunk lives on when the next one "
+        "is made?": peak > allowed,
+    }
+    expect.no_fault(faults)
 
 
 def allowed_bytes(case: Case, chunks: int = 6, matrices: int = 5) -> int:

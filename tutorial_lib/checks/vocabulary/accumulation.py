@@ -82,10 +82,10 @@ def faults(
     yield OLD_GRADIENT, change(window.mean + 1)
 
 
-def expect_gradient(seen: Tensor, wanted: Tensor, faults: expect.Faults, where: str = "") -> None:
-    """Expect the gradient of a whole window; `where` says which update."""
+def expect_gradient(seen: Tensor, wanted: Tensor, faults: expect.Faults) -> None:
+    """Expect the gradient of a whole window."""
     if not bool(torch.isfinite(seen).all()):
-        raise CheckError(f"{where}a gradient is nan or infinite: was there a division by nothing?")
+        raise CheckError("a gradient is nan or infinite: was there a division by nothing?")
 
     def otherwise() -> str:
         error = expect.relative_error(seen, wanted)
@@ -101,7 +101,7 @@ def expect_gradient(seen: Tensor, wanted: Tensor, faults: expect.Faults, where: 
             "is none of the usual faults. Write the sum down for two micro-batches."
         )
 
-    expect.close(seen, wanted, faults, otherwise=otherwise, where=where)
+    expect.close(seen, wanted, faults, otherwise=otherwise)
 
 
 def _cosine(one: Tensor, other: Tensor) -> float:
@@ -120,7 +120,6 @@ def expect_clipped(
     gradient: Tensor,
     limit: float,
     faults: Sequence[tuple[str, Tensor]],
-    where: str = "",
     limits: Sequence[float] = (),
 ) -> Tensor:
     """Expect the gradient of a window, clipped as a whole to norm `limit`, and give the right one.
@@ -133,11 +132,10 @@ def expect_clipped(
     known = any(expect.is_close(seen, fault) for _, fault in faults)
     if at_limit and along < 1 - 1e-9 and not known:
         raise CheckError(
-            f"{where}the gradient has the norm of the limit, and another direction than the "
-            f"window's (cosine {along:.4f}): clip once, after the last backward, not each "
-            "micro-batch."
+            "the gradient has the norm of the limit, and another direction than the window's "
+            f"(cosine {along:.4f}): clip once, after the last backward, not each micro-batch."
         )
-    expect_gradient(seen, wanted, faults, where)
+    expect_gradient(seen, wanted, faults)
     return wanted
 
 
@@ -151,17 +149,13 @@ def expect_rows_at_most(result: Result, sizes: Sequence[int]) -> None:
         )
 
 
-def expect_one_graph(result: Result, allowed: int, where: str = "") -> None:
+def expect_one_graph(result: Result, allowed: int) -> None:
     """Expect that no more than one micro-batch's graph was alive at once."""
-    expect.peak_at_most(
-        result.get("peak"),
-        allowed,
-        lambda peak: (
-            f"the peak is {peak:,} bytes, and {allowed:,} are plenty for one micro-batch's graph "
-            "at a time: call backward in the loop, it frees the graph. Added losses keep all their "
-            "graphs."
-        ),
-        where,
+    peak = read.integer(result.get("peak"), "the peak")
+    expect.fact(
+        peak <= allowed,
+        f"the peak is {peak:,} bytes, and {allowed:,} are plenty for one micro-batch's graph at a "
+        "time: call backward in the loop, it frees the graph. Added losses keep all their graphs.",
     )
 
 
@@ -176,7 +170,6 @@ def expect_window(
     loss_faults: expect.Faults,
     optional: Sequence[int] = (),
     allowed: int | None = None,
-    where: str = "",
 ) -> None:
     """Expect one update by the mean over a window, of which one micro-batch fits into memory.
 
@@ -188,11 +181,11 @@ def expect_window(
         allowed: Bytes of the peak; None where it is not judged.
     """
     expect_rows_at_most(result, sizes)
-    expect_gradient(update, gradients.mean, faults, where)
-    expect.loss(result.get("returned"), losses.mean, loss_faults, where=where)
+    expect_gradient(update, gradients.mean, faults)
+    expect.loss(result.get("returned"), losses.mean, loss_faults)
     expect_each_once(result, sizes, optional)
     if allowed is not None:
-        expect_one_graph(result, allowed, where)
+        expect_one_graph(result, allowed)
     expect.unchanged(result)
 
 

@@ -20,7 +20,7 @@ from tutorial_lib.checks.given.half import EXAM_BYTES, HOW_TO_CALL, Run, RunHalf
 from tutorial_lib.checks.given.seal import EXCHANGED
 from tutorial_lib.checks.given.settings import usual_settings
 from tutorial_lib.checks.given.values import Answer, Case, CheckError, Result
-from tutorial_lib.checks.vocabulary import exam
+from tutorial_lib.checks.vocabulary import exam, expect
 
 Draw = random.Random
 Cases = Iterable[Case]
@@ -55,6 +55,7 @@ class Exercise:
             whose cached properties compute what is right when the judge first asks.
         sits: An answer that passes the memory exam, where that is held with another model.
         again: What a learner calls again where the check fails, if that is not the run half.
+        where: Words for a case, which begin each of the judge's messages.
     """
 
     def __init__(
@@ -67,10 +68,11 @@ class Exercise:
         oracle: Callable[[Case], Any] | None = None,
         sits: Answer | None = None,
         again: Run | None = None,
+        where: Callable[[Case], str] = lambda case: "",
     ) -> None:
         self.half, self.name, self.exercise, self.passed = run, run.name, run.exercise, passed
         self.again = again or run.run
-        self._cases, self._judge = cases, judge
+        self._cases, self._judge, self._where = cases, judge, where
         # A check is run again and again on the same cases: by a class, by the tests.
         self._right = oracle and lru_cache(maxsize=64)(lambda text: oracle(json.loads(text)))
         self._sat = lru_cache(lambda text: exam.exact(run, sits, json.loads(text)))
@@ -88,10 +90,10 @@ class Exercise:
         with usual_settings():
             if EXAM_BYTES in case:
                 exam.judge(result, self._sat(json.dumps(case)))
-            elif self._right is None:
-                self._judge(case, Seen(result))
             else:
-                self._judge(case, Seen(result), self._right(json.dumps(case)))
+                right = [self._right(json.dumps(case))] if self._right else []
+                with expect.about(self._where(case)):
+                    self._judge(case, Seen(result), *right)
         if exchanged := result.get(EXCHANGED):  # last: a judge says more of an honest mistake
             raise CheckError(
                 f"your code has put something else in the place of {exchanged}, which the check "

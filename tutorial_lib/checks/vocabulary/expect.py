@@ -4,9 +4,10 @@ A fault is a pair: what to tell the learner, and the value that this fault gives
 iterable, best from a generator function: then none is computed where the value is right.
 """
 
+import contextlib
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -93,26 +94,14 @@ def close(
     raise CheckError(f"{where}{otherwise if isinstance(otherwise, str) else otherwise()}")
 
 
-def value(
-    seen: Any,
-    wanted: Any,
-    faults: Faults = (),
-    *,
-    name: str,
-    otherwise: str | Callable[[Any], str],
-    where: str | None = None,
-    kind: Callable[[Any, str], Any] = read.integer,
-    tolerance: float = 0,
-) -> None:
-    """Read a value of some kind, which is a function of `read`, and expect as `close` does.
-
-    Its name begins the message; or, but for the message of another type, `where` does. What is
-    said otherwise may be a function of what was read.
-    """
-    found = kind(seen, name)
-    said = otherwise if isinstance(otherwise, str) else lambda: otherwise(found)
-    begin = f"{name}: " if where is None else where
-    close(found, wanted, faults, otherwise=said, tolerance=tolerance, where=begin)
+@contextlib.contextmanager
+def about(where: str) -> Iterator[None]:
+    """Begin every message of a block with words that say which part of a case it is about."""
+    try:
+        yield
+    except CheckError as error:
+        error.args = (f"{where}{error}",)
+        raise
 
 
 def fact(is_so: bool, words: str) -> None:
@@ -125,13 +114,6 @@ def no_fault(faults: Mapping[str, bool]) -> None:
     """Expect that none of some faults, which are words with whether it is so, is there."""
     for words, is_there in faults.items():
         fact(not is_there, words)
-
-
-def peak_at_most(seen: Any, allowed: float, words: Callable[[int], str], where: str = "") -> None:
-    """Read a peak, and expect no more bytes than are allowed; else words of it are told."""
-    peak = read.integer(seen, f"{where}the peak")
-    if peak > allowed:
-        raise CheckError(f"{where}{words(peak)}")
 
 
 def unchanged(result: Result, messages: Mapping[str, str] = MESSAGES) -> None:
@@ -184,23 +166,24 @@ def number_of_bytes(seen: Any, wanted: int, name: str, faults: Faults = ()) -> N
     """Expect the meter's number of bytes, exactly. The right number stands in no message."""
     found = read.integer(seen, name)
     side = "more" if found > wanted else "less"
-    value(
+    close(
         found,
         wanted,
         ((f"{found:,} is not what the meter counts. {words}", number) for words, number in faults),
-        name=name,
         otherwise=f"{found:,} is {side} than the meter counts, and is none of the usual faults. "
         "Take the case apart by hand, one tensor at a time.",
+        tolerance=0,
+        where=f"{name}: ",
     )
 
 
-def loss(seen: Any, wanted: float, faults: Faults = (), *, where: str = "") -> None:
+def loss(seen: Any, wanted: float, faults: Faults = ()) -> None:
     """Expect the loss that the update minimised, as a float; people read it, so 1e-6 is exact."""
-    found = read.number(seen, f"{where}the loss")
+    found = read.number(seen, "the loss")
     if math.isnan(found):
         raise CheckError(
-            f"{where}the gradient is right, and the loss returned is nan: is there a mean over "
-            "nothing? A sum of nothing is 0."
+            "the gradient is right, and the loss returned is nan: is there a mean over nothing? A "
+            "sum of nothing is 0."
         )
     close(
         found,
@@ -209,5 +192,4 @@ def loss(seen: Any, wanted: float, faults: Faults = (), *, where: str = "") -> N
         otherwise=f"the gradient is right, and the loss returned is {found / wanted:.7g} times "
         "that of the whole window: return what the update minimised.",
         tolerance=1e-6,
-        where=where,
     )
