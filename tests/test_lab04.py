@@ -8,7 +8,7 @@ import pytest
 
 from solutions.answers import solved
 from tutorial_lib.checks.lab04 import chains
-from tutorial_lib.checks.lab04.ex4_4 import held
+from tutorial_lib.checks.lab04.ex4_places import held
 from tutorial_lib.instruments import planning
 
 LAB = solved("lab04")

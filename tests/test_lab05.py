@@ -6,7 +6,7 @@ import pytest
 
 from tutorial_lib import checks
 from tutorial_lib.checks import CheckError
-from tutorial_lib.checks.lab05 import ex5_4
+from tutorial_lib.checks.lab05 import ex5_numbers
 from tutorial_lib.checks.vocabulary.exercise import SEED_VARIABLE
 
 
@@ -15,8 +15,8 @@ def _fewest_flops(parts, budget, seen):
     ways = []
     for chosen in itertools.product(*(enumerate(seen(part, parts)) for part in parts)):
         numbers, options = zip(*chosen, strict=True)
-        if ex5_4.peak_bytes(options) <= budget:
-            ways.append((ex5_4.total_flops(options), numbers))
+        if ex5_numbers.peak_bytes(options) <= budget:
+            ways.append((ex5_numbers.total_flops(options), numbers))
     if not ways:
         raise ValueError(f"nothing fits into {budget} bytes.")
     return list(min(ways)[1])
@@ -24,7 +24,7 @@ def _fewest_flops(parts, budget, seen):
 
 UNSEEN = {
     "each option's own working bytes": lambda part, _: [
-        ex5_4.Option(o.kept_bytes, part[0].working_bytes, o.flops) for o in part
+        ex5_numbers.Option(o.kept_bytes, part[0].working_bytes, o.flops) for o in part
     ],
     "each part's own number of options": lambda part, parts: part[: len(parts[0])],
 }

@@ -11,8 +11,8 @@ from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Faults, Result, ch
 from tutorial_lib.memory.private_torch import storage_key
 
 from . import given
+from .ex5_modules import draw_sizes, expect_gradients
 from .given.host import ADDRESS, TWO_BACKWARDS, Host, make_step
-from .gpts import draw_sizes, expect_gradients
 
 _PASSED = (
     "five kinds of steps: gradients to the bit, each large storage copied once, nothing left over"

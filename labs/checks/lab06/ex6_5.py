@@ -1,21 +1,27 @@
-"""The check of 6.5, an exact step: three models; steps that fail are in `failures`."""
+"""The check of 6.5, an exact step: three models, and steps that fail."""
 
 import itertools
+import tomllib
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
 from tutorial_lib import memory
 from tutorial_lib.checks.given import observe
+from tutorial_lib.checks.given.surroundings import MESSAGES
 from tutorial_lib.checks.same_training.record import summation_tolerance
 from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Result, accumulation, check, expect
 from tutorial_lib.checks.vocabulary.read import flag, integer, integers, vector
 
-from . import failures, given, right_sums
+from . import given, right_sums
 from .given.models import Task, make_optimizer, task_of
+from .given.steps import SAID
 
 _PASSED = "GPT, ViT and U-Net as in one batch, and seven failures that leave nothing behind"
 _MANY = 8  # micro-batches, from which on the memory is looked at
+_TABLE = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+HOW = _TABLE["how"]
 
 
 def _cases(draw: Draw) -> Cases:
@@ -29,7 +35,7 @@ def _cases(draw: Draw) -> Cases:
     yield {**gpt, "dtype": "float32"}
     yield {**gpt, "model": "ViT", "rows": 24, "num_steps": 12}
     steps = {"no steps": 0, "too many steps": rows + 3}
-    for how in failures.HOW:
+    for how in HOW:
         yield {**gpt, "optimizer": "AdamW", "fails": how, "num_steps": steps.get(how, 5)}
 
 
@@ -50,7 +56,7 @@ class _Oracle:
 @check(given.exact_step, _PASSED, _cases, oracle=_Oracle)
 def exact_step(case: Case, result: Result, oracle: _Oracle) -> None:
     if case["fails"]:
-        failures.judge(case, result)
+        judge(case, result)
         return
     task = task_of(case)
     _expect_rows(case, result, task)
@@ -131,3 +137,37 @@ def _step_by(model: nn.Module, optimizer: str, gradient: Tensor) -> None:
     for parameter, part in zip(parameters, parts, strict=True):
         parameter.grad = part.reshape(parameter.shape).to(parameter.dtype)
     make_optimizer(optimizer, model).step()
+
+
+def judge(case: Case, result: Result) -> None:
+    """Demand an error that names the failure, and that nothing else happened."""
+    how, raised, said = case["fails"], result["raised"], str(result["said"])
+    what, named, passed_on = HOW[how]["what"], HOW[how]["named"], HOW[how].get("passed_on")
+    expect.fact(
+        raised != "nothing" and isinstance(result["said"], str),
+        f"{what}: nothing was raised. A step that cannot be made says so, and makes none.",
+    )
+    advice = "what the model raises is passed on as it is"
+    advice = advice if passed_on else "a ValueError in your own words is wanted"
+    expect.fact(
+        raised == (passed_on or "ValueError"),
+        f"{what}: a {raised} came ({said[:80]}), and {advice}.",
+    )
+    # what came before an interrupt has passed, so what is put back is right
+    messages = {**MESSAGES, **_TABLE["changed"]}
+    if passed_on:
+        messages = dict.fromkeys(MESSAGES, HOW[how]["changed"])
+    expect.unchanged(result, {name: f"{what}: {words}" for name, words in messages.items()})
+    expect.fact(
+        how not in ("nan", "inf") or "3" in said or "2" not in said,
+        f"{what}: {said[:120]!r} counts it from 0, and people count from 1.",
+    )
+    words = {"no steps": ["0"], "too many steps": [str(case["rows"]), str(case["num_steps"])]}
+    words |= {"backward": [SAID], "raises": [SAID], "all masked": []}
+    is_named = all(word in said for word in words.get(how, ["3"]))
+    every = {*range(1, case["num_steps"] + 1)}
+    expect.fact(
+        how not in ("nan", "inf") or not every <= expect.numbers_named(said),
+        f"{what}: the message {said[:120]!r} names every micro-batch: which one is it?",
+    )
+    expect.fact(is_named, f"{what}: the message {said[:120]!r} does not name {named}.")

@@ -13,7 +13,7 @@ from tutorial_lib.checks.given import answered
 from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Faults, Result, check, expect, read
 
 from . import given
-from .given.prices import flops_of_step, make_priced
+from .given.room import flops_of_step, make_priced
 
 _PASSED = "the price of each block of four U-Nets, to the FLOP, and all is as before"
 _LEVELS = ["down_blocks.0", "down_blocks.1", "mid_block", "up_blocks.0", "up_blocks.1"]

@@ -13,8 +13,7 @@ from tutorial_lib.checks.given import answered, exam, forbid, observe, outside, 
 from tutorial_lib.checks.given.surroundings import watched
 from tutorial_lib.checks.given.values import Answer, Case, CheckError, Result
 
-from .half_squares import squares_of_chunk
-from .matmuls import Matmuls
+from .tools import Matmuls, squares_of_chunk
 
 IGNORED = -100  # the target of a token that does not count, as F.cross_entropy has it
 _EXAM: Case = {"tokens": 1280, "vocab": 32_768, "width": 8, "chunk": 64}

@@ -1,0 +1,222 @@
+"""The checks of 1.3 and 1.5: what autograd saves, and the peak of a training step."""
+
+import itertools
+from typing import Any
+
+import torch
+from torch import nn
+
+from tutorial_lib import memory
+from tutorial_lib.checks.given import observe
+from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Faults, Result, check, expect, read
+
+from . import given
+from .metered import OPTIMIZERS, make_optimizer
+
+_PASSED_1_3 = "equal to autograd's own count, to the byte"
+_TOLERANCE = 0.02
+_PASSED_1_5 = (
+    f"five peaks predicted within {_TOLERANCE:.0%} of the meter, from one forward pass each"
+)
+
+
+def _cases_1_3(draw: Draw) -> Cases:
+    a, b, c, d = draw.sample(range(6, 50), 4)
+    rows, positions = draw.randint(3, 9), (3, 5, 6, 7)  # not 4, the bytes of an element
+    free = [["relu"], ["gelu"], ["norm"], ["linear", b], ["linear", d]]
+    chance = [["linear", a], *(draw.choice(free) for _ in range(7)), ["gelu"], ["linear", c]]
+    for inner, end in (("relu", []), ("gelu", []), ("norm", [["relu"]])):
+        yield {"layers": [["linear", b], [inner], ["linear", c], *end], "shape": [rows, a]}
+    layers = [["linear", d], ["gelu"], ["linear", b]]
+    yield {"layers": layers, "shape": [rows, draw.choice(positions), c]}
+    yield {"layers": chance, "shape": [rows, draw.choice(positions), d]}
+
+
+def saved_by(case: Case, *, weights: bool = False) -> int:
+    """Count the bytes that autograd saves in a chain, with or without its weights."""
+    chain, x = given.make_chain(case), torch.randn(case["shape"])
+    return memory.saved(lambda: chain(x), params_of=None if weights else chain).num_bytes
+
+
+def output_bytes(case: Case) -> list[int]:
+    """Run a chain and give the size of each layer's output."""
+    x = torch.randn(case["shape"])
+    sizes = []
+    for layer in given.make_chain(case):
+        x = layer(x)
+        sizes.append(x.nbytes)
+    return sizes
+
+
+@check(given.chain_saved_bytes, _PASSED_1_3, _cases_1_3, oracle=saved_by)
+def chain_saved_bytes(case: Case, result: Result, saved: int) -> None:
+    layers = ", ".join(" ".join(map(str, layer)) for layer in case["layers"])
+    name = f"chain_saved_bytes for [{layers}] on {tuple(case['shape'])}"
+    expect.number_of_bytes(result["bytes"], saved, name, _faults_1_3(case, saved))
+
+
+def _faults_1_3(case: Case, saved: int) -> Faults:
+    outputs, x = output_bytes(case), torch.empty(case["shape"]).nbytes
+    one_position = [case["shape"][0], case["shape"][-1]]
+
+    def saved_with(old: str, new: str) -> int:
+        swapped = [[new] if layer == [old] else layer for layer in case["layers"]]
+        return saved_by({**case, "layers": swapped})
+
+    rows, width, by_feature = torch.Size(case["shape"][:-1]).numel(), case["shape"][-1], saved
+    for kind, *features in case["layers"]:
+        width = features[0] if features else width
+        by_feature += 4 * 2 * (width - rows) * (kind == "norm")
+
+    yield from {
+        "It is the number of elements: float32 takes four bytes.": saved // 4,
+        "The input of the first layer is missing: its weight's gradient needs it.": saved - x,
+        "The weights are in it: they are parameters, resident whether autograd refers to them "
+        "or not.": saved_by(case, weights=True),
+        "A ReLU costs nothing here: it keeps its output, not its input, and that output is the "
+        "very tensor that the next layer keeps. One storage counts "
+        "once.": saved_with("relu", "gelu"),
+        "A GELU is no ReLU: its slope cannot be read off its output, so it keeps its "
+        "input.": saved_with("gelu", "relu"),
+        "LayerNorm keeps two numbers for each row, and one of them is missing.": (
+            (saved + saved_with("norm", "gelu")) // 2
+        ),
+        "LayerNorm keeps something beside its input: what did it compute for each row?": saved_with(
+            "norm", "gelu"
+        ),
+        "LayerNorm's two numbers were counted for each feature: it normalises over a row's "
+        "features, so each row has its own two.": by_feature,
+        "It is the sum of all outputs: autograd does not keep what each layer makes, but what "
+        "each backward needs.": sum(outputs),
+        "It is the input and all outputs: who would need the output of the last layer?": x
+        + sum(outputs),
+        "It is what one position of the sequence takes: all dimensions but the last are "
+        "rows.": saved_by({**case, "shape": one_position}),
+    }.items()
+
+
+def _cases_1_5(draw: Draw) -> Cases:
+    gpt = {"vocab_size": draw.choice([768, 1024, 1280]), "seq_len": 64, "num_heads": 4}
+    gpt |= {"num_layers": draw.randint(2, 3), "d_model": draw.choice([64, 96])}
+    unet = {"base_channels": draw.choice([16, 24])}
+    vgg = {"hidden": draw.choice([960, 1024, 1088])}
+    mlp, rows = {"width": draw.choice([896, 1024, 1152])}, draw.randint(4, 6)
+    # The update is the peak of the MLP, with AdamW's temporaries and without any: sums that take
+    # everything fail there, whatever is drawn for the others.
+    trainings: list[tuple[str, str, str, dict[str, Any], int]] = [
+        ("mlp", "a wide MLP", "adamw", mlp, rows),
+        ("mlp", "a wide MLP", draw.choice(["sgd", "momentum"]), mlp, rows),
+        ("gpt", "a small GPT", draw.choice(OPTIMIZERS), gpt, draw.randint(4, 6)),
+        ("unet", "a U-Net", draw.choice(OPTIMIZERS), unet, draw.randint(5, 8)),
+        ("vgg", "a VGG", draw.choice(["sgd", "momentum"]), vgg, draw.randint(10, 16)),
+    ]
+    keys = ("kind", "title", "optimizer", "config", "batch")
+    yield from (dict(zip(keys, training, strict=True)) for training in trainings)
+
+
+def metered_step(case: Case) -> memory.MemoryReport:
+    """Meter a steady training step of a case."""
+    model, loss_fn = given.make_training(case)
+    optimizer = make_optimizer(case["optimizer"], model.parameters())
+    step = observe.training_step(loss_fn, optimizer)
+    return memory.measure(step, model=model, optimizer=optimizer)
+
+
+@check(given.predict_peak, _PASSED_1_5, _cases_1_5, oracle=metered_step)
+def predict_peak(case: Case, result: Result, report: memory.MemoryReport) -> None:
+    expect.fact(
+        result["touched"] is False,
+        "gradients or new weights were left in the model: a backward or an update ran, and "
+        "one forward pass is all that this exercise allows.",
+    )
+    forwards = read.integer(result["forwards"], "calls of loss_fn")
+    often = f"loss_fn was called {forwards} times: once is enough, inside memory.saved."
+    expect.fact(forwards <= 1, often)
+    seen = read.integer(result["peak"], f"the peak of {case['title']}")
+    off = seen / report.peak_bytes - 1
+    expect.close(
+        seen,
+        report.peak_bytes,
+        _faults_1_5(case, report, seen),
+        otherwise=f"Within {_TOLERANCE:.0%} is wanted. Its peak comes in the {report.peak_phase} "
+        "phase: compare your terms with memory.measure's table, outside the function.",
+        tolerance=_TOLERANCE,
+        fault_tolerance=0.005,
+        where=f"{case['title']} with {case['optimizer']}: off by {off:+.0%}. ",
+    )
+
+
+def _faults_1_5(case: Case, report: memory.MemoryReport, seen: int) -> Faults:
+    yield from sorted(_sums(case, report).items(), key=lambda fault: abs(fault[1] - seen))
+
+
+def _sums(case: Case, report: memory.MemoryReport) -> dict[str, int]:
+    """Return the sums that forget a term or take one too many, by words for each."""
+    model, loss_fn = given.make_training(case)
+    saved, with_weights = memory.saved(loss_fn, params_of=model), memory.saved(loss_fn)
+    left = report.curve()[-1]
+    gradients, state = left["gradients"], left["optimizer_state"]
+    fixed = left["parameters"] + left["buffers"] + state
+    kept, largest = saved.num_bytes, max(row.num_bytes for row in saved.rows)
+    sums = {
+        "It is what autograd saves and nothing else: parameters and state are there too.": kept,
+        "The optimizer's state is missing: it stays all the time.": report.peak_bytes - state,
+        "The buffers are missing: no parameters, and there all the time.": report.peak_bytes
+        - left["buffers"],
+    }
+    if case["kind"] == "vgg":
+        return sums | _walks(model, saved, fixed, gradients)
+    if report.at_peak["gradients"] < 0.9 * gradients:
+        return sums | {
+            "The parameters' gradients lie on top of the fullest store in it: while that is full "
+            "hardly one of them exists, and the update comes after backward.": report.peak_bytes
+            + gradients,
+            "What autograd saves is in it, and the gradients that flow through backward are "
+            "not.": fixed + kept,
+            "It is one tensor short: while an operation goes backward, one gradient arrives and "
+            "one leaves, and the saved tensor is there until it is over.": fixed + kept + largest,
+            "The largest flowing gradients do not meet the fullest store: by the time that they "
+            "flow, what was saved after them is freed.": fixed + kept + 2 * largest,
+        }
+    most = max(row.num_bytes for row in with_weights.rows)
+    sums |= {
+        "For this model no moment of backward is the peak: what is alive in the update?": fixed
+        + kept
+        + largest,
+        "The weights are among the saved tensors, and so counted twice: give memory.saved the "
+        "model as params_of.": fixed + with_weights.num_bytes + 2 * most,
+    }
+    if case["optimizer"] != "adamw":
+        temporaries = "AdamW's update makes temporaries, and the update of SGD makes none."
+        return sums | {temporaries: fixed + 2 * gradients}
+    return sums | {
+        "It is the sum of all that there ever is, and in this model that never meets: when all "
+        "gradients are there, no activation is left.": fixed + gradients + kept,
+        "All gradients and the state are there: what does AdamW's update make beside them, for a "
+        "moment?": fixed + gradients,
+    }
+
+
+def _walks(
+    model: nn.Module, saved: memory.SavedTensors, fixed: int, gradients: int
+) -> dict[str, int]:
+    """Return the peaks of walks that forget gradients, by words for each."""
+    sizes, of_leaves = [row.num_bytes for row in saved.rows], _gradients_left(model)
+    pairs = zip(itertools.accumulate(sizes), sizes, strict=True)
+    walk = [still + 2 * size for still, size in pairs]
+    there = [of_leaves.get(row.module, 0) for row in saved.rows]
+    of_leaves_alone = max(map(sum, zip(walk, there, strict=True)))
+    return {
+        "Gradients are missing where a module contains modules, and so has no entry in "
+        "gradients_left: what was there before is there still.": fixed
+        + max(of_leaves_alone, gradients),
+        "Gradients of weights are missing in backward: here the largest layer goes first, and "
+        "leaves its gradient beside most of what is saved.": fixed + max(*walk, gradients),
+    }
+
+
+def _gradients_left(model: nn.Module) -> dict[str, int]:
+    """Count the bytes of gradients there when backward comes to a module without modules."""
+    leaves = [(name, module) for name, module in model.named_modules() if not [*module.children()]]
+    sizes = [sum(parameter.nbytes for parameter in module.parameters()) for _, module in leaves]
+    return {name: sum(sizes[place:]) for place, (name, _) in enumerate(leaves)}

@@ -1,0 +1,209 @@
+"""The checks of 1.1, 1.2 and 1.4: bytes of parameters, gradients, states and recipes."""
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from tutorial_lib import memory
+from tutorial_lib.checks.given import answered
+from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Faults, Result, check, expect
+
+from . import given
+from .metered import OPTIMIZERS, Sizes, after_step, at_rest, make_optimizer
+
+_PASSED_1_1 = "equal to the meter, with tied, frozen and half-precision weights"
+_PASSED_1_2 = "equal to the meter after a real step of SGD, momentum and AdamW"
+_WORDS = {"gradients": "gradient", "optimizer_state": "state"}
+_PASSED_1_4 = "equal to the meter for every recipe"
+SWITCHED_OFF = dict.fromkeys(given.SWITCHES, False)
+
+
+def model_cases(draw: Draw) -> list[Case]:
+    """Draw a model as it comes, and tied ones, in half precision and frozen in part."""
+    first, second, third = draw.sample(range(8, 40), 3)
+    vocab = draw.randint(50, 90)
+    plain = {"vocab": vocab, "widths": [first, second, third], "dtype": "float32"}
+    plain |= {"tied": False, "frozen": [], "norm": False}
+    tied = plain | {"widths": [first, second, third, first], "tied": True}
+    # Tied, and with buffers: here a state_dict gives a number of its own.
+    return [
+        plain,
+        tied | {"norm": True},
+        tied | {"dtype": draw.choice(["bfloat16", "float16"]), "norm": True},
+        tied | {"frozen": draw.sample(range(3), draw.randint(1, 2)), "dtype": "float64"},
+    ]
+
+
+def _faults_1_1(case: Case, sizes: Sizes) -> Faults:
+    parameters, buffers = sizes["parameters"], sizes["buffers"]
+    untied = at_rest({**case, "tied": False})["parameters"]
+    single = at_rest({**case, "dtype": "float32"})["parameters"]
+    trained = after_step({**case, "optimizer": "sgd"})["gradients"]
+    yield from {
+        "It is the number of elements: one element takes several bytes.": single // 4,
+        "It is what four bytes for every element give: ask each tensor for its dtype.": single,
+        "The tied matrix is in it twice: a weight that two modules share is stored once.": untied,
+        "Buffers are in it: a BatchNorm's running averages are no parameters.": parameters
+        + buffers,
+        "It is the state_dict's size, which lists buffers, and a shared weight under each of its "
+        "names.": untied + buffers,
+        "Frozen parameters are missing: they get no gradient, and lie in memory all the "
+        "same.": trained,
+    }.items()
+
+
+@check(given.parameter_bytes, _PASSED_1_1, model_cases, oracle=at_rest)
+def parameter_bytes(case: Case, result: Result, sizes: Sizes) -> None:
+    name = "parameter_bytes(model)"
+    expect.number_of_bytes(result["bytes"], sizes["parameters"], name, _faults_1_1(case, sizes))
+
+
+def _cases_1_2(draw: Draw) -> Cases:
+    plain, tied, *_ = model_cases(draw)
+    tied = {**tied, "norm": False}
+    frozen = {**tied, "frozen": [draw.randrange(3)]}
+    for optimizer in ("sgd", "momentum", "adamw"):
+        yield {**plain, "optimizer": optimizer}
+    yield {**tied, "optimizer": "adamw"}
+    yield {**frozen, "optimizer": "momentum"}
+    yield {**frozen, "optimizer": "adamw", "dtype": "bfloat16"}
+
+
+@check(given.gradient_and_state_bytes, _PASSED_1_2, _cases_1_2, oracle=after_step)
+def gradient_and_state_bytes(case: Case, result: Result, sizes: Sizes) -> None:
+    seen = answered.fields(result["ledger"], tuple(_WORDS))
+    for key in _WORDS:
+        name = f'{key} for "{case["optimizer"]}"'
+        expect.number_of_bytes(seen[key], sizes[key], name, _faults_1_2(case, key))
+
+
+def _faults_1_2(case: Case, key: str) -> Faults:
+    def size_with(**changed: Any) -> int:
+        return after_step({**case, **changed})[key]
+
+    word = _WORDS[key]
+    yield from {
+        f"Frozen parameters are in it: they get no {word}.": size_with(frozen=[]),
+        f"The tied matrix is in it twice: a {word} belongs to a tensor, and the tensor is "
+        "shared.": size_with(tied=False),
+        f"It is what float32 gives: torch keeps a {word} in the parameter's own dtype.": (
+            size_with(dtype="float32")
+        ),
+    }.items()
+    if key == "optimizer_state":
+        one, adam = (size_with(optimizer=name) for name in ("momentum", "adamw"))
+        yield from _state_faults(case["optimizer"], one, adam - 2 * one).items()
+
+
+def _state_faults(optimizer: str, one: int, step_counts: int) -> dict[str, int]:
+    counted = "Counts of steps are in it: AdamW keeps them, and SGD none, with momentum or without."
+    if optimizer == "adamw":
+        return {
+            "It is one tensor a parameter: Adam keeps two averages.": one,
+            "Something small is missing: look at optimizer.state of one parameter. What is there "
+            "beside the two averages?": 2 * one,
+            "One count of steps is in it: each parameter tensor has its own.": 2 * one + 4,
+        }
+    if optimizer == "momentum":
+        return {
+            "It is what AdamW keeps: momentum keeps one tensor a parameter.": 2 * one,
+            "Momentum remembers something between two updates, so 0 cannot be.": 0,
+            counted: one + step_counts,
+        }
+    return {"Plain SGD remembers nothing between two updates.": one, counted: step_counts}
+
+
+def _cases_1_4(draw: Draw) -> Cases:
+    half, other = draw.sample(["bfloat16", "float16"], 2)
+    recipes: list[tuple[str, dict[str, Any]]] = [("float32", {}), (half, {})]
+    recipes += [("float32", {"autocast": True}), (other, {"master_copy": True}), ("float64", {})]
+    for weights, switches in recipes:
+        yield {"weights": weights, "optimizers": [*OPTIMIZERS], **SWITCHED_OFF, **switches}
+
+
+def per_parameter(case: Case) -> int:
+    """Meter a training step of one matrix by the case's recipe, per element of the matrix.
+
+    What the step leaves behind for the next one is counted: weights, their gradients, the
+    optimizer's state and the master copy.
+    """
+    dtype = getattr(torch, case["weights"])
+    layer = nn.Linear(64, 64, bias=False, dtype=dtype)
+    weight, x = layer.weight, torch.randn(4, 64, dtype=dtype)
+    stepped = nn.Parameter(weight.detach().float()) if case["master_copy"] else weight
+    optimizer = make_optimizer(case["optimizer"], [stepped])
+
+    def step() -> None:
+        layer.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16, enabled=case["autocast"]):
+            loss = layer(x).sum()
+        loss.backward()
+        if stepped is not weight:
+            stepped.grad = weight.grad.float() if weight.grad is not None else None
+        optimizer.step()
+        if stepped is not weight:
+            stepped.grad = None
+            weight.data.copy_(stepped)
+
+    left = memory.measure(step, model=layer, optimizer=optimizer).curve()[-1]
+    kept = left["parameters"] + left["gradients"] + left["optimizer_state"]
+    return kept // weight.numel()  # the rest is Adam's one step count
+
+
+@check(
+    given.bytes_per_parameter,
+    _PASSED_1_4,
+    _cases_1_4,
+    oracle=lambda case: {
+        name: per_parameter({**case, "optimizer": name}) for name in case["optimizers"]
+    },
+)
+def bytes_per_parameter(case: Case, result: Result, wanted: dict[str, int]) -> None:
+    switches = [name for name in given.SWITCHES if case[name]]
+    faults = _autocast_faults if case["autocast"] else _plain_faults
+    faults = _copy_faults if case["master_copy"] else faults
+    # From no state to two: a fault in weights and gradients is told before one in the state.
+    for optimizer, num_bytes in wanted.items():
+        name = f"bytes_per_parameter for {', '.join([case['weights'], optimizer, *switches])}"
+        recipe = {**case, "optimizer": optimizer}
+        expect.number_of_bytes(result[optimizer], num_bytes, name, faults(recipe, num_bytes))
+
+
+def _plain_faults(case: Case, wanted: int) -> Faults:
+    element = getattr(torch, case["weights"]).itemsize
+    fewer = {
+        "sgd": "The gradients are missing: training keeps more than a file does.",
+        "momentum": "Momentum keeps one tensor as large as the weights.",
+        "adamw": "Adam keeps two averages.",
+    }
+    yield from {
+        fewer[case["optimizer"]]: wanted - element,
+        "It is what four bytes for every element give: ask the dtype for its size.": per_parameter(
+            {**case, "weights": "float32"}
+        ),
+        "It is what float32 state takes: torch keeps an optimizer's state in the parameter's own "
+        "dtype.": wanted + OPTIMIZERS.index(case["optimizer"]) * (4 - element),
+    }.items()
+
+
+def _autocast_faults(case: Case, wanted: int) -> Faults:
+    half = per_parameter({**case, "weights": "bfloat16", "autocast": False})
+    yield from {
+        "Autocast casts inside the operations, for as long as they need it: what is the dtype of "
+        "the parameters themselves, of their gradients and states?": half,
+        "Autocast's bfloat16 copies of the weights are gone when the step is over: count what "
+        "stays.": wanted + 2,
+        "The gradients of float32 weights are float32, under autocast too.": wanted - 2,
+    }.items()
+
+
+def _copy_faults(case: Case, wanted: int) -> Faults:
+    without = per_parameter({**case, "master_copy": False})
+    yield from {
+        "The float32 copy is missing.": without,
+        "The optimizer steps the float32 copy: what dtype has the state that it keeps?": without
+        + 4,
+        "The copy's own gradient is in it: it is cast for the update and dropped.": wanted + 4,
+        "Float32 gradients are in it: those that stay are in half precision.": wanted + 2,
+    }.items()

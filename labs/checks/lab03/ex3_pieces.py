@@ -1,0 +1,265 @@
+"""The checks of 3.1 to 3.4, the pieces of a checkpoint."""
+
+from functools import partial
+from typing import Any
+
+from torch import Tensor
+
+from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Result, check, expect, read
+
+from . import beside_torch, given
+from .given import chain
+from .given.pieces import flat, make_arguments
+
+_PASSED_3_1 = "gradients to the bit, two runs a block, and its input is all that is saved"
+_PASSED_3_2 = "gradients to the bit, two runs a block, and a peak like PyTorch's"
+_PASSED_3_3 = "random state, autocast and BatchNorm as in the forward, and put back afterwards"
+_PASSED_3_4 = "every tensor saved by autograd, none held, and all put together again"
+
+
+def _cases_3_1(draw: Draw) -> Cases:
+    case = beside_torch.draw_case(draw)
+    yield {**case, "num_blocks": draw.randint(3, 4), "input_needs_grad": True}
+
+
+@check(
+    given.discard,
+    _PASSED_3_1,
+    _cases_3_1,
+    oracle=partial(chain.run, beside_torch.without_checkpoint),
+)
+def discard(case: Case, result: Result, plain: Result) -> None:
+    number, exact = case["num_blocks"], plain["gradients"]
+    begun = read.counts(result, "begun", number, "runs of each block")
+    again = read.counts(result, "again", number, "runs in backward")
+    *of_weights, of_input = read.tensors(result["gradients"], len(exact), "gradients")
+    any_weight = any(gradient is not None and gradient.any() for gradient in of_weights)
+    faults = {
+        f"the blocks ran {begun} times: nothing was recomputed, so the graph of the forward was "
+        "kept. Keep the inputs alone, and run the function again in backward.": max(begun) < 2,
+        f"the blocks ran {begun} times, and never in backward: a graph that forward made was kept. "
+        "Keep the inputs alone, and run the function when the gradient comes.": not any(again),
+        "no gradient came back to the input: detached inputs need requires_grad_ where the "
+        "originals needed a gradient, and backward returns their .grad.": of_input is None,
+        "parameters got no gradient: torch.autograd.grad leaves .grad alone, and "
+        "torch.autograd.backward fills it, the parameters' too.": not any_weight,
+    }
+    expect.no_fault(faults)
+    beside_torch.expect_gradients(result, exact)
+    saved = read.number(result["saved"], "what autograd saved of the input")
+    what = "nothing" if saved == 0 else f"{saved} times the input"
+    faults = {
+        f"the blocks ran {begun} times, and each should run twice.": max(begun) > 2,
+        f"autograd saved {what} for a block, and once the input is wanted: what is set on ctx "
+        "as an attribute is hidden from autograd, so use ctx.save_for_backward, for the "
+        "inputs.": saved != 1,
+    }
+    expect.no_fault(faults)
+
+
+def _cases_3_2(draw: Draw) -> Cases:
+    case = {**beside_torch.draw_case(draw), "num_blocks": draw.randint(3, 4)}
+    yield from ({**case, "input_needs_grad": need} for need in (True, False))
+
+
+@check(
+    given.hooked, _PASSED_3_2, _cases_3_2, oracle=partial(chain.run, beside_torch.torch_checkpoint)
+)
+def hooked(case: Case, result: Result, exact: Result) -> None:
+    begun = read.counts(result, "begun", case["num_blocks"], "runs of each block")
+    first, *_ = read.tensors(result["gradients"], len(exact["gradients"]), "gradients")
+    faults = {
+        "the first block's parameters got no gradient where the input is data and needs none: "
+        "an autograd.Function cuts the graph there. Let forward run in the open, under "
+        "hooks.": first is None or not first.any(),
+        f"the blocks ran {begun} times: nothing was recomputed, so pack kept the tensors, or "
+        "something else did.": max(begun) < 2,
+        f"the blocks ran {begun} times: one was recomputed in another's place. What your "
+        "recomputation runs must belong to its own call: a local variable, not one that all "
+        "calls share.": min(begun) < 2,
+        f"the blocks ran {begun} times: that is a recomputation for every tensor. Keep what "
+        "the first one collects, and recompute only when nothing is there.": max(begun) > 2,
+    }
+    expect.no_fault(faults)
+    beside_torch.expect_gradients(result, exact["gradients"])
+    if case["input_needs_grad"]:
+        return  # an autograd.Function comes this far, and is told at the next case where it fails
+    stayed = read.integer(result["stayed"], "recomputed bytes that stayed")
+    expect.fact(
+        stayed == 0,
+        f"{stayed} recomputed bytes stayed after backward, until Python's "
+        "garbage collector came by, and the gradients were right: what was collected holds "
+        "its own graph. Store and return an alias without one.",
+    )
+    ended = read.counts(result, "ended", case["num_blocks"], "runs to the end")
+    expect.fact(
+        max(ended) < 2,
+        f"the blocks came to their end {ended} times, and once is enough: what comes after the "
+        "last saved tensor ran again. Leave the recomputation when that tensor is there.",
+    )
+    advice = (
+        "what was used once lies there until the block's backward is over. Take it out of the "
+        "dictionary when you hand it out."
+    )
+    if read.integer(result["made"], "bytes of all tensors made") > exact["made"]:
+        advice = "collect makes copies. An alias of the same memory, without the graph, takes none."
+    beside_torch.expect_peak(result, exact["peak"], advice)
+
+
+def _cases_3_3(draw: Draw) -> Cases:
+    case = {"seed": draw.randrange(10**6), "rows": draw.randint(4, 9), "width": 16}
+    first, second = draw.sample(["bfloat16", "float16"], 2)
+    yield {**case, "kind": "random", "preserve": True}
+    yield {**case, "kind": "random", "preserve": False}
+    yield {**case, "kind": "devices"}
+    yield {**case, "kind": "autocast", "forward": second, "backward": first, "cached": True}
+    yield {**case, "kind": "autocast", "forward": "", "backward": second, "cached": True}
+    yield {**case, "kind": "norm"}
+    yield {**case, "kind": "autocast", "forward": first, "backward": "", "cached": False}
+
+
+@check(given.remember_surroundings, _PASSED_3_3, _cases_3_3)
+def remember_surroundings(case: Case, result: Result) -> None:
+    faults = {"random": _random_faults, "devices": _device_faults}
+    faults |= {"autocast": _autocast_faults, "norm": _norm_faults}
+    expect.no_fault(faults[case["kind"]](case, result))
+
+
+def _random_faults(case: Case, result: Result) -> dict[str, bool]:
+    same, put_back = read.flag(result, "same"), read.flag(result, "put_back")
+    if not case["preserve"]:
+        return {
+            "preserve_rng_state=False was passed, and the random state was handled all the same: "
+            "leave it alone then.": same or put_back
+        }
+    return {
+        "your call moved the random state, so the forward draws other numbers than without "
+        "checkpointing: read the state, and seed nothing.": read.flag(result, "moved_by_call"),
+        "dropout drew another mask in the recomputation, and the state was put back: it was read "
+        "when the context was entered. Read it in the upper part, which runs in forward.": (
+            put_back and not same
+        ),
+        "dropout drew another mask in the recomputation: set the random state of the "
+        "forward.": not same,
+        "the recomputation was right, and left its random state behind: whatever draws next draws "
+        "the same numbers twice. Put the state back that was there before.": not put_back,
+        "an error in the recomputation (early stop is one) leaves the random state behind: put it "
+        "back with stack.callback or finally.": not read.flag(result, "put_back_after_error"),
+        "the second recomputation drew another mask: what was read in forward must still be there "
+        "after one use.": not read.flag(result, "same_again"),
+    }
+
+
+def _device_faults(case: Case, result: Result) -> dict[str, bool]:
+    inside = read.integer(result["inside"], "a GPU's state")
+    return {
+        "a GPU in `devices` drew other numbers in the recomputation than in forward: read its "
+        "random state beside the CPU's, and set it.": inside != case["seed"] % 100,
+        "the random state of a GPU in `devices` stayed as the recomputation left it: put it back, "
+        "as the CPU's.": not read.flag(result, "put_back"),
+    }
+
+
+def _autocast_faults(case: Case, result: Result) -> dict[str, bool]:
+    forward, backward = (f"torch.{case[key] or 'float32'}" for key in ("forward", "backward"))
+    seen, cached, wanted = result["inside"], read.flag(result, "cached"), case["cached"]
+    afterwards = [result["outside"], result["at_the_end"]]
+    if forward == "torch.float32":
+        advice = "autocast was off in forward and is on in backward: turn it off inside."
+    elif seen == backward:
+        advice = "autocast of the forward is lost: backward runs outside its block."
+    else:
+        advice = "autocast is on, with another dtype than the forward's: restore that too."
+    return {
+        f"a product was {seen} in the recomputation, and {forward} before: {advice}": (
+            seen != forward
+        ),
+        f"autocast came back with cache_enabled={cached}, and forward had {wanted}: hand on all "
+        "three settings that read_autocast gives.": case["forward"] != "" and cached != wanted,
+        "autocast stayed as it was inside the recomputation: leave the context again, so that the "
+        "code after it computes as before.": afterwards != [backward, "torch.float32"],
+    }
+
+
+def _norm_faults(case: Case, result: Result) -> dict[str, bool]:
+    counted, unmoved = result["counted"], read.flag(result, "unmoved")
+    return {
+        "a BatchNorm gave another result when it ran again: leave it training.": (
+            not read.flag(result, "same")
+        ),
+        "BatchNorm does not count any more after the recomputation: give it back what was taken, "
+        "when the context is left.": not read.flag(result, "counts_later"),
+        f"one batch was counted {counted} times by BatchNorm, or its running averages moved once "
+        "more: enter uncounted(batch_norms(function)) as well.": counted != 1 or not unmoved,
+    }
+
+
+def _cases_3_4(draw: Draw) -> Cases:
+    case = {"seed": draw.randrange(10**6), "size": draw.randint(3, 9), "number": draw.random()}
+    yield from ({**case, "kind": kind} for kind in ("kept", "in place", "again"))
+
+
+@check(given.save_arguments, _PASSED_3_4, _cases_3_4)
+def save_arguments(case: Case, result: Result) -> None:
+    faults = {"kept": _kept_faults, "in place": _in_place_faults, "again": _again_faults}
+    expect.no_fault(faults[case["kind"]](case, result))
+
+
+def _kept_faults(case: Case, result: Result) -> dict[str, bool]:
+    parts, args, kwargs = make_arguments(case)
+    packed = read.integer(result["packed"], "tensors saved")
+    held = read.integer(result["held"], "tensors held")
+    by_cycle = read.integer(result["held_by_cycle"], "tensors held by a cycle")
+    unpacked = read.integer(result["unpacked"], "tensors read")
+    exact, seen = flat((args, kwargs)), flat(result["brought"])
+    same = len(seen) == len(exact) and all(map(_equal, seen, exact))
+    return {
+        f"autograd was given none of the {len(parts)} tensors: your closure holds them, and a "
+        "checkpoint around this one cannot let them go. Pass them to SaveInputs.apply.": not packed,
+        f"one of the {len(parts)} tensors was not saved: was it taken for the anchor, which comes "
+        "before the tensors, or does it lie deeper in a container?": packed == len(parts) - 1,
+        f"{packed} tensors were saved, and the arguments hold {len(parts)}: look into lists, "
+        "tuples and dicts, and into the keyword arguments.": packed != len(parts),
+        f"all tensors were saved, and {held} of them are held by your closure too: put None in "
+        "their places.": held != 0,
+        f"all tensors were saved, and {by_cycle} of them live until Python's garbage collector "
+        "runs: something of yours refers to itself, as an inner function that calls itself does, "
+        "and holds them. Empty what it holds, as list.clear() does.": by_cycle != 0,
+        "the arguments came back changed: other values, another order, or some are "
+        "missing.": not same,
+        f"{packed} tensors were saved, and one call of bring_back read {unpacked}: each reading of "
+        "saved_tensors asks the hooks for all of them. Read it once a call.": unpacked > packed,
+    }
+
+
+def _in_place_faults(case: Case, result: Result) -> dict[str, bool]:
+    return {
+        "a tensor was changed in place after it was saved, and nobody noticed: hand the very "
+        "tensors to SaveInputs, not their data or a copy.": not read.flag(result, "noticed")
+    }
+
+
+def _again_faults(case: Case, result: Result) -> dict[str, bool]:
+    lists = read.integers(result["lists"], "items of the list", 2)
+    kinds = read.items(result["kinds"], "types of the containers")
+    later = read.integer(result["held_later"], "tensors held after a recomputation")
+    return {
+        "a tensor that needs a gradient came back without: a detached input makes the "
+        "recomputation save other tensors than the forward. Save the tensor itself.": (
+            not read.flag(result, "needs_grad")
+        ),
+        "copies came back, and the very tensors are wanted: copies take memory.": (
+            not read.flag(result, "identical")
+        ),
+        f"a list of two, which the function emptied, has {lists} items in the two recomputations: "
+        "build new containers at each call, from your own leaves.": lists != [0, 2],
+        f"tuples came back as {kinds}: tree_unflatten keeps them.": kinds != ["tuple", "tuple"],
+        f"your closure held nothing at first, and holds {later} tensors after bring_back: fill a "
+        "copy of your leaves at each call, not the list itself.": later != 0,
+    }
+
+
+def _equal(one: Any, other: Any) -> bool:
+    if isinstance(other, Tensor):
+        return expect.same_bits(one, other)
+    return bool(type(one) is type(other) and one == other)

@@ -1,0 +1,212 @@
+"""The checks of 7.2, 7.4 and 7.5: the two passes, and the moments that join them."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Faults, Result, check, expect, read
+
+from . import given
+from .expectations import draw_parts, expect_gradients, expect_runs, read_peaks, times_in
+from .given import stages, towers
+from .given.stages import RANDOM
+
+_PASSED_7_2 = "all rows, one micro-batch at a time, with their moments, and no graph"
+_PASSED_7_4 = "the gradients of one large graph, from one small graph at a time"
+_PASSED_7_5 = "random state and buffers of the first pass, put back afterwards, and no weights kept"
+_BUFFERS = ("drift", "inner.hidden", "inner.turned", "inner.steps")
+
+
+def _cases_7_2(draw: Draw) -> Cases:
+    yield {**draw_parts(draw), "dropout": 0.3}
+
+
+@check(given.embed, _PASSED_7_2, _cases_7_2)
+def embed(case: Case, result: Result) -> None:
+    expect.unchanged(result)
+    expect_runs(result, case["sizes"])
+    is_inference, has_graph = read.flag(result, "inference"), read.flag(result, "needs_grad")
+    faults = {
+        "the embeddings are inference tensors: autograd refuses them for ever, and the loss needs "
+        "their gradient. torch.no_grad it is.": is_inference,
+        "the embeddings still have a graph: they are to be plain numbers.": has_graph,
+    }
+    expect.no_fault(faults)
+    tower = towers.seeded_tower(case)
+    with torch.no_grad():
+        wanted = torch.cat([tower(part) for part in towers.parts_of(case)])
+    is_moved = not expect.same_bits(result["random_state"], torch.get_rng_state())
+    expect.close(
+        read.tensors([result["embeddings"]], 1, "embeddings"),
+        [wanted],
+        otherwise="the embeddings are not those of the rows in their order: one torch.cat, and "
+        "nothing that draws random numbers or changes them in between.",
+    )
+    few, many = read_peaks(result)
+    more = 3 * sum(case["sizes"])
+    embeddings = more * case["features"] * 8
+    numbers, asked_after = list(range(len(case["sizes"]))), result["asked_after"]
+    faults = {
+        "the embeddings are right, and the random state afterwards is not that of one run of each "
+        "micro-batch: seed nothing, and put nothing back.": is_moved,
+        f"remember was called after {asked_after} runs of the tower, and is wanted before each, "
+        f"after {numbers}: a moment is what a run begins with.": asked_after != numbers,
+        "the moments come otherwise than remember gave them: a list, one a micro-batch, in their "
+        "order.": result["moments"] != numbers,
+        f"the peak grew by {many - few} bytes with {more} rows more, whose embeddings have "
+        f"{embeddings}: turn gradients off while the tower runs, or the graph of a micro-batch "
+        # torch.cat holds them twice
+        "lives as long as its embeddings.": many - few > 2 * embeddings,
+        "the embeddings come without a graph, and a run of the tower had made one, with all that a "
+        "micro-batch saves for backward. detach drops it afterwards: turn gradients off "
+        "before.": read.flag(result, "had_graph"),
+    }
+    expect.no_fault(faults)
+
+
+def _cases_7_4(draw: Draw) -> Cases:
+    case = {**draw_parts(draw), "saves_drift": True}
+    yield from (case, {**case, "dropout": 0.3})
+
+
+@check(given.push, _PASSED_7_4, _cases_7_4)
+def push(case: Case, result: Result) -> None:
+    expect.unchanged(result)
+    expect_runs(result, case["sizes"])
+    wanted = _one_backward(case, stages.gradients_to_push(case))
+    seen = read.tensors(result["gradients"], len(wanted), "gradients")
+    expect_gradients(seen, wanted, _faults(case, wanted), partial(_counted, case, seen))
+    few, many = read_peaks(result)
+    expect.fact(
+        many <= 1.25 * few,
+        f"with four times the micro-batches the peak went from {few} to {many} bytes: go backward "
+        "from each before the next goes forward.",
+    )
+
+
+def _one_backward(case: Case, cached: Tensor, moment: Callable[[int], int] = int) -> list[Tensor]:
+    """Go backward once, from all embeddings, each made in the moment with that number."""
+    tower = towers.seeded_tower(case)
+    embeddings = []
+    for number, part in enumerate(towers.parts_of(case)):
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(case["seed"] + moment(number))
+            embeddings.append(tower(part))
+    torch.cat(embeddings).backward(cached)  # type: ignore[no-untyped-call]
+    return [p.grad for p in tower.parameters() if p.grad is not None]
+
+
+def _of_one(case: Case, number: int) -> list[Tensor]:
+    """Return the addition of one micro-batch to the gradients."""
+    parts = torch.split(stages.gradients_to_push(case), case["sizes"])
+    alone = torch.cat([part * (place == number) for place, part in enumerate(parts)])
+    return [gradient - 1 for gradient in _one_backward(case, alone)]
+
+
+def _faults(case: Case, wanted: list[Tensor]) -> Faults:
+    cached, number = stages.gradients_to_push(case), len(case["sizes"])
+    backward = partial(_one_backward, case)
+    as_ones, last_alone = backward(torch.ones_like(cached)), _of_one(case, number - 1)
+    new_ones = [gradient - 1 for gradient in wanted]
+    yield from {
+        "the gradients were not used, as if each were 1: hand them to backward.": as_ones,
+        "what the parameters had in .grad before is gone: backward adds to it, so clear "
+        "nothing.": new_ones,
+        "only the last micro-batch is in it: .grad was cleared, or set, in the loop.": last_alone,
+        "every micro-batch was run in the first one's moment, and so with its dropout "
+        "masks.": backward(cached, lambda i: 0),
+        "the moments were entered from the last to the first, and the rows were not.": (
+            backward(cached, lambda i: number - 1 - i)
+        ),
+        f"they are {number} times too small: they come from the loss of the whole batch, and its "
+        "mean has been taken there.": [1 + gradient / number for gradient in new_ones],
+    }.items()
+
+
+def _counted(case: Case, seen: Sequence[Tensor | None]) -> str:
+    """Describe gradients that none of the usual faults gives."""
+    if case["dropout"]:
+        return "the dropout masks are not those of the first pass: enter moments[i] around run i."
+    of_each = [_of_one(case, number) for number in range(len(case["sizes"]))]
+    times = times_in(seen, [[torch.ones_like(g) for g in of_each[0]], *of_each])
+    if not times:
+        return "row i of the gradients belongs to row i of the batch: split them as the batch is."
+    return (
+        f"what .grad held before counts {times[0]:.3g} times in them, and the micro-batches count "
+        f"{', '.join(f'{n:.3g}' for n in times[1:])} times. Each counts once: the mean was taken "
+        "in the loss, and backward wants the cached gradients as they are."
+    )
+
+
+def _cases_7_5(draw: Draw) -> Cases:
+    yield {**draw_parts(draw), "dropout": 0.5, "moves": True}
+
+
+@check(given.remember, _PASSED_7_5, _cases_7_5)
+def remember(case: Case, result: Result) -> None:
+    keys = ("moved_by_call", "not_restored", "not_put_back", "left_by_error")
+    moved, lost, left, left_by_error = (read.items(result[key], key) for key in keys)
+    at_entry = read.flag(result, "read_at_entry")
+    kept = read.integer(result["kept"], "bytes of three moments")
+    needed = read.integer(result["needed"], "bytes of random state and buffers")
+    on_gpu = str(result["error_on_gpu"])[:160]
+    expect.no_fault(
+        {
+            "your call moved the random state or a buffer, so the first pass is another than a "
+            "plain run: read, and change nothing.": bool(moved),
+            **_random_faults(RANDOM in lost, at_entry, RANDOM in left),
+            **_buffer_faults(*[[str(n) for n in names if n != RANDOM] for names in (lost, left)]),
+            "random state and buffers were right, and the tower computed another "
+            "result.": not read.flag(result, "same"),
+            "an error inside the moment leaves random state or buffers behind: try and "
+            "finally.": bool(left_by_error),
+            "an error inside the moment ended there, and nobody heard of it: put back in finally, "
+            "and let it go on.": not read.flag(result, "errors_come_out"),
+            "the second time, the moment was another: what was read must still be there after one "
+            "use.": not read.flag(result, "same_again"),
+            f"three moments hold {kept} bytes, and {needed} are enough: random state and buffers "
+            "move, parameters do not.": kept > 1.1 * needed,
+            f"a parameter of the tower lives on a GPU, and this came: {on_gpu}. Random state and "
+            "buffers are read and written, parameters are not.": bool(on_gpu),
+            "a parameter of the tower lives on a GPU, which drew other numbers the second time: "
+            "read_rng and write_rng are for that GPU's random state "
+            "too.": read.integer(result["inside"], "inside") != case["seed"] % 100,
+            "the random state of a GPU stayed as the second run left it: put it back, as the "
+            "CPU's.": not read.flag(result, "put_back"),
+        }
+    )
+
+
+def _random_faults(is_lost: bool, read_at_entry: bool, is_left: bool) -> dict[str, bool]:
+    return {
+        "dropout drew another mask the second time: the random state inside was neither the one "
+        "that remember found nor the one just before. A seed leads back to its beginning only: "
+        "keep the state itself.": is_lost and not read_at_entry,
+        "dropout drew another mask the second time, and the random state was put back: it was read "
+        "when the moment was entered. Read it in the upper part.": is_lost and not is_left,
+        "dropout drew another mask the second time: inside the moment, the random state is the one "
+        "that was read when remember was called.": is_lost,
+        "the second run drew the right mask and left its random state behind: the next batch would "
+        "draw masks that were drawn before. Put back what was there.": is_left,
+    }
+
+
+def _buffer_faults(lost: list[str], left: list[str]) -> dict[str, bool]:
+    return {
+        "all buffers were what the last micro-batch had made of them, so the tower computed "
+        "something else: they belong to the moment too.": len(lost) == len(_BUFFERS),
+        "a buffer with persistent=False is in no state_dict, so it was not in your moment: "
+        "named_buffers has them all.": lost == ["inner.hidden"],
+        "a buffer of whole numbers was left out: BatchNorm counts its batches so, and it moves "
+        "like the others.": lost == ["inner.steps"],
+        "the tower's own buffer was in your moment, and those of a module inside the tower were "
+        "not: it may have any number of layers.": lost == list(_BUFFERS[1:]),
+        "a buffer that the tower changes in place took your copy along: what you keep is the same "
+        "tensor, so keep a clone.": "drift" in lost,
+        "the tower puts a new tensor in the place of one of its buffers, and you wrote into the "
+        "old one: look buffers up by name when you write.": bool(lost) or left == ["inner.turned"],
+        f"the buffers {', '.join(left)} were right inside the moment and were not put back when it "
+        "was left: after both passes each micro-batch has moved them once.": bool(left),
+    }

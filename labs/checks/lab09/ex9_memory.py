@@ -1,0 +1,165 @@
+"""The checks of 9.4 and 9.6: cases G, H and J, whose memory or mean is wrong."""
+
+import torch
+from torch import Tensor
+from torch.optim import AdamW
+
+from tutorial_lib.checks.given import observe
+from tutorial_lib.checks.vocabulary import Case, Faults, Result, accumulation, expect, read
+from tutorial_lib.checks.vocabulary.accumulation import Window
+from tutorial_lib.models.lstm import LSTM
+from tutorial_lib.models.vit import ViT
+
+from ..lab06 import right_sums
+from ..lab06.given import models
+from ..lab06.given.models import MicroBatch
+from . import given
+from .ex9_checkpoints import diagnosis, only_update
+
+_SMALL = 64  # bytes: a loss or two
+_TOLERANCE = 1e-9  # AdamW's kernels divide in another order than its loop
+_ALLOWED = 2.5  # times the bytes of the weights, above them; gradients and states of all take 3
+
+
+def _mean(lstm: LSTM, batches: list[Tensor]) -> float:
+    with torch.no_grad():
+        return sum(lstm.loss(tokens).item() for tokens in batches) / len(batches)
+
+
+def _right_validation(case: Case) -> Result:
+    return given.validate(_mean, case)
+
+
+def _judge_validation(case: Case, result: Result, right: Result) -> None:
+    loss = read.number(result["returned"], "the loss")
+    left, peak = (
+        read.integer(result["left"], "bytes left behind"),
+        read.integer(result["peak"], "the peak"),
+    )
+    expect.close(
+        loss,
+        right["returned"],
+        _validation_faults(case, right["returned"]),
+        otherwise=f"{loss:.6g} is not the mean of the batches' losses.",
+    )
+    of_graphs = (
+        ": nothing goes backward here, so no graph is needed, not for one batch."
+        if result["has_graph"]
+        else ". No graph is made, and one batch is enough: what of the others is held?"
+    )
+    faults = {
+        f"{left:,} bytes stay behind when it is over: what holds them?": left > _SMALL,
+        f"the mean is right. At the peak {peak:,} bytes are held, and {right['peak']:,} are "
+        f"enough{of_graphs}": peak > 1.15 * right["peak"] + _SMALL,
+    }
+    expect.no_fault(faults)
+    expect.unchanged(result)
+
+
+def _validation_faults(case: Case, mean: float) -> Faults:
+    lstm, batches = given.make_validation(case)
+    yield "it is the sum, and the mean is wanted.", len(batches) * mean
+    by = {
+        "targets": [tokens[:, 1:].numel() for tokens in batches],
+        "tokens": [tokens.numel() for tokens in batches],
+        "rows": [len(tokens) for tokens in batches],
+    }
+    instead = "and broken_g gives the mean of the batches' losses: the same one is wanted."
+    for unit, sizes in by.items():
+        with torch.no_grad():
+            total = sum(n * lstm.loss(t).item() for n, t in zip(sizes, batches, strict=True))
+        yield f"each batch counts by its {unit}, {instead}", total / sum(sizes)
+
+
+def _right_window(case: Case) -> tuple[Window, Window]:
+    return right_sums.token_sums(models.tiny_gpt(case["seed"]), given.make_window(case))
+
+
+def _judge_window(case: Case, result: Result, right: tuple[Window, Window]) -> None:
+    (gradients, losses), window = right, given.make_window(case)
+    model = models.tiny_gpt(case["seed"])
+    accumulation.expect_window(
+        result,
+        only_update(result, len(gradients.mean)),
+        gradients=gradients,
+        losses=losses,
+        sizes=[len(tokens) for tokens, _ in window],
+        optional=right_sums.without_targets(window),
+        faults=_faults(gradients, torch.cat([labels for _, labels in window])),
+        loss_faults=[(accumulation.MEAN_OF_MEANS, losses.mean_of_means)],
+        allowed=right_sums.peak_allowed(model, window, models.token_loss_sum),
+    )
+
+
+def _faults(gradients: Window, labels: Tensor) -> Faults:
+    before_shift = "the targets were counted before the shift: a row of T tokens has T - 1."
+    yield before_shift, gradients.total / int((labels != -100).sum())
+    for counted in (labels[:, 1:].numel(), labels.numel()):
+        words = "labels of -100 were counted, and they are no targets."
+        yield words, gradients.total / counted
+    yield accumulation.MEAN_OF_MEANS, gradients.mean_of_means
+    yield accumulation.SUM_OF_MEANS, gradients.sum_of_means
+    yield "nothing is divided: it is the sum over all targets.", gradients.total
+    yield accumulation.LAST_ALONE, gradients.last_alone
+    yield accumulation.OLD_GRADIENT, gradients.mean + 1
+
+
+memory_and_windows = diagnosis(
+    given.memory_and_windows,
+    "case G holds no graph, and case H takes one window as one batch",
+    {"G": (_right_validation, _judge_validation), "H": (_right_window, _judge_window)},
+    lambda: {"G": ("", 0, _mean), "H": ("", 0, right_sums.train_on_tokens)},
+    also=[{"case": "H", "empty": True}],
+)
+
+
+def _oracle(case: Case) -> tuple[list[float], Tensor, int]:
+    """Train the head alone; give the losses, all weights after it, and how many are not its."""
+    vit, batches = given.make_head_training(case)
+    body = len(observe.parameter_vector(vit)) - len(observe.parameter_vector(vit.head))
+    return _right_losses(vit, batches), observe.parameter_vector(vit), body
+
+
+def _right_losses(vit: ViT, batches: list[MicroBatch]) -> list[float]:
+    optimizer, losses = AdamW(vit.head.parameters(), lr=0.01), []
+    for batch in batches:
+        optimizer.zero_grad()
+        loss = vit.loss(*batch)
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+def _judge(case: Case, result: Result, right: tuple[list[float], Tensor, int]) -> None:
+    losses, wanted, body = right
+    after = read.vector(result["parameters"], len(wanted), "the weights")
+    seen = read.items(result["returned"], "the losses")
+    faults = {
+        "weights other than the head's have moved: they stay frozen.": (
+            not torch.equal(after[:body], wanted[:body])
+        ),
+        "the head's weights are not those that broken_j gives. Is it still one AdamW with a rate "
+        "of 0.01 for all updates, each of a whole batch?": (
+            not expect.is_close(after[body:], wanted[body:], _TOLERANCE)
+        ),
+        f"{len(losses)} losses are wanted, one for each update.": len(seen) != len(losses),
+    }
+    expect.no_fault(faults)
+    for loss, expected in zip(seen, losses, strict=True):
+        expect.loss(loss, expected)
+    expect.unchanged(result)
+    peak, allowed = read.integer(result["peak"], "the peak"), int(_ALLOWED * wanted.nbytes)
+    expect.fact(
+        peak <= allowed,
+        f"the weights are right. At the peak {peak:,} bytes are held above them, and {allowed:,} "
+        "fit: for which weights does the first update make states?",
+    )
+
+
+died_in_update = diagnosis(
+    given.died_in_update,
+    "case J trains its head as before, and its first update fits",
+    {"J": (_oracle, _judge)},
+    lambda: {"J": ("", 0, _right_losses)},
+)
