@@ -52,17 +52,20 @@ def output_bytes(case: Case) -> list[int]:
 def chain_saved_bytes(case: Case, result: Result, saved: int) -> None:
     layers = ", ".join(" ".join(map(str, layer)) for layer in case["layers"])
     name = f"chain_saved_bytes for [{layers}] on {tuple(case['shape'])}"
-    expect.number_of_bytes(result["bytes"], saved, name, _faults_1_3(case, saved))
+    expect.number_of_bytes(result["bytes"], saved, name, _faults(case, saved))
 
 
-def _faults_1_3(case: Case, saved: int) -> Faults:
+def _faults(case: Case, saved: int) -> Faults:
     outputs, x = output_bytes(case), torch.empty(case["shape"]).nbytes
+    all_of_it = x + sum(outputs)
     one_position = [case["shape"][0], case["shape"][-1]]
 
     def saved_with(old: str, new: str) -> int:
         swapped = [[new] if layer == [old] else layer for layer in case["layers"]]
         return saved_by({**case, "layers": swapped})
 
+    no_number = saved_with("norm", "gelu")
+    one_number = (saved + no_number) // 2
     rows, width, by_feature = torch.Size(case["shape"][:-1]).numel(), case["shape"][-1], saved
     for kind, *features in case["layers"]:
         width = features[0] if features else width
@@ -78,18 +81,13 @@ def _faults_1_3(case: Case, saved: int) -> Faults:
         "once.": saved_with("relu", "gelu"),
         "A GELU is no ReLU: its slope cannot be read off its output, so it keeps its "
         "input.": saved_with("gelu", "relu"),
-        "LayerNorm keeps two numbers for each row, and one of them is missing.": (
-            (saved + saved_with("norm", "gelu")) // 2
-        ),
-        "LayerNorm keeps something beside its input: what did it compute for each row?": saved_with(
-            "norm", "gelu"
-        ),
+        "LayerNorm keeps two numbers for each row, and one of them is missing.": one_number,
+        "LayerNorm keeps something beside its input: what did it compute for each row?": no_number,
         "LayerNorm's two numbers were counted for each feature: it normalises over a row's "
         "features, so each row has its own two.": by_feature,
         "It is the sum of all outputs: autograd does not keep what each layer makes, but what "
         "each backward needs.": sum(outputs),
-        "It is the input and all outputs: who would need the output of the last layer?": x
-        + sum(outputs),
+        "It is the input and all outputs: who would need the output of the last layer?": all_of_it,
         "It is what one position of the sequence takes: all dimensions but the last are "
         "rows.": saved_by({**case, "shape": one_position}),
     }.items()
@@ -124,20 +122,19 @@ def metered_step(case: Case) -> memory.MemoryReport:
 
 @check(given.predict_peak, _PASSED_1_5, _cases_1_5, oracle=metered_step)
 def predict_peak(case: Case, result: Result, report: memory.MemoryReport) -> None:
-    expect.fact(
-        result["touched"] is False,
-        "gradients or new weights were left in the model: a backward or an update ran, and "
-        "one forward pass is all that this exercise allows.",
-    )
     forwards = read.integer(result["forwards"], "calls of loss_fn")
-    often = f"loss_fn was called {forwards} times: once is enough, inside memory.saved."
-    expect.fact(forwards <= 1, often)
+    faults = {
+        "gradients or new weights were left in the model: a backward or an update ran, and one "
+        "forward pass is all that this exercise allows.": result["touched"] is not False,
+        f"loss_fn was called {forwards} times: once is enough, inside memory.saved.": forwards > 1,
+    }
+    expect.no_fault(faults)
     seen = read.integer(result["peak"], f"the peak of {case['title']}")
     off = seen / report.peak_bytes - 1
     expect.close(
         seen,
         report.peak_bytes,
-        _faults_1_5(case, report, seen),
+        _nearest_first(case, report, seen),
         otherwise=f"Within {_TOLERANCE:.0%} is wanted. Its peak comes in the {report.peak_phase} "
         "phase: compare your terms with memory.measure's table, outside the function.",
         tolerance=_TOLERANCE,
@@ -146,7 +143,7 @@ def predict_peak(case: Case, result: Result, report: memory.MemoryReport) -> Non
     )
 
 
-def _faults_1_5(case: Case, report: memory.MemoryReport, seen: int) -> Faults:
+def _nearest_first(case: Case, report: memory.MemoryReport, seen: int) -> Faults:
     yield from sorted(_sums(case, report).items(), key=lambda fault: abs(fault[1] - seen))
 
 

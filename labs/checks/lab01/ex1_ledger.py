@@ -36,7 +36,7 @@ def model_cases(draw: Draw) -> list[Case]:
 
 
 def _faults_1_1(case: Case, sizes: Sizes) -> Faults:
-    parameters, buffers = sizes["parameters"], sizes["buffers"]
+    buffers, with_buffers = sizes["buffers"], sizes["parameters"] + sizes["buffers"]
     untied = at_rest({**case, "tied": False})["parameters"]
     single = at_rest({**case, "dtype": "float32"})["parameters"]
     trained = after_step({**case, "optimizer": "sgd"})["gradients"]
@@ -44,8 +44,7 @@ def _faults_1_1(case: Case, sizes: Sizes) -> Faults:
         "It is the number of elements: one element takes several bytes.": single // 4,
         "It is what four bytes for every element give: ask each tensor for its dtype.": single,
         "The tied matrix is in it twice: a weight that two modules share is stored once.": untied,
-        "Buffers are in it: a BatchNorm's running averages are no parameters.": parameters
-        + buffers,
+        "Buffers are in it: a BatchNorm's running averages are no parameters.": with_buffers,
         "It is the state_dict's size, which lists buffers, and a shared weight under each of its "
         "names.": untied + buffers,
         "Frozen parameters are missing: they get no gradient, and lie in memory all the "
@@ -82,14 +81,12 @@ def _faults_1_2(case: Case, key: str) -> Faults:
     def size_with(**changed: Any) -> int:
         return after_step({**case, **changed})[key]
 
-    word = _WORDS[key]
+    word, wide = _WORDS[key], size_with(dtype="float32")
     yield from {
         f"Frozen parameters are in it: they get no {word}.": size_with(frozen=[]),
         f"The tied matrix is in it twice: a {word} belongs to a tensor, and the tensor is "
         "shared.": size_with(tied=False),
-        f"It is what float32 gives: torch keeps a {word} in the parameter's own dtype.": (
-            size_with(dtype="float32")
-        ),
+        f"It is what float32 gives: torch keeps a {word} in the parameter's own dtype.": wide,
     }.items()
     if key == "optimizer_state":
         one, adam = (size_with(optimizer=name) for name in ("momentum", "adamw"))
@@ -172,6 +169,7 @@ def bytes_per_parameter(case: Case, result: Result, wanted: dict[str, int]) -> N
 
 def _plain_faults(case: Case, wanted: int) -> Faults:
     element = getattr(torch, case["weights"]).itemsize
+    in_float32 = per_parameter({**case, "weights": "float32"})
     fewer = {
         "sgd": "The gradients are missing: training keeps more than a file does.",
         "momentum": "Momentum keeps one tensor as large as the weights.",
@@ -179,9 +177,7 @@ def _plain_faults(case: Case, wanted: int) -> Faults:
     }
     yield from {
         fewer[case["optimizer"]]: wanted - element,
-        "It is what four bytes for every element give: ask the dtype for its size.": per_parameter(
-            {**case, "weights": "float32"}
-        ),
+        "It is what four bytes for every element give: ask the dtype for its size.": in_float32,
         "It is what float32 state takes: torch keeps an optimizer's state in the parameter's own "
         "dtype.": wanted + OPTIMIZERS.index(case["optimizer"]) * (4 - element),
     }.items()
@@ -200,10 +196,10 @@ def _autocast_faults(case: Case, wanted: int) -> Faults:
 
 def _copy_faults(case: Case, wanted: int) -> Faults:
     without = per_parameter({**case, "master_copy": False})
+    no_state = without + 4
     yield from {
         "The float32 copy is missing.": without,
-        "The optimizer steps the float32 copy: what dtype has the state that it keeps?": without
-        + 4,
+        "The optimizer steps the float32 copy: what dtype has the state that it keeps?": no_state,
         "The copy's own gradient is in it: it is cast for the update and dropped.": wanted + 4,
         "Float32 gradients are in it: those that stay are in half precision.": wanted + 2,
     }.items()

@@ -243,6 +243,8 @@ def _reasons(
     old = Counter(size for op, size in suspects if (op, size) not in made)
     gradients, state = measured.left("gradients"), measured.left("optimizer_state")
     loss, garbage = Counter([4]), Counter(training.garbage_bytes)  # a step returns four bytes
+    in_place = any(op.endswith("_") for op, _ in suspects)
+    is_steady = extra <= gradients + state
     is_silent, is_often = not extra and missing == wanted, bool(extra) and set(extra) <= set(wanted)
     is_slices = bool(extra) and extra <= Counter(view.nbytes for view in training.views)
     return {
@@ -252,9 +254,7 @@ def _reasons(
         "Something is missing: what an operation makes for itself was never an object of "
         "Python's, and the graph holds it in C++. Catch each tensor when it is born.": not extra,
         "An operation whose name ends in _ changes a tensor and makes none, as the update does "
-        "with the parameters: leave out what was among its arguments.": any(
-            op.endswith("_") for op, _ in suspects
-        ),
+        "with the parameters: leave out what was among its arguments.": in_place,
         "What step() returned is in it: your function holds it while it looks. Let it go.": extra
         <= loss,
         "An operation wrote into an old tensor that came by keyword, out=...: look for what is "
@@ -263,9 +263,7 @@ def _reasons(
         <= old,
         "The gradients are in it: a step is meant to leave them.": extra <= gradients,
         "The optimizer's state is in it: a step is meant to leave it.": extra <= state,
-        "Gradients and optimizer state are in it: a step is meant to leave both.": (
-            extra <= gradients + state
-        ),
+        "Gradients and optimizer state are in it: a step is meant to leave both.": is_steady,
         "Garbage is in it, that refers to itself and waits for Python's collector: collect before "
         "you look.": extra <= garbage,
         "More than one thing is in it that is no leak: gradients, optimizer state, what step() "

@@ -1,5 +1,6 @@
 """PyTorch's own checkpoint, and comparisons with it or with the plain run, bit for bit."""
 
+import operator
 import random
 from functools import partial
 from typing import Any
@@ -9,15 +10,15 @@ from torch.utils import checkpoint as checkpoints
 
 from tutorial_lib.checks.vocabulary import Result, expect, read
 
-from .given.chain import Call
+from .given.chain import Call, run
 
 _FLOOR = 3 / 4  # of PyTorch's peak: without what one block recomputes, less would be left
 torch_checkpoint: Call = partial(checkpoints.checkpoint, use_reentrant=False)
 
 
-def without_checkpoint(function: Call, *args: Any, **kwargs: Any) -> Any:
-    """Call a function as it is."""
-    return function(*args, **kwargs)
+# the oracles: the plain run, and PyTorch's own checkpoint in the place of an answer
+run_plain = partial(run, operator.call)
+run_torch = partial(run, torch_checkpoint)
 
 
 def draw_case(draw: random.Random, dropout: float = 0.0) -> dict[str, Any]:
@@ -43,11 +44,11 @@ def expect_gradients(result: Result, exact: list[Tensor | None]) -> None:
 def expect_peak(result: Result, peak: int, advice: str) -> None:
     """Expect a peak no higher than PyTorch's, and not so low that the meter missed something."""
     seen = read.integer(result["peak"], "the peak")
-    enough = f"the peak is {seen:,} bytes, and {peak:,} are enough, with right gradients: {advice}"
-    expect.fact(seen <= peak, enough)
-    expect.fact(
-        seen >= _FLOOR * peak,
-        f"the peak is said to be {seen:,} bytes, and PyTorch's own checkpoint takes {peak:,}: "
-        "what a block recomputes does not fit into so few. Recompute where the meter looks on, "
-        "in the thread that goes backward.",
-    )
+    faults = {
+        f"the peak is {seen:,} bytes, and {peak:,} are enough, with right gradients: {advice}": seen
+        > peak,
+        f"the peak is said to be {seen:,} bytes, and PyTorch's own checkpoint takes {peak:,}: what "
+        "a block recomputes does not fit into so few. Recompute where the meter looks on, in the "
+        "thread that goes backward.": seen < _FLOOR * peak,
+    }
+    expect.no_fault(faults)

@@ -1,6 +1,5 @@
 """The checks of 3.1 to 3.4, the pieces of a checkpoint."""
 
-from functools import partial
 from typing import Any
 
 from torch import Tensor
@@ -8,7 +7,6 @@ from torch import Tensor
 from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Result, check, expect, read
 
 from . import beside_torch, given
-from .given import chain
 from .given.pieces import flat, make_arguments
 
 _PASSED_3_1 = "gradients to the bit, two runs a block, and its input is all that is saved"
@@ -22,12 +20,7 @@ def _cases_3_1(draw: Draw) -> Cases:
     yield {**case, "num_blocks": draw.randint(3, 4), "input_needs_grad": True}
 
 
-@check(
-    given.discard,
-    _PASSED_3_1,
-    _cases_3_1,
-    oracle=partial(chain.run, beside_torch.without_checkpoint),
-)
+@check(given.discard, _PASSED_3_1, _cases_3_1, oracle=beside_torch.run_plain)
 def discard(case: Case, result: Result, plain: Result) -> None:
     number, exact = case["num_blocks"], plain["gradients"]
     begun = read.counts(result, "begun", number, "runs of each block")
@@ -62,9 +55,7 @@ def _cases_3_2(draw: Draw) -> Cases:
     yield from ({**case, "input_needs_grad": need} for need in (True, False))
 
 
-@check(
-    given.hooked, _PASSED_3_2, _cases_3_2, oracle=partial(chain.run, beside_torch.torch_checkpoint)
-)
+@check(given.hooked, _PASSED_3_2, _cases_3_2, oracle=beside_torch.run_torch)
 def hooked(case: Case, result: Result, exact: Result) -> None:
     begun = read.counts(result, "begun", case["num_blocks"], "runs of each block")
     first, *_ = read.tensors(result["gradients"], len(exact["gradients"]), "gradients")
@@ -85,18 +76,17 @@ def hooked(case: Case, result: Result, exact: Result) -> None:
     if case["input_needs_grad"]:
         return  # an autograd.Function comes this far, and is told at the next case where it fails
     stayed = read.integer(result["stayed"], "recomputed bytes that stayed")
-    expect.fact(
-        stayed == 0,
-        f"{stayed} recomputed bytes stayed after backward, until Python's "
-        "garbage collector came by, and the gradients were right: what was collected holds "
-        "its own graph. Store and return an alias without one.",
-    )
     ended = read.counts(result, "ended", case["num_blocks"], "runs to the end")
-    expect.fact(
-        max(ended) < 2,
+    faults = {
+        f"{stayed} recomputed bytes stayed after backward, until Python's garbage collector came "
+        "by, and the gradients were right: what was collected holds its own graph. Store and "
+        "return an alias without one.": stayed != 0,
         f"the blocks came to their end {ended} times, and once is enough: what comes after the "
-        "last saved tensor ran again. Leave the recomputation when that tensor is there.",
-    )
+        "last saved tensor ran again. Leave the recomputation when that tensor is there.": (
+            max(ended) > 1
+        ),
+    }
+    expect.no_fault(faults)
     advice = (
         "what was used once lies there until the block's backward is over. Take it out of the "
         "dictionary when you hand it out."
@@ -163,7 +153,7 @@ def _device_faults(case: Case, result: Result) -> dict[str, bool]:
 def _autocast_faults(case: Case, result: Result) -> dict[str, bool]:
     forward, backward = (f"torch.{case[key] or 'float32'}" for key in ("forward", "backward"))
     seen, cached, wanted = result["inside"], read.flag(result, "cached"), case["cached"]
-    afterwards = [result["outside"], result["at_the_end"]]
+    afterwards, is_lost = [result["outside"], result["at_the_end"]], seen != forward
     if forward == "torch.float32":
         advice = "autocast was off in forward and is on in backward: turn it off inside."
     elif seen == backward:
@@ -171,9 +161,7 @@ def _autocast_faults(case: Case, result: Result) -> dict[str, bool]:
     else:
         advice = "autocast is on, with another dtype than the forward's: restore that too."
     return {
-        f"a product was {seen} in the recomputation, and {forward} before: {advice}": (
-            seen != forward
-        ),
+        f"a product was {seen} in the recomputation, and {forward} before: {advice}": is_lost,
         f"autocast came back with cache_enabled={cached}, and forward had {wanted}: hand on all "
         "three settings that read_autocast gives.": case["forward"] != "" and cached != wanted,
         "autocast stayed as it was inside the recomputation: leave the context again, so that the "
@@ -182,11 +170,9 @@ def _autocast_faults(case: Case, result: Result) -> dict[str, bool]:
 
 
 def _norm_faults(case: Case, result: Result) -> dict[str, bool]:
-    counted, unmoved = result["counted"], read.flag(result, "unmoved")
+    counted, unmoved, same = result["counted"], *(read.flag(result, k) for k in ("unmoved", "same"))
     return {
-        "a BatchNorm gave another result when it ran again: leave it training.": (
-            not read.flag(result, "same")
-        ),
+        "a BatchNorm gave another result when it ran again: leave it training.": not same,
         "BatchNorm does not count any more after the recomputation: give it back what was taken, "
         "when the context is left.": not read.flag(result, "counts_later"),
         f"one batch was counted {counted} times by BatchNorm, or its running averages moved once "
@@ -243,14 +229,11 @@ def _again_faults(case: Case, result: Result) -> dict[str, bool]:
     lists = read.integers(result["lists"], "items of the list", 2)
     kinds = read.items(result["kinds"], "types of the containers")
     later = read.integer(result["held_later"], "tensors held after a recomputation")
+    needs_grad, identical = (read.flag(result, name) for name in ("needs_grad", "identical"))
     return {
         "a tensor that needs a gradient came back without: a detached input makes the "
-        "recomputation save other tensors than the forward. Save the tensor itself.": (
-            not read.flag(result, "needs_grad")
-        ),
-        "copies came back, and the very tensors are wanted: copies take memory.": (
-            not read.flag(result, "identical")
-        ),
+        "recomputation save other tensors than the forward. Save the tensor itself.": not needs_grad,
+        "copies came back, and the very tensors are wanted: copies take memory.": not identical,
         f"a list of two, which the function emptied, has {lists} items in the two recomputations: "
         "build new containers at each call, from your own leaves.": lists != [0, 2],
         f"tuples came back as {kinds}: tree_unflatten keeps them.": kinds != ["tuple", "tuple"],

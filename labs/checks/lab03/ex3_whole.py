@@ -57,18 +57,15 @@ def region(case: Case, result: Result, exact: Result) -> None:
     if "begun" in exact:
         wanted = exact["begun"]
         begun = read.counts(result, "begun", len(wanted), "runs of each block")
-        expect.fact(
-            begun == wanted or kind != "dead",
-            f"the blocks ran {begun} times, and {wanted} are wanted: the last slot is dead there, "
-            "and the recomputation goes on to its number all the same, since 3.6 compares all that "
-            "it saves.",
-        )
         side = "once for each backward" if max(begun) > max(wanted) else "for each backward"
-        expect.fact(
-            begun == wanted,
-            f"the blocks ran {begun} times, and {wanted} are wanted: recompute {side}, "
-            "and note its name in recomputed_for.",
-        )
+        advice = f"recompute {side}, and note its name in recomputed_for."
+        if kind == "dead":
+            advice = (
+                "the last slot is dead there, and the recomputation goes on to its number all the "
+                "same, since 3.6 compares all that it saves."
+            )
+        words = f"the blocks ran {begun} times, and {wanted} are wanted: {advice}"
+        expect.fact(begun == wanted, words)
     if kind == "chain":
         expect.no_fault(_early_stop_faults(case, result))
     beside_torch.expect_gradients(result, exact["gradients"])
@@ -84,10 +81,8 @@ def region(case: Case, result: Result, exact: Result) -> None:
 
 
 def _early_stop_faults(case: Case, result: Result) -> dict[str, bool]:
-    ended, without = (
-        read.integers(result[key], f"ends of each block{note}", case["num_blocks"])
-        for key, note in (("ended", ""), ("ended_without_stop", ", with early_stop=False"))
-    )
+    keys = ("ended", "ended_without_stop")
+    ended, without = (read.integers(result[key], key, case["num_blocks"]) for key in keys)
     return {
         f"the blocks came to their end {ended} times, and once is enough: stop at the last "
         "slot's number.": max(ended) > 1,
@@ -186,7 +181,7 @@ def _judge_differs(case: Case, result: Result) -> None:
     missing = [word for word in named[how] if word not in said]
     if how in ("shape", "dtype") and "Backward" not in said:
         missing.append("the operation that made the tensor")
-    debug, kept = "debug" in case["options"], read.flag(result, "random_state_kept")
+    debug, lost = "debug" in case["options"], not read.flag(result, "random_state_kept")
     faults = {
         f"a recomputation that saved another thing ({how}) went through: call compare when it "
         "is over, which takes forward_is_done.": not said,
@@ -196,8 +191,6 @@ def _judge_differs(case: Case, result: Result) -> None:
         "messages of compare begin as those of the given one.": words not in said,
         f"the error for a recomputation that differs ({how}) does not name "
         f"{' and '.join(missing)}: whoever reads it must find the line at fault.": bool(missing),
-        "a recomputation that failed left the random state changed: run it in restored().": (
-            not kept
-        ),
+        "a recomputation that failed left the random state changed: run it in restored().": lost,
     }
     expect.no_fault(faults)

@@ -17,11 +17,6 @@ from tutorial_lib.instruments.segments.tree import Tree, leaves
 _DEEPEST = 200  # of a tree; no case has as many stages
 
 
-def where(case: Case) -> str:
-    """Say which case of 4.3 and 4.4 it is."""
-    return f"{case['stages']} stages, {case['places']} places: "
-
-
 def draw_stages(draw: Draw, count: int) -> list[dict[str, Any]]:
     """Draw a chain in which no two stages are alike, as data.
 

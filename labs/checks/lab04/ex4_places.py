@@ -11,6 +11,7 @@ from tutorial_lib.instruments.segments.tree import Tree, leaves
 from . import chains, given
 
 _PASSED_4_3 = "the fewest forwards of eight chains, as the closed form has them"
+_WHERE = "{stages} stages, {places} places: ".format_map
 _PASSED_4_4 = "five trees with the fewest forwards, one stage kept at a time, no place too many"
 _INSIDE = 10**6  # units; a boundary is one
 
@@ -22,7 +23,7 @@ def _cases_4_3(draw: Draw) -> Cases:
     yield from ({"stages": stages, "places": places} for stages, places in pairs)
 
 
-@check(given.fewest_forwards, _PASSED_4_3, _cases_4_3, where=chains.where)
+@check(given.fewest_forwards, _PASSED_4_3, _cases_4_3, where=_WHERE)
 def fewest_forwards(case: Case, result: Result) -> None:
     stages, places, seen = case["stages"], case["places"], result["forwards"]
     advice = {
@@ -108,7 +109,7 @@ def held(tree: Tree, num_stages: int) -> tuple[int, int, int]:
     return peak // _INSIDE, max(1, peak % _INSIDE - 2), sum(simulated.counts)
 
 
-@check(given.revolve_tree, _PASSED_4_4, _cases_4_4, where=chains.where)
+@check(given.revolve_tree, _PASSED_4_4, _cases_4_4, where=_WHERE)
 def revolve_tree(case: Case, result: Result) -> None:
     stages, places = case["stages"], case["places"]
     tree = chains.read_tree(result["tree"], stages)

@@ -99,7 +99,7 @@ def _all_on_the_host(host: Host, *_: nn.Module | int) -> saved_tensors_hooks:
     _cases,
     oracle=_Kept,
     sits=_all_on_the_host,
-    where=lambda case: f"{case['step']}: ",
+    where="{step}: ".format_map,
 )
 def offloading(case: Case, result: Result, kept: _Kept) -> None:
     step, wanted = case["step"], kept.copied()

@@ -61,13 +61,10 @@ def _plain_and_exchanged(case: Case) -> tuple[Step, Step]:
     return plain, counted(model, loss, case)
 
 
-def _where_5_1(case: Case) -> str:
-    return f"modules named {case['part']!r}: "
+_where = "modules named {part!r}: ".format_map
 
 
-@check(
-    given.checkpoint_only, _PASSED_5_1, _cases_5_1, oracle=_plain_and_exchanged, where=_where_5_1
-)
+@check(given.checkpoint_only, _PASSED_5_1, _cases_5_1, oracle=_plain_and_exchanged, where=_where)
 def checkpoint_only(case: Case, result: Result, right: tuple[Step, Step]) -> None:
     plain, wanted = right
     expect.fact(
@@ -149,11 +146,7 @@ class _Right:
         return self.waiting + 2 * int(sum(self.matmuls[i][1] for i in keep))
 
 
-def _where_5_3(case: Case) -> str:
-    return f"keep {case['keep']}: "
-
-
-@check(given.keep_matmuls, _PASSED_5_3, _cases_5_3, oracle=_Right, where=_where_5_3)
+@check(given.keep_matmuls, _PASSED_5_3, _cases_5_3, oracle=_Right, where="keep {keep}: ".format_map)
 def keep_matmuls(case: Case, result: Result, right: _Right) -> None:
     keep, plain = case["keep"], right.plain
     expect.fact(

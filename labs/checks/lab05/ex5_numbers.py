@@ -259,9 +259,13 @@ def _over(chosen: Sequence[Option], budget: int) -> str:
 
 def _faults(best: Best) -> Faults:
     smallest = min(flops for peak, flops in best.by_peak if peak == best.smallest)
+
+    def at_once(chosen: Sequence[Option]) -> int:
+        return _all_kept(chosen) + max(o.working_bytes for o in chosen)
+
     of_one = [[part[i] for part in best.parts] for i in range(min(map(len, best.parts)))]
     alike = _fewest(c for c in of_one if peak_bytes(c) <= best.budget)
-    cautious = _fewest(c for c in best.choices if _all_at_once(c) <= best.budget)
+    cautious = _fewest(c for c in best.choices if at_once(c) <= best.budget)
     by_greed = total_flops(greedy(best.parts, best.budget))
     yield from {
         "that is the least memory possible: what the budget leaves is to save FLOPs.": smallest,
@@ -275,10 +279,6 @@ def _faults(best: Best) -> Faults:
 
 def _all_kept(chosen: Sequence[Option]) -> int:
     return sum(option.kept_bytes for option in chosen)
-
-
-def _all_at_once(chosen: Sequence[Option]) -> int:
-    return _all_kept(chosen) + max(o.working_bytes for o in chosen)
 
 
 def greedy(parts: Sequence[Sequence[Option]], budget: int) -> list[Option]:

@@ -129,11 +129,8 @@ def _expect_gradient(case: Case, turn: _Turn, window: accumulation.Window, seen:
 def _expect_returned(
     turn: _Turn, left: Result, losses: accumulation.Window, gradients: accumulation.Window
 ) -> None:
-    faults = [
-        (accumulation.MEAN_OF_MEANS, losses.mean_of_means),
-        (accumulation.SUM_OF_MEANS, losses.sum_of_means),
-        (f"it is scaled by {turn.scale:g}, and is for people to read.", losses.mean * turn.scale),
-    ]
+    scaled = f"it is scaled by {turn.scale:g}, and is for people to read."
+    faults = [*right_sums.loss_faults(losses), (scaled, losses.mean * turn.scale)]
     expect.loss(left["loss"], losses.mean, faults)
     if turn.is_lost:
         return

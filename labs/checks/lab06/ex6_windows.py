@@ -56,7 +56,7 @@ def train_epoch(case: Case, result: Result, oracle: _Oracle) -> None:
     expect.fact(len(seen) == number, f"a list of {number} losses is wanted, one for each update.")
     for turn, (loss, window) in enumerate(zip(seen, losses, strict=True), start=1):
         with expect.about(f"update {turn}: "):
-            expect.loss(loss, window.mean, _loss_faults_6_2(window))
+            expect.loss(loss, window.mean, right_sums.loss_faults(window))
     expect.unchanged(result)
     ahead = integer(result["ahead"], "ahead")
     expect.fact(
@@ -68,12 +68,6 @@ def train_epoch(case: Case, result: Result, oracle: _Oracle) -> None:
         model, first = models.tiny_vit(case["seed"]), oracle.windows[0]
         allowed = right_sums.peak_allowed(model, first, models.image_loss_sum)
         accumulation.expect_one_graph(result, allowed)
-
-
-def _loss_faults_6_2(losses: accumulation.Window) -> expect.Faults:
-    yield accumulation.MEAN_OF_MEANS, losses.mean_of_means
-    yield accumulation.SUM_OF_MEANS, losses.sum_of_means
-    yield "it is that of the last micro-batch.", losses.sums[-1] / losses.counts[-1]
 
 
 def _judge_updates(case: Case, result: Result, oracle: _Oracle) -> None:
@@ -145,18 +139,12 @@ def token_step(case: Case, result: Result) -> None:
         losses=losses,
         sizes=case["sizes"],
         faults=_faults_6_3(model, window, gradients),
-        loss_faults=_loss_faults_6_3(losses),
+        loss_faults=right_sums.loss_faults(losses),
         optional=right_sums.without_targets(window),
         allowed=right_sums.peak_allowed(model, window, models.token_loss_sum) if is_large else None,
     )
     words = "the gradient is right, and something else changed the parameters."
     right_sums.expect_parameters(result, start - models.RATE * gradients.mean, words)
-
-
-def _loss_faults_6_3(losses: accumulation.Window) -> expect.Faults:
-    yield accumulation.MEAN_OF_MEANS, losses.mean_of_means
-    yield "it is the sum over all tokens, and the mean is wanted.", losses.total
-    yield "it is the last micro-batch's alone.", losses.last_alone
 
 
 def _faults_6_3(
@@ -179,14 +167,11 @@ def _faults_6_3(
         yield words, gradients.total / count
     for words, pair in _OTHER_TARGETS.items():
         pairs = [pair(model(tokens), tokens, labels) for tokens, labels in window]
-        total = sum(observe.gradient(_summed(*of_part), model) for of_part in pairs)
+        sums = (F.cross_entropy(x.flatten(0, -2), y.flatten(), reduction="sum") for x, y in pairs)
+        total = sum(observe.gradient(loss, model) for loss in sums)
         own_count = sum(int((targets != -100).sum()) for _, targets in pairs)
         yield words, total / own_count
         yield f"{words} The count is right.", total / gradients.count
-
-
-def _summed(logits: Tensor, targets: Tensor) -> Tensor:
-    return F.cross_entropy(logits.reshape(-1, logits.size(-1)), targets.flatten(), reduction="sum")
 
 
 # What to say, and which logits are then compared with which targets.

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from tutorial_lib.checks.given import observe
-from tutorial_lib.checks.vocabulary import Result, expect, read
+from tutorial_lib.checks.vocabulary import Result, accumulation, expect, read
 from tutorial_lib.checks.vocabulary.accumulation import Window
 from tutorial_lib.instruments.cap import capped
 
@@ -24,6 +24,15 @@ def token_sums(model: nn.Module, window: Sequence[MicroBatch]) -> tuple[Window, 
     """Return the gradients, and the losses, of micro-batches of tokens."""
     counts = [models.num_targets(*part) for part in window]
     return _sums(model, window, models.token_loss_sum, counts)
+
+
+def loss_faults(losses: Window) -> expect.Faults:
+    """Yield each usual fault of the loss that is returned, and a window's loss by it."""
+    yield accumulation.MEAN_OF_MEANS, losses.mean_of_means
+    yield accumulation.SUM_OF_MEANS, losses.sum_of_means
+    yield "it is the sum over all tokens, and the mean is wanted.", losses.total
+    yield "it is the last micro-batch's alone.", losses.last_alone
+    yield "it is that of the last micro-batch.", losses.sums[-1] / max(1, losses.counts[-1])
 
 
 def without_targets(window: Sequence[MicroBatch]) -> list[int]:

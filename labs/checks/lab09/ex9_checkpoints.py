@@ -64,11 +64,8 @@ def diagnosis(
     def oracle(case: Case) -> Callable[[], Any]:
         return cache(partial(scripts[case["case"]][0], case))  # computed when first asked for
 
-    def where(case: Case) -> str:
-        return f"case {case['case']}: "
-
-    words: Any = {"oracle": oracle, "sits": sits, "again": run_mended, "where": where}
-    return Exercise(run, passed, cases, judge, **words)
+    words: Any = {"sits": sits, "again": run_mended, "where": "case {case}: ".format_map}
+    return Exercise(run, passed, cases, judge, oracle=oracle, **words)
 
 
 def only_update(result: Result, size: int) -> Tensor:

@@ -86,7 +86,7 @@ def _judge_window(case: Case, result: Result, right: tuple[Window, Window]) -> N
         sizes=[len(tokens) for tokens, _ in window],
         optional=right_sums.without_targets(window),
         faults=_faults(gradients, torch.cat([labels for _, labels in window])),
-        loss_faults=[(accumulation.MEAN_OF_MEANS, losses.mean_of_means)],
+        loss_faults=right_sums.loss_faults(losses),
         allowed=right_sums.peak_allowed(model, window, models.token_loss_sum),
     )
 
