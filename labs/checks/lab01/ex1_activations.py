@@ -77,8 +77,7 @@ def _faults(case: Case, saved: int) -> Faults:
         "The weights are in it: they are parameters, resident whether autograd refers to them "
         "or not.": saved_by(case, weights=True),
         "A ReLU costs nothing here: it keeps its output, not its input, and that output is the "
-        "very tensor that the next layer keeps. One storage counts "
-        "once.": saved_with("relu", "gelu"),
+        "tensor that the next layer keeps. One storage counts once.": saved_with("relu", "gelu"),
         "A GELU is no ReLU: its slope cannot be read off its output, so it keeps its "
         "input.": saved_with("gelu", "relu"),
         "LayerNorm keeps two numbers for each row, and one of them is missing.": one_number,

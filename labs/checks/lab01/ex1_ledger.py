@@ -47,8 +47,7 @@ def _faults_1_1(case: Case, sizes: Sizes) -> Faults:
         "Buffers are in it: a BatchNorm's running averages are no parameters.": with_buffers,
         "It is the state_dict's size, which lists buffers, and a shared weight under each of its "
         "names.": untied + buffers,
-        "Frozen parameters are missing: they get no gradient, and lie in memory all the "
-        "same.": trained,
+        "Frozen parameters are missing: they get no gradient, and lie in memory anyway.": trained,
     }.items()
 
 

@@ -21,8 +21,7 @@ SWITCHES = ("autocast", "master_copy")
 _NO_METER = forbid.meter("Account for the tensors yourself.")
 _ADVICE = "Go through the layers yourself."
 _NO_HOOKS = forbid.Forbidden(
-    "autograd's hooks lie below memory.saved, the oracle here, so your function may not use "
-    f"them. {_ADVICE}",
+    f"autograd's hooks lie below memory.saved, the oracle here, so do not use them. {_ADVICE}",
     (
         "torch.autograd.graph:saved_tensors_hooks.__enter__",
         *private_torch.PUSHES_SAVED_TENSOR_HOOKS,

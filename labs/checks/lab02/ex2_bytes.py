@@ -75,8 +75,7 @@ def _faults_2_3(case: Case) -> Faults:
         "It is the peak of the warm-up: reset it between warm-up and step.": cold - base,
         "Nothing is left when a step is over: ask for the most that was there meanwhile, not for "
         "what is there now.": after - base,
-        "It is what is there when the step is over: ask for the most that was there "
-        "meanwhile.": after,
+        "It is what is there when the step is over: ask for the most there was meanwhile.": after,
         "What is there after the step was subtracted, so what the step leaves behind is missing: "
         "read what lies there before it.": steady - after,
         "What lay there was read before the warm-up, which has left gradients and optimizer state "
@@ -110,10 +109,9 @@ def activation_bytes(case: Case, result: Result, saved: int) -> None:
     faults = {
         f"{name}: right, and parameters have gradients now. What autograd keeps is known when "
         "forward is over: run no backward.": read.flag(result, "went_backward"),
-        f"{name}: right, and {left_behind:,} bytes were left behind. Either something outside "
-        "your function holds the output or what was saved; or the pack hook returns the tensor "
-        "itself, and the graph holds a tensor which holds the graph: return what has "
-        "none.": left_behind != 0,
+        f"{name}: right, and {left_behind:,} bytes were left behind. Either something outside your "
+        "function holds the output or what was saved; or pack returns the tensor itself, and the "
+        "graph holds a tensor which holds the graph: return what has none.": left_behind != 0,
     }
     expect.no_fault(faults)
 
@@ -267,8 +265,6 @@ def _reasons(
         "Garbage is in it, that refers to itself and waits for Python's collector: collect before "
         "you look.": extra <= garbage,
         "More than one thing is in it that is no leak: gradients, optimizer state, what step() "
-        "returned, or garbage that waits for Python's collector.": (
-            extra <= gradients + state + loss + garbage
-        ),
+        "returned, or garbage not yet collected.": extra <= gradients + state + loss + garbage,
         "Some are not storages that the step made and that still live: print each pair.": True,
     }

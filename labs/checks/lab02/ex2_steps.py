@@ -184,13 +184,11 @@ def _faults_2_7(case: Case) -> Faults:
         "blocks that it keeps, and the step runs on a smaller one.": _smallest(case, "reserved"),
         "That card holds all that the allocator reserved, and nothing is taken off for CUDA's "
         "context.": _smallest(case, "reserved", context=False),
-        "That card holds what nvidia-smi showed of a free run, which takes more than it "
-        "needs.": seen,
+        "That holds what nvidia-smi showed of a free run, which takes more than it needs.": seen,
         "That card holds what nvidia-smi showed, and a second context beside the one in "
         "it.": _smallest(case, "seen"),
         "The step may run on that card, and on a smaller one too: it is the largest.": largest,
-        "The step may run on that card, and on a smaller one too: it is the first in the "
-        "list.": first,
+        "The step runs on that card, and on a smaller one too: it is the first in the list.": first,
         "That card leaves PyTorch the least room that is enough, since its context holds more: one "
         "with less memory is enough too.": narrowest,
         "That is what the card leaves to PyTorch: the card's memory is wanted.": left,

@@ -43,9 +43,8 @@ def discard(case: Case, result: Result, plain: Result) -> None:
     what = "nothing" if saved == 0 else f"{saved} times the input"
     faults = {
         f"the blocks ran {begun} times, and each should run twice.": max(begun) > 2,
-        f"autograd saved {what} for a block, and once the input is wanted: what is set on ctx "
-        "as an attribute is hidden from autograd, so use ctx.save_for_backward, for the "
-        "inputs.": saved != 1,
+        f"autograd saved {what} for a block, and once the input is wanted: what is set on ctx as "
+        "an attribute is hidden from autograd, so use ctx.save_for_backward.": saved != 1,
     }
     expect.no_fault(faults)
 
@@ -81,10 +80,8 @@ def hooked(case: Case, result: Result, exact: Result) -> None:
         f"{stayed} recomputed bytes stayed after backward, until Python's garbage collector came "
         "by, and the gradients were right: what was collected holds its own graph. Store and "
         "return an alias without one.": stayed != 0,
-        f"the blocks came to their end {ended} times, and once is enough: what comes after the "
-        "last saved tensor ran again. Leave the recomputation when that tensor is there.": (
-            max(ended) > 1
-        ),
+        f"the blocks came to their end {ended} times: what comes after the last saved tensor ran "
+        "again. Leave the recomputation when that tensor is there.": max(ended) > 1,
     }
     expect.no_fault(faults)
     advice = (
@@ -129,8 +126,7 @@ def _random_faults(case: Case, result: Result) -> dict[str, bool]:
         "when the context was entered. Read it in the upper part, which runs in forward.": (
             put_back and not same
         ),
-        "dropout drew another mask in the recomputation: set the random state of the "
-        "forward.": not same,
+        "another mask came in the recomputation: set the random state of the forward.": not same,
         "the recomputation was right, and left its random state behind: whatever draws next draws "
         "the same numbers twice. Put the state back that was there before.": not put_back,
         "an error in the recomputation (early stop is one) leaves the random state behind: put it "
@@ -211,8 +207,7 @@ def _kept_faults(case: Case, result: Result) -> dict[str, bool]:
         f"all tensors were saved, and {by_cycle} of them live until Python's garbage collector "
         "runs: something of yours refers to itself, as an inner function that calls itself does, "
         "and holds them. Empty what it holds, as list.clear() does.": by_cycle != 0,
-        "the arguments came back changed: other values, another order, or some are "
-        "missing.": not same,
+        "the arguments came back changed: other values, another order, or fewer.": not same,
         f"{packed} tensors were saved, and one call of bring_back read {unpacked}: each reading of "
         "saved_tensors asks the hooks for all of them. Read it once a call.": unpacked > packed,
     }
@@ -229,10 +224,10 @@ def _again_faults(case: Case, result: Result) -> dict[str, bool]:
     lists = read.integers(result["lists"], "items of the list", 2)
     kinds = read.items(result["kinds"], "types of the containers")
     later = read.integer(result["held_later"], "tensors held after a recomputation")
-    needs_grad, identical = (read.flag(result, name) for name in ("needs_grad", "identical"))
+    needs_it, identical = (read.flag(result, name) for name in ("needs_grad", "identical"))
     return {
         "a tensor that needs a gradient came back without: a detached input makes the "
-        "recomputation save other tensors than the forward. Save the tensor itself.": not needs_grad,
+        "recomputation save other tensors than the forward. Save the tensor itself.": not needs_it,
         "copies came back, and the very tensors are wanted: copies take memory.": not identical,
         f"a list of two, which the function emptied, has {lists} items in the two recomputations: "
         "build new containers at each call, from your own leaves.": lists != [0, 2],

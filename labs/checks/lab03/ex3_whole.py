@@ -126,9 +126,8 @@ def checkpoint(case: Case, result: Result, exact: Result) -> None:
         said = str(result["said"])
         expect.fact(
             not said,
-            f"one of two results was let go, backward through the other raised {said[:120]!r}, "
-            "and the recomputation was the same: it stops at the last slot's number, dead or "
-            "alive.",
+            f"one of two results was let go, backward through the other raised {said[:120]!r}, and "
+            "the recomputation was the same: it stops at the last slot's number, dead or alive.",
         )
     elif kind == "not preserved":
         expect.fact(

@@ -118,8 +118,7 @@ def _faults(stages: list[Stage], floor: int) -> Faults:
     yield from ((words, first + floor.num_bytes) for words, floor in floors.items())
     if count <= 7:
         yield (
-            "That is the best without a segment inside a segment: what is in a segment is a chain "
-            "as well.",
+            "That is the best without a segment inside a segment: a segment is a chain as well.",
             min(map(peak, chains.single_trees(count))),
         )
 

@@ -121,9 +121,7 @@ def revolve_tree(case: Case, result: Result) -> None:
         f"{kept} stages are kept side by side in {shown}: a tuple holds one number, its last item, "
         "and everything before it is a segment.": kept > 1,
         f"in {shown} a tuple ends with a tuple, whose stages run once more than they need: "
-        "(segment, *later) puts the later part's items beside the segment.": (
-            _ends_with_segment(tree)
-        ),
+        "(segment, *later) puts the later part's items beside it.": _ends_with_segment(tree),
         f"{taken} places are taken at once. What lies after a boundary has one place fewer than "
         "what lies before it.": taken > places,
         f"{runs} forwards, and {fewest} are enough. {_advice(tree, places)}": runs > fewest,

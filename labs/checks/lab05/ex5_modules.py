@@ -151,9 +151,8 @@ def keep_matmuls(case: Case, result: Result, right: _Right) -> None:
     keep, plain = case["keep"], right.plain
     expect.fact(
         read.flag(result, "same_again"),
-        "asked about the recomputation too, as some releases of PyTorch do, your policy keeps "
-        "other matmuls than in forward: each run counts from 0, and context.is_recompute says "
-        "which it is.",
+        "asked about the recomputation too, as some PyTorch releases do, your policy keeps other "
+        "matmuls than in forward: each run counts from 0, and context.is_recompute tells which.",
     )
     flops, wanted = read.integer(result["flops"], "FLOPs"), right.flops(keep, keep)
     again = (flops - plain.flops) / max(wanted - plain.flops, 1)
@@ -185,8 +184,7 @@ def _flops_faults(right: _Right, keep: Collection[int]) -> Faults:
         "no matmul ran again: yours keeps them all, whatever was asked for.": _MATMULS,
         "every matmul ran again: nothing was kept, or the recomputation did not take it.": (),
         "those that should be kept ran again, and the others did not.": others,
-        "all linear layers are kept: an operation's name does not tell them apart, so "
-        "count.": _LINEAR,
+        "all linear layers stay: an operation's name does not tell them apart, so count.": _LINEAR,
         "yours counts from 1, and matmuls are numbered from 0.": fewer,
     }
     yield from ((words, right.flops(one, one)) for words, one in kept.items())

@@ -79,7 +79,7 @@ def exact_step(case: Case, result: Result, oracle: _Oracle) -> None:
     activations = integer(result["activations"], "activations")
     expect.fact(
         steps < _MANY or activations <= oracle.activations * 3 // steps,
-        f"{activations:,} bytes of activations are there at the peak, and the whole batch has "
+        f"the peak has {activations:,} bytes of activations, and the batch has "
         f"{oracle.activations:,}: with {steps} micro-batches call backward for each, it frees its "
         "graph.",
     )

@@ -113,18 +113,15 @@ def _judge_traffic(case: Case, rank: int, result: Result, syncs: Any, num_bytes:
         )
     reduced = f"rank {rank} reduced {sent} bytes of gradients, and"
     faults = {
-        "the gradients stayed on each rank, for model.module knows nothing of ranks: the last "
-        "micro-batch has to go through the DistributedDataParallel itself.": (
-            sent <= _SMALL and not through_ddp
-        ),
+        "the gradients stayed on each rank, for model.module knows no ranks: the last micro-batch "
+        "goes through the DistributedDataParallel itself.": sent <= _SMALL and not through_ddp,
         "no gradient was ever reduced: the last micro-batch, its forward too, must run outside of "
         "no_sync.": sent <= _SMALL,
         f"{reduced} only {by_ddp} by the backward of DistributedDataParallel: what it has averaged "
         "needs no reducing by hand.": by_ddp > 0 and sent - by_ddp > _SMALL,
         f"rank {rank} reduced its gradients in each of {num_parts} micro-batches, and "
         f"{advice}": sent >= num_bytes * num_parts,
-        f"{reduced} the parameters have {num_bytes}: all but the last micro-batch run under "
-        "no_sync.": True,
+        f"{reduced} the parameters have {num_bytes}: all but the last run under no_sync.": True,
     }
     expect.no_fault(faults)
 

@@ -125,10 +125,7 @@ def _cases_6_3(draw: Draw) -> Cases:
 def token_step(case: Case, result: Result) -> None:
     model, window = models.tiny_gpt(case["seed"]), steps.tokens_of(case)
     start = observe.parameter_vector(model)
-    words = (
-        "the optimizer made {} updates, and a window is one update, made after its last "
-        "micro-batch."
-    )
+    words = "the optimizer made {} updates, and a window is one update, after its last micro-batch."
     update = right_sums.only_update(result, len(start), words)
     gradients, losses = right_sums.token_sums(model, window)
     is_large = case["sizes"] == models.MANY

@@ -125,9 +125,8 @@ def _judge_rows(case: Case, result: Result) -> None:
         f"the towers saw {sums} rows, and each should see as many: push through all of them.": (
             len(set(sums)) > 1
         ),
-        f"the towers saw {sums} rows, and each of {total} goes through exactly twice: once to "
-        "embed it, once to go backward. Is a micro-batch left out, or run once "
-        "more?": sums[:1] != [2 * total],
+        f"the towers saw {sums} rows, and each of {total} goes through twice: once to embed it, "
+        "once to go backward. Is a micro-batch left out, or repeated?": sums[:1] != [2 * total],
     }
     expect.no_fault(faults)
 

@@ -29,10 +29,7 @@ def _cases_7_1(draw: Draw) -> Cases:
     # CLIP clips at 100. Not 100 itself, which float32 rounds up: an answer may clip as well.
     yield {**case, "seed": seed + 1, "has_twins": True, "dtype": "float32", "scale": 99.9}
     yield {**case, "elsewhere": True}
-    alone = (
-        "a batch of one pair has no other pair to tell it from, so its loss is 0 whatever the "
-        "embeddings are"
-    )
+    alone = "a batch of one pair has no other pair to tell it from, so its loss is always 0"
     yield {**case, "rows": [1, 1], "refused": alone}
     uneven = f"{few + 1} images and {few} texts came, so some have no partner"
     yield {**case, "rows": [few + 1, few], "refused": uneven}
@@ -98,17 +95,14 @@ def _faults(images: Tensor, texts: Tensor, log_scale: Tensor) -> Faults:
     columns = mean(columns, columns.diagonal())
     alone = mean(logits - torch.diag_embed(torch.full_like(hits, math.inf)), hits)
     yield from {
-        "that is one direction, in which an image looks for its text. Add the other and "
-        "halve.": there,
-        "that is one direction, in which a text looks for its image. Add the other and "
-        "halve.": back,
+        "it's one direction, in which an image looks for its text. Add the other and halve.": there,
+        "it's one direction, in which a text looks for its image. Add the other and halve.": back,
         "it is twice what is wanted: the mean of the two directions, not their sum.": both,
         "it is a sum over the pairs: a batch twice as large would count twice.": both * pairs / 2,
         "embeddings are compared by their cosine: give each row length 1 first.": unscaled,
         "each column was given length 1: a row is an embedding, and dim=1 goes along it.": columns,
         "log_scale is the logarithm of the scale: take its exponential.": by_logarithm,
-        "the similarities are multiplied by the scale, not divided: it is one over a "
-        "temperature.": inverse,
+        "multiply similarities by the scale, don't divide: it is one over a temperature.": inverse,
         "a pair's own similarity is missing below the line: it is one of the candidates.": alone,
     }.items()
 

@@ -112,8 +112,7 @@ def _faults(case: Case, wanted: list[Tensor]) -> Faults:
     new_ones = [gradient - 1 for gradient in wanted]
     yield from {
         "the gradients were not used, as if each were 1: hand them to backward.": as_ones,
-        "what the parameters had in .grad before is gone: backward adds to it, so clear "
-        "nothing.": new_ones,
+        "what .grad held before is gone: backward adds to it, so clear nothing.": new_ones,
         "only the last micro-batch is in it: .grad was cleared, or set, in the loop.": last_alone,
         "every micro-batch was run in the first one's moment, and so with its dropout "
         "masks.": backward(cached, lambda i: 0),

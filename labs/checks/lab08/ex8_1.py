@@ -45,9 +45,7 @@ def draw_update(case: Case, result: Result) -> None:
         f"of {' and '.join(map(str, failed))} stayed moved: with generators of your own there is "
         "nothing to put back.": bool(failed),
         f"update {update} was drawn twice and came out differently: begin a new generator in each "
-        "call, with a seed that the update's number decides.": (
-            not all(map(expect.same_bits, first, again))
-        ),
+        "call, seeded by the update's number.": not all(map(expect.same_bits, first, again)),
         f"update {update} was drawn again, from another global random state and, by a grader, in "
         "another process, and came out differently: its number alone decides, as your seed.": (
             not all(map(expect.same_bits, first, earlier))

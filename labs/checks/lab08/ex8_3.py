@@ -73,9 +73,8 @@ def room_for_activations(case: Case, result: Result) -> None:
         return
     expect.fact(
         not said,
-        f"for images of {side} to a side and {case['levels']} levels, under a cap of {cap} bytes "
-        "that is not below the floor, nothing is to be refused, and a ValueError came: "
-        f"{said[:200]!r}.",
+        f"for images of {side} to a side and {case['levels']} levels, under a cap of {cap} bytes, "
+        f"not below the floor, nothing is to be refused, and a ValueError came: {said[:200]!r}.",
     )
     left = read.integer(result["room"], "the room")
     if left != case["more"]:

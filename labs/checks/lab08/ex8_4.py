@@ -30,8 +30,7 @@ _MESSAGES = {
         "step on a copy."
     ),
     "random state": (
-        "the random state is another, for dropout draws: torch.random.fork_rng(devices=[]) puts it "
-        "back."
+        "the random state has moved: dropout draws. torch.random.fork_rng(devices=[]) puts it back."
     ),
 }
 
@@ -126,14 +125,12 @@ def _faults(case: Case, name: str, right: _Right) -> Faults:
     if case["frozen"] and not price:
         yield (
             "nothing in this block and before it is trained, so backward never comes there, and "
-            "nothing of it runs again. Yours is the price where all is trained: count in the "
-            "U-Net as it is.",
+            "nothing of it runs again. Yours is the price with all trained: count in this U-Net.",
             right.flops(name, frozen=False) - right.flops(frozen=False),
         )
     if case["twice"] and name == "mid_block.resnets.0":
         yield (
-            "the block runs twice in a forward, and yours is the price of one run: both are "
-            "segments.",
+            "it runs twice in a forward, and yours is the price of one run: both are segments.",
             right.flops(name, twice=False) - right.flops(twice=False),
         )
     if case["attention"] and _IS_BLIND:

@@ -84,8 +84,7 @@ def _faults(case: Case, window: Window) -> Faults:
     pieces, whole, share = len(window.counts), max(1, num // size), "by its share of the images."
     mean, last, means = window.mean, window.last_alone, window.sum_of_means
     yield from {
-        "what .grad held before is gone: like backward, add to it. Whoever calls you clears "
-        "it.": mean,
+        "what .grad held before is gone: like backward, add to it. The caller clears it.": mean,
         "no gradient arrived in .grad: call backward for each micro-batch.": 0 * mean + 1,
         "in .grad is what the last micro-batch brought, and nothing else: clear it nowhere.": last,
         "of all micro-batches the last one alone brought a gradient: go backward in the loop.": 1
@@ -149,8 +148,7 @@ def _judge_failed_step(said: str, steps: int) -> None:
         f"the optimizer's step ran out of memory and was called {steps} times: it had moved some "
         "parameters by then, and another attempt moves them twice. Let that error out.": steps > 1,
         "the optimizer's step ran out of memory when it had moved some parameters, and you "
-        "returned as after a whole update: only the attempt belongs under try, not the "
-        "step.": not is_out,
+        "returned as after a full update: the attempt belongs under try, not the step.": not is_out,
     }
     expect.no_fault(faults)
 

@@ -238,8 +238,6 @@ def _judge_memory(case: Case, result: Result) -> None:
         "add each chunk's gradients to the sum at once, and keep none.": peak > allowed,
         f"backward is over, the loss is still there, as in a list of losses, and with it {left} "
         "bytes: the sums. What is set on ctx as an attribute, or held by a function, lives as long "
-        "as the loss; what save_for_backward was given is freed when backward is over.": (
-            left > _SMALL
-        ),
+        "as the loss; what save_for_backward was given is freed after backward.": left > _SMALL,
     }
     expect.no_fault(faults)

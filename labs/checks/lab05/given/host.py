@@ -18,8 +18,7 @@ from .modules import context_of, make_gpt
 
 ADDRESS = "two storages went for one. An address is used again when its storage is gone."
 TWO_BACKWARDS = (
-    "after backward(retain_graph=True) a second backward asks for everything again: unpack must "
-    "use nothing up."
+    "after backward(retain_graph=True) a second one asks for all again: unpack must use nothing up."
 )
 _EQUAL = 32  # numbers of an exam's rows, at places that are drawn
 _SAVED = (
@@ -198,9 +197,9 @@ def offloading(answer: Answer, case: Case) -> Result:
         if isinstance(error, IndexError):
             raise
         raise CheckError(
-            f"{case['step']}: a KeyError. Where nothing was put in, .get gives None. And a "
+            f"{case['step']}: a KeyError. Where nothing was put in, .get gives None. A "
             "WeakValueDictionary forgets at once what nothing else holds: give a new copy a name "
-            "before you put it in."
+            "first."
         ) from error
     gradients = observe.gradients_of(model)
     counts = {"copied": host.copied_bytes, "left": left[0], "stayed": stayed, "peak": peak}
