@@ -147,14 +147,11 @@ def per_parameter(case: Case) -> int:
     return kept // weight.numel()  # the rest is Adam's one step count
 
 
-@check(
-    given.bytes_per_parameter,
-    _PASSED_1_4,
-    _cases_1_4,
-    oracle=lambda case: {
-        name: per_parameter({**case, "optimizer": name}) for name in case["optimizers"]
-    },
-)
+def _by_optimizer(case: Case) -> dict[str, int]:
+    return {name: per_parameter({**case, "optimizer": name}) for name in case["optimizers"]}
+
+
+@check(given.bytes_per_parameter, _PASSED_1_4, _cases_1_4, oracle=_by_optimizer)
 def bytes_per_parameter(case: Case, result: Result, wanted: dict[str, int]) -> None:
     switches = [name for name in given.SWITCHES if case[name]]
     faults = _autocast_faults if case["autocast"] else _plain_faults

@@ -56,7 +56,8 @@ class _Oracle:
 @check(given.exact_step, _PASSED, _cases, oracle=_Oracle)
 def exact_step(case: Case, result: Result, oracle: _Oracle) -> None:
     if case["fails"]:
-        judge(case, result)
+        with expect.about(f"{HOW[case['fails']]['what']}: "):
+            _judge_failure(case, result)
         return
     task = task_of(case)
     _expect_rows(case, result, task)
@@ -139,35 +140,30 @@ def _step_by(model: nn.Module, optimizer: str, gradient: Tensor) -> None:
     make_optimizer(optimizer, model).step()
 
 
-def judge(case: Case, result: Result) -> None:
+def _judge_failure(case: Case, result: Result) -> None:
     """Demand an error that names the failure, and that nothing else happened."""
     how, raised, said = case["fails"], result["raised"], str(result["said"])
-    what, named, passed_on = HOW[how]["what"], HOW[how]["named"], HOW[how].get("passed_on")
-    expect.fact(
-        raised != "nothing" and isinstance(result["said"], str),
-        f"{what}: nothing was raised. A step that cannot be made says so, and makes none.",
-    )
+    named, passed_on = HOW[how]["named"], HOW[how].get("passed_on")
     advice = "what the model raises is passed on as it is"
     advice = advice if passed_on else "a ValueError in your own words is wanted"
-    expect.fact(
-        raised == (passed_on or "ValueError"),
-        f"{what}: a {raised} came ({said[:80]}), and {advice}.",
-    )
+    silent = raised == "nothing" or not isinstance(result["said"], str)
+    faults = {
+        "nothing was raised. A step that cannot be made says so, and makes none.": silent,
+        f"a {raised} came ({said[:80]}), and {advice}.": raised != (passed_on or "ValueError"),
+    }
+    expect.no_fault(faults)
     # what came before an interrupt has passed, so what is put back is right
-    messages = {**MESSAGES, **_TABLE["changed"]}
-    if passed_on:
-        messages = dict.fromkeys(MESSAGES, HOW[how]["changed"])
-    expect.unchanged(result, {name: f"{what}: {words}" for name, words in messages.items()})
-    expect.fact(
-        how not in ("nan", "inf") or "3" in said or "2" not in said,
-        f"{what}: {said[:120]!r} counts it from 0, and people count from 1.",
-    )
+    changed = dict.fromkeys(MESSAGES, HOW[how].get("changed"))
+    expect.unchanged(result, changed if passed_on else _TABLE["changed"])
     words = {"no steps": ["0"], "too many steps": [str(case["rows"]), str(case["num_steps"])]}
     words |= {"backward": [SAID], "raises": [SAID], "all masked": []}
     is_named = all(word in said for word in words.get(how, ["3"]))
-    every = {*range(1, case["num_steps"] + 1)}
-    expect.fact(
-        how not in ("nan", "inf") or not every <= expect.numbers_named(said),
-        f"{what}: the message {said[:120]!r} names every micro-batch: which one is it?",
-    )
-    expect.fact(is_named, f"{what}: the message {said[:120]!r} does not name {named}.")
+    is_third, every = how in ("nan", "inf"), {*range(1, case["num_steps"] + 1)}
+    names_all = is_third and every <= expect.numbers_named(said)
+    from_0 = is_third and "2" in said and "3" not in said
+    faults = {
+        f"{said[:120]!r} counts it from 0, and people count from 1.": from_0,
+        f"the message {said[:120]!r} names every micro-batch: which one is it?": names_all,
+        f"the message {said[:120]!r} does not name {named}.": not is_named,
+    }
+    expect.no_fault(faults)

@@ -102,7 +102,8 @@ def _faults(images: Tensor, texts: Tensor, log_scale: Tensor) -> Faults:
         "embeddings are compared by their cosine: give each row length 1 first.": unscaled,
         "each column was given length 1: a row is an embedding, and dim=1 goes along it.": columns,
         "log_scale is the logarithm of the scale: take its exponential.": by_logarithm,
-        "multiply similarities by the scale, don't divide: it is one over a temperature.": inverse,
+        "the similarities are multiplied by the scale, not divided: it is one over a "
+        "temperature.": inverse,
         "a pair's own similarity is missing below the line: it is one of the candidates.": alone,
     }.items()
 

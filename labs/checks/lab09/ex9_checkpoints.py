@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from tutorial_lib.checks.given import RunHalf
 from tutorial_lib.checks.vocabulary import Case, Cases, Draw, Exercise, Result, expect, read
 
+from ..lab06 import right_sums
 from . import given
 from .given import CAUSES, run_mended, steps
 
@@ -22,6 +23,7 @@ _MISREAD = {
     "not checkpointed": " A checkpointed module's own hooks see no recomputation: count the runs "
     "of a part of it."
 }
+ONE_UPDATE = "{} updates were made, and one is wanted."
 _SLACK = 1.5  # of the peak: a script may hold its logits while it goes backward
 _FLOOR = 0.85  # of the peak: without what one block recomputes, less would be left
 
@@ -66,13 +68,6 @@ def diagnosis(
 
     words: Any = {"sits": sits, "again": run_mended, "where": "case {case}: ".format_map}
     return Exercise(run, passed, cases, judge, oracle=oracle, **words)
-
-
-def only_update(result: Result, size: int) -> Tensor:
-    """Read the one gradient, as a vector, that the optimizer's one step found."""
-    updates = read.vectors(result["gradients"], size, "the gradients")
-    expect.fact(len(updates) == 1, f"{len(updates)} updates were made, and one is wanted.")
-    return updates[0]
 
 
 def _judge_finding(result: Result, right: Finding) -> None:
@@ -144,7 +139,7 @@ def _judge(case: Case, result: Result, right: tuple[Result, int]) -> None:
     (plain, enough), told = right, FINDINGS[case["case"]]
     size, once = len(plain["parameters"]), plain["counts"]
     counts = read.integers(result["counts"], "runs of the blocks", len(once))
-    gradient = only_update(result, size)
+    gradient = right_sums.only_update(result, size, ONE_UPDATE)
     expect.unchanged(result)
     error = expect.relative_error(gradient, plain["gradients"][0])
     loss = read.number(result["returned"], "the loss")
@@ -182,31 +177,27 @@ def _judge(case: Case, result: Result, right: tuple[Result, int]) -> None:
     expect.no_fault(faults)
 
 
-def _steps(letters: str) -> dict[str, tuple[Oracle, Judge]]:
-    return dict.fromkeys(letters, (_oracle, _judge))
+def _mended(run: RunHalf, letters: str, passed: str) -> Exercise:
+    return diagnosis(run, passed, dict.fromkeys(letters, (_oracle, _judge)), _sits(letters))
 
 
-changed_in_between = diagnosis(
+changed_in_between = _mended(
     given.changed_in_between,
+    "AB",
     "cases A and B train as without checkpoints, in the memory of a checkpointed run",
-    _steps("AB"),
-    _sits("AB"),
 )
-repeated_work = diagnosis(
+repeated_work = _mended(
     given.repeated_work,
+    "CD",
     "cases C and D train as without checkpoints, masks and running statistics too",
-    _steps("CD"),
-    _sits("CD"),
 )
-untrained_parts = diagnosis(
+untrained_parts = _mended(
     given.untrained_parts,
+    "EF",
     "cases E and F: all that should learn does, without dropout, in the memory of checkpoints",
-    _steps("EF"),
-    _sits("EF"),
 )
-died_in_backward = diagnosis(
+died_in_backward = _mended(
     given.died_in_backward,
+    "I",
     "case I trains as without checkpoints, and one block at a time is recomputed",
-    _steps("I"),
-    _sits("I"),
 )

@@ -1,5 +1,7 @@
 """The checks of 9.4 and 9.6: cases G, H and J, whose memory or mean is wrong."""
 
+from functools import partial
+
 import torch
 from torch import Tensor
 from torch.optim import AdamW
@@ -14,7 +16,7 @@ from ..lab06 import right_sums
 from ..lab06.given import models
 from ..lab06.given.models import MicroBatch
 from . import given
-from .ex9_checkpoints import diagnosis, only_update
+from .ex9_checkpoints import ONE_UPDATE, diagnosis
 
 _SMALL = 64  # bytes: a loss or two
 _TOLERANCE = 1e-9  # AdamW's kernels divide in another order than its loop
@@ -24,10 +26,6 @@ _ALLOWED = 2.5  # times the bytes of the weights, above them; gradients and stat
 def _mean(lstm: LSTM, batches: list[Tensor]) -> float:
     with torch.no_grad():
         return sum(lstm.loss(tokens).item() for tokens in batches) / len(batches)
-
-
-def _right_validation(case: Case) -> Result:
-    return given.validate(_mean, case)
 
 
 def _judge_validation(case: Case, result: Result, right: Result) -> None:
@@ -80,7 +78,7 @@ def _judge_window(case: Case, result: Result, right: tuple[Window, Window]) -> N
     model = models.tiny_gpt(case["seed"])
     accumulation.expect_window(
         result,
-        only_update(result, len(gradients.mean)),
+        right_sums.only_update(result, len(gradients.mean), ONE_UPDATE),
         gradients=gradients,
         losses=losses,
         sizes=[len(tokens) for tokens, _ in window],
@@ -107,7 +105,7 @@ def _faults(gradients: Window, labels: Tensor) -> Faults:
 memory_and_windows = diagnosis(
     given.memory_and_windows,
     "case G holds no graph, and case H takes one window as one batch",
-    {"G": (_right_validation, _judge_validation), "H": (_right_window, _judge_window)},
+    {"G": (partial(given.validate, _mean), _judge_validation), "H": (_right_window, _judge_window)},
     lambda: {"G": ("", 0, _mean), "H": ("", 0, right_sums.train_on_tokens)},
     also=[{"case": "H", "empty": True}],
 )

@@ -88,9 +88,8 @@ def checkpointed_loss(case: Case, result: Result, right: losses.Right) -> None:
     exact = case.get("dtype") == "float64"
     tokens, size = case["tokens"], case["chunk"]
     losses.expect_late(result)
-    losses.expect_loss(
-        result["loss"], right.loss, _loss_faults_10_2(right, size), 1e-9 if exact else 1e-5
-    )
+    faults = _loss_faults_10_2(right, size)
+    losses.expect_loss(result["loss"], right.loss, faults, 1e-9 if exact else 1e-5)
     of_hidden, of_weight, _ = right.gradients
     of_hidden = 0 * of_hidden if case.get("frozen") else of_hidden
     wanted = [1 + case["factor"] * g for g in (of_hidden, of_weight)]
