@@ -301,3 +301,18 @@ def test_a_stage_may_keep_the_results_of_its_matmuls_only():
     assert "0-10      matmuls kept" in str(found)
     with pytest.raises(ValueError, match="Stage 1 cannot be kept selectively"):
         planning.Plan(tuple(stages), ((0, Selective(1)), *range(2, 12)))
+
+
+@pytest.mark.parametrize(("more", "parts"), [(1e-16, 39), (1e-11, 210)])
+def test_equal_stages_are_solved_once_whatever_their_seconds_last_digits(monkeypatch, more, parts):
+    tables, solve = [], NestedTable.__init__
+
+    def noted(table, *asked):
+        solve(table, *asked)
+        tables.append(table)
+
+    monkeypatch.setattr(NestedTable, "__init__", noted)
+    (one,) = equal(1)
+    stages = [replace(one, forward_seconds=1e-3 + more * number) for number in range(20)]
+    planning.solve(stages, budget_bytes=10)
+    assert [len(table.rows) for table in tables] == [parts]

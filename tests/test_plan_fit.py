@@ -128,9 +128,10 @@ def test_one_of_stages_that_are_alike_stands_for_all(tiny, monkeypatch):
     assert len(firsts) == 3  # two samples are looked at with the stages of one as a guide
     assert all(len(set(first)) < len(first) for first in firsts)
     monkeypatch.setattr(module, "first_alike", lambda calls, stages: list(range(len(stages))))
+    monkeypatch.setattr(module, "is_wrapper", lambda kind: True)  # priced above the log
     for found, full in zip(once, profiled(), strict=True):
         assert numbers(found) == pytest.approx(numbers(full), rel=1e-9)
-        assert found.skips == full.skips
+        assert (found.skips, found.launches) == (full.skips, full.launches)
         assert [call.matmuls for call in found.calls] == [call.matmuls for call in full.calls]
 
 
