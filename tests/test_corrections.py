@@ -95,3 +95,28 @@ def test_an_image_keeps_the_storage_of_its_columns(kernel, stride, batch):
     real, corrected, plain = both(run)
     assert corrected == real
     assert (plain == real) == (kernel == 1 or stride == 3)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, BF16])
+@pytest.mark.parametrize("shape", [(2, 256, 16, 16), (1, 256, 32, 32), (2, 256, 512)])
+@pytest.mark.parametrize("asked", [(True, True, True), (True, False, False), (False, True, True)])
+def test_a_group_norm_s_gradients_are_those_of_its_formula(dtype, shape, asked):
+    count, channels = shape[:2]
+    with FakeTensorMode():
+        x, statistics = torch.empty(shape, dtype=dtype), torch.empty(count, 8, dtype=dtype)
+        given = x, x, statistics, statistics, x.new_empty(channels)
+        sizes = count, channels, x.numel() // count // channels, 8
+        backward = torch.ops.aten.native_group_norm_backward.default
+        plain = backward(*given, *sizes, [*asked])
+        with RealSizes("cpu"):
+            corrected = backward(*given, *sizes, [*asked])
+    kinds = [
+        [x is not None and (x.shape, x.dtype, x.stride()) for x in found]
+        for found in (plain, corrected)
+    ]
+    assert kinds[0] == kinds[1]
+    held = [
+        [x.untyped_storage().nbytes() for x in found if x is not None]
+        for found in (plain, corrected)
+    ]
+    assert held[0] == held[1]

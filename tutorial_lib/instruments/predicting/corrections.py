@@ -40,6 +40,9 @@ _IN_ORDER = {
     _aten.native_batch_norm_backward.default,
     _aten.native_layer_norm_backward.default,
 }
+# Fake tensors take its formula apart into fifty operations, and some 10 ms. (test_a_group_norm...)
+_GROUP_NORM_BACKWARD = _aten.native_group_norm_backward.default
+_LARGE = 2**17  # numbers, which no prediction follows
 # What sums columns into an image begins in memory of the columns' size, and keeps it: `fold`, and
 # the backward of `unfold`. (test_an_image_keeps_the_storage_of_its_columns)
 _FOLD = _aten.col2im.default
@@ -64,6 +67,8 @@ class RealSizes(TorchDispatchMode):
             return func(*halves, *args[2:], **kwargs).to(args[0].dtype)
         if func is _aten.add_.Tensor and sparse_parts(args[1]) and not sparse_parts(args[0]):
             return args[0]  # fake tensors would read the entries' places
+        if func is _GROUP_NORM_BACKWARD and (found := _of_group_norm(*args)) is not None:
+            return found
         out = func(*args, **kwargs)
         if func is operations.EFFICIENT_BACKWARD and out[1].shape != args[2].shape:
             # Fake tensors know no groups of heads up to 2.13. (test_from_2_14_on_grouped_...)
@@ -106,6 +111,21 @@ def _as_many(func: Any, args: tuple[Any, ...], out: Tensor) -> Tensor:
     indices, values = sparse_parts(out)
     return operations.sparse(
         indices.new_empty(indices.size(0), count), values.new_empty(count, *values.shape[1:]), out
+    )
+
+
+def _of_group_norm(*args: Any) -> tuple[Tensor | None, ...] | None:
+    """Return the gradients of a plain image, and of scales and shifts, as the formula does."""
+    tensors, channels, mask = args[:5], args[6], args[-1]
+    if tensors[4] is None or len({tensor.dtype for tensor in tensors}) > 1:
+        return None
+    x = tensors[1]
+    is_plain = tensors[0].is_contiguous() and x.is_contiguous() and 1 not in x.shape[1:]
+    if not is_plain or x.numel() < _LARGE:
+        return None
+    shapes = x.shape, (channels,), (channels,)
+    return tuple(
+        x.new_empty(shape) if asked else None for asked, shape in zip(mask, shapes, strict=True)
     )
 
 
