@@ -44,7 +44,8 @@ def discard(case: Case, result: Result, plain: Result) -> None:
     faults = {
         f"the blocks ran {begun} times, and each should run twice.": max(begun) > 2,
         f"autograd saved {what} for a block, and once the input is wanted: what is set on ctx as "
-        "an attribute is hidden from autograd, so use ctx.save_for_backward.": saved != 1,
+        "an attribute is hidden from autograd, so use ctx.save_for_backward, for the "
+        "inputs.": saved != 1,
     }
     expect.no_fault(faults)
 

@@ -81,9 +81,7 @@ def _cases_10_2(draw: Draw) -> Cases:
     yield from (large, {**large, "chunk": 40})
 
 
-@check(
-    given.checkpointed_loss, _PASSED_10_2, _cases_10_2, oracle=losses.Right, sits=losses.by_chunks
-)
+@check(given.checkpointed_loss, _PASSED_10_2, _cases_10_2, oracle=Right, sits=losses.by_chunks)
 def checkpointed_loss(case: Case, result: Result, right: losses.Right) -> None:
     exact = case.get("dtype") == "float64"
     tokens, size = case["tokens"], case["chunk"]
