@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import linecache
 import runpy
 from pathlib import Path
 from unittest.mock import patch
@@ -14,6 +15,7 @@ import train
 import your_run
 
 from tutorial_lib.checks import CheckError
+from tutorial_lib.units import GIB
 
 
 def test_the_script_trains_its_twin(capsys):
@@ -62,6 +64,13 @@ def test_the_bars_are_those_that_are_predicted(chapter):
     assert found["seconds"] == pytest.approx(bars[chapter]["seconds"], rel=0.02)
 
 
+def test_the_plan_fills_its_card_with_what_costs_most_to_run_again():
+    bars = json.loads(your_run.BARS.read_text("utf-8"))
+    # a kernel of attention keeps a number for each head and token, which the units leave out
+    assert your_run.peak_bytes("06c") / GIB == pytest.approx(15, abs=0.03)
+    assert bars["06c"]["TFLOP"] < min(bars[other]["TFLOP"] for other in ("05", "07"))
+
+
 def test_a_lever_that_changes_the_training_is_refused_before_anything_is_predicted(monkeypatch):
     plain = train.hidden_of
     monkeypatch.setattr(your_run, "predicted", pytest.fail)
@@ -95,7 +104,7 @@ def test_a_script_written_anew_is_kept_aside(tmp_path):
     states.write(path, "print('again')\n")
     assert "checkpoint(block, x" in (tmp_path / "mine.before2.py").read_text()
     assert (tmp_path / "mine.before.py").read_text() == "print('mine')\n"
-    with pytest.raises(SystemExit, match="'06' has no lever: name one of 02, 05, 07, 08"):
+    with pytest.raises(SystemExit, match="'06' has no lever: name one of 02, 05, 06c, 07, 08"):
         states.functions_after("06")
 
 
@@ -120,6 +129,69 @@ def test_a_lever_goes_into_the_learners_own_script(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match="has no function loss_of to replace"):
         your_run.apply("10d", to=str(path), loss_of=of["loss_of"])
     assert path.read_text() == "print()\n"
+
+
+OWN = """import functools, math
+from torch.nn import functional as G
+from torch.utils.checkpoint import checkpoint as again
+import train
+SCALES = {3: (1.0, (2, 'two')), 24: (1.0, ())}
+class Gate:
+    factor = 1
+
+    def of(self, x):
+        return G.dropout(x, p=0.0) * self.factor * math.exp(0)
+@functools.cache
+def own(x):
+    return Gate().of(x)
+def hidden_of(model, tokens):
+    x = train.embedded(model, tokens) * SCALES[len(model.blocks)][0]
+    for block in model.blocks:
+        x = again(block, own(x), use_reentrant=False)
+    return model.norm(x)
+"""
+
+
+def in_a_notebook(text, name="hidden_of"):
+    """A function of a cell, of which inspect knows no file, as in IPython."""
+    linecache.cache["<cell>"] = len(text), None, text.splitlines(True), "<cell>"
+    cell = {"__name__": "__main__"}
+    exec(compile(text, "<cell>", "exec"), cell)
+    return cell[name]
+
+
+def test_a_script_gets_what_the_learners_function_needs(tmp_path, capsys):
+    path = tmp_path / "mine.py"
+    for times in range(2):  # the second time, all of it is there
+        states.write(path, states.script({"hidden_of": in_a_notebook(OWN)}, *[path] * times))
+    script = runpy.run_path(str(path), run_name="script")
+    script["main"](script["TWIN"], updates=2, device="cpu")
+    assert capsys.readouterr().out.count("loss") == 2
+    lines = path.read_text().splitlines()
+    for line in OWN.splitlines():
+        if line.startswith(("from torch.utils", "class", "def", "@", "SCALES")):
+            assert lines.count(line) == 1, line
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        (
+            "import torch\nbig = torch.ones(3)",
+            "hidden_of uses big, of type Tensor, which no script",
+        ),
+        ("import functools\nbig = functools.partial(max, 1)", "uses big, of type partial"),
+        ("class big(tuple): pass", "uses big, of type type"),
+    ],
+)
+def test_what_no_script_can_have_is_named_and_nothing_is_written(tmp_path, setting, said):
+    mine = in_a_notebook(f"{setting}\ndef hidden_of(model, tokens):\n    return big\n")
+    path = tmp_path / "mine.py"
+    path.write_text("x = 1\n" + Path(train.__file__).read_text())
+    with pytest.raises(ValueError, match=said):
+        states.write(path, states.script({"hidden_of": mine}, path))
+    assert path.read_text().startswith("x = 1")
+    assert [*tmp_path.iterdir()] == [path]
 
 
 def test_where_a_gpu_is_the_update_is_measured_or_does_not_fit(monkeypatch, capsys):

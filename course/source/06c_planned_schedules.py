@@ -9,22 +9,30 @@
 
 # %% id="imports"
 import math
+import sys
 from copy import deepcopy
 from dataclasses import replace
-from functools import cache
-from itertools import count
+from functools import cache, partial
+from itertools import count, product
+from pathlib import Path
 from typing import NamedTuple
 
 import pandas as pd
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
+import tutorial_lib
 from tutorial_lib import blanks, claims, memory, plots
 from tutorial_lib.instruments import figures, planning, segments, widgets
 from tutorial_lib.guesses import beside
 from tutorial_lib.models.gpt import GPT, GPTConfig
 from tutorial_lib.models.vit import ViT, ViTConfig
 from tutorial_lib.units import GIB, human_bytes
+
+sys.path.append(str(Path(tutorial_lib.__file__).parents[1] / "course/train"))
+import train
+import your_run
 
 torch.set_num_threads(1)  # small tensors: more threads would wait for each other
 
@@ -159,35 +167,12 @@ def again_is_the_least():
 # - In fours: twelve blocks with $r = 5$, as in the first figure of chapter 06.
 # - $\sqrt n$: sixteen blocks with $r = 1$, in segments of four.
 # - Every block: 24 transformer blocks, $r = 16$.
-#
-# **Write.** A rule's room and forwards. All segments have `length` blocks; `length` divides
-# `num_blocks`.
 
 
 # %% id="rule"
-def rule(num_blocks, saved, length):
-    """Room, and forwards that run again. A block saves `saved` units, its input is 1.
-
-    All boundaries but the first one take room, and at most one segment's inside does at
-    a time. The last segment is kept.
-    """
-    ### BEGIN SOLUTION
+def rule(num_blocks, saved, length):  # segments of `length` blocks, the last one kept
     starts = range(0, num_blocks, length)
-    room = len(starts) - 1 + saved * length
-    return room, starts[-1]
-    ### END SOLUTION
-
-
-# %% id="check-rule"
-# @title Check: run this cell
-@blanks.check("rule", "return two numbers, room and forwards again")
-def rule_is_right():
-    room, runs = rule(12, 5, 4)
-    assert runs == 8, (
-        f"12 blocks in fours: the last four are kept, 8 run again, not {runs}."
-    )
-    assert room == 22, f"12 blocks in fours: 2 boundaries and 4 * 5, and not {room}."
-    assert rule(6, 1, 1) == (6, 5), f"6 blocks, r = 1, one by one: {rule(6, 1, 1)}."
+    return len(starts) - 1 + saved * length, starts[-1]  # room, forwards again
 
 
 # %% id="rules"
@@ -240,37 +225,19 @@ found = [24 + again(*one_inside_at_a_time(24, slots)) for slots in places]
 print(f"the puzzle: {12 + again(*one_inside_at_a_time(12, 3))} forwards")
 dict(zip(places, found, strict=True))
 
-# %% [markdown] id="write-binomial"
+# %% [markdown] id="formula-text"
 # With $c$ slots, and each block run *again* at most $t$ times, you can do at most
-# $\binom{c+t}{c}$ blocks.
-#
-# **Write.** The formula for the forwards of $n$ blocks, $n + t\,n - \binom{c+t}{c+1}$, in which $t$
-# is the least number with $\binom{c+t}{c} \ge n$. (`math.comb` computes binomials.)
-
-
-# %% id="binomial"
-def binomial(num_blocks, slots):
-    """Fewest forwards with `slots` boundaries at a time, by the formula."""
-    ### BEGIN SOLUTION
-    times = 0
-    while math.comb(slots + times, slots) < num_blocks:
-        times += 1
-    return num_blocks + times * num_blocks - math.comb(slots + times, slots + 1)
-    ### END SOLUTION
-
-
-# %% id="check-binomial"
-# @title Check: run this cell
-@blanks.check("binomial", "return a number of forwards")
-def binomial_is_right():
-    for num_blocks, slots in ((1, 1), (2, 1), (6, 2), (7, 2), (24, 2), (30, 3), (5, 8)):
-        needed = num_blocks + again(*one_inside_at_a_time(num_blocks, slots))
-        seen = binomial(num_blocks, slots)
-        where = f"{num_blocks} blocks, {slots} boundaries"
-        assert seen == needed, f"{where}: the search finds {needed}, and you {seen}."
+# $\binom{c+t}{c}$ blocks. If $t$ is the least number for $n$ blocks, they take
+# $n + t\,n - \binom{c+t}{c+1}$ forwards.
 
 
 # %% id="revolve-formula"
+def binomial(num_blocks, slots):
+    """Fewest forwards with `slots` boundaries at a time, by the formula."""
+    times = next(t for t in count() if math.comb(slots + t, slots) >= num_blocks)
+    return num_blocks + times * num_blocks - math.comb(slots + times, slots + 1)
+
+
 formula = [binomial(24, slots) for slots in places]
 table = pd.DataFrame({"recursion": found, "formula": formula}, index=places)
 table.rename_axis("slots")
@@ -547,8 +514,7 @@ plots.tradeoff({"your plans": planned, **points}, title=title)
 # A rule can't. The companion [07c](07c_side_by_side.ipynb) plans GPT-2's layout and a U-Net, with a
 # third choice: keep only the results of matmuls.
 #
-# `planning.solve` is your recursion in bytes, for longer chains too. Drag the budget: what does a
-# plan give up first?
+# `planning.solve` is your recursion in bytes. Drag the budget: what does a plan give up first?
 
 # %% id="plan-explorer"
 largest = by_rule["none"][0]
@@ -594,32 +560,114 @@ vit_plans = {name: planning.Plan(chain, tree) for name, tree in trees.items()}
 gib = vit_plans["per-block"].peak_bytes / GIB
 print(f"every block: {gib:.1f} GiB{beside(guess, gib)}")
 
-# %% id="vit-counted"
-torch.manual_seed(0)
-twin = vit(32, image_size=32, d_model=64)
-image, label = torch.randn(1, 1, 32, 32), torch.zeros(1, dtype=torch.long)
-seen = planning.profile(twin, lambda: twin.loss(image, label), speed=arithmetic)
+# %% id="vit-table"
 rows = {}
 for name, plan in vit_plans.items():
-    fits = "yes" if plan.peak_bytes <= 5 * GIB else "no"
-    rows[name] = [human_bytes(plan.peak_bytes), fits, f"{plan.overhead:+.0%} time"]
-    rows[name].append(f"{plan.peak_bytes / chain[1].input_bytes:.1f}")
-    rows[name].append("")
-    if name in ("per-block", "plan"):
-        held, _ = cost_planned(twin, seen, plan.tree, image, label)
-        rows[name][-1] = f"{held / seen.stages[1].input_bytes:.1f}"
-columns = ["predicted", "fits 5 GiB", "price", "in boundaries", "counted on the twin"]
-pd.DataFrame(rows, index=columns).T
+    rows[name] = [human_bytes(plan.peak_bytes), f"{plan.overhead:+.0%} time"]
+pd.DataFrame(rows, index=["predicted", "price"]).T
 
 # %% [markdown] id="vit-read"
-# Neither short nor long segments fit: short ones have too many boundaries, and long ones keep too
-# much inside. The plan nests segments and cuts some of them inside a block. It takes more time,
-# since some halves run three times. All columns but the last are *predicted*, for CUDA kernels and
-# an A100's speed. The last column is *counted* on a narrow twin with as many blocks, in units of
-# its own boundaries.
+# Neither short nor long segments fit 5 GiB: short ones have too many boundaries, and long ones keep
+# too much inside. The plan nests segments and cuts some of them inside a block. It takes more time,
+# since some halves run three times. (Predicted for CUDA kernels and an A100's speed.)
 #
-# `planning.apply(model, plan)` makes training follow the plan, and `planning.undo(model)` removes
-# it.
+# `planning.apply(model, plan)` makes training follow a plan, and `planning.undo(model)` removes it.
+#
+# ## Your run
+#
+# With chapter 05's checkpoints, `train.py`'s update takes 12 GiB, and every block runs forward
+# twice. A 16 GiB card has room to spare. Where should it go? PyTorch's checkpoint stops early
+# (chapter 05), so the last matmul in it doesn't run again. With $C$ numbers for each token, a block
+# has these ways, in units of its input and in $C^2$ FLOPs per token:
+#
+# | way | has a checkpoint around | units more | runs again |
+# |---|---|---|---|
+# | `block` | the block | 0 | 20 |
+# | `halves` | each half | 1 | 18 |
+# | `mlp` | the MLP's half | 6 | 8 |
+# | `kept` | nothing | 15 | 0 |
+#
+# **Write.** `cheapest`, keep or drop once more, with four ways instead of two.
+
+# %% id="ways"
+WAYS = {"block": (0, 20), "halves": (1, 18), "mlp": (6, 8), "kept": (15, 0)}
+
+
+# %% id="cheapest"
+@cache
+def cheapest(num_blocks, room):
+    """What must run again, at least, and each block's way, a tuple of names.
+
+    All blocks together take at most `room` units more. Without blocks it's `(0, ())`.
+    """
+    ### BEGIN SOLUTION
+    if num_blocks == 0:
+        return 0, ()
+    plans = []
+    for way, (units, runs) in WAYS.items():
+        if units <= room:
+            others, ways = cheapest(num_blocks - 1, room - units)
+            plans.append((runs + others, (way, *ways)))
+    return min(plans)
+    ### END SOLUTION
+
+
+# %% id="check-cheapest"
+# @title Check: run this cell
+@blanks.check("cheapest", "return a number and a tuple of names")
+def cheapest_is_the_least():
+    assert cheapest(0, 5) == (0, ()), f"Without blocks: (0, ()), not {cheapest(0, 5)}."
+    for num_blocks, room in ((1, 0), (2, 1), (2, 6), (2, 15), (3, 7), (3, 36), (4, 60)):
+        runs, ways = cheapest(num_blocks, room)
+        where = f"{num_blocks} blocks, room {room}"
+        assert len(ways) == num_blocks, f"{where}: your plan has {len(ways)} ways."
+        units, total = (sum(WAYS[way][part] for way in ways) for part in (0, 1))
+        assert units <= room, f"{where}: {ways} takes {units} units."
+        assert runs == total, f"{where}: {ways} runs {total} again, and you say {runs}."
+        plans = ([*zip(*plan, strict=True)] for plan in product(WAYS.values(), repeat=num_blocks))
+        least = min(sum(again) for units, again in plans if sum(units) <= room)
+        assert runs == least, f"{where}: {least} is enough, and yours runs {runs} again."
+
+
+# %% id="plans"
+unit = train.BATCH * 1024 * 1024 * 4  # bytes: tokens, and 1024 numbers of 4 bytes each
+spare = 15 * GIB - your_run.peak_bytes("05")  # leaves 1 GiB for the GPU's context
+PLANS = {24: cheapest(24, spare // unit)[1], 3: cheapest(3, 7)[1]}  # 3: the twin's
+{way: PLANS[24].count(way) for way in WAYS}
+
+
+# %% id="hidden-of"
+# @title `hidden_of` by your plan: run this cell; open it to look
+def by_way(block, way, x):
+    """Run a block, with checkpoints by its way."""
+
+    def attention(x):
+        return x + block.attention(block.norm_1(x))
+
+    def mlp(x):
+        return x + block.mlp(block.norm_2(x))
+
+    recomputed = partial(checkpoint, use_reentrant=False)
+    if way == "block":
+        return recomputed(block, x)
+    x = recomputed(attention, x) if way == "halves" else attention(x)
+    return mlp(x) if way == "kept" else recomputed(mlp, x)
+
+
+def hidden_of(model, tokens):
+    """What the last norm gives for each token; each block runs as the plan says."""
+    x = train.embedded(model, tokens)
+    for block, way in zip(model.blocks, PLANS[len(model.blocks)], strict=True):
+        x = by_way(block, way, x)
+    return model.norm(x)
+
+
+# %% id="apply"
+your_run.apply("06c", hidden_of=hidden_of)
+
+# %% [markdown] id="your-run-read"
+# The plan fills the card, and its update is faster than chapter 05's. With `to="my_train.py"`, the
+# plan goes into your script too.
 #
 # ## On paper
 #

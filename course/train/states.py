@@ -10,6 +10,7 @@ import ast
 import inspect
 import json
 import linecache
+import pprint
 import re
 import sys
 import textwrap
@@ -17,16 +18,13 @@ import types
 from pathlib import Path
 
 HERE = Path(__file__).parent
-MORE = """from functools import partial
-from torch.utils.checkpoint import CheckpointPolicy, checkpoint
-from torch.utils.checkpoint import create_selective_checkpoint_contexts
-
-train = sys.modules[__name__]  # so the functions from the notebooks call those of this script
-"""
+ITSELF = "train = sys.modules[__name__]  # so the functions from notebooks call the script's"
+DEFINED = ast.FunctionDef | ast.ClassDef
 # Chapters, the name of each lever, and the functions of the chapter in place of train.py's.
 CHAPTERS = {
     "02": ("as written", {}),
     "05": ("checkpoints", {"hidden_of": "hidden_of"}),
+    "06c": ("a plan", {"hidden_of": "hidden_of"}),
     "07": ("attention kept", {"hidden_of": "hidden_of"}),
     "08": ("micro-batches", {"update": "in_micro_batches"}),
     "09": ("means by targets", {"update": "by_targets"}),
@@ -35,35 +33,126 @@ CHAPTERS = {
 }
 
 
-def sources_of(function, name):
-    """Return the text of what a function calls of its own notebook, and its own, by name."""
-    found, pending = {name: textwrap.dedent(inspect.getsource(function))}, [name]
+def names_in(source):
+    """Return the names that a piece of code takes from outside, sorted."""
+    used, bound = set(), set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Name):
+            (used if isinstance(node.ctx, ast.Load) else bound).add(node.id)
+        elif isinstance(node, ast.arg):
+            bound.add(node.arg)
+        elif isinstance(node, ast.FunctionDef | ast.ClassDef):
+            bound.add(node.name)
+        elif isinstance(node, ast.alias):
+            bound.add(node.asname or node.name)
+    return sorted(used - bound)
+
+
+def lines_of(node):
+    """Return where a statement begins, with its decorators, and ends."""
+    first = min([node, *getattr(node, "decorator_list", [])], key=lambda n: n.lineno)
+    return first.lineno - 1, node.end_lineno
+
+
+def bound_by(node):
+    """Return the names that a statement defines, imports or sets."""
+    if isinstance(node, DEFINED):
+        return [node.name]
+    if isinstance(node, ast.Import | ast.ImportFrom):
+        return [(alias.asname or alias.name).split(".")[0] for alias in node.names]
+    return [node.targets[0].id] if is_value(node) else []
+
+
+def is_value(node):
+    """Tell whether a statement sets one name."""
+    return isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
+
+
+def source_of(part):
+    """Return the text of a function or class of a notebook."""
+    if not isinstance(part, type):
+        return textwrap.dedent(inspect.getsource(part))
+    # In a notebook, inspect finds no class, but a function of it.
+    function = next(inspect.unwrap(f) for f in vars(part).values() if inspect.isroutine(f))
+    text = "".join(inspect.findsource(function)[0])
+    nodes = [n for n in ast.walk(ast.parse(text)) if isinstance(n, ast.ClassDef)]
+    start, end = lines_of([n for n in nodes if n.name == part.__name__][-1])
+    return textwrap.dedent("".join(text.splitlines(keepends=True)[start:end]))
+
+
+def import_of(name, part):
+    """Return the line that makes a name in a script what it is in a notebook; None if none can."""
+    if isinstance(part, types.ModuleType):
+        if part.__name__ == "train":
+            return ITSELF
+        home, own = part.__name__, None
+        found = sys.modules.get(home)
+    else:
+        home, own = getattr(part, "__module__", None), getattr(part, "__name__", None)
+        found = getattr(sys.modules.get(home), own or "", None)
+    if home and found is part:
+        alias = "" if name == (own or home) else f" as {name}"
+        return f"from {home} import {own}{alias}" if own else f"import {home}{alias}"
+    try:
+        text = pprint.pformat(part, width=90, compact=True)
+        return f"{name} = {text}" if ast.literal_eval(text) == part else None
+    except (SyntaxError, ValueError):
+        return None
+
+
+def parts_of(function, name):
+    """Return what a notebook's function needs in a script, its own text as `name`, the last.
+
+    That is, by name, the text of each function or class of the notebook that it calls, and a line
+    for each import and each plain value, as a number or nested tuples of them.
+
+    Raises:
+        ValueError: When it uses something else.
+    """
+    found, pending = {name: source_of(function)}, [name]
     while pending:
-        for node in ast.walk(ast.parse(found[pending.pop()])):
-            part = function.__globals__.get(node.id) if isinstance(node, ast.Name) else None
+        user = pending.pop()
+        for each in names_in(found[user]):
+            part = function.__globals__.get(each)
+            if each in found or part is function or each not in function.__globals__:
+                continue
             own = getattr(part, "__module__", "") == function.__module__
-            if own and part is not function and node.id not in found:
-                found = {node.id: textwrap.dedent(inspect.getsource(part))} | found
-                pending.append(node.id)
+            try:
+                text = source_of(part) if own else import_of(each, part)
+            except (OSError, TypeError, StopIteration):
+                text = None
+            if not text:
+                raise ValueError(
+                    f"{user} uses {each}, of type {type(part).__name__}, which no script can "
+                    f"take over from a notebook: make it inside {user}."
+                )
+            found = {each: text} | found
+            pending += [each] * own
     found[name] = re.sub(r"def \w+\(", f"def {name}(", found[name], count=1)
     return found
 
 
 def put(text, name, source, path, before):
-    """Put a function's source into a script's text: in its place, else before another one."""
-    places = {
-        node.name: (node.lineno - 1, node.end_lineno)
-        for node in ast.parse(text, path).body
-        if isinstance(node, ast.FunctionDef | ast.ClassDef)
-    }
+    """Put a part into a script's text: in place of what has its name, else before a function.
+
+    What isn't a function or class goes below the imports. An import of the script's own stays.
+    """
+    body = ast.parse(text, path).body
+    places = {node.name: lines_of(node) for node in body if isinstance(node, DEFINED)}
     if before not in places:
         raise ValueError(f"{path} has no function {before} to replace: begin with states.py.")
+    values = {node.targets[0].id: lines_of(node) for node in body if is_value(node)}
+    imports = [node for node in body if isinstance(node, ast.Import | ast.ImportFrom)]
     lines, source = text.splitlines(keepends=True), source.strip() + "\n"
-    start, end = places.get(name, places[before])
-    lines[start : end if name in places else start] = [
-        source if name in places else f"{source}\n\n"
-    ]
-    return "".join(lines)
+    if isinstance(ast.parse(source).body[0], DEFINED):
+        start, end = places.get(name, (places[before][0],) * 2)
+        source += "\n\n" * (start == end)
+    elif name in {bound for node in imports for bound in bound_by(node)}:
+        return text
+    else:
+        below = max((node.end_lineno for node in imports), default=0)
+        start, end = values.get(name, (below, below))
+    return "".join([*lines[:start], source, *lines[end:]])
 
 
 def script(functions, path=HERE / "train.py"):
@@ -71,38 +160,33 @@ def script(functions, path=HERE / "train.py"):
 
     Raises:
         SyntaxError: When the script is no Python, with its line.
-        ValueError: When it lacks a function.
+        ValueError: When it lacks a function, or a function uses what no script can have.
     """
     text = Path(path).read_text(encoding="utf-8")
     for name, function in functions.items():
-        for part, source in sources_of(function, name).items():
+        for part, source in parts_of(function, name).items():
             text = put(text, part, source, str(path), before=name)
-    last = "from tutorial_lib.models.gpt import GPT, GPTConfig\n"
-    return text if MORE in text else text.replace(last, last + MORE)
+    return text
 
 
 def load(notebook, name):
     """Return a function of a notebook, which is not run: only what the function uses is.
 
-    That is the functions and classes that it names, and imports.
+    That is what it names: functions, classes, imports, and values with what they use in turn.
     """
     cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
     text = "\n\n".join("".join(c["source"]) for c in cells if c["cell_type"] == "code")
-    body, used, pending = ast.parse(text).body, [], [name]
-    defined = {node.name: node for node in body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
-    names = set()
+    lines, used, pending, names = text.splitlines(keepends=True), {}, [name], set()
+    nodes = [(bound, node) for node in ast.parse(text).body for bound in bound_by(node)]
     while pending:
         one = pending.pop()
-        if one in defined and one not in names:
-            used.append(defined[one])
-            pending += [n.id for n in ast.walk(defined[one]) if isinstance(n, ast.Name)]
         names.add(one)
-    for node in body:
-        if isinstance(node, ast.Import | ast.ImportFrom):
-            bound = {(alias.asname or alias.name).split(".")[0] for alias in node.names}
-            used += [node] if bound & names else []
-    lines = [ast.get_source_segment(text, node) for node in sorted(used, key=lambda n: n.lineno)]
-    source, module = "\n\n\n".join(lines), types.ModuleType(f"{name} of {notebook.stem}")
+        for node in (node for bound, node in nodes if bound == one):
+            start, end = lines_of(node)
+            used[start] = "".join(lines[start:end])
+            pending += {*names_in(used[start])} - names
+    source, module = "\n\n".join(used[at] for at in sorted(used)), types.ModuleType(notebook.stem)
+    module.__name__ = f"{name} of {notebook.stem}"
     module.__file__ = f"<{module.__name__}>"  # inspect finds the text by this name
     sys.modules[module.__name__] = module
     linecache.cache[module.__file__] = len(source), None, source.splitlines(True), module.__file__

@@ -83,17 +83,30 @@ def measure(functions):
         print(f"{device.describe(place)}, measured: {took}")
 
 
+def peak_bytes(chapter):
+    """Return the bytes at the peak of the update after a chapter, as predicted."""
+    bars = json.loads(BARS.read_text(encoding="utf-8"))
+    return sum(bars[chapter]["at_peak"].values())
+
+
 def draw(bars):
     """Return the figure of some bars, of the form of bars.json, by chapter."""
-    labels = {
-        chapter: f"{chapter} {states.CHAPTERS[chapter][0]}\n{bar['TFLOP']:.1f} TFLOP; s: "
+    labels = {chapter: f"{chapter} {states.CHAPTERS[chapter][0]}" for chapter in bars}
+    below = {
+        chapter: f"\n{bar['TFLOP']:.1f} TFLOP; s: "
         + ", ".join(f"{card} {seconds:.2f}" for card, seconds in bar["seconds"].items())
         for chapter, bar in bars.items()
     }
-    ledgers = {labels[chapter]: bar["at_peak"] for chapter, bar in bars.items()}
+    ledgers = {labels[chapter] + below[chapter]: bar["at_peak"] for chapter, bar in bars.items()}
     title = "One update of 12 x 1024 tokens, predicted"
     figure = plots.ledger_bars(ledgers, title=title, cards_gib=(8, 16, 24), predicted=[*ledgers])
-    figure.alt = figure.alt.replace("\n", ", ")
+    (axes,) = figure.axes
+    axes.set_xlim(right=36)  # GiB: the longest bar, with its number beside it
+    each = (
+        f"{labels[chapter]} {sum(bar['at_peak'].values()) / GIB:.1f} GiB, {bar['TFLOP']:.1f} TFLOP"
+        for chapter, bar in bars.items()
+    )
+    figure.alt = f"Bars by chapter. {title}: {'; '.join(each)}. Cards of 8, 16, 24 GiB are marked."
     return figure
 
 

@@ -1,4 +1,4 @@
-"""Chapter 06c: the planner, its schedule, Revolve's formula, and a block's halves."""
+"""Chapter 06c: the planner, its schedule, a block's halves, and a plan for a card."""
 
 from solutions.answers import right, wrong
 
@@ -36,40 +36,6 @@ FILLINGS = {
         "asks_for_the_room_first": right(
             "return min(ways)", "return min([way for way in ways if way >= 0])"
         ),
-    },
-    "rule": {
-        "counts_the_first_boundary": wrong(
-            "2 boundaries and 4 * 5, and not 23", "len(starts) - 1", "len(starts)"
-        ),
-        "recomputes_the_last_segment_too": wrong(
-            "8 run again, not 12", "room, starts[-1]", "room, num_blocks"
-        ),
-        "keeps_one_block_inside": wrong(
-            "2 boundaries and 4 * 5, and not 7", "saved * length", "saved"
-        ),
-        "counts_segments": right("starts[-1]", "num_blocks - length"),
-    },
-    "binomial": {
-        "forgets_the_first_pass": wrong(
-            "1 blocks, 1 boundaries: the search finds 1, and you 0",
-            *("return num_blocks + times", "return times"),
-        ),
-        "repeats_once_too_little": wrong(
-            "2 blocks, 1 boundaries: the search finds 3, and you 2",
-            *("slots) < num_blocks", "slots) < num_blocks - 1"),
-        ),
-        "chooses_the_wrong_number": wrong(
-            "2 blocks, 1 boundaries: the search finds 3, and you 4", "slots + 1)", "slots + 2)"
-        ),
-        "counts_by_the_boundaries": wrong(
-            "6 blocks, 2 boundaries: the search finds 14, and you 10",
-            *("math.comb(slots + times, slots) <", "math.comb(slots + times, 1) <"),
-        ),
-        "adds_the_last_term": wrong(
-            "and you 5", "num_blocks - math.comb", "num_blocks + math.comb"
-        ),
-        "goes_on_where_it_is_equal": right("slots) < num_blocks", "slots) <= num_blocks"),
-        "begins_with_one": right("times = 0", "times = 1"),
     },
     "schedule": {
         "loses_the_segment_around_its_blocks": wrong(
@@ -123,6 +89,34 @@ FILLINGS = {
         ),
         "takes_the_largest_room": right(
             "min(fitting, key=lambda plan: plan.seconds)", "fitting[-1]"
+        ),
+    },
+    "cheapest": {
+        "ignores_the_room": wrong("takes 15 units", "units <= room", "True"),
+        "gives_each_block_the_whole_room": wrong(
+            "takes 2 units", "num_blocks - 1, room - units)", "num_blocks - 1, room)"
+        ),
+        "goes_by_the_room_left_alone": wrong(
+            "2 blocks, room 6: 28 is enough, and yours runs 36 again",
+            "return min(plans)",
+            "return plans[1] if room < 10 and len(plans) > 1 else min(plans)",
+        ),
+        "forgets_its_own_forward": wrong("and you say 0", "runs + others", "others"),
+        "takes_the_way_with_most_units": wrong(
+            "2 blocks, room 15: 16 is enough", "return min(plans)", "return plans[-1]"
+        ),
+        "loses_its_own_way": wrong("your plan has 0 ways", "(way, *ways)", "ways"),
+        "treats_all_blocks_alike": wrong(
+            "2 blocks, room 1: 38 is enough, and yours runs 40 again",
+            *(
+                "others, ways = cheapest(num_blocks - 1, room - units)",
+                "others, ways = (num_blocks - 1) * runs, (num_blocks - 1) * (way,)",
+            ),
+            *("if units <= room", "if num_blocks * units <= room"),
+        ),
+        "begins_with_the_dearest": right("WAYS.items()", "reversed(WAYS.items())"),
+        "compares_what_runs_again_alone": right(
+            "return min(plans)", "return min(plans, key=lambda plan: plan[0])"
         ),
     },
 }
