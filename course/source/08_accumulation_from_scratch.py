@@ -832,6 +832,8 @@ def updates_once():
         "Go backward after each loss: else all graphs are in memory."
     )
     assert steps == [4], f"The optimizer steps after losses {steps}, not once, after 4."
+    gone = any(p.grad is None for p in model.parameters())
+    assert not gone, "The gradients are gone: clear them only at the beginning."
     seen, true = (
         torch.cat([p.grad.flatten() for p in gpt.parameters()]) for gpt in (model, twin)
     )

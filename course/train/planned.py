@@ -180,9 +180,16 @@ def read_plan(path):
     """Read a plan's four functions from a JSON file.
 
     Raises:
-        SystemExit: When a choice is missing or is none of `LEVERS`.
+        SystemExit: When it can't be read, or a choice is missing or is none of `LEVERS`.
     """
-    named = json.loads(Path(path).read_text(encoding="utf-8"))
+    try:
+        named = dict(json.loads(Path(path).read_text(encoding="utf-8")))
+    except json.JSONDecodeError as error:
+        raise SystemExit(f"{path} is no JSON, in line {error.lineno}: {error.msg}.") from None
+    except (OSError, TypeError, ValueError) as error:
+        raise SystemExit(
+            f"{path} is no plan, an object with {', '.join(PLAINEST)}: {error}."
+        ) from None
     for part in PLAINEST:
         if named.get(part) not in LEVERS:
             raise SystemExit(f"{part} is {named.get(part)!r}: name one of {', '.join(LEVERS)}.")

@@ -214,6 +214,13 @@ FILLINGS = {
         "splits": right("torch.arange(64).chunk(num)", "torch.arange(64).split(64 // num)"),
     },
     "in-micro-batches": {
+        "clears_before_the_update": wrong(
+            "The gradients are gone",
+            *("\n    optimizer.step()", "\n    optimizer.zero_grad()\n    optimizer.step()"),
+        ),
+        "clears_twice_at_the_beginning": right(
+            *("    for part in", "    optimizer.zero_grad()\n    for part in"),
+        ),
         "takes_the_whole": wrong("the losses are of [12]", "in parts:", "in [tokens]:"),
         "forgets_the_division": wrong("4.00 times the whole batch's", " / len(parts)", ""),
         "steps_each_time": wrong(
