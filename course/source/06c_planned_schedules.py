@@ -575,10 +575,10 @@ pd.DataFrame(rows, index=["predicted", "price"]).T
 #
 # ## Your run
 #
-# With chapter 05's checkpoints, `train.py`'s update takes 12 GiB, and every block runs forward
-# twice. A 16 GiB card has room to spare. Where should it go? PyTorch's checkpoint stops early
-# (chapter 05), so the last matmul in it doesn't run again. With $C$ numbers for each token, a block
-# has these ways, in units of its input and in $C^2$ FLOPs per token:
+# With chapter 05's checkpoints, `train.py`'s update takes 12 GiB, and nearly all of each block runs
+# forward twice. A 16 GiB card has room to spare. Where should it go? PyTorch's checkpoint stops
+# early (chapter 05), so the last matmul in it doesn't run again. With $C$ numbers for each token, a
+# block has these ways, in units of its input and in $C^2$ FLOPs per token:
 #
 # | way | has a checkpoint around | units more | runs again |
 # |---|---|---|---|
@@ -624,9 +624,14 @@ def cheapest_is_the_least():
         units, total = (sum(WAYS[way][part] for way in ways) for part in (0, 1))
         assert units <= room, f"{where}: {ways} takes {units} units."
         assert runs == total, f"{where}: {ways} runs {total} again, and you say {runs}."
-        plans = ([*zip(*plan, strict=True)] for plan in product(WAYS.values(), repeat=num_blocks))
+        plans = (
+            [*zip(*plan, strict=True)]
+            for plan in product(WAYS.values(), repeat=num_blocks)
+        )
         least = min(sum(again) for units, again in plans if sum(units) <= room)
-        assert runs == least, f"{where}: {least} is enough, and yours runs {runs} again."
+        assert runs == least, (
+            f"{where}: {least} is enough, and yours runs {runs} again."
+        )
 
 
 # %% id="plans"

@@ -806,7 +806,7 @@ claims.Verdicts(
 # %% [markdown] id="your-run-text"
 # ## Your run
 #
-# `train.py` now has a checkpoint around each block (chapter 05). What would it cost to keep
+# Take `train.py` with a checkpoint around each block (chapter 05). What would it cost to keep
 # attention's results, and what would it save? That's a policy.
 #
 # **Write.** `keep_attention`. The name of an operation is `str(op)`. A GPU has several kernels for
@@ -853,7 +853,8 @@ def hidden_of(model, tokens):
 your_run.apply("07", hidden_of=hidden_of)
 
 # %% [markdown] id="your-run-read"
-# This bar is longer, and its update is faster. Take the trade if your card has room for it.
+# This bar is longer than chapter 05's, and its update is faster. 06c's plan saves a little more
+# time, for more than twice the memory.
 
 # %% [markdown] id="three-problems"
 # ## On paper

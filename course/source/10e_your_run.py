@@ -9,7 +9,6 @@
 
 # %% id="imports"
 import json
-import subprocess
 import sys
 from functools import partial
 from pathlib import Path
@@ -50,10 +49,12 @@ print(f"all levers: {gib:.1f} GiB{beside(guess, gib)}")
 your_run.draw(bars)
 
 # %% [markdown] id="waterfall-read"
-# What is left is mostly weights, gradients and states. Chapter 07's lever goes the other way: it
-# spends memory on seconds. Chapter 09's changes neither; without it, rows that end in padding would
-# train a different model. Chapter 14's saves seconds alone, since the loss is the peak. In all, the
-# seconds grow, since blocks and head run forward twice. If you have a GPU, the next cell measures.
+# What is left is mostly weights, gradients and states. Two levers go the other way and spend memory
+# on seconds: 06c's plan, until a card is full, and 07's, which takes its place. Chapter 09's
+# changes neither; without it, rows that end in padding would train a different model. 13's bar is
+# that of one of two cards, and its lever isn't in the script below. 14's saves seconds alone, since
+# the loss is the peak. In all, the seconds grow, since blocks and head run forward twice. If you
+# have a GPU, the next cell measures.
 
 # %% id="measure"
 # NBVAL_IGNORE_OUTPUT
@@ -72,9 +73,7 @@ if device.has_gpu():
 
 # %% id="script-out"
 states.write("my_train.py", states.script(functions))
-command = [sys.executable, "my_train.py", "--twin"]
-ran = subprocess.run(command, capture_output=True, text=True)
-print(ran.stderr if ran.returncode else f"{len(ran.stdout.splitlines())} updates")
+print(states.trial("my_train.py"))
 
 # %% [markdown] id="recipe-text"
 # ## A recipe for fine-tuning

@@ -10,13 +10,15 @@
 # process holds and sends, and the losses show whether the training is the same. At the end, you
 # predict models too large for a laptop on eight GPUs.
 #
-# **Budget:** 65 minutes, 3 GiB of memory, no GPU needed.
+# **Budget:** 70 minutes, 3 GiB of memory, no GPU needed.
 
 # %% id="imports"
 import os
+import sys
 from collections import namedtuple
 from contextlib import contextmanager, nullcontext
 from functools import partial
+from pathlib import Path
 from statistics import mean
 from unittest.mock import patch
 
@@ -34,12 +36,17 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import SGD, AdamW
 from torch.utils.checkpoint import checkpoint
 
+import tutorial_lib
 from tutorial_lib import blanks, claims, data, memory, plots
 from tutorial_lib.instruments import figures, ranks, recorded
 from tutorial_lib.guesses import beside
 from tutorial_lib.models.gpt import GPT, GPTConfig
 from tutorial_lib.instruments.training import Recipe
 from tutorial_lib.units import GIB
+
+sys.path.append(str(Path(tutorial_lib.__file__).parents[1] / "course/train"))
+import train
+import your_run
 
 torch.set_num_threads(1)
 os.environ["OMP_NUM_THREADS"] = "1"  # the processes that we start share a few cores
@@ -506,40 +513,13 @@ def divides_everything():
         assert not choices or x.dtype == torch.bfloat16, said
 
 
-# %% [markdown] id="write-formulas"
-# **Write.** `formulas`: the rows of the formula table, in order.
-
-
 # %% id="formulas"
-def formulas(n, a, block, rest):
-    """A rank's P between steps, at the peak, and sent: a list of four triples."""
-    ### BEGIN SOLUTION
+def formulas(n, a, block, rest):  # the table's rows in P
     sent = (n - 1) / n
     ddp = 4, 4 + a, 2 * sent
     zero_1 = 2 + 2 / n, 2 + 2 / n + a, 3 * sent
     kept = 4 / n, 1 + 3 / n + a, 2 * sent
     return [ddp, zero_1, kept, (4 / n, 3 / n + rest + 2 * block + a, 3 * sent)]
-    ### END SOLUTION
-
-
-# %% id="check-formulas"
-# @title Check: run this cell
-@blanks.check("formulas", "return four triples of numbers")
-def formulas_are_right():
-    by_hand = {
-        "DDP": (4, 4.5, 1.5),
-        "ZeroRedundancyOptimizer": (2.5, 3, 2.25),
-        "FSDP2, kept until backward": (1, 2.25, 1.5),
-        "FSDP2, stage 3": (1, 1.65, 2.25),
-    }
-    found = formulas(4, 0.5, 0.1, 0.2)
-    assert len(found) == 4, f"The table has four rows, and not {len(found)}."
-    for (name, right), seen in zip(by_hand.items(), found, strict=True):
-        for place, wanted, mine in zip(
-            ("between steps", "at the peak", "sent"), right, seen, strict=True
-        ):
-            said = f"N = 4, A = 0.5, block 0.1, rest 0.2: {name}, {place}: "
-            assert abs(mine - wanted) < 1e-6, f"{said}{wanted:g}, not {mine:g}."
 
 
 # %% id="zero-formula"
@@ -801,6 +781,107 @@ plots.ledger_bars(ledgers, title=title, cards_gib=(24, 80), predicted=[*ledgers]
 # - With FSDP2 or TP, Llama-2-7B fits on 24 GiB cards. Llama-2-70B is borderline on eight 80 GiB
 #   cards: its 4 P in 16 bits, divided by eight, take most of each card.
 # - Mixed precision keeps weights and states in float32, so they take twice as much.
+
+# %% [markdown] id="your-run"
+# ## Your run
+#
+# Two cards now share `train.py`'s update: each computes on half of the 12 rows, and keeps half of
+# AdamW's states. DDP hooks a model's forward, but `train.py` calls the model's parts. So you
+# exchange gradients yourself, as in `average`. As with `no_sync`, that's once an update, after the
+# last micro-batch.
+#
+# **Write.** The micro-batches and the exchange in `on_ranks`. `train.loss_of(model, part)` is a
+# mean loss, and `share_of(part, tokens)` is its weight: a part's share of the targets of *all*
+# ranks (chapter 09). Do you need the sum over ranks, or the mean?
+
+
+# %% id="make-divided"
+# @title Divided states and chapter 09's share: run this cell; open it to look
+def make_divided(config):
+    """A model with seeded weights; a rank's optimizer has its share of the states."""
+    if not dist.is_initialized():  # in a script: torchrun says which rank this is
+        dist.init_process_group()
+        if torch.cuda.is_available():
+            torch.cuda.set_device(dist.get_rank() % torch.cuda.device_count())
+    torch.manual_seed(0)
+    model = train.GPT(config)
+    return model, ZeroRedundancyOptimizer(model.parameters(), AdamW, lr=3e-4)
+
+
+def share_of(part, tokens):
+    """A micro-batch's share of all targets that count; both have rows of tokens."""
+    own = (train.targets_of(part) >= 0).sum()
+    return own / (train.targets_of(tokens) >= 0).sum()
+
+
+# %% id="on-ranks"
+def on_ranks(model, optimizer, tokens, micro_batch=4):
+    """Do one update on this rank's rows of all tokens; return the loss of all ranks.
+
+    It's a tensor without history.
+    """
+    optimizer.zero_grad()
+    mine, total = tokens.chunk(dist.get_world_size())[dist.get_rank()], 0
+    ### BEGIN SOLUTION
+    for part in mine.split(micro_batch):
+        loss = train.loss_of(model, part) * share_of(part, tokens)
+        loss.backward()
+        total = total + loss.detach()
+    for parameter in model.parameters():
+        dist.all_reduce(parameter.grad)
+    dist.all_reduce(total)
+    ### END SOLUTION
+    optimizer.step()
+    return total
+
+
+# %% id="check-on-ranks"
+# @title Check: run this cell
+@blanks.check("on_ranks", "return the loss of all ranks, a tensor")
+def exchanges_once():
+    tokens, gpts = your_run.RAGGED, [train.make(train.TWIN)[0] for _ in range(3)]
+    sizes, plain_loss = [[], []], train.loss_of
+
+    def counted(model, part):
+        sizes[dist.get_rank()].append(len(part))
+        return plain_loss(model, part)
+
+    def of_a_rank(rank):
+        gpt = gpts[rank]
+        return on_ranks(gpt, SGD(gpt.parameters(), lr=0.0), tokens, micro_batch=3)
+
+    with patch.object(train, "loss_of", counted):
+        losses, traffic = ranks.in_threads(of_a_rank, 2)
+    wanted = train.update(gpts[2], SGD(gpts[2].parameters(), lr=0.0), tokens)
+    assert sizes == 2 * [[3, 3]], (
+        f"6 rows a rank by 3: the losses are of {sizes} rows, and not of two times 3."
+    )
+    true = torch.cat([p.grad.flatten() for p in gpts[2].parameters()])
+    for rank, (loss, sent) in enumerate(zip(losses, traffic, strict=True)):
+        exchanged = sum(sent.sizes("all_reduce")) / true.nbytes
+        assert exchanged < 1.5, (
+            f"Rank {rank} exchanges {exchanged:.0f} times the gradients' bytes."
+        )
+        seen = torch.cat([p.grad.flatten() for p in gpts[rank].parameters()])
+        times = (seen @ true / true.square().sum()).item()
+        assert abs(times - 1) < 1e-3, (
+            f"Rank {rank}: the gradient is {times:.2f} times that of all rows."
+        )
+        assert not loss.requires_grad, (
+            "The loss that you return has a graph: detach it."
+        )
+        assert abs(loss - wanted) < 1e-4, (
+            f"Rank {rank}: the loss of all ranks is {wanted:.3f}, not {loss:.3f}."
+        )
+
+
+# %% id="apply"
+your_run.apply("13", make=make_divided, update=on_ranks)
+
+# %% [markdown] id="your-run-read"
+# A rank's bar lacks half of the states, and each rank does half of the arithmetic. The seconds
+# leave out the exchange. The two ranks add up gradients in another order than one process, so they
+# differ in the last bits. Your script needs `torchrun --nproc-per-node 2 my_train.py` from here on.
 
 # %% [markdown] id="three-problems"
 # ## On paper

@@ -3,7 +3,8 @@
     python course/train/states.py 08 my_train.py
 
 writes the script as it is after chapter 08: start from it if you skipped chapters, or if yours no
-longer runs. A file that is there already is kept beside it, as `my_train.before.py` (or before2).
+longer runs. (After chapter 13 it runs on several cards, by `torchrun`.) A file that is there
+already is kept beside it, as `my_train.before.py` (or before2).
 """
 
 import ast
@@ -12,6 +13,7 @@ import json
 import linecache
 import pprint
 import re
+import subprocess
 import sys
 import textwrap
 import types
@@ -29,8 +31,10 @@ CHAPTERS = {
     "08": ("micro-batches", {"update": "in_micro_batches"}),
     "09": ("means by targets", {"update": "by_targets"}),
     "10d": ("loss in chunks", {"loss_of": "loss_of"}),
+    "13": ("each of two ranks", {"make": "make_divided", "update": "on_ranks"}),
     "14": ("fused AdamW", {"make": "make_fused"}),
 }
+RANKS = {"13": 2}  # levers for several ranks, on which no later chapter builds
 
 
 def names_in(source):
@@ -194,6 +198,21 @@ def load(notebook, name):
     return getattr(module, name)
 
 
+def functions_of(*chapters):
+    """Return the functions of these chapters that replace the script's own, by name."""
+    found = {}
+    for number in chapters:
+        (notebook,) = HERE.parent.glob(f"{number}_*.ipynb")
+        found |= {name: load(notebook, theirs) for name, theirs in CHAPTERS[number][1].items()}
+    return found
+
+
+def functions_before(chapter):
+    """Return the functions that have replaced the script's own before a chapter, by name."""
+    order = [*CHAPTERS]
+    return functions_of(*[each for each in order[: order.index(chapter)] if each not in RANKS])
+
+
 def functions_after(chapter):
     """Return the functions that have replaced the script's own after a chapter, by name.
 
@@ -202,11 +221,7 @@ def functions_after(chapter):
     """
     if chapter not in CHAPTERS:
         raise SystemExit(f"{chapter!r} has no lever: name one of {', '.join(CHAPTERS)}.")
-    found = {}
-    for number in [*CHAPTERS][: 1 + [*CHAPTERS].index(chapter)]:
-        (notebook,) = HERE.parent.glob(f"{number}_*.ipynb")
-        found |= {name: load(notebook, theirs) for name, theirs in CHAPTERS[number][1].items()}
-    return found
+    return functions_before(chapter) | functions_of(chapter)
 
 
 def write(path, text):
@@ -216,6 +231,17 @@ def write(path, text):
     if path.exists():
         path.replace(next(name for name in names if not name.exists()))
     path.write_text(text, encoding="utf-8")
+
+
+def trial(path):
+    """Train a script's twin; return how many updates it did, or where it stopped, and why."""
+    command = [sys.executable, str(path), "--twin"]
+    ran = subprocess.run(command, capture_output=True, text=True)
+    if not ran.returncode:
+        return f"{ran.stdout.count('loss')} updates"
+    *_, why = ran.stderr.strip().splitlines()
+    lines = re.findall(rf'{re.escape(Path(path).name)}", line (\d+)', ran.stderr) or ["1"]
+    return f"{path} stopped in line {lines[-1]} at {why}"
 
 
 if __name__ == "__main__":

@@ -5,8 +5,10 @@
 predicts the update after each chapter's lever anew, and writes what it finds to bars.json.
 """
 
+import inspect
 import json
-from contextlib import ExitStack
+import traceback
+from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from unittest.mock import patch
@@ -14,9 +16,11 @@ from unittest.mock import patch
 import states
 import torch
 import train
+from torch import nn
 
-from tutorial_lib import data, device, memory, plots
-from tutorial_lib.checks import assert_same_training
+from tutorial_lib import blanks, data, device, memory, plots
+from tutorial_lib.checks import CheckError, assert_same_training
+from tutorial_lib.instruments import ranks
 from tutorial_lib.units import GIB
 
 BARS = Path(__file__).with_name("bars.json")
@@ -37,7 +41,7 @@ def make_step():
     return partial(train.update, model, optimizer, tokens), model, optimizer
 
 
-def predicted(functions):
+def predicted(functions, num_ranks=1):
     """Return what an update of the full size takes, with these functions in train.py.
 
     It has the bytes by category at the peak, the TFLOP, and by a roofline the seconds on each card.
@@ -45,7 +49,8 @@ def predicted(functions):
     from tutorial_lib.instruments.planning.run.roofline import Roofline, Speed
 
     lines = {card: Roofline(Speed.of(name)) for card, name in CARDS.items()}
-    with patch.dict(vars(train), functions):
+    one_of_them = ranks.pretend(num_ranks) if num_ranks > 1 else nullcontext()
+    with one_of_them, patch.dict(vars(train), functions):
         report = memory.predict(make_step)
         with memory.predicting(), memory.flop_counter() as counter, ExitStack() as modes:
             step, *_ = make_step()
@@ -67,6 +72,60 @@ def prove(functions, tokens, *, bitwise=False):
     makers = iter([train.make, functions.get("make", train.make)])
     steps = partial(step, {}), partial(step, functions)
     assert_same_training(*steps, make=lambda: next(makers)(train.TWIN), bitwise=bitwise)
+
+
+@contextmanager
+def told_in_a_sentence(functions):
+    """Say in a sentence at which line of these functions an error comes up."""
+    codes = [inspect.unwrap(function).__code__ for function in functions.values()]
+    try:
+        yield
+    except Exception as error:
+        frames = traceback.extract_tb(error.__traceback__)
+        own = [f for f in frames if f.filename in {code.co_filename for code in codes}]
+        if not own or isinstance(error, CheckError):
+            raise
+        name, line = Path(own[-1].filename).name, own[-1].lineno
+        where = "its cell" if "ipykernel" in own[-1].filename else name
+        why = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise blanks.FillingError(
+            f"{own[-1].name} stopped at {why}, in line {line} of {where}: {own[-1].line}"
+        ) from error
+
+
+def trained(functions, tokens):
+    """Train the twin for two updates; return losses, the first one's gradient, and weights."""
+    with patch.dict(vars(train), functions):
+        model, optimizer = train.make(train.TWIN)
+        losses = [train.update(model, optimizer, tokens).item()]
+        gradient = nn.utils.parameters_to_vector(p.grad for p in model.parameters())
+        losses.append(train.update(model, optimizer, tokens).item())
+    weights = nn.utils.parameters_to_vector(model.parameters())
+    return torch.tensor(losses), gradient.detach().clone(), weights.detach()
+
+
+def on_a_rank(chapter, yours, tokens):
+    """Train the twin on a rank, with the levers before a chapter and your functions."""
+    return trained(states.functions_before(chapter) | yours, tokens)
+
+
+def prove_on_ranks(chapter, yours, tokens):
+    """Train the twin on real processes; raise an error if it differs from train.py's training."""
+    losses, gradient, _ = trained({}, tokens)
+    with ranks.start(states.RANKS[chapter]) as group:
+        try:
+            found = group.run(on_a_rank, chapter, yours, tokens)
+        except RuntimeError as error:  # what a rank says begins with a sentence
+            raise blanks.FillingError(str(error).splitlines()[0]) from error
+    for rank, (theirs, seen, weights) in enumerate(found):
+        off = float((seen - gradient).norm() / gradient.norm())
+        if off > 1e-5:  # sums of float32 in another order
+            raise CheckError(f"Rank {rank}: the gradient is off by {off:.1%} of train.py's.")
+        if not torch.allclose(theirs, losses, atol=1e-4):
+            raise CheckError(f"Rank {rank} has losses {theirs.tolist()}, not {losses.tolist()}.")
+        if not torch.equal(weights, found[0][2]):
+            raise CheckError(f"After two updates rank {rank} has other weights than rank 0.")
+    print(f"the same training on {len(found)} processes, within rounding")
 
 
 def measure(functions):
@@ -129,6 +188,7 @@ def apply(chapter, to=None, **yours):
     Raises:
         ValueError: When another function is needed than is there.
         CheckError: When the training is not the same.
+        AssertionError: When a function stops: at which line, and why.
     """
     if chapter not in states.CHAPTERS:
         known = ", ".join(states.CHAPTERS)
@@ -142,22 +202,30 @@ def apply(chapter, to=None, **yours):
         )
     order = [*states.CHAPTERS]
     earlier = order[: order.index(chapter)]
-    functions = (states.functions_after(earlier[-1]) if earlier else {}) | yours
+    functions = states.functions_before(chapter) | yours
     tokens = RAGGED if chapter not in order[: order.index("09")] else ROWS
-    if functions:  # up to chapter 08, sums keep their order
-        prove(functions, tokens, bitwise="update" not in functions)
+    num_ranks = states.RANKS.get(chapter, 1)
+    with told_in_a_sentence(yours):
+        if num_ranks > 1:
+            prove_on_ranks(chapter, yours, tokens)
+        elif functions:  # up to chapter 08, sums keep their order
+            prove(functions, tokens, bitwise="update" not in functions)
     if to:
         own = Path(to).exists()
         states.write(to, states.script(yours if own else functions, *[to] * own))
-    bar = predicted(functions)
+    with told_in_a_sentence(yours):
+        bar = predicted(functions, num_ranks)
     gib = sum(bar["at_peak"].values()) / GIB
     print(f"{label}: {gib:.1f} GiB, {bar['TFLOP']:.1f} TFLOP, predicted")
-    if device.has_gpu():
+    if device.has_gpu() and num_ranks == 1:
         measure(functions)
     known = json.loads(BARS.read_text(encoding="utf-8"))
     return draw({each: known[each] for each in earlier} | {chapter: bar})
 
 
 if __name__ == "__main__":
-    found = {chapter: predicted(states.functions_after(chapter)) for chapter in states.CHAPTERS}
+    found = {
+        chapter: predicted(states.functions_after(chapter), states.RANKS.get(chapter, 1))
+        for chapter in states.CHAPTERS
+    }
     BARS.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Chapter 13: no_sync, a step in micro-batches, DDP and FSDP2, and what each rank holds."""
+"""Chapter 13: no_sync, a step in micro-batches, DDP and FSDP2, and train.py on two ranks."""
 
 from solutions.answers import right, wrong
 
@@ -172,20 +172,6 @@ FILLINGS = {
             ),
         ),
     },
-    "formulas": {
-        "keeps_all_states": wrong(
-            "ZeroRedundancyOptimizer, between steps: 2.5, not 4",
-            "2 + 2 / n, 2 + 2 / n + a, 3 * sent",
-            "4, 4 + a, 3 * sent",
-        ),
-        "sends_all": wrong("DDP, sent: 1.5, not 2", "(n - 1) / n", "1"),
-        "gathers_one_block": wrong(
-            "FSDP2, stage 3, at the peak: 1.65, not 1.55", "2 * block", "block"
-        ),
-        "forgets_the_rest": wrong("FSDP2, stage 3, at the peak: 1.65, not 1.45", "rest + ", ""),
-        "leaves_out_a_row": wrong("has four rows, and not 3", "[ddp, zero_1, ", "[ddp, "),
-        "gives_a_tuple": right(*("return [", "return ("), *("a, 3 * sent)]", "a, 3 * sent))")),
-    },
     "fsdp-accumulation": {
         "exchanges_never": wrong(
             "sync=False: 0 reduce-scatters", "sync or part is parts[-1]", "sync"
@@ -211,6 +197,47 @@ FILLINGS = {
         ),
         "counts_the_parts": right(
             "sync or part is parts[-1]", "sync or part.data_ptr() == parts[1].data_ptr()"
+        ),
+    },
+    "on-ranks": {
+        "takes_the_mean_of_the_ranks": wrong(
+            "Rank 0: the gradient is 0.50 times",
+            *(
+                "        dist.all_reduce(parameter.grad)\n",
+                "        dist.all_reduce(parameter.grad)\n        parameter.grad /= 2\n",
+            ),
+        ),
+        "weights_by_its_own_targets": wrong(
+            "Rank 0: the gradient is 2.", "share_of(part, tokens)", "share_of(part, mine)"
+        ),
+        "exchanges_in_each_micro_batch": wrong(
+            "Rank 0 exchanges 2 times",
+            *(
+                "        total = total + loss.detach()\n    for parameter in model.parameters():\n"
+                "        dist.all_reduce(parameter.grad)\n",
+                "        total = total + loss.detach()\n"
+                "        for parameter in model.parameters():\n"
+                "            dist.all_reduce(parameter.grad)\n",
+            ),
+        ),
+        "keeps_its_own_loss": wrong(
+            "Rank 0: the loss of all ranks is", "    dist.all_reduce(total)\n", ""
+        ),
+        "forgets_the_gradients": wrong(
+            "Rank 0: the gradient is 0.70 times",
+            "    for parameter in model.parameters():\n        dist.all_reduce(parameter.grad)\n",
+            "",
+        ),
+        "computes_on_all_rows": wrong("6 rows a rank by 3", "in mine.split", "in tokens.split"),
+        "exchanges_one_flat_tensor": right(
+            "    for parameter in model.parameters():\n        dist.all_reduce(parameter.grad)\n",
+            "    flat = torch.cat([p.grad.flatten() for p in model.parameters()])\n"
+            "    dist.all_reduce(flat)\n"
+            "    nn.utils.vector_to_parameters(flat, [p.grad for p in model.parameters()])\n",
+        ),
+        "reduces_the_loss_first": right(
+            *("    dist.all_reduce(total)\n", ""),
+            *("    for parameter in", "    dist.all_reduce(total)\n    for parameter in"),
         ),
     },
 }
