@@ -15,6 +15,7 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
+import torch
 from torch.optim import SGD
 
 from tutorial_lib import memory
@@ -343,6 +344,25 @@ def result(status=0, refused="", **process):
 def test_how_a_program_ended_is_told(end, status, message):
     assert end.exit_status == status
     assert message in run.as_text(end)
+
+
+@pytest.mark.parametrize(
+    ("layer", "x", "named"),
+    [
+        (torch.nn.Conv2d(3, 4, 1), torch.ones(1, 3, 2, 2).half(), ""),
+        (torch.nn.Linear(3, 4), torch.ones(3, device="meta"), ""),
+        (torch.nn.Linear(3, 4), torch.ones(2, 3).half(), ""),
+        (torch.nn.Linear(3, 4), torch.ones(2, 5), "RuntimeError"),
+    ],
+)
+def test_zeros_that_were_read_move_nothing_to_another_device(monkeypatch, layer, x, named):
+    with pytest.raises(RuntimeError) as ended:
+        layer(x)
+    monkeypatch.setattr(sys, "last_type", ended.type, raising=False)
+    monkeypatch.setattr(sys, "last_value", ended.value, raising=False)
+    watcher = object.__new__(card_watcher.Watcher)
+    watcher.values = None
+    assert watcher._error_after_reading() == named
 
 
 # ---- the moment of the peak ----

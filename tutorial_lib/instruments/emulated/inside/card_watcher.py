@@ -26,6 +26,7 @@ MAX_EVENTS = 100_000
 KINDS = ("requested", "allocated", "reserved")
 # What ends a program whatever the card's values are.
 NOT_OF_VALUES = (OSError, ImportError, NameError, AttributeError, TypeError, KeyboardInterrupt)
+OF_PLACES_OR_TYPES = ("same device", "expected device", "should be the same", "same dtype")
 
 
 def install() -> None:
@@ -165,7 +166,8 @@ class Watcher:
     def _error_after_reading(self) -> str:
         """Name the error that ended the program, where zeros that it read may be the cause."""
         error = getattr(sys, "last_type", None)
-        of_places = "on the same device" in str(getattr(sys, "last_value", ""))
+        said = str(getattr(sys, "last_value", ""))
+        of_places = any(words in said for words in OF_PLACES_OR_TYPES)
         if error is None or issubclass(error, NOT_OF_VALUES) or of_places:
             return ""
         return error.__name__ if self.values is None or self.values.zeros_read else ""
