@@ -402,9 +402,10 @@ pd.DataFrame(table).assign(rows=known.groupby("source").size()).round(1)
 # %% [markdown] id="read-whole-runs"
 # Whole runs are where our predictions are worst. `predicted` counts tensors, and most of these
 # figures count more. `reserved` is what an emulated card reserved, where we ran one; `theirs` is
-# the academic tool's estimate. For three groups our figures are too low, and we don't know why:
-# LitGPT's weights in 4 bits, CogVideoX with all weights trained, and ms-swift's long texts. The
-# file says why the other rows have no recipe. Of detectron2, what chooses boxes is left out.
+# the academic tool's estimate. For two groups our figures are too low, and we don't know why:
+# CogVideoX with all weights trained, and ms-swift's long texts. LitGPT's weights in 4 bits were a
+# third group, until the libraries' source showed what we had left out (10e). The file says why the
+# other rows have no recipe. Of detectron2, what chooses boxes is left out.
 
 # %% [markdown] id="seconds-text"
 # ## What does checkpointing cost in time?

@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from unittest.mock import patch
 
+import pandas as pd
 import torch
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
@@ -145,6 +146,7 @@ guess = None  # GiB
 
 
 # %% id="recipe-losses"
+# @title The twin's losses: run this cell; open it to look
 def losses_without(lever):
     levers = {*qlora.LEVERS} - {lever}
     rows = data.encode(data.text())[:120].split([80, 20, 12, 8])
@@ -180,6 +182,64 @@ plots.ledger_bars(ledgers, title=title, cards_gib=(16, 24), predicted=[*ledgers]
 # GiB. Without packing or 4 bits it takes nearly twice as much as with all five. Offload saves
 # least, since all 28 boundaries together are only about half of one recomputed block. To learn what
 # each lever costs in time, run the script on your card.
+
+# %% [markdown] id="published-text"
+# ### Against published runs
+#
+# LitGPT [published the peaks](https://github.com/Lightning-AI/litgpt/tree/main/config_hub/finetune)
+# of its own recipes: LoRA next to weights of 16 bits, or of 4 bits with twice the micro-batch.
+# `course/recorded/make/whole_steps.py` predicts the same steps, without checkpoints. In GB, and
+# `off` in percent:
+
+# %% id="published"
+runs = pd.read_csv(your_run.BARS.parents[1] / "recorded/whole_runs.csv", index_col="id")
+runs = runs.filter(like="litc_llama-3p2", axis=0)[["published", "predicted"]] / 1e9
+runs.assign(off=100 * (runs.predicted / runs.published - 1)).round(1)
+
+
+# %% id="kept-by-attribute"
+# @title What `ctx` keeps after backward: run this cell; open it to look
+class Product(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, weight, how):
+        ctx.weight = weight
+        if how == "as an attribute":
+            ctx.x = x
+        else:
+            ctx.save_for_backward(x)
+        return x @ weight
+
+    @staticmethod
+    def backward(ctx, slope):
+        return slope @ ctx.weight.T, None, None
+
+
+for how in ("by save_for_backward", "as an attribute"):
+    leaf, weight = torch.ones(256, 64, requires_grad=True), torch.ones(64, 64)
+    with memory.watch() as report:
+        loss = Product.apply(leaf * 2, weight, how).sum()
+        loss.backward()
+    alive = [life for life in report.timeline if life.born and not life.died]
+    held = sum(life.num_bytes for life in alive) - leaf.grad.nbytes - loss.nbytes
+    print(f"x kept {how}: {held // leaf.nbytes} of 1 is there after backward")
+
+# %% [markdown] id="published-read"
+# Our first predictions for 4 bits were a third too low. The source of bitsandbytes 0.42, which
+# LitGPT used, shows why:
+#
+# - A 4-bit layer kept its input, though a frozen layer's backward doesn't need it
+#   ([fixed](https://github.com/bitsandbytes-foundation/bitsandbytes/pull/1270) in July 2024).
+# - It kept the input as an attribute of `ctx`. Backward frees what `save_for_backward` got. The
+#   attribute lives as long as the graph, and the loop's `loss` and `logits` keep that until the
+#   next micro-batch has run forward. So two inputs are there at once, without a `del`.
+# - It dequantized a weight to float16, then copied it to bfloat16.
+#
+# For 3B, that's:
+
+# %% id="published-counted"
+inputs = 28 * 1024 * (3 * 3072 + 8192) * 2  # layers, tokens, widths, bytes
+copy = 128256 * 3072 * 2  # of the head's weight
+print(f"inputs: 2 x {inputs / 1e9:.1f} GB, copy: {copy / 1e9:.1f} GB")
 
 
 # %% [markdown] id="on-paper"
