@@ -81,9 +81,9 @@ f"{sum(p.numel() for p in model.parameters()):,} parameters"
 
 # %% [markdown] id="write-step"
 # **Write.** `step`, four lines: one update from `model.loss(tokens)`. In your working copy, write
-# them in place of `raise NotImplementedError`. The folded cell below holds our lines. They run
-# until you write yours, so you can also leave the cell blank, or open ours to compare. Each chapter
-# has a few such cells.
+# them in place of `raise NotImplementedError`. The folded cell below holds our lines. Until you
+# write yours, ours run instead, so you can also leave the `raise` as it is, or open our cell to
+# compare. Each chapter has a few such cells.
 
 
 # %% id="step"
@@ -271,7 +271,7 @@ xl
 # number. Can you trust a prediction? To test it, predict the small GPT with a CPU's kernels, and
 # subtract the count above.
 #
-# **Write.** `small_gpt`, modelled on `gpt2_xl`. The difference must be 0 bytes.
+# **Write.** `small_gpt`, modeled on `gpt2_xl`. The difference must be 0 bytes.
 
 
 # %% id="small-gpt"

@@ -305,8 +305,8 @@ print(f"{human_bytes(seen.peak_bytes)}, after {seen.peak_at}")
 # that isn't in `parameter.grad` yet. So the record is corrected afterwards. `at_peak` holds the
 # same record, so it's corrected there too.
 #
-# **Write.** Both bodies. In `see`, change the category and leave the rest to step 2, by
-# `super().see`. In `know`, a value of the dict may hold None: `tensors_in` skips it.
+# **Write.** Both bodies. In `see`, change the category, then call `super().see` for the rest (step
+# 2). In `know`, a value of the dict may hold None: `tensors_in` skips it.
 
 
 # %% id="meter"

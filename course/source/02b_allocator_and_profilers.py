@@ -81,10 +81,10 @@ holders.nlargest(6, "num_bytes").map(human_bytes)
 # tensor. Thirty tensors of 2 MiB fill three segments of 20 MiB. Then every second tensor is freed.
 #
 # ![Three segments of 20 MiB. Every second block of 2 MiB is free, no two free blocks are
-# neighbours, and a tensor of 4 MiB gets a fourth segment from the
+# neighbors, and a tensor of 4 MiB gets a fourth segment from the
 # driver.](figures/02-holes.svg)
 #
-# Half of the 60 MiB is free, but a tensor of 4 MiB fits nowhere: no two free blocks are neighbours.
+# Half of the 60 MiB is free, but a tensor of 4 MiB fits nowhere: no two free blocks are neighbors.
 # So the allocator takes a new segment. `empty_cache()` finds nothing to release, because every
 # segment holds a tensor. Nor can it save you from PyTorch's own out-of-memory error: before raising
 # one, the allocator itself releases free segments. `empty_cache()` is useful between two
@@ -433,7 +433,7 @@ print(f"the checkpointed step looks larger: {recomputing > plain}")
 # %% [markdown] id="gpu-queue-text"
 # `tracemalloc` compares Python objects, and checkpointing makes more of them.
 #
-# ## No synchronise, on a GPU
+# ## No synchronize, on a GPU
 #
 # On your own GPU, the next cell times twenty matmuls twice: first it doesn't wait for the GPU, then
 # it does. The last line it prints says whether waiting changed the peak.

@@ -345,8 +345,8 @@ claims.Verdicts(
 # are extra. For each of the $sbh$ elements of the layer's input, attention keeps $11 + 5as/h$
 # bytes, the MLP 19, the two norms 4. The formula assumes eager attention, dropout everywhere and no
 # causal mask. First we compare the parts of our block with the formula, in bytes for each element.
-# Then we compare the whole block at three sizes, the last of which is GPT-3's, with a GPU's kernels
-# and a CPU's.
+# Then we compare the whole block with the formula at three sizes (the last is GPT-3's), once with a
+# GPU's kernels and once with a CPU's.
 #
 # **Write.** `block_saved`: `memory.saved`, within `memory.predicting(kernels)`. The cell below
 # compares your numbers with the paper's formula.
@@ -403,7 +403,7 @@ pd.DataFrame(rows, columns=["b", "s", "h", "a", "GPU kernels off", "CPU kernels 
 #
 # Bytes are half of the story: a tensor that is gone when the peak comes costs nothing. Forward
 # saves first what backward uses last, so "the activations of early layers live longest". Is that
-# true? Here is a count for eight blocks:
+# true? The next figure shows when each tensor of eight blocks is allocated and freed:
 
 # %% id="gpt-lives"
 small = GPT(GPTConfig(num_layers=8))

@@ -547,9 +547,9 @@ def discards():
 
 
 # %% [markdown] id="write-apart"
-# `tree_flatten` takes any nest of tuples, lists and dicts apart. It returns two things: the list
-# of leaves (None counts as a leaf) and the nest's *form*. `tree_unflatten(leaves, form)` rebuilds
-# the nest.
+# `tree_flatten` takes apart a *nest*: any nested structure of tuples, lists and dicts. It returns
+# the list of leaves (None counts as a leaf) and the structure's *form*.
+# `tree_unflatten(leaves, form)` rebuilds the structure.
 #
 # **Write.** `apart`, for the arguments. The graph keeps the function `together` until backward. So
 # `together` must not hold the tensors themselves: they would stay in memory as long as the loss

@@ -281,9 +281,9 @@ table
 #
 # ## In a library's model
 #
-# Advice for transformers models says: call `gradient_checkpointing_enable()` with
-# `use_reentrant=False`, and set `use_cache=False`, which "is required". (The *cache* keeps keys and
-# values of earlier tokens for generating text.) Is it? We try each combination of the two on a
+# To generate text, a model keeps keys and values of earlier tokens in a *cache*. Advice for
+# transformers models says: call `gradient_checkpointing_enable()` with `use_reentrant=False`, and
+# set `use_cache=False`, which "is required". Is it really required? We try each combination on a
 # small Llama:
 
 # %% id="llama"

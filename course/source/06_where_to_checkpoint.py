@@ -42,7 +42,7 @@ figures.schedule(in_threes.simulation.events, title="three segments of four", un
 # %% [markdown] id="first-schedule-read"
 # A checkpointed segment costs memory twice:
 #
-# 1. its **boundary** (grey), the input of its first block, waits from forward until its backward;
+# 1. its **boundary** (gray), the input of its first block, waits from forward until its backward;
 # 2. its **inside** (pink) is in memory while the segment goes backward, and is freed before the
 #    next segment's turn.
 #

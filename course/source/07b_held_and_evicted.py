@@ -104,13 +104,13 @@ table.round().rename_axis(["logged", "kept as"])
 #
 # All plans in chapters 06c and 07 were made beforehand. If the graph changes from step to step,
 # because sequences differ in length or inputs are trees, no plan fits. **Dynamic tensor
-# rematerialisation** (Kirisame et al., 2021) needs no plan. When an evicted tensor is needed, the
+# rematerialization** (Kirisame et al., 2021) needs no plan. When an evicted tensor is needed, the
 # method recomputes that tensor. When memory is full, the method evicts the tensor with the smallest
 #
 # $$ h = \frac{\text{cost to recompute it}}{\text{bytes} \times \text{time since its last use}} $$
 #
 # Here is a small case: a chain of equal operations. The cost to recompute a result includes its
-# evicted neighbours.
+# evicted neighbors.
 
 
 # %% id="on-demand"

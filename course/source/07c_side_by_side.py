@@ -318,12 +318,12 @@ table = pd.DataFrame(rows, index=["the meter's units", "the profiler's units"]).
 table.rename_axis(["checkpoints", "compiled"]).round(1)
 
 # %% [markdown] id="compiled-read"
-# Uncompiled, both instruments agree within 1 %. The meter says the same of all three ways, since it
-# never ran the compiled code. By default the compiler keeps the results of matmuls and recomputes
-# the norm and the GELU from them: that's chapter 07's policy, without a line of yours. Around a
-# checkpoint it keeps what the checkpoint keeps, so there's nothing left to win. It even holds a
-# little more, because this graph computes norm and GELU in several operations. Generated code fuses
-# those.
+# Without compilation, the two instruments agree within 1 %. The meter reports the same for all
+# three ways, because it always runs the step uncompiled. By default the compiler keeps the results
+# of matmuls and recomputes the norm and the GELU from them: that's chapter 07's policy, without a
+# line of yours. With checkpoints, it keeps what the checkpoint keeps, so compiling saves no more
+# memory. The compiled step even takes a little more, because this graph computes norm and GELU in
+# several operations. In generated code they would be fused.
 #
 # ### Compile the step, or each block?
 #
@@ -357,9 +357,10 @@ title = "Peak of a checkpointed step, three blocks"
 plots.growth(curves, xlabel="passes through the blocks", title=title)
 
 # %% [markdown] id="passes-read"
-# A compiled backward is one graph, and the compiler decides when each recomputation runs. With two
-# passes through the same weights it recomputes several blocks before it needs them. A graph break
-# between the passes (`torch._dynamo.graph_break()`) prevents that, here as in the report.
+# A compiled backward is one graph, so the order of its recomputations is fixed at compile time.
+# With two passes through the same weights, several blocks are recomputed before they're needed. A
+# graph break between the passes (`torch._dynamo.graph_break()`) prevents that, here as in the
+# report.
 #
 # If you compile **each block** (`block.compile()`, with the checkpoint around it), the checkpoint
 # stays in charge, and the peak is the uncompiled step's. But then an update inside the block

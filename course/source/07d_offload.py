@@ -319,9 +319,9 @@ print("backward:", *moving.log[16:])
 #
 # Consider one block's step on paper. Forward takes $f$ seconds and backward $2f$. A recomputation
 # adds at most $f$ (without dropout, early stop skips the last matmul: chapter 05). In each
-# direction, copying all that the block keeps takes $c_r$ seconds, and copying its input $c_1$:
-# bytes divided by the bus's bytes/s. Copies run during the arithmetic, so each half of a step takes
-# the longer of the two times:
+# direction, copying everything that the block keeps takes $c_r$ seconds, and copying only its input
+# takes $c_1$. Each time is the number of bytes divided by the bus's bandwidth. Copies run during
+# the arithmetic, so each half of a step takes the longer of the two times:
 #
 # | what is done | forward | backward |
 # |---|---|---|

@@ -138,7 +138,7 @@ plots.influence(pictures)
 # If each loss depends only on its own sample (left), you may split the batch anywhere. With
 # BatchNorm each loss depends on every sample (middle). After a split (right), no loss depends on
 # samples of the other micro-batch. The remaining dependences change too, because each micro-batch
-# is normalised separately.
+# is normalized separately.
 #
 # ## BatchNorm
 #
@@ -201,13 +201,13 @@ off_in_words = errors.map(lambda e: f"{e:.0%}" if e > 1e-12 else "rounding")
 off_in_words
 
 # %% [markdown] id="read-batch-norm"
-# LayerNorm and GroupNorm normalise within a sample, so their only error is float64's rounding.
+# LayerNorm and GroupNorm normalize within a sample, so their only error is float64's rounding.
 # BatchNorm's gradient is wrong, and more so for smaller micro-batches. These weights are untrained;
 # after 200 updates both models' errors are larger.
 #
 # A different gradient is not always a worse one. The mean and variance of a few samples are noisy,
-# and noise can regularise: Hoffer et al. (2017) split big batches on purpose ("ghost batch
-# normalisation"). But with BatchNorm the micro-batch is a hyperparameter of the model. (For
+# and noise can regularize: Hoffer et al. (2017) split big batches on purpose ("ghost batch
+# normalization"). But with BatchNorm the micro-batch is a hyperparameter of the model. (For
 # BatchNorm's running averages, used in `eval()`, see 09b.)
 #
 # ### Fixes
@@ -501,10 +501,10 @@ pd.DataFrame.from_dict(rows, orient="index", columns=heads).round(2)
 #
 # ### Cached gradients
 #
-# ![Cached gradients. Step one embeds each micro-batch and drops its activations. Step two takes the
-# loss of all embeddings backward to the embeddings only. Step three embeds each micro-batch again,
-# with a graph, and goes backward from its cached gradient: one graph in memory at a
-# time.](figures/09-two-passes.svg)
+# ![Cached gradients. Step one embeds each micro-batch and drops its activations. Step two computes
+# the loss of all embeddings and backpropagates to the embeddings only. Step three embeds each
+# micro-batch again, with a graph, and goes backward from its cached gradient: one graph in memory
+# at a time.](figures/09-two-passes.svg)
 #
 # Gao et al. (2021, GradCache) found a solution. The loss depends on all samples, but only through
 # the embeddings $z_i = f(x_i; \theta)$. By the chain rule,
@@ -705,7 +705,8 @@ pd.DataFrame(off).T.map("{:.0%}".format).rename_axis(columns="off after n draws"
 # %% [markdown] id="read-replay"
 # With replay the error averages out, so it is noise. Without replay, part of the error stays: the
 # cache and the second pass use different masks. The reported loss is right all the same. (On a GPU
-# the masks come from the GPU's own generator: keep `torch.cuda.get_rng_state`.)
+# the masks come from the GPU's own generator: save its state too, with
+# `torch.cuda.get_rng_state()`.)
 #
 # ### You have built this before
 #

@@ -3,8 +3,8 @@
 #
 # This companion of chapter 09 is optional: no lab and no later chapter needs it. Even if all
 # gradients are exact, one question is left: how should the learning rate change with the effective
-# batch? Two answers are common: "Scale the learning rate with the effective batch." "Take the
-# square root." And there is a common warning: "Accumulation slows convergence down, because updates
+# batch? Two answers are common: scale the learning rate with the effective batch, or with its
+# square root. And there is a common warning: "Accumulation slows convergence down, because updates
 # are delayed."
 #
 # These are claims about training, so we test them by training.
@@ -426,6 +426,7 @@ claims.Verdicts(
 #
 # - Choose a learning rate for a larger effective batch: ask first whether the old rate was the best
 #   one or below it.
-# - Check a copied schedule against the run's length, and count BatchNorm's momentum in updates.
+# - Check a copied schedule against the run's length, and set BatchNorm's momentum so that its
+#   statistics forget the same share per update, not per micro-batch.
 #
 # Back to the core: chapter 10, `10_transformers`.

@@ -445,9 +445,9 @@ pd.DataFrame.from_dict(rows, orient="index", columns=columns)
 # arithmetic than the usual loss. A formula predicts its peak. The two gradients, of rows and head,
 # are always in memory. Three moments add to them:
 #
-# 1. a chunk's logits and its log-probabilities, which become the slope in place;
+# 1. a chunk's logits and log-probabilities, which become the slope in place;
 # 2. the slope and the chunk's gradient of the head;
-# 3. in backward, a second copy of both, multiplied by the arriving gradient.
+# 3. in backward, a second copy of both gradients, multiplied by the arriving gradient.
 #
 # For small chunks the third moment is the peak, so even smaller chunks only make the matmuls
 # slower.

@@ -33,9 +33,9 @@ torch.set_num_threads(1)  # sums in one order
 # %% [markdown] id="waterfall-text"
 # ## The waterfall
 #
-# One update of `train.py`, after each chapter's lever. The seconds are from a roofline in float32
-# (with TF32 on an A100 and an H100). It ignores launch costs, so small micro-batches look as fast
-# as large ones.
+# Each bar adds one chapter's lever to the update of `train.py`. The seconds are from a roofline in
+# float32 (with TF32 on an A100 and an H100). It ignores launch costs, so small micro-batches look
+# as fast as large ones.
 #
 # **Predict.** Weights, gradients and AdamW's two states together take four times the weights'
 # memory, 5.3 GiB. How many GiB does the update take with all levers?
@@ -50,12 +50,12 @@ print(f"all levers: {gib:.1f} GiB{beside(guess, gib)}")
 your_run.draw(bars)
 
 # %% [markdown] id="waterfall-read"
-# What is left is mostly weights, gradients and states. Two levers go the other way and spend memory
-# on seconds: 06c's plan, until a card is full, and 07's, which takes its place. Chapter 09's
-# changes neither; without it, rows that end in padding would train a different model. 13's bar is
-# that of one of two cards, and its lever isn't in the script below. 14's saves seconds alone, since
-# the loss is the peak. In all, the seconds grow, since blocks and head run forward twice. If you
-# have a GPU, the next cell measures.
+# What is left is mostly weights, gradients and states. Two levers spend memory to save time: 06c's
+# plan, until a card is full, and 07's, which replaces it. Chapter 09's changes neither; without it,
+# rows that end in padding would train a different model. 13's bar shows one of two cards, and its
+# lever isn't in the script below. 14's (fused AdamW) saves only time: the memory that it frees
+# isn't at the peak. In total the update takes longer, since blocks and head run forward twice. If
+# you have a GPU, the next cell measures.
 
 # %% id="measure"
 # NBVAL_IGNORE_OUTPUT

@@ -220,8 +220,8 @@ pd.DataFrame.from_dict(table, orient="index", columns=columns).T
 # The table's four middle rows are predicted.
 #
 # - *Plain, graph kept* is 64 MiB below the B200's figure at each length. That is cuBLAS's
-#   workspace. The script keeps the graph (`retain_graph=True`), which training doesn't do. Without
-#   the kept graph, tiles save less.
+#   workspace. Liger's benchmark script keeps the graph (`retain_graph=True`), which training
+#   doesn't do. Without the kept graph, tiles save less.
 # - Liger lets each tile write into the weights' own `.grad`. That avoids the sum that `InTiles`
 #   holds, but DDP raises an error: "Expected to mark a variable ready only once"
 #   ([kernels-community#1083](https://github.com/huggingface/kernels-community/pull/1083)).

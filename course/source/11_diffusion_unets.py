@@ -266,7 +266,7 @@ pd.DataFrame({"largest batch": largest})
 # This is Stable Diffusion's training step at a small size, with diffusers' own parts. The images
 # are scikit-learn's handwritten digits, enlarged to 32 x 32. First we train the autoencoder. Its
 # latents are 8 x 8. Its loss is the error of the decoded image, plus a small penalty that pulls the
-# latents towards a normal distribution (`kl`).
+# latents toward a normal distribution (`kl`).
 
 # %% id="autoencoder"
 images, labels = data.digits(32)
@@ -302,7 +302,7 @@ print(f"mean squared error {error.item():.3f}")
 # text encoder; for ten words, its outputs would be fixed too.
 #
 # `EMAModel` keeps an *exponential moving average* of the weights: after each update the average
-# moves towards them, by a smaller share as training goes on. We draw with the average.
+# moves toward them, by a smaller share as training goes on. We draw with the average.
 #
 # `update` needs three kinds of random numbers: the noise, the timesteps (how much noise is added),
 # and the choice of which nine in ten images keep their text. It draws them for the whole effective

@@ -210,7 +210,7 @@ for name in ("segments", "halving_flat"):
 # This task shows it. The network reads fifty numbers, each +1 or -1. One of the first ten is
 # marked. After the last number, the network must output the sign of the marked number.
 #
-# The mark's signal must survive fifty steps. So we initialise the gates so that units keep their
+# The mark's signal must survive fifty steps. So we initialize the gates so that units keep their
 # state for 1 to 49 steps (Tallec and Ollivier, 2018).
 
 # %% id="task"

@@ -513,8 +513,8 @@ table.drop("autocast")
 # %% [markdown] id="ways-read"
 # - With 8 bits, forward is unchanged, so the loss is exact. Backward uses the rounded tensors, so
 #   the gradient is off, here by more than under autocast.
-# - A checkpoint keeps fewer bytes and exact gradients, but needs more FLOPs. Compression recomputes
-#   nothing, but it rounds, and the hooks need temporary tensors.
+# - A checkpoint keeps fewer bytes, and its gradients are exact, but it needs more FLOPs.
+#   Compression recomputes nothing, but it rounds, and the hooks need temporary tensors.
 # - The two combined keep the fewest bytes, with a small error in the gradient: only the input of
 #   each block is rounded, and the rest is recomputed from it in full precision. The peak doesn't
 #   fall here, because it is at the end of backward: all gradients are in memory, one block is

@@ -127,10 +127,11 @@ pd.DataFrame([(row.op, row.shape, str(row.num_bytes)) for row in large])
 #
 # ## Which part to recompute
 #
-# You can recompute the core of attention, the experts' activation (`moe_act`: what is between the
-# two matmuls, computed from `Split`), or the whole mixture. Megatron Bridge has published
-# measurements of the first two for Moonlight, with 16 billion parameters in total, on 8 H100s with
-# expert parallelism 8. The next table shows them next to our counts for OLMoE's block.
+# You can recompute the core of attention, the experts' activation function, or the whole mixture.
+# Megatron calls the second `moe_act`: it recomputes what is between the two matmuls from `Split`'s
+# output. Megatron Bridge has published measurements of the first two for Moonlight, with 16 billion
+# parameters in total, on 8 H100s with expert parallelism 8. The next table shows them next to our
+# counts for OLMoE's block.
 
 # %% id="choices"
 # NVIDIA-NeMo/Megatron-Bridge@067f987, skills/nemo-mbridge-perf-activation-recompute,

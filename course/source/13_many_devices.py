@@ -8,7 +8,7 @@
 #
 # In this chapter you train one small GPT in five ways on real processes. A meter counts what each
 # process holds and sends, and the losses show whether the training is the same. At the end, you
-# predict models too large for a laptop on eight GPUs.
+# predict what each of eight GPUs holds, for models too large for a laptop.
 #
 # **Budget:** 70 minutes, 3 GiB of memory, no GPU needed.
 

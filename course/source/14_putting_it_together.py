@@ -279,8 +279,8 @@ print(f"checkpoints: {gib:.1f} GiB{beside(guess, gib)}")
 #
 # LoRA freezes the weights. Beside each linear layer of the blocks it trains two thin matrices:
 # $y = W x + 2\,U D x$. $D$ ("down") has 16 rows. $U$ ("up") has 16 columns and starts at zero. Only
-# these two get gradients and states. **This is a different training**: it may learn less, and only
-# its first loss can be compared with the full training's.
+# these two get gradients and states. **This is no longer the same training**: it may learn less,
+# and only its first loss can be compared with the full training's.
 #
 # **Write.** `LoRA`: two `nn.Linear` without bias, of type `dtype`, the second filled with zeros.
 # Then write `forward`.

@@ -204,10 +204,11 @@ widgets.snapshot_triage(runs)
 # %% [markdown] id="frame-text"
 # ## How a case is written
 #
-# A case is one function. `cured=False` runs the script of the report, `cured=True` the same script
-# fixed: the line with `cured` in it is the cure. The function returns an instrument's reading.
-# The two patterns in its `@case` line match that reading, first as reported, then cured. The name
-# before them is the instrument: `assert_same_training`, the meter, a count, or PyTorch's own error.
+# A case is one function. With `cured=False` it runs the reported script, with `cured=True` the
+# fixed one. The line that mentions `cured` is the fix. The function returns an instrument's
+# reading. The two patterns in its `@case` line match that reading, first as reported, then cured.
+# The name before them is the instrument: `assert_same_training`, the meter, a count, or PyTorch's
+# own error.
 
 # %% id="frame"
 CASES = {}

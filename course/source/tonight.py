@@ -145,8 +145,8 @@ plots.ledger_bars(
 # The table pulls each lever all the way. The planner pulls it only as far as your card needs. It
 # chooses the plan predicted to be the fastest that fits, usually the one that recomputes least.
 # Weights and states stay in float32 if a plan with them fits. Otherwise it takes 8-bit states, then
-# bfloat16 throughout, and says so: that is a different training. If a smaller micro-batch is a
-# different training too, it is the planner's last choice.
+# bfloat16 throughout, and says so, because that is no longer the same training. If a smaller
+# micro-batch changes the training too, it is the planner's last choice.
 #
 # A card is never filled to the last byte, because its free memory is fragmented. *Close* means that
 # some steps ran out of memory with this little to spare (10b). *Yes* and the plan rely on a setting
@@ -263,7 +263,7 @@ elif best:
 # |---|---|
 # | the categories of memory, and what lowers each | 01, 01b |
 # | *needs*, *takes*, and why a measurement can mislead | 02, 02b |
-# | a micro-batch and its accumulation, exactly | 08; where it is a different training: 09 |
+# | a micro-batch and its accumulation, exactly | 08; where it is no longer the same training: 09 |
 # | checkpoints: written by hand, where to put them, what to keep | 04 to 07 |
 # | activations that wait in the host's memory | 07d |
 # | the lines for transformers, for diffusers, for several devices | 10, 11, 13 |

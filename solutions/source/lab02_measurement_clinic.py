@@ -161,9 +161,10 @@ print(f"pretended seconds: {mended:.2f}")
 #
 # Difficulty 2/5 · importance 5/5 · 8 minutes
 #
-# "Checkpointing costs a third of the time" is a ratio. This machine gets hot after seven launches,
-# and then everything takes 2.2 times as long. The *other* step really takes 1.25 times as long as
-# the plain one. The benchmark runs seven plain steps, then seven others, and divides the averages.
+# "Checkpointing costs a third of the time" is a ratio. The pretend GPU gets hot after seven
+# launches, and then everything takes 2.2 times as long. The *other* step really takes 1.25 times as
+# long as the plain one. The benchmark runs seven plain steps, then seven others, and divides the
+# averages.
 #
 # **Predict.** What ratio does it report?
 

@@ -831,10 +831,10 @@ print(f"left on the host when the graph is gone: {Bytes(once.held_bytes)}")
 # %% [markdown] id="waiting-text"
 # ## Which blocks should wait on the host?
 #
-# Your solver moves nothing, and your hooks move all that is large. The library's planner chooses
-# for each block: keep, recompute, or move what it saves. Here it plans GPT-2 for three quarters of
-# the bytes that keeping all takes, at an A100's predicted speed, for each of four links to the
-# host.
+# Your solver moves nothing, and your hooks move every large tensor. The library's planner chooses
+# for each block: keep, recompute, or move what it saves. Here it plans GPT-2 within three quarters
+# of the memory that keeping everything takes, at an A100's predicted speed, for each of four links
+# to the host.
 #
 # **Predict.** In the fastest plan over PCIe 4, how many of the 12 blocks wait on the host? This
 # part isn't graded.

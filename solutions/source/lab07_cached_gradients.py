@@ -447,7 +447,7 @@ for dtype in (torch.float32, torch.float64):
 #
 # The cached gradient belongs to the embeddings of the first pass. If the second pass computes
 # different embeddings, the gradient is wrong, and no error is raised. That happens with dropout. It
-# also happens with spectral normalisation, because every forward changes its buffers by one step of
+# also happens with spectral normalization, because every forward changes its buffers by one step of
 # a power iteration.
 #
 # Dropout draws different masks for one batch of 64 than for four of 16. So our reference,
@@ -591,7 +591,7 @@ for name, tower in kinds.items():
 # `zero_grad` and `step`. The goal: each row goes through its tower exactly twice. With a larger
 # batch, the peak grows only by embeddings, their gradients and moments.
 #
-# Before anything runs, refuse what can't be exact: a BatchNorm in training mode normalises with the
+# Before anything runs, refuse what can't be exact: a BatchNorm in training mode normalizes with the
 # statistics of a micro-batch. You notice a loss that isn't finite only after the first pass, when
 # random state and buffers have changed. In that case, restore them.
 
