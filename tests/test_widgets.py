@@ -1,9 +1,7 @@
 """Explorers on the kernel's side: no front end, and no ipywidgets where that is the question."""
 
 import builtins
-import functools
 import re
-import time
 
 import pytest
 
@@ -234,38 +232,3 @@ def triage():
 def test_triage_names_who_holds_the_memory_at_a_moment(triage, moment, words):
     triage.set(name="toy", moment=moment)
     assert words in triage.sentence
-
-
-def seconds_of(action):
-    start = time.process_time()
-    action()
-    return time.process_time() - start
-
-
-def draw_a_line():
-    figure, axes = plots.base.new_figure("one line", height=3)
-    axes.plot([0, 1])
-    plots.base.as_html(figure)
-
-
-def test_a_step_of_a_slider_is_answered_at_once(published, planned, triage):
-    """In the time of five of the simplest figures: within 200 ms on an idle core of a laptop."""
-    limit = 5 * min(seconds_of(draw_a_line) for _ in range(5))
-    steps = [
-        (batch_explorer(), "micro_batch", (3, 4, 5)),
-        (published, "card_gib", (16, 24, 40)),
-        (planned, "budget", ("12 B", "18 B", "40 B")),
-        (triage, "moment", (70, 80, 90)),
-        (widgets.schedule_stepper({"a": planned_events()}), "step", (5, 6, 7)),
-    ]
-    published.set(model="gpt2-xl", micro_batch=8, precision="bf16-amp")
-    triage.set(name="long")
-    for explorer, name, values in steps:
-        moves = [functools.partial(explorer.set, **{name: value}) for value in values]
-        seconds = min(map(seconds_of, moves))
-        assert "<img" in explorer.html
-        assert seconds < limit, f"{name}: {seconds:.2f} s of {limit:.2f} s"
-
-
-def planned_events():
-    return planning.solve([STAGE] * 10, budget_bytes=12).simulation.events
