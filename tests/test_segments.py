@@ -137,14 +137,6 @@ def test_gradients_are_the_same_bit_for_bit_less_is_saved_and_all_is_put_back(na
     assert state_of(model) == before
 
 
-def test_larger_segments_save_fewer_boundaries():
-    model, forward = built("gpt")
-    saved = [gradients(model, forward, s)[2] for s in ("per-block", "every-2", "every-5")]
-    boundary = 2 * 16 * 32 * 4  # (B, T, C) in float32
-    assert saved[0] - saved[1] == 2 * boundary  # 5 segments against 3
-    assert saved[1] - saved[2] == 2 * boundary  # 3 against 1
-
-
 def test_a_cache_for_generation_is_off_meanwhile_and_on_again_after():
     model, _ = published_with_loss("gpt2", use_cache=True)()
     tokens = token_batch(2, 16, 50)

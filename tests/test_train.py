@@ -212,10 +212,7 @@ def test_a_script_gets_what_the_learners_function_needs(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("setting", "said"),
     [
-        (
-            "import torch\nbig = torch.ones(3)",
-            "hidden_of uses big, of type Tensor, which no script",
-        ),
+        ("import torch\nbig = torch.ones(3)", "uses big, of type Tensor, which no script"),
         ("import functools\nbig = functools.partial(max, 1)", "uses big, of type partial"),
         ("class big(tuple): pass", "uses big, of type type"),
     ],
