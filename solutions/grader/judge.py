@@ -93,8 +93,9 @@ class RemoteFunction:
 
 @functools.cache
 def _connection() -> socket.socket:
-    give_up, connection = time.monotonic() + _CONNECT_SECONDS, socket.socket(socket.AF_UNIX)
-    while number := connection.connect_ex(os.environ[SOCKET_VARIABLE]):
+    give_up, path = time.monotonic() + _CONNECT_SECONDS, os.environ[SOCKET_VARIABLE]
+    while number := (connection := socket.socket(socket.AF_UNIX)).connect_ex(path):
+        connection.close()
         if time.monotonic() > give_up:
             raise OSError(number, os.strerror(number))
         time.sleep(0.02)  # the other side is still being started

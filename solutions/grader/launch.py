@@ -95,8 +95,9 @@ class Server:
         try:
             while not select.select([alive], [], [], _POLL_SECONDS)[0]:
                 if stopped() or time.monotonic() > give_up:
-                    with contextlib.suppress(ProcessLookupError):
-                        os.kill(number, signal.SIGKILL)
+                    for end in (os.killpg, os.kill):  # a judge leads a group, a reader doesn't
+                        with contextlib.suppress(ProcessLookupError):
+                            end(number, signal.SIGKILL)
                     return False
         finally:
             os.close(alive)
