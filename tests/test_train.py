@@ -88,6 +88,9 @@ def test_the_plan_fills_its_card_with_what_costs_most_to_run_again():
     # a kernel of attention keeps a number for each head and token, which the units leave out
     assert your_run.peak_bytes("06c") / GIB == pytest.approx(15, abs=0.03)
     assert bars["06c"]["TFLOP"] < min(bars[other]["TFLOP"] for other in ("05", "07"))
+    first, last = (sum(bars[name]["at_peak"].values()) / GIB for name in ("02", "14"))
+    said = " ".join((Path(__file__).parents[1] / "README.md").read_text("utf-8").split())
+    assert f"needs {last:.1f} GiB instead of {first:.0f}" in said
 
 
 def test_a_lever_that_changes_the_training_is_refused_before_anything_is_predicted(monkeypatch):
