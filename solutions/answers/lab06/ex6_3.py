@@ -53,7 +53,7 @@ one_backward = wrong(
     "return total.item()",
 )
 does_not_zero = wrong("what was handed over in .grad", "    optimizer.zero_grad()\n", "")
-logs_the_sum = wrong("it is the sum over all tokens", "loss.item()", "loss.item() * num_targets")
+logs_the_sum = wrong("it is the whole sum", "loss.item()", "loss.item() * num_targets")
 joins_the_rows = wrong(
     "shift, then flatten",
     "(labels[:, 1:] !=",
