@@ -59,7 +59,7 @@ def content(name: str, package: str) -> Path:
     Raises:
         ModuleNotFoundError: In an installed package, which leaves the course out.
     """
-    folder = Path(__file__).resolve().parent.parent / "course" / name
+    folder = Path(__path__[0]).resolve().parent / "course" / name  # of a copy, in its grader
     if not folder.is_dir():
         raise ModuleNotFoundError(
             f"{package} is in course/{name} of the course's folder, which an installed package "
