@@ -130,6 +130,8 @@ def encode(value: Any) -> bytes:
 
 def _tagged(value: Any, tensors: dict[str, torch.Tensor]) -> Any:
     if isinstance(value, torch.Tensor):
+        if value.dtype == torch.uint64 and not value.dim():
+            return value.item()
         if value.dtype not in _DTYPES or value.layout != torch.strided:
             return {"opaque": f"{str(value.dtype).removeprefix('torch.')} {value.layout} Tensor"}
         name, dense = str(len(tensors)), value.detach().to("cpu").resolve_neg()
@@ -159,10 +161,8 @@ def decode(content: bytes) -> Any:
 
 
 def _untagged(value: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
-    if isinstance(value, list):
-        return [_untagged(item, tensors) for item in value]
     if not isinstance(value, dict):
-        return value
+        return [_untagged(item, tensors) for item in value] if isinstance(value, list) else value
     ((tag, inner),) = value.items()
     if tag == "dict" and isinstance(inner, dict):
         return {key: _untagged(item, tensors) for key, item in inner.items()}
