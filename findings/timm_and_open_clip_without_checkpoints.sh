@@ -11,7 +11,7 @@ folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 python3 -m venv "$folder/venv"
 "$folder/venv/bin/pip" --quiet --disable-pip-version-check install "torch==2.13.0" "numpy==2.4.6" \
-    "timm==1.0.31" "open_clip_torch==3.3.0"
+    "torchvision==0.28.0" "timm==1.0.31" "open_clip_torch==3.3.0"
 "$folder/venv/bin/python" - <<'PYTHON'
 import timm
 import torch
