@@ -113,8 +113,9 @@ def _judge_traffic(case: Case, rank: int, result: Result, syncs: Any, num_bytes:
         )
     reduced = f"rank {rank} reduced {sent} bytes of gradients, and"
     faults = {
-        "the gradients stayed on each rank, for model.module knows no ranks: the last micro-batch "
-        "goes through the DistributedDataParallel itself.": sent <= _SMALL and not through_ddp,
+        "the gradients stayed on each rank, for model.module knows nothing of ranks: the last "
+        "micro-batch goes through the DistributedDataParallel itself.": sent <= _SMALL
+        and not through_ddp,
         "no gradient was ever reduced: the last micro-batch, its forward too, must run outside of "
         "no_sync.": sent <= _SMALL,
         f"{reduced} only {by_ddp} by the backward of DistributedDataParallel: what it has averaged "

@@ -56,7 +56,7 @@ overflows = wrong(
     "    return -(ratios.diagonal().log() + back.diagonal().log()).mean() / 2",
 )
 leaves_labels_on_the_cpu = wrong("on another device, as a GPU is", ", device=images.device", "")
-lets_one_pair_pass = wrong("whatever the embeddings are, and it went", " or len(images) < 2", "")
+lets_one_pair_pass = wrong("so its loss is always 0, and it went", " or len(images) < 2", "")
 does_not_look_at_the_rows = wrong("this came: 'IndexError", "len(images) != len(texts) or ", "")
 asserts = wrong("this came: 'AssertionError", "raise ValueError", "raise AssertionError")
 takes_the_scale_out_of_the_graph = wrong(

@@ -49,7 +49,7 @@ moves_the_averages = wrong(
     "            torch.autograd.grad(loss_of(unet, *drawn), trained)",
 )
 moves_the_random_state = wrong(
-    "after your call the random state is another",
+    "after your call the random state has moved",
     "torch.random.fork_rng(devices=[])",
     "contextlib.nullcontext()",
 )

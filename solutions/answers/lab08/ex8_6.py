@@ -61,7 +61,7 @@ keeps_the_error = wrong(
     "            last = error\n",
 )
 takes_half_a_step_for_an_update = wrong(
-    "you returned as after a whole update",
+    "you returned as after a full update",
     "        optimizer.zero_grad()\n        with",
     "        optimizer.zero_grad()\n        loss = None\n        with",
     "            break",
