@@ -5,7 +5,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import wraps
 from pathlib import Path
 from typing import Any, Self
 from unittest import mock
@@ -113,12 +113,16 @@ class Roofline(TorchDispatchMode):
     def _count_hooks(self) -> Callable[..., None]:
         plain = saved_tensors_hooks.__init__
 
-        def counted(hook: Callable[[Any], Any], kept: Any) -> Any:
-            self.hooks += 1
-            return hook(kept)
+        def counted(hook: Callable[[Any], Any]) -> Callable[[Any], Any]:
+            @wraps(hook)  # checkpoint knows its own hooks by their attributes, since 2.15
+            def counting(kept: Any) -> Any:
+                self.hooks += 1
+                return hook(kept)
+
+            return counting
 
         return lambda hooks, pack_hook, unpack_hook: plain(
-            hooks, partial(counted, pack_hook), partial(counted, unpack_hook)
+            hooks, counted(pack_hook), counted(unpack_hook)
         )
 
     def run_operation(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
