@@ -42,7 +42,7 @@ def lab(tmp_path_factory):
 
 @pytest.fixture(scope="module", autouse=True)
 def thawed_after_a_file():
-    """Let what a file's tests left be collected."""
+    """Collect what a file's tests left."""
     yield
     gc.unfreeze()
 
@@ -111,7 +111,7 @@ def memory_fractions(monkeypatch):
 
 @pytest.hookimpl(optionalhook=True)  # where xdist is not
 def pytest_xdist_make_scheduler(config, log):
-    """Give each file to one worker, and of the wrong answers each exercise, which are many.
+    """Send each file to one worker, and of the wrong answers each exercise, which are many.
 
     In the order that they are collected in: notebooks, which take long, first, and the wrong
     answers' small portions last. By the number of tests, a file of three slow ones would end alone.

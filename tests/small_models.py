@@ -27,7 +27,7 @@ KINDS = {
 
 
 def configured(kind, **changes):
-    """Give a kind's small configuration, with changes."""
+    """Return a kind's small configuration, with changes."""
     make, sizes = KINDS[kind]
     return make(**{**sizes, **changes})
 
@@ -39,7 +39,7 @@ def small(kind, **changes):
 
 
 def inputs(kind):
-    """Give what a small model's forward takes, of 2 examples."""
+    """Return what a small model's forward takes, of 2 examples."""
     if kind in (GPT, LSTM):
         return (token_batch(2, 8, 50),)
     if kind is UNet3d:
@@ -82,7 +82,7 @@ def losses(model, batches, rate):
 
 
 def with_loss(kind, rows, length, **changes):
-    """Give a function that builds a small model, and its loss on texts or images of a length."""
+    """Return a function that builds a small model, and its loss on texts or images of a length."""
 
     def build():
         model = kind(configured(kind, **changes))
@@ -119,7 +119,7 @@ ASKED |= {"sd35-medium": {"seq": 5}, "flux-dev": {"seq": 5, "size": 8}}
 
 
 def published_with_loss(name, micro_batch=2, *, asked=None, **changes):
-    """Give a function that builds a published model, small, and its loss on a batch."""
+    """Return a function that builds a published model, small, and its loss on a batch."""
     sizes = {**TINY[name], **changes}
 
     def build():

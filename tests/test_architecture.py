@@ -174,7 +174,7 @@ def is_module(name):
 
 
 def room_of(name):
-    """Give wing and room of a module: `("", "memory")`, `("school", "marks")`."""
+    """Return wing and room of a module: `("", "memory")`, `("school", "marks")`."""
     if name == "memory.timeline":
         return "", name
     first, _, rest = name.partition(".")
@@ -187,14 +187,14 @@ def room_of(name):
 
 
 def name_of(path):
-    """Give a module's name below the library, as in `memory.meter`."""
+    """Return a module's name below the library, as in `memory.meter`."""
     place = next((place for place in PLACES if place in path.parents), path.parent)
     name = path.relative_to(place).with_suffix("").as_posix().replace("/", ".")
     return f"{PLACES.get(place, '')}{name}".removesuffix(".__init__")
 
 
 def offenders(broken, paths=MODULES):
-    """Give what breaks a rule in each module that does, by its path in the library."""
+    """Return what breaks a rule in each module that does, by its path in the library."""
     found = {name_of(path): broken(path) for path in paths}
     return {name: what for name, what in found.items() if what}
 
@@ -227,7 +227,7 @@ TITLES = {
 
 
 def drawing():
-    """Give the text of CONTRIBUTING.md: a wing a block, each room with what it may import."""
+    """Return the text of CONTRIBUTING.md: a wing a block, each room with what it may import."""
     blocks = []
     for wing, rooms in WINGS.items():
         lines = [TITLES[wing]]
@@ -305,7 +305,7 @@ def file_of(name):
 
 
 def loaded_by(names):
-    """Give the modules that load with some: those around them, and what they import at the top."""
+    """Return the modules that load with some: those around them, and their imports."""
     found, pending = set(), set(names)
     while pending:
         name = pending.pop()

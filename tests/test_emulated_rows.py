@@ -40,7 +40,7 @@ OF_AMPERE = "bf16"  # on a T4 no fused attention takes bfloat16, so that scores 
 
 
 def rows_of(device):
-    """Give each row's key, the bytes requested, predicted, and counted from its tensors."""
+    """Yield each row's key, the bytes requested, predicted, and counted from its tensors."""
     predicted = recorded.load("predicted").rows
     for key, row in recorded.load(device.partition(",")[0]).rows.items():
         has_both = "report" in row and "report" in predicted.get(key, {})
@@ -59,7 +59,7 @@ def is_foreign(device, key):
 
 
 def beyond(device, requested, predicted):
-    """Give the bytes beyond the prediction and at most two workspaces; negative if it is high."""
+    """Return the bytes beyond the prediction and at most two workspaces; negative if it is high."""
     names = [mib for name, mib in WORKSPACES_MIB.items() if name in device]
     workspaces = int((names or [OTHER_WORKSPACES_MIB])[0] * MIB) + 4096  # and rounding
     return min(0, requested - predicted) + max(0, requested - predicted - workspaces)

@@ -52,7 +52,7 @@ def test_every_answer_is_found_whatever_editors_do(root, name):
 
 
 def bare(source):
-    """Give a cell without its first line, and without blanks."""
+    """Return a cell without its first line, and without blanks."""
     return "".join(source.split("\n", 1)[1].split())
 
 

@@ -66,7 +66,7 @@ NOT_RUN = {"lab", "test", "emulate", "grade", "build"}
 
 
 def commands_of(root):
-    """Give the words of each command that a reader may paste, from blocks and within a sentence."""
+    """Yield the words of commands that a reader may paste, from blocks and within a sentence."""
     text = (root / "README.md").read_text(encoding="utf-8")
     blocks = "".join(re.findall(r"```bash\n(.*?)```", text, flags=re.S)).splitlines()
     spans = re.findall(r"`(python3? [^`]+|uvx [^`]+)`", re.sub(r"```.*?```", "", text, flags=re.S))

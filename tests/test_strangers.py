@@ -304,7 +304,7 @@ def _layers(model):
 
 @contextlib.contextmanager
 def in_float64():
-    """Let what is made here be exact enough that a difference is one."""
+    """Make what is built here exact enough that a difference is one."""
     torch.set_default_dtype(torch.float64)
     try:
         yield
@@ -314,7 +314,7 @@ def in_float64():
 
 @contextlib.contextmanager
 def _only(loss, start, stop):
-    """Let a loss see some of its samples."""
+    """Show a loss some of its samples."""
     before = [(cell, cell.cell_contents) for cell in _cells(loss, {}).values()]
     try:
         for cell, value in before:

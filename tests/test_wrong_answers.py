@@ -87,7 +87,7 @@ class Exercise:
         return {name: self.whole(getattr(module, name)) for name in self.names}
 
     def whole(self, answer):
-        """Give the function or class of a changed solution; another answer is one already."""
+        """Return the function or class of a changed solution; another answer is one already."""
         if not isinstance(answer, Change):
             return answer
         (cell,) = self.cells({"exercise"})
@@ -238,7 +238,7 @@ NUMBERS = re.compile(r"\[[^]]*\]|[-+]?\d[\d,.e+-]*")  # they differ from case to
 
 @contextlib.contextmanager
 def each_fault_told(exercise):
-    """Give judges, where a right value comes, each fault's own too: it gets the fault's words.
+    """Tell judges, where a right value comes, each fault's own too: it gets the fault's words.
 
     Wrong answers show that a mistake gives a value; this shows that the value gets the mistake's
     words, for all faults that a check knows.

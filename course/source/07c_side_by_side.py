@@ -129,7 +129,7 @@ def cost_planned(whole, profile, budget_bytes):
 
 # %% id="sides-table"
 def side_by_side(whole, seen):
-    """Give the plan's points for the bytes of each way, and all as a table."""
+    """Return the plan's points for the bytes of each way, and all as a table."""
     arithmetic = planning.Speed(bytes_per_second=1e30)  # count FLOPs only
     profile = planning.profile(whole, whole, speed=arithmetic, selective=True)
     planned, rows, base = {}, {}, seen["none"][1]

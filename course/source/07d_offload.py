@@ -62,7 +62,7 @@ def offloading(copied):
         ### END SOLUTION
 
     def unpack(array):
-        """Give a tensor with memory of its own: the copy on the device."""
+        """Return a tensor with memory of its own: the copy on the device."""
         ### BEGIN SOLUTION
         return torch.from_numpy(array).clone()
         ### END SOLUTION

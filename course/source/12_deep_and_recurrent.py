@@ -249,7 +249,7 @@ print("0.1 twice is 0.19:", compared(twice, statistics_after(plainly, momentum=0
 # %% id="on-copies"
 @contextmanager
 def on_copies(block):
-    """Let a block's modules work on copies of their buffers for a while."""
+    """Make a block's modules work on copies of their buffers for a while."""
     ### BEGIN SOLUTION
     owned = [(module, name, buffer) for module in block.modules()
              for name, buffer in module.named_buffers(recurse=False)]  # fmt: skip

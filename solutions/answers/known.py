@@ -91,7 +91,7 @@ def _mark_around(value: ast.expr) -> ast.expr | None:
 
 
 def _words_and_changes(mark: ast.expr) -> list[Any]:
-    """Give a mark's words, None where it has none, and its changes of the solution."""
+    """Return a mark's words, None where it has none, and its changes of the solution."""
     given = [ast.literal_eval(part) for part in mark.args] if isinstance(mark, ast.Call) else []
     return given if ast.unparse(mark).startswith("wrong") else [None, *given]
 

@@ -82,7 +82,7 @@ def selftest(
 
 
 def only(lab: Lab, exercise: str) -> Lab:
-    """Give a lab with the checks of one exercise alone."""
+    """Return a lab with the checks of one exercise alone."""
     cells = [
         cell
         for cell in lab.cells

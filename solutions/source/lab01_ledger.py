@@ -425,7 +425,7 @@ plots.ledger_bars(bars, title="Llama-2-7B between two steps", cards_gib=(16, 24,
 
 # %% id="given-1-5"
 def gradients_left(model: nn.Module) -> dict[str, int]:
-    """Give the bytes of gradients there when backward comes to a module, by its name.
+    """Return the bytes of gradients there when backward comes to a module, by its name.
 
     Modules that contain modules have no entry: what was there before is there still.
     The model must run its modules in the order in which it declares them.

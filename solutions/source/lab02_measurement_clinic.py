@@ -547,7 +547,7 @@ class Births(TorchDispatchMode):
 # %% id="answer-2-5"
 # exercise 2.5
 def made(arguments: list[Tensor], results: list[Tensor]) -> set:
-    """Give the storages, `tensor.untyped_storage()`, that an operation has made."""
+    """Return the storages, `tensor.untyped_storage()`, that an operation has made."""
     ### BEGIN SOLUTION
     known = {tensor.untyped_storage() for tensor in arguments}
     return {tensor.untyped_storage() for tensor in results} - known

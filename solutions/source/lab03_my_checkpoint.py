@@ -395,7 +395,7 @@ def batch_norms(function):
 
 @contextlib.contextmanager
 def uncounted(norms):
-    """Let these BatchNorms normalise as ever and leave their statistics as they are."""
+    """Make these BatchNorms normalize and leave their statistics as they are."""
     before = [(norm, norm.momentum, norm.num_batches_tracked) for norm in norms]
     for norm in norms:
         norm.momentum, norm.num_batches_tracked = 0.0, None
@@ -740,7 +740,7 @@ checks.lab03.region(Region)
 
 # %% id="given-describe"
 def describe(tensor):
-    """Give the operation that made a tensor, and what must come out again."""
+    """Return the operation that made a tensor, and what must come out again."""
     node = tensor.grad_fn
     made_by = type(node).__name__.removesuffix("0") if node else "no operation"
     return made_by, tensor.shape, tensor.dtype, tensor.device
@@ -816,12 +816,12 @@ def compare_logs(logs, first, again):
 
 # %% id="given-defaults"
 def no_contexts():
-    """Give the two contexts that do nothing."""
+    """Return the two contexts that do nothing."""
     return contextlib.nullcontext(), contextlib.nullcontext()
 
 
 def gpus_of(args, kwargs):
-    """Give the devices, other than the CPU, of all tensors in the arguments."""
+    """Return the devices, other than the CPU, of all tensors in the arguments."""
     leaves, _ = tree_flatten((args, kwargs))
     places = {leaf.device for leaf in leaves if isinstance(leaf, Tensor)}
     return {place for place in places if place.type not in ("cpu", "meta")}
@@ -885,7 +885,7 @@ def read_options(function, kwargs):
 # %% id="answer-3-6"
 # exercise 3.6
 def checkpoint(function, *args, **kwargs):
-    """Give a function's result, keep only its arguments; backward runs it again.
+    """Return a function's result, keep only its arguments; backward runs it again.
 
     Args:
         function: Anything callable, with any arguments and results.

@@ -87,13 +87,13 @@ def output_bytes(stages, index):
 
 
 def waiting_bytes(stages, end):
-    """Give the bytes of the gradient that waits while a part up to `end` runs."""
+    """Return the bytes of the gradient that waits while a part up to `end` runs."""
     return 0 if end + 1 == len(stages) else output_bytes(stages, end)
 
 
 # %% id="given-needs"
 def kept_needs(stages, index, end):
-    """Give what a kept stage needs besides its input, in a part up to `end`."""
+    """Return what a kept stage needs besides its input, in a part up to `end`."""
     stage, output = stages[index], output_bytes(stages, index)
     saving = stage.saved_bytes + stage.kept_temporary_bytes
     forward = max(saving, output + stage.forward_temporary_bytes)
@@ -103,7 +103,7 @@ def kept_needs(stages, index, end):
 
 
 def dropped_needs(stages, start, stop, end):
-    """Give what dropping stages `start` to `stop - 1` needs besides its input."""
+    """Return what dropping stages `start` to `stop - 1` needs besides its input."""
     most = 0
     for index in range(start, stop):
         own_input = stages[index].input_bytes if index > start else 0
@@ -182,7 +182,7 @@ figures.schedule(
 # %% id="answer-4-1"
 # exercise 4.1
 def segments_cost(stages: list[planning.Stage], length: int) -> tuple[int, float]:
-    """Give peak and time of a step in segments of one length, the last one kept.
+    """Return peak and time of a step in segments of one length, the last one kept.
 
     Args:
         stages: The chain.
@@ -382,7 +382,7 @@ guess = None  # forwards
 # %% id="answer-4-3"
 # exercise 4.3
 def fewest_forwards(num_stages: int, num_places: int) -> int:
-    """Give the fewest forwards that take a chain backward, one stage kept at a time.
+    """Return the fewest forwards that take a chain backward, one stage kept at a time.
 
     Args:
         num_stages: Stages of the chain, from 1 on.
@@ -447,7 +447,7 @@ for places in (1, 2, 4, 8, 16, 32):
 # %% id="answer-4-4"
 # exercise 4.4
 def revolve_tree(num_stages: int, num_places: int) -> tuple:
-    """Give the tree with the fewest forwards, one stage kept at a time.
+    """Return the tree with the fewest forwards, one stage kept at a time.
 
     Args:
         num_stages: Stages of the chain, from 1 on.
@@ -550,7 +550,7 @@ everything = planning.simulate(narrowing, tuple(range(9))).peak_bytes
 # %% id="answer-4-5"
 # exercise 4.5
 def smallest_budget(stages: list[planning.Stage]) -> int:
-    """Give the smallest peak that any tree of a chain has.
+    """Return the smallest peak that any tree of a chain has.
 
     Args:
         stages: The chain, of unequal stages.
@@ -620,7 +620,7 @@ print(f"{Bytes(floor)} of {Bytes(everything)}: {share:.0%}{beside(guess, share)}
 # %% id="answer-4-6"
 # exercise 4.6
 def fastest_tree(stages: list[planning.Stage], budget_bytes: int) -> tuple:
-    """Give the fastest tree whose peak fits a budget, the chain's own input included.
+    """Return the fastest tree whose peak fits a budget, the chain's own input included.
 
     Raises:
         ValueError: When no tree fits; the message has the smallest budget, in bytes.
@@ -674,7 +674,7 @@ checks.lab04.fastest_tree(fastest_tree)
 # **Predict.** With half the memory of "all kept", by what percentage is a step longer?
 
 # %% id="guess-half"
-guess = None  # per cent
+guess = None  # percent
 
 
 # %% id="plans"

@@ -132,7 +132,7 @@ checks.lab05.checkpoint_only(checkpoint_only)
 # percentage of those does a checkpoint around each attention module free?
 
 # %% id="guess-attention"
-guess = None  # per cent
+guess = None  # percent
 
 # %% id="given-parts"
 PARTS = {
@@ -229,7 +229,7 @@ plots.tradeoff(
 # %% id="answer-5-2"
 # exercise 5.2
 def cost_of_keeping(trace, kept: set[str]) -> tuple[int, int]:
-    """Give what it costs to keep some tensors of a trace and to recompute the others.
+    """Return what it costs to keep some tensors of a trace and to recompute the others.
 
     Args:
         trace: With `ops`, `needed`, and `num_bytes`, a dict from name to bytes.
@@ -656,7 +656,7 @@ print(f"head {Bytes(head.kept_bytes)} kept, {Bytes(head.working_bytes)} at work"
 # of a step grow?
 
 # %% id="guess-target"
-guess = None  # per cent
+guess = None  # percent
 
 
 # %% id="targets"

@@ -140,7 +140,7 @@ def gradient_vector(model):
 
 
 def relative(seen, wanted):
-    """Give the relative difference of two vectors."""
+    """Return the relative difference of two vectors."""
     if torch.equal(seen, wanted):
         return 0.0
     return float((seen - wanted).norm() / wanted.norm())
@@ -345,7 +345,7 @@ guess = None  # per cent
 
 # %% id="rows"
 def token_rows(lines, width=48):
-    """Give tokens and labels `(B, T)`: indentation and padding have the label -100."""
+    """Return tokens, labels `(B, T)`: indentation and padding have the label -100."""
     rows = [data.encode(line[:width]) for line in lines]
     tokens = nn.utils.rnn.pad_sequence(rows, batch_first=True)
     labels = nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=-100)
@@ -577,7 +577,7 @@ def refuse_impossible(num_steps, num_rows, num_terms):
 
 
 def remember(model):
-    """Give a function that puts a model's buffers and the random state back as now."""
+    """Return a function that puts a model's buffers and the random state back."""
     buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
     random_state = torch.get_rng_state()
     gpu_states = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []

@@ -175,7 +175,7 @@ print(f"ln 64 = {math.log(64):.1f}: the loss of a guess among 64")
 # do four micro-batches of 16 still make?
 
 # %% id="guess-comparisons"
-guess = None  # per cent
+guess = None  # percent
 
 
 # %% id="accumulate"
@@ -198,7 +198,7 @@ def accumulate(towers, inputs, loss_of, micro_batch):
 
 # %% id="given-gradients"
 def gradients(backward, inputs, micro_batch=16, training=True, make=make):
-    """Give loss and gradients of fresh towers; the last gradient is the scale's."""
+    """Return loss and gradients of fresh towers; the last gradient is the scale's."""
     towers, loss_of = make()
     modules = nn.ModuleList([*towers, loss_of]).to(inputs[0].dtype).train(training)
     loss = backward(towers, inputs, loss_of, micro_batch)
@@ -206,7 +206,7 @@ def gradients(backward, inputs, micro_batch=16, training=True, make=make):
 
 
 def relative_error(seen, exact):
-    """Give the largest of some gradients' relative errors; 1 where one is missing."""
+    """Return the largest of some gradients' relative errors; 1 where one is missing."""
     both = zip(seen, exact, strict=True)
     return max(
         1.0 if s is None else ((s - e).norm() / e.norm()).item() for s, e in both

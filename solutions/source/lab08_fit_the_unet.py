@@ -335,7 +335,7 @@ print(f"updates by the optimizer's count: {count:.0f}")
 def room_for_activations(
     unet: nn.Module, side: int, state_bytes, cap_bytes: int
 ) -> int:
-    """Give the bytes that a cap leaves above the floor, or refuse.
+    """Return the bytes that a cap leaves above the floor, or refuse.
 
     Args:
         unet: Float32. Its `config` has `in_channels` and `block_out_channels`, a number
@@ -501,7 +501,7 @@ checks.lab08.prices_of(prices_of)
 # the rest of the block. What is the block's price, as a percentage of its forward's FLOPs?
 
 # %% id="guess-price"
-guess = None  # per cent
+guess = None  # percent
 
 # %% id="prices"
 some = [part[:FULL] for part in drawn]
@@ -558,7 +558,7 @@ pd.DataFrame({"peak, MiB": {name: f"{peak / MIB:.2f}" for name, peak in peaks.it
 
 # %% id="update-time"
 def update_time(plan, num, full, plain, prices):
-    """Give the time of an update of `num` images, in FLOPs at full speed."""
+    """Return the time of an update of `num` images, in FLOPs at full speed."""
     micro_batch, choice = plan
     rounds = -(-num // micro_batch)  # rounded up
     return rounds * max(micro_batch, full) * (plain + sum(prices[b] for b in choice))
@@ -620,7 +620,7 @@ checks.lab08.cheapest_fit(cheapest_fit)
 # what percentage does the fastest plan for 6 MiB increase the time?
 
 # %% id="guess-slower"
-guess = None  # per cent
+guess = None  # percent
 
 
 # %% id="plain-flops"
@@ -761,7 +761,7 @@ UPDATES, LOW = 120, 5 * MIB
 
 
 def caps():
-    """Give number and cap of every update, in order."""
+    """Yield number and cap of every update, in order."""
     for update in range(UPDATES):
         if update == 110:
             yield update, int(1.9 * MIB)  # fails, and the same update comes again

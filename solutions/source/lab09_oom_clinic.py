@@ -99,7 +99,7 @@ def forwards(modules):
 
 # %% id="verdict"
 def verdict(right, step, make):
-    """Give the part of a training that is the first to differ from the right one."""
+    """Return the part of a training that is the first to differ from the right one."""
     try:
         with warnings.catch_warnings(action="ignore"):
             checks.assert_same_training(right, step, make=make)
@@ -141,7 +141,7 @@ def gradient_of(step, make, *batch):
 
 
 def off_by(step, make, *batch):
-    """Give how far a step's gradient is from the plain step's, as a share."""
+    """Return how far a step's gradient is from the plain step's, as a share."""
     seen, right = (gradient_of(each, make, *batch) for each in (step, plain_step))
     return float((seen - right).norm() / right.norm())
 
@@ -245,7 +245,7 @@ print(f"case A: off by {off_a:.1f} of its norm{beside(guess, off_a)}")
 # %% id="answer-9-1"
 # exercise 9.1
 def changed_in_between() -> dict[str, tuple[str, float, Callable]]:
-    """Give the findings of cases A and B.
+    """Return the findings of cases A and B.
 
     Returns:
         For "A" and for "B" the cause (a word of the list), the reading (a number), and
@@ -372,7 +372,7 @@ print(f"case C: off by {off_c:.0%}{beside(guess, off_c)}")
 # %% id="answer-9-2"
 # exercise 9.2
 def repeated_work() -> dict[str, tuple[str, float, Callable]]:
-    """Give the findings of cases C and D.
+    """Return the findings of cases C and D.
 
     Returns:
         For "C" and for "D" the cause, the reading, and a mended function:
@@ -489,7 +489,7 @@ def broken_f(model, optimizer, images, labels):
 # %% id="answer-9-3"
 # exercise 9.3
 def untrained_parts() -> dict[str, tuple[str, float, Callable]]:
-    """Give the findings of cases E and F.
+    """Return the findings of cases E and F.
 
     Returns:
         For "E" and for "F" the cause, the reading, and a mended function:
@@ -585,7 +585,7 @@ def broken_h(model, optimizer, micro_batches):
 
 # %% id="window-h"
 def window_h():
-    """Give four micro-batches of two rows; each token is the label of its place."""
+    """Return four micro-batches of two rows; each token is the label of its place."""
     counts = 6, 12, 30, 48  # of targets
     return [(text(2, count // 2 + 1),) * 2 for count in counts]
 
@@ -593,7 +593,7 @@ def window_h():
 # %% id="answer-9-4"
 # exercise 9.4
 def memory_and_windows() -> dict[str, tuple[str, float, Callable]]:
-    """Give the findings of cases G and H.
+    """Return the findings of cases G and H.
 
     Returns:
         For "G" and for "H" the cause, the reading, and a mended function:
@@ -711,7 +711,7 @@ except torch.OutOfMemoryError as error:
 # %% id="answer-9-5"
 # exercise 9.5
 def died_in_backward() -> dict[str, tuple[str, float, Callable]]:
-    """Give the finding of case I.
+    """Return the finding of case I.
 
     Returns:
         For "I" the cause, the reading, and a mended function:
@@ -793,7 +793,7 @@ except torch.OutOfMemoryError as error:
 # %% id="answer-9-6"
 # exercise 9.6
 def died_in_update() -> dict[str, tuple[str, float, Callable]]:
-    """Give the finding of case J.
+    """Return the finding of case J.
 
     Returns:
         For "J" the cause, the reading, and a mended function: `(model, batches) ->
@@ -850,7 +850,7 @@ def whole_window(model, optimizer):
 
 
 def trial(broken, make, *batch):
-    """Give the step to trust, the broken one, and how to begin."""
+    """Return the step to trust, the broken one, and how to begin."""
 
     def on_batch(step):
         return lambda model, optimizer: step(model, optimizer, *batch)
@@ -860,7 +860,7 @@ def trial(broken, make, *batch):
 
 # %% id="trials"
 def trials():
-    """Give a trial for each case that trains something else."""
+    """Return a trial for each case that trains something else."""
     tokens, longer = text(4, 32), text(4, 33)
     return {
         "A": trial(broken_a, make_a, tokens),

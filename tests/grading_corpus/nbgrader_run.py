@@ -55,7 +55,7 @@ def run(python, folder, *words):
 
 
 def exported(python, folder):
-    """Give points by student, as `nbgrader export` writes them from the gradebook."""
+    """Return points by student, as `nbgrader export` writes them from the gradebook."""
     run(python, folder, "nbgrader", "export")
     with (folder / "grades.csv").open(newline="") as table:
         return {row["student_id"]: float(row["score"]) for row in csv.DictReader(table)}

@@ -141,6 +141,6 @@ def how_measured(report: StepMemory) -> str:
 
 
 def in_words(ledger: Mapping[str, int]) -> str:
-    """Name the categories in words; what is under half a per cent cannot be seen either."""
+    """Name the categories in words; what is under half a percent cannot be seen either."""
     visible = {k: v for k, v in ledger.items() if v > sum(ledger.values()) / 200}
     return ", ".join(f"{k.replace('_', ' ')} {human_bytes(v)}" for k, v in visible.items())

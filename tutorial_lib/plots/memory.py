@@ -31,7 +31,7 @@ def step_timeline(report: StepMemory, *, beside: StepMemory | None = None) -> Co
     if not report.timeline:
         raise ValueError("this report has no timeline: save it whole, with to_json(timeline=True).")
     curve = report.curve()
-    # What never reaches half a per cent cannot be seen: it has no place in the legend either.
+    # What never reaches half a percent cannot be seen: it has no place in the legend either.
     shown = [name for name in COLORS if max(p[name] for p in curve) > report.peak_bytes / 200]
     figure, axes = new_figure(
         f"{report.label or 'One training step'}, {how_measured(report)}", height=3.6

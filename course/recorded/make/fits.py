@@ -142,7 +142,7 @@ def make_optimizer(name: str, model: nn.Module) -> torch.optim.Optimizer:
 
 
 def caps_of(row: dict[str, str], card_bytes: int) -> Iterator[tuple[str, float, bool]]:
-    """Give each capped run: whose estimate, the share of the card, and whether it ran."""
+    """Yield each capped run: whose estimate, the share of the card, and whether it ran."""
     for name in CAPS:
         if row[f"{name}_cap_ran"]:
             share = round(int(row[f"{name}_bytes"]) / card_bytes, 2)
@@ -214,7 +214,7 @@ def answer(rows: list[dict[str, str]], *, cudnn: bool) -> list[dict[str, Any]]:
 
 
 def asked_of(seen: dict[str, Any] | None, cap_of: str) -> dict[str, Any]:
-    """Give what a run that asks cuDNN adds to an answer: nothing where it was not asked."""
+    """Return what a run that asks cuDNN adds to an answer: nothing where it was not asked."""
     if seen is None:
         return {"reserved_cudnn": "", "emulated_ran_cudnn": ""}
     free = seen["free"] or {"reserved": 0}
@@ -261,7 +261,7 @@ def print_table(answers: list[dict[str, str]]) -> None:
 
 
 def key_of(row: dict[str, str]) -> tuple[str, ...]:
-    """Give what tells a row of the source from all others."""
+    """Return what tells a row of the source from all others."""
     return tuple(row[name] for name in ("model", "optimizer", "batch", "card"))
 
 

@@ -26,7 +26,7 @@ WAYS = {
 
 
 def peaks(strategy, around):
-    """Give the bytes above the start on the card, and those that a step pins on the host."""
+    """Return the bytes above the start on the card, and those that a step pins on the host."""
     loss, model = Recipe("vit-b-16", 16).make_loss("cuda")
 
     def step():

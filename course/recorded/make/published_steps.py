@@ -38,7 +38,7 @@ class Rms(nn.Module):
 
 
 def layer(make: Callable[[], nn.Module], *shape: int, dtype=torch.float32, fixed=True):
-    """Give a layer's forward and backward; `fixed` keeps one gradient, else it is drawn anew."""
+    """Return a layer's forward and backward; `fixed` keeps one gradient, else it is drawn anew."""
     module, x = make(), torch.randn(shape, dtype=dtype)
     gradient = torch.randn_like(x) if fixed else None
     x.requires_grad_()
@@ -97,7 +97,7 @@ def distance(kind: str, vocabulary: int):
 
 
 def train(model: nn.Module, loss: Callable[[], Tensor], optimizer="adamw", clip=False, keep=False):
-    """Give a training step; `keep` zeroes the gradients in place, as PyTorch before 2.0 did."""
+    """Return a training step; `keep` zeroes the gradients in place, as PyTorch before 2.0 did."""
     made = {
         "adamw": torch.optim.AdamW,
         "for-loop": partial(torch.optim.AdamW, foreach=False),
@@ -186,7 +186,7 @@ def causal(name: str, dtype=HALF) -> nn.Module:
 
 
 def old_loss(logits: Tensor, ids: Tensor) -> Tensor:
-    """Give the loss as the models of transformers had it up to 4.45: the logits are copied."""
+    """Return the loss as the models of transformers had it up to 4.45: the logits are copied."""
     shifted = logits[..., :-1, :].contiguous()
     return F.cross_entropy(shifted.flatten(0, 1), ids[:, 1:].flatten())
 
@@ -532,7 +532,7 @@ class _KeepsItsInput(torch.autograd.Function):
 
 @contextlib.contextmanager
 def old_softmax():
-    """Let softmax and cross-entropy keep their input, as before PyTorch 1.11."""
+    """Make softmax and cross-entropy keep their input, as before PyTorch 1.11."""
 
     def softmax(x, dim=None, _stacklevel=3, dtype=None):
         return _KeepsItsInput.apply(x if dtype is None else x.to(dtype), "softmax", dim)

@@ -79,7 +79,7 @@ def cost(recipe: str, speed: Speed) -> list[float]:
 
 
 def at_depth(recipe: dict[str, Any], depth: Any, speed: Speed) -> list[float]:
-    """Give the costs of a step; of many equal blocks, from those of two and of three."""
+    """Return the costs of a step; of many equal blocks, from those of two and of three."""
     if depth is None:
         return cost(json.dumps(recipe), speed)
     field, blocks = depth
@@ -91,7 +91,7 @@ def at_depth(recipe: dict[str, Any], depth: Any, speed: Speed) -> list[float]:
 
 
 def sides(row: Row) -> list[list[float]]:
-    """Give FLOPs, roofline seconds, and with the CPU's: without and with what it pays for."""
+    """Return FLOPs, roofline seconds, and with the CPU's: without and with what it pays for."""
     chosen = {"optimizer": "adamw-fused", "overrides": {}} | json.loads(row["recipe"])
     depth, changed = chosen.pop("depth", None), chosen.pop("with", {})
     speed, found = SPEEDS.get(row["card"][:4], Speed()), []
@@ -171,7 +171,7 @@ def summary(name: str, pairs: Iterable[tuple[float, float]]) -> str:
 
 
 def main(patterns: Sequence[str]) -> None:
-    """Print the prices of the rows in per cent, and how many points the predictions are off."""
+    """Print the prices of the rows in percent, and how many points predictions are off."""
     warnings.simplefilter("ignore")
     if patterns == ["--own"]:
         rows = list(own())  # before the file is emptied
@@ -182,7 +182,7 @@ def main(patterns: Sequence[str]) -> None:
         return
     found = []
     heads = f"{'published':>9}{'FLOPs':>8}{'roofline':>10}{'with CPU':>10}"
-    print(f"{'price of a step, per cent':<32}{heads}")
+    print(f"{'price of a step, percent':<32}{heads}")
     for row in read(patterns or ("*",)):
         ratio, (flops, time, longer) = published(row), predicted(row)
         found.append((row, ratio, flops, time, longer))

@@ -56,7 +56,7 @@ def draw(figure, plain, frugal, size):
 
 
 def social(plain, frugal):
-    """Give the picture of 1280 by 640 pixels that GitHub asks for, in few colours."""
+    """Return the picture of 1280 by 640 pixels that GitHub asks for, in few colours."""
     figure = Figure(figsize=(12.8, 6.4), layout="constrained", facecolor="white")
     figure.get_layout_engine().set(w_pad=0.2, h_pad=0.15)
     figure.suptitle("Training that fits", fontsize=34, fontweight="bold")

@@ -131,7 +131,7 @@ STEPS = {
 
 
 def requested(name):
-    """Give the bytes that PyTorch's allocator is asked for in a steady step."""
+    """Return the bytes that PyTorch's allocator is asked for in a steady step."""
     with torch.device("cuda"):
         step, *_ = STEPS[name]()
         for _ in range(3):

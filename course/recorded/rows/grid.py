@@ -18,7 +18,7 @@ def tried(model: str, ways: tuple[str, ...] = ("per-block", "library-switch")) -
         ways: Which strategies of checkpointing count.
 
     Returns:
-        `saved` in per cent of the whole step's peak, `largest batch` and
+        `saved` in percent of the whole step's peak, `largest batch` and
         `largest batch, checkpointed`, each by the step's label. The batches are estimates for an
         A100 of 80 GB, mostly low: as if all that forward and backward add grew with the batch.
     """

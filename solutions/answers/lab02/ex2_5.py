@@ -113,7 +113,7 @@ def asks_python_for_its_tensors(step, model, optimizer):
 
 
 def windows(step, model, optimizer):
-    """Give each leak's operation and storage, and the tensors on it that Python knows."""
+    """Return each leak's operation and storage, and the tensors on it that Python knows."""
     made_by = collected(step)
     meant = no_leak(model, optimizer)
     left = [(op, s) for s, op in made_by.items() if s not in meant]

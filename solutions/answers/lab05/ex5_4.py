@@ -16,7 +16,7 @@ pops_the_parts = wrong(
 
 
 def held(options):
-    """Give the most bytes held at once; the process of a graded answer does not see the check's."""
+    """Return the most bytes held at once; a graded process sees no check."""
     kept = itertools.accumulate((option.kept_bytes for option in options), initial=0)
     return max(k + option.working_bytes for k, option in zip(kept, options, strict=False))
 

@@ -19,5 +19,5 @@ def but(name, case, *, cause=None, reading=None, mended=None):
 
 
 def plain(model, optimizer: Optimizer, *batch):
-    """Give checkpoints up."""
+    """Stop checkpointing."""
     return LAB.plain_step(model, optimizer, *batch)
