@@ -130,11 +130,11 @@ def test_a_linear_layer_is_one_launch_whatever_the_shape_of_its_rows(shape):
 def test_a_checkpoint_calls_three_hooks_for_each_saved_tensor():
     x, mark = torch.ones(2, requires_grad=True), lambda kept: kept
     mark.is_torchs = True  # as checkpoint marks its own hooks since 2.15
-    with Roofline(planning.Speed()) as roofline:
+    with Roofline(planning.Speed()) as roofline, Roofline(planning.Speed()) as inner:
         checkpoint(torch.exp, x, use_reentrant=False).sum().backward()
         hooks = torch.autograd.graph.saved_tensors_hooks(pack_hook=mark, unpack_hook=abs)
         with hooks:
             x.exp()
-    assert (roofline.hooks, hooks.pack_hook.is_torchs) == (3 + 1, True)
+    assert (roofline.hooks, inner.hooks, hooks.pack_hook.is_torchs) == (3 + 1, 3 + 1, True)
     speed = planning.Speed(launch_seconds=1.0, hook_seconds=0.5)
     assert (speed.longer(9.0, 7, 3), speed.longer(1.0, 7, 3)) == (9.0, 8.5)

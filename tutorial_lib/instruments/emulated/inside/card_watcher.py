@@ -26,7 +26,7 @@ MAX_EVENTS = 100_000
 KINDS = ("requested", "allocated", "reserved")
 # What ends a program whatever the card's values are.
 NOT_OF_VALUES = (OSError, ImportError, NameError, AttributeError, TypeError, KeyboardInterrupt)
-OF_PLACES_OR_TYPES = ("same device", "expected device", "should be the same", "same dtype")
+OF_PLACES_OR_TYPES = ("same device", "expected device", "Input type (", "same dtype")
 
 
 def install() -> None:

@@ -98,10 +98,10 @@ class Roofline(TorchDispatchMode):
     def __init__(self, speed: Speed) -> None:
         super().__init__()
         self.speed, self.seconds, self.launches, self.matmuls, self.hooks = speed, 0.0, 0, 0, 0
-        self._counting = mock.patch.object(saved_tensors_hooks, "__init__", self._count_hooks())
 
     def __enter__(self) -> Self:
         """Begin, and count what checkpoints do with saved tensors, too."""
+        self._counting = mock.patch.object(saved_tensors_hooks, "__init__", self._count_hooks())
         self._counting.start()
         return super().__enter__()  # type: ignore[no-untyped-call, no-any-return]
 
