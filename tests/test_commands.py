@@ -204,16 +204,14 @@ def make_pair():
     step, model, optimizer = make_step()
     return step, model, [optimizer, optimizer]
 
-def make_nothing():
-    return 3
-
-def make_on_gpu():
-    return make_loss(1)[0], nn.Linear(2, 2).cuda()
+def make_nothing(): return 3
+def make_sized(batch_size, *rest): return make_loss(batch_size)
+class Own(nn.Linear): pass
+def make_on_gpu(): return make_loss(1)[0], nn.Linear(2, 2).cuda()
 
 def make_broken():
     model = nn.Linear(4, 4)
-    def step():
-        model(torch.ones(2, 3)).sum().backward()
+    def step(): model(torch.ones(2, 3)).sum().backward()
     return step, model, torch.optim.SGD(model.parameters())
 """
 
@@ -337,6 +335,8 @@ def test_the_readmes_lines_for_an_engineer_run_as_they_stand(root, capsys, tiny)
         ("train.py:make_net", [], "    model = Linear()"),
         ("train.py:make_pair", [], "returns its optimizers in a list, and one is needed"),
         ("train.py:make_nothing", [], "returns int: return step, model and optimizer"),
+        ("train.py:make_sized", [], "has a parameter batch_size without a default: call it mic"),
+        ("train.py:Own", [], "is the class Own, and nothing says what it is trained on."),
         ("train.py", [], "/train.py:make_loss, "),
         ("model.py", [], "    model = Net()\n    images = torch.randn(micro_batch"),
         ("broken.py", [], "is not valid Python"),

@@ -95,12 +95,21 @@ def build(recipe: RecipeFields, device: torch.device | str) -> tuple[Any, ...]:
     asked |= recipe.overrides
     given: dict[str, Any] = {key: value for key, value in asked.items() if value is not None}
     given["device"] = device
-    made = function(**{key: value for key, value in given.items() if key in taken})
-    if isinstance(made, nn.Module):
-        cls = type(made).__name__
+    given = {key: value for key, value in given.items() if key in taken}
+    is_model = inspect.isclass(function) and issubclass(function, nn.Module)
+    for key, parameter in () if is_model else taken.items():
+        variadic = parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+        if parameter.default is parameter.empty and key not in given and not variadic:
+            raise ValueError(
+                f"{name} has a parameter {key} without a default: call it micro_batch if it is "
+                f"the number of samples, give it a default, or hand it over with --set {key}=VALUE."
+            )
+    made = function if is_model else function(**given)
+    if is_model or isinstance(made, nn.Module):
+        cls = getattr(made, "__name__", type(made).__name__)
         raise ValueError(
-            f"{name} returns a {cls}, and nothing says what it is trained on. "
-            + _add(name.rpartition(":")[0], cls)
+            f"{name} {'is the class' if is_model else 'returns a'} {cls}, and nothing says what "
+            "it is trained on. " + _add(name.rpartition(":")[0], cls)
         )
     for key in asked:
         if key not in taken and asked[key] not in (None, 1):
