@@ -1,20 +1,20 @@
 # %% [markdown] id="title"
 # # Appendix: other frameworks
 #
-# Every framework that differentiates keeps tensors for backward, and every large one can drop and
-# recompute them. They call it checkpoint, remat or recompute. Your wrapper, a policy, or a compiler
-# determines which tensors are kept.
+# Every framework that computes gradients keeps tensors for backward, and every large one can
+# recompute them instead, under the name checkpoint, remat or recompute. A wrapper, a policy, or a
+# compiler decides which tensors are kept.
 #
-# Here one model with one set of weights runs in PyTorch, JAX, TensorFlow and Keras. You compare
-# gradients, count the bytes kept for backward, and read what XLA reports about its program for a
-# CPU. In that program the wrapper reruns blocks but saves no memory.
+# Here the same model, with the same weights, runs in PyTorch, JAX, TensorFlow and Keras. You
+# compare gradients, count the bytes kept for backward, and see what XLA, JAX's compiler, makes of a
+# checkpoint.
 #
 # **Budget:** 70 minutes, 3 GiB of memory, no GPU needed.
 #
-# The frameworks are an extra: `pip install -e ".[frameworks]"` in the course's folder. A cell that
-# begins with `# needs jax` is skipped if you don't have JAX. The companion
-# [15b](15b_accumulation_elsewhere.ipynb) shows accumulation in optax and Keras, offload, and JAX's
-# module libraries: Flax NNX, Linen, Haiku.
+# To install the frameworks, run `pip install -e ".[frameworks]"` in the course's folder. A cell
+# that begins with `# needs jax` is skipped if you don't have JAX. The companion
+# [15b](15b_accumulation_elsewhere.ipynb) covers accumulation in optax and Keras, offloading, and
+# JAX's module libraries: Flax NNX, Linen, Haiku.
 
 # %% id="imports"
 import io
@@ -50,13 +50,13 @@ frameworks.leave_out_cells("jax", "tensorflow", "keras")
 #                                └ norm, attention, +, norm, MLP, +
 # ```
 #
-# The model is three blocks of the course's GPT, with eager attention. The text is the source code
-# of Python's standard library. The other frameworks get the weights as NumPy arrays, with matrices
-# of shape (inputs, outputs). We count bytes in units of one block's input.
+# The model is three blocks of the course's GPT, with eager attention. Its input is source code from
+# Python's standard library. The other frameworks get the weights as NumPy arrays, with matrices of
+# shape (inputs, outputs). One *unit* is one block's input.
 #
-# For each framework we count the bytes it keeps, without and with its wrapper, and compare the
-# wrapper's gradients with PyTorch's plain ones. A weight's error is its largest difference, as a
-# share of its largest gradient.
+# For each framework we count the units kept without and with its checkpoint wrapper, and compare
+# the wrapper's gradients with PyTorch's plain ones. A gradient's error is its largest difference,
+# as a share of its largest entry.
 
 # %% id="model"
 BATCH, SEQ, WIDTH, HEADS = 4, 128, 128, 4
@@ -105,9 +105,9 @@ def flat(blocks):
 
 
 # %% [markdown] id="write-compare"
-# **Write.** `relative_error`, against the list `wanted`. `np.asarray` accepts any framework's
-# array. Python's `max` may miss a NaN; NumPy's doesn't. If the list lacks a gradient, raise a
-# `ValueError` and don't compare the rest.
+# **Write.** `relative_error`, the largest error of `gradients`, compared with the list `wanted`.
+# `np.asarray` accepts any framework's array. Use NumPy's `max`, since Python's may miss a NaN. If a
+# gradient is missing, raise a `ValueError`.
 
 
 # %% id="compare"
@@ -180,16 +180,16 @@ pd.DataFrame({"kept": kept, "peak": peaks}).div(UNIT).round(1)  # in units
 # jax.checkpoint(block)             the same block; inside a gradient it keeps its arguments only
 # ```
 #
-# JAX has no modules and no `.grad`. A model is a function of weights and data. `jax.checkpoint`
-# takes a function and returns one. `jax.remat` is another name for it.
+# JAX has no modules and no `.grad`: a model is a function of weights and data. `jax.checkpoint`,
+# also called `jax.remat`, takes a function and returns one.
 #
-# What waits for backward? `jax.vjp` runs forward and returns the backward pass as an object that
-# JAX can unpack like a list. JAX calls the arrays in it *residuals*. In practice a step runs under
-# `jax.jit`, which compiles it. So we compile forward too, and count the residuals it returns.
+# What does JAX keep for backward? `jax.vjp` runs forward and also returns the backward pass, an
+# object that holds the arrays that backward reads, called *residuals*. Steps are usually compiled,
+# by `jax.jit`. So we compile forward too, and count the residuals that it returns.
 #
 # **Predict.** PyTorch's softmax, norm and GELU are single operations, with a backward written by
-# hand. In JAX each consists of small operations, which keep their own inputs, compiled or not.
-# Without a wrapper, how many times PyTorch's bytes does JAX keep?
+# hand. In JAX each is made of small operations, and each of those keeps its own inputs, compiled or
+# not. Without a wrapper, how many times as many bytes as PyTorch does JAX keep?
 
 # %% id="guess-jax"
 guess = None  # times
@@ -215,10 +215,10 @@ def jax_norm(x, shift, scale):
 
 
 # %% [markdown] id="write-jax-block"
-# **Write.** `jax_block`, three lines: norm, attention, sum, norm, MLP, sum, as in the drawing at
-# the top. `linear(w, "qkv", x)` is a layer (`qkv`, `out`, `up`, `down`),
-# `jax_norm(x, *w["norm_1"])` is a norm, and `jax.nn.gelu` is the GELU. The gradients must equal
-# PyTorch's.
+# **Write.** `jax_block`, in three lines: norm, attention, +, norm, MLP, +, as in the drawing at the
+# top. `linear(w, "qkv", x)` runs a layer (`qkv`, `out`, `up`, `down`), `attend` goes between `qkv`
+# and `out`, `jax_norm(x, *w["norm_1"])` is a norm, and `jax.nn.gelu` the GELU. The output must
+# equal PyTorch's.
 
 
 # %% id="jax-block"
@@ -270,11 +270,12 @@ def jax_loss(model, w):
 
 
 # %% [markdown] id="write-jax-kept"
-# **Write.** `jax_kept`. A compiled forward is `jax.jit(partial(jax.vjp, loss))`, where `loss` is
-# `partial(jax_loss, model)`. It returns the loss and the backward pass, whose leaves
-# (`jax.tree.leaves`) are the residuals. Some are weights, which are in memory anyway: leave out
-# arrays with fewer than three axes. With the wrapper, 4 units must remain: the inputs of three
-# blocks, and the distances that the loss squares.
+# **Write.** `jax_kept`, the bytes of all residuals. A compiled forward is
+# `jax.jit(partial(jax.vjp, loss))`, where `loss` is `partial(jax_loss, model)`. Called with the
+# weights, it returns the loss and the backward pass, whose leaves (`jax.tree.leaves`) are the
+# residuals. Some are weights, which are in memory anyway, so leave out arrays with fewer than three
+# axes. With the wrapper, 4 units must remain: the inputs of three blocks, and the distances that
+# the loss squares.
 
 
 # %% id="jax-kept"
@@ -331,19 +332,19 @@ for name, run_block in BLOCKS.items():
 
 # %% [markdown] id="policies-text"
 # `print_saved_residuals` lists residuals without running anything. The list above is for one block,
-# without its arguments. The compiler can't drop residuals here: forward and backward are two
-# programs, and forward must return everything that backward reads. In JAX 0.12 `tanh` keeps one
-# fewer tensor, which is 4 units per block.
+# without its arguments. Compiling drops none of these, because forward and backward are two
+# programs here, and forward must return everything that backward reads. (In JAX 0.12 `tanh` keeps
+# one fewer tensor, 4 units per block.)
 #
 # ### Policies
 #
-# A *policy* is asked about each residual: keep it, or recompute it? In chapter 07 you wrote a
-# policy as a pair of dispatch modes. In JAX it is an argument of `jax.checkpoint`. The `dots`
-# policies keep the results of matmuls, and recompute the rest. Tensors can also be chosen by name
+# A *policy* decides for each residual whether to keep or to recompute it. In chapter 07 you wrote
+# one as a pair of dispatch modes. In JAX it is an argument of `jax.checkpoint`. The `dots` policies
+# keep the results of matmuls and recompute everything else. You can also choose tensors by name
 # (15b).
 #
-# **Predict.** How many units wait for backward with `dots_saveable`? (In order, the results of a
-# block's six matmuls take 3, 4, 1, 1, 4 and 1 units.)
+# **Predict.** In order, the results of a block's six matmuls take 3, 4, 1, 1, 4 and 1 units. With
+# `dots_saveable`, how many units do the three blocks and the loss keep for backward?
 
 # %% id="guess-dots"
 guess = None
@@ -364,11 +365,11 @@ for name in POLICIES:
 
 # %% [markdown] id="policies-read"
 # In each block the last matmul's result is only added to `x`, so no gradient needs it. That leaves
-# 13 units for each of the three blocks, plus 4 for the blocks' inputs and the loss.
+# 13 units for each of the three blocks, plus 4, as always, for the blocks' inputs and the loss.
 #
-# "No batch dims" is JAX's way of saying "the linear layers, but not attention's two matmuls", whose
-# results are large for the FLOPs they cost. Under `vmap` over experts' weights this policy keeps
-# nothing, because the experts' axis is a batch dimension.
+# The policy with `no_batch_dims` keeps the results of the linear layers, but not those of
+# attention's two matmuls, which are large for the FLOPs that they cost. If you `vmap` over experts'
+# weights, it keeps nothing, because the experts' axis is a batch dimension.
 #
 # ## Who decides in the end? The compiler
 #
@@ -377,19 +378,19 @@ for name in POLICIES:
 #                  jax.checkpoint decides here               the bytes are decided here
 # ```
 #
-# In practice forward and backward are *one* program. Then JAX's choice of residuals is only a plan.
-# XLA, JAX's compiler, determines what is in memory: it may fuse small operations, so that their
-# results are never written. `memory_analysis().temp_size_in_bytes` reports the bytes of everything
-# but arguments and results. This *predicted* size depends on XLA's version and the processor, so
-# your numbers may differ. Everything below is from XLA's CPU backend. Its GPU and TPU backends
-# optimize differently.
+# In practice forward and backward are compiled as *one* program. Then JAX's choice of residuals is
+# only a plan, and XLA decides what is in memory. For example, it may fuse small operations, so that
+# their results are never written. `memory_analysis().temp_size_in_bytes` predicts the bytes of
+# everything but arguments and results. Your numbers may differ, because they depend on XLA's
+# version and on the processor. These are from the CPU backend; the GPU and TPU backends optimize
+# differently.
 #
-# JAX asks the compiler to keep the plan's order. Around each recomputed block it puts an
-# *optimization barrier*, so that the second computation is not merged with the first
-# (`prevent_cse=True`). We count the barriers before and after compilation.
+# JAX asks the compiler to follow the plan. Around each recomputed block it puts an *optimization
+# barrier*, which keeps the recomputation apart from the first run (`prevent_cse=True`). We count
+# the barriers before and after compilation.
 #
-# **Predict.** The three blocks are compiled for a CPU. `per block` needs how many times as many
-# bytes as `none`?
+# **Predict.** The three blocks are compiled for a CPU. How many times as many bytes as `none` does
+# `per block` need?
 
 # %% id="guess-compiled"
 guess = None
@@ -419,11 +420,11 @@ left = programs["per block"].as_text().count("opt-barrier")
 print(f"barriers handed to the compiler: {handed_over}, left in its program: {left}")
 
 # %% [markdown] id="scan-text"
-# On the CPU, `per block` runs blocks again but frees no memory (JAX 0.10.2). This backend drops the
-# barriers, and without them nothing makes the recomputation wait for backward. (That's unproven:
-# JAX 0.12.0.1 drops them too, yet does free memory.) A loop makes the recomputation wait in both
-# versions: `jax.lax.scan` runs one block many times over stacked weights, and XLA must reserve the
-# residuals of all iterations.
+# On the CPU, `per block` runs blocks again but saves no memory (JAX 0.10.2). A likely reason: this
+# backend drops the barriers, so nothing makes the recomputation wait for backward. (But JAX
+# 0.12.0.1 drops them too, and does save memory.) In both versions a loop makes it wait:
+# `jax.lax.scan` runs one block over stacked weights. Its backward is a second loop, and XLA stores
+# the residuals of all iterations until then.
 
 
 # %% id="scan"
@@ -457,9 +458,8 @@ print("gradients equal to 1e-5:", relative_error(jax.tree.leaves(of_each)) < 1e-
 # ```
 #
 # TensorFlow's allocator reports a peak only on GPUs (`tf.config.experimental.get_memory_info`). On
-# a CPU we count with `frameworks.tensorflow_step`, as the course's meter does for PyTorch: a
-# callback sees each operation's results, and a weak reference tells when one is freed. The callback
-# is internal to TensorFlow, so a later version may not have it.
+# a CPU we count with `frameworks.tensorflow_step`, which works like the course's meter for PyTorch:
+# a callback sees each operation's results, and a weak reference tells when a result is freed.
 
 # %% id="tf-attend"
 # needs tensorflow
@@ -509,14 +509,13 @@ for name, wrapper in (("none", lambda block: block), ("per block", tf.recompute_
 tf_report("TensorFlow", steps)
 
 # %% [markdown] id="tf-read"
-# Without a wrapper the tape keeps more than any other framework here: most operations' inputs and
-# results, needed or not.
+# Without a wrapper the tape keeps most operations' inputs and results, needed or not.
 #
-# `tf.recompute_grad` doesn't replay random numbers. In eager mode dropout draws a different mask
-# when it reruns, so gradients are silently wrong (TensorFlow 2.21).
+# `tf.recompute_grad` doesn't replay random numbers. In eager mode dropout draws a different mask in
+# the recomputation, so gradients are silently wrong (TensorFlow 2.21).
 #
 # `tf.function` builds a graph first, and may drop and fuse operations. No public API reports what
-# it holds on a CPU.
+# that program holds on a CPU.
 #
 # ## Keras: a scope
 #
@@ -527,10 +526,10 @@ tf_report("TensorFlow", steps)
 #                                                       or torch.utils.checkpoint
 # ```
 #
-# Keras runs on three backends and calls the backend's own function, here TensorFlow's. Its scope
-# has four modes: `full` (every layer), `activations`, `larger_than` a size, and `list_of_layers` by
-# name. Mind the defaults, or gradients differ: a norm's epsilon is 1e-5 in PyTorch and 1e-3 in
-# Keras.
+# Keras runs on three backends and calls the backend's own checkpoint function, here TensorFlow's.
+# Its scope has four modes: `full` (every layer), `activations`, `larger_than` a size, and
+# `list_of_layers` by name. To get PyTorch's gradients, check the defaults: a norm's epsilon is 1e-5
+# in PyTorch, but 1e-3 in Keras.
 #
 # The documentation of `RematScope` says "This should be used when initializing the layer" and, in
 # the next sentence, "Rematerialization applies at execution time, not at creation time". So we try
@@ -603,13 +602,12 @@ sizes.set_axis(["waiting, units", "peak, units"], axis=1).join(table["matmuls"])
 # %% [markdown] id="keras-read"
 # The scope takes effect where the layer is *created*. Around a call it silently does nothing.
 # `full` wraps each block and also the layers inside it, so the block's recomputation is itself
-# checkpointed. That lowers its peak, and the dense layers' `matmuls` run a third time.
+# checkpointed. That lowers the peak, but the dense layers' matmuls run a third time.
 #
 # ## Side by side
 #
-# All rows have the same model, weights and gradients. *Waiting* is what is kept for backward.
-# *Peak* is the most that a step holds excluding the weights, counted operation by operation. JAX's
-# peak is what XLA predicts for one program on the CPU.
+# *Waiting* is what is kept for backward. *Peak* is the most that a step holds at once, without the
+# weights. For JAX, XLA predicts it for the step as one CPU program.
 
 # %% id="side-by-side"
 # NBVAL_IGNORE_OUTPUT
@@ -630,13 +628,13 @@ display(pd.DataFrame.from_dict(table, orient="index", columns=heads))
 plots.ledger_bars(bars, title="Bytes that wait for backward: three blocks")
 
 # %% [markdown] id="end"
-# Without a wrapper the bytes kept differ severalfold, since the frameworks split the same formulas
-# into different operations. With a wrapper they agree, since only the boundaries are kept. So a
-# saving quoted for checkpointing says as much about the baseline as about checkpointing.
+# Without a wrapper the bytes kept differ severalfold, because the frameworks split the same
+# formulas into different operations. With a wrapper they nearly agree, because little more than the
+# boundaries is kept. So a quoted saving says as much about the baseline as about checkpointing.
 #
-# All numbers but JAX's are from eager mode. JAX's bars show what a compiled forward hands over to a
-# separate backward program. In one program XLA fuses small operations, so JAX's peak is lower than
-# its residuals.
+# All numbers but JAX's are from eager mode. JAX's bars show what a compiled forward returns for a
+# separate backward program. In one program XLA can fuse operations, so JAX's plain peak is below
+# its bar.
 
 # %% id="verdicts"
 # needs jax, tensorflow, keras

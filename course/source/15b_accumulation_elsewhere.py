@@ -11,8 +11,8 @@
 #
 # **Budget:** 50 minutes, 2 GiB of memory, no GPU needed.
 #
-# The frameworks are an extra: `pip install -e ".[frameworks]"` in the course's folder. As in
-# chapter 15, a cell that begins with `# needs jax` is skipped if JAX isn't installed.
+# To install the frameworks, run `pip install -e ".[frameworks]"` in the course's folder. A cell
+# that begins with `# needs jax` is skipped if you don't have JAX.
 
 # %% id="imports"
 from collections import Counter
@@ -34,7 +34,7 @@ torch.set_num_threads(1)
 frameworks.leave_out_cells("jax", "optax", "flax", "haiku", "tensorflow", "keras")
 
 # %% [markdown] id="model-text"
-# ## Does it give the gradient of the whole batch?
+# ## Does accumulation give the gradient of the whole batch?
 #
 # ```text
 # micro-batch 1    micro-batch 2    micro-batch 3        micro-batch 4
@@ -44,7 +44,8 @@ frameworks.leave_out_cells("jax", "optax", "flax", "haiku", "tensorflow", "keras
 #
 # PyTorch adds to `.grad`, and your loop decides when to step (chapter 08). In JAX and Keras the
 # *optimizer* counts the micro-batches. You pass each gradient to `optax.MultiSteps`, or to a Keras
-# optimizer with `gradient_accumulation_steps`, and it updates with the mean of every $k$ of them.
+# optimizer with `gradient_accumulation_steps`. After every $k$ gradients it updates the weights,
+# with the mean of the $k$.
 #
 # A mean of means is the batch's mean only if all micro-batches have the same size. So we split 32
 # images equally, into 16 and 16, and unequally, into 24 and 8. The model is a residual network on
@@ -96,9 +97,9 @@ def show(gradients_of):
 
 
 # %% [markdown] id="optax-text"
-# **Predict.** Micro-batches of 24 and 8 images get the same weight in the mean. Each weight matrix
-# has a gradient. In the one that is farthest off, how large is the error, as a percentage of that
-# gradient's largest entry?
+# **Predict.** Micro-batches of 24 and 8 images get the same weight in the mean. Of the weight
+# matrices' gradients, take the one that is farthest off: how large is its error, as a percentage of
+# its largest entry?
 
 # %% id="guess-unequal"
 guess = None
@@ -169,9 +170,9 @@ show(with_keras)
 
 # %% [markdown] id="window-text"
 # The rule of chapter 08 holds in both libraries: divide by the number of samples in the window, not
-# by the number of micro-batches. `MultiSteps` also keeps its own copy of the gradients, as `.grad`
-# does in PyTorch. The printed ratio is that copy's size relative to the weights. The copy is
-# float32, whatever the weights are (optax 0.2.8).
+# by the number of micro-batches. `MultiSteps` keeps the accumulated gradient in its state, as
+# PyTorch does in `.grad`. The printed ratio compares its bytes with the weights'. It is float32,
+# whatever the weights are (optax 0.2.8).
 #
 # ## What counts as a step?
 #
@@ -180,9 +181,9 @@ show(with_keras)
 # epoch 2            │1 2   3 4 5 6    the second window takes two of each
 # ```
 #
-# A window may continue into the next epoch. And a learning-rate schedule may take "step" to mean a
-# micro-batch or an update. In our test, every micro-batch's gradient is 1, and the learning rate
-# falls from 1 to 0 in twelve "steps".
+# A window may continue into the next epoch. And a learning-rate schedule may count micro-batches or
+# updates as its steps. In our test, every micro-batch's gradient is 1, and the learning rate falls
+# from 1 to 0 in twelve steps.
 #
 # **Predict.** After epoch 1, one update is done and two micro-batches wait. What learning rate does
 # Keras report?
@@ -223,14 +224,14 @@ for epoch in (1, 2):
 # %% [markdown] id="windows-read"
 # In both libraries, the second update mixes gradients of two epochs, and a run that ends after
 # epoch 1 loses two micro-batches. But Keras' schedule counts micro-batches (although its
-# `iterations` counts updates), and the schedule inside `MultiSteps` counts updates. With windows of
-# four, Keras' schedule must be four times as long for the same effect. Keras' moving average of the
-# weights (`use_ema`) counts micro-batches too.
+# `iterations` counts updates), while the schedule inside `MultiSteps` counts updates. So with
+# windows of four, Keras' schedule must be four times as long for the same effect. Keras' moving
+# average of the weights (`use_ema`) counts micro-batches too.
 #
-# **With `MultiSteps`, one infinite gradient ruins the run.** `MultiSteps` multiplies the update and
-# the accumulated sum by 0 or 1, and 0 times infinity is NaN. So the weights become NaN at that
-# micro-batch, even in the middle of a window (optax 0.2.8). Put `optax.apply_if_finite` around
-# `MultiSteps`, not inside it.
+# **With `MultiSteps`, one infinite gradient ruins the run.** To skip the update in the middle of a
+# window, `MultiSteps` multiplies it by 0, and 0 times infinity is NaN. So the weights become NaN at
+# that very micro-batch (optax 0.2.8). Put `optax.apply_if_finite` around `MultiSteps`, not inside
+# it.
 #
 # ## Can a policy move a tensor to the host?
 #
@@ -288,20 +289,21 @@ for policy in (policies.save_only_these_names("boundary"), offload):
 #            └──── all end in jax.checkpoint, so policies are the same
 # ```
 #
-# JAX's functions have no side effects, but a module holds state. So NNX, Flax's current library,
-# has its own wrappers (`nnx.jit`, `nnx.grad`, `nnx.remat`). They split a module into its layout and
-# its parameters, call JAX's function on these, and join them again. You can do the same with
+# JAX expects functions without side effects, but a module holds state. So NNX, Flax's current
+# library, has its own wrappers (`nnx.jit`, `nnx.grad`, `nnx.remat`). They split a module into
+# layout and parameters, call JAX's function on these, and join them again. You can do the same with
 # `nnx.split` and `nnx.merge`. A plain `jax.checkpoint` accepts a function of an NNX module too, but
 # it silently loses every change of state: dropout draws the same mask in each step, and BatchNorm's
 # running mean never changes (Flax 0.12.8).
 #
-# With `nnx.scan` the order matters. `nnx.scan(nnx.remat(block))` keeps each block's input, and
-# `nnx.remat(nnx.scan(block))` saves nothing: backward repeats the whole scan first (Flax 0.12.8).
+# With `nnx.scan` the order matters. `nnx.scan(nnx.remat(block))` keeps only each block's input, but
+# `nnx.remat(nnx.scan(block))` saves no memory, because backward repeats the whole scan first (Flax
+# 0.12.8).
 #
-# Linen and Haiku create parameters while the function runs. So a plain `jax.checkpoint` can't wrap
-# a part of the model. The libraries' own wrappers also pass the parameters through. As in chapter
-# 15, we count what a compiled forward hands over, in units of one block's input. (JAX 0.12 keeps
-# one fewer unit for each `tanh`.)
+# Linen and Haiku create parameters while the function runs, so a plain `jax.checkpoint` can't wrap
+# a part of the model. Use the libraries' own wrappers, which pass the parameters through. As in
+# chapter 15, we count what a compiled forward returns for backward, in units of one block's input.
+# (JAX 0.12 keeps one fewer unit for each `tanh`.)
 
 # %% id="nnx-block"
 # needs jax, optax, flax
@@ -404,9 +406,9 @@ claims.Verdicts(
 )  # fmt: skip
 
 # %% [markdown] id="names-text"
-# ## What do other libraries call it?
+# ## What does each library call it?
 #
-# The next cell looks up the names.
+# The next cell checks that these names exist.
 
 # %% id="names"
 IDEAS = {

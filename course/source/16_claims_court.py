@@ -1,11 +1,10 @@
 # %% [markdown] id="title"
 # # The claims court
 #
-# This course began with five documents, A to E, and a list of 85 things that they say. Some are
-# claims, some are published measurements, and some are only topics or code examples. They
-# contradict each other, and some are wrong. A chapter or a lab has settled each one, by a number
-# that a cell computed. Here they all are, each with its verdict and the cell to look at. But first
-# come your own answers to the ten questions.
+# This course began with five documents, A to E. We listed 85 things that they say: claims,
+# published measurements, topics and code examples. Some contradict each other, and some are wrong.
+# A chapter or a lab settled each one with a number that a cell computed. This chapter lists them
+# with their verdicts, and links to those cells.
 #
 # **Budget:** 20 minutes, 1 GiB of memory, no GPU needed.
 
@@ -23,11 +22,11 @@ pd.set_option("display.max_colwidth", None)  # show questions whole
 # %% [markdown] id="ask"
 # ## The ten questions again
 #
-# You answered them in chapter 00. Before you go on, answer them again with what you know now.
+# You answered them in chapter 00. Before you read the verdicts, answer them again.
 
 # %% [markdown] id="answer-text"
 # Run the cell and click your choices, or write a letter in place of each `None`, as in `1: "b"`.
-# They stay in `my_answers.json` next to this notebook.
+# Your answers are kept in `my_answers.json` next to this notebook.
 
 # %% id="my-answers"
 answers = {1: None, 2: None, 3: None, 4: None, 5: None}
@@ -35,7 +34,7 @@ answers |= {6: None, 7: None, 8: None, 9: None, 10: None}
 guesses.keep("after", answers)
 
 # %% [markdown] id="before-and-after-text"
-# These are the right letters, next to your answers from before the course and from today:
+# The table shows the right answers, and yours from before the course and from today:
 
 # %% id="before-and-after"
 asked = pd.DataFrame(guesses.questions(), index=range(1, 11))
@@ -51,11 +50,11 @@ asked[["question", "answer", "claim"]].join(mine.fillna(""))
 # %% [markdown] id="court-text"
 # ## The words, and the count
 #
-# Every verdict is one of the words in the next table. We tested each claim with a figure under many
-# conditions: kernels, precisions, optimizers, ways to checkpoint, and the source's own settings.
-# The numbers then determine the verdict: if a verdict contradicts them, the chapter doesn't build.
-# If one sentence of a source gives several figures, they must all hold under the same condition. A
-# source's "this batch fits" is a lower bound: it is right if ours is as large or larger.
+# Every verdict is one of the words in the next table. If a claim gives a figure, we tested it under
+# many conditions: kernels, precisions, optimizers, ways to checkpoint, and the source's own
+# settings. Those numbers decide the verdict. If one sentence of a source gives several figures,
+# they must all hold under the same condition. If a source says that a batch fits, it's right if our
+# largest batch is at least as large.
 
 # %% id="words"
 pd.Series(claims.WORDS, name="means").to_frame()
@@ -65,8 +64,7 @@ pd.Series(claims.WORDS, name="means").to_frame()
 # what a GPU's kernels would need, worked out without running them. *Emulated* bytes come from
 # PyTorch's own CUDA allocator, but no kernel ran. *Measured* values come from a real device.
 # *Computed* means any other value, such as a gradient or an accuracy. *Cited* values are from a
-# source that the chapter names. No number in the table is typed by hand: each is in the output of
-# the linked cell.
+# source that the chapter names.
 
 # %% id="tally"
 court = claims.court()
@@ -80,10 +78,10 @@ pd.DataFrame(table).reindex(list(claims.WORDS)).fillna(0).astype(int).replace(0,
 # %% [markdown] id="picture-text"
 # ## Every figure, next to what we found
 #
-# Each row is one figure from a source. The bar at 1 is the figure, or its range, widened by the
-# error we allow. Each tick is our result under one condition, divided by the figure. A tick on the
-# bar confirms the figure. A tick at the edge of the picture is really farther out. (For E02's batch
-# we only asked whether three times as many samples fit, so its ticks are at the figure itself.)
+# Each row is one figure from a source. The bar around 1 is the figure, or its range, widened by the
+# error that we allow. Each tick is our result under one condition, divided by the figure: a tick on
+# the bar confirms it. Ticks at the picture's edge are really farther out. (For E02's batch we only
+# asked whether three times as many samples fit, so its ticks are at the figure itself.)
 
 # %% id="picture"
 lines = [(v, f) for v in court if v.tried for f in claims.figures(v.claim)]
@@ -123,38 +121,37 @@ pd.DataFrame(rows, columns=columns).set_index("the source says")
 court
 
 # %% [markdown] id="doubt"
-# ## The most open to doubt
+# ## Which verdicts are most open to doubt?
 #
-# - **E06** gives the largest batches for SD 2.1, and a share saved. The source specifies neither
-#   the image size nor the kernel nor the optimizer. With the latents of the source's code and 8-bit
-#   states, we found its share. The batches of 4 and 12 count as right because they fit. But far
-#   larger ones fit too: if you read 4 and 12 as the largest, the verdict is *partly*.
-# - **A13** gives 24, 8 and 5 GB for BERT-Large. Each figure is about right under a different
-#   condition, but all three are in one sentence. If you allow each its own condition, the verdict
-#   is *holds if*.
-# - **B01 and B02** each give two figures for BERT-Large, read from a driver in 2022. The driver
-#   counts memory that the allocator kept but didn't use, and we can only guess how much that was.
-#   So we come close to the levels, but not to the drops between them. We don't judge B01's loss of
-#   speed at all: accumulation adds no FLOPs, and any other cost has to be measured on a GPU.
-# - **D11 and D13** depend on how you read the source. D11 promises memory "at the cost of
-#   proportionally more recomputation", and we count that as a figure. If you don't, the verdict is
+# - **E06** gives batch sizes for SD 2.1 (4 without checkpoints, 12 with them) and the share of
+#   memory saved, but neither image size nor kernel nor optimizer. With the latents of the source's
+#   code and 8-bit states, we found its share. The batches count as right because they fit. But far
+#   larger ones fit too, so if you read 4 and 12 as the largest that fit, the verdict is *partly*.
+# - **A13** gives 24, 8 and 5 GB for BERT-Large. Each figure is about right, but each under a
+#   different condition, and all three are in one sentence. If you allow each its own condition, the
+#   verdict is *holds if*.
+# - **B01 and B02** each give two memory figures for BERT-Large, read from a GPU's driver in 2022.
+#   The driver also counts memory that the allocator kept but didn't use, and we can only guess how
+#   much that was. So we come close to the figures, but not to their differences. We don't judge
+#   B01's loss of speed: accumulation adds no FLOPs, so that cost has to be measured on a GPU.
+# - **D11 and D13** depend on how you read the source. D11 promises to save memory "at the cost of
+#   proportionally more recomputation", which we count as a figure. If you don't, the verdict is
 #   *holds if*. D13 is about 32 layers. If you don't accept a U-Net as an example, the verdict is
 #   *wrong*.
 #
-# A measurement on a GPU would settle B01 and B02. One more claim is only partly judged: D15 counts
-# warm-up "in samples". 09b's run needs no warm-up, so it can't show whether samples are the right
-# unit.
+# One more claim is only partly judged: D15 counts warm-up "in samples", but 09b's run needs no
+# warm-up, so it can't show whether samples are the right unit.
 
 # %% [markdown] id="lessons"
 # ## What the verdicts have in common
 #
-# - **A percentage of what?** One technique on one model saves a different share of the activations,
-#   of the peak, and of what the card reserved.
-# - **A number depends on the kernel.** Fused attention has no scores to save. In chapter 11 the
-#   same call saves a smaller share with fused attention than with eager attention.
+# - **A percentage of what?** Even on one model, a technique saves one share of the activations,
+#   another of the peak, and another of the reserved memory.
+# - **A number depends on the kernel.** Fused attention keeps no scores, so in chapter 11 the same
+#   call saves a smaller share with fused attention than with eager attention.
 # - **Where is the peak?** A lever that lowers memory at any other moment doesn't help.
-# - **"The same training" is a claim too.** Batch statistics, random numbers, ragged losses and
-#   contrastive losses can each silently make it false.
+# - **"The same training" is a claim too.** Batch statistics, random numbers, ragged losses or
+#   contrastive losses can silently make it false.
 #
 # ## Where the ideas come from
 #
@@ -191,4 +188,4 @@ court
 # - Quote a verdict with its number, its condition and the cell that shows it.
 # - Ask three questions about the next "saves 70 %": of what, where is the peak, which kernel?
 #
-# If you have a GPU, `extra_record_your_gpu` puts measured numbers beside the predicted ones.
+# If you have a GPU, `extra_record_your_gpu` measures on it what the course predicts.

@@ -1,15 +1,17 @@
 # %% [markdown] id="title"
 # # Record your GPU
 #
-# Most numbers of this course are counted, predicted or emulated, because few GPUs have been at
-# hand. Yours can change that. This notebook runs a few training steps of published models on it,
-# puts three figures side by side, and writes a file that you can hand in.
+# Most numbers in this course are counted, predicted or emulated, because we had few GPUs. You can
+# add measurements from yours. This notebook runs training steps of published models on it, compares
+# three numbers for each step, and writes a file that you can hand in.
 #
-# - **predicted:** tensors without memory, a GPU's kernels;
-# - **emulated:** PyTorch's own CUDA allocator on a card that is not there; no kernel ran;
-# - **measured:** the same allocator on your GPU, with all that its kernels take.
+# - **predicted:** computed for a GPU's kernels, with tensors that have no memory;
+# - **emulated:** requested from PyTorch's own CUDA allocator on an emulated card, where no kernel
+#   ran;
+# - **measured:** requested from the same allocator on your GPU, including the kernels' workspaces.
 #
-# **Budget:** 10 minutes, 2 GiB of memory. (On a T4. Without a GPU it shows the first two figures.)
+# **Budget:** 10 minutes, 2 GiB of memory. (On a T4; without a GPU you see only the first two
+# numbers.)
 
 # %% id="imports"
 import sys
@@ -35,8 +37,8 @@ SELECTION = [
 print(f"{len(SELECTION)} steps, as in {SELECTION[0].key!r}")
 
 # %% [markdown] id="record-text"
-# Each step warms up once, is measured once, and is timed five times. A step that does not fit is a
-# result too. If you stop the cell, run it again to go on.
+# Each step warms up once, is measured once, and is timed five times. If a step doesn't fit, that's
+# recorded too. If you stop the cell, run it again to continue.
 
 # %% id="record"
 # NBVAL_IGNORE_OUTPUT
@@ -48,8 +50,9 @@ if device.has_gpu():
 # %% [markdown] id="beside-text"
 # ## Side by side
 #
-# The table has the bytes requested at the peak. The emulated card is your GPU's model, or else an
-# A100. The measured bytes exceed the emulated ones by the kernels' workspaces, above all cuDNN's.
+# The table shows the bytes requested at the peak. The emulated card is your GPU's model if we have
+# it, and an A100 otherwise. The measured bytes exceed the emulated ones by the kernels' workspaces,
+# mainly cuDNN's.
 
 # %% id="beside"
 # NBVAL_IGNORE_OUTPUT
@@ -71,8 +74,8 @@ pd.DataFrame(table).T
 # %% [markdown] id="hand-in-text"
 # ## Hand it in
 #
-# The file names your GPU, its driver and the versions of Python and PyTorch, and nothing else about
-# you. The course's tests check each file before it is accepted. The next cell runs the same check:
+# The file names your GPU, its driver, and the versions of Python and PyTorch, and says nothing else
+# about you. The next cell runs the check that each file must pass:
 
 # %% id="hand-in"
 # NBVAL_IGNORE_OUTPUT
@@ -91,8 +94,7 @@ if MINE.exists() and "google.colab" in sys.modules:
     files.download(str(MINE))
 
 # %% [markdown] id="how"
-# Open a pull request that adds the file under that name to `course/recorded`, or attach it to an
-# issue. Chapter 10b then shows your GPU's rows next to the predicted and the emulated ones.
+# Open a pull request that adds the file to `course/recorded` under the name above, or attach it to
+# an issue. Chapter 10b then shows your GPU's rows next to the predicted and emulated ones.
 #
-# `python -m tutorial_lib record` records all rows, in an hour on a large card. You can stop it and
-# run it again, too.
+# `python -m tutorial_lib record` records all rows, in an hour on a large card.

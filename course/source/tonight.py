@@ -1,9 +1,10 @@
 # %% [markdown] id="title"
 # # Tonight: my model does not fit
 #
-# This notebook takes your own model. It predicts what one training step needs, shows what holds the
-# memory, pulls the levers in order, and ends with a plan that your script loads. All its numbers
-# are predicted: before the last cell nothing is allocated, and no weights are downloaded.
+# This notebook works on your own model. It predicts what one training step needs, shows what takes
+# the memory, tries ways to save it one after the other, and ends with a plan that your script
+# loads. Until the last code cell all numbers are predicted and nothing is allocated. No weights are
+# downloaded.
 #
 # **Budget:** 30 minutes, 2 GiB of memory, no GPU needed. *Run All* takes one minute on two cores.
 #
@@ -17,9 +18,9 @@
 #
 # <details><summary>What my script must have</summary>
 #
-# It must have a function that builds your model and one batch of random data of the right shape.
-# Copy these lines, and insert your own model and loss. The script's training loop must be
-# below `if __name__ == "__main__":`, because the file is imported.
+# A function that builds your model and one batch of random data of the right shape: copy these
+# lines, and insert your own model and loss. The notebook imports the file, so the script's training
+# loop must be below `if __name__ == "__main__":`.
 #
 # ```python
 # def make_loss(micro_batch=1):
@@ -29,8 +30,8 @@
 #     return lambda: F.cross_entropy(model(images), labels), model
 # ```
 #
-# A function that returns `step, model, optimizer` works too. It's predicted as it is, but levers
-# that change the inside of your step can't be applied to it.
+# A function that returns `step, model, optimizer` works too, but then levers that change the inside
+# of your step can't be applied.
 #
 # </details>
 
@@ -60,9 +61,9 @@ guess = None  # GiB that one step needs: write a number before you go on
 # %% [markdown] id="need-text"
 # ## 1. What one step needs
 #
-# *Needs* is the peak of the step, and determines whether the step runs. *Takes* is what
-# `nvidia-smi` shows when nothing limits the step. *Takes* is larger, because PyTorch keeps memory
-# that it once allocated.
+# *Needs* is the step's peak: if the card has less, the step fails. *Takes* is what `nvidia-smi`
+# shows when nothing limits the step; it's larger, because PyTorch keeps memory that it once
+# allocated.
 
 # %% id="need"
 room = Room.of(str(CARD))
@@ -76,7 +77,7 @@ report
 # %% [markdown] id="levers-text"
 # ## 2. Which lever helps
 #
-# Look up the largest rows of the report above.
+# Look up the report's largest rows in this table:
 #
 # | what is large | what lowers it | what does not |
 # |---|---|---|
@@ -87,21 +88,20 @@ report
 # | temporary, in backward | a smaller micro-batch; the loss in chunks | checkpoints |
 # | temporary, in the optimizer | a fused optimizer | checkpoints; a smaller micro-batch |
 #
-# The next table pulls the levers one after the other, in the order of chapter 14c: each row keeps
-# the levers above it. *Smaller micro-batch* takes the smallest one that still keeps your card busy
-# (predicted; if `CARD` is a size, for an A100). A row may need more than the one before: autocast,
-# for example, adds 16-bit copies. *FLOPs* is the arithmetic that the levers add. *Training* says
+# The next cell's table pulls the levers one after the other, in the order of chapter 14c: each row
+# keeps the levers above it. (A row may need more than the one above: autocast, for example, adds
+# 16-bit copies.) *Smaller micro-batch* means the smallest that is predicted to keep your card busy
+# (an A100 if `CARD` is a size). *FLOPs* is the arithmetic that the levers add. *Training* says
 # whether the training is still the same:
 #
 # - **exact**: the same operations, so the same gradients, up to your GPU's run-to-run
 #   nondeterminism (02);
 # - **rounding**: the same mathematics, different last digits;
-# - **redrawn**: the same, but dropout or noise draws different random numbers;
-# - **another**: a different update. A smaller micro-batch makes a different update if BatchNorm or
-#   the loss (like CLIP's) compares its samples (09). Checkpoints do if forward reads what it
-#   changes, such as a codebook that it updates. Compare the losses of two short runs before you
-#   trust such a lever;
-# - **untried**: your model is too large to try whether its loss compares samples.
+# - **redrawn**: the same mathematics, but dropout or noise draws different random numbers;
+# - **another**: a different update. A smaller micro-batch causes that if BatchNorm or the loss
+#   (like CLIP's) combines samples (09). Checkpoints cause it if forward changes something that it
+#   also reads, such as a codebook. Before you trust either, compare the losses of two short runs;
+# - **untried**: your model is too large to test whether its loss combines samples.
 
 
 # %% id="table"
@@ -135,22 +135,22 @@ plots.ledger_bars(
 
 # %% [markdown] id="plan-text"
 # Take the first row with *yes*. *Outside layers* is the part of the peak that no layer allocated.
-# In a language model that is mostly the loss: log-probabilities, and a gradient. If it is most of
-# the peak of one sample, no lever here helps, and the loss must be computed in chunks
-# (`use_liger_kernel=True` in transformers' Trainer; [10d](10d_the_loss_that_does_not_fit.ipynb)
-# builds that).
+# In a language model that's mostly the loss: log-probabilities, and a gradient. If it's most of the
+# peak even with one sample at a time, no lever here helps. Then compute the loss in chunks, with
+# `use_liger_kernel=True` in transformers' Trainer or as in
+# [10d](10d_the_loss_that_does_not_fit.ipynb).
 #
 # ## 3. The plan
 #
-# The table pulls each lever all the way. The planner pulls it only as far as your card needs. It
-# chooses the plan predicted to be the fastest that fits, usually the one that recomputes least.
-# Weights and states stay in float32 if a plan with them fits. Otherwise it takes 8-bit states, then
-# bfloat16 throughout, and says so, because that is no longer the same training. If a smaller
-# micro-batch changes the training too, it is the planner's last choice.
+# The table pulls each lever all the way; the planner pulls it only as far as your card needs. Of
+# the plans that fit, it chooses the one predicted to be fastest, usually the one that recomputes
+# least. It keeps weights and states in float32 if such a plan fits. Otherwise it takes 8-bit
+# states, then bfloat16 throughout, and says so, because neither is the same training. If a smaller
+# micro-batch changes the training too, the planner tries it last.
 #
-# A card is never filled to the last byte, because its free memory is fragmented. *Close* means that
-# some steps ran out of memory with this little to spare (10b). *Yes* and the plan rely on a setting
-# for Linux that joins the fragments: before your script starts, set
+# You can't fill a card to the last byte, because its free memory is fragmented. *Close* means that
+# some steps ran out of memory with this little to spare (10b). *Yes*, and the plan, rely on a
+# setting for Linux that joins the fragments: before your script starts, set
 # `PYTORCH_ALLOC_CONF=expandable_segments:True` (older PyTorch: `PYTORCH_CUDA_ALLOC_CONF`).
 
 # %% id="plan"
@@ -191,8 +191,9 @@ if best:
     print(textwrap.fill(str(fit.sameness), 76))
 
 # %% [markdown] id="lines"
-# Copy `micro_batch` from above into your own loop. (This loop is for a mean over samples; for
-# a mean over tokens see 08b. Each part is weighted by its share, so the last batch may be shorter.)
+# Copy `micro_batch` from above into your own loop. The loop below is for a loss that is a mean over
+# samples; for a mean over tokens see 08b. It weights each part by its share, so the last part may
+# be smaller.
 #
 # ```python
 # from tutorial_lib.instruments import planning
@@ -217,19 +218,19 @@ if best:
 # Accelerator(mixed_precision="bf16", gradient_accumulation_steps=accumulation)
 # ```
 #
-# For `adamw-8bit` use `bitsandbytes.optim.AdamW8bit`, or `optim="adamw_bnb_8bit"`. For `bf16` call
-# `model.bfloat16()` and leave autocast out. A T4 or a V100 is slow in bfloat16: it gets `fp16-amp`,
-# which is `torch.float16` (or `fp16=True`) with a gradient scaler (08c).
+# If the plan says `adamw-8bit`, use `bitsandbytes.optim.AdamW8bit`, or `optim="adamw_bnb_8bit"`. If
+# it says `bf16`, call `model.bfloat16()` and leave autocast out. A T4 or a V100 is slow in
+# bfloat16, so its plan says `fp16-amp`: use `torch.float16` (or `fp16=True`) with a gradient scaler
+# (08c).
 #
 # `planning.apply` changes how a model runs, not what it computes: the gradients are *exact*, as
-# above, because no plan recomputes a stage whose second run would give a different result. Leave it
-# out if the plan keeps everything. In a script without this library, checkpoint each block: with
+# above, because no plan recomputes a stage whose second run would give a different result. If the
+# plan keeps everything, you don't need the call. Without this library, checkpoint each block: with
 # `gradient_checkpointing=True` in the Trainer's options, or with
 # `unet.enable_gradient_checkpointing()` in diffusers.
 #
-# Does the file do what it says? On a GPU with enough memory, or with a small model, the next cell
-# runs the step for real, with random weights. Otherwise it predicts the step that the file
-# describes.
+# The next cell tests the plan's file. On a GPU with enough memory, or with a small model, it runs
+# the step for real, with random weights. Otherwise it predicts the step that the file describes.
 
 
 # %% id="planned-step"
@@ -263,7 +264,7 @@ elif best:
 # |---|---|
 # | the categories of memory, and what lowers each | 01, 01b |
 # | *needs*, *takes*, and why a measurement can mislead | 02, 02b |
-# | a micro-batch and its accumulation, exactly | 08; where it is no longer the same training: 09 |
+# | a micro-batch and its accumulation, exactly | 08; where the training changes: 09 |
 # | checkpoints: written by hand, where to put them, what to keep | 04 to 07 |
 # | activations that wait in the host's memory | 07d |
 # | the lines for transformers, for diffusers, for several devices | 10, 11, 13 |

@@ -1,11 +1,10 @@
 # %% [markdown] id="title"
 # # Lab 01: the memory ledger of a training step
 #
-# A training step that fails says "out of memory" and prints one number. In this lab you write the
-# ledger behind that number: five functions, each compared with a meter that counts real tensors to
-# the byte. The last one takes any model, runs **one forward pass**, and returns the peak of the
-# whole training step within 2 %. At the end you apply it to a GPT with 1.56 billion parameters,
-# without allocating a byte of it.
+# A training step that fails says "out of memory" and prints one number. You write the ledger behind
+# that number: five functions, each compared with a meter that counts real tensors to the byte. The
+# last one runs **one forward pass** of a model and returns the peak of its whole training step
+# within 2 %. You apply it to a GPT with 1.56 billion parameters, without allocating a byte.
 #
 # **Budget:** 85 minutes, 1 GiB of memory, no GPU needed.
 #
@@ -65,9 +64,9 @@ print(f"activations: {share:.0f} %{beside(guess, share)}\n{report}")
 report.figure()
 
 # %% [markdown] id="read-step"
-# Activations are the largest part. Gradients are missing: at the peak, the backward pass has hardly
-# begun. In exercises 1.1 and 1.2 you compute the two areas at the bottom, in 1.3 the ramp, and in
-# 1.5 the peak on top of it.
+# Activations are the largest part. There are no gradients yet, because at the peak backward has
+# hardly begun. In 1.1 and 1.2 you compute the two flat areas at the bottom, in 1.3 the ramp of
+# activations, and in 1.5 the peak.
 
 # %% [markdown] id="text-1-1"
 # ## 1.1 The parameters
@@ -83,8 +82,8 @@ on_file = sum(tensor.nbytes for tensor in gpt.state_dict().values())
 print(f"the meter counts {goal}; the state_dict has {on_file - goal} more")
 
 # %% [markdown] id="read-1-1"
-# The model's `state_dict`, which you would save to a file, is larger by exactly one tensor. Divide
-# the difference by four bytes, find out which tensor it is, then write the function.
+# The model's `state_dict` is larger by exactly one tensor. Divide the difference by four bytes, and
+# find out which tensor it is.
 
 
 # %% id="answer-1-1"
@@ -120,8 +119,7 @@ checks.lab01.parameter_bytes(parameter_bytes)
 # </details>
 # <details><summary>Hint 3: bytes of one tensor</summary>
 #
-# A tensor has attributes for its number of elements, the size of one element, and the product of
-# both.
+# A tensor has attributes for its number of elements, the size of one element, and their product.
 # </details>
 
 # %% [markdown] id="text-1-2"
@@ -140,9 +138,8 @@ one.step()
 {name: (tuple(value.shape), value.dtype) for name, value in one.state[weight].items()}
 
 # %% [markdown] id="read-1-2"
-# AdamW keeps two averages in the weight's own bfloat16 (many published tables assume float32), and
-# a third tensor that no table mentions. To be exact to the byte, you need all three. For the GPT,
-# the numbers to reach are:
+# AdamW keeps two averages in the weight's own bfloat16, and a third tensor that published tables
+# leave out. Count all three. For the GPT, the numbers to reach are:
 
 # %% id="goal-1-2"
 end_of_step = report.curve()[-1]
@@ -184,8 +181,8 @@ checks.lab01.gradient_and_state_bytes(gradient_and_state_bytes)
 # </details>
 # <details><summary>Hint 2: optimizer states in units of a gradient</summary>
 #
-# A gradient has the shape and dtype of its parameter. So does each tensor that momentum or Adam
-# keeps for it: how many does each of the three optimizers keep?
+# A gradient has the shape and dtype of its parameter, and so has each average that an optimizer
+# keeps for it. How many does each of the three optimizers keep?
 # </details>
 # <details><summary>Hint 3: the third tensor</summary>
 #
@@ -197,9 +194,9 @@ checks.lab01.gradient_and_state_bytes(gradient_and_state_bytes)
 #
 # Difficulty 3/5 · importance 5/5 · 20 minutes
 #
-# This exercise computes the ramp. Of the tensors that forward computes, autograd keeps those that a
-# backward formula will need. `memory.saved` calls a function and lists them. The next cell tries it
-# on Linear, ReLU, Linear with an inner width of 256, on 32 rows of 64 floats:
+# Now compute the ramp. Of the tensors that forward computes, autograd keeps those that a backward
+# formula will need. `memory.saved` calls a function and lists them. Here is the list for a chain of
+# Linear, ReLU and Linear with an inner width of 256, and 32 rows of 64 floats:
 
 # %% id="saved-relu"
 rows = torch.randn(32, 64)
@@ -208,8 +205,8 @@ relu_saved = memory.saved(lambda: with_relu(rows), params_of=with_relu)
 relu_saved
 
 # %% [markdown] id="predict-saved"
-# **Predict.** GELU replaces ReLU. By how many KiB does the sum grow? (A tensor of 32 rows of 256
-# floats is 32 KiB.)
+# **Predict.** GELU replaces ReLU. By how many KiB do the saved bytes grow? (A tensor of 32 rows of
+# 256 floats is 32 KiB.)
 
 # %% id="guess-saved"
 guess = None  # KiB
@@ -222,12 +219,13 @@ print(f"{more:.0f} KiB more{beside(guess, more)}")
 gelu_saved
 
 # %% [markdown] id="read-1-3"
-# ReLU keeps two storages, GELU three. The column *made by* says which operation made a tensor,
-# not which one needs it. The last layer's output is in neither list.
+# The chain with ReLU keeps two storages, the chain with GELU three. The column *module* says which
+# layer saved a tensor, *made by* which operation made it. The last layer's output is in neither
+# list.
 #
-# Try `memory.saved` on LayerNorm too, in your own cell. Then write `chain_saved_bytes` without it:
-# the check refuses `memory.saved`. For Linear, GELU, Linear the number to reach is the total above,
-# to the byte.
+# Try `memory.saved` on LayerNorm too, in your own cell. Then write `chain_saved_bytes`, which may
+# not call `memory.saved`. For Linear, GELU, Linear the number to reach is the total above, to the
+# byte.
 
 
 # %% id="answer-1-3"
@@ -294,15 +292,15 @@ checks.lab01.chain_saved_bytes(chain_saved_bytes)
 # For a large model, parameters, gradients and optimizer states reduce to one number: bytes *per
 # parameter*.
 #
-# - **plain**: weights, gradients and optimizer states in one dtype;
+# - **plain**: weights, gradients and optimizer states in float32, or all in float64;
 # - **autocast**: float32 weights. Under `torch.autocast` the operations of forward run on bfloat16
 #   copies, which are freed within the step;
-# - **pure half**: `model.to(torch.bfloat16)` and nothing else;
+# - **pure half**: all of these in half precision, as after `model.to(torch.bfloat16)`;
 # - **master copy**: weights and gradients in half precision, and a float32 copy of the weights that
 #   the optimizer updates. The copy's own gradient is freed after the update.
 #
 # Count what is in memory between two steps, without Adam's step counts. The check compares fifteen
-# numbers: five recipes, three optimizers.
+# numbers: these five recipes with three optimizers each.
 
 
 # %% id="answer-1-4"
@@ -348,7 +346,7 @@ checks.lab01.bytes_per_parameter(bytes_per_parameter)
 # <details><summary>Hint 2: autocast</summary>
 #
 # Inside an autocast block `layer.weight.dtype` is still float32, and a gradient has its parameter's
-# dtype. Is anything in bfloat16 left after the step?
+# dtype. After the step, is anything in bfloat16 left?
 # </details>
 # <details><summary>Hint 3: the master copy</summary>
 #
@@ -396,31 +394,31 @@ print(f"{fits} of {len(bars)} fit into 80 GiB{beside(guess, fits)}")
 plots.ledger_bars(bars, title="Llama-2-7B between two steps", cards_gib=(16, 24, 80))
 
 # %% [markdown] id="read-llama"
-# The other three recipes all take the same number of bytes. Mixed precision as usually done saves
-# activations and time, but no byte of weights, gradients or states.
+# The three recipes that don't fit all take the same number of bytes. So mixed precision, as usually
+# done, saves activations and time, but not a byte of weights, gradients or states.
 
 # %% [markdown] id="text-1-5"
 # ## 1.5 The peak, from one forward pass
 #
 # Difficulty 4/5 · importance 5/5 · 20 minutes
 #
-# You now have all entries of the ledger. Which of them are in memory *at the same time*?
-# Parameters, buffers and optimizer state always are. Two phases compete for the peak:
+# Which entries of the ledger are in memory *at the same time*? Parameters, buffers and optimizer
+# state always are. Two phases compete for the peak:
 #
-# - **Backward.** It goes through the saved tensors from the last to the first, and frees each after
-#   its use. At each of them, memory holds: (a) all that is still saved; (b) two activation
-#   gradients, one arriving and one leaving, both assumed to be as large as this tensor; (c) the
-#   gradients of the weights of this module and of all modules after it.
+# - **Backward.** It uses the saved tensors from the last to the first, and frees each after its
+#   use. While it uses one, memory holds: (a) that tensor and all that are still saved; (b) two
+#   activation gradients, one arriving and one leaving, which we assume to be as large as that
+#   tensor; (c) the weights' gradients of that tensor's module and of all modules after it.
 # - **The update.** All gradients are in memory. AdamW (`foreach`) makes temporaries as large as all
 #   gradients together; SGD without weight decay makes none.
 #
-# You may run `loss_fn` once, inside `memory.saved(loss_fn, params_of=model)`, and use your own
-# functions. The result's `rows` are in the order of forward, each with its `num_bytes` and the name
-# of the `module` that saved it. The check refuses `memory.measure`, `watch` and `predict`. It asks
-# for five peaks, each within 2 %: a GPT, a U-Net, a VGG, and a wide MLP with two different
-# optimizers.
+# You may use your earlier functions, and run `loss_fn` once, inside
+# `memory.saved(loss_fn, params_of=model)`. The result's `rows` are in the order of forward, each
+# with its `num_bytes` and the name of the `module` that saved it. The check refuses
+# `memory.measure`, `watch` and `predict`. It asks for five peaks, each within 2 %: a GPT, a U-Net,
+# a VGG, and a wide MLP with two different optimizers.
 #
-# The gradients of weights are added up for you:
+# `gradients_left` adds up (c) for you:
 
 
 # %% id="given-1-5"
@@ -438,7 +436,7 @@ def gradients_left(model: nn.Module) -> dict[str, int]:
 
 
 # %% [markdown] id="predict-1-5"
-# At the start of the backward pass everything is saved. Is that where the peak is? Look at the last
+# At the start of backward everything is still saved. Is that where the peak is? Look at the last
 # tensors that forward saved:
 
 # %% id="last-saved"
@@ -446,8 +444,9 @@ for row in memory.saved(lambda: gpt.loss(tokens), params_of=gpt).rows[-5:]:
     print(f"{row.num_bytes:>9}  made by {row.op or 'no operation'}, {row.shape}")
 
 # %% [markdown] id="read-1-5"
-# In this GPT it is. The logits, 512 rows of 1024, are the largest tensor of the step and among the
-# last to be saved. So two gradients of their size are in memory before anything has been freed.
+# In this GPT it is. The log-probabilities, 512 rows of 1024, are the step's largest tensor and
+# among the last to be saved. So two gradients of that size are in memory before backward has freed
+# much.
 #
 # Other models differ. A U-Net saves its largest tensors some layers before the last one. A wide MLP
 # on a few rows saves almost nothing. A VGG has most of its weights in its last layers, and most of
@@ -499,7 +498,7 @@ checks.lab01.predict_peak(predict_peak)
 #
 # Begin with everything saved and take the rows in reverse. At each row: add up (a), (b) and (c),
 # keep the largest sum, then subtract the row from what is saved. If `gradients_left` has no entry
-# for a row's module, use the last number it had.
+# for a row's module, use the number that you used for the row before.
 # </details>
 # <details><summary>Hint 3: the update</summary>
 #
@@ -507,9 +506,9 @@ checks.lab01.predict_peak(predict_peak)
 # </details>
 
 # %% [markdown] id="own-step"
-# ## What it is good for
+# ## What is it good for?
 #
-# First apply it to the step from the beginning of this lab:
+# First apply `predict_peak` to the step from the beginning of this lab:
 
 # %% id="compare-own-step"
 own = predict_peak(gpt, lambda: gpt.loss(tokens), "adamw")
@@ -517,9 +516,8 @@ f"predicted {Bytes(own)}, counted {report.peak_bytes}"
 
 # %% [markdown] id="large-model"
 # Next, take a model that few machines can hold: the course's GPT with the sizes of GPT-2 XL, on
-# four sequences of 1024 tokens. (Chapter 01b says why transformers' version of GPT-2 XL keeps
-# more.) Under `FakeTensorMode` tensors have a shape and a dtype but no memory, so your function
-# works unchanged.
+# four sequences of 1024 tokens. Your function works unchanged under `FakeTensorMode`, where tensors
+# have a shape and a dtype but no memory.
 #
 # **Predict.** With 1.56 billion parameters in float32 and AdamW, how many GiB does the step need?
 
@@ -567,14 +565,13 @@ plots.ledger_bars({judged.label: judged.at_peak}, cards_gib=(16, 24, 80))
 
 # %% [markdown] id="read-xl"
 # The step fits only on the largest card. Parameters and optimizer state alone exceed 16 GiB,
-# whatever the batch. But half of the bar is activations: reducing them is what this course is
-# about.
+# whatever the batch. But half of the bar is activations.
 
 # %% [markdown] id="gpu"
 # ## On a GPU
 #
-# This part is never graded. It compares your function with CUDA's allocator on a larger GPT. The
-# result is a few percent off, because of rounding and workspace.
+# This part, never graded, compares your function with PyTorch's CUDA allocator on a larger GPT.
+# They differ by a few percent, from rounding and workspace.
 
 # %% id="gpu-peak"
 # NBVAL_IGNORE_OUTPUT
@@ -596,5 +593,5 @@ if torch.cuda.is_available():
     print(f"predicted {Bytes(predicted)}, measured {measured}")
 
 # %% [markdown] id="end"
-# You can now account for every byte of a training step. Chapter 02 asks when you can trust a
-# measurement, and chapter 03 continues with what autograd saves.
+# Chapter 02 asks when you can trust a measurement, and chapter 03 continues with what autograd
+# saves.

@@ -1,13 +1,12 @@
 # %% [markdown] id="title"
 # # Lab 02: the measurement clinic
 #
-# Many posted numbers are wrong: read too early, taken on a cold machine, or contaminated by the
-# previous run. You fix three broken benchmarks, build two instruments that PyTorch does not have,
-# and profile a transformer with and without checkpointing.
+# Many benchmarks read the clock or the memory too early, run on a cold machine, or count the
+# previous run. You fix three of them, build two instruments that PyTorch doesn't have, and profile
+# a transformer with and without checkpointing.
 #
 # **Budget:** 100 minutes, 1 GiB of memory, no GPU needed. Take two sittings: first 2.1 to 2.4, then
-# 2.5 and 2.6. Exercise 2.7, at the end, takes ten of the 100 minutes, and is optional if you aren't
-# graded.
+# 2.5 and 2.6. Exercise 2.7 takes ten of the 100 minutes, and is optional if you aren't graded.
 #
 # | exercise | you write | points |
 # |---|---|---|
@@ -51,10 +50,10 @@ torch.set_num_threads(1)  # the models are small: more threads only disturb each
 # ## The machine
 #
 # Real seconds differ from machine to machine, so you measure on a `PretendGPU`. Like `torch.cuda`
-# it has `synchronize`, `memory_allocated`, `max_memory_allocated` and `reset_peak_memory_stats`.
-# Its bytes are real: they are the bytes of tensors on your CPU. Its seconds follow a script, so
-# that everybody gets the same number. Like a GPU it has a queue: `launch` returns after 20 µs, and
-# the work continues while Python runs ahead.
+# it has `synchronize`, `memory_allocated`, `max_memory_allocated` and `reset_peak_memory_stats`. It
+# counts the real bytes of tensors on your CPU, but its seconds follow a script, so that everybody
+# gets the same number. Like a GPU it has a queue: `launch` returns after 20 µs, and the work
+# continues while Python runs ahead.
 #
 # ```text
 # Python   launch launch launch ........ synchronize waits ........ reads the clock
@@ -66,7 +65,8 @@ torch.set_num_threads(1)  # the models are small: more threads only disturb each
 # Difficulty 1/5 · importance 5/5 · 8 minutes
 #
 # Start the clock, run five steps, divide: everybody has written this benchmark. A step takes 0.25 s
-# on an idle, warm machine. `SLOWNESS` is the factor by which each launch takes longer.
+# on an idle, warm machine. `SLOWNESS` lists, for each launch in turn, how many times as long it
+# takes.
 
 # %% id="patient-2-1"
 # cold, cold, fine, fine, fine, a neighbour, fine
@@ -83,7 +83,7 @@ def seconds_per_step(gpu, *, wait, repeats=5):
 
 
 # %% [markdown] id="predict-2-1"
-# **Predict.** What does the version that waits report?
+# **Predict.** How many seconds per step does the version with `wait=True` report?
 
 # %% id="guess-2-1"
 guess = None  # seconds
@@ -96,9 +96,9 @@ print(f"pretended seconds with waiting: {waited:.2f}{beside(guess, waited)}")
 
 
 # %% [markdown] id="goal-2-1"
-# The first version times only the *launch*. The second includes the cold steps in its mean. So
-# there are three faults: no waiting, no warm-up, a mean. With two steps of warm-up, five timed ones
-# and their median, the number to reach for this machine is **0.26 s**.
+# The first version times only the *launch*. The second waits, but includes the cold steps, and
+# after a warm-up its mean would include the step that a neighbour slows down. With two steps of
+# warm-up and the median of five timed ones, the number to reach is **0.26 s**.
 
 
 # %% id="answer-2-1"
@@ -144,8 +144,8 @@ print(f"pretended seconds: {mended:.2f}")
 # %% [markdown] id="hints-2-1"
 # <details><summary>Hint 1: where to wait</summary>
 #
-# Before the clock starts, so that no work from an earlier step is in the queue, and again before it
-# is read.
+# Wait before the clock starts, so that no work from an earlier step is in the queue, and again
+# before you read the clock.
 # </details>
 # <details><summary>Hint 2: what to keep</summary>
 #
@@ -161,10 +161,10 @@ print(f"pretended seconds: {mended:.2f}")
 #
 # Difficulty 2/5 · importance 5/5 · 8 minutes
 #
-# "Checkpointing costs a third of the time" is a ratio. The pretend GPU gets hot after seven
-# launches, and then everything takes 2.2 times as long. The *other* step really takes 1.25 times as
-# long as the plain one. The benchmark runs seven plain steps, then seven others, and divides the
-# averages.
+# "Checkpointing costs a third of the time" compares two steps. In this benchmark the *other* step
+# really takes 1.25 times as long as the plain one. But after seven launches the pretend GPU gets
+# hot, and then everything takes 2.2 times as long. The benchmark runs seven plain steps, then seven
+# others, and divides the averages.
 #
 # **Predict.** What ratio does it report?
 
@@ -191,9 +191,9 @@ print(f"{ratio:.2f} times{beside(guess, ratio)}")
 
 
 # %% [markdown] id="read-2-2"
-# The machine is hot only in the second average, and medians wouldn't help. Run the two *in turn*
-# instead, so that the machine is in the same state for both steps of a pair. The number to reach is
-# 1.25.
+# All of the other steps ran on a hot machine, so a median wouldn't help either. Run the two steps
+# *in turn* instead, so that the machine is in the same state for both steps of a pair. The number
+# to reach is 1.25.
 
 
 # %% id="answer-2-2"
@@ -249,8 +249,8 @@ print(f"{slowdown(*steps, hot, hot.now, repeats=7):.2f} times")
 # </details>
 # <details><summary>Hint 3: divide first</summary>
 #
-# Compute a ratio for each pair, and then the median: the medians of the two lists may come from
-# different pairs.
+# Compute a ratio for each pair, and then the median of the ratios. Two separate medians may come
+# from different pairs.
 # </details>
 
 # %% [markdown] id="text-2-3"
@@ -258,8 +258,8 @@ print(f"{slowdown(*steps, hot, hot.now, repeats=7):.2f} times")
 #
 # Difficulty 2/5 · importance 5/5 · 8 minutes
 #
-# Next you measure memory, with this lab's transformer. `PretendGPU(gpt)` counts the bytes of this
-# model and of all that is allocated inside its `with` block. The benchmark measures a step on four
+# Next you measure memory, with a small transformer. `PretendGPU(gpt)` counts the bytes of the model
+# and of all that is allocated inside its `with` block. The benchmark measures a step on four
 # sequences, a step on all eight, and a step on the same four again. Which of the three numbers is
 # right?
 
@@ -291,12 +291,12 @@ with counted:
 [Bytes(size) for size in (four, eight, four_again)]
 
 # %% [markdown] id="read-2-3"
-# None of the three is right. The last two are equal for steps of different sizes, because the peak
-# wasn't reset. The first is from the very first step, in which AdamW has no state yet during
-# backward. And all three include what is in memory between two steps, mainly the parameters.
+# None is right. The last two are equal for steps of different sizes, because the peak wasn't reset.
+# The first lacks AdamW's state, which doesn't exist yet in the first backward. And all three
+# include what is in memory between two steps, such as the parameters.
 #
-# You want the *increase* over what is in memory before a steady step. The number to reach for four
-# sequences:
+# You want the *increase* over what is in memory before a *steady* step (not the first). The number
+# to reach for four sequences:
 
 # %% id="goal-2-3"
 report = memory.measure(lambda: train_on(tokens[:4]), model=gpt, optimizer=adamw)
@@ -335,15 +335,15 @@ checks.lab02.steady_peak(steady_peak)
 # %% [markdown] id="hints-2-3"
 # <details><summary>Hint 1: three readings</summary>
 #
-# How much is allocated now? Reset the peak. How much was it at most since then?
+# Read what is allocated, reset the peak, and read the peak after the step.
 # </details>
 # <details><summary>Hint 2: when to reset</summary>
 #
-# A first step tries out kernels, and some need a large workspace. Reset the peak after it.
+# After the warm-up: a first step tries out kernels, and some need a large workspace.
 # </details>
 # <details><summary>Hint 3: when to read the bytes before the step</summary>
 #
-# The warm-up leaves gradients and optimizer state. They are in memory before the measured step.
+# After the warm-up, which leaves gradients and optimizer state in memory.
 # </details>
 #
 # With your function, the same step gives the same number twice:
@@ -361,11 +361,12 @@ with counted:
 #
 # Difficulty 3/5 · importance 5/5 · 15 minutes
 #
-# To know *what* is kept, ask autograd. It calls `pack` for each tensor that it saves in forward,
-# keeps what `pack` returns, and calls `unpack` when backward needs the tensor. The next cell runs a
-# linear layer and a softmax, and multiplies the two halves of the result. Four tensors are packed.
+# To know *what* is kept, ask autograd. Inside `saved_tensors_hooks(pack, unpack)` it calls `pack`
+# for each tensor that it saves in forward, keeps what `pack` returns, and calls `unpack` when
+# backward needs the tensor. The next cell runs a linear layer and a softmax, and multiplies the two
+# halves of the result. Four tensors are packed.
 #
-# **Predict.** How many *storages*, or blocks of memory, do the four tensors use?
+# **Predict.** How many *storages* (blocks of memory) do the four tensors use?
 
 # %% id="guess-2-4"
 guess = None  # storages
@@ -390,7 +391,7 @@ print(f"{behind} storages{beside(guess, behind)}")
 
 # %% [markdown] id="read-2-4"
 # `tensor.untyped_storage()` is the same object for all views of one block of memory. A view of half
-# of a storage keeps all of it alive.
+# a storage keeps the whole storage alive.
 #
 # Write `activation_bytes`. Weights and buffers are in memory anyway, so they don't count, in
 # whatever shape they are saved. For the transformer on eight sequences the number to reach is:
@@ -445,7 +446,8 @@ activation_bytes(lambda: gpt.loss(tokens), gpt)
 # <details><summary>Hint 3: what pack may return</summary>
 #
 # A softmax saves its own result, and that tensor's `grad_fn` is the node that saves it. If `pack`
-# returns the tensor itself, each keeps the other alive forever. `tensor.detach()` has no graph.
+# returns the tensor itself, the tensor and the node keep each other alive forever.
+# `tensor.detach()` has no graph.
 # </details>
 
 # %% [markdown] id="text-2-5"
@@ -453,8 +455,8 @@ activation_bytes(lambda: gpt.loss(tokens), gpt)
 #
 # Difficulty 3/5 · importance 4/5 · 25 minutes
 #
-# "It ran for three hours, then it ran out of memory." The next cell has such a step. It trains,
-# then it records a validation loss, one number of four bytes.
+# "It ran for three hours, then it ran out of memory." In the next cell, a step trains and then
+# records a validation loss, a number of four bytes.
 #
 # **Predict.** By how many MiB does memory grow with each step?
 
@@ -482,11 +484,10 @@ print(f"each step: {grown}{beside(guess, grown[-1] / MIB)}")
 
 
 # %% [markdown] id="read-2-5"
-# The number keeps its graph, and the graph keeps all that it saved for a backward pass that never
-# comes. A common way to look for leaks, `gc.get_objects()`, misses tensors that were never Python
-# objects. Here it misses the largest, the log-probabilities inside `cross_entropy`. So you catch a
-# tensor when an operation creates it, and track it without keeping it alive. There is a tool for
-# each task:
+# The loss keeps its graph, and the graph keeps all that it saved for a backward pass that never
+# comes. `gc.get_objects()` misses tensors that were never Python objects: here the largest, the
+# log-probabilities inside `cross_entropy`. So catch each tensor in a dispatch mode when an
+# operation creates it, and track it in a weak dictionary, which doesn't keep it alive:
 
 
 # %% id="tool-dispatch"
@@ -509,8 +510,8 @@ while_it_lives, list(followed.values())
 
 
 # %% [markdown] id="goal-2-5"
-# The weak dictionary forgets a storage when it is freed. Together, the dispatch mode and the
-# dictionary track every storage that a step creates:
+# The weak dictionary forgets a storage when it is freed. `Births` combines it with a dispatch mode,
+# and so tracks every storage that a step creates:
 
 
 # %% id="given-2-5"
@@ -534,14 +535,13 @@ class Births(TorchDispatchMode):
 
 
 # %% [markdown] id="task-2-5"
-# First write `made`, which returns the storages that an operation allocated: only two of the spy's
-# four operations allocated any. Then write `find_leaks`, which lists every storage that the step
-# created and that is still alive after it. Leave out gradients and optimizer state, since a step is
-# meant to leave those. Some objects refer to themselves, and only Python's garbage collector frees
-# them.
+# First write `made`, which returns the storages that an operation allocated. (Of the spy's four
+# operations, only two allocated any.) Then write `find_leaks`, which lists every storage that the
+# step created and that is still alive after it, except gradients and optimizer state. Objects that
+# refer to themselves aren't leaks: Python's garbage collector frees them.
 #
-# The number to reach: the sizes that you list for the step above must add up to the bytes counted
-# there.
+# The number to reach: for `train_and_validate`, the listed sizes add up to the growth counted
+# above.
 
 
 # %% id="answer-2-5"
@@ -618,18 +618,18 @@ find_leaks(train_and_validate_cured, gpt, adamw)
 
 
 # %% [markdown] id="read-patient"
-# The first line lists the tensors of a whole forward pass. The fix is `loss.item()`,
+# The step leaves behind the tensors of a whole forward pass. The fix is `loss.item()`,
 # `loss.detach()`, or `torch.no_grad()` around the validation. Only `no_grad` also saves memory
-# *while* the validation runs. The fixed step leaves four bytes, on purpose.
+# *while* the validation runs. The fixed step leaves only the loss's four bytes.
 
 # %% [markdown] id="text-2-6"
 # ## 2.6 The profile
 #
 # Difficulty 3/5 · importance 5/5 · 15 minutes
 #
-# The last benchmark reports forward peak, backward peak and samples per second. The peaks are
-# *total* bytes of a steady step, parameters and state included (2.3 measured the increase). The
-# rate is computed from the median of whole steps. The numbers to reach:
+# Write `profile_step`, which reports forward peak, backward peak and samples per second. The peaks
+# are *total* bytes of a steady step, parameters and state included (2.3 measured the increase).
+# Compute the rate from the median of whole steps. The peaks to reach:
 
 # %% id="goal-2-6"
 report = memory.measure(lambda: train_on(tokens), model=gpt, optimizer=adamw)
@@ -699,8 +699,8 @@ checks.lab02.profile_step(profile_step)
 # </details>
 
 # %% [markdown] id="profile-text"
-# Now profile the twelve layers, plain and checkpointed. `segments.applied(gpt, "per-block")`
-# checkpoints each block, so a block keeps only its input and runs again in backward.
+# Now profile the twelve blocks, plain and checkpointed. Under `segments.applied(gpt, "per-block")`
+# each block keeps only its input and runs again in backward.
 #
 # **Predict.** By what percentage does checkpointing lower the backward peak?
 
@@ -742,13 +742,13 @@ checkpointed.figure()
 
 # %% [markdown] id="read-profile"
 # Without checkpointing, the two peaks are nearly equal: when forward ends, everything is saved.
-# With it, forward ends with only twelve block inputs. Backward recomputes one block at a time,
-# while the gradients of all parameters accumulate. With 8 tokens those gradients are nearly all of
-# the backward peak, and checkpointing doesn't lower them.
+# With checkpointing, forward keeps little more than twelve block inputs, and backward recomputes
+# one block at a time. But the parameters' gradients accumulate either way. With 8 tokens they are
+# nearly all that backward adds, so checkpointing doesn't help.
 #
 # What is the price in time? `torch.cpu` has a `synchronize` too, so your functions run on this
 # machine. Backward is about twice the work of forward, so one more forward should make the step a
-# third longer. (The output depends on your machine.)
+# third longer.
 
 # %% id="real-seconds"
 # NBVAL_IGNORE_OUTPUT
@@ -768,8 +768,9 @@ print(f"a checkpointed step takes {ratio:.2f} times as long")
 
 
 # %% [markdown] id="read-price"
-# PyTorch stops a recomputation at the last tensor that backward needs, which skips the last
-# matmul of every block. But a checkpoint adds its own work, which is noticeable in a small model.
+# Your price may be lower, because PyTorch stops a recomputation at the last tensor that backward
+# needs, which skips every block's last matmul. It may be higher, because a checkpoint adds work of
+# its own, noticeable in a small model.
 
 # %% [markdown] id="text-2-7"
 # ## 2.7 Optional: needs and takes
@@ -777,12 +778,12 @@ print(f"a checkpointed step takes {ratio:.2f} times as long")
 # Difficulty 2/5 · importance 5/5 · 6 minutes
 #
 # A step without a memory limit *takes* more than it *needs*: the allocator keeps blocks that were
-# freed, and cuDNN chooses faster algorithms that ask for a workspace. `nvidia-smi` shows what it
-# takes, plus CUDA's *context*. Others ran training loops of image models on real GPUs twice:
-# without a limit, and with PyTorch's memory capped (chapter 10b names the source). In many of the
-# capped runs the cap was below what `nvidia-smi` had shown for the uncapped run.
+# freed, and cuDNN chooses faster algorithms that ask for a workspace. `nvidia-smi` shows what the
+# step takes, plus CUDA's *context*. The authors of xMem (chapter 10b) ran training loops of image
+# models on real GPUs twice: without a limit, and with PyTorch's memory capped. Often the cap was
+# below what `nvidia-smi` had shown for the uncapped run.
 #
-# **Predict.** What percentage of these runs succeeded?
+# **Predict.** What percentage of those runs succeeded?
 
 # %% id="guess-2-7"
 guess = None  # per cent
@@ -800,13 +801,12 @@ print(f"{100 * ran / number:.0f} % ended well{beside(guess, 100 * ran / number)}
 pd.DataFrame(capped).T
 
 # %% [markdown] id="read-2-7"
-# Only the last number, *allocated*, can rule out a cap. It is our emulated card's peak in its own
-# uncapped run, and no run succeeded with a cap below it. The other two are what an uncapped run
-# takes. With a cap above *allocated*, a run may still run out of memory if the free memory is
-# fragmented (chapter 10b).
+# Only *allocated*, the peak that we emulated for an uncapped run, can rule out a cap: no run
+# succeeded with a cap below it. The other two are what an uncapped run takes. Even with a cap above
+# *allocated*, a run may fail if the free memory is fragmented (chapter 10b).
 #
-# You have the three numbers of a step, and a list of cards. Which is the smallest card that the
-# numbers do not rule out? The context is CUDA's, so PyTorch can't use it.
+# Write `smallest_card`. Given a step's three numbers and a list of cards, it returns the smallest
+# card that the numbers don't rule out. PyTorch can't use the memory of CUDA's context.
 
 
 # %% id="answer-2-7"
@@ -846,13 +846,13 @@ checks.lab02.smallest_card(smallest_card)
 # </details>
 # <details><summary>Hint 3: the smallest</summary>
 #
-# List the memory of every card that is left. `min(..., default=0)` accepts an empty list, too.
+# `min(..., default=0)` accepts an empty list, too.
 # </details>
 
 # %% [markdown] id="gpu-text"
 # ## On a GPU
 #
-# This part is never graded. `torch.cuda` replaces the `PretendGPU`.
+# Never graded: `torch.cuda` replaces the `PretendGPU`.
 
 # %% id="gpu-profile"
 # NBVAL_IGNORE_OUTPUT
@@ -875,7 +875,7 @@ if torch.cuda.is_available():
 
 
 # %% [markdown] id="end"
-# In Lab 03 you write the checkpoint and show that the peak falls.
+# In lab 03 you write the checkpoint yourself.
 
 # %% id="verdicts"
 claims.Verdicts(

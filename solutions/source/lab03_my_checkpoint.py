@@ -1,10 +1,9 @@
 # %% [markdown] id="title"
 # # Lab 03: my checkpoint
 #
-# `torch.utils.checkpoint` is one function with a thousand lines behind it. You write its core:
-# first as an `autograd.Function`, which many projects still use, then with hooks, as PyTorch does
-# today. At the end your function replaces PyTorch's: the same gradients to the last bit, the same
-# peak to the last byte.
+# You write the core of `torch.utils.checkpoint`: first as an `autograd.Function`, which many
+# projects still use, then with hooks, as PyTorch does today. At the end your function can replace
+# PyTorch's: its gradients are the same to the last bit, and its peak to the last byte.
 #
 # **Budget:** 90 minutes, 1 GiB of memory, no GPU needed. Chapters 04 and 05 prepare you for this
 # lab.
@@ -12,8 +11,8 @@
 # | exercise | you write | points |
 # |---|---|---|
 # | 3.1 | discard and recompute, as an `autograd.Function` | 3 |
-# | 3.2 | the same with hooks: once, and no further than needed | 3 |
-# | 3.3 | random state, autocast, BatchNorm: the same twice | 3 |
+# | 3.2 | the same with hooks: recompute once, and no further than needed | 3 |
+# | 3.3 | random state, autocast, BatchNorm: two runs that agree | 3 |
 # | 3.4 | any arguments, kept by autograd | 2 |
 # | 3.5 | several backwards, and tensors that live no longer than needed | 3 |
 # | 3.6 | `checkpoint` itself | 3 |
@@ -45,8 +44,8 @@ from tutorial_lib.models.unet import UNet, UNetConfig
 # %% [markdown] id="the-mark"
 # ## The mark to reach
 #
-# Here are six transformer blocks in sequence, and a way to run them: `call(block, x)` is
-# `block(x)`, or a checkpoint of it.
+# Here are six transformer blocks. A step runs each with `call(block, x)`, which is `block(x)` or a
+# checkpoint of it.
 
 # %% id="blocks"
 torch.set_num_threads(1)  # sums in one order, and no waiting for a busy core
@@ -106,8 +105,8 @@ print(f"{left:.0f} %{beside(guess, left)}")
 goal
 
 # %% [markdown] id="read-mark"
-# What is left? The weights' gradients are in memory either way, and while a block runs backward,
-# all of *its* tensors are back. The second number is the peak to reach.
+# The weights' gradients are in memory either way, and while a block runs backward, all of *its*
+# tensors are back. The second number is the peak to reach.
 
 # %% [markdown] id="text-3-1"
 # ## 3.1 Discard and recompute
@@ -118,8 +117,7 @@ goal
 # gets the gradient of the output. In forward, run the function and save only its inputs. In
 # backward, run the function again with gradients on, and go backward through the new graph.
 #
-# The numbers to reach: autograd saves a block's input and nothing else, and each block runs exactly
-# twice.
+# The numbers to reach: autograd saves only a block's input, and each block runs exactly twice.
 
 
 # %% id="answer-3-1"
@@ -169,7 +167,7 @@ checks.lab03.discard(Discard)
 # The saved inputs still belong to the previous blocks' graph. Give the recomputation detached
 # inputs that require a gradient where the originals did.
 # </details>
-# <details><summary>Hint 3: two ways backward</summary>
+# <details><summary>Hint 3: going backward</summary>
 #
 # Backward runs with gradients off: `torch.enable_grad()` turns them on. Then
 # `torch.autograd.backward`, given the output and the gradient that arrived, fills the `.grad` of
@@ -177,7 +175,7 @@ checks.lab03.discard(Discard)
 # </details>
 
 # %% [markdown] id="after-3-1"
-# This version has a flaw. The input of the first block is data, which doesn't require a gradient.
+# This version has a flaw. Here the first block's input is data, which doesn't require a gradient.
 #
 # **Predict.** You compute the loss from the last block's output. How many parameters of the six
 # blocks receive a gradient?
@@ -194,9 +192,9 @@ reached = sum(parameter.grad is not None for parameter in blocks.parameters())
 print(f"{reached} parameters{beside(guess, reached)}")
 
 # %% [markdown] id="read-cut-graph"
-# Autograd looks only at the tensor arguments. None of them requires a gradient, so the first
-# block's output doesn't either. Here an error is raised. With one trainable layer after the blocks
-# the failure is silent: that layer learns, and the blocks don't. PyTorch keeps this form as
+# Autograd looks only at a Function's tensor arguments. Here none of them requires a gradient, so no
+# block's output does either, and backward raises an error. With a trainable layer after the blocks
+# there is no error: that layer learns, and the blocks don't. PyTorch still has this form, as
 # `use_reentrant=True`.
 
 # %% [markdown] id="text-3-2"
@@ -204,8 +202,9 @@ print(f"{reached} parameters{beside(guess, reached)}")
 #
 # Difficulty 3/5 · importance 5/5 · 12 minutes
 #
-# The form with hooks leaves the graph as it is. Inside `saved_tensors_hooks(pack, unpack)` autograd
-# keeps what `pack(tensor)` returns, and calls `unpack` with that when backward needs the tensor:
+# With hooks, the graph stays as it is. Inside `saved_tensors_hooks(pack, unpack)` autograd keeps
+# what `pack(tensor)` returns, here a number, and calls `unpack` with it when backward needs the
+# tensor:
 #
 # ```text
 # forward      pack(a) -> 0    pack(b) -> 1    pack(c) -> 2
@@ -213,8 +212,8 @@ print(f"{reached} parameters{beside(guess, reached)}")
 # ```
 #
 # The recomputation saves the same tensors in the same order, so the number identifies the tensor.
-# Stop recomputing once the last saved tensor arrives, as PyTorch does: an exception is the only way
-# out of somebody else's function.
+# Like PyTorch, stop recomputing once the last saved tensor arrives, with the exception that the
+# next cell defines: nothing else gets you out of somebody else's function.
 #
 # **Predict.** How many times is `pack` called in an MLP (Linear, GELU, Linear) on data that doesn't
 # require a gradient?
@@ -246,12 +245,10 @@ seen
 
 # %% [markdown] id="goal-3-2"
 # `pack` sees the input of each of the three layers, and one weight, which the second Linear needs
-# for the gradient of its input. Weights pass through `pack` and cost nothing, since they are in
-# memory anyway.
+# for the gradient of its input. The weight costs nothing, since it is in memory anyway.
 #
 # Write `collect` and `unpack`. The numbers to reach: each block begins twice and ends once, and the
-# peak is the same as PyTorch's above. For that, release a recomputed tensor as soon as it has been
-# used.
+# peak is PyTorch's above. For that, release a recomputed tensor once it has been used.
 
 
 # %% id="answer-3-2"
@@ -318,9 +315,9 @@ checks.lab03.hooked(hooked)
 #
 # Difficulty 3/5 · importance 5/5 · 12 minutes
 #
-# With dropout, `hooked` draws different masks in the recomputation. There is no error message.
+# With dropout, `hooked` draws different masks in the recomputation, and no error is raised.
 #
-# **Predict.** By what percentage is the worst parameter gradient off (the norm of the difference
+# **Predict.** By what percentage is the worst parameter's gradient off (the norm of the difference
 # over the norm of the right gradient)?
 
 # %% id="guess-dropout"
@@ -341,15 +338,16 @@ off = largest_error(hooked)
 print(f"off by up to {off:.0f} %{beside(guess, off)}")
 
 # %% [markdown] id="read-dropout-off"
-# Three things must be the same in the recomputation as in forward:
+# Three things need care in the recomputation:
 #
-# - the **random state**, of the CPU and of each device that the function uses. Afterwards it must
-#   be what it was *before* the recomputation, or else the next layer draws the same numbers again;
-# - **autocast**: forward ran inside `with torch.autocast(...)`, and backward runs outside;
-# - **BatchNorm's statistics**, which count the batch once more with every forward. PyTorch's own
-#   checkpoint counts it twice; yours must not.
+# - the **random state**, of the CPU and of each device that the function uses. After the
+#   recomputation, restore the state from *before* it, or else the next layer draws the same numbers
+#   again;
+# - **autocast**: forward may run inside `with torch.autocast(...)`, but backward runs outside;
+# - **BatchNorm's statistics**: every forward adds its batch to them. With PyTorch's checkpoint a
+#   batch is added twice; with yours it must be added once.
 #
-# These functions read and set them:
+# The next cells read and set these three. The exercise has two blanks: replace both `raise` lines.
 
 
 # %% id="given-rng"
@@ -465,7 +463,7 @@ checks.lab03.remember_surroundings(remember_surroundings)
 # autocast was off in forward.
 # </details>
 #
-# Here is `hooked`, which now restores its surroundings:
+# `faithful` is `hooked`, but it restores its surroundings:
 
 
 # %% id="dropout-on"
@@ -487,15 +485,15 @@ print(f"off by {largest_error(faithful)} %")
 #
 # Difficulty 2/5 · importance 4/5 · 12 minutes
 #
-# `hooked` keeps its arguments in a closure, which is invisible to autograd:
+# `hooked` keeps its arguments in a closure, where autograd can't see them:
 #
 # - no error is raised when an argument is changed in place;
-# - a checkpoint *around* this one cannot discard this one's inputs, so nesting saves nothing;
+# - a checkpoint *around* another can't discard the inner one's inputs, so nesting saves no memory;
 # - a list that the function pops from is empty when the function runs again.
 #
 # To fix this, flatten the arguments, keep tensors *as saved tensors*, and reassemble everything
-# later. The Function below saves tensors and computes nothing. `tree_flatten` returns the leaves of
-# nested arguments, and their structure; `tree_unflatten(leaves, structure)` undoes it.
+# later. `SaveInputs` saves tensors and computes nothing. `tree_flatten` returns the leaves of
+# nested arguments, and their structure; `tree_unflatten(leaves, structure)` rebuilds them.
 
 
 # %% id="given-3-4"
@@ -569,7 +567,7 @@ checks.lab03.save_arguments(save_arguments)
 # </details>
 # <details><summary>Hint 2: release the tensors</summary>
 #
-# As long as `leaves` holds a tensor, your closure holds it: put None in its place.
+# As long as a tensor is in `leaves`, your closure holds it: put None in its place.
 # </details>
 # <details><summary>Hint 3: restoring the arguments</summary>
 #
@@ -582,8 +580,8 @@ checks.lab03.save_arguments(save_arguments)
 #
 # Difficulty 4/5 · importance 4/5 · 15 minutes
 #
-# Backward is not always one pass from the loss to the weights. `torch.autograd.grad` computes only
-# some gradients, and `retain_graph=True` allows another pass. Does `hooked` handle that?
+# `torch.autograd.grad` computes only some gradients, and `retain_graph=True` allows another
+# backward. Does `hooked` handle that?
 
 # %% id="two-backwards"
 loss = hooked(blocks[0], x).square().mean()
@@ -594,20 +592,20 @@ except Exception as error:
     print(type(error).__name__, error)
 
 # %% [markdown] id="slots-text"
-# The first backward took some of the tensors out of the dictionary. The second backward found the
-# dictionary not empty, recomputed nothing, and couldn't find what the first had taken. So:
+# The first backward took some tensors out of the dictionary. The second found the dictionary not
+# empty, so it recomputed nothing, and then missed a tensor. A `Region`, the part of the graph that
+# one call made, works differently:
 #
-# - Instead of the tensor, autograd keeps a small placeholder object, a `Slot`. Only autograd holds
-#   it: when a node of the graph is freed, its slots die. The region holds only weak references to
-#   its slots.
-# - Each backward has a name, `current_backward()`. A region recomputes **once for each name**, and
-#   puts each tensor into its slot under that name.
-# - Unpacking takes the tensor out of the slot. Even with `retain_graph=True` nothing stays.
-# - **Stop early**, as in 3.2: right after the tensor with the last number, whether its slot is
-#   alive or dead.
+# - Instead of a tensor, autograd keeps a placeholder, a `Slot`. The region has only weak references
+#   to its slots, so a slot dies when autograd frees its node.
+# - Each backward has a name, `current_backward()`. The region recomputes **once for each name**,
+#   and puts each tensor into its slot under that name.
+# - Unpacking takes the tensor out of the slot, so that nothing stays, even with
+#   `retain_graph=True`.
+# - **Stop early**, as in 3.2: right after the last tensor, even if its slot is dead.
 #
-# `pack` and the recomputation are given. The numbers to reach: one recomputation for each backward,
-# and only one run of the operations after the last saved tensor.
+# `pack` and `recompute` are given; write `unpack` and `fill`. The numbers to reach: each backward
+# recomputes once, and operations after the last saved tensor run only in forward.
 
 
 # %% id="given-3-5"
@@ -716,8 +714,8 @@ checks.lab03.region(Region)
 # %% [markdown] id="hints-3-5"
 # <details><summary>Hint 1: unpack</summary>
 #
-# Three steps: recompute if the name isn't yet in `recomputed_for`, and add it; raise if the slot
-# has nothing under the name; pop.
+# Recompute if the name isn't yet in `recomputed_for`, and add it. Raise if the slot has nothing
+# under the name. Pop.
 # </details>
 # <details><summary>Hint 2: fill</summary>
 #
@@ -729,13 +727,13 @@ checks.lab03.region(Region)
 # </details>
 
 # %% [markdown] id="text-3-6"
-# ## 3.6 The whole
+# ## 3.6 The whole function
 #
 # Difficulty 3/5 · importance 5/5 · 12 minutes
 #
 # A function that reads a global or appends to a cache may compute something different the second
-# time. You can cheaply compare what the two runs save: the number of tensors, and each one's shape,
-# dtype and device.
+# time. A cheap test, `compare` below, looks at what the two runs save: the number of tensors, and
+# each one's shape, dtype and device.
 
 
 # %% id="given-describe"
@@ -809,9 +807,9 @@ def compare_logs(logs, first, again):
 # %% [markdown] id="text-options"
 # Your `checkpoint` is called like PyTorch's: `read_options` takes PyTorch's options out of the
 # keyword arguments. You need `options.preserve_rng_state`, `.early_stop`, `.describe`, `.compare`,
-# and `.context_fn`, which returns two contexts: one around forward, and one around the
-# recomputation. If gradients are off, just call the function. The peak to reach is PyTorch's. You
-# don't need to read the cells between here and the exercise, except `gpus_of`.
+# and `.context_fn`, which returns two contexts: enter one around forward, and the other around the
+# recomputation. If gradients are off, just call the function. The peak to reach is PyTorch's. Of
+# the cells between here and the exercise, you need only `gpus_of`.
 
 
 # %% id="given-defaults"
@@ -923,7 +921,7 @@ checks.lab03.checkpoint(checkpoint)
 #
 # Before the function runs, read the surroundings, create the two contexts, hold the arguments, and
 # create the region. Then run the function under the region's hooks and inside the first context. At
-# the end call `forward_is_done`.
+# the end, set the region's `forward_is_done` to True.
 # </details>
 # <details><summary>Hint 2: what a region runs</summary>
 #
@@ -938,7 +936,7 @@ checks.lab03.checkpoint(checkpoint)
 # %% [markdown] id="after-3-6"
 # ## Side by side with PyTorch's
 #
-# Now repeat the measurement from the beginning, with dropout on:
+# Here is the measurement from the beginning again, with dropout on:
 
 # %% id="side-by-side"
 calls = {"plain": plain, "PyTorch's": torch_checkpoint, "mine": checkpoint}
@@ -946,8 +944,8 @@ for name, call in calls.items():
     print(f"{name:<12}{peak_bytes(call):>10}", same(gradients(call), wanted))
 
 # %% [markdown] id="unet"
-# A U-Net's block takes two arguments and passes a tensor to a much later block. Here it runs under
-# autocast, with dropout:
+# A U-Net's block takes two arguments and passes a tensor to a much later block. Here the U-Net runs
+# under autocast, with dropout:
 
 
 # %% id="unet-gradients"
@@ -970,8 +968,7 @@ def unet_gradients(call):
 len(unet.blocks), same(unet_gradients(checkpoint), unet_gradients(plain))
 
 # %% [markdown] id="read-unet"
-# The time depends on the machine. So the next cell runs the two checkpoints in turn, and takes the
-# ratio of each pair.
+# To compare times, the next cell runs the two checkpoints in turn.
 
 
 # %% id="given-seconds"
@@ -991,8 +988,8 @@ f"mine / PyTorch's: {ratios[10]:.3f}, {half}"
 # %% [markdown] id="gpu"
 # ## On a GPU
 #
-# This part is never graded. The allocator counts the peak. On a GPU, attention's backward adds in
-# no fixed order, so you can't test for equal bits there: even two *plain* runs differ.
+# This part is never graded. On a GPU, attention's backward adds in no fixed order, so even two
+# *plain* runs differ, and you can't test for equal bits.
 
 # %% id="gpu-compare"
 # NBVAL_IGNORE_OUTPUT
@@ -1008,6 +1005,6 @@ if torch.cuda.is_available():
         print(f"{name:<12}{peak_bytes(call):>10}, gradients off by {far:.0e}")
 
 # %% [markdown] id="end"
-# PyTorch's checkpoint also supports `torch.compile` and the reentrant form. Yours also registers
-# tensors in lists, and lets BatchNorm count a batch only once. From here on the course uses
+# PyTorch's checkpoint also supports `torch.compile` and the reentrant form. In yours, autograd also
+# keeps tensors inside lists, and BatchNorm counts a batch only once. From here on the course uses
 # PyTorch's.

@@ -1,8 +1,8 @@
 # %% [markdown] id="title"
 # # Lab 04: schedules
 #
-# A training step doesn't fit. You write a planner that finds the fastest schedule within a budget
-# in bytes, and run it on real layers. The peak that you count there matches the predicted one.
+# You write a planner that finds the fastest schedule within a budget in bytes. On real layers, the
+# counted peak matches the predicted one.
 #
 # **Budget:** 90 minutes, 1 GiB of memory, no GPU needed.
 #
@@ -17,8 +17,8 @@
 #
 # Each answer goes into a cell that begins with `# exercise`. You may put helper functions, imports
 # and constants in your own cells above it. Where a cell says `guess = None`, write a number before
-# you go on. The checks refuse the library's planner, `planning.solve` and `floor_bytes`; in 4.1
-# also `planning.simulate` and a `Plan`'s numbers; in 4.2 `planning.apply`. Chapters 06 and 06c
+# you go on. The checks refuse the library's planner (`planning.solve` and `floor_bytes`), in 4.1
+# also `planning.simulate` and a `Plan`'s numbers, and in 4.2 `planning.apply`. Chapters 06 and 06c
 # prepare you for this lab.
 
 # %% id="imports"
@@ -40,12 +40,12 @@ from tutorial_lib.units import Bytes, human_bytes
 # %% [markdown] id="trees-text"
 # ## Schedules are trees
 #
-# A schedule is a **tree** of tuples and numbers. A number is a stage that is *kept*: all that its
-# backward needs stays in memory. A tuple is a *segment*: only its input stays in memory, and its
-# stages run again for their backward. Segments may be nested.
+# A schedule is a **tree**: a tuple of numbers and tuples. A number is a stage that is *kept*: all
+# that its backward needs stays in memory. A tuple inside the tree is a *segment*: only its input
+# stays in memory, and its stages run again for their backward. Segments may be nested.
 #
-# Here are three schedules of six stages. Triangles that point up are forwards, hollow ones are
-# forwards that run again, and triangles that point down are backwards.
+# Here are three schedules of six stages. Triangles that point up are forwards (hollow if they run
+# again), and triangles that point down are backwards.
 
 # %% id="three-trees"
 unequal = [
@@ -67,12 +67,14 @@ widgets.schedule_stepper(events, unit=1)
 #
 # Two functions return the most that a `planning.Stage` holds, *not counting its own input*:
 #
-# - `kept_needs`: a **kept** stage holds the most when its forward ends, or while its backward runs.
-# - `dropped_needs`: **dropped** stages hold an input and an output, one stage after the other.
+# - `kept_needs`, for a **kept** stage: it holds the most when its forward ends, or while its
+#   backward runs.
+# - `dropped_needs`, for **dropped** stages: they run one after the other, and each holds only its
+#   input and output.
 #
-# When a forward runs *again*, the gradient of the segment's output is waiting. So both functions
-# take `end`, the last stage of the part that runs. In the first forward, that is the chain's last
-# stage.
+# When a segment's forward runs *again*, the gradient of its output is already in memory. To count
+# it, both functions take `end`, the last stage of the part that runs. In the first forward that's
+# the chain's last stage, and no gradient waits.
 #
 # A stage's `saved_bytes` include its output but not its input. `help(planning.Stage)` explains the
 # other fields.
@@ -114,7 +116,7 @@ def dropped_needs(stages, start, stop, end):
 
 # %% [markdown] id="layers-text"
 # Now take a real model of 32 blocks; the last one includes the loss. `planning.profile` counts each
-# block's bytes. The seconds are predicted.
+# block's bytes and predicts its seconds.
 
 
 # %% id="given-layers"
@@ -170,13 +172,13 @@ figures.schedule(
 #
 # Difficulty 2/5 · importance 4/5 · 15 minutes
 #
-# Cut a chain into segments of `length` stages. All but the last are checkpointed; the last is kept,
-# since its backward comes first. The figure shows the backward of the middle segment of three. What
-# is the peak of a step, and how long does it take?
+# Cut a chain into segments of `length` stages. Checkpoint all but the last, whose backward comes
+# first. What is the peak of a step, and how long does it take? The figure above shows the backward
+# of the middle segment of three.
 #
 # Your numbers must equal those of `planning.simulate`, to the byte. Go through the segments from
-# left to right, and add up the inputs of all segments so far: by then the boundaries further right
-# have been freed.
+# left to right, and add up the inputs of all segments so far. Only those are in memory in a
+# segment's backward: the boundaries further right are freed by then.
 
 
 # %% id="answer-4-1"
@@ -215,8 +217,8 @@ checks.lab04.segments_cost(segments_cost)
 # %% [markdown] id="hints-4-1"
 # <details><summary>Hint 1: two loops</summary>
 #
-# Over the segments' first stages, `range(0, len(stages), length)`; and over the stages of a
-# segment.
+# One over the segments' first stages, `range(0, len(stages), length)`, and inside it one over a
+# segment's stages.
 # </details>
 # <details><summary>Hint 2: a segment's backward</summary>
 #
@@ -226,8 +228,8 @@ checks.lab04.segments_cost(segments_cost)
 # <details><summary>Hint 3: the first forward</summary>
 #
 # In the first forward, every segment but the last is dropped, which needs
-# `dropped_needs(stages, start, end + 1, len(stages) - 1)`. Count its forward seconds twice. (Those
-# bytes never set the peak, since the same stages run again with more in memory. Why?)
+# `dropped_needs(stages, start, end + 1, len(stages) - 1)`. Count such a segment's forward seconds
+# twice.
 # </details>
 #
 # **Predict.** For our 32 equal blocks, which of the lengths 1, 2, 4 and 8 has the smallest peak?
@@ -249,15 +251,16 @@ table = {
 pd.DataFrame(table).T.rename_axis("segments of")
 
 # %% [markdown] id="read-intervals"
-# The peak is lowest near segments of $\sqrt{32 / 9}$ blocks. Longer segments always take less time,
-# because the last segment isn't recomputed and gets longer. (Early stop is ignored here.) So the
-# sweet spot is the length with the lowest peak, or a slightly larger one.
+# The peak is lowest near segments of $\sqrt{32 / 9}$ blocks: 32 blocks, each of which saves 9 times
+# its input. Longer segments always take less time, because the last segment, which isn't
+# recomputed, gets longer. So the sweet spot is the length with the lowest peak, or a slightly
+# larger one.
 #
 # ## 4.2 Run a tree
 #
 # Difficulty 3/5 · importance 5/5 · 10 minutes
 #
-# Write the function that runs any tree on real layers. PyTorch's checkpoint may be nested.
+# Write `run_tree`, which runs any tree on real layers. You may nest PyTorch's checkpoint.
 #
 # The numbers to reach: gradients equal to those without checkpoints, **to the last bit**, dropout
 # included; each layer runs as often as the plan says; the counted peak is within 3 % of the
@@ -295,7 +298,7 @@ checks.lab04.run_tree(run_tree)
 # %% [markdown] id="hints-4-2"
 # <details><summary>Hint 1: the shape</summary>
 #
-# A loop over the tree's items. `isinstance(item, int)` tells a layer from a segment.
+# Loop over the tree's items. `isinstance(item, int)` tells a layer from a segment.
 # </details>
 # <details><summary>Hint 2: the inside of a segment</summary>
 #
@@ -307,7 +310,7 @@ checks.lab04.run_tree(run_tree)
 # `lambda` would look up the loop's variable after the loop.
 # </details>
 #
-# The next cells run the same four lengths, and count the bytes of all tensors.
+# The next cells run segments of the same four lengths, and count the bytes of all tensors.
 
 
 # %% id="given-counted"
@@ -353,19 +356,19 @@ plots.tradeoff(
 
 # %% [markdown] id="read-sweet-spot"
 # Segments of two need less memory *and*, on paper, less time than single blocks. (PyTorch's early
-# stop, left out here, makes single blocks cheaper: chapter 06.)
+# stop, ignored here, makes single blocks cheaper: chapter 06.)
 #
 # ## 4.3 Revolve: the fewest forwards
 #
 # Difficulty 1/5 · importance 3/5 · 8 minutes
 #
-# Now there are $c$ **places** for boundaries, one of them always for the chain's input, and only
+# Now memory has $c$ **places** for boundaries, one of them always for the chain's input, and only
 # *one* stage may be kept at a time. (The running stage's input takes no place.) How many forwards
-# of single stages must run in all?
+# of single stages must run in all, first runs included?
 #
 # Suppose a part has $n$ stages and $c$ places. Run $k$ stages and put their output into a place.
 # The later part has $n - k$ stages and $c - 1$ places. When its backward is done, its places are
-# free again, and the first part has $k$ stages and $c$ places:
+# free again, and the first part has $k$ stages and $c$ places. So the fewest forwards are:
 #
 # $$ F(n, c) = \min_{1 \le k < n} \Big( k + F(n - k,\, c - 1) + F(k,\, c) \Big) $$
 #
@@ -413,7 +416,7 @@ checks.lab04.fewest_forwards(fewest_forwards)
 # %% [markdown] id="hints-4-3"
 # <details><summary>Hint 1: the recursion is the program</summary>
 #
-# A function of `n` and `c` inside yours: two cases, then a `min` over `k`.
+# Write a function of `n` and `c` inside yours: two cases, then a `min` over `k`.
 # </details>
 # <details><summary>Hint 2: it takes forever</summary>
 #
@@ -438,7 +441,7 @@ for places in (1, 2, 4, 8, 16, 32):
 # Difficulty 3/5 · importance 4/5 · 10 minutes
 #
 # Now build the tree: the first $k$ stages are a segment, whose inside is a schedule with $c$
-# places. The rest is a schedule with $c - 1$ places.
+# places. The stages after it are a schedule with $c - 1$ places.
 #
 # The numbers to reach: the forwards of 4.3, one stage kept at a time, at most $c$ places used.
 # For four stages and one place the tree is `((((0,), 1), 2), 3)`.
@@ -482,7 +485,7 @@ checks.lab04.revolve_tree(revolve_tree)
 # %% [markdown] id="hints-4-4"
 # <details><summary>Hint 1: which k</summary>
 #
-# Copy 4.3's inner function. With pairs `(forwards, k)` its `min` also tells you which k it was.
+# Copy 4.3's inner function. If it compares pairs `(forwards, k)`, its `min` also tells you the k.
 # </details>
 # <details><summary>Hint 2: a second recursion</summary>
 #
@@ -511,26 +514,26 @@ print(f"4 places: {shares[4]:.0%}{beside(guess, shares[4])}")
 pd.DataFrame(table).T.rename_axis("places")
 
 # %% [markdown] id="read-revolve-real"
-# Memory falls far below what segments reach, but the step gets longer: Revolve never keeps two
-# blocks at once, even if they fit.
+# Memory falls far below what equal segments reach, but the step gets longer, because Revolve never
+# keeps two blocks at once, even if they fit.
 #
 # ## 4.5 The smallest budget
 #
 # Difficulty 3/5 · importance 3/5 · 15 minutes
 #
-# Take part of a chain of unequal stages: the stages `start` to `end`. Their input is already held.
+# Take a part of a chain of unequal stages, from `start` to `end`, whose input is already in memory.
 # The part can begin in two ways:
 #
-# - **keep** stage `start`. While it runs, `kept_needs(stages, start, end)` must fit. While the rest
-#   runs, the bytes that `start` saved stay in memory, in addition to the rest's own needs.
-# - **drop** stages `start` to `split - 1` as a segment, for any `split` in the part. Meanwhile
-#   `dropped_needs(stages, start, split, end)` must fit. While the rest runs, the input of stage
-#   `split` is held. Then the segment's inside, `start` to `split - 1`, runs as a separate part, and
-#   nothing else is held.
+# - **keep** stage `start`. That needs `kept_needs(stages, start, end)` while it runs. While the
+#   rest (the stages after `start`) runs, memory holds what `start` saved and what the rest needs.
+# - **drop** stages `start` to `split - 1` as a segment, for any `split` in the part. That needs
+#   `dropped_needs(stages, start, split, end)`. While the rest (from `split` on) runs, memory holds
+#   the input of stage `split` and what the rest needs. Then `start` to `split - 1` run as a part of
+#   their own, with nothing else in memory.
 #
 # Each way needs the memory of its *largest* moment; the part needs the *smallest* of these over all
-# ways. A part of one stage can only be kept. Trying every tree takes too long: eleven stages have a
-# million trees.
+# ways. A part of one stage can only be kept. You can't try every tree: eleven stages have a
+# million.
 #
 # **Predict.** In the chain below, blocks get narrower. How large is the smallest possible peak, as
 # a share of the peak with everything kept?
@@ -585,8 +588,8 @@ checks.lab04.smallest_budget(smallest_budget)
 # </details>
 # <details><summary>Hint 2: one way</summary>
 #
-# To keep: the `max` of `kept_needs(...)` and, if there is a rest, `saved_bytes` of `start` plus
-# `needs(start + 1, end)`. To drop: the `max` of three terms for each split.
+# For *keep*: the `max` of `kept_needs(...)` and, if there is a rest, `saved_bytes` of `start` plus
+# `needs(start + 1, end)`. For *drop*: the `max` of three terms for each split.
 # </details>
 # <details><summary>Hint 3: what is outside</summary>
 #
@@ -599,19 +602,18 @@ share = floor / everything
 print(f"{Bytes(floor)} of {Bytes(everything)}: {share:.0%}{beside(guess, share)}")
 
 # %% [markdown] id="read-floor"
-# No schedule goes lower: the first block alone, with all that its backward holds, takes most of
-# this peak. Only finer stages or a smaller micro-batch would help.
+# The first block alone, with all that its backward holds, takes most of this peak. Only finer
+# stages or a smaller micro-batch would help.
 #
 # ## 4.6 The fastest schedule within a budget
 #
 # Difficulty 3/5 · importance 5/5 · 20 minutes
 #
-# A part can begin in the same ways as in 4.5, but now you are given `room`, the bytes that it may
-# use in addition to its input. You minimize the *extra time*, which is spent on forwards that run
-# again. A way is possible only if its first moment, `kept_needs` or `dropped_needs`, fits into the
-# room. Subtract what the way keeps in memory from the room that the rest gets. A segment's inside
-# gets the whole room again. (`min` can't compare a number with a tuple, so give it a `key` that
-# looks only at the seconds.)
+# A part can begin in the same ways as in 4.5, but now it has `room`, the bytes that it may use in
+# addition to its input. You minimize the *extra time* of forwards that run again. A way is possible
+# only if `kept_needs` or `dropped_needs` fits into the room. The rest gets less room, by what the
+# way keeps in memory; a segment's inside gets the whole room again. (Give `min` a `key` that looks
+# only at the seconds: it can't compare trees.)
 #
 # The numbers to reach: never over the budget, and as fast as `planning.solve`. For a budget that no
 # tree fits, raise a `ValueError` that names the smallest budget in bytes.
@@ -662,16 +664,17 @@ checks.lab04.fastest_tree(fastest_tree)
 # </details>
 # <details><summary>Hint 2: room</summary>
 #
-# After a kept stage the rest has `room - saved_bytes`, after a segment `room` minus the input of
-# stage `split`.
+# After a kept stage, the rest has `room - saved_bytes`; after a segment, it has `room` minus the
+# input of stage `split`.
 # </details>
 # <details><summary>Hint 3: the tree</summary>
 #
-# To keep: `(start, *rest)`. To drop: `(inside, *rest)`, since the inside is one item. Check for the
-# refusal first, with `smallest_budget(stages)`.
+# For *keep*: `(start, *rest)`. For *drop*: `(inside, *rest)`, since the inside is one item. Check
+# the budget first, with `smallest_budget(stages)`.
 # </details>
 #
-# **Predict.** With half the memory of "all kept", by what percentage is a step longer?
+# **Predict.** With half the peak of keeping everything, by what percentage is the fastest step
+# longer?
 
 # %% id="guess-half"
 guess = None  # percent
@@ -719,12 +722,12 @@ plots.tradeoff(
 )
 
 # %% [markdown] id="read-plans"
-# Each point of the lower curve is a schedule that runs, and its peak was known in advance. For long
-# chains, solvers such as `planning.solve` round bytes up to slots.
+# You knew the peak of each of your planner's schedules in advance. Long chains have too many rooms
+# to try, so solvers such as `planning.solve` round bytes up to slots.
 #
 # ## On a GPU
 #
-# This part is optional and never graded. It uses a larger batch and measured seconds, so the trees
+# This part is optional and never graded. It uses a larger batch and a GPU's kernels, so the trees
 # may differ.
 
 
@@ -767,9 +770,9 @@ claims.Verdicts(
 # ## What you can now do
 #
 # - Say what a schedule costs before it runs.
-# - Run any schedule on real layers, with bit-identical gradients.
-# - Find the fewest forwards, the smallest budget, and the fastest schedule in between. All three
-#   use one recursion: keep, or drop up to a boundary.
+# - Run any schedule on real layers.
+# - Find the fewest forwards, the smallest budget, and the fastest schedule in between, with one
+#   recursion: keep, or drop up to a boundary.
 #
 # `planning.profile` finds the stages of any model, and `planning.apply` runs the plan on it.
 # Chapter 07 looks inside a stage.

@@ -1,8 +1,8 @@
 # %% [markdown] id="title"
 # # Lab 05: policies
 #
-# You choose what to drop: modules, tensors, or the results of matmuls. Then you write a solver for
-# a target in bytes, and hooks that move tensors to the host.
+# You choose what to drop: modules, tensors, or the results of matmuls. Then you write a solver that
+# meets a target in bytes, and hooks that move tensors to the host.
 #
 # **Budget:** 90 minutes, 1 GiB of memory, no GPU needed.
 #
@@ -15,9 +15,9 @@
 # | 5.5 | saved tensors that wait on the host | 4 |
 #
 # Each answer goes into a cell that begins with `# exercise`. You may put helper functions, imports
-# and constants in your own cells above it. Where a cell says `guess = None`, write a number before
-# you go on. The check of 5.1 refuses the library's `segments`. The check of 5.4 refuses the
-# library's solver (`planning.solve` and `floor_bytes`). Chapter 07 prepares you for this lab.
+# and constants in cells above it. Where a cell says `guess = None`, write a number before you go
+# on. The check of 5.1 refuses the library's `segments`, and the check of 5.4 its solver
+# (`planning.solve` and `floor_bytes`). Chapter 07 prepares you for this lab.
 
 # %% id="imports"
 import itertools
@@ -51,7 +51,7 @@ torch.set_num_threads(1)
 
 # %% [markdown] id="block-text"
 # Our model is GPT-2 with a micro-batch of 4. Its bytes and FLOPs are *predicted* for a GPU's
-# kernels. A *matmul* is a matrix multiplication; fused attention counts as one. This is one block:
+# kernels. Fused attention counts as one matmul. This is one block:
 #
 # ```text
 #           x  norm  qkv  attention  out  dropout  add  norm  up  GELU  down  dropout  add
@@ -59,8 +59,8 @@ torch.set_num_threads(1)
 # saved     1   1     3       1             1/4     1     1    4    4            1/4
 # ```
 #
-# The last line lists the bytes that wait for backward, in units of the block's input `x`.
-# Attention is *fused* here, one kernel. *Eager* attention also saves its scores.
+# The line *saved* lists the bytes kept for backward, in units of the block's input `x`. *Eager*
+# attention, which isn't fused into one kernel, also saves its scores.
 
 # %% id="gpt2"
 ROWS = 4
@@ -75,16 +75,15 @@ EAGER = replace(FUSED, attention="eager")
 #
 # Difficulty 2/5 · importance 5/5 · 10 minutes
 #
-# Write a context manager that checkpoints each module of a list as a separate segment inside its
-# `with` block. Replace each module's `forward`. Afterwards each module must run as it did before,
-# even after an error.
+# Write a context manager that checkpoints each module of a list as a separate segment, by replacing
+# its `forward`. After the `with` block each module must run as it did before, even after an error.
 #
 # The gradients must be bit-identical, dropout included. Saved bytes and FLOPs must be exactly those
-# of a checkpoint around each module. There are three traps:
+# of a checkpoint around each module. Three traps:
 #
 # - Models may call a part with keyword arguments.
 # - A module may already have its own `forward`, as with LoRA.
-# - `module(x)` calls `module.forward`: a new forward that calls `module(x)` never ends.
+# - `module(x)` calls `module.forward`, so a new forward that calls `module(x)` never ends.
 
 
 # %% id="answer-5-1"
@@ -119,7 +118,7 @@ checks.lab05.checkpoint_only(checkpoint_only)
 # </details>
 # <details><summary>Hint 2: remember first</summary>
 #
-# Begin with a list of pairs `(module, module.forward)`. The checkpoint must call this forward, and
+# Begin with a list of pairs `(module, module.forward)`. The checkpoint calls this old forward, and
 # at the end you restore it.
 # </details>
 # <details><summary>Hint 3: the new forward</summary>
@@ -129,7 +128,7 @@ checks.lab05.checkpoint_only(checkpoint_only)
 # </details>
 #
 # **Predict.** A checkpoint around each block frees some bytes. With fused attention, what
-# percentage of those does a checkpoint around each attention module free?
+# percentage of those bytes does a checkpoint around only each attention module free?
 
 # %% id="guess-attention"
 guess = None  # percent
@@ -199,12 +198,12 @@ plots.tradeoff(
 #
 # Difficulty 3/5 · importance 4/5 · 10 minutes
 #
-# Chapter 07 priced each saved tensor *alone*. The price of a set is not the sum: two dropped
-# tensors may need the same matmul, which runs only once.
+# Chapter 07 priced each saved tensor *alone*. A set's price isn't the sum of those prices: two
+# dropped tensors may need the same matmul, which runs only once.
 #
-# A **trace** lists the operations of a forward in order: `trace.ops`. Each has a `name`, what it
-# `reads` and `writes` (tuples of names) and `flops`. Tensors are named by their storage, so an
-# in-place operation writes a name that an earlier operation wrote:
+# A **trace** lists a forward's operations in order: `trace.ops`. Each has a `name`, what it `reads`
+# and `writes` (tuples of names) and `flops`. Tensors are named by their storage, so an in-place
+# operation writes a name that an earlier operation wrote:
 #
 # ```text
 # name   reads  writes  flops
@@ -219,11 +218,11 @@ plots.tradeoff(
 # kept {a}      u is missing, so h is     norm, up, add_ run  100 FLOPs
 # ```
 #
-# The rule is that a needed tensor that isn't kept is missing. *All* operations that write a missing
-# tensor run again, up to the point where it is read. The tensors that these operations read are
-# then missing too, unless they are kept. Inputs and weights are always in memory.
+# A needed tensor that isn't kept is *missing*. *All* operations that write a missing tensor, up to
+# where it is read, run again. The tensors that these operations read are then missing too, unless
+# they are kept. Inputs and weights are always in memory.
 #
-# Bytes and FLOPs must be exact, and the trace unchanged.
+# Bytes and FLOPs must be exact, and the trace must stay unchanged.
 
 
 # %% id="answer-5-2"
@@ -267,8 +266,7 @@ checks.lab05.cost_of_keeping(cost_of_keeping)
 # is kept.
 # </details>
 #
-# The next cell records a trace with chapter 07's dispatch mode, which fills a list here instead of
-# prices.
+# The next cells record a trace of a real block, with a dispatch mode like chapter 07's.
 
 # %% id="given-trace"
 Op = namedtuple("Op", "name reads writes flops")
@@ -343,11 +341,11 @@ for op in trace.ops:
 print("* backward asks for it")
 
 # %% [markdown] id="predict-exact"
-# The *greedy* way drops the tensors with the lowest prices first, as in chapter 07. The exact way
-# tries all sets.
+# The *greedy* way, as in chapter 07, drops the tensors with the lowest prices first. The *exact*
+# way tries all sets.
 #
-# **Predict.** You may keep 4 units. By what factor does the greedy way recompute more FLOPs than
-# the exact way?
+# **Predict.** You may keep 4 units. How many times as many FLOPs as the exact way does the greedy
+# way recompute?
 
 # %% id="guess-exact"
 guess = None  # times
@@ -399,15 +397,15 @@ plots.tradeoff(
 )
 
 # %% [markdown] id="exact-read"
-# The next tensor in the greedy order may be a large one. Dropping it frees more bytes than needed,
-# and costs more FLOPs.
+# If the next tensor in the greedy order is large, dropping it frees more bytes than needed, and
+# costs more FLOPs.
 #
 # ## 5.3 A policy that counts
 #
 # Difficulty 3/5 · importance 4/5 · 15 minutes
 #
 # PyTorch asks a *policy* about each operation of a segment: keep its result, or recompute it? An
-# operation doesn't say which linear layer it belongs to, so count:
+# operation doesn't say which linear layer it belongs to, so the policy has to count matmuls:
 #
 # ```text
 # keep {0, 3}     qkv 0   attention 1   out 2   up 3   down 4
@@ -415,13 +413,13 @@ plots.tradeoff(
 # recomputation   -       run           run     -      run
 # ```
 #
-# `checkpoint(..., context_fn=f)` calls `f()` once for each segment. `f` returns
-# `create_selective_checkpoint_contexts(policy)`, a pair of contexts: one for each run. PyTorch
-# calls `policy(context, op, *args, **kwargs)` in forward. Some releases call it in the
-# recomputation too, with `context.is_recompute` set. Count from 0 in each run.
+# `checkpoint(..., context_fn=f)` calls `f()` for each segment. `f` returns
+# `create_selective_checkpoint_contexts(policy)`, a pair of contexts: one for forward, one for the
+# recomputation. PyTorch calls `policy(context, op, *args, **kwargs)` in forward; some releases call
+# it in the recomputation too, with `context.is_recompute` set. Count from 0 in each of the two.
 #
-# The chosen matmuls must run once, and all others twice. Only the chosen matmuls' results and the
-# segment's input may be kept for backward. The gradients must be bit-identical.
+# The chosen matmuls must run once, and all others twice. Only the chosen results and the segment's
+# input may be kept for backward. The gradients must be bit-identical.
 
 
 # %% id="given-matmul"
@@ -468,13 +466,13 @@ checks.lab05.keep_matmuls(keep_matmuls)
 # %% [markdown] id="hints-5-3"
 # <details><summary>Hint 1: three functions</summary>
 #
-# `keep_matmuls` returns `contexts`, which makes a counter and a policy, and returns the pair. The
-# policy counts.
+# `keep_matmuls` returns `contexts`, which makes a counter and a policy, and returns the pair of
+# contexts. The policy counts.
 # </details>
 # <details><summary>Hint 2: where the counter lives</summary>
 #
-# Inside `contexts`: each segment begins with 0. A dict with the keys `False` and `True` fits
-# `context.is_recompute`.
+# Inside `contexts`, so that each segment begins with 0. A dict with the keys `False` and `True`
+# fits `context.is_recompute`.
 # </details>
 # <details><summary>Hint 3: the answers</summary>
 #
@@ -482,7 +480,7 @@ checks.lab05.keep_matmuls(keep_matmuls)
 # recomputed.
 # </details>
 #
-# The next cell compares the FLOPs on the trace of 5.2 with those that a FLOP counter sees:
+# The next cells compare 5.2's FLOPs with those that a FLOP counter sees:
 
 
 # %% id="run-block"
@@ -514,8 +512,8 @@ for keep in ((), (0,), (0, 3), (0, 1, 3), (0, 1, 2, 3), (0, 1, 2, 3, 4)):
 pd.DataFrame(table).T.rename_axis("keep")
 
 # %% [markdown] id="policies-read"
-# In the last row the results of all matmuls are kept. Only norms, GELU and dropout run again, and a
-# third of the block's saved bytes is still freed.
+# In the last row, where the results of all matmuls are kept, only norms, GELU and dropout run
+# again. That still frees a third of the block's saved bytes.
 #
 # ## 5.4 A target in bytes, the fewest FLOPs
 #
@@ -531,8 +529,8 @@ pd.DataFrame(table).T.rename_axis("keep")
 # ```
 #
 # While a part works, memory holds its `working_bytes` and what all parts *before* it keep. Choose
-# one option for each part. The largest of these sums must fit the target, and the total FLOPs must
-# be as few as possible. A greedy choice isn't always best, and 12 blocks with 8 options each have
+# one option for each part, so that the largest of these sums fits the target and the total FLOPs
+# are as few as possible. A greedy choice isn't always best, and 12 blocks with 8 options each have
 # 69 billion combinations.
 
 
@@ -589,7 +587,7 @@ checks.lab05.fewest_flops(fewest_flops)
 # `kept + option.kept_bytes`. If two ways lead to the same bytes, take the `min`.
 # </details>
 #
-# The next cells measure GPT-2's parts, each alone, to get their real options.
+# The next cells predict the options of GPT-2's parts, each part alone.
 
 
 # %% id="readings"
@@ -650,7 +648,7 @@ for keep, option in zip(KEEPS, again, strict=True):
 print(f"head {Bytes(head.kept_bytes)} kept, {Bytes(head.working_bytes)} at work")
 
 # %% [markdown] id="predict-target"
-# The head's working bytes are the largest, because it computes 50 257 logits per token.
+# The head's 50,257 logits per token make its working bytes the largest.
 #
 # **Predict.** The target is a quarter below the peak of "keep all". By what percentage do the FLOPs
 # of a step grow?
@@ -702,15 +700,14 @@ plots.tradeoff(
 )
 
 # %% [markdown] id="targets-read"
-# One policy for all blocks reaches only a few points on this curve. Your solver finds a point for
-# every target.
+# One policy for all blocks reaches only a few points; your solver finds one for every target.
 #
 # ## 5.5 Move it to the host
 #
 # Difficulty 4/5 · importance 4/5 · 25 minutes
 #
-# Keep saved tensors in the host's memory. Chapter 07d's hooks copied every *tensor*, even weights,
-# and copied some storages several times. Do better:
+# Chapter 07d's hooks copied every saved *tensor* to the host, even weights, and copied some
+# storages several times. Write hooks that do better:
 #
 # ```text
 # saved     q  k  v  in one storage     the same storage,      a weight, or a storage
@@ -719,20 +716,22 @@ plots.tradeoff(
 # host      one copy                    a new copy
 # ```
 #
-# - **What stays**: `pack` returns `tensor.detach()`. (The tensor itself could hold its own graph.)
-# - **Which storage?** An address isn't enough, since a later storage may get the same one.
-#   `StorageWeakRef(storage)` is a key that identifies one storage and doesn't keep it alive.
-# - **Written in place.** `tensor._version` counts such writes (it misses writes through `.data` or
-#   NumPy).
+# - **What stays**: `pack` returns `tensor.detach()`, since the tensor itself could keep its graph
+#   alive.
+# - **Which storage?** A later storage may get the same address, so use `StorageWeakRef(storage)` as
+#   the key, which doesn't keep the storage alive.
+# - **Written in place**, a storage needs a new copy. `tensor._version` counts such writes (but
+#   misses those through `.data` or NumPy).
 # - **Copies go when the graph goes.** `weakref.WeakValueDictionary` forgets a copy as soon as
 #   nothing else holds it.
-# - **A second backward** may ask for a tensor again.
+# - **A second backward** may ask for the same tensors again.
 #
-# `host.put(tensor)` copies the tensor's whole storage; `copy.get(dtype, size, stride, offset)`
-# brings the tensor back, from its `dtype`, `size()`, `stride()` and `storage_offset()`.
+# `copy = host.put(tensor)` copies the tensor's whole storage.
+# `copy.get(dtype, size, stride, offset)` brings a tensor back: pass its `dtype`, `size()`,
+# `stride()` and `storage_offset()`.
 #
 # The gradients must be bit-identical in five kinds of steps. Each large storage must be copied
-# once, and no copy may be left over.
+# once, and no copy may be left at the end.
 
 
 # %% id="answer-5-5"
@@ -791,8 +790,8 @@ checks.lab05.offloading(offloading)
 # Put the copy and the arguments of its `get` into the tuple. The tuple keeps the copy alive.
 # </details>
 #
-# **Predict.** On 8 real blocks, PyTorch's `save_on_cpu` copies every saved tensor, weights
-# included. By what factor does it copy more bytes than your hooks?
+# **Predict.** PyTorch's `save_on_cpu` copies every saved tensor, weights included. On 8 real
+# blocks, how many times as many bytes as your hooks does it copy?
 
 # %% id="guess-copies"
 guess = None  # times
@@ -832,9 +831,8 @@ print(f"left on the host when the graph is gone: {Bytes(once.held_bytes)}")
 # ## Which blocks should wait on the host?
 #
 # Your solver moves nothing, and your hooks move every large tensor. The library's planner chooses
-# for each block: keep, recompute, or move what it saves. Here it plans GPT-2 within three quarters
-# of the memory that keeping everything takes, at an A100's predicted speed, for each of four links
-# to the host.
+# for each block: keep, recompute, or move what it saves. Here it plans GPT-2 for four links to the
+# host and an A100, within three quarters of the memory that keeping everything takes.
 #
 # **Predict.** In the fastest plan over PCIe 4, how many of the 12 blocks wait on the host? This
 # part isn't graded.
@@ -870,7 +868,7 @@ pd.DataFrame(table).T
 # %% [markdown] id="gpu-text"
 # ## On a GPU
 #
-# This part is optional and never graded. Which way is fastest?
+# Optional and never graded: which way is fastest?
 
 
 # %% id="gpu-given"
@@ -923,5 +921,5 @@ claims.Verdicts(
 # - Say what a *set* of kept tensors costs, and write the policy that keeps it.
 # - Reach a target in bytes with the fewest FLOPs, or move saved tensors to the host.
 #
-# First drop what costs no matmul. For the rest, compare the times of copying and recomputing, as in
-# chapter 07d, or let `plan MODEL --link pcie-4` do it.
+# On your model, drop first what costs no matmul. For the rest, compare the times of copying and
+# recomputing (07d), or let `plan MODEL --link pcie-4` do it.

@@ -1,10 +1,9 @@
 # %% [markdown] id="title"
 # # Lab 06: exact accumulation
 #
-# "The accumulated gradient is mathematically exact", says nearly every tutorial. Most loops that
-# follow it are not exact. You write a loop that is exact for ragged micro-batches, for masked
-# tokens, under a scaler, and on several ranks. And if an update is impossible, your loop leaves
-# everything as it was.
+# "The accumulated gradient is mathematically exact", says nearly every tutorial, but most loops
+# aren't exact. You write one that is, for ragged micro-batches, for masked tokens, under a scaler,
+# and on several ranks. And if an update is impossible, it leaves everything as it was.
 #
 # **Budget:** 90 minutes, 1 GiB of memory, no GPU needed.
 #
@@ -14,7 +13,7 @@
 # | 6.2 | an epoch in windows, including the last | 2 |
 # | 6.3 | tokens: shifted, masked, ragged | 2 |
 # | 6.4 | once per update: scaler, clip, scheduler, log | 3 |
-# | 6.5 | all of it for any model, and nothing when it fails | 4 |
+# | 6.5 | one update of any model, or no change if it fails | 4 |
 # | 6.6 | several ranks, and one exchange of gradients | 3 |
 #
 # Each answer goes into a cell that begins with `# exercise`. You may put helper functions, imports
@@ -53,8 +52,8 @@ torch.set_num_threads(1)
 # ## The subject
 #
 # We train a small ViT on digits, in float64. Rounding errors are then about 1e-16, so a difference
-# above 1e-12 is a bug. We have two versions of a training step. One uses 64 images at once. The
-# other uses four micro-batches, but its author forgot to divide the loss by four.
+# above 1e-12 is a bug. One version of the training step uses 64 images at once. The other uses four
+# micro-batches, but its author forgot to divide the loss by four.
 
 # %% id="subject"
 images, labels = data.digits()
@@ -85,11 +84,11 @@ def four_pieces(model, optimizer, max_norm=math.inf, num=4):
 
 
 # %% [markdown] id="predict-blind"
-# People check a loop by its loss, its gradient's norm, or the parameters after an update. We
-# compare these three between our two steps.
+# People check a loop by its loss, its gradient's norm, or its parameters after an update. We
+# compare these three for the two steps.
 #
-# **Predict.** With AdamW and gradients clipped at 0.1, how many of the three differ by more than
-# 1 %?
+# **Predict.** With AdamW, and the gradient's norm clipped at 0.1, how many of the three differ by
+# more than 1 %?
 
 # %% id="guess-blind"
 guess = None  # of the three
@@ -114,17 +113,17 @@ print(f"clipped at 0.1: {number} of three{beside(guess, number)}")
 pd.DataFrame(off).map("{:.0e}".format).T
 
 # %% [markdown] id="text-6-1"
-# If gradients are clipped, none of the three shows the bug. So compare the gradient itself, at the
-# moment when the optimizer receives it.
+# If gradients are clipped, none of the three shows the bug. So compare the gradient itself, as the
+# optimizer receives it.
 #
 # ## 6.1 Where do two steps first differ?
 #
 # Difficulty 3/5 · importance 5/5 · 10 minutes
 #
-# Run two steps from the same start, each on a copy of the model. Compare three parts in this order:
-# the loss, the gradients, the parameters. Say which part differs first, and by how much. The goal:
-# judge nine pairs of steps correctly. In two pairs the steps differ by no more than is allowed, and
-# one of these two pairs has dropout on.
+# Run two steps from the same start, each on a copy of the model. Compare loss, gradients and
+# parameters, in this order, and return the first part that differs, and by how much. The goal:
+# judge nine pairs of steps correctly. In two pairs the steps agree within the tolerance, in one of
+# them with dropout on.
 
 
 # %% id="given-6-1"
@@ -217,8 +216,8 @@ checks.lab06.first_difference(first_difference)
 # first state; set that state again at the end.
 # </details>
 #
-# **Predict.** The faulty step didn't divide by 4. Without clipping, what difference does your
-# function report?
+# **Predict.** The faulty step didn't divide by 4. Without clipping, what relative difference does
+# your function report?
 
 # %% id="guess-difference"
 guess = None  # relative difference
@@ -235,7 +234,7 @@ print(f"clipped: {part}, below 1e-5: {difference < 1e-5}")
 
 # %% [markdown] id="text-6-2"
 # If a gradient is 4 times too large, the relative difference is 3. Clipping nearly hides that: the
-# gradients then differ only because `clip_grad_norm_` divides by the norm plus 1e-6. So compare
+# clipped gradients differ only because `clip_grad_norm_` divides by the norm plus 1e-6. So compare
 # without clipping.
 #
 # ## 6.2 Windows
@@ -243,8 +242,8 @@ print(f"clipped: {part}, below 1e-5: {difference < 1e-5}")
 # Difficulty 2/5 · importance 5/5 · 10 minutes
 #
 # Your function gets an epoch as an iterator, or as a loader that restarts at each `iter`. The epoch
-# has no length and doesn't fit into memory. A window is the next `num` micro-batches, or as many as
-# are left.
+# has no length and doesn't fit into memory. A *window* is the micro-batches of one update: the next
+# `num`, or as many as are left.
 #
 # The goal: every window's gradient is within 1e-12 of the gradient of its images as one batch. Hold
 # at most one window of the epoch. Run one micro-batch at a time, and keep only one micro-batch's
@@ -331,13 +330,14 @@ judge(whole, ragged)[0]
 # targets       t1   t2   t3             three, and four labels that are not -100
 # ```
 #
-# Below, a row is a line of code, and its indentation is the prompt. A micro-batch may have no
-# target at all. Then the mean of its losses is nan, but the sum is 0.
+# Below, a row is a line of code, and its indentation is the prompt. If a micro-batch has no target
+# at all, the mean of its losses is nan, but the sum is 0.
 #
-# The goal: the gradient is within 1e-12 of the gradient of the mean over all targets of the window.
+# The goal: the gradient is within 1e-12 of the gradient of the mean loss over all targets of the
+# window.
 #
-# **Predict.** If you count labels before this shift, by what percentage do you overcount the
-# targets of sixteen lines?
+# **Predict.** If you count the labels that aren't -100 without this shift, by what percentage do
+# you overcount the targets of the sixteen lines below?
 
 # %% id="guess-6-3"
 guess = None  # per cent
@@ -430,13 +430,13 @@ judge_gpt(*steps, make_optimizer=sgd)[0]
 # Difficulty 3/5 · importance 5/5 · 15 minutes
 #
 # A real loop in float16 does five more things: scale the loss, unscale the gradients, clip them,
-# update the scale, and step the scheduler. All but the first happen once per window. An infinite
-# gradient in *one* micro-batch makes `scaler.step` skip the window's update. Then you must skip the
+# update the scale, and step the scheduler. All but the first happen once per window. If *one*
+# micro-batch has an infinite gradient, `scaler.step` skips the window's update. Then skip the
 # scheduler's step, too.
 #
-# `scaler.step` doesn't say whether it skipped the update, but the scale does: after a skipped
-# update, `update` halves the scale. The next cell runs four updates, the second with an infinite
-# gradient. The scale begins at 1024 and doubles after two good updates in a row.
+# `scaler.step` doesn't say whether it skipped the update, but the scale shows it: after a skipped
+# update, `scaler.update` halves the scale. The next cell runs four updates, the second with an
+# infinite gradient. The scale begins at 1024 and doubles after two good updates in a row.
 #
 # **Predict.** What is the scale after the fourth update?
 
@@ -461,12 +461,11 @@ watched = list(scales([1.0, math.inf, 1.0, 1.0]))
 print(f"{watched}{beside(guess, watched[-1])}")
 
 # %% [markdown] id="read-scaler"
-# So if an update was skipped, the scale has *fallen*; otherwise it hasn't. (If several optimizers
-# share the scaler, a fallen scale means that at least one of them skipped its update.) A disabled
-# scaler always reports 1 and skips nothing.
+# So an update was skipped exactly if the scale has *fallen*. (If several optimizers share the
+# scaler, at least one of them skipped.) A disabled scaler always reports 1 and skips nothing.
 #
-# The goal: every window's gradient is within 1e-12 of the big batch's, and it is clipped as a
-# whole. If a window's update is skipped, the scheduler doesn't step.
+# The goal: every window's gradient is within 1e-12 of the big batch's, and is clipped as a whole.
+# If a window's update is skipped, the scheduler doesn't step.
 
 
 # %% id="answer-6-4"
@@ -556,13 +555,13 @@ print(f"some lost: {0 < made < 8}; as many scheduled as made: {scheduled == made
 #
 # Difficulty 4/5 · importance 5/5 · 15 minutes
 #
-# Now you write one step for any model. Its loss is a mean over tokens, images or pixels. Two
-# functions define it: `loss_sum(model, *micro_batch)` and `count_terms(*micro_batch)`.
+# Now you write one step for any model whose loss is a mean over tokens, images or pixels. Two
+# functions define that mean: `loss_sum(model, *micro_batch)` returns the sum of the terms, and
+# `count_terms(*micro_batch)` their number.
 #
 # The harder part is failure: a batch with no target, more micro-batches than rows, a loss of nan,
-# an out-of-memory error. If a good step fails, it reports what it received, and leaves model,
-# optimizer, gradients, buffers and random state as they were. The next cell defines two functions
-# that help:
+# an out-of-memory error. A step that fails must say what it received, and leave model, optimizer,
+# gradients, buffers and random state as they were. Two functions help:
 
 
 # %% id="given-6-5"
@@ -592,9 +591,9 @@ def remember(model):
 
 
 # %% [markdown] id="goal-6-5"
-# The old `.grad` must survive a failure. So hold the old tensors in a list before you call
-# `zero_grad()`. It sets `.grad` to None, so the new gradient is a different tensor.
-# (`set_to_none=False` would fill the old tensors with zeros.)
+# The old `.grad` must survive a failure. So put the old tensors into a list before you call
+# `zero_grad()`. That call only sets `.grad` to None, and backward then makes a new tensor. (With
+# `set_to_none=False` it would fill the old tensors with zeros.)
 #
 # The goal: after an update with SGD or AdamW, GPT, ViT and U-Net are within 1e-12 of an update with
 # the whole batch, and in float32 within the error of summation. A failed step leaves nothing
@@ -668,9 +667,9 @@ checks.lab06.exact_step(exact_step)
 # %% [markdown] id="after-6-5"
 # ### The proof
 #
-# The next cells split 12 rows into five micro-batches and compare the step with the whole batch: in
-# float64 with your function from 6.1, in float32 with `assert_same_training`, whose bound follows
-# from the number of summed terms.
+# The next cells compare a step in five micro-batches with a step on all 12 rows at once: in float64
+# with your function from 6.1, in float32 with `assert_same_training`, whose bound follows from the
+# number of summed terms.
 
 
 # %% id="loss-sums"
@@ -743,8 +742,8 @@ for name in TASKS:
         assert_same_training(*steps, make=partial(make_float32, name, optimizer))
 
 # %% [markdown] id="text-6-6"
-# So "exact" means that both loops compute the same sum, and that they differ by no more than the
-# bound for rounding in a different order.
+# So "exact" means that both loops compute the same sum, and differ only by rounding in a different
+# order.
 #
 # ## 6.6 Several ranks
 #
@@ -755,7 +754,7 @@ for name in TASKS:
 # `model.no_sync()` skips the others.
 #
 # The next cells run two real ranks (processes on your machine) with four micro-batches each. They
-# try five ways to use `no_sync`, which surround different parts of the loop.
+# put `no_sync` around different parts of the loop, in five ways.
 #
 # **Predict.** If `no_sync` is around *backward only*, in all micro-batches but the last, how many
 # all-reduces does a rank run?
@@ -804,14 +803,14 @@ for name, way in WAYS.items():
     print(f"same on both {same}, right {right}{note}")
 
 # %% [markdown] id="read-ways"
-# P is the size of the parameters. `no_sync` only around backward does nothing, because DDP decides
-# in *forward* whether backward will exchange gradients. The documentation says to put forward and
-# backward inside. The fifth way is silently wrong: each rank steps with its own gradient.
+# P is the bytes of the parameters. `no_sync` only around backward does nothing, because DDP decides
+# in *forward* whether backward will exchange gradients. The documentation says to put both inside.
+# The fifth way is silently wrong: each rank steps with its own gradient.
 #
 # Next comes the divisor. An average over ranks is right only if all ranks have the same number of
-# targets. So you must count the targets of *all ranks*, with an all-reduce of one number before the
-# first backward. And since DDP divides the sum of the gradients by the number of ranks, each rank
-# multiplies its loss by that number.
+# targets. So count the targets of *all ranks*, with an all-reduce of one number before the first
+# backward. And because DDP divides the sum of the gradients by the number of ranks, multiply each
+# rank's loss by the number of ranks.
 #
 # The goal: on two and three ranks, the gradient is within 1e-12 of the whole batch's, and each rank
 # sends P bytes of gradients. This must hold even if windows differ in length or a rank has no
@@ -871,16 +870,15 @@ checks.lab06.rank_step(rank_step)
 # <details><summary>Hint 3: two scales</summary>
 #
 # Call backward on the micro-batch's loss sum, divided by the count of all ranks and multiplied by
-# `dist.get_world_size()`. Log the same number without that factor, summed over the window and then
-# over the ranks.
+# `dist.get_world_size()`. For the loss that you return, leave out that factor, and sum over the
+# window and then over the ranks.
 # </details>
 
 # %% [markdown] id="after-6-6"
 # ### On real ranks
 #
-# Each rank trains on eight of 6.3's sixteen lines, in two micro-batches. We compare that with your
-# `exact_step` in one process. The updates differ only by rounding, since both add the same terms in
-# different orders.
+# Each rank trains on eight of 6.3's sixteen lines, in two micro-batches. We compare the update with
+# your `exact_step` in one process; they differ only by rounding.
 
 
 # %% id="real-step"
@@ -915,8 +913,8 @@ two.stop()
 # %% [markdown] id="gpu"
 # ## On a GPU
 #
-# These cells are never graded. They run float16 with a real `GradScaler`, and measure the peak for
-# one effective batch, first whole and then in eight micro-batches.
+# Never graded: these cells run float16 with a `GradScaler` on the GPU, and measure the peak for one
+# effective batch, first whole and then in eight micro-batches.
 
 # %% id="gpu-scaled"
 # NBVAL_IGNORE_OUTPUT
@@ -933,6 +931,6 @@ if torch.cuda.is_available():
               f"{scheduled} scheduled, scale {scale:g}, loss {loss:.3f}")  # fmt: skip
 
 # %% [markdown] id="end"
-# Everything in this lab is one sum: each term's gradient is divided by the number of terms in the
-# *update*. A contrastive loss isn't such a sum, because it compares each sample with all others.
-# Lab 07 shows what to do then.
+# In this lab, each term's gradient was divided by the number of terms in the *update*. A
+# contrastive loss can't be divided like that, because it compares each sample with all others. Lab
+# 07 shows what to do then.

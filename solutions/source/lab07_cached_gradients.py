@@ -4,8 +4,8 @@
 # CLIP trained on batches of 32,768 pairs: it had to distinguish each pair of text and image from
 # 32,767 others. Suppose your GPU holds only 64 pairs. With accumulation any batch fits, but the
 # model distinguishes each pair from only 63 others, however long you accumulate. In this lab you
-# compute the gradient of the large batch in the memory of the small one. The gradient is exact even
-# with dropout, and for any number of *towers* (encoders) and any loss.
+# compute the gradient of the large batch in the memory of the small one, exactly, even with
+# dropout, and for any number of *towers* (encoders) and any loss.
 #
 # **Budget:** 75 minutes, 1 GiB of memory, no GPU needed.
 #
@@ -69,10 +69,10 @@ def make_tower(side=8, dropout=0.1):
 #
 # Difficulty 2/5 · importance 4/5 · 10 minutes
 #
-# $B$ pairs of images and texts have $B^2$ similarities. A similarity is the cosine of an image's
-# embedding and a text's, times a scale $s$. If $a_i$ and $b_j$ are the embeddings divided by their
-# lengths, the cosine is $a_i \cdot b_j$. Finding the partner of image $i$ is a classification with
-# $B$ classes. The loss is the mean of both directions, from images to texts and back:
+# $B$ pairs of images and texts have $B^2$ similarities. The similarity of image $i$ and text $j$ is
+# $s\,a_i \cdot b_j$: the cosine between their embeddings, times a scale $s$. ($a_i$ and $b_j$ are
+# the embeddings divided by their lengths.) Finding the partner of image $i$ is a classification
+# with $B$ classes. The loss is the mean of both directions, from images to texts and back:
 #
 # $$ \ell = \frac{1}{2B} \sum_{i=1}^{B} \Big(
 #    -\log \frac{e^{s\,a_i \cdot b_i}}{\sum_j e^{s\,a_i \cdot b_j}}
@@ -128,7 +128,7 @@ checks.lab07.contrastive_loss(contrastive_loss)
 # </details>
 # <details><summary>Hint 3: a single pair</summary>
 #
-# With one pair the loss is 0, so the model learns nothing. Check `len(images)` and `len(texts)`
+# With one pair the loss is 0, and the model learns nothing. So check `len(images)` and `len(texts)`
 # first.
 # </details>
 #
@@ -168,8 +168,8 @@ print(f"ln 64 = {math.log(64):.1f}: the loss of a guess among 64")
 # %% [markdown] id="accumulate-text"
 # ## Why accumulation does not help
 #
-# If you average the losses of four micro-batches of 16 pairs, you don't get the loss of 64 pairs.
-# Each of the four losses belongs to an easier task.
+# The mean loss of four micro-batches of 16 pairs isn't the loss of 64 pairs, because each of the
+# four tasks is easier.
 #
 # **Predict.** A batch of 64 compares each pair with 63 others. What percentage of these comparisons
 # do four micro-batches of 16 still make?
@@ -229,7 +229,7 @@ print(f"gradients off by up to {relative_error(seen, exact):.0%} of their norm")
 # ![Three steps: embed all rows without a graph; go backward from the loss to the embeddings; embed
 # again, and go backward from there.](figures/09-two-passes.svg)
 #
-# Between towers and loss are the embeddings, of width 32. Cut the chain rule there:
+# Between the towers and the loss are only the embeddings, of width 32. Cut the chain rule there:
 #
 # $$ \frac{\partial \ell}{\partial \theta} = \sum_{i=1}^{B}
 #    \underbrace{\frac{\partial \ell}{\partial a_i}}_{\text{needs all rows, and no tower}}
@@ -245,13 +245,12 @@ print(f"gradients off by up to {relative_error(seen, exact):.0%} of their norm")
 #
 # Difficulty 2/5 · importance 4/5 · 8 minutes
 #
-# Embed all rows, with one micro-batch in memory at a time. The goal: no graph is ever built, not
-# even for a single micro-batch, and with each further micro-batch the peak grows only by its
-# embeddings.
+# Embed all rows, one micro-batch at a time. The goal: no graph is ever built, not even for a single
+# micro-batch, and each further micro-batch raises the peak only by its embeddings.
 #
 # Before each run of the tower, call `remember(tower)` and keep what it returns, the run's *moment*.
-# A moment can restore the random state and the buffers that the run started from. You write
-# `remember` in 7.5.
+# It can restore the random state and the buffers that the run started from. You write `remember` in
+# 7.5.
 
 
 # %% id="answer-7-2"
@@ -302,13 +301,13 @@ checks.lab07.embed(embed)
 #
 # Difficulty 3/5 · importance 5/5 · 12 minutes
 #
-# Now the embeddings have no graph. Make them leaves, compute the loss, and go backward. No tower
-# runs, and each embedding gets one gradient. The goal: in float64, the gradients are within 1e-12
-# of plain backward's.
+# The embeddings have no graph. Make them leaves, compute the loss, and go backward: no tower runs,
+# and each embedding gets a gradient. The goal: in float64, the gradients are within 1e-12 of plain
+# backward's.
 #
-# The loss has its own parameter, the scale. No later stage uses the scale, so add its gradient now.
-# And raise an error here if the loss isn't finite: once a NaN is in the weights, you can't tell
-# where it came from.
+# The loss has its own parameter, the scale. No later stage uses it, so its gradient must be added
+# to its `.grad` now. And raise an error if the loss isn't finite: once a NaN is in the weights, you
+# can't tell where it came from.
 
 
 # %% id="answer-7-3"
@@ -367,9 +366,9 @@ checks.lab07.cache_gradients(cache_gradients)
 #
 # Run each micro-batch once more, this time with its graph, and go backward immediately. The
 # embeddings aren't a scalar, so their `backward` needs a gradient to start from: the cached one.
-# Run forward and backward both inside the micro-batch's moment: call the moment, and use the result
-# as a context manager. The goal: in float64, the gradients are within 1e-12 of the gradients from
-# one large graph.
+# Run forward and backward inside the micro-batch's moment: call the moment, and use the result as a
+# context manager. The goal: in float64, the gradients are within 1e-12 of the gradients from one
+# large graph.
 
 
 # %% id="answer-7-4"
@@ -405,7 +404,7 @@ checks.lab07.push(push)
 # </details>
 # <details><summary>Hint 2: backward from a tensor</summary>
 #
-# Call `embeddings.backward(gradient)`; both have the same shape.
+# Call `embeddings.backward(gradient)`, with a gradient of the same shape.
 # </details>
 # <details><summary>Hint 3: the factor</summary>
 #
@@ -446,9 +445,9 @@ for dtype in (torch.float32, torch.float64):
 # Difficulty 3/5 · importance 5/5 · 15 minutes
 #
 # The cached gradient belongs to the embeddings of the first pass. If the second pass computes
-# different embeddings, the gradient is wrong, and no error is raised. That happens with dropout. It
-# also happens with spectral normalization, because every forward changes its buffers by one step of
-# a power iteration.
+# different embeddings, the gradient is wrong, and no error is raised. That happens with dropout,
+# which draws new masks, and with spectral normalization, where every forward changes buffers by one
+# step of a power iteration.
 #
 # Dropout draws different masks for one batch of 64 than for four of 16. So our reference,
 # `one_graph`, also runs the towers on one micro-batch at a time, but keeps *all* graphs until the
@@ -495,9 +494,10 @@ print(f"spectral norm: off by {forgotten['spectral norm']:.0e}")
 
 # %% [markdown] id="read-moments"
 # Two kinds of state change between the passes: the **random state**, of the CPU and of the tower's
-# GPUs, and the **buffers** (power iterations, moving averages, counters). The second pass must
-# start from the same state as the first, and must not change it again. The functions below read and
-# write the random state. Your answer has two blanks: replace both `raise` lines.
+# GPUs, and the **buffers** (power iterations, moving averages, counters). Each run of the second
+# pass must start from the state in which the first pass's run started, and afterwards put back the
+# state that it found. The functions below read and write the random state. Your answer has two
+# blanks: replace both `raise` lines.
 
 
 # %% id="given-rng"
@@ -588,12 +588,12 @@ for name, tower in kinds.items():
 # Difficulty 2/5 · importance 5/5 · 12 minutes
 #
 # Now put the stages together into `cached_backward(...)`, which a training loop calls between
-# `zero_grad` and `step`. The goal: each row goes through its tower exactly twice. With a larger
-# batch, the peak grows only by embeddings, their gradients and moments.
+# `zero_grad` and `step`. The goal: each row goes through its tower exactly twice, and a larger
+# batch raises the peak only by embeddings, their gradients and moments.
 #
-# Before anything runs, refuse what can't be exact: a BatchNorm in training mode normalizes with the
-# statistics of a micro-batch. You notice a loss that isn't finite only after the first pass, when
-# random state and buffers have changed. In that case, restore them.
+# Before anything runs, refuse what can't be exact: a BatchNorm in training mode normalizes with a
+# micro-batch's statistics. Whether the loss is finite shows only after the first pass, which has
+# changed random state and buffers. If the loss isn't finite, restore them.
 
 
 # %% id="given-undone"
@@ -676,8 +676,8 @@ checks.lab07.cached_backward(cached_backward)
 #
 # ## What it saves
 #
-# **Predict.** The halves of digits are now larger, and a micro-batch has 16 pairs. By what factor
-# does the peak of cached gradients grow from 64 to 256 pairs?
+# **Predict.** We now use larger images, in micro-batches of 16 pairs. From 64 to 256 pairs, by what
+# factor does the peak of cached gradients grow?
 
 # %% id="guess-bytes"
 guess = None  # times
@@ -715,7 +715,7 @@ plots.growth(peaks, xlabel="pairs in the batch", title="Peak, micro-batch 16, co
 # You run a tower without keeping a graph. When the gradient of its output arrives, you restore the
 # random state, run the tower once more, and go backward. So cached gradients are a checkpoint
 # around the tower's run on each micro-batch. **Does PyTorch's checkpoint compute the same
-# gradients, with dropout and with spectral norm?**
+# gradients?**
 
 
 # %% id="checkpointed"
@@ -737,9 +737,9 @@ for way in (checkpointed, cached_backward):
 #
 # ## The next wall: the matrix of all pairs
 #
-# The loss needs several matrices of $B^2$ similarities. At CLIP's batch of 32,768 one such matrix
-# takes 4 GiB. But each row's loss needs only one row of the matrix. So compute a tile of rows at a
-# time, and checkpoint each tile.
+# The loss needs several matrices of $B^2$ similarities. At CLIP's batch of 32,768, one such matrix
+# takes 4 GiB in float32. But each row's loss needs only one row of the matrix. So compute a tile of
+# rows at a time, and checkpoint each tile.
 
 
 # %% id="tiled"
@@ -776,7 +776,7 @@ print(f"same gradient: {relative_error([seen], [exact]) < 1e-5}")
 # %% [markdown] id="gpu"
 # ## On a GPU: CLIP itself
 #
-# These cells are never graded. They run the published CLIP with random weights.
+# Never graded: these cells run the published CLIP, with random weights.
 
 
 # %% id="gpu-parts"
@@ -833,5 +833,4 @@ if torch.cuda.is_available():
 #
 # - Tell whether accumulation is exact for a given loss.
 # - Stop a backward where the graph is narrow, and continue it later, exactly.
-# - Name the state that a second forward must share with the first, and check by measuring that it
-#   does.
+# - Name the state that a second forward must share with the first.

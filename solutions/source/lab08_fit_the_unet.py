@@ -2,9 +2,9 @@
 # # Lab 08: fit the U-Net
 #
 # A diffusion U-Net learns handwritten digits, with 64 images per update. The training needs 15 MiB,
-# but you get half of that, and in the end a third. You make it fit with micro-batches and with
-# checkpointed segments that you choose. The loss of every update must be the same as with enough
-# memory.
+# but you get half of that, and in the end a third. You make it fit with micro-batches, and with
+# checkpoints around blocks that you choose. The loss of every update must be the same as with
+# enough memory.
 #
 # **Budget:** 95 minutes, 1 GiB of memory, no GPU needed.
 #
@@ -12,7 +12,7 @@
 # |---|---|---|
 # | 8.1 | what an update draws, decided by its number | 2 |
 # | 8.2 | its gradient, a micro-batch at a time | 2 |
-# | 8.3 | the floor: what micro-batches and segments leave | 3 |
+# | 8.3 | the floor: bytes that micro-batches and segments can't save | 3 |
 # | 8.4 | prices: what each block costs as a segment | 2 |
 # | 8.5 | the fastest plan that fits: both levers at once | 3 |
 # | 8.6 | an update that survives running out of memory | 4 |
@@ -45,7 +45,7 @@ from tutorial_lib.units import MIB, Bytes
 # %% [markdown] id="subject-text"
 # ## The model and its memory
 #
-# Here diffusers' U-Net has two levels, for 8 x 8 images. AdamW is fused, so it makes no
+# We use diffusers' U-Net with two levels, for 8 x 8 images. AdamW is fused, so it makes no
 # temporaries; 8.3 shows why that matters.
 #
 # **Predict.** The model's 160 thousand parameters take 0.6 MiB. How many MiB of activations are in
@@ -101,7 +101,7 @@ print(f"activations: {activations:.1f} MiB{beside(guess, activations)}")
 whole.figure()
 
 # %% [markdown] id="cap-text"
-# `capped(limit)` sets the memory cap, and counts bytes like the meter. An operation that would
+# `memory.capped(limit)` caps the memory, and counts bytes like the meter. An operation that would
 # exceed the cap raises `torch.OutOfMemoryError` in the middle of the step.
 
 # %% id="cap"
@@ -118,8 +118,8 @@ except torch.OutOfMemoryError as error:
 # Difficulty 1/5 · importance 4/5 · 8 minutes
 #
 # Each image of an update gets a random timestep and random noise. The scheduler mixes image and
-# noise, and the U-Net predicts the noise. Later you will split updates, repeat them and resume
-# them.
+# noise, and the U-Net predicts the noise. Later you split, repeat and resume updates, which must
+# then draw the same as before.
 #
 # **Predict.** A generator draws timesteps and noise, first for all 64 images at once, then again,
 # from the same seed, for 16 images at a time. How many images get the same noise both times?
@@ -143,8 +143,8 @@ print(f"{agreeing} of {NUM} agree{beside(guess, agreeing)}")
 
 # %% [markdown] id="goal-8-1"
 # So draw for the whole update at once, and let only the update's *number* determine what is drawn.
-# Then the micro-batch's size doesn't change what an update draws, and you don't have to save a
-# generator state. The goal: the same number returns the same tensors, to the last bit.
+# Then the size of micro-batches doesn't matter, and you don't have to save a generator's state. The
+# goal: the same number returns the same tensors, to the last bit.
 
 
 # %% id="answer-8-1"
@@ -250,9 +250,8 @@ checks.lab08.backward_in_pieces(backward_in_pieces)
 # </details>
 #
 # A small micro-batch costs time, because a GPU works on many images at once. Assume that 32 images
-# (`FULL`) fill the GPU, so 16 images take as long as 32. (The last section measures your GPU.)
-# Compared with full micro-batches, an update then takes `max(micro_batch, FULL) / micro_batch`
-# times as long.
+# (`FULL`) fill the GPU, so 16 images take as long as 32. (The last section measures your GPU.) Then
+# an update takes `max(micro_batch, FULL) / micro_batch` times as long as with full micro-batches.
 #
 # **Predict.** Which is the largest micro-batch of 64, 32, 16 and so on that fits under 7.5 MiB?
 
@@ -284,18 +283,18 @@ columns = {
 pd.DataFrame(columns).rename_axis("images at once")
 
 # %% [markdown] id="read-8-2"
-# Each halving of the micro-batch saves less than the previous one, so some of the memory doesn't
-# depend on the number of images.
+# Each halving saves less than the one before, so some of the memory doesn't depend on the number of
+# images.
 #
 # ## 8.3 The floor
 #
 # Difficulty 2/5 · importance 4/5 · 15 minutes
 #
 # Parameters, buffers, gradients, optimizer state and one sample are the *floor*: neither
-# micro-batches nor segments remove a byte of it. Why compute the floor? If a run doesn't fit, it
-# raises an error anyway, but perhaps in the middle of an update. The next cell shows that with
-# AdamW's `foreach`, the default on GPUs, which updates all parameters at once, with temporaries as
-# large as the parameters. Forward and backward fit, but `step()` fails.
+# micro-batches nor segments remove a byte of it. Why compute it? A run below the floor raises an
+# error anyway, but perhaps in the middle of an update, as in the next cell. There AdamW uses
+# `foreach`, the default on GPUs: it updates all parameters at once, with temporaries as large as
+# the parameters. Forward and backward fit, but `step()` fails.
 #
 # **Predict.** When `step()` fails, how many of the 104 parameter tensors have changed?
 
@@ -326,8 +325,8 @@ print(f"updates by the optimizer's count: {count:.0f}")
 # both float32, and a timestep, an int64. The U-Net may be on the `meta` device, where it has shapes
 # but no memory.
 #
-# Refuse a wrong image size too: a U-Net of L levels halves an image L - 1 times. The goal: compute
-# the floor, to the byte.
+# Refuse a wrong image size too: a U-Net of L levels halves an image L - 1 times. The goal: the room
+# above the floor, to the byte.
 
 
 # %% id="answer-8-3"
@@ -412,16 +411,15 @@ pd.DataFrame(columns)
 # %% [markdown] id="read-8-3"
 # Parameters, gradients and states use a third of the cap before the first image, and half of that
 # is AdamW's states. SGD would leave more room, but it trains a different model. Checkpointed
-# segments don't change the training.
+# segments save memory without changing the training.
 #
 # ## 8.4 What does a segment cost?
 #
 # Difficulty 3/5 · importance 4/5 · 12 minutes
 #
 # The second lever is checkpointing. diffusers' switch, `unet.enable_gradient_checkpointing()`,
-# makes segments of nearly all residual blocks. Instead, you will choose among five blocks. For that
-# you need prices. The next cell defines `recomputing`, a context manager like the one you wrote in
-# 5.1.
+# makes segments of nearly all residual blocks. Instead, you choose among five larger blocks, by
+# their prices. `recomputing` is a context manager like the one you wrote in 5.1.
 
 
 # %% id="recomputing"
@@ -436,9 +434,9 @@ def blocks_of(unet):
 
 
 # %% [markdown] id="goal-8-4"
-# A block's price is how many more FLOPs a step takes if that block is the only segment. That isn't
-# always the FLOPs of the block's forward. The goal: find each price, exact to the FLOP. The U-Net
-# may be in the middle of training, so don't change it.
+# A block's *price* is how many more FLOPs per image a step takes if that block is the only segment.
+# The price isn't always the FLOPs of the block's forward. The goal: find each price, exact to the
+# FLOP. The U-Net may be in the middle of training, so don't change it.
 
 
 # %% id="answer-8-4"
@@ -483,8 +481,8 @@ checks.lab08.prices_of(prices_of)
 # %% [markdown] id="hints-8-4"
 # <details><summary>Hint 1: what to count</summary>
 #
-# Count a plain step, and for each block a step inside `recomputing([block])`. The recomputation
-# happens in backward, so backward belongs inside too.
+# Count the FLOPs of a plain step, and for each block those of a step inside `recomputing([block])`,
+# backward included, since that's where the recomputation happens.
 # </details>
 # <details><summary>Hint 2: counting</summary>
 #
@@ -515,11 +513,11 @@ columns = {name: f"{price / 1e6:.2f}" for name, price in prices.items()}
 pd.DataFrame({"price, million FLOPs": columns})
 
 # %% [markdown] id="read-8-4"
-# PyTorch stops a recomputation once it has the last tensor that backward needs. Of that last
-# convolution, backward needs only the input, so the convolution itself doesn't run again.
+# PyTorch stops a recomputation once it has the last tensor that backward needs. Here that tensor is
+# the upsampling convolution's input, so the convolution itself doesn't run again.
 #
-# Those were FLOPs. The next cells show the peak at 32 images for each block as the only segment.
-# One block saves nothing or even costs memory. Which one?
+# What does each block save? The next cells show the peak at 32 images with each block as the only
+# segment. One block saves no memory, or even costs some. Which one?
 
 
 # %% id="blocks"
@@ -540,20 +538,20 @@ unet.disable_gradient_checkpointing()
 pd.DataFrame({"peak, MiB": {name: f"{peak / MIB:.2f}" for name, peak in peaks.items()}})
 
 # %% [markdown] id="text-8-5"
-# It is the last block on the way up, which comes first in backward. Its activations are recomputed
-# before backward has freed anything else. No single block brings the step under the cap. The switch
-# does, but it recomputes too much.
+# It is `up 1`, the last block, whose backward comes first: its activations are recomputed before
+# backward has freed anything else. No single block brings the step under the cap. The switch does,
+# but it recomputes more than necessary.
 #
 # ## 8.5 Both levers at once
 #
 # Difficulty 3/5 · importance 4/5 · 18 minutes
 #
-# A *plan* is a micro-batch and a choice of blocks. A segment adds its *price* to the FLOPs of an
-# image. You don't find the fastest plan with one lever alone, nor by exhausting one lever before
-# you use the other. Many micro-batch sizes aren't worth trying: with a micro-batch of 40, 64 images
-# take two rounds, but with 32 they take two rounds in less memory. You can't add up peaks, so you
-# have to measure each plan's peak, which takes a training step. The goal: find the fastest plan
-# that fits, without a single unnecessary measurement.
+# A *plan* is a micro-batch size and a choice of blocks. Each chosen block adds its price to the
+# FLOPs of an image. The fastest plan may use a little of both levers. Many sizes aren't worth
+# trying: 64 images take two rounds with a micro-batch of 40 or of 32, but 32 takes less memory.
+# What two blocks save together isn't the sum of what each saves, so you have to measure each plan's
+# peak, which takes a training step. The goal: find the fastest plan that fits, without an
+# unnecessary measurement.
 
 
 # %% id="update-time"
@@ -687,9 +685,9 @@ with memory.capped(CAP, model=victim) as cap:
 {moment: Bytes(size) for moment, size in held.items()}
 
 # %% [markdown] id="goal-8-6"
-# If you retry inside the `except` clause, the memory is still full. The goal: the update equals one
-# that started with the right micro-batch, including dropout on the CPU. If nothing fits, leave
-# everything as it was. (You needn't restore buffers, such as BatchNorm's averages, or a GPU's
+# Inside the `except` clause the memory is still full, so retry after it. The goal: the update
+# equals one that started with the right micro-batch, including dropout on the CPU. If nothing fits,
+# leave everything as it was. (You needn't restore buffers, such as BatchNorm's averages, or a GPU's
 # random state.)
 
 
@@ -752,9 +750,8 @@ checks.lab08.update_that_fits(update_that_fits)
 #
 # ## The run
 #
-# Now you use everything together: 120 updates under the cap, with the plan that you found. From
-# update 100 on the cap is 5 MiB. At update 110 it briefly drops below the floor, so the update
-# fails and is repeated.
+# Now run 120 updates under the cap, with the plan that you found. From update 100 on the cap is 5
+# MiB. At update 110 it drops below the floor for one attempt, so that update fails and is repeated.
 
 # %% id="caps"
 UPDATES, LOW = 120, 5 * MIB
@@ -806,8 +803,8 @@ last = list(losses.values())[-20:]
 print("mean loss of the last 20 below 0.25:", sum(last) / 20 < 0.25)
 
 # %% [markdown] id="read-run"
-# Is it the same training? The next cell compares the losses of the first 25 updates with a run that
-# has enough memory. Rounding errors grow during a run, so we allow a difference of a thousandth.
+# Is it the same training? The next cell compares the first 25 losses with those of a run that has
+# enough memory. Rounding errors grow during a run, so we allow a difference of a thousandth.
 
 # %% id="uncapped"
 (plain_unet, plain_optimizer), exact = make(), {}
@@ -849,9 +846,8 @@ plots.image_rows(rows, title="Digits: from the data, drawn before and after trai
 # %% [markdown] id="gpu-text"
 # ## On a GPU
 #
-# Here the same functions run a larger U-Net, under a cap that PyTorch's allocator enforces: an
-# eighth of the card, or 2 GiB if that is less. (Never graded; without a GPU these cells print
-# nothing.) First, how many images fill your GPU?
+# Never graded: the same functions run a larger U-Net, under a cap that PyTorch's allocator
+# enforces: an eighth of the card, or 2 GiB if that is less. First, how many images fill your GPU?
 
 # %% id="gpu-unet"
 # NBVAL_IGNORE_OUTPUT
@@ -908,5 +904,4 @@ if torch.cuda.is_available():
 # - Draw an update's random numbers so that you can split, retry and resume it.
 # - Compute what a cap leaves for activations.
 # - Choose micro-batch and segments together, by time and measured peak.
-# - Survive running out of memory, so that a failed attempt leaves no gradients, random draws or
-#   graph.
+# - Survive running out of memory without a trace of the failed attempt.

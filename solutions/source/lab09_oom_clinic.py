@@ -3,8 +3,7 @@
 #
 # Ten training runs come in, most of them small copies of scripts from real bug reports. Two run out
 # of memory, one warns, and seven report nothing. For each run you take a reading, name the cause,
-# and fix the script. The fixed script must train what its author wanted, in the memory that this
-# should need.
+# and fix the script, so that it trains what its author wanted, in the memory that this should need.
 #
 # | the user says | you read | it shows |
 # |---|---|---|
@@ -60,20 +59,20 @@ torch.set_num_threads(1)
 # %% [markdown] id="causes-text"
 # ## What you answer
 #
-# For each case you return a *finding*, which is the cause, a reading and your fixed function, as in
-# `{"A": ("precision", 0, broken_a), ...}`. The cause is one of the words below. Four of the words
-# apply to no case.
+# For each case you return a *finding*: the cause, a reading (a number) and your fixed function, as
+# in `{"A": ("precision", 0, broken_a), ...}`. The cause is one of the terms listed below, of which
+# four apply to no case.
 #
-# Begin with a guessed cause, 0 as the reading, and the broken function. The check goes through the
-# cases in order. It judges the cause first. Once the cause is right, it tells you which number it
-# needs as the reading. Then it tests your function on the check's own models and data. A loss that
-# your function returns must be a float. To reproduce your function's error in the first case, call
+# The check goes through the cases in order. It judges the cause first, so begin with a cause, 0 as
+# the reading, and the broken function. Once the cause is right, the check tells you which number it
+# needs as the reading. Then it tests your function on its own models and data. A loss that your
+# function returns must be a float. To call your function for case A as the check does, run
 # `checks.lab09.case("9.1", 0)(changed_in_between()["A"][2])`.
 #
-# Measure before you guess: add cells wherever you like. Four instruments are ready. `forwards`
-# counts how often modules run. `verdict` calls chapter 08's judge, `assert_same_training`, and
-# returns the first part that differs. `bytes_left` puts chapter 02's `memory.watch` around a call,
-# and returns the bytes that are left behind. `snapshot` comes in 9.5.
+# Measure before you name a cause: add cells wherever you like. Four instruments are ready.
+# `forwards` counts how often modules run. `verdict` calls chapter 08's judge,
+# `assert_same_training`, and returns the first part that differs. `bytes_left` returns the bytes
+# that a call leaves behind, by chapter 02's `memory.watch`. `snapshot` comes in 9.5.
 
 # %% id="causes"
 for cause, shows in checks.lab09.CAUSES.items():
@@ -171,8 +170,8 @@ def text(rows, length):
 # B the schedule continues as before. Your fixed functions take the same arguments as the broken
 # ones, and return the same kind of result.
 #
-# **Predict.** In case A forward is right. How large is the gradient's error? Write a share of the
-# gradient's norm, such as `0.3`.
+# **Predict.** In case A only backward is wrong. How large is the gradient's error, as a share of
+# the gradient's norm, such as `0.3`?
 
 # %% id="guess-a"
 guess = None  # case A's share
@@ -278,14 +277,14 @@ checks.lab09.changed_in_between(changed_in_between)
 # %% [markdown] id="text-9-2"
 # <details><summary>Hint 1: two instruments</summary>
 #
-# Run `model, optimizer = make_a()`, then put `with forwards(list(model.blocks)) as counts:` around
-# one call of `broken_a`. For B put `print(settings["scale"])` into `run`. Forward calls `run` for
-# each part, and backward calls it again when it needs that part.
+# For A, run `model, optimizer = make_a()`, then put `with forwards(list(model.blocks)) as counts:`
+# around one call of `broken_a`. For B, put `print(settings["scale"])` into `run`, which forward
+# calls for each part, and backward once more.
 # </details>
 # <details><summary>Hint 2: case A</summary>
 #
-# A lambda keeps the *name* `block`. When backward runs, the loop is over, and the name refers to
-# the last block. `checkpoint` accepts the block itself.
+# A lambda keeps the *name* `block`. When backward runs, the loop is over, so the name refers to the
+# last block. `checkpoint` accepts the block itself.
 # </details>
 # <details><summary>Hint 3: case B</summary>
 #
@@ -415,16 +414,16 @@ checks.lab09.repeated_work(repeated_work)
 # %% [markdown] id="text-9-3"
 # <details><summary>Hint 1: two instruments</summary>
 #
-# With `states = set()`, call
+# For C, begin with `states = set()`, and for each block call
 # `block.res.register_forward_pre_hook(lambda *_: states.add(bytes(torch.get_rng_state())))`. A
-# correct checkpoint starts a block's recomputation in the state in which its forward started. For D
-# print a block's buffers before and after one step.
+# correct checkpoint starts a block's recomputation in the state in which its forward started. For
+# D, print a block's buffers before and after one step.
 # </details>
 # <details><summary>Hint 2: case D</summary>
 #
-# `context_fn` returns two contexts: the second is entered around each recomputation. Let your
-# second context save the block's buffers, and restore them with `copy_` in `finally`, because the
-# recomputation may end early.
+# `context_fn` returns two contexts, and the second is entered around each recomputation. Let it
+# save the block's buffers, and restore them with `copy_` in `finally`, because the recomputation
+# may end early.
 # </details>
 # <details><summary>Hint 3: a different fix for case D</summary>
 #
@@ -445,8 +444,8 @@ checks.lab09.repeated_work(repeated_work)
 # The goal: in E everything that isn't frozen learns as in the plain model, and the embeddings stay
 # frozen. In F the gradients equal those of the model without dropout, each layer runs twice, and
 # the dropout layers keep their probability for later use. (A hook on a library's whole layer may
-# miss the recomputation. So count the runs of a part of the layer, such as the modules whose names
-# end in `layernorm_before`.)
+# miss the recomputation, so count the runs of a part of it, such as the modules whose names end in
+# `layernorm_before`.)
 
 
 # %% id="broken-e"
@@ -522,9 +521,9 @@ checks.lab09.untrained_parts(untrained_parts)
 # %% [markdown] id="text-9-4"
 # <details><summary>Hint 1: two instruments</summary>
 #
-# Compute `sum(p.requires_grad and p.grad is None for p in model.parameters())` after one
-# `broken_e`. For F collect
-# `[m for name, m in model.named_modules() if name.endswith("layernorm_before")]`.
+# For E, compute `sum(p.requires_grad and p.grad is None for p in model.parameters())` after one
+# `broken_e`. For F, count with `forwards` how often the modules
+# `[m for name, m in model.named_modules() if name.endswith("layernorm_before")]` run.
 # </details>
 # <details><summary>Hint 2: case E</summary>
 #
@@ -533,23 +532,24 @@ checks.lab09.untrained_parts(untrained_parts)
 # </details>
 # <details><summary>Hint 3: case F</summary>
 #
-# The library checkpoints while a layer is in training mode. Dropout looks at the mode of its own
-# module, `nn.Dropout`. (This ViT's attention dropout isn't such a module; it is 0 here.)
+# The library checkpoints a layer only if that layer is in training mode, but dropout looks at the
+# mode of its own module, `nn.Dropout`. (This ViT's attention dropout isn't such a module; it is 0
+# here.)
 # </details>
 #
 # ## 9.4 What is kept, and what counts
 #
 # Difficulty 2/5 · importance 5/5 · 12 minutes
 #
-# **Case G.** "Training fits, but the first validation runs out of memory. With only a few batches
-# it fits." **Case H.** "I train twice on the same rows: in one batch, and in four micro-batches
+# **Case G.** "Training fits, but the first validation runs out of memory, unless it has only a few
+# batches." **Case H.** "I train twice on the same rows: in one batch, and in four micro-batches
 # whose losses I divide by four. I get two different loss curves."
 #
 # The goal: G returns the same mean, as a float. It leaves no byte behind, and its peak is no higher
 # than for one batch without a graph. The model's mode doesn't change, and batches may differ in
 # shape. H computes the loss and the gradient of the whole window as one batch, even if some labels
-# are -100; these may fill a whole micro-batch. Only one micro-batch runs at a time, and only one
-# micro-batch's graph is in memory.
+# are -100, or all labels of a micro-batch. Only one micro-batch runs at a time, and only its graph
+# is in memory.
 
 
 # %% id="broken-g"
@@ -635,7 +635,7 @@ checks.lab09.memory_and_windows(memory_and_windows)
 # </details>
 # <details><summary>Hint 2: what counts in case H</summary>
 #
-# In a micro-batch with n targets each target has the weight 1 / (4 n).
+# In `broken_h`, each target of a micro-batch with n targets has the weight 1 / (4 n).
 # </details>
 # <details><summary>Hint 3: fixing H</summary>
 #
@@ -650,10 +650,9 @@ checks.lab09.memory_and_windows(memory_and_windows)
 # **Case I.** "My ViT didn't fit, so I put a checkpoint around it. Forward is cheap now, but the run
 # still dies in backward."
 #
-# `CAP_I` is this small model's GPU: `memory.capped` raises the error that a GPU of that size would
-# raise. Like 14b's snapshots, `snapshot` lists the tensors in memory when a call dies: for each
-# operation, how many it created, and their bytes. If the call doesn't die, it lists the tensors at
-# the call's peak.
+# `CAP_I` is the size of this small model's GPU: `memory.capped` raises the error that such a GPU
+# would raise. `snapshot` lists the tensors in memory when a call dies, or else at its peak: for
+# each operation, how many it created, and their bytes.
 #
 # The goal: the gradients equal the plain model's, each block runs twice, and the peak is at most
 # 1.5 times the peak with a checkpoint around each block.
@@ -741,8 +740,8 @@ checks.lab09.died_in_backward(died_in_backward)
 # </details>
 # <details><summary>Hint 2: the cause</summary>
 #
-# When the run dies, tensors of several blocks are in memory. After forward, none of them was.
-# Backward first recomputes everything in a checkpoint, and only then goes through it.
+# After forward, no block's tensors were in memory; when the run dies, those of several blocks are.
+# Backward first recomputes everything inside a checkpoint, and only then goes through it.
 # </details>
 # <details><summary>Hint 3: the fix</summary>
 #
@@ -824,8 +823,8 @@ checks.lab09.died_in_update(died_in_update)
 # </details>
 # <details><summary>Hint 2: the cause</summary>
 #
-# AdamW creates its states in the first update, for every weight that has a gradient. With a rate of
-# 0 the weight doesn't change, but AdamW creates its states anyway.
+# AdamW creates its states in the first update, for every weight that has a gradient, even if the
+# learning rate is 0.
 # </details>
 # <details><summary>Hint 3: the fix</summary>
 #
@@ -880,9 +879,9 @@ found = [case for case, part in by_judge.items() if part != "nothing"]
 print(f"{len(found)} of 10{beside(guess, len(found))}")
 
 # %% [markdown] id="read-last"
-# The judge compares what is learned, and ignores memory. So we didn't give it F, G, I and J, which
-# you found by counting. Before a long run, make two cheap tests. First, let the judge compare your
-# step with a plain step on a small model. Second, run one step with `forwards` around the blocks.
+# The judge compares what is learned, and ignores memory. So it can't find F, G, I and J, which you
+# found by counting. Before a long run, make two cheap tests: let the judge compare your step with a
+# plain step on a small model, and run one step with `forwards` around the blocks.
 
 # %% id="verdicts"
 num_cases = len([name for name in globals() if name.startswith("broken_")])
@@ -902,6 +901,6 @@ claims.Verdicts(
 # %% [markdown] id="end"
 # ## What you can now do
 #
-# You can now take a reading before you guess, and tell a run that uses too much memory from one
-# that learns the wrong thing. You can fix both, and the run still fits. About thirty such scripts,
-# with the reports they come from, are in the [gallery](../course/14b_gallery.ipynb).
+# You can now take a reading before you guess, tell a run that uses too much memory from one that
+# learns the wrong thing, and fix both. About thirty such scripts, with the reports they come from,
+# are in the [gallery](../course/14b_gallery.ipynb).

@@ -1,11 +1,11 @@
 # %% [markdown] id="title"
 # # Lab 10: the loss that does not fit
 #
-# At every position, Llama-3 computes a score for each of the 128,256 tokens of its vocabulary;
-# Gemma-2 computes 256,000. If every block is checkpointed, these scores, the *logits*, are often
-# the largest activation. In this lab you write a loss that takes a few tokens at a time: it
-# computes their logits, loss and gradients, and then drops the logits. It combines checkpointing
-# and accumulation in one function, and the gradients are exact.
+# At every position, Llama-3 computes a score (a *logit*) for each of the 128,256 tokens of its
+# vocabulary. If every block is checkpointed, the logits are often the largest activation. In this
+# lab you write a loss that takes a few tokens at a time: it computes their logits, loss and
+# gradients, and then drops the logits. It combines checkpointing and accumulation in one function,
+# and the gradients are exact.
 #
 # **Budget:** 90 minutes, 1 GiB of memory, no GPU needed.
 #
@@ -43,12 +43,12 @@ IGNORED = -100  # the target of a token that does not count, as in F.cross_entro
 # %% [markdown] id="subject"
 # ## Where it starts
 #
-# We use 1024 tokens, a width of 32, and a vocabulary of 8192, like a large model's last layer at a
-# hundredth of its size. The next cells compute the usual loss and count the bytes that it adds to
-# what was in memory before.
+# We use 1024 tokens, a width of 32, and a vocabulary of 8192: a small copy of a large model's last
+# layer. The next cells compute the usual loss and count the bytes that it adds to what was in
+# memory before.
 #
 # **Predict.** In float32, the logits of 1024 tokens for 8192 entries take 32 MiB. How many MiB does
-# the step from the hidden rows to their gradients take at its peak?
+# the step, from the hidden rows to their gradients, add at its peak?
 
 # %% id="guess-usual"
 guess = None  # MiB
@@ -97,12 +97,12 @@ plots.step_timeline(report_of(usual_loss))
 #
 # Difficulty 2/5 · importance 4/5 · 10 minutes
 #
-# With $z$ the logits of a token, $p$ their softmax and $y$ its target, the loss is $-\log p_y$, and
-# its gradient with respect to the logits is $p - e_y$: the probabilities, minus 1 at the target.
-# Two matmuls turn it into the gradients of the hidden rows and of the matrix. The goal: both
-# gradients are within 1e-12 of autograd's, even for large logits. "By hand" means without autograd:
-# the check calls your function with gradients off, and your function may not call anything in
-# `torch.autograd` or `torch.func` that differentiates.
+# If $p$ is the softmax of a token's logits and $y$ its target, the loss is $-\log p_y$. Its
+# gradient with respect to the logits, the *slope*, is $p - e_y$: the probabilities, minus 1 at the
+# target. Two matmuls turn the slope into the gradients of the hidden rows and of the head's matrix.
+# The goal: both gradients are within 1e-12 of autograd's, even for large logits. "By hand" means
+# without autograd: the check calls your function with gradients off, and your function may not call
+# anything in `torch.autograd` or `torch.func` that differentiates.
 
 
 # %% id="answer-10-1"
@@ -142,7 +142,7 @@ checks.lab10.chunk_gradients(chunk_gradients)
 # <details><summary>Hint 2: the targets</summary>
 #
 # `x.gather(1, targets[:, None])` picks the entry of each token's target. `x[rows, targets] -= 1`
-# changes these entries, if `rows` is a range over the tokens.
+# changes these entries, where `rows` counts through the tokens.
 # </details>
 # <details><summary>Hint 3: the shapes</summary>
 #
@@ -156,8 +156,7 @@ checks.lab10.chunk_gradients(chunk_gradients)
 #
 # You know a tool that drops what a function saved and recomputes it in backward: `checkpoint`,
 # imported above. Use it on the loss of one chunk. The goal: return the whole loss with exact
-# gradients, and hold only one chunk's logits at a time. A grader runs your function where the
-# logits of all tokens don't fit.
+# gradients, and hold only one chunk's logits at a time.
 
 
 # %% id="answer-10-2"
@@ -208,7 +207,8 @@ checks.lab10.checkpointed_loss(checkpointed_loss)
 # What does it cost? The usual loss runs three matmuls of tokens x vocabulary x width: one for the
 # logits, and one for each of the two gradients.
 #
-# **Predict.** How many such matmuls does a step with `checkpointed_loss` run?
+# **Predict.** With all chunks together, how many such matmuls does a step with `checkpointed_loss`
+# run?
 
 # %% id="guess-matmuls"
 guess = None  # matmuls
@@ -233,13 +233,14 @@ peaks["checkpointed chunks"] = peak_mib(in_chunks)
 # Difficulty 4/5 · importance 5/5 · 20 minutes
 #
 # `checkpointed_loss` computes the logits twice, because it needs them again in backward. But the
-# loss is the end of the model, so you can compute a chunk's gradients along with its loss. Write an
-# `autograd.Function` whose forward adds up the gradients and whose backward multiplies the sums by
-# the gradient that arrives. `chunk_of` is `chunk_gradients`, or any function like it.
+# loss is the end of the model, so you can compute a chunk's gradients along with its loss. In
+# `fused_loss`, write an `autograd.Function` whose forward adds up the gradients, and whose backward
+# multiplies the sums by the gradient that arrives. `chunk_of` is `chunk_gradients` or a function
+# like it.
 #
-# You have three goals. Compute each chunk once, and add up its gradients immediately. Hold no
-# gradients after backward, even if the loss is kept. Refuse a gradient of the gradient, which the
-# sums can't provide.
+# The goals: compute each chunk once, and add up its gradients immediately; hold no gradients after
+# backward, even if the loss is kept; refuse a gradient of the gradient, which the sums can't
+# provide.
 
 
 # %% id="answer-10-3"
@@ -352,9 +353,9 @@ pd.DataFrame(rows, index=peaks).round(1)
 #
 # Batches are ragged: padding tokens have the target `IGNORED`, and in fine-tuning prompt tokens
 # have it too. The mean is over the tokens that count, in the whole window if there are several
-# micro-batches. `loss_sum` is any sum of losses, and doesn't handle ignored tokens. Pass it only
-# the tokens that count, which also saves matmuls. The goal: compute the window's exact mean, even
-# if a micro-batch has no token that counts. Then that micro-batch's loss is 0, and so are all its
+# micro-batches. `loss_sum` is any sum of losses. It can't handle ignored tokens, so pass it only
+# those that count, which also saves matmuls. The goal: compute the window's exact mean, even if a
+# micro-batch has no token that counts. Then that micro-batch's loss is 0, and so are all its
 # gradients.
 
 
@@ -414,21 +415,21 @@ checks.lab10.mean_over_counted(mean_over_counted)
 #
 # Now put it all together, as `loss = head_loss(model.head, hidden, targets, chunk)`.
 #
-# - **The head** may have a bias, and its matrix may also be the embeddings' matrix. In that case
-#   return only the head's gradient: autograd adds the embeddings' gradient.
+# - **The head** may have a bias, and its matrix may also be the embeddings' matrix. In that case,
+#   too, return only the head's gradient: autograd adds the embeddings' gradient.
 # - **Types.** Under autocast, or in a model that is all bfloat16, the matmuls are bfloat16. But
 #   softmax and sums over chunks must be float32, because a bfloat16 sum of hundreds of terms stops
-#   growing. So if your `fused_loss` adds in the weights' type, go back and change it.
+#   growing. If your `fused_loss` adds in the weights' type, change it.
 # - **Autocast** is still on in the forward of your `Function`, but off in its backward. The rows
 #   may be bfloat16 and the matrix float32.
 #
 # (In float16 a `GradScaler`'s factor arrives in backward, after forward has rounded. So don't
-# divide in forward: keep the gradient of the *sum*.)
+# divide by the number of tokens in forward: keep the gradient of the *sum*.)
 #
 # The loss must be exact in float64. With bfloat16 its error may be at most 1.5 times the usual
 # loss's. If no token counts, the loss must be 0. Hold the logits of only one chunk at a time. Your
 # function takes the fewest bytes if the slope replaces the softmax in place (`exp_`), and if
-# nothing of a chunk stays in memory while you compute the next. A cell below 10.6 counts the bytes.
+# nothing of a chunk stays in memory while you compute the next.
 
 
 # %% id="answer-10-5"
@@ -492,11 +493,10 @@ checks.lab10.head_loss(head_loss)
 # </details>
 # <details><summary>Hint 3: types</summary>
 #
-# `log_softmax(1, dtype=torch.float32)` computes in float32; float64 must stay float64, and
-# `torch.promote_types` returns the wider type. Use such a type for the sums of `fused_loss` too,
-# and cast them to the weight's type at the end of forward. Otherwise `slope * total` makes one more
-# float32 tensor. (Checkpointed chunks fail here: autocast makes one bfloat16 copy of the matrix,
-# and their gradients are summed in bfloat16.)
+# `log_softmax(1, dtype=torch.float32)` computes in float32. But float64 must stay float64:
+# `torch.promote_types` returns the wider of two types. Use it for the sums of `fused_loss` too, and
+# cast them to the weight's type at the end of forward. Otherwise the product in backward is one
+# more float32 tensor.
 # </details>
 # <details><summary>Hint 4: frozen parameters</summary>
 #
@@ -508,8 +508,8 @@ checks.lab10.head_loss(head_loss)
 # In Gemma-2 the head's matrix is the embeddings' matrix. The next cells build a small model with
 # such a *tied* matrix.
 #
-# **Predict.** `tied.grad` is the sum of the head's gradient and the embeddings'. How many of its
-# 8192 rows would be zero with only the embeddings' part? (There are 1024 tokens, and each looks up
+# **Predict.** `tied.weight.grad` is the sum of the head's gradient and the embeddings'. In the
+# embeddings' gradient, how many of the 8192 rows are zero? (Each of the 1024 random tokens looks up
 # one row.)
 
 # %% id="guess-tied"
@@ -542,11 +542,11 @@ print(f"of the sum: {(tied.weight.grad == 0).all(1).sum()}")
 # | the selected rows that count, and their gradient | twice those of `hidden` |
 # | for each trained number: the sum in float32, and one gradient in its own type | size + 4 |
 # | for each token of a chunk: logits in `hidden`'s type and in float32 | vocabulary x (size + 4) |
-# | and its gradient | width x size |
+# | for each token of a chunk: the gradient of its row | width x size |
 #
 # (A CPU's `log_softmax` from bfloat16 makes one more copy in float32; a GPU's doesn't. Backward
-# holds three times the bytes of `hidden`, but no chunk, so its peak is higher only if a chunk is
-# smaller than `hidden`.)
+# holds three times the bytes of `hidden`, but no chunk, so its peak is higher only if a chunk takes
+# less than `hidden`.)
 #
 # The goal: use the fewest chunks that fit, and make them as even as possible: 500 + 500, not 999 +
 # 1.
@@ -638,8 +638,8 @@ print(f"{chunks} chunks{beside(guess, chunks)}")
 # %% [markdown] id="gpu-text"
 # ## On a GPU
 #
-# On a GPU your functions run unchanged, with Llama's head if it fits and a smaller head otherwise.
-# Nothing here is graded.
+# Never graded: your functions run unchanged, with Llama's head if it fits and a smaller head
+# otherwise.
 
 # %% id="gpu"
 # NBVAL_IGNORE_OUTPUT
