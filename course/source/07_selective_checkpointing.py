@@ -1,10 +1,10 @@
 # %% [markdown] id="title"
 # # Selective checkpointing
 #
-# Chapter 06 asked *where* to cut a chain of blocks, and each segment dropped everything inside. But
-# some tensors take a few additions to recompute, and others a large matmul. In this chapter you
-# give every saved tensor a price. Then you choose what to drop: whole modules, or single
-# operations.
+# In chapter 06 each segment dropped all its tensors. But recomputing one tensor takes a few
+# additions, and recomputing another takes a large matmul. In this chapter you give every saved
+# tensor a price. Then you choose what to drop: the tensors of a whole module, or the results of
+# single operations.
 #
 # **Budget:** 70 minutes, 1 GiB of memory, no GPU needed.
 
@@ -47,9 +47,9 @@ aten = torch.ops.aten
 # If you drop a tensor, the operation that made it runs again in backward. So the tensor's price is
 # that operation's FLOPs, plus the price of every input that wasn't kept either.
 #
-# Two instruments find the price. A *dispatch mode* (chapter 02) is called for every operation.
-# Ours, `Makers`, notes which operation made each storage, from which inputs and with how many
-# FLOPs. Chapter 03's saved-tensor hook says which tensors are kept.
+# A *dispatch mode* (chapter 02) is called for every operation. Ours, `Makers`, notes which
+# operation made each storage, from which inputs and with how many FLOPs. Chapter 03's saved-tensor
+# hook says which tensors are kept.
 #
 # **Predict.** Take a transformer block as wide as Llama-2-7B's (4096), with fused attention. What
 # percentage of its saved bytes can be recomputed *without any matmul*?
@@ -67,8 +67,9 @@ def storages(nested):  # several tensors may be views of one storage
 # %% [markdown] id="write-makers"
 # **Write.** `__torch_dispatch__` of `Makers`. `flop_registry.get(op.overloadpacket)` returns None
 # or a function. That function takes the operation's arguments and `out_val=out`, and returns FLOPs.
-# The first operation that returns a storage made it. Ignore later ones: views and in-place writes.
-# An address may be reused once its tensor is freed, so keep every result in `self.alive`.
+# The first operation that returns a storage is its maker. Ignore later ones, which are views and
+# in-place writes. `storages` goes by address, and an address may be reused once its tensor is
+# freed, so keep every result in `self.alive`.
 
 
 # %% id="makers"
@@ -156,11 +157,11 @@ def watched(block, x):
 
 
 # %% [markdown] id="write-price"
-# Inputs that are kept cost nothing. The others have to be recomputed first.
+# An operation's kept inputs cost nothing. Dropped inputs have to be recomputed first.
 #
-# **Write.** `price`, from `notes[storage]`, which has a name, FLOPs and a list of inputs. An
-# in-place operation has its own result among its inputs. If `kept` holds `storage` itself, price it
-# as if it weren't kept.
+# **Write.** `price`. `notes[storage]` has a name, FLOPs and a list of inputs. An in-place operation
+# lists its own result as an input: skip it. If `kept` holds `storage` itself, price it as if it
+# weren't kept.
 
 
 # %% id="price"
@@ -307,8 +308,6 @@ plots.growth(curves, xlabel=xlabel, title=title, predicted=list(curves), log=Fal
 # halves           [norm_1    attention  +]  [norm_2    mlp  +]
 # per_block        [norm_1    attention  +    norm_2    mlp  +]
 # ```
-#
-# In the code, a choice is a function that runs one block.
 
 # %% id="choices"
 remade = partial(checkpoint, use_reentrant=False)
@@ -333,7 +332,7 @@ def per_block(block, x):
 
 
 # %% [markdown] id="write-modules"
-# **Write.** The other two in the drawing: `both_modules` and `halves`.
+# **Write.** The two choices still missing: `both_modules` and `halves`.
 
 
 # %% id="both-modules"
@@ -391,8 +390,8 @@ def wraps_halves():
 
 # %% [markdown] id="result-text"
 # For each choice we count the bytes that wait for backward, the peak of all activations (waiting,
-# recomputed and temporary, without weights and their gradients), and the FLOPs of the step. The
-# unit of bytes is one block's input.
+# recomputed and temporary, without weights and their gradients), and the FLOPs of the step. One
+# *unit* is the bytes of one block's input.
 
 # %% id="result"
 tokens = next(data.text_batches(2, 128))  # (batch, sequence)
@@ -411,8 +410,7 @@ def make_gpt(choice, num_layers=8, **shape):
 
 # %% [markdown] id="write-units"
 # **Write.** `in_units`. A report's `curve()` is a list of dictionaries, one per tick, with the
-# bytes of each category (`pd.DataFrame` takes it). `phase_starts` is a list of (tick, phase)
-# pairs.
+# bytes of each category. `phase_starts` is a list of (tick, phase) pairs.
 
 
 # %% id="in-units"
@@ -500,19 +498,18 @@ pd.DataFrame(table).T
 # Neither part of the advice holds here:
 #
 # - **Memory.** `halves` keeps two boundaries per block instead of one, but recomputes only one half
-#   at a time. With 4 blocks the smaller segment matters more. With 16 blocks the boundaries do, and
-#   `halves` needs more memory.
+#   at a time. With 4 blocks the smaller segment saves more than the extra boundaries cost; with 16
+#   blocks it saves less.
 # - **Recomputation** falls. Backward doesn't need the result of a segment's last matmul, so that
-#   matmul isn't repeated, and two segments skip two of them.
+#   matmul isn't repeated. `halves` has two segments per block and skips two.
 # - **Attention or MLP?** With a fused kernel `mlp_only` frees twice as much as `attention_only`,
-#   for fewer FLOPs per byte. With eager attention in long sequences `attention_only` frees more
-#   (chapter 03).
-# - **Wrapping only the modules** (`both_modules`) leaves the norms outside. Their inputs and
-#   outputs wait, four tensors per block. Pull the norm into the segment.
+#   for fewer FLOPs per byte.
+# - **Wrapping only the modules** (`both_modules`) leaves the norms outside, so their inputs and
+#   outputs wait: four tensors per block. Pull each norm into the segment.
 #
-# Boundaries needn't be on the device. Chapters 07d and 10 move them to the host; here NumPy arrays
-# stand in for host memory. The next table compares `halves` with `per_block` in both places.
-# (*Kept* is the peak without temporary tensors.)
+# Chapters 07d and 10 move boundaries to the host; here NumPy arrays stand in for host memory. The
+# next table shows what `halves` saves over `per_block` in both places. (*Kept* is the peak without
+# temporary tensors.)
 
 # %% id="host"
 KINDS = {"fused": {}, "eager": {"attention": "eager"}, "dropout": {"dropout": 0.1}}
@@ -537,18 +534,17 @@ another = pd.DataFrame(another).T.round({"peak": 1, "kept": 1, "recomputed, time
 another.rename_axis(columns="halves save, %")
 
 # %% [markdown] id="host-read"
-# With boundaries on the host, the saving doesn't shrink with depth. With fused attention, the kept
-# bytes then fall as far as the advice says. In no row does `halves` recompute more than
-# `per_block`.
+# With boundaries on the host, `halves` saves as much with 16 blocks as with 4. With fused attention
+# as well, its kept bytes fall as far as the advice says.
 #
 # ## Can we choose by operation?
 #
-# The price list says: drop norms and GELU, keep the matmuls. But GELU and the `up` matmul are in
-# the same module.
+# By price, we should drop the results of norms and GELU, and keep those of matmuls. But GELU and
+# the `up` matmul are in the same module, so wrapping modules can't separate them.
 #
-# So use one segment per block, and *keep a few results on the way*. In forward, a dispatch mode
-# stores the results of chosen operations. In the recomputation, a second mode hands them out
-# instead of computing them. `name_of`, below, names an operation's result.
+# Instead, make each block one segment, and *keep a few results inside it*. In forward, a dispatch
+# mode stores the results of chosen operations. In the recomputation, a second mode returns the
+# stored results instead of running these operations. `name_of` names an operation's result.
 
 
 # %% id="name-of"
@@ -563,9 +559,9 @@ def name_of(op, args):
 
 # %% [markdown] id="write-store"
 # **Write.** `Store`'s `__torch_dispatch__`: called for every operation, it runs the operation and
-# returns its result. `keep` is a set of names, `store` a list. A result may be a tensor or a tuple
-# of them: `tree_map_only(torch.Tensor, torch.Tensor.detach, out)` detaches each. If the stored
-# tensors kept their history, a forward without a backward would never free them.
+# returns its result. `keep` is a set of names, `store` a list. Store detached tensors, because
+# tensors with a history would never be freed after a forward without a backward. A result may be a
+# tensor or a tuple: `tree_map_only(torch.Tensor, torch.Tensor.detach, out)` detaches either.
 
 
 # %% id="by-hand"
@@ -605,7 +601,6 @@ def stores_what_is_kept():
 
 # %% [markdown] id="write-hand-out"
 # **Write.** `__torch_dispatch__` of `HandOut`, which is active while the block is recomputed.
-# Below, PyTorch's own modes must agree with your two in bytes, FLOPs and gradients.
 
 
 # %% id="hand-out"
@@ -692,8 +687,8 @@ def keeps_by_hand():
 
 # %% [markdown] id="predict-policy"
 # **Predict.** Keep the results of `qkv`, attention, `out` and `up`, and recompute the norms and
-# GELU. What percentage of the bytes that wait under `none` still waits? (There are 8 blocks. Head
-# and loss count in both.)
+# GELU. What percentage of the bytes that wait under `none` still waits? (The model has 8 blocks;
+# head and loss are included.)
 
 # %% id="guess-policy"
 guess = None  # %
@@ -724,14 +719,14 @@ print(f"FLOPs x {1 + titan.again / 3:.2f}, worked out;", end=" ")
 print(f"seconds x {titan.without / titan['with']:.2f}, measured")
 
 # %% [markdown] id="policies-read"
-# `all but down` runs no matmul twice and still frees a good part of the memory. This is the first
-# policy to try when you are a little over budget. The policy `qkv, up` recomputes `out`, because
-# the second norm's input depends on it.
+# `all but down` runs no matmul twice and still frees a good part of the memory. Try this policy
+# first when you are a little over budget. The policy `qkv, up` recomputes `out`, because `out`'s
+# result is part of the second norm's input, which backward needs.
 #
-# The last row is a trap. `down` has the block's most expensive result, but no operation needs that
-# result again: it is only added to the residual. Keeping it takes one more unit per block and saves
-# nothing. **A price matters only for tensors that backward needs, or that must be recomputed to get
-# one of those.**
+# The last row is a trap. `down`'s result is the block's most expensive, but no recomputation needs
+# it: it's only added to the residual, and that sum is the next block's kept input. Keeping it takes
+# one more unit per block and saves nothing. **A tensor's price matters only if backward needs the
+# tensor, or recomputes something from it.**
 #
 # ### PyTorch's own version
 #
@@ -780,8 +775,8 @@ for name in ("qkv, up", "all but down"):
 # %% [markdown] id="torch-policy-read"
 # PyTorch's version also handles views, in-place writes and the compiler, so use it.
 #
-# In eager mode, `MUST_CPU_OFFLOAD` silently recomputes (PyTorch 2.13, 2.15). The optional
-# `07c_side_by_side` also has the compiler and the planner, which choose for you.
+# Another policy, `MUST_CPU_OFFLOAD`, silently recomputes in eager mode (PyTorch 2.13, 2.15). In the
+# optional `07c_side_by_side`, the compiler and the planner choose for you.
 
 # %% id="verdicts"
 cases = {
@@ -806,11 +801,11 @@ claims.Verdicts(
 # %% [markdown] id="your-run-text"
 # ## Your run
 #
-# Take `train.py` with a checkpoint around each block (chapter 05). What would it cost to keep
-# attention's results, and what would it save? That's a policy.
+# Take `train.py` with a checkpoint around each block (chapter 05). How much memory does it cost to
+# keep attention's results too, and how many FLOPs does that save?
 #
-# **Write.** `keep_attention`. The name of an operation is `str(op)`. A GPU has several kernels for
-# attention, and each has `attention` in its name.
+# **Write.** The policy `keep_attention`. An operation's name is `str(op)`. A GPU has several
+# attention kernels, and each has `attention` in its name.
 
 
 # %% id="keep-attention"
@@ -853,8 +848,8 @@ def hidden_of(model, tokens):
 your_run.apply("07", hidden_of=hidden_of)
 
 # %% [markdown] id="your-run-read"
-# This bar is longer than chapter 05's, and its update is faster. 06c's plan saves a little more
-# time, for more than twice the memory.
+# Compared with chapter 05, an update takes a little more memory and fewer FLOPs. 06c's plan saves a
+# few more FLOPs, but adds more than twice as much memory.
 
 # %% [markdown] id="three-problems"
 # ## On paper
@@ -868,8 +863,8 @@ your_run.apply("07", hidden_of=hidden_of)
 # wide the result is.
 # </details>
 #
-# **2.** A model has 32 layers of width 4096 and runs on 4096 tokens, in bfloat16. What does it cost
-# to keep the result of each `qkv`, and what does it save?
+# **2.** A model has 32 layers of width 4096 and runs on 4096 tokens, in bfloat16. How many bytes
+# does it take to keep the result of each `qkv`, and how many FLOPs does that save?
 #
 # <details><summary>Answer</summary>
 #
@@ -882,8 +877,8 @@ your_run.apply("07", hidden_of=hidden_of)
 #
 # <details><summary>Answer</summary>
 #
-# 12 blocks: `halves` $24 + 8 = 32$ units, `per_block` $12 + 16 = 28$. With 4 blocks $8 + 8 = 16$
-# and $4 + 16 = 20$. So `per_block` holds less with 12 blocks, `halves` with 4.
+# With 12 blocks, `halves` holds $24 + 8 = 32$ units and `per_block` $12 + 16 = 28$. With 4 blocks,
+# `halves` holds $8 + 8 = 16$ and `per_block` $4 + 16 = 20$.
 # </details>
 
 # %% [markdown] id="end"
@@ -894,5 +889,5 @@ your_run.apply("07", hidden_of=hidden_of)
 # - Write a policy by operation with a pair of dispatch modes, and with PyTorch's contexts.
 #
 # Chapter 07d, `07d_offload`, moves to the host the tensors that are too expensive to recompute. The
-# optional `07b_held_and_evicted` shows why memory may not fall, and chooses what to drop while the
-# model runs.
+# optional `07b_held_and_evicted` shows why a checkpoint may free nothing, and chooses what to drop
+# while the model runs.

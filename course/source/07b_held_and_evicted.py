@@ -4,8 +4,8 @@
 # This companion of chapter 07 is optional: no lab and no later chapter needs it. It answers two
 # questions:
 #
-# 1. You added a checkpoint, and memory did not fall. Who holds the tensor?
-# 2. What if no plan can be made beforehand?
+# 1. You added a checkpoint, and memory did not fall. Who still holds the tensors?
+# 2. How do you choose what to drop if no plan can be made beforehand?
 #
 # **Budget:** 25 minutes, 1 GiB of memory, no GPU needed.
 
@@ -22,11 +22,11 @@ from tutorial_lib.models.gpt import GPT, GPTConfig
 # %% [markdown] id="references-text"
 # ## Why did my memory not fall?
 #
-# A checkpoint can drop a tensor only if nothing else holds it. Training code often holds one: in a
-# list of hidden states for a plot, or in a hook's log of activations.
+# A checkpoint can drop a tensor only if nothing else holds it. Training code often holds such a
+# tensor in a list of hidden states for a plot, or in a hook's log of activations.
 #
-# We checkpoint every block. In each run a hook logs one thing: each block's output, a tensor inside
-# its MLP, or the mean of its first norm's output.
+# We checkpoint every block. In each run a hook logs one thing per block: the block's output, a
+# tensor inside the MLP, or the mean of the first norm's output.
 #
 # **Predict.** The hook keeps the MLP's tensor itself, not detached. What is the peak, as a
 # percentage of the peak *without* checkpointing?
@@ -89,28 +89,28 @@ table = pd.DataFrame({"waiting, units": units, "peak, % of plain": peaks})
 table.round().rename_axis(["logged", "kept as"])
 
 # %% [markdown] id="references-read"
-# - The **outputs of the blocks** are the boundaries, which wait anyway. The list only keeps them
+# - The **outputs of the blocks** are the boundaries, which wait anyway. The log only keeps them
 #   longer than backward would.
-# - The **MLP's inner tensors** stay in memory at full size, four units per block. The hook runs in
-#   the recomputation too, and appends again. Without `detach` it is worse: an entry from the
-#   recomputation holds the whole graph of its block.
-# - A **number** computed from the tensor costs no memory. (On a GPU `.item()` makes Python wait
-#   for the device, here twice a block: log every hundredth step.)
+# - The **MLP's inner tensors** stay in memory, four units per block. The hook runs in the
+#   recomputation too, and logs each tensor again. Without `detach`, these second entries also hold
+#   the whole graph of their block.
+# - A **number** computed from the tensor costs no memory. (On a GPU `.item()` makes Python wait for
+#   the device, so log only every hundredth step.)
 #
-# `memory.saved` cannot see this, since autograd did not save those tensors. The meter sees it.
+# `memory.saved` doesn't count these tensors, since autograd didn't save them. The meter does.
 
 # %% [markdown] id="can-it-be-decided"
 # ## Can the choice be made while the model runs?
 #
-# All plans in chapters 06c and 07 were made beforehand. If the graph changes from step to step,
-# because sequences differ in length or inputs are trees, no plan fits. **Dynamic tensor
-# rematerialization** (Kirisame et al., 2021) needs no plan. When an evicted tensor is needed, the
-# method recomputes that tensor. When memory is full, the method evicts the tensor with the smallest
+# The plans in chapters 06c and 07 were made beforehand. Such a plan doesn't fit if the graph
+# changes from step to step, because sequences differ in length or inputs are trees. **Dynamic
+# tensor rematerialization** (Kirisame et al., 2021) works without one. It recomputes an evicted
+# tensor when that tensor is needed. When memory is full, it evicts the tensor with the smallest
 #
 # $$ h = \frac{\text{cost to recompute it}}{\text{bytes} \times \text{time since its last use}} $$
 #
-# Here is a small case: a chain of equal operations. The cost to recompute a result includes its
-# evicted neighbors.
+# Here is a small case: a chain of equal operations. A result's cost is its own operation, plus
+# those of the evicted results directly around it.
 
 
 # %% id="on-demand"
@@ -146,9 +146,9 @@ def forward_and_backward(length, room):
 
 
 # %% [markdown] id="predict-on-demand"
-# To make the best plan, you need the whole chain beforehand. A small dynamic program finds it, as
-# in chapter 06c: run forward to result $k$ and keep it, go backward through everything after it,
-# then through everything before.
+# A small dynamic program makes the best plan, and needs the whole chain beforehand. It tries each
+# $k$: run forward to result $k$ and keep that, go backward through everything after it, then
+# through everything before it.
 #
 # **Predict.** A chain has 64 operations, and memory has room for 12 results. By what percentage
 # does the eviction rule's operation count exceed the best plan's?
@@ -184,10 +184,10 @@ plots.training_curves(
 )
 
 # %% [markdown] id="on-demand-price"
-# The rule needs no knowledge of the chain, and its number of operations stays close to the best
-# plan's. The count leaves out the search itself: before each eviction the rule compares all tensors
-# in memory. For a fixed graph, a plan made once is cheaper. PyTorch has no such mode; the authors'
-# prototype changed PyTorch.
+# Without knowing the chain, the rule runs hardly more operations than the best plan. But before
+# each eviction it compares all tensors in memory, which isn't counted here. So for a fixed graph, a
+# plan made once is cheaper. PyTorch has no eviction mode; the authors' prototype changed PyTorch
+# itself.
 #
 # ## Verdicts
 

@@ -1,19 +1,19 @@
 # %% [markdown] id="title"
 # # All ways, side by side
 #
-# This companion of chapter 07 is optional: no lab and no later chapter needs it. Which way to drop
-# tensors is best? Here you run all of them on the same models, and measure the peak above the model
-# and its gradients, and the FLOPs of a step. Two of the ways choose tensors for you:
+# This companion of chapter 07 is optional: no lab and no later chapter needs it. Here you run all
+# ways of dropping tensors on the same models, and measure the FLOPs of a step and its peak above
+# the model and the gradients. Two ways choose tensors for you:
 #
 # - **The compiler.** It sees forward and backward as one graph before anything runs. Its
-#   `activation_memory_budget` is a share: 1 is its default plan, 0 keeps only the inputs. In
-#   between it solves a knapsack problem: save the most FLOPs within the allowed bytes.
+#   `activation_memory_budget` is a number from 0 to 1. With 1 it follows its default plan, with 0
+#   it keeps only the inputs. In between it solves a knapsack problem: which tensors save the most
+#   recomputation within the allowed bytes?
 # - **The planner of chapter 06c**, with `selective=True`. For each stage it now has three choices:
 #   keep it whole, keep the results of its matmuls, or recompute it with its neighbors.
 #
-# The models are ones that people train: GPT-2 from transformers, and the U-Net of Stable Diffusion
-# 1.5 from diffusers. They have the published layout, but are narrower, and GPT-2 has half as many
-# layers.
+# The models are GPT-2 from transformers, and the U-Net of Stable Diffusion 1.5 from diffusers. Both
+# have the published layout, but are narrower. GPT-2 also has half as many layers.
 #
 # **Budget:** 35 minutes, 1 GiB of memory, no GPU needed.
 
@@ -111,8 +111,8 @@ def cost_compiled(whole, budget):
 
 
 # %% [markdown] id="sides-predict"
-# **Predict.** The plan may use as many bytes as diffusers' own switch needs on the U-Net. What
-# percentage of the switch's recomputed FLOPs does the plan recompute?
+# **Predict.** On the U-Net, the plan may use as many bytes as diffusers' own checkpointing switch
+# needs. What percentage of the FLOPs that the switch recomputes does the plan recompute?
 
 # %% id="guess-sides"
 guess = None  # %
@@ -201,20 +201,21 @@ plots.tradeoff(
 )
 
 # %% [markdown] id="sides-read"
-# On both models, the plan needs no more bytes and no more FLOPs than any other way. That's because,
-# for each stage separately, it can do whatever any of the other ways would do.
+# On both models, the plan needs no more bytes and no more FLOPs than any other way, because for
+# each stage separately it can do whatever any other way would do.
 #
-# - At no cost in FLOPs it keeps the results of matmuls, like `all but down` in chapter 07.
-# - For a smaller budget it recomputes whole stages, and only as many as necessary.
-# - `attention-only`, `mlp-only` and `sqrt` are all far worse.
+# - With enough memory it keeps the results of matmuls, like `all but down` in chapter 07, and
+#   recomputes no FLOPs.
+# - With less it recomputes whole stages, but only as many as necessary.
+# - `attention-only` and `sqrt` recompute far more for the same bytes.
 #
 # A U-Net has skip connections, so it isn't a chain, and every-2 and sqrt can't run on it.
 #
-# The compiler works below the block, operation by operation. It limits the bytes that *wait*, but
-# not the peak. A smaller budget can even have a higher peak: with 0 nothing but the inputs waits,
-# but backward first recomputes all blocks at once, and holds as much as without any budget. Our
-# meter runs the compiler's graph operation by operation. The code that the compiler generates for a
-# GPU fuses some of the operations and needs less memory.
+# The compiler chooses operation by operation, not block by block. Its budget limits the bytes that
+# *wait*, not the peak, so a smaller budget can even have a higher peak. With 0 only the inputs
+# wait, but backward first recomputes all blocks at once, and holds as much as without any budget.
+# Our meter runs the compiler's graph operation by operation. Code generated for a GPU needs less
+# memory, because it fuses some of these operations.
 #
 # ## `torch.compile`: what the meter doesn't see
 #
@@ -224,9 +225,9 @@ plots.tradeoff(
 # ```
 #
 # nanochat compiles its whole model (08c), and torchtitan compiles each block (13). The meter
-# follows operations, and compiled code fuses them. So `memory.measure` and `memory.predict` run the
-# step *uncompiled*, and warn you. PyTorch's profiler (02b) sees what compiled code allocates, too:
-# an event has a time, and bytes, which are negative when memory is freed.
+# follows operations, but compiled code fuses them. So `memory.measure` and `memory.predict` run the
+# step *uncompiled*, and warn you. PyTorch's profiler (02b) also sees what compiled code allocates.
+# Each of its events has a time and a number of bytes, negative when memory is freed.
 #
 # **Write.** `most_held`, two or three lines. The events come in no order.
 
@@ -276,9 +277,9 @@ def profiled_peak(step):
 
 
 # %% [markdown] id="compiled-text"
-# The next cell compiles four layers: the whole step, or each layer. It takes the default compiler's
-# graph and its choice of what to keep, but generates no code, so it needs no C++ compiler. A
-# **unit** is the bytes of a layer's input.
+# The next cell runs four layers and compiles nothing, each layer, or the whole step. It takes the
+# default compiler's graph and choice of what to keep, but generates no code. A **unit** is the
+# bytes of a layer's input.
 
 
 # %% id="compiled"
@@ -318,22 +319,23 @@ table = pd.DataFrame(rows, index=["the meter's units", "the profiler's units"]).
 table.rename_axis(["checkpoints", "compiled"]).round(1)
 
 # %% [markdown] id="compiled-read"
-# Without compilation, the two instruments agree within 1 %. The meter reports the same for all
-# three ways, because it always runs the step uncompiled. By default the compiler keeps the results
-# of matmuls and recomputes the norm and the GELU from them: that's chapter 07's policy, without a
-# line of yours. With checkpoints, it keeps what the checkpoint keeps, so compiling saves no more
-# memory. The compiled step even takes a little more, because this graph computes norm and GELU in
-# several operations. In generated code they would be fused.
+# The meter reports the same whatever is compiled, because it always runs the step uncompiled. By
+# default the compiler keeps the results of matmuls and recomputes the norm and the GELU from them,
+# as chapter 07's policy does. With checkpoints, it keeps what the checkpoint keeps, so compiling
+# saves no more memory. The compiled step even takes a little more, because this graph computes norm
+# and GELU in several operations, which generated code would fuse.
 #
 # ### Compile the step, or each block?
 #
-# CoCa runs the *same* blocks twice in a step, the second time with an image to look at. With
-# checkpoints and the whole step compiled, one of OpenCLIP's authors saw 2.3 times the uncompiled
-# peak on a GPU ([pytorch#193193](https://github.com/pytorch/pytorch/issues/193193), PyTorch
-# 2.13.0). The rows below come from such a step on a CPU (`course/recorded/make/compiled.py`). The
-# default compiler generated code, and the profiler counted.
+# The model CoCa runs the *same* blocks twice in a step, the second time with an image to look at.
+# With checkpoints and the whole step compiled, one of OpenCLIP's authors saw 2.3 times the
+# uncompiled peak on a GPU ([pytorch#193193](https://github.com/pytorch/pytorch/issues/193193),
+# PyTorch 2.13.0). The rows below come from such a step on a CPU
+# (`course/recorded/make/compiled.py`). The default compiler generated code, and the profiler
+# counted bytes.
 #
-# **Predict.** What factor do we find, with PyTorch 2.13.0?
+# **Predict.** By what factor does compiling the step raise the peak in these rows, with PyTorch
+# 2.13.0?
 
 # %% id="guess-passes"
 guess = None  # times
@@ -363,10 +365,11 @@ plots.growth(curves, xlabel="passes through the blocks", title=title)
 # report.
 #
 # If you compile **each block** (`block.compile()`, with the checkpoint around it), the checkpoint
-# stays in charge, and the peak is the uncompiled step's. But then an update inside the block
-# happens twice (chapter 12), which the compiled step avoids. Compiling each block also takes hardly
-# longer for a deeper model, because all blocks share their code. That's why PyTorch's recipe
-# *regional compilation* recommends it. The CPU seconds of compiling, for 3 and for 6 blocks:
+# decides when to recompute, and the peak is the uncompiled step's. One drawback: what a block
+# updates in forward, such as BatchNorm's statistics, is updated twice (chapter 12). A compiled step
+# avoids that. An advantage: all blocks share their code, so a deeper model takes hardly longer to
+# compile. That's why PyTorch's recipe *regional compilation* recommends it. The CPU seconds of
+# compiling, for 3 and for 6 blocks:
 
 # %% id="seconds"
 once = rows[rows.torch.str.startswith("2.13") & (rows.passes == "one")]
@@ -378,9 +381,9 @@ once.query("compiled != 'nothing'").pivot(
 # **A part of the model can have its own budget**: inside the compiled function, use
 # `torch.autograd.graph.region_activation_memory_budget(0.5)` as a context. It overrides the config
 # (tried with PyTorch 2.13 and 2.15), but it has to cover the whole forward of a graph. So put a
-# graph break (`torch._dynamo.graph_break()`) before and after the part; without one, compiling
-# raises an error. In 2.15 `activation_memory_budget_require_full_coverage=False` silences the
-# error, but then the part's budget applies to the whole graph.
+# graph break before and after the part; otherwise compiling raises an error. In 2.15
+# `activation_memory_budget_require_full_coverage=False` silences the error, but then the part's
+# budget applies to the whole graph.
 
 # %% [markdown] id="verdict-text"
 # ## Verdict

@@ -5,10 +5,9 @@
 # too expensive to recompute can wait there. A copy over the bus is slow, but it needs no
 # arithmetic. So the real question is which copies can run while the GPU computes.
 #
-# You write the two hooks that move tensors, and count what they move. Then you move
-# only boundaries, through pinned memory, on a separate stream, and fetch them one block ahead. A
-# page of arithmetic says when this costs nothing. At the end a planner decides for each block
-# whether to keep, recompute or move it.
+# First you write the two hooks that move tensors, and count what they move. Then you move only
+# boundaries, during the arithmetic, and work out on paper when this costs nothing. At the end a
+# planner decides for each block whether to keep, recompute or move it.
 #
 # **Budget:** 70 minutes, 1 GiB of memory, no GPU needed.
 
@@ -42,10 +41,10 @@ from tutorial_lib.units import GIB, Bytes
 #
 # `forward → pack: device to host → (waiting on the host) → unpack: host to device → backward`
 #
-# PyTorch's `save_on_cpu` is a pair of hooks that do this. On a CPU, without `pin_memory`, it copies
-# nothing, since host and device share one memory. So we use NumPy arrays, which the meter can't
-# see, as our host. The tensors that remain are the ones that would remain on a GPU. This method
-# counts the bytes, but can't time the copies.
+# PyTorch's `save_on_cpu` is such a pair of hooks. On a CPU, without `pin_memory`, it copies
+# nothing, since host and device share one memory. So NumPy arrays, which the meter can't see, stand
+# in for our host. The tensors that the meter still sees are those that would stay on a GPU. This
+# way we can count bytes, but not time copies.
 #
 # **Write.** The two hooks, `pack` and `unpack`.
 
@@ -139,16 +138,16 @@ table.map("{:.1f}".format).replace("nan", "")  # in units
 # `per-block`'s, because only one operation's tensors come back at a time.
 #
 # The last column shows the cost: the hooks copy more than would wait. They get every saved
-# *tensor*. So a storage that three operations save is copied three times, and the weights are
-# copied too. `save_on_cpu` does the same. Checkpointing first and moving the boundaries copies by
-# far the least (last row). Around *selective* checkpointing, `save_on_cpu` doesn't move what the
-# policy saves. From PyTorch 2.15 on, `checkpoint(..., respect_saved_tensors_hooks=True)` passes
-# those tensors to the hooks.
+# *tensor*, so a storage that three operations save is copied three times, and the weights are
+# copied too. `save_on_cpu` does the same. If you checkpoint first and move only the boundaries, you
+# copy by far the least (last row). Around *selective* checkpointing, `save_on_cpu` doesn't move
+# what the policy saves. From PyTorch 2.15 on, `checkpoint(..., respect_saved_tensors_hooks=True)`
+# passes those tensors to the hooks.
 #
 # ## How it is used
 #
 # Training programs move **only boundaries**: each block is checkpointed, and its input goes to the
-# host. Three more things make the copies free:
+# host. Three techniques make the copies free:
 #
 # - **pinned memory**: pages of host memory that never move, so the GPU can copy by itself and
 #   Python continues immediately;
@@ -165,13 +164,16 @@ table.map("{:.1f}".format).replace("nan", "")  # in units
 # second stream still uses a tensor's memory. On a CPU a stream does nothing, so here you see the
 # order of the copies, not their time.
 #
-# **Write.** The rest of `unpack`, about nine lines. It does five things, in this order: fetch this
-# block's tensors if they aren't back yet; let the compute stream wait for the side stream; fetch
-# the previous block's tensors if they are on the host and not back; take the tensor out of
-# `self.back[number]`, and its copy out of `self.on_host[number]`; say that the compute stream uses
-# it (`used_by`), and return it. Wait and fetch only if the previous block isn't back. If a block
-# has several tensors, do this only at the first one: a later wait would include the previous
-# block's copy.
+# **Write.** The rest of `unpack`, about nine lines, in this order:
+#
+# 1. Fetch this block's tensors if they aren't back yet.
+# 2. Let the compute stream wait for the side stream.
+# 3. Fetch the previous block's tensors if they are on the host.
+# 4. Take the tensor out of `self.back[number]`, and its copy out of `self.on_host[number]`.
+# 5. Say that the compute stream uses the tensor (`used_by`), and return it.
+#
+# Skip 2 and 3 if the previous block is back: an earlier tensor of this block did them, and a second
+# wait would include the previous block's copy.
 
 
 # %% id="prefetching"
@@ -311,17 +313,16 @@ print("backward:", *moving.log[16:])
 # `[3]` is a run of block 3. In forward, an input is copied out as its block begins. In backward,
 # input 6 is requested before block 7 runs again.
 #
-# TRL and torchtune call this *activation offloading*. The switch in Transformers accepts `offload`
-# too, but it copies on the compute stream and fetches nothing early, so the GPU waits for each copy
+# TRL and torchtune call this *activation offloading*. Transformers' switch accepts `offload` too,
+# but copies on the compute stream and fetches nothing early, so the GPU waits for each copy
 # (chapter 10).
 #
 # ## Which copies are hidden?
 #
-# Consider one block's step on paper. Forward takes $f$ seconds and backward $2f$. A recomputation
-# adds at most $f$ (without dropout, early stop skips the last matmul: chapter 05). In each
-# direction, copying everything that the block keeps takes $c_r$ seconds, and copying only its input
-# takes $c_1$. Each time is the number of bytes divided by the bus's bandwidth. Copies run during
-# the arithmetic, so each half of a step takes the longer of the two times:
+# Consider one block's step on paper. Forward takes $f$ seconds, backward $2f$, and a recomputation
+# at most $f$. In each direction, copying everything that the block keeps takes $c_r$ seconds, and
+# copying only its input takes $c_1$: the bytes divided by the bus's bandwidth. Copies run during
+# the arithmetic, so forward takes the longer of its two times, and so does backward:
 #
 # | what is done | forward | backward |
 # |---|---|---|
@@ -358,8 +359,8 @@ def block_numbers(seq_len, width=4096):
 
 # %% [markdown] id="predict-moved"
 # **Predict.** Take a block as wide as Llama-2-7B's (4096), and one sequence of 2048 tokens in
-# bfloat16. An A100 moves everything that the block keeps. This step takes how many times as long as
-# the plain one?
+# bfloat16. An A100 moves everything that the block keeps. How many times as long as the plain step
+# does this step take?
 
 # %% id="guess-moved"
 guess = None  # times
@@ -393,9 +394,8 @@ pd.DataFrame(host, columns).T.rename_axis("32 blocks, on the host")
 #
 # **With a fast enough link you can offload everything for free.** At this width NVLink-C2C is fast
 # enough, and PCIe nearly is for a card as slow as a T4. Longer sequences help on every card:
-# attention's FLOPs grow with the square of the length, but the bytes don't. At the longest of the
-# three lengths, moving everything costs less than recomputing on all of these cards except the
-# B200. At common lengths, on fast cards with PCIe, moving everything costs more than recomputing.
+# attention's FLOPs grow with the square of the length, the bytes only in proportion to it. At the
+# longest of the three lengths, moving everything costs less than recomputing, except on the B200.
 #
 # **Predict.** Sequences have 2048 tokens. What is the smallest width (a power of two) at which an
 # A100 hides the copies of *boundaries* behind the forward?
@@ -444,7 +444,7 @@ figure.mark(a100_width, guess)
 # blocks may hold.
 #
 # A simple rule is to move the **earliest** boundary first, because it waits longest, then the next
-# one, until the peak fits.
+# one, until the peak fits the budget.
 #
 # **Write.** `earliest_first`, about five lines. `plan.slots.schedule(items, budget)` takes the
 # numbers of the blocks to move. It returns a list of moves, or None if the peak would still be
@@ -500,11 +500,11 @@ def the_earliest_move():
 
 # %% [markdown] id="predict-joint"
 # `planning.solve` chooses only between keeping and recomputing. `planning.solve_with_host` can also
-# move tensors, all or part of a block's.
+# move some or all of a block's tensors.
 #
 # **Predict.** The budget is twice the peak printed above, and the link is PCIe 4. Recomputing every
-# block takes 33 % more time than the plain step. By what percentage is the best plan's step longer
-# than the plain one, if the plan can keep, recompute and move?
+# block takes 33 % more time than the plain step. If a plan can keep, recompute and move, by what
+# percentage is the best plan's step longer than the plain one?
 
 # %% id="guess-joint"
 guess = None  # %
@@ -551,16 +551,15 @@ figure.alt = (
 figure
 
 # %% [markdown] id="joint-read"
-# Every second block moves all that it keeps, so it isn't recomputed. The blocks between them are
-# recomputed, which hides the copies. With a budget below 1 x, a planner without a host can only
-# recompute inside recomputed segments, and the rule is far better. Above 1 x, the rule moves
-# nothing, and the joint plan wins.
+# Every second block moves all that it keeps, so it isn't recomputed. The other blocks are
+# recomputed, and their arithmetic hides the copies. Below 1 x, a planner without a host has to
+# recompute inside recomputed segments, so the rule is far better than that planner. Above 1 x, the
+# rule has nothing to move and still recomputes every block, so the joint plan wins.
 #
 # **Where does offload lose?** If eight GPUs share the link, each has an eighth of it, and a copy
-# takes longer than the recomputation that it saves. Then, once the budget reaches 1 x, moving
-# hardly helps. And where everything fits, as for GPT-2 XL below, there is nothing to move. The next
-# table has three real models, as `plan MODEL --budget 24GiB --link pcie-4` plans them for an A100's
-# speed:
+# takes longer than the recomputation that it saves. So from 1 x on, moving hardly helps. Nor does
+# it help GPT-2 XL below, whose step takes the same time with every budget. The next table has three
+# real models, as `plan MODEL --budget 24GiB --link pcie-4` plans them for an A100's speed:
 
 # %% id="real-models"
 # @title Seconds of an update, without a host and with one: run this cell
@@ -573,7 +572,7 @@ shown.map(lambda n: "nothing fits" if pd.isna(n) else f"{n:.2f}")
 
 # %% [markdown] id="published-text"
 # The authors of two planners from 2026 published what they measured on eight GPUs. `full`
-# recomputes everything. In each setting, the ratios are relative to the first way that ran.
+# recomputes everything. Seconds are given relative to the first way that ran in each setting.
 # `course/recorded/make/published_offload.py` lists what we had to assume:
 
 # %% id="published"
@@ -591,17 +590,15 @@ ratios["predicted"] = ratios.predicted.where(fits == "yes", "does not fit")
 ratios
 
 # %% [markdown] id="published-read"
-# In each setting, the way predicted to be best was best. The ways predicted not to fit (with a
-# tenth of the card left free) ran out of memory or crawled, except in DeepSpeed's last row. Where
-# copies are hidden, the predicted ratios are close. DeepSpeed's code waits for each copy to the
-# host. DeepSpeed's rows are slower than predicted, perhaps because the link was slower than we
-# assumed.
+# In each setting, the fastest way was predicted to be fastest. The ways predicted not to fit (with
+# a tenth of the card left free) ran out of memory or crawled, except in DeepSpeed's last row. Where
+# copies are hidden, the predicted ratios are close. But DeepSpeed's code waits for each copy to the
+# host, and its link was perhaps slower than we assumed, so its `all` is slower than predicted.
 #
 # ## On a GPU
 #
-# If you have a GPU, the cells below run a GPT of 24 blocks in four ways: with all tensors kept on
-# the device, with all moved by the library's hooks, checkpointed, and with the checkpoint from
-# above.
+# If you have a GPU, the cells below run a GPT of 24 blocks in four ways: all tensors kept on the
+# device, all moved by `save_on_cpu`, plain checkpoints, and your `Prefetching`.
 
 
 # %% id="on-gpu"
@@ -631,16 +628,16 @@ else:
     print("no GPU here: bytes are counted, and times come from published speeds")
 
 # %% [markdown] id="offload-emulated-text"
-# An emulated A100 runs ViT-B/16 with 16 images inside `save_on_cpu`. `card` is the peak above
-# the weights, and `host` is what one step copies into the host's pinned memory:
+# An emulated A100 runs ViT-B/16 with 16 images inside `save_on_cpu`. `card` is the peak above the
+# weights, and `host` is what one step copies into pinned memory:
 
 # %% id="offload-emulated"
 offload = json.loads((snapshots.SNAPSHOTS / "offload.json").read_text())["peaks"]
 pd.DataFrame(offload).T.map(lambda size: f"{Bytes(size)}")
 
 # %% [markdown] id="offload-emulated-read"
-# With everything moved, the card holds a little less than with a checkpoint around each block, and
-# the host gets more than the card held before.
+# The host gets more than the card held before, because the hooks copy every saved tensor, not every
+# storage.
 
 # %% id="verdicts"
 at = {way: f"{Bytes(peak['card'])}" for way, peak in offload.items()}
@@ -689,12 +686,13 @@ claims.Verdicts(
 #
 # <details><summary>Answer</summary>
 #
-# A copy takes 43 ms. Forward waits for it, $\max(26, 43)$, and backward does not, $\max(51, 43)$:
-# 94 ms instead of 77, or 1.22 times. Recomputing takes 4/3. So moving is faster here.
+# A copy takes 43 ms. Forward waits for it, $\max(26, 43)$, and backward doesn't, $\max(51, 43)$. So
+# the step takes 94 ms instead of 77, or 1.22 times as long. Recomputing takes 4/3, so moving is
+# faster here.
 # </details>
 #
-# **3.** What does the host hold for 32 such blocks if you move only boundaries, and if you move
-# everything?
+# **3.** For 32 such blocks, how much does the host hold if you move only boundaries, and how much
+# if you move everything?
 #
 # <details><summary>Answer</summary>
 #
@@ -710,5 +708,5 @@ claims.Verdicts(
 # - Say which boundary goes first, and when a plan that also recomputes beats that rule.
 #
 # In [Lab 05](../labs/lab05_policies.ipynb) you choose by operation, and move each storage once.
-# Chapter 08, `08_accumulation_from_scratch`, leaves recomputation behind and makes the batch
-# smaller.
+# Chapter 08, `08_accumulation_from_scratch`, reduces what a step holds by splitting the batch
+# instead.

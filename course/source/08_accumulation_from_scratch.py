@@ -4,7 +4,7 @@
 # Two tutorials contradict each other. One says: "Four micro-batches of 8 instead of a batch of 32
 # cut the memory by 75 %." The other: "Gradient accumulation does not reduce peak memory." Both
 # authors measured their claims. And nearly every tutorial adds: "The accumulated gradient is
-# mathematically exact." With batches of different lengths that's false, and no error is raised.
+# mathematically exact." With rows of different lengths that's false, and no error is raised.
 #
 # The loop has four lines. In this chapter you write it, compare it with the big batch, and break it
 # in ways that raise no error.
@@ -54,7 +54,8 @@ torch.set_num_threads(1)
 #
 # A *micro-batch* is the samples in memory at once. The *effective batch* is all samples that one
 # update uses: here, four micro-batches. Split a batch of $B$ samples into $N$ micro-batches. The
-# loss is a mean, so its gradient is a sum over samples, and a sum may be computed in parts:
+# loss is a mean over samples, so its gradient is a sum over samples, which can be computed in
+# parts:
 #
 # $$ \nabla \frac{1}{B}\sum_{i=1}^{B} \ell_i = \frac{1}{N} \sum_{j=1}^{N} \nabla
 # \Big( \frac{N}{B} \sum_{i \in \text{micro-batch } j} \ell_i \Big) $$
@@ -63,7 +64,7 @@ torch.set_num_threads(1)
 # micro-batch. PyTorch computes the outer sum for us, because `backward` *adds* to `.grad`. So the
 # loop divides each loss by $N$ and updates once.
 #
-# **Write.** `accumulated`, below. Old gradients stay in `.grad`, so clear them first.
+# **Write.** `accumulated`. Old gradients stay in `.grad`, so clear them first.
 
 # %% id="subject"
 config = GPTConfig(num_layers=2, num_heads=4, d_model=64, seq_len=64)
@@ -193,9 +194,8 @@ small.figure()  # 8 x 4
 #   bytes of all parameters) in forward and backward: the first micro-batch's gradients (the striped
 #   band of the figure) stay while the second's activations build up.
 #
-# Now take the published GPT-2 with AdamW. The cell reads its peaks from `course/recorded`; they
-# were *predicted* for a GPU's kernels. **Keep the micro-batch at 8, and take four of them instead
-# of two: does the peak grow?**
+# Now take the published GPT-2 with AdamW. The cell reads its peaks, *predicted* for a GPU's
+# kernels. **Does the peak grow from 8 x 2 to 8 x 4?**
 
 # %% id="only-micro-batch"
 rows, gpt2_peaks = recorded.load("predicted").rows, {}
@@ -206,15 +206,15 @@ for size, num in [(32, 1), (16, 2), (8, 4), (8, 2), (8, 1), (4, 8)]:
 pd.DataFrame({"GiB": gpt2_peaks}).round(2).T
 
 # %% [markdown] id="read-number"
-# It doesn't: 8 x 4 and 8 x 2 have the same peak. Four of the six columns have an effective batch of
-# 32, and their peaks all differ. So the micro-batch determines the memory, not the effective batch.
-# (With a micro-batch of 8, only 8 x 1 needs less: it holds one fewer copy of the gradients.)
+# It doesn't: 8 x 4 and 8 x 2 have the same peak. But the four columns with an effective batch of 32
+# all have different peaks. So the micro-batch determines the memory, not the effective batch.
+# (8 x 1 needs less than 8 x 2, because it holds one fewer copy of the gradients.)
 #
 # ## Is it the same update?
 #
-# Accumulation saves memory only if the update stays the same. Does it? The table compares the big
-# batch's gradient with the gradients from 2, 4, 8 and 24 micro-batches. It shows their distances as
-# shares of the big batch's gradient norm. (The last digits depend on your machine.)
+# Does accumulation change the update? For 2, 4, 8 and 24 micro-batches, the table shows how far the
+# gradient is from the big batch's, as a share of the big batch's gradient norm. (The last digits
+# depend on your machine.)
 #
 # **Write.** `gradient`. `parameters_to_vector` makes one vector of many tensors.
 
@@ -281,9 +281,10 @@ pd.DataFrame(distances).T.map("{:.0e}".format)
 # <details><summary>Where the bound comes from</summary>
 #
 # A sum of $n$ terms is rounded $n$ times, each time by at most a share $u$, half of the type's
-# epsilon. The roundings go up and down, so they grow with $\sqrt n$ and not with $n$. Higham and
-# Mary (2019) prove such bounds for independent roundings. Our rule of thumb follows theirs: as a
-# share of the sum of the terms' *sizes*, two orders of adding differ by less than
+# epsilon. Some roundings go up and some down, so their sum grows with $\sqrt n$, not with $n$.
+# Higham and Mary (2019) prove such bounds for independent roundings. Our rule of thumb follows
+# theirs. Two orders of adding differ by less than this share of the sum of the terms' absolute
+# values:
 #
 # $$ 2 \, \lambda \sqrt{n} \, u, \qquad \lambda = 4 $$
 #
@@ -293,15 +294,14 @@ pd.DataFrame(distances).T.map("{:.0e}".format)
 #
 # `assert_same_training`, which `verdict` calls below, uses this bound as its tolerance. It calls
 # both loops twice and compares all that training changes, from the loss to the optimizer's states.
-# **Compare in float64, with dropout off**: then rounding is tiny, the loops use the same masks, and
-# a bug shows. In bfloat16 even a wrong loop would pass, so the function refuses to compare.
+# **Compare in float64, with dropout off**: then rounding is tiny and no random mask differs, so a
+# bug shows. In bfloat16 even a wrong loop would pass, so the function refuses to compare.
 #
 # ## The forgotten division
 #
 # Leave `/ num` out, and the gradient is `num` times too large. With AdamW the run still looks
-# healthy: AdamW divides the gradient by its own size, so the factor cancels (09b measures what is
-# left). It stops looking healthy when you clip gradients, add a second loss or change `num`. We
-# test the correct loop first, then the wrong one:
+# healthy: AdamW divides by the gradient's size, so the factor cancels (09b measures what is left).
+# The mistake matters once you clip gradients, add a second loss or change `num`.
 
 # %% id="verdict"
 forgot = partial(accumulated, divisor=1)
@@ -314,8 +314,8 @@ verdict(big_batch, forgot, make=in_float64, differs="gradients")
 #
 # A *window* is the micro-batches of one update. Split 517 images of digits into micro-batches of
 # 64: that makes nine, the last with five images. With four accumulation steps there are two full
-# windows, and one micro-batch is left over. Many notebooks publish the loop below. **What happens
-# to the last five images in it?**
+# windows, and this last micro-batch is left over. Many notebooks publish the loop below. **What
+# does it do with the last five images?**
 
 # %% id="published-epoch"
 images, labels = (rows[:517] for rows in data.digits())
@@ -339,9 +339,9 @@ def published_epoch(model, optimizer, num=4):
 
 # %% [markdown] id="read-last"
 # The five images' gradient is computed and stays in `.grad`. If the next epoch begins with
-# `zero_grad`, the five images are lost. If it does not, an old gradient leaks into the next epoch.
-# An extra `step()` at the end isn't enough: the loop divided the last micro-batch's loss by 4. For
-# an exact fix, weight each micro-batch by its share of the window's images.
+# `zero_grad`, the five images are lost. If it doesn't, an old gradient leaks into that epoch. An
+# extra `step()` at the end isn't enough, because the loop divided the last micro-batch's loss by 4.
+# For an exact fix, weight each micro-batch by its share of the window's images.
 #
 # **Write.** `mended_epoch`, six lines. `torch.arange(517).split(size * num)` returns the windows.
 
@@ -415,8 +415,6 @@ verdict(big_epoch, published_epoch, make=make_vit, calls=1, differs="updates")
 verdict(big_epoch, mended_epoch, make=make_vit, calls=1)
 
 # %% [markdown] id="read-epochs"
-# The published loop makes two updates; training with big batches makes three.
-#
 # ## Ragged rows: the mean of means
 #
 # A language model's loss is a mean over *tokens*, and rows have different lengths. Below, a row is
@@ -485,8 +483,7 @@ def whole(model, optimizer):  # all lines at once
 # of micro-batches. Instead, you can divide each sum by the number of tokens in the *whole window*,
 # counted before the first backward.
 #
-# **Write.** The loop, with both divisors. It returns the sum of the divided losses. If it divides
-# by the window's tokens, the training must match training with all rows at once.
+# **Write.** The loop, with both divisors. It returns the sum of the divided losses.
 
 
 # %% id="ragged-steps"
@@ -571,13 +568,14 @@ print(f"gradient off by {ragged_off:.0f} %{beside(guess, ragged_off)}")
 print(f"loss off by {loss_off:.1f} %")
 
 # %% [markdown] id="read-ragged"
-# With the mean of means, the gradient's error is many times the loss's. A token counts more if its
-# micro-batch has few tokens. Hugging Face's `Trainer` had this fault until 2024.
+# In a mean of means, a token counts more if its micro-batch has few tokens. The gradient's error is
+# many times the loss's, so the logged loss hardly shows it. Hugging Face's `Trainer` had this fault
+# until 2024.
 #
 # ## What happens once per update
 #
 # A real loop also scales the loss (for float16), clips gradients and steps a scheduler. Only the
-# scaling belongs in the loop over micro-batches; everything else happens once, after it.
+# scaling belongs in the loop over micro-batches; everything else happens once, after that loop.
 #
 # **Write.** `update`, about twelve lines. You need `scaler.scale(loss)`,
 # `scaler.unscale_(optimizer)`, `nn.utils.clip_grad_norm_(model.parameters(), 0.1)`,
@@ -680,10 +678,10 @@ def update_is_right():
 # %% [markdown] id="read-mistakes"
 # Four mistakes are common, and none raises an error:
 #
-# - *Clip each micro-batch*: the first ones are shrunk again and again, and the last counts most.
-# - *Never unscale, or too late*: gradients are clipped while still multiplied by the scale.
-# - *Step the scheduler in each micro-batch*: it runs through its schedule `num` times too fast.
-# - *No division*: if every gradient is clipped, only the logged loss shows it.
+# - *Clipping in each micro-batch*: the first gradients shrink repeatedly, and the last counts most.
+# - *Unscaling too late, or never*: gradients are clipped while still multiplied by the scale.
+# - *Stepping the scheduler in each micro-batch*: the schedule runs `num` times too fast.
+# - *Not dividing*: if every gradient is clipped, only the logged loss shows the mistake.
 #
 # ## The other price: time
 #
@@ -717,8 +715,8 @@ slower.round(2).rename_axis("micro-batches").to_frame("times as long as one batc
 # %% [markdown] id="read-time"
 # The FLOPs are the same, but the times differ. Each call has a fixed cost, and small matrices leave
 # a machine partly idle: a few rows keep one CPU core busy; a GPU needs thousands. So time a few
-# micro-batch sizes, as the cell does. Of those within a few % of the fastest, take the smallest,
-# since it needs the least memory.
+# micro-batch sizes. Of the sizes within a few % of the fastest, take the smallest, since it needs
+# the least memory.
 #
 # ## Verdicts
 
@@ -787,7 +785,7 @@ claims.Verdicts(
 # ## Your run
 #
 # After chapters 05 and 07, most of `train.py`'s memory at the peak is logits: 12 x 1024 rows of
-# 50257 numbers. With four sequences at a time, they take a third.
+# 50257 numbers. With four sequences at a time, the logits take a third of that.
 #
 # **Write.** The loop of `train.py`'s update. Each micro-batch has the same number of tokens.
 
@@ -851,8 +849,8 @@ your_run.apply("08", update=in_micro_batches)
 # %% [markdown] id="three-problems"
 # ## On paper
 #
-# **1.** A window has micro-batches of 8, 8 and 4 rows, and each loss is a mean over its rows. What
-# do you multiply the three by?
+# **1.** A window has micro-batches of 8, 8 and 4 rows, and each loss is a mean over its rows. By
+# what do you multiply each loss?
 #
 # <details><summary>Answer</summary>
 #
@@ -860,12 +858,12 @@ your_run.apply("08", update=in_micro_batches)
 # instead of $\frac{1}{20}$.
 # </details>
 #
-# **2.** Gradients take 6 GiB, and each sample's activations take 2 GiB. How much do gradients and
-# activations take together at the activation peak, with 8 samples at once, and with 1 x 8?
+# **2.** Gradients take 6 GiB, and each sample's activations take 2 GiB. How much do both take
+# together at the activation peak, with 8 samples at once (8 x 1), and with 1 x 8?
 #
 # <details><summary>Answer</summary>
 #
-# At once, 16 GiB: there are no gradients yet. As 1 x 8 it is 2 + 6 = 8 GiB, from the second
+# With 8 x 1, 16 GiB: there are no gradients yet. With 1 x 8, 2 + 6 = 8 GiB from the second
 # micro-batch on.
 # </details>
 #
@@ -873,8 +871,7 @@ your_run.apply("08", update=in_micro_batches)
 #
 # <details><summary>Answer</summary>
 #
-# $n$ samples at once take $2n$ GiB; one at a time they take 8 GiB. So it saves memory from 5
-# samples on.
+# $n$ samples take $2n$ GiB at once, and 8 GiB one at a time. So it saves memory from 5 samples on.
 # </details>
 
 # %% [markdown] id="summary"
@@ -885,6 +882,6 @@ your_run.apply("08", update=in_micro_batches)
 # - Say what accumulation saves (activations) and what it costs (one copy of the gradients, and time
 #   if micro-batches are small).
 #
-# In chapter 09 the formula's premise fails: BatchNorm and contrastive losses mix samples. In
-# lab 06, `lab06_exact_accumulation`, you write one step that handles all of these cases. The
+# In chapter 09 a sample's loss depends on other samples: BatchNorm and contrastive losses mix them.
+# In lab 06, `lab06_exact_accumulation`, you write one step that handles all of these cases. The
 # companions `08b_trainers_and_losses` and `08c_sixteen_bits` are optional.

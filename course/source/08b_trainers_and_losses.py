@@ -42,8 +42,8 @@ torch.set_num_threads(1)
 # %% [markdown] id="lengths"
 # ## How much of the 75 % do you get?
 #
-# Four micro-batches of 8 (8 x 4) keep a quarter of the activations of one batch of 32 (32 x 1). The
-# peak of the whole step may fall by less. The table compares long and short sequences, for GPT-2
+# Four micro-batches of 8 (8 x 4) keep a quarter of the activations of one batch of 32 (32 x 1). How
+# far does the peak of the whole step fall? The table compares long and short sequences, for GPT-2
 # with AdamW in float32, *predicted* for a GPU's kernels:
 
 # %% id="published-table"
@@ -60,15 +60,15 @@ long_short.round(2)
 # %% [markdown] id="trainers"
 # With long sequences the activations set the peak, and you get nearly all of the 75 %. With short
 # ones the optimizer's update sets the peak: it holds gradients, optimizer states and a temporary
-# copy. Accumulation doesn't affect the update.
+# copy, and accumulation changes none of these.
 #
-# ## The trainers of 2024
+# ## Does the `Trainer` accumulate your own model correctly?
 #
-# Chapter 08 measured how wrong a mean of means is. Hugging Face's `Trainer` had this fault. It was
-# reported in July 2023 (transformers issue 24725) and became widely known in October 2024 (also TRL
-# 2175, Unsloth 1146). Since then the `Trainer` counts the window's tokens and passes that number to
-# the model as `num_items_in_batch`. **What if you wrote the model, and it doesn't accept that
-# name?** Here is such a model with the usual loss. Its data is 32 lines of code.
+# Chapter 08 measured how wrong a mean of means is. Hugging Face's `Trainer` computed one until
+# October 2024 (transformers issue 24725, TRL 2175, Unsloth 1146). Since then the `Trainer` counts
+# the window's tokens and passes that number to the model as `num_items_in_batch`. **What if your
+# own model doesn't accept that argument?** Here is such a model with the usual loss. Its data is 32
+# lines of code.
 
 
 # %% id="own-model"
@@ -97,8 +97,8 @@ def collate(part):
 
 
 # %% [markdown] id="real-trainer"
-# Here a real `Trainer` does one update. A callback keeps the gradients just before the optimizer's
-# step. Clipping is off, so the callback sees them as computed.
+# A real `Trainer` does one update. Just before the optimizer's step, a callback keeps the
+# gradients. Clipping is off, so these are the gradients as computed.
 
 
 # %% id="trainer-settings"
@@ -137,7 +137,7 @@ def error(seen, wanted):
 
 # %% [markdown] id="predict-trainer"
 # Two models train in micro-batches of 1. One is `OwnModel`. The other's `forward` accepts any
-# keyword and ignores it (`**_`), as wrappers do.
+# keyword argument and ignores it (`**_`), as wrappers do.
 #
 # **Predict.** How many times too large is the second model's gradient?
 
@@ -160,11 +160,10 @@ print(f"OwnModel off by {own:.2f}")
 print(f"TakesAnything off by {anything:.1f}{beside(guess, anything)}")
 
 # %% [markdown] id="read-trainer"
-# Even with the repaired `Trainer`, `OwnModel` gets the mean of means. `TakesAnything` gets a
-# gradient that is multiplied by the number of micro-batches. The `Trainer` reads `**_` as a promise
-# that the model divides by the token count, so the `Trainer` doesn't divide by the number of
-# micro-batches. AdamW and clipping hide the mistake. To fix it, keep the promise: divide by the
-# count.
+# Even with the repaired `Trainer`, `OwnModel` gets a mean of means. `TakesAnything` gets a gradient
+# that is multiplied by the number of micro-batches: the `Trainer` reads `**_` as a promise that the
+# model divides by the token count, so it doesn't divide by the number of micro-batches itself.
+# AdamW and clipping hide the mistake. To fix it, let the model divide by the count.
 #
 # In transformers 5.23.0, some of the library's own heads break the promise too: classification,
 # regression and BERT's masked-language head. With four accumulation steps, their gradient and
@@ -199,18 +198,19 @@ for how in (collate, collate_masked):
 # of each row isn't a target: `forward` shifts it out. So every gradient is too small by the share
 # of first tokens. If the collator masks the first labels, only rounding is left.
 #
-# For most of the library's own causal models the `Trainer` excludes the first labels. It does the
-# same for your model if you set `loss_type = "ForCausalLM"`. But GPT-2 has no `loss_type`, so the
-# `Trainer` counts its first labels. With rows of four tokens, its gradient and logged loss are 0.75
-# times the right values (transformers 5.23.0).
+# For most of the library's own causal models the `Trainer` doesn't count the first labels. It does
+# the same for your model if you set `loss_type = "ForCausalLM"`. But GPT-2 has no `loss_type`, so
+# the `Trainer` counts its first labels. With rows of four tokens, its gradient and logged loss are
+# 0.75 times the right values (transformers 5.23.0).
 #
 # A mixture of experts has a second loss, which balances its routers. The model adds it after the
-# division, so **the `Trainer` counts the second loss once in each micro-batch**. With four
+# division, so **the `Trainer` adds the whole second loss in each micro-batch**. With four
 # accumulation steps it weighs four times as much as without (Mixtral, transformers 5.23.0). So
-# divide `router_aux_loss_coef` by the accumulation steps. TRL's DPO trainer does that itself. But
-# its `sft` loss, if added, is a mean of the micro-batches' means (TRL 1.16.0).
+# divide `router_aux_loss_coef` by the accumulation steps. TRL's DPO trainer does that itself, but
+# its optional `sft` loss is a mean of means (TRL 1.16.0).
 #
-# Before you trust a trainer with your own model, compare one window with one batch.
+# Before you trust a trainer with your own model, compare one window's gradient with one big
+# batch's.
 #
 # ### A mean over nothing
 #
@@ -232,10 +232,10 @@ for how in ("mean", "sum"):
 #
 # ## What do other trainers do?
 #
-# Where chapter 08 left you a choice, each trainer has its own habit. To fill the next table, we ran
-# the libraries on ten micro-batches of one to nine tokens, four per update, for two epochs. The
-# loss is linear and the learning rate is 0, so each habit has a distinct gradient, which identifies
-# it. (`course/recorded/make/habits.py` has the experiment and all versions.)
+# Where chapter 08 left you a choice, each trainer has its own habit. For the next table, we ran
+# each library on ten micro-batches of one to nine tokens, four per update, for two epochs. The loss
+# is linear and the learning rate is 0, so the gradient shows which habit a library has.
+# (`course/recorded/make/habits.py` has the experiment and all versions.)
 #
 # **Predict.** With ten micro-batches and windows of four, two micro-batches are left. How many of
 # these trainers update on those two but still divide by four?
@@ -262,8 +262,8 @@ habits[["schedule", "ema", "logs", "replays_dropout"]]
 #   next epoch. open_clip drops them.
 # - **The schedule and the average.** Ignite's handlers count micro-batches if you attach them to
 #   iterations, as its documentation does. Keras' schedule and its weight average count
-#   micro-batches too. A decay chosen without accumulation then averages over a quarter as many
-#   updates.
+#   micro-batches too. So with four accumulation steps, a decay chosen without accumulation averages
+#   over a quarter as many updates.
 # - **fastai's `n_acc` counts samples.** With eight samples in a batch, `GradientAccumulation(4)`
 #   accumulates nothing, and every gradient is doubled.
 # - **Accelerate's plugin for FSDP2** checkpoints with `preserve_rng_state=False`. Dropout draws new
@@ -271,8 +271,9 @@ habits[["schedule", "ema", "logs", "replays_dropout"]]
 #   Leave the plugin's checkpointing off, and wrap the blocks in PyTorch's checkpoint yourself.
 #   Keras' `RematScope` on TensorFlow draws new masks too.
 #
-# open_clip's gradient of the large batch is exact for both encoders. But their shared parameter,
-# the logit scale, gets its gradient once per micro-batch, so that gradient is four times too large.
+# open_clip computes the exact large-batch gradient for both encoders. But the logit scale, which
+# they share, gets its whole gradient in each micro-batch, so with four micro-batches that gradient
+# is four times too large.
 
 # %% [markdown] id="packed-rows"
 # ## Packed rows
@@ -336,7 +337,7 @@ def as_packed(gpt, masked=False):
 # First we compare loss and gradient in float64, then the cost. A kernel for packed rows attends
 # line by line, as the code above does (FlashAttention's `varlen`, in PyTorch
 # `torch.nn.attention.varlen`). Without such a kernel, people pass a mask, and attention computes
-# the scores of all pairs. The third row of the table does that.
+# the scores of all pairs (the table's third row).
 #
 # **Predict.** The lines have 2 to 63 bytes. What percentage of the padded batch's saved bytes does
 # packing save?
@@ -366,8 +367,8 @@ table
 # %% [markdown] id="read-packed"
 # Padding costs tokens, saved bytes and FLOPs. A mask also costs bytes: each block's attention turns
 # the mask into floats, one per pair of tokens, and keeps these for backward. And attention computes
-# scores between different lines, only to mask them. Here that takes more arithmetic than padding
-# did. Both costs grow with the square of the packed length, so long packs need the kernel. In
+# scores between different lines, only to mask them, which takes more arithmetic here than padding.
+# Both costs grow with the square of the packed length, so long packs need the kernel. In
 # transformers, use `DataCollatorWithFlattening` with `attn_implementation="flash_attention_2"`; in
 # TRL, `packing=True` or `padding_free=True`. A packed micro-batch is one row, so choose its size in
 # tokens, and divide the loss by the window's tokens, as chapter 08 does.
@@ -416,8 +417,7 @@ for name, fused in {"plain": False, "in backward": True}.items():
 pd.DataFrame(found).T.round(2)
 
 # %% [markdown] id="predict-fused"
-# **Predict.** Now run four micro-batches with this hook. AdamW counts its updates. How many does it
-# count?
+# **Predict.** Now run four micro-batches with this hook. How many updates does AdamW count?
 
 # %% id="guess-fused"
 guess = None  # updates
@@ -431,11 +431,11 @@ for micro_batch in next(data.text_batches(16, 64)).chunk(4):
 f"{counted} updates{beside(guess, counted)}"
 
 # %% [markdown] id="losses"
-# AdamW counts four updates. Each starts from different weights, and each is full-sized, because
-# AdamW cancels the division by four. The hook frees each gradient immediately, so nothing is left
-# to accumulate into. With standard AdamW you can save the gradients' bytes or accumulate, not both.
-# Zhang et al. (2023, "Adam Accumulation") change the update instead: they add each micro-batch's
-# gradient to the moments.
+# AdamW counts four updates, because the hook uses and frees each gradient immediately, and nothing
+# accumulates. Each update starts from different weights, and each is full-sized, because AdamW
+# cancels the division by four. With standard AdamW you can save the gradients' bytes or accumulate,
+# not both. Zhang et al. (2023, "Adam Accumulation") change the update instead: they add each
+# micro-batch's gradient to the moments.
 #
 # ## What losses prove
 #
@@ -478,9 +478,9 @@ plots.training_curves(
 )  # fmt: skip
 
 # %% [markdown] id="read-training"
-# All three learn, and the wrong loop's curve is as good as the others. The distance from the big
-# batch's loss shows more. The next figure plots each loop's largest distance so far. It adds a run
-# in float64, where rounding is half a billion times smaller.
+# All three learn, and the wrong loop's curve is as good as the others. The next figure shows more:
+# the largest distance so far between each loop's loss and the big batch's. It adds a run in
+# float64, where rounding is half a billion times smaller.
 
 
 # %% id="chaos"
@@ -542,14 +542,13 @@ for distance in (1.0, 1e-4):
 
 # %% [markdown] id="read-minimum"
 # Near the minimum the correct loop fails the comparison, even in float64. The tolerance is a share
-# of the gradient. Near the minimum the gradient is tiny compared with its terms, but it has their
+# of the gradient. Near the minimum the gradient is tiny compared with its terms, but keeps their
 # rounding errors. So compare early in training.
 #
 # ## The loop without a framework
 #
 # An accumulated update is a sum of gradients and one subtraction. Below we write it without
-# `.grad`, `backward` or an optimizer. Do the weights match PyTorch's loop? (The table after that
-# has the verdicts.)
+# `.grad`, `backward` or an optimizer. Do the weights match PyTorch's loop?
 
 
 # %% id="by-hand"

@@ -102,10 +102,9 @@ except CheckError:
     print("not the same bits with a scale of 1000")
 
 # %% [markdown] id="overflow-text"
-# The first comparison raises nothing: the bits are the same, because the scaler multiplies by a
-# power of two and later divides by it. 1000 isn't a power of two, so with that scale both the
-# multiplication and the division round. float16 does need the scaler. What happens there when the
-# scale is too large?
+# With the default scale the bits are the same, because the scaler multiplies by a power of two and
+# later divides by it. 1000 isn't a power of two, so multiplying and dividing by it both round.
+# float16 does need the scaler. What happens there when the scale is too large?
 
 # %% id="overflow"
 model, optimizer, scaler = make_scaled(scale=2.0**40)
@@ -115,10 +114,10 @@ moved = not torch.equal(before, nn.utils.parameters_to_vector(model.parameters()
 f"parameters moved: {moved}; scale: 2**40, then 2**{math.log2(scaler.get_scale()):.0f}"
 
 # %% [markdown] id="low-precision"
-# An overflow in *one* micro-batch skips the update of the whole window and halves the scale. (A
-# scheduler that steps anyway is then one update ahead.) All micro-batches of a window add to one
-# `.grad`, so the scale must not change within a window: call `step()` and `update()` once, at the
-# window's end.
+# After an overflow in *one* micro-batch, the scaler skips the whole window's update and halves the
+# scale. (A scheduler that steps anyway is then one update ahead.) All micro-batches of a window add
+# to one `.grad`, so the scale must not change within a window: call `step()` and `update()` once,
+# at the window's end.
 #
 # ### Adding in bfloat16
 #
@@ -154,9 +153,9 @@ plots.training_curves(
 
 # %% [markdown] id="low-weights"
 # Once the sum has grown large, adding a small gradient to its 8 bits changes little or nothing. The
-# fix is a float32 sum: it takes 4 bytes per parameter instead of 2, and is cast once for the
-# update. Training frameworks for large models keep a float32 sum. In your own loop, use a hook on
-# each parameter:
+# fix is a float32 sum, which training frameworks for large models keep. It takes 4 bytes per
+# parameter instead of 2, and is cast once for the update. In your own loop, use a hook on each
+# parameter:
 #
 # ```python
 # def add_in_float32(p):
@@ -172,13 +171,13 @@ plots.training_curves(
 # ### Weights in bfloat16
 #
 # A bfloat16 weight loses small updates in the same way. Near 0.1, bfloat16 numbers are 0.0005
-# apart. AdamW's first updates are about as large as the learning rate, so an update of 0.0001
-# rounds to nothing. There are three ways to write an update back; in each, `exact` is the float32
-# weight after the update:
+# apart. AdamW's first updates are about as large as the learning rate, so with a rate of 0.0001
+# they change nothing there. There are three ways to write the updated float32 weight (`exact`)
+# back:
 #
 # - *nearest*: round to the nearest number, as `optimizer.step()` does with a bfloat16 model;
-# - *stochastic*: round up or down at random, so that the mean stays right. To do so, add random
-#   bits below the last bit that is kept, then truncate;
+# - *stochastic*: round up or down at random, so that the mean stays right: add random bits below
+#   the last bit that is kept, then truncate;
 # - *Kahan*: round, and store the rounding error in a second bfloat16, to add it at the next update
 #   (Zamirai et al., 2020).
 
@@ -235,7 +234,7 @@ def train_low(dtype, write, epochs=25):
 
 # %% [markdown] id="predict-stay"
 # A small network learns digits with AdamW at a learning rate of 0.00005, as in fine-tuning. In all
-# four runs AdamW's states are float32, and the gradients have the weights' type.
+# runs AdamW's states are float32, and the gradients have the weights' type.
 #
 # **Predict.** With rounding to nearest, what percentage of the weights does the last update leave
 # unchanged?
@@ -261,14 +260,14 @@ plots.training_curves(
 
 # %% [markdown] id="read-stalled"
 # With rounding to nearest, the loss stalls: most updates are lost, and for the same weights each
-# time. A smaller learning rate makes it worse. The other two ways learn as float32 does. Stochastic
-# rounding takes no extra memory, but makes each run depend on the random state. Kahan adds a 2-byte
-# remainder to each weight. That is 4 bytes in all, as in float32, but the copy that forward and
-# backward use still takes only 2.
+# time. A smaller learning rate makes this worse. Stochastic rounding and Kahan learn as float32
+# does. Stochastic rounding takes no extra memory, but makes each run depend on the random state.
+# Kahan adds a 2-byte remainder to each weight. That is 4 bytes in all, as in float32, but the copy
+# that forward and backward use still takes only 2.
 #
-# (None of this happens with float32 weights under autocast. But transformers 5 loads weights in
-# their file's type, often bfloat16, and `bf16=True` doesn't change that. Load with
-# `dtype=torch.float32`, and check `next(model.parameters()).dtype`.)
+# Float32 weights under autocast avoid all this. But transformers 5 loads weights in their file's
+# type, often bfloat16, and `bf16=True` doesn't change that. Load with `dtype=torch.float32`, and
+# check `next(model.parameters()).dtype`.
 
 # %% id="verdicts"
 claims.Verdicts(
@@ -283,7 +282,7 @@ claims.Verdicts(
 # ## Matmuls in eight bits
 #
 # FP8 training rounds the inputs of a matmul to 8-bit floats, and saves the rounded copies for
-# backward. The weights that the optimizer updates stay as they are. The type `float8_e4m3fn` has 3
+# backward. The weights that the optimizer updates keep their type. The type `float8_e4m3fn` has 3
 # bits after the binary point, and its largest number is 448. So each tensor gets a *scale*: the
 # tensor is divided by its scale before rounding, and multiplied by it afterwards.
 #
@@ -308,9 +307,9 @@ def scale_of(x):
 
 # %% [markdown] id="in-fp8-text"
 # **Write.** The rest of `InFP8`. Forward multiplies the *rounded* rows, and saves the FP8 copy and
-# the weight. In backward, `slope` is the gradient with respect to the output. With respect to `x`,
-# the gradient is `slope @ weight`; with respect to the weight, it is `slope.T @ x`, again with the
-# rounded rows. The rounded rows are `eight.to(x.dtype) * scale`.
+# the weight. In backward, `slope` is the gradient with respect to the output. The gradient of `x`
+# is `slope @ weight`, and the weight's is `slope.T @ x`, again with the rounded rows. The rounded
+# rows are `eight.to(x.dtype) * scale`.
 
 
 # %% id="in-fp8"
@@ -375,8 +374,8 @@ def keeps_eight_bits():
 # model's block, with width 1664 and an MLP that uses $\text{relu}^2$. `linear` is the function that
 # multiplies. With `fused`, one matmul computes queries, keys and values.
 #
-# **Predict.** An FP8 number takes half the bytes of a bfloat16 one. With three matmuls for queries,
-# keys and values, by what percentage do the blocks' saved bytes shrink?
+# **Predict.** An FP8 number takes half the bytes of a bfloat16 one. With three separate matmuls for
+# queries, keys and values, by what percentage do the blocks' saved bytes shrink?
 
 # %% id="guess-fp8"
 guess = None  # %
@@ -438,21 +437,20 @@ table.round(1)
 # saved in 16 bits, too. With one matmul for q, k and v it saves 27.](figures/08c-fp8-saved.svg)
 #
 # - Queries, keys, values and the norms' inputs don't go into a linear layer, so they stay in 16
-#   bits. Attention's result is saved in 16 bits, and the next layer's FP8 copy is saved in
-#   addition.
+#   bits. Attention's result is saved twice: in 16 bits, and as the next layer's FP8 copy.
 # - The matmuls for `q`, `k` and `v` have the same input. In 16 bits they all save *one* tensor. In
-#   FP8 each saves its own copy. The fused matmul saves one.
+#   FP8 each saves its own copy, but a fused matmul saves only one.
 #
 # That leaves the MLP, whose wide tensor does get smaller. The published 9 GB is more than both
-# predictions, and closer to the fused one. A compiler can go further: it sees that several casts
-# are equal, and it can recompute the FP8 copy of attention's result from the 16-bit one. We haven't
-# run it.
+# predictions, and closer to the fused one. A compiler can save more: it sees that several casts are
+# equal, and it can recompute the FP8 copy of attention's result from the 16-bit one. We haven't run
+# a compiled step.
 #
 # ### Scales from earlier steps
 #
 # A tensor's largest number is known only once the whole tensor has been computed. *Delayed scaling*
-# takes the scale from earlier steps, so that rounding needs no second pass over the tensor. This
-# method keeps a history, which forward updates. But a checkpoint runs forward twice.
+# takes the scale from earlier steps, so that rounding needs no second pass over the tensor. It
+# keeps a history of largest numbers, which forward updates. But a checkpoint runs forward twice.
 
 
 # %% id="delayed"
@@ -492,7 +490,7 @@ pd.Series(off).to_frame("gradient off, checkpointed")
 
 # %% [markdown] id="delayed-read"
 # A scale that comes from the tensor itself is the same in both runs. A delayed scale isn't: the
-# second run rounds with the scale that the first run left, so backward uses different numbers than
+# second run rounds with the scale that the first run left, so backward uses other numbers than
 # forward did. No error is raised. This is case 36 of the gallery (`14b_gallery`), which also has
 # the fix: recompute with the scale that forward read.
 

@@ -3,7 +3,7 @@
 #
 # Chapter 08 ended with a loop that matches the big batch up to rounding. If the model has a
 # BatchNorm, the same loop trains a different model. If the loss is CLIP's, the loop reports a much
-# *lower* loss than the big batch does, because it solves an easier task.
+# *lower* loss than the big batch does, because each micro-batch is an easier task.
 #
 # Chapter 08's formula has a premise: each loss depends only on its own sample. In this chapter you
 # see the premise as a picture, break it with BatchNorm and with a contrastive loss, and fix both.
@@ -46,7 +46,7 @@ torch.set_num_threads(1)
 # parameters, and on no other sample $x_j$. We can test that: take the gradient of each sample's
 # loss with respect to each sample's pixels, and see which gradients are not zero.
 #
-# We test a small digit classifier with a slot for the layer to test. (Where a cell begins with
+# We test a small digit classifier with different norms. (Where a cell begins with
 # `NBVAL_IGNORE_OUTPUT`, the last digits depend on your machine; the text's conclusions don't.)
 
 
@@ -69,8 +69,8 @@ def losses(model, pixels, targets):  # one for each sample
 
 # %% [markdown] id="write-influence"
 # **Write.** The end of `influence`. `grad(loss, pixels, retain_graph=True)[0]` is the gradient of
-# one sample's loss with respect to all pixels. Each row of the result has one norm per sample: the
-# norm of that sample's slice of the gradient.
+# one sample's loss with respect to all pixels. In each row of the result, the entry for a sample is
+# the norm of that sample's slice of the gradient.
 
 
 # %% id="influence"
@@ -117,8 +117,7 @@ def influences():
 
 # %% [markdown] id="predict-picture"
 # With eight images the picture has 8 rows, one per loss, and 8 columns, one per sample. A square is
-# filled if the loss depends on the sample. ("4 x 2" is a micro-batch of 4 with 2 accumulation
-# steps, as in chapter 08.)
+# filled if the loss depends on the sample.
 #
 # **Predict.** With a BatchNorm and two micro-batches of 4, how many of the 64 squares are filled?
 
@@ -142,10 +141,10 @@ plots.influence(pictures)
 #
 # ## BatchNorm
 #
-# How wrong is the gradient of chapter 08's loop then? We test the small network with three norms,
-# and a small ResNet with ten BatchNorms.
+# How wrong is the gradient of chapter 08's loop with BatchNorm? We test the small network with
+# three norms, and a small ResNet with ten BatchNorms.
 #
-# **Predict.** Four micro-batches of 16: by what percentage is the ResNet's gradient wrong?
+# **Predict.** With four micro-batches of 16, by what percentage is the ResNet's gradient wrong?
 
 # %% id="guess-batch-norm"
 guess = None  # %
@@ -201,13 +200,12 @@ off_in_words = errors.map(lambda e: f"{e:.0%}" if e > 1e-12 else "rounding")
 off_in_words
 
 # %% [markdown] id="read-batch-norm"
-# LayerNorm and GroupNorm normalize within a sample, so their only error is float64's rounding.
-# BatchNorm's gradient is wrong, and more so for smaller micro-batches. These weights are untrained;
-# after 200 updates both models' errors are larger.
+# LayerNorm and GroupNorm normalize within a sample, so their only error is float64's rounding. With
+# BatchNorm the gradient is wrong, and more so for smaller micro-batches.
 #
 # A different gradient is not always a worse one. The mean and variance of a few samples are noisy,
 # and noise can regularize: Hoffer et al. (2017) split big batches on purpose ("ghost batch
-# normalization"). But with BatchNorm the micro-batch is a hyperparameter of the model. (For
+# normalization"). But the size of the micro-batch is now a hyperparameter of the model. (For
 # BatchNorm's running averages, used in `eval()`, see 09b.)
 #
 # ### Fixes
@@ -303,19 +301,19 @@ for name, mend in (mends | {"GroupNorm": with_groups}).items():
     verdict(big_batch, accumulated, make=partial(make_resnet, mend), differs=differs)
 
 # %% [markdown] id="read-mends"
-# SyncBatchNorm combines processes that run at the same moment. It cannot combine the micro-batches
+# SyncBatchNorm combines processes that run at the same moment. It can't combine the micro-batches
 # of one process, which come one after the other. With frozen statistics accumulation is exact, but
-# you need good statistics from pre-training. With GroupNorm it's exact too, but the model is a
-# different one, so choose it before you train.
+# you need good statistics from pre-training. With GroupNorm accumulation is exact too, but the
+# model is a different one, so choose it before you train.
 #
 # ## Dropout
 #
 # With dropout each loss depends only on its own sample. But once the batch is split, each sample
 # gets different random numbers, so the accumulated gradient differs. **Is that wrong?**
 #
-# Here is a test: noise averages out, and a bias does not. We average many accumulated gradients.
-# With dropout, each repeat draws new masks. With BatchNorm, each repeat shuffles the 64 samples
-# among the four micro-batches. **Which average converges to the big batch's gradient?**
+# Noise averages out, but a bias doesn't. So we average many accumulated gradients. With dropout,
+# each repeat draws new masks. With BatchNorm, each repeat shuffles the 64 samples among the four
+# micro-batches. **Which average converges to the big batch's gradient?**
 
 
 # %% id="averages"
@@ -348,10 +346,10 @@ plots.training_curves(curves, title=title, log="xy", **words)
 # ## Contrastive losses
 #
 # CLIP learns which of $B$ pictures belongs to which of $B$ texts. Our model matches the left and
-# the right half of a digit, with one encoder for each. Each half has one partner, and the other
-# $B-1$ are its *negatives*. The score of two halves is the dot product of their embeddings, times a
-# learned scale $s$. The loss is a cross-entropy in which the right answer for row $i$ is column $i$
-# (van den Oord et al., 2018; in both directions as in Radford et al., 2021):
+# the right half of a digit, with one encoder for each. Each left half has one partner, and the
+# other $B-1$ right halves are its *negatives*. The score of two halves is the dot product of their
+# embeddings, times a learned scale $s$. The loss is a cross-entropy in which the right answer for
+# row $i$ is column $i$ (van den Oord et al., 2018; in both directions as in Radford et al., 2021):
 #
 # $$ \ell_i = -\log \frac{\exp(s\, u_i \cdot v_i)}{\sum_{j=1}^{B} \exp(s\, u_i \cdot v_j)} $$
 
@@ -428,8 +426,8 @@ def make_encoders(p=0.0, width=128):
 # %% [markdown] id="predict-naive"
 # The denominator sums over the whole batch, so every loss depends on every sample.
 #
-# **Predict.** Split 128 pairs into 16 micro-batches of 8. Each pair was compared with every other
-# pair. What percentage of these comparisons is still made?
+# **Predict.** Split 128 pairs into 16 micro-batches of 8. In one batch, each pair was compared with
+# every other pair. What percentage of these comparisons is still made?
 
 # %% id="guess-naive"
 guess = None  # %
@@ -496,8 +494,7 @@ pd.DataFrame.from_dict(rows, orient="index", columns=heads).round(2)
 
 # %% [markdown] id="read-naive"
 # Finding a partner among 8 is easier than among 128, so the naive loop reports a *lower* loss. Its
-# gradient is the exact gradient of that easier task. The last column is the distance to the big
-# batch's gradient, as a share of that gradient's norm.
+# gradient is the exact gradient of that easier task.
 #
 # ### Cached gradients
 #
@@ -506,23 +503,22 @@ pd.DataFrame.from_dict(rows, orient="index", columns=heads).round(2)
 # micro-batch again, with a graph, and goes backward from its cached gradient: one graph in memory
 # at a time.](figures/09-two-passes.svg)
 #
-# Gao et al. (2021, GradCache) found a solution. The loss depends on all samples, but only through
-# the embeddings $z_i = f(x_i; \theta)$. By the chain rule,
+# Gao et al. (2021, GradCache) use the fact that the loss depends on all samples only through their
+# embeddings $z_i = f(x_i; \theta)$. By the chain rule,
 #
 # $$ \frac{\mathrm{d}L}{\mathrm{d}\theta} = \sum_{i=1}^{B} \frac{\partial L}{\partial z_i} \,
 # \frac{\partial f(x_i;\theta)}{\partial \theta} $$
 #
-# and *that is a sum over samples*, once we know the gradients $\partial L / \partial z_i$. Together
-# they are the *cache*: one vector per sample, which you compute without encoder activations.
-# `states` and `replay` are explained after the exercise.
+# and *that is a sum over samples*, once we know the gradients $\partial L / \partial z_i$. These
+# gradients are the *cache*: one vector per sample, which you compute without encoder activations.
+# (`states` and `replay` are explained after the exercise.)
 #
 # (A *memory* of earlier embeddings, such as `CrossBatchMemory` of pytorch-metric-learning 2.9.0, is
-# not exact. These embeddings have no graph, so the gradient has the large batch's direction, but
-# half its length.)
+# not exact. Its embeddings have no graph, so the gradient has the large batch's direction, but half
+# its length.)
 #
 # **Write.** Steps two and three. The loss is `contrast(embedded, model.log_scale).mean()`; return
-# it as a number. With `replay`, restore a part's random state before its second pass. The training
-# must match the whole batch's.
+# it as a number. With `replay`, restore a part's random state before its second pass.
 
 
 # %% id="cached"
@@ -607,12 +603,11 @@ def is_cached():
 
 
 # %% [markdown] id="replay-text"
-# Without dropout, cached gradients equal the big batch's. Dropout needs one more step, which is
-# often forgotten: the second pass must draw the same masks as the first. Otherwise the cache
-# belongs to different embeddings. So step one records the random state before each micro-batch, and
-# step three restores it: it *replays* the masks. To compare, the big batch must draw its masks in
-# the same order, part by part, but with all graphs in memory. **Without replay, is the error noise
-# or bias?**
+# Without dropout, cached gradients equal the big batch's. Dropout needs one more step: the second
+# pass must draw the same masks as the first. Otherwise the cache belongs to different embeddings.
+# So step one records the random state before each micro-batch, and step three restores it: it
+# *replays* the masks. To compare, the big batch must draw its masks in the same order, part by
+# part, but with all graphs in memory. **Without replay, is the error noise or bias?**
 #
 # **Write.** `in_memory`, which computes that big batch. Embed each part, and compute one loss over
 # all embeddings. If `embed` is given, call it instead of the model.
@@ -703,16 +698,16 @@ for name, loop in loops.items():
 pd.DataFrame(off).T.map("{:.0%}".format).rename_axis(columns="off after n draws")
 
 # %% [markdown] id="read-replay"
-# With replay the error averages out, so it is noise. Without replay, part of the error stays: the
-# cache and the second pass use different masks. The reported loss is right all the same. (On a GPU
-# the masks come from the GPU's own generator: save its state too, with
-# `torch.cuda.get_rng_state()`.)
+# With replay the error averages out, so it is noise. Without replay, part of the error stays,
+# because the cache and the second pass use different masks. The reported loss is right in both
+# cases, so it doesn't show the bias. (On a GPU the masks come from the GPU's own generator: save
+# its state too, with `torch.cuda.get_rng_state()`.)
 #
 # ### You have built this before
 #
 # You discard the activations, keep a small boundary and the random state, and run forward again
-# when the gradient arrives. That is checkpointing. So replace `model(part)` in `in_memory` by
-# `checkpoint(model, part)`; the training is the same:
+# when the gradient arrives. That is checkpointing. So if `in_memory` calls `checkpoint(model,
+# part)` instead of `model(part)`, the training is the same:
 
 
 # %% id="as-checkpointing-costs"
@@ -736,10 +731,11 @@ table.round(2)
 # Cached gradients are checkpointing with one segment for each micro-batch. The cuts go along the
 # *batch* instead of along the model's depth, and the embeddings are the boundaries. On one device,
 # use `checkpoint`. It restores the random state for you, but not buffers, such as spectral norm's
-# (lab 07). Write the two passes yourself if the loss is computed elsewhere.
+# (lab 07). Write the two passes yourself if the loss is computed on another device.
 #
-# So "larger effective batches are particularly good for contrastive learning" needs a condition.
-# The larger *pool of negatives* helps, and plain accumulation does not enlarge it.
+# "Larger effective batches are particularly good for contrastive learning" is true only with a
+# condition: what helps is the larger *pool of negatives*, and plain accumulation doesn't enlarge
+# it.
 #
 # ## Verdicts
 
@@ -771,11 +767,11 @@ claims.Verdicts(
 # ## Your run
 #
 # `train.py`'s model has no BatchNorm, but its loss is a mean. If rows end in padding, each token's
-# loss is divided by the number of targets that count, in *all* rows. So a token's gradient depends
+# loss is divided by the number of non-padding targets in *all* rows. So a token's gradient depends
 # on the other rows, and chapter 08's loop is wrong. (The twin's rows now end in padding.)
 #
-# **Write.** `share_of`. The loop below multiplies each micro-batch's mean loss by it.
-# `train.targets_of(rows)` returns the targets of some rows, and those that count are >= 0.
+# **Write.** `share_of`. The loop below multiplies each micro-batch's mean loss by this share.
+# `train.targets_of(rows)` returns the targets of some rows, with negative numbers for padding.
 
 
 # %% id="share-of"
@@ -830,8 +826,8 @@ your_run.apply("09", update=by_targets)
 #
 # <details><summary>Answer</summary>
 #
-# $32 \cdot 32^2$ of $1024^2$, one 32nd. Guessing among 1024 partners has a loss of
-# $\ln 1024 = 6.9$. After the split, among 32, the loss is $\ln 32 = 3.5$.
+# $32 \cdot 32^2$ of $1024^2$, or 1/32. Guessing among 1024 partners has a loss of $\ln 1024 = 6.9$.
+# After the split you guess among 32, and the loss is $\ln 32 = 3.5$.
 # </details>
 #
 # **2.** How many bytes does the cache of 32,768 pairs take, with embeddings of width 512 in
@@ -839,8 +835,8 @@ your_run.apply("09", update=by_targets)
 #
 # <details><summary>Answer</summary>
 #
-# Each pair has two embeddings, so they take $2 \cdot 32768 \cdot 512 \cdot 4$ bytes, or 128 MiB.
-# The cache has their gradients, which take the same.
+# The cache has a gradient for each of a pair's two embeddings. That is
+# $2 \cdot 32768 \cdot 512 \cdot 4$ bytes, or 128 MiB.
 # </details>
 #
 # **3.** BatchNorm's mean over 64 images has some error. How much larger is the error with a

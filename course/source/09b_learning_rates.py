@@ -3,11 +3,9 @@
 #
 # This companion of chapter 09 is optional: no lab and no later chapter needs it. Even if all
 # gradients are exact, one question is left: how should the learning rate change with the effective
-# batch? Two answers are common: scale the learning rate with the effective batch, or with its
-# square root. And there is a common warning: "Accumulation slows convergence down, because updates
-# are delayed."
-#
-# These are claims about training, so we test them by training.
+# batch? Two answers are common: in proportion to the effective batch, or to its square root. And
+# there is a common warning: "Accumulation slows convergence down, because updates are delayed." We
+# test all three by training.
 #
 # **Budget:** 55 minutes, 1 GiB of memory, no GPU needed.
 
@@ -32,10 +30,10 @@ torch.set_num_threads(1)
 # ## Four networks, one set of samples
 #
 # No layer here mixes samples, so splitting a batch of 256 changes nothing (chapter 08), and we run
-# it unsplit. Four networks with different initial weights train side by side, as slices of one
-# tensor. So the result doesn't depend on a single initialization: it is the median of the four
-# losses on all 1536 digits after four epochs. Every run sees the same samples. (Where a cell begins
-# with `NBVAL_IGNORE_OUTPUT`, the numbers depend on your machine. The text's conclusions hold on any
+# it unsplit. To depend less on one initialization, four networks with different initial weights
+# train side by side, as slices of one tensor. A run's result is the median of their losses on all
+# 1536 digits after four epochs. Every run sees the same samples. (Where a cell begins with
+# `NBVAL_IGNORE_OUTPUT`, the numbers depend on your machine. The text's conclusions hold on any
 # machine.)
 
 
@@ -92,8 +90,8 @@ def final(*recipe, **options):  # the loss after four epochs
 
 
 # %% [markdown] id="predict-sweep"
-# For each batch size, we plot the final loss against the learning rate. Each curve is a valley: the
-# best rate is at the bottom.
+# For each batch size, we plot the final loss against the learning rate. Each curve is a valley with
+# the best rate at the bottom.
 #
 # **Predict.** With Adam, when the batch grows from 16 to 256, by what factor does the best learning
 # rate grow?
@@ -133,23 +131,23 @@ valleys(Adam)
 # %% [markdown] id="read-sweep"
 # **SGD.** On the left, at small learning rates, the three curves have the same shape, and a larger
 # batch shifts the curve to the right. There, one step at four times the rate goes as far as four
-# steps. This is the linear rule of Goyal et al. (2017). On the right is a wall: the loss rises
-# steeply, at nearly the same learning rate for all batches. Steps of that length overshoot, because
-# the loss is curved, and its curvature does not depend on the batch. So the linear rule holds far
-# from the wall, but it leads into the wall if you start near it.
+# steps at the old rate, which is the linear rule of Goyal et al. (2017). On the right is a wall:
+# the loss rises steeply, at nearly the same learning rate for all batches. Steps of that length
+# overshoot, because the loss is curved, and its curvature doesn't depend on the batch. So the
+# linear rule holds far from the wall, but leads into it if you start near it.
 #
 # **Adam.** From batch 16 to 64 the best rate grows in proportion to the batch; from 64 to 256, with
 # its square root. (The rates tried are a factor of two apart.) If most of the gradient is noise,
 # theory predicts the square root: an average over four times as many samples has half the noise
-# (Malladi et al., 2022). At rates far below the best, Adam's steps have nearly the same length,
-# whatever the gradient. So at the same rate, a batch four times as large takes a quarter of the
-# steps and gets a quarter as far.
+# (Malladi et al., 2022). At rates far below the best, the length of Adam's steps hardly depends on
+# the gradient. So at the same rate, a batch four times as large takes a quarter of the steps and
+# gets a quarter as far.
 #
 # ## The rules in practice
 #
-# In practice nobody runs such a sweep. You take a rate that worked at batch 16 and multiply it.
-# Let's start from two rates: a *bold* one, the best at batch 16, and a *careful* one, an eighth of
-# that. **Which rule ends with the lowest loss at batch 256?**
+# In practice nobody runs such a sweep. You take a rate that worked at batch 16 and multiply it. We
+# start from two such rates: the best at batch 16 (*bold*), and an eighth of it (*careful*). **Which
+# rule ends with the lowest loss at batch 256?**
 
 # %% id="rules"
 # NBVAL_IGNORE_OUTPUT
@@ -170,12 +168,12 @@ rules.round(3)
 
 # %% [markdown] id="read-rules"
 # No rule wins everywhere, but there is a pattern. From a careful rate, the linear rule ends lowest.
-# From a bold rate, at batch 256, it ruins SGD's run, while the square root does not. In this sense
+# From a bold rate, at batch 256, it ruins SGD's run, while the square root doesn't. In this sense
 # the square root is safer, but from a careful rate it is slower.
 #
-# This experiment has limits. 1536 digits and three layers say nothing about training on a billion
-# tokens. Beyond some batch size, a larger batch no longer helps (McCandlish et al., 2018), and here
-# that size is small. Take the method with you, not the exponents.
+# 1536 digits and three layers say nothing about training on a billion tokens. Beyond some batch
+# size, a larger batch no longer helps (McCandlish et al., 2018), and here that size is small. So
+# reuse the method, not the exponents.
 #
 # ## Delayed updates
 #
@@ -223,19 +221,18 @@ plots.training_curves(by_updates, xlabel="updates", log="xy", title=title, **wor
 # *updates*, so batch 256 needs sixteen times as many samples as batch 16. With the linear rule,
 # they have nearly the same loss after the same number of *samples*.
 #
-# So if you leave the learning rate unchanged, at or below batch 16's best, a larger batch really is
-# slower. At a higher rate, the larger batch may even end lower, since it averages out noise.
-# Accumulation itself delays nothing: at the same effective batch, chapter 08's loop makes the same
-# updates from the same samples.
+# So if you leave the learning rate unchanged, and it is at or below batch 16's best, a larger batch
+# really is slower. Above batch 16's best, the larger batch may even end lower, since it averages
+# out noise. Accumulation itself delays nothing: at the same effective batch, chapter 08's loop
+# makes the same updates from the same samples.
 #
 # ## A factor that the optimizer hides
 #
-# Suppose that you have four micro-batches and forget to divide the loss by four. Then every
-# gradient is four times too large. The next cell trains five updates with the division and five
-# without. It measures how far apart the weights end, as a share of the distance that the right run
-# moved them.
+# If you forget to divide the loss of four micro-batches by four, every gradient is four times too
+# large. The next cell trains five updates with the division and five without. It measures how far
+# apart the weights end, as a percentage of the distance that the right run moved them.
 #
-# **Predict.** How far apart do the weights end with AdamW, as a percentage of that distance?
+# **Predict.** What is this percentage with AdamW?
 
 # %% id="guess-factor"
 guess = None  # %
@@ -264,9 +261,9 @@ print(f"SGD {off['SGD']:.0f} %")
 print(f"AdamW {off['AdamW']:.2f} %{beside(guess, off['AdamW'])}")
 
 # %% [markdown] id="factor-read"
-# With SGD the error is larger than the distance that the right run moved. AdamW divides the
-# gradient by its own size, so the factor of four cancels, except for the small `eps` in the
-# denominator. Nothing in the loss curve shows the mistake.
+# With SGD the error is larger than the distance that the right run moved. AdamW divides by the
+# gradient's size, so the factor of four cancels, except for the small `eps` in the denominator.
+# Nothing in the loss curve shows the mistake.
 #
 # ## Warm-up: samples or updates?
 #
@@ -284,9 +281,9 @@ for batch in (16, 256):
 pd.Series(rows).unstack(0)[list(lengths)].round(3)
 
 # %% [markdown] id="read-warm-up"
-# 96 updates at batch 256 are longer than the whole run. So if you copy a schedule in updates, check
-# it against the run's length. This run can't show which length is best, because it doesn't need a
-# warm-up. (Goyal et al. needed one at batches of thousands.)
+# At batch 256, 96 updates are longer than the whole run. So if you copy a schedule in updates,
+# check it against the run's length. This experiment can't show which length is best, because it
+# doesn't need a warm-up. (Goyal et al. needed one at batches of thousands.)
 #
 # ## How fast does BatchNorm forget?
 #
@@ -311,18 +308,18 @@ pd.DataFrame(left, index=heads).T.rename_axis("micro-batches")
 
 # %% [markdown] id="read-running"
 # With sixteen micro-batches, one update forgets as much as sixteen updates should. Then only the
-# last few micro-batches determine the statistics for evaluation, so the statistics are noisy. The
-# training loss never shows this, because training doesn't use them. The smaller momentum in the
+# last few micro-batches determine the statistics for evaluation, so these are noisy. The training
+# loss never shows this, because training doesn't use the statistics. The smaller momentum in the
 # right column fixes the statistics. BatchNorm's gradients stay wrong (chapter 09).
 #
 # ## Contrastive training: which loop finds more?
 #
-# Chapter 09's two encoders learn which left half of a digit belongs to which right half. That
-# chapter's naive loop reports a lower loss than the whole batch does. Does it also train a better
-# model? Two loops train on the same 1536 digits, with updates of 128 pairs. One uses the whole
-# batch (cached gradients compute the same); the other uses 8 micro-batches of 16. We try each at
-# three learning rates, and score the models on the 261 unseen digits: how often is a digit's own
-# right half among the five best of 261 candidates?
+# Chapter 09's two encoders learn which left half of a digit belongs to which right half. The naive
+# loop reports a lower loss than the whole batch does. Does it also train a better model? Two loops
+# train on the same 1536 digits, with updates of 128 pairs. One uses the whole batch (cached
+# gradients compute the same); the other uses 8 micro-batches of 16. We try each at three learning
+# rates, and score the models on the 261 unseen digits: how often is a digit's own right half among
+# the five best of 261 candidates?
 
 
 # %% id="encoders"

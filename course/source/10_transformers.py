@@ -2,8 +2,8 @@
 # # Transformers, as published
 #
 # Which lines of code make a published transformer train in less memory, and what does each line do?
-# That comes first. Then we test figures that one tutorial copies from another, such as "ViT-L saves
-# 58 %". Under which conditions is each figure true?
+# After that we test figures that one tutorial copies from another, such as "checkpointing saves
+# 58 %" for ViT-L. Under which conditions is each figure true?
 #
 # **Budget:** 65 minutes, 2 GiB of memory, no GPU needed.
 
@@ -46,9 +46,9 @@ torch.set_num_threads(1)  # small steps gain nothing from a second core
 #
 # (`from_pretrained` instead of `from_config` loads trained weights.) Before version 5.23 the names
 # began with `gradient_checkpointing`, and had no options such as `every_n_layers`. Today the old
-# names warn that version 6 will remove them. They raise a `ValueError` if you pass new options.
-# (TRL 1.16's GRPO trainer still calls the old name, so it raises too.) The code below uses the
-# installed version's names.
+# names warn that version 6 will remove them, and raise a `ValueError` if you pass new options. (TRL
+# 1.16's GRPO trainer still calls the old name, so it raises too.) The code below uses the installed
+# version's names.
 #
 # TRL's `SFTConfig` has the Trainer's arguments with checkpointing already on, and adds
 # `activation_offloading` and `packing` (08b). `torch.compile` chooses what to recompute on its own,
@@ -90,8 +90,8 @@ rows = [{"input_ids": row, "labels": row} for row in text[: 2 * batch_size]]
 # bfloat16, or float16 on a T4, which emulates bfloat16 slowly. For float16, Trainer and Accelerate
 # add the gradient scaler.
 #
-# We train one effective batch in four ways: all samples at once, or in four quarters, each with and
-# without checkpointing. In this course "4 x 4" is a micro-batch of 4 with 4 accumulation steps.
+# We train one effective batch in four ways: all samples at once (16 x 1 on a CPU) or in four
+# micro-batches (4 x 4), each with and without checkpointing.
 #
 # **Predict.** What percentage of the peak do checkpointing and accumulation save together?
 
@@ -141,16 +141,16 @@ plots.ledger_bars(ledgers, title=f"GPT-2 with the Trainer, {device.describe(wher
 
 # %% [markdown] id="read-own"
 # (These outputs are from one machine, and yours may differ.) The mean losses agree, which is a weak
-# check (chapter 08). Each argument alone removes most of the activations, but they leave different
-# things. Accumulation leaves gradients alongside one micro-batch's activations; checkpointing
-# leaves block inputs, and recomputes one block at a time.
+# check (chapter 08). Each argument alone removes most of the activations. Accumulation leaves one
+# micro-batch's activations, and gradients alongside; checkpointing leaves block inputs, and one
+# recomputed block at a time.
 #
 # With Accelerate you keep your own loop. `backward` divides the loss, and within `accumulate`,
 # `optimizer.step()` acts only at every fourth micro-batch and at the end of an epoch. (Accelerate
 # divides a shorter last window by four too, so that window counts too little; the Trainer divides
-# by the actual number.) We repeat the last of the four ways.
+# by the actual number.) We repeat the last of the four ways, micro-batches with checkpointing.
 #
-# **Write.** The loop, five lines. It's the usual loop inside `accumulate`. Its peak must equal the
+# **Write.** The loop, five lines: the usual loop inside `accumulate`. Its peak must equal the
 # Trainer's, or be a little lower.
 
 # %% id="accelerator"
@@ -210,8 +210,8 @@ print(f"peak: the Trainer's {human_bytes(both)}, this loop's", own_loop.peak_byt
 
 # %% [markdown] id="switch"
 # In your own loop *without* checkpointing, also set `use_cache=False`. Otherwise GPT-2 keeps a
-# cache for generating text, which training does not need. The Trainer turns it off, and so does
-# turning on checkpointing.
+# cache for generating text, which training does not need. The Trainer turns the cache off, and so
+# does checkpointing.
 #
 # ## What does the switch wrap?
 #
@@ -259,8 +259,8 @@ pd.DataFrame(wraps).T
 # before and after the blocks: embeddings, last norm, head, loss.
 #
 # **Predict.** Take GPT-2 (12 blocks, width 768, 50257 tokens in its vocabulary) and 8 sequences of
-# 1024 tokens. Checkpointed, it keeps the inputs of its 12 blocks, and the loss keeps a tensor. That
-# tensor is how many times as large as the 12 inputs together?
+# 1024 tokens. Checkpointed, it keeps the inputs of its 12 blocks, and the loss keeps one tensor.
+# How many times as large as the 12 inputs together is the loss's tensor?
 
 # %% id="guess-left"
 guess = None  # times
@@ -276,9 +276,9 @@ by_shape.map(human_bytes).to_frame("kept")
 
 # %% [markdown] id="read-left"
 # Each token has 50257 logits, and the loss keeps them as log-probabilities. The switch wraps the
-# blocks and not the loss, so this is the largest tensor left. It grows with the vocabulary. Newer
-# models have 128,000 or 256,000 entries, so the tensor is large even without checkpointing. Chapter
-# 10d, `10d_the_loss_that_does_not_fit`, makes it small.
+# blocks and not the loss, so this is the largest tensor left. It grows with the vocabulary, which
+# has 128,000 or 256,000 entries in newer models, so the tensor is large even without checkpointing.
+# Chapter 10d, `10d_the_loss_that_does_not_fit`, makes it small.
 #
 # ### Every n-th layer, and inputs on the host
 #
@@ -332,8 +332,8 @@ def every_nth_is_on():
 
 
 # %% [markdown] id="predict-second"
-# **Predict.** The same GPT-2 keeps more if only every second block is checkpointed. How many times
-# as much as with every block checkpointed?
+# **Predict.** With only every second block checkpointed, how many times as much does the same GPT-2
+# keep as with every block checkpointed?
 
 # %% id="guess-second"
 guess = None  # times
@@ -359,9 +359,9 @@ print(f"every second: {ratio:.1f} times{beside(guess, ratio)}")
 pd.Series(keeps).map(human_bytes).to_frame("kept for backward")
 
 # %% [markdown] id="predict-offload"
-# `offload=True` moves the inputs of all checkpointed blocks to the host: the cell above checked
-# that the 12 inputs leave the GPU. Chapter 07d ran such copies *during* the arithmetic. This option
-# copies on the stream that also computes, so nothing overlaps, and the copies make the step longer.
+# `offload=True` moves the inputs of all checkpointed blocks to the host. Chapter 07d ran such
+# copies *during* the arithmetic. This option copies on the stream that also computes, so nothing
+# overlaps, and the copies make the step longer.
 #
 # **Predict.** Llama-2-7B trains on an A100, on sequences of 2048 tokens. By what percentage is the
 # step longer with `offload=True`?
@@ -386,12 +386,11 @@ price.astype(float).round(1).add_suffix(", %")
 # %% [markdown] id="read-offload"
 # (We count a checkpointed step as four forwards: forward, its repetition, and backward, which costs
 # two. The speeds are from data sheets. If kernels reach half of the data sheet's FLOPs, the
-# percentage halves.) So the option is cheap if layers are wide and sequences long. The block inputs
-# are then large, too. TRL's `activation_offloading` copies on a separate stream, and chapter 07d
-# says when that is free.
+# percentage halves.) So the option is cheap if layers are wide and sequences long, which is also
+# when block inputs are large. TRL's `activation_offloading` copies on a separate stream, and
+# chapter 07d says when that is free.
 #
-# Next comes a trap. Someone wants to fine-tune without dropout, so they train the small model in
-# `eval()`.
+# Next comes a trap. To fine-tune without dropout, someone trains the small model in `eval()`.
 #
 # **Predict.** What percentage of the peak does the switch save in `eval()`?
 
@@ -417,7 +416,7 @@ print(*{str(one.message) for one in said if one.category is memory.MeterWarning}
 
 # %% [markdown] id="read-eval"
 # In `eval()` the switch is on and nothing is checkpointed, because each layer checks `if
-# self.gradient_checkpointing and self.training`. The library raises nothing and logs nothing. The
+# self.gradient_checkpointing and self.training`. The library neither raises nor logs anything. The
 # last line above is a warning from this course's meter. So stay in `train()`, and set dropout to 0
 # in the configuration, as here.
 #
@@ -426,17 +425,16 @@ print(*{str(one.message) for one in said if one.category is memory.MeterWarning}
 #
 # ## Published figures: when are they true?
 #
-# | figure | said of |
+# | figure | claimed for |
 # |---|---|
 # | checkpointing saves 58 % | ViT-L, batch 32 to 96 |
 # | checkpointing saves 71 % | Llama 7B, batch 1 to 4 |
 #
 # Both are from "Gradient Checkpointing" in
 # [Gaurav14cs17/GenAI](https://github.com/Gaurav14cs17/GenAI), folder `08_systems_and_optimization`.
-# (Companion 10c tries another text's GPT-2 XL and BERT-Large; 01b tries this text's 50 layers.)
 #
 # The text behind both figures specifies no attention kernel, precision or optimizer. So we try the
-# usual ones. Like that text, we use decimal gigabytes:
+# usual ones, in decimal gigabytes like that text:
 #
 # - *kernel*: `eager` materializes the attention scores, `sdpa` is PyTorch's fused attention and
 #   today's default;
@@ -444,10 +442,10 @@ print(*{str(one.message) for one in said if one.category is memory.MeterWarning}
 #   bfloat16, including optimizer states);
 # - *optimizer*: PyTorch's AdamW, or AdamW with 8-bit states.
 #
-# In the tables below, the first column was *predicted* in advance for a GPU's kernels. The second
-# is *emulated*: PyTorch's own allocator handed out the memory of an 80 GiB card, and no kernel ran.
-# If the allocator refused, the table says "does not fit". 10b has measurements from an H200. You
-# can add your GPU (`extra_record_your_gpu`).
+# In the tables below, "in all" was *predicted* in advance for a GPU's kernels. "A100" is
+# *emulated*: PyTorch's own allocator handed out the memory of an 80 GiB card, and no kernel ran. If
+# the allocator refused, the table says "does not fit". 10b has measurements from an H200. You can
+# add your GPU (`extra_record_your_gpu`).
 
 # %% id="gigabytes"
 predicted = recorded.load("predicted")
@@ -498,10 +496,9 @@ for images, kernel in ((32, "eager"), (32, "sdpa"), (96, "sdpa")):
 shown(vit).T
 
 # %% [markdown] id="read-vit"
-# 58 % is fair for 32 images in float32 with PyTorch's default AdamW: it falls between what the two
+# 58 % is fair for 32 images in float32 with PyTorch's default AdamW: it is between what the two
 # kernels save. The source also says that checkpointing raises the batch from 32 to 96. That is
-# true: 96 images with checkpointing take less memory than 32 without it. (Companion 10c has a ViT
-# with both techniques at once.)
+# true, since 96 images with checkpointing take less memory than 32 without it.
 #
 # For Llama-2-7B the source says "batch 1 to 4, saves 71 %" on an 80 GB card. We try four sequences
 # of 2048 tokens, all in bfloat16, with three kinds of training: all weights with fused AdamW, all
@@ -534,14 +531,14 @@ plots.ledger_bars(bars, title=title, cards_gib=plots.CARDS_GIB, predicted=list(b
 
 # %% [markdown] id="read-llama"
 # In full training with AdamW, the batch claim holds: four sequences fit on the card only with
-# checkpointing. (With 8-bit states they fit anyway.) But most of what is left is parameters,
-# gradients and states, so 71 % is impossible with fused attention. That figure is nearly right for
-# *frozen* weights, which the source does not mention.
+# checkpointing. (With 8-bit states they fit anyway.) But parameters, gradients and states stay, and
+# they are most of what is left, so 71 % is impossible with fused attention. That figure is nearly
+# right for *frozen* weights, which the source doesn't mention.
 #
-# LoRA alone removes states and gradients. Checkpointing alone removes activations. With both
-# levers, a 7B model needs a 24 GB card instead of a data-center card. If the frozen weights are in
-# 4 bits (01b), an even smaller card is enough. Then the activations are the largest part, so
-# checkpointing matters most.
+# LoRA alone removes states and gradients. Checkpointing alone removes activations. With both, a 7B
+# model needs a 24 GB card instead of a data-center card. With frozen weights in 4 bits (01b), an
+# even smaller card is enough. Then activations are by far the largest part, so checkpointing saves
+# the largest share.
 #
 # ## Verdicts
 

@@ -3,7 +3,7 @@
 #
 # How close are this course's predicted and emulated bytes to a real GPU's? This companion of
 # chapter 10 compares them with peaks that other people measured on real GPUs and published with
-# their conditions. It shows all rows, not only the best.
+# their conditions.
 #
 # **Budget:** 70 minutes, 1 GiB of memory, no GPU needed.
 
@@ -37,15 +37,15 @@ for source, number in sources.most_common():
     print(f"{number:>3}  {source}")
 
 # %% [markdown] id="how-text"
-# Each row's step was rebuilt from its source and run in two ways.
+# We rebuilt each published step from its source and ran it in two ways.
 #
 # - **Predicted:** on fake tensors, for a GPU's kernels (`memory.predict`).
 # - **Emulated:** by PyTorch's CUDA build without a card: its own allocator runs, but no kernel.
 #
-# Some sources used an older PyTorch: before 1.11, softmax kept its input as well as its result.
-# Some used DistributedDataParallel, which holds a copy of the gradients. For those rows a third
-# figure includes these tensors: *emulated, as then*. `recorded/published.csv` has every condition
-# and address, and `course/recorded/make/published.py` reruns it all.
+# A third figure, *emulated, as then*, adds what some sources held in addition: before PyTorch 1.11,
+# softmax kept its input as well as its result, and DistributedDataParallel holds a copy of the
+# gradients. `recorded/published.csv` has every condition and address, and
+# `course/recorded/make/published.py` reruns it all.
 #
 # **Predict.** For peaks read from PyTorch's allocator, by what percentage is the emulated card off
 # in the median?
@@ -70,8 +70,8 @@ pd.DataFrame(table).T
 
 # %% [markdown] id="read-kinds"
 # Our figures mostly come very close to what the allocator hands out. `nvidia-smi` shows what the
-# allocator has *reserved*, plus CUDA's context and libraries (chapter 02). For those rows we
-# compare our reserved bytes, which don't include the context.
+# allocator has *reserved*, plus CUDA's context and libraries (chapter 02). For the `nvidia-smi`
+# rows we compare our reserved bytes, which don't include the context.
 #
 # ## The misses
 #
@@ -92,11 +92,11 @@ print(summary(peaks))
 # 4.18](https://huggingface.co/docs/transformers/v4.18.0/en/performance) trains BERT-Large as a
 # classifier on random tokens, in float32, on a 16 GB V100. The 2022 Trainer used eager attention,
 # an AdamW that loops over the parameters, and gradients set to zero, not to None. The guide reads
-# the memory from the driver, and notes that CUDA itself takes 1343 MB, so we add those. (Its MB are
-# MiB. Rows that peak in backward are predicted with fused AdamW, which makes no difference there.)
+# the memory from the driver, and notes that CUDA itself takes 1343 MB, so we add those to our
+# predictions. (Its MB are MiB.)
 #
-# The first printed line has the three rows with today's defaults: fused attention, fused AdamW,
-# gradients set to None.
+# The first printed line predicts the three rows with today's defaults: fused attention, fused
+# AdamW, gradients set to None.
 
 # %% id="guide-step"
 LARGE = {"hidden_size": 1024, "num_hidden_layers": 24, "intermediate_size": 4096}
@@ -146,11 +146,11 @@ guide.round({"the guide, MB": 1, "predicted, MB": 1, "off, %": 0})
 # %% [markdown] id="read-guide"
 # The driver counts unused reserved blocks too (chapter 02), and the PyTorch of that time kept
 # softmax's input. So the predictions are too low, most of all where activations are largest. The
-# second line compares the drops from row to row. By prediction, today's defaults alone save nearly
-# as much as accumulation did.
+# second printed line says how far off the predicted drops from row to row are. Today's defaults
+# alone are predicted to save nearly as much as accumulation did.
 #
 # With checkpointing, the guide's 7.75 samples a second become 5.99, so a step takes 1.29 times as
-# long. Here are the FLOPs of the two steps.
+# long. Do the FLOPs of the two steps say the same?
 
 # %% id="guide-flops"
 flops = {}
@@ -190,7 +190,8 @@ claims.Verdicts(
 #
 # The course's own steps were measured on a borrowed H200 (`recorded/nvidia-h200.json`), emulated
 # with the same PyTorch, and predicted. At the peak, *tensors* is what the tensors held, *requested*
-# what the allocator was asked for (with workspaces), and *reserved* what it had from the driver.
+# what the allocator was asked for (with workspaces), and *reserved* what it had taken from the
+# driver.
 
 # %% id="h200"
 gpu = recorded.load("NVIDIA H200")  # or yours, once it is recorded
@@ -212,20 +213,19 @@ shown.columns = ["median, %", "nine in ten, %", "worst, %"]
 shown.assign(equal=(off == 0).sum(), rows=len(off))
 
 # %% [markdown] id="read-h200"
-# `predict` mainly misses workspaces: cuBLAS's, which matters in small steps, and cuDNN's. (PyTorch
-# 2.15 and later frees cuBLAS's workspace after each matmul. For those releases `predict` counts it;
-# `--torch` names a release.) The emulated card requests the same bytes as the real one except for
-# cuDNN's workspaces (most for a 3-D U-Net), and usually reserves nearly as many.
+# `predict` mainly misses workspaces: cuBLAS's, which matters in small steps, and cuDNN's. (From
+# PyTorch 2.15 on, cuBLAS's workspace is freed after each matmul, and `predict` counts it; `--torch`
+# names a release.) The emulated card requests the same bytes as the real one except for cuDNN's
+# workspaces (most for a 3-D U-Net), and usually reserves nearly as many.
 
 # %% [markdown] id="fits-text"
 # ## What a step needs, and what it takes
 #
 # Without a limit, a run keeps the blocks it has freed, and cuDNN picks its fastest algorithm.
-# `nvidia-smi` shows all of that. Under a cap the allocator returns blocks and tries again, so a
-# step *needs* less than it *takes*. The authors of an estimator,
+# `nvidia-smi` shows all of that memory. Under a cap the allocator returns freed blocks and tries
+# again, so a step *needs* less than it *takes*. The authors of an estimator,
 # [xMem](https://arxiv.org/abs/2510.21048) (2025), ran their loops on real GPUs twice: uncapped, and
-# with PyTorch's share of the card capped. `recorded/peers.csv` says which of the capped runs
-# finished; `recorded/fits.csv` has our figures.
+# with PyTorch's share of the card capped.
 #
 # **Predict.** Take the rule "it needs as much memory as `nvidia-smi` showed for the uncapped run".
 # For what percentage of the capped runs is it right?
@@ -252,14 +252,14 @@ right.groupby(runs.kind).mean().T.assign(all=right.mean()).map("{:.0%}".format)
 
 # %% [markdown] id="read-fits"
 # Each row is a rule, "it runs if the cap is at least this much", with the share of runs for which
-# it is right. The last row has no rule: there the loop ran on an emulated card under the same cap.
+# the rule is right. The last row has no rule: its loops ran on an emulated card under the same cap.
 #
 # - **Image models** (`cnn`): the predicted peak, with nothing fitted, is right nearly as often as
 #   the emulated run under the cap. It is wrong for VGG, whose convolutions use cuDNN's workspaces,
 #   and for caps just above the peak.
-# - **Text models** were built with the source's own version of transformers. Some loops ran out
-#   although there was room for their tensors: the free blocks were too small for the next tensor. A
-#   sum of tensors misses that; an emulated run usually doesn't.
+# - **Text models** (`transformer`): some loops ran out although there was room for their tensors,
+#   because the free blocks were too small for the next tensor. A sum of tensors misses that; an
+#   emulated run usually doesn't.
 
 # %% [markdown] id="least-text"
 # ## The least room, on an H200
@@ -287,10 +287,10 @@ shown.round(1)
 # where one tensor is large compared with the rest, like the logits of a checkpointed language
 # model. An emulated card comes close to the real one; most misses are convolutions.
 #
-# *Expandable segments* join such blocks. `predict --fits` and `plan` assume that setting, and name
+# *Expandable segments* join free blocks. `predict --fits` and `plan` assume that setting, and name
 # it. They say *yes* if there is room for the predicted peak plus a tenth, and for the workspaces
 # that cuBLAS keeps up to PyTorch 2.14. They say *no* if there is less room than the predicted peak.
-# In between they say *close*: then ask `emulate`.
+# In between they say *close*, and then you ask `emulate`.
 
 # %% [markdown] id="ladder-text"
 # ## Will it train on an RTX 3090?
@@ -298,15 +298,14 @@ shown.round(1)
 # The author of [timm](https://github.com/huggingface/pytorch-image-models) timed how fast his image
 # models train on an RTX 3090 of 24 GB, with PyTorch 1.12. For each model he published the largest
 # batch of a fixed ladder (512, 384, 256 and so on) that ran; the next larger one ended in an error.
-# `course/recorded/make/ladder.py` rebuilds the step, and `recorded/ladder.csv` has our answers for
-# a sample of the models.
+# `course/recorded/make/ladder.py` rebuilds these steps for a sample of the models.
 #
 # PyTorch doesn't get all 24 GB. Before 1.13 it loaded all its CUDA kernels at once, and on an RTX
 # 3090 that took 1687 MiB ([measured](https://github.com/pytorch/pytorch/issues/55277) with PyTorch
-# 1.8). `predict --torch 1.12 --fits rtx-3090` subtracts that. No number was fitted to these runs.
+# 1.8). `predict --torch 1.12 --fits rtx-3090` subtracts that.
 #
-# **Predict.** Take the rule "it runs if the predicted peak is at most what is left". For what
-# percentage of the decisions is it right?
+# **Predict.** Take the rule "it runs if the predicted peak is at most what is left". For each model
+# and batch it decides whether the step runs. What percentage of these decisions is right?
 
 # %% id="guess-ladder"
 guess = None  # %
@@ -330,13 +329,12 @@ ladder["answer"] = [Verdict(size, room).answer for size in needs.astype(int)]
 pd.crosstab(ladder.answer, ladder.ran.map({0: "ran out", 1: "ran"}))
 
 # %% [markdown] id="read-ladder"
-# In nearly every wrong decision the rule says that a step runs, and it ran out of memory. `predict`
-# calls nearly all of these *close*: the tensors would have fit, but the allocator needed more. It
-# rounds a large tensor's segment up to 2 MiB. (`--torch` counts that for a PyTorch before 2.1,
-# which has no expandable segments to join them.) The free memory is also fragmented, which only an
-# emulated card shows. So we ran the first 155 models on an emulated RTX 3090 with the same room:
-# for the decisions nearest the limit, and for every wrong one. The others were added long after the
-# rule was fixed.
+# Nearly every wrong decision is about a step that ran out of memory although the rule says that it
+# runs. `predict` calls nearly all of these steps *close*: the tensors would have fit, but the
+# allocator needed more. It rounds a large tensor's segment up to 2 MiB. (`--torch` counts that for
+# a PyTorch before 2.1, which has no expandable segments to join them.) The free memory is also
+# fragmented, which only an emulated card shows. So for the first 155 models, we ran the decisions
+# nearest the limit, and every wrong one, on an emulated RTX 3090 with the same room.
 
 # %% id="ladder-asked"
 asked = ladder.dropna(subset="emulated_ran")
@@ -348,21 +346,23 @@ why = pd.read_csv(FOLDER / "ladder_causes.csv")
 why.groupby("cause").agg(decisions=("model", "size"), models=("model", "nunique"))
 
 # %% [markdown] id="read-asked"
+# The causes:
+#
 # - **blocks**: on the emulated card the step runs out too.
 # - **layout**: the same batch ran in the other memory layout, with tensors of the same size. For
 #   channels first in 16 bits, today's cuDNN takes a workspace as large as input, output and weights
-#   together. With it most of these steps still run (`ladder_causes.csv`). Which workspaces they
-#   needed in 2022 we can't find out today.
+#   together. Even with that workspace, most of these steps would run (`ladder_causes.csv`). We
+#   can't find out today which workspaces they needed in 2022.
 # - **open**: we don't know. The source didn't log its errors, so some may not be memory errors.
 
 # %% [markdown] id="later-text"
 # ## Rows that came later
 #
 # The authors of [Liger-Kernel](https://github.com/linkedin/Liger-Kernel) measured single operations
-# of PyTorch and transformers on five GPUs. (Our first figures for four kinds were far off, so we
-# rebuilt these; before that the median error was larger.) Others published whole runs: adapters on
-# FLUX.2, CogVideoX, chat models from 2023, detectors, and image models with the estimate of an
-# academic tool. `course/recorded/make/operations.py` and `whole_runs.py` rebuild each step.
+# of PyTorch and transformers on five GPUs. (We rebuilt four kinds after our first figures for them
+# were far off.) Others published whole runs: adapters on FLUX.2, CogVideoX, chat models from 2023,
+# detectors, and image models with the estimate of an academic tool.
+# `course/recorded/make/operations.py` and `whole_runs.py` rebuild each step.
 
 # %% id="operations"
 operations = pd.read_csv(FOLDER / "operations.csv")
@@ -378,8 +378,8 @@ by_kernel[off.groupby(operations.kernel).max() > 5].round(1)
 # %% [markdown] id="read-operations"
 # The table has the operations with a row that is off by more than 5 %. `multi_token_attention` has
 # a convolution in 16 bits, for which cuDNN takes a workspace. `fused_moe` and `kto_loss` choose
-# rows by random numbers; we took an even share. `megatron_rms_norm` seems to copy the gradient of a
-# sum, which `predict` doesn't model. A few KB of `softmax` and `relu_squared` are rounded up to
+# rows by random numbers; we assumed even shares. `megatron_rms_norm` seems to copy the gradient of
+# a sum, which `predict` doesn't model. A few KB of `softmax` and `relu_squared` are rounded up to
 # blocks of 512 bytes. The two `grpo` losses look as if in 2025 they held two more heads than in
 # today's script. We can't explain the others.
 
@@ -400,12 +400,11 @@ print(
 pd.DataFrame(table).assign(rows=known.groupby("source").size()).round(1)
 
 # %% [markdown] id="read-whole-runs"
-# Whole runs are where our predictions are worst. `predicted` counts tensors, and most of these
-# figures count more. `reserved` is what an emulated card reserved, where we ran one; `theirs` is
-# the academic tool's estimate. For two groups our figures are too low, and we don't know why:
-# CogVideoX with all weights trained, and ms-swift's long texts. LitGPT's weights in 4 bits were a
-# third group, until the libraries' source showed what we had left out (10e). The file says why the
-# other rows have no recipe. Of detectron2, what chooses boxes is left out.
+# Our predictions are worst for whole runs: `predicted` counts only tensors, and most of the
+# published figures count more. `reserved` is what an emulated card reserved, where we ran one;
+# `theirs` is the academic tool's estimate. For two groups our figures are too low, and we don't
+# know why: CogVideoX with all weights trained, and ms-swift's long texts. `whole_runs.csv` says why
+# the other rows have no recipe. For detectron2 we left out the part that chooses boxes.
 
 # %% [markdown] id="seconds-text"
 # ## What does checkpointing cost in time?
@@ -451,13 +450,18 @@ for name in prices.index[slower > 1.1 * rule]:
     print(f"{name}: {price}, {times.why[name]}")
 
 # %% [markdown] id="own-text"
-# On the H200 and an H100 each model's step was timed without checkpoints and with every block
-# checkpointed (bfloat16, the median of five). `price` is the difference in %; the next three
-# columns estimate it. In a roofline each operation takes as long as its arithmetic or its bytes,
-# whichever is longer. `longer` is the longer of that and the CPU's time. The CPU launches one
-# operation after the other, and a checkpoint runs Python whenever it packs or unpacks a saved
-# tensor. What a launch and such a call take was fitted to the H200's rows. `busy` is the roofline's
-# share of the measured time, and `launching` the time of the launches in ms.
+# On the H200 and an H100 we timed each model's step without checkpoints and with every block
+# checkpointed (bfloat16, the median of five). `ms` is the time without. `price` is how much longer
+# the checkpointed step takes, in %, and the next three columns estimate it:
+#
+# - `FLOPs`: from the arithmetic alone.
+# - `roofline`: each operation takes as long as its arithmetic or its bytes, whichever is longer.
+# - `longer`: the roofline or the CPU's time, whichever is longer. The CPU launches one operation
+#   after the other, and runs Python whenever a checkpoint packs or unpacks a saved tensor. (What a
+#   launch and such a call take was fitted to the H200's rows.)
+#
+# `busy` is the roofline's share of the measured time, and `launching` the time of the launches in
+# ms.
 
 # %% id="own"
 timed, speed = pd.read_csv(FOLDER / "own_times.csv"), Speed()
@@ -477,12 +481,12 @@ shown.set_axis(names, axis=1)
 # %% [markdown] id="own-read"
 # Where the card is busy, the price is usually what the FLOPs predict. In most other steps the card
 # waits for the CPU, and there the price is CPU time: a forward is launched again, and the
-# checkpoint's Python runs. Some steps wait only once they are checkpointed. So on these cards small
-# operations make checkpoints expensive, and a larger micro-batch makes them cheaper.
+# checkpoint's Python runs. Some steps wait for the CPU only once they are checkpointed. So on these
+# cards small operations make checkpoints expensive, and a larger micro-batch makes them cheaper.
 #
-# `predict --seconds CARD` prints a range around the longer time. It was set to hold for nine in ten
-# of the steps without checkpoints and of runs that others timed. A range set from our own steps
-# alone held for fewer than half of those runs. The checkpointed steps came later.
+# `predict --seconds CARD` prints a range around the `longer` time. We chose the range so that it
+# holds for nine in ten of our steps without checkpoints, and of the runs that others timed. (A
+# range chosen from our own steps alone held for fewer than half of the others' runs.)
 
 # %% id="range"
 theirs = later.dropna(subset="launches")
@@ -500,7 +504,8 @@ for whose, share in shares.items():
 # ## On one page
 #
 # How good are the answers, ours and those of others on the same rows? *Off by* is the median;
-# *right* is a share of decisions. The picture has all figures of PyTorch's allocator.
+# *right* is a share of decisions. The picture has all figures that were read from PyTorch's
+# allocator.
 
 # %% id="evidence"
 # @title The table: run this cell; open it to look
@@ -598,7 +603,7 @@ figures.agreement(points, title="Predicted against published, from 32 MiB on")
 #
 # **2.** [Unsloth's table](https://unsloth.ai/blog/llama3-3) says how many tokens fit when you
 # fine-tune Llama 3.1 8B with QLoRA. From row to row, how many tokens does each further GB bring?
-# What follows?
+# What follows from that?
 #
 # | GPU | Hugging Face | Unsloth |
 # |---|---|---|

@@ -86,8 +86,8 @@ pd.DataFrame({"peak": peaks, "FLOPs more, %": more}).round(0)
 # The switch checkpoints twice, one level inside the other. Backward recomputes a stage, and then
 # recomputes each of its blocks once more. The second recomputation costs nearly a whole forward
 # pass and saves nothing: without the outer level the peak is the same. A test of gradients can't
-# detect this, because the gradients are right. So whenever you turn on a switch, check a step's
-# peak and its FLOPs.
+# detect this, because the gradients are right. So when you turn on a switch, check both the peak
+# and the FLOPs of a step.
 #
 # ## CLIP: two encoders, one peak
 #
@@ -148,8 +148,8 @@ claims.Verdicts(
 # - checkpointed, they take 32 GB, of which 12 GB are activations;
 # - checkpointed as 8 x 4, they take 22 GB, which "fits a consumer GPU".
 #
-# The text specifies no kernel, precision or optimizer, so we try the usual ones. Like the text, we
-# use decimal gigabytes.
+# The text specifies no kernel, precision or optimizer, so we try the usual ones, in decimal
+# gigabytes like the text.
 #
 # **Predict.** Activations are smallest with the fused attention kernel and everything in bfloat16.
 # How many GB of activations does GPT-2 XL keep in that setting without checkpointing?
@@ -191,17 +191,17 @@ tables = {"plain": xl, "checkpointed": pd.concat([xl_lean, xl_8bit]), "8 x 2": b
 pd.concat(tables, axis=1).map(lambda n: "" if pd.isna(n) else f"{n:.1f}")
 
 # %% [markdown] id="read-xl"
-# Without checkpoints, no setting needs as little as 40 and 60 GB. The fused attention kernel halves
-# the activations, and older figures can't have used it. Transformers also computes GPT-2's GELU in
-# eight operations that save their own tensors; PyTorch has the same function as one kernel. Even
-# with both kernels, attention's and GELU's, the activations are more than twice 40 GB. With
-# checkpoints, 12 and 32 GB are right if everything is in bfloat16 and the optimizer states are in 8
-# bits.
+# Without checkpoints, every setting needs more than 40 GB of activations and 60 GB in all. The
+# fused attention kernel halves the activations, and older figures can't have used it. Transformers
+# also computes GPT-2's GELU in eight operations that save their own tensors; PyTorch has the same
+# function as one kernel. Even with both kernels, attention's and GELU's, the activations are more
+# than twice 40 GB. With checkpoints, 12 and 32 GB are right if everything is in bfloat16 and the
+# optimizer states are in 8 bits.
 #
 # The third claim was 22 GB for 8 x 4. From the second micro-batch on, accumulation holds gradients
-# at the peak (chapter 08), so the table's 8 x 2 has the same peak as 8 x 4. If everything is in
-# bfloat16, that peak is below 22 GB. If weights are float32, training with AdamW needs 16 bytes per
-# weight, which is already more than 22 GB.
+# at the peak (chapter 08), so the table's 8 x 2 has the same peak as 8 x 4. That peak is below
+# 22 GB if everything is in bfloat16. With float32 weights, AdamW's 16 bytes per weight are already
+# more than 22 GB.
 
 # %% id="verdict-xl"
 tried = {}
@@ -225,9 +225,9 @@ claims.Verdicts(
 # %% [markdown] id="bert"
 # ## BERT-Large: 24, 8, 5 GB?
 #
-# The same text has three claims for 16 sequences of 512 tokens. At once they take 24 GB, as 4 x 4
-# they take 8 GB, and as 4 x 4 with checkpointing 5 GB. To predict 4 x 4, we add the gradients to
-# the peak of one micro-batch of 4.
+# The same text claims that 16 sequences of 512 tokens take 24 GB at once, 8 GB as 4 x 4, and 5 GB
+# as 4 x 4 with checkpointing. To predict 4 x 4, we add the gradients to the peak of one micro-batch
+# of 4.
 
 
 # %% id="bert-16"
@@ -248,12 +248,12 @@ bert = pd.concat(bert)
 bert.map(lambda n: "-" if pd.isna(n) else f"{n:.1f}")
 
 # %% [markdown] id="read-bert"
-# (A dash means that we made no prediction: there the update is the peak, whatever the kernel and
-# precision.) 8-bit states take 2 bytes per parameter instead of 8. With them each of the three
-# figures is about right in some setting, but no setting fits all three. 24 GB needs eager
+# (A dash means that we made no prediction: the update is the peak there, whatever the kernel and
+# precision.) 8-bit states take 2 bytes per parameter instead of 8. With 8-bit states each of the
+# three figures is about right in some setting, but no setting fits all three. 24 GB needs eager
 # attention, and with eager attention 4 x 4 takes more than 8 GB. The fused kernel brings 4 x 4
-# below 8 GB, but it also brings 16 at once far below 24 GB. With plain AdamW, 5 GB is impossible:
-# weights, gradients and states take 16 bytes per parameter, which is already more.
+# below 8 GB, but also brings 16 at once far below 24 GB. With plain AdamW, 5 GB is impossible:
+# weights, gradients and states alone take 16 bytes per parameter, which is more.
 
 # %% id="verdict-bert"
 claims.Verdicts(

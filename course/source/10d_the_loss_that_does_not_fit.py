@@ -43,7 +43,7 @@ torch.set_num_threads(1)  # sums in one order, and no waiting for a busy core
 # ![Above, the logits of all tokens are made and kept until backward. Below, the logits of one chunk
 # are made, give a loss and gradients at once, and are dropped.](figures/10d-chunks.svg)
 #
-# Here are two published models. Their weights are on the device `meta`, where they take no memory.
+# Here are two published models.
 
 # %% id="models"
 NAMES = {"Llama-3-8B": "llama-3-8b", "Gemma-2-9B": "gemma-2-9b"}
@@ -132,7 +132,7 @@ plots.step_timeline(llama)
 # `loss = model(...).loss`: a variable `out = model(...)` would hold `out.logits` too, until
 # backward ends.
 #
-# And how much do the blocks keep?
+# How much do the blocks keep in comparison?
 
 # %% id="loss-slider"
 # @title Tokens x vocabulary with sliders: run this cell; open it to look
@@ -196,18 +196,19 @@ pd.DataFrame.from_dict(rows, orient="index", columns=heads)
 # %% [markdown] id="read-ledgers"
 # Without checkpointing, the blocks are far larger than the loss. With checkpointing, only the
 # blocks' inputs (their *boundaries*) stay. One block is recomputed at a time, after the logits are
-# freed. So at the activation peak the model holds mostly logits, and the boundaries. (Gemma-2 caps
-# its attention scores, so the library uses eager attention, and a block's bytes grow with the
-# square of the tokens.)
+# freed. So at the activation peak, memory holds mostly logits and boundaries. (Gemma-2 caps its
+# attention scores, so the library uses eager attention, and a block's bytes grow with the square of
+# the tokens.)
 #
-# If all weights are trained, the peak may instead be the end of backward, with all gradients in
-# memory. The loss is the peak of the *step* if gradients are small (LoRA, or sharded weights,
-# chapter 13) or already in memory (accumulation, from the second micro-batch on).
+# If all weights are trained, the peak may instead come at the end of backward, with all gradients
+# in memory. The peak of the *step* comes in the loss if gradients are small (LoRA, or sharded
+# weights, chapter 13) or already in memory (accumulation, from the second micro-batch on).
 #
 # ## A chunk at a time
 #
-# The loss is a sum over tokens, and each term needs one row of logits. So accumulate it in chunks,
-# and put a checkpoint around each chunk. Then backward recomputes the chunk's logits.
+# The loss is a sum over tokens, and each term needs one row of logits. So compute the sum in
+# chunks, and put a checkpoint around each chunk. Then backward recomputes one chunk's logits at a
+# time.
 #
 # **Write.** `checkpointed`, four lines.
 
@@ -441,9 +442,9 @@ columns = ["MiB, counted", "matmuls", "same gradients"]
 pd.DataFrame.from_dict(rows, orient="index", columns=columns)
 
 # %% [markdown] id="read-compare"
-# The gradients agree up to rounding, the bytes fall to a fraction, and `InForward` needs no more
-# arithmetic than the usual loss. A formula predicts its peak. The two gradients, of rows and head,
-# are always in memory. Three moments add to them:
+# `InForward` needs a fraction of the bytes, and no more arithmetic than the usual loss. A formula
+# predicts its peak. The two gradients, of rows and head, are always in memory. At three moments
+# more is in memory:
 #
 # 1. a chunk's logits and log-probabilities, which become the slope in place;
 # 2. the slope and the chunk's gradient of the head;
@@ -493,11 +494,11 @@ plots.growth(
 )
 
 # %% [markdown] id="ragged-text"
-# ## The mean over what counts
+# ## The mean over the tokens that count
 #
-# `InForward` returns a sum. For the mean, divide it once by the number of tokens that count, in all
-# chunks and all micro-batches of a window. Padding and a fine-tuning example's prompt tokens have
-# the target -100, and don't count.
+# `InForward` returns a sum. For the mean, divide that sum once by the number of tokens that count
+# in all chunks and all micro-batches of a window. Padding and a fine-tuning example's prompt tokens
+# have the target -100, and don't count.
 #
 # Tokens that don't count need no logits, so select the others first, with
 # `hidden[targets != -100]`.
@@ -551,10 +552,10 @@ def is_the_mean():
 # %% [markdown] id="autocast-text"
 # ## Where do you need float32?
 #
-# If the logits are bfloat16, a chunk's softmax is float32, as in the usual loss. But the weight's
-# gradient, `of_weight`, is a sum over many chunks, and it has the weight's type. A long sum in
-# bfloat16 loses what the last chunks add (companion 08c). So keep the sum in float32, which takes
-# twice the bytes, and cast it at the end.
+# A chunk's softmax is float32 even if the logits are bfloat16, as in the usual loss. But the
+# weight's gradient, `of_weight`, is a sum over many chunks, and has the weight's type. A long sum
+# in bfloat16 loses what the last chunks add (companion 08c). So keep this sum in float32, which
+# takes twice the bytes, and cast it at the end.
 #
 # In Gemma-2 the head's matrix *is* the matrix of the embeddings. `InForward` needs no change for
 # that: it returns a gradient, and autograd adds it to the embeddings' gradient.
@@ -566,7 +567,7 @@ def is_the_mean():
 # needs second gradients.
 #
 # **Predict.** Adding the square of a gradient to the loss changes the gradient of the weights. By
-# what percentage does it change with `InForward`?
+# what percentage does `InForward`'s gradient change?
 
 # %% id="guess-second"
 guess = None  # %
@@ -639,12 +640,12 @@ def refuses():
 #
 # For your own training you needn't write it:
 #
-# | who | what it does | logits computed |
+# | function | what it does | logits computed |
 # |---|---|---|
 # | PyTorch, `F.linear_cross_entropy(..., options=...)` | chunks, gradients in forward | once |
 # | Liger Kernel (Hsu et al., 2024) | the same, the loss of a chunk in one kernel | once |
 # | Cut Cross-Entropy (Wijmans et al., 2024) | one kernel, no logits in memory at all | twice |
-# | `checkpoint` around chunks | as above; any loss, and second gradients | twice |
+# | `checkpoint` around chunks | your `checkpointed`; any loss, second gradients too | twice |
 #
 # PyTorch's function is new. Its default, `options=None`, is the usual loss. With `label_smoothing`
 # above 0 it ignores the options with a warning, and computes the full logits.
@@ -667,9 +668,9 @@ if hasattr(nn, "LinearCrossEntropyOptions"):
 # %% [markdown] id="real-text"
 # ## At real size
 #
-# Here are predictions for the two published models, with chunks of 512 tokens. The third column
-# freezes the head, as LoRA does, so it needs one fewer matmul and sum. The sums have the weights'
-# type here. Gemma-2 also caps its logits, which the table ignores.
+# Here are predictions for the two published models, with chunks of 512 tokens. In the third column
+# the head is frozen, as with LoRA, so one matmul and the sum of the head's gradient aren't needed.
+# The sums have the weights' type here. Gemma-2 also caps its logits, which the table ignores.
 
 # %% id="real"
 rows = {}
@@ -684,13 +685,13 @@ pd.DataFrame.from_dict(rows, orient="index", columns=columns)
 
 # %% [markdown] id="real-read"
 # The memory of `InForward` doesn't depend on the number of tokens: it holds the head's gradient,
-# and one more tensor of its size. For Llama-3-8B that is about as much as one recomputed block at
-# 8192 tokens. If all weights are trained, the next peak is the end of backward or the update.
+# and one more tensor of its size.
 
 # %% [markdown] id="your-run-text"
 # ## Your run
 #
-# In `train.py`, four sequences still need 4096 x 50257 logits, their gradient and a copy of them.
+# In `train.py`, four sequences still need 4096 x 50257 logits, a copy of the logits, and their
+# gradient.
 #
 # **Write.** `loss_of`, with `checkpointed` and `model.head`. The mean is over the targets that
 # count, those >= 0. `train.hidden_of(model, tokens)` returns (batch, sequence, width), and
