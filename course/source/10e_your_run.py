@@ -1,9 +1,9 @@
 # %% [markdown] id="title"
 # # Your run: the whole chart, and a recipe
 #
-# At the end of core chapters you rewrote one function of `course/train/train.py`, a lever each.
-# This companion has all of them in one chart, and the script that they make. Then you fine-tune a
-# Llama with five levers at once. No lab and no later chapter needs this companion.
+# In *Your run*, at the end of the core chapters, you rewrote `course/train/train.py` one function
+# at a time. Here you see all those levers in one chart, and get the finished script. Then you
+# fine-tune a Llama with five levers at once. No lab and no later chapter needs this companion.
 #
 # **Budget:** 20 minutes, 2 GiB of memory, no GPU needed.
 
@@ -33,12 +33,12 @@ torch.set_num_threads(1)  # sums in one order
 # %% [markdown] id="waterfall-text"
 # ## The waterfall
 #
-# Each bar adds one chapter's lever to the update of `train.py`. The seconds are from a roofline in
-# float32 (with TF32 on an A100 and an H100). It ignores launch costs, so small micro-batches look
-# as fast as large ones.
+# Each bar adds one chapter's lever to the update of `train.py`. The seconds come from a float32
+# roofline (TF32 on an A100 and an H100), which ignores launch costs. So small micro-batches look as
+# fast as large ones.
 #
-# **Predict.** Weights, gradients and AdamW's two states together take four times the weights'
-# memory, 5.3 GiB. How many GiB does the update take with all levers?
+# **Predict.** Weights, gradients and AdamW's two states together take 5.3 GiB, four times the
+# weights alone. How many GiB does the update take with all levers?
 
 # %% id="guess-waterfall"
 guess = None  # GiB
@@ -50,12 +50,12 @@ print(f"all levers: {gib:.1f} GiB{beside(guess, gib)}")
 your_run.draw(bars)
 
 # %% [markdown] id="waterfall-read"
-# What is left is mostly weights, gradients and states. Two levers spend memory to save time: 06c's
-# plan, until a card is full, and 07's, which replaces it. Chapter 09's changes neither; without it,
-# rows that end in padding would train a different model. 13's bar shows one of two cards, and its
-# lever isn't in the script below. 14's (fused AdamW) saves only time: the memory that it frees
-# isn't at the peak. In total the update takes longer, since blocks and head run forward twice. If
-# you have a GPU, the next cell measures.
+# Most of what is left is weights, gradients and states. 06c's plan and 07's policy, which replaces
+# it, spend memory to save time. 09's lever changes neither memory nor time, but without it, rows
+# that end in padding would train a different model. 13's bar shows one of two cards, and its lever
+# isn't in the script below. 14's lever, fused AdamW, saves only time: the memory that it frees
+# isn't at the peak. In the end the update takes longer than at first, since blocks and head run
+# forward twice. If you have a GPU, the next cell measures it.
 
 # %% id="measure"
 # NBVAL_IGNORE_OUTPUT
@@ -67,10 +67,10 @@ if device.has_gpu():
 # ## The script
 #
 # The next cell writes `my_train.py` beside this notebook: `train.py` with the chapters' functions
-# in it. If you want yours, add `to="my_train.py"` to `your_run.apply` in a chapter. The script
-# trains the twin; on a GPU, run `python my_train.py` for the whole model. To begin a chapter anew,
-# take the state before it: `python course/train/states.py 07 my_train.py` writes the script as it
-# is after chapter 07, and keeps yours as `my_train.before.py`.
+# in it. To put your own function in, add `to="my_train.py"` to `your_run.apply` in its chapter. The
+# script trains the twin; on a GPU, `python my_train.py` trains the whole model. To redo chapter 08,
+# run `python course/train/states.py 07 my_train.py`: it writes the script as it is after 07, and
+# keeps yours as `my_train.before.py`.
 
 # %% id="script-out"
 states.write("my_train.py", states.script(functions))
@@ -79,14 +79,19 @@ print(states.trial("my_train.py"))
 # %% [markdown] id="recipe-text"
 # ## A recipe for fine-tuning
 #
-# `course/train/qlora.py` fine-tunes a model as large as Llama 3.2 3B on four texts, 8,192 tokens in
-# all, on a 16 GiB card. It has five levers. LoRA trains small matrices next to *frozen* 4-bit
-# weights (01b). The texts are *packed* into one row (08b). The loss is in chunks. Each block is
-# checkpointed, and its input waits on the host (07d). `--twin` is for a CPU, and
-# `--without packing`, for example, leaves out a lever.
+# `course/train/qlora.py` fine-tunes a model of Llama 3.2 3B's size on a 16 GiB card, with four
+# texts of 8,192 tokens in all. It has five levers:
 #
-# You write one part of it. `planned.from_4_bits(*stored)` dequantizes a layer's weight. Without a
-# checkpoint, autograd would keep every layer's dequantized weight until backward.
+# - LoRA trains small matrices next to *frozen* 4-bit weights (01b).
+# - The texts are *packed* into one row (08b).
+# - The loss is computed in chunks (10d).
+# - Each block is checkpointed.
+# - The blocks' inputs wait on the host (07d).
+#
+# `--twin` runs a small version on a CPU, and `--without packing`, for example, leaves out a lever.
+#
+# `planned.from_4_bits(*stored)` dequantizes a layer's weight. Without a checkpoint, autograd would
+# keep every dequantized weight until backward.
 #
 # **Write.** `four_bits`, about four lines. Use a checkpoint, so that backward dequantizes the
 # weight again. `stored` is what `planned.to_4_bits(weight)` returns, plus the weight's shape. Cast
@@ -135,8 +140,8 @@ def keeps_no_weight():
 
 
 # %% [markdown] id="recipe-predict"
-# The next cells use all five levers, then leave out one at a time. The first compares the twin's
-# losses; the second predicts the full-size peak with a GPU's kernels.
+# The next two cells leave out one lever at a time. The first compares the twin's losses; the second
+# predicts the full-size peak with a GPU's kernels.
 #
 # **Predict.** With all five levers the peak is below 7 GiB. How many GiB is it without chunks? The
 # vocabulary has 128,256 tokens.
@@ -177,19 +182,18 @@ title = "One update of 8,192 tokens, predicted"
 plots.ledger_bars(ledgers, title=title, cards_gib=(16, 24), predicted=[*ledgers])
 
 # %% [markdown] id="recipe-read"
-# Each bar after the first lacks one lever. The levers reduce different parts, so none replaces
-# another. Without checkpoints the step needs a data-center card. Without chunks it nearly fills 16
-# GiB. Without packing or 4 bits it takes nearly twice as much as with all five. Offload saves
-# least, since all 28 boundaries together are only about half of one recomputed block. To learn what
-# each lever costs in time, run the script on your card.
+# The levers reduce different parts of the memory, so none replaces another. Without checkpoints the
+# step needs a data-center card. Without chunks it nearly fills 16 GiB. Without packing, or without
+# 4-bit weights, it takes nearly twice as much as with all five. Offload saves least, since the
+# inputs of all 28 blocks together are only about half as large as one recomputed block.
 
 # %% [markdown] id="published-text"
 # ### Against published runs
 #
 # LitGPT [published the peaks](https://github.com/Lightning-AI/litgpt/tree/main/config_hub/finetune)
-# of its own recipes: LoRA next to weights of 16 bits, or of 4 bits with twice the micro-batch.
-# `course/recorded/make/whole_steps.py` predicts the same steps, without checkpoints. In GB, and
-# `off` in percent:
+# of its own recipes: LoRA on 16-bit weights, and LoRA on 4-bit weights with twice the micro-batch,
+# both without checkpoints. The table compares them with our predictions
+# (`course/recorded/make/whole_steps.py`), in GB; `off` is in percent.
 
 # %% id="published"
 runs = pd.read_csv(your_run.BARS.parents[1] / "recorded/whole_runs.csv", index_col="id")
@@ -224,17 +228,17 @@ for how in ("by save_for_backward", "as an attribute"):
     print(f"x kept {how}: {held // leaf.nbytes} of 1 is there after backward")
 
 # %% [markdown] id="published-read"
-# Our first predictions for 4 bits were a third too low. The source of bitsandbytes 0.42, which
-# LitGPT used, shows why:
+# LitGPT used bitsandbytes 0.42, whose 4-bit layer wasted memory in three ways. A prediction without
+# them is a third too low:
 #
-# - A 4-bit layer kept its input, though a frozen layer's backward doesn't need it
+# - The layer kept its input, though a frozen layer's backward doesn't need it
 #   ([fixed](https://github.com/bitsandbytes-foundation/bitsandbytes/pull/1270) in July 2024).
-# - It kept the input as an attribute of `ctx`. Backward frees what `save_for_backward` got. The
-#   attribute lives as long as the graph, and the loop's `loss` and `logits` keep that until the
-#   next micro-batch has run forward. So two inputs are there at once, without a `del`.
+# - It kept the input as an attribute of `ctx`. Backward frees what `save_for_backward` stored, but
+#   an attribute lives as long as the graph. The loop's `loss` and `logits` keep the graph until the
+#   next forward has ended, so two micro-batches' inputs are in memory at once.
 # - It dequantized a weight to float16, then copied it to bfloat16.
 #
-# For 3B, that's:
+# For the 3B model, the inputs and the largest copy take:
 
 # %% id="published-counted"
 inputs = 28 * 1024 * (3 * 3072 + 8192) * 2  # layers, tokens, widths, bytes
@@ -245,29 +249,30 @@ print(f"inputs: 2 x {inputs / 1e9:.1f} GB, copy: {copy / 1e9:.1f} GB")
 # %% [markdown] id="on-paper"
 # ## On paper
 #
-# **1.** Attention's result has 12 x 1024 x 1024 elements in each of 24 blocks. How much does it
-# cost to keep them in float32? And with micro-batches of 4?
+# **1.** In each of 24 blocks, attention's result has 12 x 1024 x 1024 elements: rows, tokens,
+# width. How much memory does it take to keep all 24 results in float32? And with micro-batches of 4
+# rows?
 #
 # <details><summary>Answer</summary>
 #
-# One takes $12 \cdot 2^{20} \cdot 4$ bytes, or 48 MiB, and 24 take 1.125 GiB. With micro-batches of
-# 4 they take a third, 384 MiB.
+# One result takes $12 \cdot 2^{20} \cdot 4$ bytes, or 48 MiB, and all 24 take 1.125 GiB. With
+# micro-batches of 4 rows they take a third, 384 MiB.
 # </details>
 #
-# **2.** How much do the logits of 12 x 1024 tokens take in float32, and how much does a chunk of
-# 512?
+# **2.** The vocabulary has 50,257 tokens. How much memory do the float32 logits of 12 x 1024 tokens
+# take, and how much do those of a 512-token chunk?
 #
 # <details><summary>Answer</summary>
 #
-# The logits take $12288 \cdot 50257 \cdot 4$ bytes, or 2.3 GiB, and their gradient takes as much
-# again. A chunk's logits take $512 \cdot 50257 \cdot 4$ bytes, or 98 MiB.
+# The logits take $12288 \cdot 50257 \cdot 4$ bytes, or 2.3 GiB. A chunk's logits take $512 \cdot
+# 50257 \cdot 4$ bytes, or 98 MiB.
 # </details>
 #
 # **3.** Which lever would you pull next for a 4 GiB card?
 #
 # <details><summary>Answer</summary>
 #
-# The weights, gradients and states alone take more than that: four times 1.3 GiB. So use 8-bit
+# The weights, gradients and states alone take more than 4 GiB: four times 1.3 GiB. So use 8-bit
 # states (companion 01b) or 16-bit weights (08c), or train fewer weights, as LoRA does.
 # </details>
 #

@@ -2,10 +2,9 @@
 # # Reinforcement learning after training
 #
 # A language model can be trained further with rewards: it answers questions, a program scores the
-# answers, and the better ones become more likely. Many people run out of memory in such training,
-# and often not in the update itself. One step has three phases, each with its own peak. In this
-# companion you write the four functions that determine whether a step fits, and train a small model
-# on its own answers.
+# answers, and the better answers become more likely. Many people run out of memory in such
+# training, and often not in the update itself. In this companion you write four functions of such a
+# step, and train a small model on its own answers.
 #
 # No lab and no later chapter needs this companion.
 #
@@ -33,17 +32,17 @@ torch.set_num_threads(1)  # sums in one order
 #
 # GRPO (Shao et al., 2024) is one way to train with rewards. The *policy* is the model being
 # trained. The *reference* is a copy of the policy from before the training; a penalty keeps the
-# policy close to it. GRPO needs no other model to judge answers. One step has three phases:
+# policy close to the reference. One step has three phases:
 #
 # | phase | what happens | what it holds |
 # |---|---|---|
 # | rollout | an engine writes a group of answers to each prompt | its weights, and a cache |
-# | log-probabilities | policy and reference say how likely each token was | logits |
+# | log-probabilities | policy and reference compute how likely each token was | logits |
 # | update | answers scored above their group's mean become likelier | gradients, activations |
 #
 # The inference *engine* holds its own copy of the policy's weights, in its own layout. Its *cache*
-# keeps the keys and values of each token, so that the engine doesn't process earlier tokens again
-# for the next one. The cache grows with every token of every answer.
+# keeps the keys and values of each token, so that the engine doesn't process all earlier tokens
+# again for each new one. So the cache grows with every token of every answer.
 
 # %% id="small"
 SIZES = {"vocab_size": 5, "hidden_size": 64, "intermediate_size": 128, "head_dim": 24}
@@ -58,9 +57,9 @@ def small(**changes):
 
 
 # %% [markdown] id="cache-text"
-# **Write.** `cache_bytes`, two lines. For each token, a block caches one key and one value in each
-# of its `num_key_value_heads` heads. Both have width `head_dim`. The configuration also has
-# `num_hidden_layers`.
+# **Write.** `cache_bytes`, two lines. For each token, each of the `num_hidden_layers` blocks caches
+# one key and one value in each of its `num_key_value_heads` heads. A key and a value have
+# `head_dim` numbers each.
 
 
 # %% id="cache-bytes"
@@ -108,9 +107,9 @@ print(f"the cache: {cache / GIB:.1f} GiB{beside(guess, cache / GIB)}")
 
 
 # %% [markdown] id="end-text"
-# As in chapter 10d, we predict the memory from the last hidden rows on. `usual` returns one
-# log-probability per token of an answer. It doesn't sum them, because each token has its own weight
-# in the loss.
+# As in chapter 10d, we predict the memory of the model's last part, from the hidden rows to the
+# loss. `usual` returns one log-probability per token of an answer. It doesn't sum them, because
+# each token has its own weight in the loss.
 
 
 # %% id="usual"
@@ -139,10 +138,10 @@ def end_of(way, train, tokens=MICRO * LONGEST):
 
 
 # %% [markdown] id="ledgers-text"
-# `ledgers` adds up each phase. Checkpoints keep the blocks' inputs. When a block is recomputed, the
-# logits are already freed, so only the larger of the two counts, logits or block. The float32
-# gradients are in memory from the update's first micro-batch on. `asleep` means that the engine
-# frees its memory while it isn't writing.
+# `ledgers` adds up each phase's memory. Checkpoints keep the blocks' inputs. The logits are freed
+# before a block is recomputed, so only the larger of the two counts. The float32 gradients are in
+# memory from the update's first micro-batch on. `asleep` means that the engine frees its memory
+# while it isn't writing.
 
 
 # %% id="ledgers"
@@ -183,19 +182,19 @@ plots.ledger_bars(
 )
 
 # %% [markdown] id="read-ledgers"
-# GRPO on a model of 1.7 billion parameters doesn't fit on an 80 GiB card. Rollout and
-# log-probabilities fit, but the update doesn't: the engine's cache is still in memory, and so are
-# the logits of four answers. (Both are yellow.) You can do without both.
+# GRPO on a 1.7-billion-parameter model doesn't fit on an 80 GiB card. Rollout and log-probabilities
+# fit, but the update also holds the engine's cache and the logits of four answers (both yellow).
+# Neither has to be in memory then.
 #
 # ## The engine sleeps
 #
 # Between rollouts nothing needs the cache or the engine's weights, so the engine frees both. When
-# it wakes, it copies the policy's weights, which have changed anyway. Its buffers stay, because the
-# state dict lacks the position frequencies. (vLLM's sleep level 2 does this; level 1 keeps the
-# weights on the host.)
+# it wakes, it copies the policy's weights, which have changed anyway. The engine keeps its buffers,
+# because the policy's state dict lacks one of them, the position frequencies. (vLLM's sleep level 2
+# does this; level 1 keeps the weights on the host.)
 #
 # **Write.** The rest of `wake`. `weight.data = ...` gives a parameter a different tensor. A real
-# engine has its own layout, so make that tensor a copy, with the engine's dtype.
+# engine has its own layout, so make the new tensor a copy, with the engine's dtype.
 
 
 # %% id="sleep"
@@ -248,10 +247,10 @@ def wakes():
 # %% [markdown] id="log-probs-text"
 # ## Log-probabilities without the logits
 #
-# 10d's loss is a plain sum, so it can compute gradients in forward. Here each token's
-# log-probability goes into an `exp`, which is multiplied by the answer's *advantage*: its score
-# minus its group's mean. So the token's gradient is known only later. Checkpointed chunks still
-# work: they return one log-probability per token.
+# 10d's loss is a plain sum over tokens, so its gradients can be computed in forward. Here each
+# token's log-probability goes into an `exp`, which is multiplied by the answer's *advantage*: its
+# score minus its group's mean. So a token's gradient isn't known until the loss is computed.
+# Checkpointed chunks still work: they return one log-probability per token.
 #
 # **Write.** `log_probs`, at most five lines, with `usual` and PyTorch's `checkpoint`
 # (`use_reentrant=False`). `torch.cat` joins chunks.
@@ -307,14 +306,14 @@ plots.ledger_bars(
 )
 
 # %% [markdown] id="read-both"
-# Now the rollout is the peak, and an engine can always write fewer answers at a time. Next, you
-# could offload the optimizer states during the rollout (chapter 07d). With LoRA you save more: few
-# weights have states, and the reference *is* the policy with the adapters off, so it's free.
+# Now the peak is in the rollout. To lower it, let the engine write fewer answers at a time, or
+# offload the optimizer states meanwhile (chapter 07d). LoRA saves more: few weights have states,
+# and the reference *is* the policy with the adapters off, so it takes no memory of its own.
 #
 # **Does a real GPU agree?** Liger Kernel publishes the peak of such a loss on an A100, for plain
 # PyTorch and for its own kernel. The vocabulary has 128256 tokens, the width is 4096, and answers
 # have 1024 tokens. Each implementation has two heads, for policy and reference. Liger's script
-# creates all four heads before it measures, so two are unused.
+# creates the heads of both implementations before it measures, so two of the four are unused.
 
 # %% id="liger"
 # @title Published rows, and their loss: run this cell; open it to look
@@ -372,22 +371,20 @@ print("MiB by number of answers")
 pd.DataFrame.from_dict(table, orient="index", columns=columns)
 
 # %% [markdown] id="read-liger"
-# - Columns one and two, measured and predicted, differ by the same few MiB in each row: cuBLAS's
-#   workspace.
-# - The third column does the same arithmetic with less memory. `usual` is a function, so its logits
-#   are freed when it returns. In the first two columns, the logits are local variables of the loss,
-#   so the policy's logits stay while the reference's are computed. A `del` would remove that peak.
+# - In each row, the A100's peak is the same few MiB above our prediction: cuBLAS's workspace.
+# - The column *by `usual`* has the same arithmetic and needs less memory. `usual` is a function, so
+#   its logits are freed when it returns. In the two columns before it, the logits are local
+#   variables of the loss, so the policy's logits stay while the reference's are computed.
 # - In chunks, the peak is mostly tensors as large as a head: the four heads, a gradient, and sums
 #   of gradients. Liger computes gradients in forward, like 10d, and adds them in place, so it holds
 #   one fewer sum.
-# - The two unused heads take 2 GiB in every column. Without them, Liger's relative advantage would
-#   be larger.
 #
 # ## Which tokens do you divide by?
 #
 # An update's loss is a mean over the tokens of *all* its answers, computed in micro-batches. So
-# chapter 08 applies: count first, then divide each sum by the same number. But here there are more
-# counts to confuse: a rollout may serve several updates, and a trainer may also divide the loss.
+# chapter 08 applies: count first, then divide each sum by the same number. But here it's easier to
+# pick a wrong count: a rollout may serve several updates, and the trainer may divide the loss once
+# more.
 #
 # `batch` holds 64 answers. After the end of an answer, `mask` is 0.
 
@@ -513,8 +510,8 @@ def accumulates():
 
 # %% [markdown] id="reports-text"
 # Three public threads from 2025 and 2026 describe four ways to get this division wrong. Our rollout
-# has 64 answers, in 16 micro-batches of 4; each of two updates uses eight micro-batches. `counts`
-# lists the tokens in each micro-batch.
+# has 64 answers, in 16 micro-batches of 4. It serves two updates, of eight micro-batches each.
+# `counts` lists the tokens in each micro-batch.
 #
 # **Predict.** A trainer counts tokens once per rollout, so it divides each micro-batch's loss by
 # the tokens of the whole *rollout*. How large is the first update's gradient, as a multiple of the
@@ -559,20 +556,20 @@ pd.DataFrame.from_dict(
 )
 
 # %% [markdown] id="read-reports"
-# In the second row's report, four accumulation steps gave a quarter of the right gradient; our
-# eight steps give an eighth. In the next two reports, the gradient was half and four times the
-# right one; our factors differ a little, because answers differ in length. The last two rows have a
-# worse error than a wrong factor: micro-batches with short answers weigh more, so the *direction*
-# is wrong.
+# The second row's thread had four accumulation steps, so its gradient was a quarter of the right
+# one; our eight steps give an eighth. In the thread of the next two rows, the gradient was half and
+# four times the right one. Our factors differ a little, because our answers differ in length. The
+# last two rows have a worse error than a wrong factor: micro-batches with short answers weigh more,
+# so the *direction* is wrong.
 #
-# AdamW divides a gradient by its own size, so a constant factor hardly affects its loss curve. The
-# factor does affect clipping, SGD, and every comparison with a different number of steps.
+# AdamW divides a gradient by its own size, so a constant factor hardly affects the loss curve. It
+# does affect clipping and SGD.
 #
 # ## A run
 #
-# The small model reads a digit, and should repeat it for 16 tokens. One of its five tokens ends the
-# answer. Its weights are random at first, so each token ends the answer with a probability of about
-# one fifth.
+# The small model reads a digit, and is rewarded for repeating it for 16 tokens. One of the five
+# tokens of its vocabulary ends the answer. The weights are random at first, so each token ends the
+# answer with a probability of about one fifth.
 
 
 # %% id="step"
@@ -617,13 +614,13 @@ print(f"first peak: {early.peak_bytes}, last peak: {late.peak_bytes}")
 plots.step_timeline(late)
 
 # %% [markdown] id="read-timeline"
-# The figure shows the counted phases. In the rollout the cache grows token by token. The
-# reference's log-probabilities are a short peak. The update's two micro-batches are one hill each.
+# In the rollout the cache grows token by token. The reference's log-probabilities are a short peak,
+# and each of the update's two micro-batches is a hill.
 #
 # Answers are now several times as long as at first, but the peak is the same. A batch is padded to
-# its *longest* answer, and from the start one of 64 reached the limit. So here the limit sets the
-# peak. If answers are packed (08b), their mean length sets the peak. Then a run that fits in its
-# first step can run out of memory a day later. So test with answers of the maximum length.
+# its *longest* answer, and even in the first step one of 64 answers reached the limit. So here the
+# limit sets the peak. If answers are packed (08b), their mean length sets it, and a run that fits
+# in its first step can run out of memory a day later. So test with answers of the maximum length.
 
 # %% [markdown] id="on-paper"
 # ## On paper
@@ -637,23 +634,23 @@ plots.step_timeline(late)
 # $2^{18}$ tokens, which take 32 GiB.
 # </details>
 #
-# **2.** The update uses each rollout twice, with the same answers. What must now be stored for each
-# token, and why doesn't `now.detach()` work any more?
+# **2.** Two updates use the same answers of a rollout. What must now be stored for each token, and
+# why doesn't `now.detach()` work any more?
 #
 # <details><summary>Answer</summary>
 #
-# Store the token's log-probability at the time of the rollout, one number. By the second update the
-# policy has changed, and the ratio must compare it with the policy that wrote the answer.
+# Store the token's log-probability at the time of the rollout, one number. At the second update the
+# policy has already changed, and the ratio must compare it with the policy that wrote the answer.
 # </details>
 #
-# **3.** A rollout of 256 answers serves 4 updates. A trainer divides by the rollout's tokens. You
-# raise SGD's learning rate until the loss curve matches a correct trainer's. By what factor do you
-# raise it?
+# **3.** A rollout of 256 answers serves 4 updates. A trainer divides each loss by the whole
+# rollout's tokens. You raise SGD's learning rate until the loss curve matches a correct trainer's.
+# By what factor do you raise it?
 #
 # <details><summary>Answer</summary>
 #
-# About 4 times. If answers differ in length, the four windows have different numbers of tokens, and
-# no single factor is right for all.
+# By about 4. If answers differ in length, the four windows have different numbers of tokens, so no
+# single factor is right for all.
 # </details>
 #
 # ## What you can now do

@@ -3,8 +3,8 @@
 #
 # Every block is checkpointed, and the loss is computed in chunks (chapter 10d). What is the peak
 # now? It is one recomputed block, and more than half of that is its MLP. An MLP processes each
-# token independently. So you can also compute it a tile of tokens at a time. You write that in a
-# few lines, and see how a public trainer got it wrong.
+# token independently, so you can compute it for one *tile* of tokens at a time. You write that, and
+# see how a public trainer got it wrong.
 #
 # No lab and no later chapter needs this companion.
 #
@@ -39,8 +39,7 @@ def one_block():
 # ## What is in a recomputed block?
 #
 # Llama-3-8B's MLP is 3.5 times as wide as the model, and keeps four tensors of that width: the
-# gate, the gate after its activation function, the factor that it is multiplied by, and the
-# product.
+# gate, the activated gate, the up projection that multiplies it, and the product.
 #
 # **Predict.** What percentage of a block's saved bytes does its MLP keep?
 
@@ -70,8 +69,8 @@ print(f"the MLP keeps {share:.0f} %{beside(guess, share)}")
 # ## Accumulation inside a layer
 #
 # Forward computes each tile's result without a graph, and keeps only `x`. Backward recomputes each
-# tile with a graph, and backpropagates through it. The gradient of a weight is a *sum* over tokens,
-# and tiles are parts of that sum.
+# tile with a graph, and backpropagates through it. A weight's gradient is a *sum* over tokens, so
+# the tiles' gradients add up to it.
 #
 # `stand_ins` share the weights' memory but have their own `.grad`, where autograd adds up the
 # tiles' gradients. So each weight itself gets its gradient once, at the end. (DDP relies on that.)
@@ -217,19 +216,19 @@ print("MiB by tokens of a sequence; time is the B200's, tiled against plain")
 pd.DataFrame.from_dict(table, orient="index", columns=columns).T
 
 # %% [markdown] id="liger-read"
-# The table's four middle rows are predicted.
+# The four rows between the B200's are predicted.
 #
-# - *Plain, graph kept* is 64 MiB below the B200's figure at each length. That is cuBLAS's
+# - *Plain, graph kept* is 64 MiB below *plain, B200* at each length; the difference is cuBLAS's
 #   workspace. Liger's benchmark script keeps the graph (`retain_graph=True`), which training
-#   doesn't do. Without the kept graph, tiles save less.
+#   doesn't do. Against *plain*, tiles save less.
 # - Liger lets each tile write into the weights' own `.grad`. That avoids the sum that `InTiles`
 #   holds, but DDP raises an error: "Expected to mark a variable ready only once"
 #   ([kernels-community#1083](https://github.com/huggingface/kernels-community/pull/1083)).
-# - With few tokens, that sum is larger than what tiles save, so `InTiles` takes *more* memory than
+# - With few tokens, the sum is larger than what tiles save, so `InTiles` takes *more* memory than
 #   the plain MLP.
 #
-# The last row is Liger's time as a multiple of the plain time. Forward runs twice, so nine matmuls
-# become twelve: 1.33 times the arithmetic. Small tiles also use the GPU poorly.
+# The last row is Liger's time as a multiple of the plain time. Tiles run forward twice, so nine
+# matmuls become twelve. Small tiles also use the GPU poorly.
 #
 # ## What tiles save in a whole block
 #
@@ -270,12 +269,13 @@ plots.growth(
 # %% [markdown] id="fault-text"
 # ## How to get it wrong
 #
-# In a public trainer each tile put hooks on the weights. The hooks added a gradient, divided by the
-# number of tiles, to a sum. They weren't removed before the next tile, so in the last tile all of
-# them ran. And the last hook returned the sum as *the* gradient, after putting the same tensor into
-# `.grad`. The loss fell all the same. The fix, from 2026, reports that gradients were 2 to 2.5
-# times too large ([axolotl#3666](https://github.com/axolotl-ai-cloud/axolotl/pull/3666)). The next
-# cells run a short version of that code, with one, two and four micro-batches of the same size.
+# In a public trainer, each tile put a hook on every weight. The hook added the tile's gradient,
+# divided by the number of tiles, to a sum. No hook was removed before the next tile, so in the last
+# tile all of them ran. The last hook put the sum into `.grad` and also returned it as the gradient,
+# so autograd added it again. The loss fell all the same. The fix, from 2026, reports that gradients
+# were 2 to 2.5 times too large
+# ([axolotl#3666](https://github.com/axolotl-ai-cloud/axolotl/pull/3666)). The next cells run a
+# short version of that code.
 
 
 # %% id="fault"
@@ -330,30 +330,30 @@ pd.DataFrame.from_dict(
 )
 
 # %% [markdown] id="fault-read"
-# There is no single factor. Each micro-batch doubles the gradient accumulated so far, so the first
-# ones count most. The last tile counts once for each hook, so the direction is wrong. The published
-# range is within the table. AdamW divides by the gradient's size, so the loss curve doesn't show
-# the error. A quick comparison with the plain layer does.
+# No single factor describes the error. Each micro-batch doubles the gradient accumulated so far, so
+# the first micro-batches count most. The last tile counts once for each hook, so the direction is
+# wrong. The published range is within the table. AdamW divides by the gradient's size, so the loss
+# curve doesn't show the error. Comparing the gradients with the plain layer's does.
 #
 # The tiled loss has its own trap. DeepSpeed's `TiledFusedLogitsLoss` writes the head's gradient
-# into `.grad` during forward. So `(loss / 4).backward()` divides the hidden rows' gradient and
-# leaves the head's four times too large, without a warning (DeepSpeed 0.19.8). Divide inside the
-# function that you pass to it.
+# into `.grad` during forward. So `(loss / 4).backward()` divides only the hidden rows' gradient,
+# and the head's gradient stays four times too large, without a warning (DeepSpeed 0.19.8). Divide
+# inside the function that you pass to it instead.
 
 # %% [markdown] id="on-paper"
 # ## On paper
 #
 # **1.** An MLP of width 4096 and inner width 14336 keeps its input and four tensors of 14336 in
-# bfloat16 (gate, activated gate, up, product). How much is that for 32768 tokens, and for a tile of
-# 4096?
+# bfloat16 (gate, activated gate, up, product). How much memory do they take for 32768 tokens, and
+# for a tile of 4096?
 #
 # <details><summary>Answer</summary>
 #
 # $(4096 + 4 \cdot 14336) \cdot 2$ bytes are 120 KiB per token: 3.75 GiB, and 480 MiB for a tile.
 # </details>
 #
-# **2.** The block has a checkpoint around it, and its MLP is in tiles. How often does the MLP's
-# forward run in a step?
+# **2.** A block is checkpointed, and its MLP is computed in tiles. How often does the MLP's forward
+# run in a step?
 #
 # <details><summary>Answer</summary>
 #
