@@ -12,8 +12,8 @@
 #
 # The table states no conditions. The tutorial's code measures one forward and backward in float32,
 # without an optimizer, on four latents of 64 x 64 (images of 512 pixels). In this chapter you find
-# out what the call wraps, and under which settings the batches and shares are right. Then you train
-# a latent diffusion model with the techniques of this course, and it draws digits.
+# out what the call wraps, and under which settings the batches and percentages are right. Then you
+# train a latent diffusion model that draws digits.
 #
 # **Budget:** 70 minutes, 2 GiB of memory, no GPU needed.
 
@@ -54,8 +54,8 @@ torch.set_num_threads(1)  # small steps gain nothing from a second core
 # layers around each transformer block are in no segment.](figures/11-unet-segments.svg)
 #
 # On its way down, a U-Net halves the image and adds channels at each level. On its way up it undoes
-# both. Stable Diffusion 2.1 works on latents of 96 x 96 (images of 768 pixels). The cell predicts
-# the published U-Net's memory, without downloading or allocating it.
+# both. Stable Diffusion 2.1 works on latents of 96 x 96 (images of 768 pixels). The next cell
+# predicts the published U-Net's memory, without downloading or allocating anything.
 #
 # **Predict.** The next figure shows nine levels: four on the way down (1 to 4), the middle (5), and
 # four on the way up (6 to 9). For which level does autograd save the most?
@@ -84,8 +84,8 @@ plots.opposite_bars(levels, title=title)
 
 # %% [markdown] id="read-levels"
 # Most parameters are in the deep levels, where latents are 12 or 24 wide. Most activations are in
-# the top levels, 1 and 9. Level 9 has more than level 1: on the way up, each level has one more
-# block, and each block also reads a skip. So the first and the last level determine what
+# the top levels, 1 and 9. Level 9 has more than level 1, because on the way up each level has one
+# more block, and each block also reads a skip. So the first and the last level determine what
 # checkpointing saves, and the deep levels determine what an optimizer costs. (SDXL's transformer
 # blocks are in its deep levels, and so are most of its activations.)
 #
@@ -112,21 +112,20 @@ print(f"{once.total()} of {len(runs)} layers run once:")
 pd.DataFrame({"layers": once}).sort_index()
 
 # %% [markdown] id="read-runs"
-# As drawn above, each residual block is a segment, and so is each transformer block. The layers in
-# the table belong to no segment. These are the layers at the two ends, those that read the
-# timestep, all samplers, the middle's first residual block, and three layers around each
-# transformer block: a normalization and two projections.
+# As drawn above, each residual block is a segment, and so is each transformer block. The table's
+# layers are in no segment: the layers at both ends, the layers that read the timestep, all
+# samplers, the middle's first residual block, and a normalization and two projections around each
+# transformer block.
 #
-# The call has no option for finer or coarser segments. (You can only pass it a checkpointing
-# function of your own, which can leave segments out.) The companion
-# [11b](11b_images_and_speed.ipynb) cuts the U-Net in other ways.
+# The call has no option for finer or coarser segments. Companion [11b](11b_images_and_speed.ipynb)
+# cuts the U-Net in other ways.
 #
 # ## How much of a whole step?
 #
-# Now we look at the whole step with PyTorch's default AdamW, from the course's recorded
-# predictions. Here segments are the residual blocks and the *whole* attention layers. The table has
-# three models, in float32 or under autocast. Attention is fused (`sdpa`), or it writes out its
-# scores (`eager`), as was usual before fused kernels.
+# Now we look at the whole step with PyTorch's default AdamW, in recorded predictions. The segments
+# are residual blocks and *whole* attention layers. The table has three models, in float32 (`fp32`)
+# and under autocast (`bf16-amp`), with fused attention (`sdpa`) and with eager attention, which
+# keeps its scores (`eager`).
 #
 # **Predict.** By what percentage does checkpointing lower SDXL's peak at batch 1, in float32 with
 # fused attention?
@@ -159,9 +158,9 @@ pd.Series(saves).unstack().map("{:.0%}".format)
 # 62 % of SD 2.1's peak, or 68 % of SDXL's. Eager attention comes closest, since activations are
 # then a larger share of the peak. With 8-bit optimizer states, they are a larger share still.
 #
-# The next table has all recorded settings, including 8-bit states and the library's call. For each
-# model it shows the six that save the most. (Its largest batches for an A100 are low estimates,
-# because they assume that gradients grow with the batch.)
+# We also recorded settings with 8-bit states and with the library's call. Of all recorded settings,
+# the next table shows each model's six that save the most. (Its largest batches for an A100 are low
+# estimates, because they assume that gradients grow with the batch.)
 
 # %% id="grid"
 grids = {model: recorded.tried(model) for model in ("sd21-unet", "sdxl-unet")}
@@ -180,11 +179,10 @@ print(f"SD 2.1 with latents of 64 x 64, the call: {call}; SDXL, a step: {spread}
 pd.concat(best)
 
 # %% [markdown] id="read-grid"
-# With 8-bit states, SDXL reaches its 68 % with eager attention. SD 2.1 reaches its 62 % in float32
-# with fused attention, on 15 images with latents of 64 x 64 (`size 64`); eager attention comes
-# close. The tutorial's code uses latents of this size, and with them its batch sizes of 4 and 12
-# both fit. At 768 pixels, with eager attention and without checkpointing, batch 4 fits only in
-# float32 with 8-bit states.
+# With 8-bit states and eager attention, SDXL reaches the tutorial's 68 %. SD 2.1 reaches its 62 %
+# with 8-bit states in float32, on 15 images with latents of 64 x 64 (`size 64`), with fused
+# attention; with eager attention it comes close. The tutorial's code uses latents of this size, and
+# with them its batches of 4 and 12 both fit.
 #
 # What does the call save under the conditions of the tutorial's own code?
 
@@ -219,18 +217,18 @@ plots.ledger_bars(ledgers, title=title, cards_gib=(40, 80), predicted=list(ledge
 # A step has two peaks (chapter 01). Forward and backward hold parameters, states and activations.
 # The update holds parameters, states, gradients and, with PyTorch's default AdamW on a GPU, a
 # temporary copy of the parameters. SDXL has 2.6 billion parameters and here only one image, so the
-# update's peak is higher. Checkpointing lowers only the peak of forward and backward, so it saves
-# nothing here. Lower the update first, with fused AdamW, 8-bit states, or fewer trainable
-# parameters (chapter 10).
+# update's peak is the higher one. Checkpointing lowers only the other peak, so it saves nothing
+# here. Lower the update first, with fused AdamW, 8-bit states, or fewer trainable parameters
+# (chapter 10).
 #
 # ## Which batch fits?
 #
 # With a fused update, parameters ($P$), gradients and AdamW's two states take $4P$. The rest of the
-# memory is for images. For how many? We tried larger and larger batches on an *emulated* A100 until
-# PyTorch's own allocator refused one.
+# memory is for images. To find out how many fit, we tried larger and larger batches on an
+# *emulated* A100 until PyTorch's own allocator refused one.
 #
 # **Predict.** SD 2.1 trains at 768 pixels in float32, with fused attention and without
-# checkpointing. Which batch fits on an 80 GB A100?
+# checkpointing. What is the largest batch that fits on an 80 GB A100?
 
 # %% id="guess-batch"
 guess = None  # images
@@ -249,13 +247,10 @@ pd.DataFrame({"largest batch": largest})
 
 # %% [markdown] id="read-largest-batch"
 # The tutorial's batches are 4 without checkpointing and 12 with it. With eager attention at 768
-# pixels, both are a little too large for the emulated A100. But the largest that fit also have a
-# ratio of three. Today's fused kernel alone allows a larger batch than eager attention with
+# pixels, both are a little too large for the emulated A100, but the largest batches that fit also
+# have a ratio of three. The fused kernel alone allows a larger batch than eager attention with
 # checkpointing, and costs nothing. Under autocast, SDXL's batch 4 also fits with the fused kernel
 # alone.
-#
-# (The tutorial also promises 2.7 times the throughput for a 50-layer transformer. Companion 11b
-# counts the work.)
 #
 # ## A trainer that draws
 #
@@ -264,9 +259,9 @@ pd.DataFrame({"largest batch": largest})
 # alone; the optimizer updates it, and the average follows.](figures/11-latent-step.svg)
 #
 # This is Stable Diffusion's training step at a small size, with diffusers' own parts. The images
-# are scikit-learn's handwritten digits, enlarged to 32 x 32. First we train the autoencoder. Its
-# latents are 8 x 8. Its loss is the error of the decoded image, plus a small penalty that pulls the
-# latents toward a normal distribution (`kl`).
+# are scikit-learn's handwritten digits, enlarged to 32 x 32. First we train the autoencoder, which
+# makes latents of 8 x 8. Its loss is the error of the decoded image, plus a small penalty that
+# pulls the latents toward a normal distribution (`kl`).
 
 # %% id="autoencoder"
 images, labels = data.digits(32)
@@ -295,18 +290,18 @@ print(f"mean squared error {error.item():.3f}")
 # %% [markdown] id="parts-text"
 # The scheduler adds noise of variance 1 and expects latents of about the same variance. So Stable
 # Diffusion multiplies its latents by 0.18215, one over *their* standard deviation. Tutorials copy
-# that number for every model. Our latents have a different mean and standard deviation in each
-# channel, and `denoising_loss` uses those.
+# that number for every model. But our latents have a different mean and standard deviation in each
+# channel, so `denoising_loss` uses those.
 #
 # The U-Net reads the digit as text: `encoder_hidden_states`. Ten fixed vectors replace the frozen
 # text encoder; for ten words, its outputs would be fixed too.
 #
 # `EMAModel` keeps an *exponential moving average* of the weights: after each update the average
-# moves toward them, by a smaller share as training goes on. We draw with the average.
+# moves toward the new weights, by a smaller share as training goes on. We draw with the average.
 #
 # `update` needs three kinds of random numbers: the noise, the timesteps (how much noise is added),
-# and the choice of which nine in ten images keep their text. It draws them for the whole effective
-# batch and then splits them, so they don't depend on the number of micro-batches.
+# and which images, about nine in ten, keep their text. It draws them for the whole effective batch
+# and then splits them, so they don't depend on the number of micro-batches.
 
 # %% id="parts"
 betas = {"beta_start": 0.00085, "beta_end": 0.012}  # Stable Diffusion's
@@ -464,8 +459,7 @@ def updates_once():
 # Does the U-Net learn the same with checkpointing and accumulation? A U-Net normalizes channels
 # within one image, not over the batch, and the random numbers are those of the effective batch. So
 # accumulation changes only the order of a sum. Checkpointing changes nothing; on a CPU, not even a
-# bit. The next cell compares the training, and the one after it the memory: plain `update` keeps
-# all activations, and `num` is the number of micro-batches.
+# bit. The next two cells compare the training and the memory; `num` is the number of micro-batches.
 
 
 # %% id="same"
@@ -490,10 +484,10 @@ in_mib = pd.DataFrame(rows).T / MIB
 in_mib.loc[:, in_mib.max() >= 0.05].T.round(1).rename_axis("MiB")
 
 # %% [markdown] id="read-trainer-peaks"
-# From left to right, activations fall, and with micro-batches gradients rise. `parameters` are the
-# U-Net's and the autoencoder's. `inputs` are the images and **the average, one more copy of the
-# U-Net's weights**. No technique of this course makes that copy smaller. (It's used once per
-# update, so you can keep it in the host's memory.)
+# Both techniques lower the activations. Micro-batches raise the gradients, which the later ones
+# find in memory. `parameters` are the U-Net's and the autoencoder's. `inputs` are the images and
+# **the average, one more copy of the U-Net's weights**. No technique of this course makes that copy
+# smaller. (It's used once per update, so you can keep it in the host's memory.)
 #
 # Now we train, with checkpointing and two micro-batches. There is time for only a few updates, so
 # the U-Net sees only the 30 images of each digit that are closest to the digit's mean. Losses
@@ -525,8 +519,8 @@ plots.training_curves({"both techniques": means}, **words)
 # %% [markdown] id="sample-text"
 # Does a low loss mean good pictures? To draw, we start with pure noise and, step by step, remove
 # the noise that the U-Net predicts. *Guidance* makes drawings clearer: the difference between the
-# predictions with and without the word counts three times. So that the U-Net also learns to predict
-# without a word, one training image in ten had no word.
+# predictions with and without the word counts three times. The U-Net learned to predict without a
+# word too, since one training image in ten had none.
 #
 # A classifier (nearest neighbor among the true digits) then reads the drawings of three models: the
 # untrained U-Net, the U-Net after the last update (*raw*), and the average.

@@ -32,11 +32,11 @@ from tutorial_lib.units import GIB, Bytes
 # %% [markdown] id="segments-text"
 # ## Which segments suit which U-Net?
 #
-# The library's call, `enable_gradient_checkpointing()`, has no option for finer or coarser
-# segments. To choose your own, replace a module's `forward`, as in chapter 05. We cut Stable
-# Diffusion 2.1 into segments in three ways: by the library's call; by residual blocks and *whole*
-# attention layers ("blocks"); and by the nine levels of chapter 11's first figure. The table
-# predicts how much memory one image adds to parameters and gradients.
+# You can choose your own segments by replacing a module's `forward`, as in chapter 05. We cut
+# Stable Diffusion 2.1 in three ways: into the nine levels of chapter 11's first figure, into
+# residual blocks and *whole* attention layers ("blocks"), and by the library's call,
+# `enable_gradient_checkpointing()`. The table predicts how much memory one image adds to parameters
+# and gradients.
 
 
 # %% id="through"
@@ -78,9 +78,10 @@ pd.DataFrame({"an image": an_image})
 # last level is recomputed, all of its activations are in memory at once. "Blocks" need less memory
 # than the library's call, because they include the layers that the call leaves out.
 #
-# Is that a rule? The next cell tries both on SDXL, with one image of 1024 x 1024 pixels. It prints,
-# from recorded predictions, how much memory backward adds to parameters and states. Most of that is
-# gradients, which are the same for both, so the difference is in activations.
+# Is that true of every U-Net? The next cell compares both on SDXL, with one image of 1024 x 1024
+# pixels. It prints, from recorded predictions, how much memory backward adds to parameters and
+# states. Most of that is gradients, which are the same for both, so the difference is in
+# activations.
 
 # %% id="bench-sdxl"
 rows = recorded.load("predicted").rows
@@ -89,16 +90,15 @@ for way in ("per-block", "library-switch"):
     print(f"{way:<14} {Bytes(report['phases']['backward'] - report['baseline_bytes'])}")
 
 # %% [markdown] id="sizes-text"
-# On SDXL, the library's call needs less memory than "blocks". One attention layer of SDXL holds two
+# On SDXL, the library's call needs less memory than "blocks", because one attention layer holds two
 # to ten transformer blocks. "Blocks" recomputes a whole layer at once; the library's call
-# recomputes one transformer block at a time. (This peak comes near the end of backward, in a layer
-# with two blocks, when nearly all gradients are in memory. In the table above they were in memory
-# from the start.)
+# recomputes one transformer block at a time.
 #
 # ## How large may the image be?
 #
 # Twice the side means four times the pixels, and sixteen times the *pairs* of pixels. A fused
-# attention kernel keeps something for each pixel. Eager attention keeps something for each pair.
+# attention kernel keeps a few numbers for each pixel. Eager attention also keeps the scores, a
+# number for each pair.
 #
 # **Predict.** With eager attention, by what factor do SD 2.1's saved bytes grow if an image's side
 # grows from 512 to 1024 pixels?
@@ -128,8 +128,8 @@ plots.growth(curves, xlabel="side of the image in pixels (both axes logarithmic)
 
 # %% [markdown] id="read-sizes"
 # Both axes are logarithmic, so a power is a straight line. The fused line is straight: four times
-# the bytes for four times the pixels. The eager line bends upwards. For small images, most of its
-# bytes belong to pixels; for large images, most belong to pairs.
+# the bytes for four times the pixels. The eager line bends upwards, because for small images most
+# of its bytes belong to pixels, and for large images most belong to pairs.
 #
 # So with fused attention, one number describes this U-Net's memory: its bytes per pixel. The side
 # of the largest image follows from a square root:
@@ -141,14 +141,15 @@ side = int(((80 * GIB - states) / per_pixel) ** 0.5) // 64 * 64
 print(f"{per_pixel / 1024:.2f} KiB a pixel; on 80 GiB one image of {side} x {side}")
 
 # %% [markdown] id="frozen-text"
-# So the image's size has the largest effect on a U-Net's memory. That is why Stable Diffusion
-# trains on latents: 64 x 64 x 4 values instead of 512 x 512 x 3.
+# Because the image's size matters so much, Stable Diffusion trains on latents: 64 x 64 x 4 values
+# instead of 512 x 512 x 3.
 #
 # ## What does the frozen autoencoder cost?
 #
-# The tutorial's trainer freezes the autoencoder only `if use_checkpointing`, but it encodes
-# under `no_grad`. Is either precaution enough? The next cell encodes an image of 512 x 512 pixels
-# in three ways: with trainable weights, with `requires_grad_(False)`, and under `no_grad`.
+# The trainer in chapter 11's tutorial freezes the autoencoder only `if use_checkpointing`, but it
+# encodes under `no_grad`. Is either precaution enough by itself? The next cell encodes an image of
+# 512 x 512 pixels in three ways: with trainable weights, with `requires_grad_(False)`, and under
+# `no_grad`.
 #
 # **Predict.** With trainable weights, how many GiB wait for backward?
 
@@ -215,10 +216,10 @@ print(f"the encoder's: {encoding:.1f} GiB{beside(guess, encoding)}")
 report
 
 # %% [markdown] id="read-published"
-# With the U-Net checkpointed, the peak is **not the U-Net's**. The peak comes before the U-Net's
-# forward (the report calls that phase `zero`), while the encoder works at 768 x 768. The encoder's
-# tensors are freed one after the other, so the report calls them `temporary`. The weights' moving
-# average, one more copy of them, is listed under `inputs`.
+# With the U-Net checkpointed, the peak is **not the U-Net's**. It comes before the U-Net's forward
+# (the report calls that phase `zero`), while the encoder processes images of 768 x 768. Its tensors
+# are freed one after the other, so the report calls them `temporary`. The moving average, one more
+# copy of the U-Net's weights, is listed under `inputs`.
 #
 # There are three fixes. `vae.enable_slicing()` encodes one image at a time, and the peak is then in
 # the U-Net's backward. Smaller micro-batches lower both peaks. Or you compute the latents once,
@@ -228,11 +229,10 @@ report
 #
 # The tutorial of chapter 11 promises "2.7 times the throughput" for a transformer of 50 layers that
 # goes from batch 4 to a checkpointed batch of 12. The tutorial uses the same two batches for SD
-# 2.1's U-Net. Can either model process 2.7 times as many samples *a second*? For that, the step
-# with 12 samples may take only 11 % longer, since 3 / 1.11 is 2.7. (The tutorial's own table says
-# that this step takes 30 % longer, which would mean 2.3 times.) Yet that step does more than three
-# times the work: it has three times the samples, and runs each block's forward twice. We count that
-# work:
+# 2.1's U-Net. Can either model process 2.7 times as many samples *a second*? For that, a step with
+# 12 samples may take only 11 % longer than a step with 4, since 3 / 1.11 is 2.7. Yet the larger
+# step does more than three times the work: it has three times the samples, and runs each block's
+# forward twice. We count that work:
 
 
 # %% id="throughput-flops"
@@ -252,9 +252,9 @@ for model, way in (("transformer-50", "per-block"), ("sd21-unet", "library-switc
 
 # %% [markdown] id="batch-text"
 # Does the larger batch fit? Take a GPU on which a plain step with 4 samples just fits. Does a step
-# with 12 samples fit there, with a checkpoint around each block? The next cell predicts both peaks
+# with 12 samples fit there too, if each block is checkpointed? The next cell predicts both peaks
 # with fused AdamW, in two settings: fused attention under autocast to bfloat16, and eager attention
-# in float32. (This cell takes longer than the others.)
+# in float32.
 
 # %% id="threefold"
 peaks, batches = {}, {"4, plain": (4, "none"), "12, checkpointed": (12, "per-block")}
@@ -305,7 +305,7 @@ pd.DataFrame(speeds).T
 
 # %% [markdown] id="read-speed"
 # (The table is empty without a GPU.) Is batch 12 with the call 2.7 times as fast as batch 4 without
-# it? If images per second still grow with the batch, the GPU wasn't fully used before.
+# it? If images per second still grow with the batch, the smaller batch didn't keep the GPU busy.
 
 # %% id="verdict-throughput"
 fits = {name: 3 if part <= 1 else 1 for name, part in share.items()}  # times the batch

@@ -5,8 +5,8 @@
 # Sana. Like chapter 11's U-Net they learn to remove noise from latents, but they have neither
 # levels nor skips. In this chapter you find out where their bytes are, what
 # `enable_gradient_checkpointing()` leaves in memory, and which step fits which card. Then you write
-# such a model's loss, and put checkpointing and accumulation into one loop. Is it the same
-# training?
+# such a model's loss, and check that checkpointing and accumulation together leave its training the
+# same.
 #
 # The chapter is a companion: no lab and no later chapter needs it. Read chapter 11 first.
 #
@@ -44,8 +44,8 @@ torch.set_num_threads(1)  # small steps gain nothing from a second core
 #
 # A *diffusion transformer* (DiT; Peebles and Xie, 2023) cuts the latents into patches of 2 x 2, and
 # each patch becomes a token. The timestep says how much noise there is, and the text says what to
-# draw. A vector `c` summarizes both, one for each image. Each block reads `c` in its *adaptive
-# layer norm* (adaLN):
+# draw. For each image, one vector `c` summarizes both. Each block reads `c` in its *adaptive layer
+# norm* (adaLN):
 #
 # ```text
 # (shift, scale, gate) twice = Linear(SiLU(c))       six rows of the width, for each image
@@ -53,7 +53,7 @@ torch.set_num_threads(1)  # small steps gain nothing from a second core
 # x = x + gate · MLP(norm(x) · (1 + scale) + shift)      with the second three
 # ```
 #
-# The first line's linear layer is the block's *modulation*: it maps one row of the width to six.
+# The first line's linear layer is the block's *modulation*.
 #
 # **Write.** `run_block`: the three lines above, with the layers of a diffusers block. They are
 # `block.norm1.linear` (after `F.silu`), `block.attn`, `block.ff`, and `block.norm2` for both norms,
@@ -101,7 +101,7 @@ def runs_as_diffusers_does():
 # Let the width be $d$. In a block, attention has four matrices of $d \times d$, and the MLP has
 # $8 d^2$ parameters.
 #
-# **Predict.** What share of a block's parameters belongs to the modulation?
+# **Predict.** What percentage of a block's parameters belongs to the modulation?
 
 # %% id="guess-modulation"
 guess = None  # %
@@ -138,21 +138,21 @@ plots.opposite_bars(found, title=title)
 
 # %% [markdown] id="read-modulation"
 # The modulation has a third of the parameters, and almost no activations: it runs once per image,
-# not once per token. So checkpointing saves nothing on it. Its gradients and AdamW's states take
-# three times the bytes of its weights. (PixArt shares one modulation among all blocks.) But the
-# modulation's scales and gates *multiply* large tensors. For each product, autograd keeps a norm's
-# result or a layer's result.
+# not once per token. So checkpointing saves nothing on it, while its gradients and AdamW's states
+# take three times as much as its weights. (PixArt shares one modulation among all blocks.) But its
+# scales and gates *multiply* large tensors, and for each product autograd keeps that tensor:
+# *norms, gates* in the figure.
 #
 # ## Where are the bytes?
 #
-# A block of Stable Diffusion 3 has two streams side by side, one for the image's tokens and one for
-# the text's (*MMDiT*). Each stream has its own layers, and attention sees both. Stable Diffusion
-# 3.5 Medium has 24 blocks of width 1536. The first thirteen have a second attention, over only the
-# image's tokens. The next cell predicts the published transformer. An image of 1024 x 1024 pixels
-# has 4096 tokens, and its text has 333.
+# A block of Stable Diffusion 3 has two streams, one for image tokens and one for text tokens
+# (*MMDiT*). Each stream has its own layers, and attention runs over both. Stable Diffusion 3.5
+# Medium has 24 blocks of width 1536. The first thirteen have a second attention, over image tokens
+# only. The next cell predicts the published transformer, for an image of 1024 x 1024 pixels (4096
+# tokens) and its text (333 tokens).
 #
-# **Predict.** In chapter 11, some of a U-Net's levels kept far more than ten times as much as
-# others. In this transformer, the heaviest block keeps how many times as much as the lightest?
+# **Predict.** In chapter 11, some levels of a U-Net kept far more than ten times as much as others.
+# In this transformer, how many times as much as the lightest block does the heaviest keep?
 
 # %% id="guess-flat"
 guess = None  # times
@@ -183,9 +183,8 @@ title = "SD 3.5 Medium, one image of 1024 pixels, float32, predicted"
 plots.opposite_bars(found, title=title)
 
 # %% [markdown] id="read-depth"
-# In chapter 11's U-Net, the first and last levels keep most. In this transformer every block keeps
-# about the same, and parameters are spread evenly too. So no block is better to checkpoint than
-# another. Chapter 06's rule for equal transformer blocks holds: one segment per block.
+# Every block keeps about the same, and parameters are spread evenly too. So no block is better to
+# checkpoint than another, and chapter 06's rule for equal blocks holds: one segment per block.
 #
 # ## What does the switch wrap?
 #
@@ -193,9 +192,9 @@ plots.opposite_bars(found, title=title)
 # activations were kept; if it runs twice, they were recomputed. With a hook on each layer, chapter
 # 11 found that the U-Net's switch leaves many layers out.
 #
-# **Write.** `count_runs`: the names of all layers that run, and how often each runs in one
-# `step()`. A layer is a module without children. `register_forward_pre_hook` returns a handle, and
-# `handle.remove()` removes the hook.
+# **Write.** `count_runs`, which returns how often each layer runs in one `step()`, by name. A layer
+# is a module without children. `register_forward_pre_hook` returns a handle, and `handle.remove()`
+# removes the hook.
 
 
 # %% id="count-runs"
@@ -272,11 +271,11 @@ pd.DataFrame(tables).fillna(0).astype(int)
 # patches. Every block is a segment, modulation included. So the switch leaves two things in memory:
 # the blocks' inputs (the *boundaries*) and the activations of the ends.
 #
-# **Write.** `boundaries`: the bytes of all blocks' inputs. Each block has two inputs, the image's
-# tokens and the text's. In both models both inputs wait. (A one-stream block joins them itself.
-# Ignore `c`, which is small.) The width is `num_attention_heads * attention_head_dim`. `config` is
-# a dict. Flux has `num_layers` two-stream blocks and `num_single_layers` one-stream blocks; the
-# other model's `config` lacks the second key.
+# **Write.** `boundaries`: the bytes of all blocks' inputs. Each block has two inputs, image tokens
+# and text tokens, and both wait for backward. (A one-stream block joins them itself. Ignore `c`,
+# which is small.) The width is `num_attention_heads * attention_head_dim`. `config` is a dict. Flux
+# has `num_layers` two-stream blocks and `num_single_layers` one-stream blocks; the other model's
+# `config` lacks the second key.
 
 
 # %% id="boundaries"
@@ -320,11 +319,17 @@ pd.Series({name: str(Bytes(num)) for name, num in rows.items()})
 # %% [markdown] id="fits-text"
 # ## Which step fits which card?
 #
-# Predicting a step of 57 blocks takes a while, and there are only two kinds of blocks. So we
-# predict three small models: one with a block of each kind, one with one more of the first kind,
-# and one with one more of the second. The differences are what one block of each kind adds, and the
-# total is linear in the numbers of blocks. That holds as long as the peak stays at the same moment
-# of the step, so the next cells check it once.
+# Predicting a step of 57 blocks takes a while, but there are only two kinds of blocks, so we
+# predict three small models:
+#
+# ```text
+# A B       one block of each kind
+# A A B     less the first line: what one more A adds
+# A B B     less the first line: what one more B adds
+# ```
+#
+# The total is linear in the numbers of blocks, as long as the peak stays at the same moment of the
+# step. The next cells check that once.
 
 
 # %% id="line"
@@ -360,11 +365,11 @@ print(f"three and two blocks, by the line and predicted: {line / direct:.4f}")
 
 # %% [markdown] id="predict-flux"
 # Now we predict both published models, on one image of 1024 pixels. In Stable Diffusion 3.5 Medium
-# we train all weights, under autocast to bfloat16, with fused AdamW. Flux.1-dev has 11.9 billion
-# parameters. Its weights are bfloat16 and frozen, and we train LoRA matrices of rank 16 (chapter
-# 10). Latents and text embeddings were computed beforehand, so the autoencoder and the text
-# encoders are not on the card. (One of them, T5-XXL, takes about 9 GiB in bfloat16.) The CUDA
-# context isn't counted either.
+# we train all weights, under autocast to bfloat16, with fused AdamW. In Flux.1-dev, which has 11.9
+# billion parameters, the weights are bfloat16 and frozen, and we train LoRA matrices of rank 16
+# (chapter 10). Latents and text embeddings were computed beforehand, so the autoencoder and the
+# text encoders are not on the card. (One encoder, T5-XXL, takes about 9 GiB in bfloat16.) The CUDA
+# context isn't counted.
 #
 # **Predict.** With the switch, how many GiB does Flux's step need? (Its weights take 22.2 GiB.)
 
@@ -387,15 +392,15 @@ title = "One image of 1024 pixels, at the peak of the step"
 plots.ledger_bars(steps, title=title, cards_gib=(24, 48), predicted=list(steps))
 
 # %% [markdown] id="read-fits"
-# Most of Flux's step without checkpointing is activations. The switch removes nearly all of them,
-# so mostly frozen weights are left. The step is just too large for a 24 GiB card. With weights in 8
-# or 4 bits (companion 01b) it fits.
+# Without checkpointing, most of Flux's peak is activations. The switch removes nearly all of them,
+# so mostly frozen weights are left. The step is then just too large for a 24 GiB card, but with
+# weights in 8 or 4 bits (companion 01b) it fits.
 #
-# In Stable Diffusion 3.5 the switch also removes the activations, but the step's peak falls by much
-# less. The peak has moved to the end of backward, when all gradients are in memory along with the
-# weights and AdamW's states. Reduce those first, with 8-bit states or LoRA (chapter 14). The model
-# also has a buffer of positions for images of up to 6144 pixels, which takes nearly 1 GiB. Flux
-# computes its positions instead.
+# In Stable Diffusion 3.5 the switch also removes the activations, but the peak falls by much less,
+# because it moves to the end of backward, when all gradients are in memory along with the weights
+# and AdamW's states. Reduce those first, with 8-bit states or LoRA (chapter 14). The model also has
+# a buffer of positions for images of up to 6144 pixels, which takes nearly 1 GiB. Flux computes its
+# positions instead.
 
 # %% [markdown] id="trainer-text"
 # ## Is it the same training?
@@ -406,9 +411,9 @@ plots.ledger_bars(steps, title=title, cards_gib=(24, 48), predicted=list(steps))
 # text encoder. The same vector also serves as the summary of the text. As in chapter 11, one image
 # in ten has no word, since guidance compares predictions with and without a word.
 #
-# One thing is newer than in chapter 11. Like Stable Diffusion 3 and Flux, we mix latents and noise
-# along a straight line (*rectified flow*): `(1 - share) * latents + share * noise`. The model
-# predicts the line's direction, `noise - latents`. To draw, you follow the line back.
+# Unlike chapter 11, but like Stable Diffusion 3 and Flux, we mix latents and noise along a straight
+# line (*rectified flow*): `(1 - share) * latents + share * noise`. The model predicts the line's
+# direction, `noise - latents`. To draw, you follow the line back.
 
 # %% id="models"
 latents, digits = data.digits()  # (1797, 1, 8, 8)
@@ -512,8 +517,8 @@ assert_same_training(plain, both, make=make)
 # On this CPU checkpointing doesn't change a single bit. (On a GPU, fused attention may itself
 # differ from run to run.) Accumulation changes only the order of a sum. What about the memory?
 #
-# **Predict.** An update on 64 images is checkpointed and split into four micro-batches. To what
-# percentage do the activations fall at the peak, compared with the plain update?
+# **Predict.** An update on 64 images is checkpointed and split into four micro-batches. What
+# percentage of the plain update's activations is left at the peak?
 
 # %% id="guess-falls"
 guess = None  # %
@@ -532,9 +537,9 @@ print("MiB, counted")
 (pd.DataFrame(table).T / MIB).round(1)
 
 # %% [markdown] id="end"
-# Only a quarter of the images is in memory at a time. Of these, only boundaries are kept, and one
-# block is recomputed at a time. This transformer has two blocks, so one block is half of it. With
-# 24 or 57 blocks, one block is almost nothing, as above.
+# Only a quarter of the images is in memory at a time. Of these images, only boundaries are kept,
+# and one block is recomputed at a time. One block is half of this small transformer; of 24 or 57
+# blocks, it's almost nothing.
 #
 # ## What you can now do
 #

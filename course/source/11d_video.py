@@ -4,7 +4,7 @@
 # A video model is a diffusion transformer (companion 11c) with more tokens: its blocks are all
 # alike, and each second of video has thousands of tokens. In this companion you count a video's
 # tokens, compare predictions with what others measured on an A100, and see what really doesn't fit:
-# a backward pass through the decoder of the VAE.
+# a backward pass through the VAE's decoder.
 #
 # No lab and no later chapter needs this companion.
 #
@@ -26,9 +26,9 @@ torch.set_num_threads(1)  # sums in one order
 # %% [markdown] id="tokens-text"
 # ## How many tokens does a video have?
 #
-# The VAE of CogVideoX (Yang et al., 2024) makes latents of a video. Height and width shrink to an
-# eighth. The first frame is encoded alone; after it, every four frames become one latent frame. The
-# transformer cuts each latent frame into patches of 2 x 2, and each patch becomes a token.
+# CogVideoX's VAE (Yang et al., 2024) turns a video into latents. Height and width shrink to an
+# eighth. The first frame is encoded alone; after that, every four frames become one latent frame.
+# The transformer cuts each latent frame into patches of 2 x 2, and each patch becomes a token.
 #
 # **Write.** `video_tokens`, two lines.
 
@@ -55,11 +55,12 @@ def tokens_are_right():
 
 
 # %% [markdown] id="depth-text"
-# Six seconds of video are 49 frames of 480 x 720. The transformer also gets 226 text tokens. The
-# next cell predicts what CogVideoX-2B's transformer keeps for backward, block by block, if all of
-# it is trained in bfloat16.
+# Six seconds of video are 49 frames, here of 480 x 720 pixels. The transformer also gets 226 text
+# tokens. The next cell predicts what CogVideoX-2B's transformer keeps for backward, by number of
+# blocks, if all its weights are trained in bfloat16.
 #
-# **Predict.** By what factor do its saved bytes fall if each block is checkpointed?
+# **Predict.** By what factor do the saved bytes of all 30 blocks fall if each block is
+# checkpointed?
 
 # %% id="guess-factor"
 guess = None  # times
@@ -101,7 +102,7 @@ plots.growth(curves, xlabel="blocks", title="What CogVideoX-2B keeps, predicted"
 
 # %% [markdown] id="depth-read"
 # The blocks are alike, so the bytes are spread evenly, and a block's input is a small part of what
-# the block keeps. Chapter 12 has the opposite case, a 3-D U-Net.
+# the block keeps. (Chapter 12 has the opposite case, a 3-D U-Net.)
 #
 # ## Others measured it
 #
@@ -147,15 +148,14 @@ for batch, rank, on, reserved in ROWS:
 pd.DataFrame(table, index=["predicted, GiB", "reserved on an A100"]).T
 
 # %% [markdown] id="measured-read"
-# Without checkpoints the prediction is a few percent below what was reserved; with four videos and
-# checkpoints it is further below. The allocator reserves more than the tensors take. The difference
-# is largest where large tensors of many sizes come and go, as in a recomputation (chapter 02). The
-# third row can show only that the prediction stays below its bound.
+# Our predictions are lower, because the allocator reserves more than the tensors take. The
+# difference is largest where large tensors of many sizes come and go, as in a recomputation
+# (chapter 02). The third row shows only that the prediction stays below its bound.
 #
 # ## The decoder in a backward pass
 #
-# Training compares *latents*, so it needs no backward pass through the VAE. A loss on pixels needs
-# one (a reward model, a perceptual loss, distillation of the decoder).
+# Training compares *latents*, so it needs no backward pass through the VAE. A loss on pixels does
+# (a reward model, a perceptual loss, distillation of the decoder).
 #
 # **Predict.** Nine frames of 480 x 720 are three latent frames. How many GiB does the decoder keep
 # for backward?
@@ -196,9 +196,9 @@ pd.DataFrame(rows, index=["plain, GiB", "checkpointed"]).T.round(1).rename_axis(
 # %% [markdown] id="decoder-read"
 # For one second of video (8 frames), the decoder keeps more than all blocks of the transformer do
 # for six seconds. Checkpoints help here, too. But this decoder is causal in time: it processes a
-# few latent frames at a time, and passes the last ones on in a cache. In the gallery
-# (`14b_gallery`, case 34), a recomputation reads a cache that has changed since forward. So compare
-# gradients before you train:
+# few latent frames at a time, and caches the last ones for the next frames. A recomputation that
+# reads a changed cache gives wrong gradients (`14b_gallery`, case 34). So compare gradients before
+# you train:
 
 
 # %% id="same"
