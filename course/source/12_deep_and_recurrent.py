@@ -68,13 +68,13 @@ pd.DataFrame({"times less": times_less}).T
 # seven. Segments of one block, which chapter 06 recommends for a transformer, are by far the worst.
 # A block of this ResNet keeps three times the bytes of its input (the code below counts them): the
 # input itself, one more tensor of that size, and four of a quarter of that size. A checkpoint must
-# keep the input, so segments of one block save at most a factor of three. Chapter 06's transformer
-# block keeps sixteen times its input, so its input hardly matters.
+# keep the input, so segments of one block divide the memory by three at most. Chapter 06's
+# transformer block keeps sixteen times its input, so there the input hardly matters.
 #
 # If a block keeps $r$ times its input, the best segment has $\sqrt{n / r}$ blocks (chapter 06).
 # With $n = 333$ and $r = 3$ that is about ten, not $\sqrt{333} = 18$.
 #
-# On this machine we count the peak of a thousand layers with four channels instead of sixteen, on
+# Now we run a thousand layers and count their peak, with four channels instead of sixteen, on
 # digits of 8 x 8 pixels.
 #
 # **Predict.** By what factor does the peak fall with segments of 8 blocks?
@@ -117,7 +117,7 @@ pd.DataFrame(table, index=["peak", "FLOPs, times"]).T
 
 # %% [markdown] id="thousand-measured-read"
 # Segments of 8 blocks need less memory than segments of 18, at the same price: nearly all blocks
-# run forward twice, which adds a third to the arithmetic. (Peaks include the weights.)
+# run forward twice, which adds a third to the arithmetic.
 #
 # ## Is it the same training?
 #
@@ -149,8 +149,6 @@ print("every loss equal:  ", losses["none"] == losses["every-6"])
 print("every weight equal:", torch.equal(*weights))
 
 # %% [markdown] id="predict-evaluate"
-# All forty losses and all weights are equal to the last bit.
-#
 # **Predict.** Now both twins classify the 297 unseen images in `eval()`. How many percentage points
 # apart are their accuracies?
 
@@ -171,8 +169,7 @@ print(f"{apart:.0f} points apart{beside(guess, apart)}")
 pd.DataFrame({"% right": right}).map("{:.0f}".format)
 
 # %% [markdown] id="evaluate-read"
-# The accuracies are far apart, although the weights are equal. BatchNorm's running mean and
-# variance differ, and so does its batch counter.
+# The weights are equal, but BatchNorm's running mean and variance aren't, nor is its batch counter.
 #
 # ### Updated twice
 #
@@ -187,9 +184,10 @@ pd.DataFrame({"% right": right}).map("{:.0f}".format)
 # $$ R \leftarrow (1 - m)\,R + m\,\mu, \qquad \text{twice:}\quad
 # R \leftarrow (1-m)^2 R + \big[1-(1-m)^2\big]\,\mu $$
 #
-# With $m = 0.1$, two updates equal one with momentum $0.19$. The gradients do not depend on $R$, so
-# no loss shows it. Which twin looks better is chance: late in training, two updates make the
-# averages noisier. The next cells check the formula on one block, after five batches.
+# With $m = 0.1$, two updates equal one with momentum $0.19$. The gradients don't depend on $R$, so
+# no training loss shows the difference. The checkpointed twin isn't better in general: late in
+# training, two updates make the averages noisier. The next cells check the formula on one block,
+# after five batches.
 
 
 # %% id="bench"
@@ -328,9 +326,8 @@ pd.DataFrame({way: {name: found(run, **options) for name, options in cures.items
 # %% [markdown] id="cures-read"
 # The number of batches is BatchNorm's own count; five is right. The smaller momentum is right only
 # if a block runs exactly twice. In a segment without checkpointing (often the last) it is wrong,
-# without any error. The copies are right in both cases, to the last bit. (Spectral norm also
-# computes with its buffers, so clone them before forward, and start the recomputation from
-# those clones.)
+# without any error. The copies are right in both cases, to the last bit. (Spectral norm, which also
+# reads its buffers, needs more: see case 36 in the gallery, `14b`.)
 #
 # If the statistics are switched off, the recomputation saves fewer tensors than forward did, since
 # forward also saved the running statistics. So PyTorch raises an error.
@@ -339,10 +336,10 @@ pd.DataFrame({way: {name: found(run, **options) for name, options in cures.items
 # update, unless the checkpoint contains a graph break. In compiled code, the smaller momentum makes
 # the statistics wrong, and copies raise an error, since a compiled checkpoint doesn't accept such a
 # `context_fn`. But a checkpoint around a compiled block repeats the update, as without compiling.
-# `num_batches_tracked` tells you which case you have.
+# `num_batches_tracked` shows whether the update was repeated.
 #
-# So without compiling, use copies. Here is the twin again, for five updates. Each block is
-# checkpointed, and the recomputation uses copies.
+# So without compiling, use copies. Here is the twin again, for five updates, with each block
+# recomputed on copies.
 
 
 # %% id="cured-twin"
@@ -424,12 +421,12 @@ pd.DataFrame({"gradient": seen})
 # %% [markdown] id="besides-read"
 # PyTorch restores only its own random state, not Python's. A branch on the data is safe if the
 # recomputation computes the same bits, as it does here. On a GPU a kernel may add in a different
-# order, and a value close to the threshold may change sides (companion 12c).
+# order, so that a value close to the threshold crosses it (companion 12c).
 #
 # PyTorch catches a random branch only if the second run saves fewer tensors, or tensors of a
-# different shape or dtype: it never compares values. It notices a changed input only if that is a
-# positional argument and was changed by PyTorch, not by NumPy or through `.data`. It doesn't check
-# inputs in lists or keyword arguments.
+# different shape or dtype: it never compares values. It notices a changed input only if the input
+# is a positional argument and was changed by PyTorch, not by NumPy or through `.data`. It doesn't
+# check inputs in lists or keyword arguments.
 #
 # So compare gradients once, as chapter 05 does. Pass changing state to the block as an argument.
 # Update counters in the training loop, not in `forward`.
@@ -453,7 +450,8 @@ for side in (64, 128):
 pd.DataFrame(volumes, index=["none", "per block", "times less"]).T
 
 # %% [markdown] id="volumes-where-text"
-# Why do they save so little? The next table shows each block's share of the saved bytes.
+# Why do these checkpoints save so little? The next table shows each block's share of the saved
+# bytes.
 
 # %% id="volumes-where"
 saved = Counter()
@@ -467,16 +465,15 @@ shares.map("{:.0%}".format).to_frame("share of the saved bytes, predicted")
 # %% [markdown] id="volumes-read"
 # Checkpointing helps where bytes are *spread out* over many segments. The U-Net has nearly three
 # quarters of its bytes in two blocks, at full resolution. While the last block is recomputed, all
-# of its activations are in memory at once, and so is the skip connection that it reads. To save
-# more, make voxels cheaper (16 bits) or fewer (patches). The best case is a model of equal blocks,
-# such as a video transformer (companion 11d).
+# of its activations, half of the total, are in memory at once, and so is the skip connection that
+# it reads. To save more, make voxels cheaper (16 bits) or fewer (patches).
 #
 # ## Long contexts: what is left?
 #
 # Take Llama 2 7B, batch 1, everything in bfloat16, with more positions than it was published with.
 # Its 32 blocks are equal, so memory is linear in depth. We predict a model of two layers and one of
-# three, take the difference as one layer's memory, and extrapolate to 32. At 2,048 tokens a cell
-# compares the result with the recorded prediction of the whole model.
+# three, take the difference as one layer's memory, and extrapolate to 32. At 2,048 tokens we
+# compare the result with a prediction of the whole model.
 #
 # **Predict.** At 131,072 tokens, by what factor does a checkpoint around each block divide the
 # peak?
@@ -553,7 +550,7 @@ plots.ledger_bars(ledgers, title=title, cards_gib=[80], predicted=list(ledgers))
 # linear in the length. With eager attention, one layer's scores would take 32 heads x 131,072² x 2
 # bytes: one TiB.)
 #
-# Large bars for activations and temporaries are left. What is in them?
+# But activations and temporaries still take a lot of memory. What is in them?
 
 # %% id="head"
 tokens, vocabulary = 131_072, 32_000
@@ -564,8 +561,8 @@ sizes["one table of scores, float32"] = tokens * vocabulary * 4
 pd.DataFrame({"bytes": {name: str(Bytes(size)) for name, size in sizes.items()}})
 
 # %% [markdown] id="head-read"
-# They contain the blocks' inputs. The rest belongs to the output head: several float32 tables with
-# a score for each of 32,000 tokens at each of 131,072 positions. No block contains the head, so no
+# Apart from the blocks' inputs, all of it belongs to the output head: several float32 tables with a
+# score for each of 32,000 tokens at each of 131,072 positions. The head is in no block, so no
 # checkpoint around a block helps. Chapter 10d computes the loss for one chunk of positions at a
 # time, and never holds all scores.
 #
@@ -574,8 +571,8 @@ pd.DataFrame({"bytes": {name: str(Bytes(size)) for name, size in sizes.items()}}
 # | architecture | does it help? | is it the same training? |
 # |---|---|---|
 # | ResNet, 1,000 layers | peak divided by five to six | weights yes; statistics only with a cure |
-# | LSTM (`12b`) | $\sqrt T$, or $\log T$ if the state is passed flat | yes; truncation is not |
-# | 3-D U-Net | a fifth less: two blocks hold nearly three quarters | as for BatchNorm |
+# | LSTM (`12b`) | to $\sqrt T$, or $\log T$ if the state is passed flat | yes; truncated, no |
+# | 3-D U-Net | a fifth less: two blocks keep nearly three quarters | as in the ResNet |
 # | video transformer (`11d`) | its blocks are equal: the best case | yes |
 # | mixture of experts (`12c`) | depends on its blocks | only if tokens go to the same experts |
 # | long context | peak divided by four to seven; then the head (`10d`) | yes |

@@ -42,9 +42,9 @@ def checkpoint(function, *args, **options):
 # times.](figures/12-halving.svg)
 #
 # You can cut the $T$ steps into segments of $\sqrt T$, as chapter 06 does with blocks. Chen et al.
-# (2016) also have a plan for $O(\log T)$ memory, *halving*: cut the sequence in the middle,
-# checkpoint the left half, and do the same within each half. While backward is in the last step,
-# only the inputs of $\log_2 T$ left halves are in memory.
+# (2016) also propose *halving*, for $O(\log T)$ memory: cut the sequence in the middle, checkpoint
+# the left half, and do the same within each half. While backward is in the last step, only the
+# inputs of $\log_2 T$ left halves are in memory.
 #
 # The price is recomputation. On each of the $\log_2 T$ levels, half of the steps are in a left
 # half, and these run one more time. So on average a step runs $1 + \frac12 \log_2 T$ times.
@@ -128,8 +128,7 @@ pd.DataFrame(texts).T.rename_axis("units (runs)")
 #
 # Half of the states stay in memory. `checkpoint` tracks only tensors that are arguments themselves,
 # but an LSTM's state is a tuple of two tensors. An inner checkpoint keeps a reference to the tuple,
-# so the outer checkpoint can't free its tensors. (Without nesting this doesn't matter.) So pass `h`
-# and `c` as two arguments:
+# so the outer checkpoint can't free the tuple's tensors. So pass `h` and `c` as two arguments:
 
 
 # %% id="flat-state"
@@ -167,8 +166,7 @@ plots.growth(curves, xlabel="steps", title=title)
 #
 # A step that runs $k$ times costs $k$ forwards and one backward, instead of one of each. We count
 # the FLOPs of 16 steps of an LSTM cell of width 1,024, and measure the time on your machine. At
-# this width, matmuls take most of the time. In the narrow cell above, most of the time goes into
-# starting small operations and into each checkpoint's Python code.
+# this width, matmuls take most of the time.
 
 # %% id="log-flops"
 wide, flops = {}, {}
@@ -207,11 +205,11 @@ for name in ("segments", "halving_flat"):
 # that gradients flow only within one window of $K$ steps. Then memory does not grow with the
 # length, and nothing is recomputed. What is lost?
 #
-# This task shows it. The network reads fifty numbers, each +1 or -1. One of the first ten is
-# marked. After the last number, the network must output the sign of the marked number.
+# Here is a task that shows it. The network reads fifty numbers, each +1 or -1. One of the first ten
+# is marked. After the last number, the network must output the sign of the marked number.
 #
-# The mark's signal must survive fifty steps. So we initialize the gates so that units keep their
-# state for 1 to 49 steps (Tallec and Ollivier, 2018).
+# The signal must survive fifty steps, so we initialize the gates to keep their units' state for 1
+# to 49 steps (Tallec and Ollivier, 2018).
 
 # %% id="task"
 STEPS, WIDTH, WINDOW = 50, 32, 10
@@ -287,11 +285,10 @@ print(f"truncated off by {off:.0f} % of its length{beside(guess, off)}")
 pd.DataFrame({"peak": peaks})
 
 # %% [markdown] id="gradient-read"
-# The checkpointed way needs hardly more memory than the truncated one, since all it keeps in
-# addition is the state at the start of each window. Its gradient is the true gradient, to the last
-# bit. The truncated gradient has only the part from the last ten steps, which never contain a mark.
-# Can the network still learn the task? We train it both ways, for 120 updates with Adam on the same
-# batches:
+# Checkpointing needs hardly more memory than truncation: all it keeps in addition is the state at
+# the start of each window. Its gradient is the true gradient, to the last bit. The truncated
+# gradient has only the part from the last ten steps, which never contain a mark. Can a network
+# still learn the task with it? We train both ways, for 120 updates with Adam on the same batches:
 
 # %% id="train-readers"
 # NBVAL_IGNORE_OUTPUT
@@ -309,10 +306,9 @@ title = "Which of fifty numbers was marked? (0.69 is guessing)"
 plots.training_curves(history, xlabel="updates", ylabel="loss", title=title)
 
 # %% [markdown] id="train-read"
-# For all updates, the truncated network's loss stays at the logarithm of two, which is guessing. No
-# gradient tells the cell to store the marked number when it appears. (The state still carries a
-# trace of that number, so a longer run might learn a little.) The checkpointed network guesses for
-# half of the training, and then learns the task, with hardly more memory.
+# The truncated network's loss stays at the logarithm of two, the loss of guessing. No gradient
+# tells the cell to store the marked number when it appears. The checkpointed network guesses for
+# half of the training, and then learns the task.
 #
 # Truncation is fine if a short horizon is enough, as for much text. But it isn't the same training.
 # Checkpoints over time keep the training the same, at the cost of one more forward.

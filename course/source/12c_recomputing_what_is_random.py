@@ -3,8 +3,8 @@
 #
 # This companion of chapter 12 is optional: no lab and no later chapter needs it. Most large
 # language models today are mixtures of experts: a router sends each token to a few of many MLPs.
-# (Companion `12d_mixtures_in_bytes` counts what they hold.) A checkpoint runs the router twice.
-# That raises three questions:
+# (Companion `12d_mixtures_in_bytes` counts their memory.) A checkpoint runs the router twice. That
+# raises three questions:
 #
 # 1. What if the second run sends a token to a different expert, and does PyTorch notice?
 # 2. What does it cost to save the routing, so that the second run repeats it?
@@ -44,10 +44,10 @@ checkpoint = partial(torch_checkpoint, use_reentrant=False)
 # is different, and tokens 2 and 6 go elsewhere: backward gets the tensors of other tokens. With the
 # six choices saved, all arrows are those of forward.](figures/12-routing.svg)
 #
-# A router scores each token for each expert and chooses the best. Training needs all experts to be
-# busy, so the router adds noise to the scores (Shazeer et al., 2017), or a bias that rises for
-# experts with too few tokens (DeepSeek-V3, 2024). There are two ways to store the tokens of an
-# expert:
+# A router scores each token for each expert, and chooses the experts with the best scores. Training
+# needs all experts to be busy, so the router adds noise to the scores (Shazeer et al., 2017), or a
+# bias that rises for experts with too few tokens (DeepSeek-V3, 2024). There are two ways to store
+# the tokens of an expert:
 #
 # - *own size*: a tensor with as many rows as there are tokens;
 # - *capacity*: a tensor of fixed size (GShard, 2020). Tokens beyond it are *dropped*: they skip the
@@ -205,15 +205,15 @@ print(f"{dropped} of {len(first)} were dropped in forward")
 # as many tokens as before.) With a capacity all shapes are fixed, so the check passes, and a few
 # rerouted tokens make the gradient wrong. The loss is right, as always: forward computed it.
 #
-# `preserve_rng_state` repeats only the noise of PyTorch's RNG. It doesn't restore your own
-# generator, NumPy's, or a bias that `forward` updates. So update the bias after the optimizer's
-# step, and likewise every other state that routing reads.
+# `preserve_rng_state` restores only PyTorch's RNG: not your own generator, NumPy's, or a bias that
+# `forward` updates. So update the bias, and any other state that routing reads, after the
+# optimizer's step.
 #
 # ## Save the routing
 #
 # It's safer to save the choice than to repeat it. `topk` makes the choice, so save what `topk`
-# returns, and recompute everything else. Chapter 07 has the tool:
-# `create_selective_checkpoint_contexts` takes a list of operations to save.
+# returns, and recompute everything else. As in chapter 07, `create_selective_checkpoint_contexts`
+# takes a list of operations to save.
 #
 # **Write.** `saving_routing`.
 
@@ -266,8 +266,8 @@ outcomes(saving)
 
 # %% [markdown] id="saved-routing-read"
 # `equal` refers only to one step's gradient. The recomputation still runs the rest of `forward`, so
-# the bias is updated twice, like BatchNorm's statistics in chapter 12, and the next step may route
-# differently. Saved routing doesn't fix that: update the bias after the optimizer's step.
+# the bias is still updated twice, like BatchNorm's statistics in chapter 12, and the next step may
+# route differently.
 #
 # Here the noise only affects the choice. If noise is multiplied into the experts' inputs, autograd
 # saves the noise as well, and the operation that draws it belongs on the list too.
@@ -345,19 +345,19 @@ for experts in ("eager", "grouped_mm"):
 pd.Series(said).unstack(0)
 
 # %% [markdown] id="mixtral-read"
-# The library's checkpointing switch preserves the RNG state by default, and all gradients are
-# right. With that turned off, the loop's shapes reveal the change, but the fast layer is silently
-# wrong: the sorted tokens are one tensor, whose shape doesn't depend on the routing. On a GPU the
-# routing can change for one more reason: if a kernel adds in a different order the second time, two
+# By default, the library's checkpointing switch preserves the RNG state, and the gradients are
+# right. If it doesn't, the loop's shapes reveal the change, but the fast layer is silently wrong:
+# the sorted tokens are one tensor, whose shape doesn't depend on the routing. On a GPU the routing
+# can change for another reason too: if a kernel adds in a different order the second time, two
 # nearly equal scores may change places. Saved routing prevents that too.
 #
 # ## Or keep it in 8 bits
 #
 # Without recomputation, there is no second run that could differ. A pack hook (chapter 05) may
-# return anything that `unpack` can turn into a tensor. It can return 8-bit numbers instead of
-# 32-bit ones (ActNN, Chen et al., 2021). Cut the tensor into blocks of 64 elements, keep the
-# largest absolute value of each block as its scale, and round all elements to 127ths of the scale.
-# That takes $1 + 4/64$ bytes per element.
+# return anything that `unpack` can turn into a tensor, for example 8-bit numbers instead of 32-bit
+# ones (ActNN, Chen et al., 2021). Cut the tensor into blocks of 64 elements, keep the largest
+# absolute value of each block as its scale, and round all elements to 127ths of the scale. That
+# takes $1 + 4/64$ bytes per element.
 #
 # **Write.** `to_8_bits` and `from_8_bits`.
 
@@ -417,8 +417,8 @@ def undoes_the_steps():
 
 # %% [markdown] id="hooks-text"
 # The hooks skip non-float tensors, small tensors, and the weights, which are in memory anyway.
-# Around a checkpoint, hooks see only its arguments (05b). So you can combine the two: keep each
-# block's input in 8 bits, and recompute the rest from the rounded input.
+# Hooks around a checkpoint see only the checkpoint's arguments (05b). So you can combine the two:
+# keep each block's input in 8 bits, and recompute the rest from the rounded input.
 
 
 # %% id="in-8-bits"
@@ -515,17 +515,16 @@ table.drop("autocast")
 #   the gradient is off, here by more than under autocast.
 # - A checkpoint keeps fewer bytes, and its gradients are exact, but it needs more FLOPs.
 #   Compression recomputes nothing, but it rounds, and the hooks need temporary tensors.
-# - The two combined keep the fewest bytes, with a small error in the gradient: only the input of
-#   each block is rounded, and the rest is recomputed from it in full precision. The peak doesn't
-#   fall here, because it is at the end of backward: all gradients are in memory, one block is
-#   recomputed, and no other input waits. With many more tokens the peak comes earlier, while the
-#   inputs wait, and compression lowers it.
+# - The two combined keep the fewest bytes, with a small error in the gradient: only each block's
+#   input is rounded, and the block is recomputed from it in full precision. Here the peak doesn't
+#   fall, because it is at the end of backward, when no other input waits any more. With many more
+#   tokens the peak comes earlier, while the inputs wait, and compression lowers it.
 #
 # ## What else happens in the second run
 #
-# - **A forward hook inside a checkpoint** also fires in the recomputation, so a list of caught
-#   activations gets each one twice. Only the last module's hooks fire once: the recomputation stops
-#   before them.
+# - **A forward hook inside a checkpoint** also fires in the recomputation, so if it collects
+#   activations, it collects each twice. Only the last module's hooks fire once: the recomputation
+#   stops before them.
 # - **DeepSpeed's own `checkpoint`** doesn't restore autocast: forward runs in bfloat16, and the
 #   recomputation in float32 (DeepSpeed 0.19.8).
 #

@@ -24,7 +24,7 @@ from tutorial_lib.units import GB, MIB
 # ## Two sizes of one model
 #
 # A mixture has two parameter counts: the *total*, and the *active* parameters, which process one
-# token. A token uses `chosen` of each layer's experts, and everything outside the experts.
+# token: `chosen` of each layer's experts, and everything outside the experts.
 #
 # **Write.** `active`, three or four lines. In the library, the names of the experts' parameters
 # contain `.experts.`, and one tensor holds all experts of a layer.
@@ -72,11 +72,10 @@ columns = ["total, billions", "active", "16 bytes each, GB", "16 bytes active, G
 pd.DataFrame.from_dict(rows, orient="index", columns=columns)
 
 # %% [markdown] id="sizes-read"
-# The published counts, total and active, are 46.7 and 12.9 billion for Mixtral (Jiang et al.,
-# 2024), 6.9 and 1.3 for OLMoE (Muennighoff et al., 2024), and 671 and 37 for DeepSeek-V3. Our
-# counts agree within a billion. Weights, gradients and states depend on the *total*, and arithmetic
-# on the *active* parameters. Do activations depend on the active ones too? We predict them for a
-# block of OLMoE with 4096 tokens in bfloat16.
+# Our counts agree within a billion with the published ones for Mixtral (Jiang et al., 2024), OLMoE
+# (Muennighoff et al., 2024) and DeepSeek-V3. Weights, gradients and states depend on the *total*,
+# and arithmetic on the *active* parameters. What do activations depend on? We predict them for a
+# block of OLMoE, with 4096 tokens in bfloat16.
 #
 # **Predict.** Each token goes to 8 experts, which are half as wide as the model. What percentage of
 # the bytes that the block saves do the experts keep?
@@ -127,11 +126,11 @@ pd.DataFrame([(row.op, row.shape, str(row.num_bytes)) for row in large])
 #
 # ## Which part to recompute
 #
-# You can recompute the core of attention, the experts' activation function, or the whole mixture.
-# Megatron calls the second `moe_act`: it recomputes what is between the two matmuls from `Split`'s
-# output. Megatron Bridge has published measurements of the first two for Moonlight, with 16 billion
-# parameters in total, on 8 H100s with expert parallelism 8. The next table shows them next to our
-# counts for OLMoE's block.
+# You can recompute the core of attention (`core_attn`), the experts' activation function
+# (`moe_act`), or the whole mixture. `moe_act` recomputes what is between the two matmuls, from
+# `Split`'s output. Megatron Bridge has measured `core_attn` and `moe_act` on Moonlight, which has
+# 16 billion parameters in total, on 8 H100s with expert parallelism 8. The next table shows these
+# measurements below our counts for OLMoE's block.
 
 # %% id="choices"
 # NVIDIA-NeMo/Megatron-Bridge@067f987, skills/nemo-mbridge-perf-activation-recompute,
@@ -157,15 +156,15 @@ columns += ["Moonlight: frees, % of the peak", "costs, % of its time"]
 pd.DataFrame.from_dict(table, orient="index", columns=columns).T
 
 # %% [markdown] id="choices-read"
-# The choices rank the same in both models. Recomputing the attention's core frees nothing, since a
-# fused kernel keeps no scores, and it takes more time than recomputing `moe_act`. Recomputing the
-# experts' activation frees a lot and needs no matmul. (It frees a smaller share of Moonlight's
-# *peak* than of OLMoE's block, since the peak also holds weights and states.) Recomputing the whole
-# mixture frees the most and costs the most arithmetic: the router, the sorting and, with expert
-# parallelism, the communication all run again. The same document has a model that fits in 80 GB
-# only this way (Nemotron 3 Nano).
+# In both models `moe_act` is the better choice of the two. Recomputing the core of attention costs
+# more and frees nothing, since a fused kernel keeps no scores. Recomputing the experts' activation
+# frees a lot and needs no matmul. (It frees a smaller share of Moonlight's *peak* than of OLMoE's
+# block, since the peak also holds weights and states.) Recomputing the whole mixture frees the most
+# and costs the most arithmetic: the router, the sorting and, with expert parallelism, the
+# communication all run again. The same document names a model that fits in 80 GB only this way
+# (Nemotron 3 Nano).
 #
-# The second time, the router must send each token to the same experts. Companion
+# In the recomputation, the router must send each token to the same experts as in forward. Companion
 # `12c_recomputing_what_is_random` shows what happens if it does not, and how to save the routing.
 #
 # ## On paper
@@ -175,16 +174,17 @@ pd.DataFrame.from_dict(table, orient="index", columns=columns).T
 #
 # <details><summary>Answer</summary>
 #
-# A quarter gets a gradient from one token, and all of them from many tokens. So gradients and
-# states depend on the total.
+# One token gives a gradient to a quarter of the weights, and 4096 tokens to all of them. So
+# gradients and states depend on the total.
 # </details>
 #
-# **2.** 4096 tokens of width 2048 go to 8 experts each, in bfloat16. How many bytes does the sorted
-# copy take, and how many did the rows take before?
+# **2.** 4096 tokens of width 2048 go to 8 experts each, in bfloat16. How many bytes do the rows
+# take, and how many does the sorted copy take?
 #
 # <details><summary>Answer</summary>
 #
-# The copy takes $8 \cdot 4096 \cdot 2048 \cdot 2$ bytes, or 128 MiB. The rows took 16 MiB.
+# The rows take $4096 \cdot 2048 \cdot 2$ bytes, or 16 MiB, and the copy eight times as much, 128
+# MiB.
 # </details>
 #
 # **3.** 64 experts are divided over 8 ranks, and each rank has its own 4096 tokens. How many
