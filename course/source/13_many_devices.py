@@ -88,11 +88,11 @@ two.run(add_up)
 # ```
 #
 # `DistributedDataParallel` (DDP) gives each rank a copy of everything and a part of the batch.
-# During backward it averages the gradients by all-reduces. First you do that by hand.
+# During backward it averages the gradients by all-reduces. First you do the averaging by hand.
 #
-# Our model has eight blocks. Each update sees eight sequences (lines of text), however many ranks
-# there are. **P** is the size of the weights; gradients take another P, and AdamW's states take
-# two. All sizes in this chapter are in P.
+# Our model has eight blocks. Each update trains on eight sequences (lines of text), however many
+# ranks there are. **P** is the size of the weights; gradients take another P, and AdamW's states
+# take two. All sizes in this chapter are in P.
 
 
 # %% id="model"
@@ -117,7 +117,7 @@ def my_lines():
 
 
 # %% [markdown] id="write-average"
-# **Write.** `average`, which every rank runs. `loss_of(model(part), part)` is a loss, and
+# **Write.** `average`, which every rank runs. `loss_of(model(part), part)` is a part's loss, and
 # `dist.all_reduce(tensor)` leaves the sum over all ranks in the tensor. The check runs `average` on
 # two ranks, and compares with one process's gradient on all eight sequences.
 
@@ -166,9 +166,9 @@ def averages():
 # DDP copies the gradients into **buckets**, flat tensors of up to 25 MiB (the first up to 1 MiB),
 # and all-reduces each bucket. This model needs two buckets.
 #
-# With accumulation DDP would average after every micro-batch. But once per update is enough, after
-# the last micro-batch, when `.grad` has the sum over all of them. The context `no_sync()` skips the
-# averaging, so a loop uses it for all micro-batches but the last (lab 06).
+# With accumulation, DDP would average after every micro-batch. But it's enough to average the sum
+# of all micro-batches, after the last. The context `no_sync()` skips the averaging, so a loop uses
+# it for all micro-batches but the last (lab 06).
 #
 # **Predict.** There are four micro-batches and two buckets. How many all-reduces does an update run
 # *without* `no_sync`?
@@ -238,8 +238,8 @@ for name, sizes, passes in (("without", synced, 4), ("no_sync", skipped, 1)):
 print(f"without no_sync: {len(synced)}{beside(guess, len(synced))}")
 
 # %% [markdown] id="measured-text"
-# The next function, `measured`, runs on each rank and measures a way of training. Each way of
-# training is a function, `prepare`, that returns the step, the model and the optimizer.
+# The next function, `measured`, runs on each rank and measures one way of training: a function,
+# `prepare`, that returns the step, the model and the optimizer.
 #
 # **Write.** The step of `training_step`. It first clears the old gradients and leaves the new ones
 # in `.grad`.
@@ -403,8 +403,8 @@ table.round(2)
 
 # %% [markdown] id="zero-text"
 # Only the micro-batch changes the activations' memory. Accumulation and DDP add a constant to the
-# peak: the gradients of earlier micro-batches, or DDP's buckets (with `no_sync`, both). In the
-# fourth update, the loss over all eight sequences is the same in all rows, and so is the training.
+# peak: the gradients of earlier micro-batches, or DDP's buckets (with `no_sync`, both). The fourth
+# update's loss is the same in all rows, so the training is the same.
 #
 # ## ZeRO: divide the bytes, not the work
 #
@@ -422,9 +422,9 @@ table.round(2)
 #   `reshard_after_forward=True` it then drops the weights, and gathers them again in backward, like
 #   stage 3. With `False` it keeps the gathered weights until backward.
 #
-# The table has formulas for N ranks with AdamW, in P. A is what one process needs for this rank's
-# sequences, beyond weights and states. At its peak, a rank in stage 3 has gathered one block and
-# the modules outside the blocks (*rest*). It also holds one more block-sized buffer: the next
+# The table has formulas for N ranks with AdamW, in P. A is what a single process needs for one
+# rank's sequences, beyond weights and states. At its peak, a rank in stage 3 has gathered one block
+# and the modules outside the blocks (*rest*). It also holds one more block-sized buffer: the next
 # block, fetched ahead, or the first block's gradients.
 #
 # | | between steps | at the peak | sent per step |
@@ -437,9 +437,9 @@ table.round(2)
 # In a ring, a gather, reduce-scatter or broadcast sends $(N-1)/N$ of the tensor, and an all-reduce
 # sends twice as much.
 #
-# **Predict.** Take four ranks with two sequences each. For A, subtract 4 from the peak in the
-# earlier table with micro-batch 2 on 2 ranks. What percentage of DDP's peak is stage 3's? The next
-# cell prints the sizes of *block* and *rest*.
+# **Predict.** Four ranks train on two sequences each. What percentage of DDP's peak does stage 3
+# need? For A, subtract 4 from the peak in the last row of the table above. The next cell prints
+# *block* and *rest*.
 
 # %% id="zero-picture"
 block = sum(p.nbytes for p in make_gpt().blocks[0].parameters()) / P
@@ -587,9 +587,9 @@ seen["ZeRO 3 + checkpoint, bf16"] = of_four(
 )
 
 # %% [markdown] id="fsdp-levers-read"
-# `MixedPrecisionPolicy` gathers and computes in bfloat16. The divided weights, the states and here
-# the sums of gradients stay in float32. Gathers then send half the bytes. Set `reduce_dtype` too,
-# as this policy does. Without it, gradients that wait for an exchange are bfloat16 in PyTorch
+# `MixedPrecisionPolicy` gathers and computes in bfloat16, so gathers send half the bytes. The
+# divided weights and the states stay in float32, and with this `reduce_dtype` so do the sums of
+# gradients. Without `reduce_dtype`, gradients that wait for an exchange are bfloat16 in PyTorch
 # 2.13.0, but float32, with twice the bytes, in 2.15.0.
 #
 # ## FSDP2 with accumulation
@@ -786,9 +786,8 @@ plots.ledger_bars(ledgers, title=title, cards_gib=(24, 80), predicted=[*ledgers]
 # ## Your run
 #
 # Two cards now share `train.py`'s update: each computes on half of the 12 rows, and keeps half of
-# AdamW's states. DDP hooks a model's forward, but `train.py` calls the model's parts. So you
-# exchange gradients yourself, as in `average`. As with `no_sync`, that's once an update, after the
-# last micro-batch.
+# AdamW's states. DDP hooks a model's forward, but `train.py` calls the model's parts, so you
+# exchange gradients yourself, as in `average`. Do that once per update, after the last micro-batch.
 #
 # **Write.** The micro-batches and the exchange in `on_ranks`. `train.loss_of(model, part)` is a
 # mean loss, and `share_of(part, tokens)` is its weight: a part's share of the targets of *all*
@@ -879,9 +878,9 @@ def exchanges_once():
 your_run.apply("13", make=make_divided, update=on_ranks)
 
 # %% [markdown] id="your-run-read"
-# A rank's bar lacks half of the states, and each rank does half of the arithmetic. The seconds
-# leave out the exchange. The two ranks add up gradients in another order than one process, so they
-# differ in the last bits. Your script needs `torchrun --nproc-per-node 2 my_train.py` from here on.
+# A rank holds half of the states and does half of the arithmetic. The seconds leave out the
+# exchange. Two ranks add up gradients in a different order from one process, so the results differ
+# in the last bits. Your script needs `torchrun --nproc-per-node 2 my_train.py` from here on.
 
 # %% [markdown] id="three-problems"
 # ## On paper

@@ -103,12 +103,13 @@ four = ranks.start(N)  # the line below, if there is one, depends on your machin
 #                      ◄──────────────◄──────────────◄─────── gradients
 # ```
 #
-# Boundary activations are sent from rank to rank, and their gradients are sent back. The batch is
-# cut into micro-batches, so that all ranks have work at the same time.
+# A rank's consecutive blocks are a *stage*. Boundary activations are sent from stage to stage, and
+# their gradients are sent back. The batch is cut into micro-batches, so that all ranks have work at
+# the same time.
 #
 # A **schedule** says which rank does what next. GPipe runs all micro-batches forward, then all
 # backward. 1F1B starts a backward as soon as it can, and then alternates. The interleaved schedule
-# gives each rank two shorter stages, here one block each.
+# gives each rank two shorter stages, here of one block each.
 #
 # A micro-batch is **in flight** on a rank between its forward and its backward there. Its
 # activations stay in memory that long.
@@ -210,24 +211,25 @@ pd.DataFrame(table).T.rename_axis(columns="on ranks 0 to 3")
 
 # %% [markdown] id="pipeline-read"
 # - **GPipe** divides only the layers. Each rank holds a quarter of them, for the whole batch.
-# - **1F1B** has at most as many micro-batches in flight as there are stages from this one to the
-#   last. More micro-batches do not change that.
+# - **1F1B** has at most as many micro-batches in flight as there are stages from the rank's own to
+#   the last, however many micro-batches there are.
 # - **Interleaved** holds more than 1F1B. People use it because its ranks wait less.
-# - **With checkpointing** of each block, boundaries and the stage's outputs wait, and only one
-#   block's inside is in memory at a time. All three schedules need less memory. The differences
-#   shrink, because GPipe needed the most before. Now interleaved needs the most on every rank.
-#   GPipe's boundaries grow with the number of micro-batches. (The table is from PyTorch 2.13. In
-#   2.15 a stage releases outputs that it has sent, so its bytes are a little lower.)
+# - **With checkpointing** of each block, only boundaries and the stage's outputs wait, and one
+#   block's inside is in memory at a time. So all three schedules need less memory, and differ less;
+#   now interleaved needs the most on every rank. But GPipe's boundaries grow with the number of
+#   micro-batches. (The table is from PyTorch 2.13. In 2.15 a stage releases outputs that it has
+#   sent, so its bytes are a little lower.)
 #
 # **If you accumulate over several `step`s of a schedule, build it with `scale_grads=False`.** By
 # default each `step` divides all of `.grad` by its number of micro-batches, including the gradients
-# from earlier steps. So two steps of four micro-batches sum to 1.25 gradients instead of two
-# (PyTorch 2.13.0 and 2.15.0). With `False`, divide once yourself, before the optimizer's step.
+# from earlier steps. So two steps of four micro-batches give 1.25 times one step's gradient,
+# instead of twice (PyTorch 2.13.0 and 2.15.0). With `False`, divide once yourself, before the
+# optimizer's step.
 #
 # **Inside a stage use `use_reentrant=False`.** A stage's input doesn't require a gradient, so with
 # a reentrant checkpoint every gradient is None, and no error is raised. A zero-bubble schedule
-# (below) computes the gradients of inputs and of weights in two runs of autograd. So in backward a
-# checkpoint runs forward twice, not once (PyTorch 2.13.0 and 2.15.0).
+# (below) computes the gradients of inputs and of weights in two runs of autograd, so a checkpoint
+# recomputes twice (PyTorch 2.13.0 and 2.15.0).
 #
 # ## Why do a pipeline's ranks wait?
 #
@@ -309,9 +311,9 @@ print(f"1F1B: {units['1F1B']} units{beside(guess, units['1F1B'])}")
 
 # %% [markdown] id="timetables-read"
 # The white area is the **bubble**: time in which a rank waits. GPipe and 1F1B have the same bubble,
-# so 1F1B saves memory at no cost in this count, which ignores transfers. The interleaved schedule
-# has half the bubble. In exchange its ranks hold more activations than 1F1B's, and each micro-batch
-# crosses seven boundaries, not three.
+# so 1F1B saves memory for free. The interleaved schedule has half the bubble, but its ranks hold
+# more activations than 1F1B's, and each micro-batch crosses seven boundaries, not three. (We
+# ignored the time of transfers.)
 #
 # **Zero-bubble** schedules (Qi et al., 2023) cut backward in two: the gradient of the input, which
 # the previous rank is waiting for, and the gradient of the weights, which can fill the bubble
@@ -326,23 +328,23 @@ print(f"1F1B: {units['1F1B']} units{beside(guess, units['1F1B'])}")
 # ...                                                         ─┘
 # ```
 #
-# Each rank has a quarter of every large matrix. The first matrix of a pair is cut by columns, so
-# each rank computes some heads of attention, or some columns of the MLP. The second is cut by rows,
-# so it can use the rank's part of the first one's output directly. An all-reduce adds the partial
-# results.
+# Each rank has a quarter of every large matrix. Matrices come in pairs. The first is cut by
+# columns, so each rank computes some heads of attention, or some columns of the MLP. The second is
+# cut by rows, so each rank can apply its part directly to its part of the first matrix's output. An
+# all-reduce adds the partial results.
 #
-# **Sequence parallelism** complements it: outside the pairs (in norms and residual sums) each rank
-# has a quarter of the tokens. The all-reduce becomes a gather before the pair and a reduce-scatter
-# after it.
+# **Sequence parallelism** complements tensor parallelism: outside the pairs (in norms and residual
+# sums) each rank has a quarter of the tokens. The all-reduce becomes a gather before the pair and a
+# reduce-scatter after it.
 #
 # `parallelize_module` divides layers by their names. The rows of `qkv` are all queries, then all
 # keys, then all values. We first sort these rows by rank, since each rank needs the queries, keys
 # and values of its own heads.
 #
-# **The formula.** Chapter 01 counted 16 units of activations per block. Which of them do N ranks
-# divide?
+# **The formula.** Chapter 01 counted 16 units of activations per block; a unit is one tensor as
+# large as the block's input. Which of them do N ranks divide?
 #
-# | tensors of a block | units | tensor parallelism | with sequence |
+# | tensors of a block | units | tensor parallelism | with sequence parallelism |
 # |---|---|---|---|
 # | queries, keys, values, attention's result | 4 | divided | divided |
 # | the wide tensor before and after GELU | 8 | divided | divided |
@@ -354,8 +356,8 @@ print(f"1F1B: {units['1F1B']} units{beside(guess, units['1F1B'])}")
 #
 # Sequence parallelism also divides the input of the model's last norm. Weights, gradients and
 # states are divided if they belong to a block's matrices or, with sequence parallelism, to the
-# output matrix. Each pair runs one all-reduce in forward and one in backward. Together they send 8
-# units per block, times $(N-1)/N$. Sequence parallelism sends five more units at the model's two
+# output matrix. Each pair runs one all-reduce in forward and one in backward, so a block's two
+# pairs send 8 units, times $(N-1)/N$. Sequence parallelism sends five more units at the model's two
 # ends.
 #
 # **Predict.** Take tensor parallelism alone on four ranks, with all eight sequences on each. How
@@ -505,9 +507,9 @@ def merges():
 
 
 # %% [markdown] id="context-text"
-# Backward goes around the ring once more, with keys, values *and* their gradients. A **unit** is
-# the bytes of a rank's own queries. The next cell has both ways. They run on four ranks, and their
-# gradients are compared with a single process's.
+# Backward goes around the ring once more, with keys, values *and* their gradients. Here a **unit**
+# is the bytes of a rank's own queries. The next cell runs both ways on four ranks, and compares the
+# gradients with a single process's.
 #
 # | units sent by a rank | forward | backward |
 # |---|---|---|
@@ -615,12 +617,10 @@ for way, units in formulas.items():
 print(f"Ulysses sends {sent['Ulysses']:g} units{beside(guess, sent['Ulysses'])}")
 
 # %% [markdown] id="context-read"
-# Ulysses sends less, and the difference grows with the number of ranks. The Ulysses paper says that
-# a rank sends $4/N$ of the whole sequence's tensor in forward. That agrees with the count, except
-# for the part that stays on the rank itself. But Ulysses needs at least one head for each rank. A
-# ring has no such limit, and it can send one part while it computes with another. With grouped
-# queries, a ring also sends less: in Llama-3-8B, keys and values have a quarter as many heads as
-# queries.
+# Ulysses sends less, and the difference grows with the number of ranks. But Ulysses needs at least
+# one head for each rank. A ring has no such limit, and it can send one part while it computes with
+# another. With grouped queries, a ring also sends less: in Llama-3-8B, keys and values have a
+# quarter as many heads as queries.
 #
 # ### 128k tokens in the ledger
 #
@@ -654,7 +654,7 @@ pd.DataFrame.from_dict(table, orient="index", columns=heads).rename_axis("ranks"
 # FSDP2 for those. Boundaries, one block's inside and the logits also have levers of their own:
 # offload (07d), tiles (10g) and a chunked loss (10d).
 #
-# ## Tensor and sequence parallelism, compared with one process
+# ## Pipeline and tensor parallelism, compared with one process
 
 # %% id="all-rows"
 for rank in (0, 3):

@@ -93,9 +93,9 @@ with socket.create_server(("127.0.0.1", 0)) as taken:
 
 # %% [markdown] id="launcher-text"
 # **Accelerate** has a launcher for notebooks. It forks this process to make the ranks, so it
-# doesn't have to send them the function. It works only on Linux, and only before this process has
-# used a GPU. Port `0` means any free port. The output depends on the machine (and says "CUDAs" for
-# CPUs).
+# doesn't have to send them the function. The launcher works only on Linux, and only before this
+# process has used a GPU. Port `0` means any free port. The output depends on the machine (and says
+# "CUDAs" for CPUs).
 
 
 # %% id="launcher"
@@ -170,7 +170,7 @@ print(f"one process {held():.2f} P, DDP {copied:.2f} P, DDP with views {viewed:.
 print(f"DDP holds {copied:.2f} P{beside(guess, copied)}")
 
 # %% [markdown] id="buckets-read"
-# Without views, the buckets cost one more P. With views, gradients and buckets share their memory,
-# so both together take one P if each backward exchanges gradients. `zero_grad()` doesn't free the
-# buckets: while activations pile up, a DDP rank holds one P more than a single process, with or
-# without views. (The output above doesn't show that moment.)
+# Without views, the buckets cost one more P. With views, gradients and buckets share one P, if each
+# backward exchanges gradients. `zero_grad()` doesn't free the buckets, so in the next forward a DDP
+# rank holds one P more than a single process, with or without views. (The output above is from
+# before `zero_grad()`.)

@@ -103,7 +103,7 @@ def measured(prepare, *args):
 # counted in operations. Each row is a block. A gather arrives in a buffer, from which the weights
 # are copied.
 #
-# **Predict.** How many blocks' weights does the rank have whole at most, in a buffer or as weights?
+# **Predict.** At most how many blocks does the rank have whole at once, in a buffer or as weights?
 
 # %% id="guess-whole"
 guess = None
@@ -191,17 +191,17 @@ pd.DataFrame.from_dict(rows, orient="index", columns=heads).round(2)
 # In 2026 LoRA under DeepSpeed's ZeRO 3 failed as soon as blocks were checkpointed: *saved shape
 # [1024], recomputed shape [0]*
 # ([transformers#47254](https://github.com/huggingface/transformers/issues/47254)). Only frozen
-# weights were affected, such as a norm's. `checkpoint` compares what forward saved with what
-# recomputation saves. For a trained weight it holds a detached tensor; for a frozen weight, the
-# weight itself. When it compares, the layer has already freed the frozen weight, which is now a
-# tensor of size 0. (FSDP2 frees the storage, and the shape stays.)
+# weights were affected, such as a norm's. `checkpoint` compares the shapes that forward saved with
+# those of the recomputation. For a trained weight it holds a detached tensor, which keeps its
+# shape; for a frozen weight it holds the weight itself. By the time it compares, the layer has
+# freed the frozen weight, whose shape is now [0]. (FSDP2 frees only the storage, so the shape
+# stays.)
 #
 # You write a stage 3 that gets this right. `Weights` divides a frozen layer's weights over the
-# ranks, and `gather` runs before each forward. LoRA's matrices are whole on each rank. The check
-# runs a step, and the cell below it runs one on four ranks.
+# ranks, and `gather` runs before each forward. LoRA's matrices are whole on each rank.
 #
 # **Write.** `free_after_use`: hooks that call `weights.free()` when nothing needs the weights any
-# more. Free them after each forward, unless a backward follows immediately, and after the layer's
+# more. Free them after each forward, unless its backward follows immediately, and after the layer's
 # backward (`register_forward_hook`, `register_full_backward_hook`). A hook gets the layer, its
 # input and its output, or the gradients. `again.is_on` says whether checkpoint is recomputing.
 
@@ -347,11 +347,12 @@ error, *_ = four.run(by_hand, frees_always)[0]
 print("\n".join(error.splitlines()[:4]))
 
 # %% [markdown] id="free-read"
-# That's the report's message, from hooks that also free while checkpoint recomputes. DeepSpeed's
-# fix, too, keeps a frozen weight whole while it is recomputed
+# Hooks that also free during the recomputation raise the error in the report. DeepSpeed's fix, too,
+# keeps a frozen weight whole during the recomputation
 # ([DeepSpeed#8148](https://github.com/deepspeedai/DeepSpeed/pull/8148)). The review of that fix
 # found a second trap: if a layer has no backward, as in a block below the first trained one, no
-# backward hook frees its weight. Here LoRA is in all blocks, and the input requires a gradient.
+# backward hook frees its weight. (Here every layer has one: LoRA is in all blocks, and the input
+# requires a gradient.)
 #
 # ## Frozen blocks under FSDP2
 #
@@ -385,8 +386,8 @@ heads = ["gathers", "reduce-scatters", "states, P", "peak, P", "sent, P"]
 pd.DataFrame.from_dict(rows, orient="index", columns=heads).round(2)
 
 # %% [markdown] id="frozen-read"
-# - Backward needs two blocks and the rest, but gathers one more: it prefetches the sixth block,
-#   which isn't used. (PyTorch 2.13.0.)
+# - With six frozen blocks, backward needs two blocks and the rest, but also prefetches the sixth
+#   block, which it doesn't use (PyTorch 2.13.0).
 # - With LoRA, backward passes through every frozen layer, so everything is gathered twice. Only
 #   gradients and states disappear.
 #
@@ -403,7 +404,8 @@ pd.DataFrame.from_dict(rows, orient="index", columns=heads).round(2)
 # between machines, $2\,\frac{R-1}{R}\cdot\frac1S$ P. Plain FSDP2 sends $3\,(N-1)/N$ P around a ring
 # that also crosses the slow link.
 #
-# **Predict.** Two machines of two ranks. How many P does a rank send between the machines?
+# **Predict.** There are two machines with two ranks each. How many P does a rank send between the
+# machines?
 
 # %% id="guess-hsdp"
 guess = None
@@ -428,15 +430,15 @@ four.stop()
 pd.DataFrame.from_dict(rows, orient="index", columns=heads).round(2)
 
 # %% [markdown] id="offload-text"
-# The all-reduce carries only a rank's own shard, so the slow link gets 0.5 P instead of its share
-# of a ring of 2.25 P. In return, a rank holds twice as much. With 8 cards per machine, only an
-# eighth of P crosses in each all-reduce.
+# The all-reduce carries only a rank's own shard, so a rank sends 0.5 P over the slow link. A ring
+# over all ranks would send 2.25 P over it. But a rank now holds twice as much. With 8 cards per
+# machine, each all-reduce carries only an eighth of P.
 #
 # ## CPU offload: what stays on the card?
 #
 # `CPUOffloadPolicy` keeps the shards of weights, gradients and states on the host, and updates
-# there. For each gather a rank first copies its shard to the card. A CPU has no second memory that
-# we could count. So the rows below are emulated: PyTorch's CUDA build on an A10 that isn't there,
+# there. For each gather a rank first copies its shard to the card. On a CPU, host and card would be
+# the same memory. So the rows below are emulated: PyTorch's CUDA build on an A10 that isn't there,
 # for one of four ranks, with a model four times as wide (`course/recorded/make/fsdp_offload.py`).
 #
 # **Predict.** Without offload the card holds about 1 P between steps (4 P over four ranks). With
@@ -458,32 +460,33 @@ table = rows[["offload", "checkpoint"]].assign(
 table.round(2)
 
 # %% [markdown] id="offload-read"
-# All 4/N P leave the card, and remain on the host. On the card are the gathered blocks, their
-# gradients and the activations, so more ranks don't lower the card's peak any further. Prime
-# Intellect restored the option after measuring it on Nemotron Super: 131k tokens took 79.8 of 139.8
-# GiB with offload, and ran out of memory without
-# ([prime-rl#3052](https://github.com/PrimeIntellect-ai/prime-rl/pull/3052)). That report puts
-# weights and gradients in float32 at about 60 GiB per card. The first problem checks that figure.
+# All 4/N P are now on the host. The card holds only the gathered blocks, their gradients and the
+# activations, so more ranks don't lower its peak any further. Prime Intellect restored the option
+# after measuring it on Nemotron Super: 131k tokens took 79.8 of 139.8 GiB with offload, and ran out
+# of memory without ([prime-rl#3052](https://github.com/PrimeIntellect-ai/prime-rl/pull/3052)). That
+# report puts weights and gradients in float32 at about 60 GiB per card. The first problem checks
+# that figure.
 #
 # The price is the update on the CPU and the copies over the bus: the shard twice, in forward and in
 # backward, and its gradients once.
 #
 # ## On paper
 #
-# **1.** 120 billion weights, float32, 16 cards. What do the shards of weights and gradients hold
-# per card?
+# **1.** A model of 120 billion weights trains in float32 on 16 cards. How much do the shards of
+# weights and gradients take per card?
 #
 # <details><summary>Answer</summary>
 #
 # $120 \cdot 10^9 \cdot 8 / 16 = 60 \cdot 10^9$ bytes, 55.9 GiB. The report says about 60 GiB.
 # </details>
 #
-# **2.** 16 machines of 8 cards, 14 GB of weights. What does a rank send across machines under HSDP?
+# **2.** A model's weights take 14 GB, and it trains on 16 machines of 8 cards. How much does a rank
+# send between machines under HSDP?
 #
 # <details><summary>Answer</summary>
 #
-# $2 \cdot \frac{15}{16} \cdot \frac{14}{8}$ GB, 3.3 GB. (A ring over all 128 cards passes on 41.7
-# GB.)
+# $2 \cdot \frac{15}{16} \cdot \frac{14}{8}$ GB, 3.3 GB. (In a ring over all 128 cards, it would
+# send 41.7 GB.)
 # </details>
 #
 # ## What you can now do
