@@ -4,8 +4,8 @@
 # You want to fine-tune Llama-3-8B on one 24 GiB card, with 8,192 tokens per update. Written as most
 # people would write it, the run dies before the first loss. You find out why, and pull six levers,
 # each priced in bytes and seconds, until the run fits. Then you train all weights on eight cards,
-# where a slow link reverses the order of two levers. You leave with a plan in a file, and a script
-# that proves it.
+# where a slow link reverses the order of two levers. At the end you have a plan in a file, and a
+# script that checks it.
 #
 # **Budget:** 70 minutes, 3 GiB of memory, no GPU needed.
 
@@ -115,7 +115,7 @@ held = pd.Series(emulated["died"]["held"]) / GIB
 held.head(7).round(2).to_frame("GiB, emulated")
 
 # %% [markdown] id="snapshot-read"
-# Most of the memory is weights. The rest is what two blocks keep for backward, mainly in their
+# Most of the memory is weights. All else is what two blocks keep for backward, mainly in their
 # MLPs. Of the batch's 23,200 positions, 15,008 are padding.
 #
 # ## Lever 1: packing
@@ -212,8 +212,8 @@ gib = pull("packed", batch=packed)
 print(f"packed: {gib:.1f} GiB{beside(guess, gib)}")
 
 # %% [markdown] id="chunked-text"
-# (PyTorch's attention gets a mask here, and transformers then copies keys and values for all heads
-# that share them. FlashAttention needs neither.)
+# (Here PyTorch's attention gets a mask, so transformers copies keys and values for all heads that
+# share them. FlashAttention needs neither mask nor copies.)
 #
 # ## Levers 2 and 3: the loss in chunks, and checkpoints
 #
@@ -495,9 +495,9 @@ shown.round(1)
 
 # %% [markdown] id="table-read"
 # For the last two columns, PyTorch's allocator ran the same steps; `NaN` means that the card's
-# memory ran out. (On the H200 cuBLAS keeps more workspace than on the RTX 4090.) What did people
-# *measure*? The next table's first row is from our H100; the others are in
-# `recorded/published_times.csv`. We found no measurements for packing or for chunks.
+# memory ran out. (The H200's are higher, because cuBLAS keeps more workspace there.) What did
+# people *measure*? The next table's first row is from our H100, and the others are published
+# (`recorded/published_times.csv`). We found no measurements for packing or for chunks.
 
 # %% id="measured"
 # @title Seconds that others measured: run this cell; open it to look
@@ -521,7 +521,7 @@ pd.Series(measured).map("{:.2f} times".format).to_frame("the step took, measured
 # %% [markdown] id="measured-read"
 # - Checkpoints add a quarter here, not a third, because the optimizer's update isn't repeated.
 # - LoRA avoids the weights' gradients and most of the update, but adds thin matmuls for each token.
-#   With 8,192 tokens the step was *longer*: don't use LoRA for speed.
+#   With 8,192 tokens the step took *longer*, so don't use LoRA for speed.
 # - **4 bits cost most when tokens are few.** Dequantizing a weight takes the same time for any
 #   number of tokens.
 # - Offload adds a third if its copies share a stream with the arithmetic. On a separate stream, a
@@ -682,11 +682,11 @@ with TemporaryDirectory() as folder:
     planned.main(path)
 
 # %% [markdown] id="your-run-text"
-# Both runs use LoRA. Only a validation loss can show what LoRA does to the result.
+# Both runs use LoRA, so only a validation loss can show what LoRA does to the result.
 #
 # ## Your run
 #
-# In `train.py`, two peaks are by now nearly as high: the loss, and AdamW's update. On a GPU,
+# In `train.py`, two peaks are by now nearly equal: the loss, and AdamW's update. On a GPU,
 # PyTorch's AdamW updates all weights at once, so its temporaries are as large as all weights. A
 # *fused* kernel makes no temporaries. How much shorter does the bar get?
 #
@@ -727,9 +727,9 @@ def is_fused():
 your_run.apply("14", make=make_fused)
 
 # %% [markdown] id="proved-read"
-# Not at all: the loss is the peak now. But the update is faster. To go on, make the micro-batches
-# smaller, or undo chapter 07's lever. [10e](10e_your_run.ipynb) has the whole script, and a recipe
-# for a Llama on 16 GiB.
+# Not at all, because the peak is at the loss. But the update is faster. To save more memory, make
+# the micro-batches smaller, or undo chapter 07's lever. [10e](10e_your_run.ipynb) has the whole
+# script, and a recipe for a Llama on 16 GiB.
 #
 # ## On paper
 #
@@ -742,7 +742,7 @@ your_run.apply("14", make=make_fused)
 # </details>
 #
 # **2.** A linear layer of 4096 x 14336 has a LoRA adapter of rank 16. How many parameters are
-# trained, and what share of the layer's is that?
+# trained, and what percentage of the layer's parameters is that?
 #
 # <details><summary>Answer</summary>
 #

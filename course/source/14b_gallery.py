@@ -3,8 +3,8 @@
 #
 # If a run ran out of memory, its snapshot shows what held the memory. If a run goes wrong without
 # dying, look up your symptom in the tables at the end. Each row has a training script, in most
-# cases from a bug report, and this notebook shows it with its cure. A test runs all scripts with
-# every new PyTorch and transformers, and reports those whose result a release has changed.
+# cases from a bug report, and this notebook shows it with its cure. (A test repeats all of them
+# with every new PyTorch and transformers.)
 #
 # | your question | start at |
 # |---|---|
@@ -13,7 +13,7 @@
 # | My loss changed, or the model learns worse. | [table 2](#My-loss-changed) |
 # | It raises an error: which flag do I set? | [table 3](#Which-flag-do-I-set?) |
 #
-# The tables are for looking things up. Lab 09 gives you ten such runs to diagnose.
+# Lab 09 gives you ten such runs to diagnose.
 #
 # **Budget:** 30 minutes, 1 GiB of memory, no GPU needed.
 
@@ -64,8 +64,9 @@ from tutorial_lib.units import GIB
 # ## It ran out of memory
 #
 # Three runs ended in `OutOfMemoryError` on an emulated T4. Their messages look alike: a few
-# megabytes were requested, and 14 GiB were in use. The message doesn't say *what* used them. The
-# allocator's snapshot does: it lists every allocation, with the line of Python that requested it.
+# megabytes were requested, and 14 GiB were in use. The message doesn't say *what* used this memory.
+# The allocator's snapshot does: it lists every allocation, with the line of Python that requested
+# it.
 #
 # On your own GPU, put `with memory.snapshot("died.pickle"):` around the loop. Without a GPU, run
 # `python -m tutorial_lib emulate --card t4 --snapshot died.pickle -- python train.py`.
@@ -136,13 +137,13 @@ by_line("oom_1")
 # %% [markdown] id="first-read"
 # **The first run** trains GPT-2 medium, four sequences at a time. The first two rows of the table
 # are the blocks' activation function and linear layers. Their tensors wait for backward. The
-# weights (`modeling_utils.py`, `cuda`) are small in comparison, and no optimizer state exists yet.
-# The diagnosis is *activations*. The cure is a smaller micro-batch, then a checkpoint around each
+# weights (`modeling_utils.py`) are small in comparison, and there are no optimizer states yet. So
+# the diagnosis is *activations*. The cure is a smaller micro-batch, then a checkpoint around each
 # block (14).
 #
 # **Predict.** The second run trains well and dies later. GPT-2 has 12 blocks, and each runs the
-# line `activations.py:66` several times in a forward pass. The tensors of how many forward passes
-# are alive when memory runs out?
+# line `activations.py:66` several times in a forward pass. When memory runs out, the tensors of how
+# many forward passes are alive?
 
 # %% id="guess-alive"
 guess = None  # forward passes
@@ -173,8 +174,8 @@ print("".join((SNAPSHOTS / "oom_2.py").read_text().partition("total = 0")[1:]))
 by_line("oom_3")
 
 # %% [markdown] id="third-read"
-# Line 14 of the script itself requested more than half of the memory. The rest is weights and
-# gradients, of equal size. Look the line up:
+# Line 14 of the script itself requested more than half of the memory. Nearly all else is weights
+# and gradients, of equal size. Here is line 14:
 
 # %% id="third-script"
 print((SNAPSHOTS / "oom_3.py").read_text().splitlines()[13].strip())
@@ -199,7 +200,7 @@ widgets.snapshot_triage(runs)
 # | the model's lines, once for each block | activations | a smaller micro-batch, checkpoints |
 # | the same lines, several passes | a graph that is kept | `no_grad`, `.item()`, `detach` |
 # | `optimizer.step`, weights, gradients | states | fused or 8-bit AdamW, LoRA, FSDP |
-# | little, *reserved* far above it | fragmentation (02b) | `expandable_segments`, equal lengths |
+# | little, *reserved* is far higher | fragmentation (02b) | `expandable_segments`, equal lengths |
 
 # %% [markdown] id="frame-text"
 # ## How a case is written
@@ -207,8 +208,8 @@ widgets.snapshot_triage(runs)
 # A case is one function. With `cured=False` it runs the reported script, with `cured=True` the
 # fixed one. The line that mentions `cured` is the fix. The function returns an instrument's
 # reading. The two patterns in its `@case` line match that reading, first as reported, then cured.
-# The name before them is the instrument: `assert_same_training`, the meter, a count, or PyTorch's
-# own error.
+# The name before the patterns is the instrument: `assert_same_training`, the meter, a count, or
+# PyTorch's own error.
 
 # %% id="frame"
 CASES = {}
@@ -335,17 +336,17 @@ def make_llama(switched_on=True):
 # ## Scripts: memory
 #
 # In these runs the loss is right, but the run doesn't fit. Count how often a block runs in one
-# step. Once means that nothing is checkpointed. Twice is right. More than twice means that it is
-# checkpointed twice.
+# step. Once means that nothing is checkpointed, twice is right, and more often means that a block
+# is checkpointed twice.
 
 
 # %% id="evaluation-mode"
 @case(13, MEMORY, COUNT, (r"^\[1, 1\]$", r"^\[2, 2\]$"), seen_in=HF,
       reports="huggingface/diffusers#9850 huggingface/diffusers#1848",
       symptom="checkpointing is on and the peak is the same",
-      cause="the model is in `eval()`, and transformers, for one, checkpoints in "
-            "`train()` alone",
-      cure="`model.train()`, with dropout 0 where it must stay out")  # fmt: skip
+      cause="the model is in `eval()`, and transformers, for one, checkpoints only in "
+            "`train()`",
+      cure="`model.train()`; set dropout to 0 if you want none")  # fmt: skip
 def evaluation_mode(cured):
     llama = make_llama().train(cured)
     with forwards([layer.mlp for layer in llama.model.layers]) as counts:
@@ -360,7 +361,7 @@ def evaluation_mode(cured):
       symptom="less is saved than the release notes promise",
       cause="the flag reaches the blocks on the way down and up, but not the middle "
             "one",
-      cure="reach all blocks; count one step's forwards of each")  # fmt: skip
+      cure="reach all blocks; count each block's forwards in one step")  # fmt: skip
 def middle_forgotten(cured):
     sizes = {"base_channels": 8, "channel_multipliers": (1, 2), "attention_levels": ()}
     unet = UNet(UNetConfig(**sizes))
@@ -377,7 +378,7 @@ def middle_forgotten(cured):
 @case(14, MEMORY, COUNT, (r"^\[3, 3, 3\]$", r"^\[2, 2, 2\]$"),
       reports="huggingface/diffusers#4474",
       symptom="memory falls, and a step takes far more than a third longer",
-      cause="a block is checkpointed, and so is a part of it, by somebody else",
+      cause="a block is checkpointed, and other code checkpoints a part of it again",
       cure="checkpoint one of the two")  # fmt: skip
 def wrapped_twice(cured):
     gpt, _ = make_gpt()
@@ -392,7 +393,7 @@ def wrapped_twice(cured):
 # %% id="one-checkpoint"
 @case(16, MEMORY, METER, ("^(9|10).%", "^[1-6].%"),
       reports="Stonesjtu/pytorch_memlab#47",
-      symptom="the whole model is in a checkpoint, and the peak is what it was",
+      symptom="the whole model is in a checkpoint, and the peak is the same",
       cause="one segment: its recomputation brings back everything at once",
       cure="a checkpoint for each block")  # fmt: skip
 def one_checkpoint(cured):
@@ -441,7 +442,8 @@ def forces(cured):
       reports="huggingface/diffusers#10350",
       symptom="a loss on decoded images: the VAE's decoder is the peak, with "
               "`enable_slicing()` or without",
-      cause="it decodes one image at a time, but backward keeps what all of them saved",
+      cause="slicing decodes one image at a time, but autograd keeps what all of them "
+            "save for backward",
       cure="`vae.enable_gradient_checkpointing()` as well")  # fmt: skip
 def decoded_reward(cured):
     ups, downs = (("UpDecoderBlock2D",) * 2, ("DownEncoderBlock2D",) * 2)
@@ -482,7 +484,7 @@ def last_segment(cured):
       reports="pytorch/pytorch#64586 horovod/horovod#641",
       symptom="memory grows from batch to batch of the validation loop",
       cause="`total += loss` keeps every batch's graph alive",
-      cure="`loss.item()`, and `torch.no_grad()` where nothing goes backward"
+      cure="`loss.item()`, and `torch.no_grad()` where there is no backward"
       )  # fmt: skip
 def kept_graphs(cured):
     lstm, total = LSTM(LSTMConfig(d_model=32)).eval(), 0.0
@@ -523,10 +525,10 @@ def error_kept(cured):
 @case(30, MEMORY, COUNT, ("^4 all-reduces$", "^1 all-reduces$"),
       reports="huggingface/accelerate#1726 facebookresearch/ClassyVision#706 "
               "pytorch/PiPPy#1133",
-      symptom="accumulation under DDP is no faster: all ranks talk in every "
-              "micro-batch",
-      cause="`no_sync` is around backward, and forward decides whether backward "
-            "exchanges",
+      symptom="accumulation under DDP is no faster: the ranks exchange gradients in "
+              "every micro-batch",
+      cause="`no_sync` is only around backward, but forward decides whether backward "
+            "exchanges gradients",
       cure="`no_sync` around forward and backward (not under FSDP, where it keeps "
            "whole gradients: meta-pytorch/tnt#1057, chapter 13)")  # fmt: skip
 def no_sync_around_backward(cured):
@@ -550,8 +552,8 @@ def no_sync_around_backward(cured):
       reports="pytorch/pytorch#180874 pytorch/pytorch#158657",
       symptom="a policy of `MUST_CPU_OFFLOAD` moves nothing to the CPU, and steps get "
               "no faster",
-      cause="PyTorch has the name (from 2.11 on), but in eager mode it recomputes "
-            "without a word",
+      cause="PyTorch accepts the policy (from 2.11 on), but in eager mode it silently "
+            "recomputes",
       cure="`MUST_SAVE` keeps it on the GPU; chapter 07d offloads by `save_on_cpu()`"
       )  # fmt: skip
 def offload_recomputes(cured):
@@ -601,7 +603,7 @@ def late_lambda(cured):
 @case(3, LOSS, JUDGE, ("^gradients", SAME),
       reports="openai/guided-diffusion#167 allenai/OLMo-core#828",
       symptom="with checkpointing the loss ends higher",
-      cause="dropout draws another mask in the recomputation",
+      cause="dropout draws a different mask in the recomputation",
       cure="`preserve_rng_state=True`, the default")  # fmt: skip
 def other_dropout(cured):
     run = partial(non_reentrant, preserve_rng_state=cured)
@@ -695,8 +697,9 @@ def make_vit():
 # %% id="changed-meanwhile"
 @case(9, LOSS, JUDGE, ("^gradients", SAME),
       reports="",
-      symptom="a schedule for a constant in forward makes the run diverge",
-      cause="a Python value that forward reads has changed when backward recomputes",
+      symptom="a value in forward follows a schedule, and the run diverges",
+      cause="forward reads a Python value, which has changed by the time backward "
+            "recomputes",
       cure="pass the value as an argument: the checkpoint keeps it")  # fmt: skip
 def changed_meanwhile(cured):
     def step(model, optimizer, how=non_reentrant):
@@ -752,8 +755,8 @@ def make_video():
       reports="NVIDIA/TransformerEngine#1190 pytorch/ao#570",
       symptom="checkpointing changes the gradients of spectral norm, an EMA codebook "
               "or delayed FP8 scales",
-      cause="forward reads a buffer and then updates it, so recomputation reads "
-            "another value",
+      cause="forward reads a buffer and then updates it, so recomputation reads a "
+            "different value",
       cure="recompute from what forward read (`context_fn`, as in the script)"
       )  # fmt: skip
 def state_moved_on(cured):
@@ -776,8 +779,8 @@ def state_moved_on(cured):
       reports="",
       symptom="with `functional_call` (fast weights, ensembles, LoRA) checkpointing "
               "changes the gradients",
-      cause="`functional_call` has put the module's own weights back when backward "
-            "recomputes",
+      cause="when backward recomputes, `functional_call` has already put the module's "
+            "own weights back",
       cure="checkpoint `functional_call` itself, with `use_reentrant=False`"
       )  # fmt: skip
 def swapped_weights(cured):
@@ -830,8 +833,8 @@ def experts_counted_twice(cured):
       reports="cloneofsimo/lora#26 kohya-ss/sd-scripts#323 "
               "locuslab/open-unlearning#178",
       symptom="LoRA in two towers: the loss falls, and one tower's `lora_B` stays zero",
-      cause="a reentrant checkpoint over frozen embeddings gives no gradients; as "
-            "other weights get some, PyTorch only warns",
+      cause="a reentrant checkpoint over frozen embeddings gives no gradients; "
+            "PyTorch only warns, since other weights get some",
       cure="`use_reentrant=False`, or `enable_input_require_grads()` on each tower"
       )  # fmt: skip
 def frozen_tower(cured):
@@ -850,9 +853,9 @@ def frozen_tower(cured):
 # %% id="memory-budget"
 @case(19, LOSS, COUNT, ("^some", "^no"),
       reports="pytorch/pytorch#190758 pytorch/pytorch#190717",
-      symptom="a compiled model with an activation budget below 1 and dropout learns "
+      symptom="a compiled model with dropout and an activation budget below 1 learns "
               "worse",
-      cause="the recomputation draws another mask than the forward",
+      cause="dropout draws a different mask in the recomputation",
       cure="a budget of 1, or dropout 0")  # fmt: skip
 def memory_budget(cured):
     from torch._functorch import config
@@ -899,7 +902,8 @@ def noise_not_drawn(cured):
 # %% id="mean-of-means"
 @case(23, LOSS, JUDGE, ("^loss", SAME),
       reports="huggingface/transformers#34191 huggingface/transformers#24725",
-      symptom="the same effective batch in smaller pieces gives another loss curve",
+      symptom="the same effective batch in smaller micro-batches gives a different "
+              "loss curve",
       cause="each micro-batch's mean counts the same, however many targets it has",
       cure="add sums, and divide by the targets of the whole window")  # fmt: skip
 def mean_of_means(cured):
@@ -926,9 +930,9 @@ def mean_of_means(cured):
 @case(24, LOSS, JUDGE, ("^gradients", SAME),
       reports="karpathy/nanoGPT#206 karpathy/nanoGPT#207 "
               "huggingface/transformers#37766",
-      symptom="the learning rate that worked for the big batch diverges, or AdamW "
-              "hides it",
-      cause="the loss of a micro-batch is not divided by their number",
+      symptom="training diverges at a learning rate that worked for the large batch "
+              "(AdamW hides it)",
+      cause="the loss of a micro-batch isn't divided by the number of micro-batches",
       cure="divide before `backward`")  # fmt: skip
 def not_divided(cured):
     def step(model, optimizer):
@@ -973,8 +977,8 @@ def divided_twice(cured):
       reports="axolotl-ai-cloud/axolotl#3666",
       symptom="an MLP in tiles: the loss falls, and the gradients of its weights are "
               "too large",
-      cause="each tile puts one more hook on the weights, so the last one counts once "
-            "for each; and the sum is divided by the number of tiles",
+      cause="each tile puts one more hook on the weights, so the last tile counts "
+            "once for each hook; and the sum is divided by the number of tiles",
       cure="let autograd add up: tiles are parts of one sum")  # fmt: skip
 def hooked_tiles(cured):
     class Tiled(torch.autograd.Function):
@@ -1029,7 +1033,7 @@ def hooked_tiles(cured):
               "batches",
       cause="the hooks update in every micro-batch (and once for each reentrant "
             "checkpoint that shares the weight)",
-      cure="update in the window's last backward alone (gradients are kept until then, "
+      cure="update only in the window's last backward (gradients are kept until then, "
            "so nothing is saved)")  # fmt: skip
 def stepped_in_hooks(cured):
     gpt, updates, last = make_gpt()[0], Counter(), False
@@ -1054,7 +1058,7 @@ def stepped_in_hooks(cured):
       reports="Lightning-AI/pytorch-lightning#2569 huggingface/transformers#35438",
       symptom="the logged loss is N times too large, or too small, and the model is "
               "fine",
-      cause="what is logged is not what the update minimised",
+      cause="what is logged is not what the update minimized",
       cure="log the sum of the divided losses of the window")  # fmt: skip
 def logged_loss(cured):
     def step(model, optimizer, num=4):
@@ -1073,8 +1077,8 @@ def logged_loss(cured):
 # %% id="last-window"
 @case(26, LOSS, JUDGE, ("^updates", SAME),
       reports="Lightning-AI/pytorch-lightning#19987 huggingface/accelerate#1847",
-      symptom="an epoch makes fewer updates than it should, and leaks into the next "
-              "one",
+      symptom="an epoch makes fewer updates than it should, and its last gradients "
+              "leak into the next one",
       cause="`if (i + 1) % num == 0` never updates with the last, shorter window",
       cure="update after the last one too, divided by that window's own length"
       )  # fmt: skip
@@ -1120,8 +1124,9 @@ def clipped_pieces(cured):
 @case(31, LOSS, JUDGE, ("^loss", SAME),
       reports="luyug/GradCache#7 mlfoundations/open_clip#267",
       symptom="accumulating a contrastive loss reaches a lower loss and a worse model",
-      cause="each sample is compared with its micro-batch alone: fewer negatives",
-      cure="cached gradients, as in lab 07: embed all, then embed again in pieces"
+      cause="each sample is compared only with its own micro-batch: fewer negatives",
+      cure="cached gradients, as in lab 07: embed all, then embed again in "
+           "micro-batches"
       )  # fmt: skip
 def contrastive(cured):
     images = data.digits()[0][:16].double()
@@ -1155,9 +1160,9 @@ def contrastive(cured):
 # %% id="batch-statistics"
 @case(32, LOSS, JUDGE, ("^(loss|gradients)", SAME),
       reports="google-research/tuning_playbook#69 run-ai/runai#14",
-      symptom="the same effective batch in smaller pieces is worse, and nothing is "
-              "misweighted",
-      cause="BatchNorm normalises each micro-batch by its own statistics",
+      symptom="the same effective batch in smaller micro-batches is worse, though the "
+              "loss is divided correctly",
+      cause="BatchNorm normalizes each micro-batch by its own statistics",
       cure="GroupNorm, SyncBatchNorm for ranks, or frozen statistics")  # fmt: skip
 def batch_statistics(cured):
     def step(model, optimizer, num=4):
@@ -1206,7 +1211,7 @@ def low_precision_sum(cured):
               "pytorch/pytorch#7617",
       symptom="LoRA or frozen embeddings with checkpointing: nothing requires a "
               "gradient",
-      cause="the reentrant checkpoint looks at its inputs alone, and none needs a "
+      cause="the reentrant checkpoint looks only at its inputs, and none needs a "
             "gradient",
       cure="`use_reentrant=False`, or transformers' `enable_input_require_grads()`"
       )  # fmt: skip
@@ -1221,8 +1226,8 @@ def frozen_input(cured):
 # %% id="growing-cache"
 @case(6, FLAG, ERROR, ("CheckpointError.*different metadata", NOTHING_RAISED),
       reports="pytorch/pytorch#155171",
-      symptom="the recomputed tensors have another shape, after a first step that "
-              "worked",
+      symptom="the first step works; later the recomputed tensors have a different "
+              "shape",
       cause="forward appends to a cache of keys, and recomputation appends once more",
       cure="no cache in training")  # fmt: skip
 def growing_cache(cured):
@@ -1262,7 +1267,7 @@ def popped_inside(cured):
 # %% id="functional-gradient"
 @case(10, FLAG, ERROR, ("RuntimeError", NOTHING_RAISED),
       reports="pytorch/pytorch#51743 pytorch/pytorch#102223",
-      symptom="`torch.autograd.grad`, or `backward(inputs=...)`, is refused",
+      symptom="`torch.autograd.grad`, or `backward(inputs=...)`, raises an error",
       cause="the reentrant checkpoint runs a backward of its own, which cannot take "
             "`inputs`",
       cure="`use_reentrant=False`")  # fmt: skip
@@ -1310,8 +1315,8 @@ def flag_left_out(cured):
 @case(45, FLAG, ERROR, ("RuntimeError.*saved tensor hooks", NOTHING_RAISED),
       reports="pytorch/pytorch#165880 pytorch/pytorch#141845",
       symptom="per-sample gradients: `torch.func` does not support saved tensor hooks",
-      cause="the checkpoint is made of such hooks, and `grad`, `vjp` and `jacrev` "
-            "refuse them",
+      cause="the checkpoint is made of such hooks, which `grad`, `vjp` and `jacrev` "
+            "refuse",
       cure="no checkpoint there; fewer samples at once by `vmap(..., chunk_size=2)`"
       )  # fmt: skip
 def per_sample(cured):
@@ -1395,7 +1400,7 @@ def shared_weight(cured):
       reports="huggingface/transformers#23905 pytorch/examples#1196",
       symptom="`unscale_()` has already been called on this optimizer",
       cause="gradients are unscaled, and clipped, in each micro-batch",
-      cure="unscale, clip and step once a window")  # fmt: skip
+      cure="unscale, clip and step once per window")  # fmt: skip
 def unscaled_twice(cured):
     def train():
         model, optimizer = make_gpt()
@@ -1449,8 +1454,8 @@ show(middle_forgotten)
 # %% [markdown] id="tables-text"
 # ## The tables
 #
-# The last column names the instrument that shows the fault and the script above. It links to bug
-# reports, if there are any, and lists the versions in which the course has seen the fault.
+# The last column names the script above and the instrument that shows its fault. It also links to
+# bug reports, if there are any, and lists the versions in which the course has seen the fault.
 
 
 # %% id="table"

@@ -2,9 +2,9 @@
 # # Which lever first: rules of thumb
 #
 # Chapter 14 pulls six levers on one model. Does their order hold for other models? In this
-# companion you try the order on the recorded models, predict the first lever of a model that was
-# left out, and read what the planner does with real models. Then you find out what the promise
-# "four to ten times larger" depends on. No lab and no later chapter needs this one.
+# companion you try the order on recorded models, predict which lever a new model needs, and read
+# what the planner does with real models. Then you find out what the promise "four to ten times
+# larger" depends on. No lab and no later chapter needs this companion.
 #
 # **Budget:** 70 minutes, 2 GiB of memory, no GPU needed.
 
@@ -30,10 +30,9 @@ pd.set_option("display.max_colwidth", None)  # show answers whole
 # %% [markdown] id="peaks-text"
 # ## A step has two peaks
 #
-# The first peak comes while the model runs: at the end of forward, or early in backward, when the
-# activations are all there. The second one comes in the update. No activation is left then, but all
-# gradients are in memory, and the optimizer may allocate temporaries in addition to its states. The
-# higher of the two peaks must fit.
+# The first peak comes while the model runs: at the end of forward, or early in backward, when all
+# activations are in memory. The second comes in the update. No activation is left then, but all
+# gradients are in memory, and the optimizer may allocate temporaries. The higher peak must fit.
 #
 # The recordings have both peaks of 17 models, in float32, at batch sizes that people train with.
 
@@ -69,7 +68,7 @@ figures.two_peaks(
 # |---|---|---|
 # | autocast | mostly lower | the same |
 # | fused kernels | the same, or lower (attention) | lower: no temporaries |
-# | a smaller micro-batch | lower, if activations outweigh gradients that wait | the same |
+# | a smaller micro-batch | lower, if activations outweigh the gradients that then wait | the same |
 # | checkpoints | lower, or the same | the same |
 # | 8-bit states | lower, by the states | lower |
 # | LoRA, or sharding (13) | lower | lower |
@@ -79,18 +78,17 @@ figures.two_peaks(
 #
 # ## One order
 #
-# Among the levers that help, the cheapest comes first. This table has the course's order, and
-# `tonight` and `planning.pull_levers` use the same one:
+# Among the levers that help, the cheapest comes first. `tonight` and `planning.pull_levers` use
+# this order:
 
 # %% id="order"
 pd.DataFrame({"what it costs": planning.ORDER})
 
 # %% [markdown] id="order-read"
-# Two sources disagree about the middle of this list. A tutorial (source 1 of chapter 10) says
-# "start with gradient accumulation", and "add checkpointing if still hitting memory limits". The
-# outline of this course had checkpoints first. Both levers lower the same peak, and neither changes
-# the training if no layer mixes samples (09). So time decides, and people have published times for
-# both.
+# Should a smaller micro-batch come before checkpoints? A tutorial (source 1 of chapter 10) says so:
+# "start with gradient accumulation", and "add checkpointing if still hitting memory limits". Both
+# levers lower the same peak, and neither changes the training if no layer mixes samples (09). So
+# time decides, and people have published times for both.
 #
 # **Predict.** The InternLM team trained a 7B model on 80 GiB GPUs, with 8 samples per GPU in each
 # update. One run kept all activations and accumulated over micro-batches of two samples. The other
@@ -121,12 +119,12 @@ settled |= {f"BERT-Large, V100: {way}": f"{p:+.0%}" for way, p in bert.items()}
 pd.DataFrame({"more time (measured, by the sources)": settled})
 
 # %% [markdown] id="settled-read"
-# Accumulation is cheaper in each InternLM pair. So the tutorial's order wins, with two limits. The
-# first limit is a GPU that isn't filled: it finishes its work faster than the CPU can launch more.
-# Then half a micro-batch takes as long as a whole one, and a checkpoint launches its forward a
-# second time, so time both levers. You can predict this limit from a sample's FLOPs and bytes, the
-# card's published speed, and the number of operations. Each operation takes the launch time that
-# fits 10b's H200. The table shows the smallest micro-batch that fills the GPU:
+# Accumulation is cheaper in each InternLM pair, so the tutorial is right, within two limits. The
+# first is a GPU that isn't filled: it finishes its work faster than the CPU can launch more. There,
+# half a micro-batch takes as long as a whole one, and a checkpoint launches forward a second time,
+# so time both levers. The smallest micro-batch that fills a GPU can be predicted from a sample's
+# FLOPs and bytes, the card's published speed, and the number of operations, each with the launch
+# time that fits 10b's H200:
 
 # %% id="filled"
 filled = {}
@@ -141,8 +139,8 @@ for card in ("NVIDIA A100-SXM4-80GB", "Tesla T4"):
 pd.DataFrame(filled)  # predicted
 
 # %% [markdown] id="filled-read"
-# The slower the card and the larger a sample, the fewer samples fill it. This is why the list has
-# the micro-batch twice: first down to the size that just fills the GPU, then, after the
+# The slower the card and the larger a sample, the fewer samples fill the card. That's why the list
+# has the micro-batch twice: first down to the size that just fills the GPU, then, after the
 # checkpoints, down to one sample.
 #
 # The second limit is sharding over a slow link, where each micro-batch sends the weights again.
@@ -151,7 +149,7 @@ pd.DataFrame(filled)  # predicted
 # ## How far each lever reaches
 #
 # Now pull the levers on the recorded models, like climbing a ladder: each rung adds one lever and
-# keeps the earlier ones. On the rung "smaller micro-batch" the window runs one sample at a time.
+# keeps the earlier levers. On the rung "smaller micro-batch" an update runs one sample at a time.
 
 # %% id="rungs"
 TWICE = "one sample at a time"  # the smaller micro-batch again
@@ -235,9 +233,9 @@ print(f"{plain} of {3 * len(MODELS)} pairs fit as they are{beside(guess, plain)}
 pd.DataFrame(found).T.map(lambda rung: RUNGS[rung]).rename(columns="{} GiB".format)
 
 # %% [markdown] id="ladder-read"
-# Read along a row: a larger card needs fewer levers. *LoRA* means that none of the six steps fits.
-# Read down a column: the lever depends on *what* fills the card. If weights and states nearly fill
-# it, only smaller states or more devices help. If activations do, a smaller micro-batch is usually
+# Along a row, a larger card needs fewer levers. (*LoRA* means that none of the six steps fits.)
+# Down a column, the lever depends on *what* fills the card. If weights and states nearly fill it,
+# only smaller states or more devices help. If activations do, a smaller micro-batch is usually
 # enough. Pull the levers yourself:
 
 # %% id="calculator"
@@ -248,14 +246,14 @@ widgets.published_calculator(rows, micro_batch=8, card_gib=24)
 #
 # Two numbers give a first guess, both as shares of the card's memory:
 #
-# - **states**: 16 bytes for each parameter (chapter 01): weights, gradients, AdamW's two states;
+# - **states**: 16 bytes for each parameter (weights, gradients, AdamW's two states; chapter 01);
 # - **batch**: what the whole batch adds while the model runs, in float32.
 #
-# The two peaks follow, from chapters 01 to 08:
+# The two peaks follow from these numbers (chapters 01 to 08):
 #
 # - Weights, gradients and AdamW's states are 4, 4 and 8 of the 16 bytes; 8-bit states are 2.
-# - When the activations reach their maximum, this micro-batch has no gradients yet. The gradients
-#   of earlier micro-batches are in memory.
+# - When the activations reach their maximum, this micro-batch has no gradients yet, but the
+#   gradients of earlier micro-batches are in memory.
 # - From the second rung on, autocast keeps a 16-bit copy of the weights while the model runs.
 # - In the update all gradients are in memory, and PyTorch's default AdamW needs temporaries of 4
 #   more bytes. The fused and the 8-bit versions need no temporaries.
@@ -312,8 +310,7 @@ def is_right_on_paper():
 
 # %% [markdown] id="judge-text"
 # Judge the rule the way you will use it, on a model that it hasn't seen: the two shares, of
-# autocast and of checkpoints, are medians over the 16 other models. We ask about cards of seven
-# sizes.
+# autocast and of checkpoints, are medians over the 16 other models. We try cards of seven sizes.
 
 
 # %% id="shares"
@@ -373,11 +370,9 @@ pd.DataFrame(missed, index=["on paper", "needed"]).T
 
 # %% [markdown] id="judged-read"
 # Most misses are language models. Their logits stay in float32 under autocast, so autocast saves a
-# smaller share of their batch (chapter 10d). The other misses are close to the card's limit. Take
-# the answer on paper as the first thing to try, and check it with `memory.predict`, which takes
-# seconds.
-#
-# In words:
+# smaller share of their batch (chapter 10d). The other misses are close to the card's limit. So try
+# the answer on paper first, and check it with `memory.predict`, which takes seconds. In words, the
+# rule says:
 #
 # - A small batch with small states needs no lever.
 # - A large batch with states that leave room needs autocast, then a smaller micro-batch, then a
@@ -390,18 +385,18 @@ pd.DataFrame(missed, index=["on paper", "needed"]).T
 # %% [markdown] id="plans-text"
 # ## The planner on real models
 #
-# The ladder has six rungs; the planner has many more. It keeps weights and states in float32. It
-# takes the plan with the shortest predicted time, which is usually the one that recomputes least.
-# The table has its answers for 64 samples per update, recorded by
-# `python course/recorded/make/plan_pairs.py`. This command computes one of them:
+# The ladder has six rungs; the planner tries many more plans. It keeps weights and states in
+# float32, and chooses the plan with the shortest predicted time, usually the plan that recomputes
+# least. The table has its answers for 64 samples per update, recorded by `python
+# course/recorded/make/plan_pairs.py`. This command computes one of them:
 #
 # ```bash
 # python -m tutorial_lib plan gpt2-xl --budget 24GiB --effective-batch 64
 # ```
 #
 # **Predict.** Llama 2 has 6.7 billion parameters. On an 80 GiB card its states don't fit in
-# float32, and 8-bit ones may not either. Everything fits in bfloat16, if you run one sequence of
-# 4,096 tokens at a time. By what percentage does recomputation lengthen the step?
+# float32, and 8-bit states may not fit either. In bfloat16 everything fits, if you run one sequence
+# of 4,096 tokens at a time. By what percentage does recomputation lengthen the step?
 
 # %% id="guess-plan"
 guess = None  # percent
@@ -425,8 +420,6 @@ def in_words(plan):
 plans.apply(in_words, axis=1).unstack().rename(columns="{} GiB".format)
 
 # %% [markdown] id="plans-read"
-# Four things to see:
-#
 # - A larger card never gets a smaller micro-batch. A tenth of the card is left free (10b).
 # - The planner's plans cost less than the rung "checkpoint each block": they recompute only as much
 #   as the memory requires, and the cheapest stages first.
@@ -439,8 +432,7 @@ plans.apply(in_words, axis=1).unstack().rename(columns="{} GiB".format)
 #
 # The planner's seconds are predicted, not measured on a GPU. It adds up FLOPs and bytes at a fixed
 # share of a card's published speed, and the result is never shorter than the time for the launches.
-# That's enough to rank plans. Chapter 10b compares computing and launch times with measured steps
-# of an H200.
+# That's enough to rank plans.
 
 # %% [markdown] id="larger-text"
 # ## "Four to ten times larger"
@@ -503,10 +495,10 @@ table["parameters"] = [f"{count / 1e6:.0f} M" for count in sizes.values()]
 table
 
 # %% [markdown] id="depths-read"
-# The factor is far larger than ten. The reason is the size of the update: without a lever, all 16
-# sequences are in memory at once, and their activations leave room for only a few layers. With both
-# levers, weights and states take nearly all of the 16 GiB. So the factor should be lower for a
-# smaller update.
+# The factor is far larger than ten, because the update is large: without a lever, all 16 sequences
+# are in memory at once, and their activations leave room for only a few layers. With both levers,
+# weights and states take nearly all of the 16 GiB. So the factor should be lower for a smaller
+# update.
 
 # %% id="by-batch"
 one = {"micro_batch": 1}  # an update of one sample has nothing to accumulate
@@ -519,9 +511,9 @@ larger["1 x 16384 tokens"] = single[16384]
 pd.Series(larger).map("{:.1f}".format).to_frame("times as deep")
 
 # %% [markdown] id="by-batch-read"
-# So the claim depends on the update. The factor isn't a property of the techniques: it grows with
-# the number of samples in an update and with their length. With one short sample per update you
-# can't even double the depth, since weights and states fill the card whatever you do.
+# So the factor isn't a property of the techniques: it grows with the number of samples in an update
+# and with their length. With one short sample per update you can't even double the depth, since
+# weights and states fill the card whatever you do.
 #
 # *Wider* models hit the same limit: weights grow with the square of the width, activations only in
 # proportion to it.
