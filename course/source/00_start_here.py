@@ -3,8 +3,8 @@
 #
 # Llama-2-7B takes 12.6 GiB in bfloat16, so it fits on a GPU with 16 GiB. Train it the usual way,
 # with AdamW and mixed precision, and it does not fit on a GPU with 80 GiB. What filled the other 67
-# GiB? How much of that can you get back, and at what price? In this course you answer with numbers
-# that you measure yourself, on this machine, with or without a GPU.
+# GiB? How much of that can you get back, and at what price? In this course you find out with
+# numbers of your own, with or without a GPU.
 #
 # **Budget:** 40 minutes, 1 GiB of memory, no GPU needed.
 
@@ -27,8 +27,8 @@
 #   [04](04_checkpoint_from_scratch.ipynb) up to *All six fixed* (45),
 #   [08](08_accumulation_from_scratch.ipynb) up to *The last window* (25), and in [Lab
 #   06](../labs/lab06_exact_accumulation.ipynb) the first exercise (10).
-# - **The course** (about 35 hours, 15 of them labs): at the end of each notebook, a link leads to
-#   the next one. Chapter 15 is an appendix and not counted.
+# - **The course** (about 35 hours, 15 of them labs): each notebook ends with a link to the next
+#   one. Chapter 15 is an appendix and isn't counted.
 
 # %% id="imports"
 import textwrap
@@ -48,13 +48,13 @@ from tutorial_lib.units import GIB
 # ## Ten questions first
 #
 # People who train models every week disagree about these questions. Answer quickly, from what you
-# believe today. The answers aren't on this page: later chapters measure them. The last chapter asks
-# the same ten again and shows both sets of answers side by side.
+# believe today. Later chapters measure the answers; the last one asks the same ten again and shows
+# your two sets side by side.
 
 # %% [markdown] id="answer-text"
-# Run the cell and click your choices: each is saved immediately, in the file `my_answers.json` next
-# to this notebook. Nothing is sent anywhere. If no buttons appear, write a letter in place of each
-# `None`, as in `1: "b"`, and run the cell again.
+# Run the cell and click your choices, which are saved in `my_answers.json` next to this notebook
+# and sent nowhere. If no buttons appear, write a letter in place of each `None`, as in `1: "b"`,
+# and run the cell again.
 
 # %% id="my-answers"
 answers = {1: None, 2: None, 3: None, 4: None, 5: None}
@@ -80,10 +80,9 @@ tokens = torch.randint(0, config.vocab_size, (8, config.seq_len))  # (batch, seq
 f"{sum(p.numel() for p in model.parameters()):,} parameters"
 
 # %% [markdown] id="write-step"
-# **Write.** `step`, four lines: one update from `model.loss(tokens)`. In your working copy, write
-# them in place of `raise NotImplementedError`. The folded cell below holds our lines. Until you
-# write yours, ours run instead, so you can also leave the `raise` as it is, or open our cell to
-# compare. Each chapter has a few such cells.
+# **Write.** `step`, four lines: one update that starts from `model.loss(tokens)`. In your working
+# copy, write them in place of `raise NotImplementedError`. While that `raise` is there, our lines
+# run instead; they are in the folded cell below. Each chapter has a few such cells.
 
 
 # %% id="step"
@@ -99,8 +98,8 @@ def step():
 
 # %% [markdown] id="predict-first"
 # **Predict.** The parameters are float32, four bytes each. Call their total size P. How many P does
-# this step hold at its peak? Write your number in place of `None`. However wrong it is, a guess
-# makes the measurement stick.
+# this step hold at its peak? Write your number in place of `None`. Even a wrong guess makes the
+# measurement stick.
 
 # %% id="guess-first"
 guess = None  # times the size of the parameters
@@ -133,21 +132,21 @@ pd.DataFrame({"P": in_p})
 # for each parameter, so its states are two more P. The largest part isn't in the model's file at
 # all. It's the *activations*, the tensors that the forward pass keeps for the backward pass.
 #
-# And where are the gradients? Look at the whole step.
+# But where are the gradients? Look at the whole step.
 
 # %% id="timeline"
 report.figure()
 
 # %% [markdown] id="read-timeline"
 # The forward pass builds a ramp of activations. The backward pass walks down that ramp: it frees
-# each activation after its use, while the gradients grow. The peak comes when backward begins, when
-# hardly any parameter gradients exist yet. At the end of the backward pass all gradients exist, and
-# no activation is left. The last part is the update. It briefly needs one more P, because the
-# optimizer's `foreach` mode computes the update of all parameters at once.
+# each activation after its use, while the gradients grow. The peak is at the start of backward,
+# when hardly any parameter gradients exist yet. At the end of backward all gradients exist, and no
+# activation is left. Then comes the update. It briefly needs one more P, because the optimizer's
+# `foreach` mode updates all parameters at once.
 #
-# The whole course is in this picture. **Gradient checkpointing** makes the ramp flatter: it
-# discards activations and recomputes them when the backward pass needs them. **Gradient
-# accumulation** makes the ramp lower in another way: it sends the batch through in parts.
+# The course's two techniques both lower this ramp. **Gradient checkpointing** discards activations
+# and recomputes them when the backward pass needs them. **Gradient accumulation** sends the batch
+# through in parts.
 
 # %% [markdown] id="flatten-predict"
 # ## The ramp, flattened
@@ -176,9 +175,9 @@ print(f"the peak falls by {saved:.0f} %{guesses.beside(guess, saved)}")
 
 # %% [markdown] id="read-flatten"
 # On the scale of the first figure the ramp is nearly gone. The small pink bumps are recomputed
-# activations, one block at a time. But the peak moved to the update on the right, where
-# checkpointing can change nothing. So the activations fell much more than the peak did. When you
-# read that checkpointing "saves 70 %", ask: 70 % of what?
+# activations, one block at a time. But the peak is now the update, on the right, and checkpointing
+# can't lower that. So the activations fell much more than the peak did. When you read that
+# checkpointing "saves 70 %", ask: 70 % of what?
 
 # %% id="flatten-slider"
 # @title The ramp, block by block, with a slider: run this cell; open it to look
@@ -234,9 +233,9 @@ figure
 # %% [markdown] id="real-model"
 # ## A model that your machine could not hold
 #
-# Take GPT-2 XL as the transformers library builds it, with 1.56 billion parameters. Its batch is
-# sixteen sequences of 1024 tokens. The same meter runs the same step on *fake tensors*, which have
-# a shape and a dtype but no memory. No weights are downloaded and nothing is allocated.
+# Take GPT-2 XL as the transformers library builds it, with 1.56 billion parameters, and a batch of
+# sixteen sequences of 1024 tokens. The same meter runs the same kind of step on *fake tensors*,
+# which have a shape and a dtype but no memory. Nothing is downloaded, and nothing is allocated.
 #
 # **Predict.** How many GiB does the whole step need?
 
@@ -266,10 +265,9 @@ xl
 # A GiB is $2^{30}$ bytes. A GPU sold as 80 GB gives a program a little less than 80 GiB. The
 # prediction assumes the kernels of a GPU; chapter 03 shows why a CPU would keep more.
 #
-# This number is *predicted*. The course distinguishes that from *counted* and from *measured*.
-# *Measured* means counted by a real GPU's allocator, with the GPU's name and the date beside the
-# number. Can you trust a prediction? To test it, predict the small GPT with a CPU's kernels, and
-# subtract the count above.
+# This number is *predicted*, not *counted*. A third kind is *measured*: a real GPU's allocator
+# counted it, and the GPU's name and the date are next to it. Can you trust a prediction? To test
+# one, predict the small GPT with a CPU's kernels, and subtract the count above.
 #
 # **Write.** `small_gpt`, modeled on `gpt2_xl`. The difference must be 0 bytes.
 
@@ -299,13 +297,13 @@ predicted.peak_bytes - report.peak_bytes
 
 # %% [markdown] id="read-trust"
 # For a CPU's kernels, prediction and count are equal to the byte. That says nothing yet about a
-# GPU. The companion [10b](10b_published_measurements.ipynb) compares predictions with peaks that
-# others measured.
+# GPU: companion [10b](10b_published_measurements.ipynb) compares predictions with peaks that others
+# measured on GPUs.
 #
 # ## Your own code
 #
-# `memory.measure` takes any function that does a training step, on any model. For a part of a step,
-# use `with memory.watch(...)`. In a notebook there's also a magic that reports on its cell:
+# `memory.measure` takes any function that does a training step. For a part of a step, use `with
+# memory.watch(...)`. In a notebook there's also a magic that reports on its cell:
 
 # %% id="magic"
 # %load_ext tutorial_lib
@@ -315,9 +313,9 @@ predicted.peak_bytes - report.peak_bytes
 logits = model(tokens)
 
 # %% [markdown] id="read-magic"
-# `left behind` is a warning. The cell has ended, and all activations are still there: the name
-# `logits` keeps the graph, and the graph keeps the activations. A training loop that collects its
-# outputs in a list runs out of memory in this way.
+# The last line, `left behind`, is a warning: the cell has ended, but all activations are still in
+# memory. The name `logits` keeps the graph alive, and the graph keeps the activations. That's how a
+# training loop that collects its outputs in a list runs out of memory.
 
 # %% id="let-go"
 logits = None
@@ -325,10 +323,10 @@ logits = None
 # %% [markdown] id="how-labs-work"
 # ## How checks and hints work
 #
-# The chapters in `course/` explain, measure, and leave you a few bodies to write. The notebooks in
-# `labs/` ask more of you. A lab gives you the signature of a function and a number to reach; you
-# write three to fifteen lines and run the check below them. Suppose that lab 01 asks for the bytes
-# of a model's parameters, and this is your answer:
+# The chapters in `course/` explain, measure, and leave you a few bodies to write. A lab, in
+# `labs/`, gives you the signature of a function and a number to reach; you write three to fifteen
+# lines and run the check below them. Suppose that lab 01 asks for the bytes of a model's
+# parameters, and this is your answer:
 
 
 # %% id="a-wrong-answer"
@@ -344,7 +342,7 @@ except checks.CheckError as error:
 
 # %% [markdown] id="how-checks-read"
 # A check says what it saw and what to try, but not the answer. Instructors grade with the same
-# check. Below each exercise are three hints; the last one is nearly the answer. Take them in order.
+# check. Below each exercise are three hints. Take them in order: the last one is nearly the answer.
 #
 # The output of a cell marked `# NBVAL_IGNORE_OUTPUT` depends on your machine. Here is the first:
 
@@ -354,9 +352,9 @@ here = device.pick()
 device.describe(here)
 
 # %% [markdown] id="gpu-tier"
-# On a machine with a GPU, the next cell runs the step there and reads CUDA's own allocator. The
-# step's report has a line `other`: rounding and the kernels' workspace. Without a GPU the cell does
-# nothing, and you miss only that line.
+# If you have a GPU, the next cell runs the step there and reads CUDA's own allocator. Its report
+# has one more line, `other`: rounding and the kernels' workspace. Without a GPU the cell does
+# nothing.
 
 # %% id="on-the-gpu"
 # NBVAL_IGNORE_OUTPUT
@@ -374,8 +372,8 @@ if torch.cuda.is_available():
 # ## How far you are
 #
 # The next cell says which notebooks you have done, how many blanks you have filled, and your points
-# over the ten labs. It reads your working copy as it was last saved, so save first. In a shell,
-# `python -m tutorial_lib progress` says the same.
+# over the ten labs. It reads your working copy from disk, so save first. In a shell, `python -m
+# tutorial_lib progress` prints the same.
 
 # %% id="progress"
 # NBVAL_IGNORE_OUTPUT
@@ -385,4 +383,4 @@ if torch.cuda.is_available():
 # ## Where to go
 #
 # Chapter 01, `01_where_memory_goes`, takes these numbers apart until you can write the memory
-# ledger of a seven-billion-parameter model on paper. Lab 01, `lab01_ledger`, asks you to do it.
+# ledger of a seven-billion-parameter model on paper, as lab 01, `lab01_ledger`, asks.

@@ -3,9 +3,8 @@
 #
 # Ask what a model of seven billion parameters needs for training, and you get a sum: 14 GB of
 # parameters in bfloat16, 14 GB of gradients, 56 GB of Adam states in float32. That is 84 GB "and
-# something for activations". Each of these figures is right in some program. In PyTorch code as
-# most people write it, the three never occur together, and the activations can be larger than all
-# three.
+# something for activations". Each of the three figures is right for some program. But in ordinary
+# PyTorch code they never occur together, and the activations can take more than all three combined.
 #
 # In this chapter you take the sum apart with a meter and put it together again on paper.
 #
@@ -29,14 +28,14 @@ from tutorial_lib.units import GB, Bytes
 # %% [markdown] id="residents"
 # ## What stays: bytes per parameter
 #
-# How much memory does a model need whatever the batch is?
+# How much memory does a model need, whatever the batch?
 #
 # At the update three things are in memory: the parameters, a gradient for each, and what the
-# optimizer remembers about each. All three grow with the number of parameters. So if you count one
-# small model, you know the bytes per parameter of every model. The batch is tiny here, so that the
-# activations hardly matter. Between two steps the gradients are in memory only if your loop keeps
-# them. If it calls `zero_grad()` after `step()`, AdamW in float32 holds 12 bytes per parameter
-# between steps, and 16 at the update.
+# optimizer remembers about each. All three are proportional to the number of parameters. So one
+# small model, counted, gives you the bytes per parameter of every model trained in the same way.
+# (The batch is tiny here, so that activations hardly matter.) If your loop calls `zero_grad()`
+# right after `step()`, gradients are gone between updates: AdamW in float32 holds 16 bytes per
+# parameter at the update, but 12 between updates.
 
 
 # %% id="make-step"
@@ -60,8 +59,8 @@ few_tokens = torch.zeros(1, 8, dtype=torch.long)
 STAY = ("parameters", "gradients", "optimizer_state")
 
 # %% [markdown] id="write-bytes"
-# **Write.** `bytes_per_parameter`, in four lines. A report's `at_peak` is a dict: bytes by
-# category, `STAY` among them.
+# **Write.** `bytes_per_parameter`, in four lines. A report's `at_peak` is a dict from categories,
+# including those in `STAY`, to bytes.
 
 
 # %% id="bytes-per-parameter"
@@ -116,27 +115,27 @@ table["states / parameters"] = multiples
 table.round(2)
 
 # %% [markdown] id="read-residents"
-# Here are three common beliefs, and what the table says.
+# The table tests three common beliefs.
 #
-# - **"Autocast halves the model."** Autocast changes nothing here. It computes in bfloat16, but the
-#   parameters, gradients and optimizer states that it keeps are float32: 16 bytes either way.
-# - **"Adam's states are float32."** That depends on the optimizer. PyTorch's AdamW keeps its two
-#   states in the parameter's dtype: 14 GB of bfloat16 parameters bring 28 GB of optimizer states.
-#   bitsandbytes' AdamW with `optim_bits=32` and Apex's FusedAdam keep them in float32, 56 GB, with
-#   no float32 copy of the weights. With such a copy (a *master copy*) the sum is 16 bytes per
-#   parameter.
-# - **"Optimizer states take 2 to 8 times the parameters."** In this table the ratio is never above
-#   2. With float32 states and bfloat16 parameters it's 4, or 6 if a master copy counts as a state.
+# - **"Autocast halves the model."** It doesn't change these bytes. Autocast computes in bfloat16,
+#   but parameters, gradients and optimizer states stay in float32: 16 bytes with or without it.
+# - **"Adam's states are float32."** PyTorch's AdamW keeps its two states in the parameters' dtype,
+#   so 14 GB of bfloat16 parameters bring 28 GB of states. bitsandbytes' AdamW with `optim_bits=32`
+#   and Apex's FusedAdam keep float32 states even then: 56 GB. Programs that also keep a float32
+#   copy of the weights (a *master copy*) need 16 bytes per parameter in all.
+# - **"Optimizer states take 2 to 8 times the parameters."** In this table they take at most twice
+#   as much. With float32 states and bfloat16 parameters it's 4 times, or 6 if a master copy counts
+#   as a state.
 #
-# 8-bit AdamW (Dettmers et al., 2022) keeps two states of one byte. Adafactor (Shazeer and Stern,
-# 2018) keeps one number for each row and each column of a matrix.
+# 8-bit AdamW (Dettmers et al., 2022) keeps two states of one byte per parameter. Adafactor (Shazeer
+# and Stern, 2018) keeps only one number per row and one per column of each matrix.
 #
 # ## What comes and goes: activations
 #
-# Autograd keeps an activation because some operation needs its input or its output to compute a
-# gradient. `memory.saved` lists what autograd keeps in one block of our GPT. The unit in this
-# section is the size of the tensor that one block passes to the next. Its shape is (batch,
-# sequence, width), and it takes 1 MiB here.
+# To compute gradients, most operations need their input or output again, so autograd keeps that
+# tensor until the backward pass. `memory.saved` lists what autograd keeps in one block of our GPT.
+# The unit in this section is the tensor that one block passes to the next, of shape (batch,
+# sequence, width): 1 MiB here.
 #
 # **Predict.** How many such units does one block keep?
 
@@ -167,22 +166,22 @@ pd.DataFrame({"on paper, units": on_paper, "counted, units": counted}).round(2)
 # input and the output of GELU, four each.](figures/block-units.svg)
 #
 # That's sixteen units, more than half of them in the MLP, which is four times as wide inside. (Each
-# norm keeps two small statistics for each row as well.) These units give a formula for the whole
-# model, with batch $B$, sequence $T$, width $C$, vocabulary $V$ and $L$ layers, in float32:
+# norm also keeps two small statistics per row.) This gives a formula for the whole model, with
+# batch $B$, sequence $T$, width $C$, vocabulary $V$ and $L$ layers, in float32:
 #
 # $$ A \approx 4 \, (16 L + 2) \, B T C + 4 \, B T V $$
 #
 # The extra 2 are what the final norm and the head save. The last term is the softmax over the
 # vocabulary.
 #
-# With a checkpoint around each block, a block keeps 1 unit, its input. During the backward pass,
-# one block at a time also holds its other 15 units: $L + 15$ in all. By then the head and the loss
-# are done. But if $V/C$ is more than 13, as in GPT-2, the activations peak earlier, at the softmax.
-# They take $L + 2 + V/C$ units there, and the gradients of the logits add to that. Compare both
-# formulas with a count, for several depths and widths.
+# With a checkpoint around each block, every block keeps 1 unit, its input. Backward recomputes one
+# block at a time, which then holds its other 15 units too: $L + 15$ in all. The tensors of the head
+# and the loss are already freed by then. But if $V/C$ is more than 13, as in GPT-2, the activations
+# peak before that, at the softmax: $L + 2 + V/C$ units, plus the gradients of the logits. Compare
+# both formulas with a count, for several depths and widths.
 #
 # **Write.** The last lines of `waiting_units`: forward and backward within `segments.applied(gpt,
-# strategy)`. `report.curve()` lists the moments of a step, each with its bytes by category. Add up
+# strategy)`. `report.curve()` lists the bytes by category at each moment of a step. Add up
 # `activations` and `recomputed`: both wait for backward. If you're right, the column `off` stays
 # below 1 %.
 
@@ -213,11 +212,11 @@ theory = pd.DataFrame(rows, columns=columns)
 theory.round(2)
 
 # %% [markdown] id="read-theory"
-# The formula is accurate to 0.25 %. It holds for *this* block; a different kind of block has a
-# different constant in place of 16. The best-known published figure (34 bytes per element and layer
-# in 16 bits, Korthikanti et al., 2022) counts dropout masks too: chapter 03 checks it. Some
-# implementations of attention also store the scores, one number for each head and each pair of
-# tokens. That adds a term with $T^2$: chapter 01b plots it, and chapter 03 counts it.
+# The formula is accurate to 0.25 %, for *this* block: other kinds of block have another constant in
+# place of 16. The best-known published figure (34 bytes per element and layer in 16 bits,
+# Korthikanti et al., 2022) counts dropout masks too: chapter 03 checks it. Some attention code also
+# stores the scores, one number for each head and each pair of tokens, which adds a term with $T^2$
+# (chapters 01b and 03).
 #
 # ## When is the peak?
 #
@@ -228,9 +227,9 @@ theory.round(2)
 # | start of the backward pass | all | all | hardly any | **all** | gradients of the logits |
 # | the update | all | all | **all** | none | the parameters once more (`foreach`) |
 #
-# (`foreach` is a GPU's default. In a network whose last layers hold most of the weights, such as
-# a VGG, there is a third moment. In the middle of the backward pass most gradients *and* most
-# activations are there. Lab 01 covers it.)
+# (`foreach` is a GPU's default. A network whose last layers hold most of the weights, such as a
+# VGG, has a third candidate: in the middle of the backward pass, most gradients *and* most
+# activations are in memory. Lab 01 covers it.)
 
 # %% id="peak"
 gpu_adamw = partial(torch.optim.AdamW, foreach=True)  # a GPU's default
@@ -262,9 +261,8 @@ plots.growth(peaks, xlabel="micro-batch", title=title, log=False)
 
 # %% [markdown] id="read-sweep"
 # Both curves begin at the same floor, five times the parameters. The floor is the update:
-# parameters, gradients, two optimizer states, one temporary copy. Checkpointing can lower the peak
-# only where the activations rise above that floor, and only down to it. Here is the peak by
-# category, at a batch of 8:
+# parameters, gradients, two optimizer states, one temporary copy. Checkpointing can lower a peak
+# that is above that floor, but only down to it. Here is the peak by category, at a batch of 8:
 
 # %% id="panacea"
 before, after = sweep["none"][8], sweep["per-block"][8]
@@ -272,14 +270,15 @@ both = {"none": before.at_peak, "per-block": after.at_peak}
 plots.ledger_bars(both, title="Peak, counted")
 
 # %% [markdown] id="read-panacea"
-# Parameters and optimizer states are the same in both bars. The gradients appear in the second bar
-# because its peak comes later in the step.
+# Parameters and optimizer states are the same in both bars. Gradients appear only in the second
+# bar, because its peak is the update.
 #
 # ## Micro-batch and effective batch
 #
-# "Batch size" can mean two things, and only one of them determines how much memory you need. A GPU
-# holds a *micro-batch*. The *effective batch* is what one update sees: micro-batch x accumulation
-# steps x number of GPUs. Move the sliders. The filled squares are in memory.
+# "Batch size" can mean two things, and only one of them determines how much memory you need: the
+# *micro-batch*, which a GPU holds at once. The *effective batch* is what one update sees:
+# micro-batch x accumulation steps x number of GPUs. Move the sliders. The filled squares are in
+# memory.
 
 # %% id="explorer"
 # @title One update with sliders: run this cell; open it to look
@@ -324,21 +323,19 @@ print(f"accumulated beside a single micro-batch of 4: {constant:+.2f} P")
 pd.DataFrame({"peak in P": in_p}).round(2).rename_axis("micro-batch x steps")
 
 # %% [markdown] id="read-accumulation"
-# Doubling the accumulation steps doesn't cost a single byte: only the micro-batch affects the peak.
-# Compared with a single micro-batch of 4, accumulation adds one copy of the gradients, here one P,
-# however many steps there are (second line). From the second micro-batch on, the earlier gradients
-# are in memory while new activations build up.
+# Doubling the accumulation steps from 2 to 4 doesn't cost a single byte. But accumulating at all
+# costs one copy of the gradients, here one P (second line): from the second micro-batch on, the
+# earlier gradients are in memory while new activations build up.
 #
 # Adding GPUs doesn't free memory on any of them, as long as each holds a whole model. PyTorch's
-# DistributedDataParallel even adds one more P by default, for its buckets. Chapter 13 and companion
-# 13c measure that with real processes.
+# DistributedDataParallel even adds one more P by default, for its buckets (chapter 13).
 #
 # ## What the meter does not see
 #
 # The meter counts tensors. A GPU needs a little more: *workspace* that its kernels take while they
 # run, larger blocks than requested, and a *reserve* of freed memory that its allocator keeps.
-# Chapter 02b has figures for all three. In a report from your own GPU, `other` is workspace and
-# larger blocks together, and `reserved` is what the allocator has taken from the driver:
+# Chapter 02b has figures for all three. In a report from your own GPU, `other` is the first two
+# together, and `reserved` is all that the allocator has taken from the driver:
 
 # %% id="on-the-gpu"
 # NBVAL_IGNORE_OUTPUT
@@ -352,8 +349,8 @@ if torch.cuda.is_available():
 # ## Seven billion parameters, on paper
 #
 # What does Llama-2-7B need? Here it is in its published configuration, on the `meta` device, where
-# tensors have shapes but no memory. We begin with what stays, and turn the first table of this
-# chapter into a function.
+# tensors have shapes but no memory. First comes what stays: `ledger` is this chapter's first table
+# as a function.
 
 # %% id="ledger"
 llama = Recipe("llama-2-7b").make_model("meta")
@@ -377,16 +374,15 @@ gigabytes["together"] = gigabytes.sum(axis=1)
 gigabytes.round(1)
 
 # %% [markdown] id="read-verdict-7b"
-# The sum "14 + 14 + 56" is the third row: some optimizers keep float32 states for bfloat16
-# parameters, without a master copy. If everything is bfloat16, as with PyTorch's AdamW, an 80 GiB
-# card has room to spare.
+# The sum "14 + 14 + 56" is the third row: float32 states for bfloat16 parameters, without a master
+# copy. With PyTorch's AdamW all of it is bfloat16, and an 80 GiB card has room to spare.
 #
-# Next come the activations. They are linear in depth, so two small models determine the line for
-# every depth. We predict both on fake tensors, with the kernels that a GPU would run. The batch is
-# one sequence of 4096 tokens, and everything is in bfloat16.
+# Next come the activations. They are linear in depth, so two small models give the line for every
+# depth. We predict both on fake tensors with a GPU's kernels, for one sequence of 4096 tokens, all
+# in bfloat16.
 #
-# **Write.** `activations`, three lines. Below, the straight line through its values for one and two
-# layers is compared with the whole model.
+# **Write.** `activations`, three lines. Below, we compare the straight line through its values for
+# one and two layers with the whole model.
 #
 # **Predict.** Parameters, gradients and optimizer states take 50 GiB. How many GiB do the
 # activations of a single sequence of 4096 tokens take?
@@ -418,10 +414,10 @@ paper = one + 31 * (two - one)
 print(f"on paper: {Bytes(paper)} of activations{beside(guess, paper / 2**30)}")
 
 # %% [markdown] id="llama-table"
-# The course keeps a table of predictions for hundreds of such steps, made with the command
-# `python -m tutorial_lib record --predict`. Does the whole model of 32 layers keep what the line
-# predicts? And what do two techniques do: checkpointing, and *fused* AdamW, which updates in one
-# kernel and needs no temporary copy?
+# Does the whole model of 32 layers keep what the line predicts? And how much do two techniques
+# save: checkpointing, and *fused* AdamW, which updates in one kernel and needs no temporary copy?
+# The course has predictions of such steps in store (`python -m tutorial_lib record --predict` makes
+# them).
 
 # %% id="llama-levers"
 levers = {
@@ -443,19 +439,18 @@ cards = plots.CARDS_GIB
 plots.ledger_bars(ledgers, title=title, cards_gib=cards, predicted=list(levers))
 
 # %% [markdown] id="read-levers"
-# The line through two toy models predicts the 32-layer model exactly, because every block keeps the
-# same number of bytes.
+# The line predicts the 32-layer model exactly, because every block keeps the same number of bytes.
 #
 # Checkpointing alone doesn't take a byte off the peak, because the update is the peak. Fused AdamW
 # alone takes next to nothing off, because then the backward pass is the peak. Together they lower
-# the peak by a fifth. Each of them lowers memory at one of the two moments, and the peak is at the
-# higher one. So "technique X saves Y %" cannot be true of all models. The first thing to ask is: at
-# which moment is the peak?
+# the peak by a fifth. Each technique lowers one of the two moments, and the peak is the higher of
+# the two. So "technique X saves Y %" can't be true of all models. First ask: at which moment is the
+# peak?
 #
 # ## Verdicts
 #
-# Here is what the chapter says about claims from published courses and papers (A01 is a number in
-# the course's list):
+# Here are verdicts on claims from published courses and papers (A01 is a number in the course's
+# list):
 
 # %% id="verdicts-stays"
 each = pd.concat([pd.DataFrame(per_parameter), pd.DataFrame(stays) / N], axis=1).T
@@ -505,9 +500,8 @@ claims.Verdicts(
 # - Write what stays as bytes per parameter, and see when a sum mixes two recipes.
 # - Count one block's activations and work out the whole model's, which are linear in depth, batch
 #   and sequence length.
-# - Ask of every saving at which of the two moments it lowers the memory, and which of them is the
-#   peak.
+# - Say which of the two moments a technique lowers, and which of the two is the peak.
 #
-# Lab 01, `lab01_ledger`, asks for all three, to the byte. Chapter 01b, `01b_more_levers`, is
-# optional: a memory calculator, LoRA and paged optimizer states, long sequences, images. Chapter 02
-# shows five published mistakes in measuring these things.
+# Lab 01, `lab01_ledger`, asks for all three, to the byte. Companion `01b_more_levers` is optional:
+# a memory calculator, LoRA and paged optimizer states, long sequences, images. Chapter 02 shows
+# five published mistakes in measuring.

@@ -5,10 +5,9 @@
 # questions:
 #
 # 1. What does a GPT need, for any depth, width and precision?
-# 2. What memory is left to save once gradients and states are small (LoRA, 8-bit and paged states)?
-# 3. How do 8-bit and 4-bit weights, and an optimizer with one state, change the ledger? What stays
-#    in 16 bits?
-# 4. How do activations grow with the sequence length, and with the size of an image?
+# 2. What still takes memory once gradients and states are small (LoRA, 8-bit and paged states)?
+# 3. How do 8-bit and 4-bit weights, and an optimizer with one state, change the ledger?
+# 4. How do activations grow with the length of a sequence and the size of an image?
 # 5. Why do two models called "GPT-2 XL" keep different bytes?
 # 6. Is a much-copied table of savings right? And why won't the subject go away?
 #
@@ -37,9 +36,9 @@ gpu_adamw = partial(torch.optim.AdamW, foreach=True)  # a GPU's default
 # %% [markdown] id="calculator-text"
 # ## The memory calculator
 #
-# The calculator estimates the peak of any GPT. It adds chapter 01's ledger of what stays between
-# steps to chapter 01's formula for activations: a block keeps 16 values for each position and
-# channel. A value takes 4 bytes in float32, and 2 in bfloat16. The formula doesn't cover autocast.
+# The calculator estimates the peak of any GPT from chapter 01's ledger and its formula for
+# activations: a block keeps 16 values for each position and channel. A value takes 4 bytes in
+# float32, and 2 in bfloat16. The formula doesn't cover autocast.
 #
 # **Predict.** Under autocast to bfloat16, how many bytes does a block keep for each position and
 # channel, with the kernels of a GPU?
@@ -63,11 +62,10 @@ print(f"each sample: {each:.1f} bytes{beside(guess, each)}")
 print(f"once: {Bytes(constant)}; in 16 bits the weights are {Bytes(2 * 12 * 1024**2)}")
 
 # %% [markdown] id="autocast-read"
-# The count is more than half of float32's 64, because the norms and the tensors between blocks stay
-# float32. So a block keeps 18 x 2 bytes. (Eager attention would add softmax, which stays float32
-# too.) Autograd also keeps 16-bit *copies* of all weights until the backward pass. They don't
-# grow with the batch; the second printed line has their size. The logits are kept in both dtypes.
-# The next two cells are the calculator:
+# Half of float32's 64 bytes would be 32. A block keeps 36 = 18 x 2, because the norms and the
+# tensors between blocks stay in float32. Until the backward pass, autograd also keeps 16-bit
+# *copies* of all weights, whose size (second line) doesn't depend on the batch. The logits are kept
+# in both dtypes. The next two cells are the calculator:
 
 # %% id="calculator-activations"
 SHAPES = {  # L, C, V
@@ -112,8 +110,8 @@ def estimate(shape, precision, optimizer, *, micro_batch, seq_len, checkpointing
 
 
 # %% [markdown] id="calculator-check-text"
-# **Predict.** Take four layers of the 1.5B shape, 8 x 1024 tokens, AdamW. By what percentage does
-# the estimate differ from `memory.predict` under autocast?
+# **Predict.** For four layers of the 1.5B shape, 8 x 1024 tokens and AdamW under autocast, by what
+# percentage does the estimate differ from `memory.predict`?
 
 # %% id="guess-calculator"
 guess = None  # %
@@ -199,7 +197,7 @@ def with_lora(model):
 
 # %% [markdown] id="predict-lora"
 # **Predict.** Gradients and states all but vanish. By what percentage do the activations shrink?
-# (The backward pass no longer needs the gradient of the frozen weights.)
+# (The backward pass no longer computes gradients of the frozen weights.)
 
 # %% id="guess-lora"
 guess = None  # %
@@ -227,7 +225,7 @@ bars = {"all trained": full.at_peak, "LoRA, rank 8": lora.at_peak}
 plots.ledger_bars(bars, title="At the peak, counted")
 
 # %% [markdown] id="read-lora"
-# Most activations are still needed: the gradient has to pass back through every frozen
+# Most activations are still needed, because the gradient has to pass back through every frozen
 # layer to reach the corrections. So fine-tuning with LoRA can still run out of memory on long
 # sequences. Then checkpointing helps, but a smaller rank doesn't.
 #
@@ -255,9 +253,9 @@ columns = ["AdamW, fused", "8-bit AdamW", "to the host, paged on an A100 80 GB"]
 pd.DataFrame(rows, index=columns).T.map(human_bytes)
 
 # %% [markdown] id="read-paged"
-# Without checkpoints, the step runs only with paging, which moves the last column's bytes out and
-# back once per step. With checkpoints, nothing has to move. (The Trainer's `adamw_bnb_8bit` leaves
-# an embedding's states in float32; transformers 5.23.0.)
+# Without checkpoints, fused AdamW fits this card only with paging, which moves the last column's
+# bytes to the host and back once per step. With checkpoints, nothing has to move. (In transformers
+# 5.23.0, the Trainer's `adamw_bnb_8bit` keeps float32 states for embeddings.)
 
 # %% id="verdicts-states"
 claims.Verdicts(
@@ -284,10 +282,10 @@ claims.Verdicts(
 # %% [markdown] id="small-weights"
 # ## Weights in 8 and 4 bits
 #
-# Frozen weights can be smaller still. Cut a matrix into blocks of 64 weights and keep the largest
-# magnitude of each block as its scale. FP8 rounds the scaled weights to 8-bit floats. QLoRA
-# (Dettmers et al., 2023) keeps 4 bits: the index of the nearest of 16 levels, spaced like a normal
-# distribution's quantiles.
+# Frozen weights can be smaller still. Cut a matrix into blocks of 64 weights, and divide each block
+# by its largest magnitude, which is stored as the block's scale. FP8 rounds the scaled weights to
+# 8-bit floats. QLoRA (Dettmers et al., 2023) stores 4 bits per weight: the index of the nearest of
+# 16 levels, spaced like a normal distribution's quantiles.
 
 
 # %% id="shrink"
@@ -358,9 +356,9 @@ print(f"{naive / held:.1f} times{beside(guess, naive / held)}")
 print(f"checkpointed: {frugal / held:.2f} times")
 
 # %% [markdown] id="read-four"
-# Autograd keeps the whole float32 weight, since backward needs it for the gradient of x. So from
-# forward to backward 4 bits save nothing. If you checkpoint the layer, only its input is kept, and
-# backward restores the weight again. (bitsandbytes' layers do the same in an `autograd.Function`.)
+# Autograd keeps the whole float32 weight, since backward needs it for the gradient of x. So between
+# forward and backward, 4 bits save nothing. If you checkpoint the layer, only its input is kept,
+# and backward restores the weight again. (bitsandbytes' layers do this in an `autograd.Function`.)
 # Embeddings, head, norms, the LoRA matrices and all activations stay in 16 bits. Here is what
 # Llama-2-7B with LoRA holds between steps:
 
@@ -379,15 +377,15 @@ for name, bits in {"bfloat16": 16, "FP8": 8.5, "4 bits": 4.5, "QLoRA": 4.127}.it
 pd.DataFrame(ledger).T.map(human_bytes)
 
 # %% [markdown] id="one-state"
-# *Training* in FP8 is different. Matmuls round their inputs to 8 bits, and the rounded inputs are
-# kept for backward. The optimizer's weights, norms, softmax and the residual stream stay in 16 or
-# 32 bits. FP8 saves time and activations, not weights (08c).
+# *Training* in FP8 is different. Matmuls round their inputs to 8 bits, and autograd keeps those.
+# The weights that the optimizer updates, norms, softmax and the residual stream stay in 16 or 32
+# bits. So FP8 training saves time and activations, not weights (08c).
 #
 # ## One state
 #
-# Muon (Jordan, 2024) has only one state, momentum, and makes its update orthogonal. It works only
-# on matrices, so embeddings, head, norms and biases stay with AdamW. How many bytes of state does a
-# GPT then need per byte of weights?
+# Muon (Jordan, 2024) has only one state, momentum, and makes its update orthogonal. It's meant for
+# the matrices inside the blocks; AdamW still updates embeddings, head, norms and biases. How many
+# bytes of state does a GPT then need per byte of weights?
 
 
 # %% id="muon"
@@ -411,8 +409,7 @@ states["Muon, AdamW"] = stepped(torch.optim.Muon(matrices), torch.optim.AdamW(re
 pd.DataFrame({"states, in P": states}).round(2)
 
 # %% [markdown] id="weight-ways-text"
-# Here are all these recipes in one table, in bytes per parameter between steps. Chapter 08c
-# explains the last two rows, and what bfloat16 weights lose with plain rounding.
+# Here are all these recipes, in bytes per parameter. Chapter 08c explains the last two rows.
 
 # %% id="weight-ways"
 ways = {"float32 weights, AdamW": (4, 4, 8), "all in bfloat16, AdamW": (2, 2, 4)}
@@ -426,8 +423,8 @@ each.assign(sum=each.sum(axis=1))
 # %% [markdown] id="long-sequences"
 # ## Twice the tokens, four times the scores
 #
-# Chapter 01's formula is linear in the sequence length. But some attention code stores its scores,
-# one number per head for each pair of tokens. What does that do to the curve?
+# Chapter 01's formula is linear in the sequence length. What does it do to the curve if attention
+# stores its scores, one number per head for each pair of tokens?
 
 
 # %% id="growth-sequence"
@@ -447,8 +444,8 @@ title = "Activations of 2 blocks, counted (both axes linear)"
 plots.growth(curves, xlabel="tokens", title=title, predicted=["formula"], log=False)
 
 # %% [markdown] id="images"
-# Fused attention follows the straight line of the formula. Stored scores add a term with $T^2$.
-# That term dominates at long context; chapter 03 counts it.
+# Fused attention follows the formula's straight line. Stored scores add a term with $T^2$, which
+# dominates at long context; chapter 03 counts it.
 #
 # ## Images: twice the side, four times the bytes
 #
@@ -473,9 +470,9 @@ sides = {side: unet_bytes(side) for side in (16, 32, 64)}
 #
 # ## Two models called GPT-2 XL
 #
-# Chapter 00 uses GPT-2 XL from transformers. Lab 01 builds the course's GPT with GPT-2 XL's sizes.
-# The weights of the two are equally large, but the activations differ by a factor of 1.8. What does
-# one block of each keep?
+# Chapter 00 uses GPT-2 XL from transformers, lab 01 the course's GPT with GPT-2 XL's sizes. Their
+# weights are equally large, but their activations differ by a factor of 1.8. What does one block of
+# each keep?
 
 # %% id="two-blocks"
 with memory.predicting():
@@ -502,15 +499,14 @@ pd.DataFrame(units).round(2)
 # %% [markdown] id="read-two-blocks"
 # `mlp.act` is the activation function. GPT-2 in transformers writes GELU out as eight operations,
 # and autograd keeps the inputs of most of them. The course's GPT calls PyTorch's built-in GELU,
-# which keeps only its input (counted in `others` here). The rest of the gap comes from dropout's
-# masks (chapter 03).
+# which keeps only its input (counted in `others`). The dropout units are masks (chapter 03).
 #
 # ## A published table, tested
 #
-# A much-copied table is about a transformer with 50 layers: checkpointing turns 24 GB of
-# activations into 8 GB, and a total of 40 GB into 24 GB. The table gives neither width nor batch
-# nor kernel. So we take a 50-layer model with the table's 4 GB of float32 weights, and the batch
-# size at which forward adds the table's 24 GB.
+# In a much-copied table about a 50-layer transformer, checkpointing turns 24 GB of activations into
+# 8 GB, and a total of 40 GB into 24 GB. The table names no width, batch or kernel. So we take a
+# 50-layer model with the table's 4 GB of float32 weights, and the batch size at which forward adds
+# the table's 24 GB.
 
 # %% id="fifty-table"
 a100, fifty = recorded.load("emulated NVIDIA A100-SXM4-80GB").rows, {}
@@ -533,12 +529,12 @@ most, total = fifty["activations"], fifty["A100"]
 fifty.round(1)
 
 # %% [markdown] id="read-fifty"
-# Without checkpointing, we nearly get the table's figures. With checkpointing, its 8 GB and 24 GB
-# are too high. A checkpoint around each block, as in that source's own code, leaves about a tenth
-# of the activations. The peak is then in the update, where activations don't matter. The 8 GB are
-# close to our column *a pass adds* with segments of $\sqrt{50}$ layers, the textbook rule. But that
-# column includes the gradients, which the source lists separately. Longer segments hold more
-# activations (second and third row); chapter 06 finds out why.
+# Without checkpointing, we nearly get the table's figures. With it, the table's 8 GB and 24 GB are
+# too high: a checkpoint around each block, as in that source's own code, leaves about a tenth of
+# the activations, and the peak is then the update, where activations don't matter. Only segments of
+# $\sqrt{50}$ layers, the textbook rule, come near 8 GB, in our column *a pass adds*; but that
+# column includes gradients, which the source lists separately. Chapter 06 finds out why longer
+# segments hold more activations (second and third row).
 #
 # ## Why the subject will not go away
 #
@@ -563,11 +559,11 @@ print(f"from 2020 on: {after_gpt3[0]:.1f}-fold and {after_gpt3[1]:.1f}-fold")
 figures.models_and_cards(models, cards)
 
 # %% [markdown] id="read-history"
-# In six years models grew by more than three orders of magnitude, and a card's memory by a factor
-# below five (the axis is logarithmic). Nearly all of the difference arose before 2020: since GPT-3
-# the growth factor of the largest published models is only about twice that of a card. (If you
-# start from BERT-Large instead of GPT, the models' factor is a third of that.) Hardware hasn't
-# closed the gap. This course's techniques help, with the many devices of chapter 13.
+# In six years models grew by more than three orders of magnitude, a card's memory by less than a
+# factor of five (the axis is logarithmic). Nearly all of the gap opened before 2020: since GPT-3,
+# the largest published models have grown by only about twice the factor of a card. But hardware
+# hasn't closed the gap, so this course's techniques are still needed, and the many devices of
+# chapter 13.
 #
 # ## Verdicts
 
@@ -606,6 +602,6 @@ claims.Verdicts(
 # ## What you can now do
 #
 # - Estimate the peak of a GPT in any precision, and say what autocast adds.
-# - Choose between LoRA, 8-bit and paged states, and know what each leaves in memory.
+# - Choose between LoRA, 8-bit and paged states, and say what each leaves in memory.
 # - Say what 8-bit and 4-bit weights save, what stays in 16 bits, and why a 4-bit layer recomputes.
 # - Ask of a published table: which model, which batch, which kernels?

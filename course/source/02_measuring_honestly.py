@@ -1,11 +1,11 @@
 # %% [markdown] id="title"
 # # Measuring honestly
 #
-# One model, one technique, one meter that counts every byte: by how much does checkpointing lower
-# the peak? In this chapter you get six answers, from a quarter to nine tenths.
+# By how much does checkpointing lower the peak? For one model, with a meter that counts every byte,
+# this chapter gets six answers, from a quarter to nine tenths.
 #
-# First you write the meter, in five small steps. Then you use it to reproduce five mistakes in
-# measuring, all found in published notebooks.
+# First you write the meter, in five small steps. Then you reproduce five mistakes in measuring, all
+# found in published notebooks.
 #
 # **Budget:** 70 minutes, 1 GiB of memory, no GPU needed.
 
@@ -43,10 +43,9 @@ torch.set_num_threads(1)  # sums in one order, and no waiting for a busy core
 #
 # ### 1. See every tensor
 #
-# A `TorchDispatchMode` sits below autograd. While it's active, PyTorch calls its
-# `__torch_dispatch__` in place of every operation: those of forward, of backward, and of the
-# optimizer. The method has to run the operation itself. It may look at what goes in and what comes
-# out.
+# A `TorchDispatchMode` works below autograd. While it's active, PyTorch calls its
+# `__torch_dispatch__` in place of every operation of forward, backward and the optimizer. The
+# method has to run the operation itself, and can look at what goes in and what comes out.
 #
 # **Write.** The body of `__torch_dispatch__`. Later steps say what `see` does with a tensor.
 
@@ -132,16 +131,16 @@ with Operations():
     (a.T @ a).relu_()
 
 # %% [markdown] id="storages-text"
-# The list shows 1 MiB seven times. But only two pieces of memory are behind them: `a`, whose
-# transpose is a *view* of it, and the product, which `relu_` changes in place. So the meter must
-# count storages rather than tensors.
+# The list shows seven tensors of 1 MiB, but there are only two pieces of memory (*storages*): `a`
+# and its transpose, a *view*, share one, and `relu_` changes the product in place. So the meter
+# must count storages rather than tensors.
 #
 # ### 2. Each storage once, until it's freed
 #
-# Every tensor has an `untyped_storage()`: the bytes themselves, which its views share. PyTorch
-# frees it when the last of these tensors is gone. How can the meter know when that is? If it kept
-# its own reference, the storage would never be freed. A *weak* reference doesn't keep it alive:
-# `weakref.finalize(storage, function, *args)` calls `function(*args)` when the storage is freed.
+# PyTorch frees a storage, `tensor.untyped_storage()`, when its last tensor is gone. How does the
+# meter notice? If it kept a reference of its own, the storage would never be freed. A *weak*
+# reference doesn't keep it alive: `weakref.finalize(storage, function, *args)` calls
+# `function(*args)` when the storage is freed.
 #
 # **Write.** `see`, with these four: `storage.nbytes()`; `storage._cdata`, an integer that
 # identifies a storage as long as it is alive; `weakref.finalize`; and `self.alive.pop`.
@@ -222,7 +221,7 @@ def storages_are_counted():
 # %% [markdown] id="peak-text"
 # ### 3. The peak, and its moment
 #
-# Bytes only grow when an operation makes a storage. So it's enough to check after each operation.
+# Memory grows only when an operation makes a storage, so it's enough to check after each operation.
 #
 # **Write.** The rest of `__torch_dispatch__`, whose first line runs the operation with step 1's
 # code; and `by_category`, which adds up the records in `at_peak`.
@@ -298,12 +297,11 @@ print(f"{human_bytes(seen.peak_bytes)}, after {seen.peak_at}")
 # %% [markdown] id="categories-text"
 # ### 4. What is it?
 #
-# A few storages are known: the model has the parameters and their gradients, the optimizer has its
-# states. A storage is an activation if an operation made it while autograd was recording
-# (`torch.is_grad_enabled()`), and if it's still alive at the peak of backward. Backward and the
-# optimizer run with recording off. Tensors made then count as temporary at first, even a gradient
-# that isn't in `parameter.grad` yet. So the record is corrected afterwards. `at_peak` holds the
-# same record, so it's corrected there too.
+# Some storages can be looked up: parameters and gradients in the model, states in the optimizer.
+# For other storages the meter goes by the moment of creation. While autograd records
+# (`torch.is_grad_enabled()`), they count as activations; in backward and in the optimizer, where
+# recording is off, as temporary. That's wrong for a new gradient, so `know` corrects its record
+# once it is in `parameter.grad`. `at_peak` holds the same record, so it's corrected there too.
 #
 # **Write.** Both bodies. In `see`, change the category, then call `super().see` for the rest (step
 # 2). In `know`, a value of the dict may hold None: `tensors_in` skips it.
@@ -375,8 +373,8 @@ def categories_are_right():
 # %% [markdown] id="metered-text"
 # ### 5. One step
 #
-# **Write.** `metered`. Call `know` twice: before the step, because the meter may not see parameters
-# and states otherwise; and after it, when the gradients exist.
+# **Write.** `metered`. Call `know` twice: before the step, because the step may not touch all
+# parameters and states, and after it, when the gradients exist.
 
 
 # %% id="metered"
@@ -430,8 +428,8 @@ def a_step_is_metered():
 # %% [markdown] id="equal-text"
 # ## Is it right?
 #
-# A meter needs a control. You'll compare yours with the course's own meter, `memory.measure`, on
-# four training steps: with and without checkpoints, with and without AdamW.
+# Compare your meter with the course's own, `memory.measure`, on four training steps: with and
+# without checkpoints, with and without AdamW.
 #
 # **Write.** `step_of`, one whole training step.
 
@@ -509,8 +507,8 @@ plots.ledger_bars(
 # (`memory.predict`).
 #
 # Both meters count tensors. Neither sees a kernel's workspace, or the free blocks that a GPU's
-# allocator keeps. So a step *needs* at least its peak, and *takes* more; `nvidia-smi` shows what it
-# takes. [02b](02b_allocator_and_profilers.ipynb) measures both.
+# allocator keeps. So a step *needs* at least the counted peak, and *takes* more, as `nvidia-smi`
+# shows ([02b](02b_allocator_and_profilers.ipynb) has figures).
 #
 # ## First: do both compute the same thing?
 #
@@ -587,12 +585,12 @@ savings
 #
 # ## Fault 2: no warm-up
 #
-# The published function has no optimizer. Most training steps do, and Adam makes its two states in
-# the first `step()`. From here on we use the course's meter, which runs `warmup` steps before the
-# one that counts.
+# The published function has no optimizer. Most training steps have one, and Adam makes its two
+# states in the first `step()`. From here on we use the course's meter, which runs `warmup` steps
+# before the one that counts.
 #
-# **Predict.** We measure the first and the second run of the same step. By how many P (bytes of the
-# parameters) is the peak of the backward pass higher in the second run?
+# **Predict.** We measure the first and the second run of the same step. By how many P (the bytes of
+# the parameters) is backward's peak higher in the second run?
 
 # %% id="guess-warmup"
 guess = None  # P
@@ -616,8 +614,8 @@ phases = pd.DataFrame({"first step": first.phases, "steady step": steady.phases}
 phases.round(2)  # peaks in P
 
 # %% [markdown] id="read-warmup"
-# So a job can survive its first step and run out of memory in its second. And a benchmark of Adam
-# without warm-up reads up to 2 P too low, unless the variant's peak is the update.
+# So a job can survive its first step and run out of memory in its second, and a benchmark of Adam
+# without warm-up reads up to 2 P too low, unless the peak is the update.
 #
 # ## Six ways to state one saving
 #
@@ -637,15 +635,16 @@ savings["of activations alone"] = round(100 * (1 - waiting[1] / waiting[0]))
 pd.DataFrame({"saved, %": savings})
 
 # %% [markdown] id="read-savings"
-# The first two are wrong: they answer no question. The other four are correct, for four questions.
-# **The peak of every later step tells whether the job fits.**
+# The first two are wrong, because one of the runs carried leftovers. The other four are correct
+# answers to four different questions. **Whether your job fits depends on the peak of the steady
+# step.**
 #
 # ## Fault 3: an instrument that does not see it
 #
 # A well-known notebook reports that checkpointing saves 22 %. A reader who ran it again got a
-# slightly *larger* peak. The notebook had used `tracemalloc`, which sees Python's own allocator,
-# and PyTorch gets its memory in C++ ([02b](02b_allocator_and_profilers.ipynb) repeats it). Every
-# instrument needs a positive control: a change of known size.
+# slightly *larger* peak. The notebook had used `tracemalloc`, which sees only Python's own
+# allocator, but PyTorch gets its memory in C++ ([02b](02b_allocator_and_profilers.ipynb) repeats
+# the mistake). So test every instrument on a change of known size.
 #
 # ## Fault 4: one segment
 #
@@ -669,19 +668,19 @@ for name, forward in runs.items():
 pd.DataFrame(rows, index=["peak", "billion FLOPs"]).T
 
 # %% [markdown] id="read-segments"
-# Row two did nothing: `checkpoint_sequential` leaves the last segment alone, and the only segment
-# is the last. Row three cost a third more FLOPs and didn't save a byte (chapter 06 says why). So
-# look at **both sides of the trade**: what you got, and what you paid.
+# `checkpoint_sequential` never checkpoints the last segment, so with one segment (row two) it does
+# nothing. Row three costs a third more FLOPs and doesn't save a byte (chapter 06 says why). So look
+# at **both sides of the trade**: what you got, and what you paid.
 #
 # ## Fault 5: a clock that does not wait
 #
-# A GPU works through a queue. Python enqueues an operation and moves on. If you read a clock
-# without `torch.cuda.synchronize()`, it has timed only the queueing. The *memory* peak needs no
-# synchronization: the allocator counts on the host when an operation is launched.
+# Python only enqueues an operation for the GPU, and moves on. So a clock read without
+# `torch.cuda.synchronize()` has timed only the queueing. The *memory* peak needs no
+# synchronization: the allocator counts on the host, when an operation is launched.
 #
-# Bytes repeat exactly; times don't. So time two variants in turn, and take the median of the pairs'
-# ratios. Then compare a step with *itself* in the same way, an **A/A test**: that ratio's distance
-# from 1.00 is the smallest difference that you may claim.
+# Bytes repeat exactly, but times don't. So time two variants in turn, and take the median of the
+# pairs' ratios. Then compare a step with *itself* in the same way, an **A/A test**. Its ratio's
+# distance from 1.00 is the smallest difference that you may claim.
 #
 # ## Verdicts
 
@@ -701,9 +700,9 @@ claims.Verdicts(
 # ## Your run
 #
 # `course/train/train.py` trains a GPT of GPT-2 medium's shape on text, in float32, as most people
-# would write it. One update has 12 sequences of 1024 tokens. In later chapters you rewrite the
-# script's functions. First meter a small twin: `train.make(train.TWIN)` returns model and
-# optimizer, and `train.update(model, optimizer, tokens)` does an update.
+# would write it, with 12 sequences of 1024 tokens per update. In later chapters you rewrite its
+# functions. First meter a small twin: `train.make(train.TWIN)` returns model and optimizer, and
+# `train.update(model, optimizer, tokens)` does an update.
 #
 # **Write.** `metered_twin`. The first update makes AdamW's states, so meter the second.
 
@@ -739,8 +738,9 @@ def twin_is_metered():
 
 
 # %% [markdown] id="apply-text"
-# The next cell predicts the full-size update and, by a roofline, its seconds on three cards (with
-# TF32 on the newer two). If you have a GPU, it also measures. Which card is large enough?
+# The next cell predicts the memory of the full-size update and, by a roofline, its seconds on three
+# cards (with TF32 on the newer two). If you have a GPU, it also measures them. Which card is large
+# enough?
 
 # %% id="apply"
 your_run.apply("02")
@@ -754,7 +754,7 @@ your_run.apply("02")
 #
 # <details><summary>Answer</summary>
 #
-# It reads 6.5 GiB and 6 GiB, a saving of 8 %. In the steady state the saving is a third.
+# It reads 6.5 and 6 GiB, and reports 8 %. In the steady state the saving is a third.
 # </details>
 #
 # **2.** A model has 500 MiB of float32 weights. How much higher is the backward peak of Adam's
@@ -762,8 +762,8 @@ your_run.apply("02")
 #
 # <details><summary>Answer</summary>
 #
-# By 1000 MiB, the size of the two states, which are made in the first update. If the gradients are
-# set to None before forward, they add nothing.
+# By 1000 MiB: the two states, which the first update makes. The gradients add nothing if they're
+# set to None before forward.
 # </details>
 #
 # **3.** A/A ratios of a step are 1.02, 0.99 and 1.01; A/B ratios are 1.02, 1.01 and 1.03. What may
@@ -785,6 +785,5 @@ your_run.apply("02")
 # 5. What was paid: FLOPs, forward runs, time?
 # 6. Are times taken in pairs, with their median and an A/A test?
 #
-# Lab 02, `lab02_measurement_clinic`, gives you benchmarks that break these rules. Chapter 02b is
-# optional: the allocator, snapshots, other instruments. Chapter 03 looks at the largest item of the
-# peak, operation by operation.
+# Lab 02, `lab02_measurement_clinic`, gives you benchmarks that break these rules. Chapter 03 looks
+# at the largest item, the activations, operation by operation.

@@ -8,8 +8,8 @@
 # 2. Why can an allocation fail although twice its size is free?
 # 3. How do you read a *snapshot*, the allocator's own record of a step?
 # 4. What does a GPU need beyond the tensors?
-# 5. What do PyTorch's profiler, its other counters, and Python's `tracemalloc` see that this
-#    course's meter does not? What do they miss?
+# 5. What do PyTorch's profiler, its other counters, and Python's `tracemalloc` see, and what do
+#    they miss?
 #
 # **Budget:** 55 minutes, 1 GiB of memory, no GPU needed.
 
@@ -46,9 +46,8 @@ torch.set_num_threads(1)
 # %% [markdown] id="holders-text"
 # ## Who holds the peak?
 #
-# Which operations made the tensors that exist at the peak? A report can answer that, because it has
-# a timeline. For each storage the timeline says when it was allocated and released, and which
-# operation and module made it.
+# Which operations made the tensors that exist at the peak? A report's timeline answers that: it
+# says when each storage was allocated and released, and which operation and module made it.
 
 
 # %% id="steady-step"
@@ -72,8 +71,8 @@ holders = there.groupby(["category", "op"])[["num_bytes"]].sum()
 holders.nlargest(6, "num_bytes").map(human_bytes)
 
 # %% [markdown] id="holes-text"
-# The linear layers' results (`addmm`) are the largest item: they take more than Adam's states. On a
-# GPU the allocator can record a similar history, a *memory snapshot*. We read one below.
+# The linear layers' outputs (`addmm`) are the largest item: they take more than Adam's states. On a
+# GPU the allocator can record a similar history, a *memory snapshot*, which we read below.
 #
 # ## Holes
 #
@@ -141,15 +140,15 @@ plots.growth(
 )
 
 # %% [markdown] id="orders-read"
-# In the worst order each batch is longer than the one before. Then no block of an earlier step is
-# large enough, so every step gets new blocks from the driver, and the old ones stay reserved. At
-# some step the card is full. The allocator then gives all free blocks back to the driver and starts
-# again. That is slow, but training goes on.
-# ([Issue 1529](https://github.com/pytorch/pytorch/issues/1529) of PyTorch reports this case.)
+# In the worst order each batch is longer than the one before. No block of an earlier step is large
+# enough then, so every step gets new blocks from the driver, and the old ones stay reserved. Once
+# the card is full, the allocator gives all free blocks back to the driver and starts again. That is
+# slow, but training goes on. (PyTorch's [issue
+# 1529](https://github.com/pytorch/pytorch/issues/1529) reports this case.)
 #
-# So a step *needs* at least its allocated peak, and *takes* what was reserved; `nvidia-smi` shows
-# what it takes. Can a step run with less than it takes? Chapter 10b shows how little a step needed
-# above its allocated peak on an H200. Lab 02 tests both figures with runs on real GPUs.
+# So what a step *takes*, the reserved memory that `nvidia-smi` shows, can be far more than it
+# *needs*. It needs at least its allocated peak; how little more, chapter 10b shows for an H200. Lab
+# 02 tests both figures with runs on real GPUs.
 #
 # Two fixes cost nothing:
 #
@@ -161,14 +160,13 @@ plots.growth(
 #
 # ## A snapshot
 #
-# CUDA's allocator can keep a record of its requests: `memory.snapshot(path)` does so around a block
-# of code. The file opens in a web page (docs.pytorch.org/memory_viz). It is a pickle of plain
-# dicts, so a short function can read it here. A snapshot has a list of events, each with an action,
-# an address and a size.
+# `memory.snapshot(path)` records what a block of code requests from CUDA's allocator. You can open
+# the file in a web page (docs.pytorch.org/memory_viz). It's a pickle of plain dicts, so a short
+# function can read it here: a list of events, each with an action, an address and a size.
 #
 # The next snapshot is of GPT-2's step on an emulated A100. To check our function, we compare the
-# peak that it finds with the peak from `memory.predict`, which doesn't model allocators. Both peaks
-# are counted above the memory that was in use before the step.
+# peak that it finds with the peak from `memory.predict`, which counts only tensors. Both peaks
+# exclude the memory that was in use before the step.
 
 
 # %% id="read-snapshot"
@@ -216,8 +214,8 @@ pd.Series(dict(lines.most_common(4))).map(human_bytes).to_frame("bytes")
 
 # %% [markdown] id="gpu-snapshot-text"
 # The largest item is GPT-2's activation function, written as eight operations; chapter 03 counts
-# them. The prediction counts only tensors, and the snapshot records only the allocator. Yet their
-# peaks differ only by the size of a few scalars.
+# them. The snapshot records what the allocator did, and the prediction counts tensors, yet their
+# peaks differ only by a few scalars.
 #
 # On your own GPU, the next cells measure the same figures. `other` is rounding and workspace, and
 # `memory_summary` is the allocator's own table.
@@ -246,8 +244,8 @@ if torch.cuda.is_available():
 #
 # What does a GPU need beyond the tensors? Its kernels ask for *workspace* while they run. Its
 # allocator rounds requests up, and hands out a larger free block whole if the rest would be too
-# small. And it keeps freed memory in *reserve*. The next table was *emulated*: PyTorch's own CUDA
-# allocator ran the step of a 50-layer transformer for an A100, and no kernel ran.
+# small. And it keeps freed memory in *reserve*. The next table is *emulated*, for a step of a
+# 50-layer transformer:
 
 # %% id="workspace"
 rows = recorded.load("emulated NVIDIA A100-SXM4-80GB").rows
@@ -343,19 +341,18 @@ for name, (module, work) in programs.items():
 pd.DataFrame(rows, index=["counted", "the profiler sees"]).T
 
 # %% [markdown] id="read-blind"
-# In a transformer the counter misses nothing that matters: on a CPU the few large operations need
-# no workspace. Convolutions, recurrent layers and sorts do, so for them the count is a lower bound.
-# A GPU's kernels need different amounts: measure there, and compare `counted` with `peak` in the
-# report.
+# In a transformer the counter misses nothing that matters, because on a CPU its large operations
+# need no workspace. Convolutions, recurrent layers and sorts need some, so for them the count is a
+# lower bound. A GPU's kernels need other amounts: measure there, and compare `counted` with `peak`
+# in the report.
 #
-# torchinfo's *Forward/backward pass size*, which is often quoted, is neither a count nor a
-# measurement. It's twice the size of all layers' outputs, and checkpoints don't change it
-# (torchinfo 1.8.0).
+# torchinfo's often quoted *Forward/backward pass size* is neither counted nor measured. It's twice
+# the size of all layers' outputs, and checkpoints don't change it (torchinfo 1.8.0).
 #
 # ## Against another counter
 #
-# PyTorch has its own counter, `MemTracker`, which is private and slower than our meter. Both count
-# tensors, so their peaks must agree. Do they?
+# PyTorch's own counter, `MemTracker`, is private and slower than our meter. Both count tensors, so
+# their peaks must agree. Do they?
 
 # %% id="memtracker-peak"
 ours = memory.measure(step, model=model, optimizer=optimizer).peak_bytes
@@ -390,9 +387,9 @@ print(*warned)
 
 # %% [markdown] id="read-together"
 # Yes: the bytes grow by more than half. The FLOP counter wraps tensors and keeps them alive too
-# long, and a checkpointed step suffers most from that. `memory.measure(..., flops=True)` counts
-# FLOPs in a separate step. If you forget, a `MeterWarning` reminds you. The same warning appears
-# for a model in `eval()` or a compiled one.
+# long, which hurts a checkpointed step most. So `memory.measure(..., flops=True)` counts FLOPs in a
+# separate step. If you mix the two yourself, a `MeterWarning` says so; one also comes for a
+# compiled model, or one in `eval()`.
 #
 # ## `tracemalloc` and two training steps
 #
@@ -435,8 +432,8 @@ print(f"the checkpointed step looks larger: {recomputing > plain}")
 #
 # ## No synchronize, on a GPU
 #
-# On your own GPU, the next cell times twenty matmuls twice: first it doesn't wait for the GPU, then
-# it does. The last line it prints says whether waiting changed the peak.
+# On your own GPU, the next cell times twenty matmuls twice, first without waiting for the GPU, then
+# with. Its last line says whether waiting changed the peak.
 
 
 # %% id="gpu-queue"
