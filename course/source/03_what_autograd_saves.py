@@ -1,9 +1,9 @@
 # %% [markdown] id="title"
 # # What autograd saves
 #
-# Write GPT-2's GELU by hand with `torch.tanh` instead of calling PyTorch's: the function is the
-# same, the memory is not. Freeze a linear layer: its input is freed. Freeze a convolution: its
-# input stays.
+# If you write GPT-2's GELU by hand with `torch.tanh` instead of calling PyTorch's, you get the same
+# function but need more memory. A frozen linear layer no longer keeps its input, but a frozen
+# convolution does.
 #
 # Activations are not "the outputs of the layers". They are what the formulas of the backward pass
 # ask for. This chapter counts them: per operation, per layer, over time. Bytes for a GPU are
@@ -32,17 +32,17 @@ torch.set_num_threads(1)  # small tensors: more threads would wait for each othe
 # %% [markdown] id="instrument"
 # ## An instrument in ten lines
 #
-# What does autograd keep between forward and backward? Whenever an operation wants to keep a
-# tensor for its backward pass, autograd calls a *pack* hook, if there is one, and keeps what the
-# hook returns. Our hook records every tensor that it gets. (It *detaches* the tensor: same
-# memory, no graph. Otherwise tensor and graph would keep each other alive.)
+# What does autograd keep between forward and backward? Whenever an operation saves a tensor for its
+# backward pass, autograd calls a *pack* hook, if one is set, and keeps what the hook returns. Our
+# hook records every tensor that it gets. (It *detaches* the tensor: same memory, no graph.
+# Otherwise tensor and graph would keep each other alive.)
 #
 # There are three ways to add up the list: every tensor; every *storage* once, because many tensors
 # are views of one piece of memory; and every storage that is not a parameter. How far apart are the
 # three sums for a GPT of twelve layers?
 #
 # **Write.** `packed`. `saved_tensors_hooks(pack, unpack)` is a context; here `unpack` returns what
-# it gets. Further down we compare your count with the library's: they must agree to the byte.
+# it gets. Further down your count and the library's must agree to the byte.
 
 
 # %% id="by-hand"
@@ -117,8 +117,7 @@ def gelu_by_hand(x):
 
 
 # %% [markdown] id="write-units"
-# **Write.** `units`, four lines with `memory.saved`. By the formulas, `x + 1` keeps 0 units and
-# `x * x` keeps 1.
+# **Write.** `units`, four lines with `memory.saved`. `x + 1` should keep 0 units, and `x * x` 1.
 
 
 # %% id="units"
@@ -198,18 +197,17 @@ layers = {
 table(layers, (4, 32, 32, 32))
 
 # %% [markdown] id="read-ops-conv"
-# A convolution keeps its input. A norm keeps its own input, which is the convolution's output. A
-# ReLU keeps its output. That makes three feature maps for one triple of conv, norm and ReLU. Each
-# further triple adds two, because a ReLU's output is the next convolution's input and is kept once:
-# $2k + 1$ for $k$ triples. Max pooling keeps its input and the 64-bit indices of its output. Mean
-# pooling keeps its input too (a mean over the whole image, `AdaptiveAvgPool2d(1)`, keeps nothing).
-# Upsampling keeps nothing.
+# A triple of conv, norm and ReLU keeps three feature maps: the convolution's input, the norm's
+# input and the ReLU's output. Each further triple adds only two, because a ReLU's output is also
+# the next convolution's input and is kept once: $2k + 1$ for $k$ triples. Max pooling keeps its
+# input and the 64-bit indices of its output. Mean pooling keeps its input too (but
+# `AdaptiveAvgPool2d(1)`, a mean over the whole image, keeps nothing).
 #
 # ### What do frozen layers keep?
 #
-# A linear layer keeps its input for the gradient of its *weight*. A frozen weight gets no gradient.
-# Does a frozen linear layer still keep its input? Does a convolution, a layer norm, a batch norm in
-# `eval()`?
+# A linear layer keeps its input for the gradient of its *weight*. A frozen weight gets no gradient,
+# so does a frozen linear layer still keep its input? And a frozen convolution, layer norm, or batch
+# norm in `eval()`?
 
 
 # %% id="frozen"
@@ -224,17 +222,23 @@ images["batch norm, eval"] = partial(frozen, nn.BatchNorm2d, 32)
 pd.concat([table(rows, (8, 128, 256)), table(images, (4, 32, 32, 32))])
 
 # %% [markdown] id="read-frozen"
-# Without autocast, the linear layer doesn't keep its input. The convolution does: its backward is
-# one kernel for all gradients, and PyTorch keeps the input whichever gradients are wanted. A layer
-# norm needs its input for the gradient of that *input*, frozen or not. A batch norm in `eval()`
-# would not need its input, but keeps it, because training and `eval()` share one autograd formula.
-# So freezing saves memory in a transformer's linear layers, but not in convolutions and these
-# norms. (It does in a norm written out in Python, such as Llama's `LlamaRMSNorm`.) Under autocast a
-# frozen float32 weight has its own cost: each use keeps a bfloat16 copy of it, since autocast
-# shares only the copies of weights that train. With few tokens that copy is larger than the input.
+# The frozen linear layer doesn't keep its input. The other three do:
 #
-# All this holds after a layer that trains. If nothing before a frozen layer needs a gradient, as in
-# a frozen backbone under a new head, autograd records no graph, and the layer keeps nothing.
+# - A convolution's backward is one kernel for all gradients, and PyTorch keeps the input whichever
+#   gradients are asked for.
+# - A layer norm needs its input for the gradient of that *input*, frozen or not.
+# - A batch norm in `eval()` doesn't need its input, but keeps it, because training and `eval()`
+#   share one autograd formula.
+#
+# So freezing saves memory in a transformer's linear layers and in norms written out in Python
+# (Llama's `LlamaRMSNorm`), but not in convolutions and these norms.
+#
+# Under autocast a frozen float32 weight has a cost of its own: autograd keeps a bfloat16 copy for
+# each use, since autocast shares only the copies of weights that train. With few tokens that copy
+# is larger than the input.
+#
+# All this assumes that something before the frozen layer trains. If nothing does, as in a frozen
+# backbone under a new head, autograd records no graph, and the layer keeps nothing.
 #
 # ### In place
 #
@@ -264,11 +268,11 @@ print(f"the peak falls by {abs(fewer):.0f} feature maps{beside(guess, fewer)}")
 chains.round(1)  # in feature maps
 
 # %% [markdown] id="read-in-place"
-# By none. What is saved does not change, because ReLU keeps its output in both cases. The tensor
-# that it overwrites is the batch norm's output, which nothing keeps: without `inplace` it is freed
-# a moment later. So in-place saves one temporary tensor in forward, but the peak is in backward.
-# (LeakyReLU differs: normally it keeps its input. In place it keeps its output, which the next
-# layer keeps anyway. If the overwritten tensor *is* kept, backward raises an error.)
+# By none. ReLU saves its output in both cases. What it overwrites, the batch norm's output, is
+# saved by nothing, and without `inplace` it's freed a moment later. So in-place saves one temporary
+# tensor in forward, but the peak is in backward. (LeakyReLU differs: normally it keeps its input,
+# but in place it keeps its output, which the next layer keeps anyway. If an operation has saved the
+# overwritten tensor, backward raises an error.)
 #
 # ## Attention: eager, or fused
 #
@@ -311,9 +315,9 @@ print(f"fused, all included: {attention_saved(32768, 'sdpa').num_bytes} a layer"
 
 # %% [markdown] id="read-scores"
 # 2 GB is right *per head*. A layer's scores take 32 times as much, and a fused kernel keeps no
-# scores. In addition to the scores, eager attention keeps a mask of $T^2$ bools. A fused kernel
-# keeps a mask only if it gets one. On a CPU two things bring the scores back, with the fused call
-# too: a mask that is trained (a learned bias), and dropout on the scores.
+# scores. Eager attention also keeps a mask of $T^2$ bools; a fused kernel keeps a mask only if you
+# pass one. On a CPU, even the fused call keeps the scores in two cases: with a trained mask (a
+# learned bias), and with dropout on the scores.
 
 # %% id="verdicts"
 claims.Verdicts(
@@ -344,12 +348,10 @@ claims.Verdicts(
 # In 16 bits the sixteen units are 32 of the 34 bytes; the other two are dropout masks. The scores
 # are extra. For each of the $sbh$ elements of the layer's input, attention keeps $11 + 5as/h$
 # bytes, the MLP 19, the two norms 4. The formula assumes eager attention, dropout everywhere and no
-# causal mask. First we compare the parts of our block with the formula, in bytes for each element.
-# Then we compare the whole block with the formula at three sizes (the last is GPT-3's), once with a
-# GPU's kernels and once with a CPU's.
+# causal mask. We compare first the parts of our block with it, then the whole block at three sizes
+# (the last is GPT-3's), with a GPU's kernels and with a CPU's.
 #
-# **Write.** `block_saved`: `memory.saved`, within `memory.predicting(kernels)`. The cell below
-# compares your numbers with the paper's formula.
+# **Write.** `block_saved`: `memory.saved`, within `memory.predicting(kernels)`.
 
 
 # %% id="block-saved"
@@ -390,20 +392,20 @@ print(f"CPU - GPU: {(on_cpu - on_gpu) / masks:.3f} bytes for each element of a m
 pd.DataFrame(rows, columns=["b", "s", "h", "a", "GPU kernels off", "CPU kernels off"])
 
 # %% [markdown] id="read-megatron"
-# The totals agree to 0.1 %. Only the paper's 4 bytes for the norms are off by more, because the
-# paper leaves out the norms' float32 statistics, two numbers a row. The CPU is off by a sixth, and
-# the line above the table says why: a CPU's dropout mask takes two bytes for each element (a
-# bfloat16) instead of one (a bool).
+# With a GPU's kernels the totals agree to 0.1 %. (The norms alone are off by more, because the
+# paper leaves out their float32 statistics, two numbers a row.) With a CPU's kernels the total is
+# off by a sixth, because a CPU's dropout mask takes two bytes for each element (a bfloat16) instead
+# of one (a bool).
 #
 # The paper's "mixed precision" keeps 16-bit weights. PyTorch's `autocast` is something else:
-# weights, norms and softmax stay float32, so more is kept. The companion
-# [01b](01b_more_levers.ipynb) counts it.
+# weights, norms and softmax stay float32, so more is kept (companion [01b](01b_more_levers.ipynb)
+# counts it).
 #
 # ## How long each tensor lives
 #
-# Bytes are half of the story: a tensor that is gone when the peak comes costs nothing. Forward
-# saves first what backward uses last, so "the activations of early layers live longest". Is that
-# true? The next figure shows when each tensor of eight blocks is allocated and freed:
+# A tensor that is freed before the peak costs nothing. Forward saves first what backward uses last,
+# so "the activations of early layers live longest". Is that true? The next figure shows when each
+# tensor of eight blocks is allocated and freed:
 
 # %% id="gpt-lives"
 small = GPT(GPTConfig(num_layers=8))
@@ -449,10 +451,10 @@ blocks
 
 # %% [markdown] id="read-lives"
 # It's true, and the lifetimes fall linearly from block to block. (Time is counted in operations
-# that allocate, not in seconds.) Of these eight blocks, the first one's bytes are kept about ten
-# times as long as the last one's, though each is used only once. That is the argument for
-# checkpointing. At the last block a checkpoint gains least, but not nothing: that block's
-# activations are in memory together with the logits (chapter 06).
+# that allocate, not in seconds.) The first block's bytes are kept about ten times as long as the
+# last block's, though backward uses each only once: that is the argument for checkpointing. A
+# checkpoint on the last block gains least, but more than nothing, because that block's activations
+# are in memory together with the logits (chapter 06).
 #
 # A U-Net's first and last blocks work at full resolution. Which blocks hold many bytes, *and* hold
 # them for long?
@@ -470,10 +472,9 @@ report = memory.measure(unet_step, model=unet, label="U-Net")
 lives(report, r"(down\.\d|middle|up\.\d)")
 
 # %% [markdown] id="read-unet-lives"
-# The blocks on the way down at full resolution do (`down.0`). Those on the way up at the same
-# resolution hold more bytes, but only for a moment. When the backward pass begins, both are in
-# memory, so both count at the peak. But a checkpoint on the last blocks would discard what is
-# needed next.
+# Those on the way down at full resolution, `down.0`. The blocks on the way up at the same
+# resolution (`up.2`) hold more bytes, but only for a moment. At the peak, when backward begins,
+# both are in memory. But a checkpoint on the last blocks discards what backward needs next.
 #
 # ### The same step, checkpointed
 #
@@ -496,14 +497,11 @@ ticks = pd.concat(rows, ignore_index=True)
 ticks[["checkpoints", "category", "phase", "operations"]]
 
 # %% [markdown] id="read-one-tensor"
-# The triangle's inside is empty. Without checkpointing, the wide tensor is stored and waits through
-# all later blocks. With it, the tensor has two lives. The first ends in forward, within a few
-# operations. Then, when the gradient arrives at block 2, the block runs again, and the tensor is
+# The inside of the triangle is now empty. Without checkpointing, the wide tensor is kept through
+# all later blocks. With checkpointing, it has two short lives. The first ends in forward, within a
+# few operations. When the gradient arrives at block 2, the block runs again, and the tensor is
 # *recomputed*, used and freed. You will write these five steps in chapter 04: store the input,
 # discard, trigger, run again, free.
-#
-# The companion [06b](06b_common_advice.ipynb) tests a published ranking of layers by what they
-# keep.
 
 # %% id="verdicts-lives"
 claims.Verdicts(
@@ -530,7 +528,7 @@ claims.Verdicts(
 # %% [markdown] id="end"
 # ## What you can now do
 #
-# - Write the instrument, and know the three ways to add up what it sees.
+# - Write the instrument, and add up what it sees in three ways.
 # - Say whether an operation keeps its input, its output, a mask or nothing, and on which device.
 # - Take a formula from a paper and compare it with a count, term by term.
 #

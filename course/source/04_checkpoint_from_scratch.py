@@ -4,9 +4,9 @@
 # PyTorch's file on checkpointing is well over a thousand lines long. The idea takes ten. Most of
 # the other lines are there because somebody's gradients were wrong.
 #
-# In this chapter you write the ten lines. They discard fifteen sixteenths of what a transformer
-# block keeps for backward. Then you break them in six ways, with models that people train, fix all
-# six, and compare yours with PyTorch's two implementations.
+# In this chapter you write the ten lines, which discard fifteen sixteenths of what a transformer
+# block keeps for backward. Then you break them in six ways, fix all six, and compare the result
+# with PyTorch's two implementations.
 #
 # **Budget:** 70 minutes, 1 GiB of memory, no GPU needed.
 
@@ -39,16 +39,16 @@ from tutorial_lib.models.unet import UNet, UNetConfig
 # that second graph, and its gradient of x goes back to the outer
 # graph.](figures/discard_and_recompute.svg)
 #
-# Backward through a block needs tensors that the block's forward computed (chapter 03). All of them
-# can be computed from the block's input. So keep only the input. When backward comes, run the block
-# again with gradients on, and go backward through that second graph.
+# Backward through a block needs tensors that the block's forward computed (chapter 03), and all of
+# them can be computed again from the block's input. So keep only the input. In backward, run the
+# block again with gradients on, and go backward through that second graph.
 #
 # You write this as an `autograd.Function`. PyTorch runs its `forward` with gradients off, so
 # autograd saves only what you pass to `save_for_backward`.
 #
 # `detach` returns a tensor with the same memory but no history: a *detached input*. The inner
-# backward stops there, and the outer graph receives its gradient, `x.grad`. After the check we
-# count what is kept for backward, in units of the bytes of `x`.
+# backward stops at it, and your `backward` returns its gradient, `x.grad`, to the outer graph.
+# After the check we count what is kept for backward, in units of the bytes of `x`.
 #
 # **Write.** Both bodies, three lines and five. What `forward` puts on `ctx` is still there in
 # `backward`; `ctx.saved_tensors` is a tuple.
@@ -124,8 +124,8 @@ frugal = memory.saved(lambda: TenLines.apply(block, x), params_of=block)
 }
 
 # %% [markdown] id="bench-text"
-# The price is one more forward of the block. In return, only one unit is kept, the block's input.
-# That input is free: it's the previous block's output, already in memory.
+# Only one unit is kept, the block's input, and even that is free: it's the previous block's output,
+# already in memory. The price is one more forward of the block.
 #
 # ## Are the gradients right?
 #
@@ -133,7 +133,7 @@ frugal = memory.saved(lambda: TenLines.apply(block, x), params_of=block)
 # a checkpoint function. `compare` computes all gradients of the model with and without it, from the
 # same seed. On one CPU it asks for equality **bit for bit** (for GPUs see chapter 05). Both steps
 # must also leave the random number generator in the same state. `compare` doesn't look at buffers:
-# a BatchNorm in a block updates its statistics twice, and `compare` says "equal" (chapter 12).
+# if a BatchNorm in a block updates its statistics twice, it still says "equal" (chapter 12).
 
 
 # %% id="compare"
@@ -173,8 +173,7 @@ compare(TenLines.apply, gpt, lambda: gpt.loss(tokens))
 # All gradients of an eight-block GPT are right, to the last bit.
 #
 # **Predict.** Each block kept 16 units and now keeps 1. By what percentage does the *peak* of
-# forward and backward fall? The peak includes parameters and gradients. Write a number in place of
-# `None`.
+# forward and backward fall? The peak includes parameters and gradients.
 
 # %% id="guess-peak"
 guess = None  # %
@@ -216,18 +215,17 @@ gpt_loss = partial(gpt.loss, tokens)
 compare(TenLines.apply, gpt, gpt_loss)
 
 # %% [markdown] id="dropout-why"
-# They differ, and no error is raised. The second forward drew a second dropout mask. Forward
-# dropped some units, and backward sent gradients through others. So the loss is right, and its
+# They differ, and no error is raised. The second forward drew another dropout mask, so backward
+# sent gradients through units that the first forward had dropped. The loss is right, but its
 # gradients are wrong.
 #
 # **The fix:** save the state of the random number generator (the *RNG state*) before the first
-# forward. Before the second, save the current state and load the old one. Afterwards, put the newer
-# state back.
+# forward. Load it for the second, and then put back the state that was current before.
 #
 # ### 2. Autocast
 #
-# In mixed precision, forward runs under autocast, and backward runs outside it. The second forward
-# of each block happens *in* backward.
+# In mixed precision, forward runs under autocast, and backward runs outside it. Each block's second
+# forward is part of backward.
 
 # %% id="autocast-fails"
 no_dropout = GPT(GPTConfig(num_layers=4))
@@ -245,16 +243,16 @@ for block in inside.blocks:
 compare(TenLines.apply, no_dropout, mixed_loss)
 
 # %% [markdown] id="autocast-why"
-# No error is raised. The tensors between blocks are float32 with and without autocast, so all
-# shapes and dtypes fit. But the second forward multiplies in float32. So the gradients are those of
-# a float32 block, which forward never computed, and the recomputation is as expensive as in
-# float32.
+# No error is raised, because the tensors between blocks are float32 with and without autocast, so
+# all shapes and dtypes fit. But the second forward multiplies in float32. So the gradients belong
+# to a float32 block, which the first forward never computed, and the recomputation is as expensive
+# as in float32.
 #
-# **The fix:** remember the autocast state too. One function remembers both states. `remember()` is
-# called before the first forward and returns a context for the second.
+# **The fix:** remember the autocast state too. `remember()` is called before the first forward,
+# notes both states, and returns a context for the second.
 #
-# **Write.** The context `as_it_was`, from `torch.random.fork_rng(devices=[])`, which restores the
-# RNG state on exit, `torch.set_rng_state` and `torch.autocast("cpu", dtype, enabled=...)`.
+# **Write.** The context `as_it_was`. Use `torch.set_rng_state`, `torch.autocast("cpu", dtype,
+# enabled=...)`, and `torch.random.fork_rng(devices=[])`, which restores the RNG state on exit.
 
 
 # %% id="remember"
@@ -315,9 +313,9 @@ unet_loss = partial(unet.loss, images, times, noise)
 print(compare(closure, unet, unet_loss))
 
 # %% [markdown] id="closure-why"
-# `time` was never detached, so it still belongs to the outer graph. All blocks share it. The inner
-# backward of one block ran on through `time` into the embedding that made it, and freed that part
-# of the graph. The next block needed that part again.
+# All blocks share `time`, which was never detached and so still belongs to the outer graph. The
+# inner backward of one block ran on through `time` into the embedding that made it, and freed that
+# part of the graph. The next block needed that part again.
 #
 # ![Left: two blocks take the time embedding's result t from a closure. The inner backward of block
 # 2 runs on through t and frees the embedding's graph. Block 1's inner backward needs it again: an
@@ -399,8 +397,8 @@ for second in (1.0, mask):
 # %% [markdown] id="others-why"
 # A number cannot be saved for backward, and a boolean mask cannot need a gradient.
 #
-# **The fix:** pass `save_for_backward` only the tensors, and keep the rest in a list. A detached
-# input needs a gradient in the second forward if it needed one in the first.
+# **The fix:** pass `save_for_backward` only the tensors, and keep the other arguments in a list. A
+# detached input requires a gradient in the second forward only if it did in the first.
 #
 # ### 5. An input without a gradient
 #
@@ -422,18 +420,18 @@ missing = sum(gradient is None for gradient in seen)
 print(f"{missing} of {len(seen)} are missing{beside(guess, missing)}")
 
 # %% [markdown] id="frozen-why"
-# No block gets a gradient: only the last norm and the head do. The blocks would not learn. A
-# Function's output needs a gradient only if one of its *arguments* does. Here the only tensor among
-# the arguments is `x`, which comes from frozen embeddings. The blocks' parameters aren't arguments:
-# they are inside `function`.
+# Only the last norm and the head get gradients, so the blocks would not learn. A Function's output
+# needs a gradient only if one of its *arguments* does. Here the only tensor among the arguments is
+# `x`, which comes from frozen embeddings. The blocks' parameters aren't arguments: they are inside
+# `function`.
 #
-# **The fix:** one more argument, an empty tensor with `requires_grad`, a *dummy tensor*. It has a
-# price: a block that needs no backward, such as a frozen first block, is now run again for nothing.
+# **The fix:** pass one more argument, a *dummy tensor*: empty, with `requires_grad`. Its price is
+# that a block that needs no backward, such as a frozen first block, now runs again for nothing.
 #
 # ### 6. Several outputs
 #
-# This block returns its result, a penalty on large activations, and None, where other blocks return
-# attention weights. What does backward do with them?
+# This block returns three things: its result, a penalty on large activations, and None (where other
+# blocks return attention weights). What does backward do with them?
 
 
 # %% id="outputs-fail"
@@ -461,15 +459,15 @@ print(compare(TenLines.apply, penalised, penalised_loss))
 # Autograd calls `backward` with one gradient per output, even for an output that is None.
 #
 # **The fix:** send all gradients through the second graph *at once*, with
-# `torch.autograd.backward`. Sending them one after the other would need the graph twice. Leave out
-# an output that needs no gradient. A Function doesn't look into a dict or a nested list either:
-# tensors inside them get no gradient, and no error is raised. So flatten the outputs too.
+# `torch.autograd.backward`, because one after the other would need the graph twice. Leave out an
+# output that needs no gradient. A Function doesn't look into a dict or a nested list either:
+# tensors inside get no gradient, and no error is raised. So flatten the outputs as well.
 #
 # ## All six fixed
 #
 # First comes the Function: it runs a function of tensors that returns a tuple. Around it,
-# `checkpoint` flattens arguments and outputs with PyTorch's own `tree_flatten`. `tree_flatten`
-# doesn't look inside objects of other classes, so `checkpoint` refuses such an output.
+# `checkpoint` flattens arguments and outputs with PyTorch's own `tree_flatten`. It refuses an
+# output of any class that `tree_flatten` doesn't look into.
 #
 # **Write.** `backward` of the Function, with the fixes of 1, 2, 4, 5 and 6.
 
@@ -551,9 +549,8 @@ def discards():
 # the list of leaves (None counts as a leaf) and the structure's *form*.
 # `tree_unflatten(leaves, form)` rebuilds the structure.
 #
-# **Write.** `apart`, for the arguments. The graph keeps the function `together` until backward. So
-# `together` must not hold the tensors themselves: they would stay in memory as long as the loss
-# does.
+# **Write.** `apart`, for the arguments. The graph keeps the function `together` until backward, so
+# `together` must not hold the tensors: they would stay in memory as long as the loss does.
 
 
 # %% id="apart"
@@ -613,10 +610,9 @@ def takes_apart():
 
 
 # %% [markdown] id="write-checkpoint"
-# **Write.** The rest of `checkpoint`. In `run`, build the arguments around the tensors it receives,
-# call the function, and flatten what it returns into `outputs` and `form`. `known(outputs)` is what
-# `run` returns. Then apply `Discard` to `run`, to a dummy tensor and to the tensors, and rebuild
-# its outputs in their form.
+# **Write.** The rest of `checkpoint`. In `run`, rebuild the arguments around the tensors, call the
+# function, flatten what it returns into `outputs` and `form`, and return `known(outputs)`. Then
+# apply `Discard` to `run`, a dummy tensor and the tensors, and rebuild the outputs in their form.
 
 
 # %% id="known"
@@ -697,9 +693,9 @@ implementations["with hooks"] = partial(torch_checkpoint, use_reentrant=False)
 
 # %% [markdown] id="table-text"
 # How does yours compare with PyTorch's two implementations? `use_reentrant=True` is the old one, a
-# Function like ours. A backward runs inside a backward, hence the name. `use_reentrant=False` is
-# the new one, built with hooks (chapter 05). The twelve cases are the six above, some of them in
-# several forms.
+# Function like ours. (Its name comes from the backward that runs inside a backward.)
+# `use_reentrant=False` is the new one, built with hooks (chapter 05). The twelve cases are the six
+# above, some in several forms.
 #
 # **Predict.** For how many of the twelve does the reentrant one get the gradients right?
 
@@ -775,13 +771,13 @@ table
 # companion 05b has a case that it gets wrong.
 #
 # On the U-Net, the hook version matches plain gradients *bit for bit*, ours only up to rounding.
-# Several blocks use the same time embedding, so its gradient is a sum. Ours, a Function, adds up
-# one block's uses first, and $(a + b) + c$ is not $a + (b + c)$ in floating point.
+# Several blocks use the same time embedding, whose gradient our Function adds up block by block,
+# and $(a + b) + c$ is not $a + (b + c)$ in floating point.
 #
 # The autocast rows test a common piece of advice: "With mixed precision, enter autocast *inside*
-# the checkpointed function". Then even the ten lines are right, because the function enters
-# autocast itself. When autocast surrounds the whole model, the checkpoint has to restore it.
-# PyTorch's does.
+# the checkpointed function". If you follow it, even the ten lines are right, because the second
+# forward enters autocast itself. If autocast surrounds the whole model instead, the checkpoint has
+# to restore it, as PyTorch's does.
 
 # %% id="verdicts-fixed"
 dropout, around = (right.loc[row] for row in ("1 dropout", "2 autocast around"))
@@ -820,14 +816,14 @@ claims.Verdicts(
 # ## On paper
 #
 # **1.** A block's input takes 4 MiB, and the block keeps 64 MiB for backward, its input included.
-# A model has 24 such blocks. How much waits for backward, plain and with the ten lines around each
-# block? What is the peak during backward?
+# With 24 such blocks, how much waits for backward, plain and with the ten lines around each? With
+# the ten lines, what is the peak during backward?
 #
 # <details><summary>Answer</summary>
 #
-# Plain, $24 \cdot 64$ MiB wait: 1.5 GiB. With the ten lines, 24 inputs wait: 96 MiB. When the last
-# block is recomputed, its other 60 MiB come back, and all inputs are still there: 156 MiB. The
-# detached input shares the memory of the saved one, so it counts once.
+# Plain, $24 \cdot 64$ MiB wait: 1.5 GiB. With the ten lines, 24 inputs wait: 96 MiB. Backward peaks
+# when the last block is recomputed: its other 60 MiB come back while all inputs are still there,
+# 156 MiB. (The detached input shares the saved one's memory.)
 # </details>
 #
 # **2.** A checkpoint forgets the RNG state, and dropout drops a tenth. For what share of the
@@ -836,7 +832,7 @@ claims.Verdicts(
 # <details><summary>Answer</summary>
 #
 # Both keep an element in $0.9 \cdot 0.9$ of the cases, and both drop it in $0.1 \cdot 0.1$: 82 %.
-# So gradients look plausible, and nearly a fifth of the elements are wrong.
+# So gradients look plausible although nearly a fifth of the elements are wrong.
 # </details>
 #
 # **3.** Two layers share one block, and both calls go through the ten lines. How many times does
@@ -854,8 +850,8 @@ claims.Verdicts(
 # - Discard and recompute in ten lines. About forty more restore the RNG and autocast state, and
 #   flatten what goes in and comes out.
 # - Say why a wrong checkpoint is silent: three of the six failures gave wrong or missing gradients
-#   and no error. Compare gradients, bit for bit.
+#   and no error. So compare gradients, bit for bit.
 #
-# A Function sees only its *arguments*. It needs a dummy tensor, a flattener, a rule for each kind
-# of argument, and a second backward inside the first. Chapter 05 asks autograd itself which tensors
-# it wants to keep.
+# A Function sees only its *arguments*, so it needs a dummy tensor, a flattener, a rule for each
+# kind of argument, and a second backward inside the first. Chapter 05 starts from the tensors that
+# autograd itself keeps.

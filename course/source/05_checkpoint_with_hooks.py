@@ -1,12 +1,12 @@
 # %% [markdown] id="title"
 # # Checkpointing with hooks
 #
-# Chapter 04's checkpoint discarded tensors from outside. It had to be told what goes into a block
-# and what comes out. Autograd itself has the list of tensors that it wants to keep. For each of
-# them it asks you twice: what should I store in place of this tensor? And later: what was it?
+# Chapter 04's checkpoint worked from outside, so it had to be told what goes into a block and what
+# comes out. Autograd itself already lists the tensors that it keeps, and for each of them it asks
+# you two questions: what should I store in place of this tensor? And later: what was the tensor?
 #
-# Answer both, and you have a checkpoint that leaves autograd's graph untouched. In this chapter you
-# write it, add PyTorch's additions, and verify it.
+# If you answer both, you have a checkpoint that leaves autograd's graph untouched. In this chapter
+# you write it, extend it as PyTorch does, and verify it.
 #
 # **Budget:** 70 minutes, 1 GiB of memory, no GPU needed.
 
@@ -40,9 +40,8 @@ import train
 import your_run
 
 # %% [markdown] id="bench-text"
-# Here are chapter 04's tools. `gradients` runs a seeded forward and backward of a model whose
-# modules are called through a checkpoint function, and `peak_bytes` counts its peak. The two models
-# have dropout.
+# `gradients` runs a seeded forward and backward of a model whose modules are called through a
+# checkpoint function, and `peak_bytes` counts its peak. Both models have dropout.
 
 
 # %% id="gradients"
@@ -100,8 +99,8 @@ except TypeError as error:
     print(f"TypeError after {next(numbers)} tensors: {str(error).split(' (')[0]}")
 
 # %% [markdown] id="a-lie-read"
-# Forward ran: autograd kept a number in place of each tensor. Backward got a number where it needed
-# a tensor. So `unpack` has to *make* the tensor: run the block again, record what it saves, as
+# In forward, autograd kept a number in place of each tensor. Backward needed the tensor, but got
+# the number. So `unpack` has to *make* the tensor: run the block again, record what it saves, as
 # chapter 03 did, and return the tensor with that number.
 #
 # **Write.** First `packed`. It runs `forward()` under its own hooks: `pack` numbers the tensors 0,
@@ -205,8 +204,8 @@ def numbers_in_place_of_tensors():
 
 
 # %% [markdown] id="predict-runs"
-# There is no Function and no inner backward, and keywords, masks and tuples need no special code.
-# Backward goes through the *outer* graph.
+# This checkpoint has no Function and no inner backward: backward goes through the *outer* graph. So
+# keywords, masks and tuples need no special code.
 #
 # **Predict.** Dropout is off. How many times does each block of the GPT run in one step?
 
@@ -236,13 +235,14 @@ print("U-Net equal:", same)
 print(f"{runs[0]} runs of a block{beside(guess, runs[0])}")
 
 # %% [markdown] id="every-read"
-# The U-Net's gradients are right to the bit: backward goes through the same graph, so it adds up
-# the same gradients in the same order. But a block runs once for every tensor backward asks for.
+# Backward goes through the plain step's graph, so it adds up the same gradients in the same order:
+# even the U-Net's are right to the bit. But a block runs again for every tensor that backward asks
+# for.
 #
 # ## Recompute once
 #
-# How do we get down to two runs? The first `unpack` fills a store from `packed`. Later calls take
-# their tensors out of the store, each once. The RNG state is restored as in chapter 04.
+# How do we get down to two runs? The first `unpack` fills a store from `packed`, and later calls
+# take their tensors out of it, each once. The RNG state is restored as in chapter 04.
 #
 # **Write.** `unpack` and the rest of `recomputing_once`. A block must run twice, and the step must
 # leave the RNG in the same state as the plain step.
@@ -309,11 +309,10 @@ def recomputes_once():
 
 
 # %% [markdown] id="alias-text"
-# `alias` is `detach`: what goes into the store shares the tensor's memory and has no history. Does
-# that matter? The tensor itself would bring its `grad_fn`, and with it the whole recomputed block.
-# Some operations, such as softmax, save their own *output*. Then the operation holds the tensor and
-# the tensor holds the operation: a reference cycle. Is it freed when Python's garbage collector
-# runs? We call the collector after each step, and ask what is left.
+# Why does `alias` detach? Without it, each stored tensor brings its `grad_fn`, and with that the
+# whole recomputed block. Some operations, such as softmax, save their own *output*. Then the
+# operation holds the tensor and the tensor holds the operation: a reference cycle. Does Python's
+# garbage collector free it? We call the collector after each step, and count what is left.
 
 # %% id="alias-leak"
 gpt.train()
@@ -333,9 +332,9 @@ left = {name: [left_bytes(way, n) for n in (1, 2, 4)] for name, way in ways.item
 pd.DataFrame(left, ["1 step", "2 steps", "4 steps"]).map(units.human_bytes)
 
 # %% [markdown] id="alias-leak-read"
-# It's never freed. Autograd's part of the cycle is in C++, where the collector cannot look, so
-# every step leaks its recomputed blocks until memory is full. The gradients are right to the bit,
-# so no comparison of gradients finds this. A meter does.
+# No. Autograd's part of the cycle is in C++, where the collector cannot look, so every step leaks
+# its recomputed blocks until memory is full. The gradients are right to the bit, so only a memory
+# meter finds this leak.
 #
 # ## What PyTorch's checkpoint adds
 #
@@ -358,16 +357,16 @@ medium = own[own["step"].str.startswith("gpt2-medium")].set_index("card")
 medium[["flops_price", "roofline_price", "measured_price"]]  # % more
 
 # %% [markdown] id="flops-read"
-# The second table is for GPT-2 medium with a checkpoint around each block. It shows the extra time
-# in %, predicted from FLOPs and a roofline, and measured on two GPUs.
+# The second table shows the extra time, in %, of a checkpoint around each block of GPT-2 medium:
+# predicted from FLOPs, predicted by a roofline, and measured on two GPUs.
 #
 # **Early stop.** PyTorch stops a recomputation as soon as the last saved tensor is there. Without
 # dropout it stops before the MLP's last linear layer, which saves over a quarter of the extra work.
-# With dropout, the last saved tensor is the mask, which comes later. So "33 %" and "20 to 25 %" are
-# both right, for different models.
+# With dropout, the last saved tensor is the mask, which comes after that layer. So "33 %" and "20
+# to 25 %" are both right, for different models.
 #
-# Only an exception can leave somebody else's function early. `packed` calls your `alias` for each
-# tensor, so `alias` can raise it.
+# Only an exception can leave somebody else's function early, and `alias`, which `packed` calls for
+# each tensor, can raise one.
 #
 # **Write.** `first_saved`, with `packed` and your own `alias`. Raise `Enough` when there are
 # `count` tensors, and catch it: `with contextlib.suppress(Enough)` does.
@@ -463,13 +462,13 @@ pd.DataFrame({"ours": ours, "PyTorch's": theirs}).map(waiting).round(1)
 # %% [markdown] id="nesting-read"
 # Five units in each row belong to the head and the loss. With PyTorch's checkpoint, the nested plan
 # holds only the inputs of its two segments. With ours it holds the inputs of all eight blocks, as
-# if there were no segments. Each inner checkpoint holds its input in a closure, where the outer one
-# does not see it.
+# if there were no segments, because each inner checkpoint holds its input in a closure, where the
+# outer one doesn't see it.
 #
 # **Saved arguments.** The fix is to register the arguments with autograd, so that the outer
-# checkpoint's pack hook gets them. `Register` below computes nothing. It saves its tensors, and the
-# `grad_fn` of its output still has them, in `saved_tensors`. As in chapter 04, an empty dummy
-# tensor that needs a gradient makes sure that there is a `grad_fn`.
+# checkpoint's pack hook gets them. `Register` below computes nothing. It only saves its tensors,
+# which you then find in `saved_tensors` of its output's `grad_fn`. As in chapter 04, a dummy tensor
+# makes sure that there is a `grad_fn`.
 #
 # **Write.** `registered`. Its closure must not hold any tensor of `args`.
 
@@ -532,7 +531,7 @@ def registers():
 
 # %% [markdown] id="write-less"
 # **Write.** The rest of `recomputing_less`. Its `unpack` is like `recomputing_once`'s, but brings
-# the arguments back and stops early. Then as much waits for backward as with PyTorch's.
+# the arguments back and stops early.
 
 
 # %% id="recompute-less"
@@ -605,22 +604,23 @@ print(f"nested: ours {waiting(less):.1f}, PyTorch's {waiting(theirs['nested']):.
 
 # %% [markdown] id="less-read"
 # **A check.** PyTorch's checkpoint also raises a `CheckpointError` if the second run saves fewer
-# tensors, or one of a different shape, dtype or device. It does not compare values: a recomputation
-# with different numbers passes. The optional `05b_reading_checkpoint_errors` reads such errors.
+# tensors, or one of a different shape, dtype or device. It doesn't compare values, so a
+# recomputation with different numbers passes. Companion `05b_reading_checkpoint_errors` reads such
+# errors.
 #
 # ## The saved tensors over time
 #
-# What do these plans look like in time? Each row is a tensor of the forward, input below and loss
+# Each row of the next figure is a tensor of the forward pass, with the input below and the loss
 # above; each bar is a lifetime.
 
 # %% id="lifetimes"
 figures.lifetimes({"none": measured(), **theirs})
 
 # %% [markdown] id="lifetimes-read"
-# Long thin bars are inputs that wait. Each pink triangle is a segment that is recomputed. The peak
-# is the waiting bars plus the largest triangle. The nested plan has fewer waiting bars than the
-# per-block plan, and its triangles are no larger. But most of its blocks run forward a third time:
-# early stop spares only the last block of each segment.
+# Long thin bars are inputs that wait, and each pink triangle is a recomputed segment. The peak is
+# the waiting bars plus the largest triangle. The nested plan has fewer waiting bars than the
+# per-block plan, and no larger triangles. But most of its blocks run forward a third time: early
+# stop spares only the last block of each segment.
 #
 # ## Side by side
 #
@@ -658,8 +658,7 @@ side
 # %% [markdown] id="side-by-side-read"
 # Ours matches PyTorch's in every bit and every byte. The reentrant one, a Function, also keeps an
 # output. `checkpoint_sequential` does not checkpoint its last segment, because backward needs it
-# immediately. With *one* segment it therefore checkpoints nothing: fault 4 of chapter 02.
-# ([05b](05b_reading_checkpoint_errors.ipynb) measures a library's own switch.)
+# immediately. With *one* segment it therefore checkpoints nothing (fault 4 of chapter 02).
 
 # %% id="verdicts-side-by-side"
 ours, theirs = side.loc["per block, ours"], side.loc["per block, PyTorch's"]
@@ -715,8 +714,8 @@ print(f"{noticed} of 3 notice{beside(guess, noticed)}")
 pd.DataFrame(verified).T.map(str)
 
 # %% [markdown] id="verify-read"
-# In one step the loss cannot show a wrong *second* run, since the first run computes the loss.
-# Compare gradients, or what follows from them, and buffers: a BatchNorm that runs twice updates its
+# The first run computes the loss, so one step's loss can't show a wrong *second* run. Compare
+# gradients, or what follows from them. Compare buffers too: a BatchNorm that runs twice updates its
 # statistics twice (chapter 12). If the first row, A with A, says `False`, as it may on a GPU,
 # compare with a tolerance.
 #
@@ -739,8 +738,8 @@ claims.Verdicts(
 # %% [markdown] id="your-run-text"
 # ## Your run
 #
-# `course/train/train.py` (chapter 02) trains a GPT of GPT-2 medium's shape. An update needs a 32
-# GiB card. Chapter by chapter you rewrite its functions, until 8 GiB is enough. Here's the first:
+# An update of `course/train/train.py` (chapter 02) needs a 32 GiB card. Chapter by chapter you
+# rewrite its functions, until 8 GiB is enough. Here's the first:
 #
 # ```python
 # def hidden_of(model, tokens):
@@ -793,7 +792,8 @@ your_run.apply("05", hidden_of=hidden_of)
 # %% [markdown] id="on-paper"
 # ## On paper
 #
-# **1.** A block's last saved tensor is made in its last tenth of FLOPs. What can early stop save?
+# **1.** The last tensor that a block saves is made in the last tenth of the block's FLOPs. How much
+# can early stop save?
 #
 # <details><summary>Answer</summary>
 #
@@ -812,16 +812,15 @@ your_run.apply("05", hidden_of=hidden_of)
 #
 # <details><summary>Answer</summary>
 #
-# Nothing. A hook makes autograd release a tensor. The memory is free only when nothing else holds
-# it. In backward there are even two copies, the logged tensor and the recomputed one.
+# Nothing. The hook makes autograd release the tensor, but the list still holds it. In backward
+# there are even two copies, the logged one and the recomputed one.
 # </details>
 #
 # ## What you can now do
 #
 # - Answer autograd's two questions with numbers instead of tensors, and recompute once.
-# - Say what early stop, saved arguments and `detach` are for, because you wrote them and measured
-#   what happens without them.
+# - Say what early stop, saved arguments and `detach` are for, and what happens without them.
 # - Verify a checkpoint with one step.
 #
-# In lab 03, `lab03_my_checkpoint`, you write the rest: RNG states of GPUs, keyword arguments,
-# tensors in tuples, repeated backwards, and the check. Then yours takes the place of PyTorch's.
+# In lab 03, `lab03_my_checkpoint`, you write what is missing: RNG states of GPUs, keyword
+# arguments, tensors in tuples, repeated backwards, and the check.

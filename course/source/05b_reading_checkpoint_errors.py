@@ -104,18 +104,17 @@ twice = {"plain": same_twice(plain, x), "jittered": same_twice(jittered, x)}
 print("same twice:", twice)
 
 # %% [markdown] id="python-random-read"
-# The shapes are right and the gradients are wrong. A short test finds this: run the function twice
-# from the same RNG state, and compare the outputs bit for bit. It costs only two forwards. (If
-# something changes *between* forward and backward, as in 06b's loop, you have to compare gradients
-# with the plain step's.)
+# The shapes are right, but the gradients are wrong. A test of two forwards finds this: run the
+# function twice from the same RNG state, and compare the outputs bit for bit. (If something changes
+# *between* forward and backward, as in 06b's loop, compare gradients with the plain step's.)
 #
 # ## Other hooks around and inside
 #
 # Autograd passes a saved tensor only to the *innermost* pair of hooks. So hooks around a checkpoint
-# get only what the checkpoint itself saves: its arguments. (It saves only those passed by position.
-# A tensor in a keyword argument or a tuple is in a closure, and stays on the device.) Hooks inside
-# a checkpoint get tensors that it would otherwise drop. `save_on_cpu` copies each saved tensor to
-# the host's memory and back.
+# get only what the checkpoint itself saves: its arguments passed by position. (A tensor in a
+# keyword argument or a tuple is in a closure, and stays on the device.) Hooks inside a checkpoint
+# get tensors that it would otherwise drop. `save_on_cpu` copies each saved tensor to the host's
+# memory and back.
 #
 # **Predict.** How many tensors does `save_on_cpu` move around eight checkpointed blocks?
 
@@ -142,9 +141,9 @@ print(f"around: {num_moved} tensors{beside(guess, num_moved)}")
 print(f"{moved.num_bytes / x.nbytes:.0f} units")
 
 # %% [markdown] id="hooks-inside-text"
-# Around the checkpoints, the hooks move only the eight inputs. What if the hooks are inside, around
-# each block's MLP? We count the units that wait for backward. (On a CPU, host and device share one
-# memory, so a moved tensor still counts.)
+# Around the checkpoints, the hooks move only the eight inputs. What if they are inside, around each
+# block's MLP? We count the units that wait for backward. (On a CPU, host and device are one memory,
+# so a moved tensor still counts.)
 
 
 # %% id="hooks-inside"
@@ -172,14 +171,14 @@ units = {"per block": waiting(gpt), "offload inside": waiting(offloaded)}
 pd.DataFrame({"units that wait": units}).map("{:.1f}".format)
 
 # %% [markdown] id="other-hooks-read"
-# With the hooks inside, the checkpoint no longer drops the MLP's tensors. The hooks move and keep
+# With the hooks inside, the checkpoint no longer drops the MLP's tensors: the hooks move and keep
 # them, and the second run recomputes them for nothing. So put offloading outside the checkpoint.
 #
 # ## More than one backward
 #
 # In chapter 05 each step called `loss.backward()` once, each input required a gradient, and none
-# was changed in place. The next table has five other uses, each with the tensor passed by position
-# and by keyword.
+# was changed in place. Here are five other uses, each with the tensor passed by position and by
+# keyword.
 #
 # **Predict.** How many of the five does the reentrant checkpoint, a Function as in chapter 04, get
 # wrong or refuse?
@@ -270,21 +269,21 @@ print(f"reentrant: {failed} of 5{beside(guess, failed)}")
 table
 
 # %% [markdown] id="backwards-read"
-# The gradient penalty is the worst case for the reentrant checkpoint. The penalty comes from an
-# inner backward without a graph, so it is a constant, and training silently ignores it.
+# The gradient penalty is the worst case for the reentrant checkpoint: it comes from an inner
+# backward without a graph, so it's a constant, and training silently ignores it.
 #
-# The last row is the worst case for hooks. There, a write changes a tensor that a checkpoint still
-# needs. Plain training is right, because `block(2 * x)` does not save `x`, but the second run reads
-# `x` again. Autograd tracks a tensor passed by position, so it notices the write and raises an
-# error. A tensor passed by keyword is only in a closure: the gradients are **wrong, and no error is
-# raised**. So pass tensors by position, and near a checkpoint write `y = y + ...`, not `y += ...`.
+# The last row is the worst case for hooks: `y += ...` overwrites a tensor that a checkpoint still
+# needs. The plain step is right, because `block(2 * x)` doesn't save `x`, but the checkpoint's
+# second run reads `x` again. If the tensor was passed by position, autograd tracks it, notices the
+# write and raises an error. If it was passed by keyword, it's only in a closure: the gradients are
+# **wrong, and no error is raised**. So pass tensors by position, and near a checkpoint write `y = y
+# + ...`.
 #
 # ## In a library's model
 #
 # To generate text, a model keeps keys and values of earlier tokens in a *cache*. Advice for
 # transformers models says: call `gradient_checkpointing_enable()` with `use_reentrant=False`, and
-# set `use_cache=False`, which "is required". Is it really required? We try each combination on a
-# small Llama:
+# set `use_cache=False`, which "is required". Is it? We try each combination on a small Llama:
 
 # %% id="llama"
 transformers.logging.set_verbosity_error()
@@ -327,8 +326,8 @@ llama_table.rename_axis(["use_cache", "use_reentrant"])
 
 # %% [markdown] id="llama-by-hand"
 # No combination fails, since the library passes no cache to its layers while it checkpoints. So
-# neither setting is required. What if nothing turns off the cache? We put PyTorch's checkpoint
-# around the same layers by hand, with eager attention:
+# neither setting is required. But what if you put PyTorch's checkpoint around the same layers by
+# hand (here with eager attention), and nothing turns the cache off?
 
 # %% id="llama-by-hand-measure"
 by_hand, by_torch = {}, partial(checkpoint, use_reentrant=False)
@@ -366,8 +365,8 @@ claims.Verdicts(
 #
 # - A `CheckpointError` numbers the saved tensors. What differs (axis, dtype, count) tells you
 #   what to look for.
-# - Wrong numbers with the right shapes raise no error. Run the function twice from the same RNG
-#   state, and compare one step's gradients with the plain step's.
+# - Wrong numbers of the right shape raise no error. Run the function twice from the same RNG state,
+#   and compare one step's gradients with the plain step's.
 # - Pass tensors by position, and don't write into one that a checkpoint still needs.
 # - The innermost hooks win: offload around a checkpoint, not inside it.
 # - A library's switch skips the cache for you. If you wrap layers yourself, turn the cache off.
