@@ -2,8 +2,8 @@
 # # Where to checkpoint
 #
 # "Put a checkpoint every $\sqrt n$ layers." Many tutorials say so, and most don't say why. For a
-# transformer of typical depth the rule is wrong: it costs more memory and more FLOPs than the
-# simplest choice.
+# transformer of typical depth the rule is wrong: it costs more memory and more FLOPs than a
+# checkpoint around every block.
 #
 # In this chapter you derive how long a segment should be and what it costs, and measure both.
 #
@@ -25,11 +25,11 @@ from tutorial_lib.instruments.training import Recipe
 # %% [markdown] id="two-costs-text"
 # ## Two costs
 #
-# Take a model of twelve equal blocks, cut into three **segments** of four. The first two are
-# checkpointed. (In the code below, a tuple of blocks is a checkpointed segment, and a number by
+# Take a model of twelve equal blocks, cut into three **segments** of four, of which the first two
+# are checkpointed. (In the code, a tuple of blocks is a checkpointed segment, and a number by
 # itself is a block that keeps everything.) The picture is a *schedule*: a row for each block, and
-# time runs to the right. A triangle that points up is a block's forward, one that points down is
-# its backward. A hollow triangle is a forward that runs again.
+# time runs to the right. A triangle that points up is a block's forward, one that points down its
+# backward, and a hollow one a forward that runs again.
 
 # %% id="first-schedule"
 block = planning.Stage(
@@ -52,9 +52,8 @@ figures.schedule(in_threes.simulation.events, title="three segments of four", un
 #
 # ## How long a segment?
 #
-# The best length depends on one number: how much a block keeps, compared with its input. Call a
-# block's input $a$ bytes, and everything it keeps for backward $r \cdot a$ bytes. For our
-# transformer block $r$ is the sixteen units of chapter 01:
+# The best length depends on one number, the ratio $r$: a block whose input takes $a$ bytes keeps $r
+# \cdot a$ bytes for backward. For our transformer block $r$ is the sixteen units of chapter 01:
 
 # %% id="ratio"
 torch.manual_seed(0)
@@ -126,18 +125,18 @@ plots.growth(curves, xlabel="blocks in a segment", title=title, predicted=list(c
 
 # %% [markdown] id="formula-read"
 # For $r = 1$ the lowest point is at segments of five blocks, near $\sqrt{24}$. For $r = 16$ the
-# curve only rises: here **a checkpoint around every block** needs the least memory.
+# curve only rises, so **a checkpoint around every block** needs the least memory.
 #
 # A length is a whole number. Segments of two need less memory than single blocks if $n/2 + 2r < n +
 # r$, that is, if $n > 2r$. Segments of three need less than segments of two if $n > 6r$. With all
 # tensors in one dtype $r$ is 16, so these limits are 32 and 96 blocks. Under bf16 autocast, the
-# usual setting, most of the inside is in bfloat16, but boundaries stay in float32. Then $r$ is 9,
-# and the limits are 18 and 54 blocks. The rest of this chapter is in float32.
+# usual setting, most of the inside is in bfloat16, but boundaries stay in float32, so $r$ is 9 and
+# the limits are 18 and 54 blocks. The rest of this chapter is in float32.
 #
 # A model also has logits. With a vocabulary of $V$ and a width of $C$, the logits and their
 # gradient take as much memory as $2V/C$ block inputs. They are in memory before the blocks'
-# backward begins, together with all boundaries. So they set the peak as long as they are larger
-# than one inside. Move the sliders.
+# backward begins, together with all boundaries. So if they are larger than one inside, they set the
+# peak. Move the sliders.
 
 # %% id="slider"
 # @title Segments with sliders, on paper: run this cell; open it to look
@@ -237,23 +236,24 @@ figure = plots.growth(
 figure.mark(curve[5], None if guess is None else guess * curve[1])
 
 # %% [markdown] id="measured-read"
-# The formula's numbers and the counted ones rise together. The counted ones are larger, since the
-# formula leaves out the logits, their gradient, and temporary tensors. The last point is one
-# checkpoint around all 24 blocks. It saves nothing here: the whole inside comes back at once, for a
-# third more arithmetic. But after forward this model holds next to nothing, so a script that reads
-# memory at that point reports a success.
+# The counted curve rises like the formula's. It's higher, since the formula leaves out the logits,
+# their gradient, and temporary tensors. The last point is one checkpoint around all 24 blocks. It
+# saves nothing here: the whole inside comes back at once, for a third more arithmetic. But a script
+# that reads memory right after forward reports a success, because this model then holds next to
+# nothing.
 #
-# A single checkpoint does save memory in two cases. First, if the logits are large, it can go
-# around all blocks but not around the head and loss: then the blocks' activations aren't in memory
-# when the logits are. Second, if your loop writes `out = model(...)` and then
-# `out.loss.backward()`, the plain step holds `out.logits` through backward. Put the loss inside the
-# checkpoint, return only the loss, and the logits are freed. `del out.logits` frees them too, at no
-# cost.
+# A single checkpoint does save memory in two cases:
+#
+# - The logits are large, and the checkpoint is around all blocks but not around head and loss. Then
+#   the blocks' activations and the logits are never in memory together.
+# - Your loop writes `out = model(...)` and `out.loss.backward()`, so the plain step holds
+#   `out.logits` through backward. A checkpoint that includes the loss and returns only the loss
+#   frees them. (So does `del out.logits`, at no cost.)
 #
 # Do deeper models need segments of two, as the formula says? In the next table the unit is a
 # block's input. *Whole step* is a step's peak, weights and gradients included, with
-# `set_to_none=True`. *Gradients stay* is the same peak with gradients in memory from the start, as
-# in accumulation from the second micro-batch on. The third model is not deep, but has a large
+# `set_to_none=True`. *Gradients stay* is that peak with gradients in memory from the start, as in
+# accumulation from the second micro-batch on. The third model has few blocks, but a large
 # vocabulary.
 
 # %% id="deeper"
@@ -272,24 +272,24 @@ print(f"equal at 2 r = {2 * r:.0f} blocks")
 pd.DataFrame(rows, index=columns).T.rename_axis(["model", "segments"])
 
 # %% [markdown] id="deeper-read"
-# At 24 blocks, single blocks need less memory; at 48, segments of two do. This holds for
-# activations, and, if gradients stay, for the whole step. If gradients are set to `None`, single
-# blocks need less memory at 48 blocks too.
+# For activations the formula is right, and for the whole step too if gradients stay: single blocks
+# need less memory in the model of 24 blocks, segments of two in the model of 48. But if gradients
+# are set to `None`, single blocks need less for the whole step of both.
 #
-# Why? As backward goes on, boundaries are freed and gradients are added. A block has about $12h^2$
-# weights at width $h$, and its boundary has $h$ elements for each token. So with fewer than $12h$
+# Why? As backward goes on, boundaries are freed and gradients are added. A block of width $h$ has
+# about $12h^2$ weights, and its boundary has $h$ elements for each token. So with fewer than $12h$
 # tokens in a micro-batch (all one dtype), the gradients grow faster than the boundaries shrink, and
-# the peak comes at the end of backward. By then no boundary is left, so the shortest segments win:
-# they rebuild the fewest activations at once. From $24h$ tokens on, the limit is $2r$ blocks.
-# Between $12h$ and $24h$ tokens it's higher.
+# the peak comes at the end of backward. No boundary is left then, so single blocks win, because
+# they rebuild the fewest activations at once. From $24h$ tokens on, the limit is $2r$ blocks;
+# between $12h$ and $24h$ it's higher.
 #
-# In the third model the peak comes before any segment is recomputed, because the logits and their
-# gradient are larger than the insides of two blocks. So segments of two save boundaries, but not
-# much memory. Lower the logits first: chapter 10d computes them in chunks.
+# In the third model the logits and their gradient are larger than the insides of two blocks, so the
+# peak comes before any segment is recomputed. There, segments of two save a few boundaries and
+# little memory. Lower the logits first: chapter 10d computes them in chunks.
 #
 # The rule for a transformer: **checkpoint every block; beyond $2r$ blocks try segments of two.**
-# Segments of two help where boundaries dominate the peak: many tokens, frozen weights, or gradients
-# that stay. Measure $r$ for your block and your dtypes.
+# They help where boundaries dominate the peak: many tokens, frozen weights, or gradients that stay.
+# Measure $r$ for your block and your dtypes.
 #
 # **Predict.** A Llama block has a gated MLP: three matrices in place of two, and an elementwise
 # product of two wide tensors. What is its $r$ in pure bfloat16?
@@ -316,8 +316,8 @@ print(f"r = {ratios['all weights']:.1f}{beside(guess, ratios['all weights'])}")
 print(f"weights frozen, LoRA beside them: r = {ratios['LoRA']:.1f}")
 
 # %% [markdown] id="modern-read"
-# The companion [06b](06b_common_advice.ipynb) measures a case of $r = 1$, a chain of sines. With
-# $\sqrt n$ segments its memory grows with the square root of the depth.
+# Companion [06b](06b_common_advice.ipynb) has a case of $r = 1$: a chain of sines, whose memory in
+# $\sqrt n$ segments grows with the square root of the depth.
 
 # %% id="verdicts-length"
 claims.Verdicts(
@@ -357,10 +357,10 @@ claims.Verdicts(
 # ## What does it cost?
 #
 # Some tutorials derive the price like this: there are $k$ segments, each recomputes $n/k$ blocks,
-# so the overhead is $k \cdot (n/k) / n = 1$, "but in practice only 30 %". The 1 is right, but it is
-# one *forward*. What share of a whole step is that? A linear layer's forward is one matmul, and its
-# backward is two: one for the gradient of its input, one for its weight's. So forward is a third of
-# a step, and one more forward adds a third. Here is the count:
+# so the overhead is $k \cdot (n/k) / n = 1$, "but in practice only 30 %". The 1 is right, but it
+# means one more *forward*. A linear layer's forward is one matmul, and its backward is two, for the
+# gradients of its input and its weight. So forward is a third of a step, and one more forward adds
+# a third. Here is the count:
 
 # %% id="flops"
 plain = measured("none").flops
@@ -387,21 +387,21 @@ pd.DataFrame(columns).loc[list(ways)].round(1).fillna("")
 
 # %% [markdown] id="flops-read"
 # With long segments the price is nearly a third. (Embedding and head are not recomputed.) With one
-# block to a segment it's much lower. PyTorch stops a recomputation as soon as backward has what it
-# needs, and backward doesn't need the result of a segment's last matmul. That matmul, the second
-# half of the MLP, is a third of the arithmetic of a block's linear layers. So the shortest segments
-# cost the fewest FLOPs at every depth, if every segment is checkpointed. For our GPT, $\sqrt n$
-# loses in both memory and FLOPs. But a block that ends in dropout, or in a norm as BERT's does,
-# needs that matmul again.
+# block per segment it's much lower, because PyTorch stops a recomputation as soon as backward has
+# what it needs, and backward doesn't need the output of a segment's last matmul. That matmul, the
+# second half of the MLP, is a third of the arithmetic of a block's linear layers. So if every
+# segment is checkpointed, the shortest segments cost the fewest FLOPs, and for our GPT $\sqrt n$
+# loses in both memory and FLOPs. But if a block ends in dropout, or in a norm as BERT's does, its
+# last matmul has to run again.
 #
-# **The price is a third if backward is two matmuls.** A frozen linear layer needs no gradient of
-# its weight: its backward is one matmul. A first layer that reads data also has only one, since
-# data need no gradient. Frozen layers *before* the first that trains have no backward at all. Begin
-# a segment after them: a segment that mixes frozen and trained layers recomputes the frozen ones
-# too.
+# **The price is a third only if a layer's backward is two matmuls.** It's higher where backward is
+# one: in a frozen linear layer, whose weight needs no gradient, and in a first layer, whose input
+# (the data) needs none. Frozen layers *before* the first that trains have no backward at all. Begin
+# a segment after them, because a segment that mixes frozen and trained layers recomputes the frozen
+# ones too.
 #
-# **Predict.** Llama's weights are frozen, each linear layer has LoRA matrices beside it, and every
-# block is checkpointed. By what percentage do the FLOPs of a step rise?
+# **Predict.** Llama's weights are frozen, each linear layer has LoRA matrices, and every block is
+# checkpointed. By what percentage do the FLOPs of a step rise?
 
 # %% id="guess-lora"
 guess = None  # %
@@ -431,10 +431,10 @@ print(f"GPT: +{adds['per-block']:.0f} % per block, +{adds['every-4']:.0f} % in f
       f"+{max(adds.values()):.0f} % in one segment; {seconds}")  # fmt: skip
 
 # %% [markdown] id="last-read"
-# One segment need not be checkpointed at all. Backward begins with the *last* one, so its inside
-# would be dropped and recomputed immediately. Keep it, and the price falls to $\frac13 (1 -
-# \frac1k)$. On paper the peak stays the same. But a model has a head and a loss after its last
-# block, and a kept inside is in memory together with the logits and their gradient:
+# The *last* segment need not be checkpointed: backward begins with it, so its inside would be
+# dropped and recomputed immediately. If you keep it, the price falls to $\frac13 (1 - \frac1k)$,
+# and on paper the peak stays the same. But a model has a head and a loss after its last block, and
+# then the kept inside is in memory together with the logits and their gradient:
 
 # %% id="last-free"
 all_four = planning.Plan(blocks, ((0, 1, 2), (3, 4, 5), (6, 7, 8), (9, 10, 11)))
@@ -447,9 +447,9 @@ for name, model in models.items():
     print(f"{name}, head and loss too: {kept / every - 1:+.0%}")
 
 # %% [markdown] id="last-measured-read"
-# If the last block is recomputed, its inside comes back after the logits are freed. If it's kept,
-# both are in memory at once. That costs most when the inside and the logits are about equally
-# large. So keep the last block only if you have measured that it's free.
+# If the last block is recomputed, its inside comes back after the logits are freed. If it isn't,
+# inside and logits are in memory at once, which costs most when they are about equally large. So
+# leave the last block without a checkpoint only if you have measured that it's free.
 
 # %% id="verdicts-price"
 tried = {"more arithmetic": adds | adapted}
@@ -523,8 +523,8 @@ print(f"{runs} forwards of 24 blocks, {runs / 24:.1f} of each; peak {lazy.peak_b
       f"units{beside(guess, runs)}")  # fmt: skip
 
 # %% [markdown] id="nothing-read"
-# That is $n(n + 1)/2$: the number of forwards grows with the square of the depth. A few boundaries
-# in the right places avoid most of these forwards, and chapter 06c finds them.
+# The count is $n(n + 1)/2$: it grows with the square of the depth. A few boundaries in the right
+# places avoid most of these forwards, and chapter 06c finds them.
 
 # %% id="verdicts-nothing"
 claims.Verdicts(
@@ -579,6 +579,5 @@ claims.Verdicts(
 # | what lowers the price | early stop (short segments); a kept last segment (small head) |
 # | nothing kept | a quadratic number of forwards |
 #
-# The optional companion [06b](06b_common_advice.ipynb) shows where $\sqrt n$ is right, and tests
-# common advice: which layers, how much it saves, and a loop whose gradients are wrong. Chapter 06c,
-# `06c_planned_schedules`, plans unequal stages.
+# Companion [06b](06b_common_advice.ipynb) shows where $\sqrt n$ is right, and tests more advice.
+# Chapter 06c, `06c_planned_schedules`, plans unequal stages.

@@ -32,8 +32,8 @@ from tutorial_lib.instruments.training import Recipe
 # %% [markdown] id="late-binding-text"
 # ## A bug in many tutorials
 #
-# Segments are often written by hand, as a loop that wraps each part of the model in a function.
-# Here is the usual code. It runs, and the loss is finite and falls.
+# Segments are often written by hand, as a loop that wraps each part of the model in a function. The
+# usual code, below, runs, and its loss is finite and falls.
 #
 # **Predict.** There are eight layers in two segments. How many layers get a wrong gradient?
 
@@ -72,13 +72,13 @@ unbound = list(map(torch.equal, seen, right))
 print(f"{unbound.count(False)} wrong{beside(guess, unbound.count(False))}: {unbound}")
 
 # %% [markdown] id="late-binding-read"
-# The gradients of the first four layers are wrong. `run` does not remember its segment; it looks
-# the name `segment` up when it is called. In forward that is right. In backward the loop has ended,
-# and the name refers to the *last* segment. So every recomputation runs the last segment, and the
-# first layers' backward gets the wrong segment's tensors. PyTorch cannot notice, since both
-# segments have equal shapes.
+# The gradients of the first four layers are wrong, because `run` looks up the name `segment` when
+# it is called. In forward it finds its own segment. But when backward calls it again, the loop has
+# ended, and `segment` is the *last* one. So every recomputation runs the last segment, and the
+# first layers' backward gets that segment's tensors. PyTorch cannot notice, since both segments
+# have equal shapes.
 #
-# The fix is to pass the segment as an argument: its value is then fixed at the call.
+# The fix is to pass the segment as an argument, which fixes its value at the call.
 
 
 # %% id="bound"
@@ -110,9 +110,9 @@ claims.Verdicts(
 # ## "Dropout inside a checkpoint is wrong: set a seed by hand"
 #
 # In this recipe each block calls `torch.manual_seed` itself, so that both of its runs draw the same
-# mask. (PyTorch's `checkpoint` restores the random state anyway.) Is the recipe harmful? We train a
-# model of four blocks for four steps, and count the distinct dropout masks. After each step we also
-# draw one random number, as a data loader would to choose the next batch.
+# mask. PyTorch's `checkpoint` restores the random state anyway, but does the recipe do harm? We
+# train a model of four blocks for four steps, and count the distinct dropout masks. After each step
+# we also draw one random number, as a data loader would to choose the next batch.
 #
 # **Predict.** With the random state restored there are 16 distinct masks. How many are there with a
 # seed set by hand?
@@ -157,9 +157,9 @@ pd.DataFrame(seeded).T
 # %% [markdown] id="seed-read"
 # With a seed by hand, the same units of every block are dropped in every step. That isn't dropout:
 # it's a smaller model. And whatever is drawn after a step, the next batch included, is the same
-# after each step. If the block itself sets the seed, comparing gradients with and without the
-# checkpoint does not find this, since both draw the same masks. Comparing with a model without the
-# seed does find it: gradients and loss differ.
+# after each step. If the block itself sets the seed, gradients with and without the checkpoint are
+# equal, since both draw the same masks. Only a comparison with a model that sets no seed finds the
+# mistake: gradients and loss differ.
 
 # %% id="verdicts-seed"
 claims.Verdicts(
@@ -229,16 +229,16 @@ by_length = pd.DataFrame({s: in_a_chain(torch.sin, 64, 64 // s) for s in lengths
 by_length.rename_axis(columns="64 sines, segments of")
 
 # %% [markdown] id="sines-read"
-# The sources are right about growth. Without checkpoints, memory grows with the depth. With $\sqrt
-# n$ segments it grows roughly with the square root of the depth, whatever a layer keeps. Libraries
-# use one segment per layer. Then memory grows by one unit with each layer, so in the end its growth
-# is linear. But in shallow models most of the memory is the inside of one layer. So with $r = 16$,
-# as in a transformer's block, and at the depths of real models, one segment per layer also makes
-# memory grow roughly with the square root. And it needs less memory than $\sqrt n$ segments do.
+# The sources are right about growth: memory grows with the depth without checkpoints, and roughly
+# with its square root in $\sqrt n$ segments, whatever a layer keeps. Libraries use one segment per
+# layer instead, where each layer adds one unit, so in the end growth is linear. But as long as the
+# model is shallow, most of the memory is one layer's inside. So with a transformer's $r = 16$, at
+# the depths of real models, one segment per layer also grows roughly like the square root, and
+# needs less memory than $\sqrt n$ segments.
 #
-# For sines, the sources are also right about the best length. It is eight, $\sqrt{64}$: shorter and
-# longer segments both need more. The number of forwards hardly changes: each sine runs at most once
-# more.
+# For 64 sines, the sources are also right about the best length, $\sqrt{64} = 8$: shorter and
+# longer segments both need more. The number of forwards hardly changes, because each sine runs at
+# most once more.
 
 # %% id="verdicts-depth"
 each, (_, deep, real) = "one segment a layer", chains
@@ -306,16 +306,16 @@ for ratio in (1, 4, 16):
 pd.DataFrame(best_cuts).T
 
 # %% [markdown] id="seconds-text"
-# With a small $r$, the best segments get shorter from first to last. An earlier segment runs
+# With a small $r$, the best segments get shorter from first to last: an earlier segment goes
 # backward later, when fewer boundaries wait, so it may be longer. With a large $r$, nearly equal
-# lengths are as good as the best. (The last column has the smallest peak of such lengths.)
+# lengths are as good as the best. (The last column is the smallest peak with such lengths.)
 #
 # ## Is it a third slower?
 #
 # A third more FLOPs need not be a third more time. If a step waits for a slow data loader, the
 # extra time is less. If it waits for Python to launch kernels, the extra time can be far more,
-# since every launch of the forward is repeated (10b has the times of two GPUs). Blocks of width 512
-# keep a CPU busy with matmuls. We run pairs of steps in turn and take the median ratio, which
+# since every launch of the forward is repeated (10b has times from two GPUs). Here, blocks of width
+# 512 keep a CPU busy with matmuls. We run pairs of steps in turn and take the median ratio, which
 # depends on your machine.
 
 # %% id="seconds"
@@ -365,17 +365,17 @@ shallow = {
 pd.DataFrame({"saved of the peak": shallow}).T
 
 # %% [markdown] id="shallow-read"
-# With one block, checkpointing saves next to nothing here: the block's whole inside comes back.
-# Large logits change that, since the inside isn't in memory while the logits are. From four blocks
-# on, checkpointing saves memory. What matters is the number of blocks, and how much of the peak was
-# activations.
+# With one block, checkpointing saves next to nothing here, because the block's whole inside comes
+# back. (With large logits it would save, since the inside isn't in memory while the logits are.)
+# From two blocks on it saves memory. How much depends on the number of blocks, and on how much of
+# the peak was activations.
 #
 # ## Which layers?
 #
 # "Checkpoint only the first and the last 8 of 32 layers: the highest leverage." On paper, we
-# checkpoint half of a model's blocks, chosen in four ways. There are four models: 32 equal blocks,
-# four equal blocks, 32 blocks with large gradients, and 32 blocks whose middle half works at half
-# the resolution, as in a U-Net.
+# checkpoint half of a model's blocks, chosen in four ways, in four models: 32 equal blocks, four
+# equal blocks, 32 blocks with large gradients, and 32 blocks whose middle half works at half the
+# resolution, as in a U-Net.
 
 # %% id="which-sixteen"
 few = (stage(saved_bytes=16),) * 4
@@ -404,11 +404,12 @@ half
 
 # %% [markdown] id="which-sixteen-read"
 # All four choices run half of the blocks again, so they take the same time. Of 32 equal blocks it
-# hardly matters *which* half you choose. The peak comes when backward begins. If the last block is
-# recomputed then, its inside adds to the peak. The first half and every second block don't include
-# the last block. With only a few blocks, one inside is a larger part of the peak, so take one of
-# these two choices. With large gradients the first half is best. The advice is right only if the
-# first and the last blocks are the largest, as in a U-Net. Then it's by far the best choice.
+# hardly matters *which* half you choose. The peak comes when backward begins, and if the last block
+# is recomputed then, its inside adds to the peak. So the two choices that leave the last block
+# alone, the first half and every second block, are a little better. In a model of four blocks
+# they're much better, because one inside is a larger part of the peak. With large gradients the
+# first half is best. The advice is right only if the first and the last blocks are the largest, as
+# in a U-Net. There it's by far the best choice.
 
 # %% id="verdicts"
 peaks = sixteen.values()
@@ -445,7 +446,7 @@ claims.Verdicts(
 # A published table ranks layers by activation memory: self-attention and cross-attention high,
 # feed-forward and convolution medium, norms low. Is that so? Here are GPT-2 and the U-Net of Stable
 # Diffusion 1.5 at their real sizes, in bfloat16, with a GPU's kernels. The table shows each layer
-# type's percentage of the kept bytes. We read the type from the module's name.
+# type's percentage of the kept bytes.
 
 # %% id="kinds"
 KINDS = {
@@ -492,8 +493,8 @@ shares.sort_values("GPT-2, eager", ascending=False)
 # (`other` in GPT-2 is the loss over 50,257 tokens.) The published ranking is right for *eager
 # self-attention* only. With fused kernels, today's default, feed-forward comes first in both
 # models. In the U-Net the "low" norms keep more bytes than self-attention. Cross-attention is never
-# high here, because thousands of pixels attend to only 77 tokens. A rule such as "checkpoint
-# attention first" is a rule for one kernel.
+# high here, because thousands of pixels attend to only 77 tokens. So "checkpoint attention first"
+# is a rule for one kernel.
 
 # %% id="verdicts-kinds"
 claims.Verdicts(
@@ -512,12 +513,14 @@ claims.Verdicts(
 # %% [markdown] id="how-much-does-it"
 # ## How much does it save?
 #
-# Sources say "50 to 80 % of the activations", or "4 to 8 times less activation memory". Chapter 10
-# has predictions for published models, with CUDA's kernels. We take each recipe with and without
-# `per-block`. Each time we read three numbers: the most bytes of *activations* held at once,
-# recomputed ones included; what forward and backward *add* to the memory that was there before; and
-# the whole peak of a step. The second number includes the gradients of the parameters, which no
-# checkpoint frees.
+# Sources say "50 to 80 % of the activations", or "4 to 8 times less activation memory". We take
+# chapter 10's predictions for published models (with CUDA's kernels), each recipe with and without
+# `per-block`, and compare three numbers:
+#
+# - *activations*: the most bytes held at once, recomputed ones included;
+# - *pass*: what forward and backward add to the memory that was there before, gradients included,
+#   which no checkpoint frees;
+# - *peak*: the whole step's.
 #
 # **Predict.** What percentage of these pairs save 50 to 80 % of their activations?
 
@@ -558,8 +561,8 @@ ranges.columns = ["least", "a quarter", "median", "three quarters", "most"]
 ranges.map("{:.0%}".format)
 
 # %% [markdown] id="pairs-table-text"
-# Here is each model at its largest batch, with fused attention. If several recipes have that
-# batch, we take the one with the largest peak, which is usually in float32.
+# Here is each model at its largest batch, with fused attention. If several recipes have that batch,
+# we take the one with the largest peak (usually float32).
 
 # %% id="pairs-table"
 without_eager = pairs[~pairs.index.get_level_values("recipe").str.contains("eager")]
@@ -574,14 +577,13 @@ pd.DataFrame(columns).round(1)
 
 # %% [markdown] id="pairs-read"
 # Both ranges are right for some models. What a checkpoint saves depends on model, batch and
-# attention kernel, and on what you take the percentage *of*. With few samples a step, most of the
-# memory that a pass adds is gradients. Then even cutting the activations by 90 % may hardly lower
-# the peak.
+# attention kernel, and on what you take the percentage *of*. In a small batch, most of what a pass
+# adds is gradients, so even 90 % fewer activations may hardly lower the peak.
 #
-# One more published table lists four strategies, for no model in particular. Single blocks save 70
-# % for 50 % more time, segments of two 50 % for 30 %, attention only 40 % for 15 %, and $\sqrt L$
-# segments 60 % for 25 %. Three of these *savings* are right for some pair above; segments of two
-# save more than that in every pair. The price can be counted: here it is for eight blocks.
+# Another published table, for no particular model, says that single blocks save 70 % for 50 % more
+# time, segments of two 50 % for 30 %, attention only 40 % for 15 %, and $\sqrt L$ segments 60 % for
+# 25 %. Three of these *savings* are right for some pair above, but segments of two save more than
+# 50 % in every pair. Their price can be counted: here it is for eight blocks.
 
 # %% id="strategies"
 strategies = {"every block": "per-block", "every 2": "every-2"}
@@ -611,8 +613,8 @@ pd.DataFrame(columns).round(1)
 
 # %% [markdown] id="strategies-read"
 # The three strategies that recompute every block add nearly the same arithmetic, at most a third of
-# a step. So arithmetic does not explain 50, 30 and 25 % on one model. (Seconds can: in 10b some
-# steps that keep a GPU busy wait for the CPU once they are checkpointed.)
+# a step. So arithmetic can't explain 50, 30 and 25 % for one model. (Waiting can: in 10b, some
+# steps that keep a GPU busy have to wait for the CPU once they are checkpointed.)
 
 # %% id="verdicts-pairs"
 claims.Verdicts(

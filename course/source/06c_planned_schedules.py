@@ -1,9 +1,9 @@
 # %% [markdown] id="title"
 # # Planned schedules
 #
-# Chapter 06 cut a chain of equal blocks into equal segments. If there's no room for all boundaries,
-# or if the blocks differ, that rule is no longer the best. In this chapter you write the planner
-# that finds the best schedule, in ten lines. Chapter 06's rules are special cases of it.
+# Chapter 06 cut a chain of equal blocks into equal segments. That's no longer best if there's no
+# room for all boundaries, or if the blocks differ. In this chapter you write a planner of ten lines
+# that finds the best schedule, with chapter 06's rules as special cases.
 #
 # **Budget:** 70 minutes, 1 GiB of memory, no GPU needed.
 
@@ -40,12 +40,12 @@ torch.set_num_threads(1)  # small tensors: more threads would wait for each othe
 # ## A puzzle
 #
 # There are twelve blocks, 0 to 11, and three **slots**. A slot holds a boundary, the input of one
-# block. One slot always holds the input of block 0. Backward goes from block 11 to block 0. Before
-# a block's backward, run forward from the nearest boundary at or before it.
+# block; one slot always holds block 0's. Backward goes from block 11 to block 0. Before a block's
+# backward, forward runs from the nearest boundary at or before it.
 #
-# Your list says whose inputs you want to keep, in the order in which you want them. Each run stores
-# the first inputs on the list that it passes, as many as there are free slots. After a block's own
-# backward, its slot is free again.
+# Your list names the blocks whose inputs you want to keep, most important first. Each run stores
+# those of them that it passes, in the order of the list, as long as there are free slots. After a
+# block's own backward, its slot is free again.
 #
 # **Move the sliders**, one for each entry of the list. (Where you see no sliders, edit the list in
 # the cell and run it again.) Get below 45 forwards, first pass included, and then below 38. The
@@ -65,24 +65,24 @@ figures.boundary_puzzle([6])
 # entries use slots that backward has freed.
 # </details>
 #
-# How would a program find that list? For each block there's only one decision: keep or drop.
+# How would a program find that list? It needs only one decision for each block: keep or drop.
 #
 # ## Keep or drop
 #
-# Now let blocks differ. Running block $i$ forward takes `forward[i]`. The block's input takes
-# `inputs[i]` units of memory. If the block is *kept*, the tensors for its backward take `saved[i]`,
-# its output included. The input of the first block is there anyway.
+# Now let blocks differ. Running block $i$ forward costs `forward[i]`, and its input takes
+# `inputs[i]` units of memory. If the block is *kept*, the tensors for its backward take `saved[i]`
+# units, its output included. The first block's input is in memory anyway.
 #
 # The part of the chain from `start` to `end`, with `room` units free, can begin in two ways:
 #
 # - **Keep** block `start`. While the later blocks run, `saved[start]` is held.
 # - **Drop** the segment from `start` to `split - 1`. While the later blocks run, only
-#   `inputs[split]` is held. Then the segment runs again, as a separate part. It has the whole
+#   `inputs[split]` is held. Then the segment runs again, as a part of its own that has the whole
 #   room, because the later blocks are done by then.
 #
-# Dropping costs one more forward for each block of the segment, plus whatever its own part costs.
-# In both cases the later blocks form a part of their own, with less room. So both ways lead to the
-# same question about shorter parts, and the answer is the cheapest way. That's the recursion of
+# Dropping costs one more forward for each block of the segment, plus whatever the segment's own
+# part costs. In both cases the later blocks form another part, with less room. So each way asks the
+# same question about shorter parts, and the cheapest way is the answer. That's the recursion of
 # Beaumont et al. (2019). `@cache` keeps each answer, because the same parts come up over and over.
 #
 # **Write.** The body of `again`. Begin with the two easy cases: a room below 0, and a part without
@@ -161,8 +161,8 @@ def again_is_the_least():
 # %% [markdown] id="rules-text"
 # ## The rules are special cases
 #
-# Chapter 06's rules cut equal segments and keep the last one. They need room for the boundaries and
-# one inside. Here are three:
+# Chapter 06's rules cut equal segments and keep the last one, so they need room for the boundaries
+# and one inside. Here are three:
 #
 # - In fours: twelve blocks with $r = 5$, as in the first figure of chapter 06.
 # - $\sqrt n$: sixteen blocks with $r = 1$, in segments of four.
@@ -200,17 +200,17 @@ rows = {name: beside_yours(*sizes) for name, sizes in rules.items()}
 pd.DataFrame(rows, index=columns).T
 
 # %% [markdown] id="rules-read"
-# Within the room of each rule, your plan takes as many forwards as the rule, or fewer:
+# In the same room, your plan runs no more forwards than the rule:
 #
 # - *In fours*: nothing better exists, in room or in forwards.
-# - $\sqrt n$: less room isn't possible. In that room you save one forward, because a block with
-#   $r = 1$ that's kept takes no more than its boundary.
-# - *Every block*: the same forwards fit in less room. The first segments run again when few
-#   boundaries are left, so they can be longer.
+# - $\sqrt n$: less room isn't possible, but you save one forward, because keeping a block with $r =
+#   1$ takes no more than keeping its boundary.
+# - *Every block*: the same number of forwards fits in less room. The first segments run again when
+#   few boundaries are left, so they can be longer.
 #
-# Revolve (Griewank and Walther, 2000) is the answer to the puzzle: only one block's inside fits at
-# a time, and there are $c$ slots. Revolve comes from simulations with many time steps, whose state
-# is too large to store at each step.
+# Revolve (Griewank and Walther, 2000) solves the puzzle: only one block's inside fits at a time,
+# and there are $c$ slots. It comes from simulations of many time steps, whose state is too large to
+# store at each step.
 
 
 # %% id="revolve"
@@ -226,9 +226,9 @@ print(f"the puzzle: {12 + again(*one_inside_at_a_time(12, 3))} forwards")
 dict(zip(places, found, strict=True))
 
 # %% [markdown] id="formula-text"
-# With $c$ slots, and each block run *again* at most $t$ times, you can do at most
-# $\binom{c+t}{c}$ blocks. If $t$ is the least number for $n$ blocks, they take
-# $n + t\,n - \binom{c+t}{c+1}$ forwards.
+# With $c$ slots, and each block run *again* at most $t$ times, you can do at most $\binom{c+t}{c}$
+# blocks. For $n$ blocks, take the smallest $t$ that is enough: they need $n + t\,n -
+# \binom{c+t}{c+1}$ forwards.
 
 
 # %% id="revolve-formula"
@@ -243,9 +243,9 @@ table = pd.DataFrame({"recursion": found, "formula": formula}, index=places)
 table.rename_axis("slots")
 
 # %% [markdown] id="write-schedule"
-# They agree: Revolve is a special case too. But which schedule is it? Ask `again`. If keeping
-# `start` costs no more than the best, keep it. Otherwise there's a `split` whose three terms add up
-# to the best.
+# They agree, so Revolve is a special case too. Which schedule has that cost? Ask `again`: if
+# keeping `start` costs no more than the best, keep it. Otherwise there's a `split` whose three
+# terms add up to the best.
 #
 # **Write.** The schedule, in chapter 06's form: a number is a block that's kept, a tuple is a
 # segment that runs again, with its own schedule inside.
@@ -301,8 +301,8 @@ def schedule_is_a_best_one():
 
 
 # %% [markdown] id="stepper-text"
-# Within the room of "segments of four" your planner finds segments of four by itself. Step through
-# its other schedules, and watch where a boundary is stored a second time.
+# In the room of "segments of four", your planner finds segments of four by itself. Step through its
+# other schedules, and watch where a boundary is stored a second time.
 
 # %% id="stepper"
 print(schedule(equal_blocks(12, 5), 0, 11, 22))
@@ -332,7 +332,7 @@ claims.Verdicts(
 # ## Cut inside the block
 #
 # For equal blocks the simple rules are hard to beat. But a transformer block has two halves,
-# attention and an MLP, and only one tensor passes between them, as between two blocks. So a model
+# attention and an MLP, and just as between blocks, only one tensor passes between them. So a model
 # of six blocks is a chain of twelve stages that are *not* equal.
 #
 # **Write.** The blocks of a GPT as twice as many halves.
@@ -403,8 +403,8 @@ table.assign(
 
 # %% [markdown] id="profile-read"
 # `profile` ran the model once and counted. In units of a boundary, attention saves 6 and an MLP
-# saves 10. The ratio of their forward FLOPs is 3 to 4. So attention frees fewer bytes for each FLOP
-# that runs again.
+# saves 10, and their forward FLOPs have a ratio of 3 to 4. So checkpointing attention frees fewer
+# bytes for each FLOP that runs again.
 #
 # Two simple rules cut inside a block too: checkpoint only attentions, or only MLPs.
 #
@@ -445,7 +445,7 @@ for name in ("none", "per-block", "attention-only", "mlp-only", "every-2"):
 # %% [markdown] id="write-plan-within"
 # In the profile, stage 0 is the embedding and stage 13 is the head with the loss. Both are kept, so
 # the tree of a whole plan is `(0, ..., 13)`, with your schedule of the halves 1 to 12 between them.
-# Your room leaves out short-lived tensors, such as gradients in flight. So try all rooms: a `Plan`
+# Your room leaves out short-lived tensors, such as gradients in flight, so try all rooms: a `Plan`
 # has `peak_bytes` and `seconds`.
 #
 # **Write.** The fastest of your plans that fits.
@@ -509,10 +509,10 @@ title = "six blocks in halves: bytes and FLOPs, counted"
 plots.tradeoff({"your plans": planned, **points}, title=title)
 
 # %% [markdown] id="tradeoff-read"
-# Compared with each rule, your plan needs no more bytes and fewer FLOPs. All numbers are counted on
-# the real model. A plan may treat the same half differently in the first block and in the last one.
-# A rule can't. The companion [07c](07c_side_by_side.ipynb) plans GPT-2's layout and a U-Net, with a
-# third choice: keep only the results of matmuls.
+# Compared with each rule, your plan needs fewer FLOPs and no more bytes, counted on the real model.
+# It can treat the same half differently in the first block and in the last one, which no rule can.
+# Companion [07c](07c_side_by_side.ipynb) plans GPT-2's layout and a U-Net, with a third choice:
+# keep only the results of matmuls.
 #
 # `planning.solve` is your recursion in bytes. Drag the budget: what does a plan give up first?
 
@@ -525,8 +525,8 @@ widgets.plan_explorer(lambda size: planning.solve(profile, budget_bytes=size), b
 # ## A model that only the plan fits
 #
 # ViT-H/14 trains on images of 2,688 x 2,688 pixels, as in pathology. A single image has 36,865
-# tokens, so accumulation can't help. The 679 million parameters, their gradients and AdamW take 10
-# GiB in float32. On a 16 GiB card about 5 GiB is left.
+# tokens, so a smaller micro-batch can't help. The 679 million parameters, their gradients and AdamW
+# take 10 GiB in float32, which leaves about 5 GiB of a 16 GiB card.
 #
 # **Predict.** How many GiB does the step need on top of these 10, with every block checkpointed?
 
@@ -567,18 +567,19 @@ for name, plan in vit_plans.items():
 pd.DataFrame(rows, index=["predicted", "price"]).T
 
 # %% [markdown] id="vit-read"
-# Neither short nor long segments fit 5 GiB: short ones have too many boundaries, and long ones keep
-# too much inside. The plan nests segments and cuts some of them inside a block. It takes more time,
-# since some halves run three times. (Predicted for CUDA kernels and an A100's speed.)
+# No rule fits 5 GiB: short segments have too many boundaries, and long ones too much inside. The
+# plan nests segments and cuts some of them inside a block. It takes more time, since some halves
+# run three times. (Predicted for CUDA kernels and an A100's speed.)
 #
 # `planning.apply(model, plan)` makes training follow a plan, and `planning.undo(model)` removes it.
 #
 # ## Your run
 #
 # With chapter 05's checkpoints, `train.py`'s update takes 12 GiB, and nearly all of each block runs
-# forward twice. A 16 GiB card has room to spare. Where should it go? PyTorch's checkpoint stops
-# early (chapter 05), so the last matmul in it doesn't run again. With $C$ numbers for each token, a
-# block has these ways, in units of its input and in $C^2$ FLOPs per token:
+# forward twice. A 16 GiB card has room to spare. Which blocks should use it? A block of width $C$
+# can run in four ways. The table has the memory that each adds, in units of the block's input, and
+# what runs again, in $C^2$ FLOPs per token. (A checkpoint stops early, so its last matmul doesn't
+# run again.)
 #
 # | way | has a checkpoint around | units more | runs again |
 # |---|---|---|---|
@@ -671,8 +672,8 @@ def hidden_of(model, tokens):
 your_run.apply("06c", hidden_of=hidden_of)
 
 # %% [markdown] id="your-run-read"
-# The plan fills the card, and its update is faster than chapter 05's. With `to="my_train.py"`, the
-# plan goes into your script too.
+# The plan fills the card, and its update runs fewer FLOPs than chapter 05's. With
+# `to="my_train.py"`, the plan goes into your script too.
 #
 # ## On paper
 #
@@ -698,7 +699,7 @@ your_run.apply("06c", hidden_of=hidden_of)
 # |---|---|
 # | how a planner works | keep or drop, cheapest way for each part and room, every answer cached |
 # | equal segments, every block, Revolve | special cases of it |
-# | boundaries don't fit | nested segments: the forwards grow slowly while boundaries get fewer |
+# | boundaries don't fit | nested segments: fewer boundaries, at the price of more forwards |
 # | stages aren't equal | a plan: profile, solve, apply |
 #
 # Lab 04, `lab04_schedules`, has you plan to the byte and run any schedule. Chapter 07 goes below
