@@ -68,8 +68,8 @@ def storages(nested):  # several tensors may be views of one storage
 # **Write.** `__torch_dispatch__` of `Makers`. `flop_registry.get(op.overloadpacket)` returns None
 # or a function. That function takes the operation's arguments and `out_val=out`, and returns FLOPs.
 # The first operation that returns a storage is its maker. Ignore later ones, which are views and
-# in-place writes. `storages` goes by address, and an address may be reused once its tensor is
-# freed, so keep every result in `self.alive`.
+# in-place writes. `storages` names a storage by its address, which may be reused once the storage
+# is freed, so keep every result in `self.alive`.
 
 
 # %% id="makers"
@@ -410,7 +410,8 @@ def make_gpt(choice, num_layers=8, **shape):
 
 # %% [markdown] id="write-units"
 # **Write.** `in_units`. A report's `curve()` is a list of dictionaries, one per tick, with the
-# bytes of each category. `phase_starts` is a list of (tick, phase) pairs.
+# bytes of each category (`pd.DataFrame` accepts it). `phase_starts` is a list of (tick, phase)
+# pairs.
 
 
 # %% id="in-units"
@@ -535,7 +536,7 @@ another.rename_axis(columns="halves save, %")
 
 # %% [markdown] id="host-read"
 # With boundaries on the host, `halves` saves as much with 16 blocks as with 4. With fused attention
-# as well, its kept bytes fall as far as the advice says.
+# as well, it saves as much of the *kept* bytes as the advice says.
 #
 # ## Can we choose by operation?
 #
@@ -719,9 +720,9 @@ print(f"FLOPs x {1 + titan.again / 3:.2f}, worked out;", end=" ")
 print(f"seconds x {titan.without / titan['with']:.2f}, measured")
 
 # %% [markdown] id="policies-read"
-# `all but down` runs no matmul twice and still frees a good part of the memory. Try this policy
-# first when you are a little over budget. The policy `qkv, up` recomputes `out`, because `out`'s
-# result is part of the second norm's input, which backward needs.
+# `all but down` is the policy to try first when you are a little over budget, since it runs no
+# matmul twice. The policy `qkv, up` recomputes `out`, because `out`'s result is part of the second
+# norm's input, which backward needs.
 #
 # The last row is a trap. `down`'s result is the block's most expensive, but no recomputation needs
 # it: it's only added to the residual, and that sum is the next block's kept input. Keeping it takes

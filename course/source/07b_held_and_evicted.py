@@ -100,12 +100,12 @@ table.round().rename_axis(["logged", "kept as"])
 # `memory.saved` doesn't count these tensors, since autograd didn't save them. The meter does.
 
 # %% [markdown] id="can-it-be-decided"
-# ## Can the choice be made while the model runs?
+# ## Can you choose what to drop while the model runs?
 #
-# The plans in chapters 06c and 07 were made beforehand. Such a plan doesn't fit if the graph
-# changes from step to step, because sequences differ in length or inputs are trees. **Dynamic
-# tensor rematerialization** (Kirisame et al., 2021) works without one. It recomputes an evicted
-# tensor when that tensor is needed. When memory is full, it evicts the tensor with the smallest
+# The plans in chapters 06c and 07 were made beforehand. They don't fit a graph that changes from
+# step to step, because sequences differ in length or inputs are trees. **Dynamic tensor
+# rematerialization** (Kirisame et al., 2021) works without one. It recomputes an evicted tensor
+# when that tensor is needed. When memory is full, it evicts the tensor with the smallest
 #
 # $$ h = \frac{\text{cost to recompute it}}{\text{bytes} \times \text{time since its last use}} $$
 #

@@ -204,9 +204,9 @@ plots.tradeoff(
 # On both models, the plan needs no more bytes and no more FLOPs than any other way, because for
 # each stage separately it can do whatever any other way would do.
 #
-# - With enough memory it keeps the results of matmuls, like `all but down` in chapter 07, and
-#   recomputes no FLOPs.
-# - With less it recomputes whole stages, but only as many as necessary.
+# - With enough memory the plan keeps the results of matmuls, like `all but down` in chapter 07, and
+#   repeats no matmul.
+# - With less memory it recomputes whole stages, but only as many as necessary.
 # - `attention-only` and `sqrt` recompute far more for the same bytes.
 #
 # A U-Net has skip connections, so it isn't a chain, and every-2 and sqrt can't run on it.

@@ -134,8 +134,8 @@ print(f"copied: {ratio:.1f} times what waits{beside(guess, ratio)}")
 table.map("{:.1f}".format).replace("nan", "")  # in units
 
 # %% [markdown] id="offload-read"
-# In the second row nothing is recomputed, and nothing waits on the device. Its peak is even below
-# `per-block`'s, because only one operation's tensors come back at a time.
+# In the second row nothing is recomputed, yet the peak is even below `per-block`'s, because only
+# one operation's tensors come back at a time.
 #
 # The last column shows the cost: the hooks copy more than would wait. They get every saved
 # *tensor*, so a storage that three operations save is copied three times, and the weights are
@@ -393,7 +393,7 @@ pd.DataFrame(host, columns).T.rename_axis("32 blocks, on the host")
 # moves. You only need room on the host.
 #
 # **With a fast enough link you can offload everything for free.** At this width NVLink-C2C is fast
-# enough, and PCIe nearly is for a card as slow as a T4. Longer sequences help on every card:
+# enough, and for a slow card like the T4, PCIe nearly is. Longer sequences help on every card:
 # attention's FLOPs grow with the square of the length, the bytes only in proportion to it. At the
 # longest of the three lengths, moving everything costs less than recomputing, except on the B200.
 #
@@ -552,9 +552,9 @@ figure
 
 # %% [markdown] id="joint-read"
 # Every second block moves all that it keeps, so it isn't recomputed. The other blocks are
-# recomputed, and their arithmetic hides the copies. Below 1 x, a planner without a host has to
-# recompute inside recomputed segments, so the rule is far better than that planner. Above 1 x, the
-# rule has nothing to move and still recomputes every block, so the joint plan wins.
+# recomputed, and their arithmetic hides the copies. With a budget below 1 x, a planner without a
+# host has to recompute inside recomputed segments, and the rule is far better. Above 1 x, the rule
+# moves nothing and still recomputes every block, so the joint plan is far better than the rule.
 #
 # **Where does offload lose?** If eight GPUs share the link, each has an eighth of it, and a copy
 # takes longer than the recomputation that it saves. So from 1 x on, moving hardly helps. Nor does

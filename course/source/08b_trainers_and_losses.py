@@ -365,13 +365,13 @@ print(f"packed: {less:.0f} % less saved{beside(guess, less)}")
 table
 
 # %% [markdown] id="read-packed"
-# Padding costs tokens, saved bytes and FLOPs. A mask also costs bytes: each block's attention turns
-# the mask into floats, one per pair of tokens, and keeps these for backward. And attention computes
-# scores between different lines, only to mask them, which takes more arithmetic here than padding.
-# Both costs grow with the square of the packed length, so long packs need the kernel. In
-# transformers, use `DataCollatorWithFlattening` with `attn_implementation="flash_attention_2"`; in
-# TRL, `packing=True` or `padding_free=True`. A packed micro-batch is one row, so choose its size in
-# tokens, and divide the loss by the window's tokens, as chapter 08 does.
+# A mask costs bytes: each block's attention turns it into floats, one per pair of tokens, and keeps
+# these for backward. It also costs FLOPs, here even more than padding, because attention computes
+# scores between different lines, only to mask them. Both costs grow with the square of the packed
+# length, so long packs need the kernel. In transformers, use `DataCollatorWithFlattening` with
+# `attn_implementation="flash_attention_2"`; in TRL, `packing=True` or `padding_free=True`. A packed
+# micro-batch is one row, so choose its size in tokens, and divide the loss by the window's tokens,
+# as chapter 08 does.
 # %% [markdown] id="in-backward"
 # ## Optimizer in backward
 #

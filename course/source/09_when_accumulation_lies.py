@@ -703,7 +703,7 @@ pd.DataFrame(off).T.map("{:.0%}".format).rename_axis(columns="off after n draws"
 # cases, so it doesn't show the bias. (On a GPU the masks come from the GPU's own generator: save
 # its state too, with `torch.cuda.get_rng_state()`.)
 #
-# ### You have built this before
+# ### The same with `checkpoint`
 #
 # You discard the activations, keep a small boundary and the random state, and run forward again
 # when the gradient arrives. That is checkpointing. So if `in_memory` calls `checkpoint(model,
@@ -857,5 +857,6 @@ your_run.apply("09", update=by_targets)
 # - Compute a contrastive loss over the full batch while holding one micro-batch's activations, and
 #   restore the random state for the second pass.
 #
-# In lab 07, `lab07_cached_gradients`, you write cached gradients for real conditions. The companion
-# `09b_learning_rates` is optional. Chapter 10 takes both techniques to transformers.
+# In lab 07, `lab07_cached_gradients`, you write cached gradients for any number of encoders and any
+# loss. The companion `09b_learning_rates` is optional. Chapter 10 takes both techniques to
+# transformers.

@@ -290,7 +290,7 @@ by_shape.map(human_bytes).to_frame("kept")
 # block and leaves the others as they are.
 #
 # **Write.** `every_nth`. The model arrives with checkpointing off. If the installed library has the
-# option, your function must keep the same bytes.
+# option, your function must keep as many bytes as the option does.
 
 
 # %% id="every-nth"
@@ -384,11 +384,11 @@ print(f"added to the step: {added:.1f} %{beside(guess, added)}")
 price.astype(float).round(1).add_suffix(", %")
 
 # %% [markdown] id="read-offload"
-# (We count a checkpointed step as four forwards: forward, its repetition, and backward, which costs
-# two. The speeds are from data sheets. If kernels reach half of the data sheet's FLOPs, the
-# percentage halves.) So the option is cheap if layers are wide and sequences long, which is also
-# when block inputs are large. TRL's `activation_offloading` copies on a separate stream, and
-# chapter 07d says when that is free.
+# We count a checkpointed step as four forwards: forward, its repetition, and backward, which costs
+# two. The speeds are from data sheets; if kernels reach half of those FLOPs, the percentage halves.
+# So the option is cheap if layers are wide and sequences long, which is also when block inputs are
+# large. TRL's `activation_offloading` copies on a separate stream, and chapter 07d says when that
+# is free.
 #
 # Next comes a trap. To fine-tune without dropout, someone trains the small model in `eval()`.
 #
@@ -432,9 +432,8 @@ print(*{str(one.message) for one in said if one.category is memory.MeterWarning}
 #
 # Both are from "Gradient Checkpointing" in
 # [Gaurav14cs17/GenAI](https://github.com/Gaurav14cs17/GenAI), folder `08_systems_and_optimization`.
-#
-# The text behind both figures specifies no attention kernel, precision or optimizer. So we try the
-# usual ones, in decimal gigabytes like that text:
+# That text specifies no attention kernel, precision or optimizer, so we try the usual ones, in
+# decimal gigabytes like the text:
 #
 # - *kernel*: `eager` materializes the attention scores, `sdpa` is PyTorch's fused attention and
 #   today's default;

@@ -349,10 +349,10 @@ why.groupby("cause").agg(decisions=("model", "size"), models=("model", "nunique"
 # The causes:
 #
 # - **blocks**: on the emulated card the step runs out too.
-# - **layout**: the same batch ran in the other memory layout, with tensors of the same size. For
-#   channels first in 16 bits, today's cuDNN takes a workspace as large as input, output and weights
-#   together. Even with that workspace, most of these steps would run (`ladder_causes.csv`). We
-#   can't find out today which workspaces they needed in 2022.
+# - **layout**: on the RTX 3090 the same batch ran in the other memory layout, although the tensors
+#   have the same size. For channels first in 16 bits, today's cuDNN takes a workspace as large as
+#   input, output and weights together. Even with that workspace, most of these steps would run
+#   (`ladder_causes.csv`). We can't find out today which workspaces they needed in 2022.
 # - **open**: we don't know. The source didn't log its errors, so some may not be memory errors.
 
 # %% [markdown] id="later-text"

@@ -33,7 +33,7 @@ def switch_on(model, **options):
 
 
 # %% [markdown] id="swin"
-# ## Swin: what if layers that can be checkpointed are nested?
+# ## Swin: what if checkpointed layers are nested?
 #
 # Swin is a vision transformer in four stages. In transformers the library's switch checkpoints both
 # the stages and the blocks inside them. On a small Swin, we compare this switch with checkpointing
@@ -110,8 +110,8 @@ for way in ("none", "per-block", "library-switch"):
 pd.DataFrame(clip, index=["peak, GiB", "peak in"]).T
 
 # %% [markdown] id="read-clip"
-# Both ways of checkpointing have the same peak. That peak is in the optimizer's update, which
-# checkpointing doesn't affect.
+# With both ways of checkpointing, the peak is in the optimizer's update, which checkpointing
+# doesn't affect.
 #
 # With a single encoder you can checkpoint and accumulate. The next cell has two steps of ViT-B: 32
 # images at once, and four micro-batches of 8 (8 x 4) with checkpointing. (We predicted only two of

@@ -253,9 +253,9 @@ def is_checkpointed():
 
 # %% [markdown] id="once-text"
 # `checkpointed` computes the logits twice. But nothing comes after the loss, so a chunk's gradients
-# need only the chunk's logits. You can compute them immediately, in forward. Backward then receives
-# one number, the gradient with respect to the summed loss, and multiplies the chunk's gradients by
-# it.
+# need only the chunk's logits. You can compute these gradients immediately, in forward. Backward
+# then receives one number, the gradient with respect to the summed loss, and multiplies the chunk's
+# gradients by it.
 #
 # **Write.** First the rest of `loss_and_slope`. The gradient of the sum with respect to the logits
 # is their softmax, minus 1 at each target. `logs.exp_()` is the softmax, in place.
@@ -500,8 +500,8 @@ plots.growth(
 # in all chunks and all micro-batches of a window. Padding and a fine-tuning example's prompt tokens
 # have the target -100, and don't count.
 #
-# Tokens that don't count need no logits, so select the others first, with
-# `hidden[targets != -100]`.
+# Tokens that don't count need no logits, so first select those that do, with `hidden[targets !=
+# -100]`.
 #
 # **Write.** `mean_loss`, three lines. If no token counts, the loss is 0.
 
@@ -566,8 +566,8 @@ def is_the_mean():
 # `InForward` computes only first gradients. A gradient penalty, or any loss that uses a gradient,
 # needs second gradients.
 #
-# **Predict.** Adding the square of a gradient to the loss changes the gradient of the weights. By
-# what percentage does `InForward`'s gradient change?
+# **Predict.** Adding the square of a gradient to the loss should change the gradient of the
+# weights. By what percentage does that gradient change with `InForward`?
 
 # %% id="guess-second"
 guess = None  # %
@@ -590,7 +590,7 @@ print(f"in forward: {change:.0f} %{beside(guess, change)}")
 print(f"usual: {changes['usual']:.0f} %")
 
 # %% [markdown] id="second-read"
-# The penalty is lost, and no error was raised. But `backward` can detect the case: inside it,
+# The penalty is lost, and no error is raised. But `backward` can detect the case: inside it,
 # gradients are enabled if and only if the caller set `create_graph=True`.
 #
 # **Write.** `Refusing.backward`. With `create_graph=True`, raise a `RuntimeError` that says what to
@@ -684,8 +684,8 @@ pd.DataFrame.from_dict(rows, orient="index", columns=columns)
 
 
 # %% [markdown] id="real-read"
-# The memory of `InForward` doesn't depend on the number of tokens: it holds the head's gradient,
-# and one more tensor of its size.
+# The memory of `InForward` hardly depends on the number of tokens: it is mostly the head's
+# gradient, and one more tensor of that size.
 
 # %% [markdown] id="your-run-text"
 # ## Your run
