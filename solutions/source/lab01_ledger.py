@@ -299,8 +299,8 @@ checks.lab01.chain_saved_bytes(chain_saved_bytes)
 # - **master copy**: weights and gradients in half precision, and a float32 copy of the weights that
 #   the optimizer updates. The copy's own gradient is freed after the update.
 #
-# Count what is in memory between two steps, without Adam's step counts. The check compares fifteen
-# numbers: these five recipes with three optimizers each.
+# Write `bytes_per_parameter`: count what is in memory between two steps, without Adam's step
+# counts. The check compares fifteen numbers: these five recipes with three optimizers each.
 
 
 # %% id="answer-1-4"
@@ -412,11 +412,11 @@ plots.ledger_bars(bars, title="Llama-2-7B between two steps", cards_gib=(16, 24,
 # - **The update.** All gradients are in memory. AdamW (`foreach`) makes temporaries as large as all
 #   gradients together; SGD without weight decay makes none.
 #
-# You may use your earlier functions, and run `loss_fn` once, inside
+# Write `predict_peak`. You may use your earlier functions, and run `loss_fn` once, inside
 # `memory.saved(loss_fn, params_of=model)`. The result's `rows` are in the order of forward, each
 # with its `num_bytes` and the name of the `module` that saved it. The check refuses
-# `memory.measure`, `watch` and `predict`. It asks for five peaks, each within 2 %: a GPT, a U-Net,
-# a VGG, and a wide MLP with two different optimizers.
+# `memory.measure`, `watch` and `predict`. It compares five peaks, each within 2 %: of a GPT, a
+# U-Net, a VGG, and a wide MLP with two optimizers.
 #
 # `gradients_left` adds up (c) for you:
 

@@ -1,9 +1,9 @@
 # %% [markdown] id="title"
 # # Lab 02: the measurement clinic
 #
-# Many benchmarks read the clock or the memory too early, run on a cold machine, or count the
-# previous run. You fix three of them, build two instruments that PyTorch doesn't have, and profile
-# a transformer with and without checkpointing.
+# Many benchmarks read the clock too early, run on a cold machine, or report an earlier run's peak.
+# You fix three of them, build two instruments that PyTorch doesn't have, and profile a transformer
+# with and without checkpointing.
 #
 # **Budget:** 100 minutes, 1 GiB of memory, no GPU needed. Take two sittings: first 2.1 to 2.4, then
 # 2.5 and 2.6. Exercise 2.7 takes ten of the 100 minutes, and is optional if you aren't graded.
@@ -97,8 +97,9 @@ print(f"pretended seconds with waiting: {waited:.2f}{beside(guess, waited)}")
 
 # %% [markdown] id="goal-2-1"
 # The first version times only the *launch*. The second waits, but includes the cold steps, and
-# after a warm-up its mean would include the step that a neighbour slows down. With two steps of
-# warm-up and the median of five timed ones, the number to reach is **0.26 s**.
+# after a warm-up its mean would include the step that a neighbour slows down. So write
+# `step_seconds`, with a warm-up and a median. For two warm-up steps and five timed ones, the number
+# to reach is **0.26 s**.
 
 
 # %% id="answer-2-1"
@@ -191,8 +192,8 @@ print(f"{ratio:.2f} times{beside(guess, ratio)}")
 
 
 # %% [markdown] id="read-2-2"
-# All of the other steps ran on a hot machine, so a median wouldn't help either. Run the two steps
-# *in turn* instead, so that the machine is in the same state for both steps of a pair. The number
+# All *other* steps ran on a hot machine, so medians wouldn't help. Write `slowdown`, which runs the
+# two steps *in turn*, so that the machine is in the same state for both steps of a pair. The number
 # to reach is 1.25.
 
 
@@ -295,8 +296,8 @@ with counted:
 # The first lacks AdamW's state, which doesn't exist yet in the first backward. And all three
 # include what is in memory between two steps, such as the parameters.
 #
-# You want the *increase* over what is in memory before a *steady* step (not the first). The number
-# to reach for four sequences:
+# Write `steady_peak`: the *increase* over what is in memory before a *steady* step (not the first).
+# The number to reach for four sequences:
 
 # %% id="goal-2-3"
 report = memory.measure(lambda: train_on(tokens[:4]), model=gpt, optimizer=adamw)
@@ -780,8 +781,8 @@ print(f"a checkpointed step takes {ratio:.2f} times as long")
 # A step without a memory limit *takes* more than it *needs*: the allocator keeps blocks that were
 # freed, and cuDNN chooses faster algorithms that ask for a workspace. `nvidia-smi` shows what the
 # step takes, plus CUDA's *context*. The authors of xMem (chapter 10b) ran training loops of image
-# models on real GPUs twice: without a limit, and with PyTorch's memory capped. Often the cap was
-# below what `nvidia-smi` had shown for the uncapped run.
+# models on real GPUs twice: without a limit, and with PyTorch's memory capped. In many capped runs,
+# the cap was below what `nvidia-smi` had shown for the uncapped run.
 #
 # **Predict.** What percentage of those runs succeeded?
 

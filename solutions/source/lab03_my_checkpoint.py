@@ -212,8 +212,8 @@ print(f"{reached} parameters{beside(guess, reached)}")
 # ```
 #
 # The recomputation saves the same tensors in the same order, so the number identifies the tensor.
-# Like PyTorch, stop recomputing once the last saved tensor arrives, with the exception that the
-# next cell defines: nothing else gets you out of somebody else's function.
+# Like PyTorch, stop recomputing once the last saved tensor arrives. Only an exception gets you out
+# of somebody else's function: raise `StopEarlyError`, defined below.
 #
 # **Predict.** How many times is `pack` called in an MLP (Linear, GELU, Linear) on data that doesn't
 # require a gradient?
@@ -338,16 +338,16 @@ off = largest_error(hooked)
 print(f"off by up to {off:.0f} %{beside(guess, off)}")
 
 # %% [markdown] id="read-dropout-off"
-# Three things need care in the recomputation:
+# Three things must be right in the recomputation:
 #
-# - the **random state**, of the CPU and of each device that the function uses. After the
-#   recomputation, restore the state from *before* it, or else the next layer draws the same numbers
-#   again;
-# - **autocast**: forward may run inside `with torch.autocast(...)`, but backward runs outside;
-# - **BatchNorm's statistics**: every forward adds its batch to them. With PyTorch's checkpoint a
-#   batch is added twice; with yours it must be added once.
+# - the **random state** of the CPU and of each device that the function uses: the same as in
+#   forward. Afterwards, restore the state from *before* the recomputation, or else the next layer
+#   draws the same numbers again;
+# - **autocast**: the same as in forward, although backward runs outside `with torch.autocast(...)`;
+# - **BatchNorm's statistics**: unchanged. PyTorch's checkpoint adds a batch to them twice; yours
+#   must add it once.
 #
-# The next cells read and set these three. The exercise has two blanks: replace both `raise` lines.
+# The next cells read and set these three. Your answer has two blanks: replace both `raise` lines.
 
 
 # %% id="given-rng"
@@ -491,9 +491,10 @@ print(f"off by {largest_error(faithful)} %")
 # - a checkpoint *around* another can't discard the inner one's inputs, so nesting saves no memory;
 # - a list that the function pops from is empty when the function runs again.
 #
-# To fix this, flatten the arguments, keep tensors *as saved tensors*, and reassemble everything
-# later. `SaveInputs` saves tensors and computes nothing. `tree_flatten` returns the leaves of
-# nested arguments, and their structure; `tree_unflatten(leaves, structure)` rebuilds them.
+# To fix this, write `save_arguments`: flatten the arguments, keep tensors *as saved tensors*, and
+# reassemble everything later. `SaveInputs` saves tensors and computes nothing. `tree_flatten`
+# returns the leaves of nested arguments, and their structure; `tree_unflatten(leaves, structure)`
+# rebuilds them.
 
 
 # %% id="given-3-4"

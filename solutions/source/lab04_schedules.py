@@ -173,12 +173,12 @@ figures.schedule(
 # Difficulty 2/5 · importance 4/5 · 15 minutes
 #
 # Cut a chain into segments of `length` stages. Checkpoint all but the last, whose backward comes
-# first. What is the peak of a step, and how long does it take? The figure above shows the backward
-# of the middle segment of three.
+# first. Write `segments_cost`: what is the peak of a step, and how long does it take? The figure
+# above shows the backward of the middle segment of three.
 #
 # Your numbers must equal those of `planning.simulate`, to the byte. Go through the segments from
-# left to right, and add up the inputs of all segments so far. Only those are in memory in a
-# segment's backward: the boundaries further right are freed by then.
+# left to right, and add up the inputs of all segments so far. They are in memory during a segment's
+# backward, but the boundaries further right are freed by then.
 
 
 # %% id="answer-4-1"

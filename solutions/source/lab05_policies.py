@@ -15,8 +15,8 @@
 # | 5.5 | saved tensors that wait on the host | 4 |
 #
 # Each answer goes into a cell that begins with `# exercise`. You may put helper functions, imports
-# and constants in cells above it. Where a cell says `guess = None`, write a number before you go
-# on. The check of 5.1 refuses the library's `segments`, and the check of 5.4 its solver
+# and constants in your own cells above it. Where a cell says `guess = None`, write a number before
+# you go on. The check of 5.1 refuses the library's `segments`, and the check of 5.4 its solver
 # (`planning.solve` and `floor_bytes`). Chapter 07 prepares you for this lab.
 
 # %% id="imports"
@@ -524,14 +524,14 @@ pd.DataFrame(table).T.rename_axis("keep")
 # holds while it runs forward or backward) and `flops` (what is recomputed).
 #
 # ```text
-# forward   part 0 keeps ── part 1 keeps ── part 2 keeps ──┐
-# backward  part 0 works ── part 1 works ── part 2 works ──┘   its later parts are free by then
+# forward   part 0 keeps ─► part 1 keeps ─► part 2 keeps ─┐
+# backward  part 0 works ◄─ part 1 works ◄─ part 2 works ◄┘
 # ```
 #
-# While a part works, memory holds its `working_bytes` and what all parts *before* it keep. Choose
-# one option for each part, so that the largest of these sums fits the target and the total FLOPs
-# are as few as possible. A greedy choice isn't always best, and 12 blocks with 8 options each have
-# 69 billion combinations.
+# While a part works, memory holds its `working_bytes` and what all parts *before* it keep; later
+# parts are free by then. Write `fewest_flops`: choose one option for each part, so that the largest
+# of these sums fits the target and the total FLOPs are as few as possible. A greedy choice isn't
+# always best, and 12 blocks with 8 options each have 69 billion combinations.
 
 
 # %% id="answer-5-4"

@@ -325,8 +325,8 @@ print(f"updates by the optimizer's count: {count:.0f}")
 # both float32, and a timestep, an int64. The U-Net may be on the `meta` device, where it has shapes
 # but no memory.
 #
-# Refuse a wrong image size too: a U-Net of L levels halves an image L - 1 times. The goal: the room
-# above the floor, to the byte.
+# Refuse a wrong image size too: a U-Net of L levels halves an image L - 1 times. The goal: return
+# the room that a cap leaves above the floor, to the byte.
 
 
 # %% id="answer-8-3"

@@ -90,8 +90,8 @@ print(f"{peaks['the usual loss']:.0f} MiB{beside(guess, peaks['the usual loss'])
 plots.step_timeline(report_of(usual_loss))
 
 # %% [markdown] id="text-10-1"
-# At the peak there are three tensors of tokens x vocabulary: the log-probabilities that forward
-# keeps, their gradient, and the logits' gradient.
+# At the peak there are three tensors of the size tokens x vocabulary: the log-probabilities that
+# forward keeps, their gradient, and the logits' gradient.
 #
 # ## 10.1 A chunk, by hand
 #
