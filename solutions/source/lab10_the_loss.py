@@ -664,5 +664,5 @@ if torch.cuda.is_available():
 # - Apply this loss to a real head: with tied weights, a bias, ragged rows and autocast, within a
 #   budget.
 #
-# PyTorch 2.13 and 2.15 have such a loss: `F.linear_cross_entropy(..., options=...)`. It accepts
-# only `(tokens, width)`, and with `label_smoothing` it computes all logits (chapter 10d).
+# PyTorch 2.13 has such a loss: `F.linear_cross_entropy(..., options=...)`. It accepts only
+# `(tokens, width)`, and with `label_smoothing` it computes all logits (chapter 10d).
