@@ -264,8 +264,8 @@ print(f"inputs: 2 x {inputs / 1e9:.1f} GB, copy: {copy / 1e9:.1f} GB")
 #
 # <details><summary>Answer</summary>
 #
-# The logits take $12288 \cdot 50257 \cdot 4$ bytes, or 2.3 GiB. A chunk's logits take $512 \cdot
-# 50257 \cdot 4$ bytes, or 98 MiB.
+# The logits take $12288 \cdot 50257 \cdot 4$ bytes, or 2.3 GiB. A chunk's logits take
+# $512 \cdot 50257 \cdot 4$ bytes, or 98 MiB.
 # </details>
 #
 # **3.** Which lever would you pull next for a 4 GiB card?

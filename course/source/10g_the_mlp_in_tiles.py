@@ -219,8 +219,8 @@ pd.DataFrame.from_dict(table, orient="index", columns=columns).T
 # The four rows between the B200's are predicted.
 #
 # - *Plain, graph kept* is 64 MiB below *plain, B200* at each length; the difference is cuBLAS's
-#   workspace. Liger's benchmark script keeps the graph (`retain_graph=True`), which training
-#   doesn't do. Against *plain*, tiles save less.
+#   workspace. Liger's benchmark script keeps the graph (`retain_graph=True`). Training doesn't
+#   (*plain*), so there tiles save less.
 # - Liger lets each tile write into the weights' own `.grad`. That avoids the sum that `InTiles`
 #   holds, but DDP raises an error: "Expected to mark a variable ready only once"
 #   ([kernels-community#1083](https://github.com/huggingface/kernels-community/pull/1083)).
@@ -337,8 +337,8 @@ pd.DataFrame.from_dict(
 #
 # The tiled loss has its own trap. DeepSpeed's `TiledFusedLogitsLoss` writes the head's gradient
 # into `.grad` during forward. So `(loss / 4).backward()` divides only the hidden rows' gradient,
-# and the head's gradient stays four times too large, without a warning (DeepSpeed 0.19.8). Divide
-# inside the function that you pass to it instead.
+# and the head's gradient stays four times too large, without a warning (DeepSpeed 0.19.8). Instead,
+# divide inside the function that you pass to it.
 
 # %% [markdown] id="on-paper"
 # ## On paper

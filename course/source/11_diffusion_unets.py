@@ -158,8 +158,8 @@ pd.Series(saves).unstack().map("{:.0%}".format)
 # 62 % of SD 2.1's peak, or 68 % of SDXL's. Eager attention comes closest, since activations are
 # then a larger share of the peak. With 8-bit optimizer states, they are a larger share still.
 #
-# We also recorded settings with 8-bit states and with the library's call. Of all recorded settings,
-# the next table shows each model's six that save the most. (Its largest batches for an A100 are low
+# We also recorded settings with 8-bit states and with the library's call. For each model, the next
+# table shows the six settings that save the most. (Its largest batches for an A100 are low
 # estimates, because they assume that gradients grow with the batch.)
 
 # %% id="grid"
@@ -179,10 +179,10 @@ print(f"SD 2.1 with latents of 64 x 64, the call: {call}; SDXL, a step: {spread}
 pd.concat(best)
 
 # %% [markdown] id="read-grid"
-# With 8-bit states and eager attention, SDXL reaches the tutorial's 68 %. SD 2.1 reaches its 62 %
-# with 8-bit states in float32, on 15 images with latents of 64 x 64 (`size 64`), with fused
-# attention; with eager attention it comes close. The tutorial's code uses latents of this size, and
-# with them its batches of 4 and 12 both fit.
+# With 8-bit states and eager attention, SDXL reaches the tutorial's 68 %. In float32 with 8-bit
+# states, SD 2.1 reaches its 62 % on 15 images with latents of 64 x 64 (`size 64`) and fused
+# attention; eager attention comes close. The tutorial's code uses latents of this size, and with
+# them its batches of 4 and 12 both fit.
 #
 # What does the call save under the conditions of the tutorial's own code?
 
@@ -484,10 +484,10 @@ in_mib = pd.DataFrame(rows).T / MIB
 in_mib.loc[:, in_mib.max() >= 0.05].T.round(1).rename_axis("MiB")
 
 # %% [markdown] id="read-trainer-peaks"
-# Both techniques lower the activations. Micro-batches raise the gradients, which the later ones
-# find in memory. `parameters` are the U-Net's and the autoencoder's. `inputs` are the images and
-# **the average, one more copy of the U-Net's weights**. No technique of this course makes that copy
-# smaller. (It's used once per update, so you can keep it in the host's memory.)
+# Both techniques lower the activations. With micro-batches gradients rise, because their sum is in
+# memory during the next forward. `parameters` are the U-Net's and the autoencoder's. `inputs` are
+# the images and **the average, one more copy of the U-Net's weights**. No technique of this course
+# makes that copy smaller. (It's used once per update, so you can keep it in the host's memory.)
 #
 # Now we train, with checkpointing and two micro-batches. There is time for only a few updates, so
 # the U-Net sees only the 30 images of each digit that are closest to the digit's mean. Losses

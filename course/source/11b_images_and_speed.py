@@ -1,14 +1,9 @@
 # %% [markdown] id="title"
 # # Images and speed
 #
-# This companion of chapter 11 is optional: no lab and no later chapter needs it. It answers five
-# questions about diffusion training:
-#
-# 1. Which segments suit which U-Net?
-# 2. How large may the image be?
-# 3. What does an autoencoder keep if it should be frozen but isn't?
-# 4. How much memory does a frozen autoencoder take at the published image size?
-# 5. How many images a second does your GPU process, and at which batch size?
+# This companion of chapter 11 is optional: no lab and no later chapter needs it. You compare
+# segments on two U-Nets, find out how large an image may be, see what an autoencoder costs with and
+# without freezing, and measure how many images a second your GPU processes.
 #
 # **Budget:** 45 minutes, 1 GiB of memory, no GPU needed.
 
@@ -222,8 +217,8 @@ report
 # copy of the U-Net's weights, is listed under `inputs`.
 #
 # There are three fixes. `vae.enable_slicing()` encodes one image at a time, and the peak is then in
-# the U-Net's backward. Smaller micro-batches lower both peaks. Or you compute the latents once,
-# before training.
+# the U-Net's backward. Smaller micro-batches lower both peaks. If the latents are computed once,
+# before training, the encoder isn't in the step at all.
 #
 # ## Images a second
 #

@@ -155,7 +155,7 @@ pd.DataFrame(table, index=["predicted, GiB", "reserved on an A100"]).T
 # ## The decoder in a backward pass
 #
 # Training compares *latents*, so it needs no backward pass through the VAE. A loss on pixels does
-# (a reward model, a perceptual loss, distillation of the decoder).
+# need one (a reward model, a perceptual loss, distillation of the decoder).
 #
 # **Predict.** Nine frames of 480 x 720 are three latent frames. How many GiB does the decoder keep
 # for backward?

@@ -561,10 +561,10 @@ sizes["one table of scores, float32"] = tokens * vocabulary * 4
 pd.DataFrame({"bytes": {name: str(Bytes(size)) for name, size in sizes.items()}})
 
 # %% [markdown] id="head-read"
-# Apart from the blocks' inputs, all of it belongs to the output head: several float32 tables with a
-# score for each of 32,000 tokens at each of 131,072 positions. The head is in no block, so no
-# checkpoint around a block helps. Chapter 10d computes the loss for one chunk of positions at a
-# time, and never holds all scores.
+# Apart from the blocks' inputs, all of these bytes belong to the output head: several float32
+# tables with a score for each of 32,000 tokens at each of 131,072 positions. The head is in no
+# block, so no checkpoint around a block helps. Chapter 10d computes the loss for one chunk of
+# positions at a time, and never holds all scores.
 #
 # ## Any architecture?
 #

@@ -463,8 +463,9 @@ def gpt_step(way):
 
 
 # %% [markdown] id="predict-8-bits"
-# We use a GPT of eight blocks in float32, after forty updates, since random weights have no
-# outliers. The hooks get every tensor that a block saves.
+# We use a GPT of eight blocks in float32, after forty updates: with random weights there would be
+# no outliers, and rounding would look better than it is. The hooks get every tensor that a block
+# saves.
 #
 # **Predict.** By what percentage is the gradient off? (For comparison, the line above the table has
 # the error of autocast to bfloat16, which is widely accepted.)

@@ -78,7 +78,7 @@ pd.DataFrame.from_dict(rows, orient="index", columns=columns)
 # block of OLMoE, with 4096 tokens in bfloat16.
 #
 # **Predict.** Each token goes to 8 experts, which are half as wide as the model. What percentage of
-# the bytes that the block saves do the experts keep?
+# the block's saved bytes do the experts keep?
 
 # %% id="guess-experts"
 guess = None  # %
@@ -115,9 +115,8 @@ pd.DataFrame([(row.op, row.shape, str(row.num_bytes)) for row in large])
 
 # %% [markdown] id="kept-read"
 # Every token is stored eight times: sorted by expert (`Index`), between the two matmuls (`Split`,
-# `Silu`, `Mul`), and after them (`GroupedMm`), until the eight results are added up. So a mixture
-# keeps more activations than a dense model with as many parameters as the mixture has *active*
-# ones, because the dense model doesn't copy rows.
+# `Silu`, `Mul`), and after them (`GroupedMm`), until the eight results are added up. A dense model
+# as large as the *active* parameters doesn't copy rows, so it keeps fewer activations.
 #
 # Under expert parallelism each rank has some of the experts. The copied rows are then sent to the
 # experts' ranks, and the results are sent back. Each of the two transfers needs a buffer for all
@@ -156,13 +155,13 @@ columns += ["Moonlight: frees, % of the peak", "costs, % of its time"]
 pd.DataFrame.from_dict(table, orient="index", columns=columns).T
 
 # %% [markdown] id="choices-read"
-# In both models `moe_act` is the better choice of the two. Recomputing the core of attention costs
-# more and frees nothing, since a fused kernel keeps no scores. Recomputing the experts' activation
-# frees a lot and needs no matmul. (It frees a smaller share of Moonlight's *peak* than of OLMoE's
-# block, since the peak also holds weights and states.) Recomputing the whole mixture frees the most
-# and costs the most arithmetic: the router, the sorting and, with expert parallelism, the
-# communication all run again. The same document names a model that fits in 80 GB only this way
-# (Nemotron 3 Nano).
+# In both models `moe_act` is a better choice than `core_attn`. Recomputing the core of attention
+# costs more and frees nothing, since a fused kernel keeps no scores. Recomputing the experts'
+# activation frees a lot and needs no matmul. (It frees a smaller share of Moonlight's *peak* than
+# of OLMoE's block, since the peak also holds weights and states.) Recomputing the whole mixture
+# frees the most and costs the most arithmetic: the router, the sorting and, with expert
+# parallelism, the communication all run again. The same document names a model that fits in 80 GB
+# only this way (Nemotron 3 Nano).
 #
 # In the recomputation, the router must send each token to the same experts as in forward. Companion
 # `12c_recomputing_what_is_random` shows what happens if it does not, and how to save the routing.

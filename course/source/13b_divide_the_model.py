@@ -619,7 +619,7 @@ print(f"Ulysses sends {sent['Ulysses']:g} units{beside(guess, sent['Ulysses'])}"
 # %% [markdown] id="context-read"
 # Ulysses sends less, and the difference grows with the number of ranks. But Ulysses needs at least
 # one head for each rank. A ring has no such limit, and it can send one part while it computes with
-# another. With grouped queries, a ring also sends less: in Llama-3-8B, keys and values have a
+# another. Grouped queries make the ring's parts smaller: in Llama-3-8B, keys and values have a
 # quarter as many heads as queries.
 #
 # ### 128k tokens in the ledger

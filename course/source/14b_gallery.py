@@ -3,8 +3,8 @@
 #
 # If a run ran out of memory, its snapshot shows what held the memory. If a run goes wrong without
 # dying, look up your symptom in the tables at the end. Each row has a training script, in most
-# cases from a bug report, and this notebook shows it with its cure. (A test repeats all of them
-# with every new PyTorch and transformers.)
+# cases from a bug report, and this notebook shows it with its cure. (A test runs all scripts with
+# every new PyTorch and transformers.)
 #
 # | your question | start at |
 # |---|---|

@@ -234,9 +234,8 @@ pd.DataFrame(found).T.map(lambda rung: RUNGS[rung]).rename(columns="{} GiB".form
 
 # %% [markdown] id="ladder-read"
 # Along a row, a larger card needs fewer levers. (*LoRA* means that none of the six steps fits.)
-# Down a column, the lever depends on *what* fills the card. If weights and states nearly fill it,
-# only smaller states or more devices help. If activations do, a smaller micro-batch is usually
-# enough. Pull the levers yourself:
+# Down a column, the lever depends on *what* fills the card: activations, or weights and states.
+# Pull the levers yourself:
 
 # %% id="calculator"
 widgets.published_calculator(rows, micro_batch=8, card_gib=24)
@@ -387,8 +386,8 @@ pd.DataFrame(missed, index=["on paper", "needed"]).T
 #
 # The ladder has six rungs; the planner tries many more plans. It keeps weights and states in
 # float32, and chooses the plan with the shortest predicted time, usually the plan that recomputes
-# least. The table has its answers for 64 samples per update, recorded by `python
-# course/recorded/make/plan_pairs.py`. This command computes one of them:
+# least. The table has its answers for 64 samples per update, recorded by
+# `python course/recorded/make/plan_pairs.py`. This command computes one of them:
 #
 # ```bash
 # python -m tutorial_lib plan gpt2-xl --budget 24GiB --effective-batch 64
