@@ -2,8 +2,8 @@
 # # Appendix: other frameworks
 #
 # Every framework that computes gradients keeps tensors for backward, and every large one can
-# recompute them instead, under the name checkpoint, remat or recompute. A wrapper, a policy, or a
-# compiler decides which tensors are kept.
+# recompute them instead, under the name checkpoint, remat or recompute. Which tensors are kept
+# depends on a wrapper, a policy, or a compiler.
 #
 # Here the same model, with the same weights, runs in PyTorch, JAX, TensorFlow and Keras. You
 # compare gradients, count the bytes kept for backward, and see what XLA, JAX's compiler, makes of a
@@ -338,10 +338,9 @@ for name, run_block in BLOCKS.items():
 #
 # ### Policies
 #
-# A *policy* decides for each residual whether to keep or to recompute it. In chapter 07 you wrote
-# one as a pair of dispatch modes. In JAX it is an argument of `jax.checkpoint`. The `dots` policies
-# keep the results of matmuls and recompute everything else. You can also choose tensors by name
-# (15b).
+# A *policy* says for each residual whether it's kept or recomputed. In chapter 07 you wrote one as
+# a pair of dispatch modes. In JAX it is an argument of `jax.checkpoint`. The `dots` policies keep
+# the results of matmuls and recompute everything else. You can also choose tensors by name (15b).
 #
 # **Predict.** In order, the results of a block's six matmuls take 3, 4, 1, 1, 4 and 1 units. With
 # `dots_saveable`, how many units do the three blocks and the loss keep for backward?
@@ -371,16 +370,16 @@ for name in POLICIES:
 # attention's two matmuls, which are large for the FLOPs that they cost. If you `vmap` over experts'
 # weights, it keeps nothing, because the experts' axis is a batch dimension.
 #
-# ## Who decides in the end? The compiler
+# ## What does the compiler keep?
 #
 # ```text
 # your function ─► jaxpr: what is kept, what is recomputed ─► XLA: order, fusion, buffers ─► run
-#                  jax.checkpoint decides here               the bytes are decided here
+#                  jax.checkpoint acts here                  the bytes are fixed here
 # ```
 #
 # In practice forward and backward are compiled as *one* program. Then JAX's choice of residuals is
-# only a plan, and XLA decides what is in memory. For example, it may fuse small operations, so that
-# their results are never written. `memory_analysis().temp_size_in_bytes` predicts the bytes of
+# only a plan, and XLA determines what is in memory. For example, it may fuse small operations, so
+# that their results are never written. `memory_analysis().temp_size_in_bytes` predicts the bytes of
 # everything but arguments and results. Your numbers may differ, because they depend on XLA's
 # version and on the processor. These are from the CPU backend; the GPU and TPU backends optimize
 # differently.
