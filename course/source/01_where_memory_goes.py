@@ -171,7 +171,7 @@ pd.DataFrame({"on paper, units": on_paper, "counted, units": counted}).round(2)
 #
 # $$ A \approx 4 \, (16 L + 2) \, B T C + 4 \, B T V $$
 #
-# The extra 2 are what the final norm and the head save. The last term is the softmax over the
+# The final norm and the head save the extra 2 units, and the last term is the softmax over the
 # vocabulary.
 #
 # With a checkpoint around each block, every block keeps 1 unit, its input. Backward recomputes one
@@ -324,8 +324,8 @@ pd.DataFrame({"peak in P": in_p}).round(2).rename_axis("micro-batch x steps")
 
 # %% [markdown] id="read-accumulation"
 # Doubling the accumulation steps from 2 to 4 doesn't cost a single byte. But accumulating at all
-# costs one copy of the gradients, here one P (second line): from the second micro-batch on, the
-# earlier gradients are in memory while new activations build up.
+# costs one copy of the gradients, here one P (second printed line), because from the second
+# micro-batch on, the earlier gradients are in memory while new activations build up.
 #
 # Adding GPUs doesn't free memory on any of them, as long as each holds a whole model. PyTorch's
 # DistributedDataParallel even adds one more P by default, for its buckets (chapter 13).
@@ -416,7 +416,7 @@ print(f"on paper: {Bytes(paper)} of activations{beside(guess, paper / 2**30)}")
 # %% [markdown] id="llama-table"
 # Does the whole model of 32 layers keep what the line predicts? And how much do two techniques
 # save: checkpointing, and *fused* AdamW, which updates in one kernel and needs no temporary copy?
-# The course has predictions of such steps in store (`python -m tutorial_lib record --predict` makes
+# The course stores predictions of such steps (`python -m tutorial_lib record --predict` makes
 # them).
 
 # %% id="llama-levers"
@@ -443,9 +443,9 @@ plots.ledger_bars(ledgers, title=title, cards_gib=cards, predicted=list(levers))
 #
 # Checkpointing alone doesn't take a byte off the peak, because the update is the peak. Fused AdamW
 # alone takes next to nothing off, because then the backward pass is the peak. Together they lower
-# the peak by a fifth. Each technique lowers one of the two moments, and the peak is the higher of
-# the two. So "technique X saves Y %" can't be true of all models. First ask: at which moment is the
-# peak?
+# the peak by a fifth. Each technique lowers memory at only one of the two moments, and the peak is
+# the higher of the two. So "technique X saves Y %" can't be true of all models. First ask: at which
+# moment is the peak?
 #
 # ## Verdicts
 #
@@ -500,7 +500,7 @@ claims.Verdicts(
 # - Write what stays as bytes per parameter, and see when a sum mixes two recipes.
 # - Count one block's activations and work out the whole model's, which are linear in depth, batch
 #   and sequence length.
-# - Say which of the two moments a technique lowers, and which of the two is the peak.
+# - Say at which of the two moments a technique lowers memory, and which of the two is the peak.
 #
 # Lab 01, `lab01_ledger`, asks for all three, to the byte. Companion `01b_more_levers` is optional:
 # a memory calculator, LoRA and paged optimizer states, long sequences, images. Chapter 02 shows

@@ -253,9 +253,9 @@ columns = ["AdamW, fused", "8-bit AdamW", "to the host, paged on an A100 80 GB"]
 pd.DataFrame(rows, index=columns).T.map(human_bytes)
 
 # %% [markdown] id="read-paged"
-# Without checkpoints, fused AdamW fits this card only with paging, which moves the last column's
-# bytes to the host and back once per step. With checkpoints, nothing has to move. (In transformers
-# 5.23.0, the Trainer's `adamw_bnb_8bit` keeps float32 states for embeddings.)
+# Without checkpoints, fused AdamW fits an 80 GB A100 only with paging, which moves the last
+# column's bytes to the host and back once per step. With checkpoints, nothing has to move. (In
+# transformers 5.23.0, the Trainer's `adamw_bnb_8bit` keeps float32 states for embeddings.)
 
 # %% id="verdicts-states"
 claims.Verdicts(

@@ -364,7 +364,8 @@ theirs = tracker.get_tracker_snapshot("peak")[torch.device("cpu")]["Total"]
 print(f"peak {ours}; equal but for the loss, 4 bytes: {abs(ours - theirs) <= 4}")
 
 # %% [markdown] id="two-instruments"
-# They do. (At the peak the tracker has already released the scalar loss, and the meter has not.)
+# They agree, up to the scalar loss, which the tracker has already released at the peak and the
+# meter has not.
 #
 # ## Two instruments at once
 #
@@ -386,7 +387,7 @@ warned = {str(w.message) for w in said if w.category is memory.MeterWarning}
 print(*warned)
 
 # %% [markdown] id="read-together"
-# Yes: the bytes grow by more than half. The FLOP counter wraps tensors and keeps them alive too
+# It does: the bytes grow by more than half. The FLOP counter wraps tensors and keeps them alive too
 # long, which hurts a checkpointed step most. So `memory.measure(..., flops=True)` counts FLOPs in a
 # separate step. If you mix the two yourself, a `MeterWarning` says so; one also comes for a
 # compiled model, or one in `eval()`.
@@ -428,7 +429,7 @@ print(f"seen: less than 1 % of the peak: {share < 0.01}")
 print(f"the checkpointed step looks larger: {recomputing > plain}")
 
 # %% [markdown] id="gpu-queue-text"
-# `tracemalloc` compares Python objects, and checkpointing makes more of them.
+# `tracemalloc` compares the two steps' Python objects, and checkpointing makes more of them.
 #
 # ## No synchronize, on a GPU
 #

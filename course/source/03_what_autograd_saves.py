@@ -92,8 +92,9 @@ print(f"{saved.num_bytes - activations:d} bytes apart")
 dict(list(saved.by("shape").items())[:4])
 
 # %% [markdown] id="one-op"
-# It does. The second and third rows are the wide tensors of the MLP, before and after its GELU.
-# Together they are half of all bytes. (In the third row's shape, the first 1024 is 8 x 128 tokens.)
+# It finds the same bytes. The second and third rows are the MLP's wide tensors, before and after
+# its GELU; together they are half of all bytes. (In the third row's shape, the first 1024 is 8 x
+# 128 tokens.)
 #
 # ## One operation at a time
 #
@@ -268,11 +269,11 @@ print(f"the peak falls by {abs(fewer):.0f} feature maps{beside(guess, fewer)}")
 chains.round(1)  # in feature maps
 
 # %% [markdown] id="read-in-place"
-# By none. ReLU saves its output in both cases. What it overwrites, the batch norm's output, is
-# saved by nothing, and without `inplace` it's freed a moment later. So in-place saves one temporary
-# tensor in forward, but the peak is in backward. (LeakyReLU differs: normally it keeps its input,
-# but in place it keeps its output, which the next layer keeps anyway. If an operation has saved the
-# overwritten tensor, backward raises an error.)
+# It doesn't lower the peak. ReLU saves its output in both cases. What it overwrites, the batch
+# norm's output, is saved by nothing, and without `inplace` it's freed a moment later. So in-place
+# saves one temporary tensor in forward, but the peak is in backward. (LeakyReLU differs: normally
+# it keeps its input, but in place it keeps its output, which the next layer keeps anyway. If an
+# operation has saved the overwritten tensor, backward raises an error.)
 #
 # ## Attention: eager, or fused
 #
@@ -450,11 +451,11 @@ print(f"first block: {first} % of the step{beside(guess, first)}")
 blocks
 
 # %% [markdown] id="read-lives"
-# It's true, and the lifetimes fall linearly from block to block. (Time is counted in operations
-# that allocate, not in seconds.) The first block's bytes are kept about ten times as long as the
-# last block's, though backward uses each only once: that is the argument for checkpointing. A
-# checkpoint on the last block gains least, but more than nothing, because that block's activations
-# are in memory together with the logits (chapter 06).
+# Early layers' activations do live longest, and lifetimes fall linearly from block to block. (Time
+# is counted in operations that allocate, not in seconds.) The first block's bytes are kept about
+# ten times as long as the last block's, though backward uses each only once: that is the argument
+# for checkpointing. A checkpoint on the last block gains least, but more than nothing, because that
+# block's activations are in memory together with the logits (chapter 06).
 #
 # A U-Net's first and last blocks work at full resolution. Which blocks hold many bytes, *and* hold
 # them for long?
@@ -472,9 +473,9 @@ report = memory.measure(unet_step, model=unet, label="U-Net")
 lives(report, r"(down\.\d|middle|up\.\d)")
 
 # %% [markdown] id="read-unet-lives"
-# Those on the way down at full resolution, `down.0`. The blocks on the way up at the same
-# resolution (`up.2`) hold more bytes, but only for a moment. At the peak, when backward begins,
-# both are in memory. But a checkpoint on the last blocks discards what backward needs next.
+# The full-resolution blocks on the way down do both (`down.0`). Those on the way up (`up.2`) hold
+# more bytes, but only for a moment. At the peak, when backward begins, both are in memory, but a
+# checkpoint on the last blocks discards what backward needs next.
 #
 # ### The same step, checkpointed
 #

@@ -199,8 +199,8 @@ expected = None if guess is None else plain.peak_bytes * (1 - guess / 100)
 figure.mark(frugal.peak_bytes, expected)
 
 # %% [markdown] id="read-peak"
-# Most of the remaining activations belong to *one* recomputed block: the pink bar. Chapter 06 is
-# about its size.
+# Most of the remaining activations belong to *one* recomputed block, the pink part of the bar.
+# Chapter 06 is about its size.
 #
 # ## Six ways to break it
 #
@@ -215,12 +215,12 @@ gpt_loss = partial(gpt.loss, tokens)
 compare(TenLines.apply, gpt, gpt_loss)
 
 # %% [markdown] id="dropout-why"
-# They differ, and no error is raised. The second forward drew another dropout mask, so backward
-# sent gradients through units that the first forward had dropped. The loss is right, but its
-# gradients are wrong.
+# The gradients differ, and no error is raised. The second forward drew another dropout mask, so
+# backward sent gradients through units that the first forward had dropped. The loss is right, but
+# its gradients are wrong.
 #
 # **The fix:** save the state of the random number generator (the *RNG state*) before the first
-# forward. Load it for the second, and then put back the state that was current before.
+# forward. Load it for the second, and afterwards restore the state that you replaced.
 #
 # ### 2. Autocast
 #

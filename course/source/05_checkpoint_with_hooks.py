@@ -332,9 +332,9 @@ left = {name: [left_bytes(way, n) for n in (1, 2, 4)] for name, way in ways.item
 pd.DataFrame(left, ["1 step", "2 steps", "4 steps"]).map(units.human_bytes)
 
 # %% [markdown] id="alias-leak-read"
-# No. Autograd's part of the cycle is in C++, where the collector cannot look, so every step leaks
-# its recomputed blocks until memory is full. The gradients are right to the bit, so only a memory
-# meter finds this leak.
+# It doesn't free the cycle. Autograd's part of it is in C++, where the collector cannot look, so
+# every step leaks its recomputed blocks until memory is full. The gradients are right to the bit,
+# so only a memory meter finds this leak.
 #
 # ## What PyTorch's checkpoint adds
 #

@@ -283,7 +283,8 @@ table
 #
 # To generate text, a model keeps keys and values of earlier tokens in a *cache*. Advice for
 # transformers models says: call `gradient_checkpointing_enable()` with `use_reentrant=False`, and
-# set `use_cache=False`, which "is required". Is it? We try each combination on a small Llama:
+# set `use_cache=False`, which "is required". Is that true? We try each combination on a small
+# Llama:
 
 # %% id="llama"
 transformers.logging.set_verbosity_error()

@@ -41,7 +41,7 @@ torch.set_num_threads(1)  # small tensors: more threads would wait for each othe
 #
 # There are twelve blocks, 0 to 11, and three **slots**. A slot holds a boundary, the input of one
 # block; one slot always holds block 0's. Backward goes from block 11 to block 0. Before a block's
-# backward, forward runs from the nearest boundary at or before it.
+# backward, forward runs up to it from the nearest boundary.
 #
 # Your list names the blocks whose inputs you want to keep, most important first. Each run stores
 # those of them that it passes, in the order of the list, as long as there are free slots. After a
@@ -243,9 +243,9 @@ table = pd.DataFrame({"recursion": found, "formula": formula}, index=places)
 table.rename_axis("slots")
 
 # %% [markdown] id="write-schedule"
-# They agree, so Revolve is a special case too. Which schedule has that cost? Ask `again`: if
-# keeping `start` costs no more than the best, keep it. Otherwise there's a `split` whose three
-# terms add up to the best.
+# Recursion and formula agree, so Revolve is a special case too. Which schedule has that cost? Ask
+# `again`: if keeping `start` costs no more than the best, keep it. Otherwise there's a `split`
+# whose three terms add up to the best.
 #
 # **Write.** The schedule, in chapter 06's form: a number is a block that's kept, a tuple is a
 # segment that runs again, with its own schedule inside.
@@ -569,7 +569,7 @@ pd.DataFrame(rows, index=["predicted", "price"]).T
 # %% [markdown] id="vit-read"
 # No rule fits 5 GiB: short segments have too many boundaries, and long ones too much inside. The
 # plan nests segments and cuts some of them inside a block. It takes more time, since some halves
-# run three times. (Predicted for CUDA kernels and an A100's speed.)
+# run three times. (All of this is predicted, for CUDA kernels and an A100's speed.)
 #
 # `planning.apply(model, plan)` makes training follow a plan, and `planning.undo(model)` removes it.
 #
