@@ -168,13 +168,13 @@ def test_the_readme_says_how_many_are_right(root):
     answers = Counter(answer(d, "predicted") for d in DECISIONS)
     assert f"| {len(DECISIONS)} training loops that others ran" in said
     assert f"| {right} end as they did there |" in said
-    assert f"says yes or no of {answers['yes'] + answers['no']}, one of them wrongly" in said
+    assert f"answers {answers['yes'] + answers['no']} with yes or no, one of them wrongly" in said
     assert f"calls {answers['close']} close" in said
     answers = Counter(Verdict(size_of(row), RTX_3090).answer for row in LADDER)
     asked = [row["emulated_ran"] == row["ran"] for row in LADDER if row["emulated_ran"]]
     assert f"| {len(LADDER)} decisions about {len({row['model'] for row in LADDER})} models" in said
-    assert f"| {sum(asked)} of {len(asked)} asked end as there |" in said
-    assert f"says yes or no of {answers['yes'] + answers['no']}, six of them wrongly" in said
+    assert f"| {sum(asked)} of the {len(asked)} emulated end as there |" in said
+    assert f"answers {answers['yes'] + answers['no']} with yes or no, six of them wrongly" in said
     assert f"calls {answers['close']} close |" in said
 
 
@@ -187,7 +187,7 @@ def test_the_readme_says_what_an_h200_measured(root):
     same = sum(emulated[key]["report"]["requested_bytes"] == asked[key] for key in asked)
     off = [predicted[key]["report"]["peak_bytes"] / asked[key] - 1 for key in asked]
     assert f"| {len(asked)} training steps of this course, measured on an H200" in said
-    assert f"| {same} to the byte that the allocator was asked for" in said
+    assert f"| {same} match, to the byte, what the allocator was asked for" in said
     other = recorded.load("NVIDIA H100 80GB HBM3").rows
     assert all(row["report"]["requested_bytes"] == asked[key] for key, row in other.items())
     assert f"({len(other)} of them on an H100, too: the same bytes)" in said
@@ -216,8 +216,8 @@ def test_the_readme_says_how_operations_and_whole_runs_agree(root):
     words = f"off by {statistics.median(predicted):.1%} in the median, by {max(predicted):.0%} at"
     assert words in said
     asked = off([run for run in runs if run["reserved"]], "reserved")
-    words = f"asked: off by {statistics.median(asked):.1%} in the median |"
-    assert f"| {len(asked)} of two sources {words}" in said
+    words = f"off by {statistics.median(asked):.1%} in the median |"
+    assert f"| {len(asked)} emulated, from two sources: {words}" in said
 
 
 # ---- seconds: a step lasts as long as its roofline, or as its launches ----
