@@ -55,7 +55,7 @@ your_run.draw(bars)
 # that end in padding would train a different model. 13's bar shows one of two cards, and its lever
 # isn't in the script below. 14's lever, fused AdamW, saves only time: the memory that it frees
 # isn't at the peak. In the end the update takes longer than at first, since blocks and head run
-# forward twice. If you have a GPU, the next cell measures it.
+# forward twice.
 
 # %% id="measure"
 # NBVAL_IGNORE_OUTPUT

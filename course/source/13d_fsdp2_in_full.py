@@ -99,8 +99,8 @@ def measured(prepare, *args):
 # ... ◄─ reduce-scatter ◄─ free ◄─ compute ◄─ recompute ◄─ gather block 8 ◄─ ...     backward
 # ```
 #
-# The figure shows one step of stage 3 with checkpointing, for the first of four ranks. Time is
-# counted in operations. Each row is a block. A gather arrives in a buffer, from which the weights
+# The figure shows one step of stage 3 with checkpointing, for the first of four ranks. Each row is
+# a block, and time is counted in operations. A gather arrives in a buffer, from which the weights
 # are copied.
 #
 # **Predict.** At most how many blocks does the rank have whole at once, in a buffer or as weights?
@@ -351,8 +351,7 @@ print("\n".join(error.splitlines()[:4]))
 # keeps a frozen weight whole during the recomputation
 # ([DeepSpeed#8148](https://github.com/deepspeedai/DeepSpeed/pull/8148)). The review of that fix
 # found a second trap: if a layer has no backward, as in a block below the first trained one, no
-# backward hook frees its weight. (Here every layer has one: LoRA is in all blocks, and the input
-# requires a gradient.)
+# backward hook frees its weight.
 #
 # ## Frozen blocks under FSDP2
 #
@@ -463,9 +462,8 @@ table.round(2)
 # All 4/N P are now on the host. The card holds only the gathered blocks, their gradients and the
 # activations, so more ranks don't lower its peak any further. Prime Intellect restored the option
 # after measuring it on Nemotron Super: 131k tokens took 79.8 of 139.8 GiB with offload, and ran out
-# of memory without ([prime-rl#3052](https://github.com/PrimeIntellect-ai/prime-rl/pull/3052)). That
-# report puts weights and gradients in float32 at about 60 GiB per card. The first problem checks
-# that figure.
+# of memory without ([prime-rl#3052](https://github.com/PrimeIntellect-ai/prime-rl/pull/3052)). (The
+# first problem checks the report's figure for weights and gradients.)
 #
 # The price is the update on the CPU and the copies over the bus: the shard twice, in forward and in
 # backward, and its gradients once.

@@ -497,7 +497,7 @@ shown.round(1)
 # For the last two columns, PyTorch's allocator ran the same steps; `NaN` means that the card's
 # memory ran out. (The H200's are higher, because cuBLAS keeps more workspace there.) What did
 # people *measure*? The next table's first row is from our H100, and the others are published
-# (`recorded/published_times.csv`). We found no measurements for packing or for chunks.
+# (`recorded/published_times.csv`).
 
 # %% id="measured"
 # @title Seconds that others measured: run this cell; open it to look
