@@ -16,9 +16,8 @@
 # | 1.4 | bytes per parameter for seven billion of them | 2 |
 # | 1.5 | the peak of a step, from one forward pass | 3 |
 #
-# Each answer goes into a cell that begins with `# exercise`; its check is below. You may put helper
-# functions in your own cells above it. Where a cell says `guess = None`, write a number before you
-# go on.
+# Write each answer into its `# exercise` cell; helper functions, imports and constants may go into
+# your own cells above it. Where a cell says `guess = None`, write a number first.
 
 # %% id="imports"
 from collections.abc import Callable

@@ -18,9 +18,9 @@
 # | 2.6 | forward peak, backward peak, samples per second | 3 |
 # | 2.7 | the smallest card on which a step runs | 2 |
 #
-# Each answer goes into a cell that begins with `# exercise`; you may put helper functions in your
-# own cells above it. The checks refuse the course's own meters, and any `PretendGPU` that an answer
-# creates. Where a cell says `guess = None`, write a number before you go on.
+# Write each answer into its `# exercise` cell; helper functions, imports and constants may go into
+# your own cells above it. The checks refuse the course's own meters, and any `PretendGPU` that an
+# answer creates. Where a cell says `guess = None`, write a number first.
 
 # %% id="imports"
 import gc

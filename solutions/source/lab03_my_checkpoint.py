@@ -17,9 +17,9 @@
 # | 3.5 | several backwards, and tensors that live no longer than needed | 3 |
 # | 3.6 | `checkpoint` itself | 3 |
 #
-# Each answer goes into a cell that begins with `# exercise`; you may put helper functions in your
-# own cells above it. The checks compare gradients, count bytes and block runs, and refuse
-# `torch.utils.checkpoint`. Where a cell says `guess = None`, write a number before you go on.
+# Write each answer into its `# exercise` cell; helper functions, imports and constants may go into
+# your own cells above it. The checks compare gradients, count bytes and block runs, and refuse
+# `torch.utils.checkpoint`. Where a cell says `guess = None`, write a number first.
 
 # %% id="imports"
 import contextlib

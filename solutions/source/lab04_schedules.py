@@ -15,11 +15,10 @@
 # | 4.5 | a chain's smallest budget | 3 |
 # | 4.6 | the fastest schedule within a budget | 4 |
 #
-# Each answer goes into a cell that begins with `# exercise`. You may put helper functions, imports
-# and constants in your own cells above it. Where a cell says `guess = None`, write a number before
-# you go on. The checks refuse the library's planner (`planning.solve` and `floor_bytes`), in 4.1
-# also `planning.simulate` and a `Plan`'s numbers, and in 4.2 `planning.apply`. Chapters 06 and 06c
-# prepare you for this lab.
+# Write each answer into its `# exercise` cell; helper functions, imports and constants may go into
+# your own cells above it. Where a cell says `guess = None`, write a number first. The checks refuse
+# the library's planner (`planning.solve` and `floor_bytes`), in 4.1 also `planning.simulate` and a
+# `Plan`'s numbers, and in 4.2 `planning.apply`. Chapters 06 and 06c prepare you for this lab.
 
 # %% id="imports"
 import math
@@ -722,8 +721,8 @@ plots.tradeoff(
 )
 
 # %% [markdown] id="read-plans"
-# You knew the peak of each of your planner's schedules in advance. Long chains have too many rooms
-# to try, so solvers such as `planning.solve` round bytes up to slots.
+# Long chains have too many rooms to try, so solvers such as `planning.solve` round bytes up to
+# slots.
 #
 # ## On a GPU
 #
@@ -767,12 +766,5 @@ claims.Verdicts(
 )
 
 # %% [markdown] id="end"
-# ## What you can now do
-#
-# - Say what a schedule costs before it runs.
-# - Run any schedule on real layers.
-# - Find the fewest forwards, the smallest budget, and the fastest schedule in between, with one
-#   recursion: keep, or drop up to a boundary.
-#
 # `planning.profile` finds the stages of any model, and `planning.apply` runs the plan on it.
 # Chapter 07 looks inside a stage.

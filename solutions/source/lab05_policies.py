@@ -14,10 +14,10 @@
 # | 5.4 | the fewest FLOPs within a target in bytes | 4 |
 # | 5.5 | saved tensors that wait on the host | 4 |
 #
-# Each answer goes into a cell that begins with `# exercise`. You may put helper functions, imports
-# and constants in your own cells above it. Where a cell says `guess = None`, write a number before
-# you go on. The check of 5.1 refuses the library's `segments`, and the check of 5.4 its solver
-# (`planning.solve` and `floor_bytes`). Chapter 07 prepares you for this lab.
+# Write each answer into its `# exercise` cell; helper functions, imports and constants may go into
+# your own cells above it. Where a cell says `guess = None`, write a number first. The check of 5.1
+# refuses the library's `segments`, and the check of 5.4 its solver (`planning.solve` and
+# `floor_bytes`). Chapter 07 prepares you for this lab.
 
 # %% id="imports"
 import itertools
@@ -700,8 +700,6 @@ plots.tradeoff(
 )
 
 # %% [markdown] id="targets-read"
-# One policy for all blocks reaches only a few points; your solver finds one for every target.
-#
 # ## 5.5 Move it to the host
 #
 # Difficulty 4/5 · importance 4/5 · 25 minutes
@@ -862,8 +860,7 @@ print(f"behind PCIe 4: {waiting} blocks{beside(guess, waiting)}")
 pd.DataFrame(table).T
 
 # %% [markdown] id="waiting-read"
-# The faster the link, the more blocks wait on the host, and the fewer run again. Over the slowest
-# link, moving one more block would take longer than recomputing it.
+# Over the slowest link, moving one more block would take longer than recomputing it.
 
 # %% [markdown] id="gpu-text"
 # ## On a GPU
@@ -915,11 +912,5 @@ claims.Verdicts(
 )
 
 # %% [markdown] id="end"
-# ## What you can now do
-#
-# - Checkpoint any modules of any model, and undo it.
-# - Say what a *set* of kept tensors costs, and write the policy that keeps it.
-# - Reach a target in bytes with the fewest FLOPs, or move saved tensors to the host.
-#
 # On your model, drop first what costs no matmul. For the rest, compare the times of copying and
 # recomputing (07d), or let `plan MODEL --link pcie-4` do it.

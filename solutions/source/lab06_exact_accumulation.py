@@ -16,9 +16,9 @@
 # | 6.5 | one update of any model, or no change if it fails | 4 |
 # | 6.6 | several ranks, and one exchange of gradients | 3 |
 #
-# Each answer goes into a cell that begins with `# exercise`. You may put helper functions, imports
-# and constants in your own cells above it. Where a cell says `guess = None`, write a number before
-# you go on. Chapter 08 prepares you for this lab, but the checks don't accept answers that use its
+# Write each answer into its `# exercise` cell; helper functions, imports and constants may go into
+# your own cells above it. Where a cell says `guess = None`, write a number first. Chapter 08
+# prepares you for this lab, but the checks don't accept answers that use its
 # `assert_same_training`.
 
 # %% id="imports"

@@ -18,10 +18,9 @@
 # | 7.5 | moments: the state that both passes start from | 3 |
 # | 7.6 | `cached_backward`, instead of `loss.backward()` | 4 |
 #
-# Each answer goes into a cell that begins with `# exercise`; its check is right below it. You may
-# put helper functions and imports in your own cells above it. Where a cell says `guess = None`,
-# write a number first. Answers may not use `torch.utils.checkpoint`. Chapter 09 prepares you for
-# this lab.
+# Write each answer into its `# exercise` cell; helper functions, imports and constants may go into
+# your own cells above it. Where a cell says `guess = None`, write a number first. Answers may not
+# use `torch.utils.checkpoint`. Chapter 09 prepares you for this lab.
 
 # %% id="imports"
 import contextlib

@@ -17,9 +17,9 @@
 # | 8.5 | the fastest plan that fits: both levers at once | 3 |
 # | 8.6 | an update that survives running out of memory | 4 |
 #
-# Each answer goes into a cell that begins with `# exercise`; its check is right below it. You may
-# put helper functions and imports in your own cells above it. Where a cell says `guess = None`,
-# write a number first. Chapters 08 and 11 prepare you for this lab.
+# Write each answer into its `# exercise` cell; helper functions, imports and constants may go into
+# your own cells above it. Where a cell says `guess = None`, write a number first. Chapters 08 and
+# 11 prepare you for this lab.
 
 # %% id="imports"
 import contextlib
@@ -661,8 +661,6 @@ columns = ["micro-batch", "segments", "peak, MiB", "more time", "measurements"]
 pd.DataFrame(rows, index=columns).T.rename_axis("MiB")
 
 # %% [markdown] id="text-8-6"
-# The table's second plan uses both levers, and its micro-batch isn't a power of two.
-#
 # ## 8.6 When it runs out anyway
 #
 # Difficulty 4/5 · importance 5/5 · 18 minutes

@@ -25,10 +25,10 @@
 # | 9.5 | I a ViT that dies in backward | 2 |
 # | 9.6 | J a run that dies in its first update | 2 |
 #
-# Each answer goes into a cell that begins with `# exercise`; its check is right below it. You may
-# put helper functions, imports and constants in your own cells above it. Chapters 04 to 13 and labs
-# 01 to 08 prepare you for this lab. The original reports and their fixes are in the
-# [gallery](../course/14b_gallery.ipynb): look there afterwards.
+# Write each answer into its `# exercise` cell; helper functions, imports and constants may go into
+# your own cells above it. Chapters 04 to 13 and labs 01 to 08 prepare you for this lab. The
+# original reports and their fixes are in the [gallery](../course/14b_gallery.ipynb); look there
+# afterwards.
 
 # %% id="imports"
 import contextlib
@@ -899,8 +899,7 @@ claims.Verdicts(
 )
 
 # %% [markdown] id="end"
-# ## What you can now do
+# ## More such runs
 #
-# You can now take a reading before you guess, tell a run that uses too much memory from one that
-# learns the wrong thing, and fix both. About thirty such scripts, with the reports they come from,
-# are in the [gallery](../course/14b_gallery.ipynb).
+# About thirty such scripts, with the reports they come from, are in the
+# [gallery](../course/14b_gallery.ipynb).

@@ -18,9 +18,9 @@
 # | 10.5 | what replaces a head and its loss | 4 |
 # | 10.6 | the chunk for a budget | 3 |
 #
-# Each answer goes into a cell that begins with `# exercise`; its check is right below it. You may
-# put helper functions and imports in your own cells above it. Where a cell says `guess = None`,
-# write a number first. Chapter 10d prepares you for this lab.
+# Write each answer into its `# exercise` cell; helper functions, imports and constants may go into
+# your own cells above it. Where a cell says `guess = None`, write a number first. Chapter 10d
+# prepares you for this lab.
 #
 # The *head* is the last linear layer: it turns a token's `width` values into one logit per entry of
 # the vocabulary. A *chunk* is a few consecutive tokens.
@@ -345,8 +345,6 @@ rows = {"MiB at the peak": list(peaks.values()), "matmuls": map(matmuls, ways.va
 pd.DataFrame(rows, index=peaks).round(1)
 
 # %% [markdown] id="text-10-4"
-# The new loss needs a small fraction of the usual loss's bytes, and no more arithmetic.
-#
 # ## 10.4 The mean over the tokens that count
 #
 # Difficulty 3/5 · importance 5/5 · 12 minutes
@@ -657,12 +655,5 @@ if torch.cuda.is_available():
         print(f"{name}, measured: {report.peak_bytes}")
 
 # %% [markdown] id="end"
-# ## What you can now do
-#
-# - Say why the loss is often the peak if blocks are checkpointed, and compute its bytes.
-# - Compute gradients once, in forward, and refuse what such a loss can't do.
-# - Apply this loss to a real head: with tied weights, a bias, ragged rows and autocast, within a
-#   budget.
-#
 # PyTorch 2.13 has such a loss: `F.linear_cross_entropy(..., options=...)`. It accepts only
 # `(tokens, width)`, and with `label_smoothing` it computes all logits (chapter 10d).
