@@ -17,11 +17,16 @@ import subprocess
 import sys
 import textwrap
 import types
-from pathlib import Path
+from contextlib import suppress
+from functools import partial
+from pathlib import Path, PurePath
+
+import torch
 
 HERE = Path(__file__).parent
 ITSELF = "train = sys.modules[__name__]  # so the functions from notebooks call the script's"
 DEFINED = ast.FunctionDef | ast.ClassDef
+REMADE = partial | PurePath | torch.dtype | torch.device  # by the statement that made it
 # Chapters, the name of each lever, and the functions of the chapter in place of train.py's.
 CHAPTERS = {
     "02": ("as written", {}),
@@ -72,16 +77,30 @@ def is_value(node):
     return isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
 
 
-def source_of(part):
-    """Return the text of a function or class of a notebook."""
+def source_of(part, cells):
+    """Return the text of a function or class of a notebook, whose cells are these files."""
     if not isinstance(part, type):
         return textwrap.dedent(inspect.getsource(part))
-    # In a notebook, inspect finds no class, but a function of it.
-    function = next(inspect.unwrap(f) for f in vars(part).values() if inspect.isroutine(f))
-    text = "".join(inspect.findsource(function)[0])
-    nodes = [n for n in ast.walk(ast.parse(text)) if isinstance(n, ast.ClassDef)]
-    start, end = lines_of([n for n in nodes if n.name == part.__name__][-1])
-    return textwrap.dedent("".join(text.splitlines(keepends=True)[start:end]))
+    # In a notebook, inspect finds no class, but a function of it; else the last cell that has one.
+    codes = [inspect.unwrap(f).__code__ for f in vars(part).values() if inspect.isfunction(f)]
+    return statement(part.__name__, [*(code.co_filename for code in codes), *cells])
+
+
+def cells_beside(file):
+    """Return the files of a notebook's cells, the last one first."""
+    return [file, *(f for f in reversed(linecache.cache) if Path(f).parent == Path(file).parent)]
+
+
+def statement(name, files):
+    """Return the text of the statement that binds a name last, in the first file that has one."""
+    for file in dict.fromkeys(files):
+        text = "".join(linecache.getlines(file))
+        with suppress(SyntaxError):  # a cell with %magic
+            nodes = [node for node in ast.parse(text).body if name in bound_by(node)]
+            if nodes:
+                start, end = lines_of(nodes[-1])
+                return textwrap.dedent("".join(text.splitlines(keepends=True)[start:end]))
+    raise OSError(f"no cell has {name}")
 
 
 def import_of(name, part):
@@ -108,30 +127,36 @@ def parts_of(function, name):
     """Return what a notebook's function needs in a script, its own text as `name`, the last.
 
     That is, by name, the text of each function or class of the notebook that it calls, and a line
-    for each import and each plain value, as a number or nested tuples of them.
+    for each import and each plain value, as a number, nested tuples of them, a dtype or a partial.
 
     Raises:
         ValueError: When it uses something else.
     """
-    found, pending = {name: source_of(function)}, [name]
-    while pending:
-        user = pending.pop()
-        for each in names_in(found[user]):
-            part = function.__globals__.get(each)
-            if each in found or part is function or each not in function.__globals__:
+    known, found, begun = function.__globals__, {}, {name}
+    cells = cells_beside(inspect.unwrap(function).__code__.co_filename)
+
+    def add(user, text):
+        for each in names_in(text):
+            part = known.get(each)
+            if each in begun or part is function or each not in known:
                 continue
-            own = getattr(part, "__module__", "") == function.__module__
-            try:
-                text = source_of(part) if own else import_of(each, part)
-            except (OSError, TypeError, StopIteration):
-                text = None
-            if not text:
+            begun.add(each)
+            own = hasattr(part, "__qualname__") and part.__module__ == function.__module__
+            with suppress(OSError):
+                if own:
+                    add(each, source_of(part, cells))
+                elif plain := import_of(each, part):
+                    found[each] = plain
+                elif isinstance(part, REMADE):
+                    add(each, statement(each, cells))
+            if each not in found:
                 raise ValueError(
                     f"{user} uses {each}, of type {type(part).__name__}, which no script can "
                     f"take over from a notebook: make it inside {user}."
                 )
-            found = {each: text} | found
-            pending += [each] * own
+        found[user] = text
+
+    add(name, source_of(function, cells))
     found[name] = re.sub(r"def \w+\(", f"def {name}(", found[name], count=1)
     return found
 
@@ -139,7 +164,7 @@ def parts_of(function, name):
 def put(text, name, source, path, before):
     """Put a part into a script's text: in place of what has its name, else before a function.
 
-    What isn't a function or class goes below the imports. An import of the script's own stays.
+    Imports go below the script's own, which stay.
     """
     body = ast.parse(text, path).body
     places = {node.name: lines_of(node) for node in body if isinstance(node, DEFINED)}
@@ -148,14 +173,13 @@ def put(text, name, source, path, before):
     values = {node.targets[0].id: lines_of(node) for node in body if is_value(node)}
     imports = [node for node in body if isinstance(node, ast.Import | ast.ImportFrom)]
     lines, source = text.splitlines(keepends=True), source.strip() + "\n"
-    if isinstance(ast.parse(source).body[0], DEFINED):
-        start, end = places.get(name, (places[before][0],) * 2)
+    if not isinstance(ast.parse(source).body[0], ast.Import | ast.ImportFrom):
+        start, end = (places | values).get(name, (places[before][0],) * 2)
         source += "\n\n" * (start == end)
     elif name in {bound for node in imports for bound in bound_by(node)}:
         return text
     else:
-        below = max((node.end_lineno for node in imports), default=0)
-        start, end = values.get(name, (below, below))
+        start = end = max((node.end_lineno for node in imports), default=0)
     return "".join([*lines[:start], source, *lines[end:]])
 
 
