@@ -576,19 +576,19 @@ pd.DataFrame(rows, index=["predicted", "price"]).T
 # ## Your run
 #
 # With chapter 05's checkpoints, `train.py`'s update takes 12 GiB, and nearly all of each block runs
-# forward twice. A 16 GiB card has room to spare. Which blocks should use it? A block of width $C$
-# can run in four ways. The table has the memory that each adds, in units of the block's input, and
-# what runs again, in $C^2$ FLOPs per token. (A checkpoint stops early, so its last matmul doesn't
-# run again.)
+# forward twice. A 16 GiB card has room to spare. A block of width $C$ can run in four ways. Each
+# adds memory, in units of the block's input, and runs some $C^2$ FLOPs per token again. (The last
+# matmul in a checkpoint doesn't.)
 #
-# | way | has a checkpoint around | units more | runs again |
+# | way | a checkpoint around | units more | runs again |
 # |---|---|---|---|
 # | `block` | the block | 0 | 20 |
-# | `halves` | each half | 1 | 18 |
-# | `mlp` | the MLP's half | 6 | 8 |
+# | `halves` | attention, and the MLP | 1 | 18 |
+# | `mlp` | the MLP | 6 | 8 |
 # | `kept` | nothing | 15 | 0 |
 #
-# **Write.** `cheapest`, keep or drop once more, with four ways instead of two.
+# **Write.** `cheapest`. 24 blocks have $4^{24}$ lists of ways: choose for one block, and let
+# `cheapest` choose for the others.
 
 # %% id="ways"
 WAYS = {"block": (0, 20), "halves": (1, 18), "mlp": (6, 8), "kept": (15, 0)}
@@ -672,8 +672,8 @@ def hidden_of(model, tokens):
 your_run.apply("06c", hidden_of=hidden_of)
 
 # %% [markdown] id="your-run-read"
-# The plan fills the card, and its update runs fewer FLOPs than chapter 05's. With
-# `to="my_train.py"`, the plan goes into your script too.
+# The plan fills the card. It keeps no block whole: the first 6 units save 12 of what runs again,
+# and the next 9 only 8. With `to="my_train.py"`, the plan goes into your script.
 #
 # ## On paper
 #

@@ -786,8 +786,9 @@ plots.ledger_bars(ledgers, title=title, cards_gib=(24, 80), predicted=[*ledgers]
 # ## Your run
 #
 # Two cards now share `train.py`'s update: each computes on half of the 12 rows, and keeps half of
-# AdamW's states. DDP hooks a model's forward, but `train.py` calls the model's parts, so you
-# exchange gradients yourself, as in `average`. Do that once per update, after the last micro-batch.
+# AdamW's states. DDP can't help, because it acts when the whole model's forward is called, and
+# `train.py` calls the model's parts one by one. So you exchange the gradients yourself, as in
+# `average`: once per update, after the last micro-batch.
 #
 # **Write.** The micro-batches and the exchange in `on_ranks`. `train.loss_of(model, part)` is a
 # mean loss, and `share_of(part, tokens)` is its weight: a part's share of the targets of *all*
@@ -859,12 +860,19 @@ def exchanges_once():
     for rank, (loss, sent) in enumerate(zip(losses, traffic, strict=True)):
         exchanged = sum(sent.sizes("all_reduce")) / true.nbytes
         assert exchanged < 1.5, (
-            f"Rank {rank} exchanges {exchanged:.0f} times the gradients' bytes."
+            f"Rank {rank} exchanges {exchanged:.0f} times the gradients' bytes: "
+            "exchange once, after the last micro-batch."
         )
         seen = torch.cat([p.grad.flatten() for p in gpts[rank].parameters()])
         times = (seen @ true / true.square().sum()).item()
+        off = ((seen - true).norm() / true.norm()).item()
         assert abs(times - 1) < 1e-3, (
-            f"Rank {rank}: the gradient is {times:.2f} times that of all rows."
+            f"Rank {rank}: the gradient is {times:.2f} times that of all rows: "
+            "is each loss weighted by its share of all ranks' targets?"
+        )
+        assert off < 1e-4, (
+            f"Rank {rank}: the gradient is off by {off:.2%}. Is all of it exchanged, "
+            "and in float32?"
         )
         assert not loss.requires_grad, (
             "The loss that you return has a graph: detach it."
