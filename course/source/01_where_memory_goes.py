@@ -31,8 +31,8 @@ from tutorial_lib.units import GB, Bytes
 # How much memory does a model need, whatever the batch?
 #
 # At the update three things are in memory: the parameters, a gradient for each, and what the
-# optimizer remembers about each. All three are proportional to the number of parameters. So one
-# small model, counted, gives you the bytes per parameter of every model trained in the same way.
+# optimizer remembers about each. All three are proportional to the number of parameters. So
+# counting one small model gives you the bytes per parameter of every model trained in the same way.
 # (The batch is tiny here, so that activations hardly matter.) If your loop calls `zero_grad()`
 # right after `step()`, gradients are gone between updates: AdamW in float32 holds 16 bytes per
 # parameter at the update, but 12 between updates.

@@ -561,9 +561,8 @@ figures.models_and_cards(models, cards)
 # %% [markdown] id="read-history"
 # In six years models grew by more than three orders of magnitude, a card's memory by less than a
 # factor of five (the axis is logarithmic). Nearly all of the gap opened before 2020: since GPT-3,
-# the largest published models have grown by only about twice the factor of a card. But hardware
-# hasn't closed the gap, so this course's techniques are still needed, and the many devices of
-# chapter 13.
+# the largest published models have grown only about twice as much as a card's memory. But hardware
+# hasn't closed the gap, so you still need this course's techniques and chapter 13's many devices.
 #
 # ## Verdicts
 

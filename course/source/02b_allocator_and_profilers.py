@@ -147,7 +147,7 @@ plots.growth(
 # 1529](https://github.com/pytorch/pytorch/issues/1529) reports this case.)
 #
 # So what a step *takes*, the reserved memory that `nvidia-smi` shows, can be far more than it
-# *needs*. It needs at least its allocated peak; how little more, chapter 10b shows for an H200. Lab
+# *needs*. It needs at least its allocated peak; chapter 10b shows how much more on an H200. Lab
 # 02 tests both figures with runs on real GPUs.
 #
 # Two fixes cost nothing:
@@ -160,9 +160,9 @@ plots.growth(
 #
 # ## A snapshot
 #
-# `memory.snapshot(path)` records what a block of code requests from CUDA's allocator. You can open
-# the file in a web page (docs.pytorch.org/memory_viz). It's a pickle of plain dicts, so a short
-# function can read it here: a list of events, each with an action, an address and a size.
+# `memory.snapshot(path)` records what a block of code requests from PyTorch's allocator. You can
+# open the file in a web page (docs.pytorch.org/memory_viz). It's a pickle of plain dicts, so a
+# short function can read its events, each with an action, an address and a size.
 #
 # The next snapshot is of GPT-2's step on an emulated A100. To check our function, we compare the
 # peak that it finds with the peak from `memory.predict`, which counts only tensors. Both peaks
@@ -343,8 +343,8 @@ pd.DataFrame(rows, index=["counted", "the profiler sees"]).T
 # %% [markdown] id="read-blind"
 # In a transformer the counter misses nothing that matters, because on a CPU its large operations
 # need no workspace. Convolutions, recurrent layers and sorts need some, so for them the count is a
-# lower bound. A GPU's kernels need other amounts: measure there, and compare `counted` with `peak`
-# in the report.
+# lower bound. A GPU's kernels need different amounts: measure there, and compare `counted` with
+# `peak` in the report.
 #
 # torchinfo's often quoted *Forward/backward pass size* is neither counted nor measured. It's twice
 # the size of all layers' outputs, and checkpoints don't change it (torchinfo 1.8.0).

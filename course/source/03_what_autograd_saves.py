@@ -269,10 +269,10 @@ print(f"the peak falls by {abs(fewer):.0f} feature maps{beside(guess, fewer)}")
 chains.round(1)  # in feature maps
 
 # %% [markdown] id="read-in-place"
-# It doesn't lower the peak. ReLU saves its output in both cases. What it overwrites, the batch
-# norm's output, is saved by nothing, and without `inplace` it's freed a moment later. So in-place
-# saves one temporary tensor in forward, but the peak is in backward. (LeakyReLU differs: normally
-# it keeps its input, but in place it keeps its output, which the next layer keeps anyway. If an
+# It doesn't lower the peak. ReLU saves its output in both cases. Nothing saves the batch norm's
+# output, which it overwrites; without `inplace`, that's freed a moment later. So `inplace` avoids
+# one temporary tensor in forward, but the peak is in backward. (LeakyReLU differs: normally it
+# keeps its input, but in place it keeps its output, which the next layer keeps anyway. If an
 # operation has saved the overwritten tensor, backward raises an error.)
 #
 # ## Attention: eager, or fused

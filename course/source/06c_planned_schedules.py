@@ -682,7 +682,7 @@ your_run.apply("06c", hidden_of=hidden_of)
 # 2. With three slots and at most four repetitions of each block, how many blocks can Revolve do,
 #    and with how many forwards in all?
 # 3. Three blocks have `forward` (1, 5, 1), `inputs` (1, 1, 1) and `saved` (2, 6, 3). What must run
-#    again in a room of 8, and what in a room of 10?
+#    again with 8 units of room, and what with 10?
 #
 # <details><summary>Answers</summary>
 #

@@ -159,9 +159,9 @@ def watched(block, x):
 # %% [markdown] id="write-price"
 # An operation's kept inputs cost nothing. Dropped inputs have to be recomputed first.
 #
-# **Write.** `price`. `notes[storage]` has a name, FLOPs and a list of inputs. An in-place operation
-# lists its own result as an input: skip it. If `kept` holds `storage` itself, price it as if it
-# weren't kept.
+# **Write.** `price`. `notes[storage]` has a name, FLOPs and a list of inputs. An in-place
+# operation's inputs include its own result: skip that input. If `kept` holds `storage` itself,
+# price it as if it weren't kept.
 
 
 # %% id="price"

@@ -867,7 +867,7 @@ your_run.apply("08", update=in_micro_batches)
 # micro-batch on.
 # </details>
 #
-# **3.** In problem 2, from how many samples on does a micro-batch of 1 save memory?
+# **3.** In problem 2, how many samples must there be before a micro-batch of 1 saves memory?
 #
 # <details><summary>Answer</summary>
 #

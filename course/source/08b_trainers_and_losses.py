@@ -194,7 +194,7 @@ for how in (collate, collate_masked):
     print(f"{how.__name__:<15} off by {off:.0e}")
 
 # %% [markdown] id="read-mended-trainer"
-# The first row is nearly right. The `Trainer` counted all labels of this model, but the first label
+# `collate` is nearly right. The `Trainer` counted all labels of this model, but the first label
 # of each row isn't a target: `forward` shifts it out. So every gradient is too small by the share
 # of first tokens. If the collator masks the first labels, only rounding is left.
 #

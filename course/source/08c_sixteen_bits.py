@@ -122,7 +122,7 @@ f"parameters moved: {moved}; scale: 2**40, then 2**{math.log2(scaler.get_scale()
 # ### Adding in bfloat16
 #
 # When the whole model is in bfloat16, so is `.grad`, with 8 bits of mantissa. We add the gradients
-# of 256 micro-batches. Each gradient is computed in float32; only its sum is kept in bfloat16,
+# of 256 micro-batches. The gradients are computed in float32; only their sum is kept in bfloat16,
 # float16 or float32. A fourth sum, in float64, is the reference for these three.
 #
 # **Predict.** By what percentage is the bfloat16 sum off?

@@ -451,8 +451,8 @@ for name in prices.index[slower > 1.1 * rule]:
 
 # %% [markdown] id="own-text"
 # On the H200 and an H100 we timed each model's step without checkpoints and with every block
-# checkpointed (bfloat16, the median of five). `ms` is the time without. `price` is how much longer
-# the checkpointed step takes, in %, and the next three columns estimate it:
+# checkpointed (bfloat16, the median of five). `ms` is the time without checkpoints. `price` is how
+# much longer the checkpointed step takes, in %, and the next three columns estimate it:
 #
 # - `FLOPs`: from the arithmetic alone.
 # - `roofline`: each operation takes as long as its arithmetic or its bytes, whichever is longer.

@@ -201,7 +201,7 @@ pd.DataFrame.from_dict(rows, orient="index", columns=heads)
 # the tokens.)
 #
 # If all weights are trained, the peak may instead come at the end of backward, with all gradients
-# in memory. The peak of the *step* comes in the loss if gradients are small (LoRA, or sharded
+# in memory. The *step* peaks in the loss if gradients are small (LoRA, or sharded
 # weights, chapter 13) or already in memory (accumulation, from the second micro-batch on).
 #
 # ## A chunk at a time

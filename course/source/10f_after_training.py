@@ -634,7 +634,7 @@ plots.step_timeline(late)
 # $2^{18}$ tokens, which take 32 GiB.
 # </details>
 #
-# **2.** Two updates use the same answers of a rollout. What must now be stored for each token, and
+# **2.** Two updates use the same rollout's answers. What must now be stored for each token, and
 # why doesn't `now.detach()` work any more?
 #
 # <details><summary>Answer</summary>

@@ -522,7 +522,7 @@ plots.training_curves({"both techniques": means}, **words)
 # predictions with and without the word counts three times. The U-Net learned to predict without a
 # word too, since one training image in ten had none.
 #
-# A classifier (nearest neighbor among the true digits) then reads the drawings of three models: the
+# A classifier (nearest neighbor among the real digits) then reads the drawings of three models: the
 # untrained U-Net, the U-Net after the last update (*raw*), and the average.
 
 

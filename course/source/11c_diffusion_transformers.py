@@ -148,8 +148,8 @@ plots.opposite_bars(found, title=title)
 # A block of Stable Diffusion 3 has two streams, one for image tokens and one for text tokens
 # (*MMDiT*). Each stream has its own layers, and attention runs over both. Stable Diffusion 3.5
 # Medium has 24 blocks of width 1536. The first thirteen have a second attention, over image tokens
-# only. The next cell predicts the published transformer, for an image of 1024 x 1024 pixels (4096
-# tokens) and its text (333 tokens).
+# only. The next cell predicts the published transformer's memory, for an image of 1024 x 1024
+# pixels (4096 tokens) and its text (333 tokens).
 #
 # **Predict.** In chapter 11, some levels of a U-Net kept far more than ten times as much as others.
 # In this transformer, how many times as much as the lightest block does the heaviest keep?

@@ -88,7 +88,7 @@ two.run(add_up)
 # ```
 #
 # `DistributedDataParallel` (DDP) gives each rank a copy of everything and a part of the batch.
-# During backward it averages the gradients by all-reduces. First you do the averaging by hand.
+# During backward it averages the gradients with all-reduces. First you do the averaging by hand.
 #
 # Our model has eight blocks. Each update trains on eight sequences (lines of text), however many
 # ranks there are. **P** is the size of the weights; gradients take another P, and AdamW's states
@@ -926,6 +926,7 @@ your_run.apply("13", make=make_divided, update=on_ranks)
 # - Put checkpointing, 16 bits and accumulation together with FSDP2.
 # - Predict on a laptop what one of eight ranks needs, before you rent the cards.
 #
-# Lab 06 has an exercise with real ranks. The companions [13b](13b_divide_the_model.ipynb) (dividing
-# layers and their insides), [13c](13c_launchers.ipynb) (`torchrun`, Accelerate, buckets) and
-# [13d](13d_fsdp2_in_full.ipynb) (FSDP2 over time, with frozen weights, HSDP, CPU offload) go on.
+# Lab 06 has an exercise with real ranks. Three companions continue this chapter:
+# [13b](13b_divide_the_model.ipynb) (dividing layers and their insides), [13c](13c_launchers.ipynb)
+# (`torchrun`, Accelerate, buckets) and [13d](13d_fsdp2_in_full.ipynb) (FSDP2 over time, with frozen
+# weights, HSDP, CPU offload).

@@ -313,7 +313,7 @@ print(f"1F1B: {units['1F1B']} units{beside(guess, units['1F1B'])}")
 # The white area is the **bubble**: time in which a rank waits. GPipe and 1F1B have the same bubble,
 # so 1F1B saves memory for free. The interleaved schedule has half the bubble, but its ranks hold
 # more activations than 1F1B's, and each micro-batch crosses seven boundaries, not three. (We
-# ignored the time of transfers.)
+# ignored transfer times.)
 #
 # **Zero-bubble** schedules (Qi et al., 2023) cut backward in two: the gradient of the input, which
 # the previous rank is waiting for, and the gradient of the weights, which can fill the bubble
@@ -464,7 +464,7 @@ show(tensor_ways)
 #
 # In a ring, each rank gets the scores in parts, but softmax needs all of them. So the rank keeps
 # the largest score so far (`top`), and the sum of $e^{\text{score} - \text{top}}$ (`total`). When a
-# larger score comes, everything summed up before is rescaled.
+# larger score arrives, everything summed so far is rescaled.
 #
 # **Write.** `merge`: add one part of keys and values to what was seen before.
 

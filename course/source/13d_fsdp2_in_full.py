@@ -202,8 +202,8 @@ pd.DataFrame.from_dict(rows, orient="index", columns=heads).round(2)
 #
 # **Write.** `free_after_use`: hooks that call `weights.free()` when nothing needs the weights any
 # more. Free them after each forward, unless its backward follows immediately, and after the layer's
-# backward (`register_forward_hook`, `register_full_backward_hook`). A hook gets the layer, its
-# input and its output, or the gradients. `again.is_on` says whether checkpoint is recomputing.
+# backward (`register_forward_hook`, `register_full_backward_hook`). A hook gets the layer, and its
+# input and output or their gradients. `again.is_on` says whether checkpoint is recomputing.
 
 
 # %% id="weights"
@@ -441,7 +441,7 @@ pd.DataFrame.from_dict(rows, orient="index", columns=heads).round(2)
 # for one of four ranks, with a model four times as wide (`course/recorded/make/fsdp_offload.py`).
 #
 # **Predict.** Without offload the card holds about 1 P between steps (4 P over four ranks). With
-# checkpointing its peak is 1.5 P. What is the peak with offload, in P?
+# checkpointing its peak is 1.5 P. What is it with offload as well, in P?
 
 # %% id="guess-offload"
 guess = None

@@ -558,7 +558,7 @@ plots.ledger_bars(of_eight, title=title, cards_gib=(24, 48), predicted=[*of_eigh
 #
 # **Write.** `step_seconds`.
 #
-# **Predict.** The link between two nodes has 100 Gb/s, and each card does 150 TFLOP/s. Four
+# **Predict.** The link between two nodes carries 100 Gb/s, and each card does 150 TFLOP/s. Four
 # micro-batches take how many times as long as the checkpointed way?
 
 # %% id="guess-link"
@@ -749,8 +749,8 @@ your_run.apply("14", make=make_fused)
 # $16 \cdot (4096 + 14336)$, or 294,912. The layer has 58.7 million, so that is 0.5 %.
 # </details>
 #
-# **3.** Eight cards of 150 TFLOP/s have a link of 100 Gb/s. From how many tokens per card does one
-# checkpointed micro-batch of a model with P weights hide FSDP2's traffic?
+# **3.** Eight cards of 150 TFLOP/s have a link of 100 Gb/s. How many tokens per card
+# must one checkpointed micro-batch of a model with P weights have to hide FSDP2's traffic?
 #
 # <details><summary>Answer</summary>
 #

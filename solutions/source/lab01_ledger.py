@@ -278,9 +278,8 @@ checks.lab01.chain_saved_bytes(chain_saved_bytes)
 # </details>
 # <details><summary>Hint 3: sizes</summary>
 #
-# All dimensions but the last are rows. A tensor has as many floats as rows times its width, and
-# only Linear changes the width. Add LayerNorm's mean and inverse deviation: two float32 for each
-# row.
+# All dimensions but the last are rows. A tensor has rows times width floats, and only Linear
+# changes the width. Add LayerNorm's mean and inverse deviation: two float32 for each row.
 # </details>
 
 # %% [markdown] id="text-1-4"

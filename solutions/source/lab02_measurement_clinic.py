@@ -541,7 +541,7 @@ class Births(TorchDispatchMode):
 # step created and that is still alive after it, except gradients and optimizer state. Objects that
 # refer to themselves aren't leaks: Python's garbage collector frees them.
 #
-# The number to reach: for `train_and_validate`, the listed sizes add up to the growth counted
+# The goal: for `train_and_validate`, the listed sizes add up to the growth counted
 # above.
 
 

@@ -117,7 +117,7 @@ goal
 # gets the gradient of the output. In forward, run the function and save only its inputs. In
 # backward, run the function again with gradients on, and go backward through the new graph.
 #
-# The numbers to reach: autograd saves only a block's input, and each block runs exactly twice.
+# The goal: autograd saves only a block's input, and each block runs exactly twice.
 
 
 # %% id="answer-3-1"
@@ -247,7 +247,7 @@ seen
 # `pack` sees the input of each of the three layers, and one weight, which the second Linear needs
 # for the gradient of its input. The weight costs nothing, since it is in memory anyway.
 #
-# Write `collect` and `unpack`. The numbers to reach: each block begins twice and ends once, and the
+# Write `collect` and `unpack`. The goal: each block begins twice and ends once, and the
 # peak is PyTorch's above. For that, release a recomputed tensor once it has been used.
 
 
@@ -594,7 +594,7 @@ except Exception as error:
 
 # %% [markdown] id="slots-text"
 # The first backward took some tensors out of the dictionary. The second found the dictionary not
-# empty, so it recomputed nothing, and then missed a tensor. A `Region`, the part of the graph that
+# empty, so it recomputed nothing, and a tensor was missing. A `Region`, the part of the graph that
 # one call made, works differently:
 #
 # - Instead of a tensor, autograd keeps a placeholder, a `Slot`. The region has only weak references
@@ -605,7 +605,7 @@ except Exception as error:
 #   `retain_graph=True`.
 # - **Stop early**, as in 3.2: right after the last tensor, even if its slot is dead.
 #
-# `pack` and `recompute` are given; write `unpack` and `fill`. The numbers to reach: each backward
+# `pack` and `recompute` are given; write `unpack` and `fill`. The goal: each backward
 # recomputes once, and operations after the last saved tensor run only in forward.
 
 

@@ -261,7 +261,7 @@ pd.DataFrame(table).T.rename_axis("segments of")
 #
 # Write `run_tree`, which runs any tree on real layers. You may nest PyTorch's checkpoint.
 #
-# The numbers to reach: gradients equal to those without checkpoints, **to the last bit**, dropout
+# The goal: gradients equal to those without checkpoints, **to the last bit**, dropout
 # included; each layer runs as often as the plan says; the counted peak is within 3 % of the
 # planned one.
 
@@ -442,7 +442,7 @@ for places in (1, 2, 4, 8, 16, 32):
 # Now build the tree: the first $k$ stages are a segment, whose inside is a schedule with $c$
 # places. The stages after it are a schedule with $c - 1$ places.
 #
-# The numbers to reach: the forwards of 4.3, one stage kept at a time, at most $c$ places used.
+# The goal: the forwards of 4.3, one stage kept at a time, at most $c$ places used.
 # For four stages and one place the tree is `((((0,), 1), 2), 3)`.
 
 
@@ -614,7 +614,7 @@ print(f"{Bytes(floor)} of {Bytes(everything)}: {share:.0%}{beside(guess, share)}
 # way keeps in memory; a segment's inside gets the whole room again. (Give `min` a `key` that looks
 # only at the seconds: it can't compare trees.)
 #
-# The numbers to reach: never over the budget, and as fast as `planning.solve`. For a budget that no
+# The goal: never exceed the budget, and be as fast as `planning.solve`. For a budget that no
 # tree fits, raise a `ValueError` that names the smallest budget in bytes.
 
 

@@ -595,9 +595,8 @@ def remember(model):
 # `zero_grad()`. That call only sets `.grad` to None, and backward then makes a new tensor. (With
 # `set_to_none=False` it would fill the old tensors with zeros.)
 #
-# The goal: after an update with SGD or AdamW, GPT, ViT and U-Net are within 1e-12 of an update with
-# the whole batch, and in float32 within the error of summation. A failed step leaves nothing
-# behind.
+# The goal: an update of GPT, ViT or U-Net, with SGD or AdamW, is within 1e-12 of the whole batch's
+# update, and in float32 within the error of summation. A failed step leaves nothing behind.
 
 
 # %% id="answer-6-5"
@@ -750,8 +749,8 @@ for name in TASKS:
 # Difficulty 4/5 · importance 4/5 · 15 minutes
 #
 # Each rank has a copy of the model and its own window. `DistributedDataParallel` averages the
-# gradients over the ranks during `backward`, by an all-reduce. One all-reduce per window is enough;
-# `model.no_sync()` skips the others.
+# gradients over the ranks during `backward`, with an all-reduce. One all-reduce per window is
+# enough; `model.no_sync()` skips the others.
 #
 # The next cells run two real ranks (processes on your machine) with four micro-batches each. They
 # put `no_sync` around different parts of the loop, in five ways.

@@ -71,8 +71,8 @@ torch.set_num_threads(1)
 #
 # Measure before you name a cause: add cells wherever you like. Four instruments are ready.
 # `forwards` counts how often modules run. `verdict` calls chapter 08's judge,
-# `assert_same_training`, and returns the first part that differs. `bytes_left` returns the bytes
-# that a call leaves behind, by chapter 02's `memory.watch`. `snapshot` comes in 9.5.
+# `assert_same_training`, and returns the first part that differs. `bytes_left` counts the bytes
+# that a call leaves behind, using chapter 02's `memory.watch`. `snapshot` comes in 9.5.
 
 # %% id="causes"
 for cause, shows in checks.lab09.CAUSES.items():
@@ -880,7 +880,7 @@ print(f"{len(found)} of 10{beside(guess, len(found))}")
 
 # %% [markdown] id="read-last"
 # The judge compares what is learned, and ignores memory. So it can't find F, G, I and J, which you
-# found by counting. Before a long run, make two cheap tests: let the judge compare your step with a
+# found by counting. Before a long run, do two cheap tests: let the judge compare your step with a
 # plain step on a small model, and run one step with `forwards` around the blocks.
 
 # %% id="verdicts"
