@@ -158,7 +158,7 @@ pd.DataFrame(seeded).T
 # With a seed by hand, the same units of every block are dropped in every step. That isn't dropout:
 # it's a smaller model. And whatever is drawn after a step, the next batch included, is the same
 # after each step. If the block itself sets the seed, gradients with and without the checkpoint are
-# equal, since both draw the same masks. Only a comparison with a model that sets no seed finds the
+# equal, since both draw the same masks. A comparison with a model that sets no seed does find the
 # mistake: gradients and loss differ.
 
 # %% id="verdicts-seed"

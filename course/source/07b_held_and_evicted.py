@@ -184,10 +184,10 @@ plots.training_curves(
 )
 
 # %% [markdown] id="on-demand-price"
-# Without knowing the chain, the rule runs hardly more operations than the best plan. But before
-# each eviction it compares all tensors in memory, which isn't counted here. So for a fixed graph, a
-# plan made once is cheaper. PyTorch has no eviction mode; the authors' prototype changed PyTorch
-# itself.
+# Without knowing the chain, the rule stays close to the best plan's number of operations. But
+# before each eviction it compares all tensors in memory, which isn't counted here. So for a fixed
+# graph, a plan made once is cheaper. PyTorch has no eviction mode; the authors' prototype changed
+# PyTorch itself.
 #
 # ## Verdicts
 

@@ -139,7 +139,7 @@ def error(seen, wanted):
 # Two models train in micro-batches of 1. One is `OwnModel`. The other's `forward` accepts any
 # keyword argument and ignores it (`**_`), as wrappers do.
 #
-# **Predict.** How many times too large is the second model's gradient?
+# **Predict.** How many times the right gradient's norm is the second model's error?
 
 # %% id="guess-trainer"
 guess = None  # times
@@ -265,7 +265,7 @@ habits[["schedule", "ema", "logs", "replays_dropout"]]
 #   micro-batches too. So with four accumulation steps, a decay chosen without accumulation averages
 #   over a quarter as many updates.
 # - **fastai's `n_acc` counts samples.** With eight samples in a batch, `GradientAccumulation(4)`
-#   accumulates nothing, and every gradient is doubled.
+#   accumulates nothing, and doubles every gradient: it divides the loss by 4 / 8.
 # - **Accelerate's plugin for FSDP2** checkpoints with `preserve_rng_state=False`. Dropout draws new
 #   masks in the recomputation: the loss is right, but the gradient belongs to a different network.
 #   Leave the plugin's checkpointing off, and wrap the blocks in PyTorch's checkpoint yourself.

@@ -185,9 +185,9 @@ pd.DataFrame({"% right": right}).map("{:.0f}".format)
 # R \leftarrow (1-m)^2 R + \big[1-(1-m)^2\big]\,\mu $$
 #
 # With $m = 0.1$, two updates equal one with momentum $0.19$. The gradients don't depend on $R$, so
-# no training loss shows the difference. The checkpointed twin isn't better in general: late in
-# training, two updates make the averages noisier. The next cells check the formula on one block,
-# after five batches.
+# no training loss shows the difference. The checkpointed twin isn't better in general: once
+# training settles, averages over fewer batches are noisier. The next cells check the formula on one
+# block, after five batches.
 
 
 # %% id="bench"
@@ -561,9 +561,9 @@ sizes["one table of scores, float32"] = tokens * vocabulary * 4
 pd.DataFrame({"bytes": {name: str(Bytes(size)) for name, size in sizes.items()}})
 
 # %% [markdown] id="head-read"
-# Apart from the blocks' inputs, all of these bytes belong to the output head: several float32
-# tables with a score for each of 32,000 tokens at each of 131,072 positions. The head is in no
-# block, so no checkpoint around a block helps. Chapter 10d computes the loss for one chunk of
+# Apart from the blocks' inputs, nearly all of these bytes belong to the output head: several
+# float32 tables with a score for each of 32,000 tokens at each of 131,072 positions. The head is in
+# no block, so no checkpoint around a block helps. Chapter 10d computes the loss for one chunk of
 # positions at a time, and never holds all scores.
 #
 # ## Any architecture?

@@ -419,8 +419,8 @@ left = programs["per block"].as_text().count("opt-barrier")
 print(f"barriers handed to the compiler: {handed_over}, left in its program: {left}")
 
 # %% [markdown] id="scan-text"
-# On the CPU, `per block` runs blocks again but saves no memory (JAX 0.10.2). A likely reason: this
-# backend drops the barriers, so nothing makes the recomputation wait for backward. (But JAX
+# On the CPU, `per block` runs blocks again but saves no memory (JAX 0.10.2). A possible reason:
+# this backend drops the barriers, so nothing makes the recomputation wait for backward. (But JAX
 # 0.12.0.1 drops them too, and does save memory.) In both versions a loop makes it wait:
 # `jax.lax.scan` runs one block over stacked weights. Its backward is a second loop, and XLA stores
 # the residuals of all iterations until then.

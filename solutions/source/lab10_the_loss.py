@@ -655,5 +655,5 @@ if torch.cuda.is_available():
         print(f"{name}, measured: {report.peak_bytes}")
 
 # %% [markdown] id="end"
-# PyTorch 2.13 has such a loss: `F.linear_cross_entropy(..., options=...)`. It accepts only
+# From 2.13 on, PyTorch has such a loss: `F.linear_cross_entropy(..., options=...)`. It accepts only
 # `(tokens, width)`, and with `label_smoothing` it computes all logits (chapter 10d).
