@@ -222,11 +222,7 @@ def test_10d_the_usual_loop_keeps_the_logits_of_its_out():
 @pytest.mark.weekly
 @pytest.mark.parametrize(
     ("row", "below"),
-    [
-        ("fms_santa_full_b8", 0.014),
-        ("fms_mistral_lora_b4", 0.005),
-        ("fms_mistral_lora_b8", 0.007),
-    ],
+    [("fms_santa_full_b8", 0.014), ("fms_mistral_lora_b4", 0.005), ("fms_mistral_lora_b8", 0.007)],
 )
 def test_10b_open_misses_are_one_copy_of_the_logits(monkeypatch, row, below):
     published_steps = importlib.import_module("published_steps")

@@ -40,8 +40,7 @@ def relative_error(root):
 
 
 @pytest.mark.parametrize(
-    ("change", "equal"),
-    [(0, True), (1e-5, True), (1e-4, False), (-8.0, False), (np.nan, False)],
+    ("change", "equal"), [(0, True), (1e-5, True), (1e-4, False), (-8.0, False), (np.nan, False)]
 )
 def test_one_wrong_number_in_the_last_weight_is_noticed(relative_error, change, equal):
     first, last = np.array([1.0, 2.0]), np.array([[4.0 + change]])

@@ -49,10 +49,7 @@ def test_a_prediction_is_what_the_meter_counts_on_the_card():
 
 
 def test_a_limit_is_the_allocators_and_ends_with_its_block():
-    with (
-        memory_limit("cuda", 64 * MIB),
-        pytest.raises(torch.OutOfMemoryError, match="allowed"),
-    ):
+    with memory_limit("cuda", 64 * MIB), pytest.raises(torch.OutOfMemoryError, match="allowed"):
         torch.empty(65 * MIB, dtype=torch.uint8, device="cuda")
     assert torch.empty(65 * MIB, dtype=torch.uint8, device="cuda").is_cuda
 

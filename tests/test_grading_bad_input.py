@@ -20,10 +20,7 @@ from solutions.grader.report import report_class as report
 from solutions.grader.report.class_list import class_entries
 from solutions.grader.report.roster import Roster
 from solutions.grader.results import Graded, Verdict
-from solutions.grader.submissions.class_folder import (
-    find_submissions,
-    read_content,
-)
+from solutions.grader.submissions.class_folder import find_submissions, read_content
 from solutions.grader.submissions.reader import read_submission
 
 FULL = json.dumps(toy.full())

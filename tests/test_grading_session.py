@@ -104,9 +104,7 @@ def using(running, monkeypatch):
     judge._connection.cache_clear()
 
 
-def test_what_sets_arithmetic_reaches_an_answer_and_nothing_else_does(
-    tmp_path_factory, monkeypatch
-):
+def test_what_sets_arithmetic_reaches_an_answer_and_nothing_else(tmp_path_factory, monkeypatch):
     settings = {"ATEN_CPU_CAPABILITY": "default", "MKL_CBWR": "COMPATIBLE", "OMP_NUM_THREADS": "1"}
     for name, value in (settings | {"OMP_NUM_THREADS": "2", "TOKEN": "secret"}).items():
         monkeypatch.setenv(name, value)

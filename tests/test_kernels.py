@@ -33,8 +33,7 @@ def test_dropout_keeps_a_bool_mask():
 
 
 @pytest.mark.parametrize(
-    ("backend", "has_scores"),
-    [(SDPBackend.MATH, True), (SDPBackend.EFFICIENT_ATTENTION, False)],
+    ("backend", "has_scores"), [(SDPBackend.MATH, True), (SDPBackend.EFFICIENT_ATTENTION, False)]
 )
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_attention_takes_no_kernel_that_is_switched_off(dtype, backend, has_scores):

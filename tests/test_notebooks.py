@@ -161,9 +161,7 @@ def test_the_next_links_lead_from_the_first_notebook_through_all_chapters_and_la
     assert seen.index("labs/lab01_ledger.ipynb") == 3
 
 
-NOTEBOOKS = sorted(
-    path for name in ("course", "solutions") for path in ROOT.glob(f"{name}/*.ipynb")
-)
+NOTEBOOKS = sorted(path for at in ("course", "solutions") for path in ROOT.glob(f"{at}/*.ipynb"))
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)

@@ -40,9 +40,7 @@ def make_step(place_model, place_batch, where):
         (lambda model: model, lambda batch: batch.cuda(0, non_blocking=True), None),
     ],
 )
-def test_a_step_on_a_gpu_is_predicted_as_without_and_leaves_nothing(
-    place_model, place_batch, where
-):
+def test_a_gpu_step_is_predicted_as_without_and_leaves_nothing(place_model, place_batch, where):
     before = torch.Tensor.to, torch.Tensor.cuda
     plain = memory.predict(lambda: make_step(lambda model: model, lambda batch: batch, None))
     placed = memory.predict(lambda: make_step(place_model, place_batch, where))
@@ -91,11 +89,7 @@ def test_autocast_and_scaler_for_a_gpu_take_effect_without_one(autocast, dtype, 
     # later releases' matmuls have workspaces, which decide on the peak of so small a step
     predict = partial(memory.predict, release="2.13")
     named = predict(
-        lambda: whole_script(
-            True,
-            autocast=autocast,
-            scaler=lambda: torch.amp.GradScaler("cuda"),
-        )
+        lambda: whole_script(True, autocast=autocast, scaler=lambda: torch.amp.GradScaler("cuda"))
     )
     wanted = predict(
         lambda: whole_script(

@@ -10,7 +10,7 @@ from matplotlib.colors import to_rgb
 from test_meter import gpt_step
 
 from tutorial_lib import memory, plots
-from tutorial_lib.instruments import figures as instrument_figures
+from tutorial_lib.instruments import figures as drawn
 from tutorial_lib.plots import base
 from tutorial_lib.units import GIB, MIB
 
@@ -28,26 +28,18 @@ def figures(report):
         plots.ledger_bars({"GPT": report.at_peak, "7B": seven}, cards_gib=(16, 80), predicted="7B"),
         plots.growth({"saved": {1: 10, 2: 20}}, xlabel="layers"),
         plots.growth({"saved": {1: 10, 2: 20}}, xlabel="layers", log=False, predicted=["saved"]),
-        instrument_figures.models_and_cards(
-            [(2018, "A", 1e8), (2020, "B", 1e11)], [(2017, "V", 32)] * 2
-        ),
-        instrument_figures.batch_grid(8, 4, 2),
-        instrument_figures.agreement({"ours": [(1.0, 0.9), (2.0, 1.1)]}, title="against theirs"),
-        instrument_figures.who_holds_what(
-            "ZeRO", {"parameters": [[0], [1]], "inputs": [[0, 1]] * 2}, 2
-        ),
-        instrument_figures.timetable(
-            [(0, 0, 1, "F", 0, 0), (1, 1, 2, "B", 0, 1)], title="Two stages"
-        ),
+        drawn.models_and_cards([(2018, "A", 1e8), (2020, "B", 1e11)], [(2017, "V", 32)] * 2),
+        drawn.batch_grid(8, 4, 2),
+        drawn.agreement({"ours": [(1.0, 0.9), (2.0, 1.1)]}, title="against theirs"),
+        drawn.who_holds_what("ZeRO", {"parameters": [[0], [1]], "inputs": [[0, 1]] * 2}, 2),
+        drawn.timetable([(0, 0, 1, "F", 0, 0), (1, 1, 2, "B", 0, 1)], title="Two stages"),
         plots.training_curves({"a run": {0: 2.0, 8: 1.0}}, xlabel="samples", ylabel="loss"),
         plots.training_curves({"x": {1: 2.0}}, xlabel="n", ylabel="error", log="xy", dashed=["x"]),
         plots.influence({"one": [[1.0, 0.0], [0.0, 1e-9]], "all": torch.ones(2, 2)}),
         plots.tradeoff({"plans": {2 * MIB: 0.1, MIB: 0.3}, "per-block": {MIB: 0.33}}),
-        instrument_figures.lifetimes({"GPT": report}),
+        drawn.lifetimes({"GPT": report}),
         plots.opposite_bars({"down": {"parameters": MIB, "activations": 2 * MIB}}),
-        instrument_figures.holders(
-            [MIB, 2 * MIB, MIB], 2, {"a.py:3": (MIB, 1), "(backward)": (MIB, 2)}
-        ),
+        drawn.holders([MIB, 2 * MIB, MIB], 2, {"a.py:3": (MIB, 1), "(backward)": (MIB, 2)}),
     ]
 
 
@@ -152,6 +144,4 @@ def test_the_picture_of_a_drawing_is_of_today(drawing):
 
 @pytest.mark.parametrize("picture", screenshots.PICTURES)
 def test_a_screenshot_is_of_todays_cells(picture):
-    assert screenshots.is_current(picture), (
-        "python course/recorded/make/screenshots.py takes it anew"
-    )
+    assert screenshots.is_current(picture), "course/recorded/make/screenshots.py takes it anew"

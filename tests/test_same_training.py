@@ -12,11 +12,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from tutorial_lib.checks import (
-    CheckError,
-    assert_same_training,
-    verdict,
-)
+from tutorial_lib.checks import CheckError, assert_same_training, verdict
 
 N = 4  # micro-batches in a window
 GENERATOR = torch.Generator().manual_seed(0)

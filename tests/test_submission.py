@@ -14,10 +14,7 @@ from answers import LABS
 from solutions.grader import NotGradable
 from solutions.grader.lab import load_lab, read_cells
 from solutions.grader.submissions.answers import match_answers
-from solutions.grader.submissions.class_folder import (
-    check_is_notebook,
-    find_submissions,
-)
+from solutions.grader.submissions.class_folder import check_is_notebook, find_submissions
 from solutions.grader.submissions.reader import read_submission
 from solutions.grader.submissions.slice_cells import cut
 
