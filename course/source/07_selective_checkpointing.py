@@ -30,10 +30,11 @@ from torch.utils.module_tracker import ModuleTracker
 import tutorial_lib
 from tutorial_lib import blanks, claims, data, memory, plots
 from tutorial_lib.guesses import beside
+from tutorial_lib.instruments import figures, planning
 from tutorial_lib.instruments.recorded import FOLDER
 from tutorial_lib.memory import storage_key
 from tutorial_lib.models.gpt import GPT, Block, GPTConfig
-from tutorial_lib.units import Bytes, human_bytes, human_flops
+from tutorial_lib.units import Bytes
 
 sys.path.append(str(Path(tutorial_lib.__file__).parents[1] / "course/train"))
 import train
@@ -221,35 +222,36 @@ share = 100 * fused.kept[fused.flops == 0].sum() / fused.kept.sum()
 print(f"{share:.0f} % without a matmul{beside(guess, share)}")
 
 
-# %% id="price-table"
-def cheapest_first(table):
+# %% id="roofline"
+# @title A roofline with sliders: run this cell; open it to look
+CARDS = {
+    "T4": "Tesla T4", "A100": "NVIDIA A100-SXM4-80GB", "H100": "NVIDIA H100 80GB HBM3"
+}  # fmt: skip
+speeds = {card: planning.Speed.of(name) for card, name in CARDS.items()}
+speeds = {card: (of.half_flops, of.bytes_per_second) for card, of in speeds.items()}
+figures.roofline(speeds, card="A100", tokens=2048, width=4096)
+
+# %% [markdown] id="roofline-read"
+# This is a *roofline*. An operation takes as long as its arithmetic or its bytes, whichever is
+# longer: left of the ridge, its bytes. Below, the cheapest results to drop come first. Move the
+# sliders, and pick your card.
+#
+# - **Norms and GELU** need no matmul, but they read and write memory.
+# - **Linear layers** cost $2C$ FLOPs per element, with $C$ inputs. With few tokens they wait for
+#   their weights.
+# - **Attention** costs $4T$ FLOPs per element, with $T$ tokens.
+# - `add`, the sum after attention, also needs the output projection, `out`, whose result isn't
+#   kept.
+
+
+# %% id="cheapest-first"
+def cheapest_first(table):  # fewest FLOPs per byte
     return table.iloc[(table.flops / table.kept).argsort(kind="stable")]
 
 
-def freed(row):
-    return human_bytes(1e6 * row.kept / row.flops) if row.flops else "no matmul"
-
-
-table = cheapest_first(fused)
-kept, again = table.kept.map(human_bytes), table.flops.map(human_flops)
-per_mflop = table.apply(freed, axis=1)
-pd.DataFrame({"kept": kept, "to recompute": again, "freed per MFLOP": per_mflop})
-
-# %% [markdown] id="price-read"
-# The table has the order in which to drop tensors:
-#
-# - **Norms and GELU** need no matmul. (They do read and write memory.)
-# - **The linear layers** in this list cost $2C$ FLOPs per element: one multiplication and one
-#   addition for each of the $C$ inputs. So in a wider model the same byte costs more to recompute.
-# - **Attention's result** costs $4T$ FLOPs per element, with $T$ tokens. Here $T = C/2$, so that is
-#   the same price.
-# - `add` is the sum after attention. It needs the result of the output projection, which autograd
-#   never stored. So its price is one matmul.
-#
-# The next figure drops the tensors in this order, with eager attention and with a fused kernel.
-#
-# **Write.** `dropped_in_order`, from `cheapest_first(table)`, whose columns are `kept` and `flops`.
-# The first point is (0, all bytes), and each dropped tensor adds a point.
+# %% [markdown] id="write-dropped"
+# **Write.** `dropped_in_order`, from `cheapest_first(table)`, with columns `kept` and `flops`. The
+# first point is (0, all bytes), and each dropped tensor adds a point.
 
 
 # %% id="dropped"

@@ -12,5 +12,6 @@ __all__, __getattr__ = load_when_used(
         "planning": "holders plans schedule",
         "puzzle": "boundary_puzzle",
         "ranks": "timetable who_holds_what",
+        "rooflines": "roofline",
     },
 )
