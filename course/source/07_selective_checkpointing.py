@@ -504,7 +504,7 @@ pd.DataFrame(table).T
 #   at a time. With 4 blocks the smaller segment saves more than the extra boundaries cost; with 16
 #   blocks it saves less.
 # - **Recomputation** falls. Backward doesn't need the result of a segment's last matmul, so that
-#   matmul isn't repeated. `halves` has two segments per block and skips two.
+#   matmul isn't repeated. `halves` has two segments per block, so it skips two matmuls.
 # - **Attention or MLP?** With a fused kernel `mlp_only` frees twice as much as `attention_only`,
 #   for fewer FLOPs per byte.
 # - **Wrapping only the modules** (`both_modules`) leaves the norms outside, so their inputs and
@@ -778,8 +778,8 @@ for name in ("qkv, up", "all but down"):
 # %% [markdown] id="torch-policy-read"
 # PyTorch's version also handles views, in-place writes and the compiler, so use it.
 #
-# Another policy, `MUST_CPU_OFFLOAD`, silently recomputes in eager mode (PyTorch 2.13, 2.15). In the
-# optional `07c_side_by_side`, the compiler and the planner choose for you.
+# Another `CheckpointPolicy`, `MUST_CPU_OFFLOAD`, silently recomputes in eager mode (PyTorch 2.13,
+# 2.15). In the optional `07c_side_by_side`, the compiler and the planner choose for you.
 
 # %% id="verdicts"
 cases = {

@@ -104,7 +104,7 @@ table.round().rename_axis(["logged", "kept as"])
 #
 # The plans in chapters 06c and 07 were made beforehand. They don't fit a graph that changes from
 # step to step, because sequences differ in length or inputs are trees. **Dynamic tensor
-# rematerialization** (Kirisame et al., 2021) works without one. It recomputes an evicted tensor
+# rematerialization** (Kirisame et al., 2021) works without a plan. It recomputes an evicted tensor
 # when that tensor is needed. When memory is full, it evicts the tensor with the smallest
 #
 # $$ h = \frac{\text{cost to recompute it}}{\text{bytes} \times \text{time since its last use}} $$

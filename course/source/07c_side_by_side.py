@@ -229,7 +229,7 @@ plots.tradeoff(
 # step *uncompiled*, and warn you. PyTorch's profiler (02b) also sees what compiled code allocates.
 # Each of its events has a time and a number of bytes, negative when memory is freed.
 #
-# **Write.** `most_held`, two or three lines. The events come in no order.
+# **Write.** `most_held`, two or three lines. The events aren't sorted.
 
 
 # %% id="most-held"

@@ -44,7 +44,7 @@ from tutorial_lib.units import GIB, Bytes
 # PyTorch's `save_on_cpu` is such a pair of hooks. On a CPU, without `pin_memory`, it copies
 # nothing, since host and device share one memory. So NumPy arrays, which the meter can't see, stand
 # in for our host. The tensors that the meter still sees are those that would stay on a GPU. This
-# way we can count bytes, but not time copies.
+# way we can count bytes, but can't time copies.
 #
 # **Write.** The two hooks, `pack` and `unpack`.
 
@@ -113,8 +113,8 @@ def seen(strategy, around=nullcontext):
 
 
 # %% [markdown] id="predict-copied"
-# **Predict.** Eight blocks run, and the hooks move every saved tensor. What is the ratio of the
-# bytes copied out to the bytes that would have waited on the device?
+# **Predict.** Eight blocks run without checkpoints, and the hooks move every saved tensor. What is
+# the ratio of the bytes copied out to the bytes that would have waited on the device?
 
 # %% id="guess-copied"
 guess = None  # times
@@ -326,12 +326,12 @@ print("backward:", *moving.log[16:])
 #
 # | what is done | forward | backward |
 # |---|---|---|
-# | all is kept | $f$ | $2f$ |
+# | everything is kept | $f$ | $2f$ |
 # | the inside is recomputed | $f$ | $3f$ |
 # | everything is moved | $\max(f, c_r)$ | $\max(2f, c_r)$ |
 # | boundaries are moved, the inside is recomputed | $\max(f, c_1)$ | $\max(3f, c_1)$ |
 #
-# The next cell uses NVIDIA's published peaks: 16-bit dense matmuls, and the link to the host in
+# The next cell uses NVIDIA's published speeds: 16-bit dense matmuls, and the link to the host in
 # *one* direction. (Data sheets give the sum of both directions.)
 
 # %% id="cards"
@@ -359,8 +359,8 @@ def block_numbers(seq_len, width=4096):
 
 # %% [markdown] id="predict-moved"
 # **Predict.** Take a block as wide as Llama-2-7B's (4096), and one sequence of 2048 tokens in
-# bfloat16. An A100 moves everything that the block keeps. How many times as long as the plain step
-# does this step take?
+# bfloat16. An A100 moves everything that the block keeps. How long is this step, as a multiple of
+# the plain one?
 
 # %% id="guess-moved"
 guess = None  # times
@@ -443,8 +443,8 @@ figure.mark(a100_width, guess)
 # A100 that reaches half of its FLOP/s. A *budget* says how many bytes this chain of checkpointed
 # blocks may hold.
 #
-# A simple rule is to move the **earliest** boundary first, because it waits longest, then the next
-# one, until the peak fits the budget.
+# A simple rule moves the **earliest** boundary first (it waits longest), then the next one, until
+# the peak fits the budget.
 #
 # **Write.** `earliest_first`, about five lines. `plan.slots.schedule(items, budget)` takes the
 # numbers of the blocks to move. It returns a list of moves, or None if the peak would still be

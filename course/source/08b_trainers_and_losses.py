@@ -340,7 +340,7 @@ def as_packed(gpt, masked=False):
 # the scores of all pairs (the table's third row).
 #
 # **Predict.** The lines have 2 to 63 bytes. What percentage of the padded batch's saved bytes does
-# packing save?
+# packing avoid?
 
 # %% id="guess-packed"
 guess = None  # %
@@ -433,9 +433,9 @@ f"{counted} updates{beside(guess, counted)}"
 # %% [markdown] id="losses"
 # AdamW counts four updates, because the hook uses and frees each gradient immediately, and nothing
 # accumulates. Each update starts from different weights, and each is full-sized, because AdamW
-# cancels the division by four. With standard AdamW you can save the gradients' bytes or accumulate,
-# not both. Zhang et al. (2023, "Adam Accumulation") change the update instead: they add each
-# micro-batch's gradient to the moments.
+# cancels the division by four. With standard AdamW you can avoid the gradients' bytes or
+# accumulate, not both. Zhang et al. (2023, "Adam Accumulation") change the update instead: they add
+# each micro-batch's gradient to the moments.
 #
 # ## What losses prove
 #

@@ -368,9 +368,9 @@ def keeps_eight_bits():
 
 
 # %% [markdown] id="block-text"
-# How much does that save? nanochat's log (2026-02-02) says of its depth-26 model: "Memory usage
-# also decreases quite a bit, by ~9GB (activations stored as FP8 instead of BF16)". nanochat's runs
-# are compiled, and process 16 sequences of 2048 tokens at a time. The cell below defines that
+# How much memory does that free? nanochat's log (2026-02-02) says of its depth-26 model: "Memory
+# usage also decreases quite a bit, by ~9GB (activations stored as FP8 instead of BF16)". nanochat's
+# runs are compiled, and process 16 sequences of 2048 tokens at a time. The cell below defines that
 # model's block, with width 1664 and an MLP that uses $\text{relu}^2$. `linear` is the function that
 # multiplies. With `fused`, one matmul computes queries, keys and values.
 #
@@ -429,8 +429,8 @@ print("GB in 26 blocks, predicted")
 table.round(1)
 
 # %% [markdown] id="saved-read"
-# The saving is far from half. The bars show what one block saves, in bytes for each token and unit
-# of width:
+# The saved bytes shrink by far less than half. The bars show what one block saves, in bytes for
+# each token and unit of width:
 #
 # ![Three bars. In bfloat16 a block saves 32 bytes for each token and unit of width. In FP8 it saves
 # 29: the inputs of matmuls take half, but q, k and v have a copy each, and attention's result is
@@ -442,7 +442,7 @@ table.round(1)
 #   FP8 each saves its own copy, but a fused matmul saves only one.
 #
 # That leaves the MLP, whose wide tensor does get smaller. The published 9 GB is more than both
-# predictions, and closer to the fused one. A compiler can save more: it sees that several casts are
+# predictions, and closer to the fused one. A compiler can do better: it sees that several casts are
 # equal, and it can recompute the FP8 copy of attention's result from the 16-bit one. We haven't run
 # a compiled step.
 #
@@ -490,8 +490,8 @@ pd.Series(off).to_frame("gradient off, checkpointed")
 
 # %% [markdown] id="delayed-read"
 # A scale that comes from the tensor itself is the same in both runs. A delayed scale isn't: the
-# second run rounds with the scale that the first run left, so backward uses other numbers than
-# forward did. No error is raised. This is case 36 of the gallery (`14b_gallery`), which also has
+# second run rounds with the scale that the first run left, so backward uses different numbers
+# from forward. No error is raised. This is case 36 of the gallery (`14b_gallery`), which also has
 # the fix: recompute with the scale that forward read.
 
 # %% [markdown] id="summary"

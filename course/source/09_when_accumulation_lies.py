@@ -341,7 +341,7 @@ plots.training_curves(curves, title=title, log="xy", **words)
 # %% [markdown] id="read-averages"
 # With dropout the error falls along $1/\sqrt{n}$: each accumulated gradient is one more draw from
 # the big batch's own distribution. So dropout needs no fix. With BatchNorm the error falls a little
-# and then stays, because the average is the gradient of a different loss.
+# and then levels off, because the average is the gradient of a different loss.
 #
 # ## Contrastive losses
 #

@@ -260,7 +260,7 @@ pd.DataFrame(wraps).T
 #
 # **Predict.** Take GPT-2 (12 blocks, width 768, 50257 tokens in its vocabulary) and 8 sequences of
 # 1024 tokens. Checkpointed, it keeps the inputs of its 12 blocks, and the loss keeps one tensor.
-# How many times as large as the 12 inputs together is the loss's tensor?
+# How large is the loss's tensor, as a multiple of the 12 inputs together?
 
 # %% id="guess-left"
 guess = None  # times
@@ -385,10 +385,10 @@ price.astype(float).round(1).add_suffix(", %")
 
 # %% [markdown] id="read-offload"
 # We count a checkpointed step as four forwards: forward, its repetition, and backward, which costs
-# two. The speeds are from data sheets; if kernels reach half of those FLOPs, the percentage halves.
-# So the option is cheap if layers are wide and sequences long, which is also when block inputs are
-# large. TRL's `activation_offloading` copies on a separate stream, and chapter 07d says when that
-# is free.
+# two. The speeds are from data sheets; if kernels reach half of those FLOP/s, the percentage
+# halves. So the option is cheap if layers are wide and sequences long, which is also when block
+# inputs are large. TRL's `activation_offloading` copies on a separate stream, and chapter 07d says
+# when that is free.
 #
 # Next comes a trap. To fine-tune without dropout, someone trains the small model in `eval()`.
 #

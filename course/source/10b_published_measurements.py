@@ -42,7 +42,7 @@ for source, number in sources.most_common():
 # - **Predicted:** on fake tensors, for a GPU's kernels (`memory.predict`).
 # - **Emulated:** by PyTorch's CUDA build without a card: its own allocator runs, but no kernel.
 #
-# A third figure, *emulated, as then*, adds what some sources held in addition: before PyTorch 1.11,
+# A third figure, *emulated, as then*, adds what some of these steps also held: before PyTorch 1.11,
 # softmax kept its input as well as its result, and DistributedDataParallel holds a copy of the
 # gradients. `recorded/published.csv` has every condition and address, and
 # `course/recorded/make/published.py` reruns it all.
@@ -95,8 +95,8 @@ print(summary(peaks))
 # the memory from the driver, and notes that CUDA itself takes 1343 MB, so we add those to our
 # predictions. (Its MB are MiB.)
 #
-# The first printed line predicts the three rows with today's defaults: fused attention, fused
-# AdamW, gradients set to None.
+# The first printed line predicts the table's three rows with today's defaults: fused attention,
+# fused AdamW, gradients set to None.
 
 # %% id="guide-step"
 LARGE = {"hidden_size": 1024, "num_hidden_layers": 24, "intermediate_size": 4096}
@@ -331,10 +331,10 @@ pd.crosstab(ladder.answer, ladder.ran.map({0: "ran out", 1: "ran"}))
 # %% [markdown] id="read-ladder"
 # Nearly every wrong decision is about a step that ran out of memory although the rule says that it
 # runs. `predict` calls nearly all of these steps *close*: the tensors would have fit, but the
-# allocator needed more. It rounds a large tensor's segment up to 2 MiB. (`--torch` counts that for
-# a PyTorch before 2.1, which has no expandable segments to join them.) The free memory is also
-# fragmented, which only an emulated card shows. So for the first 155 models, we ran the decisions
-# nearest the limit, and every wrong one, on an emulated RTX 3090 with the same room.
+# allocator needed more. It rounds a large tensor's segment up to a multiple of 2 MiB. (`--torch`
+# counts that for a PyTorch before 2.1, which has no expandable segments to join them.) The free
+# memory is also fragmented, which only an emulated card shows. So for the first 155 models, we ran
+# the decisions nearest the limit, and every wrong one, on an emulated RTX 3090 with the same room.
 
 # %% id="ladder-asked"
 asked = ladder.dropna(subset="emulated_ran")
@@ -360,7 +360,7 @@ why.groupby("cause").agg(decisions=("model", "size"), models=("model", "nunique"
 #
 # The authors of [Liger-Kernel](https://github.com/linkedin/Liger-Kernel) measured single operations
 # of PyTorch and transformers on five GPUs. (We rebuilt four kinds after our first figures for them
-# were far off.) Others published whole runs: adapters on FLUX.2, CogVideoX, chat models from 2023,
+# were far off.) Others published whole runs: FLUX.2 adapters, CogVideoX, chat models from 2023,
 # detectors, and image models with the estimate of an academic tool.
 # `course/recorded/make/operations.py` and `whole_runs.py` rebuild each step.
 
@@ -602,7 +602,7 @@ figures.agreement(points, title="Predicted against published, from 32 MiB on")
 # </details>
 #
 # **2.** [Unsloth's table](https://unsloth.ai/blog/llama3-3) says how many tokens fit when you
-# fine-tune Llama 3.1 8B with QLoRA. From row to row, how many tokens does each further GB bring?
+# fine-tune Llama 3.1 8B with QLoRA. From row to row, how many tokens does each further GB add?
 # What follows from that?
 #
 # | GPU | Hugging Face | Unsloth |

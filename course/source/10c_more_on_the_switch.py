@@ -253,7 +253,7 @@ bert.map(lambda n: "-" if pd.isna(n) else f"{n:.1f}")
 # three figures is about right in some setting, but no setting fits all three. 24 GB needs eager
 # attention, and with eager attention 4 x 4 takes more than 8 GB. The fused kernel brings 4 x 4
 # below 8 GB, but also brings 16 at once far below 24 GB. With plain AdamW, 5 GB is impossible:
-# weights, gradients and states alone take 16 bytes per parameter, which is more.
+# weights, gradients and states alone take more, 16 bytes per parameter.
 
 # %% id="verdict-bert"
 claims.Verdicts(

@@ -376,7 +376,7 @@ def in_forward(head, hidden, targets, size=512):
 # `get_total_flops()`.
 #
 # **Predict.** The usual loss runs three matmuls of tokens x vocabulary x width: one for the logits,
-# and two for the gradients. How many does `InForward` run?
+# and two for the gradients. How many such matmuls do `InForward`'s chunks add up to?
 
 # %% id="guess-matmuls"
 guess = None  # matmuls
@@ -742,8 +742,8 @@ your_run.apply("10d", loss_of=loss_of)
 # $8192 \cdot 128256 \cdot 4$ bytes are 3.9 GiB. A chunk has a sixteenth of that, 250 MiB.
 # </details>
 #
-# **2.** The width is 4096. How many FLOPs do head and usual loss take, forward and backward, and
-# how many do checkpointed chunks add?
+# **2.** In problem 1 the width is 4096. How many FLOPs do the head and the usual loss take, forward
+# and backward, and how many do checkpointed chunks add?
 #
 # <details><summary>Answer</summary>
 #

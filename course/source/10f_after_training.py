@@ -93,7 +93,8 @@ def cache_is_right():
 # prompt. The policy is float32 and trains under autocast with AdamW; reference and engine are
 # bfloat16. The update processes four answers at a time and checkpoints every block.
 #
-# **Predict.** The engine's copy of the weights takes 3.2 GiB. How many GiB does its cache take?
+# **Predict.** The engine's copy of the weights takes 3.2 GiB. How many GiB does its cache take at
+# most?
 
 # %% id="guess-cache"
 guess = None  # GiB

@@ -343,9 +343,9 @@ pd.DataFrame.from_dict(
 # %% [markdown] id="on-paper"
 # ## On paper
 #
-# **1.** An MLP of width 4096 and inner width 14336 keeps its input and four tensors of 14336 in
-# bfloat16 (gate, activated gate, up, product). How much memory do they take for 32768 tokens, and
-# for a tile of 4096?
+# **1.** An MLP of width 4096 and inner width 14336 keeps its input and four tensors of inner width
+# in bfloat16 (gate, activated gate, up, product). How much memory do they take for 32768 tokens,
+# and for a tile of 4096?
 #
 # <details><summary>Answer</summary>
 #

@@ -152,7 +152,7 @@ plots.opposite_bars(found, title=title)
 # pixels (4096 tokens) and its text (333 tokens).
 #
 # **Predict.** In chapter 11, some levels of a U-Net kept far more than ten times as much as others.
-# In this transformer, how many times as much as the lightest block does the heaviest keep?
+# In this transformer, how much does the heaviest block keep, as a multiple of the lightest?
 
 # %% id="guess-flat"
 guess = None  # times
@@ -242,7 +242,7 @@ def counts_layers_in_one_step():
 # blocks. The small Flux has two blocks with two streams, then three with one stream, where text and
 # image tokens are one sequence.
 #
-# **Predict.** How many of the first model's layers run once?
+# **Predict.** With the switch on, how many of the first model's layers run once?
 
 # %% id="guess-outside"
 guess = None  # layers
