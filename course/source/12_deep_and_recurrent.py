@@ -492,7 +492,7 @@ def llama(tokens, strategy, depth):
 
 
 # %% [markdown] id="write-at-depth"
-# **Write.** `at_full_depth`, from `llama(tokens, strategy, depth)`, a dict of bytes by category.
+# **Write.** `at_full_depth`. `llama(tokens, strategy, depth)` returns a dict of bytes by category.
 
 
 # %% id="at-full-depth"
@@ -605,7 +605,7 @@ claims.Verdicts(
 # %% [markdown] id="end"
 # ## What you can now do
 #
-# - Tell from where a network's bytes are whether checkpointing helps it.
+# - Say whether checkpointing helps a network, from where its bytes are.
 # - Find what a forward does besides computing its output, and keep BatchNorm's statistics right.
 # - Predict a deep model from models of two layers and three.
 #

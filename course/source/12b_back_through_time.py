@@ -208,8 +208,8 @@ for name in ("segments", "halving_flat"):
 # Here is a task that shows it. The network reads fifty numbers, each +1 or -1. One of the first ten
 # is marked. After the last number, the network must output the sign of the marked number.
 #
-# The signal must survive fifty steps, so we initialize the gates to keep their units' state for 1
-# to 49 steps (Tallec and Ollivier, 2018).
+# The signal must survive fifty steps, so we initialize the gates to make the state's elements last
+# 1 to 49 steps (Tallec and Ollivier, 2018).
 
 # %% id="task"
 STEPS, WIDTH, WINDOW = 50, 32, 10

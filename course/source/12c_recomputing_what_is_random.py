@@ -8,7 +8,7 @@
 #
 # 1. What if the second run sends a token to a different expert, and does PyTorch notice?
 # 2. What does it cost to save the routing, so that the second run repeats it?
-# 3. What if you recompute nothing, and keep the tensors that autograd saves in 8 bits instead?
+# 3. What if you recompute nothing, and keep autograd's saved tensors in 8 bits instead?
 #
 # **Budget:** 65 minutes, 1 GiB of memory, no GPU needed.
 
@@ -47,9 +47,9 @@ checkpoint = partial(torch_checkpoint, use_reentrant=False)
 # A router scores each token for each expert, and chooses the experts with the best scores. Training
 # needs all experts to be busy, so the router adds noise to the scores (Shazeer et al., 2017), or a
 # bias that rises for experts with too few tokens (DeepSeek-V3, 2024). There are two ways to store
-# the tokens of an expert:
+# an expert's tokens:
 #
-# - *own size*: a tensor with as many rows as there are tokens;
+# - *own size*: a tensor with as many rows as the expert has tokens;
 # - *capacity*: a tensor of fixed size (GShard, 2020). Tokens beyond it are *dropped*: they skip the
 #   experts. Unused rows are ignored.
 
@@ -351,7 +351,7 @@ pd.Series(said).unstack(0)
 # can change for another reason too: if a kernel adds in a different order the second time, two
 # nearly equal scores may change places. Saved routing prevents that too.
 #
-# ## Or keep it in 8 bits
+# ## Or keep activations in 8 bits
 #
 # Without recomputation, there is no second run that could differ. A pack hook (chapter 05) may
 # return anything that `unpack` can turn into a tensor, for example 8-bit numbers instead of 32-bit
@@ -467,8 +467,8 @@ def gpt_step(way):
 # no outliers, and rounding would look better than it is. The hooks get every tensor that a block
 # saves.
 #
-# **Predict.** By what percentage is the gradient off? (For comparison, the line above the table has
-# the error of autocast to bfloat16, which is widely accepted.)
+# **Predict.** By what percentage is the gradient off with 8 bits alone? (For comparison, the line
+# above the table has the error of autocast to bfloat16, which is widely accepted.)
 
 # %% id="guess-8-bits"
 guess = None  # %

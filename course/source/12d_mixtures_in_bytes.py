@@ -114,9 +114,9 @@ large = [row for row in inside if row.num_bytes > 32 * MIB]
 pd.DataFrame([(row.op, row.shape, str(row.num_bytes)) for row in large])
 
 # %% [markdown] id="kept-read"
-# Every token is stored eight times: sorted by expert (`Index`), between the two matmuls (`Split`,
-# `Silu`, `Mul`), and after them (`GroupedMm`), until the eight results are added up. A dense model
-# as large as the *active* parameters doesn't copy rows, so it keeps fewer activations.
+# Every token takes eight rows throughout: sorted by expert (`Index`), between the two matmuls
+# (`Split`, `Silu`, `Mul`), and after them (`GroupedMm`), until the eight results are added up. A
+# dense model as large as the *active* parameters doesn't copy rows, so it keeps fewer activations.
 #
 # Under expert parallelism each rank has some of the experts. The copied rows are then sent to the
 # experts' ranks, and the results are sent back. Each of the two transfers needs a buffer for all
@@ -186,8 +186,9 @@ pd.DataFrame.from_dict(table, orient="index", columns=columns).T
 # MiB.
 # </details>
 #
-# **3.** 64 experts are divided over 8 ranks, and each rank has its own 4096 tokens. How many
-# rows does a rank get if routing is even? What does checkpointing the mixture add to the traffic?
+# **3.** 64 experts are divided over 8 ranks, and each rank has its own 4096 tokens, which go to 8
+# experts each. How many rows does a rank get if routing is even? What does checkpointing the
+# mixture add to the traffic?
 #
 # <details><summary>Answer</summary>
 #
