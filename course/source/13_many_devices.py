@@ -438,8 +438,8 @@ table.round(2)
 # sends twice as much.
 #
 # **Predict.** Four ranks train on two sequences each. What percentage of DDP's peak does stage 3
-# need? For A, subtract 4 from the peak in the last row of the table above. The next cell prints
-# *block* and *rest*.
+# need? For A, subtract 4 from the counted peak of two ranks with micro-batch 2, above. The next
+# cell prints *block* and *rest*.
 
 # %% id="zero-picture"
 block = sum(p.nbytes for p in make_gpt().blocks[0].parameters()) / P
@@ -909,8 +909,8 @@ your_run.apply("13", make=make_divided, update=on_ranks)
 # A ring sends $2 \cdot \frac{7}{8}$ P, or 24.5 GB. That takes about 2 s.
 # </details>
 #
-# **3.** An update has four micro-batches. How many P does a rank send with DDP and `no_sync`, and
-# with stage 3?
+# **3.** An update on eight ranks has four micro-batches. How many P does a rank send with DDP and
+# `no_sync`, and with stage 3?
 #
 # <details><summary>Answer</summary>
 #

@@ -650,9 +650,9 @@ heads = ("boundaries, GiB", "one block inside, GiB", "logits in float32, GiB")
 pd.DataFrame.from_dict(table, orient="index", columns=heads).rename_axis("ranks")
 
 # %% [markdown] id="long-read"
-# Context parallelism divides whatever has tokens. It divides no weights, gradients or states: use
-# FSDP2 for those. Boundaries, one block's inside and the logits also have levers of their own:
-# offload (07d), tiles (10g) and a chunked loss (10d).
+# Context parallelism divides whatever is stored per token. It divides no weights, gradients or
+# states: use FSDP2 for those. Boundaries, one block's inside and the logits also have levers of
+# their own: offload (07d), tiles (10g) and a chunked loss (10d).
 #
 # ## Pipeline and tensor parallelism, compared with one process
 

@@ -202,8 +202,9 @@ pd.DataFrame.from_dict(rows, orient="index", columns=heads).round(2)
 #
 # **Write.** `free_after_use`: hooks that call `weights.free()` when nothing needs the weights any
 # more. Free them after each forward, unless its backward follows immediately, and after the layer's
-# backward (`register_forward_hook`, `register_full_backward_hook`). A hook gets the layer, and its
-# input and output or their gradients. `again.is_on` says whether checkpoint is recomputing.
+# backward (`register_forward_hook`, `register_full_backward_hook`). A forward hook gets the layer,
+# its input and its output; a backward hook gets the layer and their gradients. `again.is_on` says
+# whether checkpoint is recomputing.
 
 
 # %% id="weights"
@@ -347,7 +348,7 @@ error, *_ = four.run(by_hand, frees_always)[0]
 print("\n".join(error.splitlines()[:4]))
 
 # %% [markdown] id="free-read"
-# Hooks that also free during the recomputation raise the error in the report. DeepSpeed's fix, too,
+# Hooks that also free during the recomputation raise the reported error. DeepSpeed's fix, too,
 # keeps a frozen weight whole during the recomputation
 # ([DeepSpeed#8148](https://github.com/deepspeedai/DeepSpeed/pull/8148)). The review of that fix
 # found a second trap: if a layer has no backward, as in a block below the first trained one, no
