@@ -50,8 +50,8 @@ pd.set_option("display.max_colwidth", None)  # show lines of code whole
 #
 # Weights, gradients and AdamW's two states are bfloat16. An update uses four conversations of 5800,
 # 1300, 700 and 392 tokens, 8,192 in all. The usual batch pads them to the longest. The script
-# `course/train/planned.py` does one update by a **plan**, which names a function for each of four
-# choices: batch, block, loss and model. At first these are the plainest functions:
+# `course/train/planned.py` does one update according to a **plan**, which names a function for each
+# of four choices: batch, block, loss and model. At first these are the plainest functions:
 
 # %% id="script"
 print(inspect.getsource(update))
@@ -223,8 +223,8 @@ print(f"packed: {gib:.1f} GiB{beside(guess, gib)}")
 # **Write.** `checkpointed`, which replaces `plainly(block, *args, **kwargs)`. It receives a block's
 # forward and all of the forward's arguments.
 #
-# **Predict.** About half of the packed step is the activations of 32 blocks. How many GiB does the
-# step need after both levers?
+# **Predict.** About half of the packed step's memory is the activations of 32 blocks. How many GiB
+# does the step need after both levers?
 
 # %% id="guess-checkpointed"
 guess = None  # GiB
@@ -690,7 +690,8 @@ with TemporaryDirectory() as folder:
 # PyTorch's AdamW updates all weights at once, so its temporaries are as large as all weights. A
 # *fused* kernel makes no temporaries. How much shorter does the bar get?
 #
-# **Write.** `make_fused`, as `train.make`: seed 0, `train.GPT(config)`, AdamW with a rate of 3e-4.
+# **Write.** `make_fused`, like `train.make` but with a fused AdamW: seed 0, `train.GPT(config)`,
+# learning rate 3e-4.
 
 
 # %% id="make-fused"
@@ -749,8 +750,8 @@ your_run.apply("14", make=make_fused)
 # $16 \cdot (4096 + 14336)$, or 294,912. The layer has 58.7 million, so that is 0.5 %.
 # </details>
 #
-# **3.** Eight cards of 150 TFLOP/s have a link of 100 Gb/s. How many tokens per card
-# must one checkpointed micro-batch of a model with P weights have to hide FSDP2's traffic?
+# **3.** Eight cards of 150 TFLOP/s have a link of 100 Gb/s. To hide FSDP2's traffic, how many
+# tokens per card must one checkpointed micro-batch of a model with P weights have?
 #
 # <details><summary>Answer</summary>
 #

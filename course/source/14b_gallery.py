@@ -72,8 +72,8 @@ from tutorial_lib.units import GIB
 # `python -m tutorial_lib emulate --card t4 --snapshot died.pickle -- python train.py`.
 #
 # **Write.** `alive`, which replays the events. An event is a dict. Its `action` is `alloc` when a
-# block is handed out and `oom` when memory ran out; any other action ends the block's life. `addr`
-# is the block's address, which may be handed out again later.
+# block of memory is handed out and `oom` when memory ran out; any other action ends the block's
+# life. `addr` is the block's address, which may be handed out again later.
 
 
 # %% id="alive"
@@ -142,8 +142,8 @@ by_line("oom_1")
 # block (14).
 #
 # **Predict.** The second run trains well and dies later. GPT-2 has 12 blocks, and each runs the
-# line `activations.py:66` several times in a forward pass. When memory runs out, the tensors of how
-# many forward passes are alive?
+# line `activations.py:66` several times in a forward pass. When memory runs out, how many forward
+# passes' tensors are alive?
 
 # %% id="guess-alive"
 guess = None  # forward passes

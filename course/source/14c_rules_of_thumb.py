@@ -123,8 +123,8 @@ pd.DataFrame({"more time (measured, by the sources)": settled})
 # first is a GPU that isn't filled: it finishes its work faster than the CPU can launch more. There,
 # half a micro-batch takes as long as a whole one, and a checkpoint launches forward a second time,
 # so time both levers. The smallest micro-batch that fills a GPU can be predicted from a sample's
-# FLOPs and bytes, the card's published speed, and the number of operations, each with the launch
-# time that fits 10b's H200:
+# FLOPs and bytes, the card's published speed, and the number of operations, at a launch time fitted
+# to 10b's H200:
 
 # %% id="filled"
 filled = {}
@@ -422,7 +422,7 @@ plans.apply(in_words, axis=1).unstack().rename(columns="{} GiB".format)
 # - A larger card never gets a smaller micro-batch. A tenth of the card is left free (10b).
 # - The planner's plans cost less than the rung "checkpoint each block": they recompute only as much
 #   as the memory requires, and the cheapest stages first.
-# - Where a row says "only with", weights and states don't fit in float32. The planner then shows
+# - Where an entry says "only with", weights and states don't fit in float32. The planner then shows
 #   what would fit, but uses it only if you pass `--optimizer adamw-8bit` or `--precision bf16`,
 #   since both change the training. bfloat16 rounds away any update smaller than 1/512 of its
 #   weight, so the model may learn less.
