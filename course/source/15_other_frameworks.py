@@ -189,7 +189,7 @@ pd.DataFrame({"kept": kept, "peak": peaks}).div(UNIT).round(1)  # in units
 #
 # **Predict.** PyTorch's softmax, norm and GELU are single operations, with a backward written by
 # hand. In JAX each is made of small operations, and each of those keeps its own inputs, compiled or
-# not. Without a wrapper, how many times as many bytes as PyTorch does JAX keep?
+# not. Without a wrapper, JAX keeps how many times as many bytes as PyTorch?
 
 # %% id="guess-jax"
 guess = None  # times
@@ -388,8 +388,8 @@ for name in POLICIES:
 # barrier*, which keeps the recomputation apart from the first run (`prevent_cse=True`). We count
 # the barriers before and after compilation.
 #
-# **Predict.** The three blocks are compiled for a CPU. How many times as many bytes as `none` does
-# `per block` need?
+# **Predict.** The three blocks are compiled for a CPU. `per block` needs how many times as many
+# bytes as `none`?
 
 # %% id="guess-compiled"
 guess = None

@@ -97,9 +97,9 @@ def show(gradients_of):
 
 
 # %% [markdown] id="optax-text"
-# **Predict.** Micro-batches of 24 and 8 images get the same weight in the mean. Of the weight
-# matrices' gradients, take the one that is farthest off: how large is its error, as a percentage of
-# its largest entry?
+# **Predict.** Micro-batches of 24 and 8 images count equally in the mean. Of the weight matrices'
+# gradients, take the one that is farthest off: how large is its error, as a percentage of its
+# largest entry?
 
 # %% id="guess-unequal"
 guess = None
