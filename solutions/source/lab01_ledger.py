@@ -298,7 +298,8 @@ checks.lab01.chain_saved_bytes(chain_saved_bytes)
 #   the optimizer updates. The copy's own gradient is freed after the update.
 #
 # Write `bytes_per_parameter`: count what is in memory between two steps, without Adam's step
-# counts. The check compares fifteen numbers: these five recipes with three optimizers each.
+# counts. The check compares fifteen numbers: five recipes (plain counts as two) with three
+# optimizers each.
 
 
 # %% id="answer-1-4"

@@ -778,7 +778,7 @@ print(f"a checkpointed step takes {ratio:.2f} times as long")
 #
 # Difficulty 2/5 · importance 5/5 · 6 minutes
 #
-# A step without a memory limit *takes* more than it *needs*: the allocator keeps blocks that were
+# A step without a memory limit *takes* more than it *needs*: the allocator keeps memory that was
 # freed, and cuDNN chooses faster algorithms that ask for a workspace. `nvidia-smi` shows what the
 # step takes, plus CUDA's *context*. The authors of xMem (chapter 10b) ran training loops of image
 # models on real GPUs twice: without a limit, and with PyTorch's memory capped. In many capped runs,

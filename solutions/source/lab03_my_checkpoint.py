@@ -920,7 +920,7 @@ checks.lab03.checkpoint(checkpoint)
 # %% [markdown] id="hints-3-6"
 # <details><summary>Hint 1: in which order</summary>
 #
-# Before the function runs, read the surroundings, create the two contexts, hold the arguments, and
+# Before the function runs, read the surroundings, create the two contexts, save the arguments, and
 # create the region. Then run the function under the region's hooks and inside the first context. At
 # the end, set the region's `forward_is_done` to True.
 # </details>

@@ -672,8 +672,8 @@ checks.lab04.fastest_tree(fastest_tree)
 # the budget first, with `smallest_budget(stages)`.
 # </details>
 #
-# **Predict.** With half the peak of keeping everything, by what percentage is the fastest step
-# longer?
+# **Predict.** The budget is half the peak with everything kept. By what percentage is the fastest
+# step longer?
 
 # %% id="guess-half"
 guess = None  # percent
@@ -721,8 +721,8 @@ plots.tradeoff(
 )
 
 # %% [markdown] id="read-plans"
-# Long chains have too many rooms to try, so solvers such as `planning.solve` round bytes up to
-# slots.
+# Long chains have too many values of `room` to try, so solvers such as `planning.solve` round bytes
+# up to slots.
 #
 # ## On a GPU
 #

@@ -128,7 +128,7 @@ checks.lab05.checkpoint_only(checkpoint_only)
 # </details>
 #
 # **Predict.** A checkpoint around each block frees some bytes. With fused attention, what
-# percentage of those bytes does a checkpoint around only each attention module free?
+# percentage of those bytes do checkpoints around the attention modules alone free?
 
 # %% id="guess-attention"
 guess = None  # percent
@@ -344,8 +344,8 @@ print("* backward asks for it")
 # The *greedy* way, as in chapter 07, drops the tensors with the lowest prices first. The *exact*
 # way tries all sets.
 #
-# **Predict.** You may keep 4 units. How many times as many FLOPs as the exact way does the greedy
-# way recompute?
+# **Predict.** You may keep 4 units. The greedy way recomputes how many times as many FLOPs as the
+# exact way?
 
 # %% id="guess-exact"
 guess = None  # times
@@ -789,7 +789,7 @@ checks.lab05.offloading(offloading)
 # </details>
 #
 # **Predict.** PyTorch's `save_on_cpu` copies every saved tensor, weights included. On 8 real
-# blocks, how many times as many bytes as your hooks does it copy?
+# blocks, it copies how many times as many bytes as your hooks?
 
 # %% id="guess-copies"
 guess = None  # times

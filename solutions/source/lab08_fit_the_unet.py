@@ -253,7 +253,8 @@ checks.lab08.backward_in_pieces(backward_in_pieces)
 # (`FULL`) fill the GPU, so 16 images take as long as 32. (The last section measures your GPU.) Then
 # an update takes `max(micro_batch, FULL) / micro_batch` times as long as with full micro-batches.
 #
-# **Predict.** Which is the largest micro-batch of 64, 32, 16 and so on that fits under 7.5 MiB?
+# **Predict.** Of the micro-batches 64, 32, 16 and so on, which is the largest that fits under 7.5
+# MiB?
 
 # %% id="guess-fits"
 guess = None  # images
@@ -749,7 +750,7 @@ checks.lab08.update_that_fits(update_that_fits)
 # ## The run
 #
 # Now run 120 updates under the cap, with the plan that you found. From update 100 on the cap is 5
-# MiB. At update 110 it drops below the floor for one attempt, so that update fails and is repeated.
+# MiB. At update 110 it drops below the floor for one attempt, so this update fails and is repeated.
 
 # %% id="caps"
 UPDATES, LOW = 120, 5 * MIB

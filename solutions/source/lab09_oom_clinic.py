@@ -657,8 +657,8 @@ checks.lab09.memory_and_windows(memory_and_windows)
 # The goal: the gradients equal the plain model's, each block runs twice, and the peak is at most
 # 1.5 times the peak with a checkpoint around each block.
 #
-# **Predict.** The ViT has eight blocks. When the run dies, in how many of them is a `gelu` tensor
-# in memory?
+# **Predict.** The ViT has eight blocks. When the run dies, how many of them have a `gelu` tensor in
+# memory?
 
 # %% id="guess-i"
 guess = None  # blocks
@@ -834,7 +834,8 @@ checks.lab09.died_in_update(died_in_update)
 #
 # ## Who would have noticed?
 #
-# **Predict.** How many of the ten broken runs does one call of `assert_same_training` find?
+# **Predict.** How many of the ten broken runs does `assert_same_training` find, called once for
+# each?
 
 # %% id="guess-found"
 guess = None  # of ten
