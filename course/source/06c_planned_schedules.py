@@ -583,8 +583,8 @@ pd.DataFrame(rows, index=["predicted", "price"]).T
 # | way | a checkpoint around | units more | runs again |
 # |---|---|---|---|
 # | `block` | the block | 0 | 20 |
-# | `halves` | attention, and the MLP | 1 | 18 |
-# | `mlp` | the MLP | 6 | 8 |
+# | `halves` | each half (attention, MLP) | 1 | 18 |
+# | `mlp` | the MLP's half | 6 | 8 |
 # | `kept` | nothing | 15 | 0 |
 #
 # **Write.** `cheapest`. 24 blocks have $4^{24}$ lists of ways: choose for one block, and let
