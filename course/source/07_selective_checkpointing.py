@@ -232,9 +232,9 @@ speeds = {card: (of.half_flops, of.bytes_per_second) for card, of in speeds.item
 figures.roofline(speeds, card="A100", tokens=2048, width=4096)
 
 # %% [markdown] id="roofline-read"
-# This is a *roofline*. An operation takes as long as its arithmetic or its bytes, whichever is
-# longer: left of the ridge, its bytes. Below, the cheapest results to drop come first. Move the
-# sliders, and pick your card.
+# This is a *roofline*. An operation takes as long as its arithmetic or its memory traffic,
+# whichever is longer. Left of the ridge (the dotted line), that's the traffic. In the lower panel,
+# the cheapest results to drop come first. Move the sliders, and pick your card.
 #
 # - **Norms and GELU** need no matmul, but they read and write memory.
 # - **Linear layers** cost $2C$ FLOPs per element, with $C$ inputs. With few tokens they wait for

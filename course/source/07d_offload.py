@@ -590,7 +590,7 @@ ratios["predicted"] = ratios.predicted.where(fits == "yes", "does not fit")
 ratios
 
 # %% [markdown] id="published-read"
-# Except in DeepSpeed's last row, the fastest way was predicted to be fastest, or to tie, and the
+# Except in DeepSpeed's last row, the fastest way was predicted to be fastest (or to tie), and the
 # ways predicted not to fit (with a tenth of the card left free) ran out of memory or crawled. Where
 # copies are hidden, the predicted ratios are close. DeepSpeed's code waits for each copy to the
 # host. The prediction includes that, but `all` took even longer, perhaps because the link was

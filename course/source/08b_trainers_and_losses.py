@@ -139,7 +139,7 @@ def error(seen, wanted):
 # Two models train in micro-batches of 1. One is `OwnModel`. The other's `forward` accepts any
 # keyword argument and ignores it (`**_`), as wrappers do.
 #
-# **Predict.** How many times the right gradient's norm is the second model's error?
+# **Predict.** How large is the second model's error, as a multiple of the right gradient's norm?
 
 # %% id="guess-trainer"
 guess = None  # times
