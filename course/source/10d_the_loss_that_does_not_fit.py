@@ -26,6 +26,8 @@ import tutorial_lib
 from tutorial_lib import blanks, memory, plots
 from tutorial_lib.guesses import beside
 from tutorial_lib.instruments import published
+from tutorial_lib.instruments.planning.run.roofline import Roofline, Speed
+from tutorial_lib.instruments.recorded import FOLDER
 from tutorial_lib.units import GIB, MIB, human_bytes
 
 sys.path.append(str(Path(tutorial_lib.__file__).parents[1] / "course/train"))
@@ -450,8 +452,7 @@ pd.DataFrame.from_dict(rows, orient="index", columns=columns)
 # 2. the slope and the chunk's gradient of the head;
 # 3. in backward, a second copy of both gradients, multiplied by the arriving gradient.
 #
-# For small chunks the third moment is the peak, so even smaller chunks only make the matmuls
-# slower.
+# For small chunks the third moment is the peak.
 #
 # **Write.** `formula`, four lines.
 
@@ -492,6 +493,34 @@ plots.growth(
     xlabel="tokens in a chunk",
     title="Peak of the loss, 1024 tokens, counted",
 )
+
+# %% id="chunk-seconds"
+# @title Chunks in seconds, as published: run this cell; open it to look
+measured = pd.read_csv(FOLDER / "chunked_loss.csv")
+by_roofline = []
+for row in measured.itertuples():  # the head of Llama-3-8B; Liger makes 32 chunks of it
+    for loss_of in (usual, partial(in_forward, size=row.chunk)):
+        with memory.predicting():
+            big = nn.Linear(row.width, row.vocabulary, bias=False, dtype=torch.bfloat16)
+            many = torch.zeros(row.tokens, row.width, dtype=torch.bfloat16)
+            of = torch.zeros(row.tokens, dtype=torch.long)
+            with memory.flop_counter() as counter, Roofline(Speed.of(row.card)) as line:
+                loss_of(big, many.requires_grad_(), of).backward()
+        by_roofline.append((1000 * line.seconds, counter.get_total_flops()))
+plain, chunks = pd.DataFrame(by_roofline[::2]), pd.DataFrame(by_roofline[1::2])
+slow, speed = (plain[0] / measured.usual_ms).agg(["min", "max"]), Speed.of(row.card)
+print(f"{row.source} ({row.liger}, {row.date}), {row.card}; gradients in forward")
+print(f"usual loss: a roofline of {speed.half_flops / 1e12:.0f} TFLOP/s predicts "
+      f"{slow['min']:.1f} to {slow['max']:.1f} times the measured ms")  # fmt: skip
+table = measured[["chunk", "tokens", "usual_ms", "chunked_ms"]].round(0).astype(int)
+table["times, measured"] = (measured.chunked_ms / measured.usual_ms).round(2)
+table["times, by roofline"] = (chunks / plain)[0].round(2)
+table["times, by FLOPs"] = (chunks / plain)[1].round(2)
+table.set_index("chunk")
+
+# %% [markdown] id="chunk-seconds-read"
+# The FLOPs stay the same, but small chunks take longer: each chunk reads the head again, and reads
+# and writes its gradient. Chapter 07's roofline predicts most of that.
 
 # %% [markdown] id="ragged-text"
 # ## The mean over the tokens that count
