@@ -80,7 +80,7 @@ tokens = torch.randint(0, config.vocab_size, (8, config.seq_len))  # (batch, seq
 f"{sum(p.numel() for p in model.parameters()):,} parameters"
 
 # %% [markdown] id="write-step"
-# **Write.** `step`, four lines: one update that starts from `model.loss(tokens)`. In your working
+# **Write.** `step`, four lines: one update with the loss `model.loss(tokens)`. In your working
 # copy, write them in place of `raise NotImplementedError`. While that `raise` is there, our lines
 # run instead; they are in the folded cell below. Each chapter has a few such cells.
 
@@ -323,7 +323,7 @@ logits = None
 # %% [markdown] id="how-labs-work"
 # ## How checks and hints work
 #
-# The chapters in `course/` explain, measure, and leave you a few bodies to write. A lab, in
+# The chapters in `course/` explain, measure, and leave you a few functions to write. A lab, in
 # `labs/`, gives you the signature of a function and a number to reach; you write three to fifteen
 # lines and run the check below them. Suppose that lab 01 asks for the bytes of a model's
 # parameters, and this is your answer:

@@ -166,8 +166,8 @@ pd.DataFrame({"on paper, units": on_paper, "counted, units": counted}).round(2)
 # input and the output of GELU, four each.](figures/block-units.svg)
 #
 # That's sixteen units, more than half of them in the MLP, which is four times as wide inside. (Each
-# norm also keeps two small statistics per row.) This gives a formula for the whole model, with
-# batch $B$, sequence $T$, width $C$, vocabulary $V$ and $L$ layers, in float32:
+# norm also keeps two statistics per token.) This gives a formula for the whole model, with batch
+# $B$, sequence $T$, width $C$, vocabulary $V$ and $L$ layers, in float32:
 #
 # $$ A \approx 4 \, (16 L + 2) \, B T C + 4 \, B T V $$
 #
@@ -497,7 +497,7 @@ claims.Verdicts(
 # %% [markdown] id="summary"
 # ## What you can now do
 #
-# - Write what stays as bytes per parameter, and see when a sum mixes two recipes.
+# - Say in bytes per parameter what stays, and see when a sum mixes two recipes.
 # - Count one block's activations and work out the whole model's, which are linear in depth, batch
 #   and sequence length.
 # - Say at which of the two moments a technique lowers memory, and which of the two is the peak.

@@ -423,7 +423,7 @@ each.assign(sum=each.sum(axis=1))
 # %% [markdown] id="long-sequences"
 # ## Twice the tokens, four times the scores
 #
-# Chapter 01's formula is linear in the sequence length. What does it do to the curve if attention
+# Chapter 01's formula is linear in the sequence length. What happens to the curve if attention
 # stores its scores, one number per head for each pair of tokens?
 
 

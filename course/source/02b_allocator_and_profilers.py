@@ -4,7 +4,7 @@
 # This companion of chapter 02 is optional: no lab and no later chapter needs it. It answers five
 # questions:
 #
-# 1. Who holds the peak?
+# 1. What makes up the peak?
 # 2. Why can an allocation fail although twice its size is free?
 # 3. How do you read a *snapshot*, the allocator's own record of a step?
 # 4. What does a GPU need beyond the tensors?
@@ -44,7 +44,7 @@ from tutorial_lib.units import Bytes, human_bytes
 torch.set_num_threads(1)
 
 # %% [markdown] id="holders-text"
-# ## Who holds the peak?
+# ## What makes up the peak?
 #
 # Which operations made the tensors that exist at the peak? A report's timeline answers that: it
 # says when each storage was allocated and released, and which operation and module made it.
@@ -160,7 +160,7 @@ plots.growth(
 #
 # ## A snapshot
 #
-# `memory.snapshot(path)` records what a block of code requests from PyTorch's allocator. You can
+# `memory.snapshot(path)` records what the code inside it requests from PyTorch's allocator. You can
 # open the file in a web page (docs.pytorch.org/memory_viz). It's a pickle of plain dicts, so a
 # short function can read its events, each with an action, an address and a size.
 #
@@ -389,8 +389,8 @@ print(*warned)
 # %% [markdown] id="read-together"
 # It does: the bytes grow by more than half. The FLOP counter wraps tensors and keeps them alive too
 # long, which hurts a checkpointed step most. So `memory.measure(..., flops=True)` counts FLOPs in a
-# separate step. If you mix the two yourself, a `MeterWarning` says so; one also comes for a
-# compiled model, or one in `eval()`.
+# separate step. If you mix the two yourself, a `MeterWarning` says so. It also warns about a model
+# that is compiled or in `eval()`.
 #
 # ## `tracemalloc` and two training steps
 #
@@ -498,5 +498,5 @@ claims.Verdicts(
 # ## What you can now do
 #
 # - Explain an out-of-memory error with free memory left, and say what `empty_cache()` changes.
-# - Read a snapshot without a GPU, and name the line that holds the peak.
+# - Read a snapshot without a GPU, and name the line whose tensors take the most at the peak.
 # - Check one instrument against another, and run them separately.

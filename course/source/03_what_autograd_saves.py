@@ -270,17 +270,17 @@ chains.round(1)  # in feature maps
 
 # %% [markdown] id="read-in-place"
 # It doesn't lower the peak. ReLU saves its output in both cases. Nothing saves the batch norm's
-# output, which it overwrites; without `inplace`, that's freed a moment later. So `inplace` avoids
-# one temporary tensor in forward, but the peak is in backward. (LeakyReLU differs: normally it
-# keeps its input, but in place it keeps its output, which the next layer keeps anyway. If an
-# operation has saved the overwritten tensor, backward raises an error.)
+# output, which an in-place ReLU overwrites; without `inplace`, that's freed a moment later. So
+# `inplace` avoids one temporary tensor in forward, but the peak is in backward. (LeakyReLU differs:
+# normally it keeps its input, but in place it keeps its output, which the next layer keeps anyway.
+# If an operation has saved the overwritten tensor, backward raises an error.)
 #
 # ## Attention: eager, or fused
 #
 # There's one score for each head and each pair of tokens. *Eager* attention stores all scores, and
 # its softmax keeps them. A fused kernel computes them in tiles. It keeps its inputs, its output and
-# one number per row, and recomputes the scores in the backward pass: checkpointing, built into a
-# kernel.
+# one number per head and token, and recomputes the scores in the backward pass: checkpointing,
+# built into a kernel.
 #
 # A source claims: "attention scores at 32K tokens in bf16 take 2 GB per layer per sample".
 #
@@ -394,9 +394,9 @@ pd.DataFrame(rows, columns=["b", "s", "h", "a", "GPU kernels off", "CPU kernels 
 
 # %% [markdown] id="read-megatron"
 # With a GPU's kernels the totals agree to 0.1 %. (The norms alone are off by more, because the
-# paper leaves out their float32 statistics, two numbers a row.) With a CPU's kernels the total is
-# off by a sixth, because a CPU's dropout mask takes two bytes for each element (a bfloat16) instead
-# of one (a bool).
+# paper leaves out their float32 statistics, two numbers per token.) With a CPU's kernels the total
+# is off by a sixth, because a CPU's dropout mask takes two bytes for each element (a bfloat16)
+# instead of one (a bool).
 #
 # The paper's "mixed precision" keeps 16-bit weights. PyTorch's `autocast` is something else:
 # weights, norms and softmax stay float32, so more is kept (companion [01b](01b_more_levers.ipynb)

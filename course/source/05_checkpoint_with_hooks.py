@@ -361,7 +361,7 @@ medium[["flops_price", "roofline_price", "measured_price"]]  # % more
 # predicted from FLOPs, predicted by a roofline, and measured on two GPUs.
 #
 # **Early stop.** PyTorch stops a recomputation as soon as the last saved tensor is there. Without
-# dropout it stops before the MLP's last linear layer, which saves over a quarter of the extra work.
+# dropout it stops before the MLP's last linear layer, and avoids over a quarter of the extra work.
 # With dropout, the last saved tensor is the mask, which comes after that layer. So "33 %" and "20
 # to 25 %" are both right, for different models.
 #
@@ -624,8 +624,8 @@ figures.lifetimes({"none": measured(), **theirs})
 #
 # ## Side by side
 #
-# We run eight blocks, with dropout on. Three checkpoint functions wrap each block, and
-# `checkpoint_sequential` makes four segments.
+# We run eight blocks, with dropout on. We try three checkpoint functions around each block, and
+# `checkpoint_sequential` with four segments.
 
 # %% id="side-by-side"
 # @title The cases: run this cell; open it to look
@@ -793,12 +793,12 @@ your_run.apply("05", hidden_of=hidden_of)
 # ## On paper
 #
 # **1.** The last tensor that a block saves is made in the last tenth of the block's FLOPs. How much
-# can early stop save?
+# arithmetic can early stop spare?
 #
 # <details><summary>Answer</summary>
 #
 # What comes after that tensor: less than a tenth of the block's forward. If it is the block's very
-# last result, as a dropout mask is, early stop saves nothing.
+# last result, as a dropout mask is, early stop spares nothing.
 # </details>
 #
 # **2.** How much do the inputs of 24 blocks take in float32, at 12 x 1024 tokens of width 1024?

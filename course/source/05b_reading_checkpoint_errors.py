@@ -116,7 +116,7 @@ print("same twice:", twice)
 # get tensors that it would otherwise drop. `save_on_cpu` copies each saved tensor to the host's
 # memory and back.
 #
-# **Predict.** How many tensors does `save_on_cpu` move around eight checkpointed blocks?
+# **Predict.** How many tensors does `save_on_cpu` move if it's around eight checkpointed blocks?
 
 # %% id="guess-moved"
 guess = None  # tensors

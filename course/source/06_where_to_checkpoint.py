@@ -80,7 +80,7 @@ print(f"r = {r:.1f}, under bf16 autocast {mixed:.1f}")
 # The famous $\sqrt n$ is the case $r = 1$, a block that keeps its input and nothing else (Chen et
 # al., 2016). The formula with $r$ is our own.
 #
-# **Write.** $m(s)$ in bytes. Its lowest point must be where the text says, at $2a\sqrt{nr}$.
+# **Write.** $m(s)$ in bytes. Its lowest value must be the text's, $2a\sqrt{nr}$.
 
 
 # %% id="on-paper"
@@ -550,8 +550,8 @@ claims.Verdicts(
 # all, $2\sqrt{96 \cdot 6}$.
 # </details>
 #
-# **2.** There are 48 blocks with $r = 12$. Which needs less: a checkpoint around each block, or
-# around each pair?
+# **2.** There are 48 blocks with $r = 12$. Which needs less memory: a checkpoint around each block,
+# or around each pair?
 #
 # <details><summary>Answer</summary>
 #
@@ -572,7 +572,7 @@ claims.Verdicts(
 #
 # | question | answer |
 # |---|---|
-# | how long a segment | boundaries and inside take the same memory at $s = \sqrt{n/r}$ blocks |
+# | how long a segment | $s = \sqrt{n/r}$ blocks: boundaries and inside take the same memory |
 # | transformers | every block; beyond $2r$ blocks pairs, if activations make the peak |
 # | a block keeps only its input ($r = 1$) | segments of $\sqrt n$ |
 # | price in FLOPs | up to a third of a step, or half with frozen weights; more in a first layer |

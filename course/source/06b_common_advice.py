@@ -78,7 +78,7 @@ print(f"{unbound.count(False)} wrong{beside(guess, unbound.count(False))}: {unbo
 # first layers' backward gets that segment's tensors. PyTorch cannot notice, since both segments
 # have equal shapes.
 #
-# The fix is to pass the segment as an argument, which fixes its value at the call.
+# The fix is to pass the segment as an argument, which binds it at the call.
 
 
 # %% id="bound"

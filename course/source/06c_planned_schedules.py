@@ -80,10 +80,10 @@ figures.boundary_puzzle([6])
 #   `inputs[split]` is held. Then the segment runs again, as a part of its own that has the whole
 #   room, because the later blocks are done by then.
 #
-# Dropping costs one more forward for each block of the segment, plus whatever the segment's own
-# part costs. In both cases the later blocks form another part, with less room. So each way asks the
-# same question about shorter parts, and the cheapest way is the answer. That's the recursion of
-# Beaumont et al. (2019). `@cache` keeps each answer, because the same parts come up over and over.
+# Dropping costs one more forward for each block of the segment, plus whatever runs again inside it.
+# In both cases the later blocks form another part, with less room. So each way asks the same
+# question about shorter parts, and the cheapest way is the answer. That's the recursion of Beaumont
+# et al. (2019). `@cache` stores each answer, because the same parts recur.
 #
 # **Write.** The body of `again`. Begin with the two easy cases: a room below 0, and a part without
 # blocks.
@@ -200,7 +200,7 @@ rows = {name: beside_yours(*sizes) for name, sizes in rules.items()}
 pd.DataFrame(rows, index=columns).T
 
 # %% [markdown] id="rules-read"
-# In the same room, your plan runs no more forwards than the rule:
+# With the same room, your plan runs no more forwards than the rule:
 #
 # - *In fours*: nothing better exists, in room or in forwards.
 # - $\sqrt n$: less room isn't possible, but you save one forward, because keeping a block with $r =
@@ -301,8 +301,8 @@ def schedule_is_a_best_one():
 
 
 # %% [markdown] id="stepper-text"
-# In the room of "segments of four", your planner finds segments of four by itself. Step through its
-# other schedules, and watch where a boundary is stored a second time.
+# With the room of "segments of four", your planner finds segments of four by itself. Step through
+# its other schedules, and watch where a boundary is stored a second time.
 
 # %% id="stepper"
 print(schedule(equal_blocks(12, 5), 0, 11, 22))
@@ -577,8 +577,8 @@ pd.DataFrame(rows, index=["predicted", "price"]).T
 #
 # With chapter 05's checkpoints, `train.py`'s update takes 12 GiB, and nearly all of each block runs
 # forward twice. A 16 GiB card has room to spare. A block of width $C$ can run in four ways. Each
-# adds memory, in units of the block's input, and runs some $C^2$ FLOPs per token again. (The last
-# matmul in a checkpoint doesn't.)
+# adds memory, in units of the block's input, and runs arithmetic again, in units of $C^2$ FLOPs per
+# token. (A checkpoint's last matmul doesn't run again.)
 #
 # | way | a checkpoint around | units more | runs again |
 # |---|---|---|---|
@@ -672,8 +672,8 @@ def hidden_of(model, tokens):
 your_run.apply("06c", hidden_of=hidden_of)
 
 # %% [markdown] id="your-run-read"
-# The plan fills the card. It keeps no block whole: the first 6 units save 12 of what runs again,
-# and the next 9 only 8. With `to="my_train.py"`, the plan goes into your script.
+# The plan fills the card. It keeps no block whole: a block's first 6 units spare 12 of the 20 that
+# run again, the next 9 only 8. With `to="my_train.py"`, the plan goes into your script.
 #
 # ## On paper
 #
