@@ -300,7 +300,7 @@ print(f"{human_bytes(seen.peak_bytes)}, after {seen.peak_at}")
 # Some storages can be looked up: parameters and gradients in the model, states in the optimizer. A
 # storage made while autograd is recording (`torch.is_grad_enabled()`) counts as an activation. One
 # made in backward or in the optimizer, where recording is off, counts as temporary. That's wrong
-# for a new gradient, so `know` corrects its record once the gradient is in `parameter.grad`.
+# for a new gradient, so a second method, `know`, corrects its record once it's in `parameter.grad`.
 # `at_peak` holds the same record, so it's corrected there too.
 #
 # **Write.** Both bodies. In `see`, change the category, then call `super().see` for the rest (step

@@ -84,7 +84,7 @@ pd.Series(sums, lists).map(human_bytes).to_frame("bytes")
 # anyway, so keeping it costs nothing. **Weights are not activations.**
 #
 # `memory.saved` is this instrument with names: which module, which operation, which line. Does it
-# find the same bytes? And which shapes have most of them?
+# find the same bytes? And which shapes take most of them?
 
 # %% id="saved"
 saved = memory.saved(lambda: model.loss(tokens), params_of=model)

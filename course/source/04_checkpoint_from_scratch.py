@@ -1,7 +1,7 @@
 # %% [markdown] id="title"
 # # Checkpointing from scratch
 #
-# PyTorch's file on checkpointing is well over a thousand lines long. The idea takes ten. Most of
+# PyTorch's `checkpoint.py` is well over a thousand lines long. The idea takes ten. Most of
 # the other lines are there because somebody's gradients were wrong.
 #
 # In this chapter you write the ten lines, which discard fifteen sixteenths of what a transformer

@@ -57,7 +57,7 @@ figures.boundary_puzzle([6])
 
 # %% [markdown] id="puzzle-read"
 # A column is one run: it goes up from the nearest boundary to the block whose backward comes next.
-# A tall staircase means that a boundary is missing. Was a slot free when that run began?
+# A tall staircase means that a boundary is missing. Was a slot free when its first run began?
 #
 # <details><summary>One of the best lists</summary>
 #
@@ -526,7 +526,7 @@ widgets.plan_explorer(lambda size: planning.solve(profile, budget_bytes=size), b
 #
 # ViT-H/14 trains on images of 2,688 x 2,688 pixels, as in pathology. A single image has 36,865
 # tokens, so a smaller micro-batch can't help. The 679 million parameters, their gradients and AdamW
-# take 10 GiB in float32, which leaves about 5 GiB of a 16 GiB card.
+# take 10 GiB in float32. Of a 16 GiB card's usable 15, that leaves 5.
 #
 # **Predict.** How many GiB does the step need on top of these 10, with every block checkpointed?
 

@@ -204,8 +204,8 @@ for how in (collate, collate_masked):
 # 0.75 times the right values (transformers 5.23.0).
 #
 # A mixture of experts has a second loss, which balances its routers. The model adds it after the
-# division, so **the `Trainer` adds the whole second loss in each micro-batch**. With four
-# accumulation steps it weighs four times as much as without (Mixtral, transformers 5.23.0). So
+# division, so **the `Trainer` adds the whole second loss in each micro-batch**. Four
+# accumulation steps give it four times its weight (Mixtral, transformers 5.23.0). So
 # divide `router_aux_loss_coef` by the accumulation steps. TRL's DPO trainer does that itself, but
 # its optional `sft` loss is a mean of means (TRL 1.16.0).
 #

@@ -432,8 +432,8 @@ print(*{str(one.message) for one in said if one.category is memory.MeterWarning}
 #
 # Both are from "Gradient Checkpointing" in
 # [Gaurav14cs17/GenAI](https://github.com/Gaurav14cs17/GenAI), folder `08_systems_and_optimization`.
-# That text specifies no attention kernel, precision or optimizer, so we try the usual ones, in
-# decimal gigabytes like the text:
+# That text specifies no attention kernel, precision or optimizer, so we try the usual ones
+# (gigabytes are decimal, as there):
 #
 # - *kernel*: `eager` materializes the attention scores, `sdpa` is PyTorch's fused attention and
 #   today's default;

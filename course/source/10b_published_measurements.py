@@ -214,9 +214,9 @@ shown.assign(equal=(off == 0).sum(), rows=len(off))
 
 # %% [markdown] id="read-h200"
 # `predict` mainly misses workspaces: cuBLAS's, which matters in small steps, and cuDNN's. (From
-# PyTorch 2.15 on, cuBLAS's workspace is freed after each matmul, and `predict` counts it; `--torch`
-# names a release.) The emulated card requests the same bytes as the real one except for cuDNN's
-# workspaces (most for a 3-D U-Net), and usually reserves nearly as many.
+# PyTorch 2.15 on, cuBLAS frees its workspace after each matmul, and `predict --torch 2.15` counts
+# it.) The emulated card requests the same bytes as the real one except for cuDNN's workspaces (most
+# for a 3-D U-Net), and usually reserves nearly as many.
 
 # %% [markdown] id="fits-text"
 # ## What a step needs, and what it takes
@@ -359,9 +359,9 @@ why.groupby("cause").agg(decisions=("model", "size"), models=("model", "nunique"
 # ## Rows that came later
 #
 # The authors of [Liger-Kernel](https://github.com/linkedin/Liger-Kernel) measured single operations
-# of PyTorch and transformers on five GPUs. (We rebuilt four kinds after our first figures for them
-# were far off.) Others published whole runs: FLUX.2 adapters, CogVideoX, chat models from 2023,
-# detectors, and image models with the estimate of an academic tool.
+# of PyTorch and transformers on five GPUs. (We redid four operations after our first figures for
+# them were far off.) Others published whole runs: FLUX.2 adapters, CogVideoX, chat models from
+# 2023, detectors, and image models, with an academic tool's estimates.
 # `course/recorded/make/operations.py` and `whole_runs.py` rebuild each step.
 
 # %% id="operations"

@@ -224,8 +224,8 @@ report
 #
 # The tutorial of chapter 11 promises "2.7 times the throughput" for a transformer of 50 layers that
 # goes from batch 4 to a checkpointed batch of 12. The tutorial uses the same two batches for SD
-# 2.1's U-Net. Can either model process 2.7 times as many samples *a second*? For that, a step with
-# 12 samples may take only 11 % longer than a step with 4, since 3 / 1.11 is 2.7. Yet the larger
+# 2.1's U-Net. Can either model process 2.7 times as many samples *a second*? Then a step with 12
+# samples can take at most 11 % longer than a step with 4, since 3 / 1.11 is 2.7. Yet the larger
 # step does more than three times the work: it has three times the samples, and runs each block's
 # forward twice. We count that work:
 

@@ -406,9 +406,9 @@ plots.ledger_bars(steps, title=title, cards_gib=(24, 48), predicted=list(steps))
 # ## Is it the same training?
 #
 # Now we build a small transformer from diffusers' class for Stable Diffusion 3, with two blocks of
-# width 64. Digits of 8 x 8 pixels replace latents, and each pixel is a token. Like chapter 11's
-# U-Net, the model reads which digit to draw as one token of text, and ten fixed vectors replace a
-# text encoder. The same vector also serves as the summary of the text. As in chapter 11, one image
+# width 64. Digits of 8 x 8 pixels replace latents, and each pixel is a token. As in chapter 11's
+# U-Net, one token of text tells the model which digit to draw, and ten fixed vectors replace a text
+# encoder. The digit's vector is also the summary of the text. As in chapter 11, one image
 # in ten has no word, since guidance compares predictions with and without a word.
 #
 # Unlike chapter 11, but like Stable Diffusion 3 and Flux, we mix latents and noise along a straight

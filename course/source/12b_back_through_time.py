@@ -310,8 +310,8 @@ plots.training_curves(history, xlabel="updates", ylabel="loss", title=title)
 # tells the cell to store the marked number when it appears. The checkpointed network guesses for
 # half of the training, and then learns the task.
 #
-# Truncation is fine if a short horizon is enough, as for much text. But it isn't the same training.
-# Checkpoints over time keep the training the same, at the cost of one more forward.
+# Truncation is fine if a short horizon is enough, as it is for much text. But it isn't the same
+# training. Checkpoints over time keep the training the same, at the cost of one more forward.
 #
 # ## Verdicts
 

@@ -152,8 +152,8 @@ figure
 # %% [markdown] id="time-read"
 # In forward, a block's buffer stays until the next block is gathered. In backward FSDP2 gathers the
 # next block ahead, so that a GPU can receive one block while it computes another. It keeps a
-# block's weights through recomputation and backward, so checkpointing adds no gather. Gradients
-# wait for their reduce-scatter one block longer.
+# block's weights through recomputation and backward, so checkpointing adds no gather. A block's
+# whole gradients stay one block longer, until their reduce-scatter.
 #
 # **Predict.** The next table counts gathers per block and step, with `reshard_after_forward=True`
 # or `False`, plain or checkpointed. How many gathers per block does the row *kept, checkpointed*
@@ -463,8 +463,8 @@ table.round(2)
 # All 4/N P are now on the host. The card holds only the gathered blocks, their gradients and the
 # activations, so more ranks don't lower its peak any further. Prime Intellect restored the option
 # after measuring it on Nemotron Super: 131k tokens took 79.8 of 139.8 GiB with offload, and ran out
-# of memory without ([prime-rl#3052](https://github.com/PrimeIntellect-ai/prime-rl/pull/3052)). (The
-# first problem checks the report's figure for weights and gradients.)
+# of memory without ([prime-rl#3052](https://github.com/PrimeIntellect-ai/prime-rl/pull/3052)).
+# (Problem 1 checks its figure for weights and gradients.)
 #
 # The price is the update on the CPU and the copies over the bus: the shard twice, in forward and in
 # backward, and its gradients once.
@@ -476,7 +476,7 @@ table.round(2)
 #
 # <details><summary>Answer</summary>
 #
-# $120 \cdot 10^9 \cdot 8 / 16 = 60 \cdot 10^9$ bytes, 55.9 GiB. The report says about 60 GiB.
+# $120 \cdot 10^9 \cdot 8 / 16 = 60 \cdot 10^9$ bytes, 55.9 GiB. The pull request says about 60 GiB.
 # </details>
 #
 # **2.** A model's weights take 14 GB, and it trains on 16 machines of 8 cards. How much does a rank

@@ -115,7 +115,7 @@ held = pd.Series(emulated["died"]["held"]) / GIB
 held.head(7).round(2).to_frame("GiB, emulated")
 
 # %% [markdown] id="snapshot-read"
-# Most of the memory is weights. All else is what two blocks keep for backward, mainly in their
+# Most of the memory is weights. The rest is what two blocks keep for backward, mainly in their
 # MLPs. Of the batch's 23,200 positions, 15,008 are padding.
 #
 # ## Lever 1: packing

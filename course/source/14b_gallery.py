@@ -174,8 +174,8 @@ print("".join((SNAPSHOTS / "oom_2.py").read_text().partition("total = 0")[1:]))
 by_line("oom_3")
 
 # %% [markdown] id="third-read"
-# Line 14 of the script itself requested more than half of the memory. Nearly all else is weights
-# and gradients, of equal size. Here is line 14:
+# Line 14 of the script itself requested more than half of the memory. Nearly all the rest is
+# weights and gradients, of equal size. Here is line 14:
 
 # %% id="third-script"
 print((SNAPSHOTS / "oom_3.py").read_text().splitlines()[13].strip())

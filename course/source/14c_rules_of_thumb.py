@@ -139,9 +139,9 @@ for card in ("NVIDIA A100-SXM4-80GB", "Tesla T4"):
 pd.DataFrame(filled)  # predicted
 
 # %% [markdown] id="filled-read"
-# The slower the card and the larger a sample, the fewer samples fill the card. That's why the list
-# has the micro-batch twice: first down to the size that just fills the GPU, then, after the
-# checkpoints, down to one sample.
+# The slower the card and the larger a sample, the fewer samples fill the card. Splitting further
+# costs time, so the list has the micro-batch twice: first down to the size that just fills the GPU,
+# then, after the checkpoints, down to one sample.
 #
 # The second limit is sharding over a slow link, where each micro-batch sends the weights again.
 # There the order is reversed (chapter 14).

@@ -351,7 +351,7 @@ pd.DataFrame(rows, index=peaks).round(1)
 #
 # Batches are ragged: padding tokens have the target `IGNORED`, and in fine-tuning prompt tokens
 # have it too. The mean is over the tokens that count, in the whole window if there are several
-# micro-batches. `loss_sum` is any sum of losses. It can't handle ignored tokens, so pass it only
+# micro-batches. `loss_sum` returns a sum of losses. It can't handle ignored tokens, so pass it only
 # those that count, which also saves matmuls. The goal: compute the window's exact mean, even if a
 # micro-batch has no token that counts. Then that micro-batch's loss is 0, and so are all its
 # gradients.
