@@ -50,7 +50,8 @@ def pick(name: torch.device | str | None = None) -> torch.device:
     """
     if name is None:
         return torch.device("cuda" if has_gpu() else "cpu")
-    there = _names_there()
+    gpus = [f"cuda:{index}" for index in range(torch.cuda.device_count() if has_gpu() else 0)]
+    there = ["cpu", *gpus, *["mps"] * torch.backends.mps.is_available()]
     known = [*there, "cuda"] if has_gpu() else there
     if str(name) in known:
         return torch.device(name)
@@ -180,8 +181,3 @@ def versions() -> dict[str, str]:
         if package in sys.modules:
             found[package] = str(sys.modules[package].__version__)
     return found
-
-
-def _names_there() -> list[str]:
-    gpus = [f"cuda:{index}" for index in range(torch.cuda.device_count() if has_gpu() else 0)]
-    return ["cpu", *gpus, *["mps"] * torch.backends.mps.is_available()]

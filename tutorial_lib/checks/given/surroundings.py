@@ -71,7 +71,8 @@ def note(
 def changed(before: Noted, after: Noted, *, but: Collection[str] = ()) -> list[str]:
     """Name what is another now, but for what may be."""
     names = [name for name in before if name not in but]
-    return [name for name in names if not _all_same(before[name], after[name])]
+    pairs = {name: (before[name], after[name]) for name in names}
+    return [n for n, (a, b) in pairs.items() if len(a) != len(b) or not all(map(_same, a, b))]
 
 
 @contextlib.contextmanager
@@ -91,10 +92,6 @@ def watched(
         yield names
     finally:
         names += changed(before, note(modules, inputs, optimizer), but=ignored)
-
-
-def _all_same(some: list[Any], others: list[Any]) -> bool:
-    return len(some) == len(others) and all(map(_same, some, others))
 
 
 def _same(one: Any, other: Any) -> bool:

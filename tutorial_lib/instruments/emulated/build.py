@@ -12,7 +12,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -120,9 +119,13 @@ def _compile(compiler: str, torch: CudaTorch, out: Path) -> None:
     imported |= stubs.named_functions(torch.packages / "torch/lib/libc10_cuda.so")
     triton = torch.packages / "triton/backends/nvidia/driver.c"  # it compiles this at run time
     if triton.is_file():
-        imported |= stubs.called_functions(triton.read_text(encoding="utf-8"))
+        text = triton.read_text(encoding="utf-8")  # it calls some, and looks others up by name
+        imported |= {*re.findall(r"\bcu[A-Z]\w+(?=\(|\);)", text)}
     missing = imported - stubs.defined_symbols(out.glob("*.o"))
-    source = stubs.write_stubs(missing, _header_texts(headers))
+    names = ("cusolverDn.h", "cusparse.h", "cudnn_*.h")
+    read = [path for folder in headers for name in names for path in sorted(folder.glob(name))]
+    texts = (path.read_text(encoding="utf-8", errors="replace") for path in read)
+    source = stubs.write_stubs(missing, "\n".join(texts))
     (out / "stubs.c").write_text(source, encoding="utf-8")
     _run([compiler, *_OPTIONS, "-c", "stubs.c"], out)
 
@@ -159,12 +162,6 @@ def _fingerprint(torch: CudaTorch) -> str:
     for path in (*sorted(SOURCES.rglob("*.[ch]")), Path(stubs.__file__), Path(__file__)):
         digest.update(b"\0" + path.read_bytes())
     return digest.hexdigest()[:12]
-
-
-def _header_texts(folders: Iterable[Path]) -> str:
-    names = ("cusolverDn.h", "cusparse.h", "cudnn_*.h")
-    paths = [path for folder in folders for name in names for path in sorted(folder.glob(name))]
-    return "\n".join(path.read_text(encoding="utf-8", errors="replace") for path in paths)
 
 
 def _run(command: list[object], folder: Path) -> None:

@@ -27,11 +27,6 @@ def imported_symbols(libraries: Iterable[Path]) -> set[str]:
     }
 
 
-def called_functions(source: str) -> set[str]:
-    """Read which functions of CUDA's driver a C source calls, or names to look them up."""
-    return set(re.findall(r"\bcu[A-Z]\w+(?=\(|\);)", source))
-
-
 def named_functions(library: Path) -> set[str]:
     """Read which functions of CUDA's driver a shared object may look up by their names."""
     found = re.findall(rb"\0(cu[A-Z]\w+)(?=\0)", library.read_bytes())
@@ -63,14 +58,10 @@ def write_stubs(names: Iterable[str], headers: str = "") -> str:
         if _MAKES_A_HANDLE.match(name):
             arguments, body = "void **handle", "*handle = new_handle(); "
         elif _ASKS_A_SIZE.match(name):
-            arguments, body = _sizes(_declared_arguments(name, headers))
+            found = re.search(rf"\b{name}\s*\(([^;{{)]*)\)", headers)
+            arguments, body = _sizes(found[1].split(",") if found else [])
         lines.append(f"long {name}({arguments}) {{ {body}return 0; }}")
     return "\n".join(lines) + "\n"
-
-
-def _declared_arguments(name: str, headers: str) -> list[str]:
-    found = re.search(rf"\b{name}\s*\(([^;{{)]*)\)", headers)
-    return found[1].split(",") if found else []
 
 
 def _sizes(declared: Sequence[str]) -> tuple[str, str]:

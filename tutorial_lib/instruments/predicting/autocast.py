@@ -30,7 +30,9 @@ def cuda_autocast_policy() -> Iterator[None]:
     """Make the CPU's autocast do what CUDA's does, until the block ends."""
     cached: dict[Tensor, Tensor] = {}  # weights in 16 bits, while a block of autocast lasts
     rules: dict[str, Rule] = {
-        **dict.fromkeys(_LISTS["float32"].split(), _in_float32),
+        **dict.fromkeys(
+            _LISTS["float32"].split(), lambda op, *args, **kw: op(*_cast(args, torch.float32), **kw)
+        ),
         **dict.fromkeys(_LISTS["float32_result"].split(), _to_float32),
         **dict.fromkeys(_FLOAT32_NORM, _norm_to_float32),
         **dict.fromkeys(_LISTS["widest"].split(), _in_widest),
@@ -48,17 +50,12 @@ def cuda_autocast_policy() -> Iterator[None]:
     ):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # each registration warns that it overrides one
-            for name in filter(casts_on_cuda, rules):
+            for name in (n for n in rules if operations.has_kernel(f"aten::{n}", "AutocastCUDA")):
                 library.impl(name, _kernel(rules[name], name), "AutocastCPU", allow_override=True)
             for name in _cast_on_cpu_alone():
                 fallthrough = torch.library.fallthrough_kernel
                 library.impl(name, fallthrough, "AutocastCPU", allow_override=True)
         yield
-
-
-def casts_on_cuda(name: str) -> bool:
-    """Say whether CUDA's autocast does anything with an operation, in this version of PyTorch."""
-    return operations.has_kernel(f"aten::{name}", "AutocastCUDA")
 
 
 @functools.cache
@@ -91,10 +88,6 @@ def _cast(value: Any, dtype: torch.dtype) -> Any:
     if isinstance(value, list | tuple):
         return [_cast(item, dtype) for item in value]
     return value.to(dtype) if _is_eligible(value) else value
-
-
-def _in_float32(op: Any, *args: Any, **kwargs: Any) -> Any:
-    return op(*_cast(args, torch.float32), **kwargs)
 
 
 def _in_half(cached: dict[Tensor, Tensor], op: Any, *args: Any, **kwargs: Any) -> Any:

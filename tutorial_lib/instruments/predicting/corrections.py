@@ -91,7 +91,8 @@ class RealSizes(TorchDispatchMode):
             num_bytes = _lstm_workspace(self.kernels, args[0], args[10])
             out = *out[:3], out[3].new_empty(num_bytes)
         if func in _IN_ORDER and out[0] is not None:
-            out = _in_order(out[0]), *out[1:]
+            first = out[0].contiguous(memory_format=suggest_memory_format(out[0]))
+            out = first, *out[1:]
         return out
 
 
@@ -187,8 +188,3 @@ def _lstm_workspace(kernels: str, x: Tensor, hidden: int) -> int:
         steps * batch * padded(hidden, item) * item,  # outputs
     ]
     return sum(-(-part // 4096) * 4096 for part in parts)
-
-
-def _in_order(out: Tensor) -> Tensor:
-    """Return a result in the memory format that a kernel chooses: contiguous, or channels last."""
-    return out.contiguous(memory_format=suggest_memory_format(out))

@@ -126,7 +126,11 @@ def _predicted(
 ) -> MemoryReport:
     with _predicting(kernels, values):
         step, model, optimizer = make_step()
-        _check_device(model)
+        if kinds := {parameter.device.type for parameter in model.parameters()} - {"cpu"}:
+            raise ValueError(
+                f"make_step built its model on {', '.join(sorted(kinds))}, and a prediction needs "
+                "it on the CPU, whose tensors take no memory either: leave the device out."
+            )
         with with_values(), with_own_caches():  # make_step may have imported transformers
             return measure(step, model=model, optimizer=optimizer, **options)
 
@@ -212,15 +216,6 @@ def _workarounds() -> Iterator[None]:
         yield
 
 
-def _check_device(model: nn.Module) -> None:
-    kinds = {parameter.device.type for parameter in model.parameters()} - {"cpu"}
-    if kinds:
-        raise ValueError(
-            f"make_step built its model on {', '.join(sorted(kinds))}, and a prediction needs it "
-            "on the CPU, whose tensors take no memory either: leave the device out."
-        )
-
-
 @contextlib.contextmanager
 def _explain_refusals() -> Iterator[None]:
     """Say of what fake tensors refuse in which line it was, and what to do instead."""
@@ -243,19 +238,15 @@ def _explain_refusals() -> Iterator[None]:
                 f"{_line_of(error)} asks for a tensor of more than 2**63 bytes: choose a smaller "
                 "micro-batch or smaller sizes."
             ) from error
-        if any(words in str(error) for words in _NO_MEMORY) or _is_of_fake_tensors(error):
+        frames = traceback.extract_tb(error.__traceback__)
+        fake_refused = "_subclasses" in Path(frames[-1].filename).parts  # not the operation itself
+        if any(words in str(error) for words in _NO_MEMORY) or fake_refused:
             said = re.split("\n| If you're| INTERNAL", str(error))[0]
             raise CannotPredictError(
                 f"{_line_of(error)} needs a tensor's memory itself ({said}), and a predicted one "
                 "has none: count the real step with memory.measure, smaller if it does not fit."
             ) from error
         raise
-
-
-def _is_of_fake_tensors(error: Exception) -> bool:
-    """Tell whether it was a fake tensor that refused, and not the operation itself."""
-    frames = traceback.extract_tb(error.__traceback__)
-    return "_subclasses" in Path(frames[-1].filename).parts
 
 
 def _line_of(error: Exception) -> str:

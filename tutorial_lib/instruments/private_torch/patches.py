@@ -82,7 +82,7 @@ def with_ddp_on_the_fake_backend() -> Iterator[None]:
 
     with (
         mock.patch.object(parallel.DistributedDataParallel, "forward", forward_with_hook),
-        mock.patch.object(parallel, "_verify_param_shape_across_processes", _none_of_two),
+        mock.patch.object(parallel, "_verify_param_shape_across_processes", _never),
     ):
         yield
 
@@ -105,19 +105,11 @@ def with_weak_references() -> Patch:
 
     `getweakrefs`, asked by `swap_tensors`: torch/utils/__init__.py.
     """
-    return mock.patch("torch.utils.weakref.getweakrefs", _none_of)
+    return mock.patch("torch.utils.weakref.getweakrefs", lambda _: [])  # noqa: PT008
 
 
-def _never(_: Any) -> bool:
+def _never(*_: Any) -> bool:
     return False
-
-
-def _none_of_two(_: Any, __: Any, ___: Any = None) -> None:
-    return None
-
-
-def _none_of(_: Any) -> list[Any]:
-    return []
 
 
 def with_finite_gradients() -> Patch:

@@ -3,7 +3,6 @@
 import difflib
 import tomllib
 from pathlib import Path
-from typing import Any
 
 from tutorial_lib.instruments.published import config_file
 from tutorial_lib.instruments.published.entry import Published
@@ -11,14 +10,11 @@ from tutorial_lib.instruments.published.entry import Published
 
 def _read() -> dict[str, Published]:
     text = Path(__file__).with_suffix(".toml").read_text(encoding="utf-8")
-    return {name: _entry(name, **fields) for name, fields in tomllib.loads(text).items()}
-
-
-def _entry(name: str, config: dict[str, Any] | None = None, **fields: Any) -> Published:
-    """Make an entry; a list is a tuple there, as in the classes' own defaults."""
-    pairs = (config or {}).items()
-    values = {key: tuple(v) if isinstance(v, list) else v for key, v in pairs}
-    return Published(name, config=values, **fields)
+    found = tomllib.loads(text)
+    for fields in found.values():  # a list is a tuple there, as in the classes' own defaults
+        pairs = fields.pop("config", {}).items()
+        fields["config"] = {key: tuple(v) if isinstance(v, list) else v for key, v in pairs}
+    return {name: Published(name, **fields) for name, fields in found.items()}
 
 
 PUBLISHED = _read()
@@ -40,7 +36,7 @@ def find(name: str | Published) -> Published:
         return name
     if name in PUBLISHED:
         return PUBLISHED[name]
-    if config_file.is_place(str(name)):
+    if str(name).endswith(".json") or "/" in str(name) or Path(name).is_dir():  # or the Hub's
         return config_file.read(str(name))
     near = difflib.get_close_matches(str(name).lower(), PUBLISHED, n=3, cutoff=0.4)
     advice = f"Did you mean {' or '.join(near)}? " if near else ""

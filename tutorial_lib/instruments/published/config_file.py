@@ -41,11 +41,6 @@ _NOT_SHAPE = {
 _WAY_OUT = "give a function that builds it, as in --model train.py:make_step"
 
 
-def is_place(name: str) -> bool:
-    """Tell whether a name is that of a file, a folder or a repository on the Hub."""
-    return name.endswith(".json") or "/" in name or Path(name).is_dir()
-
-
 def read(name: str) -> Published:
     """Read what a model is from its `config.json`: a file, a folder with it, a name on the Hub.
 

@@ -79,8 +79,7 @@ def read_source(path: Path) -> list[Cell]:
     for number, raw in enumerate(notebook.cells, start=1):
         first_line = raw.source.strip().split("\n", 1)[0]
         cells.append(_cell(raw, f"{name}, cell {number} ({first_line[:60]!r})"))
-    _refuse_double_ids(cells)
-    _refuse_prose(cells)
+    _refuse(cells)
     return cells
 
 
@@ -131,7 +130,7 @@ def refuse_broken_python(text: str, where: str) -> None:
         raise AuthoringError(f"{where}: line {error.lineno} is no Python: {error.msg}.") from error
 
 
-def _refuse_double_ids(cells: list[Cell]) -> None:
+def _refuse(cells: list[Cell]) -> None:
     first: dict[str, Cell] = {}
     for cell in cells:
         if cell.id in first:
@@ -139,9 +138,6 @@ def _refuse_double_ids(cells: list[Cell]) -> None:
                 f"{cell.where}: id {cell.id!r} is taken by {first[cell.id].where}; choose another."
             )
         first[cell.id] = cell
-
-
-def _refuse_prose(cells: list[Cell]) -> None:
     texts = [(cell.where, cell.text) for cell in cells if cell.kind == "markdown"]
     if cells[0].kind != "markdown" or prose.heading_levels(cells[0].text).count(1) != 1:
         raise AuthoringError(

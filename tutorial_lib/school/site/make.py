@@ -82,7 +82,9 @@ def _write_pages(root: Path, pages: Path, parts: Sequence[str]) -> None:
     for title in parts:
         folder = PARTS[title]
         (pages / folder).mkdir()
-        paths = sorted((root / folder).glob("*.ipynb"), key=_tonight_first)
+        paths = sorted(
+            (root / folder).glob("*.ipynb"), key=lambda path: (path.stem != "tonight", path.name)
+        )
         for path in paths:
             notebook = nbformat.read(path, as_version=4)
             nbformat.write(_as_page(notebook), pages / folder / path.name)
@@ -115,10 +117,6 @@ def _addresses(settings: Settings) -> Iterator[str]:
     else:
         yield "- **Ask, cite:** the course's folder has a `README.md` and a `CITATION.cff`."
     yield "- **Licence:** code Apache-2.0, text and figures CC-BY-4.0."
-
-
-def _tonight_first(path: Path) -> tuple[bool, str]:
-    return path.stem != "tonight", path.name
 
 
 def _title(path: Path) -> str:

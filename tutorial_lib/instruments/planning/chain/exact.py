@@ -35,7 +35,10 @@ def best_ways(costs: Costs) -> list[Way]:
             found = _kept(costs, best, start, end)
             for split in range(start + 1, end + 1):
                 found += _dropped(costs, best, start, split, end)
-            best[start, end] = _frontier(found)
+            kept = best[start, end] = list[Way]()
+            for way in sorted(found, key=lambda way: way[:2]):
+                if not kept or way.extra < kept[-1].extra:
+                    kept.append(way)
     return best[0, count - 1]
 
 
@@ -72,11 +75,3 @@ def _dropped(
             late = 0.0 if isinstance(inside.tree[-1], int) else early
             found.append(Way(needs, again + late + rest.extra + inside.extra, tree))
     return found
-
-
-def _frontier(found: list[Way]) -> list[Way]:
-    kept: list[Way] = []
-    for way in sorted(found, key=lambda way: way[:2]):
-        if not kept or way.extra < kept[-1].extra:
-            kept.append(way)
-    return kept

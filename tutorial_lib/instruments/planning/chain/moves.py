@@ -153,12 +153,9 @@ class Slots:
 
     def seconds(self, moves: Sequence[Move], bytes_per_second: float) -> float:
         """Return the time of a step."""
-        return self.spans(moves, bytes_per_second)[-1].end if moves else self.busy_seconds
-
-    @property
-    def busy_seconds(self) -> float:
-        """Time of a step that waits for no copy."""
-        return sum(self.forward_seconds) + sum(self.backward_seconds)
+        if not moves:  # a step that waits for no copy
+            return sum(self.forward_seconds) + sum(self.backward_seconds)
+        return self.spans(moves, bytes_per_second)[-1].end
 
 
 def _left(ran: Simulation, tree: Tree, skips: Sequence[Skip]) -> list[int]:

@@ -138,7 +138,8 @@ class NestedTable:
     def _splits(self, start: int, end: int) -> Row:
         """Row of times, by slots, for each place to split at."""
         costs = self.costs
-        peaks = self._slots(np.maximum.accumulate(costs.dropped(start, end, end)))
+        dropped = np.maximum.accumulate(costs.dropped(start, end, end))
+        peaks = np.rint(dropped / self.slot).astype(np.int64)
         barred = np.flatnonzero((peaks > self.num_slots) | np.isinf(costs.forward[start:end]))
         last = start + int(barred[0]) if len(barred) else end
         stops = slice(start + 1, last + 1)
@@ -153,9 +154,6 @@ class NestedTable:
         for row, peak in zip(times, peaks.tolist(), strict=False):
             row[:peak] = np.inf
         return times
-
-    def _slots(self, num_bytes: NDArray[np.int64]) -> NDArray[np.int64]:
-        return np.rint(num_bytes / self.slot).astype(np.int64)
 
     def _slots_of(self, num_bytes: int) -> int:
         return round(num_bytes / self.slot)

@@ -148,8 +148,10 @@ class _Search:
     def all(self) -> None:
         """Try every tree without nested segments, the fastest first, and all that it may move."""
         for extra, tree in sorted(_trees(self.costs, 0), key=lambda pair: pair[0]):
-            if self.best is not None and extra >= _extra(self.best):
-                return
+            if best := self.best:
+                kept = sum(s.forward_seconds + s.backward_seconds for s in best.stages)
+                if extra >= best.seconds - kept:
+                    return
             plan = self.evaluate(tree)
             movable = self._movable(plan)
             if plan.slots.schedule(movable, self.budget) is None:
@@ -261,11 +263,6 @@ class _Search:
         least: Seconds = out + both + back
         least[: int(spare / table.slot)] = np.inf
         return least
-
-
-def _extra(plan: Plan) -> float:
-    """Seconds beyond those of the step that keeps everything."""
-    return plan.seconds - sum(s.forward_seconds + s.backward_seconds for s in plan.stages)
 
 
 def _trees(costs: Costs, start: int) -> Iterator[tuple[float, Tree]]:

@@ -41,7 +41,8 @@ class Simulation:
         found = []
         for now, then in zip(self.events, [*self.events[1:], None], strict=True):
             stage = self.stages[now.stage]
-            early = stage.early_stop_seconds if then and _ends_segment(now, then) else 0.0
+            ends = now.kind == "recompute" and now.keeps and then and then.kind == "backward"
+            early = stage.early_stop_seconds if ends else 0.0  # the last one of its segment
             is_back = now.kind == "backward"
             found.append(stage.backward_seconds if is_back else stage.forward_seconds - early)
         return found
@@ -56,11 +57,6 @@ class Simulation:
         """How often each stage's forward runs."""
         runs = [event.stage for event in self.events if event.kind != "backward"]
         return tuple(runs.count(index) for index in range(len(self.stages)))
-
-
-def _ends_segment(now: Event, then: Event) -> bool:
-    """Tell whether a run is the last one of a recomputed segment."""
-    return now.kind == "recompute" and now.keeps and then.kind == "backward"
 
 
 def simulate(stages: Sequence[Stage], tree: Tree, skips: Sequence[Skip] = ()) -> Simulation:

@@ -54,7 +54,7 @@ class Sameness(Tried):
             transformed=seen.transformed,
             moved=seen.moved,
             moves=seen.moves,
-            draws=_kinds(seen.draws),
+            draws=tuple(sorted({*map(_kind, seen.draws)})),
             has_batch_norm=seen.batch_norms > 0,
             untried="" if tried is not None else untried,
         )
@@ -166,9 +166,8 @@ def judge(make: Make, find_stages: FindStages, *, known: Tried | None = None) ->
     return dataclasses.replace(Sameness.of(seen, known, untried), pairs=pairs)
 
 
-def _kinds(draws: Iterable[str]) -> tuple[str, ...]:
-    kinds = ("dropout" if any(word in name for word in _DROPOUT) else "noise" for name in draws)
-    return tuple(sorted(set(kinds)))
+def _kind(name: str) -> str:
+    return "dropout" if any(word in name for word in _DROPOUT) else "noise"
 
 
 def _listed(names: Iterable[str]) -> str:

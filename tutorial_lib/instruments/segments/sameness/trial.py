@@ -104,7 +104,8 @@ def _tried(make: Make, dtype: torch.dtype, has_state: bool) -> Tried:
     if not size:
         raise UntriedError("its gradient is zero")
     effects = [float((corners[0] - corner).norm()) / size for corner in corners[1:3]]
-    allowed = max(_ROUNDINGS * _eps(dtype, some.dtypes), 1e-7 * min(effects))
+    eps = max(torch.finfo(kind).eps for kind in {dtype, *some.dtypes} - _HALVES)
+    allowed = max(_ROUNDINGS * eps, 1e-7 * min(effects))
     if min(effects) < 2 * allowed:
         raise UntriedError("another sample changes next to nothing in its gradient")
     mixed = float((corners[0] - corners[1] - corners[2] + corners[3]).norm()) / size
@@ -112,24 +113,13 @@ def _tried(make: Make, dtype: torch.dtype, has_state: bool) -> Tried:
         return Tried(sums=_is_sum(some, more, batch))
     if _only_weigh(corners, max(allowed, 1e-2 * mixed) * size):
         return Tried(counts=True)
-    if mixed < _clear(dtype, some.dtypes) * min(effects):
+    clear = 0.1 if some.dtypes & _HALVES else 1e-2 if dtype == torch.float32 else 0.0
+    if mixed < clear * min(effects):
         raise _UnclearError
     again = _corner(some, more, batch, *_REPLACED[0])
     if float((again - corners[0]).norm()) > allowed * size:
         raise UntriedError("it doesn't repeat itself with the same random numbers")
     return Tried(compares=True, alone=_has_gradient(make, size))
-
-
-def _eps(dtype: torch.dtype, dtypes: set[torch.dtype]) -> float:
-    """Return the coarsest rounding that is not of a half-precision type."""
-    return max(torch.finfo(kind).eps for kind in {dtype, *dtypes} - _HALVES)
-
-
-def _clear(dtype: torch.dtype, dtypes: set[torch.dtype]) -> float:
-    """Say how much of a sample's effect must depend on another one, to be no rounding."""
-    if dtypes & _HALVES:
-        return 0.1
-    return 1e-2 if dtype == torch.float32 else 0.0
 
 
 def _corner(some: Loss, more: Loss, batch: Sequence[Shared], first: bool, others: bool) -> Tensor:
