@@ -14,27 +14,22 @@ from pathlib import Path
 
 import pytest
 
-from tutorial_lib.instruments import recorded
-from tutorial_lib.instruments.emulated import (
-    CARDS,
-    Room,
-    Verdict,
-    find_card,
-    needed,
-    on_cards,
-    verdict,
-)
-from tutorial_lib.instruments.emulated.verdict import CLOSE
+from tutorial_lib.instruments import emulated, recorded
+from tutorial_lib.instruments.emulated import CARDS, Room, Verdict, find_card, on_cards, place
+from tutorial_lib.instruments.emulated.blocks import WORKSPACES, Placed
+from tutorial_lib.instruments.emulated.verdict import CLOSE, IN_BLOCKS, TAKES_IN_BLOCKS
 from tutorial_lib.instruments.planning.run.roofline import LASTS, RESTS_ON, TIMED, Speed
-from tutorial_lib.memory.report import MemoryReport
 from tutorial_lib.memory.timeline import Life
 from tutorial_lib.units import GIB, MIB
 
 FOLDER = Path(__file__).parents[1] / "course/recorded"
-DECISIONS, LADDER, CAUSES = (
-    list(csv.DictReader((FOLDER / f"{name}.csv").read_text("utf-8").splitlines()))
-    for name in ("fits", "ladder", "ladder_causes")
-)
+
+
+def read(name):
+    return list(csv.DictReader((FOLDER / f"{name}.csv").read_text("utf-8").splitlines()))
+
+
+DECISIONS, LADDER, CAUSES, LEAST = map(read, ("fits", "ladder", "ladder_causes", "least_room"))
 
 
 def answer(decision, of):
@@ -58,9 +53,11 @@ def test_a_verdict_has_three_answers(answered, reserved):
     assert Verdict(int(needs), Room(GIB), reserved).answer == answered
 
 
-@pytest.mark.parametrize(("needs", "told"), [(0.6, False), (0.8, True), (0.99, True), (2, False)])
-def test_where_blocks_may_decide_the_verdict_says_what_to_set(needs, told):
-    assert ("expandable_segments" in str(Verdict(int(needs * GIB), Room(GIB)))) is told
+@pytest.mark.parametrize(("placed", "told"), [(0.94, False), (0.96, True), (1.2, True)])
+def test_where_blocks_may_decide_the_verdict_says_what_to_set(placed, told):
+    said = str(Verdict(GIB // 2, Room(GIB), placed=Placed(int(placed * GIB), GIB)))
+    assert ("expandable_segments" in said) is told
+    assert "expandable_segments" not in str(Verdict(2 * GIB, Room(GIB), placed=Placed(2 * GIB, 1)))
 
 
 @pytest.mark.parametrize(
@@ -69,12 +66,12 @@ def test_where_blocks_may_decide_the_verdict_says_what_to_set(needs, told):
 )
 def test_a_verdict_says_what_it_assumes_of_the_release(release, context, joins):
     room = Room.of("rtx-3090", release)
-    said = Verdict(int(0.9 * room.free), room)
+    needs = int(0.9 * room.free)
+    said = Verdict(needs, room, placed=Placed(needs, needs))
     assert room.card.context == context * MIB
     assert said.as_data()["torch"] == release
     assert ("PyTorch before 1.13 loads all kernels" in str(said)) is (context > 1000)
-    assert ("expandable_segments" in str(said)) is joins
-    assert ("PyTorch before 2.1 can't join free ones" in str(said)) is not joins
+    assert ("PyTorch before 2.1 can't join them" in str(said)) is not joins
 
 
 def test_every_card_is_listed_the_cheapest_first_and_a_price_says_where_it_is_from():
@@ -89,27 +86,37 @@ def test_every_card_is_listed_the_cheapest_first_and_a_price_says_where_it_is_fr
         assert "2026-01-01" < row["read"] <= str(datetime.date.today())
     answers = {row["card"]: row["fits"] for row in rows}
     assert (answers["t4"], answers["rtx-3090"], answers["h100"]) == ("no", "yes", "yes")
-    older = {row["card"]: row["fits"] for row in on_cards(20 * GIB, "1.12")}
+    placed = Placed(21 * GIB, 23 * GIB)
+    older = {row["card"]: row["fits"] for row in on_cards(20 * GIB, "1.12", placed)}
     assert (older["rtx-3090"], older["h100"]) == ("close", "yes")
+    text = Path(emulated.__file__).with_name("prices.toml").read_text("utf-8")
+    assert {key for one in tomllib.loads(text)["lists"] for key in one["dollars"]} <= set(CARDS)
 
 
-def test_a_price_is_of_a_card_that_is_known():
-    path = Path(verdict.__file__).with_name("prices.toml")
-    lists = tomllib.loads(path.read_text("utf-8"))["lists"]
-    assert {key for one in lists for key in one["dollars"]} <= set(CARDS)
+def life(num_mib, born, died, category="activations", phase="forward"):
+    return Life(int(num_mib * MIB), born, died, category, phase, "", "")
 
 
-def test_of_an_older_allocator_large_tensors_take_whole_segments():
-    def life(num_bytes, born, died):
-        return Life(num_bytes, born, died, "activations", "forward", "", "")
+def test_tensors_take_the_segments_that_the_allocator_takes():
+    """One of 2 MiB for small tensors, one of 20 for those to 10 MiB, and whole ones from there."""
+    found = place([life(0.1, 1, 4), life(9, 1, 2), life(9, 1, 4), life(21.1, 3, 4)], 31 * MIB)
+    assert found.reserves == WORKSPACES + (1 + 2 + 20 + 22) * MIB
+    assert found.needs == pytest.approx(found.reserves, abs=2 * MIB)
+    # a segment that is free as a whole goes back where memory is out
+    assert place([life(22, 1, 1), life(30, 2, 3)], 30 * MIB).needs < WORKSPACES + 34 * MIB
+    # and not with the optimizer's state in it, which comes after the first step's activations
+    states = [life(30, 0, None, "optimizer_state", ""), life(1, 3, 3, phase="optimizer")]
+    assert place([*states, life(100, 1, 2)], 130 * MIB).needs > WORKSPACES + 190 * MIB
 
-    lives = [life(10 * MIB + 1, 1, 3), life(1000, 1, None), life(9 * MIB + 1, 4, 5)]
-    report = MemoryReport(peak_bytes=10 * MIB + 1001, timeline=lives)
-    assert needed(report, "1.12") == needed(report, "2.0.1") == 12 * MIB + 1024
-    assert needed(report) == needed(report, "2.1") == 10 * MIB + 1001
-    said = str(Verdict(needed(report, "1.12"), Room(GIB, release="1.12")))
-    assert "12.0 MiB in segments of 2 MiB, of 1.00 GiB" in said
-    assert "segments of 2 MiB" not in str(Verdict(12 * MIB, Room(GIB)))
+
+def test_what_its_blocks_need_is_what_a_step_needed_on_an_h200():
+    rows = [row for row in LEAST if row["allocator"] == "default"]
+    more = [int(row["ran"]) / int(row["placed"]) - 1 for row in rows]
+    assert statistics.median(map(abs, more)) < 0.01
+    assert sum(share <= IN_BLOCKS for share in more) > 0.95 * len(more)
+    low, high = TAKES_IN_BLOCKS
+    shares = [int(row["reserved"]) / int(row["placed_reserves"]) for row in rows]
+    assert sum(low <= share <= high for share in shares) > 0.9 * len(shares)
 
 
 def test_of_a_predictions_answers_one_was_wrong():
@@ -129,26 +136,26 @@ def key(row):
     return row["model"], row["layout"], row["batch"]
 
 
-def size_of(row):
-    return int(row["needed"] or row["predicted"])
+def verdict_of(row):
+    predicted = int(row["predicted"])
+    needs = int(row["needed"] or predicted)  # what is far below the room wasn't placed
+    return Verdict(predicted, RTX_3090, placed=Placed(needs, needs))
 
 
-def test_of_an_rtx_3090_six_answers_were_wrong():
-    answers = [Verdict(size_of(row), RTX_3090).answer for row in LADDER]
-    wrong = [
-        key(row)[:2]
-        for row, answer in zip(LADDER, answers, strict=True)
-        if answer == ("no" if row["ran"] == "1" else "yes")
-    ]
+def test_of_an_rtx_3090_five_answers_were_wrong():
+    answers = [verdict_of(row).answer for row in LADDER]
+    are = zip(LADDER, answers, strict=True)
+    wrong = [key(row)[:2] for row, said in are if said == ("no" if row["ran"] == "1" else "yes")]
     assert sorted(wrong) == [
-        *(("cs3darknet_l", "nchw"), ("dm_nfnet_f4", "nchw"), ("gluon_resnet152_v1s", "nchw")),
-        *(("hrnet_w48", "nhwc"), ("sebotnet33ts_256", "nchw"), ("seresnet152d", "nchw")),
+        *(("cs3darknet_l", "nchw"), ("cs3sedarknet_xdw", "nchw"), ("gluon_resnet152_v1s", "nchw")),
+        *(("hrnet_w48", "nhwc"), ("seresnet152d", "nchw")),
     ]
-    assert answers.count("close") < 0.13 * len(LADDER)
+    assert answers.count("close") < 0.12 * len(LADDER)
 
 
 def test_a_wrong_prediction_has_a_cause():
     runs = {key(row): row for row in LADDER}
+    ran = {k[:2]: int(row["predicted"]) for k, row in runs.items() if row["ran"] == "1"}
     wrong = {k for k, r in runs.items() if (int(r["predicted"]) <= RTX_3090.free) != int(r["ran"])}
     assert {key(row) for row in CAUSES} == wrong
     for row in CAUSES:
@@ -160,6 +167,8 @@ def test_a_wrong_prediction_has_a_cause():
             assert runs[model, layout, batch]["emulated_ran"] in {"0", ""}
         if row["cause"] == "layout":
             assert other is None or other["ran"] == "1"
+        if row["beside"]:  # one of its kind that takes more, and ran
+            assert ran[row["beside"], layout] >= int(runs[model, layout, batch]["predicted"])
 
 
 def test_the_readme_says_how_many_are_right(root):
@@ -170,21 +179,21 @@ def test_the_readme_says_how_many_are_right(root):
     assert f"| {right} end as they did there |" in said
     assert f"answers {answers['yes'] + answers['no']} with yes or no, one of them wrongly" in said
     assert f"calls {answers['close']} close" in said
-    answers = Counter(Verdict(size_of(row), RTX_3090).answer for row in LADDER)
+    answers = Counter(verdict_of(row).answer for row in LADDER)
     asked = [row["emulated_ran"] == row["ran"] for row in LADDER if row["emulated_ran"]]
     assert f"| {len(LADDER)} decisions about {len({row['model'] for row in LADDER})} models" in said
-    assert f"| {sum(asked)} of the {len(asked)} emulated end as there |" in said
-    assert f"answers {answers['yes'] + answers['no']} with yes or no, six of them wrongly" in said
+    assert f"| {sum(asked)} of the {len(asked)} emulated end as they did there |" in said
+    assert f"answers {answers['yes'] + answers['no']} with yes or no, five of them wrongly" in said
     assert f"calls {answers['close']} close |" in said
 
 
 def test_the_readme_says_what_an_h200_measured(root):
     said = " ".join((root / "README.md").read_text(encoding="utf-8").split())
-    measured, emulated, predicted = (
+    measured, on_emulated, predicted = (
         recorded.load(name).rows for name in ("NVIDIA H200", "emulated NVIDIA H200", "predicted")
     )
     asked = {key: row["report"]["requested_bytes"] for key, row in measured.items()}
-    same = sum(emulated[key]["report"]["requested_bytes"] == asked[key] for key in asked)
+    same = sum(on_emulated[key]["report"]["requested_bytes"] == asked[key] for key in asked)
     off = [predicted[key]["report"]["peak_bytes"] / asked[key] - 1 for key in asked]
     assert f"| {len(asked)} training steps of this course, measured on an H200" in said
     assert f"| {same} match, to the byte, what the allocator was asked for" in said
@@ -196,10 +205,7 @@ def test_the_readme_says_what_an_h200_measured(root):
 
 def test_the_readme_says_how_operations_and_whole_runs_agree(root):
     said = " ".join((root / "README.md").read_text(encoding="utf-8").split())
-    operations, runs = (
-        list(csv.DictReader((FOLDER / name).read_text("utf-8").splitlines()))
-        for name in ("operations.csv", "whole_runs.csv")
-    )
+    operations, runs = read("operations"), read("whole_runs")
     runs = [r for r in runs if r["predicted"] and r["kind"] == "reserved" and not r["bound"]]
 
     def off(rows, *parts):
@@ -208,9 +214,8 @@ def test_the_readme_says_how_operations_and_whole_runs_agree(root):
 
     each = off(operations, "predicted", "workspaces")
     assert f"| {len(each)} [single operations]" in said
-    assert (
-        f"off by {statistics.median(each):.2%} in the median; {sum(o < 0.01 for o in each)}" in said
-    )
+    words = f"off by {statistics.median(each):.2%} in the median; {sum(o < 0.01 for o in each)}"
+    assert words in said
     predicted = off(runs, "predicted")
     assert f"| {len(runs)} whole runs of which others published" in said
     words = f"off by {statistics.median(predicted):.1%} in the median, by {max(predicted):.0%} at"
@@ -223,11 +228,7 @@ def test_the_readme_says_how_operations_and_whole_runs_agree(root):
 # ---- seconds: a step lasts as long as its roofline, or as its launches ----
 
 
-OWN, WHOLE = (
-    list(csv.DictReader((FOLDER / f"{name}.csv").read_text("utf-8").splitlines()))
-    for name in ("own_times", "whole_runs")
-)
-WHOLE = [row for row in WHOLE if row["launches"]]
+OWN, WHOLE = read("own_times"), [row for row in read("whole_runs") if row["launches"]]
 
 
 def price(row, of):

@@ -9,6 +9,8 @@ largest that it ran out in and the least that it ran in, down to a five-hundredt
 rows of `record` and the loops of `peers.csv`; each has a process of its own, once with the
 allocator as it is and once with expandable segments (not emulated). What an H200 said with PyTorch
 2.11, and beside it the same of an emulated one, is kept in `course/recorded/least_room.csv`.
+`placed` is what the predicted tensors need in the allocator's blocks, and `placed_reserves` what
+they take when nothing limits them.
 """
 
 from __future__ import annotations
@@ -31,12 +33,14 @@ import fits
 
 from tutorial_lib import device, memory
 from tutorial_lib.instruments import recorded
+from tutorial_lib.instruments.emulated import place
 from tutorial_lib.memory import private_torch
 
 PEERS = {f"{row['model']} {row['optimizer']} {row['batch']}": row for row in fits.read("peers")}
 ROWS = {row.key: row for row in recorded.find_rows() if not row.largest and not row.recipe.shard}
 WITHIN = 0.002
-FIELDS = ("step", "allocator", "predicted", "requested", "reserved", "ran_out", "ran")
+FIELDS = ("step", "allocator", "predicted", "placed", "placed_reserves", "requested", "reserved")
+FIELDS = (*FIELDS, "ran_out", "ran")
 fits.TRANSFORMERS = transformers.__version__  # the loops as such are tried here, not the source's
 
 
@@ -79,8 +83,10 @@ def least_room(name: str, allocator: str) -> dict[str, Any]:
             ran_out = cap
         else:
             ran = cap
-    predicted = int(memory.predict(lambda: make_step(name, "cpu")).peak_bytes)
-    found = {"step": name, "allocator": allocator, "predicted": predicted}
+    report = memory.predict(lambda: make_step(name, "cpu"))
+    placed = place(report.timeline, peak := int(report.peak_bytes))
+    found = {"step": name, "allocator": allocator, "predicted": peak}
+    found |= {"placed": placed.needs, "placed_reserves": placed.reserves}
     return found | free | {"ran_out": ran_out, "ran": ran}
 
 

@@ -7,11 +7,12 @@ PyTorch decides on the host is its own: which kernels, which temporary tensors, 
 its allocator.
 """
 
+from tutorial_lib.instruments.emulated.blocks import Placed, place
 from tutorial_lib.instruments.emulated.build import CudaTorch
 from tutorial_lib.instruments.emulated.cards import CARDS, Card, find_card
 from tutorial_lib.instruments.emulated.environment import find_cuda_torch
 from tutorial_lib.instruments.emulated.run import OUT_OF_MEMORY, Emulated, emulate
-from tutorial_lib.instruments.emulated.verdict import Room, Verdict, needed, on_cards
+from tutorial_lib.instruments.emulated.verdict import Room, Verdict, on_cards
 
 __all__ = [
     "CARDS",
@@ -19,11 +20,12 @@ __all__ = [
     "Card",
     "CudaTorch",
     "Emulated",
+    "Placed",
     "Room",
     "Verdict",
     "emulate",
     "find_card",
     "find_cuda_torch",
-    "needed",
     "on_cards",
+    "place",
 ]

@@ -9,53 +9,37 @@ Source:
 
 from __future__ import annotations
 
-import itertools
 import math
 import tomllib
-from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tutorial_lib.instruments.emulated.blocks import WORKSPACES, Placed
 from tutorial_lib.instruments.emulated.cards import CARDS, LAZY_SINCE, Card, find_card
-from tutorial_lib.units import MIB, human_bytes, parse_bytes
+from tutorial_lib.units import human_bytes, parse_bytes
 
 # With expandable segments, which join free blocks, steps needed at most this share more than was
-# predicted, besides the workspaces that cuBLAS keeps up to PyTorch 2.14 (65 MiB on an H200, 16 on
-# older cards; since 2.15 one at most, which is predicted).
-JOINED, WORKSPACES = 0.1, 65 * MIB
-# Without them, what is free may lie in blocks too small for the next tensor: up to half more, tried
-# on emulated cards (BERT, 24 x 384 tokens, bf16 autocast, blocks checkpointed: 48 %, with them 7).
-FRAGMENTED = 0.5
+# predicted, besides the workspaces that cuBLAS keeps up to PyTorch 2.14 (since 2.15 one at most,
+# which is predicted).
+JOINED = 0.1
+# Without them, this share more than with their tensors in blocks was enough for 19 of 20 steps.
+IN_BLOCKS = 0.05
 # With up to this share more than an emulated card allocated, some runs on real GPUs ran out.
 CLOSE = 0.024
-# What nvidia-smi showed of nine of ten free runs, over what was predicted, and over what the
-# emulated card had reserved.
-TAKES = (1.0, 1.45)
-TAKES_OF_RESERVED = (0.94, 1.04)
+# What nvidia-smi showed of nine of ten free runs, over what was predicted, over what its tensors
+# reserve in blocks, and over what the emulated card had reserved.
+TAKES, TAKES_IN_BLOCKS, TAKES_OF_RESERVED = (1.0, 1.45), (0.9, 1.1), (0.94, 1.04)
 JOINED_SINCE = "2.1"  # the release of PyTorch that brought expandable segments
-# Before, a tensor from 10 MiB on gets whole segments of 2 MiB, a smaller one whole blocks of 512
-# bytes: kMinLargeAlloc, kRoundLarge and kMinBlockSize in c10/cuda/CUDACachingAllocator.cpp (1.12).
-LARGE, SEGMENT, BLOCK = 10 * MIB, 2 * MIB, 512
+
+
+def _more(num_bytes: int, share: float) -> int:
+    return -(-num_bytes * round(1000 + 1000 * share) // 1000)
 
 
 def _is_before(release: str | None, other: str) -> bool:
     numbers = [[int(n) for n in (r or "9.9").split(".")[:2]] for r in (release, other)]
     return numbers[0] < numbers[1]
-
-
-def needed(report: Any, release: str | None = None) -> int:
-    """Return the bytes that a report's step needs: its peak, of an older release in segments."""
-    if not _is_before(release, JOINED_SINCE):
-        return int(report.peak_bytes)
-    changes = Counter[int]()
-    for life in report.timeline:
-        unit = SEGMENT if life.num_bytes >= LARGE else BLOCK
-        size = math.ceil(life.num_bytes / unit) * unit
-        changes[life.born] += size
-        if life.died is not None:
-            changes[life.died + 1] -= size
-    return max(itertools.accumulate(size for _, size in sorted(changes.items())))
 
 
 @dataclass(frozen=True)
@@ -85,39 +69,46 @@ class Room:
     @classmethod
     def for_sure(cls, needs: int) -> Room:
         """Return the least room of which `sure` is so many bytes."""
-        return cls(math.ceil(needs * (1 + JOINED)) + WORKSPACES + 1)
+        return cls(_more(needs, JOINED) + WORKSPACES)
+
+    @property
+    def joins(self) -> bool:
+        """Whether this release of PyTorch has expandable segments."""
+        return not _is_before(self.release, JOINED_SINCE)
 
     @property
     def sure(self) -> int:
         """Bytes that may be predicted of a step that is to run with expandable segments."""
-        return max(1, int((self.free - WORKSPACES) / (1 + JOINED)))
+        return max(1, (self.free - WORKSPACES) * 1000 // _more(1000, JOINED))
 
 
 @dataclass(frozen=True)
 class Verdict:
     """Whether a step fits, and the numbers that decide it."""
 
-    needs: int  # the least that the step needs: its predicted peak, or what was allocated
+    needs: int  # what the tensors hold at once: the predicted peak, or what was allocated
     room: Room  # what there is
     reserved: int | None = None  # what an emulated card reserved for it, where one was asked
+    placed: Placed | None = None  # what a prediction needs and reserves without growing segments
 
     @property
     def answer(self) -> str:
         """`yes`, `no`, or `close` where some runs with such a margin ran out.
 
-        The `yes` to a prediction is one with expandable segments.
+        The `yes` to a prediction is one with expandable segments, if the release has them.
         """
-        sure = self.room.sure if self.reserved is None else int(self.room.free / (1 + CLOSE))
-        if self.needs <= sure:
+        if self.enough <= self.room.free:
             return "yes"
         return "close" if self.needs <= self.room.free else "no"
 
     @property
     def enough(self) -> int:
         """Bytes for PyTorch with which the answer is yes."""
-        if self.reserved is None:
-            return Room.for_sure(self.needs).free
-        return math.ceil(self.needs * (1 + CLOSE)) + 1
+        if self.reserved is not None:
+            return _more(self.needs, CLOSE)
+        if self.placed and not self.room.joins:
+            return _more(self.placed.needs, IN_BLOCKS)
+        return Room.for_sure(self.needs).free
 
     @property
     def takes(self) -> tuple[int, int]:
@@ -125,11 +116,13 @@ class Verdict:
 
         A card's context is in them, where the card is known.
         """
+        size, factors = self.needs, TAKES
+        if self.reserved is not None:
+            size, factors = self.reserved, TAKES_OF_RESERVED
+        elif self.placed:
+            size, factors = self.placed.reserves, TAKES_IN_BLOCKS
+        low, high = (int(size * factor) for factor in factors)
         context = self.room.card.context if self.room.card else 0
-        if self.reserved is None:
-            low, high = (int(self.needs * factor) for factor in TAKES)
-        else:
-            low, high = (int(self.reserved * factor) for factor in TAKES_OF_RESERVED)
         return max(low, self.needs) + context, high + context
 
     def as_data(self) -> dict[str, Any]:
@@ -156,21 +149,23 @@ class Verdict:
         lines = [f"fits: {self.answer}"]
         if self.answer == "close":
             lines[0] += ", since some with so little to spare ran out"
-        without = self.needs * (1 + FRAGMENTED) + WORKSPACES
-        older = self.reserved is None and _is_before(self.room.release, JOINED_SINCE)
-        if self.reserved is None and self.answer != "no" and without > self.room.free:
-            can = "can't join free ones: some steps need up to half more"
-            setting = "  set      PYTORCH_ALLOC_CONF=expandable_segments:True"
-            lines.append(f"  blocks   PyTorch before {JOINED_SINCE} {can}" if older else setting)
-        how = " in segments of 2 MiB" if older else ""
-        lines.append(f"  needs    {human_bytes(self.needs)}{how}, of {where}")
+        if self.placed and self.answer != "no":
+            size = human_bytes(self.placed.needs)
+            if not self.room.joins:
+                lines.append(f"  blocks   {size}, as PyTorch before {JOINED_SINCE} can't join them")
+            elif _more(self.placed.needs, IN_BLOCKS) > self.room.free:
+                setting = "PYTORCH_ALLOC_CONF=expandable_segments:True"
+                lines.append(f"  set      {setting}: without it the blocks need {size}")
+        lines.append(f"  needs    {human_bytes(self.needs)}, of {where}")
         if self.answer != "yes":
             lines.append(f"  enough   {human_bytes(self.enough, up=True)} for PyTorch")
         lines.append(f"  takes    {low} to {high} in nvidia-smi if nothing limits PyTorch")
         return "\n".join(lines + context)
 
 
-def on_cards(needs: int, release: str | None = None) -> list[dict[str, Any]]:
+def on_cards(
+    needs: int, release: str | None = None, placed: Placed | None = None
+) -> list[dict[str, Any]]:
     """Return for each card the answer, the share of its room that is needed, and a list price.
 
     The cheapest comes first; those without a price are last.
@@ -182,7 +177,8 @@ def on_cards(needs: int, release: str | None = None) -> list[dict[str, Any]]:
     found = []
     for key in CARDS:
         room = Room.of(key, release)
-        row = {"card": key, "fits": Verdict(needs, room).answer, "share": needs / room.free}
+        answer = Verdict(needs, room, placed=placed).answer
+        row = {"card": key, "fits": answer, "share": needs / room.free}
         priced = next((one for one in lists if key in one["dollars"]), None)
         price = priced and {"dollars_an_hour": priced["dollars"][key], "source": priced["source"]}
         found.append(row | (price or {}) | ({"read": str(priced["read"])} if priced else {}))

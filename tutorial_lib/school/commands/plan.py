@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tutorial_lib.instruments.emulated import Room, Verdict
-from tutorial_lib.instruments.emulated.verdict import WORKSPACES
+from tutorial_lib.instruments.emulated.blocks import WORKSPACES
 from tutorial_lib.instruments.training import Recipe
 from tutorial_lib.school import bootstrap
 from tutorial_lib.school.commands.messages import is_own, sign_of_life

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
-from tutorial_lib.instruments.emulated import Room, needed
+from tutorial_lib.instruments.emulated import Room, Verdict, place
 from tutorial_lib.instruments.training import Attention, OptimizerName, Precision, Recipe, Shard
 from tutorial_lib.instruments.training.user_function import SAMPLE
 from tutorial_lib.units import human_bytes
@@ -148,37 +148,37 @@ _LESS = {"checkpointing": "per-block", "optimizer": "adamw-8bit", "precision": "
 
 
 def largest_micro_batch(
-    peak: Callable[[int], int], limit: int, untried: Sequence[str] = tuple(_LESS)
+    enough: Callable[[int], int], limit: int, untried: Sequence[str] = tuple(_LESS)
 ) -> int:
     """Find the largest micro-batch whose step stays within a budget.
 
-    A peak grows along straight lines with bends. Once a size that fits and one that does not are
+    That grows along straight lines with bends. Once a size that fits and one that does not are
     known, the guess on the line between them and the middle are tried in turn. If not even one
     sample fits, the error says what it would take.
 
     Args:
-        peak: Predicts the bytes of a step with so many samples.
+        enough: Predicts the bytes with which so many samples are sure to fit.
         limit: Bytes.
         untried: Options that an error may advise.
     """
-    peak = functools.cache(peak)
-    if peak(1) > limit:
+    enough = functools.cache(enough)
+    if enough(1) > limit:
         ways = [f"--{name} {_LESS[name]}" for name in untried]
-        ways = [*ways, f"--fits {to_type(Room.for_sure(peak(1)))}"]
+        ways = [*ways, f"--fits {to_type(Room(enough(1)))}"]
         raise ValueError(
-            f"One sample takes {human_bytes(peak(1))}, and {human_bytes(limit)} are sure to fit: "
-            f"try {', '.join(ways[:-1])}{' or ' if ways[1:] else ''}{ways[-1]}."
+            f"One sample takes {human_bytes(enough(1))} to be sure, and {human_bytes(limit)} are "
+            f"there: try {', '.join(ways[:-1])}{' or ' if ways[1:] else ''}{ways[-1]}."
         )
     fits, too_large, turn = 1, 0, 0  # too_large is 0 while none is known
     while too_large != fits + 1:
         first, last = (fits, too_large) if too_large else (1, fits)
-        slope = (peak(last) - peak(first)) / max(1, last - first)
-        guess = fits + int((limit - peak(fits)) / slope) if slope > 0 else 2 * fits
+        slope = (enough(last) - enough(first)) / max(1, last - first)
+        guess = fits + int((limit - enough(fits)) / slope) if slope > 0 else 2 * fits
         turn += 1
         if too_large and turn % 3 == 0:
             guess = (fits + too_large) // 2
         tried = max(fits + 1, min(guess, too_large - 1 if too_large else 16 * fits))
-        fits, too_large = (tried, too_large) if peak(tried) <= limit else (fits, tried)
+        fits, too_large = (tried, too_large) if enough(tried) <= limit else (fits, tried)
     return fits
 
 
@@ -193,14 +193,16 @@ def fitting(
         return recipe
     from tutorial_lib.instruments.planning.fitting.predictions import predicted
 
-    release: str | None = getattr(options, "torch", None)
+    room = Room.of(options.fits, getattr(options, "torch", None))
 
-    def peak(micro_batch: int) -> int:
+    def enough(micro_batch: int) -> int:
         tell(f"the largest that fits: trying micro-batch {micro_batch}")
-        return needed(predicted(replace(recipe, micro_batch=micro_batch), kernels), release)
+        report = predicted(replace(recipe, micro_batch=micro_batch), kernels)
+        placed = None if room.joins else place(report.timeline, report.peak_bytes)
+        return Verdict(report.peak_bytes, room, placed=placed).enough
 
     untried = [name for name, less in _LESS.items() if getattr(recipe, name) != less]
-    found = largest_micro_batch(peak, Room.of(options.fits, release).sure, untried)
+    found = largest_micro_batch(enough, room.free, untried)
     return replace(recipe, micro_batch=found)
 
 

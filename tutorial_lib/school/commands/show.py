@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from tutorial_lib.instruments.emulated import Room, Verdict, needed, on_cards
+from tutorial_lib.instruments.emulated import Room, Verdict, on_cards, place
 from tutorial_lib.instruments.training import Recipe
 from tutorial_lib.school.commands.recipe_options import sequence_length
 from tutorial_lib.units import Bytes
@@ -34,12 +34,12 @@ def show(
 ) -> None:
     """Print a report as a table, or as JSON together with what was asked."""
     by, applied = options.by, _applied(network, recipe.checkpointing)
-    depth = _depth(report) if by == "module" else None
-    held = {} if by is None else report.by(by, depth=depth)
+    held = {} if by is None else report.by(by, depth=_depth(report) if by == "module" else None)
     release: str | None = getattr(options, "torch", None)
-    needs = needed(report, release)
-    verdict = options.fits and Verdict(needs, Room.of(options.fits, release))
-    cards = on_cards(needs, release) if getattr(options, "cards", False) else []
+    needs, on_all = int(report.peak_bytes), getattr(options, "cards", False)
+    placed = place(report.timeline, needs) if options.fits or on_all else None
+    verdict = options.fits and Verdict(needs, Room.of(options.fits, release), placed=placed)
+    cards = on_cards(needs, release, placed) if on_all else []
     seconds: dict[str, Any] | None = getattr(options, "seconds", None)
     if options.json:
         from tutorial_lib.memory.report import as_data
@@ -130,16 +130,13 @@ def _print_table(rows: Iterable[tuple[str, ...]]) -> None:
 
 def _print_cards(cards: list[dict[str, Any]]) -> None:
     """Print which cards fit, the cheapest first, and where each price is from."""
-    rows = [
-        (f"{row['card']:<10}{row['fits']:>6}", f"{row['share']:.0%}", _price(row)) for row in cards
-    ]
-    _print_table([("card        fits", "of its room", "$/h"), *rows])
+    rows = [("card        fits", "of its room", "$/h")]
+    for row in cards:
+        price = f"{row['dollars_an_hour']:.2f}" if "read" in row else "-"
+        rows.append((f"{row['card']:<10}{row['fits']:>6}", f"{row['share']:.0%}", price))
+    _print_table(rows)
     lists = sorted({(row["read"], row["source"]) for row in cards if "read" in row})
     print("List prices, which move:", "; ".join(f"{source} on {read}" for read, source in lists))
-
-
-def _price(row: dict[str, Any]) -> str:
-    return f"{row['dollars_an_hour']:.2f}" if "read" in row else "-"
 
 
 def _depth(report: MemoryReport) -> int:

@@ -1,0 +1,99 @@
+"""A step's tensors in the blocks of PyTorch's allocator, without expandable segments.
+
+Source:
+    c10/cuda/CUDACachingAllocator.cpp (1.12 to 2.13): `get_free_block`, `should_split`,
+    `free_block`, `release_cached_blocks`, and the sizes at its top.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from bisect import bisect_left, insort
+from collections.abc import Sequence
+from itertools import chain, repeat
+from typing import TYPE_CHECKING, NamedTuple
+
+from tutorial_lib.units import MIB
+
+if TYPE_CHECKING:
+    from tutorial_lib.memory import Life
+
+WORKSPACES = 65 * MIB  # that cuBLAS keeps up to PyTorch 2.14, on an H200; 16 on older cards
+_STEPS = 4  # the first puts the optimizer's state where the activations of the others want to be
+_BLOCK, _SMALL, _SEGMENT, _LARGE = 512, MIB, 2 * MIB, 10 * MIB
+_Order = Sequence[tuple[float, int, int]]  # when, whether something goes, and which
+
+
+class Placed(NamedTuple):
+    """Bytes of the segments in which a step's tensors lie."""
+
+    needs: int  # about the fewest with which such steps run
+    reserves: int  # what they take when nothing limits PyTorch
+
+
+def place(lives: Sequence[Life], peak: int) -> Placed:
+    """Return what steps need whose tensors live so, and hold `peak` bytes at once."""
+    update = [life.born for life in lives if life.born and life.phase == "optimizer"]
+    order = [(0.0, 0, -1)]  # the workspaces come first
+    for n, life in enumerate(lives):
+        is_state = not life.born and life.category == "optimizer_state"
+        order.append((min(update, default=1) if is_state else life.born, 0, n))
+        if life.born or life.died is not None:
+            order.append((math.inf if life.died is None else life.died, 1, n))
+    order.sort()
+    sizes = [*(life.num_bytes for life in lives), WORKSPACES]
+    reserves = _reserved(order, sizes, sys.maxsize)
+    low, high = peak, max(peak, reserves)
+    while high - low > peak // 500 + _SEGMENT:
+        middle = (low + high) // 2
+        low, high = (low, middle) if _reserved(order, sizes, middle) else (middle, high)
+    return Placed(high, reserves)
+
+
+def _reserved(order: _Order, sizes: Sequence[int], room: int) -> int:
+    """Return the bytes of all segments after some steps; 0 where the room was too little."""
+    left, top = room, 0  # bytes, and the next segment's address
+    segments, free, ends = dict[int, int](), dict[int, int](), dict[int, int]()
+    pools: tuple[list[tuple[int, int]], ...] = ([], [])  # free blocks, sorted: small ones, large
+    placed = dict[int, tuple[int, int, bool]]()  # address, bytes, and whether it's large
+
+    def drop(start: int, large: bool) -> int:
+        size, pool = free.pop(start), pools[large]
+        del ends[start + size], pool[bisect_left(pool, (size, start))]
+        return size
+
+    def give(start: int, size: int, large: bool) -> None:
+        if start + size in free:  # joined with its free neighbours
+            size += drop(start + size, large)
+        if start in ends:
+            start = ends[start]
+            size += drop(start, large)
+        free[start], ends[start + size] = size, start
+        insort(pools[large], (size, start))
+
+    for _, goes, n in chain.from_iterable(repeat(order, _STEPS)):
+        if goes and n in placed:
+            give(*placed.pop(n))
+        if goes or n in placed or not sizes[n]:
+            continue
+        size = math.ceil(sizes[n] / _BLOCK) * _BLOCK
+        pool = pools[large := size > _SMALL]
+        if not pool or pool[-1][0] < size:
+            need = 2 * _LARGE if large and size < _LARGE else math.ceil(size / _SEGMENT) * _SEGMENT
+            if need > left:  # segments that are free as a whole go back
+                for start in [at for at, held in segments.items() if free.get(at) == held]:
+                    left += segments[start]
+                    drop(start, segments.pop(start) > _SEGMENT)
+            if need > left:
+                return 0
+            segments[top] = need
+            give(top, need, large)
+            left, top = left - need, top + need + _BLOCK  # segments don't touch
+        held, start = pool[bisect_left(pool, (size, 0))]
+        drop(start, large)
+        if held - size > large * _SMALL:  # the rest is cut off
+            give(start + size, held - size, large)
+            held = size
+        placed[n] = start, held, large
+    return room - left
