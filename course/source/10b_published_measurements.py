@@ -392,23 +392,23 @@ later = pd.read_csv(FOLDER / "whole_runs.csv")
 later["source"] = later.source.str.split("[ :(]").str[0] + ", " + later.kind
 known = later[later.predicted.notna() & later.published.notna() & later.bound.isna()]
 table = {}
-for name in ("predicted", "reserved", "theirs"):
+for name in ("predicted", "placed", "reserved", "theirs"):
     off = 100 * (known[name] / known.published - 1).abs()
     each = off.groupby(known.source)
     table[f"{name}, off by %"], table[f"{name}, most"] = each.median(), each.max()
 print(f"{len(later)} rows: {later.predicted.notna().sum()} have a recipe")
 bounds = later[later.bound.notna() & later.predicted.notna()]
-print(
-    f"{(bounds.predicted <= bounds.published).sum()} of {len(bounds)} upper bounds hold"
-)
+hold = (bounds.predicted <= bounds.published).sum()
+print(f"{hold} of {len(bounds)} upper bounds hold")
 pd.DataFrame(table).assign(rows=known.groupby("source").size()).round(1)
 
 # %% [markdown] id="read-whole-runs"
 # Our predictions are worst for whole runs: `predicted` counts only tensors, and most of the
-# published figures count more. `reserved` is what an emulated card reserved, where we ran one;
-# `theirs` is the academic tool's estimate. For two groups our figures are too low, and we don't
-# know why: CogVideoX with all weights trained, and ms-swift's long texts. `whole_runs.csv` says why
-# the other rows have no recipe. For detectron2 we left out the part that chooses boxes.
+# published figures count more. `placed` is what these tensors reserve in blocks, and `reserved`
+# what an emulated card reserved, where we ran one; `theirs` is the academic tool's estimate. For
+# two groups our figures are too low, and we don't know why: CogVideoX with all weights trained, and
+# ms-swift's long texts. `whole_runs.csv` says why the other rows have no recipe. For detectron2 we
+# left out the part that chooses boxes.
 
 # %% [markdown] id="seconds-text"
 # ## What does checkpointing cost in time?
@@ -557,7 +557,7 @@ for kind, words in (("reserved", "reserve"), ("driver", "show in nvidia-smi")):
     of_kind = known[known.kind == kind]
     evidence[f"What does a whole run {words}? Off by"] = [
         len(of_kind),
-        off_in_median(of_kind, "predicted"),
+        off_in_median(of_kind, "placed"),
         off_in_median(of_kind, "reserved"),
         off_in_median(of_kind, "theirs"),
     ]

@@ -8,9 +8,10 @@
 
 ROWS.csv has a line for each run: its source with commit and file, conditions, peak.
 `whole_steps.py` has a recipe for each kind that its conditions describe; `whole_runs.csv` keeps
-every line, and says of the others why they have no recipe. Lines in it are not run again. Nothing
-was fitted; LitGPT's recipe follows bitsandbytes 0.42 and Lightning, whose source was read only when
-its 4-bit rows had come out a third too low.
+every line, and says of the others why they have no recipe. `placed` is what the predicted tensors
+reserve in the allocator's blocks, where the published figure counts those. Lines in it are not run
+again. Nothing was fitted; LitGPT's recipe follows bitsandbytes 0.42 and Lightning, whose source was
+read only when its 4-bit rows had come out a third too low.
 """
 
 from __future__ import annotations
@@ -31,16 +32,25 @@ sys.path.insert(0, str(Path(__file__).parent))
 from whole_steps import Row, step_for
 
 from tutorial_lib import memory
-from tutorial_lib.instruments.emulated import Room, Verdict, emulate, find_card, find_cuda_torch
+from tutorial_lib.instruments.emulated import (
+    Placed,
+    Room,
+    Verdict,
+    emulate,
+    find_card,
+    find_cuda_torch,
+    place,
+)
 from tutorial_lib.instruments.planning.run.roofline import LASTS, Roofline, Speed
 
 TABLE = Path(__file__).resolve().parents[1] / "whole_runs.csv"
-FIELDS = ("id", "source", "kind", "card", "published", "bound", "outcome", "predicted", "reserved")
-FIELDS = (*FIELDS, "theirs", "seconds", "roofline_seconds", "launches", "hooks", "why")
+FIELDS = ("id", "source", "kind", "card", "published", "bound", "outcome", "predicted", "placed")
+FIELDS = (*FIELDS, "reserved", "theirs", "seconds", "roofline_seconds", "launches", "hooks", "why")
 UNITS = {"bytes": 1, "MiB": 2**20, "GiB": 2**30, "GB, 1024^3 by the code": 2**30, "GB (1e9)": 1e9}
 UNITS["GB"] = 2**30  # Qwen's and detectron2's: probably read where MiB were counted
 CARDS = {"L40S": "l40s", "A100 40": "a100-40", "A100": "a100", "A10G": "a10"}
 SPEEDS = {"a100": "NVIDIA A100-SXM4-80GB", "l40s": "NVIDIA L40S"}
+DRIVERS = {"reserved", "driver"}  # kinds that count blocks, not tensors
 STEPS = 3  # gradients and states are there from the second on
 LIMIT = 120  # seconds for a row: some adapters are made number by number
 
@@ -104,7 +114,10 @@ def predict(path: Path) -> None:
         else:
             signal.setitimer(signal.ITIMER_REAL, LIMIT, 5)  # again, where a callback eats it
             try:
-                found["predicted"] = str(int(memory.predict(make).peak_bytes))
+                report = memory.predict(make)
+                peak = int(report.peak_bytes)
+                placed = place(report.timeline, peak) if found["kind"] in DRIVERS else None
+                found |= {"predicted": str(peak), "placed": str(placed.reserves) if placed else ""}
             except Exception as error:  # what a method does may not run without values
                 found["why"] = f"can't be predicted: {str(error).splitlines()[0][:90]}"
             signal.setitimer(signal.ITIMER_REAL, 0)
@@ -134,7 +147,7 @@ def emulate_reserved(path: Path) -> None:
     """Run what says reserved on an emulated card of its kind, and note what that reserved."""
     rows, torch_build = read(TABLE), find_cuda_torch(TABLE.parents[2])
     for row in rows:
-        if row["predicted"] and row["kind"] in {"reserved", "driver"} and not row["reserved"]:
+        if row["predicted"] and row["kind"] in DRIVERS and not row["reserved"]:
             with tempfile.TemporaryDirectory() as folder:
                 found = Path(folder) / "found"
                 command = ["python", __file__, "--inside", str(path), row["id"], str(found)]
@@ -177,7 +190,7 @@ def print_table() -> None:
             groups[f"{row['source'].partition(' (')[0]}: {row['kind']}"].append(row)
     print(f"{len(rows)} rows, {sum(map(len, groups.values()))} with a recipe and a peak")
     for name, group in groups.items():
-        for of in ("predicted", "reserved", "theirs"):
+        for of in ("predicted", "placed", "reserved", "theirs"):
             off = sorted(abs(off_by(row, of)) for row in group if row[of].isdigit())
             if off:
                 print(
@@ -187,7 +200,9 @@ def print_table() -> None:
     driver = [row for row in rows if row["kind"] == "driver" and row["predicted"]]
     inside = 0
     for row in driver:
-        low, high = Verdict(int(row["predicted"]), Room.of(row["card"])).takes
+        placed = Placed(int(row["placed"]), int(row["placed"]))
+        room = Room.of(row["card"])
+        low, high = Verdict(int(row["predicted"]), room, placed=placed).takes
         inside += low <= int(row["published"]) <= high
     print(f"{inside} of {len(driver)} of the driver's are where --fits says nvidia-smi shows them")
     longer = [

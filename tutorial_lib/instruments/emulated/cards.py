@@ -6,17 +6,18 @@ import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
-from tutorial_lib.units import MIB, parse_bytes
+from tutorial_lib.units import KIB, MIB, parse_bytes
 
-# Bytes of a CUDA context for each multiprocessor: nvidia-smi showed 256 MiB on an RTX 3090, with 82
-# of them (PyTorch 2.7 and CUDA 12.8, InvokeAI's issue 9413), and 426 MiB on an RTX 6000 Ada, with
-# 142 (PyTorch 2.10 and CUDA 13.0, unsloth-zoo's pull request 1053). It grows as kernels are loaded:
-# on an H200, with 132, from 619 to 703 MiB (measured, PyTorch 2.11 and CUDA 13.0).
-CONTEXT_BYTES = 3 * MIB
+# Bytes of a CUDA context for each thread that may be resident, whose stack it holds: nvidia-smi
+# showed 256 MiB on an RTX 3090, of 82 x 1536 threads (PyTorch 2.7 and CUDA 12.8, InvokeAI's issue
+# 9413), and 426 MiB on an RTX 6000 Ada, of 142 x 1536 (PyTorch 2.10 and CUDA 13.0, unsloth-zoo's
+# pull request 1053). It grows as kernels are loaded: on an H200 from 619 to 703 MiB (measured,
+# PyTorch 2.11 and CUDA 13.0), which is taken for all cards of its kind.
+CONTEXT_BYTES, KERNELS = 2 * KIB, 84 * MIB
 _CONTEXT_BYTES = {"9.0": 703 * MIB // 132}
 # Before 1.13, PyTorch had CUDA load all kernels at once: an RTX 3090's context took 1687 MiB
 # (PyTorch 1.8.2 and CUDA 11.1, pytorch's issue 55277). Pull request 86509 made loading lazy.
-LAZY_SINCE, EAGER_BYTES = "1.13", 1687 * MIB - 82 * CONTEXT_BYTES
+LAZY_SINCE, EAGER_BYTES = "1.13", 1687 * MIB - 82 * 1536 * CONTEXT_BYTES
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,7 @@ def find_card(
         key: A key of `CARDS`; capitals, spaces and dashes do not matter.
         memory: Another size of its memory, as in `16GiB`, `24 GB` or plain bytes.
         context: Bytes of a CUDA context, as in `300MiB` or `0`; `None` gives `CONTEXT_BYTES` a
-            multiprocessor, or what was measured of the card's kind.
+            thread, of 1536 at least, or what was measured of the card's kind.
 
     Raises:
         ValueError: For a card that is not known, or a size that is no size.
@@ -81,7 +82,8 @@ def find_card(
     if memory is not None:
         card = dataclasses.replace(card, memory=parse_bytes(memory))
     if context is None:
-        held = _CONTEXT_BYTES.get(card.capability, CONTEXT_BYTES) * card.multiprocessors
+        each = CONTEXT_BYTES * max(1536, card.threads)  # fewer were not measured
+        held = _CONTEXT_BYTES.get(card.capability, each) * card.multiprocessors
         held += EAGER_BYTES * eager
     else:
         held = 0 if context == "0" else parse_bytes(context)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from tutorial_lib.instruments.emulated.blocks import WORKSPACES, Placed
-from tutorial_lib.instruments.emulated.cards import CARDS, LAZY_SINCE, Card, find_card
+from tutorial_lib.instruments.emulated.cards import CARDS, KERNELS, LAZY_SINCE, Card, find_card
 from tutorial_lib.units import human_bytes, parse_bytes
 
 # With expandable segments, which join free blocks, steps needed at most this share more than was
@@ -114,7 +114,7 @@ class Verdict:
     def takes(self) -> tuple[int, int]:
         """Bytes that nvidia-smi shows of the step when nothing limits it, from and to.
 
-        A card's context is in them, where the card is known.
+        A card's context is in them, where the card is known, and what kernels add to it.
         """
         size, factors = self.needs, TAKES
         if self.reserved is not None:
@@ -123,7 +123,7 @@ class Verdict:
             size, factors = self.placed.reserves, TAKES_IN_BLOCKS
         low, high = (int(size * factor) for factor in factors)
         context = self.room.card.context if self.room.card else 0
-        return max(low, self.needs) + context, high + context
+        return max(low, self.needs) + context, high + context + (KERNELS if context else 0)
 
     def as_data(self) -> dict[str, Any]:
         """Return the verdict as plain data, for JSON."""
