@@ -2,8 +2,9 @@
 # # Planned schedules
 #
 # Chapter 06 cut a chain of equal blocks into equal segments. That's no longer best if there's no
-# room for all boundaries, or if the blocks differ. In this chapter you write a planner of ten lines
-# that finds the best schedule, with chapter 06's rules as special cases.
+# room for all boundaries, or if the blocks differ. In this chapter you write a planner of ten
+# lines, with chapter 06's rules as special cases. It finds the best of all schedules that hold a
+# boundary until its backward. (Without that condition, the problem is NP-hard.)
 #
 # **Budget:** 70 minutes, 1 GiB of memory, no GPU needed.
 
@@ -402,9 +403,8 @@ table.assign(
 )[:4]
 
 # %% [markdown] id="profile-read"
-# `profile` ran the model once and counted. In units of a boundary, attention saves 6 and an MLP
-# saves 10, and their forward FLOPs have a ratio of 3 to 4. So checkpointing attention frees fewer
-# bytes for each FLOP that runs again.
+# In units of a boundary, attention saves 6 and an MLP saves 10, and their forward FLOPs have a ratio
+# of 3 to 4. So checkpointing attention frees fewer bytes for each FLOP that runs again.
 #
 # Two simple rules cut inside a block too: checkpoint only attentions, or only MLPs.
 #
@@ -452,7 +452,8 @@ for name in ("none", "per-block", "attention-only", "mlp-only", "every-2"):
 
 
 # %% id="shifted"
-def shifted(tree):  # from blocks 0 to 11 to stages 1 to 12
+# @title From blocks 0 to 11 to stages 1 to 12: run this cell; open it to look
+def shifted(tree):
     return tuple(shifted(i) if isinstance(i, tuple) else i + 1 for i in tree)
 
 
@@ -514,7 +515,8 @@ plots.tradeoff({"your plans": planned, **points}, title=title)
 # Companion [07c](07c_side_by_side.ipynb) plans GPT-2's layout and a U-Net, with a third choice:
 # keep only the results of matmuls.
 #
-# `planning.solve` is your recursion in bytes. Drag the budget: what does a plan give up first?
+# `planning.solve` is your recursion in bytes. Drag the budget: a plan gives up MLPs first, but
+# never the last one. Its backward comes first, so dropping it would free nothing.
 
 # %% id="plan-explorer"
 largest = by_rule["none"][0]
@@ -525,8 +527,9 @@ widgets.plan_explorer(lambda size: planning.solve(profile, budget_bytes=size), b
 # ## A model that only the plan fits
 #
 # ViT-H/14 trains on images of 2,688 x 2,688 pixels, as in pathology. A single image has 36,865
-# tokens, so a smaller micro-batch can't help. The 679 million parameters, their gradients and AdamW
-# take 10 GiB in float32. Of a 16 GiB card's usable 15, that leaves 5.
+# tokens, so a smaller micro-batch can't help. With 32 blocks of width 1280 it has 679 million
+# parameters. With gradients and AdamW, they take 10 GiB in float32. Of a 16 GiB card's usable 15,
+# that leaves 5.
 #
 # **Predict.** How many GiB does the step need on top of these 10, with every block checkpointed?
 
@@ -588,7 +591,7 @@ pd.DataFrame(rows, index=["predicted", "price"]).T
 # | `kept` | nothing | 15 | 0 |
 #
 # **Write.** `cheapest`. 24 blocks have $4^{24}$ lists of ways: choose for one block, and let
-# `cheapest` choose for the others.
+# `cheapest` choose for the others. (No way spans two blocks, so this is simpler than `again`.)
 
 # %% id="ways"
 WAYS = {"block": (0, 20), "halves": (1, 18), "mlp": (6, 8), "kept": (15, 0)}

@@ -48,10 +48,11 @@ pd.set_option("display.max_colwidth", None)  # show lines of code whole
 # %% [markdown] id="case-text"
 # ## The run that dies
 #
-# Weights, gradients and AdamW's two states are bfloat16. An update uses four conversations of 5800,
-# 1300, 700 and 392 tokens, 8,192 in all. The usual batch pads them to the longest. The script
-# `course/train/planned.py` does one update according to a **plan**, which names a function for each
-# of four choices: batch, block, loss and model. At first these are the plainest functions:
+# Weights, gradients and AdamW's two states are bfloat16. (That rounds away any update smaller than
+# 1/512 of its weight: 08c.) An update uses four conversations of 5800, 1300, 700 and 392 tokens,
+# 8,192 in all. The usual batch pads them to the longest. The script `course/train/planned.py` does
+# one update according to a **plan**, which names a function for each of four choices: batch, block,
+# loss and model. At first these are the plainest functions:
 
 # %% id="script"
 print(inspect.getsource(update))
@@ -201,8 +202,8 @@ RTX = "NVIDIA GeForce RTX 4090"
 print(f"as written: {pull('as written', same=False):.1f} GiB")
 
 # %% [markdown] id="predict-packed"
-# **Predict.** There are now 8,192 positions instead of 23,200. Weights, gradients and states take
-# 60 GiB for any batch. How many GiB does the packed step need?
+# **Predict.** There are now 8,192 positions instead of 23,200. At the peak, weights and states take
+# 45 GiB for any batch; no gradients are there yet. How many GiB does the packed step need?
 
 # %% id="guess-packed"
 guess = None  # GiB
@@ -337,7 +338,8 @@ print(f"LoRA: {gib:.1f} GiB; first losses of the twin:")
 print(*(f"{first_loss(plans[name]):.3f}" for name in ("checkpoints", "LoRA")))
 
 # %% [markdown] id="four-text"
-# The step fits, and leaves a few GiB for CUDA's context and fragmentation.
+# The step fits on 24 GiB, and leaves a few for CUDA's context and fragmentation. On a 12 GiB card
+# it doesn't.
 #
 # ## Lever 5: the frozen weights in 4 bits
 #
@@ -521,11 +523,13 @@ pd.Series(measured).map("{:.2f} times".format).to_frame("the step took, measured
 # %% [markdown] id="measured-read"
 # - Checkpoints add a quarter here, not a third, because the optimizer's update isn't repeated.
 # - LoRA avoids the weights' gradients and most of the update, but adds thin matmuls for each token.
-#   With 8,192 tokens the step took *longer*, so don't use LoRA for speed.
+#   With 8,192 tokens the step took *longer*, although the roofline makes it faster. So don't use
+#   LoRA for speed.
 # - **4 bits cost most when tokens are few.** Dequantizing a weight takes the same time for any
 #   number of tokens.
-# - Offload adds a third if its copies share a stream with the arithmetic. On a separate stream, a
-#   block of width 4096 computes long enough to hide its copies (07d).
+# - Offload adds a third if its copies share a stream with the arithmetic. The roofline counts no
+#   copies to the host. On a separate stream, a block of width 4096 computes long enough to hide
+#   them (07d).
 
 # %% [markdown] id="eight-text"
 # ## All weights, on eight cards
@@ -548,7 +552,8 @@ title = "One of eight cards, all weights trained, predicted"
 plots.ledger_bars(of_eight, title=title, cards_gib=(24, 48), predicted=[*of_eight])
 
 # %% [markdown] id="link-text"
-# On 24 GiB cards only the second, checkpointed way fits. Larger cards fit both. Which is faster?
+# With the usual loss, only the second, checkpointed way fits on 24 GiB cards. Larger cards fit
+# both. Which is faster?
 #
 # A forward of all 8,192 tokens takes $f$ seconds, backward takes $2f$, and checkpoints add another
 # $f$. FSDP2 also gathers all weights for forward and again for backward, and scatters the
@@ -620,7 +625,8 @@ took.round(1).rename_axis(columns="seconds, worked out")
 #
 # ## The plan
 #
-# Which row of the levers' table do you choose? The fastest that fits, with 2 GiB left free.
+# Which row of the levers' table do you choose, on a card of 24 GiB or of 12? The fastest that fits,
+# with 2 GiB left free.
 #
 # **Write.** `fastest`.
 
@@ -670,6 +676,7 @@ def chooses_the_fastest():
 # the twin twice: by the plan, and with the plainest batch, block and loss.
 
 # %% id="write"
+print(f"on 12 GiB: {fastest(table, 12 - 2)}\n")
 name = fastest(table, CARD_GIB - 2)
 chosen = {part: function.__name__ for part, function in plans[name].items()}
 chosen["GiB"] = round(table[name][0], 1)
