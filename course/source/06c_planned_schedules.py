@@ -403,8 +403,8 @@ table.assign(
 )[:4]
 
 # %% [markdown] id="profile-read"
-# In units of a boundary, attention saves 6 and an MLP saves 10, and their forward FLOPs have a ratio
-# of 3 to 4. So checkpointing attention frees fewer bytes for each FLOP that runs again.
+# In units of a boundary, attention saves 6 and an MLP saves 10, and their forward FLOPs have a
+# ratio of 3 to 4. So checkpointing attention frees fewer bytes for each FLOP that runs again.
 #
 # Two simple rules cut inside a block too: checkpoint only attentions, or only MLPs.
 #
