@@ -14,6 +14,7 @@ are frozen.
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import fnmatch
 import functools
@@ -64,27 +65,29 @@ def by_rule(row: Row) -> float:
 
 
 @functools.cache
-def cost(recipe: str, speed: Speed) -> list[float]:
-    """Count a step's FLOPs, predict its seconds by the roofline, count launches and hooks.
+def costs(recipe: str, *speeds: Speed) -> list[list[float]]:
+    """Count a step's FLOPs, predict its seconds by each card's roofline, count launches and hooks.
 
     Args:
         recipe: Its fields, as JSON.
-        speed: Of the card.
+        speeds: Of the cards.
     """
-    with memory.predicting():
+    with memory.predicting(), contextlib.ExitStack() as counting:
         step, *_ = Recipe(**json.loads(recipe)).make_step()
-        with memory.flop_counter() as counter, Roofline(speed) as roofline:
-            step()
-    return [counter.get_total_flops(), roofline.seconds, roofline.launches, roofline.hooks]
+        counter = counting.enter_context(memory.flop_counter())
+        rooflines = [counting.enter_context(Roofline(speed)) for speed in speeds]
+        step()
+    flops = counter.get_total_flops()
+    return [[flops, each.seconds, each.launches, each.hooks] for each in rooflines]
 
 
 def at_depth(recipe: dict[str, Any], depth: Any, speed: Speed) -> list[float]:
     """Return the costs of a step; of many equal blocks, from those of two and of three."""
     if depth is None:
-        return cost(json.dumps(recipe), speed)
+        return costs(json.dumps(recipe), speed)[0]
     field, blocks = depth
     two, three = (
-        cost(json.dumps(recipe | {"overrides": recipe["overrides"] | {field: number}}), speed)
+        costs(json.dumps(recipe | {"overrides": recipe["overrides"] | {field: number}}), speed)[0]
         for number in (2, 3)
     )
     return [a + (blocks - 2) * (b - a) for a, b in zip(two, three, strict=True)]
@@ -116,16 +119,18 @@ def predicted(row: Row) -> list[float | None]:
 
 def own() -> Iterator[dict[str, str]]:
     """Predict the steps that we timed on two cards, without checkpoints and with every block."""
-    for card in TIMED:
+    speeds = [Speed.of(card) for card in TIMED]
+    for place, card in enumerate(TIMED):
         rows = recorded.load(card).rows
         seconds = {key: row["report"]["seconds"] for key, row in rows.items() if "report" in row}
         for key, took in seconds.items():
             checkpointed = f"{key}, per-block"
             if not took or not seconds.get(checkpointed):
                 continue
-            speed = Speed.of(card)
+            speed = speeds[place]
             plain, again = (
-                cost(json.dumps(rows[name]["recipe"]), speed) for name in (key, checkpointed)
+                costs(json.dumps(rows[name]["recipe"]), *speeds)[place]  # one run for both cards
+                for name in (key, checkpointed)
             )
             prices = [seconds[checkpointed] / took, again[0] / plain[0], again[1] / plain[1]]
             prices.append(speed.longer(*again[1:]) / speed.longer(*plain[1:]))
