@@ -182,8 +182,8 @@ pd.DataFrame({"on paper, units": on_paper, "counted, units": counted}).round(2)
 #
 # **Write.** The last lines of `waiting_units`: forward and backward within `segments.applied(gpt,
 # strategy)`. `report.curve()` lists the bytes by category at each moment of a step. Add up
-# `activations` and `recomputed`: both wait for backward. If you're right, the column `off` stays
-# below 1 %.
+# `activations` and `recomputed`: both wait for backward. If you're right, the next table's column
+# `off` stays below 1 %.
 
 
 # %% id="waiting"

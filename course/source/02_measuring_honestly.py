@@ -47,7 +47,8 @@ torch.set_num_threads(1)  # sums in one order, and no waiting for a busy core
 # `__torch_dispatch__` in place of every operation of forward, backward and the optimizer. The
 # method has to run the operation itself, and can look at what goes in and what comes out.
 #
-# **Write.** The body of `__torch_dispatch__`. Later steps say what `see` does with a tensor.
+# **Write.** The body of `__torch_dispatch__`. It passes each tensor to `see`, which later steps
+# rewrite.
 
 
 # %% id="tensors-in"
@@ -143,7 +144,8 @@ with Operations():
 # `function(*args)` when the storage is freed.
 #
 # **Write.** `see`, with these four: `storage.nbytes()`; `storage._cdata`, an integer that
-# identifies a storage as long as it is alive; `weakref.finalize`; and `self.alive.pop`.
+# identifies a storage while it's alive; `weakref.finalize`; and `pop` of the dict
+# `self.alive`.
 
 
 # %% id="record"
@@ -224,7 +226,7 @@ def storages_are_counted():
 # Memory grows only when an operation makes a storage, so it's enough to check after each operation.
 #
 # **Write.** The rest of `__torch_dispatch__`, whose first line runs the operation with step 1's
-# code; and `by_category`, which adds up the records in `at_peak`.
+# code; and `by_category`, which adds up the peak's records, `at_peak`.
 
 
 # %% id="peak"
@@ -304,7 +306,7 @@ print(f"{human_bytes(seen.peak_bytes)}, after {seen.peak_at}")
 # `at_peak` holds the same record, so it's corrected there too.
 #
 # **Write.** Both bodies. In `see`, change the category, then call `super().see` for the rest (step
-# 2). In `know`, a value of the dict may hold None: `tensors_in` skips it.
+# 2). In `know`, a value of the dict `known` may hold None: `tensors_in` skips it.
 
 
 # %% id="meter"

@@ -217,8 +217,8 @@ pd.Series(dict(lines.most_common(4))).map(human_bytes).to_frame("bytes")
 # them. The snapshot records what the allocator did, and the prediction counts tensors, yet their
 # peaks differ only by a few scalars.
 #
-# On your own GPU, the next cells measure the same figures. `other` is rounding and workspace, and
-# `memory_summary` is the allocator's own table.
+# On your own GPU, the next cells measure the same figures. In the report, `other` is rounding and
+# workspace, and `memory_summary` is the allocator's own table.
 
 # %% id="gpu-snapshot"
 # NBVAL_IGNORE_OUTPUT

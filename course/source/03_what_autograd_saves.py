@@ -232,7 +232,7 @@ pd.concat([table(rows, (8, 128, 256)), table(images, (4, 32, 32, 32))])
 #   share one autograd formula.
 #
 # So freezing saves memory in a transformer's linear layers and in norms written out in Python
-# (Llama's `LlamaRMSNorm`), but not in convolutions and these norms.
+# (Llama's `LlamaRMSNorm`), but not in convolutions, layer norms or batch norms.
 #
 # Under autocast a frozen float32 weight has a cost of its own: autograd keeps a bfloat16 copy for
 # each use, since autocast shares only the copies of weights that train. With few tokens that copy

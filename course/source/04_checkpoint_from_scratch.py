@@ -130,10 +130,10 @@ frugal = memory.saved(lambda: TenLines.apply(block, x), params_of=block)
 # ## Are the gradients right?
 #
 # `segments.called_through(checkpoint, modules)` temporarily calls chosen modules of a model through
-# a checkpoint function. `compare` computes all gradients of the model with and without it, from the
-# same seed. On one CPU it asks for equality **bit for bit** (for GPUs see chapter 05). Both steps
-# must also leave the random number generator in the same state. `compare` doesn't look at buffers:
-# if a BatchNorm in a block updates its statistics twice, it still says "equal" (chapter 12).
+# a checkpoint function. `compare` computes all the model's gradients with and without it, from the
+# same seed. On one CPU it asks for equality **bit for bit** (for GPUs see chapter 05). Both runs
+# must leave the random number generator in the same state. `compare` doesn't look at buffers: if a
+# BatchNorm in a block updates its statistics twice, it still says "equal" (chapter 12).
 
 
 # %% id="compare"
@@ -611,8 +611,9 @@ def takes_apart():
 
 # %% [markdown] id="write-checkpoint"
 # **Write.** The rest of `checkpoint`. In `run`, rebuild the arguments around the tensors, call the
-# function, flatten what it returns into `outputs` and `form`, and return `known(outputs)`. Then
-# apply `Discard` to `run`, a dummy tensor and the tensors, and rebuild the outputs in their form.
+# function, flatten what it returns into `outputs` and `form`, and return `known(outputs)` (next
+# cell). Then apply `Discard` to `run`, a dummy tensor and the tensors, and rebuild the outputs in
+# their form.
 
 
 # %% id="known"

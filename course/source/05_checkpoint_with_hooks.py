@@ -157,8 +157,8 @@ def numbers_what_is_saved():
 
 
 # %% [markdown] id="write-each"
-# **Write.** `recomputing_each`, which calls `packed` for each tensor. Below, both `equal` must be
-# `True`.
+# **Write.** `recomputing_each`, which calls `packed` for each tensor. Below, both models' gradients
+# must be equal.
 
 
 # %% id="every-unpack"
@@ -368,8 +368,8 @@ medium[["flops_price", "roofline_price", "measured_price"]]  # % more
 # Only an exception can leave somebody else's function early, and `alias`, which `packed` calls for
 # each tensor, can raise one.
 #
-# **Write.** `first_saved`, with `packed` and your own `alias`. Raise `Enough` when there are
-# `count` tensors, and catch it: `with contextlib.suppress(Enough)` does.
+# **Write.** `first_saved`, with `packed` and your own `alias`. Raise `Enough`, defined below, when
+# there are `count` tensors, and catch it: `with contextlib.suppress(Enough)` does.
 
 
 # %% id="enough"
@@ -784,7 +784,8 @@ def checkpoints_each_block():
 
 # %% [markdown] id="apply-text"
 # The next cell trains a small twin of the model with and without your function, predicts the
-# full-size update, and on a GPU measures it. With `to="my_train.py"` it also writes your script.
+# full-size update, and on a GPU measures it. With `to="my_train.py"` added, it also writes your
+# script.
 
 # %% id="apply"
 your_run.apply("05", hidden_of=hidden_of)

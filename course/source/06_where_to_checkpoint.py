@@ -189,7 +189,7 @@ figure
 
 # %% [markdown] id="predict-sqrt"
 # **Predict.** Our GPT has 24 blocks. `sqrt` makes five segments of about five blocks. How many
-# times the activation memory of `per-block` will it need?
+# times the activation memory of `per-block`, segments of one, will it need?
 
 # %% id="guess-sqrt"
 guess = None  # times the memory

@@ -576,9 +576,9 @@ print(f"activations, over all pairs: {1 / (1 - shares.max()):.1f} times less at 
 pd.DataFrame(columns).round(1)
 
 # %% [markdown] id="pairs-read"
-# Both ranges are right for some models. What a checkpoint saves depends on model, batch and
-# attention kernel, and on what you take the percentage *of*. In a small batch, most of what a pass
-# adds is gradients, so even 90 % fewer activations may hardly lower the peak.
+# Both published ranges are right for some models. What a checkpoint saves depends on model, batch
+# and attention kernel, and on what you take the percentage *of*. In a small batch, most of what a
+# pass adds is gradients, so even 90 % fewer activations may hardly lower the peak.
 #
 # Another published table, for no particular model, says that single blocks save 70 % for 50 % more
 # time, segments of two 50 % for 30 %, attention only 40 % for 15 %, and $\sqrt L$ segments 60 % for

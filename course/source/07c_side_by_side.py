@@ -362,7 +362,7 @@ plots.growth(curves, xlabel="passes through the blocks", title=title)
 # A compiled backward is one graph, so the order of its recomputations is fixed at compile time.
 # With two passes through the same weights, several blocks are recomputed before they're needed. A
 # graph break between the passes (`torch._dynamo.graph_break()`) prevents that, here as in the
-# report.
+# OpenCLIP author's report.
 #
 # If you compile **each block** (`block.compile()`, with the checkpoint around it), the checkpoint
 # decides when to recompute, and the peak is the uncompiled step's. One drawback: what a block

@@ -571,9 +571,9 @@ shown["on the host, GiB"] = pairs.host["pcie-4"]
 shown.map(lambda n: "nothing fits" if pd.isna(n) else f"{n:.2f}")
 
 # %% [markdown] id="published-text"
-# The authors of two planners from 2026 published what they measured on eight GPUs. `full`
-# recomputes everything. Seconds are given relative to the first way that ran in each setting.
-# `course/recorded/make/published_offload.py` lists what we had to assume:
+# The authors of two planners from 2026 published what they measured on eight GPUs. In the table,
+# `full` recomputes everything. Seconds are given relative to the first way that ran in each
+# setting. `course/recorded/make/published_offload.py` lists what we had to assume:
 
 # %% id="published"
 # @title Published steps, and what is predicted of them: run this cell

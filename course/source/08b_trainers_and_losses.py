@@ -204,10 +204,10 @@ for how in (collate, collate_masked):
 # 0.75 times the right values (transformers 5.23.0).
 #
 # A mixture of experts has a second loss, which balances its routers. The model adds it after the
-# division, so **the `Trainer` adds the whole second loss in each micro-batch**. Four
-# accumulation steps give it four times its weight (Mixtral, transformers 5.23.0). So
-# divide `router_aux_loss_coef` by the accumulation steps. TRL's DPO trainer does that itself, but
-# its optional `sft` loss is a mean of means (TRL 1.16.0).
+# division, so **the `Trainer` adds the whole second loss in each micro-batch**. Four accumulation
+# steps give it four times its weight (Mixtral, transformers 5.23.0). So divide that weight,
+# `router_aux_loss_coef`, by the steps. TRL's DPO trainer does that, but its
+# optional `sft` loss is a mean of means (TRL 1.16.0).
 #
 # Before you trust a trainer with your own model, compare one window's gradient with one big
 # batch's.
@@ -254,7 +254,7 @@ habits[["version", "divides_by", "short_window", "clips"]]
 habits[["schedule", "ema", "logs", "replays_dropout"]]
 
 # %% [markdown] id="read-habits"
-# An empty entry means that we didn't test the habit, or that the library leaves it to your loop.
+# An empty entry means that we didn't test the habit, or the library leaves it to your loop.
 # All libraries that we tested clip the window's sum, as they should. Four habits may surprise you:
 #
 # - **The last window.** Lightning and Accelerate update on the last two micro-batches but divide by
@@ -271,9 +271,9 @@ habits[["schedule", "ema", "logs", "replays_dropout"]]
 #   Leave the plugin's checkpointing off, and wrap the blocks in PyTorch's checkpoint yourself.
 #   Keras' `RematScope` on TensorFlow draws new masks too.
 #
-# open_clip computes the exact large-batch gradient for both encoders. But the logit scale, which
-# they share, gets its whole gradient in each micro-batch, so with four micro-batches that gradient
-# is four times too large.
+# open_clip computes the exact large-batch gradient for CLIP's two encoders. But the logit scale,
+# which they share, gets its whole gradient in each micro-batch, so with four micro-batches that
+# gradient is four times too large.
 
 # %% [markdown] id="packed-rows"
 # ## Packed rows
@@ -337,7 +337,7 @@ def as_packed(gpt, masked=False):
 # First we compare loss and gradient in float64, then the cost. A kernel for packed rows attends
 # line by line, as the code above does (FlashAttention's `varlen`, in PyTorch
 # `torch.nn.attention.varlen`). Without such a kernel, people pass a mask, and attention computes
-# the scores of all pairs (the table's third row).
+# the scores of all pairs (the next table's third row).
 #
 # **Predict.** The lines have 2 to 63 bytes. What percentage of the padded batch's saved bytes does
 # packing avoid?

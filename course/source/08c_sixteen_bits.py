@@ -306,10 +306,10 @@ def scale_of(x):
 
 
 # %% [markdown] id="in-fp8-text"
-# **Write.** The rest of `InFP8`. Forward multiplies the *rounded* rows, and saves the FP8 copy and
-# the weight. In backward, `slope` is the gradient with respect to the output. The gradient of `x`
-# is `slope @ weight`, and the weight's is `slope.T @ x`, again with the rounded rows. The rounded
-# rows are `eight.to(x.dtype) * scale`.
+# **Write.** The rest of `InFP8`. Forward multiplies the *rounded* rows, and saves the FP8 copy,
+# `eight`, and the weight. In backward, `slope` is the gradient with respect to the output. The
+# gradient of `x` is `slope @ weight`, and the weight's is `slope.T @ x`, again with the rounded
+# rows. The rounded rows are `eight.to(x.dtype) * scale`.
 
 
 # %% id="in-fp8"

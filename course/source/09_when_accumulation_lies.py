@@ -511,14 +511,14 @@ pd.DataFrame.from_dict(rows, orient="index", columns=heads).round(2)
 #
 # and *that is a sum over samples*, once we know the gradients $\partial L / \partial z_i$. These
 # gradients are the *cache*: one vector per sample, which you compute without encoder activations.
-# (`states` and `replay` are explained after the exercise.)
 #
 # (A *memory* of earlier embeddings, such as `CrossBatchMemory` of pytorch-metric-learning 2.9.0, is
 # not exact. Its embeddings have no graph, so the gradient has the large batch's direction, but half
 # its length.)
 #
 # **Write.** Steps two and three. The loss is `contrast(embedded, model.log_scale).mean()`; return
-# it as a number. With `replay`, restore a part's random state before its second pass.
+# it as a number. With `replay`, restore a part's random state from `states` before its second pass
+# (explained after the exercise).
 
 
 # %% id="cached"

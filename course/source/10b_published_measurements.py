@@ -215,9 +215,9 @@ shown.assign(equal=(off == 0).sum(), rows=len(off))
 
 # %% [markdown] id="read-h200"
 # `predict` mainly misses workspaces: cuBLAS's, which matters in small steps, and cuDNN's. (From
-# PyTorch 2.15 on, cuBLAS frees its workspace after each matmul, and `predict --torch 2.15` counts
-# it.) The emulated card requests the same bytes as the real one except for cuDNN's workspaces (most
-# for a 3-D U-Net), and usually reserves nearly as many.
+# PyTorch 2.15 on, cuBLAS frees its workspace after each matmul, and `predict`'s flag `--torch 2.15`
+# counts it.) The emulated card requests the same bytes as the real one except for cuDNN's
+# workspaces (most for a 3-D U-Net), and usually reserves nearly as many.
 
 # %% [markdown] id="fits-text"
 # ## What a step needs, and what it takes
@@ -292,11 +292,11 @@ more.describe(percentiles=[0.5, 0.9]).drop(["mean", "std"]).T.round(1)
 # the predicted tensors if they are *placed* as PyTorch's allocator places them. The last row has
 # what the step reserved without a cap.
 #
-# *Expandable segments* join free blocks. `predict --fits` and `plan` assume that setting, and name
-# it. They say *yes* if there is room for the predicted peak plus a tenth, and for the workspaces
-# that cuBLAS keeps up to PyTorch 2.14. They say *no* if there is less room than the predicted peak.
-# In between they say *close*, and then you ask `emulate`. `predict --fits` also says what the step
-# needs without that setting.
+# *Expandable segments* join free blocks. The commands `predict --fits` and `plan` assume that
+# setting, and name it. They say *yes* if there is room for the predicted peak plus a tenth, and for
+# the workspaces that cuBLAS keeps up to PyTorch 2.14. They say *no* if there is less room than the
+# predicted peak. In between they say *close*, and then you ask `emulate`. `predict --fits` also
+# says what the step needs without that setting.
 
 # %% [markdown] id="ladder-text"
 # ## Will it train on an RTX 3090?

@@ -148,7 +148,7 @@ claims.Verdicts(
 # - checkpointed, they take 32 GB, of which 12 GB are activations;
 # - checkpointed as 8 x 4, they take 22 GB, which "fits a consumer GPU".
 #
-# The text specifies no kernel, precision or optimizer, so we try the usual ones, in decimal
+# The text specifies no kernel, precision or optimizer, so we try chapter 10's, in decimal
 # gigabytes like the text.
 #
 # **Predict.** Activations are smallest with the fused attention kernel and everything in bfloat16.
@@ -276,12 +276,12 @@ claims.Verdicts(
 #
 # ## Switches that say nothing
 #
-# - **open_clip's ResNet towers** ignore `set_grad_checkpointing`. If a timm tower has no such
-#   method, open_clip only logs a warning; timm itself raises an `AssertionError` (open_clip 3.3.0,
-#   timm 1.0.31).
+# - **open_clip's ResNet towers** ignore their switch, `set_grad_checkpointing`. If a timm tower has
+#   no such method, open_clip only logs a warning; timm itself raises an `AssertionError` (open_clip
+#   3.3.0, timm 1.0.31).
 # - **timm's switch** also works in `eval()`, unlike transformers'.
-# - **`prepare_model_for_kbit_training`** expects a quantized model. Given a bfloat16 one, it casts
-#   the weights to float32 and leaves checkpointing off, without a warning (peft 0.21.2).
+# - **peft's `prepare_model_for_kbit_training`** expects a quantized model. Given a bfloat16 one, it
+#   casts the weights to float32 and leaves checkpointing off, without a warning (peft 0.21.2).
 #
 # ## What you can now do
 #

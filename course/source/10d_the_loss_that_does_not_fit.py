@@ -255,12 +255,11 @@ def is_checkpointed():
 
 # %% [markdown] id="once-text"
 # `checkpointed` computes the logits twice. But nothing comes after the loss, so a chunk's gradients
-# need only the chunk's logits. You can compute these gradients immediately, in forward. Backward
-# then receives one number, the gradient with respect to the summed loss, and multiplies the chunk's
-# gradients by it.
+# need only the chunk's logits. You can compute these gradients in forward. Backward receives one
+# number, the gradient with respect to the summed loss, and multiplies the chunk's gradients by it.
 #
-# **Write.** First the rest of `loss_and_slope`. The gradient of the sum with respect to the logits
-# is their softmax, minus 1 at each target. `logs.exp_()` is the softmax, in place.
+# **Write.** First the rest of `loss_and_slope`. The gradient of the sum with respect to the logits,
+# the *slope*, is their softmax, minus 1 at each target. `logs.exp_()` is the softmax, in place.
 #
 # Then the rest of `InForward`. `loss_and_slope` takes the logits of `size` rows at a time,
 # `rows @ weight.T`. By the chain rule, the gradient is `slope @ weight` for these rows; for the

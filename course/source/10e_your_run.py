@@ -88,7 +88,8 @@ print(states.trial("my_train.py"))
 # - Each block is checkpointed.
 # - The blocks' inputs wait on the host (07d).
 #
-# `--twin` runs a small version on a CPU, and `--without packing`, for example, leaves out a lever.
+# The script's `--twin` runs a small version on a CPU, and `--without packing` leaves out that
+# lever.
 #
 # `planned.from_4_bits(*stored)` dequantizes a layer's weight. Without a checkpoint, autograd would
 # keep every dequantized weight until backward.

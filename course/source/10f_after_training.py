@@ -387,7 +387,7 @@ pd.DataFrame.from_dict(table, orient="index", columns=columns)
 # pick a wrong count: a rollout may serve several updates, and the trainer may divide the loss once
 # more.
 #
-# `batch` holds 64 answers. After the end of an answer, `mask` is 0.
+# `batch` holds 64 answers. Its `mask` is 0 after the end of an answer.
 
 
 # %% id="rollout"

@@ -72,13 +72,14 @@ print(f"the MLP keeps {share:.0f} %{beside(guess, share)}")
 # tile with a graph, and backpropagates through it. A weight's gradient is a *sum* over tokens, so
 # the tiles' gradients add up to it.
 #
-# `stand_ins` share the weights' memory but have their own `.grad`, where autograd adds up the
-# tiles' gradients. So each weight itself gets its gradient once, at the end. (DDP relies on that.)
+# The tensors in `stand_ins` share the weights' memory but have their own `.grad`, where autograd
+# adds up the tiles' gradients. So each weight gets its gradient once, at the end. (DDP
+# relies on that.)
 #
 # **Write.** The rest of `backward`. `rows.detach().requires_grad_()` begins a new graph, which
 # needs `with torch.enable_grad():`. `functional_call(ctx.mlp, stand_ins, (rows,))` runs the MLP
 # with the stand-ins. On each tile's result, call `out.backward(...)` with the tile's rows of
-# `slope`. Write each tile's `rows.grad` into `of_x`.
+# `slope`, the gradient that arrives. Write each tile's `rows.grad` into x's gradient, `of_x`.
 
 
 # %% id="tiled"

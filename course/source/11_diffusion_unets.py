@@ -291,7 +291,7 @@ print(f"mean squared error {error.item():.3f}")
 # The scheduler adds noise of variance 1 and expects latents of about the same variance. So Stable
 # Diffusion multiplies its latents by 0.18215, one over *their* standard deviation. Tutorials copy
 # that number for every model. But our latents have a different mean and standard deviation in each
-# channel, so `denoising_loss` uses those.
+# channel, so our `denoising_loss` uses those.
 #
 # The U-Net reads the digit as text: `encoder_hidden_states`. Ten fixed vectors replace the frozen
 # text encoder; for ten words, its outputs would be fixed too.

@@ -272,10 +272,10 @@ pd.DataFrame(tables).fillna(0).astype(int)
 # the blocks' inputs (the *boundaries*) and the activations of the ends.
 #
 # **Write.** `boundaries`: the bytes of all blocks' inputs. Each block has two inputs, image tokens
-# and text tokens, and both wait for backward. (A one-stream block joins them itself. Ignore `c`,
-# which is small.) The width is `num_attention_heads * attention_head_dim`. `config` is a dict. Flux
-# has `num_layers` two-stream blocks and `num_single_layers` one-stream blocks; the other model's
-# `config` lacks the second key.
+# and text tokens, and both wait for backward. (Flux's one-stream blocks join them inside. Ignore
+# `c`, which is small.) The width is `num_attention_heads * attention_head_dim`. `config` is a dict.
+# Flux has `num_layers` two-stream blocks and `num_single_layers` one-stream blocks; Stable
+# Diffusion's `config` lacks the second key.
 
 
 # %% id="boundaries"

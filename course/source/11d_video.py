@@ -217,7 +217,7 @@ plain, again = gradient(False), gradient(True)
 print(f"off by {((again - plain).norm() / plain.norm()).item():.0%}")
 
 # %% [markdown] id="same-read"
-# The gradients are the same. This library takes the cache as an argument, returns a new one, and
+# The gradients are the same. This decoder takes the cache as an argument, returns a new one, and
 # changes nothing in place, so the second run reads what the first one read.
 #
 # ## On paper

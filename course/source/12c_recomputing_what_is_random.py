@@ -46,8 +46,8 @@ checkpoint = partial(torch_checkpoint, use_reentrant=False)
 #
 # A router scores each token for each expert, and chooses the experts with the best scores. Training
 # needs all experts to be busy, so the router adds noise to the scores (Shazeer et al., 2017), or a
-# bias that rises for experts with too few tokens (DeepSeek-V3, 2024). There are two ways to store
-# an expert's tokens:
+# bias that rises for experts with too few tokens (DeepSeek-V3, 2024). An expert's tokens have one
+# of two *layouts*:
 #
 # - *own size*: a tensor with as many rows as the expert has tokens;
 # - *capacity*: a tensor of fixed size (GShard, 2020). Tokens beyond it are *dropped*: they skip the
@@ -468,7 +468,7 @@ def gpt_step(way):
 # saves.
 #
 # **Predict.** By what percentage is the gradient off with 8 bits alone? (For comparison, the line
-# above the table has the error of autocast to bfloat16, which is widely accepted.)
+# above the next table has the error of autocast to bfloat16, which is widely accepted.)
 
 # %% id="guess-8-bits"
 guess = None  # %

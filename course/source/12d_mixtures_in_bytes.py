@@ -24,7 +24,7 @@ from tutorial_lib.units import GB, MIB
 # ## Two sizes of one model
 #
 # A mixture has two parameter counts: the *total*, and the *active* parameters, which process one
-# token: `chosen` of each layer's experts, and everything outside the experts.
+# token: a few (`chosen`) of each layer's experts, and everything outside the experts.
 #
 # **Write.** `active`, three or four lines. In the library, the names of the experts' parameters
 # contain `.experts.`, and one tensor holds all experts of a layer.

@@ -337,9 +337,9 @@ print(f"1F1B: {units['1F1B']} units{beside(guess, units['1F1B'])}")
 # sums) each rank has a quarter of the tokens. The all-reduce becomes a gather before the pair and a
 # reduce-scatter after it.
 #
-# `parallelize_module` divides layers by their names. The rows of `qkv` are all queries, then all
-# keys, then all values. We first sort these rows by rank, since each rank needs the queries, keys
-# and values of its own heads.
+# `parallelize_module` divides layers by their names. The rows of attention's `qkv` are all queries,
+# then all keys, then all values. We first sort these rows by rank, since each rank needs its own
+# heads' queries, keys and values.
 #
 # **The formula.** Chapter 01 counted 16 units of activations per block; a unit is one tensor as
 # large as the block's input. Which of them do N ranks divide?

@@ -461,7 +461,7 @@ table.round(2)
 
 # %% [markdown] id="offload-read"
 # All 4/N P are now on the host. The card holds only the gathered blocks, their gradients and the
-# activations, so more ranks don't lower its peak any further. Prime Intellect restored the option
+# activations, so more ranks don't lower its peak any further. Prime Intellect restored CPU offload
 # after measuring it on Nemotron Super: 131k tokens took 79.8 of 139.8 GiB with offload, and ran out
 # of memory without ([prime-rl#3052](https://github.com/PrimeIntellect-ai/prime-rl/pull/3052)).
 # (Problem 1 checks its figure for weights and gradients.)
@@ -476,7 +476,8 @@ table.round(2)
 #
 # <details><summary>Answer</summary>
 #
-# $120 \cdot 10^9 \cdot 8 / 16 = 60 \cdot 10^9$ bytes, 55.9 GiB. The pull request says about 60 GiB.
+# $120 \cdot 10^9 \cdot 8 / 16 = 60 \cdot 10^9$ bytes, 55.9 GiB. The prime-rl pull request says
+# about 60 GiB.
 # </details>
 #
 # **2.** A model's weights take 14 GB, and it trains on 16 machines of 8 cards. How much does a rank

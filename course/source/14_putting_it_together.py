@@ -695,7 +695,7 @@ with TemporaryDirectory() as folder:
 #
 # In `train.py`, two peaks are by now nearly equal: the loss, and AdamW's update. On a GPU,
 # PyTorch's AdamW updates all weights at once, so its temporaries are as large as all weights. A
-# *fused* kernel makes no temporaries. How much shorter does the bar get?
+# *fused* kernel makes no temporaries. How far does the peak fall?
 #
 # **Write.** `make_fused`, like `train.make` but with a fused AdamW: seed 0, `train.GPT(config)`,
 # learning rate 3e-4.

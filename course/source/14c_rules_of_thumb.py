@@ -85,7 +85,7 @@ figures.two_peaks(
 pd.DataFrame({"what it costs": planning.ORDER})
 
 # %% [markdown] id="order-read"
-# Should a smaller micro-batch come before checkpoints? A tutorial (source 1 of chapter 10) says so:
+# Should a smaller micro-batch come before checkpoints? A tutorial (10c's anonymous text) says so:
 # "start with gradient accumulation", and "add checkpointing if still hitting memory limits". Both
 # levers lower the same peak, and neither changes the training if no layer mixes samples (09). So
 # time decides, and people have published times for both.

@@ -336,8 +336,8 @@ judge(whole, ragged)[0]
 # The goal: the gradient is within 1e-12 of the gradient of the mean loss over all targets of the
 # window.
 #
-# **Predict.** If you count the labels that aren't -100 without this shift, by what percentage do
-# you overcount the targets of the sixteen lines below?
+# **Predict.** If you count all labels that aren't -100, first labels included, by what percentage
+# do you overcount the targets of the sixteen lines below?
 
 # %% id="guess-6-3"
 guess = None  # per cent
