@@ -538,11 +538,11 @@ fifty.round(1)
 #
 # ## Why the subject will not go away
 #
-# Did hardware keep up? The figure compares the bytes that training takes (16 per parameter) with
-# one accelerator's memory in the same years. Parameter counts are from the papers (GPT: Radford
-# 2018; BERT: Devlin 2018; GPT-2: Radford 2019; T5: Raffel 2019; GPT-3: Brown 2020; PaLM: Chowdhery
-# 2022; Llama 2: Touvron 2023; Llama 3.1: Grattafiori 2024; DeepSeek-V3: DeepSeek-AI 2024). Memory
-# is the nominal capacity of V100, A100, H100 and H200.
+# Did hardware keep up? The next figure compares the bytes that training takes (16 per parameter)
+# with one accelerator's memory in the same years. Parameter counts are from the papers (GPT:
+# Radford 2018; BERT: Devlin 2018; GPT-2: Radford 2019; T5: Raffel 2019; GPT-3: Brown 2020; PaLM:
+# Chowdhery 2022; Llama 2: Touvron 2023; Llama 3.1: Grattafiori 2024; DeepSeek-V3: DeepSeek-AI
+# 2024). Memory is the nominal capacity of V100, A100, H100 and H200.
 
 # %% id="history-figure"
 # @title Models and cards by year: run this cell; open it to look

@@ -212,9 +212,9 @@ pd.DataFrame({"GiB": gpt2_peaks}).round(2).T
 #
 # ## Is it the same update?
 #
-# Does accumulation change the update? For 2, 4, 8 and 24 micro-batches, the table shows how far the
-# gradient is from the big batch's, as a share of the big batch's gradient norm. (The last digits
-# depend on your machine.)
+# Does accumulation change the update? For 2, 4, 8 and 24 micro-batches, the next table shows how
+# far the gradient is from the big batch's, as a share of the big batch's gradient norm. (The last
+# digits depend on your machine.)
 #
 # **Write.** `gradient`. `parameters_to_vector` makes one vector of many tensors.
 

@@ -96,8 +96,8 @@ print(summary(peaks))
 # the memory from the driver, and notes that CUDA itself takes 1343 MB, so we add those to our
 # predictions. (Its MB are MiB.)
 #
-# The first printed line predicts the table's three rows with today's defaults: fused attention,
-# fused AdamW, gradients set to None.
+# The first line printed below predicts the three rows of the table with today's defaults: fused
+# attention, fused AdamW, gradients set to None.
 
 # %% id="guide-step"
 LARGE = {"hidden_size": 1024, "num_hidden_layers": 24, "intermediate_size": 4096}

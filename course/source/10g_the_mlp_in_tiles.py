@@ -233,7 +233,7 @@ pd.DataFrame.from_dict(table, orient="index", columns=columns).T
 #
 # ## What tiles save in a whole block
 #
-# We checkpoint one block of Llama-3-8B, with and without tiles, and lengthen the sequence. The
+# We checkpoint one block of Llama-3-8B, with and without tiles, and lengthen the sequence. The next
 # figure predicts how much memory forward and backward add to the weights.
 
 

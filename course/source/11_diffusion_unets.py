@@ -92,8 +92,8 @@ plots.opposite_bars(levels, title=title)
 # ## What does `enable_gradient_checkpointing()` wrap?
 #
 # We run the same layout with fewer channels. A hook counts how often each layer runs in one step.
-# If a layer ran once, its activations were kept; if twice, they were recomputed. The table lists
-# the layers that ran once.
+# If a layer ran once, its activations were kept; if twice, they were recomputed. The next table
+# lists the layers that ran once.
 
 # %% id="runs"
 narrow = {"block_out_channels": (32, 32, 64, 64), "attention_head_dim": 4,
@@ -123,9 +123,9 @@ pd.DataFrame({"layers": once}).sort_index()
 # ## How much of a whole step?
 #
 # Now we look at the whole step with PyTorch's default AdamW, in recorded predictions. The segments
-# are residual blocks and *whole* attention layers. The table has three models, in float32 (`fp32`)
-# and under autocast (`bf16-amp`), with fused attention (`sdpa`) and with eager attention, which
-# keeps its scores (`eager`).
+# are residual blocks and *whole* attention layers. The next table has three models, in float32
+# (`fp32`) and under autocast (`bf16-amp`), with fused attention (`sdpa`) and with eager attention,
+# which keeps its scores (`eager`).
 #
 # **Predict.** By what percentage does checkpointing lower SDXL's peak at batch 1, in float32 with
 # fused attention?

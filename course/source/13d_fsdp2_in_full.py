@@ -99,9 +99,9 @@ def measured(prepare, *args):
 # ... ◄─ reduce-scatter ◄─ free ◄─ compute ◄─ recompute ◄─ gather block 8 ◄─ ...     backward
 # ```
 #
-# The figure shows one step of stage 3 with checkpointing, for the first of four ranks. Each row is
-# a block, and time is counted in operations. A gather arrives in a buffer, from which the weights
-# are copied.
+# The next figure shows one step of stage 3 with checkpointing, for the first of four ranks. Each
+# row is a block, and time is counted in operations. A gather arrives in a buffer, from which the
+# weights are copied.
 #
 # **Predict.** At most how many blocks does the rank have whole at once, in a buffer or as weights?
 
