@@ -205,6 +205,7 @@ MODELS: dict[str, Callable[[], Any]] = {  # LitGPT ties no embedding to the head
     "Qwen-1.8B": lambda: sizes("Qwen2", 2048, 24, 16, 5504, 151936),
     "Qwen-7B": lambda: sizes("Qwen2", 4096, 32, 32, 11008, 151936),
     "Qwen-14B": lambda: sizes("Qwen2", 5120, 40, 40, 13696, 152064),
+    "Qwen-72B": lambda: sizes("Qwen2", 8192, 80, 64, 24576, 152064),
     "qwen-1_8b-chat": lambda: sizes("Qwen2", 2048, 24, 16, 5504, 151936),
     "qwen-7b-chat": lambda: sizes("Qwen2", 4096, 32, 32, 11008, 151936),
     "qwen-14b-chat": lambda: sizes("Qwen2", 5120, 40, 40, 13696, 152064),
@@ -274,11 +275,35 @@ class FourBitLinear(nn.Linear):
         return out if self.bias is None else out + self.bias
 
 
-def pack_linears(model: nn.Module) -> nn.Module:
-    """Turn all linear layers into packed ones."""
+class GptqLinear(nn.Linear):
+    """GPTQ's weights as AutoGPTQ 0.4.2 keeps them, 8 in an int32, unpacked for each matmul."""
+
+    def pack(self) -> None:
+        """Replace the weight by its packed form, with a scale and a zero for each 128."""
+        out, inner = self.weight.shape
+        self.register_buffer("packed", torch.zeros(inner // 8, out, dtype=torch.int32))
+        self.register_buffer("scales", torch.zeros(inner // 128, 1, out, dtype=torch.float16))
+        self.register_buffer("zeros", torch.zeros(inner // 128, 1, out // 8, dtype=torch.int32))
+        self.register_buffer("shifts", torch.zeros(1, 8, 1, dtype=torch.int32))
+        self.weight = nn.Parameter(torch.zeros(0), False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Run the layer."""
+        wide = self.packed.unsqueeze(1).expand(-1, 8, -1)
+        weight = torch.bitwise_right_shift(wide, self.shifts).to(torch.int8)
+        weight = weight.reshape(-1, 128, self.out_features)
+        zeros = self.zeros.to(torch.int8).repeat(1, 1, 8)
+        weight = (self.scales * (weight - zeros)).reshape(self.in_features, self.out_features)
+        out = torch.matmul(x.half(), weight)
+        return out if self.bias is None else out + self.bias
+
+
+def pack_linears(model: nn.Module, kind: Any = FourBitLinear) -> nn.Module:
+    """Turn all linear layers into packed ones; GPTQ leaves the head as it is."""
+    kept = model.get_output_embeddings() if kind is GptqLinear else None
     for module in model.modules():
-        if type(module) is nn.Linear:
-            module.__class__ = FourBitLinear
+        if type(module) is nn.Linear and module is not kept:
+            module.__class__ = kind
             module.pack()
     return model
 
@@ -337,6 +362,8 @@ def adapted(row: Row, rank: int, names: list[str], embeddings: bool = False) -> 
     """Train LoRA as transformers' Trainer: blocks checkpointed, gradients clipped."""
     kind, config = MODELS[row["model"]]()
     model = build(kind, config, dtype=HALF)
+    if "int4" in row["precision"]:
+        pack_linears(model, GptqLinear)
     model.gradient_checkpointing_enable({"use_reentrant": True})
     model.enable_input_require_grads()
     model = with_lora(model, rank, names, 0.05)
@@ -363,7 +390,7 @@ LINEARS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down
 
 
 def qwen(row: Row) -> Step:
-    """Train LoRA of rank 64 on all linear layers of a block, as Qwen's finetune.py."""
+    """Train LoRA of rank 64 on all linear layers of a block, as Qwen's finetune.py does."""
     return adapted(row, 64, LINEARS, "emb" in row["trains"])
 
 
@@ -587,7 +614,7 @@ REASONS = {
     "finetrainers": "video model without a recipe here",
     "detectron2": "a head or a norm without a recipe here",
     "LitGPT": "several ranks, or a copy of the row of one card",
-    "Qwen": "weights of GPTQ's kernels, or DeepSpeed's buffers",
+    "Qwen": "DeepSpeed's buffers, on one rank or several",
     "ms-swift": "weights of GPTQ's or bitsandbytes' kernels, or their type is not said",
     "CARMA": "a model without a recipe here",
     "CogVideoX": "DeepSpeed's offload on 2 ranks",
@@ -605,7 +632,7 @@ def step_for(row: Row) -> Callable[[], Step] | str:
         made = cogvideox
     elif source.startswith("LitGPT") and one and row["model"] in MODELS:
         made = litgpt_lora
-    elif source.startswith("Qwen") and row["trains"] in {"LoRA", "LoRA (emb)"} and one:
+    elif source.startswith("Qwen") and row["trains"] in {"LoRA", "LoRA (emb)", "Q-LoRA"} and one:
         made = qwen
     elif source.startswith("ms-swift") and row["precision"] == "bf16" and one:
         made = swift if row["trains"] != "all" and row["model"] in MODELS else None
