@@ -470,7 +470,7 @@ sides = {side: unet_bytes(side) for side in (16, 32, 64)}
 #
 # ## Two models called GPT-2 XL
 #
-# Chapter 00 uses GPT-2 XL from transformers, lab 01 the course's GPT with GPT-2 XL's sizes. Their
+# Chapter 00 uses transformers' GPT-2 XL; lab 01 uses the course's GPT in that size. Their
 # weights are equally large, but their activations differ by a factor of 1.8. What does one block of
 # each keep?
 

@@ -110,7 +110,7 @@ table.round().rename_axis(["logged", "kept as"])
 # $$ h = \frac{\text{cost to recompute it}}{\text{bytes} \times \text{time since its last use}} $$
 #
 # Here is a small case: a chain of equal operations. A result's cost is its own operation, plus
-# those of the evicted results directly around it.
+# those of the evicted stretch around it.
 
 
 # %% id="on-demand"

@@ -394,7 +394,7 @@ pd.DataFrame(host, columns).T.rename_axis("32 blocks, on the host")
 #
 # **With a fast enough link you can offload everything for free.** At this width NVLink-C2C is fast
 # enough, and for a slow card like the T4, PCIe nearly is. Longer sequences help on every card:
-# attention's FLOPs grow with the square of the length, the bytes only in proportion to it. At the
+# attention's FLOPs grow quadratically with the length, the bytes only linearly. At the
 # longest of the three lengths, moving everything costs less than recomputing, except on the B200.
 #
 # **Predict.** Sequences have 2048 tokens. What is the smallest width (a power of two) at which an

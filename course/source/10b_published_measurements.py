@@ -147,8 +147,8 @@ guide.round({"the guide, MB": 1, "predicted, MB": 1, "off, %": 0})
 # %% [markdown] id="read-guide"
 # The driver counts unused reserved blocks too (chapter 02), and the PyTorch of that time kept
 # softmax's input. So the predictions are too low, most of all where activations are largest. The
-# second printed line says how far off the predicted drops from row to row are. Today's defaults
-# alone are predicted to save nearly as much as accumulation did.
+# second printed line gives the errors of the predicted drops between rows. Today's defaults alone
+# are predicted to save nearly as much as accumulation did.
 #
 # With checkpointing, the guide's 7.75 samples a second become 5.99, so a step takes 1.29 times as
 # long. Do the FLOPs of the two steps say the same?

@@ -35,9 +35,8 @@ def switch_on(model, **options):
 # %% [markdown] id="swin"
 # ## Swin: what if checkpointed layers are nested?
 #
-# Swin is a vision transformer in four stages. In transformers the library's switch checkpoints both
-# the stages and the blocks inside them. On a small Swin, we compare this switch with checkpointing
-# only the blocks.
+# Swin is a vision transformer in four stages. The library's switch checkpoints both its stages and
+# the blocks inside. On a small Swin, we compare this switch with checkpointing only the blocks.
 #
 # **Predict.** Forward is about a third of a step, and checkpointing repeats it. By what percentage
 # does the switch increase this Swin's FLOPs?

@@ -373,8 +373,8 @@ pd.DataFrame.from_dict(table, orient="index", columns=columns)
 
 # %% [markdown] id="read-liger"
 # - In each row, the A100's peak is the same few MiB above our prediction: cuBLAS's workspace.
-# - The column *by `usual`* has the same arithmetic and needs less memory. `usual` is a function, so
-#   its logits are freed when it returns. In the two columns before it, the logits are local
+# - The column *by `usual`* has the same arithmetic and needs less memory. Each model's logits are
+#   freed when its `usual` call returns. In the two columns before it, the logits are local
 #   variables of the loss, so the policy's logits stay while the reference's are computed.
 # - In chunks, the peak is mostly tensors as large as a head: the four heads, a gradient, and sums
 #   of gradients. Liger computes gradients in forward, like 10d, and adds them in place, so it holds

@@ -192,10 +192,9 @@ pd.DataFrame.from_dict(rows, orient="index", columns=heads).round(2)
 # [1024], recomputed shape [0]*
 # ([transformers#47254](https://github.com/huggingface/transformers/issues/47254)). Only frozen
 # weights were affected, such as a norm's. `checkpoint` compares the shapes that forward saved with
-# those of the recomputation. For a trained weight it holds a detached tensor, which keeps its
-# shape; for a frozen weight it holds the weight itself. By the time it compares, the layer has
-# freed the frozen weight, whose shape is now [0]. (FSDP2 frees only the storage, so the shape
-# stays.)
+# those of the recomputation. From the recomputation it holds a trained weight as a detached tensor,
+# which keeps its shape, and a frozen weight as itself. By the time it compares, the layer has freed
+# the frozen weight, whose shape is now [0]. (FSDP2 frees only the storage, so the shape stays.)
 #
 # You write a stage 3 that gets this right. `Weights` divides a frozen layer's weights over the
 # ranks, and `gather` runs before each forward. LoRA's matrices are whole on each rank.

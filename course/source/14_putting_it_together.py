@@ -523,7 +523,7 @@ pd.Series(measured).map("{:.2f} times".format).to_frame("the step took, measured
 # %% [markdown] id="measured-read"
 # - Checkpoints add a quarter here, not a third, because the optimizer's update isn't repeated.
 # - LoRA avoids the weights' gradients and most of the update, but adds thin matmuls for each token.
-#   With 8,192 tokens the step took *longer*, although the roofline makes it faster. So don't use
+#   With 8,192 tokens the step took *longer*, although the roofline predicts a speedup. So don't use
 #   LoRA for speed.
 # - **4 bits cost most when tokens are few.** Dequantizing a weight takes the same time for any
 #   number of tokens.

@@ -308,8 +308,8 @@ def is_right_on_paper():
 
 
 # %% [markdown] id="judge-text"
-# Judge the rule the way you will use it, on a model that it hasn't seen: the two shares, of
-# autocast and of checkpoints, are medians over the 16 other models. We try cards of seven sizes.
+# Judge the rule the way you will use it, on a model that it hasn't seen: the two shares, under
+# autocast and under checkpoints, are medians over the 16 other models. We try cards of seven sizes.
 
 
 # %% id="shares"

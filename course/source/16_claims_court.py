@@ -81,7 +81,7 @@ pd.DataFrame(table).reindex(list(claims.WORDS)).fillna(0).astype(int).replace(0,
 # Each row is one figure from a source. The bar around 1 is the figure, or its range, widened by the
 # error that we allow. Each tick is our result under one condition, divided by the figure: a tick on
 # the bar confirms it. Ticks at the picture's edge are really farther out. (For E02's batch we only
-# asked whether three times as many samples fit, so its ticks are at the figure itself.)
+# asked whether three times as many samples fit, so its ticks are at 1.)
 
 # %% id="picture"
 lines = [(v, f) for v in court if v.tried for f in claims.figures(v.claim)]

@@ -610,7 +610,7 @@ print(f"{Bytes(floor)} of {Bytes(everything)}: {share:.0%}{beside(guess, share)}
 #
 # A part can begin in the same ways as in 4.5, but now it has `room`, the bytes that it may use in
 # addition to its input. You minimize the *extra time* of forwards that run again. A way is possible
-# only if `kept_needs` or `dropped_needs` fits into the room. The rest gets less room, by what the
+# only if `kept_needs` or `dropped_needs` fits into the room. The rest's room shrinks by what the
 # way keeps in memory; a segment's inside gets the whole room again. (Give `min` a `key` that looks
 # only at the seconds: it can't compare trees.)
 #

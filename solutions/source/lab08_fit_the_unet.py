@@ -292,10 +292,10 @@ pd.DataFrame(columns).rename_axis("images at once")
 # Difficulty 2/5 · importance 4/5 · 15 minutes
 #
 # Parameters, buffers, gradients, optimizer state and one sample are the *floor*: neither
-# micro-batches nor segments remove a byte of it. Why compute it? A run below the floor raises an
-# error anyway, but perhaps in the middle of an update, as in the next cell. There AdamW uses
-# `foreach`, the default on GPUs: it updates all parameters at once, with temporaries as large as
-# the parameters. Forward and backward fit, but `step()` fails.
+# micro-batches nor segments remove a byte of it. Why compute it? A cap below it raises an error
+# anyway, but perhaps in the middle of an update, as in the next cell. There AdamW uses `foreach`,
+# the default on GPUs: it updates all parameters at once, with temporaries as large as the
+# parameters. Forward and backward fit, but `step()` fails.
 #
 # **Predict.** When `step()` fails, how many of the 104 parameter tensors have changed?
 
