@@ -38,7 +38,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     """Add what the command takes: words behind `--` are the program's."""
     parser.usage = "%(prog)s --card CARD [options] -- python train.py\n       %(prog)s --setup"
     parser.epilog = _EPILOG
-    context = "what a CUDA context takes of it, as in 300MiB or 0; left out: 3 MiB a multiprocessor"
+    context = "what a CUDA context takes of it, as in 300MiB or 0; left out: the card's own"
     add = parser.add_argument
     add("--card", metavar="CARD", help=f"one of {', '.join(CARDS)}")
     add("--memory", metavar="SIZE", help="another memory, as in 16GiB or in bytes")

@@ -198,8 +198,10 @@ def fitting(
     def enough(micro_batch: int) -> int:
         tell(f"the largest that fits: trying micro-batch {micro_batch}")
         report = predicted(replace(recipe, micro_batch=micro_batch), kernels)
-        placed = None if room.joins else place(report.timeline, report.peak_bytes)
-        return Verdict(report.peak_bytes, room, placed=placed).enough
+        verdict = Verdict(report.peak_bytes, room)
+        if not room.joins or verdict.answer == "close":
+            verdict = replace(verdict, placed=place(report.timeline, report.peak_bytes))
+        return verdict.enough
 
     untried = [name for name, less in _LESS.items() if getattr(recipe, name) != less]
     found = largest_micro_batch(enough, room.free, untried)
