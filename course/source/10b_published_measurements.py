@@ -296,7 +296,7 @@ more.describe(percentiles=[0.5, 0.9]).drop(["mean", "std"]).T.round(1)
 # setting, and name it. They say *yes* if there is room for the predicted peak plus a tenth, and for
 # the workspaces that cuBLAS keeps up to PyTorch 2.14. They say *no* if there is less room than the
 # predicted peak. In between they say *close*, and then you ask `emulate`. `predict --fits` also
-# says what the step needs without that setting.
+# says *yes* if the placed tensors fit with the margin printed above.
 
 # %% [markdown] id="ladder-text"
 # ## Will it train on an RTX 3090?
@@ -335,10 +335,10 @@ pd.crosstab(ladder.answer, ladder.ran.map({0: "ran out", 1: "ran"}))
 # %% [markdown] id="read-ladder"
 # Nearly every wrong decision is about a step that ran out of memory although the rule says that it
 # runs: the tensors would have fit, but the allocator needed more. A PyTorch before 2.1 has no
-# expandable segments. So `predict --torch 1.12` says *yes* if there is room for the placed tensors
-# and as much more as nineteen of twenty steps needed on the H200. No number was fitted to these
-# decisions. For the first 155 models, we also ran the decisions nearest the limit, and every wrong
-# one, on an emulated RTX 3090 with the same room.
+# expandable segments. So `predict --torch 1.12` says *yes* only if there is room for the placed
+# tensors plus the margin that was enough for nineteen of twenty steps on the H200. No number was
+# fitted to these decisions. For the first 155 models, we also ran the decisions nearest the limit,
+# and every wrong one, on an emulated RTX 3090 with the same room.
 
 # %% id="ladder-asked"
 asked = ladder.dropna(subset="emulated_ran")
