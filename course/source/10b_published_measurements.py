@@ -395,12 +395,14 @@ table = {}
 for name in ("predicted", "placed", "reserved", "theirs"):
     off = 100 * (known[name] / known.published - 1).abs()
     each = off.groupby(known.source)
-    table[f"{name}, off by %"], table[f"{name}, most"] = each.median(), each.max()
+    each = each.median().map("{:.1f}".format) + each.max().map(" ({:.0f})".format)
+    table[name] = each.replace("nan (nan)", "")
 print(f"{len(later)} rows: {later.predicted.notna().sum()} have a recipe")
 bounds = later[later.bound.notna() & later.predicted.notna()]
 hold = (bounds.predicted <= bounds.published).sum()
 print(f"{hold} of {len(bounds)} upper bounds hold")
-pd.DataFrame(table).assign(rows=known.groupby("source").size()).round(1)
+print("off by %, in the median (at most):")
+pd.DataFrame(table).assign(rows=known.groupby("source").size())
 
 # %% [markdown] id="read-whole-runs"
 # Our predictions are worst for whole runs: `predicted` counts only tensors, and most of the

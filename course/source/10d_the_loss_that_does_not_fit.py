@@ -512,9 +512,9 @@ print(f"{row.source} ({row.liger}, {row.date}), {row.card}; gradients in forward
 print(f"usual loss: a roofline of {speed.half_flops / 1e12:.0f} TFLOP/s predicts "
       f"{slow['min']:.1f} to {slow['max']:.1f} times the measured ms")  # fmt: skip
 table = measured[["chunk", "tokens", "usual_ms", "chunked_ms"]].round(0).astype(int)
-table["times, measured"] = (measured.chunked_ms / measured.usual_ms).round(2)
-table["times, by roofline"] = (chunks / plain)[0].round(2)
-table["times, by FLOPs"] = (chunks / plain)[1].round(2)
+table["times"] = (measured.chunked_ms / measured.usual_ms).round(2)
+table["by roofline"] = (chunks / plain)[0].round(2)
+table["by FLOPs"] = (chunks / plain)[1].round(2)
 table.set_index("chunk")
 
 # %% [markdown] id="chunk-seconds-read"
