@@ -400,17 +400,15 @@ for name in ("predicted", "placed", "reserved", "theirs"):
 print(f"{len(later)} rows: {later.predicted.notna().sum()} have a recipe")
 bounds = later[later.bound.notna() & later.predicted.notna()]
 hold = (bounds.predicted <= bounds.published).sum()
-print(f"{hold} of {len(bounds)} upper bounds hold")
-print("off by %, in the median (at most):")
+print(f"{hold} of {len(bounds)} upper bounds hold; off by %, median (at most):")
 pd.DataFrame(table).assign(rows=known.groupby("source").size())
 
 # %% [markdown] id="read-whole-runs"
-# Our predictions are worst for whole runs: `predicted` counts only tensors, and most of the
-# published figures count more. `placed` is what these tensors reserve in blocks, and `reserved`
-# what an emulated card reserved, where we ran one; `theirs` is the academic tool's estimate. For
-# two groups our figures are too low, and we don't know why: CogVideoX with all weights trained, and
-# ms-swift's long texts. `whole_runs.csv` says why the other rows have no recipe. For detectron2 we
-# left out the part that chooses boxes.
+# `predicted` counts only tensors, and most of the published figures count more. `placed` is what
+# these tensors reserve in blocks, and `reserved` what an emulated card reserved, where we ran one;
+# `theirs` is the academic tool's estimate. For two groups our figures are too low, and we don't
+# know why: CogVideoX with all weights trained, and ms-swift's long texts. `whole_runs.csv` says why
+# the other rows have no recipe. For detectron2 we left out the part that chooses boxes.
 
 # %% [markdown] id="seconds-text"
 # ## What does checkpointing cost in time?

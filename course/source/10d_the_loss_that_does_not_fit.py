@@ -153,6 +153,7 @@ words = ["three of tokens x vocabulary", "three of chunk x vocabulary", "boundar
 figure.moving = {
     "title": "On paper: a loss in float32, boundaries in 16 bits",
     "height": {"step": 34},
+    "width": 420,
     "params": [
         plots.slider("tokens", "tokens", 8192, range(1024, 131073, 1024)),
         plots.slider("vocab", "vocabulary", 128256, range(32000, 262145, 32)),
