@@ -45,8 +45,7 @@ for source, number in sources.most_common():
 #
 # A third figure, *emulated, as then*, adds what some of these steps also held: before PyTorch 1.11,
 # softmax kept its input as well as its result, and DistributedDataParallel holds a copy of the
-# gradients. `recorded/published.csv` has every condition and address, and
-# `course/recorded/make/published.py` reruns it all.
+# gradients. `recorded/published.csv` has the conditions and sources.
 #
 # **Predict.** For peaks read from PyTorch's allocator, by what percentage is the emulated card off
 # in the median?
@@ -70,9 +69,8 @@ print(f"half of the emulated ones are within {half:.2f} %{beside(guess, half)}")
 pd.DataFrame(table).T
 
 # %% [markdown] id="read-kinds"
-# Our figures mostly come very close to what the allocator hands out. `nvidia-smi` shows what the
-# allocator has *reserved*, plus CUDA's context and libraries (chapter 02). For the `nvidia-smi`
-# rows we compare our reserved bytes, which don't include the context.
+# The `nvidia-smi` rows are further off because `nvidia-smi` also counts CUDA's context and
+# libraries (chapter 02), and the reserved bytes that we compare with it don't.
 #
 # ## The misses
 #
@@ -91,13 +89,13 @@ print(summary(peaks))
 #
 # The [performance guide of transformers
 # 4.18](https://huggingface.co/docs/transformers/v4.18.0/en/performance) trains BERT-Large as a
-# classifier on random tokens, in float32, on a 16 GB V100. The 2022 Trainer used eager attention,
-# an AdamW that loops over the parameters, and gradients set to zero, not to None. The guide reads
-# the memory from the driver, and notes that CUDA itself takes 1343 MB, so we add those to our
-# predictions. (Its MB are MiB.)
+# classifier in float32 on a 16 GB V100. The 2022 Trainer used eager attention, an AdamW that loops
+# over the parameters, and gradients set to zero, not to None. The guide reads the memory from the
+# driver, and notes that CUDA itself takes 1343 MB, so we add those to our predictions. (Its MB are
+# MiB.)
 #
-# The first line printed below predicts the three rows of the table with today's defaults: fused
-# attention, fused AdamW, gradients set to None.
+# The first printed line predicts the same three rows with today's defaults: fused attention, fused
+# AdamW, gradients set to None.
 
 # %% id="guide-step"
 LARGE = {"hidden_size": 1024, "num_hidden_layers": 24, "intermediate_size": 4096}
@@ -145,10 +143,9 @@ print("the drops are off by", *fell)
 guide.round({"the guide, MB": 1, "predicted, MB": 1, "off, %": 0})
 
 # %% [markdown] id="read-guide"
-# The driver counts unused reserved blocks too (chapter 02), and the PyTorch of that time kept
-# softmax's input. So the predictions are too low, most of all where activations are largest. The
-# second printed line gives the errors of the predicted drops between rows. Today's defaults alone
-# are predicted to save nearly as much as accumulation did.
+# The predictions are too low, most of all where activations are largest, because the driver counts
+# unused reserved blocks too (chapter 02), and the PyTorch of that time kept softmax's input.
+# Today's defaults alone are predicted to save nearly as much as accumulation did.
 #
 # With checkpointing, the guide's 7.75 samples a second become 5.99, so a step takes 1.29 times as
 # long. Do the FLOPs of the two steps say the same?
@@ -189,10 +186,9 @@ claims.Verdicts(
 # %% [markdown] id="h200-text"
 # ## Measured here: an H200
 #
-# The course's own steps were measured on a borrowed H200 (`recorded/nvidia-h200.json`), emulated
-# with the same PyTorch, and predicted. At the peak, *tensors* is what the tensors held, *requested*
-# what the allocator was asked for (with workspaces), and *reserved* what it had taken from the
-# driver.
+# We measured the course's own steps on an H200, emulated them with the same PyTorch, and predicted
+# them. At the peak, *tensors* is what the tensors held, *requested* what the allocator was asked
+# for (with workspaces), and *reserved* what it had taken from the driver.
 
 # %% id="h200"
 gpu = recorded.load("NVIDIA H200")  # or yours, once it is recorded
@@ -215,9 +211,8 @@ shown.assign(equal=(off == 0).sum(), rows=len(off))
 
 # %% [markdown] id="read-h200"
 # `predict` mainly misses workspaces: cuBLAS's, which matters in small steps, and cuDNN's. (From
-# PyTorch 2.15 on, cuBLAS frees its workspace after each matmul, and `predict`'s flag `--torch 2.15`
-# counts it.) The emulated card requests the same bytes as the real one except for cuDNN's
-# workspaces (most for a 3-D U-Net), and usually reserves nearly as many.
+# PyTorch 2.15 on, cuBLAS frees its workspace after each matmul, and `predict --torch 2.15` counts
+# it.) The emulated card requests the same bytes as the real one, except for cuDNN's workspaces.
 
 # %% [markdown] id="fits-text"
 # ## What a step needs, and what it takes
@@ -253,11 +248,11 @@ right.groupby(runs.kind).mean().T.assign(all=right.mean()).map("{:.0%}".format)
 
 # %% [markdown] id="read-fits"
 # Each row is a rule, "it runs if the cap is at least this much", with the share of runs for which
-# the rule is right. The last row has no rule: its loops ran on an emulated card under the same cap.
+# the rule is right. In the last row, the loops themselves ran on an emulated card under the same
+# cap.
 #
-# - **Image models** (`cnn`): the predicted peak, with nothing fitted, is right nearly as often as
-#   the emulated run under the cap. It is wrong for VGG, whose convolutions use cuDNN's workspaces,
-#   and for caps just above the peak.
+# - **Image models** (`cnn`): the predicted peak is wrong for VGG, whose convolutions use cuDNN's
+#   workspaces, and for caps just above the peak.
 # - **Text models** (`transformer`): some loops ran out although there was room for their tensors,
 #   because the free blocks were too small for the next tensor. A sum of tensors misses that; an
 #   emulated run usually doesn't.
@@ -265,9 +260,8 @@ right.groupby(runs.kind).mean().T.assign(all=right.mean()).map("{:.0%}".format)
 # %% [markdown] id="least-text"
 # ## The least room, on an H200
 #
-# A step's *least room* is the smallest cap under which it runs. We found it by bisection on an
-# H200, and on an emulated H200 with the same PyTorch, for steps of this course and for xMem's loops
-# (`course/recorded/make/least_room.py`).
+# A step's *least room* is the smallest cap under which it runs. We found it by bisection on an H200
+# and on an emulated one, for steps of this course and for xMem's loops.
 
 # %% id="least"
 least = pd.read_csv(FOLDER / "least_room.csv")
@@ -286,17 +280,16 @@ print(f"{sure} of {len(own)} needed at most {100 * IN_BLOCKS:.0f} % more than pl
 more.describe(percentiles=[0.5, 0.9]).drop(["mean", "std"]).T.round(1)
 
 # %% [markdown] id="read-least"
-# Each row says by how many % the least room exceeds another number. No step ran in less than was
-# predicted, and some needed much more. The difference is workspaces, above all cuDNN's, and free
-# blocks that are smaller than the next tensor. An emulated card comes close to the real one. So do
-# the predicted tensors if they are *placed* as PyTorch's allocator places them. The last row has
-# what the step reserved without a cap.
+# Each row says by how many % the least room (in the last row, what the step reserved without a cap)
+# exceeds another number. It exceeds the predicted peak because of workspaces, above all cuDNN's,
+# and because some free blocks are smaller than the next tensor. The predicted tensors come close if
+# they are *placed* as PyTorch's allocator places them.
 #
-# *Expandable segments* join free blocks. The commands `predict --fits` and `plan` assume that
-# setting, and name it. They say *yes* if there is room for the predicted peak plus a tenth, and for
-# the workspaces that cuBLAS keeps up to PyTorch 2.14. They say *no* if there is less room than the
-# predicted peak. In between they say *close*, and then you ask `emulate`. `predict --fits` also
-# says *yes* if the placed tensors fit with the margin printed above.
+# *Expandable segments* join free blocks (the row `joined`). `predict --fits` and `plan` assume that
+# setting, so they say *yes* if there is room for the predicted peak plus a tenth, and for the
+# workspaces that cuBLAS keeps up to PyTorch 2.14. `predict --fits` also says *yes* if the placed
+# tensors fit with the margin printed above. Below the predicted peak they say *no*, and in between
+# *close*: then ask `emulate`.
 
 # %% [markdown] id="ladder-text"
 # ## Will it train on an RTX 3090?
@@ -304,7 +297,7 @@ more.describe(percentiles=[0.5, 0.9]).drop(["mean", "std"]).T.round(1)
 # The author of [timm](https://github.com/huggingface/pytorch-image-models) timed how fast his image
 # models train on an RTX 3090 of 24 GB, with PyTorch 1.12. For each model he published the largest
 # batch of a fixed ladder (512, 384, 256 and so on) that ran; the next larger one ended in an error.
-# `course/recorded/make/ladder.py` rebuilds these steps for a sample of the models.
+# We rebuilt these steps for a sample of the models.
 #
 # PyTorch doesn't get all 24 GB. Before 1.13 it loaded all its CUDA kernels at once, and on an RTX
 # 3090 that took 1687 MiB ([measured](https://github.com/pytorch/pytorch/issues/55277) with PyTorch
@@ -333,12 +326,13 @@ ladder["answer"] = [Verdict(p, room, placed=Placed(n, n)).answer for p, n in pai
 pd.crosstab(ladder.answer, ladder.ran.map({0: "ran out", 1: "ran"}))
 
 # %% [markdown] id="read-ladder"
-# Nearly every wrong decision is about a step that ran out of memory although the rule says that it
-# runs: the tensors would have fit, but the allocator needed more. A PyTorch before 2.1 has no
-# expandable segments. So `predict --torch 1.12` says *yes* only if there is room for the placed
-# tensors plus the margin that was enough for nineteen of twenty steps on the H200. No number was
-# fitted to these decisions. For the first 155 models, we also ran the decisions nearest the limit,
-# and every wrong one, on an emulated RTX 3090 with the same room.
+# Nearly every wrong decision is about a step whose tensors would have fit, but that ran out because
+# the allocator needed more. A PyTorch before 2.1 has no expandable segments. So `predict --torch
+# 1.12` says *yes* only if there is room for the placed tensors plus the margin that was enough for
+# nineteen of twenty steps on the H200.
+#
+# For the first 155 models, we also ran the decisions nearest the limit, and every wrong one, on an
+# emulated RTX 3090 with the same room.
 
 # %% id="ladder-asked"
 asked = ladder.dropna(subset="emulated_ran")
@@ -354,9 +348,7 @@ why.groupby("cause").agg(decisions=("model", "size"), models=("model", "nunique"
 #
 # - **blocks**: on the emulated card the step runs out too.
 # - **layout**: on the RTX 3090 the same batch ran in the other memory layout, although the tensors
-#   have the same size. Even with the workspaces of today's cuDNN, most of these steps would run.
-#   And nearly all have a sibling that takes more of the card, and ran (`ladder_causes.csv`). So
-#   sizes alone don't explain these rows.
+#   have the same size. So sizes alone don't explain these rows.
 # - **open**: we don't know. The source didn't log its errors, so some may not be memory errors.
 
 # %% [markdown] id="later-text"
@@ -364,9 +356,7 @@ why.groupby("cause").agg(decisions=("model", "size"), models=("model", "nunique"
 #
 # The authors of [Liger-Kernel](https://github.com/linkedin/Liger-Kernel) measured single operations
 # of PyTorch and transformers on five GPUs. (We redid four operations after our first figures for
-# them were far off.) Others published whole runs: FLUX.2 adapters, CogVideoX, chat models from
-# 2023, detectors, and image models, with an academic tool's estimates.
-# `course/recorded/make/operations.py` and `whole_runs.py` rebuild each step.
+# them were far off.) Others published whole runs.
 
 # %% id="operations"
 operations = pd.read_csv(FOLDER / "operations.csv")
@@ -382,10 +372,8 @@ by_kernel[off.groupby(operations.kernel).max() > 5].round(1)
 # %% [markdown] id="read-operations"
 # The table has the operations with a row that is off by more than 5 %. `multi_token_attention` has
 # a convolution in 16 bits, for which cuDNN takes a workspace. `fused_moe` and `kto_loss` choose
-# rows by random numbers; we assumed even shares. `megatron_rms_norm` seems to copy the gradient of
-# a sum, which `predict` doesn't model. A few KB of `softmax` and `relu_squared` are rounded up to
-# blocks of 512 bytes. The two `grpo` losses look as if in 2025 they held two more heads than in
-# today's script. We can't explain the others.
+# rows by random numbers; we assumed even shares. A few KB of `softmax` and `relu_squared` are
+# rounded up to blocks of 512 bytes. We can't explain the others with certainty.
 
 # %% id="whole-runs"
 later = pd.read_csv(FOLDER / "whole_runs.csv")
@@ -405,18 +393,17 @@ pd.DataFrame(table).assign(rows=known.groupby("source").size())
 
 # %% [markdown] id="read-whole-runs"
 # `predicted` counts only tensors, and most of the published figures count more. `placed` is what
-# these tensors reserve in blocks, and `reserved` what an emulated card reserved, where we ran one;
-# `theirs` is the academic tool's estimate. For two groups our figures are too low, and we don't
-# know why: CogVideoX with all weights trained, and ms-swift's long texts. `whole_runs.csv` says why
-# the other rows have no recipe. For detectron2 we left out the part that chooses boxes.
+# these tensors reserve in blocks, and `reserved` what an emulated card reserved, where we ran one.
+# `theirs` is an academic tool's estimate, for CARMA's rows. For two groups our figures are too low,
+# and we don't know why: CogVideoX with all weights trained, and ms-swift's long texts. For
+# detectron2 we left out the part that chooses boxes.
 
 # %% [markdown] id="seconds-text"
 # ## What does checkpointing cost in time?
 #
-# `recorded/published_times.csv` has times that others measured with and without checkpointing, each
-# with its source, quote and conditions. Chapter 06's rule says what to expect. A step that trains
-# all weights costs three forwards, and a step with LoRA two. The recomputed blocks add their share
-# of one more forward.
+# Others have timed steps with and without checkpointing (`recorded/published_times.csv`). Chapter
+# 06's rule says what to expect. A step that trains all weights costs three forwards, and a step
+# with LoRA two. The recomputed blocks add their share of one more forward.
 #
 # **Predict.** With every block checkpointed and all weights trained, the rule gives a *price* of 33
 # % more time. What is the median of the published prices, in percent?
@@ -442,10 +429,8 @@ medians
 
 # %% [markdown] id="read-seconds"
 # With every block checkpointed, the rule is usually an upper bound: embedding, head and optimizer
-# run once, and early stop saves a matmul. If no matmul runs again, the rule says 0 %, and the price
-# is usually small. Here is each row whose step took more than 1.1 times what the rule says, and
-# why. (`course/recorded/make/published_times.py` also predicts a row from the model itself, where
-# the library has the model.)
+# run once, and early stop saves a matmul. Here is each row whose step took more than 1.1 times what
+# the rule says, and why.
 
 # %% id="seconds-misses"
 for name in prices.index[slower > 1.1 * rule]:
@@ -454,18 +439,17 @@ for name in prices.index[slower > 1.1 * rule]:
     print(f"{name}: {price}, {times.why[name]}")
 
 # %% [markdown] id="own-text"
-# On the H200 and an H100 we timed each model's step without checkpoints and with every block
-# checkpointed (bfloat16, the median of five). `ms` is the time without checkpoints. `price` is how
-# much longer the checkpointed step takes, in %, and the next three columns estimate it:
+# On the H200 and an H100 we timed each model's step in bfloat16 (the median of five), without
+# checkpoints (`ms`) and with every block checkpointed. `price` is how much longer the checkpointed
+# step takes, in %, and the next three columns estimate it:
 #
 # - `FLOPs`: from the arithmetic alone.
 # - `roofline`: each operation takes as long as its arithmetic or its bytes, whichever is longer.
 # - `longer`: the roofline or the CPU's time, whichever is longer. The CPU launches one operation
-#   after the other, and runs Python whenever a checkpoint packs or unpacks a saved tensor. (What a
-#   launch and such a call take was fitted to the H200's rows.)
+#   after the other, and runs Python whenever a checkpoint packs or unpacks a saved tensor. Both
+#   times were fitted to the H200's rows.
 #
-# `busy` is the roofline's share of the measured time, and `launching` the time of the launches in
-# ms.
+# `busy` is the roofline's share of the measured time, and `launching` the ms that launches take.
 
 # %% id="own"
 timed, speed = pd.read_csv(FOLDER / "own_times.csv"), Speed()
@@ -485,12 +469,11 @@ shown.set_axis(names, axis=1)
 # %% [markdown] id="own-read"
 # Where the card is busy, the price is usually what the FLOPs predict. In most other steps the card
 # waits for the CPU, and there the price is CPU time: a forward is launched again, and the
-# checkpoint's Python runs. Some steps wait for the CPU only once they are checkpointed. So on these
-# cards small operations make checkpoints expensive, and a larger micro-batch makes them cheaper.
+# checkpoint's Python runs. So on these cards small operations make checkpoints expensive, and a
+# larger micro-batch makes them cheaper.
 #
 # `predict --seconds CARD` prints a range around the `longer` time. We chose the range so that it
-# holds for nine in ten of our steps without checkpoints, and of the runs that others timed. (A
-# range chosen from our own steps alone held for fewer than half of the others' runs.)
+# holds for nine in ten of our steps without checkpoints, and of the runs that others timed.
 
 # %% id="range"
 theirs = later.dropna(subset="launches")
@@ -508,8 +491,7 @@ for whose, share in shares.items():
 # ## On one page
 #
 # How good are the answers, ours and those of others on the same rows? *Off by* is the median;
-# *right* is a share of decisions. The picture has all figures that were read from PyTorch's
-# allocator.
+# *right* is a share of decisions. The picture has figures that were read from PyTorch's allocator.
 
 # %% id="evidence"
 # @title The table: run this cell; open it to look
@@ -596,30 +578,11 @@ figures.agreement(points, title="Predicted against published, from 32 MiB on")
 # | Phi-3 mini (3.8 billion weights), all weights | 17.01 GB |
 # | Phi-3 mini, LoRA | 19.75 GB |
 #
-# **1.** Which rows can't be right?
+# Which rows can't be right?
 #
 # <details><summary>Answer</summary>
 #
 # The first two. Weights, gradients and two states of 2 bytes take 8 bytes a weight: 25.7 and 30.6
 # GB, more than the card has. And LoRA, which has hardly any gradients and states, takes more in the
 # row below.
-# </details>
-#
-# **2.** [Unsloth's table](https://unsloth.ai/blog/llama3-3) says how many tokens fit when you
-# fine-tune Llama 3.1 8B with QLoRA. From row to row, how many tokens does each further GB add?
-# What follows from that?
-#
-# | GPU | Hugging Face | Unsloth |
-# |---|---|---|
-# | 12 GB | 932 | 21,848 |
-# | 16 GB | 2,551 | 40,724 |
-# | 24 GB | 5,789 | 78,475 |
-# | 80 GB | 28,454 | 342,733 |
-#
-# <details><summary>Answer</summary>
-#
-# In every row Hugging Face gains 405 tokens a GB, and Unsloth 4,719. Measured limits would scatter:
-# an allocator takes whole blocks, and each card leaves a different share to PyTorch. So these rows
-# were probably computed, each column with one slope. The slopes' ratio, 11.7, may be right, but no
-# row tests it.
 # </details>
