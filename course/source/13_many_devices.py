@@ -2,9 +2,8 @@
 # # Many devices
 #
 # So far one device held everything. With several devices you can divide the batch. You can also
-# divide weights, gradients and optimizer states. (The companion 13b divides the layers, and the
-# inside of a layer.) Each method divides some of the memory and keeps the rest whole on every
-# device.
+# divide weights, gradients and optimizer states. Each method divides some of the memory and keeps
+# the rest whole on every device.
 #
 # In this chapter you train one small GPT in five ways on real processes. A meter counts what each
 # process holds and sends, and the losses show whether the training is the same. At the end, you
@@ -167,8 +166,8 @@ def averages():
 # and all-reduces each bucket. This model needs two buckets.
 #
 # With accumulation, DDP would average after every micro-batch. But it's enough to average the sum
-# of all micro-batches, after the last. The context `no_sync()` skips the averaging, so a loop uses
-# it for all micro-batches but the last (lab 06).
+# of all micro-batches, after the last, so a loop runs all others within `no_sync()`, a context that
+# skips the averaging.
 #
 # **Predict.** There are four micro-batches and two buckets. How many all-reduces does an update run
 # *without* `no_sync`?
@@ -403,20 +402,19 @@ table.round(2)
 
 # %% [markdown] id="zero-text"
 # Only the micro-batch changes the activations' memory. Accumulation and DDP add a constant to the
-# peak: the gradients of earlier micro-batches, or DDP's buckets (with `no_sync`, both). The fourth
-# update's loss is the same in all rows, so the training is the same.
+# peak: the gradients of earlier micro-batches, or DDP's buckets (with `no_sync`, both). The loss is
+# the same in all rows, so the training is too.
 #
 # ## ZeRO: divide the bytes, not the work
 #
-# With DDP, N ranks hold N equal copies of weights, gradients and states. Do they have to? In ZeRO
-# (Rajbhandari et al., 2020) each rank keeps one N-th, in three stages. Stage 1 divides the
-# optimizer's states, stage 2 also the gradients, and stage 3 also the weights. In stage 3 a rank
-# gathers the weights that it lacks just before it needs them.
+# With DDP, N ranks hold N equal copies of weights, gradients and states. In ZeRO (Rajbhandari et
+# al., 2020) each rank keeps one N-th, in three stages. Stage 1 divides the optimizer's states,
+# stage 2 also the gradients, and stage 3 also the weights. In stage 3 a rank gathers the weights
+# that it lacks just before it needs them.
 #
-# Two PyTorch classes come close to these stages.
+# Two PyTorch classes come close:
 #
-# - `ZeroRedundancyOptimizer` divides the optimizer's states, like stage 1. It assigns whole
-#   tensors, so a rank that gets a large tensor holds more than its share. DDP still all-reduces
+# - `ZeroRedundancyOptimizer` divides the optimizer's states, like stage 1. DDP still all-reduces
 #   whole gradients, and the optimizer then broadcasts the new weights.
 # - `fully_shard` (FSDP2) gathers each wrapped module in its forward. With
 #   `reshard_after_forward=True` it then drops the weights, and gathers them again in backward, like
@@ -424,8 +422,8 @@ table.round(2)
 #
 # The table has formulas for N ranks with AdamW, in P. A is what a single process needs for one
 # rank's sequences, beyond weights and states. At its peak, a rank in stage 3 has gathered one block
-# and the modules outside the blocks (*rest*). It also holds one more block-sized buffer: the next
-# block, fetched ahead, or the first block's gradients.
+# and the modules outside the blocks (*rest*). It also holds one more block-sized buffer
+# ([13d](13d_fsdp2_in_full.ipynb) says which).
 #
 # | | between steps | at the peak | sent per step |
 # |---|---|---|---|
@@ -559,8 +557,6 @@ print(f"stage 3: {share:.0f} % of DDP's peak{beside(guess, share)}")
 show(ways)
 
 # %% [markdown] id="zero-read"
-# The formulas agree with the counted bytes within two percent, both held and sent.
-#
 # - **Activations are not divided.** Every rank keeps the activations of its own sequences.
 # - **FSDP2 with kept weights saves less at the peak than between steps**, because at the peak all
 #   weights are gathered.
@@ -589,14 +585,12 @@ seen["ZeRO 3 + checkpoint, bf16"] = of_four(
 # %% [markdown] id="fsdp-levers-read"
 # `MixedPrecisionPolicy` gathers and computes in bfloat16, so gathers send half the bytes. The
 # divided weights and the states stay in float32, and with this `reduce_dtype` so do the sums of
-# gradients. Without `reduce_dtype`, gradients that wait for an exchange are bfloat16 in PyTorch
-# 2.13.0, but float32, with twice the bytes, in 2.15.0.
+# gradients.
 #
 # ## FSDP2 with accumulation
 #
 # Under FSDP2, `set_requires_gradient_sync(False)` does what `no_sync` does under DDP: it skips the
-# reduce-scatter, so each rank holds whole gradients. The next cell accumulates two micro-batches,
-# and exchanges gradients either after each or only after the last.
+# reduce-scatter, so each rank holds whole gradients. Is it worth skipping?
 
 
 # %% [markdown] id="write-fsdp-accumulation"
@@ -683,9 +677,9 @@ for title, sync in (("exchanged in each", True), ("in the last alone", False)):
 pd.DataFrame.from_dict(table, orient="index", columns=("peak, P", "sent, P")).round(2)
 
 # %% [markdown] id="fsdp-accumulation-read"
-# If gradients are exchanged only after the last micro-batch (second row), each rank keeps whole
-# gradients until then. So if gradients are large, **accumulate under FSDP2 with the reduce-scatter
-# in each micro-batch**, although it sends more.
+# If gradients are exchanged only after the last micro-batch, each rank keeps whole gradients until
+# then. So if gradients are large, **accumulate under FSDP2 with the reduce-scatter in each
+# micro-batch**, although it sends more.
 #
 # ## What does each lever touch?
 #
@@ -722,11 +716,11 @@ display(table.round(2).rename(columns={"optimizer_state": "states"}))
 plots.ledger_bars(ledgers, title="What one rank holds at its peak")
 
 # %% [markdown] id="touches"
-# All rows do the same training: in float32, the fourth update's loss is the same, however memory is
-# divided. 16-bit arithmetic changes the loss a little.
+# In float32 all rows do the same training, however memory is divided. 16-bit arithmetic changes the
+# loss a little.
 #
 # Checkpointing, offload and 16 bits work inside each rank, so you can combine them with DDP, ZeRO
-# and FSDP2. 13b has pipelines and tensor parallelism.
+# and FSDP2.
 
 # %% id="verdicts"
 peaks = {name: f"{one.report.peak_bytes / P:.2f}" for name, one in rows.items()}
@@ -752,12 +746,11 @@ claims.Verdicts(
 #
 # `ranks.pretend(8)` makes this process one of eight ranks; the other seven do not exist.
 # Collectives send nothing, but all shapes are right, so `memory.predict` gives one rank's bytes.
-# `Recipe` divides a published model as this chapter does: `ddp`, `fsdp` (FSDP2) or `tp`. In a
-# terminal: `python -m tutorial_lib predict llama-2-7b --ranks 8 --shard fsdp`.
+# `Recipe` divides a published model by `ddp`, `fsdp` (FSDP2) or `tp` (tensor parallelism, 13b). In
+# a terminal: `python -m tutorial_lib predict llama-2-7b --ranks 8 --shard fsdp`.
 #
-# The bars below were predicted this way and recorded. Everything is in bfloat16, with fused AdamW,
-# each block checkpointed, and one full-length sequence per rank (with `tp`, one in total). TP is
-# tensor parallelism (13b).
+# The bars below were predicted this way. Everything is in bfloat16, with fused AdamW, each block
+# checkpointed, and one full-length sequence per rank (with `tp`, one in total).
 
 # %% id="per-rank"
 LEAN = {"precision": "bf16", "optimizer": "adamw-fused", "checkpointing": "per-block"}
@@ -774,12 +767,10 @@ title = "One of 8 ranks, predicted"
 plots.ledger_bars(ledgers, title=title, cards_gib=(24, 80), predicted=[*ledgers])
 
 # %% [markdown] id="per-rank-read"
-# (GPT-2 XL has 25 heads, which eight ranks cannot divide, so it has no TP bar. Llama-2-70B under
-# DDP needs hundreds of GiB. Leave a few GiB for nccl and the allocator.)
-#
-# - DDP needs all 4 P on each rank, and more ranks do not help.
+# - With DDP, more ranks do not help: each needs all 4 P.
 # - With FSDP2 or TP, Llama-2-7B fits on 24 GiB cards. Llama-2-70B is borderline on eight 80 GiB
-#   cards: its 4 P in 16 bits, divided by eight, take most of each card.
+#   cards: its 4 P in 16 bits, divided by eight, take most of each card, and nccl and the allocator
+#   need a few GiB too.
 # - Mixed precision keeps weights and states in float32, so they take twice as much.
 
 # %% [markdown] id="your-run"
@@ -886,9 +877,9 @@ def exchanges_once():
 your_run.apply("13", make=make_divided, update=on_ranks)
 
 # %% [markdown] id="your-run-read"
-# A rank holds half of the states and does half of the arithmetic. The seconds leave out the
-# exchange. Two ranks add up gradients in a different order from one process, so the results differ
-# in the last bits. Your script needs `torchrun --nproc-per-node 2 my_train.py` from here on.
+# Two ranks add up gradients in a different order from one process, so the results differ in the
+# last bits. The seconds leave out the exchange. Your script needs `torchrun --nproc-per-node 2
+# my_train.py` from here on.
 
 # %% [markdown] id="three-problems"
 # ## On paper
