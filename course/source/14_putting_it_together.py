@@ -4,8 +4,7 @@
 # You want to fine-tune Llama-3-8B on one 24 GiB card, with 8,192 tokens per update. Written as most
 # people would write it, the run dies before the first loss. You find out why, and pull six levers,
 # each priced in bytes and seconds, until the run fits. Then you train all weights on eight cards,
-# where a slow link reverses the order of two levers. At the end you have a plan in a file, and a
-# script that checks it.
+# where a slow link reverses the order of two levers.
 #
 # **Budget:** 70 minutes, 3 GiB of memory, no GPU needed.
 
@@ -48,11 +47,10 @@ pd.set_option("display.max_colwidth", None)  # show lines of code whole
 # %% [markdown] id="case-text"
 # ## The run that dies
 #
-# Weights, gradients and AdamW's two states are bfloat16. (That rounds away any update smaller than
-# 1/512 of its weight: 08c.) An update uses four conversations of 5800, 1300, 700 and 392 tokens,
-# 8,192 in all. The usual batch pads them to the longest. The script `course/train/planned.py` does
-# one update according to a **plan**, which names a function for each of four choices: batch, block,
-# loss and model. At first these are the plainest functions:
+# Weights, gradients and AdamW's two states are bfloat16. An update uses four conversations of 5800,
+# 1300, 700 and 392 tokens, 8,192 in all. The usual batch pads them to the longest. The script
+# `course/train/planned.py` does one update according to a **plan**, which names a function for each
+# of four choices: batch, block, loss and model. At first these are the plainest functions:
 
 # %% id="script"
 print(inspect.getsource(update))
@@ -106,8 +104,8 @@ held = pd.Series(first.curve()[moment]) / GIB
 held[held > 0.01].round(2).to_frame("GiB, predicted")
 
 # %% [markdown] id="snapshot-text"
-# A separate script (`recorded/snapshots/llama.py`) ran this training on an *emulated* RTX 4090.
-# When memory ran out, a snapshot recorded which line had asked for each tensor:
+# This training ran on an *emulated* RTX 4090. When memory ran out, a snapshot recorded which line
+# had asked for each tensor:
 
 # %% id="snapshot"
 emulated = json.loads((FOLDER / "snapshots/llama_case.json").read_text())
@@ -116,8 +114,8 @@ held = pd.Series(emulated["died"]["held"]) / GIB
 held.head(7).round(2).to_frame("GiB, emulated")
 
 # %% [markdown] id="snapshot-read"
-# Most of the memory is weights. The rest is what two blocks keep for backward, mainly in their
-# MLPs. Of the batch's 23,200 positions, 15,008 are padding.
+# Beside the weights, what two blocks keep for backward fills the card. Of the batch's 23,200
+# positions, 15,008 are padding.
 #
 # ## Lever 1: packing
 #
@@ -173,8 +171,7 @@ def packs():
 # %% [markdown] id="pull-text"
 # `pull` pulls a lever. It trains a small *twin* with and without the lever, in float32 on real
 # text, and compares losses, gradients, weights and states. Then it predicts a full-size step by
-# category, counts its FLOPs, and estimates its seconds from a roofline: each operation takes as
-# long as the slower of arithmetic and memory traffic.
+# category, counts its FLOPs, and estimates its seconds from a roofline (chapter 07).
 
 # %% id="pull"
 bars, table, plans = {}, {}, {}
@@ -213,9 +210,6 @@ gib = pull("packed", batch=packed)
 print(f"packed: {gib:.1f} GiB{beside(guess, gib)}")
 
 # %% [markdown] id="chunked-text"
-# (Here PyTorch's attention gets a mask, so transformers copies keys and values for all heads that
-# share them. FlashAttention needs neither mask nor copies.)
-#
 # ## Levers 2 and 3: the loss in chunks, and checkpoints
 #
 # With chunks of 512 tokens, the full logits never exist. You wrote that in 10d; here the script's
@@ -338,15 +332,14 @@ print(f"LoRA: {gib:.1f} GiB; first losses of the twin:")
 print(*(f"{first_loss(plans[name]):.3f}" for name in ("checkpoints", "LoRA")))
 
 # %% [markdown] id="four-text"
-# The step fits on 24 GiB, and leaves a few for CUDA's context and fragmentation. On a 12 GiB card
-# it doesn't.
+# The step fits on a 24 GiB card, but not on one of 12 GiB.
 #
 # ## Lever 5: the frozen weights in 4 bits
 #
-# Frozen weights can be kept in 4 bits, two to a byte, with one scale per 64 weights. (Companion 01b
-# has QLoRA's levels; here they are evenly spaced.) A matmul doesn't accept 4-bit weights, so the
-# layer first dequantizes them with the script's `from_4_bits(pairs, scale, shape)`. Plain autograd
-# would keep the dequantized weight until backward, and you would save nothing.
+# Frozen weights can be kept in 4 bits, two to a byte, with evenly spaced levels (01b has QLoRA's)
+# and one scale per 64 weights. A matmul doesn't accept 4-bit weights, so the layer first
+# dequantizes them with the script's `from_4_bits(pairs, scale, shape)`. Plain autograd would keep
+# the dequantized weight until backward, and you would save nothing.
 #
 # **Write.** `FourBit`. Forward saves the *small* tensors `pairs` and `scale`, and returns
 # `x @ weight.T`. Backward dequantizes the weight again. The gradient with respect to `x` is
@@ -413,8 +406,7 @@ gib = pull("4-bit weights", same=False, model=lora_on_4_bits)
 print(f"4 bits: {gib:.1f} GiB; first loss {first_loss(plan):.3f}")
 
 # %% [markdown] id="offloaded-text"
-# The first loss is slightly different, because rounding changes the model. LoRA starts from the
-# rounded model.
+# The first loss is slightly different, because LoRA starts from the rounded model.
 #
 # ## Lever 6: boundaries on the host
 #
@@ -497,9 +489,8 @@ shown.round(1)
 
 # %% [markdown] id="table-read"
 # For the last two columns, PyTorch's allocator ran the same steps; `NaN` means that the card's
-# memory ran out. (The H200's are higher, because cuBLAS keeps more workspace there.) What did
-# people *measure*? The next table's first row is from our H100, and the others are published
-# (`recorded/published_times.csv`).
+# memory ran out. What did people *measure*? The next table's first row is from our H100, and the
+# others are published (`recorded/published_times.csv`).
 
 # %% id="measured"
 # @title Seconds that others measured: run this cell; open it to look
@@ -523,13 +514,11 @@ pd.Series(measured).map("{:.2f} times".format).to_frame("the step took, measured
 # %% [markdown] id="measured-read"
 # - Checkpoints add a quarter here, not a third, because the optimizer's update isn't repeated.
 # - LoRA avoids the weights' gradients and most of the update, but adds thin matmuls for each token.
-#   With 8,192 tokens the step took *longer*, although the roofline predicts a speedup. So don't use
-#   LoRA for speed.
+#   With 8,192 tokens the step took *longer*, so don't use LoRA for speed.
 # - **4 bits cost most when tokens are few.** Dequantizing a weight takes the same time for any
 #   number of tokens.
-# - Offload adds a third if its copies share a stream with the arithmetic. The roofline counts no
-#   copies to the host. On a separate stream, a block of width 4096 computes long enough to hide
-#   them (07d).
+# - Offload adds a third if its copies share a stream with the arithmetic. On a separate stream, a
+#   block of width 4096 computes long enough to hide them (07d), and the roofline assumes that.
 
 # %% [markdown] id="eight-text"
 # ## All weights, on eight cards
@@ -552,8 +541,7 @@ title = "One of eight cards, all weights trained, predicted"
 plots.ledger_bars(of_eight, title=title, cards_gib=(24, 48), predicted=[*of_eight])
 
 # %% [markdown] id="link-text"
-# With the usual loss, only the second, checkpointed way fits on 24 GiB cards. Larger cards fit
-# both. Which is faster?
+# Only the second, checkpointed way fits on 24 GiB cards; larger cards fit both. Which is faster?
 #
 # A forward of all 8,192 tokens takes $f$ seconds, backward takes $2f$, and checkpoints add another
 # $f$. FSDP2 also gathers all weights for forward and again for backward, and scatters the
@@ -620,8 +608,7 @@ took.round(1).rename_axis(columns="seconds, worked out")
 # %% [markdown] id="links-read"
 # Inside a node, on one card, or with DDP and `no_sync`, the usual order holds: accumulate first,
 # since that adds no arithmetic, and checkpoint if the step still doesn't fit. **Over a slow link
-# the order is reversed**: checkpoint first, until the update is a single micro-batch. (We left out
-# attention scores, latencies and the traffic inside a node.)
+# the order is reversed**: checkpoint first, until the update is a single micro-batch.
 #
 # ## The plan
 #
@@ -671,9 +658,8 @@ def chooses_the_fastest():
 
 
 # %% [markdown] id="write-text"
-# We write the plan into a file: its functions' names, and its predicted memory. The script loads
-# the file, implements the levers with libraries (PEFT's LoRA, PyTorch's `save_on_cpu`), and trains
-# the twin twice: by the plan, and with the plainest batch, block and loss.
+# We write the plan into a file. The script loads the file, implements the levers with libraries,
+# and trains the twin twice: by the plan, and with the plainest batch, block and loss.
 
 # %% id="write"
 print(f"on 12 GiB: {fastest(table, 12 - 2)}\n")
@@ -776,4 +762,4 @@ your_run.apply("14", make=make_fused)
 #
 # [14b](14b_gallery.ipynb) shows how to find what held a dead run's memory, and
 # [14c](14c_rules_of_thumb.ipynb) which lever comes first for other models. In lab 09 you get ten
-# runs that fail: two run out of memory, one warns, and seven report nothing.
+# runs that fail, seven of them silently.
