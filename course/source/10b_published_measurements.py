@@ -327,9 +327,9 @@ pd.crosstab(ladder.answer, ladder.ran.map({0: "ran out", 1: "ran"}))
 
 # %% [markdown] id="read-ladder"
 # Nearly every wrong decision is about a step whose tensors would have fit, but that ran out because
-# the allocator needed more. A PyTorch before 2.1 has no expandable segments. So `predict --torch
-# 1.12` says *yes* only if there is room for the placed tensors plus the margin that was enough for
-# nineteen of twenty steps on the H200.
+# the allocator needed more. A PyTorch before 2.1 has no expandable segments. So
+# `predict --torch 1.12` says *yes* only if there is room for the placed tensors plus the margin
+# that was enough for nineteen of twenty steps on the H200.
 #
 # For the first 155 models, we also ran the decisions nearest the limit, and every wrong one, on an
 # emulated RTX 3090 with the same room.

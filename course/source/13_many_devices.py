@@ -878,8 +878,8 @@ your_run.apply("13", make=make_divided, update=on_ranks)
 
 # %% [markdown] id="your-run-read"
 # Two ranks add up gradients in a different order from one process, so the results differ in the
-# last bits. The seconds leave out the exchange. Your script needs `torchrun --nproc-per-node 2
-# my_train.py` from here on.
+# last bits. The seconds leave out the exchange. Your script needs
+# `torchrun --nproc-per-node 2 my_train.py` from here on.
 
 # %% [markdown] id="three-problems"
 # ## On paper
