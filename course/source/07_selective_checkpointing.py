@@ -2,9 +2,9 @@
 # # Selective checkpointing
 #
 # In chapter 06 each segment dropped all its tensors. But recomputing one tensor takes a few
-# additions, and recomputing another takes a large matmul. In this chapter you give every saved
-# tensor a price. Then you choose what to drop: the tensors of a whole module, or the results of
-# single operations.
+# additions, and recomputing another takes a large matmul. So in this chapter you give every saved
+# tensor a price, and choose what to drop: the tensors of a whole module, or the results of single
+# operations.
 #
 # **Budget:** 70 minutes, 1 GiB of memory, no GPU needed.
 
@@ -240,8 +240,6 @@ figures.roofline(speeds, card="A100", tokens=2048, width=4096)
 # - **Linear layers** cost $2C$ FLOPs per element, with $C$ inputs. With few tokens they wait for
 #   their weights.
 # - **Attention** costs $4T$ FLOPs per element, with $T$ tokens.
-# - `add`, the sum after attention, also needs the output projection, `out`, whose result isn't
-#   kept.
 
 
 # %% id="cheapest-first"
@@ -500,15 +498,13 @@ pd.DataFrame(table).T
 # %% [markdown] id="modules-read"
 # Neither part of the advice holds here:
 #
-# - **Memory.** `halves` keeps two boundaries per block instead of one, but recomputes only one half
-#   at a time. With 4 blocks the smaller segment saves more than the extra boundaries cost; with 16
-#   blocks it saves less.
+# - **Memory.** `halves` recomputes only one half at a time, but keeps two boundaries per block
+#   instead of one. With 16 blocks these cost more than the smaller segment saves.
 # - **Recomputation** falls. Backward doesn't need the result of a segment's last matmul, so that
 #   matmul isn't repeated. `halves` has two segments per block, so it skips two matmuls.
-# - **Attention or MLP?** With a fused kernel `mlp_only` frees twice as much as `attention_only`,
-#   for fewer FLOPs per byte.
-# - **Wrapping only the modules** (`both_modules`) leaves the norms outside, so their inputs and
-#   outputs wait: four tensors per block. Pull each norm into the segment.
+#
+# Wrapping only the modules (`both_modules`) leaves the norms outside, so their inputs and outputs
+# wait. Pull each norm into the segment.
 #
 # Chapters 07d and 10 move boundaries to the host; here NumPy arrays stand in for host memory. The
 # next table shows what `halves` saves over `per_block` in both places. (*Kept* is the peak without
@@ -547,7 +543,7 @@ another.rename_axis(columns="halves save, %")
 #
 # Instead, make each block one segment, and *keep a few results inside it*. In forward, a dispatch
 # mode stores the results of chosen operations. In the recomputation, a second mode returns the
-# stored results instead of running these operations. `name_of` names an operation's result.
+# stored results instead of running these operations.
 
 
 # %% id="name-of"
@@ -723,8 +719,7 @@ print(f"seconds x {titan.without / titan['with']:.2f}, measured")
 
 # %% [markdown] id="policies-read"
 # `all but down` is the policy to try first when you are a little over budget, since it runs no
-# matmul twice. The policy `qkv, up` recomputes `out`, because `out`'s result is part of the second
-# norm's input, which backward needs.
+# matmul twice.
 #
 # The last row is a trap. `down`'s result is the block's most expensive, but no recomputation needs
 # it: it's only added to the residual, and that sum is the next block's kept input. Keeping it takes
@@ -778,8 +773,7 @@ for name in ("qkv, up", "all but down"):
 # %% [markdown] id="torch-policy-read"
 # PyTorch's version also handles views, in-place writes and the compiler, so use it.
 #
-# Another `CheckpointPolicy`, `MUST_CPU_OFFLOAD`, silently recomputes in eager mode (PyTorch 2.13,
-# 2.15). In the optional `07c_side_by_side`, the compiler and the planner choose for you.
+# In the optional `07c_side_by_side`, the compiler and the planner choose for you.
 
 # %% id="verdicts"
 cases = {
@@ -851,8 +845,7 @@ def hidden_of(model, tokens):
 your_run.apply("07", hidden_of=hidden_of)
 
 # %% [markdown] id="your-run-read"
-# Compared with chapter 05, an update takes a little more memory and fewer FLOPs. 06c's plan saves a
-# few more FLOPs, but adds more than twice as much memory.
+# 06c's plan saves a few more FLOPs than this policy, but adds more than twice as much memory.
 
 # %% [markdown] id="three-problems"
 # ## On paper
@@ -891,6 +884,6 @@ your_run.apply("07", hidden_of=hidden_of)
 # - Say which module to wrap, and why it's no longer attention first.
 # - Write a policy by operation with a pair of dispatch modes, and with PyTorch's contexts.
 #
-# Chapter 07d, `07d_offload`, moves to the host the tensors that are too expensive to recompute. The
-# optional `07b_held_and_evicted` shows why a checkpoint may free nothing, and chooses what to drop
-# while the model runs.
+# Chapter 07d moves to the host what is too expensive to recompute. The optional
+# `07b_held_and_evicted` shows why a checkpoint may free nothing, and chooses what to drop while the
+# model runs.
