@@ -61,8 +61,7 @@ class Room:
             return cls(parse_bytes(text), release=release)
         except ValueError as no_size:
             try:
-                eager = _is_before(release, LAZY_SINCE)
-                card = find_card(text, context=None, eager=eager)
+                card = find_card(text, context=None, eager=_is_before(release, LAZY_SINCE))
             except ValueError:
                 raise ValueError(f"{no_size} Or name a card: {', '.join(CARDS)}.") from None
             return cls(card.free, card, release)
@@ -150,11 +149,12 @@ class Verdict:
         lines = [f"fits: {self.answer}"]
         if self.answer == "close":
             lines[0] += ", since some with so little to spare ran out"
-        if self.placed and self.answer != "no":
-            size = human_bytes(self.placed.needs)
+        if self.reserved is None and self.answer != "no":
+            placed, without = self.placed, _more(self.needs, TAKES[1] - 1)
+            size = human_bytes(placed.needs) if placed else "up to half more"
             if not self.room.joins:
                 lines.append(f"  blocks   {size}, as PyTorch before {JOINED_SINCE} can't join them")
-            elif _more(self.placed.needs, IN_BLOCKS) > self.room.free:
+            elif (_more(placed.needs, IN_BLOCKS) if placed else without) > self.room.free:
                 setting = "PYTORCH_ALLOC_CONF=expandable_segments:True"
                 lines.append(f"  set      {setting}: without it the blocks need {size}")
         lines.append(f"  needs    {human_bytes(self.needs)}, of {where}")
