@@ -329,7 +329,7 @@ pd.crosstab(ladder.answer, ladder.ran.map({0: "ran out", 1: "ran"}))
 # Nearly every wrong decision is about a step whose tensors would have fit, but that ran out because
 # the allocator needed more. A PyTorch before 2.1 has no expandable segments. So
 # `predict --torch 1.12` says *yes* only if there is room for the placed tensors plus the margin
-# that was enough for nineteen of twenty steps on the H200.
+# that was enough for nineteen of twenty steps on the H200. No number was fitted to these decisions.
 #
 # For the first 155 models, we also ran the decisions nearest the limit, and every wrong one, on an
 # emulated RTX 3090 with the same room.
@@ -348,7 +348,8 @@ why.groupby("cause").agg(decisions=("model", "size"), models=("model", "nunique"
 #
 # - **blocks**: on the emulated card the step runs out too.
 # - **layout**: on the RTX 3090 the same batch ran in the other memory layout, although the tensors
-#   have the same size. So sizes alone don't explain these rows.
+#   have the same size. And nearly all of these models have a sibling that takes more of the card,
+#   and ran. So sizes alone don't explain these rows.
 # - **open**: we don't know. The source didn't log its errors, so some may not be memory errors.
 
 # %% [markdown] id="later-text"
@@ -473,7 +474,8 @@ shown.set_axis(names, axis=1)
 # larger micro-batch makes them cheaper.
 #
 # `predict --seconds CARD` prints a range around the `longer` time. We chose the range so that it
-# holds for nine in ten of our steps without checkpoints, and of the runs that others timed.
+# holds for nine in ten of our steps without checkpoints, and of the runs that others timed. (A
+# range chosen from our own steps alone held for fewer than half of the others' runs.)
 
 # %% id="range"
 theirs = later.dropna(subset="launches")
@@ -578,11 +580,30 @@ figures.agreement(points, title="Predicted against published, from 32 MiB on")
 # | Phi-3 mini (3.8 billion weights), all weights | 17.01 GB |
 # | Phi-3 mini, LoRA | 19.75 GB |
 #
-# Which rows can't be right?
+# **1.** Which rows can't be right?
 #
 # <details><summary>Answer</summary>
 #
 # The first two. Weights, gradients and two states of 2 bytes take 8 bytes a weight: 25.7 and 30.6
 # GB, more than the card has. And LoRA, which has hardly any gradients and states, takes more in the
 # row below.
+# </details>
+#
+# **2.** [Unsloth's table](https://unsloth.ai/blog/llama3-3) says how many tokens fit when you
+# fine-tune Llama 3.1 8B with QLoRA. From row to row, how many tokens does each further GB add?
+# What follows from that?
+#
+# | GPU | Hugging Face | Unsloth |
+# |---|---|---|
+# | 12 GB | 932 | 21,848 |
+# | 16 GB | 2,551 | 40,724 |
+# | 24 GB | 5,789 | 78,475 |
+# | 80 GB | 28,454 | 342,733 |
+#
+# <details><summary>Answer</summary>
+#
+# In every row Hugging Face gains 405 tokens a GB, and Unsloth 4,719. Measured limits would scatter:
+# an allocator takes whole blocks, and each card leaves a different share to PyTorch. So these rows
+# were probably computed, each column with one slope. The slopes' ratio, 11.7, may be right, but no
+# row tests it.
 # </details>

@@ -585,7 +585,8 @@ seen["ZeRO 3 + checkpoint, bf16"] = of_four(
 # %% [markdown] id="fsdp-levers-read"
 # `MixedPrecisionPolicy` gathers and computes in bfloat16, so gathers send half the bytes. The
 # divided weights and the states stay in float32, and with this `reduce_dtype` so do the sums of
-# gradients.
+# gradients. Without `reduce_dtype`, gradients that wait for an exchange are bfloat16 in PyTorch
+# 2.13.0, but float32, with twice the bytes, in 2.15.0.
 #
 # ## FSDP2 with accumulation
 #
@@ -750,7 +751,8 @@ claims.Verdicts(
 # a terminal: `python -m tutorial_lib predict llama-2-7b --ranks 8 --shard fsdp`.
 #
 # The bars below were predicted this way. Everything is in bfloat16, with fused AdamW, each block
-# checkpointed, and one full-length sequence per rank (with `tp`, one in total).
+# checkpointed, and one full-length sequence per rank (with `tp`, one in total). GPT-2 XL has no TP
+# bar, since eight ranks can't divide its 25 heads.
 
 # %% id="per-rank"
 LEAN = {"precision": "bf16", "optimizer": "adamw-fused", "checkpointing": "per-block"}
