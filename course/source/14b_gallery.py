@@ -444,7 +444,7 @@ def forces(cured):
               "`enable_slicing()` or without",
       cause="slicing decodes one image at a time, but autograd keeps what all of them "
             "save for backward",
-      cure="the VAE's `enable_gradient_checkpointing()` as well")  # fmt: skip
+      cure="switch on the VAE's checkpointing as well")  # fmt: skip
 def decoded_reward(cured):
     ups, downs = (("UpDecoderBlock2D",) * 2, ("DownEncoderBlock2D",) * 2)
     sizes = {"block_out_channels": (16, 32), "norm_num_groups": 8}
