@@ -514,7 +514,8 @@ pd.Series(measured).map("{:.2f} times".format).to_frame("the step took, measured
 # %% [markdown] id="measured-read"
 # - Checkpoints add a quarter here, not a third, because the optimizer's update isn't repeated.
 # - LoRA avoids the weights' gradients and most of the update, but adds thin matmuls for each token.
-#   With 8,192 tokens the step took *longer*, so don't use LoRA for speed.
+#   With 8,192 tokens the step took *longer*, although the roofline predicts a speedup. So don't use
+#   LoRA for speed.
 # - **4 bits cost most when tokens are few.** Dequantizing a weight takes the same time for any
 #   number of tokens.
 # - Offload adds a third if its copies share a stream with the arithmetic. On a separate stream, a
@@ -541,7 +542,8 @@ title = "One of eight cards, all weights trained, predicted"
 plots.ledger_bars(of_eight, title=title, cards_gib=(24, 48), predicted=[*of_eight])
 
 # %% [markdown] id="link-text"
-# Only the second, checkpointed way fits on 24 GiB cards; larger cards fit both. Which is faster?
+# With the usual loss, only the second, checkpointed way fits on 24 GiB cards; larger cards fit
+# both. Which is faster?
 #
 # A forward of all 8,192 tokens takes $f$ seconds, backward takes $2f$, and checkpoints add another
 # $f$. FSDP2 also gathers all weights for forward and again for backward, and scatters the
@@ -609,6 +611,7 @@ took.round(1).rename_axis(columns="seconds, worked out")
 # Inside a node, on one card, or with DDP and `no_sync`, the usual order holds: accumulate first,
 # since that adds no arithmetic, and checkpoint if the step still doesn't fit. **Over a slow link
 # the order is reversed**: checkpoint first, until the update is a single micro-batch.
+# (We left out attention scores, latencies and the traffic inside a node.)
 #
 # ## The plan
 #
