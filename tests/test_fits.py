@@ -13,6 +13,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from ladder import answer_of, is_right
 
 from tutorial_lib.instruments import emulated, recorded
 from tutorial_lib.instruments.emulated import CARDS, Room, Verdict, find_card, on_cards, place
@@ -129,21 +130,13 @@ def test_of_a_predictions_answers_one_was_wrong():
 
 # ---- timm's ladder: each model's largest batch that ran on an RTX 3090, and the next, which failed
 
-RTX_3090 = Room.of("rtx-3090", "1.12")
-
 
 def key(row):
     return row["model"], row["layout"], row["batch"]
 
 
-def verdict_of(row):
-    predicted = int(row["predicted"])
-    needs = int(row["needed"] or predicted)  # what is far below the room wasn't placed
-    return Verdict(predicted, RTX_3090, placed=Placed(needs, needs))
-
-
 def test_of_an_rtx_3090_five_answers_were_wrong():
-    answers = [verdict_of(row).answer for row in LADDER]
+    answers = [*map(answer_of, LADDER)]
     are = zip(LADDER, answers, strict=True)
     wrong = [key(row)[:2] for row, said in are if said == ("no" if row["ran"] == "1" else "yes")]
     assert sorted(wrong) == [
@@ -156,7 +149,7 @@ def test_of_an_rtx_3090_five_answers_were_wrong():
 def test_a_wrong_prediction_has_a_cause():
     runs = {key(row): row for row in LADDER}
     ran = {k[:2]: int(row["predicted"]) for k, row in runs.items() if row["ran"] == "1"}
-    wrong = {k for k, r in runs.items() if (int(r["predicted"]) <= RTX_3090.free) != int(r["ran"])}
+    wrong = {k for k, row in runs.items() if not is_right(row)}
     assert {key(row) for row in CAUSES} == wrong
     for row in CAUSES:
         model, layout, batch = key(row)
@@ -179,7 +172,7 @@ def test_the_readme_says_how_many_are_right(root):
     assert f"| {right} end as they did there |" in said
     assert f"answers {answers['yes'] + answers['no']} with yes or no, one of them wrongly" in said
     assert f"calls {answers['close']} close" in said
-    answers = Counter(verdict_of(row).answer for row in LADDER)
+    answers = Counter(map(answer_of, LADDER))
     asked = [row["emulated_ran"] == row["ran"] for row in LADDER if row["emulated_ran"]]
     assert f"| {len(LADDER)} decisions about {len({row['model'] for row in LADDER})} models" in said
     assert f"| {sum(asked)} of the {len(asked)} emulated end as they did there |" in said
