@@ -47,8 +47,8 @@ def test_a_verdict_has_three_answers(answered, reserved):
 
 @pytest.mark.parametrize(("placed", "told"), [(0.94, False), (0.96, True), (1.2, True)])
 def test_where_blocks_may_decide_the_verdict_says_what_to_set(placed, told):
-    said = str(Verdict(GIB // 2, Room(GIB), placed=Placed(int(placed * GIB), GIB)))
-    assert ("expandable_segments" in said) is told
+    said = Verdict(GIB // 2, Room(GIB), placed=Placed(int(placed * GIB), GIB))
+    assert (said.answer, "expandable_segments" in str(said)) == ("yes", told)
     assert "set " not in f"{Verdict(9, Room(1), None, Placed(9, 9))} {Verdict(GIB, Room(2 * GIB))}"
 
 
@@ -68,7 +68,8 @@ def test_a_verdict_says_what_it_assumes_of_the_release(release, context, joins):
 
 def test_every_card_is_listed_the_cheapest_first_and_a_price_says_where_it_is_from():
     rows = on_cards(20 * GIB)
-    assert {row["card"] for row in rows} == set(CARDS)
+    answers = {row["card"]: row["fits"] for row in rows}
+    assert answers.keys() == CARDS.keys()
     prices = [row["dollars_an_hour"] for row in rows if "read" in row]
     assert prices == sorted(prices)
     assert len(prices) > 10
@@ -76,9 +77,8 @@ def test_every_card_is_listed_the_cheapest_first_and_a_price_says_where_it_is_fr
     for row in rows[: len(prices)]:
         assert row["source"].startswith("https://")
         assert "2026-01-01" < row["read"] <= str(datetime.date.today())
-    answers = {row["card"]: row["fits"] for row in rows}
     assert (answers["t4"], answers["rtx-3090"], answers["h100"]) == ("no", "yes", "yes")
-    older = {row["card"]: row["fits"] for row in on_cards(20 * GIB, "1.12", Placed(21 * GIB, 1))}
+    older = {row["card"]: row["fits"] for row in on_cards(19 * GIB, "1.12", Placed(22 * GIB, 1))}
     assert (older["rtx-3090"], older["h100"]) == ("close", "yes")
     text = Path(emulated.__file__).with_name("prices.toml").read_text("utf-8")
     assert {key for one in tomllib.loads(text)["lists"] for key in one["dollars"]} <= set(CARDS)
@@ -90,13 +90,15 @@ def life(num_mib, born, died, category="activations", phase="forward"):
 
 def test_tensors_take_the_segments_that_the_allocator_takes():
     """One of 2 MiB for small tensors, one of 20 for those to 10 MiB, and whole ones from there."""
-    found = place([life(0.1, 1, 4), life(9, 1, 2), life(9, 1, 4), life(21.1, 3, 4)], 31 * MIB)
-    assert found.reserves == WORKSPACES + (1 + 2 + 20 + 22) * MIB
+    joined = [(6, 1, 2), (6, 1, 3), (6, 1, 9), (9, 4, 9)]  # 9 MiB lie where two of 6 were
+    lives = [(0.1, 1, 9), *joined, (25, 1, 3), (25, 5, 9), (29.1, 1, 2), (29.1, 3, None)]
+    found = place([life(*each) for each in lives], 62 * MIB)
+    assert found.reserves == WORKSPACES + (1 + 2 + 20 + 26 + 30) * MIB
     assert found.needs == pytest.approx(found.reserves, abs=2 * MIB)
     # a segment that is free as a whole goes back where memory is out
     assert place([life(22, 1, 1), life(30, 2, 3)], 30 * MIB).needs < WORKSPACES + 34 * MIB
-    # and not with the optimizer's state in it, which comes after the first step's activations
     states = [life(30, 0, None, "optimizer_state", ""), life(1, 3, 3, phase="optimizer")]
+    # and not with the optimizer's state in it, which comes after the first step's activations
     assert place([*states, life(100, 1, 2)], 130 * MIB).needs > WORKSPACES + 190 * MIB
 
 
