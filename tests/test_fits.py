@@ -21,7 +21,7 @@ from tutorial_lib.instruments.emulated.blocks import WORKSPACES, Placed
 from tutorial_lib.instruments.emulated.verdict import CLOSE, IN_BLOCKS, TAKES_IN_BLOCKS
 from tutorial_lib.instruments.planning.run.roofline import LASTS, RESTS_ON, TIMED, Speed
 from tutorial_lib.memory.timeline import Life
-from tutorial_lib.units import GIB, MIB
+from tutorial_lib.units import GIB, KIB, MIB
 
 FOLDER = Path(__file__).parents[1] / "course/recorded"
 
@@ -122,6 +122,7 @@ def test_of_a_small_run_nvidia_smi_shows_what_is_said():
         low, high = Verdict(int(row["predicted"]), room, placed=placed).takes
         assert low < int(row["published"]) < high
     assert len(small) == 10
+    assert find_card("t4", context=None).context == 40 * 1536 * 2 * KIB  # of 1024 threads each
 
 
 def test_of_a_predictions_answers_one_was_wrong():
