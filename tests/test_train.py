@@ -175,17 +175,20 @@ from torch.nn import functional as G
 from torch.utils.checkpoint import checkpoint as again
 import train
 SCALES = {3: (1.0, (2, 'two')), 24: (1.0, ())}
+WIDE = torch.float16
 WIDE = torch.float32
 class Gate(typing.NamedTuple): factor: int = 1
 class Kind(enum.Enum): ONE = WIDE
 class Own(Gate):
     def of(self, x): return G.dropout(x, p=0.0) * self.factor * math.exp(0)
+def even(n): return n == 0 or odd(n - 1)
+def odd(n): return n > 0 and even(n - 1)
 @functools.cache
 def own(x): return Own().of(x).to(Kind.ONE.value)
 called = functools.partial(again, use_reentrant=False)
 also = functools.partial(called, own)
 def hidden_of(model, tokens):
-    x = train.embedded(model, tokens) * SCALES[len(model.blocks)][0]
+    x = train.embedded(model, tokens) * SCALES[len(model.blocks)][0] * even(2)
     for block in model.blocks: x = called(block, also(x))
     return model.norm(x)
 """
