@@ -220,6 +220,8 @@ def test_a_script_gets_what_the_learners_function_needs(tmp_path, capsys):
     [
         ("import torch\nbig = torch.ones(3)", "uses big, of type Tensor, which no script"),
         ("class own: pass\nbig = own()", "uses big, of type own"),
+        ("import torch\nfor big in (torch.half,): pass", "uses big, of type dtype"),
+        ("def main(): pass\ndef big(): main()", "uses main, and train.py has another main"),
     ],
 )
 def test_what_no_script_can_have_is_named_and_nothing_is_written(tmp_path, setting, said):
@@ -228,8 +230,7 @@ def test_what_no_script_can_have_is_named_and_nothing_is_written(tmp_path, setti
     path.write_text("x = 1\n" + Path(train.__file__).read_text())
     with pytest.raises(ValueError, match=said):
         states.write(path, states.script({"hidden_of": mine}, path))
-    assert path.read_text().startswith("x = 1")
-    assert [*tmp_path.iterdir()] == [path]
+    assert [file.read_text()[:5] for file in tmp_path.iterdir()] == ["x = 1"]
 
 
 def test_where_a_gpu_is_the_update_is_measured_or_does_not_fit(monkeypatch, capsys):

@@ -26,6 +26,7 @@ import torch
 HERE = Path(__file__).parent
 ITSELF = "train = sys.modules[__name__]  # so the functions from notebooks call the script's"
 DEFINED = ast.FunctionDef | ast.ClassDef
+IMPORTS = ast.Import | ast.ImportFrom
 REMADE = partial | PurePath | torch.dtype | torch.device  # by the statement that made it
 # Chapters, the name of each lever, and the functions of the chapter in place of train.py's.
 CHAPTERS = {
@@ -50,11 +51,16 @@ def names_in(source):
             (used if isinstance(node.ctx, ast.Load) else bound).add(node.id)
         elif isinstance(node, ast.arg):
             bound.add(node.arg)
-        elif isinstance(node, ast.FunctionDef | ast.ClassDef):
+        elif isinstance(node, DEFINED):
             bound.add(node.name)
         elif isinstance(node, ast.alias):
             bound.add(node.asname or node.name)
     return sorted(used - bound)
+
+
+def names_at(node, how):
+    """Return the names that a node loads or stores, as `ast.Load` or `ast.Store`."""
+    return {n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, how)}
 
 
 def lines_of(node):
@@ -67,7 +73,7 @@ def bound_by(node):
     """Return the names that a statement defines, imports or sets."""
     if isinstance(node, DEFINED):
         return [node.name]
-    if isinstance(node, ast.Import | ast.ImportFrom):
+    if isinstance(node, IMPORTS):
         return [(alias.asname or alias.name).split(".")[0] for alias in node.names]
     return [node.targets[0].id] if is_value(node) else []
 
@@ -83,24 +89,40 @@ def source_of(part, cells):
         return textwrap.dedent(inspect.getsource(part))
     # In a notebook, inspect finds no class, but a function of it; else the last cell that has one.
     codes = [inspect.unwrap(f).__code__ for f in vars(part).values() if inspect.isfunction(f)]
-    return statement(part.__name__, [*(code.co_filename for code in codes), *cells])
+    return statement(part.__name__, [*(text_of(code.co_filename) for code in codes), *cells])
 
 
-def cells_beside(file):
-    """Return the files of a notebook's cells, the last one first."""
-    return [file, *(f for f in reversed(linecache.cache) if Path(f).parent == Path(file).parent)]
+def text_of(file):
+    """Return the text of a file or a cell."""
+    return "".join(linecache.getlines(file))
 
 
-def statement(name, files):
-    """Return the text of the statement that binds a name last, in the first file that has one."""
-    for file in dict.fromkeys(files):
-        text = "".join(linecache.getlines(file))
+def cells_beside(function):
+    """Return the texts of a notebook's cells, the last that was run first."""
+    file = inspect.unwrap(function).__code__.co_filename
+    files = [file, *(f for f in reversed(linecache.cache) if Path(f).parent == Path(file).parent)]
+    return [*reversed(function.__globals__.get("In", [])), *map(text_of, files)]
+
+
+def sets(node, name):
+    """Tell whether a statement, outside functions and classes, binds a name in any way."""
+    stored = not isinstance(node, DEFINED) and name in names_at(node, ast.Store)
+    return stored or name in bound_by(node)
+
+
+def statement(name, texts):
+    """Return the text of the statement that binds a name last, in the first text that has one."""
+    for text in dict.fromkeys(texts):
         with suppress(SyntaxError):  # a cell with %magic
-            nodes = [node for node in ast.parse(text).body if name in bound_by(node)]
+            nodes = [node for node in ast.parse(text).body if sets(node, name)]
             if nodes:
-                start, end = lines_of(nodes[-1])
+                last = nodes[-1]
+                made_of_itself = is_value(last) and name in names_at(last, ast.Load)
+                if made_of_itself or name not in bound_by(last):
+                    break
+                start, end = lines_of(last)
                 return textwrap.dedent("".join(text.splitlines(keepends=True)[start:end]))
-    raise OSError(f"no cell has {name}")
+    raise OSError(f"no cell has {name} in one statement")
 
 
 def import_of(name, part):
@@ -133,7 +155,7 @@ def parts_of(function, name):
         ValueError: When it uses something else.
     """
     known, found, begun = function.__globals__, {}, {name}
-    cells = cells_beside(inspect.unwrap(function).__code__.co_filename)
+    cells = cells_beside(function)
 
     def add(user, text):
         for each in names_in(text):
@@ -171,9 +193,9 @@ def put(text, name, source, path, before):
     if before not in places:
         raise ValueError(f"{path} has no function {before} to replace: begin with states.py.")
     values = {node.targets[0].id: lines_of(node) for node in body if is_value(node)}
-    imports = [node for node in body if isinstance(node, ast.Import | ast.ImportFrom)]
+    imports = [node for node in body if isinstance(node, IMPORTS)]
     lines, source = text.splitlines(keepends=True), source.strip() + "\n"
-    if not isinstance(ast.parse(source).body[0], ast.Import | ast.ImportFrom):
+    if not isinstance(ast.parse(source).body[0], IMPORTS):
         start, end = (places | values).get(name, (places[before][0],) * 2)
         source += "\n\n" * (start == end)
     elif name in {bound for node in imports for bound in bound_by(node)}:
@@ -191,8 +213,14 @@ def script(functions, path=HERE / "train.py"):
         ValueError: When it lacks a function, or a function uses what no script can have.
     """
     text = Path(path).read_text(encoding="utf-8")
+    body = ast.parse((HERE / "train.py").read_text("utf-8")).body
+    own = {name: isinstance(node, IMPORTS) for node in body for name in bound_by(node)}
     for name, function in functions.items():
         for part, source in parts_of(function, name).items():
+            kept = part == name or part in functions or source in text
+            imported = own.get(part) and source.startswith(("import", "from"))
+            if part in own and not kept and not imported:
+                raise ValueError(f"{name} uses {part}, and train.py has another {part}: rename it.")
             text = put(text, part, source, str(path), before=name)
     return text
 
