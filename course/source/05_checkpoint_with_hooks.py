@@ -467,8 +467,9 @@ pd.DataFrame({"ours": ours, "PyTorch's": theirs}).map(waiting).round(1)
 #
 # **Saved arguments.** The fix is to register the arguments with autograd, so that the outer
 # checkpoint's pack hook gets them. `Register` below computes nothing. It only saves its tensors,
-# which you then find in `saved_tensors` of its output's `grad_fn`. As in chapter 04, a dummy tensor
-# makes sure that there is a `grad_fn`.
+# which you then find in `saved_tensors` of its output's `grad_fn`. So hold that output: once it is
+# gone, PyTorch 2.11 has freed what its `grad_fn` saved. As in chapter 04, a dummy tensor makes sure
+# that there is a `grad_fn`.
 #
 # **Write.** `registered`. Its closure must not hold any tensor of `args`.
 
@@ -493,10 +494,10 @@ def registered(*args):
     tensors = [arg for arg in args if torch.is_tensor(arg)]
     others = [None if torch.is_tensor(arg) else arg for arg in args]
     places = [place for place, arg in enumerate(args) if torch.is_tensor(arg)]
-    node = Register.apply(torch.empty(0, requires_grad=True), *tensors).grad_fn
+    output = Register.apply(torch.empty(0, requires_grad=True), *tensors)
 
     def bring_back():
-        found = dict(zip(places, node.saved_tensors, strict=True))
+        found = dict(zip(places, output.grad_fn.saved_tensors, strict=True))
         return [found.get(place, other) for place, other in enumerate(others)]
 
     return bring_back

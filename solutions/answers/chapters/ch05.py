@@ -137,7 +137,7 @@ FILLINGS = {
     "registered": {
         "holds_the_arguments": wrong(
             "a closure of yours holds it",
-            *("node.saved_tensors, strict", "tensors, strict"),
+            *("output.grad_fn.saved_tensors, strict", "tensors, strict"),
         ),
         "keeps_them_beside": wrong(
             "a closure of yours holds it",
@@ -172,9 +172,9 @@ FILLINGS = {
         ),
         "takes_turns": right(
             *(
-                "        found = dict(zip(places, node.saved_tensors, strict=True))\n"
+                "        found = dict(zip(places, output.grad_fn.saved_tensors, strict=True))\n"
                 "        return [found.get(place, other) for place, other in enumerate(others)]",
-                "        again, brought = list(others), node.saved_tensors\n"
+                "        again, brought = list(others), output.grad_fn.saved_tensors\n"
                 "        for place, tensor in zip(places, brought, strict=True):\n"
                 "            again[place] = tensor\n"
                 "        return again",
@@ -186,9 +186,9 @@ FILLINGS = {
                 "    is_there = [torch.is_tensor(arg) for arg in args]\n",
             ),
             *(
-                "        found = dict(zip(places, node.saved_tensors, strict=True))\n"
+                "        found = dict(zip(places, output.grad_fn.saved_tensors, strict=True))\n"
                 "        return [found.get(place, other) for place, other in enumerate(others)]",
-                "        kept = iter(node.saved_tensors)\n"
+                "        kept = iter(output.grad_fn.saved_tensors)\n"
                 "        pairs = zip(is_there, others, strict=True)\n"
                 "        return [next(kept) if there else other for there, other in pairs]",
             ),
