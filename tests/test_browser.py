@@ -32,9 +32,8 @@ MOVING = {  # figures with sliders that need no kernel: cell; words, where a sli
 WIDGETS = {
     "01b_more_levers": ["calculator-activations", "calculator-ledger", "calculator"],
     "06c_planned_schedules": [
-        *("chain", "again", "rule", "rules", "revolve"),
-        *("schedule", "stepper"),
-        *("half", "in-halves", "profile", "cost", "by-rule", "plan-explorer"),
+        *("chain", "best", "rules", "revolve", "stepper", "half", "in-halves", "profile"),
+        *("plan-within", "cost", "by-rule", "plan-explorer"),
     ],
     "14c_rules_of_thumb": ["report-of", "calculator"],
     "14b_gallery": ["triage"],

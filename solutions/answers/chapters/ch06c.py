@@ -1,12 +1,12 @@
-"""Chapter 06c: the planner, its schedule, a block's halves, and a plan for a card."""
+"""Chapter 06c: the planner, a block's halves, and a plan for a card."""
 
 from solutions.answers import right, wrong
 
 FILLINGS = {
-    "again": {
+    "best": {
         "takes_any_room": wrong(
             "one is dropped: 1 must run again, and you have 0",
-            *("if room < 0:\n        return math.inf\n    if", "if"),
+            *("if room < 0:\n        return math.inf, ()\n    if", "if"),
         ),
         "never_drops_up_to_the_end": wrong(
             "one is dropped: 1 must run again, and you have inf", "end + 1):", "end):"
@@ -28,35 +28,32 @@ FILLINGS = {
             *("first + later", "later"),
         ),
         "drops_one_block_at_a_time": wrong(
-            "Blocks that save (", "range(start + 1, end + 1)", "range(start + 1, end + 1)[:1]"
+            "are enough, and you have", "range(start + 1, end + 1)", "range(start + 1, end + 1)[:1]"
         ),
+        "compares_schedules": wrong("'<' not supported", ", key=lambda way: way[0])", ")"),
+        "returns_the_cost_alone": wrong(
+            "cannot unpack non-iterable float",
+            *("return math.inf, ()", "return math.inf"),
+        ),
+        "loses_the_segment_around_its_blocks": wrong(
+            "room 6: your schedule (0, 1) takes 8 units", "(segment, *rest)", "(*segment, *rest)"
+        ),
+        "numbers_each_segment_from_0": wrong(
+            "The tree has the stages [0, 0]", "(start, *rest)", "(0, *rest)"
+        ),
+        "loses_the_rest": wrong("The tree has the stages [0];", "(segment, *rest)", "(segment,)"),
         "goes_from_the_longest_segment_down": right(
             "range(start + 1, end + 1)", "range(end, start, -1)"
         ),
-        "asks_for_the_room_first": right(
-            "return min(ways)", "return min([way for way in ways if way >= 0])"
-        ),
-    },
-    "schedule": {
-        "loses_the_segment_around_its_blocks": wrong(
-            "room 7: your schedule (0, 1) takes 8 units", "(segment, *", "(*segment, *"
-        ),
-        "drops_each_block": wrong(
-            "((0,), 1) runs 1 forwards again, and 0 are enough",
-            *("again(chain, start + 1, end, left) == best", "start == end"),
-            *("inside == best", "inside >= best"),
-        ),
-        "gives_a_segment_the_room_that_is_left": wrong(
-            "room 9: your schedule (",
+        "keeps_the_cheapest_so_far": right(
+            *("ways = [(cost, (start, *rest))]", "found = cost, (start, *rest)"),
             *(
-                "segment = schedule(chain, start, split - 1, room)",
-                "segment = schedule(chain, start, split - 1, left)",
+                "ways.append((first + later + again, (segment, *rest)))",
+                "way = first + later + again, (segment, *rest)\n"
+                "        found = way if way[0] < found[0] else found",
             ),
+            *("min(ways, key=lambda way: way[0])", "found"),
         ),
-        "numbers_each_segment_from_0": wrong(
-            "stopped at ValueError", "return (start, *", "return (0, *"
-        ),
-        "drops_the_longest_segment": right("range(start + 1, end + 1)", "range(end, start, -1)"),
     },
     "in-halves": {
         "attention_after_the_mlp": wrong(
@@ -72,24 +69,6 @@ FILLINGS = {
             "return a list, and an nn.ModuleList is needed", "nn.ModuleList(halves)", "halves"
         ),
         "takes_one_norm_twice": wrong("are in no half", "block.norm_2", "block.norm_1"),
-    },
-    "plan-within": {
-        "forgets_to_shift": wrong(
-            "stopped at ValueError",
-            "*shifted(schedule(chain, 0, 11, room))",
-            "*schedule(chain, 0, 11, room)",
-        ),
-        "takes_any_plan": wrong("are allowed, and your plan has", "<= num_bytes", "> 0"),
-        "takes_the_smallest": wrong(
-            "time is enough, and yours takes", "plan.seconds)", "plan.peak_bytes)"
-        ),
-        "stops_at_the_first": wrong(
-            "time is enough, and yours takes",
-            *("min(fitting, key=lambda plan: plan.seconds)", "fitting[0]"),
-        ),
-        "takes_the_largest_room": right(
-            "min(fitting, key=lambda plan: plan.seconds)", "fitting[-1]"
-        ),
     },
     "cheapest": {
         "ignores_the_room": wrong("takes 15 units", "units <= room", "True"),
