@@ -1,41 +1,8 @@
-"""Chapter 14: six levers on one model, a slow link, and the plan that is fastest."""
+"""Chapter 14: three of six levers on one model, and a fused optimizer."""
 
 from solutions.answers import right, wrong
 
 FILLINGS = {
-    "dies-at": {
-        "finds_a_full_card": wrong(
-            "on a card of 11: 4, and not 2.", "> card_bytes", ">= card_bytes"
-        ),
-        "finds_the_last": wrong(
-            "on a card of 10: 2, and not 4.",
-            *(
-                "    for moment, held in enumerate(curve):",
-                "    last = None\n    for moment, held in enumerate(curve):",
-            ),
-            *(
-                "            return moment\n    return None",
-                "            last = moment\n    return last",
-            ),
-        ),
-        "looks_at_activations_alone": wrong(
-            "on a card of 10: 2, and not None.", "sum(held.values())", 'held["activations"]'
-        ),
-        "looks_at_the_largest_category": wrong(
-            "on a card of 10: 2, and not None.", "sum(held.values())", "max(held.values())"
-        ),
-        "gives_the_bytes": wrong(
-            "on a card of 10: 2, and not 11.", "return moment", "return sum(held.values())"
-        ),
-        "searches_with_next": right(
-            "    for moment, held in enumerate(curve):\n"
-            "        if sum(held.values()) > card_bytes:\n"
-            "            return moment\n"
-            "    return None",
-            "    sums = (sum(held.values()) for held in curve)\n"
-            "    return next((n for n, size in enumerate(sums) if size > card_bytes), None)",
-        ),
-    },
     "packed": {
         "shifts_the_whole_row": wrong(
             "the targets are [6, 7, -100, 9, -100, -100], and not [6, 7, 8, 9, 4, -100]",
@@ -61,35 +28,6 @@ FILLINGS = {
         "joins_each": right(
             "return ids[None], targets[None], positions[None]",
             "return tuple(part.unsqueeze(0) for part in (ids, targets, positions))",
-        ),
-    },
-    "checkpointed": {
-        "keeps_all": wrong(
-            "bytes wait for backward",
-            "checkpoint(call, *args, use_reentrant=False)",
-            "call(*args)",
-        ),
-        "forgets_the_keywords": wrong(
-            "missing 1 required keyword-only argument", "partial(block, **kwargs)", "block"
-        ),
-        "runs_without_a_graph": wrong(
-            "Backward runs the block 0 times",
-            *("checkpoint(call, *args, use_reentrant=False)", "Unkept.apply(call, *args)"),
-            *(
-                "    call =",
-                "    class Unkept(torch.autograd.Function):\n"
-                "        @staticmethod\n"
-                "        def forward(ctx, call, x):\n"
-                "            return call(x)\n\n"
-                "        @staticmethod\n"
-                "        def backward(ctx, gradient):\n"
-                "            return None, gradient\n\n"
-                "    call =",
-            ),
-        ),
-        "passes_keywords_on": right(
-            "checkpoint(call, *args, use_reentrant=False)",
-            "checkpoint(block, *args, use_reentrant=False, **kwargs)",
         ),
     },
     "lora-layer": {
@@ -165,62 +103,6 @@ FILLINGS = {
             "nn.functional.linear(x, from_4_bits(pairs, scale, shape))",
         ),
     },
-    "offloaded": {
-        "moves_nothing": wrong(
-            "64 bytes wait on the card", "tensor.to(HOST), tensor.device", "tensor, tensor.device"
-        ),
-        "moves_without_a_checkpoint": wrong(
-            "Backward does not run the block again",
-            "checkpointed(block, *args, **kwargs)",
-            "block(*args, **kwargs)",
-        ),
-        "moves_to_the_cpu": wrong("have different metadata", "moved.to(device)", "moved.to('cpu')"),
-        "leaves_it_on_the_host": wrong("have different metadata", "moved.to(device)", "moved"),
-        "remembers_the_device": right("moved.to(device)", "moved.to(device, copy=True)"),
-    },
-    "step-seconds": {
-        "forgets_the_recomputation": wrong(
-            "four forwards' worth of arithmetic take 8 s, and not 6",
-            "4 if checkpointed else 3",
-            "3",
-        ),
-        "gathers_once": wrong(
-            "three times 7/8 of the weights take 21 s, and not 14", "* 3 *", "* 2 *"
-        ),
-        "sends_once_an_update": wrong(
-            "four micro-batches take 42 s, and not 10.5", "micro_batches * 3", "3"
-        ),
-        "sends_the_whole": wrong(
-            "three times 7/8 of the weights take 21 s, and not 24", " * 7 / 8", ""
-        ),
-        "adds_both": wrong(
-            "the longer of both take 30 s, and not 51",
-            "max(computes, sent / bytes_per_second)",
-            "computes + sent / bytes_per_second",
-        ),
-        "counts_in_words": right("4 if checkpointed else 3", "3 + checkpointed"),
-    },
-    "fastest": {
-        "takes_the_smallest": wrong(
-            "in 40 GiB it is 'a', and not 'd'", "key=lambda name: table[name][2]", "key=table.get"
-        ),
-        "ignores_the_budget": wrong("in 22 GiB it is 'c', and not 'a'", " if gib <= budget", ""),
-        "leaves_out_an_exact_fit": wrong(
-            "in 10 GiB it is 'c', and not 'd'", "gib <= budget", "gib < budget"
-        ),
-        "takes_the_fewest_flops": wrong(
-            "in 40 GiB it is 'a', and not 'b'", "table[name][2]", "table[name][1]"
-        ),
-        "raises_no_number": wrong(
-            "does not say that the smallest needs 5 GiB",
-            'f"at least {min(table.values())[0]:.1f} GiB are needed"',
-            '"nothing fits"',
-        ),
-        "sorts": right(
-            "min(fitting, key=lambda name: table[name][2])",
-            "sorted(fitting, key=lambda name: table[name][2])[0]",
-        ),
-    },
     "make-fused": {
         "forgets_the_seed": wrong(
             "those that `train.make` seeds", "    torch.manual_seed(0)\n", ""
@@ -228,7 +110,7 @@ FILLINGS = {
         "seeds_afterwards": wrong(
             "those that `train.make` seeds",
             *("    torch.manual_seed(0)\n", ""),
-            *("    return model", "    torch.manual_seed(0)\n    return model"),
+            *("    optimizer =", "    torch.manual_seed(0)\n    optimizer ="),
         ),
         "forgets_the_rate": wrong("not 3e-4", "lr=3e-4, ", ""),
         "decays_nothing": wrong(
@@ -238,12 +120,13 @@ FILLINGS = {
         "updates_all_at_once": wrong("isn't fused", "fused=True", "foreach=True"),
         "returns_the_model": wrong(
             "It needs to return a model and its optimizer",
-            "return model, AdamW(model.parameters(), lr=3e-4, fused=True)",
+            "return model, optimizer",
             "return model",
         ),
-        "begins_with_make": right(
-            "    torch.manual_seed(0)\n    model = train.GPT(config)\n",
-            "    model, _ = train.make(config)\n",
+        "returns_at_once": right(
+            "    optimizer = AdamW(model.parameters(), lr=3e-4, fused=True)\n"
+            "    return model, optimizer",
+            "    return model, AdamW(model.parameters(), fused=True, lr=3e-4)",
         ),
     },
 }
