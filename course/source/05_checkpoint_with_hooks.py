@@ -468,8 +468,8 @@ pd.DataFrame({"ours": ours, "PyTorch's": theirs}).map(waiting).round(1)
 # **Saved arguments.** The fix is to register the arguments with autograd, so that the outer
 # checkpoint's pack hook gets them. `Register` below computes nothing. It only saves its tensors,
 # which you then find in `saved_tensors` of its output's `grad_fn`. So hold that output: once it is
-# gone, PyTorch 2.11 has freed what its `grad_fn` saved. As in chapter 04, a dummy tensor makes sure
-# that there is a `grad_fn`.
+# gone, PyTorch up to 2.12 has freed what its `grad_fn` saved. As in chapter 04, a dummy tensor
+# makes sure that there is a `grad_fn`.
 #
 # **Write.** `registered`. Its closure must not hold any tensor of `args`.
 
