@@ -9,8 +9,9 @@ largest that it ran out in and the least that it ran in, down to a five-hundredt
 rows of `record` and the loops of `peers.csv`; each has a process of its own, once with the
 allocator as it is and once with expandable segments (not emulated). What an H200 said with PyTorch
 2.11, and beside it the same of an emulated one, is kept in `course/recorded/least_room.csv`.
-`placed` is what the predicted tensors need in the allocator's blocks, and `placed_reserves` what
-they take when nothing limits them.
+When those rows were made, a run began with the free blocks of the one before it still in PyTorch's
+cache; now it gives them back first. `placed` is what the predicted tensors need in the allocator's
+blocks, and `placed_reserves` what they take when nothing limits them.
 """
 
 from __future__ import annotations
@@ -55,15 +56,15 @@ def peaks(make: Callable[[], Any], share: float) -> dict[str, int] | None:
     torch.cuda.set_per_process_memory_fraction(share)
     torch.cuda.reset_peak_memory_stats()
     try:
-        step, *_ = make()
+        made = make()
         for _ in range(fits.ITERATIONS):
-            step()
+            made[0]()
         stats = torch.cuda.memory_stats()
         return {name: stats[f"{name}_bytes.all.peak"] for name in ("requested", "reserved")}
     except torch.OutOfMemoryError:
         return None
     finally:
-        step = None
+        made = None  # the model and its optimizer too
         gc.collect()
         private_torch.release_cublas_workspaces()
         torch.cuda.empty_cache()

@@ -11,7 +11,6 @@ import math
 import sys
 from bisect import bisect_left, insort
 from collections.abc import Sequence
-from itertools import chain, repeat
 from typing import TYPE_CHECKING, NamedTuple
 
 from tutorial_lib.units import MIB
@@ -20,9 +19,9 @@ if TYPE_CHECKING:
     from tutorial_lib.memory import Life
 
 WORKSPACES = 65 * MIB  # that cuBLAS keeps up to PyTorch 2.14, on an H200; 16 on older cards
+_WORKSPACE = 32 * MIB  # of each thread: backward's first matmul leaves it in a large free block
 _STEPS = 4  # the first puts the optimizer's state where the activations of the others want to be
 _BLOCK, _SMALL, _SEGMENT, _LARGE = 512, MIB, 2 * MIB, 10 * MIB
-_Order = Sequence[tuple[float, int, int]]  # when, whether something goes, and which
 
 
 class Placed(NamedTuple):
@@ -34,15 +33,17 @@ class Placed(NamedTuple):
 
 def place(lives: Sequence[Life], peak: int) -> Placed:
     """Return what steps need whose tensors live so, and hold `peak` bytes at once."""
+    matmuls = {x.phase == "backward": x.born for x in reversed(lives) if x.op.endswith("mm")}
+    order = [(float(born), 0, len(lives) + n) for n, born in enumerate(matmuls.values())]
+    sizes = [life.num_bytes for life in lives] + [_WORKSPACE] * len(order)
     update = [life.born for life in lives if life.born and life.phase == "optimizer"]
-    order = [(0.0, 0, -1)]  # the workspaces come first
+    begins = min(update, default=1 + max((life.born for life in lives), default=0))
     for n, life in enumerate(lives):
         is_state = not life.born and life.category == "optimizer_state"
-        order.append((min(update, default=1) if is_state else life.born, 0, n))
+        order.append((begins if is_state else life.born, 0, n))
         if life.born or life.died is not None:
             order.append((math.inf if life.died is None else life.died, 1, n))
     order.sort()
-    sizes = [*(life.num_bytes for life in lives), WORKSPACES]
     reserves = _reserved(order, sizes, sys.maxsize)
     low, high = peak, max(peak, reserves)
     while high - low > peak // 500 + _SEGMENT:
@@ -51,7 +52,7 @@ def place(lives: Sequence[Life], peak: int) -> Placed:
     return Placed(high, reserves)
 
 
-def _reserved(order: _Order, sizes: Sequence[int], room: int) -> int:
+def _reserved(order: list[tuple[float, int, int]], sizes: Sequence[int], room: int) -> int:
     """Return the bytes of all segments after some steps; 0 where the room was too little."""
     left, top = room, 0  # bytes, and the next segment's address
     segments, free, ends = dict[int, int](), dict[int, int](), dict[int, int]()
@@ -72,7 +73,7 @@ def _reserved(order: _Order, sizes: Sequence[int], room: int) -> int:
         free[start], ends[start + size] = size, start
         insort(pools[large], (size, start))
 
-    for _, goes, n in chain.from_iterable(repeat(order, _STEPS)):
+    for _, goes, n in order * _STEPS:  # when, whether something goes, and which
         if goes and n in placed:
             give(*placed.pop(n))
         if goes or n in placed or not sizes[n]:
@@ -83,8 +84,7 @@ def _reserved(order: _Order, sizes: Sequence[int], room: int) -> int:
             need = 2 * _LARGE if large and size < _LARGE else math.ceil(size / _SEGMENT) * _SEGMENT
             if need > left:  # segments that are free as a whole go back
                 for start in [at for at, held in segments.items() if free.get(at) == held]:
-                    left += segments[start]
-                    drop(start, segments.pop(start) > _SEGMENT)
+                    left += drop(start, segments.pop(start) > _SEGMENT)
             if need > left:
                 return 0
             segments[top] = need

@@ -20,11 +20,11 @@ from tutorial_lib.instruments.emulated.cards import CARDS, KERNELS, LAZY_SINCE, 
 from tutorial_lib.units import human_bytes, parse_bytes
 
 # With expandable segments, which join free blocks, steps needed at most this share more than was
-# predicted, besides the workspaces that cuBLAS keeps up to PyTorch 2.14 (since 2.15 one at most,
-# which is predicted).
+# predicted, besides cuBLAS's workspaces (since PyTorch 2.15 one at most, which is predicted).
 JOINED = 0.1
 # This share more than with their tensors in blocks was enough on an H200 for 60 of 63 steps without
-# them and for all 38 with them; on an emulated one without them, for 11 of 13 others.
+# them and for all 38 with them; on an emulated one without them, for 35 of 36 others. Not predicted
+# are cuDNN's workspaces, what building a model leaves behind, and an H200's kernels of attention.
 IN_BLOCKS = 0.06
 # With up to this share more than an emulated card allocated, some runs on real GPUs ran out.
 CLOSE = 0.024
