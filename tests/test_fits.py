@@ -101,6 +101,8 @@ def test_tensors_take_the_segments_that_the_allocator_takes():
     kept = [product], [state], [state, life(80, 3, 3, phase="optimizer")], [life(1, 3, 3, op="mm")]
     found = [place([life(100, 2, 2, op="mm"), *stays], 100 * MIB).reserves for stays in kept]
     assert [num_bytes // MIB for num_bytes in found] == [234, 232, 312, 134]
+    dropout = [life(mib, 2, 2, op="native_dropout") for mib in (24, 6)]  # its mask is made first
+    assert place([life(26, 1, 1), *dropout], 30 * MIB).reserves == (26 + 24) * MIB
 
 
 def test_what_its_blocks_need_is_what_a_step_needed_on_an_h200():

@@ -33,14 +33,14 @@ class Placed(NamedTuple):
 
 def place(lives: Sequence[Life], peak: int) -> Placed:
     """Return what steps need whose tensors live so, and hold `peak` bytes at once."""
+    lives = sorted(lives, key=lambda x: (x.born, "dropout" in x.op and x.num_bytes))  # masks first
     matmuls = {x.phase == "backward": x.born for x in reversed(lives) if x.op.endswith("mm")}
     order = [(float(born), 0, len(lives) + n) for n, born in enumerate(matmuls.values())]
     sizes = [life.num_bytes for life in lives] + [_WORKSPACE] * len(order)
-    update = [life.born for life in lives if life.born and life.phase == "optimizer"]
-    begins = min(update, default=1 + max((life.born for life in lives), default=0))
+    last = max((life.born for life in lives), default=0)
+    update = next((x.born for x in lives if x.born and x.phase == "optimizer"), last + 1)
     for n, life in enumerate(lives):
-        is_state = not life.born and life.category == "optimizer_state"
-        order.append((begins if is_state else life.born, 0, n))
+        order.append((life.born or (life.category == "optimizer_state") * update, 0, n))
         if life.born or life.died is not None:
             order.append((math.inf if life.died is None else life.died, 1, n))
     order.sort()
