@@ -150,6 +150,7 @@ def best_is_the_least():
         ),
         (Chain((7, 2), (1, 1), (4, 4)), 7, 7, "The dropped block's forward takes 7"),
         (Chain((1, 1), (1, 1), (5, 1)), 5, 1, "A segment has the whole room, here 5"),
+        (Chain((1, 1), (9, 1), (4, 4)), 5, 1, "Only inputs[split] is held, here 1"),
     ):
         seen, _ = best(chain, 0, 1, room)
         assert seen == needed, f"{why}: {needed} must run again, and you have {seen}."
@@ -219,9 +220,9 @@ pd.DataFrame(rows, index=columns).T
 #   few boundaries are left, so they can be longer.
 #
 # Revolve (Griewank and Walther, 2000) solves the puzzle: only one block's inside fits at a time,
-# and there are $c$ slots. It comes from simulations of many time steps. If each block runs *again*
-# at most $t$ times, it can do at most $\binom{c+t}{c}$ blocks. For $n$ blocks, take the smallest
-# $t$ that is enough: they need $n + t\,n - \binom{c+t}{c+1}$ forwards. Your planner finds the same.
+# and there are $c$ slots. If each block runs *again* at most $t$ times, it can do at most
+# $\binom{c+t}{c}$ blocks. For $n$ blocks, take the smallest $t$ that is enough: they need
+# $n + t\,n - \binom{c+t}{c+1}$ forwards.
 
 
 # %% id="revolve"
@@ -250,7 +251,8 @@ table.rename_axis("slots").T
 
 # %% [markdown] id="stepper-text"
 # The next cell first prints your plan in the room of fours: it cuts fours, too. Step through
-# Revolve's schedules, and watch where a boundary is stored a second time.
+# Revolve's schedules, and watch where a freed slot is used again. (A block's own input has a bar
+# before its backward, but takes no slot.)
 
 # %% id="stepper"
 # @title Your schedules of 12 blocks, step by step: run this cell; open it to look
@@ -417,8 +419,8 @@ title = "six blocks in halves: bytes and FLOPs, counted"
 plots.tradeoff({"your plans": yours, **points}, title=title)
 
 # %% [markdown] id="tradeoff-read"
-# Compared with each rule, your plan needs fewer FLOPs and no more bytes. It can treat the same half
-# differently in the first block and in the last one, which no rule can. Companion
+# Compared with each rule but `none`, your plan needs fewer FLOPs and no more bytes. It can treat
+# the same half differently in the first block and in the last one, which no rule can. Companion
 # [07c](07c_side_by_side.ipynb) plans GPT-2's layout and a U-Net, with a third choice: keep only the
 # results of matmuls.
 #
@@ -475,17 +477,18 @@ pd.DataFrame(rows, index=vit_plans, columns=["predicted", "price"])
 
 # %% [markdown] id="vit-read"
 # No rule fits 5 GiB: short segments have too many boundaries, and long ones too much inside. The
-# plan nests segments and cuts some of them inside a block. It takes more time, since some halves
+# plan nests segments and cuts some of them inside a block. It takes more time, since most halves
 # run three times. (All of this is predicted, for CUDA kernels and an A100's speed.)
 #
 # `planning.apply(model, plan)` makes training follow a plan, and `planning.undo(model)` removes it.
 #
 # ## Your run
 #
-# With chapter 05's checkpoints, `train.py`'s update takes 12 GiB, and nearly all of each block runs
-# forward twice. A 16 GiB card has room to spare. A block of width $C$ can run in four ways. Each
-# adds memory, in units of the block's input, and runs arithmetic again, in units of $C^2$ FLOPs per
-# token. (A checkpoint's last matmul doesn't run again.)
+# With chapter 05's checkpoints, `train.py`'s update takes 12 of a card's 16 GiB, and nearly all of
+# each block runs forward twice. A block of width $C$ can run in four ways. Each adds memory, in
+# units of the block's input, and runs arithmetic again, in units of $C^2$ FLOPs per token. The 20
+# and the 18 below include 4 for attention itself, since a sequence has $C$ tokens. (A checkpoint's
+# last matmul doesn't run again.)
 #
 # | way | a checkpoint around | units more | runs again |
 # |---|---|---|---|
@@ -525,6 +528,10 @@ def cheapest(num_blocks, room):
 @blanks.check("cheapest", "return a number and a tuple of names")
 def cheapest_is_the_least():
     assert cheapest(0, 5) == (0, ()), f"Without blocks: (0, ()), not {cheapest(0, 5)}."
+    runs, _ = cheapest(1, 15)
+    assert runs == 0, (
+        f"`kept` fills a room of 15 exactly: 0 runs again, and not {runs}."
+    )
     for num_blocks, room in ((1, 0), (2, 1), (2, 6), (2, 15), (3, 7), (3, 36), (4, 60)):
         runs, ways = cheapest(num_blocks, room)
         where = f"{num_blocks} blocks, room {room}"
@@ -579,8 +586,8 @@ def hidden_of(model, tokens):
 your_run.apply("06c", hidden_of=hidden_of)
 
 # %% [markdown] id="your-run-read"
-# The plan fills the card. It keeps no block whole: a block's first 6 units spare 12 of the 20 that
-# run again, the next 9 only 8. With `to="my_train.py"`, the plan goes into your script.
+# The plan keeps no block whole: a block's first 6 units spare 12 of the 20 that run again, the next
+# 9 only 8. With `to="my_train.py"`, the plan goes into your script.
 #
 # ## On paper
 #

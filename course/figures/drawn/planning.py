@@ -38,7 +38,7 @@ def plans(found: Sequence[Any], chosen: Any, budget: str) -> CourseFigure:
     below.set_xticks(range(len(names)), names, rotation=45, ha="right", fontsize=8)
     below.set_ylabel(f"saves, {unit}")
     handles = [Patch(label=words, **fill(kind)) for kind, words in _KINDS.items()]
-    below.legend(handles=handles, frameon=False, fontsize=8)
+    figure.legend(handles=handles, frameon=False, fontsize=8, loc="outside lower center", ncols=2)
     repeated = [name for name, twice in zip(names, again, strict=True) if twice]
     figure.alt = (
         f"Budget {budget}: peak {human_bytes(chosen.peak_bytes)}, {chosen.overhead:+.1%} time. "

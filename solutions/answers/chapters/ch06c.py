@@ -23,6 +23,10 @@ FILLINGS = {
             "whole room, here 5: 1 must run again, and you have inf",
             *("split - 1, room)", "split - 1, room - chain.inputs[split])"),
         ),
+        "holds_the_input_of_the_dropped_block": wrong(
+            "inputs[split] is held, here 1: 1 must run again, and you have inf",
+            *("room - chain.inputs[split]", "room - chain.inputs[start]"),
+        ),
         "drops_without_a_forward": wrong(
             "one is dropped: 1 must run again, and you have 0",
             *("first + later", "later"),
@@ -71,6 +75,9 @@ FILLINGS = {
         "takes_one_norm_twice": wrong("are in no half", "block.norm_2", "block.norm_1"),
     },
     "cheapest": {
+        "leaves_out_an_exact_fit": wrong(
+            "fills a room of 15 exactly: 0 runs again, and not 8", "units <= room", "units < room"
+        ),
         "ignores_the_room": wrong("takes 15 units", "units <= room", "True"),
         "gives_each_block_the_whole_room": wrong(
             "takes 2 units", "num_blocks - 1, room - units)", "num_blocks - 1, room)"
