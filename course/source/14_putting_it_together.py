@@ -82,8 +82,8 @@ held.head(7).round(2).to_frame("GiB, emulated")
 
 # %% [markdown] id="snapshot-read"
 # This training also ran on an *emulated* RTX 4090. When memory ran out, a snapshot recorded which
-# line had asked for each tensor. Beside the weights, what two blocks keep for backward fills the
-# card. Of the batch's 23,200 positions, 15,008 are padding.
+# line had asked for each tensor. Beside the weights, what one block and part of a second keep for
+# backward fills the card. Of the batch's 23,200 positions, 15,008 are padding.
 #
 # ## Lever 1: packing
 #
@@ -99,8 +99,8 @@ held.head(7).round(2).to_frame("GiB, emulated")
 # separates conversations wherever positions start again at 0.) And no conversation's last token may
 # have the next conversation's first token as its target.
 #
-# **Write.** `packed`: tokens, targets and positions of all rows, each of shape `(1, tokens)`.
-# `next_tokens(row)` returns the targets of one row.
+# **Write.** `packed`. Each of `rows` is one-dimensional; `next_tokens(row)` returns its targets.
+# Return three tensors of shape `(1, tokens)`: the tokens, targets and positions of all rows.
 
 
 # %% id="packed"
@@ -239,13 +239,15 @@ def is_lora():
     base, x = nn.Linear(6, 4, bias=False).bfloat16(), torch.ones(2, 6).bfloat16()
     layer = LoRA(base, rank=3)
     shapes = [[*part.weight.shape] for part in (layer.down, layer.up)]
-    assert shapes == [[3, 6], [4, 3]], f"down and up have the shapes {shapes}."
+    assert shapes == [[3, 6], [4, 3]], (
+        f"down and up have the shapes {shapes}, not [[3, 6], [4, 3]]."
+    )
     biased = [name for name, _ in layer.named_parameters() if name.endswith("bias")]
     assert not biased, f"{', '.join(biased)}: LoRA's matrices have no bias."
     kinds = {part.weight.dtype for part in (layer.down, layer.up)}
     assert kinds == {torch.bfloat16}, f"The base is bfloat16, and yours {kinds}."
     assert torch.equal(layer(x), base(x)), "At first the output must be the base's."
-    assert layer.down.weight.any(), "If both are zero, neither ever gets a gradient."
+    assert layer.down.weight.any(), "`down` is all zeros: only `up` starts at zero."
     nn.init.ones_(layer.down.weight), nn.init.ones_(layer.up.weight)
     added = (layer(x) - base(x)).mean().item()
     assert abs(added - 36) < 0.5, f"All ones, 6 x 3: 36 is added, and not {added:g}."
@@ -337,7 +339,8 @@ gib = pull("4-bit weights", same=False, model=lora_on_4_bits)
 print(f"4 bits: {gib:.1f} GiB; first loss {first_loss(plan):.3f}")
 
 # %% [markdown] id="offloaded-text"
-# The first loss is slightly different, because LoRA starts from the rounded model.
+# The first loss is slightly different, because LoRA starts from the rounded model. Only the blocks'
+# linear layers are in 4 bits; the embedding and the head remain 2 GiB of bfloat16 parameters.
 #
 # ## Lever 6: boundaries on the host
 #
@@ -405,10 +408,11 @@ measured |= {words: times["with"][row] / times["without"][row]
 pd.Series(measured).map("{:.2f} times".format).to_frame("the step took, measured")
 
 # %% [markdown] id="measured-read"
-# - Checkpoints add a quarter here, not a third, because the optimizer's update isn't repeated.
+# - Checkpoints add a quarter here, not a third, since neither the head, nor each block's last
+#   matmul, nor the optimizer's update is repeated.
 # - LoRA avoids the weights' gradients and most of the update, but adds thin matmuls for each token.
-#   With 8,192 tokens the step took *longer*, although the roofline predicts a speedup. So don't use
-#   LoRA for speed.
+#   With 8,192 tokens the step took *longer*, although the roofline predicts a speedup. So with
+#   many tokens, don't use LoRA for speed.
 # - **4 bits cost most when tokens are few.** Dequantizing a weight takes the same time for any
 #   number of tokens.
 # - Offload adds a third if its copies share a stream with the arithmetic. On a separate stream, a
@@ -452,6 +456,8 @@ plots.ledger_bars(of_eight, title=title, cards_gib=(24, 48), predicted=[*of_eigh
 # micro-batch**. Transfers overlap with the arithmetic, so the step takes as long as the slower of
 # the two.
 #
+# **Write.** `step_seconds`.
+#
 # **Predict.** The link between two nodes carries 100 Gb/s, and each card does 150 TFLOP/s. Four
 # micro-batches take how many times as long as the checkpointed way?
 
@@ -461,10 +467,32 @@ guess = None  # times
 
 # %% id="step-seconds"
 def step_seconds(forward, micro_batches, checkpointed, weight_bytes, bytes_per_second):
-    """Seconds of an update on each of eight cards, by FSDP2."""
+    """Seconds of an update on each of eight cards, by FSDP2.
+
+    `forward` is the seconds of a forward of all the update's tokens.
+    """
+    ### BEGIN SOLUTION
     computes = forward * (4 if checkpointed else 3)
     sent = micro_batches * 3 * weight_bytes * 7 / 8
     return max(computes, sent / bytes_per_second)
+    ### END SOLUTION
+
+
+# %% id="check-step-seconds"
+# @title Check: run this cell
+@blanks.check("step_seconds", "return a number of seconds")
+def takes_the_longer():
+    cases = {
+        (2, 1, False, 8, 1e9): (6, "three forwards' worth of arithmetic"),
+        (2, 1, True, 8, 1e9): (8, "four forwards' worth of arithmetic"),
+        (0, 1, False, 8, 1): (21, "three times 7/8 of the weights"),
+        (0, 4, True, 8, 2): (42, "the same for each of four micro-batches"),
+        (10, 1, False, 8, 1): (30, "the longer of both"),
+    }
+    for case, (right, why) in cases.items():
+        seen = step_seconds(*case)
+        said = f"step_seconds{case}: {why} take {right} s, and not {seen:g} s."
+        assert abs(seen - right) < 1e-6, said
 
 
 # %% id="links"
@@ -499,7 +527,9 @@ took.round(1).rename_axis(columns="seconds, worked out")
 
 # %% id="write"
 def fastest(budget):  # of the levers' table
-    return shown[shown["GiB"] <= budget]["s, RTX 4090"].idxmin()
+    fits = shown[shown["GiB"] <= budget]
+    assert len(fits), f"{budget} GiB: the smallest needs {shown['GiB'].min():.1f}."
+    return fits["s, RTX 4090"].idxmin()
 
 
 print(f"on 12 GiB: {fastest(12 - 2)}\n")

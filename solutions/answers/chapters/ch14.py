@@ -1,4 +1,4 @@
-"""Chapter 14: three of six levers on one model, and a fused optimizer."""
+"""Chapter 14: three of six levers, the seconds of eight cards, and a fused optimizer."""
 
 from solutions.answers import right, wrong
 
@@ -32,7 +32,7 @@ FILLINGS = {
     },
     "lora-layer": {
         "swaps_the_matrices": wrong(
-            "down and up have the shapes [[4, 6]",
+            "down and up have the shapes [[4, 6], [3, 4]], not [[3, 6], [4, 3]]",
             *("nn.Linear(columns, rank", "nn.Linear(columns, rows"),
             *("nn.Linear(rank, rows", "nn.Linear(rows, rank"),
         ),
@@ -43,8 +43,11 @@ FILLINGS = {
         "begins_at_random": wrong(
             "At first the output must be the base's", "        nn.init.zeros_(self.up.weight)\n", ""
         ),
+        "fills_the_first_with_zeros": wrong(
+            "`down` is all zeros", "zeros_(self.up.weight)", "zeros_(self.down.weight)"
+        ),
         "begins_with_two_zeros": wrong(
-            "neither ever gets a gradient",
+            "`down` is all zeros",
             "        nn.init.zeros_(self.up.weight)",
             "        nn.init.zeros_(self.up.weight)\n        nn.init.zeros_(self.down.weight)",
         ),
@@ -102,6 +105,26 @@ FILLINGS = {
             "x @ from_4_bits(pairs, scale, shape).T",
             "nn.functional.linear(x, from_4_bits(pairs, scale, shape))",
         ),
+    },
+    "step-seconds": {
+        "forgets_the_recomputation": wrong(
+            "four forwards' worth of arithmetic take 8 s, and not 6",
+            *("4 if checkpointed else 3", "3"),
+        ),
+        "gathers_once": wrong(
+            "three times 7/8 of the weights take 21 s, and not 14", "* 3 *", "* 2 *"
+        ),
+        "sends_once_an_update": wrong(
+            "four micro-batches take 42 s, and not 10.5", "micro_batches * 3", "3"
+        ),
+        "sends_the_whole": wrong(
+            "three times 7/8 of the weights take 21 s, and not 24", " * 7 / 8", ""
+        ),
+        "adds_both": wrong(
+            "the longer of both take 30 s, and not 51",
+            *("max(computes, sent / bytes_per_second)", "computes + sent / bytes_per_second"),
+        ),
+        "counts_in_words": right("4 if checkpointed else 3", "3 + checkpointed"),
     },
     "make-fused": {
         "forgets_the_seed": wrong(
