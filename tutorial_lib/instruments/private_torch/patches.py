@@ -15,6 +15,7 @@ from unittest import mock
 import torch
 from torch import Tensor, nn
 
+from tutorial_lib.instruments.private_torch import without_modes
 from tutorial_lib.memory.private_torch import FakeTensor
 
 Patch = contextlib.AbstractContextManager[Any]
@@ -59,16 +60,19 @@ def with_loss_options_of_cuda() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def with_ddp_on_the_fake_backend() -> Iterator[None]:
+def with_ranks_on_the_fake_backend() -> Iterator[None]:
     """Make DDP train where no gradient is sent: the fake backend's answer is not what it expects.
 
     `_comm_hooks`, `_verify_param_shape_across_processes`: torch/nn/parallel/distributed.py. What
-    a hook gets and gives back has the bytes of the built-in all-reduce.
+    a hook gets and gives back has the bytes of the built-in all-reduce. And leave out the whole
+    tensors of which DTensor asks a shape: torch/distributed/tensor/_sharding_prop.py.
     """
     parallel = torch.nn.parallel.distributed
     forward = parallel.DistributedDataParallel.forward
+    tensors = importlib.import_module("torch.distributed.tensor._sharding_prop")
+    asker, name = tensors.ShardingPropagator, "_propagate_tensor_meta_non_cached"
 
-    def all_reduce(group: Any, bucket: Any) -> torch.futures.Future[Tensor]:
+    def all_reduce(group, bucket):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
         torch.distributed.all_reduce(bucket.buffer(), group=group)
         future: torch.futures.Future[Tensor] = torch.futures.Future()
         future.set_result(bucket.buffer())
@@ -76,11 +80,11 @@ def with_ddp_on_the_fake_backend() -> Iterator[None]:
 
     def forward_with_hook(self: Any, *args: Any, **kwargs: Any) -> Any:
         if not self._comm_hooks:
-            hook = lambda group, bucket: all_reduce(group, bucket)  # noqa: E731 - no annotations
-            self.register_comm_hook(self.process_group, hook)
+            self.register_comm_hook(self.process_group, all_reduce)
         return forward(self, *args, **kwargs)  # type: ignore[no-untyped-call]
 
     with (
+        mock.patch.object(asker, name, without_modes()(getattr(asker, name))),  # type: ignore[operator]
         mock.patch.object(parallel.DistributedDataParallel, "forward", forward_with_hook),
         mock.patch.object(parallel, "_verify_param_shape_across_processes", _never),
     ):

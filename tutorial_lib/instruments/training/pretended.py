@@ -37,7 +37,7 @@ def pretend(num_ranks: int) -> Iterator[None]:
         )
     dist.init_process_group("fake", store=patches.fake_store(), rank=0, world_size=num_ranks)
     try:
-        with patches.with_ddp_on_the_fake_backend():
+        with patches.with_ranks_on_the_fake_backend():
             yield
     finally:
         dist.destroy_process_group()
