@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils import flop_counter as _flops
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 from torch.utils.flop_counter import FlopCounterMode, flop_registry
@@ -30,6 +31,16 @@ _ALIKE = {
         _aten._scaled_dot_product_flash_attention_backward
     ),
 }
+
+
+def _of_groups(formula: Callable[..., int], *shapes: Any) -> int:
+    """Count attention whose keys have fewer heads than its queries, refused up to 2.11."""
+    *_, query, key, value = shapes
+    return formula(*shapes[:-2], *((b, query[1], *rest) for b, _, *rest in (key, value)))
+
+
+for _name in ("sdpa_flop_count", "sdpa_backward_flop_count"):
+    setattr(_flops, _name, functools.partial(_of_groups, getattr(_flops, _name)))
 
 
 def run_opaque(
