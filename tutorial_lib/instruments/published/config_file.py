@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from tutorial_lib.instruments.published.entry import Family, Published
+from tutorial_lib.instruments.published.entry import Published
 from tutorial_lib.instruments.published.libraries import quiet
 
 SEQ = 1024  # tokens of a batch where nothing else is asked for; fewer where the model knows fewer
@@ -21,13 +21,13 @@ SIZE = 224
 CLIP_LENGTH, T5_LENGTH = 77, 512
 
 # Which of transformers' tables of models are trained on which of our batches.
-_TABLES: dict[str, Family] = {
+_TABLES: dict[str, str] = {
     "MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES": "causal-lm",
     "MODEL_FOR_MASKED_LM_MAPPING_NAMES": "masked-lm",
     "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES": "causal-lm",
     "MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES": "image-classifier",
 }
-_OF_DIFFUSERS: dict[str, Family] = {
+_OF_DIFFUSERS: dict[str, str] = {
     "UNet2DConditionModel": "unet",
     "AutoencoderKL": "autoencoder",
     "SD3Transformer2DModel": "rectified-flow",
@@ -156,7 +156,7 @@ def _of_transformers(name: str, data: dict[str, Any]) -> Published:
     return Published(name, family, 0, f"transformers.{head}", name, config, seq, size)
 
 
-def _head(auto: Any, name: str, kind: str, asked: str) -> tuple[str, Family]:
+def _head(auto: Any, name: str, kind: str, asked: str) -> tuple[str, str]:
     """Choose the class to train: the file's own, else the first that fits its kind of model."""
     if kind == "clip":
         return "CLIPModel", "two-tower"

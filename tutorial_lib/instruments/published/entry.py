@@ -2,20 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
-
-Family = Literal[
-    "causal-lm",
-    "masked-lm",
-    "image-classifier",
-    "two-tower",
-    "unet",
-    "rectified-flow",
-    "autoencoder",
-    "our-lm",
-    "our-classifier",
-    "our-segmenter",
-]
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -23,16 +10,14 @@ class Published:
     """A published model: what it is, how many parameters it has, how to build it."""
 
     name: str  # its key in `PUBLISHED`
-    family: Family  # decides what a batch and the loss are
-    # exactly as many as the model has; tied weights count once. 0 for one that is described by a
-    # file, which does not say it
-    num_parameters: int
+    family: str  # decides what a batch and the loss are: `steps` has all of them
+    num_parameters: int  # exact, tied weights once; 0 where a file describes the model
     model_class: str  # the class in transformers, diffusers or this course, head included
     source: str
     # what differs from that class's default configuration
     config: Mapping[str, Any] = field(default_factory=dict)
     # tokens in a batch's sequences when nothing else is asked for; of text, for a diffusion model
     seq: int | None = None
-    # height and width of a batch's images: pixels, latents for a U-Net or a transformer of
-    # diffusers, or voxels of a volume, whose depth it is too
+    # edge of a batch's images in pixels, in latents for diffusers' U-Nets and transformers, or of
+    # a volume in voxels
     size: int | None = None

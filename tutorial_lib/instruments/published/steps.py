@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from tutorial_lib.instruments.published import batches
 from tutorial_lib.instruments.published.batches import NUM_TIMESTEPS, Batch
 from tutorial_lib.instruments.published.catalogue import find
-from tutorial_lib.instruments.published.entry import Family, Published
+from tutorial_lib.instruments.published.entry import Published
 
 KL_WEIGHT = 1e-6  # Rombach et al. (2022), of the sum over the latents
 
@@ -177,7 +177,7 @@ class _Family:
     lose: Callable[[nn.Module, Batch], Tensor]
 
 
-_FAMILIES: dict[Family, _Family] = {
+_FAMILIES: dict[str, _Family] = {
     "causal-lm": _Family("input_ids", batches.causal_batch, _library_loss),
     "masked-lm": _Family("input_ids", batches.masked_batch, _library_loss),
     "image-classifier": _Family("pixel_values", batches.image_batch, _library_loss),
