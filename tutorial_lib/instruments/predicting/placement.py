@@ -12,6 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from tutorial_lib.instruments.private_torch import COMPILER, imported
+
 _FIRST_GPU = ("cuda", "cuda:0")
 _WITHOUT_EFFECT = ("synchronize", "empty_cache", "reset_peak_memory_stats", "set_device")
 
@@ -59,6 +61,7 @@ def ignoring_gpu() -> Iterator[None]:
 @contextlib.contextmanager
 def on_cpu() -> Iterator[None]:
     """Run code that names the first GPU on the CPU, for real, until the block ends."""
+    imported(COMPILER)  # which notes PyTorch's functions as it finds them
     with ignoring_gpu(), _OnCpu():
         yield
 
