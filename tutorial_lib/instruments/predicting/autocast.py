@@ -16,7 +16,7 @@ from unittest import mock
 import torch
 from torch import Tensor
 
-from tutorial_lib.instruments.private_torch import operations, tree_map_only
+from tutorial_lib.instruments.private_torch import operations
 
 _LISTS = tomllib.loads(Path(__file__).with_name("operations.toml").read_text("utf-8"))["autocast"]
 _FLOAT32_NORM = {"norm.Scalar": "ScalarOpt_dtype", "norm.ScalarOpt_dim": "ScalarOpt_dim_dtype"}
@@ -80,34 +80,29 @@ def _kernel(rule: Rule, name: str) -> Rule:
 
 
 def _is_eligible(value: Any) -> bool:
-    floating = isinstance(value, Tensor) and value.is_floating_point()
-    return floating and value.dtype != torch.float64
+    return isinstance(value, Tensor) and value.is_floating_point() and value.dtype != torch.float64
 
 
-def _cast(value: Any, dtype: torch.dtype) -> Any:
+def _cast(value: Any, dtype: torch.dtype, cached: dict[Tensor, Tensor] | None = None) -> Any:
+    """Cast what is a float; a weight once (`cached_cast` in aten/src/ATen/autocast_mode.cpp)."""
     if isinstance(value, list | tuple):
-        return [_cast(item, dtype) for item in value]
-    return value.to(dtype) if _is_eligible(value) else value
-
-
-def _in_half(cached: dict[Tensor, Tensor], op: Any, *args: Any, **kwargs: Any) -> Any:
-    """Cast a weight once (`cached_cast` in aten/src/ATen/autocast_mode.cpp, 2.13)."""
-    dtype = torch.get_autocast_dtype("cpu")
-
-    def once(value: Tensor) -> Tensor:
+        return [_cast(item, dtype, cached) for item in value]
+    if cached is not None and isinstance(value, Tensor):
         weight = value.dtype is torch.float32 and value.requires_grad and value.is_leaf
         if weight and value not in cached and torch.is_autocast_cache_enabled():
             with torch.enable_grad():
                 cached[value] = value.to(dtype)
-        return cached.get(value, value)
+        value = cached.get(value, value)
+    return value.to(dtype) if _is_eligible(value) else value
 
-    return op(*_cast(tree_map_only(Tensor, once, args), dtype), **kwargs)
+
+def _in_half(cached: dict[Tensor, Tensor], op: Any, *args: Any, **kwargs: Any) -> Any:
+    return op(*_cast(args, torch.get_autocast_dtype("cpu"), cached), **kwargs)
 
 
 def _in_widest(op: Any, *args: Any, **kwargs: Any) -> Any:
-    floats = [value for value in args if _is_eligible(value)]
-    has_float32 = any(value.dtype == torch.float32 for value in floats)
-    dtype = torch.float32 if has_float32 else torch.get_autocast_dtype("cpu")
+    kinds = {value.dtype for value in args if _is_eligible(value)}
+    dtype = torch.float32 if torch.float32 in kinds else torch.get_autocast_dtype("cpu")
     return op(*_cast(args, dtype), **kwargs)
 
 

@@ -1,6 +1,7 @@
 """The release of PyTorch whose CUDA kernels a prediction follows, where two of them differ."""
 
 import contextlib
+import functools
 import re
 from collections.abc import Iterator
 from contextvars import ContextVar
@@ -10,11 +11,12 @@ from torch.torch_version import TorchVersion
 
 OLDEST, NEWEST = "2.10", "2.15"  # tried on an emulated card
 _followed: ContextVar[str] = ContextVar("_followed", default=torch.__version__)
+_reaches = functools.cache(lambda followed, release: bool(TorchVersion(followed) >= release))
 
 
 def is_since(release: str) -> bool:
     """Tell whether the release that is followed is this one, as in `2.15`, or newer."""
-    return bool(TorchVersion(_followed.get()) >= release)
+    return _reaches(_followed.get(), release)
 
 
 def kernels_in_words() -> str:
