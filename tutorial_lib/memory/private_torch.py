@@ -10,7 +10,7 @@ import functools
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
-from typing import Any
+from typing import Any, Self
 from unittest import mock
 
 import torch
@@ -42,6 +42,12 @@ class TorchDispatchMode(_python_dispatch.TorchDispatchMode):  # type: ignore[no-
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
+
+    def __enter__(self) -> Self:
+        # A prediction remembers results, and gives them faster to who asks it and not PyTorch.
+        quick = getattr([None, *active_modes()][-1], "run_above", None)
+        self.run_below: Callable[..., Any] = quick or (lambda func, args, kw: func(*args, **kw))
+        return super().__enter__()  # type: ignore[no-untyped-call, no-any-return]
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None

@@ -21,7 +21,6 @@ from torch import Tensor, nn
 
 from tutorial_lib.memory.private_torch import (
     TorchDispatchMode,
-    active_modes,
     in_backward,
     in_checkpoint,
     is_fake,
@@ -67,7 +66,6 @@ class StorageLog(TorchDispatchMode):
         self._collective = ""
         self._metered: dict[torch.device, bool] = {}
         self._patches = contextlib.ExitStack()
-        self._run_below = _call
         self._backwards: list[bool] = []  # of those that are running, whether each keeps a graph
         self._alive: dict[int, tuple[StorageRecord, weakref.ref[torch.UntypedStorage]]] = {}
 
@@ -89,7 +87,7 @@ class StorageLog(TorchDispatchMode):
 
             out = run_opaque(self, func, args, kwargs, halves=self.workspace_of is None)
         else:
-            out = self._run_below(func, args, kwargs)
+            out = self.run_below(func, args, kwargs)
         if self.then is not None:
             self.then(func, args, kwargs, out)
         self._collective = func.overloadpacket.__name__ if func.namespace == "c10d" else ""
@@ -110,8 +108,6 @@ class StorageLog(TorchDispatchMode):
     def __enter__(self) -> Self:
         """Begin, and see the resizes too that no operation makes: FSDP's."""
         self._counts_fake |= is_fake(torch.empty(0))  # a prediction is being made
-        # A prediction remembers results, and gives them faster to who asks it and not PyTorch.
-        self._run_below = getattr([None, *active_modes()][-1], "run_above", _call)
         plain = torch.UntypedStorage.resize_
 
         def resize(storage: torch.UntypedStorage, size: int) -> Any:
@@ -122,8 +118,7 @@ class StorageLog(TorchDispatchMode):
 
         self._patches.enter_context(mock.patch.object(torch.UntypedStorage, "resize_", resize))
         self._backwards = self._patches.enter_context(watched_backwards())
-        super().__enter__()  # type: ignore[no-untyped-call]
-        return self
+        return super().__enter__()
 
     def __exit__(self, *error: Any) -> None:
         """End, also after an error."""
@@ -269,10 +264,6 @@ class StorageLog(TorchDispatchMode):
                 self._alive.pop(key)[0].died = self.clock
 
         return died
-
-
-def _call(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    return func(*args, **kwargs)
 
 
 def list_tensors(value: Any) -> list[Tensor]:

@@ -5,6 +5,7 @@ numbering: Cocke and Schwartz, 1970). It works on tensors without memory, too: a
 the same numbers twice has computed the same twice.
 """
 
+import functools
 import weakref
 from typing import Any
 
@@ -63,7 +64,7 @@ class ValueNumbers(TorchDispatchMode):
         call = self._call(func, args, kwargs, norm)
         read = {key for tensor in list_tensors((args, kwargs)) for key in keys_of(tensor)}
         same = self._same(_name(func), args)
-        out = func(*args, **kwargs)
+        out = self.run_below(func, args, kwargs)
         made = list_tensors(out)
         for place, tensor in enumerate(made):
             self._make(tensor, hash((call, place)), read)
@@ -229,6 +230,7 @@ def _is_whole(tensor: Tensor) -> bool:
     return tensor.numel() * tensor.element_size() == tensor.untyped_storage().nbytes()
 
 
+@functools.cache
 def _name(func: Any) -> str:
     """Name an operation: `relu_`, and `add.out` where it writes to what is given."""
     name = func.name().removeprefix("aten::")
