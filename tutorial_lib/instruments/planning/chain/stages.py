@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
+from functools import cached_property
 from itertools import pairwise
 
 from tutorial_lib.units import human_bytes
@@ -126,7 +127,7 @@ class Skip:
         """The last stage in whose first forward it is there."""
         return self.target if self.held_to is None else self.held_to
 
-    @property
+    @cached_property
     def first(self) -> int:
         """The first stage whose backward may need its value, whatever is recomputed."""
         return min([self.source if self.needed_by is None else self.needed_by, *self.takers])

@@ -160,9 +160,8 @@ class Recorder:
         forward = module.forward
 
         def whole(*args: Any, **kwargs: Any) -> Any:
-            if self._is_running or not self._is_planned():
-                return forward(*args, **kwargs)
-            with self._running():
+            is_noted = not self._is_running and self._is_planned()
+            with self._running() if is_noted else contextlib.nullcontext():
                 return forward(*args, **kwargs)
 
         return whole

@@ -11,7 +11,6 @@ from typing import Any, Self
 from unittest import mock
 
 import torch
-from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
 from tutorial_lib import memory
@@ -103,7 +102,7 @@ class Roofline(TorchDispatchMode):
         """Begin, and count what checkpoints do with saved tensors, too."""
         self._counting = mock.patch.object(saved_tensors_hooks, "__init__", self._count_hooks())
         self._counting.start()
-        return super().__enter__()  # type: ignore[no-untyped-call, no-any-return]
+        return super().__enter__()
 
     def __exit__(self, *error: Any) -> None:
         """End, also after an error."""
@@ -133,25 +132,19 @@ class Roofline(TorchDispatchMode):
 
     def add(self, func: Any, args: Any, kwargs: dict[str, Any], out: Any) -> None:
         """Add the time of an operation that was run."""
-        self.matmuls += is_matmul(func, args)
+        if (count := flops_of(func)) is not None:
+            self.matmuls += is_matmul(func, args)
         if func.namespace == "aten" and not gives_view(func) and func is not MATMUL_SHAPED:
             self.launches += 1
-            made = list_tensors(out)
-            touched = [*list_tensors(args), *list_tensors(kwargs), *made]
-            moved = sum(tensor.numel() * tensor.element_size() for tensor in touched)
-            self.seconds += max(
-                moved / self.speed.bytes_per_second, self._arithmetic(func, args, kwargs, out)
-            )
-
-    def _arithmetic(self, func: Any, args: Any, kwargs: Any, out: Any) -> float:
-        count = flops_of(func)
-        if count is None:
-            return 0.0
-        first = next((leaf for leaf in list_tensors(args) if isinstance(leaf, Tensor)), None)
-        halves = _HALVES if self.speed.has_bfloat16 else _HALVES[:1]
-        half = first is not None and first.dtype in halves
-        flops = count(*args, **kwargs, out_val=out)
-        return float(flops) / (self.speed.half_flops if half else self.speed.float_flops)
+            given = list_tensors(args)
+            touched = [*given, *list_tensors(kwargs), *list_tensors(out)]
+            moved = sum([tensor.numel() * tensor.element_size() for tensor in touched])
+            seconds = moved / self.speed.bytes_per_second
+            if count is not None:
+                is_half = bool(given) and given[0].dtype in _HALVES[: 1 + self.speed.has_bfloat16]
+                peak = self.speed.half_flops if is_half else self.speed.float_flops
+                seconds = max(seconds, float(count(*args, **kwargs, out_val=out)) / peak)
+            self.seconds += seconds
 
 
 def lasts(make_step: Callable[[], Any], speed: Speed) -> tuple[float, float]:

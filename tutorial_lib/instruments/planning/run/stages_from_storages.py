@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -105,9 +106,11 @@ class Curve:
     """Bytes of a step's storages over time, without those that were there before."""
 
     def __init__(self, lives: Sequence[Life]) -> None:
-        self.lives = [life for life in lives if life.born > 0]
-        self.last = max((max(life.born, life.died or 0) for life in self.lives), default=0)
-        self._of_values = {life.category: life for life in self.lives}
+        born = [life for life in lives if life.born > 0]
+        self._of_values = {life.category: life for life in born}
+        self.lives = sorted(born, key=lambda life: life.born)
+        self._born = [life.born for life in self.lives]
+        self.last = max((max(life.born, life.died or 0) for life in born), default=0)
 
     def of_value(self, key: int, num_bytes: int) -> Life | None:
         """Return the life of a value's storage; `None` where that holds others too, or is older."""
@@ -125,7 +128,7 @@ class Curve:
 
     def born_in(self, span: tuple[float, float]) -> list[Life]:
         """List the storages that were made after the beginning of a span, up to its end."""
-        return [life for life in self.lives if span[0] < life.born <= span[1]]
+        return self.lives[bisect_right(self._born, span[0]) : bisect_right(self._born, span[1])]
 
 
 def alive(lives: Sequence[Life], tick: float) -> int:
@@ -201,18 +204,17 @@ def _with_backward(
     stages: list[Stage], skips: Sequence[Skip], curve: Curve, clocked: ClockedStep
 ) -> list[Stage]:
     """Set the temporaries: what each stage held besides what the chain already says."""
-    gradients = [life for life in curve.lives if life.category == "gradients"]
-    others = [life for life in curve.lives if life.category != "gradients"]
-    held, filled = curve.held(others), []
+    others = Curve([life for life in curve.lives if life.category != "gradients"])
+    held, filled = curve.held(others.lives), []
     forwards, backwards = clocked.forward_spans(0), clocked.backward_spans()
     handed = [*(stage.released_bytes for stage in stages[1:]), 0]
     spans = zip(stages, outputs(stages), forwards, backwards, strict=True)
     for index, (stage, output, ahead, back) in enumerate(spans):
-        before = [life for life in others if life.born <= ahead[0]]
-        own = curve.held([life for life in gradients if back[0] < life.born <= back[1]])
+        before = others.born_in((0, ahead[0]))
+        own = curve.held([x for x in curve.born_in(back) if x.category == "gradients"])
         # the gradients of skips that wait for earlier stages are priced as such; those of
         # parameters that earlier stages use too wait by themselves
-        waiting = [x for x in others if clocked.forward[-1] < x.born <= back[0]]
+        waiting = others.born_in((clocked.forward[-1], back[0]))
         priced = sum(s.waiting_bytes for s in skips if s.source <= index < s.target)
         known = max(0, min(priced, alive(waiting, back[0]) - output))
         beyond = sum(s.waiting_bytes for s in skips if s.source < index < s.target)
