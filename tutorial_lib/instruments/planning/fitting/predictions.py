@@ -38,7 +38,7 @@ class Update:
     is_lean: bool = False
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Parts:
     """A step taken apart."""
 

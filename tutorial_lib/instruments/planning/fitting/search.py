@@ -4,7 +4,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from functools import partial
+from functools import lru_cache, partial
 from itertools import product
 from typing import Any
 
@@ -112,6 +112,7 @@ def _of_one_rank(recipe: Recipe, effective_batch: int, budget_bytes: int) -> int
     return effective_batch // together
 
 
+@lru_cache(maxsize=64)  # each choice asks several times
 def _at(parts: Parts, micro_batch: int) -> Profile:
     """Continue the straight line through one and two samples."""
 

@@ -153,7 +153,7 @@ def run_stage(
 
     A balancing loss that a layer of experts puts there would hold all that was recomputed for it.
     """
-    before = [(vars(part), {**vars(part)}) for part in module.modules() if in_backward()]
+    before = [(vars(part), {**vars(part)}) for part in (module.modules() if in_backward() else ())]
     try:
         return call.given(module, function(*args, **kwargs))
     finally:

@@ -195,8 +195,7 @@ def _needs_of_forwards(curve: Curve, ends: Sequence[int]) -> list[int]:
     held = curve.held(curve.lives)
     needs = []
     for start, end in pairwise(ends):
-        during = held[start + 1 : end + 1]
-        needs.append(int(during.max(initial=0)) - alive(curve.lives, start))
+        needs.append(int(held[start + 1 : end + 1].max(initial=0)) - alive(curve.lives, start))
     return needs
 
 
