@@ -40,8 +40,8 @@ import train
 import your_run
 
 # %% [markdown] id="bench-text"
-# `gradients` runs a seeded forward and backward of a model whose modules are called through a
-# checkpoint function, and `peak_bytes` counts its peak. Both models have dropout.
+# `gradients` runs a model's seeded forward and backward, its modules called through a checkpoint
+# function. `peak_bytes` counts such a run's peak. Both models have dropout.
 
 
 # %% id="gradients"
@@ -157,8 +157,8 @@ def numbers_what_is_saved():
 
 
 # %% [markdown] id="write-each"
-# **Write.** `recomputing_each`, which calls `packed` for each tensor. Below, both models' gradients
-# must be equal.
+# **Write.** `recomputing_each`, which calls `packed` per tensor. Both models' gradients must equal
+# the plain ones.
 
 
 # %% id="every-unpack"
@@ -332,9 +332,9 @@ left = {name: [left_bytes(way, n) for n in (1, 2, 4)] for name, way in ways.item
 pd.DataFrame(left, ["1 step", "2 steps", "4 steps"]).map(units.human_bytes)
 
 # %% [markdown] id="alias-leak-read"
-# It doesn't free the cycle. Autograd's part of it is in C++, where the collector cannot look, so
-# every step leaks its recomputed blocks until memory is full. The gradients are right to the bit,
-# so only a memory meter finds this leak.
+# The collector doesn't free the cycle, because it can't look into autograd's C++ part. So every
+# step leaks its recomputed blocks until memory is full. The gradients are right to the bit, so only
+# a memory meter finds this leak.
 #
 # ## What PyTorch's checkpoint adds
 #
@@ -357,8 +357,8 @@ medium = own[own["step"].str.startswith("gpt2-medium")].set_index("card")
 medium[["flops_price", "roofline_price", "measured_price"]]  # % more
 
 # %% [markdown] id="flops-read"
-# The second table shows the extra time, in %, of a checkpoint around each block of GPT-2 medium:
-# predicted from FLOPs, predicted by a roofline, and measured on two GPUs.
+# The second table shows the extra time, in %, of checkpointing each block of GPT-2 medium:
+# predicted from FLOPs, from FLOPs and memory traffic (`roofline`), and measured on two GPUs.
 #
 # **Early stop.** PyTorch stops a recomputation as soon as the last saved tensor is there. Without
 # dropout it stops before the MLP's last linear layer, and avoids over a quarter of the extra work.
@@ -369,7 +369,7 @@ medium[["flops_price", "roofline_price", "measured_price"]]  # % more
 # each tensor, can raise one.
 #
 # **Write.** `first_saved`, with `packed` and your own `alias`. Raise `Enough`, defined below, when
-# there are `count` tensors, and catch it: `with contextlib.suppress(Enough)` does.
+# there are `count` tensors, and catch it with `contextlib.suppress(Enough)`.
 
 
 # %% id="enough"
@@ -467,9 +467,9 @@ pd.DataFrame({"ours": ours, "PyTorch's": theirs}).map(waiting).round(1)
 #
 # **Saved arguments.** The fix is to register the arguments with autograd, so that the outer
 # checkpoint's pack hook gets them. `Register` below computes nothing. It only saves its tensors,
-# which you then find in `saved_tensors` of its output's `grad_fn`. So hold that output: once it is
-# gone, PyTorch up to 2.12 has freed what its `grad_fn` saved. As in chapter 04, a dummy tensor
-# makes sure that there is a `grad_fn`.
+# which you then find in `saved_tensors` of its output's `grad_fn`. So hold that output: once it's
+# gone, PyTorch up to 2.12 frees what its `grad_fn` saved. As in chapter 04, a dummy tensor makes
+# sure that there is a `grad_fn`.
 #
 # **Write.** `registered`. Its closure must not hold any tensor of `args`.
 
@@ -606,8 +606,8 @@ print(f"nested: ours {waiting(less):.1f}, PyTorch's {waiting(theirs['nested']):.
 # %% [markdown] id="less-read"
 # **A check.** PyTorch's checkpoint also raises a `CheckpointError` if the second run saves fewer
 # tensors, or one of a different shape, dtype or device. It doesn't compare values, so a
-# recomputation with different numbers passes. Companion `05b_reading_checkpoint_errors` reads such
-# errors.
+# recomputation with different numbers passes. Companion `05b_reading_checkpoint_errors` covers both
+# cases.
 #
 # ## The saved tensors over time
 #
@@ -657,9 +657,9 @@ for column in ("peak", "FLOPs"):
 side
 
 # %% [markdown] id="side-by-side-read"
-# Ours matches PyTorch's in every bit and every byte. The reentrant one, a Function, also keeps an
-# output. `checkpoint_sequential` does not checkpoint its last segment, because backward needs it
-# immediately. With *one* segment it therefore checkpoints nothing (fault 4 of chapter 02).
+# Ours matches PyTorch's in every bit and every byte. The reentrant one also holds the recomputed
+# block's output. `checkpoint_sequential` does not checkpoint its last segment, because backward
+# needs it immediately. With *one* segment it therefore checkpoints nothing (fault 4 of chapter 02).
 
 # %% id="verdicts-side-by-side"
 ours, theirs = side.loc["per block, ours"], side.loc["per block, PyTorch's"]
@@ -799,8 +799,8 @@ your_run.apply("05", hidden_of=hidden_of)
 #
 # <details><summary>Answer</summary>
 #
-# What comes after that tensor: less than a tenth of the block's forward. If it is the block's very
-# last result, as a dropout mask is, early stop spares nothing.
+# It spares what comes after that tensor: less than a tenth of the block's forward. If the tensor is
+# the block's last result, like a dropout mask, that's nothing.
 # </details>
 #
 # **2.** How much do the inputs of 24 blocks take in float32, at 12 x 1024 tokens of width 1024?

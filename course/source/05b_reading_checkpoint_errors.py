@@ -269,7 +269,7 @@ print(f"reentrant: {failed} of 5{beside(guess, failed)}")
 table
 
 # %% [markdown] id="backwards-read"
-# The gradient penalty is the worst case for the reentrant checkpoint: it comes from an inner
+# The gradient penalty is the reentrant checkpoint's worst case: the penalty comes from an inner
 # backward without a graph, so it's a constant, and training silently ignores it.
 #
 # The last row is the worst case for hooks: `y += ...` overwrites a tensor that a checkpoint still

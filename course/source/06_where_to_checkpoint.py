@@ -28,8 +28,8 @@ from tutorial_lib.instruments.training import Recipe
 # Take a model of twelve equal blocks, cut into three **segments** of four, of which the first two
 # are checkpointed. (In the code, a tuple of blocks is a checkpointed segment, and a number by
 # itself is a block that keeps everything.) The picture is a *schedule*: a row for each block, and
-# time runs to the right. A triangle that points up is a block's forward, one that points down its
-# backward, and a hollow one a forward that runs again.
+# time runs to the right. A triangle pointing up is a block's forward, one pointing down is its
+# backward, and a hollow one is a forward that runs again.
 
 # %% id="first-schedule"
 block = planning.Stage(
@@ -80,7 +80,7 @@ print(f"r = {r:.1f}, under bf16 autocast {mixed:.1f}")
 # The famous $\sqrt n$ is the case $r = 1$, a block that keeps its input and nothing else (Chen et
 # al., 2016). The formula with $r$ is our own.
 #
-# **Write.** $m(s)$ in bytes. Its lowest value must be the text's, $2a\sqrt{nr}$.
+# **Write.** $m(s)$ in bytes. Its lowest value must be $2a\sqrt{nr}$, as above.
 
 
 # %% id="on-paper"
@@ -274,7 +274,7 @@ pd.DataFrame(rows, index=columns).T.rename_axis(["model", "segments"])
 # %% [markdown] id="deeper-read"
 # For activations the formula is right, and for the whole step too if gradients stay: single blocks
 # need less memory in the model of 24 blocks, segments of two in the model of 48. But if gradients
-# are set to `None`, single blocks need less for the whole step of both.
+# are set to `None`, single blocks need less for both models' whole step.
 #
 # Why? As backward goes on, boundaries are freed and gradients are added. A block of width $h$ has
 # about $12h^2$ weights, and its boundary has $h$ elements for each token. So with fewer than $12h$
@@ -400,8 +400,8 @@ pd.DataFrame(columns).loc[list(ways)].round(1).fillna("")
 # a segment after them, because a segment that mixes frozen and trained layers recomputes the frozen
 # ones too.
 #
-# **Predict.** Llama's weights are frozen, each linear layer has LoRA matrices, and every block is
-# checkpointed. By what percentage do the FLOPs of a step rise?
+# **Predict.** Llama's weights are frozen, and each linear layer has LoRA matrices. By what
+# percentage do checkpoints around every block raise a step's FLOPs?
 
 # %% id="guess-lora"
 guess = None  # %
@@ -476,8 +476,8 @@ claims.Verdicts(
 # %% [markdown] id="nothing-text"
 # ## Nothing kept
 #
-# Could we keep no boundary at all, only the input? To go backward through block 12 we run blocks 1
-# to 12; for block 11 we run 1 to 11, and so on.
+# Could we keep no boundary at all, only the model's input? To go backward through block 24 we run
+# blocks 1 to 24; for block 23, blocks 1 to 23, and so on.
 #
 # **Predict.** How many block forwards do 24 blocks take in all, the first pass included?
 

@@ -5,9 +5,9 @@
 # tests what people say and copy:
 #
 # 1. a loop that many tutorials use, and that trains with wrong gradients;
-# 2. a seed set by hand, which turns dropout into a smaller model;
+# 2. a hand-set seed, which turns dropout into a smaller model;
 # 3. the $\sqrt n$ rule, where it is right;
-# 4. five more pieces of advice, each compared with what we count.
+# 4. six more pieces of advice, each compared with what we find.
 #
 # **Budget:** 70 minutes, 1 GiB of memory, no GPU needed.
 
@@ -115,7 +115,7 @@ claims.Verdicts(
 # we also draw one random number, as a data loader would to choose the next batch.
 #
 # **Predict.** With the random state restored there are 16 distinct masks. How many are there with a
-# seed set by hand?
+# hand-set seed?
 
 # %% id="guess-masks"
 guess = None  # masks
@@ -155,7 +155,7 @@ print(f"seeded by hand: {masks}{beside(guess, masks)}")
 pd.DataFrame(seeded).T
 
 # %% [markdown] id="seed-read"
-# With a seed by hand, the same units of every block are dropped in every step. That isn't dropout:
+# With a hand-set seed, the same units of every block are dropped in every step. That isn't dropout:
 # it's a smaller model. And whatever is drawn after a step, the next batch included, is the same
 # after each step. If the block itself sets the seed, gradients with and without the checkpoint are
 # equal, since both draw the same masks. A comparison with a model that sets no seed does find the
@@ -233,12 +233,12 @@ by_length.rename_axis(columns="64 sines, segments of")
 # with its square root in $\sqrt n$ segments, whatever a layer keeps. Libraries use one segment per
 # layer instead, where each layer adds one unit, so in the end growth is linear. But as long as the
 # model is shallow, most of the memory is one layer's inside. So with a transformer's $r = 16$, at
-# the depths of real models, one segment per layer also grows roughly like the square root, and
-# needs less memory than $\sqrt n$ segments.
+# the depths of real models, memory in one-layer segments also grows roughly like the square root,
+# and $\sqrt n$ segments need more.
 #
 # For 64 sines, the sources are also right about the best length, $\sqrt{64} = 8$: shorter and
-# longer segments both need more. The number of forwards hardly changes, because each sine runs at
-# most once more.
+# longer segments both need more. The number of forwards falls with the length, because the last
+# segment runs only once.
 
 # %% id="verdicts-depth"
 each, (_, deep, real) = "one segment a layer", chains
@@ -278,7 +278,7 @@ claims.Verdicts(
 # %% [markdown] id="equal-text"
 # ## Must segments be equally long?
 #
-# Here are all 512 ways to cut ten blocks, on paper. A block keeps $r$ times its input.
+# On paper, we try all 512 ways to cut ten blocks. A block keeps $r$ times its input.
 
 # %% id="all-cuts"
 stage = partial(planning.Stage, forward_seconds=1, backward_seconds=2, input_bytes=1)
@@ -490,9 +490,9 @@ fused, eager = shares.loc["self-attention"].iloc[:2]
 shares.sort_values("GPT-2, eager", ascending=False)
 
 # %% [markdown] id="pairs-text"
-# (`other` in GPT-2 is the loss over 50,257 tokens.) The published ranking is right for *eager
-# self-attention* only. With fused kernels, today's default, feed-forward comes first in both
-# models. In the U-Net the "low" norms keep more bytes than self-attention. Cross-attention is never
+# (In GPT-2, `other` is the loss over its vocabulary of 50,257.) The published ranking is right for
+# *eager self-attention* only. With fused kernels, today's default, feed-forward comes first in both
+# models, and the U-Net's "low" norms keep more bytes than self-attention. Cross-attention is never
 # high here, because thousands of pixels attend to only 77 tokens. So "checkpoint attention first"
 # is a rule for one kernel.
 
@@ -518,8 +518,7 @@ claims.Verdicts(
 # `per-block`, and compare three numbers:
 #
 # - *activations*: the most bytes held at once, recomputed ones included;
-# - *pass*: what forward and backward add to the memory that was there before, gradients included,
-#   which no checkpoint frees;
+# - *pass*: what forward and backward add, including gradients, which no checkpoint frees;
 # - *peak*: the whole step's.
 #
 # **Predict.** What percentage of these pairs save 50 to 80 % of their activations?
@@ -583,7 +582,7 @@ pd.DataFrame(columns).round(1)
 # Another published table, for no particular model, says that single blocks save 70 % for 50 % more
 # time, segments of two 50 % for 30 %, attention only 40 % for 15 %, and $\sqrt L$ segments 60 % for
 # 25 %. Three of these *savings* are right for some pair above, but segments of two save more than
-# 50 % in every pair. Their price can be counted: here it is for eight blocks.
+# 50 % in every pair. The prices can be counted: here they are for eight blocks.
 
 # %% id="strategies"
 strategies = {"every block": "per-block", "every 2": "every-2"}
@@ -675,11 +674,11 @@ claims.Verdicts(
 # | advice | what we found |
 # |---|---|
 # | a closure for each segment | bind the segment as an argument, or gradients are wrong |
-# | a seed by hand | one mask for ever: leave it to the checkpoint |
+# | a hand-set seed | one mask for ever: leave the RNG to the checkpoint |
 # | every $\sqrt n$ layers | right where a layer keeps only its input |
 # | equal segments | best where $r$ is large; with a small $r$ earlier ones should be longer |
-# | a third slower | at most a third of the FLOPs if all weights train; time can be far more |
+# | a third slower | at most a third more FLOPs if all weights train; time can rise far more |
 # | deep networks only | what counts is the number of blocks |
-# | the first and the last 8 | *which* of equal layers hardly matters |
+# | the first and last 8 | with equal layers, the choice hardly matters |
 # | attention first | right for one kernel only |
 # | 50 to 80 % | depends on model, batch and kernel |

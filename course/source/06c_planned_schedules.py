@@ -3,7 +3,7 @@
 #
 # Chapter 06 cut a chain of equal blocks into equal segments. That's no longer best if there's no
 # room for all boundaries, or if the blocks differ. In this chapter you write a planner of a dozen
-# lines, with chapter 06's rules as special cases. It finds the best of all schedules that hold a
+# lines, with chapter 06's rules as special cases. It finds the best of all schedules that hold each
 # boundary until its backward. (Without that condition, the problem is NP-hard.)
 #
 # **Budget:** 70 minutes, 1 GiB of memory, no GPU needed.
@@ -45,8 +45,8 @@ torch.set_num_threads(1)  # small tensors: more threads would wait for each othe
 # backward, forward runs up to it from the nearest boundary.
 #
 # Your list names the blocks whose inputs you want to keep, most important first. Each run stores
-# those of them that it passes, in the order of the list, as long as there are free slots. After a
-# block's own backward, its slot is free again.
+# the listed inputs that it passes, in the list's order, while slots are free. After a block's own
+# backward, its slot is free again.
 #
 # **Move the sliders**, one for each entry of the list. (Where you see no sliders, edit the list in
 # the cell and run it again.) Get below 45 forwards, first pass included. The best list takes 33; if
@@ -250,7 +250,7 @@ table = pd.DataFrame({"yours": found, "formula": formula}, index=places)
 table.rename_axis("slots").T
 
 # %% [markdown] id="stepper-text"
-# The next cell first prints your plan in the room of fours: it cuts fours, too. Step through
+# The next cell prints your plan for the fours rule's 22 units: it cuts fours, too. Step through
 # Revolve's schedules, and watch where a freed slot is used again. (A block's own input has a bar
 # before its backward, but takes no slot.)
 
@@ -281,8 +281,8 @@ claims.Verdicts(
 # ## Cut inside the block
 #
 # For equal blocks the simple rules are hard to beat. But a transformer block has two halves,
-# attention and an MLP, and just as between blocks, only one tensor passes between them. So a model
-# of six blocks is a chain of twelve stages that are *not* equal.
+# attention and an MLP. As between blocks, only one tensor passes between them. So a model of six
+# blocks is a chain of twelve stages that are *not* equal.
 #
 # **Write.** `in_halves`.
 
@@ -436,7 +436,7 @@ widgets.plan_explorer(lambda size: planning.solve(profile, budget_bytes=size), b
 # ## A model that only the plan fits
 #
 # ViT-H/14 trains on images of 2,688 x 2,688 pixels, as in pathology. A single image has 36,865
-# tokens, so a smaller micro-batch can't help. With 32 blocks of width 1280 it has 679 million
+# tokens, so a smaller micro-batch can't help. The model, 32 blocks of width 1280, has 679 million
 # parameters. With gradients and AdamW, they take 10 GiB in float32. Of a 16 GiB card's usable 15,
 # that leaves 5.
 #

@@ -533,8 +533,8 @@ another = pd.DataFrame(another).T.round({"peak": 1, "kept": 1, "recomputed, time
 another.rename_axis(columns="halves save, %")
 
 # %% [markdown] id="host-read"
-# With boundaries on the host, `halves` saves as much with 16 blocks as with 4. With fused attention
-# as well, it saves as much of the *kept* bytes as the advice says.
+# With boundaries on the host, `halves` saves as much with 16 blocks as with 4. If attention is also
+# fused, it saves as much of the *kept* bytes as the advice says.
 #
 # ## Can we choose by operation?
 #
@@ -686,7 +686,7 @@ def keeps_by_hand():
 
 # %% [markdown] id="predict-policy"
 # **Predict.** Keep the results of `qkv`, attention, `out` and `up`, and recompute the norms and
-# GELU. What percentage of the bytes that wait under `none` still waits? (The model has 8 blocks;
+# GELU. What percentage of the bytes that wait under `none` still wait? (The model has 8 blocks;
 # head and loss are included.)
 
 # %% id="guess-policy"
@@ -722,8 +722,8 @@ print(f"seconds x {titan.without / titan['with']:.2f}, measured")
 # matmul twice.
 #
 # The last row is a trap. `down`'s result is the block's most expensive, but no recomputation needs
-# it: it's only added to the residual, and that sum is the next block's kept input. Keeping it takes
-# one more unit per block and saves nothing. **A tensor's price matters only if backward needs the
+# it: it's only added to the residual, and that sum is the next block's kept input. Keeping `down`
+# adds a unit per block and saves nothing. **A tensor's price matters only if backward needs the
 # tensor, or recomputes something from it.**
 #
 # ### PyTorch's own version
@@ -881,7 +881,7 @@ your_run.apply("07", hidden_of=hidden_of)
 # ## What you can now do
 #
 # - Give each saved tensor a price, and say which ones to drop first.
-# - Say which module to wrap, and why it's no longer attention first.
+# - Say which module to wrap, and why attention no longer comes first.
 # - Write a policy by operation with a pair of dispatch modes, and with PyTorch's contexts.
 #
 # Chapter 07d moves to the host what is too expensive to recompute. The optional

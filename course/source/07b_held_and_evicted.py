@@ -103,7 +103,7 @@ table.round().rename_axis(["logged", "kept as"])
 # ## Can you choose what to drop while the model runs?
 #
 # The plans in chapters 06c and 07 were made beforehand. They don't fit a graph that changes from
-# step to step, because sequences differ in length or inputs are trees. **Dynamic tensor
+# step to step because sequences differ in length or inputs are trees. **Dynamic tensor
 # rematerialization** (Kirisame et al., 2021) works without a plan. It recomputes an evicted tensor
 # when that tensor is needed. When memory is full, it evicts the tensor with the smallest
 #
