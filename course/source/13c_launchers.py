@@ -79,9 +79,9 @@ torchrun(SCRIPT, "--standalone", "--nproc-per-node=2")
 
 # %% [markdown] id="port-text"
 # Without `--standalone`, torchrun uses the port that you name. If you name none, older versions use
-# 29500; newer ones, such as 2.13, pick a free port if there is only one node. So two runs on one
-# machine can ask for the same port. The second one then fails with forty lines of output and the
-# word `EADDRINUSE`. Our function prints one short message instead:
+# 29500; newer ones, such as 2.13, pick a free port if there is only one node. If two runs on one
+# machine ask for the same port, the second one fails with forty lines of output and the word
+# `EADDRINUSE`. Our function prints one short message instead:
 
 # %% id="port"
 with socket.create_server(("127.0.0.1", 0)) as taken:

@@ -37,7 +37,7 @@ torch.set_num_threads(1)
 os.environ["OMP_NUM_THREADS"] = "1"  # the processes that we start share a few cores
 
 # %% [markdown] id="model-text"
-# Model and ranks are from chapter 13: a GPT of eight blocks, eight sequences per update. All sizes
+# Model and data are from chapter 13: a GPT of eight blocks, eight sequences per update. All sizes
 # are in **P**, the size of the weights.
 
 
@@ -103,7 +103,7 @@ def measured(prepare, *args):
 # row is a block, and time is counted in operations. A gather arrives in a buffer, from which the
 # weights are copied.
 #
-# **Predict.** At most how many blocks does the rank have whole at once, in a buffer or as weights?
+# **Predict.** How many blocks at most does the rank hold whole at once, in a buffer or as weights?
 
 # %% id="guess-whole"
 guess = None
@@ -150,13 +150,13 @@ print(f"whole at most: {most} blocks{beside(guess, most)}")
 figure
 
 # %% [markdown] id="time-read"
-# In forward, a block's buffer stays until the next block is gathered. In backward FSDP2 gathers the
-# next block ahead, so that a GPU can receive one block while it computes another. It keeps a
-# block's weights through recomputation and backward, so checkpointing adds no gather. A block's
-# whole gradients stay one block longer, until their reduce-scatter.
+# In forward, a block's buffer stays until the next block is gathered. In backward FSDP2 gathers one
+# block ahead, so that a GPU can receive one block while it computes another. It keeps a block's
+# weights through recomputation and backward, so checkpointing adds no gather. A block's whole
+# gradients stay one block longer, until their reduce-scatter.
 #
 # **Predict.** The next table counts gathers per block and step, with `reshard_after_forward=True`
-# or `False`, plain or checkpointed. How many gathers per block does the row *kept, checkpointed*
+# (*freed*) or `False` (*kept*), plain or checkpointed. How many does the row *kept, checkpointed*
 # have?
 
 # %% id="guess-gathers"
@@ -192,9 +192,9 @@ pd.DataFrame.from_dict(rows, orient="index", columns=heads).round(2)
 # [1024], recomputed shape [0]*
 # ([transformers#47254](https://github.com/huggingface/transformers/issues/47254)). Only frozen
 # weights were affected, such as a norm's. `checkpoint` compares the shapes that forward saved with
-# those of the recomputation. From the recomputation it holds a trained weight as a detached tensor,
-# which keeps its shape, and a frozen weight as itself. By the time it compares, the layer has freed
-# the frozen weight, whose shape is now [0]. (FSDP2 frees only the storage, so the shape stays.)
+# those of the recomputation. From the recomputation it keeps a trained weight as a detached tensor,
+# whose shape stays, but a frozen weight as it is. By the time it compares, the layer has freed the
+# frozen weight, whose shape is now [0]. (FSDP2 frees only the storage, so the shape stays.)
 #
 # You write a stage 3 that gets this right. `Weights` divides a frozen layer's weights over the
 # ranks, and `gather` runs before each forward. LoRA's matrices are whole on each rank.
@@ -202,7 +202,7 @@ pd.DataFrame.from_dict(rows, orient="index", columns=heads).round(2)
 # **Write.** `free_after_use`: hooks that call `weights.free()` when nothing needs the weights any
 # more. Free them after each forward, unless its backward follows immediately, and after the layer's
 # backward (`register_forward_hook`, `register_full_backward_hook`). A forward hook gets the layer,
-# its input and its output; a backward hook gets the layer and their gradients. `again.is_on` says
+# its input and its output; a backward hook gets the layer and both gradients. `again.is_on` says
 # whether checkpoint is recomputing.
 
 
@@ -347,7 +347,7 @@ error, *_ = four.run(by_hand, frees_always)[0]
 print("\n".join(error.splitlines()[:4]))
 
 # %% [markdown] id="free-read"
-# Hooks that also free during the recomputation raise the reported error. DeepSpeed's fix, too,
+# Hooks that also free during the recomputation cause the reported error. DeepSpeed's fix, too,
 # keeps a frozen weight whole during the recomputation
 # ([DeepSpeed#8148](https://github.com/deepspeedai/DeepSpeed/pull/8148)). The review of that fix
 # found a second trap: if a layer has no backward, as in a block below the first trained one, no
@@ -463,10 +463,10 @@ table.round(2)
 # activations, so more ranks don't lower its peak any further. Prime Intellect restored CPU offload
 # after measuring it on Nemotron Super: 131k tokens took 79.8 of 139.8 GiB with offload, and ran out
 # of memory without ([prime-rl#3052](https://github.com/PrimeIntellect-ai/prime-rl/pull/3052)).
-# (Problem 1 checks its figure for weights and gradients.)
+# (Problem 1 checks a figure from this pull request.)
 #
-# The price is the update on the CPU and the copies over the bus: the shard twice, in forward and in
-# backward, and its gradients once.
+# The price is the update on the CPU and the copies over the bus: the shard twice (in forward and in
+# backward) and its gradients once.
 #
 # ## On paper
 #
@@ -491,5 +491,5 @@ table.round(2)
 # ## What you can now do
 #
 # - Read from a figure when a rank holds which weights.
-# - Say how frozen weights and recomputation got in each other's way, and write hooks that don't.
+# - Say how frozen weights and recomputation clashed, and write hooks that avoid it.
 # - Choose between FSDP2, HSDP and CPU offload by what they hold and send.

@@ -82,8 +82,8 @@ held.head(7).round(2).to_frame("GiB, emulated")
 
 # %% [markdown] id="snapshot-read"
 # This training also ran on an *emulated* RTX 4090. When memory ran out, a snapshot recorded which
-# line had asked for each tensor. Beside the weights, what one block and part of a second keep for
-# backward fills the card. Of the batch's 23,200 positions, 15,008 are padding.
+# line had asked for each tensor. The weights, and what one block and part of a second keep for
+# backward, fill the card. Of the batch's 23,200 positions, 15,008 are padding.
 #
 # ## Lever 1: packing
 #
@@ -169,7 +169,7 @@ print(f"as written: {pull('as written', same=False):.1f} GiB")
 
 # %% [markdown] id="predict-packed"
 # **Predict.** There are now 8,192 positions instead of 23,200. At the peak, weights and states take
-# 45 GiB for any batch; no gradients are there yet. How many GiB does the packed step need?
+# 45 GiB for any batch; no gradients exist yet. How many GiB does the packed step need?
 
 # %% id="guess-packed"
 guess = None  # GiB
@@ -344,7 +344,7 @@ print(f"4 bits: {gib:.1f} GiB; first loss {first_loss(plan):.3f}")
 #
 # ## Lever 6: boundaries on the host
 #
-# The inputs of 32 blocks still wait on the card. 07d's two hooks move them to the host instead:
+# The 32 blocks' inputs still wait on the card. 07d's two hooks move them to the host instead:
 # around a checkpoint, hooks see only its inputs. (Here the host is `meta`, a device whose tensors
 # have no memory. On a GPU it would be the CPU.)
 
@@ -384,9 +384,9 @@ print("emulated, at most apart:", off.map("{:.1%}".format).to_dict())
 shown.round(1)
 
 # %% [markdown] id="table-read"
-# On an emulated RTX 4090 and an emulated H200, PyTorch's allocator ran those of the steps that fit.
-# What did people *measure*? The next table's first row is from our H100, and the others are
-# published (`recorded/published_times.csv`).
+# For an RTX 4090 and an H200, we also emulated the steps that fit. What did people *measure*? The
+# next table's first row is from our H100, and the others are published
+# (`recorded/published_times.csv`).
 
 # %% id="measured"
 # @title Seconds that others measured: run this cell; open it to look
@@ -519,10 +519,10 @@ took.round(1).rename_axis(columns="seconds, worked out")
 #
 # ## The plan
 #
-# Which row of the levers' table do you choose, on a card of 24 GiB or of 12? The fastest that fits,
-# with 2 GiB left free. We write its plan into a file. The script loads the file, implements the
-# levers with libraries, and trains the twin twice: by the plan, and with the plainest batch, block
-# and loss.
+# On a card of 24 or 12 GiB, choose the fastest row of the levers' table that fits with 2 GiB left
+# free. We write the plan for 24 GiB into a file. The script loads the file, implements the levers
+# with libraries, and trains the twin twice: by the plan, and with the plainest batch, block and
+# loss.
 
 
 # %% id="write"
@@ -591,9 +591,9 @@ def is_fused():
 your_run.apply("14", make=make_fused)
 
 # %% [markdown] id="proved-read"
-# Not at all, because the peak is at the loss. But the update is faster. To save more memory, make
-# the micro-batches smaller, or undo chapter 07's lever. [10e](10e_your_run.ipynb) has the whole
-# script, and a recipe for a Llama on 16 GiB.
+# It doesn't fall, because the peak is at the loss. But the update is faster. To save more memory,
+# make the micro-batches smaller, or undo chapter 07's lever. [10e](10e_your_run.ipynb) has the
+# whole script, and a recipe for a Llama on 16 GiB.
 #
 # ## On paper
 #
@@ -613,8 +613,8 @@ your_run.apply("14", make=make_fused)
 # $16 \cdot (4096 + 14336)$, or 294,912. The layer has 58.7 million, so that is 0.5 %.
 # </details>
 #
-# **3.** Eight cards of 150 TFLOP/s have a link of 100 Gb/s. To hide FSDP2's traffic, how many
-# tokens per card must one checkpointed micro-batch of a model with P weights have?
+# **3.** A checkpointed model with P weights trains on eight 150 TFLOP/s cards with a 100 Gb/s link.
+# How many tokens per card must a micro-batch have to hide FSDP2's traffic?
 #
 # <details><summary>Answer</summary>
 #

@@ -72,7 +72,7 @@ from tutorial_lib.units import GIB
 # `python -m tutorial_lib emulate --card t4 --snapshot died.pickle -- python train.py`.
 #
 # **Write.** `alive`, which replays the events. An event is a dict. Its `action` is `alloc` when a
-# block of memory is handed out and `oom` when memory ran out; any other action ends the block's
+# block of memory is handed out and `oom` when memory runs out; any other action ends the block's
 # life. `addr` is the block's address, which may be handed out again later.
 
 
@@ -200,7 +200,7 @@ widgets.snapshot_triage(runs)
 # | the model's lines, once for each block | activations | a smaller micro-batch, checkpoints |
 # | the same lines, several passes | a graph that is kept | `no_grad`, `.item()`, `detach` |
 # | `optimizer.step`, weights, gradients | states | fused or 8-bit AdamW, LoRA, FSDP |
-# | little, *reserved* is far higher | fragmentation (02b) | `expandable_segments`, equal lengths |
+# | little; far more is *reserved* | fragmentation (02b) | `expandable_segments`, equal lengths |
 
 # %% [markdown] id="frame-text"
 # ## How a case is written
@@ -576,7 +576,7 @@ def offload_recomputes(cured):
 # %% [markdown] id="loss-text"
 # ## Scripts: the loss
 #
-# These runs raise no error, except `layer_drop`. The model trains, but it isn't the same training.
+# These runs raise no error, except `layer_drop`. The model trains, but the training isn't the same.
 # `assert_same_training(step_to_trust, your_step, make=...)` names the first part that differs.
 
 

@@ -70,7 +70,7 @@ figures.two_peaks(
 # | fused kernels | the same, or lower (attention) | lower: no temporaries |
 # | a smaller micro-batch | lower, if activations outweigh the gradients that then wait | the same |
 # | checkpoints | lower, or the same | the same |
-# | 8-bit states | lower, by the states | lower |
+# | 8-bit states | lower: smaller states | lower |
 # | LoRA, or sharding (13) | lower | lower |
 #
 # So look at both peaks first. If the update alone doesn't fit, neither a checkpoint nor a smaller
@@ -123,8 +123,8 @@ pd.DataFrame({"more time (measured, by the sources)": settled})
 # first is a GPU that isn't filled: it finishes its work faster than the CPU can launch more. There,
 # half a micro-batch takes as long as a whole one, and a checkpoint launches forward a second time,
 # so time both levers. The smallest micro-batch that fills a GPU can be predicted from a sample's
-# FLOPs and bytes, the card's published speed, and the number of operations, at a launch time fitted
-# to 10b's H200:
+# FLOPs and bytes, the card's published speed, the number of operations, and a launch time fitted to
+# 10b's H200:
 
 # %% id="filled"
 filled = {}
@@ -148,8 +148,8 @@ pd.DataFrame(filled)  # predicted
 #
 # ## How far each lever reaches
 #
-# Now pull the levers on the recorded models, like climbing a ladder: each rung adds one lever and
-# keeps the earlier levers. On the rung "smaller micro-batch" an update runs one sample at a time.
+# On the recorded models, the levers form a ladder: each rung adds one lever and keeps the earlier
+# levers. On the rung "smaller micro-batch" an update runs one sample at a time.
 
 # %% id="rungs"
 TWICE = "one sample at a time"  # the smaller micro-batch again
@@ -347,7 +347,7 @@ def ruled(model, budget_bytes):
 
 # %% [markdown] id="guess-rule-text"
 # **Predict.** Among the pairs that need a lever, for what percentage does the rule name the right
-# one?
+# lever?
 
 # %% id="guess-rule"
 guess = None  # percent
@@ -386,7 +386,7 @@ pd.DataFrame(missed, index=["on paper", "needed"]).T
 #
 # The ladder has six rungs; the planner tries many more plans. It keeps weights and states in
 # float32, and chooses the plan with the shortest predicted time, usually the plan that recomputes
-# least. The table has its answers for 64 samples per update, recorded by
+# least. Below are the planner's answers for 64 samples per update, recorded by
 # `python course/recorded/make/plan_pairs.py`. This command computes one of them:
 #
 # ```bash
@@ -429,9 +429,9 @@ plans.apply(in_words, axis=1).unstack().rename(columns="{} GiB".format)
 # - Where nothing fits, the planner says how much memory float32 states need. Use more devices then,
 #   or LoRA.
 #
-# The planner's seconds are predicted, not measured on a GPU. It adds up FLOPs and bytes at a fixed
-# share of a card's published speed, and the result is never shorter than the time for the launches.
-# That's enough to rank plans.
+# The planner's seconds are predicted, not measured on a GPU. The planner adds up the operations'
+# roofline times (10b) at a fixed share of a card's published speed, and predicts at least the
+# launch time. That's enough to rank plans.
 
 # %% [markdown] id="larger-text"
 # ## "Four to ten times larger"

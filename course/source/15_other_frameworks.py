@@ -184,8 +184,8 @@ pd.DataFrame({"kept": kept, "peak": peaks}).div(UNIT).round(1)  # in units
 # also called `jax.remat`, takes a function and returns one.
 #
 # What does JAX keep for backward? `jax.vjp` runs forward and also returns the backward pass, an
-# object that holds the arrays that backward reads, called *residuals*. Steps are usually compiled,
-# by `jax.jit`. So we compile forward too, and count the residuals that it returns.
+# object that holds the *residuals*: the arrays that backward reads. Steps are usually compiled, by
+# `jax.jit`. So we compile forward too, and count the residuals that it returns.
 #
 # **Predict.** PyTorch's softmax, norm and GELU are single operations, with a backward written by
 # hand. In JAX each is made of small operations, and each of those keeps its own inputs, compiled or
@@ -421,7 +421,7 @@ print(f"barriers handed to the compiler: {handed_over}, left in its program: {le
 # %% [markdown] id="scan-text"
 # On the CPU, `per block` runs blocks again but saves no memory (JAX 0.10.2). A possible reason:
 # this backend drops the barriers, so nothing makes the recomputation wait for backward. (But JAX
-# 0.12.0.1 drops them too, and does save memory.) In both versions a loop makes it wait:
+# 0.12.0.1 drops them too, and does save memory.) In both versions a loop makes recomputation wait:
 # `jax.lax.scan` runs one block over stacked weights. Its backward is a second loop, and XLA stores
 # the residuals of all iterations until then.
 
@@ -514,7 +514,7 @@ tf_report("TensorFlow", steps)
 # the recomputation, so gradients are silently wrong (TensorFlow 2.21).
 #
 # `tf.function` builds a graph first, and may drop and fuse operations. No public API reports what
-# that program holds on a CPU.
+# this graph holds on a CPU.
 #
 # ## Keras: a scope
 #
@@ -658,7 +658,7 @@ claims.Verdicts(
 )  # fmt: skip
 
 # %% [markdown] id="where-does-it-come"
-# ## Where does it come from?
+# ## Where does checkpointing come from?
 #
 # ```text
 # 1992  Griewank             checkpointing for programs that differentiate other programs

@@ -171,8 +171,8 @@ show(with_keras)
 # %% [markdown] id="window-text"
 # The rule of chapter 08 holds in both libraries: divide by the number of samples in the window, not
 # by the number of micro-batches. `MultiSteps` keeps the accumulated gradient in its state, as
-# PyTorch does in `.grad`. The printed ratio compares that gradient's bytes with the weights'. It's
-# kept in float32, whatever the weights are (optax 0.2.8).
+# PyTorch does in `.grad`. The printed ratio compares that gradient's bytes with the weights'. That
+# gradient is float32, whatever the weights are (optax 0.2.8).
 #
 # ## What counts as a step?
 #

@@ -52,8 +52,8 @@ asked[["question", "answer", "claim"]].join(mine.fillna(""))
 #
 # Every verdict is one of the words in the next table. If a claim gives a figure, we tested it under
 # many conditions: kernels, precisions, optimizers, ways to checkpoint, and the source's own
-# settings. Those numbers decide the verdict. If one sentence of a source gives several figures,
-# they must all hold under the same condition. If a source says that a batch fits, it's right if our
+# settings. The results decide the verdict. If one sentence of a source gives several figures, they
+# must all hold under the same condition. If a source says that a batch fits, it's right if our
 # largest batch is at least as large.
 
 # %% id="words"
@@ -124,8 +124,8 @@ court
 # ## Which verdicts are most open to doubt?
 #
 # - **E06** gives batch sizes for SD 2.1 (4 without checkpoints, 12 with them) and the share of
-#   memory saved, but neither image size nor kernel nor optimizer. With the latents of the source's
-#   code and 8-bit states, we found its share. The batches count as right because they fit. But far
+#   memory saved, but neither image size nor kernel nor optimizer. With 8-bit states and the latents
+#   of the source's code, we found its share. The batches count as right because they fit. But far
 #   larger ones fit too, so if you read 4 and 12 as the largest that fit, the verdict is *partly*.
 # - **A13** gives 24, 8 and 5 GB for BERT-Large. Each figure is about right, but each under a
 #   different condition, and all three are in one sentence. If you allow each its own condition, the
@@ -156,7 +156,7 @@ court
 # ## Where the ideas come from
 #
 # The five documents are: A, *Gradient Checkpointing vs Gradient Accumulation: Memory Optimization
-# Techniques*; B, *Gradient Accumulation and Gradient Checkpointing*; C, an outline, *Gradient
+# Techniques*; B, *Gradient Accumulation and Gradient Checkpointing*; C, the outline *Gradient
 # Checkpointing in Large Model Training*; D, *Gradient Accumulation and Gradient Checkpointing
 # Explained*; E, the chapter *Gradient Checkpointing* of a course on generative models. The papers
 # are:

@@ -191,9 +191,9 @@ if best:
     print(textwrap.fill(str(fit.sameness), 76))
 
 # %% [markdown] id="lines"
-# Copy `micro_batch` from above into your own loop. The loop below is for a loss that is a mean over
-# samples; for a mean over tokens see 08b. It weights each part by its share, so the last part may
-# be smaller.
+# Copy `micro_batch` from above into your own loop. The loop below is for a loss that's a mean over
+# samples; for a mean over tokens see 08b. This loop weights each part by its share, so the last
+# part may be smaller.
 #
 # ```python
 # from tutorial_lib.instruments import planning
