@@ -6,7 +6,7 @@
 # the model and the gradients. Two ways choose tensors for you:
 #
 # - **The compiler.** It sees forward and backward as one graph before anything runs. Its
-#   `activation_memory_budget` is a number from 0 to 1. With 1 it follows its default plan, with 0
+#   `activation_memory_budget` is a number from 0 to 1. With 1 it follows its default plan; with 0
 #   it keeps only the inputs. In between it solves a knapsack problem: which tensors save the most
 #   recomputation within the allowed bytes?
 # - **The planner of chapter 06c**, with `selective=True`. For each stage it now has three choices:
@@ -112,7 +112,7 @@ def cost_compiled(whole, budget):
 
 # %% [markdown] id="sides-predict"
 # **Predict.** On the U-Net, the plan may use as many bytes as diffusers' own checkpointing switch
-# needs. What percentage of the FLOPs that the switch recomputes does the plan recompute?
+# needs. How many FLOPs does the plan recompute, as a percentage of the switch's?
 
 # %% id="guess-sides"
 guess = None  # %
@@ -202,7 +202,7 @@ plots.tradeoff(
 
 # %% [markdown] id="sides-read"
 # On both models, the plan needs no more bytes and no more FLOPs than any other way, because for
-# each stage separately it can do whatever any other way would do.
+# each stage separately it can do what any fixed rule would do.
 #
 # - With enough memory the plan keeps the results of matmuls, like `all but down` in chapter 07, and
 #   repeats no matmul.
@@ -213,7 +213,7 @@ plots.tradeoff(
 #
 # The compiler chooses operation by operation, not block by block. Its budget limits the bytes that
 # *wait*, not the peak, so a smaller budget can even have a higher peak. With 0 only the inputs
-# wait, but backward first recomputes all blocks at once, and holds as much as without any budget.
+# wait, but backward first recomputes all blocks at once, and then holds as much as a plain step.
 # Our meter runs the compiler's graph operation by operation. Code generated for a GPU needs less
 # memory, because it fuses some of these operations.
 #
@@ -277,9 +277,9 @@ def profiled_peak(step):
 
 
 # %% [markdown] id="compiled-text"
-# The next cell runs four layers and compiles nothing, each layer, or the whole step. It takes the
-# default compiler's graph and choice of what to keep, but generates no code. A **unit** is the
-# bytes of a layer's input.
+# The next cell runs four layers and compiles nothing, each layer, or the whole step. It uses the
+# default compiler's graph and choice of what to keep, but generates no code. A **unit** is the size
+# of a layer's input.
 
 
 # %% id="compiled"
@@ -322,8 +322,8 @@ table.rename_axis(["checkpoints", "compiled"]).round(1)
 # The meter reports the same whatever is compiled, because it always runs the step uncompiled. By
 # default the compiler keeps the results of matmuls and recomputes the norm and the GELU from them,
 # as chapter 07's policy does. With checkpoints, it keeps what the checkpoint keeps, so compiling
-# saves no more memory. The compiled step even takes a little more, because this graph computes norm
-# and GELU in several operations, which generated code would fuse.
+# saves no more memory. It even takes a little more, because this graph computes norm and GELU in
+# several operations, which generated code would fuse.
 #
 # ### Compile the step, or each block?
 #
@@ -367,8 +367,8 @@ plots.growth(curves, xlabel="passes through the blocks", title=title)
 # If you compile **each block** (`block.compile()`, with the checkpoint around it), the checkpoint
 # decides when to recompute, and the peak is the uncompiled step's. One drawback: what a block
 # updates in forward, such as BatchNorm's statistics, is updated twice (chapter 12). A compiled step
-# avoids that. An advantage: all blocks share their code, so a deeper model takes hardly longer to
-# compile. That's why PyTorch's recipe *regional compilation* recommends it. The CPU seconds of
+# avoids that. An advantage: all blocks share their code, so a deeper model takes barely longer to
+# compile. That's why PyTorch recommends it, as *regional compilation*. The CPU seconds of
 # compiling, for 3 and for 6 blocks:
 
 # %% id="seconds"

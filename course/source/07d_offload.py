@@ -43,7 +43,7 @@ from tutorial_lib.units import GIB, Bytes
 #
 # PyTorch's `save_on_cpu` is such a pair of hooks. On a CPU, without `pin_memory`, it copies
 # nothing, since host and device share one memory. So NumPy arrays, which the meter can't see, stand
-# in for our host. The tensors that the meter still sees are those that would stay on a GPU. This
+# in for the host. The tensors that the meter still sees are those that would stay on a GPU. This
 # way we can count bytes, but can't time copies.
 #
 # **Write.** The two hooks, `pack` and `unpack`.
@@ -154,9 +154,9 @@ table.map("{:.1f}".format).replace("nan", "")  # in units
 # - **a side stream**: a second queue on the GPU, so that a copy runs during the matmuls;
 # - **prefetching**: a boundary is fetched while the block *after* it is still going backward.
 #
-# ![Two streams over time. Compute: blocks 1 to 4 forward, then blocks 4 to 1, each recomputed and
-# gone backward through. Copies: the input of each block goes out while the block runs, and comes
-# back while the block after it goes backward. Only the last block's input is waited
+# ![Two streams over time. Compute: blocks 1 to 4 forward, then blocks 4 to 1, each recomputed
+# before its backward. Copies: the input of each block goes out while the block runs, and comes back
+# while the block after it goes backward. Only the last block's input is waited
 # for.](figures/07d-two-streams.svg)
 #
 # The next cell has a checkpoint that does all three. Its hooks are *outside* PyTorch's checkpoint,
@@ -172,7 +172,7 @@ table.map("{:.1f}".format).replace("nan", "")  # in units
 # 4. Take the tensor out of `self.back[number]`, and its copy out of `self.on_host[number]`.
 # 5. Say that the compute stream uses the tensor (`used_by`), and return it.
 #
-# Skip 2 and 3 if the previous block is back: an earlier tensor of this block did them, and a second
+# Skip 2 and 3 if the previous block is back: they ran for this block's first tensor, and a second
 # wait would include the previous block's copy.
 
 
@@ -551,15 +551,15 @@ figure.alt = (
 figure
 
 # %% [markdown] id="joint-read"
-# Every second block moves all that it keeps, so it isn't recomputed. The other blocks are
-# recomputed, and their arithmetic hides the copies. With a budget below 1 x, a planner without a
-# host has to recompute inside recomputed segments, and the rule is far better. Above 1 x, the rule
-# moves nothing and still recomputes every block, so the joint plan is far better than the rule.
+# In the figure, blocks 0, 2 and 4 are moved; 1, 3 and 5 are recomputed; 6 and 7 are kept.
+# Arithmetic hides every copy. With a budget below 1 x, a planner without a host has to recompute
+# inside recomputed segments, and the rule is far better. Above 1 x, the rule moves nothing and
+# still recomputes every block, so the joint plan is far better.
 #
 # **Where does offload lose?** If eight GPUs share the link, each has an eighth of it, and a copy
 # takes longer than the recomputation that it saves. So from 1 x on, moving hardly helps. Nor does
 # it help GPT-2 XL below, whose step takes the same time with every budget. The next table has three
-# real models, as `plan MODEL --budget 24GiB --link pcie-4` plans them for an A100's speed:
+# real models, as `plan MODEL --budget SIZE --link pcie-4` plans them for an A100's speed:
 
 # %% id="real-models"
 # @title Seconds of an update, without a host and with one: run this cell
@@ -571,9 +571,9 @@ shown["on the host, GiB"] = pairs.host["pcie-4"]
 shown.map(lambda n: "nothing fits" if pd.isna(n) else f"{n:.2f}")
 
 # %% [markdown] id="published-text"
-# The authors of two planners from 2026 published what they measured on eight GPUs. In the table,
-# `full` recomputes everything. Seconds are given relative to the first way that ran in each
-# setting. `course/recorded/make/published_offload.py` lists what we had to assume:
+# In 2026, the authors of two planners published measurements on eight GPUs. In the table, `full`
+# recomputes everything; `all` moves four tensors per block. Seconds are relative to each setting's
+# first way that ran. `course/recorded/make/published_offload.py` lists our assumptions:
 
 # %% id="published"
 # @title Published steps, and what is predicted of them: run this cell
@@ -706,7 +706,7 @@ claims.Verdicts(
 # - Write the two hooks of offload, and say why hooks alone copy too much.
 # - Move boundaries during the arithmetic: pinned, on a side stream, one block ahead.
 # - Tell from a card's two speeds, a width and a length whether a copy is hidden.
-# - Say which boundary goes first, and when a plan that also recomputes beats that rule.
+# - Say which boundary goes first, and when a planner beats that rule.
 #
 # In [Lab 05](../labs/lab05_policies.ipynb) you choose by operation, and move each storage once.
 # Chapter 08, `08_accumulation_from_scratch`, reduces what a step holds by splitting the batch

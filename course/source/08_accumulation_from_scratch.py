@@ -854,7 +854,7 @@ your_run.apply("08", update=in_micro_batches)
 #
 # <details><summary>Answer</summary>
 #
-# By 8/20, 8/20 and 4/20. With 1/3 each, one of the last four rows would count $\frac{1}{12}$
+# Multiply by 8/20, 8/20 and 4/20. With 1/3, each of the last four rows would count $\frac{1}{12}$
 # instead of $\frac{1}{20}$.
 # </details>
 #
@@ -863,7 +863,7 @@ your_run.apply("08", update=in_micro_batches)
 #
 # <details><summary>Answer</summary>
 #
-# With 8 x 1, 16 GiB: there are no gradients yet. With 1 x 8, 2 + 6 = 8 GiB from the second
+# 8 x 1 takes 16 GiB, since there are no gradients yet. 1 x 8 takes 2 + 6 = 8 GiB from the second
 # micro-batch on.
 # </details>
 #
@@ -883,5 +883,5 @@ your_run.apply("08", update=in_micro_batches)
 #   if micro-batches are small).
 #
 # In chapter 09 a sample's loss depends on other samples: BatchNorm and contrastive losses mix them.
-# In lab 06, `lab06_exact_accumulation`, you write one step that handles all of these cases. The
-# companions `08b_trainers_and_losses` and `08c_sixteen_bits` are optional.
+# In lab 06, `lab06_exact_accumulation`, you write one step that handles all of this chapter's
+# cases. The companions `08b_trainers_and_losses` and `08c_sixteen_bits` are optional.

@@ -198,10 +198,10 @@ for how in (collate, collate_masked):
 # of each row isn't a target: `forward` shifts it out. So every gradient is too small by the share
 # of first tokens. If the collator masks the first labels, only rounding is left.
 #
-# For most of the library's own causal models the `Trainer` doesn't count the first labels. It does
-# the same for your model if you set `loss_type = "ForCausalLM"`. But GPT-2 has no `loss_type`, so
-# the `Trainer` counts its first labels. With rows of four tokens, its gradient and logged loss are
-# 0.75 times the right values (transformers 5.23.0).
+# For most of the library's own causal models the `Trainer` leaves the first labels out. It does the
+# same for your model if you set `loss_type = "ForCausalLM"`. But GPT-2 has no `loss_type`, so the
+# `Trainer` counts its first labels. With rows of four tokens, its gradient and logged loss are 0.75
+# times the right values (transformers 5.23.0).
 #
 # A mixture of experts has a second loss, which balances its routers. The model adds it after the
 # division, so **the `Trainer` adds the whole second loss in each micro-batch**. Four accumulation
@@ -439,7 +439,7 @@ f"{counted} updates{beside(guess, counted)}"
 #
 # ## What losses prove
 #
-# We train three loops on digits from the same initial weights, with AdamW and an effective batch of
+# We run three loops on digits from the same initial weights, with AdamW and an effective batch of
 # 64: the big batch, a correct loop (16 x 4), and a loop that forgets the division but logs its loss
 # correctly. **Which of the loss curves coincide?**
 

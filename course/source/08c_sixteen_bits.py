@@ -176,8 +176,8 @@ plots.training_curves(
 # back:
 #
 # - *nearest*: round to the nearest number, as `optimizer.step()` does with a bfloat16 model;
-# - *stochastic*: round up or down at random, so that the mean stays right: add random bits below
-#   the last bit that is kept, then truncate;
+# - *stochastic*: round up or down at random, so that the mean stays right (add random bits below
+#   the last kept bit, then truncate);
 # - *Kahan*: round, and store the rounding error in a second bfloat16, to add it at the next update
 #   (Zamirai et al., 2020).
 
@@ -306,8 +306,8 @@ def scale_of(x):
 
 
 # %% [markdown] id="in-fp8-text"
-# **Write.** The rest of `InFP8`. Forward multiplies the *rounded* rows, and saves the FP8 copy,
-# `eight`, and the weight. In backward, `slope` is the gradient with respect to the output. The
+# **Write.** The rest of `InFP8`. Forward multiplies the *rounded* rows, and saves the FP8 copy
+# (`eight`) and the weight. In backward, `slope` is the gradient with respect to the output. The
 # gradient of `x` is `slope @ weight`, and the weight's is `slope.T @ x`, again with the rounded
 # rows. The rounded rows are `eight.to(x.dtype) * scale`.
 
@@ -448,9 +448,9 @@ table.round(1)
 #
 # ### Scales from earlier steps
 #
-# A tensor's largest number is known only once the whole tensor has been computed. *Delayed scaling*
-# takes the scale from earlier steps, so that rounding needs no second pass over the tensor. It
-# keeps a history of largest numbers, which forward updates. But a checkpoint runs forward twice.
+# A tensor's maximum is known only once the whole tensor has been computed. *Delayed scaling* takes
+# the scale from earlier steps, so that rounding needs no second pass over the tensor. Each forward
+# updates a history of these maxima. But a checkpoint runs forward twice.
 
 
 # %% id="delayed"
@@ -499,6 +499,6 @@ pd.Series(off).to_frame("gradient off, checkpointed")
 #
 # - Say when a `GradScaler` is needed, and keep the sum of gradients in float32.
 # - Keep weights in bfloat16 without losing small updates.
-# - Say what FP8 training saves, layer by layer, and why it is less than half.
+# - Say, layer by layer, why FP8 training shrinks the saved bytes by less than half.
 #
 # Back to the core: chapter 09, `09_when_accumulation_lies`.

@@ -339,9 +339,9 @@ title = "Noise averages out, a bias stays (logarithmic axes)"
 plots.training_curves(curves, title=title, log="xy", **words)
 
 # %% [markdown] id="read-averages"
-# With dropout the error falls along $1/\sqrt{n}$: each accumulated gradient is one more draw from
-# the big batch's own distribution. So dropout needs no fix. With BatchNorm the error falls a little
-# and then levels off, because the average is the gradient of a different loss.
+# With dropout the error falls as $1/\sqrt{n}$: each accumulated gradient is one more draw from the
+# big batch's own distribution. So dropout needs no fix. With BatchNorm the error falls a little and
+# then levels off, because the average is the gradient of a different loss.
 #
 # ## Contrastive losses
 #
@@ -426,8 +426,8 @@ def make_encoders(p=0.0, width=128):
 # %% [markdown] id="predict-naive"
 # The denominator sums over the whole batch, so every loss depends on every sample.
 #
-# **Predict.** Split 128 pairs into 16 micro-batches of 8. In one batch, each pair was compared with
-# every other pair. What percentage of these comparisons is still made?
+# **Predict.** Split 128 pairs into 16 micro-batches of 8. In the full batch, each pair is compared
+# with every other. What percentage of these comparisons is still made?
 
 # %% id="guess-naive"
 guess = None  # %
@@ -605,11 +605,11 @@ def is_cached():
 # %% [markdown] id="replay-text"
 # Without dropout, cached gradients equal the big batch's. Dropout needs one more step: the second
 # pass must draw the same masks as the first. Otherwise the cache belongs to different embeddings.
-# So step one records the random state before each micro-batch, and step three restores it: it
+# So step one records the random state before each micro-batch, and step three restores it, which
 # *replays* the masks. To compare, the big batch must draw its masks in the same order, part by
 # part, but with all graphs in memory. **Without replay, is the error noise or bias?**
 #
-# **Write.** `in_memory`, which computes that big batch. Embed each part, and compute one loss over
+# **Write.** `in_memory`, which trains on that big batch. Embed each part, and compute one loss over
 # all embeddings. If `embed` is given, call it instead of the model.
 
 
@@ -728,10 +728,10 @@ table["FLOPs"] /= table.loc["big", "FLOPs"]
 table.round(2)
 
 # %% [markdown] id="read-checkpointing"
-# Cached gradients are checkpointing with one segment for each micro-batch. The cuts go along the
-# *batch* instead of along the model's depth, and the embeddings are the boundaries. On one device,
-# use `checkpoint`. It restores the random state for you, but not buffers, such as spectral norm's
-# (lab 07). Write the two passes yourself if the loss is computed on another device.
+# Cached gradients are checkpointing with one segment for each micro-batch. The cuts divide the
+# *batch* instead of the model's depth, and the embeddings are the boundaries. On one device, use
+# `checkpoint`. It restores the random state for you, but not buffers, such as spectral norm's (lab
+# 07). Write the two passes yourself if the loss is computed on another device.
 #
 # "Larger effective batches are particularly good for contrastive learning" is true only with a
 # condition: what helps is the larger *pool of negatives*, and plain accumulation doesn't enlarge
@@ -826,8 +826,8 @@ your_run.apply("09", update=by_targets)
 #
 # <details><summary>Answer</summary>
 #
-# $32 \cdot 32^2$ of $1024^2$, or 1/32. Guessing among 1024 partners has a loss of $\ln 1024 = 6.9$.
-# After the split you guess among 32, and the loss is $\ln 32 = 3.5$.
+# Each pair keeps 31 of its 1023 comparisons, or 1/33. Guessing among 1024 partners has a loss of
+# $\ln 1024 = 6.9$; among 32, the loss is $\ln 32 = 3.5$.
 # </details>
 #
 # **2.** How many bytes does the cache of 32,768 pairs take, with embeddings of width 512 in
@@ -844,8 +844,8 @@ your_run.apply("09", update=by_targets)
 #
 # <details><summary>Answer</summary>
 #
-# $\sqrt{64/4} = 4$ times as large. Averaging removes noise, but each gradient belongs to a
-# different loss, so a bias stays.
+# It's $\sqrt{64/4} = 4$ times as large. Averaging removes noise, but each gradient belongs to a
+# different loss, so bias stays.
 # </details>
 
 # %% [markdown] id="summary"
@@ -853,10 +853,10 @@ your_run.apply("09", update=by_targets)
 #
 # - Test whether a layer or a loss mixes samples, and say what accumulation does to it.
 # - Tell noise from bias: dropout needs no fix; BatchNorm needs GroupNorm or frozen statistics, and
-#   SyncBatchNorm does not help.
+#   SyncBatchNorm doesn't help.
 # - Compute a contrastive loss over the full batch while holding one micro-batch's activations, and
 #   restore the random state for the second pass.
 #
 # In lab 07, `lab07_cached_gradients`, you write cached gradients for any number of encoders and any
-# loss. The companion `09b_learning_rates` is optional. Chapter 10 takes both techniques to
-# transformers.
+# loss. The companion `09b_learning_rates` is optional. Chapter 10 takes checkpointing and
+# accumulation to transformers.

@@ -424,6 +424,6 @@ claims.Verdicts(
 # - Choose a learning rate for a larger effective batch: ask first whether the old rate was the best
 #   one or below it.
 # - Check a copied schedule against the run's length, and set BatchNorm's momentum so that its
-#   statistics forget the same share per update, not per micro-batch.
+#   statistics forget a fixed share per update, not per micro-batch.
 #
 # Back to the core: chapter 10, `10_transformers`.
