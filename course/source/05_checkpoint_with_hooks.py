@@ -618,10 +618,10 @@ print(f"nested: ours {waiting(less):.1f}, PyTorch's {waiting(theirs['nested']):.
 figures.lifetimes({"none": measured(), **theirs})
 
 # %% [markdown] id="lifetimes-read"
-# Long thin bars are inputs that wait, and each pink triangle is a recomputed segment. The peak is
-# the waiting bars plus the largest triangle. The nested plan has fewer waiting bars than the
-# per-block plan, and no larger triangles. But most of its blocks run forward a third time: early
-# stop spares only the last block of each segment.
+# Long thin bars are inputs that wait, and each pink triangle is a recomputed segment. At any
+# moment, forward's tensors take the waiting bars and one triangle. The nested plan has fewer
+# waiting bars than the per-block plan, and no larger triangles. But most of its blocks run forward
+# a third time: early stop spares only the last block of each segment.
 #
 # ## Side by side
 #
@@ -717,7 +717,7 @@ pd.DataFrame(verified).T.map(str)
 # %% [markdown] id="verify-read"
 # The first run computes the loss, so one step's loss can't show a wrong *second* run. Compare
 # gradients, or what follows from them. Compare buffers too: a BatchNorm that runs twice updates its
-# statistics twice (chapter 12). If the first row, A with A, says `False`, as it may on a GPU,
+# statistics twice (chapter 12). If the first row, `none again`, says `False`, as it may on a GPU,
 # compare with a tolerance.
 #
 # ## Verdicts
