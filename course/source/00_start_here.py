@@ -48,8 +48,8 @@ from tutorial_lib.units import GIB
 # ## Ten questions first
 #
 # People who train models every week disagree about these questions. Answer quickly, from what you
-# believe today. Later chapters measure the answers; the last one asks the same ten again and shows
-# your two sets side by side.
+# believe today. Later chapters measure the answers; chapter 16 asks the ten again and shows your
+# two sets of answers side by side.
 
 # %% [markdown] id="answer-text"
 # Run the cell and click your choices, which are saved in `my_answers.json` next to this notebook
@@ -266,7 +266,7 @@ xl
 # prediction assumes the kernels of a GPU; chapter 03 shows why a CPU would keep more.
 #
 # This number is *predicted*, not *counted*. A third kind is *measured*: a real GPU's allocator
-# counted it, and the GPU's name and the date are next to it. Can you trust a prediction? To test
+# reported it, and the GPU's name and the date are next to it. Can you trust a prediction? To test
 # one, predict the small GPT with a CPU's kernels, and subtract the count above.
 #
 # **Write.** `small_gpt`, modeled on `gpt2_xl`. The difference must be 0 bytes.
@@ -296,8 +296,8 @@ predicted = memory.predict(small_gpt, kernels="cpu")
 predicted.peak_bytes - report.peak_bytes
 
 # %% [markdown] id="read-trust"
-# For a CPU's kernels, prediction and count are equal to the byte. That says nothing yet about a
-# GPU: companion [10b](10b_published_measurements.ipynb) compares predictions with peaks that others
+# For a CPU's kernels, prediction and count agree to the byte. That says nothing yet about a GPU:
+# companion [10b](10b_published_measurements.ipynb) compares predictions with peaks that others
 # measured on GPUs.
 #
 # ## Your own code

@@ -212,8 +212,8 @@ theory = pd.DataFrame(rows, columns=columns)
 theory.round(2)
 
 # %% [markdown] id="read-theory"
-# The formula is accurate to 0.25 %, for *this* block: other kinds of block have another constant in
-# place of 16. The best-known published figure (34 bytes per element and layer in 16 bits,
+# Both formulas are accurate to 0.25 %, for *this* block: other kinds of block have another constant
+# in place of 16. The best-known published figure (34 bytes per element and layer in 16 bits,
 # Korthikanti et al., 2022) counts dropout masks too: chapter 03 checks it. Some attention code also
 # stores the scores, one number for each head and each pair of tokens, which adds a term with $T^2$
 # (chapters 01b and 03).
@@ -449,7 +449,7 @@ plots.ledger_bars(ledgers, title=title, cards_gib=cards, predicted=list(levers))
 #
 # ## Verdicts
 #
-# Here are verdicts on claims from published courses and papers (A01 is a number in the course's
+# Here are verdicts on claims from published courses and papers (A01 is a claim's number in our
 # list):
 
 # %% id="verdicts-stays"

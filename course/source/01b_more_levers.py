@@ -378,7 +378,7 @@ pd.DataFrame(ledger).T.map(human_bytes)
 
 # %% [markdown] id="one-state"
 # *Training* in FP8 is different. Matmuls round their inputs to 8 bits, and autograd keeps those.
-# The weights that the optimizer updates, norms, softmax and the residual stream stay in 16 or 32
+# Norms, softmax, the residual stream and the weights that the optimizer updates stay in 16 or 32
 # bits. So FP8 training saves time and activations, not weights (08c).
 #
 # ## One state
@@ -423,7 +423,7 @@ each.assign(sum=each.sum(axis=1))
 # %% [markdown] id="long-sequences"
 # ## Twice the tokens, four times the scores
 #
-# Chapter 01's formula is linear in the sequence length. What happens to the curve if attention
+# Chapter 01's formula is linear in the sequence length. What happens to this line if attention
 # stores its scores, one number per head for each pair of tokens?
 
 

@@ -375,8 +375,8 @@ def categories_are_right():
 # %% [markdown] id="metered-text"
 # ### 5. One step
 #
-# **Write.** `metered`. Call `know` twice: before the step, because the step may not touch all
-# parameters and states, and after it, when the gradients exist.
+# **Write.** `metered`. Call `know` twice: before the step, because the step may leave parameters
+# and states untouched, and after it, when the gradients exist.
 
 
 # %% id="metered"
@@ -512,7 +512,7 @@ plots.ledger_bars(
 # allocator keeps. So a step *needs* at least the counted peak, and *takes* more, as `nvidia-smi`
 # shows ([02b](02b_allocator_and_profilers.ipynb) has figures).
 #
-# ## First: do both compute the same thing?
+# ## Do both variants compute the same thing?
 #
 # Before you compare bytes, compare gradients. `your_run.apply`, at the end of this course's core
 # chapters, does that.
@@ -624,9 +624,9 @@ phases.round(2)  # peaks in P
 # In each pair below, the upper bar is the plain step, the lower the checkpointed one, each at its
 # peak. Which pair answers "does my job fit?"
 #
-# ![Six pairs of bars. What the bars hold differs from pair to pair: with the gradients of another
-# run, without, with an optimizer in its first and in a steady step, and activations alone. So the
-# saving differs too.](figures/02-six-savings.svg)
+# ![Six pairs of bars. What the bars hold differs from pair to pair: leftover gradients or none,
+# AdamW in its first or a steady step, or activations alone. So the saving differs
+# too.](figures/02-six-savings.svg)
 
 # %% id="all-savings"
 savings["with AdamW, first step"] = saving(first, training("per-block", warmup=0))
@@ -643,10 +643,11 @@ pd.DataFrame({"saved, %": savings})
 #
 # ## Fault 3: an instrument that does not see it
 #
-# A well-known notebook reports that checkpointing saves 22 %. A reader who ran it again got a
-# slightly *larger* peak. The notebook had used `tracemalloc`, which sees only Python's own
-# allocator, but PyTorch gets its memory in C++ ([02b](02b_allocator_and_profilers.ipynb) repeats
-# the mistake). So test every instrument on a change of known size.
+# A well-known notebook reports that checkpointing saves 22 %. A reader who reran it found
+# checkpointing's peak slightly *larger*. The notebook had used `tracemalloc`, which sees only
+# Python's own allocator, but PyTorch gets its memory in C++
+# ([02b](02b_allocator_and_profilers.ipynb) repeats the mistake). So test every instrument on a
+# change of known size.
 #
 # ## Fault 4: one segment
 #
@@ -680,9 +681,9 @@ pd.DataFrame(rows, index=["peak", "billion FLOPs"]).T
 # `torch.cuda.synchronize()` has timed only the queueing. The *memory* peak needs no
 # synchronization: the allocator counts on the host, when an operation is launched.
 #
-# Bytes repeat exactly, but times don't. So time two variants in turn, and take the median of the
-# pairs' ratios. Then compare a step with *itself* in the same way, an **A/A test**. Its ratio's
-# distance from 1.00 is the smallest difference that you may claim.
+# Bytes repeat exactly, but times don't. So time two variants in pairs, and take the median of the
+# ratios. Then compare a step with *itself* in the same way, an **A/A test**. Its ratio's distance
+# from 1.00 is the smallest difference that you may claim.
 #
 # ## Verdicts
 
@@ -740,9 +741,9 @@ def twin_is_metered():
 
 
 # %% [markdown] id="apply-text"
-# The next cell predicts the memory of the full-size update and, by a roofline, its seconds on three
-# cards (with TF32 on the newer two). If you have a GPU, it also measures them. Which card is large
-# enough?
+# The next cell predicts the full-size update's memory and, from FLOPs and memory traffic, its
+# seconds on three cards (with TF32 on the newer two). If you have a GPU, it also measures them.
+# Which card is large enough?
 
 # %% id="apply"
 your_run.apply("02")
@@ -764,8 +765,8 @@ your_run.apply("02")
 #
 # <details><summary>Answer</summary>
 #
-# By 1000 MiB: the two states, which the first update makes. The gradients add nothing if they're
-# set to None before forward.
+# It's 1000 MiB higher: the first update makes the two states. Gradients add nothing if they're set
+# to None before forward.
 # </details>
 #
 # **3.** A/A ratios of a step are 1.02, 0.99 and 1.01; A/B ratios are 1.02, 1.01 and 1.03. What may

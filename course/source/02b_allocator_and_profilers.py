@@ -86,8 +86,8 @@ holders.nlargest(6, "num_bytes").map(human_bytes)
 # Half of the 60 MiB is free, but a tensor of 4 MiB fits nowhere: no two free blocks are neighbors.
 # So the allocator takes a new segment. `empty_cache()` finds nothing to release, because every
 # segment holds a tensor. Nor can it save you from PyTorch's own out-of-memory error: before raising
-# one, the allocator itself releases free segments. `empty_cache()` is useful between two
-# benchmarks, after the tensors are gone, and when NCCL or another process needs the memory.
+# one, the allocator itself releases free segments. `empty_cache()` is useful between two benchmarks
+# (once the tensors are gone) and when NCCL or another process needs the memory.
 #
 # So on a GPU, "memory used" can mean one of three figures. Which one do you have?
 #
@@ -217,8 +217,8 @@ pd.Series(dict(lines.most_common(4))).map(human_bytes).to_frame("bytes")
 # them. The snapshot records what the allocator did, and the prediction counts tensors, yet their
 # peaks differ only by a few scalars.
 #
-# On your own GPU, the next cells measure the same figures. In the report, `other` is rounding and
-# workspace, and `memory_summary` is the allocator's own table.
+# On your own GPU, the next cells measure the same figures. The report's `other` is rounding and
+# workspace; `memory_summary` is the allocator's own table.
 
 # %% id="gpu-snapshot"
 # NBVAL_IGNORE_OUTPUT
@@ -369,7 +369,7 @@ print(f"peak {ours}; equal but for the loss, 4 bytes: {abs(ours - theirs) <= 4}"
 #
 # ## Two instruments at once
 #
-# To save time, you count a checkpointed step's FLOPs and bytes in the same run. Does the FLOP
+# Suppose you count a checkpointed step's FLOPs and bytes in one run to save time. Does the FLOP
 # counter change the bytes of forward and backward?
 
 # %% id="flop-counter"

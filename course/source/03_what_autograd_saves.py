@@ -270,10 +270,10 @@ chains.round(1)  # in feature maps
 
 # %% [markdown] id="read-in-place"
 # It doesn't lower the peak. ReLU saves its output in both cases. Nothing saves the batch norm's
-# output, which an in-place ReLU overwrites; without `inplace`, that's freed a moment later. So
-# `inplace` avoids one temporary tensor in forward, but the peak is in backward. (LeakyReLU differs:
-# normally it keeps its input, but in place it keeps its output, which the next layer keeps anyway.
-# If an operation has saved the overwritten tensor, backward raises an error.)
+# output: an in-place ReLU overwrites it; otherwise it's freed a moment later. So `inplace` avoids
+# one temporary tensor in forward, but the peak is in backward. (LeakyReLU differs: normally it
+# keeps its input, but in place it keeps its output, which the next layer keeps anyway. If an
+# operation has saved the overwritten tensor, backward raises an error.)
 #
 # ## Attention: eager, or fused
 #
@@ -349,8 +349,8 @@ claims.Verdicts(
 # In 16 bits the sixteen units are 32 of the 34 bytes; the other two are dropout masks. The scores
 # are extra. For each of the $sbh$ elements of the layer's input, attention keeps $11 + 5as/h$
 # bytes, the MLP 19, the two norms 4. The formula assumes eager attention, dropout everywhere and no
-# causal mask. We compare first the parts of our block with it, then the whole block at three sizes
-# (the last is GPT-3's), with a GPU's kernels and with a CPU's.
+# causal mask. We first compare our block's parts with it, then the whole block at three sizes (the
+# last is GPT-3's), with a GPU's kernels and with a CPU's.
 #
 # **Write.** `block_saved`: `memory.saved`, within `memory.predicting(kernels)`.
 

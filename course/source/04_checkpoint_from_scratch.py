@@ -245,8 +245,8 @@ compare(TenLines.apply, no_dropout, mixed_loss)
 # %% [markdown] id="autocast-why"
 # No error is raised, because the tensors between blocks are float32 with and without autocast, so
 # all shapes and dtypes fit. But the second forward multiplies in float32. So the gradients belong
-# to a float32 block, which the first forward never computed, and the recomputation is as expensive
-# as in float32.
+# to a float32 block that the first forward never ran, and the recomputation costs as much as
+# float32.
 #
 # **The fix:** remember the autocast state too. `remember()` is called before the first forward,
 # notes both states, and returns a context for the second.
@@ -397,8 +397,8 @@ for second in (1.0, mask):
 # %% [markdown] id="others-why"
 # A number cannot be saved for backward, and a boolean mask cannot need a gradient.
 #
-# **The fix:** pass `save_for_backward` only the tensors, and keep the other arguments in a list. A
-# detached input requires a gradient in the second forward only if it did in the first.
+# **The fix:** pass `save_for_backward` only the tensors, and keep the other arguments in a list.
+# Let a detached input require a gradient only if the original did.
 #
 # ### 5. An input without a gradient
 #
@@ -459,15 +459,15 @@ print(compare(TenLines.apply, penalised, penalised_loss))
 # Autograd calls `backward` with one gradient per output, even for an output that is None.
 #
 # **The fix:** send all gradients through the second graph *at once*, with
-# `torch.autograd.backward`, because one after the other would need the graph twice. Leave out an
-# output that needs no gradient. A Function doesn't look into a dict or a nested list either:
+# `torch.autograd.backward`, because sending them separately would need the graph twice. Leave out
+# an output that needs no gradient. A Function doesn't look into a dict or a nested list either:
 # tensors inside get no gradient, and no error is raised. So flatten the outputs as well.
 #
 # ## All six fixed
 #
 # First comes the Function: it runs a function of tensors that returns a tuple. Around it,
-# `checkpoint` flattens arguments and outputs with PyTorch's own `tree_flatten`. It refuses an
-# output of any class that `tree_flatten` doesn't look into.
+# `checkpoint` flattens arguments and outputs with PyTorch's own `tree_flatten`. It refuses any
+# output in which `tree_flatten` could miss a tensor.
 #
 # **Write.** `backward` of the Function, with the fixes of 1, 2, 4, 5 and 6.
 
@@ -823,8 +823,8 @@ claims.Verdicts(
 # <details><summary>Answer</summary>
 #
 # Plain, $24 \cdot 64$ MiB wait: 1.5 GiB. With the ten lines, 24 inputs wait: 96 MiB. Backward peaks
-# when the last block is recomputed: its other 60 MiB come back while all inputs are still there,
-# 156 MiB. (The detached input shares the saved one's memory.)
+# when the last block is recomputed: its other 60 MiB join the inputs' 96 MiB, 156 MiB in all. (The
+# detached input shares the saved one's memory.)
 # </details>
 #
 # **2.** A checkpoint forgets the RNG state, and dropout drops a tenth. For what share of the
@@ -832,8 +832,8 @@ claims.Verdicts(
 #
 # <details><summary>Answer</summary>
 #
-# Both keep an element in $0.9 \cdot 0.9$ of the cases, and both drop it in $0.1 \cdot 0.1$: 82 %.
-# So gradients look plausible although nearly a fifth of the elements are wrong.
+# Both keep an element in $0.9 \cdot 0.9$ of cases and drop it in $0.1 \cdot 0.1$, so 82 %
+# agree. So gradients look plausible although nearly a fifth of the elements are wrong.
 # </details>
 #
 # **3.** Two layers share one block, and both calls go through the ten lines. How many times does
