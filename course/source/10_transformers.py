@@ -45,17 +45,17 @@ torch.set_num_threads(1)  # small steps gain nothing from a second core
 # | accumulation in your own loop | `Accelerator(gradient_accumulation_steps=4)` |
 #
 # (`from_pretrained` instead of `from_config` loads trained weights.) Before version 5.23 the names
-# began with `gradient_checkpointing`, and had no options such as `every_n_layers`. Today the old
-# names warn that version 6 will remove them, and raise a `ValueError` if you pass new options. (TRL
-# 1.16's GRPO trainer still calls the old name, so it raises too.) The code below uses the installed
-# version's names.
+# began with `gradient_checkpointing`, and options such as `every_n_layers` didn't exist. Today the
+# old names warn that version 6 will remove them, and raise a `ValueError` if you pass new options.
+# (TRL 1.16's GRPO trainer calls the old name, so new options raise too.) The code below uses the
+# installed version's names.
 #
 # TRL's `SFTConfig` has the Trainer's arguments with checkpointing already on, and adds
-# `activation_offloading` and `packing` (08b). `torch.compile` chooses what to recompute on its own,
+# `activation_offloading` and `packing` (08b). `torch.compile` itself chooses what to recompute,
 # within an `activation_memory_budget` (07c).
 #
-# The model trains on the source of Python's standard library, byte by byte. On a CPU it is a tiny
-# GPT-2, on a small GPU GPT-2 itself, and on a large GPU GPT-2 Medium.
+# The model trains on the source of Python's standard library, byte by byte. On a CPU it's a tiny
+# GPT-2; on a small GPU, GPT-2 itself; on a large one, GPT-2 Medium.
 
 
 # %% id="model"
@@ -90,7 +90,7 @@ rows = [{"input_ids": row, "labels": row} for row in text[: 2 * batch_size]]
 # bfloat16, or float16 on a T4, which emulates bfloat16 slowly. For float16, Trainer and Accelerate
 # add the gradient scaler.
 #
-# We train one effective batch in four ways: all samples at once (16 x 1 on a CPU) or in four
+# We train each effective batch in four ways: all samples at once (16 x 1 on a CPU) or in four
 # micro-batches (4 x 4), each with and without checkpointing.
 #
 # **Predict.** What percentage of the peak do checkpointing and accumulation save together?
@@ -147,10 +147,10 @@ plots.ledger_bars(ledgers, title=f"GPT-2 with the Trainer, {device.describe(wher
 #
 # With Accelerate you keep your own loop. `backward` divides the loss, and within `accumulate`,
 # `optimizer.step()` acts only at every fourth micro-batch and at the end of an epoch. (Accelerate
-# divides a shorter last window by four too, so that window counts too little; the Trainer divides
-# by the actual number.) We repeat the last of the four ways, micro-batches with checkpointing.
+# divides a shorter last window by four too, so it counts too little; the Trainer divides by the
+# actual number.) We repeat the last of the four ways, micro-batches with checkpointing.
 #
-# **Write.** The loop, five lines: the usual loop inside `accumulate`. Its peak must equal the
+# **Write.** The loop, five lines: each batch runs inside `accumulate`. Its peak must equal the
 # Trainer's, or be a little lower.
 
 # %% id="accelerator"
@@ -277,7 +277,7 @@ by_shape.map(human_bytes).to_frame("kept")
 # %% [markdown] id="read-left"
 # Each token has 50257 logits, and the loss keeps them as log-probabilities. The switch wraps the
 # blocks and not the loss, so this is the largest tensor left. It grows with the vocabulary, which
-# has 128,000 or 256,000 entries in newer models, so the tensor is large even without checkpointing.
+# has 128,000 or 256,000 entries in newer models, so the tensor matters even without checkpointing.
 # Chapter 10d, `10d_the_loss_that_does_not_fit`, makes it small.
 #
 # ### Every n-th layer, and inputs on the host
@@ -415,7 +415,7 @@ print(f"train() {in_train:.0f} %, eval() {in_eval:.0f} %{beside(guess, in_eval)}
 print(*{str(one.message) for one in said if one.category is memory.MeterWarning})
 
 # %% [markdown] id="read-eval"
-# In `eval()` the switch is on and nothing is checkpointed, because each layer checks `if
+# In `eval()` the switch is on but nothing is checkpointed, because each layer checks `if
 # self.gradient_checkpointing and self.training`. The library neither raises nor logs anything. The
 # last line above is a warning from this course's meter. So stay in `train()`, and set dropout to 0
 # in the configuration, as here.

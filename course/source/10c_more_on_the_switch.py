@@ -91,8 +91,8 @@ pd.DataFrame({"peak": peaks, "FLOPs more, %": more}).round(0)
 # ## CLIP: two encoders, one peak
 #
 # CLIP has one encoder for images and one for text. The next cell loads recorded predictions of a
-# step with 64 pairs, under autocast and with a GPU's kernels. Two rows checkpoint: ours
-# ("per-block") and the library's switch.
+# step with 64 pairs, under autocast, for a GPU's kernels. Two rows have checkpoints: ours
+# ("per-block") and the library's.
 
 # %% id="clip"
 rows, clip = recorded.load("predicted").rows, {}
@@ -112,9 +112,9 @@ pd.DataFrame(clip, index=["peak, GiB", "peak in"]).T
 # With both ways of checkpointing, the peak is in the optimizer's update, which checkpointing
 # doesn't affect.
 #
-# With a single encoder you can checkpoint and accumulate. The next cell has two steps of ViT-B: 32
-# images at once, and four micro-batches of 8 (8 x 4) with checkpointing. (We predicted only two of
-# the four micro-batches, since the second has the same peak as the fourth.)
+# With a single encoder you can also accumulate (CLIP: lab 07). The next cell has two steps of
+# ViT-B: 32 images at once, and four micro-batches of 8 (8 x 4) with checkpointing. (We predicted
+# only two of the four micro-batches, since the second peaks like the fourth.)
 
 # %% id="vit-both"
 vit_b = {
@@ -145,7 +145,7 @@ claims.Verdicts(
 #
 # - without checkpoints, they take 60 GB, of which 40 GB are activations;
 # - checkpointed, they take 32 GB, of which 12 GB are activations;
-# - checkpointed as 8 x 4, they take 22 GB, which "fits a consumer GPU".
+# - as 8 x 4, checkpointed, they take 22 GB, which "fits a consumer GPU".
 #
 # The text specifies no kernel, precision or optimizer, so we try chapter 10's, in decimal
 # gigabytes like the text.
@@ -268,8 +268,8 @@ claims.Verdicts(
 #
 # With LoRA, a model's first layers are frozen, so the first checkpointed block's input doesn't
 # require a gradient. A non-reentrant checkpoint works anyway. With `use_reentrant=True`, a language
-# model from transformers works too, because `peft` makes the output of its embeddings require a
-# gradient. A vision model works only if `gradient_checkpointing_enable` is called **before**
+# model from transformers works too, because `peft` makes the embeddings' output require a gradient.
+# A vision model works only if `gradient_checkpointing_enable` is called **before**
 # `get_peft_model`. In the other order backward raises "element 0 of tensors does not require grad"
 # (ViT, transformers 5.23.0 and peft 0.21.2).
 #

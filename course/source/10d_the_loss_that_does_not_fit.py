@@ -519,8 +519,8 @@ table["by FLOPs"] = (chunks / plain)[1].round(2)
 table.set_index("chunk")
 
 # %% [markdown] id="chunk-seconds-read"
-# The FLOPs stay the same, but small chunks take longer: each chunk reads the head again, and reads
-# and writes its gradient. Chapter 07's roofline predicts most of that.
+# The FLOPs stay the same, but small chunks take longer: each chunk reads the head, and reads and
+# writes the head's gradient. Chapter 07's roofline predicts most of that.
 
 # %% [markdown] id="ragged-text"
 # ## The mean over the tokens that count
@@ -667,12 +667,12 @@ def refuses():
 # %% [markdown] id="torch-text"
 # ## Which function should you call?
 #
-# For your own training you needn't write it:
+# You needn't write this loss for your training:
 #
 # | function | what it does | logits computed |
 # |---|---|---|
 # | PyTorch, `F.linear_cross_entropy(..., options=...)` | chunks, gradients in forward | once |
-# | Liger Kernel (Hsu et al., 2024) | the same, the loss of a chunk in one kernel | once |
+# | Liger Kernel (Hsu et al., 2024) | the same, with each chunk's loss in one kernel | once |
 # | Cut Cross-Entropy (Wijmans et al., 2024) | one kernel, no logits in memory at all | twice |
 # | `checkpoint` around chunks | your `checkpointed`; any loss, second gradients too | twice |
 #
@@ -713,8 +713,8 @@ pd.DataFrame.from_dict(rows, orient="index", columns=columns)
 
 
 # %% [markdown] id="real-read"
-# The memory of `InForward` hardly depends on the number of tokens: it is mostly the head's
-# gradient, and one more tensor of that size.
+# The memory of `InForward` hardly depends on the number of tokens: it is mostly two gradients of
+# the head: the sum, and one chunk's.
 
 # %% [markdown] id="your-run-text"
 # ## Your run

@@ -229,8 +229,8 @@ for how in ("by save_for_backward", "as an attribute"):
     print(f"x kept {how}: {held // leaf.nbytes} of 1 is there after backward")
 
 # %% [markdown] id="published-read"
-# LitGPT used bitsandbytes 0.42, whose 4-bit layer wasted memory in three ways. A prediction without
-# them is a third too low:
+# LitGPT used bitsandbytes 0.42, whose 4-bit layer wasted memory in three ways. (Without them,
+# predictions would be a third too low.)
 #
 # - The layer kept its input, though a frozen layer's backward doesn't need it
 #   ([fixed](https://github.com/bitsandbytes-foundation/bitsandbytes/pull/1270) in July 2024).

@@ -184,7 +184,7 @@ plots.ledger_bars(
 
 # %% [markdown] id="read-ledgers"
 # GRPO on a 1.7-billion-parameter model doesn't fit on an 80 GiB card. Rollout and log-probabilities
-# fit, but the update also holds the engine's cache and the logits of four answers (both yellow).
+# fit, but not the update, with the engine's cache and the logits of four answers (both yellow).
 # Neither has to be in memory then.
 #
 # ## The engine sleeps
@@ -372,7 +372,7 @@ print("MiB by number of answers")
 pd.DataFrame.from_dict(table, orient="index", columns=columns)
 
 # %% [markdown] id="read-liger"
-# - In each row, the A100's peak is the same few MiB above our prediction: cuBLAS's workspace.
+# - The A100's peaks are about the same few MiB above our predictions: cuBLAS's workspace.
 # - The column *by `usual`* has the same arithmetic and needs less memory. Each model's logits are
 #   freed when its `usual` call returns. In the two columns before it, the logits are local
 #   variables of the loss, so the policy's logits stay while the reference's are computed.
@@ -569,8 +569,8 @@ pd.DataFrame.from_dict(
 # ## A run
 #
 # The small model reads a digit, and is rewarded for repeating it for 16 tokens. One of the five
-# tokens of its vocabulary ends the answer. The weights are random at first, so each token ends the
-# answer with a probability of about one fifth.
+# tokens of its vocabulary ends the answer. At first the weights are random, and this token's
+# probability is about one fifth.
 
 
 # %% id="step"

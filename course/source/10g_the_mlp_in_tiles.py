@@ -339,7 +339,7 @@ pd.DataFrame.from_dict(
 # The tiled loss has its own trap. DeepSpeed's `TiledFusedLogitsLoss` writes the head's gradient
 # into `.grad` during forward. So `(loss / 4).backward()` divides only the hidden rows' gradient,
 # and the head's gradient stays four times too large, without a warning (DeepSpeed 0.19.8). Instead,
-# divide inside the function that you pass to it.
+# divide inside the function that you pass in.
 
 # %% [markdown] id="on-paper"
 # ## On paper

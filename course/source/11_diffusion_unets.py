@@ -112,8 +112,8 @@ print(f"{once.total()} of {len(runs)} layers run once:")
 pd.DataFrame({"layers": once}).sort_index()
 
 # %% [markdown] id="read-runs"
-# As drawn above, each residual block is a segment, and so is each transformer block. The table's
-# layers are in no segment: the layers at both ends, the layers that read the timestep, all
+# As drawn above, every transformer block is a segment, and every residual block but one. The
+# table's layers are in no segment: the layers at both ends, the layers that read the timestep, all
 # samplers, the middle's first residual block, and a normalization and two projections around each
 # transformer block.
 #
@@ -202,7 +202,8 @@ dict(zip(kernels, map("{:.0%} less".format, by_source), strict=True))
 # %% [markdown] id="read-source-pass"
 # So "~40 % less memory" is right with eager attention, but not with today's default.
 #
-# In the table of whole steps, checkpointing SDXL at batch 1 saved **nothing, to the byte**. Why?
+# With fused attention, checkpointing SDXL's whole step at batch 1 saved **nothing, to the byte**.
+# Why?
 
 # %% id="sdxl-peaks"
 ledgers = {}

@@ -174,9 +174,9 @@ pd.DataFrame(rows).T
 #
 # ## The whole step at the published size
 #
-# Next we predict chapter 11's training step as it was published. It trains Stable Diffusion 2.1 on
-# eight images of 768 x 768 pixels, with fused AdamW and a checkpointed U-Net. The weights' moving
-# average (EMA) is on the GPU too. The autoencoder runs *inside* the step, frozen and under
+# Next we predict chapter 11's training step at the published size. It trains Stable Diffusion 2.1
+# on eight images of 768 x 768 pixels, with fused AdamW and a checkpointed U-Net. The weights'
+# moving average (EMA) is on the GPU too. The autoencoder runs *inside* the step, frozen and under
 # `no_grad`.
 #
 # **Predict.** At the step's peak, how many GiB does the frozen autoencoder's encoding take?

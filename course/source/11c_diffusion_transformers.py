@@ -139,9 +139,9 @@ plots.opposite_bars(found, title=title)
 # %% [markdown] id="read-modulation"
 # The modulation has a third of the parameters, and almost no activations: it runs once per image,
 # not once per token. So checkpointing saves nothing on it, while its gradients and AdamW's states
-# take three times as much as its weights. (PixArt shares one modulation among all blocks.) But its
-# scales and gates *multiply* large tensors, and for each product autograd keeps that tensor:
-# *norms, gates* in the figure.
+# take three times as much as its weights. But its scales and gates *multiply* large tensors, and
+# autograd keeps these: *norms, gates* in the figure. (PixArt shares one modulation among all
+# blocks.)
 #
 # ## Where are the bytes?
 #
@@ -189,8 +189,8 @@ plots.opposite_bars(found, title=title)
 # ## What does the switch wrap?
 #
 # The *switch* is the call `enable_gradient_checkpointing()`. If a layer runs once in a step, its
-# activations were kept; if it runs twice, they were recomputed. With a hook on each layer, chapter
-# 11 found that the U-Net's switch leaves many layers out.
+# activations are kept; if it runs twice, they are recomputed. With a hook on each layer, chapter 11
+# found that the U-Net's switch leaves many layers out.
 #
 # **Write.** `count_runs`, which returns how often each layer runs in one `step()`, by name. A layer
 # is a module without children. `register_forward_pre_hook` returns a handle, and `handle.remove()`
@@ -393,7 +393,7 @@ plots.ledger_bars(steps, title=title, cards_gib=(24, 48), predicted=list(steps))
 
 # %% [markdown] id="read-fits"
 # Without checkpointing, most of Flux's peak is activations. The switch removes nearly all of them,
-# so mostly frozen weights are left. The step is then just too large for a 24 GiB card, but with
+# so mostly frozen weights are left. The step is then slightly too large for a 24 GiB card, but with
 # weights in 8 or 4 bits (companion 01b) it fits.
 #
 # In Stable Diffusion 3.5 the switch also removes the activations, but the peak falls by much less,

@@ -194,11 +194,11 @@ pd.DataFrame(rows, index=["plain, GiB", "checkpointed"]).T.round(1).rename_axis(
 )
 
 # %% [markdown] id="decoder-read"
-# For one second of video (8 frames), the decoder keeps more than all blocks of the transformer do
-# for six seconds. Checkpoints help here, too. But this decoder is causal in time: it processes a
-# few latent frames at a time, and caches the last ones for the next frames. A recomputation that
-# reads a changed cache gives wrong gradients (`14b_gallery`, case 34). So compare gradients before
-# you train:
+# For nine frames, about a second, the decoder keeps more than all blocks of the transformer do for
+# six seconds. Checkpoints help here, too. But this decoder is causal in time: it processes a few
+# latent frames at a time, and caches the last ones for the next frames. A recomputation that reads
+# a changed cache gives wrong gradients (`14b_gallery`, case 34). So compare gradients before you
+# train:
 
 
 # %% id="same"
