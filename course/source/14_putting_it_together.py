@@ -3,8 +3,8 @@
 #
 # You want to fine-tune Llama-3-8B on one 24 GiB card, with 8,192 tokens per update. Written as most
 # people would write it, the run dies before the first loss. You find out why, and pull six levers,
-# each priced in bytes and seconds, until the run fits. Then you train all weights on eight cards,
-# where a slow link reverses the order of two levers.
+# each priced in bytes and seconds. The run fits after four. Then you train all weights on eight
+# cards, where a slow link reverses the order of two levers.
 #
 # **Budget:** 70 minutes, 3 GiB of memory, no GPU needed.
 
@@ -137,9 +137,10 @@ def packs():
 
 
 # %% [markdown] id="pull-text"
-# `pull` pulls a lever. It trains a small *twin* with and without the lever, in float32 on real
-# text, and compares losses, gradients, weights and states. Then it predicts a full-size step by
-# category, counts its FLOPs, and estimates its seconds from a roofline (chapter 07).
+# `pull` pulls a lever. Unless it changes the training, `pull` trains a small *twin* with and
+# without it, in float32 on real text, and compares losses, gradients, weights and states. Then it
+# predicts a full-size step by category, counts its FLOPs, and estimates its seconds from a roofline
+# (chapter 07).
 
 # %% id="pull"
 # @title `pull`: run this cell; open it to look
@@ -373,7 +374,7 @@ print(f"{gib - pull('offload', block=offloaded):.2f} GiB freed")
 # ## The waterfall
 
 # %% id="waterfall"
-title = "Llama-3-8B, 8,192 tokens an update, predicted; each bar pulls one lever more"
+title = "Llama-3-8B, 8,192 tokens an update, predicted; each bar pulls one more lever"
 plots.ledger_bars(bars, title=title, cards_gib=(24, 80, 141), predicted=[*bars])
 
 # %% id="table"
@@ -389,7 +390,7 @@ shown.round(1)
 # (`recorded/published_times.csv`).
 
 # %% id="measured"
-# @title Seconds that others measured: run this cell; open it to look
+# @title Times measured with each lever: run this cell; open it to look
 of_h100, step = recorded.load("NVIDIA H100 80GB HBM3").rows, {"precision": "bf16"}
 ways = (Recipe("llama-2-7b", 1, 2048, checkpointing=way, **step).label()
         for way in ("none", "per-block"))  # fmt: skip
