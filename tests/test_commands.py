@@ -273,12 +273,12 @@ def test_fits_takes_the_largest_micro_batch_and_no_larger(capsys, folder):
     data = report_of(capsys, "predict", model, *words, "--fits", "67MiB")
     found = data["micro_batch"]
     assert data["verdict"]["needs_bytes"] == data["peak_bytes"]
-    peaks = [
-        report_of(capsys, "predict", model, *words, "--batch", str(batch))["peak_bytes"]
-        for batch in (found, found + 1)
-    ]
+    both = [[*words, "--batch", str(batch)] for batch in (found, found + 1)]
+    peaks = [report_of(capsys, "predict", model, *each)["peak_bytes"] for each in both]
     assert peaks[0] <= Room.of("67MiB").sure < peaks[1]
-    words += ["--batch", str(found + 1), "--fits"]
+    older = report_of(capsys, "predict", model, *words, "--fits", "67MiB", "--torch", "1.12")
+    assert (older["micro_batch"] > found, older["verdict"]["fits"]) == (True, "yes")
+    words = [*both[1], "--fits"]
     rooms = {"rtx-4090": "yes", f"{peaks[1]}B": "close", f"{peaks[1] // 2}B": "no"}
     for room, answer in rooms.items():
         verdict = report_of(capsys, "predict", model, *words, room)["verdict"]
@@ -287,7 +287,6 @@ def test_fits_takes_the_largest_micro_batch_and_no_larger(capsys, folder):
     said = capsys.readouterr().out
     assert "that the NVIDIA GeForce RTX 4090 leaves to PyTorch" in said
     assert "context  about 384 MiB of CUDA's own, taken off" in said
-    assert "fp16-amp" not in said
     listed = report_of(capsys, "predict", model, *words[:-1], "--cards")["cards"]
     assert {"card", "fits", "share"} <= set(listed[0])
     assert run(["predict", model, *words[:-1], "--cards", "--torch", "1.12"]) == 0

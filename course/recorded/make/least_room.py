@@ -34,7 +34,7 @@ import fits
 
 from tutorial_lib import device, memory
 from tutorial_lib.instruments import recorded
-from tutorial_lib.instruments.emulated import place
+from tutorial_lib.instruments.emulated import Room, place
 from tutorial_lib.memory import private_torch
 
 PEERS = {f"{row['model']} {row['optimizer']} {row['batch']}": row for row in fits.read("peers")}
@@ -85,7 +85,8 @@ def least_room(name: str, allocator: str) -> dict[str, Any]:
         else:
             ran = cap
     report = memory.predict(lambda: make_step(name, "cpu"))
-    placed = place(report.timeline, peak := int(report.peak_bytes))
+    workspace = Room.of("h200").workspace
+    placed = place(report.timeline, peak := int(report.peak_bytes), workspace)
     found = {"step": name, "allocator": allocator, "predicted": peak}
     found |= {"placed": placed.needs, "placed_reserves": placed.reserves}
     return found | free | {"ran_out": ran_out, "ran": ran}

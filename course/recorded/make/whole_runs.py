@@ -116,8 +116,10 @@ def predict(path: Path) -> None:
             try:
                 report = memory.predict(make)
                 peak = int(report.peak_bytes)
-                placed = place(report.timeline, peak) if found["kind"] in DRIVERS else None
-                found |= {"predicted": str(peak), "placed": str(placed.reserves) if placed else ""}
+                found |= {"predicted": str(peak), "placed": ""}
+                if found["kind"] in DRIVERS:
+                    workspace = Room.of(found["card"]).workspace
+                    found["placed"] = str(place(report.timeline, peak, workspace).reserves)
             except Exception as error:  # what a method does may not run without values
                 found["why"] = f"can't be predicted: {str(error).splitlines()[0][:90]}"
             signal.setitimer(signal.ITIMER_REAL, 0)

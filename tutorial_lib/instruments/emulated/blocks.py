@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from tutorial_lib.memory import Life
 
 WORKSPACES = 65 * MIB  # that cuBLAS keeps up to PyTorch 2.14, on an H200; 16 on older cards
-_WORKSPACE = 32 * MIB  # of each thread: backward's first matmul leaves it in a large free block
 _STEPS = 4  # the first puts the optimizer's state where the activations of the others want to be
 _BLOCK, _SMALL, _SEGMENT, _LARGE = 512, MIB, 2 * MIB, 10 * MIB
 
@@ -31,13 +30,13 @@ class Placed(NamedTuple):
     reserves: int  # what they take when nothing limits PyTorch
 
 
-def place(lives: Sequence[Life], peak: int) -> Placed:
-    """Return what steps need whose tensors live so, and hold `peak` bytes at once."""
+def place(lives: Sequence[Life], peak: int, workspace: int) -> Placed:
+    """Return what steps need whose tensors live so; each thread has a workspace of cuBLAS's."""
     lives = sorted(lives, key=lambda x: (x.born, "dropout" in x.op and x.num_bytes))  # masks first
     matmuls = {x.phase == "backward": x.born for x in reversed(lives) if x.op.endswith("mm")}
     order = [(float(born), 0, len(lives) + n) for n, born in enumerate(matmuls.values())]
-    sizes = [life.num_bytes for life in lives] + [_WORKSPACE] * len(order)
-    last = max((life.born for life in lives), default=0)
+    sizes = [life.num_bytes for life in lives] + [workspace] * len(order)
+    last = lives[-1].born if lives else 0
     update = next((x.born for x in lives if x.born and x.phase == "optimizer"), last + 1)
     for n, life in enumerate(lives):
         order.append((life.born or (life.category == "optimizer_state") * update, 0, n))

@@ -145,12 +145,10 @@ def emulate(
 
 def _environment(card: Card, torch: build.CudaTorch, library: Path, out: Path) -> dict[str, str]:
     programs = torch.packages.parents[2] / "bin"
+    preloaded = [str(library / name) for name in (build.LIBRARY, build.NVML)]
     paths = {
         "PATH": [str(programs), os.environ.get("PATH", os.defpath)],
-        "LD_PRELOAD": [
-            *(str(library / name) for name in (build.LIBRARY, build.NVML)),
-            os.environ.get("LD_PRELOAD", ""),
-        ],
+        "LD_PRELOAD": [*preloaded, os.environ.get("LD_PRELOAD", "")],
     }
     joined = {name: os.pathsep.join(filter(None, parts)) for name, parts in paths.items()}
     variables = {
@@ -196,10 +194,8 @@ def as_text(result: Emulated) -> str:
         lines.append(str(Verdict(peaks["allocated"], room, peaks["reserved"])))
     elif result.ran_out:
         lines.append("fits: no")
-    if len(result.processes) > 1:
-        lines.append(
-            f"  processes on a card of their own  {len(result.processes)}, the largest shown"
-        )
+    if (count := len(result.processes)) > 1:
+        lines.append(f"  processes on a card of their own  {count}, the largest shown")
     return "\n".join(filter(None, [*lines, *_unknown_reads(process), result.reason]))
 
 

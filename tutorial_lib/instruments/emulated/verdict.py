@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import math
 import tomllib
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tutorial_lib.instruments.emulated.blocks import WORKSPACES, Placed
 from tutorial_lib.instruments.emulated.cards import CARDS, KERNELS, LAZY_SINCE, Card, find_card
-from tutorial_lib.units import human_bytes, parse_bytes
+from tutorial_lib.units import KIB, MIB, human_bytes, parse_bytes
 
 # With expandable segments, which join free blocks, steps needed at most this share more than was
 # predicted, besides cuBLAS's workspaces (since PyTorch 2.15 one at most, which is predicted).
@@ -70,6 +71,12 @@ class Room:
     def for_sure(cls, needs: int) -> Room:
         """Return the least room of which `sure` is so many bytes."""
         return cls(_more(needs, JOINED) + WORKSPACES)
+
+    @property
+    def workspace(self) -> int:
+        """Bytes of PyTorch's that cuBLAS has for each thread; before 2.0 it took its own."""
+        older = self.card and float(self.card.capability) < 9  # CublasHandlePool.cpp, 2.0 to 2.13
+        return 0 if _is_before(self.release, "2.0") else 8320 * KIB if older else 32 * MIB
 
     @property
     def joins(self) -> bool:
@@ -164,9 +171,7 @@ class Verdict:
         return "\n".join(lines + context)
 
 
-def on_cards(
-    needs: int, release: str | None = None, placed: Placed | None = None
-) -> list[dict[str, Any]]:
+def on_cards(judge: Callable[[Room], Verdict], release: str | None = None) -> list[dict[str, Any]]:
     """Return for each card the answer, the share of its room that is needed, and a list price.
 
     The cheapest comes first; those without a price are last.
@@ -177,9 +182,9 @@ def on_cards(
     lists = tomllib.loads(Path(__file__).with_name("prices.toml").read_text("utf-8"))["lists"]
     found = []
     for key in CARDS:
-        room = Room.of(key, release)
-        answer = Verdict(needs, room, placed=placed).answer
-        row = {"card": key, "fits": answer, "share": needs / room.free}
+        verdict = judge(Room.of(key, release))
+        share = verdict.needs / verdict.room.free
+        row = {"card": key, "fits": verdict.answer, "share": share}
         priced = next((one for one in lists if key in one["dollars"]), None)
         price = priced and {"dollars_an_hour": priced["dollars"][key], "source": priced["source"]}
         found.append(row | (price or {}) | ({"read": str(priced["read"])} if priced else {}))

@@ -200,7 +200,7 @@ def fitting(
         report = predicted(replace(recipe, micro_batch=micro_batch), kernels)
         verdict = Verdict(report.peak_bytes, room)
         if not room.joins or verdict.answer == "close":
-            verdict = replace(verdict, placed=place(report.timeline, report.peak_bytes))
+            verdict = replace(verdict, placed=place(report.timeline, verdict.needs, room.workspace))
         return verdict.enough
 
     untried = [name for name, less in _LESS.items() if getattr(recipe, name) != less]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Iterable
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 from tutorial_lib.instruments.emulated import Room, Verdict, on_cards, place
@@ -35,21 +36,21 @@ def show(
     """Print a report as a table, or as JSON together with what was asked."""
     by, applied = options.by, _applied(network, recipe.checkpointing)
     held = {} if by is None else report.by(by, depth=_depth(report) if by == "module" else None)
-    release: str | None = getattr(options, "torch", None)
-    needs, on_all = int(report.peak_bytes), getattr(options, "cards", False)
-    placed = place(report.timeline, needs) if options.fits or on_all else None
-    verdict = options.fits and Verdict(needs, Room.of(options.fits, release), placed=placed)
-    cards = on_cards(needs, release, placed) if on_all else []
+    needs, release = int(report.peak_bytes), getattr(options, "torch", None)
+    placed = cache(partial(place, report.timeline, needs))  # by cuBLAS's workspace
+    room = options.fits and Room.of(options.fits, release)
+    verdict = room and Verdict(needs, room, placed=placed(room.workspace))
+    cards = []
+    if getattr(options, "cards", False):
+        cards = on_cards(lambda r: Verdict(needs, r, placed=placed(r.workspace)), release)
     seconds: dict[str, Any] | None = getattr(options, "seconds", None)
     if options.json:
         from tutorial_lib.memory.report import as_data
 
         more: dict[str, Any] = {"forward_backward_bytes": report.forward_backward_bytes}
-        more |= {"checkpointed": applied} if applied else {}
-        more |= {f"by_{by}": held} if by else {}
+        asked = {"checkpointed": applied, f"by_{by}": held, "cards": cards, "seconds": seconds}
+        more |= {name: value for name, value in asked.items() if value}
         more |= {"verdict": verdict.as_data()} if verdict else {}
-        more |= {"cards": cards} if cards else {}
-        more |= {"seconds": seconds} if seconds else {}
         more["seq"] = recipe.seq or sequence_length(recipe)
         print(json.dumps(recipe.as_data() | as_data(report) | more, indent=1))
         return
