@@ -299,9 +299,9 @@ def test_fits_takes_the_largest_micro_batch_and_no_larger(capsys, folder):
         assert words_of_it in seconds["rests_on"]
     assert run(["predict", model, *words[:-1], "--seconds", "h200"]) == 0
     assert "for a step on the NVIDIA H200\n  rests on 103 steps" in capsys.readouterr().out
-    half = ["--precision", "bf16-amp", "--fits", "t4"]
-    assert run(["predict", str(folder / "llama"), "--seq", "8", *half]) == 0
-    assert "take --precision fp16-amp" in capsys.readouterr().out
+    half = [str(folder / "llama"), "--seq", "8", "--precision", "bf16-amp", "--fits"]
+    fits = [report_of(capsys, "predict", *half, card)["verdict"]["fits"] for card in ("t4", "l4")]
+    assert fits == ["close", "yes"]
 
 
 def test_the_readmes_lines_for_an_engineer_run_as_they_stand(root, capsys, tiny):

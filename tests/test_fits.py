@@ -49,6 +49,7 @@ def test_where_blocks_may_decide_the_verdict_says_what_to_set(placed, told):
     said = Verdict(GIB // 2, Room(GIB), placed=Placed(int(placed * GIB), GIB))
     assert (said.answer, "expandable_segments" in str(said)) == ("yes", told)
     assert "set " not in f"{Verdict(9, Room(1), None, Placed(9, 9))} {Verdict(GIB, Room(2 * GIB))}"
+    assert "take     --precision fp16-amp" in str(Verdict(GIB, Room(2 * GIB), unfused=True))
 
 
 @pytest.mark.parametrize(

@@ -97,14 +97,15 @@ class Verdict:
     room: Room  # what there is
     reserved: int | None = None  # what an emulated card reserved for it, where one was asked
     placed: Placed | None = None  # what a prediction needs and reserves without growing segments
+    unfused: bool = False  # whether the card keeps scores of attention that weren't predicted
 
     @property
     def answer(self) -> str:
-        """`yes`, `no`, or `close` where some runs with such a margin ran out.
+        """`yes`, `no`, or `close` where some runs with such a margin, or `unfused`, ran out.
 
         The `yes` to a prediction is one with expandable segments, unless `placed` fits without.
         """
-        if self.enough <= self.room.free:
+        if self.enough <= self.room.free and not self.unfused:
             return "yes"
         return "close" if self.needs <= self.room.free else "no"
 
@@ -139,7 +140,7 @@ class Verdict:
             "needs_bytes": self.needs,
             "takes_bytes": list(self.takes),
             "free_bytes": self.room.free,
-            "enough_bytes": self.enough,
+            "enough_bytes": None if self.unfused else self.enough,
             "context_bytes": self.room.card.context if self.room.card else 0,
             "torch": self.room.release,
         }
@@ -154,7 +155,10 @@ class Verdict:
             if _is_before(self.room.release, LAZY_SINCE):
                 context[0] += f": PyTorch before {LAZY_SINCE} loads all kernels"
         lines = [f"fits: {self.answer}"]
-        if self.answer == "close":
+        if self.answer == "close" and self.unfused:
+            lines[0] += ", since in bfloat16 this card keeps attention's scores, not counted here"
+            lines.append("  take     --precision fp16-amp, for which it has fused kernels")
+        elif self.answer == "close":
             lines[0] += ", since some with so little to spare ran out"
         if self.reserved is None and self.answer != "no":
             placed, without = self.placed, _more(self.needs, TAKES[1] - 1)
@@ -165,7 +169,7 @@ class Verdict:
                 setting = "PYTORCH_ALLOC_CONF=expandable_segments:True"
                 lines.append(f"  set      {setting}: without it the blocks need {size}")
         lines.append(f"  needs    {human_bytes(self.needs)}, of {where}")
-        if self.answer != "yes":
+        if self.answer != "yes" and not self.unfused:
             lines.append(f"  enough   {human_bytes(self.enough, up=True)} for PyTorch")
         lines.append(f"  takes    {low} to {high} in nvidia-smi if nothing limits PyTorch")
         return "\n".join(lines + context)

@@ -38,11 +38,14 @@ def show(
     held = {} if by is None else report.by(by, depth=_depth(report) if by == "module" else None)
     needs, release = int(report.peak_bytes), getattr(options, "torch", None)
     placed = cache(partial(place, report.timeline, needs))  # by cuBLAS's workspace
-    room = options.fits and Room.of(options.fits, release)
-    verdict = room and Verdict(needs, room, placed=placed(room.workspace))
-    cards = []
-    if getattr(options, "cards", False):
-        cards = on_cards(lambda r: Verdict(needs, r, placed=placed(r.workspace)), release)
+    fused = "bf16" in recipe.precision and any("attention" in x.op for x in report.timeline)
+
+    def judge(room: Room) -> Verdict:
+        unfused = bool(fused and room.card and float(room.card.capability) < 8)
+        return Verdict(needs, room, placed=placed(room.workspace), unfused=unfused)
+
+    verdict = options.fits and judge(Room.of(options.fits, release))
+    cards = on_cards(judge, release) if getattr(options, "cards", False) else []
     seconds: dict[str, Any] | None = getattr(options, "seconds", None)
     if options.json:
         from tutorial_lib.memory.report import as_data
@@ -80,9 +83,6 @@ def show(
             print(_CURE.format(share=outside))
     if verdict:
         print(verdict)
-        card = verdict.room.card
-        if card and float(card.capability) < 8 and str(recipe.precision).startswith("bf16"):
-            print(f"A {card.name} keeps attention's scores in bfloat16: take --precision fp16-amp.")
     if cards:
         _print_cards(cards)
     if seconds:
