@@ -48,7 +48,7 @@ torch.set_num_threads(1)  # small steps gain nothing from a second core
 # norm* (adaLN):
 #
 # ```text
-# (shift, scale, gate) twice = Linear(SiLU(c))       six rows of the width, for each image
+# (shift, scale, gate) twice = Linear(SiLU(c))       six vectors for each image
 # x = x + gate · attention(norm(x) · (1 + scale) + shift)
 # x = x + gate · MLP(norm(x) · (1 + scale) + shift)      with the second three
 # ```
@@ -319,7 +319,7 @@ pd.Series({name: str(Bytes(num)) for name, num in rows.items()})
 # %% [markdown] id="fits-text"
 # ## Which step fits which card?
 #
-# Predicting a step of 57 blocks takes a while, but there are only two kinds of blocks, so we
+# Predicting a step of Flux's 57 blocks is slow, but there are only two kinds of blocks, so we
 # predict three small models:
 #
 # ```text
@@ -408,8 +408,8 @@ plots.ledger_bars(steps, title=title, cards_gib=(24, 48), predicted=list(steps))
 # Now we build a small transformer from diffusers' class for Stable Diffusion 3, with two blocks of
 # width 64. Digits of 8 x 8 pixels replace latents, and each pixel is a token. As in chapter 11's
 # U-Net, one token of text tells the model which digit to draw, and ten fixed vectors replace a text
-# encoder. The digit's vector is also the summary of the text. As in chapter 11, one image
-# in ten has no word, since guidance compares predictions with and without a word.
+# encoder. The digit's vector is also the summary of the text. As in chapter 11, one image in ten
+# gets no text, since guidance compares predictions with and without text.
 #
 # Unlike chapter 11, but like Stable Diffusion 3 and Flux, we mix latents and noise along a straight
 # line (*rectified flow*): `(1 - share) * latents + share * noise`. The model predicts the line's
@@ -538,8 +538,8 @@ print("MiB, counted")
 
 # %% [markdown] id="end"
 # Only a quarter of the images is in memory at a time. Of these images, only boundaries are kept,
-# and one block is recomputed at a time. One block is half of this small transformer; of 24 or 57
-# blocks, it's almost nothing.
+# and one block is recomputed at a time. One block is half of this transformer, but a tiny part of
+# 24 or 57 blocks.
 #
 # ## What you can now do
 #

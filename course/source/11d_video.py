@@ -154,8 +154,8 @@ pd.DataFrame(table, index=["predicted, GiB", "reserved on an A100"]).T
 #
 # ## The decoder in a backward pass
 #
-# Training compares *latents*, so it needs no backward pass through the VAE. A loss on pixels does
-# need one (a reward model, a perceptual loss, distillation of the decoder).
+# Training compares *latents*, so it needs no backward pass through the VAE. A loss on pixels (a
+# reward model, a perceptual loss, distillation of the decoder) does need one.
 #
 # **Predict.** Nine frames of 480 x 720 are three latent frames. How many GiB does the decoder keep
 # for backward?

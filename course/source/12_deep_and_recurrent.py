@@ -64,7 +64,7 @@ for way, strategy in ways.items():
 pd.DataFrame({"times less": times_less}).T
 
 # %% [markdown] id="thousand-read"
-# Segments of $\sqrt n$ blocks divide the peak by more than six; the abstract's 48 to 7 is nearly
+# Segments of $\sqrt n$ blocks divide the peak by more than six; the abstract's factor is nearly
 # seven. Segments of one block, which chapter 06 recommends for a transformer, are by far the worst.
 # A block of this ResNet keeps three times the bytes of its input (the code below counts them): the
 # input itself, one more tensor of that size, and four of a quarter of that size. A checkpoint must
@@ -228,7 +228,7 @@ print("0.1 twice is 0.19:", compared(twice, statistics_after(plainly, momentum=0
 # %% [markdown] id="cures-text"
 # ### Three candidates for a cure
 #
-# **A smaller momentum.** Solve $1-(1-m')^2 = m$: with $m' = 1-\sqrt{1-m}$, two updates make one.
+# **A smaller momentum.** Solve $1-(1-m')^2 = m$: with $m' = 1-\sqrt{1-m}$, two updates equal one.
 # Most forum posts and pytorch-pfn-extras do this.
 #
 # **Recompute on copies.** With `context_fn` you give PyTorch two contexts, one around forward and
@@ -237,7 +237,7 @@ print("0.1 twice is 0.19:", compared(twice, statistics_after(plainly, momentum=0
 #
 # **Switch the statistics off** in the second context. Most people try this first.
 #
-# The table below tries each cure in a plain block ("kept"), in a checkpointed one, and with
+# The table below shows each cure in a plain block ("kept"), in a checkpointed one, and with
 # `torch.compile` around the checkpoint.
 #
 # **Write.** `on_copies`: remember each buffer, `setattr` a clone in its place, and restore all at
@@ -357,11 +357,11 @@ print("weights, statistics, counters equal:", all(map(torch.equal, *states)))
 # %% [markdown] id="besides-text"
 # ## What else does a forward do?
 #
-# BatchNorm is one case of a rule. *Recomputation repeats everything that a forward does, not only
-# its output. And anything that a forward reads besides its arguments may have changed by then.*
-# Here are eight functions around one linear layer. Each does something that real models do. We run
-# each plainly and under a checkpoint, and compare the layer's gradients. A ninth row is dropout
-# with `preserve_rng_state=False`.
+# BatchNorm is one case of a rule. *Recomputation repeats everything that a forward does besides
+# computing its output. And anything that a forward reads besides its arguments may have changed by
+# then.* Here are eight functions around one linear layer. Each does something that real models do.
+# We run each plainly and under a checkpoint, and compare the layer's gradients. A ninth row is
+# dropout with `preserve_rng_state=False`.
 #
 # **Predict.** How many of the nine compute a wrong gradient without any error?
 
@@ -431,7 +431,7 @@ pd.DataFrame({"gradient": seen})
 # So compare gradients once, as chapter 05 does. Pass changing state to the block as an argument.
 # Update counters in the training loop, not in `forward`.
 #
-# ## Volumes: do they save as much?
+# ## Volumes: does checkpointing save as much?
 #
 # The 3-D U-Net of Çiçek et al. (2016) trains on one volume, in float32. Doubling the side means
 # eight times the voxels. By what factor do checkpoints around its seven blocks divide the peak?

@@ -236,7 +236,7 @@ def make_reader():
 
 
 # %% [markdown] id="ways-text"
-# We compare three ways: plain, checkpointed and truncated. They differ only in what they do for
+# We compare three ways: whole, checkpointed and truncated. They differ only in what they do for
 # each window of ten steps:
 
 

@@ -23,7 +23,7 @@ from tutorial_lib.units import GB, MIB
 # %% [markdown] id="active-text"
 # ## Two sizes of one model
 #
-# A mixture has two parameter counts: the *total*, and the *active* parameters, which process one
+# A mixture has two parameter counts. The *total* includes all; the *active* parameters process one
 # token: a few (`chosen`) of each layer's experts, and everything outside the experts.
 #
 # **Write.** `active`, three or four lines. In the library, the names of the experts' parameters
@@ -114,9 +114,9 @@ large = [row for row in inside if row.num_bytes > 32 * MIB]
 pd.DataFrame([(row.op, row.shape, str(row.num_bytes)) for row in large])
 
 # %% [markdown] id="kept-read"
-# Every token takes eight rows throughout: sorted by expert (`Index`), between the two matmuls
-# (`Split`, `Silu`, `Mul`), and after them (`GroupedMm`), until the eight results are added up. A
-# dense model as large as the *active* parameters doesn't copy rows, so it keeps fewer activations.
+# Every token takes eight rows: when sorted by expert (`Index`), between the two matmuls (`Split`,
+# `Silu`, `Mul`), and after them (`GroupedMm`), until the eight results are added up. A dense model
+# of the *active* size doesn't copy rows, so it keeps fewer activations.
 #
 # Under expert parallelism each rank has some of the experts. The copied rows are then sent to the
 # experts' ranks, and the results are sent back. Each of the two transfers needs a buffer for all
@@ -160,7 +160,7 @@ pd.DataFrame.from_dict(table, orient="index", columns=columns).T
 # activation frees a lot and needs no matmul. (It frees a smaller share of Moonlight's *peak* than
 # of OLMoE's block, since the peak also holds weights and states.) Recomputing the whole mixture
 # frees the most and costs the most arithmetic: the router, the sorting and, with expert
-# parallelism, the communication all run again. The same document names a model that fits in 80 GB
+# parallelism, the communication all run again. Megatron Bridge names a model that fits in 80 GB
 # only this way (Nemotron 3 Nano).
 #
 # In the recomputation, the router must send each token to the same experts as in forward. Companion
@@ -192,11 +192,11 @@ pd.DataFrame.from_dict(table, orient="index", columns=columns).T
 #
 # <details><summary>Answer</summary>
 #
-# It gets $8 \cdot 4096$ rows, as many as it sends. Forward sends rows there and results back, and
+# It gets $8 \cdot 4096$ rows, as many as it sends. Forward sends rows out and results back, and
 # backward sends as much. The second forward adds half as much again.
 # </details>
 #
 # ## What you can now do
 #
 # - Count a mixture's two sizes, and say which bytes depend on which.
-# - Say what its experts keep, and which part frees the most memory for its cost.
+# - Say what the experts keep, and which part frees the most memory for its cost.

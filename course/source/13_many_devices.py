@@ -165,9 +165,9 @@ def averages():
 # DDP copies the gradients into **buckets**, flat tensors of up to 25 MiB (the first up to 1 MiB),
 # and all-reduces each bucket. This model needs two buckets.
 #
-# With accumulation, DDP would average after every micro-batch. But it's enough to average the sum
-# of all micro-batches, after the last, so a loop runs all others within `no_sync()`, a context that
-# skips the averaging.
+# With accumulation, DDP would average after every micro-batch. But averaging once, after the last
+# micro-batch, is enough, so a loop runs all others within `no_sync()`, a context that skips the
+# averaging.
 #
 # **Predict.** There are four micro-batches and two buckets. How many all-reduces does an update run
 # *without* `no_sync`?
@@ -412,7 +412,7 @@ table.round(2)
 # stage 2 also the gradients, and stage 3 also the weights. In stage 3 a rank gathers the weights
 # that it lacks just before it needs them.
 #
-# Two PyTorch classes come close:
+# Two PyTorch tools come close:
 #
 # - `ZeroRedundancyOptimizer` divides the optimizer's states, like stage 1. DDP still all-reduces
 #   whole gradients, and the optimizer then broadcasts the new weights.
@@ -457,8 +457,8 @@ zero_1 = partial(ddp, make_optimizer=divided)
 
 # %% [markdown] id="write-fsdp"
 # **Write.** `fsdp`, with `fully_shard(module, mesh=mesh, reshard_after_forward=twice, **choices)`
-# for each block, and then for the model, which takes whatever is in no block. The mesh is
-# `init_device_mesh("cpu", (dist.get_world_size(),))`, and the step
+# for each block, and then for the model, which takes the rest. The mesh is
+# `init_device_mesh("cpu", (dist.get_world_size(),))`, and the step is
 # `training_step(model, my_lines())`.
 
 
@@ -725,8 +725,8 @@ display(table.round(2).rename(columns={"optimizer_state": "states"}))
 plots.ledger_bars(ledgers, title="What one rank holds at its peak")
 
 # %% [markdown] id="touches"
-# In float32 all rows do the same training, however memory is divided. 16-bit arithmetic changes the
-# loss a little.
+# In float32 every row's training is the same, however memory is divided. 16-bit arithmetic changes
+# the loss a little.
 #
 # Checkpointing, offload and 16 bits work inside each rank, so you can combine them with DDP, ZeRO
 # and FSDP2.
@@ -755,8 +755,8 @@ claims.Verdicts(
 #
 # `ranks.pretend(8)` makes this process one of eight ranks; the other seven do not exist.
 # Collectives send nothing, but all shapes are right, so `memory.predict` gives one rank's bytes.
-# `Recipe` divides a published model by `ddp`, `fsdp` (FSDP2) or `tp` (tensor parallelism, 13b). In
-# a terminal: `python -m tutorial_lib predict llama-2-7b --ranks 8 --shard fsdp`.
+# `Recipe` prepares a published model for `ddp`, `fsdp` (FSDP2) or `tp` (tensor parallelism, 13b).
+# In a terminal: `python -m tutorial_lib predict llama-2-7b --ranks 8 --shard fsdp`.
 #
 # The bars below were predicted this way. Everything is in bfloat16, with fused AdamW, each block
 # checkpointed, and one full-length sequence per rank (with `tp`, one in total). GPT-2 XL has no TP
@@ -929,5 +929,5 @@ your_run.apply("13", make=make_divided, update=on_ranks)
 #
 # Lab 06 has an exercise with real ranks. Three companions continue this chapter:
 # [13b](13b_divide_the_model.ipynb) (dividing layers and their insides), [13c](13c_launchers.ipynb)
-# (`torchrun`, Accelerate, buckets) and [13d](13d_fsdp2_in_full.ipynb) (FSDP2 over time, with frozen
+# (`torchrun`, Accelerate, buckets) and [13d](13d_fsdp2_in_full.ipynb) (FSDP2 over time, frozen
 # weights, HSDP, CPU offload).

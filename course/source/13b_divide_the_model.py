@@ -108,8 +108,8 @@ four = ranks.start(N)  # the line below, if there is one, depends on your machin
 # the same time.
 #
 # A **schedule** says which rank does what next. GPipe runs all micro-batches forward, then all
-# backward. 1F1B starts a backward as soon as it can, and then alternates. The interleaved schedule
-# gives each rank two shorter stages, here of one block each.
+# backward. 1F1B starts a backward as soon as possible, then alternates the two. The interleaved
+# schedule gives each rank two shorter stages, here of one block each.
 #
 # A micro-batch is **in flight** on a rank between its forward and its backward there. Its
 # activations stay in memory that long.
@@ -213,10 +213,10 @@ pd.DataFrame(table).T.rename_axis(columns="on ranks 0 to 3")
 # - **GPipe** divides only the layers. Each rank holds a quarter of them, for the whole batch.
 # - **1F1B** has at most as many micro-batches in flight as there are stages from the rank's own to
 #   the last, however many micro-batches there are.
-# - **Interleaved** holds more than 1F1B. People use it because its ranks wait less.
+# - **Interleaved** holds more activations than 1F1B. It's used because its ranks wait less.
 # - **With checkpointing** of each block, only boundaries and the stage's outputs wait, and one
 #   block's inside is in memory at a time. So all three schedules need less memory, and differ less;
-#   now interleaved needs the most on every rank. But GPipe's boundaries grow with the number of
+#   now interleaved peaks highest on every rank. But GPipe's boundaries grow with the number of
 #   micro-batches. (The table is from PyTorch 2.13. In 2.15 a stage releases outputs that it has
 #   sent, so its bytes are a little lower.)
 #
@@ -226,8 +226,8 @@ pd.DataFrame(table).T.rename_axis(columns="on ranks 0 to 3")
 # instead of twice (PyTorch 2.13.0 and 2.15.0). With `False`, divide once yourself, before the
 # optimizer's step.
 #
-# **Inside a stage use `use_reentrant=False`.** A stage's input doesn't require a gradient, so with
-# a reentrant checkpoint every gradient is None, and no error is raised. A zero-bubble schedule
+# **Inside a stage use `use_reentrant=False`.** The first stage's input requires no gradient, so
+# with a reentrant checkpoint every gradient is None, and no error is raised. A zero-bubble schedule
 # (below) computes the gradients of inputs and of weights in two runs of autograd, so a checkpoint
 # recomputes twice (PyTorch 2.13.0 and 2.15.0).
 #
@@ -242,8 +242,8 @@ pd.DataFrame(table).T.rename_axis(columns="on ranks 0 to 3")
 # Each rank runs its forwards (F) and backwards (B) in the order of its schedule. The next cell
 # lists the orders for four ranks and eight micro-batches. In **1F1B** a rank begins with as many
 # forwards as there are ranks from this one to the last. In the **interleaved** schedule (Narayanan
-# et al., 2021) a rank has two stages, half as long, and runs four micro-batches of one, then four
-# of the other.
+# et al., 2021) a rank has two stages, half as long, and runs four micro-batches through one, then
+# through the other.
 
 
 # %% id="orders"
@@ -316,8 +316,8 @@ print(f"1F1B: {units['1F1B']} units{beside(guess, units['1F1B'])}")
 # ignored transfer times.)
 #
 # **Zero-bubble** schedules (Qi et al., 2023) cut backward in two: the gradient of the input, which
-# the previous rank is waiting for, and the gradient of the weights, which can fill the bubble
-# later.
+# the previous rank is waiting for, and the gradient of the weights, whose computation can fill the
+# bubble.
 #
 # ## Tensor parallelism: divide the inside of a layer
 #
@@ -330,8 +330,8 @@ print(f"1F1B: {units['1F1B']} units{beside(guess, units['1F1B'])}")
 #
 # Each rank has a quarter of every large matrix. Matrices come in pairs. The first is cut by
 # columns, so each rank computes some heads of attention, or some columns of the MLP. The second is
-# cut by rows, so each rank can apply its part directly to its part of the first matrix's output. An
-# all-reduce adds the partial results.
+# cut by rows, so each rank can use its part of the first matrix's output directly. An all-reduce
+# adds the partial results.
 #
 # **Sequence parallelism** complements tensor parallelism: outside the pairs (in norms and residual
 # sums) each rank has a quarter of the tokens. The all-reduce becomes a gather before the pair and a
@@ -624,8 +624,8 @@ print(f"Ulysses sends {sent['Ulysses']:g} units{beside(guess, sent['Ulysses'])}"
 #
 # ### 128k tokens in the ledger
 #
-# The next table predicts what one rank keeps for Llama-3-8B in bfloat16, for one sequence of
-# 131,072 tokens with a checkpoint around each of 32 blocks.
+# The next cell predicts what one rank keeps for Llama-3-8B in bfloat16, for one sequence of 131,072
+# tokens with a checkpoint around each of 32 blocks.
 
 
 # %% id="long"
