@@ -70,7 +70,7 @@ pd.DataFrame(table).T
 
 # %% [markdown] id="read-kinds"
 # The `nvidia-smi` rows are further off because `nvidia-smi` also counts CUDA's context and
-# libraries (chapter 02), and the reserved bytes that we compare with it don't.
+# libraries (chapter 02), which our figure, the reserved bytes, doesn't include.
 #
 # ## The misses
 #
@@ -280,16 +280,16 @@ print(f"{sure} of {len(own)} needed at most {100 * IN_BLOCKS:.0f} % more than pl
 more.describe(percentiles=[0.5, 0.9]).drop(["mean", "std"]).T.round(1)
 
 # %% [markdown] id="read-least"
-# Each row says by how many % the least room (in the last row, what the step reserved without a cap)
-# exceeds another number. It exceeds the predicted peak because of workspaces, above all cuDNN's,
-# and because some free blocks are smaller than the next tensor. The predicted tensors come close if
-# they are *placed* as PyTorch's allocator places them.
+# Each row says by how many % the least room (or, in the last row, what the step reserved without a
+# cap) exceeds another number. It exceeds the predicted peak because of workspaces, above all
+# cuDNN's, and because some free blocks are smaller than the next tensor. The predicted tensors come
+# close if they are *placed* as PyTorch's allocator places them.
 #
 # *Expandable segments* join free blocks (the row `joined`). `predict --fits` and `plan` assume that
 # setting, so they say *yes* if there is room for the predicted peak plus a tenth, and for the
-# workspaces that cuBLAS keeps up to PyTorch 2.14. `predict --fits` also says *yes* if the placed
-# tensors fit with the margin printed above. Below the predicted peak they say *no*, and in between
-# *close*: then ask `emulate`.
+# workspaces that cuBLAS keeps before PyTorch 2.15. `predict --fits` also says *yes* if the placed
+# tensors fit with the margin printed above. Room below the predicted peak means *no*; room in
+# between, *close*: then ask `emulate`.
 
 # %% [markdown] id="ladder-text"
 # ## Will it train on an RTX 3090?
@@ -326,12 +326,12 @@ ladder["answer"] = [Verdict(p, room, placed=Placed(n, n)).answer for p, n in pai
 pd.crosstab(ladder.answer, ladder.ran.map({0: "ran out", 1: "ran"}))
 
 # %% [markdown] id="read-ladder"
-# Nearly every wrong decision is about a step whose tensors would have fit, but that ran out because
+# In nearly every wrong decision, the tensors would have fit, but the step ran out, mostly because
 # the allocator needed more. A PyTorch before 2.1 has no expandable segments. So
 # `predict --torch 1.12` says *yes* only if there is room for the placed tensors plus the margin
 # that was enough for nineteen of twenty steps on the H200. No number was fitted to these decisions.
 #
-# For the first 155 models, we also ran the decisions nearest the limit, and every wrong one, on an
+# For the first 155 models, we also ran the steps nearest the limit, and all misjudged ones, on an
 # emulated RTX 3090 with the same room.
 
 # %% id="ladder-asked"
@@ -346,7 +346,7 @@ why.groupby("cause").agg(decisions=("model", "size"), models=("model", "nunique"
 # %% [markdown] id="read-asked"
 # The causes:
 #
-# - **blocks**: on the emulated card the step runs out too.
+# - **blocks**: in blocks, or on the emulated card, the tensors don't fit either.
 # - **layout**: on the RTX 3090 the same batch ran in the other memory layout, although the tensors
 #   have the same size. And nearly all of these models have a sibling that takes more of the card,
 #   and ran. So sizes alone don't explain these rows.
@@ -373,7 +373,7 @@ by_kernel[off.groupby(operations.kernel).max() > 5].round(1)
 # %% [markdown] id="read-operations"
 # The table has the operations with a row that is off by more than 5 %. `multi_token_attention` has
 # a convolution in 16 bits, for which cuDNN takes a workspace. `fused_moe` and `kto_loss` choose
-# rows by random numbers; we assumed even shares. A few KB of `softmax` and `relu_squared` are
+# rows by random numbers; we assumed even shares. `softmax` and `relu_squared` take a few KB,
 # rounded up to blocks of 512 bytes. We can't explain the others with certainty.
 
 # %% id="whole-runs"
@@ -446,9 +446,9 @@ for name in prices.index[slower > 1.1 * rule]:
 #
 # - `FLOPs`: from the arithmetic alone.
 # - `roofline`: each operation takes as long as its arithmetic or its bytes, whichever is longer.
-# - `longer`: the roofline or the CPU's time, whichever is longer. The CPU launches one operation
-#   after the other, and runs Python whenever a checkpoint packs or unpacks a saved tensor. Both
-#   times were fitted to the H200's rows.
+# - `longer`: the roofline or the CPU's time, whichever is longer. The CPU launches operations one
+#   by one, and runs Python when a checkpoint packs or unpacks a tensor. Launch and Python times
+#   were fitted to the H200's rows.
 #
 # `busy` is the roofline's share of the measured time, and `launching` the ms that launches take.
 
@@ -468,7 +468,7 @@ names = ["ms", "price", "FLOPs", "roofline", "longer", "busy", "launching"]
 shown.set_axis(names, axis=1)
 
 # %% [markdown] id="own-read"
-# Where the card is busy, the price is usually what the FLOPs predict. In most other steps the card
+# Where the card is always busy, the price is about the roofline's. In most other steps the card
 # waits for the CPU, and there the price is CPU time: a forward is launched again, and the
 # checkpoint's Python runs. So on these cards small operations make checkpoints expensive, and a
 # larger micro-batch makes them cheaper.
@@ -493,7 +493,8 @@ for whose, share in shares.items():
 # ## On one page
 #
 # How good are the answers, ours and those of others on the same rows? *Off by* is the median;
-# *right* is a share of decisions. The picture has figures that were read from PyTorch's allocator.
+# *right* is a share of decisions. For the RTX 3090 and whole runs, the predicted tensors are
+# placed. The picture has figures that were read from PyTorch's allocator.
 
 # %% id="evidence"
 # @title The table: run this cell; open it to look
@@ -584,7 +585,7 @@ figures.agreement(points, title="Predicted against published, from 32 MiB on")
 #
 # <details><summary>Answer</summary>
 #
-# The first two. Weights, gradients and two states of 2 bytes take 8 bytes a weight: 25.7 and 30.6
+# The first two. Weights, gradients and two states of 2 bytes take 8 bytes a weight: 25.6 and 30.4
 # GB, more than the card has. And LoRA, which has hardly any gradients and states, takes more in the
 # row below.
 # </details>
