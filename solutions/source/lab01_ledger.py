@@ -1,7 +1,7 @@
 # %% [markdown] id="title"
 # # Lab 01: the memory ledger of a training step
 #
-# A training step that fails says "out of memory" and prints one number. You write the ledger behind
+# When training runs out of memory, the error prints one number. You write the ledger behind
 # that number: five functions, each compared with a meter that counts real tensors to the byte. The
 # last one runs **one forward pass** of a model and returns the peak of its whole training step
 # within 2 %. You apply it to a GPT with 1.56 billion parameters, without allocating a byte.
@@ -218,9 +218,9 @@ print(f"{more:.0f} KiB more{beside(guess, more)}")
 gelu_saved
 
 # %% [markdown] id="read-1-3"
-# The chain with ReLU keeps two storages, the chain with GELU three. The column *module* says which
-# layer saved a tensor, *made by* which operation made it. The last layer's output is in neither
-# list.
+# The chain with ReLU keeps two storages, the chain with GELU three. The column *module* names the
+# layer that saved a tensor, *made by* the operation that made it. The last layer's output is in
+# neither list.
 #
 # Try `memory.saved` on LayerNorm too, in your own cell. Then write `chain_saved_bytes`, which may
 # not call `memory.saved`. For Linear, GELU, Linear the number to reach is the total above, to the
@@ -273,8 +273,8 @@ checks.lab01.chain_saved_bytes(chain_saved_bytes)
 # <details><summary>Hint 2: never twice</summary>
 #
 # Number the tensors: 0 is the input of the chain, 1 the output of the first layer, and so on. Each
-# layer keeps its input or its output. Collect the numbers in a set: two layers that keep the same
-# tensor then count once.
+# layer keeps its input or its output. Collect the numbers in a set: a tensor that two layers keep
+# then counts once.
 # </details>
 # <details><summary>Hint 3: sizes</summary>
 #
@@ -293,7 +293,7 @@ checks.lab01.chain_saved_bytes(chain_saved_bytes)
 # - **plain**: weights, gradients and optimizer states in float32, or all in float64;
 # - **autocast**: float32 weights. Under `torch.autocast` the operations of forward run on bfloat16
 #   copies, which are freed within the step;
-# - **pure half**: all of these in half precision, as after `model.to(torch.bfloat16)`;
+# - **pure half**: everything in half precision, as after `model.to(torch.bfloat16)`;
 # - **master copy**: weights and gradients in half precision, and a float32 copy of the weights that
 #   the optimizer updates. The copy's own gradient is freed after the update.
 #
@@ -393,7 +393,7 @@ print(f"{fits} of {len(bars)} fit into 80 GiB{beside(guess, fits)}")
 plots.ledger_bars(bars, title="Llama-2-7B between two steps", cards_gib=(16, 24, 80))
 
 # %% [markdown] id="read-llama"
-# The three recipes that don't fit all take the same number of bytes. So mixed precision, as usually
+# All three recipes that don't fit take the same number of bytes. So mixed precision, as usually
 # done, saves activations and time, but not a byte of weights, gradients or states.
 
 # %% [markdown] id="text-1-5"
@@ -405,7 +405,7 @@ plots.ledger_bars(bars, title="Llama-2-7B between two steps", cards_gib=(16, 24,
 # state always are. Two phases compete for the peak:
 #
 # - **Backward.** It uses the saved tensors from the last to the first, and frees each after its
-#   use. While it uses one, memory holds: (a) that tensor and all that are still saved; (b) two
+#   use. While it uses one, memory holds: (a) that tensor and all others still saved; (b) two
 #   activation gradients, one arriving and one leaving, which we assume to be as large as that
 #   tensor; (c) the weights' gradients of that tensor's module and of all modules after it.
 # - **The update.** All gradients are in memory. AdamW (`foreach`) makes temporaries as large as all
@@ -443,9 +443,9 @@ for row in memory.saved(lambda: gpt.loss(tokens), params_of=gpt).rows[-5:]:
     print(f"{row.num_bytes:>9}  made by {row.op or 'no operation'}, {row.shape}")
 
 # %% [markdown] id="read-1-5"
-# In this GPT it is. The log-probabilities, 512 rows of 1024, are the step's largest tensor and
-# among the last to be saved. So two gradients of that size are in memory before backward has freed
-# much.
+# In this GPT, the peak is there. The log-probabilities, 512 rows of 1024, are the step's largest
+# tensor and among the last saved. So two gradients of that size are in memory before backward has
+# freed much.
 #
 # Other models differ. A U-Net saves its largest tensors some layers before the last one. A wide MLP
 # on a few rows saves almost nothing. A VGG has most of its weights in its last layers, and most of

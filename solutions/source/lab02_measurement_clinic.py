@@ -96,8 +96,8 @@ print(f"pretended seconds with waiting: {waited:.2f}{beside(guess, waited)}")
 
 
 # %% [markdown] id="goal-2-1"
-# The first version times only the *launch*. The second waits, but includes the cold steps, and
-# after a warm-up its mean would include the step that a neighbour slows down. So write
+# The first version times only the *launch*. The second waits, but includes the cold steps. With a
+# warm-up, its mean would still include the step that a neighbour slows down. So write
 # `step_seconds`, with a warm-up and a median. For two warm-up steps and five timed ones, the number
 # to reach is **0.26 s**.
 
@@ -150,11 +150,11 @@ print(f"pretended seconds: {mended:.2f}")
 # </details>
 # <details><summary>Hint 2: what to keep</summary>
 #
-# A list with the time of each step, without the warm-up steps.
+# Keep each timed step's seconds in a list.
 # </details>
 # <details><summary>Hint 3: the median</summary>
 #
-# `statistics.median`.
+# Use `statistics.median`.
 # </details>
 
 # %% [markdown] id="text-2-2"
@@ -338,13 +338,13 @@ checks.lab02.steady_peak(steady_peak)
 #
 # Read what is allocated, reset the peak, and read the peak after the step.
 # </details>
-# <details><summary>Hint 2: when to reset</summary>
+# <details><summary>Hint 2: the reset</summary>
 #
-# After the warm-up: a first step tries out kernels, and some need a large workspace.
+# Reset after the warm-up: a first step tries out kernels, and some need a large workspace.
 # </details>
-# <details><summary>Hint 3: when to read the bytes before the step</summary>
+# <details><summary>Hint 3: the bytes before the step</summary>
 #
-# After the warm-up, which leaves gradients and optimizer state in memory.
+# Read them after the warm-up, which leaves gradients and optimizer state in memory.
 # </details>
 #
 # With your function, the same step gives the same number twice:
@@ -394,8 +394,8 @@ print(f"{behind} storages{beside(guess, behind)}")
 # `tensor.untyped_storage()` is the same object for all views of one block of memory. A view of half
 # a storage keeps the whole storage alive.
 #
-# Write `activation_bytes`. Weights and buffers are in memory anyway, so they don't count, in
-# whatever shape they are saved. For the transformer on eight sequences the number to reach is:
+# Write `activation_bytes`. Weights and buffers are in memory anyway, so they don't count, whatever
+# shape they are saved in. For the transformer on eight sequences the number to reach is:
 
 # %% id="goal-2-4"
 int(memory.saved(lambda: gpt.loss(tokens), params_of=gpt).num_bytes)
@@ -486,9 +486,9 @@ print(f"each step: {grown}{beside(guess, grown[-1] / MIB)}")
 
 # %% [markdown] id="read-2-5"
 # The loss keeps its graph, and the graph keeps all that it saved for a backward pass that never
-# comes. `gc.get_objects()` misses tensors that were never Python objects: here the largest, the
-# log-probabilities inside `cross_entropy`. So catch each tensor in a dispatch mode when an
-# operation creates it, and track it in a weak dictionary, which doesn't keep it alive:
+# comes. Searching `gc.get_objects()` misses tensors that were never Python objects: here the
+# largest, the log-probabilities inside `cross_entropy`. So catch each tensor in a dispatch mode
+# when an operation creates it, and track it in a weak dictionary, which doesn't keep it alive:
 
 
 # %% id="tool-dispatch"
@@ -537,9 +537,9 @@ class Births(TorchDispatchMode):
 
 # %% [markdown] id="task-2-5"
 # First write `made`, which returns the storages that an operation allocated. (Of the spy's four
-# operations, only two allocated any.) Then write `find_leaks`, which lists every storage that the
-# step created and that is still alive after it, except gradients and optimizer state. Objects that
-# refer to themselves aren't leaks: Python's garbage collector frees them.
+# operations, only two allocated memory.) Then write `find_leaks`, which lists every storage that
+# the step created and that is still alive after it, except gradients and optimizer state. Objects
+# that refer to themselves aren't leaks: Python's garbage collector frees them.
 #
 # The goal: for `train_and_validate`, the listed sizes add up to the growth counted
 # above.
@@ -595,8 +595,8 @@ checks.lab02.find_leaks(find_leaks)
 # </details>
 # <details><summary>Hint 3: what is meant to stay</summary>
 #
-# `parameter.grad`, and for each parameter a dict of tensors in `optimizer.state`. Compare storages
-# once more.
+# Exclude `parameter.grad`, and for each parameter a dict of tensors in `optimizer.state`. Compare
+# storages again.
 # </details>
 #
 # Now examine the step, first as it is and then fixed:
@@ -630,7 +630,7 @@ find_leaks(train_and_validate_cured, gpt, adamw)
 #
 # Write `profile_step`, which reports forward peak, backward peak and samples per second. The peaks
 # are *total* bytes of a steady step, parameters and state included (2.3 measured the increase).
-# Compute the rate from the median of whole steps. The peaks to reach:
+# Compute the rate from whole steps' median time. The peaks to reach:
 
 # %% id="goal-2-6"
 report = memory.measure(lambda: train_on(tokens), model=gpt, optimizer=adamw)
@@ -853,7 +853,7 @@ checks.lab02.smallest_card(smallest_card)
 # %% [markdown] id="gpu-text"
 # ## On a GPU
 #
-# Never graded: `torch.cuda` replaces the `PretendGPU`.
+# In this ungraded part, `torch.cuda` replaces the `PretendGPU`.
 
 # %% id="gpu-profile"
 # NBVAL_IGNORE_OUTPUT

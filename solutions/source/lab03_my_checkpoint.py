@@ -171,7 +171,7 @@ checks.lab03.discard(Discard)
 #
 # Backward runs with gradients off: `torch.enable_grad()` turns them on. Then
 # `torch.autograd.backward`, given the output and the gradient that arrived, fills the `.grad` of
-# your detached inputs and of the parameters. The function itself gets None.
+# your detached inputs and of the parameters. For the function, return None.
 # </details>
 
 # %% [markdown] id="after-3-1"
@@ -715,8 +715,8 @@ checks.lab03.region(Region)
 # %% [markdown] id="hints-3-5"
 # <details><summary>Hint 1: unpack</summary>
 #
-# Recompute if the name isn't yet in `recomputed_for`, and add it. Raise if the slot has nothing
-# under the name. Pop.
+# Recompute if the name isn't yet in `recomputed_for`, then add it. If the slot has nothing under
+# the name, raise; otherwise pop.
 # </details>
 # <details><summary>Hint 2: fill</summary>
 #
@@ -724,7 +724,7 @@ checks.lab03.region(Region)
 # </details>
 # <details><summary>Hint 3: when to stop</summary>
 #
-# After the tensor with the last number, whether its slot is alive or not.
+# Stop after the last slot's tensor, even if the slot is dead.
 # </details>
 
 # %% [markdown] id="text-3-6"
@@ -926,12 +926,12 @@ checks.lab03.checkpoint(checkpoint)
 # </details>
 # <details><summary>Hint 2: what a region runs</summary>
 #
-# A small function that enters the restored surroundings and the second context, calls the function
-# there, and returns nothing.
+# Give it a small function that enters the restored surroundings and the second context, calls
+# `function`, and returns nothing.
 # </details>
 # <details><summary>Hint 3: if gradients are off</summary>
 #
-# Nothing is saved then: call the function and return.
+# Nothing is saved then: just return the function's result.
 # </details>
 
 # %% [markdown] id="after-3-6"

@@ -72,8 +72,8 @@ widgets.schedule_stepper(events, unit=1)
 #   input and output.
 #
 # When a segment's forward runs *again*, the gradient of its output is already in memory. To count
-# it, both functions take `end`, the last stage of the part that runs. In the first forward that's
-# the chain's last stage, and no gradient waits.
+# it, both functions take `end`, the running part's last stage. In the first forward, `end` is the
+# chain's last stage, and no gradient waits.
 #
 # A stage's `saved_bytes` include its output but not its input. `help(planning.Stage)` explains the
 # other fields.
@@ -177,7 +177,7 @@ figures.schedule(
 #
 # Your numbers must equal those of `planning.simulate`, to the byte. Go through the segments from
 # left to right, and add up the inputs of all segments so far. They are in memory during a segment's
-# backward, but the boundaries further right are freed by then.
+# backward, but the later segments' inputs are freed by then.
 
 
 # %% id="answer-4-1"
@@ -216,7 +216,7 @@ checks.lab04.segments_cost(segments_cost)
 # %% [markdown] id="hints-4-1"
 # <details><summary>Hint 1: two loops</summary>
 #
-# One over the segments' first stages, `range(0, len(stages), length)`, and inside it one over a
+# Loop over the segments' first stages, `range(0, len(stages), length)`, and inside it over a
 # segment's stages.
 # </details>
 # <details><summary>Hint 2: a segment's backward</summary>
@@ -250,10 +250,9 @@ table = {
 pd.DataFrame(table).T.rename_axis("segments of")
 
 # %% [markdown] id="read-intervals"
-# The peak is lowest near segments of $\sqrt{32 / 9}$ blocks: 32 blocks, each of which saves 9 times
-# its input. Longer segments always take less time, because the last segment, which isn't
-# recomputed, gets longer. So the sweet spot is the length with the lowest peak, or a slightly
-# larger one.
+# The peak is lowest near segments of $\sqrt{32 / 9}$ blocks, as each of the 32 saves 9 times its
+# input. Longer segments always take less time, because the last segment, which isn't recomputed,
+# gets longer. So the sweet spot is the length with the lowest peak, or a slightly larger one.
 #
 # ## 4.2 Run a tree
 #
@@ -520,8 +519,8 @@ pd.DataFrame(table).T.rename_axis("places")
 #
 # Difficulty 3/5 · importance 3/5 · 15 minutes
 #
-# Take a part of a chain of unequal stages, from `start` to `end`, whose input is already in memory.
-# The part can begin in two ways:
+# In a chain of unequal stages, take the part from `start` to `end`, whose input is already in
+# memory. The part can begin in two ways:
 #
 # - **keep** stage `start`. That needs `kept_needs(stages, start, end)` while it runs. While the
 #   rest (the stages after `start`) runs, memory holds what `start` saved and what the rest needs.

@@ -81,7 +81,7 @@ EAGER = replace(FUSED, attention="eager")
 # The gradients must be bit-identical, dropout included. Saved bytes and FLOPs must be exactly those
 # of a checkpoint around each module. Three traps:
 #
-# - Models may call a part with keyword arguments.
+# - Models may call a module with keyword arguments.
 # - A module may already have its own `forward`, as with LoRA.
 # - `module(x)` calls `module.forward`, so a new forward that calls `module(x)` never ends.
 
@@ -114,7 +114,7 @@ checks.lab05.checkpoint_only(checkpoint_only)
 # %% [markdown] id="hints-5-1"
 # <details><summary>Hint 1: the shape</summary>
 #
-# With `try: ... yield` and `finally: ...` the second half runs even after an error.
+# After `try: ... yield`, the `finally:` part runs even after an error.
 # </details>
 # <details><summary>Hint 2: remember first</summary>
 #
@@ -128,7 +128,7 @@ checks.lab05.checkpoint_only(checkpoint_only)
 # </details>
 #
 # **Predict.** A checkpoint around each block frees some bytes. With fused attention, what
-# percentage of those bytes do checkpoints around the attention modules alone free?
+# percentage of those bytes is freed by checkpointing only attention?
 
 # %% id="guess-attention"
 guess = None  # percent
@@ -344,8 +344,8 @@ print("* backward asks for it")
 # The *greedy* way, as in chapter 07, drops the tensors with the lowest prices first. The *exact*
 # way tries all sets.
 #
-# **Predict.** You may keep 4 units. The greedy way recomputes how many times as many FLOPs as the
-# exact way?
+# **Predict.** You may keep 4 units. How many times the exact way's FLOPs does the greedy way
+# recompute?
 
 # %% id="guess-exact"
 guess = None  # times
@@ -416,7 +416,7 @@ plots.tradeoff(
 # `checkpoint(..., context_fn=f)` calls `f()` for each segment. `f` returns
 # `create_selective_checkpoint_contexts(policy)`, a pair of contexts: one for forward, one for the
 # recomputation. PyTorch calls `policy(context, op, *args, **kwargs)` in forward; some releases call
-# it in the recomputation too, with `context.is_recompute` set. Count from 0 in each of the two.
+# it in the recomputation too, with `context.is_recompute` set. Count from 0 in each run.
 #
 # The chosen matmuls must run once, and all others twice. Only the chosen results and the segment's
 # input may be kept for backward. The gradients must be bit-identical.
@@ -469,18 +469,18 @@ checks.lab05.keep_matmuls(keep_matmuls)
 # `keep_matmuls` returns `contexts`, which makes a counter and a policy, and returns the pair of
 # contexts. The policy counts.
 # </details>
-# <details><summary>Hint 2: where the counter lives</summary>
+# <details><summary>Hint 2: the counter</summary>
 #
-# Inside `contexts`, so that each segment begins with 0. A dict with the keys `False` and `True`
-# fits `context.is_recompute`.
+# Create it inside `contexts`, so that each segment begins with 0. A dict with the keys `False` and
+# `True` fits `context.is_recompute`.
 # </details>
 # <details><summary>Hint 3: the answers</summary>
 #
-# `CheckpointPolicy.MUST_SAVE` and `CheckpointPolicy.PREFER_RECOMPUTE`. Everything but matmuls is
-# recomputed.
+# Return `CheckpointPolicy.MUST_SAVE` or `CheckpointPolicy.PREFER_RECOMPUTE`. Everything but matmuls
+# is recomputed.
 # </details>
 #
-# The next cells compare 5.2's FLOPs with those that a FLOP counter sees:
+# The next cells compare 5.2's FLOPs with a FLOP counter's:
 
 
 # %% id="run-block"
@@ -529,9 +529,9 @@ pd.DataFrame(table).T.rename_axis("keep")
 # ```
 #
 # While a part works, memory holds its `working_bytes` and what all parts *before* it keep; later
-# parts are free by then. Write `fewest_flops`: choose one option for each part, so that the largest
-# of these sums fits the target and the total FLOPs are as few as possible. A greedy choice isn't
-# always best, and 12 blocks with 8 options each have 69 billion combinations.
+# parts hold nothing then. Write `fewest_flops`: choose one option for each part, so that the
+# largest of these sums fits the target and the total FLOPs are as few as possible. A greedy choice
+# isn't always best, and 12 blocks with 8 options each have 69 billion combinations.
 
 
 # %% id="answer-5-4"
@@ -579,7 +579,7 @@ checks.lab05.fewest_flops(fewest_flops)
 # <details><summary>Hint 2: a dict</summary>
 #
 # Begin with `best = {0: (0, ())}`: nothing kept, no FLOPs, no options yet. For each part make a new
-# dict, which combines every entry of the old dict with every option.
+# dict by combining every entry of the old one with every option.
 # </details>
 # <details><summary>Hint 3: what fits</summary>
 #
@@ -650,8 +650,8 @@ print(f"head {Bytes(head.kept_bytes)} kept, {Bytes(head.working_bytes)} at work"
 # %% [markdown] id="predict-target"
 # The head's 50,257 logits per token make its working bytes the largest.
 #
-# **Predict.** The target is a quarter below the peak of "keep all". By what percentage do the FLOPs
-# of a step grow?
+# **Predict.** The target is a quarter below the peak with everything kept. By what percentage do
+# the FLOPs of a step grow?
 
 # %% id="guess-target"
 guess = None  # percent
@@ -717,7 +717,7 @@ plots.tradeoff(
 # - **What stays**: `pack` returns `tensor.detach()`, since the tensor itself could keep its graph
 #   alive.
 # - **Which storage?** A later storage may get the same address, so use `StorageWeakRef(storage)` as
-#   the key, which doesn't keep the storage alive.
+#   a copy's key: it doesn't keep the storage alive.
 # - **Written in place**, a storage needs a new copy. `tensor._version` counts such writes (but
 #   misses those through `.data` or NumPy).
 # - **Copies go when the graph goes.** `weakref.WeakValueDictionary` forgets a copy as soon as
@@ -789,7 +789,7 @@ checks.lab05.offloading(offloading)
 # </details>
 #
 # **Predict.** PyTorch's `save_on_cpu` copies every saved tensor, weights included. On 8 real
-# blocks, it copies how many times as many bytes as your hooks?
+# blocks, how many times your hooks' bytes does it copy?
 
 # %% id="guess-copies"
 guess = None  # times
@@ -829,8 +829,8 @@ print(f"left on the host when the graph is gone: {Bytes(once.held_bytes)}")
 # ## Which blocks should wait on the host?
 #
 # Your solver moves nothing, and your hooks move every large tensor. The library's planner chooses
-# for each block: keep, recompute, or move what it saves. Here it plans GPT-2 for four links to the
-# host and an A100, within three quarters of the memory that keeping everything takes.
+# for each block: keep, recompute, or move what it saves. Here it plans GPT-2 on an A100, for four
+# links to the host, within three quarters of the memory that keeping everything takes.
 #
 # **Predict.** In the fastest plan over PCIe 4, how many of the 12 blocks wait on the host? This
 # part isn't graded.
@@ -865,7 +865,7 @@ pd.DataFrame(table).T
 # %% [markdown] id="gpu-text"
 # ## On a GPU
 #
-# Optional and never graded: which way is fastest?
+# Which way is fastest? This part isn't graded.
 
 
 # %% id="gpu-given"
