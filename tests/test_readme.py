@@ -111,7 +111,7 @@ def test_the_lines_of_ones_own_function_are_those_of_the_help(root):
 
 @pytest.mark.weekly
 def test_the_readmes_commands_run(root):
-    cold = [*DOOR, "plan", "lstm", "--budget", "1GiB", "--effective-batch", "1"]
+    cold = [*DOOR, "plan", "lstm", "--budget", "16GiB", "--effective-batch", "1"]
     for words in [cold, *(words for words in commands_of(root) if words[:3] == DOOR)]:
         asked = [words[3], *(["--help"] * (words[3] in NOT_RUN)), *words[4:]]
         command = [sys.executable, "-m", "tutorial_lib", *asked]
