@@ -3,7 +3,7 @@
 #
 # "The accumulated gradient is mathematically exact", says nearly every tutorial, but most loops
 # aren't exact. You write one that is, for ragged micro-batches, for masked tokens, under a scaler,
-# and on several ranks. And if an update is impossible, it leaves everything as it was.
+# and on several ranks. If an update is impossible, your loop leaves everything as it was.
 #
 # **Budget:** 90 minutes, 1 GiB of memory, no GPU needed.
 #
@@ -122,8 +122,8 @@ pd.DataFrame(off).map("{:.0e}".format).T
 #
 # Run two steps from the same start, each on a copy of the model. Compare loss, gradients and
 # parameters, in this order, and return the first part that differs, and by how much. The goal:
-# judge nine pairs of steps correctly. In two pairs the steps agree within the tolerance, in one of
-# them with dropout on.
+# judge nine pairs of steps correctly. In two pairs the steps agree within the tolerance; one of
+# these uses dropout.
 
 
 # %% id="given-6-1"
@@ -213,7 +213,7 @@ checks.lab06.first_difference(first_difference)
 # <details><summary>Hint 3: one start</summary>
 #
 # For each step, use `copy.deepcopy(model)`, a new optimizer, and `torch.set_rng_state` with the
-# first state; set that state again at the end.
+# initial state; set that state again at the end.
 # </details>
 #
 # **Predict.** The faulty step didn't divide by 4. Without clipping, what relative difference does
@@ -300,7 +300,7 @@ checks.lab06.train_epoch(train_epoch)
 # </details>
 # <details><summary>Hint 3: what happens once</summary>
 #
-# Once per window: reading, counting, `zero_grad`, `step`, one entry in the list.
+# Once per window, read, count, `zero_grad`, `step`, and append one loss.
 # </details>
 
 
@@ -461,8 +461,8 @@ watched = list(scales([1.0, math.inf, 1.0, 1.0]))
 print(f"{watched}{beside(guess, watched[-1])}")
 
 # %% [markdown] id="read-scaler"
-# So an update was skipped exactly if the scale has *fallen*. (If several optimizers share the
-# scaler, at least one of them skipped.) A disabled scaler always reports 1 and skips nothing.
+# So the scale *falls* exactly when an update was skipped. (If several optimizers share the scaler,
+# at least one of them skipped.) A disabled scaler always reports 1 and skips nothing.
 #
 # The goal: every window's gradient is within 1e-12 of the big batch's, and is clipped as a whole.
 # If a window's update is skipped, the scheduler doesn't step.
@@ -651,7 +651,7 @@ checks.lab06.exact_step(exact_step)
 # <details><summary>Hint 1: before anything runs</summary>
 #
 # Count the terms, refuse what is impossible, make the list of all `.grad`, and call `remember`.
-# `tensor.tensor_split(num_steps)` cuts into exactly that many parts.
+# `tensor.tensor_split(num_steps)` makes exactly that many parts.
 # </details>
 # <details><summary>Hint 2: restore</summary>
 #
@@ -802,9 +802,9 @@ for name, way in WAYS.items():
     print(f"same on both {same}, right {right}{note}")
 
 # %% [markdown] id="read-ways"
-# P is the bytes of the parameters. `no_sync` only around backward does nothing, because DDP decides
-# in *forward* whether backward will exchange gradients. The documentation says to put both inside.
-# The fifth way is silently wrong: each rank steps with its own gradient.
+# P is the parameters' size in bytes. `no_sync` only around backward does nothing, because DDP
+# decides in *forward* whether backward will exchange gradients. The documentation says to put both
+# inside. The fifth way is silently wrong: each rank steps with its own gradient.
 #
 # Next comes the divisor. An average over ranks is right only if all ranks have the same number of
 # targets. So count the targets of *all ranks*, with an all-reduce of one number before the first
@@ -863,21 +863,21 @@ checks.lab06.rank_step(rank_step)
 # </details>
 # <details><summary>Hint 2: where no_sync goes</summary>
 #
-# Each micro-batch runs forward and backward inside one context: `contextlib.nullcontext()`, which
-# does nothing, for the last, and `model.no_sync()` for the others.
+# Run each micro-batch's forward and backward inside one context: `model.no_sync()`, or for the last
+# `contextlib.nullcontext()`, which does nothing.
 # </details>
 # <details><summary>Hint 3: two scales</summary>
 #
 # Call backward on the micro-batch's loss sum, divided by the count of all ranks and multiplied by
-# `dist.get_world_size()`. For the loss that you return, leave out that factor, and sum over the
-# window and then over the ranks.
+# `dist.get_world_size()`. For the loss that you return, don't multiply; sum over the window and
+# then over the ranks.
 # </details>
 
 # %% [markdown] id="after-6-6"
 # ### On real ranks
 #
 # Each rank trains on eight of 6.3's sixteen lines, in two micro-batches. We compare the update with
-# your `exact_step` in one process; they differ only by rounding.
+# your `exact_step`'s in one process; they differ only by rounding.
 
 
 # %% id="real-step"
@@ -912,7 +912,7 @@ two.stop()
 # %% [markdown] id="gpu"
 # ## On a GPU
 #
-# Never graded: these cells run float16 with a `GradScaler` on the GPU, and measure the peak for one
+# This ungraded cell runs float16 with a `GradScaler` on the GPU, and measures the peak for one
 # effective batch, first whole and then in eight micro-batches.
 
 # %% id="gpu-scaled"
@@ -931,5 +931,5 @@ if torch.cuda.is_available():
 
 # %% [markdown] id="end"
 # In this lab, each term's gradient was divided by the number of terms in the *update*. A
-# contrastive loss can't be divided like that, because it compares each sample with all others. Lab
-# 07 shows what to do then.
+# contrastive loss doesn't split into such terms, because it compares each sample with all others.
+# Lab 07 shows what to do then.

@@ -247,9 +247,9 @@ print(f"gradients off by up to {relative_error(seen, exact):.0%} of their norm")
 # Embed all rows, one micro-batch at a time. The goal: no graph is ever built, not even for a single
 # micro-batch, and each further micro-batch raises the peak only by its embeddings.
 #
-# Before each run of the tower, call `remember(tower)` and keep what it returns, the run's *moment*.
-# It can restore the random state and the buffers that the run started from. You write `remember` in
-# 7.5.
+# Before each run of the tower, call `remember(tower)` and keep the *moment* that it returns. A
+# moment can restore the random state and the buffers that the run started from. You write
+# `remember` in 7.5.
 
 
 # %% id="answer-7-2"
@@ -399,7 +399,7 @@ checks.lab07.push(push)
 # %% [markdown] id="hints-7-4"
 # <details><summary>Hint 1: which rows</summary>
 #
-# `gradients.split([5, 3, 1])` cuts at given sizes.
+# `gradients.split([5, 3, 1])` returns parts of these sizes.
 # </details>
 # <details><summary>Hint 2: backward from a tensor</summary>
 #
@@ -407,7 +407,7 @@ checks.lab07.push(push)
 # </details>
 # <details><summary>Hint 3: the factor</summary>
 #
-# Don't divide: the loss already took the mean over all rows.
+# Don't divide: the loss already averages over all rows.
 # </details>
 #
 # Here are the three stages in sequence:
@@ -449,8 +449,8 @@ for dtype in (torch.float32, torch.float64):
 # step of a power iteration.
 #
 # Dropout draws different masks for one batch of 64 than for four of 16. So our reference,
-# `one_graph`, also runs the towers on one micro-batch at a time, but keeps *all* graphs until the
-# loss has been computed.
+# `one_graph`, also runs the towers on one micro-batch at a time, but keeps *all* graphs until
+# backward.
 #
 # **Predict.** Dropout drops one element in ten, with different masks in the second pass than in the
 # first. How large is the gradient's error? Write a share of the gradient's norm, such as `0.3`.
@@ -493,10 +493,10 @@ print(f"spectral norm: off by {forgotten['spectral norm']:.0e}")
 
 # %% [markdown] id="read-moments"
 # Two kinds of state change between the passes: the **random state**, of the CPU and of the tower's
-# GPUs, and the **buffers** (power iterations, moving averages, counters). Each run of the second
-# pass must start from the state in which the first pass's run started, and afterwards put back the
-# state that it found. The functions below read and write the random state. Your answer has two
-# blanks: replace both `raise` lines.
+# GPUs, and the **buffers** (power iterations, moving averages, counters). Start each micro-batch's
+# second run from the state in which its first run started, and afterwards put back the state that
+# you found. The functions below read and write the random state. Your answer has two blanks:
+# replace both `raise` lines.
 
 
 # %% id="given-rng"
@@ -588,11 +588,11 @@ for name, tower in kinds.items():
 #
 # Now put the stages together into `cached_backward(...)`, which a training loop calls between
 # `zero_grad` and `step`. The goal: each row goes through its tower exactly twice, and a larger
-# batch raises the peak only by embeddings, their gradients and moments.
+# batch raises the peak only by moments, embeddings and their gradients.
 #
 # Before anything runs, refuse what can't be exact: a BatchNorm in training mode normalizes with a
-# micro-batch's statistics. Whether the loss is finite shows only after the first pass, which has
-# changed random state and buffers. If the loss isn't finite, restore them.
+# micro-batch's statistics. The loss is known only after the first pass, which has changed random
+# state and buffers. If the loss isn't finite, restore them.
 
 
 # %% id="given-undone"
@@ -775,7 +775,7 @@ print(f"same gradient: {relative_error([seen], [exact]) < 1e-5}")
 # %% [markdown] id="gpu"
 # ## On a GPU: CLIP itself
 #
-# Never graded: these cells run the published CLIP, with random weights.
+# These ungraded cells run the published CLIP, with random weights.
 
 
 # %% id="gpu-parts"

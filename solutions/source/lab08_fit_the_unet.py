@@ -284,15 +284,15 @@ columns = {
 pd.DataFrame(columns).rename_axis("images at once")
 
 # %% [markdown] id="read-8-2"
-# Each halving saves less than the one before, so some of the memory doesn't depend on the number of
-# images.
+# Halving the micro-batch never halves the peak, so some of the memory doesn't depend on the number
+# of images.
 #
 # ## 8.3 The floor
 #
 # Difficulty 2/5 · importance 4/5 · 15 minutes
 #
 # Parameters, buffers, gradients, optimizer state and one sample are the *floor*: neither
-# micro-batches nor segments remove a byte of it. Why compute it? A cap below it raises an error
+# micro-batches nor segments remove a byte of it. Why compute it? Too low a cap raises an error
 # anyway, but perhaps in the middle of an update, as in the next cell. There AdamW uses `foreach`,
 # the default on GPUs: it updates all parameters at once, with temporaries as large as the
 # parameters. Forward and backward fit, but `step()` fails.
@@ -419,7 +419,7 @@ pd.DataFrame(columns)
 # Difficulty 3/5 · importance 4/5 · 12 minutes
 #
 # The second lever is checkpointing. diffusers' switch, `unet.enable_gradient_checkpointing()`,
-# makes segments of nearly all residual blocks. Instead, you choose among five larger blocks, by
+# makes nearly every residual block a segment. Instead, you choose among five larger blocks, by
 # their prices. `recomputing` is a context manager like the one you wrote in 5.1.
 
 
@@ -684,9 +684,9 @@ with memory.capped(CAP, model=victim) as cap:
 {moment: Bytes(size) for moment, size in held.items()}
 
 # %% [markdown] id="goal-8-6"
-# Inside the `except` clause the memory is still full, so retry after it. The goal: the update
-# equals one that started with the right micro-batch, including dropout on the CPU. If nothing fits,
-# leave everything as it was. (You needn't restore buffers, such as BatchNorm's averages, or a GPU's
+# Inside the `except` clause the memory is still full, so retry after it. The goal: even with CPU
+# dropout, the update equals one that started with the right micro-batch. If nothing fits, leave
+# everything as it was. (You needn't restore buffers, such as BatchNorm's averages, or a GPU's
 # random state.)
 
 
@@ -845,8 +845,8 @@ plots.image_rows(rows, title="Digits: from the data, drawn before and after trai
 # %% [markdown] id="gpu-text"
 # ## On a GPU
 #
-# Never graded: the same functions run a larger U-Net, under a cap that PyTorch's allocator
-# enforces: an eighth of the card, or 2 GiB if that is less. First, how many images fill your GPU?
+# This part is never graded. The same functions run a larger U-Net under a cap that PyTorch's
+# allocator enforces: an eighth of the card, at most 2 GiB. First, how many images fill your GPU?
 
 # %% id="gpu-unet"
 # NBVAL_IGNORE_OUTPUT

@@ -18,12 +18,12 @@
 #
 # | exercise | cases | points |
 # |---|---|---|
-# | 9.1 | A a GPT that does not learn, B a schedule in an LSTM | 3 |
-# | 9.2 | C a diffusion U-Net, D a ResNet | 3 |
-# | 9.3 | E frozen embeddings, F a library's ViT | 3 |
-# | 9.4 | G a validation loop, H ragged rows | 3 |
-# | 9.5 | I a ViT that dies in backward | 2 |
-# | 9.6 | J a run that dies in its first update | 2 |
+# | 9.1 | A: a GPT that does not learn; B: a schedule in an LSTM | 3 |
+# | 9.2 | C: a diffusion U-Net; D: a ResNet | 3 |
+# | 9.3 | E: frozen embeddings; F: a library's ViT | 3 |
+# | 9.4 | G: a validation loop; H: ragged rows | 3 |
+# | 9.5 | I: a ViT that dies in backward | 2 |
+# | 9.6 | J: a run that dies in its first update | 2 |
 #
 # Write each answer into its `# exercise` cell; helper functions, imports and constants may go into
 # your own cells above it. Chapters 04 to 13 and labs 01 to 08 prepare you for this lab. The
@@ -289,7 +289,7 @@ checks.lab09.changed_in_between(changed_in_between)
 # <details><summary>Hint 3: case B</summary>
 #
 # The values that a checkpointed function reads must not change before backward. So read the scale
-# once, into a name that never changes.
+# once, into a variable that never changes.
 # </details>
 #
 # ## 9.2 Running twice leaves a trace
@@ -428,8 +428,8 @@ checks.lab09.repeated_work(repeated_work)
 # <details><summary>Hint 3: a different fix for case D</summary>
 #
 # If a running mean moves twice by the share s, it moves by 1 - (1 - s)² in total. Choose s so that
-# the total equals the momentum. Do this only for checkpointed layers, since only they move twice,
-# and restore the momentum afterwards.
+# the total equals the momentum. Do this only for checkpointed layers, since only their means move
+# twice, then restore the momentum.
 # </details>
 #
 # ## 9.3 Parts without gradients, or without checkpoints
@@ -547,9 +547,9 @@ checks.lab09.untrained_parts(untrained_parts)
 #
 # The goal: G returns the same mean, as a float. It leaves no byte behind, and its peak is no higher
 # than for one batch without a graph. The model's mode doesn't change, and batches may differ in
-# shape. H computes the loss and the gradient of the whole window as one batch, even if some labels
-# are -100, or all labels of a micro-batch. Only one micro-batch runs at a time, and only its graph
-# is in memory.
+# shape. H computes the loss and the gradient of the whole window as one batch, even if some labels,
+# or all of a micro-batch's, are -100. Only one micro-batch runs at a time, and only its graph is in
+# memory.
 
 
 # %% id="broken-g"
@@ -650,9 +650,9 @@ checks.lab09.memory_and_windows(memory_and_windows)
 # **Case I.** "My ViT didn't fit, so I put a checkpoint around it. Forward is cheap now, but the run
 # still dies in backward."
 #
-# `CAP_I` is the size of this small model's GPU: `memory.capped` raises the error that such a GPU
-# would raise. `snapshot` lists the tensors in memory when a call dies, or else at its peak: for
-# each operation, how many it created, and their bytes.
+# `CAP_I` is the memory of an imagined GPU: `memory.capped` raises the error that such a GPU would
+# raise. `snapshot` lists the tensors in memory when a call dies, or else at its peak: for each
+# operation, how many it created, and their bytes.
 #
 # The goal: the gradients equal the plain model's, each block runs twice, and the peak is at most
 # 1.5 times the peak with a checkpoint around each block.
@@ -828,7 +828,7 @@ checks.lab09.died_in_update(died_in_update)
 # </details>
 # <details><summary>Hint 3: the fix</summary>
 #
-# Give AdamW only the head's parameters. `requires_grad_(False)` for all others saves their
+# Give AdamW only the head's parameters. `requires_grad_(False)` for all others avoids their
 # gradients too.
 # </details>
 #
@@ -902,5 +902,5 @@ claims.Verdicts(
 # %% [markdown] id="end"
 # ## More such runs
 #
-# About thirty such scripts, with the reports they come from, are in the
+# About forty such scripts, with the reports they come from, are in the
 # [gallery](../course/14b_gallery.ipynb).

@@ -321,9 +321,9 @@ checks.lab10.fused_loss(fused_loss)
 # </details>
 # <details><summary>Hint 2: sums</summary>
 #
-# Use one tensor of zeros for each trained weight, and `+=`. Concatenate the rows' gradients. If a
-# variable still refers to the last chunk's gradients when the next ones are computed, they stay in
-# memory, so add them in a separate function. `ctx.save_for_backward` takes tensors and None.
+# Use one tensor of zeros for each trained weight, and `+=`. Concatenate the rows' gradients. A
+# variable that still refers to a chunk's gradients keeps them in memory while the next are
+# computed, so add them in a separate function. `ctx.save_for_backward` takes tensors and None.
 # </details>
 # <details><summary>Hint 3: the gradient that arrives</summary>
 #
@@ -332,7 +332,7 @@ checks.lab10.fused_loss(fused_loss)
 # </details>
 # <details><summary>Hint 4: the second gradient</summary>
 #
-# In backward gradients are off, unless the caller set `create_graph=True`;
+# In backward, gradients are off unless the caller set `create_graph=True`;
 # `torch.is_grad_enabled()` tells you. `once_differentiable` isn't enough: it notices only an
 # arriving gradient that itself has a graph.
 # </details>
@@ -349,8 +349,8 @@ pd.DataFrame(rows, index=peaks).round(1)
 #
 # Difficulty 3/5 · importance 5/5 · 12 minutes
 #
-# Batches are ragged: padding tokens have the target `IGNORED`, and in fine-tuning prompt tokens
-# have it too. The mean is over the tokens that count, in the whole window if there are several
+# Batches are ragged: padding tokens have the target `IGNORED`, and in fine-tuning, so do prompt
+# tokens. The mean is over the tokens that count, in the whole window if there are several
 # micro-batches. `loss_sum` returns a sum of losses. It can't handle ignored tokens, so pass it only
 # those that count, which also saves matmuls. The goal: compute the window's exact mean, even if a
 # micro-batch has no token that counts. Then that micro-batch's loss is 0, and so are all its
@@ -481,7 +481,7 @@ checks.lab10.head_loss(head_loss)
 # %% [markdown] id="hints-10-5"
 # <details><summary>Hint 1: what you have</summary>
 #
-# `mean_over_counted` needs a `loss_sum`. `fused_loss` becomes one if you fix its arguments
+# `mean_over_counted` needs a `loss_sum`. `fused_loss` becomes one if you bind its arguments
 # `chunk_of`, `chunk` and `head.parameters()` (first the matrix, then the bias if there is one).
 # </details>
 # <details><summary>Hint 2: a new chunk_of</summary>
@@ -636,8 +636,8 @@ print(f"{chunks} chunks{beside(guess, chunks)}")
 # %% [markdown] id="gpu-text"
 # ## On a GPU
 #
-# Never graded: your functions run unchanged, with Llama's head if it fits and a smaller head
-# otherwise.
+# This ungraded cell runs your functions unchanged, with Llama's head if it fits, otherwise a
+# smaller one.
 
 # %% id="gpu"
 # NBVAL_IGNORE_OUTPUT
