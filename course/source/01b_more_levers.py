@@ -379,7 +379,7 @@ pd.DataFrame(ledger).T.map(human_bytes)
 # %% [markdown] id="one-state"
 # *Training* in FP8 is different. Matmuls round their inputs to 8 bits, and autograd keeps those.
 # Norms, softmax, the residual stream and the weights that the optimizer updates stay in 16 or 32
-# bits. So FP8 training saves time and activations, not weights (08c).
+# bits. So FP8 training cuts time and activations, not weights (08c).
 #
 # ## One state
 #

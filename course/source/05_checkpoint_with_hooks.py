@@ -621,7 +621,7 @@ figures.lifetimes({"none": measured(), **theirs})
 # Long thin bars are inputs that wait, and each pink triangle is a recomputed segment. At any
 # moment, forward's tensors take the waiting bars and one triangle. The nested plan has fewer
 # waiting bars than the per-block plan, and no larger triangles. But most of its blocks run forward
-# a third time: early stop spares only the last block of each segment.
+# a third time: early stop skips only the last block of each segment.
 #
 # ## Side by side
 #
@@ -795,12 +795,12 @@ your_run.apply("05", hidden_of=hidden_of)
 # ## On paper
 #
 # **1.** The last tensor that a block saves is made in the last tenth of the block's FLOPs. How much
-# arithmetic can early stop spare?
+# arithmetic can early stop skip?
 #
 # <details><summary>Answer</summary>
 #
-# It spares what comes after that tensor: less than a tenth of the block's forward. If the tensor is
-# the block's last result, like a dropout mask, that's nothing.
+# It skips what comes after that tensor: less than a tenth of the block's forward. If the block's
+# last operation makes it, like a dropout mask, that's nothing.
 # </details>
 #
 # **2.** How much do the inputs of 24 blocks take in float32, at 12 x 1024 tokens of width 1024?

@@ -586,7 +586,7 @@ def hidden_of(model, tokens):
 your_run.apply("06c", hidden_of=hidden_of)
 
 # %% [markdown] id="your-run-read"
-# The plan keeps no block whole: a block's first 6 units spare 12 of the 20 that run again, the next
+# The plan keeps no block whole: a block's first 6 units save 12 of the 20 that run again, the next
 # 9 only 8. With `to="my_train.py"`, the plan goes into your script.
 #
 # ## On paper

@@ -331,8 +331,8 @@ table.rename_axis(["checkpoints", "compiled"]).round(1)
 # With checkpoints and the whole step compiled, one of OpenCLIP's authors saw 2.3 times the
 # uncompiled peak on a GPU ([pytorch#193193](https://github.com/pytorch/pytorch/issues/193193),
 # PyTorch 2.13.0). The rows below come from such a step on a CPU
-# (`course/recorded/make/compiled.py`). The default compiler generated code, and the profiler
-# counted bytes.
+# (`course/recorded/make/compiled.py`). The default backend generated code, and the profiler counted
+# bytes.
 #
 # **Predict.** By what factor does compiling the step raise the peak in these rows, with PyTorch
 # 2.13.0?

@@ -280,9 +280,9 @@ pd.DataFrame(distances).T.map("{:.0e}".format)
 #
 # <details><summary>Where the bound comes from</summary>
 #
-# A sum of $n$ terms is rounded $n$ times, each time by at most a share $u$, half of the type's
-# epsilon. Some roundings go up and some down, so their sum grows with $\sqrt n$, not with $n$.
-# Higham and Mary (2019) prove such bounds for independent roundings. Our rule of thumb follows
+# A sum of $n$ terms is rounded $n$ times, each with a relative error of at most $u$, half the
+# type's epsilon. Some roundings go up and some down, so their sum grows with $\sqrt n$, not with
+# $n$. Higham and Mary (2019) prove such bounds for independent roundings. Our rule of thumb follows
 # theirs. Two orders of adding differ by less than this share of the sum of the terms' absolute
 # values:
 #
@@ -314,7 +314,7 @@ verdict(big_batch, forgot, make=in_float64, differs="gradients")
 #
 # A *window* is the micro-batches of one update. Split 517 images of digits into micro-batches of
 # 64: that makes nine, the last with five images. With four accumulation steps there are two full
-# windows, and this last micro-batch is left over. Many notebooks publish the loop below. **What
+# windows, and this last micro-batch is left over. Many notebooks use the loop below. **What
 # does it do with the last five images?**
 
 # %% id="published-epoch"

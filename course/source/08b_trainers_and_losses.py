@@ -205,9 +205,9 @@ for how in (collate, collate_masked):
 #
 # A mixture of experts has a second loss, which balances its routers. The model adds it after the
 # division, so **the `Trainer` adds the whole second loss in each micro-batch**. Four accumulation
-# steps give it four times its weight (Mixtral, transformers 5.23.0). So divide that weight,
-# `router_aux_loss_coef`, by the steps. TRL's DPO trainer does that, but its
-# optional `sft` loss is a mean of means (TRL 1.16.0).
+# steps give it four times its weight (Mixtral, transformers 5.23.0). So divide
+# `router_aux_loss_coef` by the number of steps. TRL's DPO trainer does that, but its optional `sft`
+# loss is a mean of means (TRL 1.16.0).
 #
 # Before you trust a trainer with your own model, compare one window's gradient with one big
 # batch's.

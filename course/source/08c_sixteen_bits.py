@@ -260,10 +260,10 @@ plots.training_curves(
 
 # %% [markdown] id="read-stalled"
 # With rounding to nearest, the loss stalls: most updates are lost, and for the same weights each
-# time. A smaller learning rate makes this worse. Stochastic rounding and Kahan learn as float32
-# does. Stochastic rounding takes no extra memory, but makes each run depend on the random state.
-# Kahan adds a 2-byte remainder to each weight. That is 4 bytes in all, as in float32, but the copy
-# that forward and backward use still takes only 2.
+# time. A smaller learning rate makes this worse. Stochastic rounding and Kahan match float32.
+# Stochastic rounding takes no extra memory, but makes each run depend on the random state. Kahan
+# adds a 2-byte remainder to each weight. That is 4 bytes in all, as in float32, but the copy that
+# forward and backward use still takes only 2.
 #
 # Float32 weights under autocast avoid all this. But transformers 5 loads weights in their file's
 # type, often bfloat16, and `bf16=True` doesn't change that. Load with `dtype=torch.float32`, and

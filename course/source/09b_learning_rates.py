@@ -288,7 +288,7 @@ pd.Series(rows).unstack(0)[list(lengths)].round(3)
 # ## How fast does BatchNorm forget?
 #
 # BatchNorm keeps a running mean and variance for `eval()`. Every *forward* updates them by
-# `running = 0.9 * running + 0.1 * of this batch`, and an accumulated update has many forwards.
+# `running = 0.9 * running + 0.1 * batch`, and an accumulated update has many forwards.
 # **After one update, how much is left of the old running mean?** The cell below sets the old mean
 # to a million, so that you can read off its share.
 

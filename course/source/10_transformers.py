@@ -147,8 +147,8 @@ plots.ledger_bars(ledgers, title=f"GPT-2 with the Trainer, {device.describe(wher
 #
 # With Accelerate you keep your own loop. `backward` divides the loss, and within `accumulate`,
 # `optimizer.step()` acts only at every fourth micro-batch and at the end of an epoch. (Accelerate
-# divides a shorter last window by four too, so it counts too little; the Trainer divides by the
-# actual number.) We repeat the last of the four ways, micro-batches with checkpointing.
+# divides a shorter last window by four too, so that window is underweighted; the Trainer divides by
+# the actual number.) We repeat the last of the four ways, micro-batches with checkpointing.
 #
 # **Write.** The loop, five lines: each batch runs inside `accumulate`. Its peak must equal the
 # Trainer's, or be a little lower.

@@ -224,7 +224,7 @@ claims.Verdicts(
 # %% [markdown] id="bert"
 # ## BERT-Large: 24, 8, 5 GB?
 #
-# The same text claims that 16 sequences of 512 tokens take 24 GB at once, 8 GB as 4 x 4, and 5 GB
+# The same text claims that 16 sequences of 512 tokens at once take 24 GB, 8 GB as 4 x 4, and 5 GB
 # as 4 x 4 with checkpointing. To predict 4 x 4, we add the gradients to the peak of one micro-batch
 # of 4.
 
@@ -275,9 +275,9 @@ claims.Verdicts(
 #
 # ## Switches that say nothing
 #
-# - **open_clip's ResNet towers** ignore their switch, `set_grad_checkpointing`. If a timm tower has
-#   no such method, open_clip only logs a warning; timm itself raises an `AssertionError` (open_clip
-#   3.3.0, timm 1.0.31).
+# - **open_clip's ResNet towers** ignore their switch, `set_grad_checkpointing`. If a timm tower
+#   can't checkpoint, open_clip only logs a warning; timm itself raises an `AssertionError`
+#   (open_clip 3.3.0, timm 1.0.31).
 # - **timm's switch** also works in `eval()`, unlike transformers'.
 # - **peft's `prepare_model_for_kbit_training`** expects a quantized model. Given a bfloat16 one, it
 #   casts the weights to float32 and leaves checkpointing off, without a warning (peft 0.21.2).

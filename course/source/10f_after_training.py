@@ -184,8 +184,8 @@ plots.ledger_bars(
 
 # %% [markdown] id="read-ledgers"
 # GRPO on a 1.7-billion-parameter model doesn't fit on an 80 GiB card. Rollout and log-probabilities
-# fit, but not the update, with the engine's cache and the logits of four answers (both yellow).
-# Neither has to be in memory then.
+# fit. The update doesn't: it holds the engine's cache and the logits of four answers (both yellow),
+# and needs neither.
 #
 # ## The engine sleeps
 #
@@ -372,8 +372,8 @@ print("MiB by number of answers")
 pd.DataFrame.from_dict(table, orient="index", columns=columns)
 
 # %% [markdown] id="read-liger"
-# - The A100's peaks are about the same few MiB above our predictions: cuBLAS's workspace.
-# - The column *by `usual`* has the same arithmetic and needs less memory. Each model's logits are
+# - Every A100 peak exceeds our prediction by about the same few MiB: cuBLAS's workspace.
+# - The column *by `usual`* does the same arithmetic and needs less memory. Each model's logits are
 #   freed when its `usual` call returns. In the two columns before it, the logits are local
 #   variables of the loss, so the policy's logits stay while the reference's are computed.
 # - In chunks, the peak is mostly tensors as large as a head: the four heads, a gradient, and sums

@@ -571,8 +571,8 @@ show(ways)
 # ```
 #
 # This is torchtitan's order: checkpoint, compile, shard. Backward gathers a block once, recomputes
-# it, differentiates it, and drops its weights, so checkpointing sends nothing more
-# ([13d](13d_fsdp2_in_full.ipynb) draws and counts it). The next cell's two rows are in the
+# it, differentiates it, and drops its weights, so checkpointing sends nothing extra
+# ([13d](13d_fsdp2_in_full.ipynb) draws and counts it). The next cell measures two rows of the
 # chapter's last table.
 
 # %% id="fsdp-levers"

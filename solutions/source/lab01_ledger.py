@@ -406,7 +406,7 @@ plots.ledger_bars(bars, title="Llama-2-7B between two steps", cards_gib=(16, 24,
 #
 # - **Backward.** It uses the saved tensors from the last to the first, and frees each after its
 #   use. While it uses one, memory holds: (a) that tensor and all others still saved; (b) two
-#   activation gradients, one arriving and one leaving, which we assume to be as large as that
+#   activation gradients, one arriving and one leaving, each assumed to be as large as that
 #   tensor; (c) the weights' gradients of that tensor's module and of all modules after it.
 # - **The update.** All gradients are in memory. AdamW (`foreach`) makes temporaries as large as all
 #   gradients together; SGD without weight decay makes none.

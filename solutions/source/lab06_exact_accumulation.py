@@ -596,7 +596,7 @@ def remember(model):
 # `set_to_none=False` it would fill the old tensors with zeros.)
 #
 # The goal: an update of GPT, ViT or U-Net, with SGD or AdamW, is within 1e-12 of the whole batch's
-# update, and in float32 within the error of summation. A failed step leaves nothing behind.
+# in float64, and within summation error in float32. A failed step leaves nothing behind.
 
 
 # %% id="answer-6-5"
