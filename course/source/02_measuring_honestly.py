@@ -503,8 +503,8 @@ plots.ledger_bars(
 )
 
 # %% [markdown] id="library-adds"
-# The course's own meter also looks back when the step is over: what was freed before backward was
-# temporary, and what a checkpoint's second run made is `recomputed`. It notes phase, module,
+# When the step is over, the course's own meter reclassifies: what was freed before backward counts
+# as temporary, what a checkpoint's second run made as `recomputed`. It notes phase, module,
 # operation and line of code, reads CUDA's allocator too, and works on tensors without memory
 # (`memory.predict`).
 #

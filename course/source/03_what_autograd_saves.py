@@ -42,7 +42,7 @@ torch.set_num_threads(1)  # small tensors: more threads would wait for each othe
 # three sums for a GPT of twelve layers?
 #
 # **Write.** `packed`. `saved_tensors_hooks(pack, unpack)` is a context; here `unpack` returns what
-# it gets. Further down your count and the library's must agree to the byte.
+# it gets. Below, your count and the library's must agree to the byte.
 
 
 # %% id="by-hand"

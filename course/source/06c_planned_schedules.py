@@ -74,8 +74,9 @@ figures.boundary_puzzle([6])
 # `inputs[i]` units of memory. If the block is *kept*, the tensors for its backward take `saved[i]`
 # units, its output included. The first block's input is in memory anyway.
 #
-# There are only two ways to begin: keep block 0, or drop a segment, which ends before the last
-# block. Here are three beginnings for blocks 0 to 11, with the room as a bar:
+# A schedule begins in one of two ways: it keeps block 0, or it drops a segment from block 0 on,
+# which ends before the last block. Here are three examples for blocks 0 to 11, with the memory as a
+# bar:
 #
 # ```text
 # keep 0        | saved[0]  | best of 1 to 11 |

@@ -733,9 +733,8 @@ table.round(2)
 # `checkpoint`. It restores the random state for you, but not buffers, such as spectral norm's (lab
 # 07). Write the two passes yourself if the loss is computed on another device.
 #
-# "Larger effective batches are particularly good for contrastive learning" is true only with a
-# condition: what helps is the larger *pool of negatives*, and plain accumulation doesn't enlarge
-# it.
+# "Larger effective batches are particularly good for contrastive learning" needs a qualification:
+# what helps is the larger *pool of negatives*, and plain accumulation doesn't enlarge it.
 #
 # ## Verdicts
 

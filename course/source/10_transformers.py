@@ -495,8 +495,8 @@ for images, kernel in ((32, "eager"), (32, "sdpa"), (96, "sdpa")):
 shown(vit).T
 
 # %% [markdown] id="read-vit"
-# 58 % is fair for 32 images in float32 with PyTorch's default AdamW: it is between what the two
-# kernels save. The source also says that checkpointing raises the batch from 32 to 96. That is
+# 58 % is fair for 32 images in float32 with PyTorch's default AdamW: it is between the savings with
+# the two kernels. The source also says that checkpointing raises the batch from 32 to 96. That is
 # true, since 96 images with checkpointing take less memory than 32 without it.
 #
 # For Llama-2-7B the source says "batch 1 to 4, saves 71 %" on an 80 GB card. We try four sequences

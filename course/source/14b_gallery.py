@@ -1454,7 +1454,7 @@ show(middle_forgotten)
 # %% [markdown] id="tables-text"
 # ## The tables
 #
-# The last column names the script above and the instrument that shows its fault. It also links to
+# The last column names each case's script and the instrument that shows the fault. It also links to
 # bug reports, if there are any, and lists the versions in which the course has seen the fault.
 
 

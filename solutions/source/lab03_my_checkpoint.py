@@ -1006,6 +1006,6 @@ if torch.cuda.is_available():
         print(f"{name:<12}{peak_bytes(call):>10}, gradients off by {far:.0e}")
 
 # %% [markdown] id="end"
-# PyTorch's checkpoint also supports `torch.compile` and the reentrant form. In yours, autograd also
-# keeps tensors inside lists, and BatchNorm counts a batch only once. From here on the course uses
-# PyTorch's.
+# PyTorch's checkpoint also supports `torch.compile` and the reentrant form. In yours, autograd
+# saves arguments nested in lists, and BatchNorm counts a batch only once. From here on the course
+# uses PyTorch's.

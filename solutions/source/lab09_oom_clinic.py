@@ -429,7 +429,7 @@ checks.lab09.repeated_work(repeated_work)
 #
 # If a running mean moves twice by the share s, it moves by 1 - (1 - s)² in total. Choose s so that
 # the total equals the momentum. Do this only for checkpointed layers, since only their means move
-# twice, then restore the momentum.
+# twice. Restore the momentum afterwards.
 # </details>
 #
 # ## 9.3 Parts without gradients, or without checkpoints
