@@ -120,12 +120,12 @@ def test_what_its_blocks_need_is_what_a_step_needed_on_an_h200():
     assert sum(low <= share <= high for share in shares) > 0.9 * len(shares)
 
 
-def test_of_a_small_run_nvidia_smi_shows_at_most_a_fiftieth_more_than_is_said():
+def test_of_a_small_run_nvidia_smi_shows_what_is_said():
     rows = [row for row in read("whole_runs") if row["kind"] == "driver" and row["placed"]]
     for row in (small := [row for row in rows if int(row["predicted"]) < GIB]):
         placed, room = Placed(1, int(row["placed"])), Room.of(row["card"])
         low, high = Verdict(int(row["predicted"]), room, placed=placed).takes
-        assert low < int(row["published"]) < 1.02 * high  # eight of the ten below `high`
+        assert low < int(row["published"]) < high
     assert len(small) == 10
     assert Room.of("t4").card.context == 40 * 1536 * 2 * KIB  # of 1024 threads each
 
