@@ -26,7 +26,6 @@ from tutorial_lib.school import bootstrap
 from tutorial_lib.school.commands import main as command_line
 from tutorial_lib.units import MIB
 
-# PyTorch 2.10 takes other kernels there: flash attention, and one that asks for 1 MiB more.
 TRANSIENT_WORKSPACES = version("torch") >= "2.15"
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -644,8 +643,9 @@ def test_a_trainer_runs_and_the_peak_names_its_line(succeed):
     ],
 )
 def test_a_recipe_of_2026_takes_what_is_predicted_or_is_refused_by_name(
-    emulate, name, card, workspaces
+    emulate, name, card, workspaces, monkeypatch
 ):
+    monkeypatch.setenv("TORCH_CUBLASLT_UNIFIED_WORKSPACE", "1")  # as 2.13 does
     script = f"""
         import sys, torch
         sys.path.insert(0, {str(ROOT / "tests")!r})

@@ -152,6 +152,7 @@ def _environment(card: Card, torch: build.CudaTorch, library: Path, out: Path) -
     }
     joined = {name: os.pathsep.join(filter(None, parts)) for name, parts in paths.items()}
     variables = {
+        "CUDA_VISIBLE_DEVICES": "0",  # even if real GPUs are hidden
         "TUTORIAL_EMULATED_CARD": card.as_text(),
         "TUTORIAL_EMULATED_OUT": str(out),
         "TRITON_LIBCUDA_PATH": str(library),
