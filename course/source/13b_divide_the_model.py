@@ -227,9 +227,10 @@ pd.DataFrame(table).T.rename_axis(columns="on ranks 0 to 3")
 # optimizer's step.
 #
 # **Inside a stage use `use_reentrant=False`.** The first stage's input requires no gradient, so
-# with a reentrant checkpoint every gradient is None, and no error is raised. A zero-bubble schedule
-# (below) computes the gradients of inputs and of weights in two runs of autograd, so a checkpoint
-# recomputes twice (PyTorch 2.13.0 and 2.15.0).
+# with a reentrant checkpoint every gradient is None (with PyTorch 2.11, every gradient of the first
+# stage), and no error is raised. A zero-bubble schedule (below) computes the gradients of inputs
+# and of weights in two runs of autograd, so a checkpoint recomputes twice (PyTorch 2.13.0 and
+# 2.15.0).
 #
 # ## Why do a pipeline's ranks wait?
 #

@@ -1312,7 +1312,7 @@ def flag_left_out(cured):
 
 
 # %% id="per-sample"
-@case(45, FLAG, ERROR, ("RuntimeError.*saved tensor hooks", NOTHING_RAISED),
+@case(45, FLAG, ERROR, ("RuntimeError.*(saved tensor hooks|vmap over)", NOTHING_RAISED),
       reports="pytorch/pytorch#165880 pytorch/pytorch#141845",
       symptom="per-sample gradients: `torch.func` does not support saved tensor hooks",
       cause="the checkpoint is made of such hooks, which `grad`, `vjp` and `jacrev` "
