@@ -23,7 +23,8 @@ DIFFER = {
     "early exit": "the values decide how many layers run",
     "sparse gradients, SparseAdam": "how many entries fall on one place",
 }
-REFUSED = {"jagged tensors"}
+# On PyTorch 2.10 transformers asks for addresses, which a predicted tensor has none of.
+REFUSED = {"jagged tensors", *(["Mixtral, float32"] if torch.__version__ < "2.11" else [])}
 ONLY = [pytest.param(name, marks=[] if name in QUICK else pytest.mark.weekly) for name in KINDS]
 
 
@@ -32,7 +33,7 @@ def test_a_foreign_step_is_predicted_as_it_is_measured(name):
     row = compared(name, track=name not in QUICK)
     assert isinstance(row.measured, int), row.measured
     if name in REFUSED:
-        assert re.search(r"foreign_models\.py, line \d+.* with memory\.measure", row.predicted)
+        assert re.search(r"\.py, line \d+.* with memory\.measure", row.predicted)
     elif name in DIFFER:
         assert isinstance(row.predicted, int), row.predicted
         assert row.verdict == "equal" or row.warned or name == "sparse gradients, SparseAdam"

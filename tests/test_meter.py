@@ -116,6 +116,8 @@ def in_a_region(function):
 )
 def test_a_compiled_part_is_measured_as_it_was_and_said(part, predicted, recwarn):
     compiled = lambda function: torch.compile(function, backend="eager")  # noqa: E731
+    if part == "budget" and not hasattr(torch.autograd.graph, "region_activation_memory_budget"):
+        pytest.skip("this PyTorch has no budget for a region")
 
     def make_step():
         model, x = Halves(), torch.randn(4, 8)

@@ -364,7 +364,7 @@ def recomputed_plainly(name):
     except torch.utils.checkpoint.CheckpointError:
         is_same = False
     except RuntimeError as error:
-        if "torch.func" in str(error):
+        if "torch.func" in str(error) or "vmap over" in str(error):  # the latter up to 2.11
             return "impossible"
         raise
     return "exact" if is_same else "another"

@@ -128,20 +128,22 @@ class Stage(nn.Module):
 
 @pytest.mark.parametrize("schedule", [ScheduleInterleaved1F1B, ScheduleInterleavedZeroBubble])
 @pytest.mark.parametrize("reentrant", [None, False, True])
-def test_checkpoints_in_a_pipeline(one_rank, schedule, reentrant):
+def test_checkpoints_in_a_pipeline(one_rank, schedule, reentrant, monkeypatch):
+    learns_backward = hasattr(PipelineStage, "_warmup_forward_vote")  # newer than 2.11
+    if reentrant and schedule is ScheduleInterleavedZeroBubble and not learns_backward:
+        pytest.skip("up to PyTorch 2.11 a reentrant checkpoint raises in this schedule")
+    # Up to 2.11 neighbours greet each other, which one process cannot.
+    monkeypatch.setattr(PipelineStage, "_get_init_p2p_neighbors_ops", lambda _: [])
     parts = [Stage(reentrant) for _ in range(2)]
     stages = [PipelineStage(part, i, 2, torch.device("cpu")) for i, part in enumerate(parts)]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of inputs that need no gradient
         schedule(stages, 4, loss_fn=F.mse_loss).step(torch.randn(8, 4), target=torch.randn(8, 4))
-    assert [part.layer.weight.grad is None for part in parts] == [reentrant is True] * 2
+    lost = [part.layer.weight.grad is None for part in parts]
+    assert lost == [reentrant is True, reentrant is True and learns_backward]
     once = 5  # four micro-batches, and one more to learn the shapes
-    if reentrant is not False:
-        assert parts[1].runs == once
-    elif schedule is ScheduleInterleaved1F1B:
-        assert parts[1].runs == once + 5
-    else:
-        assert parts[1].runs == once + 9
+    again = (4 if schedule is ScheduleInterleaved1F1B else 8) + learns_backward
+    assert parts[1].runs == once + (0 if reentrant is None or lost[1] else again)
 
 
 NEWER = pytest.mark.skipif(
@@ -157,7 +159,7 @@ def test_hooks_around_selective_checkpointing_see_nothing_of_what_it_saves(respe
     seen = []
 
     def pack(tensor):
-        seen.append(tensor.untyped_storage().data_ptr())
+        seen.extend([tensor.untyped_storage().data_ptr()] if tensor.numel() else [])
         return tensor
 
     with warnings.catch_warnings():
