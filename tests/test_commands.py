@@ -286,7 +286,7 @@ def test_fits_takes_the_largest_micro_batch_and_no_larger(capsys, folder):
     assert run(["predict", model, *words, "rtx-4090"]) == 0
     said = capsys.readouterr().out
     assert "that the NVIDIA GeForce RTX 4090 leaves to PyTorch" in said
-    assert "context  about 384 MiB of CUDA's own, taken off" in said
+    assert "context  about 384 MiB of CUDA's own, already subtracted" in said
     listed = report_of(capsys, "predict", model, *words[:-1], "--cards")["cards"]
     assert {"card", "fits", "share"} <= set(listed[0])
     assert run(["predict", model, *words[:-1], "--cards", "--torch", "1.12"]) == 0
@@ -298,7 +298,7 @@ def test_fits_takes_the_largest_micro_batch_and_no_larger(capsys, folder):
         assert 0 < seconds["from"] < seconds["to"] < 1
         assert words_of_it in seconds["rests_on"]
     assert run(["predict", model, *words[:-1], "--seconds", "h200"]) == 0
-    assert "for a step on the NVIDIA H200\n  rests on 103 steps" in capsys.readouterr().out
+    assert "for a step on the NVIDIA H200\n  rests on 118 steps" in capsys.readouterr().out
     half = [str(folder / "llama"), "--seq", "8", "--precision", "bf16-amp", "--fits"]
     fits = [report_of(capsys, "predict", *half, card)["verdict"]["fits"] for card in ("t4", "l4")]
     assert fits == ["close", "yes"]
@@ -332,7 +332,7 @@ def test_the_readmes_lines_for_an_engineer_run_as_they_stand(root, capsys, tiny)
         ("train.py:make", [], "has no function make: it has make_loss, make_step"),
         ("train.py:make_net", [], "returns a Linear, and nothing says what it is trained on"),
         ("train.py:make_net", [], "    model = Linear()"),
-        ("train.py:make_pair", [], "returns its optimizers in a list, and one is needed"),
+        ("train.py:make_pair", [], "returns its optimizers in a list, but one is needed"),
         ("train.py:make_nothing", [], "returns int: return step, model and optimizer"),
         ("train.py:make_sized", [], "has a parameter batch_size without a default: call it mic"),
         ("train.py:Own", [], "is the class Own, and nothing says what it is trained on."),
@@ -345,17 +345,17 @@ def test_the_readmes_lines_for_an_engineer_run_as_they_stand(root, capsys, tiny)
         ("nowhere.py:make_step", [], "There is no file"),
         ("nowhere.json", [], "There is no file"),
         ("", [], "has no config.json"),
-        ("torn.json", [], "no complete JSON"),
+        ("torn.json", [], "isn't complete JSON"),
         ("plain.json", [], "neither model_type (transformers) nor _class_name"),
         ("unknown.json", [], "does not know. Did you mean"),
-        ("remote.json", [], "needs code of its own repository"),
+        ("remote.json", [], "needs code from its own repository"),
         ("head.json", [], "is a LlamaForSequenceClassification; batches are known for"),
         ("diffusers.json", [], "is a PixArtTransformer2DModel of diffusers; batches are known"),
-        ("llama", ["--set", "layers=3"], "is no field of the configuration"),
+        ("llama", ["--set", "layers=3"], "isn't a field of the configuration"),
         ("llama", ["--set", "num_hidden_layers"], "has no value"),
         ("llama", ["--lora", "many"], "--lora r=8"),
         ("llama", ["--fits", "1KiB"], "One sample takes"),
-        ("llama", ["--fits", "gtx"], "'gtx' is no size in memory"),
+        ("llama", ["--fits", "gtx"], "'gtx' isn't a memory size"),
     ],
 )
 def test_what_cannot_be_a_model_is_one_sentence(capsys, folder, model, words, sentence):

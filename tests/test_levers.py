@@ -130,11 +130,21 @@ def test_a_linear_layer_is_one_launch_whatever_the_shape_of_its_rows(shape):
 def test_a_checkpoint_calls_three_hooks_for_each_saved_tensor():
     x, mark = torch.ones(2, requires_grad=True), lambda kept: kept
     mark.is_torchs = True  # as checkpoint marks its own hooks since 2.15
-    with Roofline(planning.Speed()) as roofline, Roofline(planning.Speed()) as inner:
+    waiting = planning.Speed(1e30, 1e30, 1e30, launch_seconds=0.0, hook_seconds=0.5)
+    with Roofline(planning.Speed()) as roofline, Roofline(waiting) as inner:
         checkpoint(torch.exp, x, use_reentrant=False).sum().backward()
         hooks = torch.autograd.graph.saved_tensors_hooks(pack_hook=mark, unpack_hook=abs)
         with hooks:
             x.exp()
     assert (roofline.hooks, inner.hooks, hooks.pack_hook.is_torchs) == (3 + 1, 3 + 1, True)
-    speed = planning.Speed(launch_seconds=1.0, hook_seconds=0.5)
-    assert (speed.longer(9.0, 7, 3), speed.longer(1.0, 7, 3)) == (9.0, 8.5)
+    assert inner.elapsed == pytest.approx(4 * 0.5)
+
+
+def test_a_device_waits_for_launches_and_these_do_not_wait_for_it():
+    speed = planning.Speed(10.0, 1.0, bytes_per_second=8.0, launch_seconds=2.0, hook_seconds=0.5)
+    small, large = torch.ones(1), torch.ones(8)  # they take 1 and 8 seconds
+    for order, ends in (((small,) * 3, 7.0), ((large, small, small), 12.0), ((small, large), 12.0)):
+        with torch.no_grad(), Roofline(speed) as roofline:
+            for tensor in order:
+                tensor.neg()
+        assert roofline.elapsed == ends

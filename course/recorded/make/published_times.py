@@ -6,7 +6,7 @@
 
 A row of `course/recorded/published_times.csv` has two published times (or rates) of one step, and
 what runs again: `again` is the share of the blocks' forward, 0 for none and 1 for all. The price
-is predicted in three ways: in FLOPs, by the roofline, and by the longer of that and the CPU's time.
+is predicted in three ways: in FLOPs, by the roofline, and by one whose operations the CPU launches.
 Where `recipe` names a model that the library builds, they are counted on it, without memory. Else
 FLOPs are those of chapter 06's rule: forward is a third of a step, or half of it where the weights
 are frozen.
@@ -37,7 +37,7 @@ Row = dict[str, str]
 # Forwards in a step that keeps everything.
 FORWARDS = {"all": 3, "lora": 2}
 NEAR = 5  # points
-OWN = ("measured", "flops", "roofline", "longer")
+OWN = ("measured", "flops", "roofline", "elapsed")
 TIMED = "NVIDIA H200", "NVIDIA H100 80GB HBM3"
 RATIO = "times the time"  # the unit of a row whose source gives a ratio alone
 # What is said of any model: "about 20 % slower" in transformers' guide, and a third by the rule.
@@ -66,7 +66,7 @@ def by_rule(row: Row) -> float:
 
 @functools.cache
 def costs(recipe: str, *speeds: Speed) -> list[list[float]]:
-    """Count a step's FLOPs, predict its seconds by each card's roofline, count launches and hooks.
+    """Count a step's FLOPs, predict its seconds without and with launches, and count these.
 
     Args:
         recipe: Its fields, as JSON.
@@ -78,7 +78,7 @@ def costs(recipe: str, *speeds: Speed) -> list[list[float]]:
         rooflines = [counting.enter_context(Roofline(speed)) for speed in speeds]
         step()
     flops = counter.get_total_flops()
-    return [[flops, each.seconds, each.launches, each.hooks] for each in rooflines]
+    return [[flops, each.seconds, each.elapsed, each.launches] for each in rooflines]
 
 
 def at_depth(recipe: dict[str, Any], depth: Any, speed: Speed) -> list[float]:
@@ -94,7 +94,7 @@ def at_depth(recipe: dict[str, Any], depth: Any, speed: Speed) -> list[float]:
 
 
 def sides(row: Row) -> list[list[float]]:
-    """Return FLOPs, roofline seconds, and with the CPU's: without and with what it pays for."""
+    """Return FLOPs, roofline seconds, and elapsed ones: without and with what it pays for."""
     chosen = {"optimizer": "adamw-fused", "overrides": {}} | json.loads(row["recipe"])
     depth, changed = chosen.pop("depth", None), chosen.pop("with", {})
     speed, found = SPEEDS.get(row["card"][:4], Speed()), []
@@ -103,7 +103,7 @@ def sides(row: Row) -> list[list[float]]:
         if float(share):
             blocks = at_depth(recipe | {"checkpointing": "per-block"}, depth, speed)
             side = [a + float(share) * (b - a) for a, b in zip(plain, blocks, strict=True)]
-        found.append([*side[:2], speed.longer(*side[1:])])
+        found.append(side[:3])
     return found
 
 
@@ -127,21 +127,19 @@ def own() -> Iterator[dict[str, str]]:
             checkpointed = f"{key}, per-block"
             if not took or not seconds.get(checkpointed):
                 continue
-            speed = speeds[place]
             plain, again = (
                 costs(json.dumps(rows[name]["recipe"]), *speeds)[place]  # one run for both cards
                 for name in (key, checkpointed)
             )
-            prices = [seconds[checkpointed] / took, again[0] / plain[0], again[1] / plain[1]]
-            prices.append(speed.longer(*again[1:]) / speed.longer(*plain[1:]))
+            prices = [seconds[checkpointed] / took]
+            prices += [b / a for a, b in zip(plain[:3], again[:3], strict=True)]
             yield {
                 "card": card,
                 "step": key,
                 "measured_ms": f"{1000 * took:.1f}",
                 "roofline_ms": f"{1000 * plain[1]:.1f}",
-                "launches": str(plain[2]),
-                "again_launches": str(again[2]),
-                "hooks": str(again[3]),
+                "elapsed_ms": f"{1000 * plain[2]:.1f}",
+                "launches": str(plain[3]),
                 **{
                     f"{name}_price": f"{100 * (price - 1):.1f}"
                     for name, price in zip(OWN, prices, strict=True)

@@ -2,7 +2,7 @@
 
     python -m pip install --no-deps --target OLD timm==0.6.7 torchvision==0.28.0
     PYTHONPATH=OLD python course/recorded/make/whole_runs.py ROWS.csv     predicted, half an hour
-    PYTHONPATH=OLD python course/recorded/make/whole_runs.py --seconds ROWS.csv   the roofline's
+    PYTHONPATH=OLD python course/recorded/make/whole_runs.py --seconds ROWS.csv   of a step
     PYTHONPATH=OLD python course/recorded/make/whole_runs.py --emulate ROWS.csv   needs .venv-cuda
     python course/recorded/make/whole_runs.py --table                     what is kept
 
@@ -45,7 +45,7 @@ from tutorial_lib.instruments.planning.run.roofline import LASTS, Roofline, Spee
 
 TABLE = Path(__file__).resolve().parents[1] / "whole_runs.csv"
 FIELDS = ("id", "source", "kind", "card", "published", "bound", "outcome", "predicted", "placed")
-FIELDS = (*FIELDS, "reserved", "theirs", "seconds", "roofline_seconds", "launches", "hooks", "why")
+FIELDS = (*FIELDS, "reserved", "theirs", "seconds", "roofline_seconds", "elapsed_seconds", "why")
 UNITS = {"bytes": 1, "MiB": 2**20, "GiB": 2**30, "GB, 1024^3 by the code": 2**30, "GB (1e9)": 1e9}
 UNITS["GB"] = 2**30  # Qwen's and detectron2's: probably read where MiB were counted
 CARDS = {"L40S": "l40s", "A100 40": "a100-40", "A100": "a100", "A10G": "a10"}
@@ -129,10 +129,11 @@ def predict(path: Path) -> None:
 
 
 def time_steps(path: Path) -> None:
-    """Fill in the roofline's seconds and the launches of steps with published seconds."""
+    """Fill in a roofline's seconds, without and with launches, where seconds are published."""
     rows, sources = read(TABLE), {row["id"]: row for row in read(path)}
     for row in rows:
-        if row["seconds"] and row["predicted"] and row["card"] in SPEEDS and not row["hooks"]:
+        asked = row["seconds"] and row["predicted"] and row["card"] in SPEEDS
+        if asked and not row["elapsed_seconds"]:
             make = step_for(sources[row["id"]])
             assert not isinstance(make, str)
             with memory.predicting():
@@ -140,8 +141,8 @@ def time_steps(path: Path) -> None:
                 with Roofline(Speed.of(SPEEDS[row["card"]])) as roofline:
                     step()
             row["roofline_seconds"] = f"{roofline.seconds:.4f}"
-            row["launches"], row["hooks"] = str(roofline.launches), str(roofline.hooks)
-            print(row["id"], row["seconds"], row["roofline_seconds"], row["launches"], flush=True)
+            row["elapsed_seconds"] = f"{roofline.elapsed:.4f}"
+            print(row["id"], row["seconds"], row["elapsed_seconds"], flush=True)
             write(rows)
 
 
@@ -207,14 +208,10 @@ def print_table() -> None:
         low, high = Verdict(int(row["predicted"]), room, placed=placed).takes
         inside += low <= int(row["published"]) <= high
     print(f"{inside} of {len(driver)} of the driver's are where --fits says nvidia-smi shows them")
-    longer = [
-        Speed().longer(float(row["roofline_seconds"]), int(row["launches"]), int(row["hooks"]))
-        / float(row["seconds"])
-        for row in rows
-        if row["launches"]
-    ]
-    within = sum(LASTS[0] <= 1 / share <= LASTS[1] for share in longer)
-    print(f"{within} of {len(longer)} published seconds are in the range of `predict --seconds`")
+    timed = [row for row in rows if row["elapsed_seconds"]]
+    shares = [float(row["seconds"]) / float(row["elapsed_seconds"]) for row in timed]
+    within = sum(LASTS[0] <= share <= LASTS[1] for share in shares)
+    print(f"{within} of {len(timed)} published seconds are in the range of `predict --seconds`")
     bounds = [row for row in rows if row["bound"] and row["predicted"]]
     below = sum(int(row["predicted"]) <= int(row["published"]) for row in bounds)
     print(f"{below} of {len(bounds)} upper bounds hold")

@@ -9,9 +9,9 @@ The plan keeps weights and states in float32, under autocast. Rows marked * chan
 Those with bf16 or adamw-8bit come first only if --precision or --optimizer asks for them.
 
 Times are a roofline of the card that --budget names, or of an A100, and at least 20 us an
-operation. They rank choices and aren't exact: chapter 10b compares them with an H200's. On a T4 or
-V100 the plan takes fp16-amp, since these cards are slow in bfloat16. The status is 1 when nothing
-fits.
+operation. They rank choices and leave out a checkpoint's Python, which `predict --seconds` has. On
+a T4 or V100 the plan takes fp16-amp, since these cards are slow in bfloat16. The status is 1 when
+nothing fits.
 
 With --link, what stages save for backward may also wait on the host, copied beside the computation.
 The column recompute is then the time that recomputing and waiting for copies add.
@@ -73,7 +73,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     add("--offload", choices=("auto", "none", "all"), help=ways)
     add("--host", metavar="SIZE", help="pinned memory there for them: 64GiB (default: any)")
     add("--emulated", metavar="CARDS", help="cards to run the plan on, as in t4,a100")
-    release = "whose CUDA kernels and context to take, as in 2.13; else the installed one's"
+    release = "PyTorch whose CUDA kernels and context to take, as in 2.13 (default: installed)"
     add("--torch", metavar="RELEASE", help=release)
     add("--save", type=Path, metavar="FILE", help="file for the plan, for Plan.load")
 
@@ -92,7 +92,7 @@ def run(options: argparse.Namespace) -> int:
     if save is not None and not save.parent.is_dir():
         raise ValueError(f"--save {save}: there is no folder {save.parent}. Make it first.")
     if cards and recipe.shard is not None:
-        raise ValueError(f"--emulated runs one process, and --ranks {recipe.ranks} was asked for.")
+        raise ValueError(f"--emulated runs one process, but --ranks {recipe.ranks} was asked for.")
     host = None
     if options.link is not None:
         most = None if options.host is None else parse_bytes(options.host)

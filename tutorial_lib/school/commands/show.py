@@ -89,7 +89,7 @@ def show(
         print("seconds: {from:.2g} to {to:.2g} for a step on the {card}".format(**seconds))
         print(f"  rests on {seconds['rests_on']}")
     if report.peak_phase == "optimizer":
-        print("The update is the peak: no checkpointing lowers it, another --optimizer may.")
+        print("The update is the peak: checkpointing can't lower it, but another --optimizer may.")
 
 
 def seconds_on(key: str, recipe: Recipe) -> dict[str, Any]:
@@ -98,9 +98,12 @@ def seconds_on(key: str, recipe: Recipe) -> dict[str, Any]:
     from tutorial_lib.instruments.planning.run.roofline import RESTS_ON, TIMED, Speed, lasts
 
     card = find_card(key).name
-    low, high = lasts(recipe.make_step, Speed.of(card))
+    speed = Speed.of(card)
+    low, high = lasts(recipe.make_step, speed)
     rests = f"{RESTS_ON}: nine in ten were in such a range"
     rests += "" if card in TIMED else ", none of them on this card"
+    if recipe.precision == "fp32" and speed.has_bfloat16:
+        rests += "; float32 is timed with TF32, which PyTorch leaves off unless it is told"
     return {"card": card, "from": low, "to": high, "rests_on": rests}
 
 

@@ -13,17 +13,8 @@ from torch import Tensor, nn
 from tutorial_lib.instruments import segments
 from tutorial_lib.instruments.planning.chain.moves import Move
 from tutorial_lib.instruments.planning.chain.plan import Plan
-from tutorial_lib.instruments.planning.chain.profiled import (
-    WHOLE,
-    WITHIN,
-    Call,
-    check_same_model,
-)
-from tutorial_lib.instruments.planning.run.find_stages import (
-    CannotPlanError,
-    replaced,
-    run_stage,
-)
+from tutorial_lib.instruments.planning.chain.profiled import WHOLE, WITHIN, Call, check_same_model
+from tutorial_lib.instruments.planning.run.find_stages import CannotPlanError, replaced, run_stage
 from tutorial_lib.instruments.planning.run.matmuls import selective
 from tutorial_lib.instruments.planning.run.moving import Moving
 from tutorial_lib.instruments.planning.run.recording import containers, has_own_weights
@@ -40,7 +31,7 @@ from tutorial_lib.instruments.segments.tree import Tree, leaves
 from tutorial_lib.memory.private_torch import in_backward
 
 _ADVICE = (
-    "A plan's stages run later, together, and the model needs a value between two of them. Name "
+    "A plan's stages run later, together, but the model needs a value between two of them. Name "
     "stages that are called one after the other with `stages=`, or larger ones."
 )
 # The attribute of a model that puts it back: held by the model, it goes when the model goes.
@@ -52,14 +43,14 @@ def apply(model: nn.Module, plan: Plan) -> nn.Module:
 
     Gradients are the same, bit for bit, dropout included, as long as no recomputed stage reads what
     it changes: `profile` refuses such a stage, and `fit` keeps it. A model of two towers, as T5,
-    draws dropout in another order where it draws some between them. What a stage changes besides
+    draws dropout in a different order if it draws some between them. What a stage changes besides
     its output, it changes each time it runs: BatchNorm's running averages move with every
     recomputation. Its hooks run as often. Without gradients, as in evaluation, the model runs as
     before.
 
     Args:
         model: The one that was profiled, or one like it.
-        plan: Of a profile. It takes the place of one that was applied before.
+        plan: Made from a profile. It replaces one that was applied before.
 
     Returns:
         The model.
@@ -75,7 +66,7 @@ def apply(model: nn.Module, plan: Plan) -> nn.Module:
     if not calls:
         raise ValueError(
             "The plan is for a chain of numbers, and knows no stages of a model: solve for what "
-            "planning.profile(model, loss) gives."
+            "planning.profile(model, loss) returns."
         )
     last = len(calls) + 1
     if tree[0] != 0 or tree[-1] != last:
@@ -201,7 +192,7 @@ class _Running:
             if call is None or call.name != name:
                 expected = "no further one" if call is None else call.name
                 raise OtherStagesError(
-                    f"The model calls the stage {name}, and the plan has {expected} as number "
+                    f"The model calls the stage {name}, but the plan has {expected} as number "
                     f"{run.piece}: the plan was made for other inputs. Profile and solve again."
                 )
             read = functools.partial(_read, call)
@@ -239,7 +230,7 @@ class _Running:
                 passed = self.parts[: self.parts.index(self.part)]
                 called = run.piece + sum(len(part.calls) for part in passed)
                 raise OtherStagesError(
-                    f"The model called {called} stages, and the plan has "
+                    f"The model called {called} stages, but the plan has "
                     f"{sum(len(part.calls) for part in self.parts)}: it was made for other "
                     "inputs. Profile and solve again."
                 )

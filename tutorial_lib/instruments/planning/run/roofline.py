@@ -26,9 +26,9 @@ PUBLISHED_SPEEDS: dict[str, dict[str, float]] = tomllib.loads(
 )
 
 # Of these steps (`own_times.csv`, `whole_runs.csv` in `course/recorded`) nine in ten took from so
-# much to so much of `Speed.longer`. The 39 checkpointed ones took no part when it was set.
+# much to so much of `Roofline.elapsed`. The 39 checkpointed ones took no part when it was set.
 TIMED = ("NVIDIA H200", "NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-80GB", "NVIDIA L40S")
-RESTS_ON, LASTS = "103 steps in bfloat16 on an H200, an H100, an A100 and an L40S", (0.66, 1.82)
+RESTS_ON, LASTS = "118 steps in bfloat16 on an H200, an H100, an A100 and an L40S", (0.6, 1.6)
 
 
 @dataclass(frozen=True)
@@ -40,11 +40,12 @@ class Speed:
     bytes_per_second: float = 1.3e12  # what its memory gives and takes
     # What the CPU takes to launch an operation. Measured on an H200's machine (PyTorch 2.11): 14 to
     # 26 microseconds in steps that waited for it; more where blocks are checkpointed. Of 10, 15,
-    # 20, 25 and 30 it is nearest to the steps of an H100's machine, too, which took no part.
+    # 20, 25 and 30 it is nearest to the steps there without checkpoints.
     launch_seconds: float = 20e-6
     # What a call of a hook takes on a saved tensor: a checkpoint's Python. Of 5, 10, 15 and 20 it
-    # brings the prices of checkpoints nearest to an H200's; those on an H100 took no part.
-    hook_seconds: float = 10e-6
+    # brings the prices of checkpoints nearest to an H200's; 8 to 15 are all within 0.2 % of it.
+    # An H100's rows took no part in either choice.
+    hook_seconds: float = 15e-6
     has_bfloat16: bool = True  # else bfloat16 is no faster than float32
 
     @classmethod
@@ -71,10 +72,6 @@ class Speed:
         memory = cls.bytes_per_second * mine["memory"] / a100["memory"]
         return cls(half, single, memory, has_bfloat16="single" not in mine)
 
-    def longer(self, seconds: float, launches: int, hooks: int) -> float:
-        """Return the longer of two times: a roofline's, and the CPU's for launches and hooks."""
-        return max(seconds, launches * self.launch_seconds + hooks * self.hook_seconds)
-
     @property
     def autocast(self) -> str:
         """Precision of `Recipe` under which its tensor cores compute."""
@@ -86,7 +83,8 @@ class Roofline(TorchDispatchMode):
 
     An operation takes the longer of two times: of its arithmetic, and of reading its inputs and
     writing its outputs once. Caches and overlap are left out. `launches` and `matmuls` are numbers
-    of operations, `hooks` of calls on saved tensors; `seconds` has nothing of what those cost.
+    of operations, `hooks` of calls on saved tensors; only `elapsed` has what those cost the CPU,
+    which launches one operation after the other. The device begins one when the last has ended.
 
     Source:
         Williams et al. (2009), Roofline. Held against an H200's seconds in `own_times.csv`.
@@ -97,6 +95,13 @@ class Roofline(TorchDispatchMode):
     def __init__(self, speed: Speed) -> None:
         super().__init__()
         self.speed, self.seconds, self.launches, self.matmuls, self.hooks = speed, 0.0, 0, 0, 0
+        self._device = 0.0  # when it has ended what was launched
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds until the CPU and the device have both ended."""
+        cpu = self.launches * self.speed.launch_seconds + self.hooks * self.speed.hook_seconds
+        return max(self._device, cpu)
 
     def __enter__(self) -> Self:
         """Begin, and count what checkpoints do with saved tensors, too."""
@@ -145,6 +150,7 @@ class Roofline(TorchDispatchMode):
                 peak = self.speed.half_flops if is_half else self.speed.float_flops
                 seconds = max(seconds, float(count(*args, **kwargs, out_val=out)) / peak)
             self.seconds += seconds
+            self._device = self.elapsed + seconds
 
 
 def lasts(make_step: Callable[[], Any], speed: Speed) -> tuple[float, float]:
@@ -156,5 +162,4 @@ def lasts(make_step: Callable[[], Any], speed: Speed) -> tuple[float, float]:
         step, *_ = make_step()
         with Roofline(speed) as roofline:
             step()
-    longer = speed.longer(roofline.seconds, roofline.launches, roofline.hooks)
-    return LASTS[0] * longer, LASTS[1] * longer
+    return LASTS[0] * roofline.elapsed, LASTS[1] * roofline.elapsed
