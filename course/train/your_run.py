@@ -44,7 +44,7 @@ def make_step():
 def predicted(functions, num_ranks=1):
     """Return what an update of the full size takes, with these functions in train.py.
 
-    It has the bytes by category at the peak, the TFLOP, and by a roofline the seconds on each card.
+    It has the bytes by category at the peak, the TFLOP, and the seconds on each card, launches too.
     """
     from tutorial_lib.instruments.planning.run.roofline import Roofline, Speed
 
@@ -57,7 +57,7 @@ def predicted(functions, num_ranks=1):
             for line in lines.values():
                 modes.enter_context(line)
             step()
-    seconds = {card: round(line.seconds, 3) for card, line in lines.items()}
+    seconds = {card: round(line.elapsed, 3) for card, line in lines.items()}
     tera = round(counter.get_total_flops() / 1e12, 2)
     return {"at_peak": report.at_peak, "TFLOP": tera, "seconds": seconds}
 
