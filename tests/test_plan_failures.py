@@ -173,6 +173,7 @@ def test_ctrl_c_ends_it_with_a_sentence(words, tmp_path):
         [sys.executable, "-m", "tutorial_lib", command, f"{tmp_path}/slow.py:make_loss", *more],
         stderr=subprocess.PIPE,
         text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's & ignores it
     )
     try:
         wait_until(lambda: len(list(tmp_path.glob("*.started"))) == 1)
