@@ -1,10 +1,11 @@
 # %% [markdown] id="title"
 # # Lab 01: the memory ledger of a training step
 #
-# When training runs out of memory, the error prints one number. You write the ledger behind
-# that number: five functions, each compared with a meter that counts real tensors to the byte. The
-# last one runs **one forward pass** of a model and returns the peak of its whole training step
-# within 2 %. You apply it to a GPT with 1.56 billion parameters, without allocating a byte.
+# When training runs out of memory, the error message names only a total. You write five
+# functions that explain such a total, and compare each with a meter that counts real
+# tensors to the byte. The last function predicts the peak of a training step within
+# 2 %, from **one forward pass**. You apply it to a GPT with 1.56 billion parameters,
+# without allocating a byte.
 #
 # **Budget:** 85 minutes, 1 GiB of memory, no GPU needed.
 #
@@ -13,11 +14,12 @@
 # | 1.1 | the bytes of the parameters | 2 |
 # | 1.2 | the bytes of gradients and optimizer state | 2 |
 # | 1.3 | the bytes that autograd saves, layer by layer | 3 |
-# | 1.4 | bytes per parameter for seven billion of them | 2 |
+# | 1.4 | bytes per parameter, for a model of seven billion | 2 |
 # | 1.5 | the peak of a step, from one forward pass | 3 |
 #
-# Write each answer into its `# exercise` cell; helper functions, imports and constants may go into
-# your own cells above it. Where a cell says `guess = None`, write a number first.
+# Write each answer into its `# exercise` cell; helper functions, imports and constants
+# may go into your own cells above it. In each `guess = None`, replace `None` with a
+# number before you go on.
 
 # %% id="imports"
 from collections.abc import Callable
@@ -39,7 +41,7 @@ from tutorial_lib.units import GIB, Bytes
 torch.manual_seed(0)
 config = GPTConfig(vocab_size=1024, seq_len=64, num_layers=4, num_heads=4, d_model=96)
 gpt = GPT(config)
-# foreach updates all tensors together. A GPU does so unasked; a CPU has to be told.
+# foreach updates all tensors together: the default on a GPU, but not on a CPU
 adamw = torch.optim.AdamW(gpt.parameters(), foreach=True)
 tokens = torch.randint(0, config.vocab_size, (8, config.seq_len))  # (batch, sequence)
 
@@ -51,10 +53,10 @@ def step():
 
 
 # %% [markdown] id="predict-step"
-# **Predict.** What percentage of the peak do activations take?
+# **Predict.** What percentage of the step's peak memory is activations?
 
 # %% id="guess-step"
-guess = None  # per cent of the peak
+guess = None  # percent of the peak
 
 # %% id="measure-step"
 report = memory.measure(step, model=gpt, optimizer=adamw, label="a small GPT")
@@ -63,17 +65,16 @@ print(f"activations: {share:.0f} %{beside(guess, share)}\n{report}")
 report.figure()
 
 # %% [markdown] id="read-step"
-# Activations are the largest part. There are no gradients yet, because at the peak backward has
-# hardly begun. In 1.1 and 1.2 you compute the two flat areas at the bottom, in 1.3 the ramp of
-# activations, and in 1.5 the peak.
+# Activations are the largest part. There are no gradients yet, because at the peak
+# backward has hardly begun.
 
 # %% [markdown] id="text-1-1"
 # ## 1.1 The parameters
 #
 # Difficulty 1/5 · importance 4/5 · 8 minutes
 #
-# Write `parameter_bytes` for any model. Parameters may have any dtype, be frozen, or be shared by
-# two modules. For this GPT the number to reach is:
+# Write `parameter_bytes`, which works for any model. Its parameters may have any dtype,
+# be frozen, or be shared by two modules. For this GPT the number to reach is:
 
 # %% id="goal-1-1"
 goal = int(report.at_peak["parameters"])  # as digits: here each byte counts
@@ -81,8 +82,8 @@ on_file = sum(tensor.nbytes for tensor in gpt.state_dict().values())
 print(f"the meter counts {goal}; the state_dict has {on_file - goal} more")
 
 # %% [markdown] id="read-1-1"
-# The model's `state_dict` is larger by exactly one tensor. Divide the difference by four bytes, and
-# find out which tensor it is.
+# The model's `state_dict` has exactly one float32 tensor more than the meter counts.
+# Divide the difference by four to get its number of elements. Which tensor is it?
 
 
 # %% id="answer-1-1"
@@ -109,16 +110,16 @@ checks.lab01.parameter_bytes(parameter_bytes)
 # %% [markdown] id="hints-1-1"
 # <details><summary>Hint 1: which tensor was counted twice?</summary>
 #
-# A state_dict has an entry for every *name*. In this GPT the output matrix `gpt.head.weight` is the
-# embedding matrix: two names, one tensor.
+# A state_dict has an entry for every *name*. In this GPT the output matrix
+# `gpt.head.weight` is also the embedding matrix, so one tensor has two names.
 # </details>
 # <details><summary>Hint 2: what lists each tensor once</summary>
 #
-# See `help(gpt.parameters)`.
+# Unlike `state_dict()`, `gpt.parameters()` yields a shared tensor once.
 # </details>
 # <details><summary>Hint 3: bytes of one tensor</summary>
 #
-# A tensor has attributes for its number of elements, the size of one element, and their product.
+# One attribute of a tensor is its number of elements times the size of one element.
 # </details>
 
 # %% [markdown] id="text-1-2"
@@ -126,8 +127,9 @@ checks.lab01.parameter_bytes(parameter_bytes)
 #
 # Difficulty 2/5 · importance 4/5 · 12 minutes
 #
-# Two more things stay after a step: the gradients, and what the optimizer keeps from update to
-# update. Which tensors does AdamW keep for a weight of shape (96,) in bfloat16?
+# Two more things stay in memory after a step: the gradients, and what the optimizer
+# keeps from update to update. Which tensors does AdamW keep for a weight of shape (96,)
+# in bfloat16?
 
 # %% id="look-at-state"
 weight = nn.Parameter(torch.zeros(96, dtype=torch.bfloat16))
@@ -137,8 +139,9 @@ one.step()
 {name: (tuple(value.shape), value.dtype) for name, value in one.state[weight].items()}
 
 # %% [markdown] id="read-1-2"
-# AdamW keeps two averages in the weight's own bfloat16, and a third tensor that published tables
-# leave out. Count all three. For the GPT, the numbers to reach are:
+# AdamW keeps two averages in the weight's own bfloat16, and a third tensor that
+# published tables leave out. Write `gradient_and_state_bytes`. For AdamW's state, count
+# all three tensors. For the GPT with AdamW, the numbers to reach are:
 
 # %% id="goal-1-2"
 end_of_step = report.curve()[-1]
@@ -148,12 +151,12 @@ end_of_step = report.curve()[-1]
 # %% id="answer-1-2"
 # exercise 1.2
 def gradient_and_state_bytes(model: nn.Module, optimizer: str) -> dict[str, int]:
-    """Count what stays in memory after an update, beside the parameters.
+    """Count what stays in memory after an update, besides the parameters.
 
     Args:
         model: Any module; some of its parameters may be frozen, shared, or of another
             dtype.
-        optimizer: "sgd" (without momentum), "momentum" (SGD with it) or "adamw",
+        optimizer: "sgd" (without momentum), "momentum" (SGD with momentum) or "adamw",
             PyTorch's own.
 
     Returns:
@@ -175,17 +178,19 @@ checks.lab01.gradient_and_state_bytes(gradient_and_state_bytes)
 # %% [markdown] id="hints-1-2"
 # <details><summary>Hint 1: who gets a gradient?</summary>
 #
-# A frozen parameter has `requires_grad=False`. Backward computes no gradient for it, and the
-# optimizer skips it.
+# A frozen parameter has `requires_grad=False`. Backward computes no gradient for it,
+# and the optimizer skips it.
 # </details>
 # <details><summary>Hint 2: optimizer states in units of a gradient</summary>
 #
-# A gradient has the shape and dtype of its parameter, and so has each average that an optimizer
-# keeps for it. How many does each of the three optimizers keep?
+# Each gradient has the shape and dtype of its parameter. So does each average that an
+# optimizer keeps. How many averages per parameter does each of the three optimizers
+# keep?
 # </details>
 # <details><summary>Hint 3: the third tensor</summary>
 #
-# AdamW counts its updates: one float32 `step` of shape () for each trained parameter *tensor*.
+# AdamW counts its updates: for each trained parameter *tensor*, it keeps one float32
+# `step` of shape ().
 # </details>
 
 # %% [markdown] id="text-1-3"
@@ -193,9 +198,10 @@ checks.lab01.gradient_and_state_bytes(gradient_and_state_bytes)
 #
 # Difficulty 3/5 · importance 5/5 · 20 minutes
 #
-# Now compute the ramp. Of the tensors that forward computes, autograd keeps those that a backward
-# formula will need. `memory.saved` calls a function and lists them. Here is the list for a chain of
-# Linear, ReLU and Linear with an inner width of 256, and 32 rows of 64 floats:
+# Now compute the activations: the tensors that autograd saves in forward, because a
+# backward formula will need them. `memory.saved` calls a function and lists the tensors
+# that were saved. Here is the list for Linear (64 to 256), ReLU and Linear, run on 32
+# rows of 64 floats:
 
 # %% id="saved-relu"
 rows = torch.randn(32, 64)
@@ -204,8 +210,8 @@ relu_saved = memory.saved(lambda: with_relu(rows), params_of=with_relu)
 relu_saved
 
 # %% [markdown] id="predict-saved"
-# **Predict.** GELU replaces ReLU. By how many KiB do the saved bytes grow? (A tensor of 32 rows of
-# 256 floats is 32 KiB.)
+# **Predict.** GELU replaces ReLU. By how many KiB do the saved bytes grow? (A tensor of
+# 32 rows of 256 floats takes 32 KiB.)
 
 # %% id="guess-saved"
 guess = None  # KiB
@@ -218,13 +224,13 @@ print(f"{more:.0f} KiB more{beside(guess, more)}")
 gelu_saved
 
 # %% [markdown] id="read-1-3"
-# The chain with ReLU keeps two storages, the chain with GELU three. The column *module* names the
-# layer that saved a tensor, *made by* the operation that made it. The last layer's output is in
-# neither list.
+# The chain with ReLU keeps two storages (blocks of memory), the chain with GELU three.
+# The column *module* names the layer that saved a tensor, and *made by* the operation
+# that made it. The last layer's output is in neither list.
 #
-# Try `memory.saved` on LayerNorm too, in your own cell. Then write `chain_saved_bytes`, which may
-# not call `memory.saved`. For Linear, GELU, Linear the number to reach is the total above, to the
-# byte.
+# Try `memory.saved` on LayerNorm too, in your own cell. Then write `chain_saved_bytes`,
+# which computes the total without `memory.saved` or hooks. For Linear, GELU, Linear the
+# number to reach is the total above, to the byte.
 
 
 # %% id="answer-1-3"
@@ -272,14 +278,15 @@ checks.lab01.chain_saved_bytes(chain_saved_bytes)
 # </details>
 # <details><summary>Hint 2: never twice</summary>
 #
-# Number the tensors: 0 is the input of the chain, 1 the output of the first layer, and so on. Each
-# layer keeps its input or its output. Collect the numbers in a set: a tensor that two layers keep
-# then counts once.
+# Number the tensors, from 0 for the chain's input. Each layer keeps its input or its
+# output. Collect the numbers in a set, so that a tensor that two layers keep counts
+# once.
 # </details>
 # <details><summary>Hint 3: sizes</summary>
 #
-# All dimensions but the last are rows. A tensor has rows times width floats, and only Linear
-# changes the width. Add LayerNorm's mean and inverse deviation: two float32 for each row.
+# The number of rows is the product of all dimensions but the last. A tensor has rows
+# times width floats, and only Linear changes the width. For each LayerNorm add two
+# float32 numbers per row: the mean and the inverse of the standard deviation.
 # </details>
 
 # %% [markdown] id="text-1-4"
@@ -287,19 +294,19 @@ checks.lab01.chain_saved_bytes(chain_saved_bytes)
 #
 # Difficulty 2/5 · importance 5/5 · 12 minutes
 #
-# For a large model, parameters, gradients and optimizer states reduce to one number: bytes *per
-# parameter*.
+# For a large model, the memory of parameters, gradients and optimizer state is usually
+# given as one number: bytes *per parameter*. The number depends on the recipe:
 #
 # - **plain**: weights, gradients and optimizer states in float32, or all in float64;
-# - **autocast**: float32 weights. Under `torch.autocast` the operations of forward run on bfloat16
-#   copies, which are freed within the step;
+# - **autocast**: float32 weights. Under `torch.autocast`, operations in forward use
+#   bfloat16 copies of the weights, which are freed within the step;
 # - **pure half**: everything in half precision, as after `model.to(torch.bfloat16)`;
-# - **master copy**: weights and gradients in half precision, and a float32 copy of the weights that
-#   the optimizer updates. The copy's own gradient is freed after the update.
+# - **master copy**: weights and gradients in half precision. The optimizer updates a
+#   float32 copy of the weights. The copy's own gradient is freed after the update.
 #
-# Write `bytes_per_parameter`: count what is in memory between two steps, without Adam's step
-# counts. The check compares fifteen numbers: five recipes (plain counts as two) with three
-# optimizers each.
+# Write `bytes_per_parameter`, which counts what is in memory between two steps,
+# gradients included. Leave out AdamW's step counts. The check compares fifteen numbers:
+# five recipes (plain in float32 and in float64 are two) with three optimizers each.
 
 
 # %% id="answer-1-4"
@@ -344,8 +351,8 @@ checks.lab01.bytes_per_parameter(bytes_per_parameter)
 # </details>
 # <details><summary>Hint 2: autocast</summary>
 #
-# Inside an autocast block `layer.weight.dtype` is still float32, and a gradient has its parameter's
-# dtype. After the step, is anything in bfloat16 left?
+# Inside an autocast block `layer.weight.dtype` is still float32, and a gradient has its
+# parameter's dtype. After the step, is anything in bfloat16 left?
 # </details>
 # <details><summary>Hint 3: the master copy</summary>
 #
@@ -356,8 +363,8 @@ checks.lab01.bytes_per_parameter(bytes_per_parameter)
 # %% [markdown] id="llama"
 # Llama-2-7B has exactly 6,738,415,616 parameters.
 #
-# **Predict.** How many of the five recipes below fit into 80 GiB, before a single activation is
-# stored?
+# **Predict.** How many of the five `RECIPES` in the next cells fit into 80 GiB, before
+# a single activation is stored?
 
 # %% id="guess-llama"
 guess = None  # recipes
@@ -378,7 +385,7 @@ RECIPES = {
 def llama_ledger(weights, optimizer, switches):
     weight_bytes = LLAMA_2_7B * weights.itemsize
     total = LLAMA_2_7B * bytes_per_parameter(weights, optimizer, **switches)
-    rest = total - 2 * weight_bytes  # states, and the copy where there is one
+    rest = total - 2 * weight_bytes  # optimizer states, and the copy if there is one
     return {
         "parameters": weight_bytes,
         "gradients": weight_bytes,
@@ -393,38 +400,45 @@ print(f"{fits} of {len(bars)} fit into 80 GiB{beside(guess, fits)}")
 plots.ledger_bars(bars, title="Llama-2-7B between two steps", cards_gib=(16, 24, 80))
 
 # %% [markdown] id="read-llama"
-# All three recipes that don't fit take the same number of bytes. So mixed precision, as usually
-# done, saves activations and time, but not a byte of weights, gradients or states.
+# The three recipes that don't fit (float32, autocast, master copy) take the same number
+# of bytes. So autocast and master copies don't lower the sum of weights, gradients,
+# optimizer state and copy. They save activations and time.
 
 # %% [markdown] id="text-1-5"
 # ## 1.5 The peak, from one forward pass
 #
 # Difficulty 4/5 · importance 5/5 · 20 minutes
 #
-# Which entries of the ledger are in memory *at the same time*? Parameters, buffers and optimizer
-# state always are. Two phases compete for the peak:
+# The peak depends on what is in memory *at the same time*. Parameters, buffers and
+# optimizer state are always there. Two phases compete for the peak:
 #
-# - **Backward.** It uses the saved tensors from the last to the first, and frees each after its
-#   use. While it uses one, memory holds: (a) that tensor and all others still saved; (b) two
-#   activation gradients, one arriving and one leaving, each assumed to be as large as that
-#   tensor; (c) the weights' gradients of that tensor's module and of all modules after it.
-# - **The update.** All gradients are in memory. AdamW (`foreach`) makes temporaries as large as all
-#   gradients together; SGD without weight decay makes none.
+# - **Backward.** It uses the saved tensors from the last to the first, and frees each
+#   tensor after its use. While it uses one, memory holds three things:
+#   - (a) this tensor, and all tensors that were saved before it;
+#   - (b) two activation gradients, one coming in and one going out. Assume that each is
+#     as large as the saved tensor;
+#   - (c) the weights' gradients of the module that saved the tensor, and of all modules
+#     after it in forward.
+# - **The update.** The saved tensors are gone, and all gradients are in memory. AdamW
+#   (`foreach`) makes temporaries as large as all gradients together. SGD, with or
+#   without momentum, makes none.
 #
-# Write `predict_peak`. You may use your earlier functions, and run `loss_fn` once, inside
-# `memory.saved(loss_fn, params_of=model)`. The result's `rows` are in the order of forward, each
-# with its `num_bytes` and the name of the `module` that saved it. The check refuses
-# `memory.measure`, `watch` and `predict`. It compares five peaks, each within 2 %: of a GPT, a
-# U-Net, a VGG, and a wide MLP with two optimizers.
+# Write `predict_peak`. You may use your earlier functions, and run `loss_fn` once,
+# inside `memory.saved(loss_fn, params_of=model)`. The result's `rows`, one per saved
+# tensor, are in the order of forward. A row has `num_bytes` and `module`, the name of
+# the module that saved the tensor.
 #
-# `gradients_left` adds up (c) for you:
+# The check wants five peaks within 2 % of the meter's: for a GPT, a U-Net, a VGG, and a
+# wide MLP with two optimizers. It refuses `memory.measure`, `watch` and `predict`.
+#
+# `gradients_left` adds up (c) for each module:
 
 
 # %% id="given-1-5"
 def gradients_left(model: nn.Module) -> dict[str, int]:
-    """Return the bytes of gradients there when backward comes to a module, by its name.
+    """Return, by module name, the gradients' bytes once backward reaches the module.
 
-    Modules that contain modules have no entry: what was there before is there still.
+    Modules that contain modules have no entry: reaching them adds no gradients.
     The model must run its modules in the order in which it declares them.
     """
     leaves = [(name, m) for name, m in model.named_modules() if not [*m.children()]]
@@ -435,21 +449,21 @@ def gradients_left(model: nn.Module) -> dict[str, int]:
 
 
 # %% [markdown] id="predict-1-5"
-# At the start of backward everything is still saved. Is that where the peak is? Look at the last
-# tensors that forward saved:
+# At the start of backward everything is still saved. Is that where the peak is? Look at
+# the last tensors that forward saved:
 
 # %% id="last-saved"
 for row in memory.saved(lambda: gpt.loss(tokens), params_of=gpt).rows[-5:]:
     print(f"{row.num_bytes:>9}  made by {row.op or 'no operation'}, {row.shape}")
 
 # %% [markdown] id="read-1-5"
-# In this GPT, the peak is there. The log-probabilities, 512 rows of 1024, are the step's largest
-# tensor and among the last saved. So two gradients of that size are in memory before backward has
-# freed much.
+# In this GPT, yes. The log-probabilities, 512 rows of 1024, are the step's largest
+# tensor and among the last saved. So two gradients of that size are in memory before
+# backward has freed much.
 #
-# Other models differ. A U-Net saves its largest tensors some layers before the last one. A wide MLP
-# on a few rows saves almost nothing. A VGG has most of its weights in its last layers, and most of
-# its activations in the convolutions before them. Where are their peaks?
+# Other models differ. A U-Net saves its largest tensors some layers before the end, so
+# backward comes to them later. A wide MLP on a few rows saves almost nothing, so its
+# peak is the update.
 
 
 # %% id="answer-1-5"
@@ -475,7 +489,7 @@ def predict_peak(
     still_saved = sum(row.num_bytes for row in rows)
     in_backward, left, left_by = 0, 0, gradients_left(model)
     for row in reversed(rows):
-        # a block's own row stands at no place: as before
+        # a module that contains modules has no entry: keep the previous row's number
         left = left_by.get(row.module, left)
         in_backward = max(in_backward, still_saved + left + 2 * row.num_bytes)
         still_saved -= row.num_bytes
@@ -491,13 +505,15 @@ checks.lab01.predict_peak(predict_peak)
 # %% [markdown] id="hints-1-5"
 # <details><summary>Hint 1: what always stays</summary>
 #
-# Parameters, buffers and optimizer state are part of both phases: add them once, to the larger one.
+# Parameters, buffers and optimizer state are part of both phases: add them to the
+# larger phase.
 # </details>
 # <details><summary>Hint 2: the walk</summary>
 #
-# Begin with everything saved and take the rows in reverse. At each row: add up (a), (b) and (c),
-# keep the largest sum, then subtract the row from what is saved. If `gradients_left` has no entry
-# for a row's module, use the number that you used for the row before.
+# Begin with everything saved and take the rows in reverse. At each row, add up (a), (b)
+# and (c), keep the largest sum, then subtract the row from what is saved. If
+# `gradients_left` has no entry for a row's module, use the number that you used for the
+# row before.
 # </details>
 # <details><summary>Hint 3: the update</summary>
 #
@@ -505,20 +521,21 @@ checks.lab01.predict_peak(predict_peak)
 # </details>
 
 # %% [markdown] id="own-step"
-# ## What is it good for?
+# ## Use your prediction
 #
-# First apply `predict_peak` to the step from the beginning of this lab:
+# First apply `predict_peak` to this lab's own step:
 
 # %% id="compare-own-step"
 own = predict_peak(gpt, lambda: gpt.loss(tokens), "adamw")
 f"predicted {Bytes(own)}, counted {report.peak_bytes}"
 
 # %% [markdown] id="large-model"
-# Next, take a model that few machines can hold: the course's GPT with the sizes of GPT-2 XL, on
-# four sequences of 1024 tokens. Your function works unchanged under `FakeTensorMode`, where tensors
-# have a shape and a dtype but no memory.
+# Next, take the course's GPT with the sizes of GPT-2 XL, on four sequences of 1024
+# tokens. Your function works unchanged under `FakeTensorMode`, where tensors have a
+# shape and a dtype but no memory.
 #
-# **Predict.** With 1.56 billion parameters in float32 and AdamW, how many GiB does the step need?
+# **Predict.** With 1.56 billion parameters in float32 and AdamW, how many GiB is the
+# step's peak?
 
 # %% id="guess-large"
 guess = None  # GiB
@@ -542,7 +559,8 @@ print(f"{Bytes(large_peak)}{beside(guess, large_peak / GIB)}")
 
 
 # %% [markdown] id="judge-large"
-# The course's own prediction runs the whole step on fake tensors, backward and update included:
+# Is that right? The course's `memory.predict` runs the whole step on fake tensors,
+# including backward and update:
 
 
 # %% id="judge-xl"
@@ -563,14 +581,16 @@ print(judged)
 plots.ledger_bars({judged.label: judged.at_peak}, cards_gib=(16, 24, 80))
 
 # %% [markdown] id="read-xl"
-# The step fits only on the largest card. Parameters and optimizer state alone exceed 16 GiB,
-# whatever the batch. But half of the bar is activations.
+# Of the three cards in the figure (16, 24 and 80 GiB), only the largest has room for
+# this step. Parameters and optimizer state alone exceed 16 GiB, whatever the batch. But
+# half of the peak is activations, which checkpointing can reduce.
 
 # %% [markdown] id="gpu"
 # ## On a GPU
 #
-# This part, never graded, compares your function with PyTorch's CUDA allocator on a larger GPT.
-# They differ by a few percent, from rounding and workspace.
+# This part is never graded. It compares your prediction for a larger GPT with what
+# PyTorch's CUDA allocator measures. Expect a small difference: the allocator rounds
+# sizes up, and kernels need workspace, which your function doesn't count.
 
 # %% id="gpu-peak"
 # NBVAL_IGNORE_OUTPUT
@@ -592,5 +612,5 @@ if torch.cuda.is_available():
     print(f"predicted {Bytes(predicted)}, measured {measured}")
 
 # %% [markdown] id="end"
-# Chapter 02 asks when you can trust a measurement, and chapter 03 continues with what autograd
-# saves.
+# Chapter 02 asks when you can trust a measurement; chapter 03 continues with what
+# autograd saves.

@@ -74,21 +74,21 @@ def _faults(case: Case, saved: int) -> Faults:
     yield from {
         "It is the number of elements: float32 takes four bytes.": saved // 4,
         "The input of the first layer is missing: its weight's gradient needs it.": saved - x,
-        "The weights are in it: they are parameters, resident whether autograd refers to them "
-        "or not.": saved_by(case, weights=True),
+        "Your number includes the weights: parameters are in memory whether autograd saves them or "
+        "not.": saved_by(case, weights=True),
         "A ReLU costs nothing here: it keeps its output, not its input, and that output is the "
         "tensor that the next layer keeps. One storage counts once.": saved_with("relu", "gelu"),
-        "A GELU is no ReLU: its slope cannot be read off its output, so it keeps its "
+        "A GELU isn't like a ReLU: its output doesn't determine its slope, so it keeps its "
         "input.": saved_with("gelu", "relu"),
-        "LayerNorm keeps two numbers for each row, and one of them is missing.": one_number,
-        "LayerNorm keeps something beside its input: what did it compute for each row?": no_number,
-        "LayerNorm's two numbers were counted for each feature: it normalises over a row's "
-        "features, so each row has its own two.": by_feature,
-        "It is the sum of all outputs: autograd does not keep what each layer makes, but what "
-        "each backward needs.": sum(outputs),
+        "LayerNorm keeps two numbers per row, and your sum has only one of them.": one_number,
+        "LayerNorm keeps more than its input: what did it compute for each row?": no_number,
+        "You counted LayerNorm's two numbers per feature: it normalises over a row's features, so "
+        "there are two per row.": by_feature,
+        "It is the sum of all outputs: autograd keeps what each backward needs, not what each "
+        "layer returns.": sum(outputs),
         "It is the input and all outputs: who would need the output of the last layer?": all_of_it,
-        "It is what one position of the sequence takes: all dimensions but the last are "
-        "rows.": saved_by({**case, "shape": one_position}),
+        "It is what one position of the sequence takes: every position of every sequence is a "
+        "row.": saved_by({**case, "shape": one_position}),
     }.items()
 
 
@@ -134,7 +134,7 @@ def predict_peak(case: Case, result: Result, report: memory.MemoryReport) -> Non
         seen,
         report.peak_bytes,
         _nearest_first(case, report, seen),
-        otherwise=f"Within {_TOLERANCE:.0%} is wanted. Its peak comes in the {report.peak_phase} "
+        otherwise=f"Within {_TOLERANCE:.0%} is needed. Its peak comes in the {report.peak_phase} "
         "phase: compare your terms with memory.measure's table, outside the function.",
         tolerance=_TOLERANCE,
         fault_tolerance=0.005,
@@ -155,41 +155,40 @@ def _sums(case: Case, report: memory.MemoryReport) -> dict[str, int]:
     fixed = left["parameters"] + left["buffers"] + state
     kept, largest = saved.num_bytes, max(row.num_bytes for row in saved.rows)
     sums = {
-        "It is what autograd saves and nothing else: parameters and state are there too.": kept,
-        "The optimizer's state is missing: it stays all the time.": report.peak_bytes - state,
-        "The buffers are missing: no parameters, and there all the time.": report.peak_bytes
+        "It is only what autograd saves: add the parameters and the optimizer's state.": kept,
+        "The optimizer's state is missing: it stays in memory all the time.": report.peak_bytes
+        - state,
+        "The buffers are missing: they stay in memory all the time.": report.peak_bytes
         - left["buffers"],
     }
     if case["kind"] == "vgg":
         return sums | _walks(model, saved, fixed, gradients)
     if report.at_peak["gradients"] < 0.9 * gradients:
         return sums | {
-            "The parameters' gradients lie on top of the fullest store in it: while that is full "
-            "hardly one of them exists, and the update comes after backward.": report.peak_bytes
-            + gradients,
-            "What autograd saves is in it, and the gradients that flow through backward are "
-            "not.": fixed + kept,
-            "It is one tensor short: while an operation goes backward, one gradient arrives and "
-            "one leaves, and the saved tensor is there until it is over.": fixed + kept + largest,
-            "The largest flowing gradients do not meet the fullest store: by the time that they "
-            "flow, what was saved after them is freed.": fixed + kept + 2 * largest,
+            "You added all of the parameters' gradients to all that autograd saves: at this peak, "
+            "hardly any gradient exists yet.": report.peak_bytes + gradients,
+            "You left out the gradients that flow through backward.": fixed + kept,
+            "It is one tensor short: an operation's backward holds the saved tensor and two "
+            "gradients, of its output and of its input.": fixed + kept + largest,
+            "The largest gradients come late in backward: by then, part of what autograd saved has "
+            "been freed.": fixed + kept + 2 * largest,
         }
     most = max(row.num_bytes for row in with_weights.rows)
     sums |= {
-        "For this model no moment of backward is the peak: what is alive in the update?": fixed
+        "This model's peak isn't in backward: what is in memory during the update?": fixed
         + kept
         + largest,
-        "The weights are among the saved tensors, and so counted twice: give memory.saved the "
-        "model as params_of.": fixed + with_weights.num_bytes + 2 * most,
+        "The weights are counted twice, since autograd saves them too: pass params_of=model to "
+        "memory.saved.": fixed + with_weights.num_bytes + 2 * most,
     }
     if case["optimizer"] != "adamw":
-        temporaries = "AdamW's update makes temporaries, and the update of SGD makes none."
+        temporaries = "AdamW's update makes temporaries, but SGD's makes none."
         return sums | {temporaries: fixed + 2 * gradients}
     return sums | {
-        "It is the sum of all that there ever is, and in this model that never meets: when all "
-        "gradients are there, no activation is left.": fixed + gradients + kept,
-        "All gradients and the state are there: what does AdamW's update make beside them, for a "
-        "moment?": fixed + gradients,
+        "You added all gradients to all activations, but in this model they are never in memory at "
+        "once: the last gradients come when no activation is left.": fixed + gradients + kept,
+        "Your number has all gradients and the state: which temporary tensors does AdamW's update "
+        "make?": fixed + gradients,
     }
 
 
@@ -204,10 +203,11 @@ def _walks(
     of_leaves_alone = max(map(sum, zip(walk, there, strict=True)))
     return {
         "Gradients are missing where a module contains modules, and so has no entry in "
-        "gradients_left: what was there before is there still.": fixed
+        "gradients_left: there, take the value of the entry before.": fixed
         + max(of_leaves_alone, gradients),
-        "Gradients of weights are missing in backward: here the largest layer goes first, and "
-        "leaves its gradient beside most of what is saved.": fixed + max(*walk, gradients),
+        "Gradients of weights are missing in backward: here the largest layer comes first, so its "
+        "gradient is in memory together with most of what was "
+        "saved.": fixed + max(*walk, gradients),
     }
 
 

@@ -42,12 +42,12 @@ def _faults_1_1(case: Case, sizes: Sizes) -> Faults:
     trained = after_step({**case, "optimizer": "sgd"})["gradients"]
     yield from {
         "It is the number of elements: one element takes several bytes.": single // 4,
-        "It is what four bytes for every element give: ask each tensor for its dtype.": single,
-        "The tied matrix is in it twice: a weight that two modules share is stored once.": untied,
-        "Buffers are in it: a BatchNorm's running averages are no parameters.": with_buffers,
+        "You counted four bytes for every element: look at each tensor's dtype.": single,
+        "You counted the tied matrix twice: two modules share it, in one storage.": untied,
+        "You counted buffers: a BatchNorm's running averages aren't parameters.": with_buffers,
         "It is the state_dict's size, which lists buffers, and a shared weight under each of its "
         "names.": untied + buffers,
-        "Frozen parameters are missing: they get no gradient, and lie in memory anyway.": trained,
+        "Frozen parameters are missing: they get no gradient, but they are in memory.": trained,
     }.items()
 
 
@@ -82,10 +82,9 @@ def _faults_1_2(case: Case, key: str) -> Faults:
 
     word, wide = _WORDS[key], size_with(dtype="float32")
     yield from {
-        f"Frozen parameters are in it: they get no {word}.": size_with(frozen=[]),
-        f"The tied matrix is in it twice: a {word} belongs to a tensor, and the tensor is "
-        "shared.": size_with(tied=False),
-        f"It is what float32 gives: torch keeps a {word} in the parameter's own dtype.": wide,
+        f"You counted frozen parameters: they get no {word}.": size_with(frozen=[]),
+        f"You counted the tied matrix twice: it has one {word}.": size_with(tied=False),
+        f"You counted in float32: torch keeps a {word} in the parameter's own dtype.": wide,
     }.items()
     if key == "optimizer_state":
         one, adam = (size_with(optimizer=name) for name in ("momentum", "adamw"))
@@ -93,18 +92,18 @@ def _faults_1_2(case: Case, key: str) -> Faults:
 
 
 def _state_faults(optimizer: str, one: int, step_counts: int) -> dict[str, int]:
-    counted = "Counts of steps are in it: AdamW keeps them, and SGD none, with momentum or without."
+    counted = "You counted step counters: AdamW keeps them; SGD doesn't, with or without momentum."
     if optimizer == "adamw":
         return {
-            "It is one tensor a parameter: Adam keeps two averages.": one,
-            "Something small is missing: look at optimizer.state of one parameter. What is there "
-            "beside the two averages?": 2 * one,
-            "One count of steps is in it: each parameter tensor has its own.": 2 * one + 4,
+            "You counted one tensor per parameter: Adam keeps two averages.": one,
+            "Something small is missing: print optimizer.state for one parameter. What does it "
+            "hold besides the two averages?": 2 * one,
+            "You counted one step counter: each parameter tensor has its own.": 2 * one + 4,
         }
     if optimizer == "momentum":
         return {
-            "It is what AdamW keeps: momentum keeps one tensor a parameter.": 2 * one,
-            "Momentum remembers something between two updates, so 0 cannot be.": 0,
+            "You counted what AdamW keeps: momentum keeps one tensor per parameter.": 2 * one,
+            "Momentum remembers something between two updates, so 0 can't be right.": 0,
             counted: one + step_counts,
         }
     return {"Plain SGD remembers nothing between two updates.": one, counted: step_counts}
@@ -167,14 +166,14 @@ def _plain_faults(case: Case, wanted: int) -> Faults:
     element = getattr(torch, case["weights"]).itemsize
     in_float32 = per_parameter({**case, "weights": "float32"})
     fewer = {
-        "sgd": "The gradients are missing: training keeps more than a file does.",
+        "sgd": "The gradients are missing: training keeps more than the weights.",
         "momentum": "Momentum keeps one tensor as large as the weights.",
         "adamw": "Adam keeps two averages.",
     }
     yield from {
         fewer[case["optimizer"]]: wanted - element,
-        "It is what four bytes for every element give: ask the dtype for its size.": in_float32,
-        "It is what float32 state takes: torch keeps an optimizer's state in the parameter's own "
+        "You counted four bytes for every element: use the dtype's itemsize.": in_float32,
+        "You counted float32 state: torch keeps an optimizer's state in the parameter's own "
         "dtype.": wanted + OPTIMIZERS.index(case["optimizer"]) * (4 - element),
     }.items()
 
@@ -182,10 +181,10 @@ def _plain_faults(case: Case, wanted: int) -> Faults:
 def _autocast_faults(case: Case, wanted: int) -> Faults:
     half = per_parameter({**case, "weights": "bfloat16", "autocast": False})
     yield from {
-        "Autocast casts inside the operations, for as long as they need it: what is the dtype of "
-        "the parameters themselves, of their gradients and states?": half,
-        "Autocast's bfloat16 copies of the weights are gone when the step is over: count what "
-        "stays.": wanted + 2,
+        "Autocast only casts inside an operation, while it runs: which dtype do the parameters "
+        "themselves have, and their gradients and state?": half,
+        "You counted autocast's bfloat16 copies of the weights: they are gone after the step, so "
+        "count what stays.": wanted + 2,
         "The gradients of float32 weights are float32, under autocast too.": wanted - 2,
     }.items()
 
@@ -195,7 +194,7 @@ def _copy_faults(case: Case, wanted: int) -> Faults:
     no_state = without + 4
     yield from {
         "The float32 copy is missing.": without,
-        "The optimizer steps the float32 copy: what dtype has the state that it keeps?": no_state,
-        "The copy's own gradient is in it: it is cast for the update and dropped.": wanted + 4,
-        "Float32 gradients are in it: those that stay are in half precision.": wanted + 2,
+        "The optimizer updates the float32 copy: which dtype does its state have?": no_state,
+        "You counted the float32 copy's gradient: it's freed after the update.": wanted + 4,
+        "You counted float32 gradients: the gradients that stay are in half precision.": wanted + 2,
     }.items()

@@ -21,7 +21,7 @@ SWITCHES = ("autocast", "master_copy")
 _NO_METER = forbid.meter("Account for the tensors yourself.")
 _ADVICE = "Go through the layers yourself."
 _NO_HOOKS = forbid.Forbidden(
-    f"autograd's hooks lie below memory.saved, the oracle here, so do not use them. {_ADVICE}",
+    f"memory.saved, the oracle here, uses autograd's hooks, so you may not use them. {_ADVICE}",
     (
         "torch.autograd.graph:saved_tensors_hooks.__enter__",
         *private_torch.PUSHES_SAVED_TENSOR_HOOKS,

@@ -7,21 +7,21 @@ adds_up_the_state_dict = wrong(
     "It is the state_dict's size", "model.parameters()", "model.state_dict().values()"
 )
 takes_four_bytes_each = wrong(
-    "It is what four bytes for every element give", "parameter.nbytes", "4 * parameter.numel()"
+    "You counted four bytes for every element", "parameter.nbytes", "4 * parameter.numel()"
 )
 leaves_out_what_is_frozen = wrong(
     "Frozen parameters are missing", "parameters())", "parameters() if parameter.requires_grad)"
 )
 adds_the_buffers = wrong(
-    "Buffers are in it", "model.parameters()", "[*model.parameters(), *model.buffers()]"
+    "You counted buffers", "model.parameters()", "[*model.parameters(), *model.buffers()]"
 )
 gives_mebibytes = wrong(
-    "should be an int, and is 0.", "model.parameters())", "model.parameters()) / 2**20"
+    "should be an int, but is 0.", "model.parameters())", "model.parameters()) / 2**20"
 )
-prints_and_returns_nothing = wrong("should be an int, and is None", "return sum", "print")
+prints_and_returns_nothing = wrong("should be an int, but is None", "return sum", "print")
 
 
-@wrong("The tied matrix is in it twice")
+@wrong("You counted the tied matrix twice")
 def adds_up_module_by_module(model):
     return sum(p.nbytes for module in model.modules() for p in module.parameters(recurse=False))
 

@@ -7,35 +7,35 @@ from solutions.answers import right, wrong
 gives_sgd_a_state = wrong("Plain SGD remembers nothing", '"sgd": 0', '"sgd": gradients')
 forgets_momentum = wrong("Momentum remembers something", '"momentum": gradients', '"momentum": 0')
 gives_momentum_two_tensors = wrong(
-    "It is what AdamW keeps", '"momentum": gradients', '"momentum": 2 * gradients'
+    "You counted what AdamW keeps", '"momentum": gradients', '"momentum": 2 * gradients'
 )
 gives_adam_one_average = wrong(
-    "It is one tensor a parameter: Adam keeps two", "2 * gradients + step_counts", "gradients"
+    "one tensor per parameter: Adam keeps two", "2 * gradients + step_counts", "gradients"
 )
 counts_steps_of_momentum = wrong(
-    "Counts of steps are in it", '"momentum": gradients', '"momentum": gradients + step_counts'
+    "You counted step counters", '"momentum": gradients', '"momentum": gradients + step_counts'
 )
 forgets_the_step_counts = wrong("Something small is missing", " + step_counts", "")
-counts_steps_once = wrong("One count of steps is in it", "4 * len(trained)", "4")
+counts_steps_once = wrong("You counted one step counter", "4 * len(trained)", "4")
 gives_frozen_parameters_a_gradient = wrong(
-    "Frozen parameters are in it: they get no gradient", " if parameter.requires_grad", ""
+    "You counted frozen parameters: they get no gradient", " if parameter.requires_grad", ""
 )
 gives_frozen_parameters_a_state = wrong(
-    "Frozen parameters are in it: they get no state",
+    "You counted frozen parameters: they get no state",
     " if parameter.requires_grad",
     "",
     '"gradients": gradients',
     '"gradients": sum(p.nbytes for p in trained if p.requires_grad)',
 )
 keeps_states_in_float32 = wrong(
-    "It is what float32 gives",
+    "You counted in float32",
     "states = {",
     "single = sum(4 * p.numel() for p in trained)\n    states = {",
     'gradients, "adamw": 2 * gradients',
     'single, "adamw": 2 * single',
 )
 goes_module_by_module = wrong(
-    "The tied matrix is in it twice",
+    "You counted the tied matrix twice",
     "in model.parameters()",
     "in (p for m in model.modules() for p in m.parameters(False))",
 )

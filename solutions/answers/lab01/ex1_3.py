@@ -17,15 +17,15 @@ counts_shared_tensors_twice = wrong(
     "A ReLU costs nothing here", "set(), 0", "[], 0", "kept.add(", "kept.append("
 )
 lets_gelu_keep_its_output = wrong(
-    "A GELU is no ReLU", "isinstance(layer, nn.ReLU)", "isinstance(layer, nn.ReLU | nn.GELU)"
+    "A GELU isn't like a ReLU", "isinstance(layer, nn.ReLU)", "isinstance(layer, nn.ReLU | nn.GELU)"
 )
-counts_one_statistic = wrong("LayerNorm keeps two numbers for each row", "2 * num_rows", "num_rows")
+counts_one_statistic = wrong("LayerNorm keeps two numbers per row", "2 * num_rows", "num_rows")
 counts_statistics_of_features = wrong(
-    "were counted for each feature",
+    "LayerNorm's two numbers per feature",
     "2 * num_rows if isinstance",
     "2 * widths[-1] if isinstance",
 )
-forgets_the_statistics = wrong("LayerNorm keeps something beside its input", " + statistics)", ")")
+forgets_the_statistics = wrong("LayerNorm keeps more than its input", " + statistics)", ")")
 adds_up_the_outputs = wrong(
     "It is the sum of all outputs",
     "sum(widths[place] for place in kept) + statistics",
@@ -37,7 +37,7 @@ adds_up_everything = wrong(
     "sum(widths)",
 )
 counts_the_weights = wrong(
-    "The weights are in it",
+    "includes the weights",
     "    return 4 * (",
     "    # autograd refers to a weight where the gradient goes on to an earlier layer\n"
     "    weights = [layer.weight for layer in chain[1:] if isinstance(layer, nn.Linear)]\n"
@@ -64,7 +64,7 @@ def statistics(chain, input_shape):
     )
 
 
-@wrong("hooks lie below memory.saved")
+@wrong("memory.saved, the oracle here, uses autograd's hooks")
 def asks_hooks_that_were_imported_before(chain, input_shape):
     storages = set()
 

@@ -6,7 +6,7 @@ from torch import nn
 from solutions.answers import right, wrong
 
 takes_four_bytes_each = wrong(
-    "It is what four bytes for every element give",
+    "You counted four bytes for every element",
     "2 * weights.itemsize",
     "8",
     "num_states * weights.itemsize",
@@ -18,15 +18,15 @@ forgets_the_gradients = wrong(
 forgets_momentum = wrong("Momentum keeps one tensor", '"momentum": 1', '"momentum": 0')
 gives_adam_one_average = wrong("Adam keeps two averages", '"adamw": 2', '"adamw": 1')
 keeps_all_states_in_float32 = wrong(
-    "It is what float32 state takes", "num_states * weights.itemsize", "num_states * 4"
+    "You counted float32 state", "num_states * weights.itemsize", "num_states * 4"
 )
 takes_autocast_for_bfloat16_weights = wrong(
-    "Autocast casts inside the operations",
+    "Autocast only casts inside an operation",
     "    num_states =",
     "    weights = torch.bfloat16 if autocast else weights\n    num_states =",
 )
 keeps_the_copies_of_autocast = wrong(
-    "Autocast's bfloat16 copies of the weights are gone",
+    "You counted autocast's bfloat16 copies",
     "= 2 * weights.itemsize",
     "= 2 * weights.itemsize + 2 * autocast",
 )
@@ -37,13 +37,13 @@ halves_the_gradients_of_autocast = wrong(
 )
 forgets_the_copy = wrong("The float32 copy is missing", "4 * (1 + num_states)", "num_states * 2")
 keeps_the_state_of_the_copy_in_half = wrong(
-    "what dtype has the state that it keeps?", "4 * (1 + num_states)", "4 + num_states * 2"
+    "which dtype does its state have?", "4 * (1 + num_states)", "4 + num_states * 2"
 )
 keeps_the_gradient_of_the_copy = wrong(
-    "The copy's own gradient is in it", "4 * (1 + num_states)", "4 * (2 + num_states)"
+    "You counted the float32 copy's gradient", "4 * (1 + num_states)", "4 * (2 + num_states)"
 )
 casts_the_gradients_for_good = wrong(
-    "Float32 gradients are in it", "4 * (1 + num_states)", "2 + 4 * (1 + num_states)"
+    "You counted float32 gradients", "4 * (1 + num_states)", "2 + 4 * (1 + num_states)"
 )
 
 

@@ -6,16 +6,16 @@ from solutions.answers import right, solved, wrong
 from tutorial_lib import memory
 
 adds_up_everything = wrong(
-    "It is the sum of all that there ever is",
+    "You added all gradients to all activations",
     "max(in_backward, in_update)",
     'after["gradients"] + sum(row.num_bytes for row in rows)',
 )
 gives_the_activations_alone = wrong(
-    "It is what autograd saves and nothing else",
+    "It is only what autograd saves",
     "fixed + max(in_backward, in_update)",
     "sum(row.num_bytes for row in rows)",
 )
-counts_saved_weights = wrong("The weights are among the saved tensors", ", params_of=model", "")
+counts_saved_weights = wrong("The weights are counted twice", ", params_of=model", "")
 forgets_the_state = wrong(
     "The optimizer's state is missing", '    fixed += after["optimizer_state"]\n', ""
 )
@@ -23,23 +23,23 @@ forgets_the_buffers = wrong(
     "The buffers are missing", " + sum(b.nbytes for b in model.buffers())", ""
 )
 forgets_the_temporaries_of_the_update = wrong(
-    "what does AdamW's update make beside them", ' * (2 if optimizer == "adamw" else 1)', ""
+    "which temporary tensors does AdamW's update make", ' * (2 if optimizer == "adamw" else 1)', ""
 )
-gives_sgd_temporaries = wrong(
-    "the update of SGD makes none", '(2 if optimizer == "adamw" else 1)', "2"
-)
+gives_sgd_temporaries = wrong("but SGD's makes none", '(2 if optimizer == "adamw" else 1)', "2")
 walks_through_the_activations_alone = wrong(
-    "For this model no moment of backward is the peak",
+    "This model's peak isn't in backward",
     " + left",
     "",
     "max(in_backward, in_update)",
     "in_backward",
 )
 adds_all_gradients_to_backward = wrong(
-    "The parameters' gradients lie on top", "still_saved + left", 'still_saved + after["gradients"]'
+    "You added all of the parameters' gradients",
+    "still_saved + left",
+    'still_saved + after["gradients"]',
 )
 forgets_the_flowing_gradients = wrong(
-    "What autograd saves is in it, and the gradients that flow",
+    "You left out the gradients that flow",
     "still_saved + left + 2 * row.num_bytes",
     "still_saved",
 )
@@ -47,11 +47,11 @@ forgets_what_layers_leave_behind = wrong(
     "Gradients of weights are missing in backward", " + left", ""
 )
 forgets_it_where_a_module_contains_modules = wrong(
-    "what was there before is there still", "row.module, left", "row.module, 0"
+    "take the value of the entry before", "row.module, left", "row.module, 0"
 )
 lets_one_gradient_flow = wrong("It is one tensor short", "2 * row.num_bytes", "row.num_bytes")
 adds_the_largest_to_the_fullest = wrong(
-    "The largest flowing gradients do not meet the fullest store",
+    "The largest gradients come late in backward",
     " + left",
     "",
     "        still_saved -= row.num_bytes\n",
